@@ -38,7 +38,7 @@ fn is_dialled(node: &Node, of: SocketAddr) -> bool {
 fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_is_listed() {
     let setup = Setup::new(1);
     setup.services(1);
-    let (own, strange) = (address("192.0.2.1:6443"), address("192.0.2.99:443"));
+    let (own, strange) = (address("192.0.2.1:6443"), address("192.0.2.99:6443"));
     setup.cluster.apply(endpoints("kubernetes", &[own])).unwrap();
     let mut node = Node::start(setup);
     node.wait_until_synced();
@@ -79,12 +79,12 @@ fn a_slice_that_leaves_the_service_takes_its_addresses_along() {
     let setup = Setup::new(1);
     setup.services(1);
     let strange = address("192.0.2.99:443");
-    setup.cluster.apply(endpoints("kubernetes", &[address("192.0.2.1:6443")])).unwrap();
-    setup.cluster.apply(endpoints("kubernetes-x", &[strange])).unwrap();
+    setup.cluster.apply(endpoints("kubernetes-x", &[address("192.0.2.1:6443")])).unwrap();
+    setup.cluster.apply(endpoints("kubernetes", &[strange])).unwrap();
     let mut node = Node::start(setup);
     node.wait_until_synced();
     assert!(is_exempt(&node, strange));
-    let mut moved = endpoints("kubernetes-x", &[strange]);
+    let mut moved = endpoints("kubernetes", &[strange]);
     moved["metadata"]["labels"]["kubernetes.io/service-name"] = json!("other");
     node.cluster().apply(moved).unwrap();
     node.wait("it is exempt no more", |node| !is_exempt(node, strange));
