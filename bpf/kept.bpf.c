@@ -9,7 +9,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The kernel's own types, as far as they are read. Where a socket has its state, each kernel says when this is loaded. */
+/* The kernel's own types, as far as they are read. Where a socket has its state, each kernel says at the load. */
 struct sock_common {
 	volatile unsigned char skc_state;
 } __attribute__((preserve_access_index));

@@ -15,7 +15,6 @@
 #include "flow.h"
 #include "packet.h"
 #include "rewrite.h"
-#include "way.h"
 
 /* The last segment for a frontend that this CPU left to the stack. What the stack forwards leaves by the same CPU. */
 struct stray {
@@ -145,20 +144,11 @@ INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u
 	       !bpf_l4_csum_replace(skb, at, 0, fold32(sum), 0);
 }
 
-/*
- * Sends what was made of the packet to its sender: by the device that the kernel has for that, because the packet may
- * have come by another node. Where the kernel tells none, by the one by which the packet came.
- */
-INLINE int send_back(struct __sk_buff *skb, const struct tuple *came, bool v4)
+/* Sends the packet to its sender, by the device by which it came. */
+INLINE int send_back(struct __sk_buff *skb)
 {
-	__u32 device;
-
 	count_packet(COUNT_ANSWERS);
-	if (!link_header)
-		return bpf_redirect(skb->ifindex, 0);
-	device = way_out(skb, came->destination.address, came->source.address, came->destination.port,
-			 came->source.port, came->transport, v4);
-	return bpf_redirect_neigh(device && device != WAY_UNTOLD ? device : skb->ingress_ifindex, NULL, 0, 0);
+	return link_header ? bpf_redirect_neigh(skb->ingress_ifindex, NULL, 0, 0) : bpf_redirect(skb->ifindex, 0);
 }
 
 INLINE int deny(struct __sk_buff *skb, bool v4)
@@ -175,7 +165,7 @@ INLINE int deny(struct __sk_buff *skb, bool v4)
 		return SHOT;
 	if (v4 ? !shorten4(skb, &packet) || !turn_ip4(skb, &packet) : !shorten6(skb, &packet) || !turn_ip6(skb, &packet))
 		return SHOT;
-	return deny_segment(skb, &packet, length, v4) ? send_back(skb, &packet.tuple, v4) : SHOT;
+	return deny_segment(skb, &packet, length, v4) ? send_back(skb) : SHOT;
 }
 
 #endif

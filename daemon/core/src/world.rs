@@ -16,6 +16,7 @@ mod hold;
 mod members;
 mod node;
 mod owners;
+mod parts;
 mod piece;
 mod place;
 mod plan;

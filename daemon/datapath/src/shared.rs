@@ -2,7 +2,8 @@
 //!
 //! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, or one for datagrams at
 //! any address, and a bit of `frontend_blocks` while any frontend is in that block. A bit too many only costs a search,
-//! so those of blocks are taken back by the next start only. What the maps know of sockets and clients is written by programs alone.
+//! so those of blocks are taken back by the next start only. What the maps know of sockets and clients is written by
+//! programs alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;

@@ -10,8 +10,9 @@ use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
 use super::World;
+use super::parts::part_mut;
 use super::plan::plan_wipe;
-use super::space::{Space, part_mut};
+use super::space::Space;
 use crate::facts::{ServiceFacts, ServiceType};
 use crate::keys::{Family, FrontendKey, PortKey, Source, Transport};
 use crate::list::{Rows, Scope, Slot};

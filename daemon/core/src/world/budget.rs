@@ -5,7 +5,7 @@
 //! place of another one goes beyond that, until readers have left the former: one at a time.
 
 use super::charges::Charges;
-use super::space::{part, part_mut};
+use super::parts::{part, part_mut};
 use crate::keys::Family;
 use crate::limits;
 use crate::op::{Range, Share};

@@ -6,10 +6,20 @@
 //! room; no list waits for that, and none is kept from changing by them.
 
 use super::charges::Charges;
-use super::place::NoPlace;
 use crate::limits;
 use crate::op::{PortIndex, Share};
 use crate::service::{Port, RealizedPort};
+
+/// There is no room for the members that the lists of a port need, or the namespace has its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the lists of this namespace by UDP or with affinity have room for {own} members and leave {left} to all others, \
+         of which it may have a part; raise `datapath.limits.backends`"
+)]
+pub(crate) struct NoMembers {
+    own: u32,
+    left: u32,
+}
 
 /// What the ports take of the room for members.
 #[derive(Debug)]
@@ -35,7 +45,7 @@ impl Members {
     }
 
     /// Takes the room that the lists of a port need, and decides whether its other backends are members too.
-    pub(super) fn take(&mut self, port: &mut Port, index: PortIndex, share: Share) -> Result<(), NoPlace> {
+    pub(super) fn take(&mut self, port: &mut Port, index: PortIndex, share: Share) -> Result<(), NoMembers> {
         let before = self.of(index);
         let left = self.most.saturating_sub(self.used());
         let has_room =
@@ -44,7 +54,7 @@ impl Members {
         let all = listed.saturating_add(port.other_members());
         port.keeps_others = has_room(all);
         if !port.keeps_others && !has_room(listed) {
-            return Err(NoPlace::Members { own: self.charges.used_by(share), left });
+            return Err(NoMembers { own: self.charges.used_by(share), left });
         }
         self.put(index, share, if port.keeps_others { all } else { listed });
         Ok(())

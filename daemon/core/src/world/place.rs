@@ -6,7 +6,9 @@
 
 use alloc::vec::Vec;
 
-use super::space::{Space, part, part_mut};
+use super::members::NoMembers;
+use super::parts::{part, part_mut};
+use super::space::Space;
 use crate::keys::Family;
 use crate::limits;
 use crate::list::Scope;
@@ -27,12 +29,8 @@ pub(crate) enum NoPlace {
              `datapath.limits.backends`"
     )]
     Part { own: u32, left: u32 },
-    /// There is no room for the members that the lists of a port need, or the namespace has its part.
-    #[error(
-        "the lists of this namespace by UDP or with affinity have room for {own} members and leave {left} to all \
-             others, of which it may have a part; raise `datapath.limits.backends`"
-    )]
-    Members { own: u32, left: u32 },
+    #[error(transparent)]
+    Members(#[from] NoMembers),
     /// A word has 20 bits for the length of its list.
     #[error("a list of {0} backends is longer than the {max} that the datapath can count; spread them over services", max = limits::BACKENDS_PER_LIST_MAX)]
     List(u32),
@@ -76,7 +74,7 @@ impl Space {
         let mut lists = Vec::with_capacity(Scope::ALL.len());
         let before = self.members.of(index);
         if let Err(error) = self.members.take(port, index, share) {
-            return (lists, Err(error));
+            return (lists, Err(error.into()));
         }
         for scope in publishing_order(port) {
             match self.place(port, scope, share) {

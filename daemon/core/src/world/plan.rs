@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::World;
+use super::parts::part_mut;
 use super::place::{NoPlace, Placed};
 use crate::claims::{Frontend, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
@@ -49,8 +50,8 @@ impl World {
         let all = self.gathered().iter().filter_map(of).chain(begun);
         all.for_each(|service| self.add_coming(service, &mut coming, &mut tables));
         for family in Family::ALL {
-            let tables = part(&mut tables, family);
-            let slots = part(&mut coming.slots, family);
+            let tables = part_mut(&mut tables, family);
+            let slots = part_mut(&mut coming.slots, family);
             *slots = slots.saturating_add((*tables).min(self.space.tables.left(family)));
         }
         coming
@@ -61,7 +62,7 @@ impl World {
         let new = |key: &FrontendKey| self.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
         let stays = |it: &&DesiredFrontend| !it.passes;
         for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
-            *part(&mut coming.frontends, Family::of(key.address)) += 1;
+            *part_mut(&mut coming.frontends, Family::of(key.address)) += 1;
         }
         for port in service.ports.iter().filter(|port| port.index.is_none()) {
             coming.ports += 1;
@@ -339,16 +340,11 @@ impl Dialled {
 fn add_list(port: &Port, scope: Scope, coming: &mut Coming, tables: &mut [u32; 2]) {
     let (backends, places) = (port.rows.len(scope), port.wanted_places(scope));
     let room = if places > backends { tables } else { &mut coming.slots };
-    let room = part(room, port.key.family);
+    let room = part_mut(room, port.key.family);
     let slots = if places > 0 { places.next_power_of_two() } else { 0 };
     *room = room.saturating_add(slots);
     let is_listed = places > backends && port.policy.affinity_timeout == 0;
     coming.members = coming.members.saturating_add(if is_listed { backends } else { 0 });
-}
-
-fn part(pair: &mut [u32; 2], family: Family) -> &mut u32 {
-    let [v4, v6] = pair;
-    if family == Family::V4 { v4 } else { v6 }
 }
 
 pub(super) fn plan_list(port: &Port, index: PortIndex, list: &Placed, push: &mut dyn FnMut(Action)) {

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use super::budget::Budget;
 use super::charges::Charges;
 use super::members::Members;
+use super::parts::{part, part_mut};
 use super::spares::Spares;
 use crate::claims::RealizedFrontend;
 use crate::keys::Family;
@@ -91,20 +92,6 @@ impl Space {
 
     pub(super) fn slots(&mut self, family: Family) -> &mut Ranges {
         part_mut(&mut self.slots, family)
-    }
-}
-
-pub(super) fn part<T>([v4, v6]: &[T; 2], family: Family) -> &T {
-    match family {
-        Family::V4 => v4,
-        Family::V6 => v6,
-    }
-}
-
-pub(super) fn part_mut<T>([v4, v6]: &mut [T; 2], family: Family) -> &mut T {
-    match family {
-        Family::V4 => v4,
-        Family::V6 => v6,
     }
 }
 

@@ -78,7 +78,7 @@ impl World {
     pub(super) fn account_for_room<T>(&mut self, id: ServiceId, planned: &Result<T, PlanError>) {
         match planned {
             Err(
-                PlanError::Place(NoPlace::Slots(_) | NoPlace::Part { .. } | NoPlace::Members { .. })
+                PlanError::Place(NoPlace::Slots(_) | NoPlace::Part { .. } | NoPlace::Members(_))
                 | PlanError::Indices(_)
                 | PlanError::Frontends(_),
             ) => {

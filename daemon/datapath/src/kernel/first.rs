@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use libbpf_rs::MapHandle;
 
 use super::ahead::gone;
-use super::packets::Packets;
 use crate::error::StartError;
 use crate::load::{self, Layer, PacketPrograms};
 use crate::map::{self, Handles, Map};
@@ -25,10 +24,14 @@ pub(super) struct First {
 impl First {
     /// Begins at a start, beside the load of the programs of sockets that read these maps. `None`: packets are not to
     /// be translated, or it cannot be begun, and is tried again when packets are to be served.
-    pub(super) fn at_start(packets: &Packets, pins: &Pins, sockets: &Handles) -> Option<Self> {
-        let options = packets.options.as_ref()?;
+    pub(super) fn at_start(
+        (layers, options): (Vec<Layer>, Option<&PacketOptions>),
+        pins: &Pins,
+        sockets: &Handles,
+    ) -> Option<Self> {
+        let options = options?;
         let found = found(pins).ok()?;
-        Self::begin(packets.layers(), options, sockets.iter().chain(&found)).ok()
+        Self::begin(layers, options, sockets.iter().chain(&found)).ok()
     }
 
     /// Begins to load programs over these maps, and over new ones in the place of those that are missing.

@@ -118,7 +118,8 @@ impl KernelMaps {
         let links = Links::none(cgroup);
         let mut attached = Attached { pins, links, told, before: told, seen: None, put_back: 0 };
         if attached.may_serve() {
-            packets.first = First::at_start(&packets, &attached.pins, &maps);
+            packets.first =
+                First::at_start((packets.layers(), packets.options.as_ref()), &attached.pins, &maps);
         }
         load::load(first, features, &maps, |programs, mut maps| {
             let mut this = Self::over(&maps, features, options.capacity)?;
