@@ -144,7 +144,7 @@ INLINE void hear_associated(struct flow *flow, const struct packet *packet)
  * Notes what a backend says of its connection. A backend that says SYN again by TCP has not been acknowledged, whatever
  * was sent in the client's name. A client that has heard the SYN acknowledges it again. Nor has such a backend a former
  * connection that could go on, and what was heard of the end of that one is forgotten. Where the backend itself has
- * said that it is over, who begins anew has another flow, and a SYN here is a late one.
+ * said that it is over, a client that begins anew has another flow, and a SYN here is a late one.
  */
 INLINE void hear_backend(struct flow *flow, const struct packet *packet)
 {

@@ -40,8 +40,8 @@ int connected(struct bpf_iter__bpf_sk_storage_map *ctx)
 	if (!kept || !ctx->sk || !kept->pairs[0].backend_port)
 		return 0;
 	/*
-	 * A socket that was disconnected, by its owner or because its backend had left, is there until it is closed: who
-	 * keeps many of them would keep others from being found.
+	 * A socket that was disconnected, by its owner or because its backend had left, is there until it is closed: a
+	 * process that has many of them would keep others from being found.
 	 */
 	if (ctx->sk->__sk_common.skc_state != BPF_TCP_ESTABLISHED)
 		return 0;

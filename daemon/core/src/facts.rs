@@ -336,7 +336,7 @@ pub struct Settings {
     /// Addresses of the apiserver: never programmed as TCP frontends, so that the direct path stays direct.
     pub bypass: BTreeSet<SocketAddr>,
     /// Addresses that others say are an apiserver's: the same, but where one is a Service's cluster IP. No host has
-    /// such an address, and whoever may write the cluster's list could take any Service away.
+    /// such an address, and an author of the cluster's list could take any Service away.
     pub named: BTreeSet<SocketAddr>,
     /// The most frontends that may be programmed; past it the row shows the error. `None`: only the maps bound it.
     pub frontends_max: Option<usize>,

@@ -149,7 +149,7 @@ impl Memory {
     }
 
     /// The addresses that the cluster names, or named last before its list became empty. Of those that no apiserver
-    /// wrote down, the ones that have shown themselves: anybody's may be among the others.
+    /// wrote down, the ones that have shown themselves: another Service's may be among the rest.
     pub(super) fn standing(&self, shown: &BTreeSet<SocketAddr>) -> impl Iterator<Item = SocketAddr> {
         let stands = |it: &&Learned| {
             it.standing != Standing::Past && (it.is_from_apiserver() || shown.contains(&it.address))

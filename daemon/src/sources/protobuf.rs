@@ -48,7 +48,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A text as an apiserver's own JSON has it: it takes any bytes from who writes an object, also in a text.
+    /// A text as an apiserver's own JSON has it: it takes any bytes from an object's author, also in a text.
     pub(super) fn text(self) -> Result<Cow<'a, str>, Malformed> {
         let bytes = self.bytes()?;
         Ok(str::from_utf8(bytes).map_or_else(|_| Cow::Owned(repaired(bytes)), Cow::Borrowed))

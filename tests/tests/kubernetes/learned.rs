@@ -60,7 +60,7 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
     assert!(again.view().endpoints.iter().any(|row| row.address == strange));
 }
 
-/// Anybody who may write slices in `default` can name an address that is another Service's.
+/// An author of slices in `default` can name an address that is another Service's.
 #[test]
 fn what_no_apiserver_has_listed_is_exempt_only_once_it_has_shown_itself() {
     let setup = Setup::new(1);

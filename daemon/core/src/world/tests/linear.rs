@@ -152,8 +152,8 @@ fn invariant_10_ports_times_endpoints_of_one_service_beyond_their_bound_cost_not
     assert!(large * 10 <= small * 12, "300,000 rows cost {small}, 600,000 cost {large}");
 }
 
-/// Six services that have lost their lists, each beside so many slices, which a label hides, or else whose ports
-/// are those of no service; what the next decisions cost that one piece makes.
+/// What the next decisions cost that one piece makes: six services have lost their lists, and each of them has so many
+/// slices, which a label hides, or else whose ports are those of no service.
 fn work_beside(hides: bool, slices: u32, of: Size) -> u64 {
     let mut rig = Rig::new();
     rig.world.limit_pieces(limits::PIECE_WORK);

@@ -1,4 +1,4 @@
-//! The room for members: whoever takes it keeps no list of another as it was, nor all of it.
+//! The room for members: a namespace that takes it keeps no list of another as it was, and does not get all of it.
 
 use core::ops::Range;
 

@@ -178,7 +178,7 @@ fn outside_lists_are_null_empty_or_another_list() {
     assert_eq!(external(local(), &[]), None, "nobody anywhere");
 }
 
-/// Who may write the list of apiservers could otherwise take any Service away from every node.
+/// An author of the list of apiservers could otherwise take any Service away from every node.
 #[test]
 fn a_cluster_ip_is_no_apiservers_whatever_the_cluster_lists() {
     let mut rig = Rig::new();

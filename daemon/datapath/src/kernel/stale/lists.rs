@@ -208,7 +208,7 @@ mod tests {
         });
     }
 
-    /// Who keeps as many of them as one read finds would keep all others from being found.
+    /// A process with as many of them as one read finds would keep all others from being found.
     #[test]
     fn kernel_sockets_that_are_connected_no_more_take_no_room() {
         if !tells_what_sockets_keep() {

@@ -102,8 +102,8 @@ fn an_object_that_cannot_be_read_to_its_end_is_doubtful_and_has_a_name() {
     assert_eq!((is_doubtful, name), (true, None));
 }
 
-/// Whoever writes objects in protobuf may put any bytes in: to ask for each such object alone costs the apiserver more
-/// than its author.
+/// An author of objects in protobuf may put any bytes in: to ask for each such object alone costs the apiserver more
+/// than the author.
 #[test]
 fn a_text_that_is_no_utf8_is_no_doubt() {
     let annotation = field(12, &message(&[field(1, b"x"), field(2, b"\xff")]));
