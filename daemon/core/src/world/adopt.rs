@@ -33,6 +33,8 @@ pub enum AdoptError {
 #[derive(Debug, Default)]
 pub(super) struct Adopted {
     ports: BTreeMap<PortIndex, AdoptedPort>,
+    /// Ports that may be wiped by now. A start has as many ports as services, and asks after each of its pieces.
+    touched: BTreeSet<PortIndex>,
     /// Whether the start found a frontend.
     found_any: bool,
 }
@@ -43,17 +45,20 @@ impl Adopted {
     }
 
     pub(super) fn get_mut(&mut self, index: PortIndex) -> Option<&mut AdoptedPort> {
-        self.ports.get_mut(&index)
+        let port = self.ports.get_mut(&index);
+        self.touched.extend(port.is_some().then_some(index));
+        port
     }
 
     fn add(&mut self, index: PortIndex, family: Family, realized: RealizedPort) {
         let port = AdoptedPort { family, realized, frontends: BTreeSet::new(), has_left: false };
         self.ports.insert(index, port);
+        self.touched.insert(index);
     }
 
     /// Notes that a frontend points elsewhere than to this port now, or nowhere.
     pub(super) fn leave(&mut self, index: PortIndex, key: &FrontendKey) {
-        if let Some(port) = self.ports.get_mut(&index) {
+        if let Some(port) = self.get_mut(index) {
             port.has_left |= port.frontends.remove(key);
         }
     }
@@ -61,7 +66,12 @@ impl Adopted {
     /// Forgets the ports that are wiped, and returns their indices.
     pub(super) fn forget_wiped(&mut self) -> Vec<PortIndex> {
         let is_over = |port: &AdoptedPort| port.frontends.is_empty() && port.realized.is_wiped();
-        self.ports.extract_if(.., |_, port| is_over(port)).map(|(index, _)| index).collect()
+        let touched = core::mem::take(&mut self.touched);
+        work::done(touched.len());
+        let wiped: Vec<_> =
+            touched.into_iter().filter(|index| self.ports.get(index).is_some_and(is_over)).collect();
+        wiped.iter().for_each(|index| drop(self.ports.remove(index)));
+        wiped
     }
 }
 

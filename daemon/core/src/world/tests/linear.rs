@@ -128,6 +128,33 @@ fn invariant_10_work_is_linear_in_the_slices_of_a_service() {
     check(of(200), of(400));
 }
 
+/// What a start over the maps of so many services costs, each of which is a piece of its own.
+fn start_over(services: u32) -> u64 {
+    let names: Vec<_> = (0..services).map(|number| format!("s-{number}")).collect();
+    let events = || {
+        let address = |number: u32| format!("{}", Ipv4Addr::from_bits(0x0a00_0001 + number));
+        let told = |(number, name): (u32, &std::string::String)| {
+            [applied(service(name, &address(number), &[])), slice(name, &["1.1.1.1"])]
+        };
+        (0..).zip(&names).flat_map(told).collect()
+    };
+    let mut rig = Rig::new();
+    rig.turn(events());
+    let mut later = Rig::new();
+    later.world.limit_pieces(1);
+    work::take();
+    later.world.adopt(&rig.dump());
+    later.turn(events());
+    assert_eq!(later.log, [], "a start finds its lists");
+    work::take()
+}
+
+#[test]
+fn invariant_10_a_start_is_linear_in_the_services_that_the_maps_hold() {
+    let (small, large) = (start_over(200), start_over(400));
+    assert!(large * 10 <= small * 24, "twice as many services cost {large} instead of {small}");
+}
+
 #[test]
 fn invariant_10_what_one_object_asks_for_beyond_its_bound_costs_nothing() {
     let of = |ports, addresses| Size { ports, addresses, ..ONE };
