@@ -22,6 +22,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use holdfast_core::engine::Remembered;
 use holdfast_core::snapshot::Snapshot;
@@ -109,6 +110,13 @@ impl Folder {
             let _ = file::put_aside(&path, &self.path.join(DAMAGED));
         }
         kept
+    }
+
+    /// How long ago the table was written down. Where that cannot be told, as where the clock was put back, it counts as
+    /// long ago.
+    pub fn age(&self) -> Duration {
+        let written = std::fs::metadata(self.path.join(FILE)).and_then(|file| file.modified()).ok();
+        written.and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or(Duration::MAX)
     }
 
     /// Some of the services that a former process wrote down. `None`: there are few, or they cannot be read.

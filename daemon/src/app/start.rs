@@ -148,7 +148,8 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
     let is_as_ever = |kept: &state::Saved| kept.context.proxy_name.as_deref() == asked_for;
     let start = |kept: &state::Saved| {
         let start = kubernetes::Start::of(&kept.remembered, &kept.context.odd);
-        if is_as_ever(kept) { start } else { start.of_imports() }
+        let start = if is_as_ever(kept) { start } else { start.of_imports() };
+        kubernetes::Start { age: state::Folder::new(&config.state.path).age(), ..start }
     };
     let settings = kubernetes::Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),

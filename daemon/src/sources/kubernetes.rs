@@ -35,7 +35,7 @@ use holdfast_core::engine;
 use holdfast_core::event::{Event, Watched};
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::apiserver::Access;
@@ -69,6 +69,9 @@ pub struct Timing {
     pub watch_idle: Duration,
     /// How long a watch that follows an interruption may be silent until the server is asked which version it has.
     pub doubt: Duration,
+    /// How long nothing may have come until, once changes come again, all that was delivered is compared at once. A
+    /// store that was restored meanwhile may have given out versions beyond those that it had told before.
+    pub away: Duration,
     /// How long a watch must have lasted for its end to count as a normal one.
     pub watch_short: Duration,
     /// How long the body may take that says why a request is refused. What has come by then is told.
@@ -110,6 +113,7 @@ impl Default for Timing {
             watch_overrun: Duration::from_secs(30),
             watch_idle: Duration::from_secs(90),
             doubt: Duration::from_secs(2),
+            away: Duration::from_secs(300),
             watch_short: Duration::from_secs(10),
             refusal: Duration::from_secs(10),
             list_idle: Duration::from_secs(30),
@@ -175,6 +179,8 @@ pub struct Start {
     pub imports: Versions,
     /// The slices of these.
     pub imported_slices: Versions,
+    /// How long ago all that was written down.
+    pub age: Duration,
 }
 
 impl Start {
@@ -261,6 +267,8 @@ pub struct Kubernetes {
     apiservers: Apiservers,
     kinds: Vec<Kind>,
     snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
+    /// How old is what it goes on from.
+    start_age: Duration,
 }
 
 /// One kind, before it is watched.
@@ -337,7 +345,8 @@ impl Kubernetes {
                 Kind::knowing(selection, None, (known, Odds::default()), (encodings, &timing))
             });
         let kinds = [services, slices].into_iter().chain(node).chain(of_imports).collect();
-        Self { access, timing, resumed, apiservers, kinds, snapshots: None }
+        let start_age = start.age;
+        Self { access, timing, resumed, apiservers, kinds, snapshots: None, start_age }
     }
 
     /// Makes the source deliver everything once more when these snapshots ask for it.
@@ -401,7 +410,7 @@ impl Kubernetes {
                 Resource::Imports => are_there.clone(),
                 _ => watch::Sender::new(false),
             };
-            start(kind, outlet, (is_there, needs), (&self.timing, self.snapshots.as_ref()), &mut tasks);
+            start(kind, outlet, (is_there, needs), (&self.timing, self.snapshots.as_ref(), self.start_age), &mut tasks);
         }
         drop((events, nodes));
         // The first task that ends has found the receiver gone; the rest ends with the set.
@@ -429,9 +438,11 @@ fn start(
     kind: Kind,
     outlet: Outlet,
     (is_there, needs): (watch::Sender<bool>, Option<watch::Receiver<bool>>),
-    (timing, snapshots): (&Timing, Option<&watch::Receiver<Arc<Snapshot>>>),
+    (timing, snapshots, start_age): (&Timing, Option<&watch::Receiver<Arc<Snapshot>>>, Duration),
     tasks: &mut JoinSet<()>,
 ) {
+    let returned = Arc::<Notify>::default();
+    let crowd = Crowd::new(snapshots.cloned());
     let Kind { selection, offer, version, delivered, view, asked } = kind;
     let (found, endings) = mpsc::channel(1);
     if let (true, Some(snapshots)) = (selection.what != Resource::Node, snapshots) {
@@ -448,6 +459,8 @@ fn start(
             view: view.clone(),
             found,
             answers: asked.1,
+            returned: Arc::clone(&returned),
+            crowd: crowd.clone(),
         };
         tasks.spawn(audit.run());
     }
@@ -458,7 +471,7 @@ fn start(
         doubts: 0,
         are_names_late: false,
         timing: timing.clone(),
-        crowd: Crowd::new(snapshots.cloned()),
+        crowd,
         delivered,
         outlet,
         view,
@@ -466,6 +479,8 @@ fn start(
         reached: version.clone(),
         // A version that another process has reached may be another store's.
         is_doubtful: version.is_some(),
+        is_from_long_ago: version.is_some() && start_age >= timing.away,
+        returned,
         version,
         is_there,
         needs,

@@ -6,14 +6,16 @@
 //! waits, gets the change by itself. The watch that missed something lists everything again itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Timing;
 use super::asked::Answers;
 use super::codec::{Codec, Json, Protobuf, Splitter};
+use super::crowd::Crowd;
 use super::delivered::Delivered;
 use super::ending::Ending;
 use super::envelope::Status;
@@ -51,11 +53,15 @@ pub(super) struct Audit {
     pub(super) view: watch::Sender<Watch>,
     pub(super) found: mpsc::Sender<Ending>,
     pub(super) answers: Answers,
+    /// Changes come again after so long a time that the watch alone is not believed.
+    pub(super) returned: Arc<Notify>,
+    /// The nodes that may have been away together with this one.
+    pub(super) crowd: Crowd,
 }
 
 impl Audit {
     /// Runs until the watch is gone.
-    pub(super) async fn run(self) {
+    pub(super) async fn run(mut self) {
         let mut untold = Vec::new();
         let mut due = self.next();
         while !self.found.is_closed() {
@@ -63,6 +69,10 @@ impl Audit {
             let is_asked = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(due) => false,
+                () = self.returned.notified() => {
+                    due = due.min(self.soon());
+                    continue;
+                }
                 () = self.answers.asked() => true,
             };
             if !is_asked || !self.answers.is_fresh() {
@@ -82,6 +92,12 @@ impl Audit {
     fn next(&self) -> Instant {
         let pause = self.timing.audit_every;
         Instant::now() + pause + pace::part(pause / 4, pace::chance())
+    }
+
+    /// When nodes that were away compare. They may all have been away together, and each of them costs a list.
+    fn soon(&mut self) -> Instant {
+        let spread = self.timing.list_spread.max(self.crowd.nodes().list());
+        Instant::now() + self.timing.audit_again + pace::part(spread, pace::chance())
     }
 
     /// Compares, answers the clients that wait, and returns what the watch has missed.

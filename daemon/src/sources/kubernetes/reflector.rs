@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use holdfast_objects::{Defaulting, Provenance};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::Timing;
 use super::codec::{Codec, Json, Protobuf};
@@ -79,6 +79,10 @@ pub(super) struct Reflector {
     pub(super) reached: Option<Arc<str>>,
     /// Whether the store may be another one by now: the last watch was interrupted, or was another process's.
     pub(super) is_doubtful: bool,
+    /// Whether what was known at the start is from so long ago that it is to be compared once changes come.
+    pub(super) is_from_long_ago: bool,
+    /// Tells the audit that changes come again after a long time.
+    pub(super) returned: Arc<Notify>,
     /// Whether a list of this kind has come.
     pub(super) is_there: watch::Sender<bool>,
     /// Tells when a kind is there without which nothing is asked for.

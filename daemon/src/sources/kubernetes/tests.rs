@@ -397,6 +397,47 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
 }
 
 #[tokio::test]
+async fn a_watch_that_begins_long_after_the_last_answer_is_compared_at_once() {
+    let mut bed = Bed::new();
+    let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
+    bed.lists("services", [list("10", std::slice::from_ref(&old))]);
+    bed.lists_after("services", list("20", &[new]));
+    let timing = Timing { away: ms(0), audit_again: ms(20), list_spread: ms(1), ..bed.timing() };
+    bed.start(Settings { timing, ..Settings::default() }).await;
+    assert_eq!(bed.heard(3).await, ["+a@1", "synced", "+a@12"]);
+    assert_eq!(bed.watch(Resource::Services).differences, 1);
+}
+
+/// The store was restored while no daemon ran, and has gone on beyond the version that was reached.
+#[tokio::test]
+async fn a_start_from_long_ago_is_compared_at_once() {
+    let version = Version { uid: "a".into(), resource_version: "3".into() };
+    let known = (ObjectName::new("default", "a").unwrap(), version);
+    for (age, is_compared) in [(ms(40_000), true), (ms(100), false)] {
+        let mut bed = Bed::new();
+        let remembered =
+            |objects| Some(Remembered { resource_version: "77".into(), objects, odds: Odds::default() });
+        let start = Start {
+            services: remembered(vec![known.clone()]),
+            slices: remembered(vec![]),
+            age,
+            ..Start::default()
+        };
+        bed.lists_after("services", list("90", &[service("a", "60", "10.96.0.1")]));
+        let timing = Timing { away: ms(30_000), audit_again: ms(20), list_spread: ms(1), ..bed.timing() };
+        bed.start(Settings { start, timing, ..Settings::default() }).await;
+        assert_eq!(bed.heard(2).await, ["resumed", "synced"]);
+        if is_compared {
+            assert_eq!(bed.heard(1).await, ["+a@60"]);
+            assert_eq!(bed.watch(Resource::Services).differences, 1);
+        } else {
+            tokio::time::sleep(ms(300)).await;
+            assert_eq!(bed.watch(Resource::Services).audits, 0);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_comparison_before_the_first_list_finds_nothing_that_a_watch_missed() {
     let mut bed = Bed::new();
     // The list waits for as long as the server asks, so comparisons are the first to see what there is.

@@ -3,8 +3,12 @@
 //! Invariant: a watch from a version that is still to come is silent for ever, so the first silence after an
 //! interruption is not believed: the server is asked once which version it has. If versions went back, they are given
 //! out a second time, so what was delivered is not compared by its versions: all of it is read again.
+//!
+//! While this node was away for long, the store may have been restored and have gone on beyond what it had told before:
+//! its version shows nothing then, and everything is compared soon after the watch has begun.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Reflector, Stop};
 use crate::apiserver::{Encoding, Reply};
@@ -18,6 +22,12 @@ fn is_before(one: &str, other: &str) -> bool {
 }
 
 impl Reflector {
+    /// Whether nothing has come for so long that versions alone do not show that the store is the same.
+    pub(super) fn was_away(&self) -> bool {
+        let silence = self.view.borrow().silence(Instant::now());
+        self.is_from_long_ago || silence.is_some_and(|it| it >= self.timing.away)
+    }
+
     /// Asks the server which version it has, once after each interruption. If the server does not say it, the watch
     /// goes on.
     pub(super) async fn ask_for_newest(&mut self) -> Result<(), Stop> {

@@ -46,9 +46,14 @@ impl Reflector {
     async fn hear(&mut self, version: &str) -> Result<(), Stop> {
         let length = self.timing.watch_length + pace::part(self.timing.watch_length / 4, pace::chance());
         let query = self.selection.now().watch(version, length.as_secs().max(1));
+        let was_away = self.was_away();
         let reply = self.access.get_as(self.offer.objects(), &query, None).await.map_err(Ending::Away)?;
         let reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
         self.view.send_modify(|view| view.enter(State::Watching));
+        if was_away {
+            self.is_from_long_ago = false;
+            self.returned.notify_one();
+        }
         let deadline = Instant::now() + length + self.timing.watch_overrun;
         match reply.encoding {
             Encoding::Json => self.follow::<Json>(reply, deadline).await,
