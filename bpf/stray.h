@@ -15,6 +15,7 @@
 #include "flow.h"
 #include "packet.h"
 #include "rewrite.h"
+#include "way.h"
 
 /* The last segment for a frontend that this CPU left to the stack. What the stack forwards leaves by the same CPU. */
 struct stray {
@@ -119,11 +120,39 @@ INLINE bool shorten6(struct __sk_buff *skb, const struct packet *packet)
 }
 
 /*
- * Makes of the segment a header alone, which says what a host says that knows no such connection. What the segment said
- * before is known from its sum, of which a network card may still have to finish all but the addresses and the length.
- * `length`: how long the segment was.
+ * How long the segment is behind its header of IP, without what a short frame was filled up with. A very large packet
+ * does not say its length there.
  */
-INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u32 length, bool v4)
+INLINE __u32 length_of_segment(struct __sk_buff *skb, const struct packet *packet, bool v4)
+{
+	const struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	__u32 of_ip = packet->transport - packet->ip;
+	__u32 all = skb->len - packet->ip, told;
+
+	if (!ip)
+		return all - of_ip;
+	told = bpf_ntohs(v4 ? ip->tot_len : ((const struct ipv6hdr *)ip)->payload_len);
+	told += v4 || !told ? 0 : sizeof(struct ipv6hdr);
+	return (told >= of_ip + sizeof(struct tcphdr) && told < all ? told : all) - of_ip;
+}
+
+/*
+ * Cuts off all behind a TCP header, and tells how long the segment is now. The kernel cuts nothing off a packet that
+ * was wrapped on the same host, as where nodes are containers: that one keeps its length, and the rest counts as data.
+ */
+INLINE __u32 cut_off(struct __sk_buff *skb, const struct packet *packet, __u32 length, bool v4)
+{
+	if (bpf_skb_change_tail(skb, packet->transport + sizeof(struct tcphdr), 0))
+		return length;
+	return (v4 ? shorten4(skb, packet) : shorten6(skb, packet)) ? sizeof(struct tcphdr) : 0;
+}
+
+/*
+ * Has the segment say what a host says that knows no such connection. If all behind its header has gone, what that said
+ * is known from its sum, of which a network card may still have to finish all but the addresses and the length.
+ * `before`: how long the segment was; `length`: how long it is.
+ */
+INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u32 before, __u32 length, bool v4)
 {
 	struct tcphdr *tcp = header(skb, packet->transport, sizeof(*tcp));
 	__u32 at = packet->transport + offsetof(struct tcphdr, check);
@@ -135,37 +164,54 @@ INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u
 	denied.source = packet->tuple.destination.port;
 	denied.dest = packet->tuple.source.port;
 	denied.seq = tcp->ack_seq;
-	((__u16 *)&denied)[6] = bpf_htons(sizeof(denied) / 4 << 12 | TCP_RST);
-	sum = sum_of(&denied, sizeof(denied), pseudo_header(&packet->tuple, length, IPPROTO_TCP, v4)) + tcp->check;
 	denied.check = tcp->check;
+	((__u16 *)&denied)[6] = bpf_htons(sizeof(denied) / 4 << 12 | TCP_RST);
+	sum = length == before ? (__u16)~fold16(sum_of(tcp, sizeof(*tcp), 0)) :
+				 pseudo_header(&packet->tuple, before, IPPROTO_TCP, v4);
+	sum = sum_of(&denied, sizeof(denied), sum);
 	*tcp = denied;
-	lengths = delta(0, bpf_htonl(length), bpf_htonl(sizeof(denied)));
+	lengths = delta(0, bpf_htonl(before), bpf_htonl(length));
 	return !bpf_l4_csum_replace(skb, at, 0, fold32(lengths), BPF_F_PSEUDO_HDR) &&
 	       !bpf_l4_csum_replace(skb, at, 0, fold32(sum), 0);
 }
 
-/* Sends the packet to its sender, by the device by which it came. */
-INLINE int send_back(struct __sk_buff *skb)
+/*
+ * Sends what was made of the packet to its sender: by the device that the kernel has for that, because the packet may
+ * have come by another node. Where the kernel tells none, by the one by which the packet came.
+ */
+INLINE int send_back(struct __sk_buff *skb, const struct tuple *came, bool v4)
 {
+	__u32 device;
+
 	count_packet(COUNT_ANSWERS);
-	return link_header ? bpf_redirect_neigh(skb->ingress_ifindex, NULL, 0, 0) : bpf_redirect(skb->ifindex, 0);
+	if (!link_header)
+		return bpf_redirect(skb->ifindex, 0);
+	device = way_out(skb, came->destination.address, came->source.address, came->destination.port,
+			 came->source.port, came->transport, v4);
+	return bpf_redirect_neigh(device && device != WAY_UNTOLD ? device : skb->ingress_ifindex, NULL, 0, 0);
+}
+
+/* Makes of the segment the reset that tells its sender that there is no such connection. */
+INLINE bool make_denial(struct __sk_buff *skb, struct packet *packet, bool v4)
+{
+	__u32 before, length;
+
+	if (!parse(skb, packet, v4) || !parse_transport(skb, packet) || !may_answer(seconds()))
+		return false;
+	before = length_of_segment(skb, packet, v4);
+	length = cut_off(skb, packet, before, v4);
+	return length && (v4 ? turn_ip4(skb, packet) : turn_ip6(skb, packet)) &&
+	       deny_segment(skb, packet, before, length, v4);
 }
 
 INLINE int deny(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};
-	__u32 length;
 
-	if (!parse(skb, &packet, v4) || !parse_transport(skb, &packet) || !may_answer(seconds())) {
-		count_packet(COUNT_UNANSWERABLE);
-		return SHOT;
-	}
-	length = skb->len - packet.transport;
-	if (bpf_skb_change_tail(skb, packet.transport + sizeof(struct tcphdr), 0))
-		return SHOT;
-	if (v4 ? !shorten4(skb, &packet) || !turn_ip4(skb, &packet) : !shorten6(skb, &packet) || !turn_ip6(skb, &packet))
-		return SHOT;
-	return deny_segment(skb, &packet, length, v4) ? send_back(skb) : SHOT;
+	if (make_denial(skb, &packet, v4))
+		return send_back(skb, &packet.tuple, v4);
+	count_packet(COUNT_UNANSWERABLE);
+	return SHOT;
 }
 
 #endif

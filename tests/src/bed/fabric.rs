@@ -236,6 +236,17 @@ pub fn narrow_path(bed: &Bed) -> Result<(), BedError> {
     batch(bed, Location::far("router"), &words)
 }
 
+/// The other node has a second uplink, by which it reaches clients: the first one leads to nodes alone from then on.
+pub fn part_clients_from_nodes(bed: &Bed) -> Result<(), BedError> {
+    let pid = pid(bed, Location::far("node2"))?;
+    let mut router = vec![format!("link add clients type veth peer name eth1 netns {pid}")];
+    router.extend(at_device("clients", &["10.0.9.1/24", "fd00:9::1/64"]));
+    batch(bed, Location::far("router"), &router)?;
+    let mut node = at_device("eth1", &["10.0.9.6/24", "fd00:9::6/64"]);
+    node.extend(lines(&["route replace default via 10.0.9.1", "route replace default via fd00:9::1"]));
+    batch(bed, Location::far("node2"), &node)
+}
+
 /// The node's uplink goes, and comes again with the same name, addresses and routes.
 pub fn renew_uplink(bed: &Bed) -> Result<(), BedError> {
     let mut words = lines(&["link delete node"]);

@@ -126,6 +126,26 @@ fn lead_to(bed: &Bed, [v4, v6]: [&str; 2]) {
     ip(bed, "router", &format!("route replace 2001:db8:113::/64 via {v6}"));
 }
 
+/// Between nodes there is a network of its own, which leads to no client.
+#[test]
+fn a_client_is_told_that_the_backends_node_has_lost_its_connection_by_the_network_of_clients() {
+    on_two_nodes(Switches::default(), "", |bed, [_, there], clients| {
+        const EACH: usize = 5;
+        fabric::part_clients_from_nodes(bed).unwrap();
+        for family in FAMILIES {
+            let to = frontend("away", "balancer", family).unwrap();
+            let held = clients.of("outside").unwrap().hold(to, None, EACH).unwrap();
+            assert_eq!(held, Held { alive: EACH, ..Held::default() });
+        }
+        there.stop().unwrap();
+        there.cleanup().unwrap();
+        there.start().unwrap();
+        wait_for_devices(there);
+        let broken = [(format!("{:?}", Outcome::Reset), 2 * EACH)].into();
+        assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), Held { alive: 0, broken });
+    });
+}
+
 /// The router changes its mind, and changes it again.
 #[test]
 fn connections_whose_packets_come_to_the_backends_own_node_go_on() {

@@ -430,14 +430,17 @@ fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_
     test(Wraps::TcpAndUdp, |node| {
         serve(node, true);
         for way in &WAYS {
-            let (verdict, frame) =
-                node.come_to_be_cut(&wrapped(&by(TCP, way, ACK).frame(), way.node, way.here));
-            let seen = see(&frame, true);
-            assert_eq!(
-                (verdict, seen.from, seen.to),
-                (REDIRECTED, address(way.frontend), address(way.client))
-            );
-            assert_eq!((seen.flags, seen.is_valid), (RST, true));
+            for (data, filled_up) in [(0, 0), (0, 6), (33, 0), (33, 6)] {
+                let sent = Sent { payload: vec![7; data], ..by(TCP, way, ACK) }.frame();
+                let came = [wrapped(&sent, way.node, way.here), vec![0; filled_up]].concat();
+                let (verdict, frame) = node.come_to_be_cut(&came);
+                let seen = see(&frame, true);
+                assert_eq!(
+                    (verdict, seen.from, seen.to),
+                    (REDIRECTED, address(way.frontend), address(way.client))
+                );
+                assert_eq!((seen.flags, seen.is_valid), (RST, true), "{data} and {filled_up}");
+            }
             for flags in [RST, RST | ACK, FIN, 0] {
                 is_dropped(
                     node,
