@@ -4,6 +4,10 @@ use std::io::{stderr, stdout};
 use std::process::ExitCode;
 
 use holdfast::cli::{self, Command};
+use holdfast_datapath::Allocator;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     let mut out = stdout();

@@ -112,7 +112,7 @@ impl Folder {
         kept
     }
 
-    /// How long ago the table was written down. Where that cannot be told, as where the clock was put back, it counts as
+    /// How long ago the table was written down. Where nothing tells it, as where the clock was put back, it counts as
     /// long ago.
     pub fn age(&self) -> Duration {
         let written = std::fs::metadata(self.path.join(FILE)).and_then(|file| file.modified()).ok();

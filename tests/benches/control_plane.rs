@@ -22,12 +22,17 @@ use holdfast_core::maglev;
 use holdfast_core::maps::{Answer, Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, Grace};
 use holdfast_core::time::Now;
+use holdfast_datapath::Allocator;
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{Shape, cluster_ip};
 use holdfast_tests::memory::resident;
 use holdfast_tests::size::{self, sized};
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
+
+/// The allocator that the daemon has.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 const BATCH: usize = 1_024;
 const ROUNDS: usize = 7;

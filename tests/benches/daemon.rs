@@ -21,13 +21,17 @@ use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Coming;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
-use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
+use holdfast_datapath::{Allocator, KernelMaps, Options, Served, StaleSockets};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::memory::resident;
 use holdfast_tests::size::{self, sized};
 use tokio::sync::{mpsc, watch};
+
+/// The allocator that the daemon has.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 const ROUNDS: usize = 5;
 /// The first step waits until readers have left that a former daemon may have had.

@@ -38,11 +38,15 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::time::Now;
-use holdfast_datapath::KernelMaps;
+use holdfast_datapath::{Allocator, KernelMaps};
 use holdfast_laws::worlds;
 use size::sized;
 
 use libbpf_rs::{Link, libbpf_sys as sys};
+
+/// The allocator that the daemon has.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 const ROUNDS: usize = 400;
 /// Connects of one batch, fewer than a listener's queue holds: the thread that accepts runs only between batches.

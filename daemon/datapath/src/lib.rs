@@ -25,6 +25,7 @@ mod kernel;
 mod links;
 mod load;
 mod map;
+mod memory;
 pub mod netlink;
 mod packets;
 mod pins;
@@ -53,8 +54,8 @@ pub use kernel::{
     StaleSockets, Status, Swept, TakeOverError,
 };
 pub use links::Beside;
+pub use memory::{Allocator, give_back_freed};
 pub use packets::{PacketOptions, PacketSwitches, Wraps};
 pub use pins::{Drained, Removed, VERSION as PINS_VERSION, cleanup, drain};
 pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
 pub use shape::Shape;
-pub use sys::give_back_freed;

@@ -13,16 +13,6 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn, sets
 /// Linux 5.14; libc has it for some architectures only, and nix for none.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Gives the kernel back what was freed, which the allocator keeps for what may come: with 100,000 services that is a
-/// tenth of the memory. It takes tens of milliseconds there, and others who allocate wait for a part of it.
-pub fn give_back_freed() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it takes no pointer, and any thread may call it at any time.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// The cookie of this thread's network namespace; `None` before Linux 5.14.
 pub(crate) fn own_netns_cookie() -> Option<u64> {
     netns_cookie(UdpSocket::bind("127.0.0.1:0").ok()?.as_fd())

@@ -17,9 +17,14 @@ mod stage;
 use std::path::Path;
 use std::process::ExitCode;
 
+use holdfast_datapath::Allocator;
 use holdfast_tests::figures;
 use holdfast_tests::program::command_line;
 use holdfast_tests::size;
+
+/// The allocator that the daemon has.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     let wanted = size::wanted();

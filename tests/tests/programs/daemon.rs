@@ -70,3 +70,16 @@ fn kernel_holdfast_counts_the_clients_of_each_service_over_a_restart() {
     check_clients(&daemon, "static/some", [4, 0, 0]);
     check_clients(&daemon, "static/web", [0, 1, 0]);
 }
+
+/// A thread that the settings of the allocator ask for gives back to the kernel what was freed.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[test]
+fn kernel_the_daemon_has_an_allocator_of_its_own_by_its_own_settings() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, NOBODY).unwrap();
+    daemon.start().unwrap();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid().unwrap())).unwrap();
+    let names = tasks.map(|it| std::fs::read_to_string(it.unwrap().path().join("comm")).unwrap());
+    let names: Vec<_> = names.collect();
+    assert!(names.iter().any(|name| name.starts_with("jemalloc")), "{names:?}");
+}
