@@ -254,6 +254,7 @@ INLINE int send_first(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 	set_place(&to.destination, flow->backend, flow->backend_port);
 	if (rewrite(skb, &arrival->packet, &to, v4)) {
 		mark_for_firewall(skb);
+		note_written_in(skb);
 		return NEXT;
 	}
 	count_packet(COUNT_UNWRITABLE);
@@ -361,6 +362,7 @@ INLINE enum admission admit(void *ctx, struct arrival *arrival, struct dial *dia
 	__u64 cluster;
 
 	arrival->flags = device ? device->flags : 0;
+	note_bridge(arrival->flags);
 	arrival->from_pod = arrival->flags & DEVICE_POD;
 	dial_of(dial, &packet->tuple, v4);
 	if (arrival->flags & DEVICE_BACKENDS || is_draining())

@@ -149,7 +149,10 @@ INLINE int error_in(struct __sk_buff *skb, bool is_taken_out, bool v4)
 	to = packet.tuple;
 	copy_address(to.destination.address, shown.destination.address);
 	count_packet(COUNT_ERRORS);
-	return write_outer(skb, &packet, &to, quoted.sum, v4) ? NEXT : SHOT;
+	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
+		return SHOT;
+	note_written_in(skb);
+	return NEXT;
 }
 
 /* An error that leaves, about a packet that came: it shows that packet as its sender knows it. */

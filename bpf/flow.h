@@ -337,6 +337,36 @@ INLINE bool is_secured(const struct __sk_buff *skb)
  */
 #define IS_WRITTEN 0x6c66
 
+/*
+ * Whether a bridge is among the devices by which packets come, or go to backends: then each packet that comes is looked
+ * at for that. It is noted where a flow begins, and in each second in which its client speaks.
+ */
+__u32 met_bridge;
+
+INLINE void note_bridge(__u32 flags)
+{
+	if (UNLIKELY(flags & DEVICE_BRIDGE))
+		*(volatile __u32 *)&met_bridge = 1;
+}
+
+ALONE int note_bridge_of(struct __sk_buff *skb)
+{
+	note_bridge(flags_of(skb->ifindex));
+	return NEXT;
+}
+
+/*
+ * Notes that a packet that comes has been rewritten, where it came by the port of a bridge. Filters may have seen it at
+ * the port, tracking of connections among them, as it was sent: they are to see it anew. The program is not, which
+ * could take it for one to a backend that is a frontend too.
+ */
+ALONE int note_written_in(struct __sk_buff *skb)
+{
+	if (UNLIKELY(READ_ONCE(met_bridge)) && flags_of(skb->ifindex) & DEVICE_BRIDGE)
+		skb->tc_index = IS_WRITTEN;
+	return NEXT;
+}
+
 /* The devices where packet_out looks at what leaves. */
 #define DEVICE_LOOKS (DEVICE_OUTER | DEVICE_POD | DEVICE_BACKENDS)
 
@@ -344,15 +374,21 @@ INLINE bool is_secured(const struct __sk_buff *skb)
  * Sends an answer out by the device that rules of routing have for the address that was dialled. The kernel has routed
  * the answer as a packet of its backend, because it bears that address only from here on. Where the rules tell the two
  * addresses apart, a network that takes the address from one device alone would drop an answer that comes by another.
+ * An answer that is too long for that way, where no host would divide it, and one without a header of a link, which the
+ * kernel cannot send by another device, leave as they are.
  */
 INLINE int leave_by_address(struct __sk_buff *skb, __u32 number, bool v4)
 {
 	struct flow *flow = flow_at(number);
+	struct bpf_fib_lookup route = {};
 	__u32 device;
+	long found;
 
-	if (!flow)
+	if (!flow || !link_header)
 		return NEXT;
-	device = way_out(skb, flow->frontend, flow->client, flow->frontend_port, flow->client_port, flow->transport, v4);
+	found = ask_way_out(skb, &route, flow->frontend, flow->client, flow->frontend_port, flow->client_port,
+			    flow->transport, v4);
+	device = found == BPF_FIB_LKUP_RET_FRAG_NEEDED ? 0 : way_told(found, &route);
 	if (!device || device == WAY_UNTOLD || device == skb->ifindex)
 		return NEXT;
 	if (flags_of(device) & DEVICE_LOOKS)

@@ -127,6 +127,7 @@ INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 	flow->nat_port = 0;
 	if (!device || !(leads_to_others(device) || arrival->from_pod) || is_near(device, flow->backend, v4))
 		return true;
+	note_bridge(device->flags);
 	if (UNLIKELY(arrival->may_wrap) && !is_untold && !is_secured(skb) && bears_node(device, v4)) {
 		flow->of_client |= IS_WRAPPED;
 		return true;

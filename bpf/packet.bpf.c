@@ -70,6 +70,16 @@ INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struc
 	return SHOT;
 }
 
+/* As write(), for a packet that comes. */
+INLINE int write_in(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
+{
+	int verdict = write(skb, packet, to, v4);
+
+	if (verdict == NEXT)
+		note_written_in(skb);
+	return verdict;
+}
+
 /*
  * Whether the frontend of a flow leads to other backends than that of the flow, or is none any more. For a client that
  * begins, the list that the frontend leads to counts; for one that goes on, whether the backend still serves. So it
@@ -180,8 +190,10 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, enum w
 		now = seconds();
 		if (UNLIKELY(ends(skb, flow, number, packet, now, v4)))
 			return false;
-		if (UNLIKELY(flow->seen != now))
+		if (UNLIKELY(flow->seen != now)) {
 			note_client(skb, flow, packet, now);
+			note_bridge_of(skb);
+		}
 		if (packet->part != LATER_FRAGMENT)
 			hear_client(flow, packet);
 	}
@@ -191,7 +203,7 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, enum w
 	else if (takes_shortcut(flow))
 		*verdict = note_passage(packet, number, serial, direction, is_known_there(flow, packet, direction));
 	else
-		*verdict = write(skb, packet, &to, v4);
+		*verdict = write_in(skb, packet, &to, v4);
 	return true;
 }
 
@@ -582,14 +594,29 @@ INLINE int back_in(struct __sk_buff *skb, bool v4)
 	return next;
 }
 
+/* Hands a packet in once more that was rewritten behind the port of a bridge. */
+INLINE int hand_in(struct __sk_buff *skb, int verdict)
+{
+	return UNLIKELY(skb->tc_index == IS_WRITTEN) && verdict == NEXT ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) :
+									  verdict;
+}
+
 SEC("tc")
 int packet_in(struct __sk_buff *skb)
 {
+	int verdict = NEXT;
+
 	if (is_of_vlan(skb) || is_for_another_host(skb))
 		return NEXT;
+	if (UNLIKELY(skb->tc_index == IS_WRITTEN)) {
+		skb->tc_index = 0;
+		return NEXT;
+	}
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return in(skb, true);
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? in(skb, false) : NEXT;
+		verdict = in(skb, true);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		verdict = in(skb, false);
+	return hand_in(skb, verdict);
 }
 
 SEC("tc")

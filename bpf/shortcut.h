@@ -204,6 +204,8 @@ INLINE int pass(struct __sk_buff *skb, bool v4)
 		verdict = take_passage(skb, arrival, way, &through, &left, here, there, v4);
 	else
 		verdict = rewrite(skb, &arrival->packet, &through, v4) ? NEXT : SHOT;
+	if (verdict == NEXT)
+		note_written_in(skb);
 	if (verdict == SHOT)
 		count_packet(COUNT_UNWRITABLE);
 	return verdict;

@@ -177,7 +177,8 @@ INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u
 
 /*
  * Sends what was made of the packet to its sender: by the device that the kernel has for that, because the packet may
- * have come by another node. Where the kernel tells none, by the one by which the packet came.
+ * have come by another node. Where the kernel tells none, by the one by which the packet came. Without a header of a
+ * link it cannot be sent by another device; the stack gets it, as if it came by this one, and sends it on.
  */
 INLINE int send_back(struct __sk_buff *skb, const struct tuple *came, bool v4)
 {
@@ -185,7 +186,7 @@ INLINE int send_back(struct __sk_buff *skb, const struct tuple *came, bool v4)
 
 	count_packet(COUNT_ANSWERS);
 	if (!link_header)
-		return bpf_redirect(skb->ifindex, 0);
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	device = way_out(skb, came->destination.address, came->source.address, came->destination.port,
 			 came->source.port, came->transport, v4);
 	return bpf_redirect_neigh(device && device != WAY_UNTOLD ? device : skb->ingress_ifindex, NULL, 0, 0);
@@ -196,7 +197,8 @@ INLINE bool make_denial(struct __sk_buff *skb, struct packet *packet, bool v4)
 {
 	__u32 before, length;
 
-	if (!parse(skb, packet, v4) || !parse_transport(skb, packet) || !may_answer(seconds()))
+	if (!parse(skb, packet, v4) || !parse_transport(skb, packet) ||
+	    !is_one_host(skb, packet->tuple.source.address, v4) || !may_answer(seconds()))
 		return false;
 	before = length_of_segment(skb, packet, v4);
 	length = cut_off(skb, packet, before, v4);

@@ -169,6 +169,8 @@ INLINE int arrive_by_node(struct __sk_buff *skb, struct arrival *arrival, bool v
 
 	arrival->from_pod = arrival->sticks = arrival->may_wrap = 0;
 	arrival->by_address = device && device->flags & DEVICE_BY_ADDRESS ? IS_BY_ADDRESS : 0;
+	if (device)
+		note_bridge(device->flags);
 	dial_of(&dial, &packet->tuple, v4);
 	if (is_draining() || means_loopback(&dial) || !find_exact(&dial) || says_to_be_node(packet, v4) ||
 	    is_of_nodes(packet->tuple.source.address, v4))

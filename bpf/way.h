@@ -20,26 +20,32 @@ INLINE __u32 way_told(long found, const struct bpf_fib_lookup *route)
 	return found == BPF_FIB_LKUP_RET_UNSUPP_LWT ? WAY_UNTOLD : 0;
 }
 
+/* What the kernel says of the way of a packet that came by this device. */
+INLINE long ask_way_out(struct __sk_buff *skb, struct bpf_fib_lookup *route, const __u32 *from, const __u32 *to,
+			__u16 from_port, __u16 to_port, __u8 transport, bool v4)
+{
+	route->family = v4 ? FAMILY4 : FAMILY6;
+	route->l4_protocol = transport;
+	route->sport = from_port;
+	route->dport = to_port;
+	route->ifindex = skb->ifindex;
+	if (v4) {
+		route->ipv4_src = from[3];
+		route->ipv4_dst = to[3];
+	} else {
+		copy_address(route->ipv6_src, from);
+		copy_address(route->ipv6_dst, to);
+	}
+	return bpf_fib_lookup(skb, route, sizeof(*route), 0);
+}
+
 /* The device by which a packet would leave, had it come by this one: see way_told(). */
 INLINE __u32 way_out(struct __sk_buff *skb, const __u32 *from, const __u32 *to, __u16 from_port, __u16 to_port,
 		     __u8 transport, bool v4)
 {
-	struct bpf_fib_lookup route = {
-		.family = v4 ? FAMILY4 : FAMILY6,
-		.l4_protocol = transport,
-		.sport = from_port,
-		.dport = to_port,
-		.ifindex = skb->ifindex,
-	};
+	struct bpf_fib_lookup route = {};
 
-	if (v4) {
-		route.ipv4_src = from[3];
-		route.ipv4_dst = to[3];
-	} else {
-		copy_address(route.ipv6_src, from);
-		copy_address(route.ipv6_dst, to);
-	}
-	return way_told(bpf_fib_lookup(skb, &route, sizeof(route), 0), &route);
+	return way_told(ask_way_out(skb, &route, from, to, from_port, to_port, transport, v4), &route);
 }
 
 #endif

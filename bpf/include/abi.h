@@ -236,6 +236,8 @@ enum device_flag {
 	 * nothing is taken so.
 	 */
 	DEVICE_SECURED = 4096,
+	/* A bridge: its ports may have shown a packet to the filters of the stack before it came here. */
+	DEVICE_BRIDGE = 8192,
 };
 
 /* Where a packet shows the addresses of an entry. */

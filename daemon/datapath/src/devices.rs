@@ -94,6 +94,8 @@ pub struct Device {
     /// Whether policies of IPsec are to see what the stack sends and takes: then nothing goes by it to another node as
     /// it came, and nothing is taken so.
     pub secured: bool,
+    /// Whether it is a bridge, whose ports may have shown filters of the stack what comes by it.
+    pub bridge: bool,
 }
 
 impl Device {
@@ -114,6 +116,7 @@ impl Device {
             plain: [false; 2],
             joins: false,
             secured: false,
+            bridge: false,
         }
     }
 }

@@ -19,6 +19,9 @@ use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
 use shortcuts::Shortcuts;
 use sources::Seen;
 
+/// An address whose network has so few bits for hosts, four addresses at most, is one of a link between two.
+const POINT_TO_POINT_BITS: u8 = 2;
+
 /// What each device is, in the order of their numbers; then the devices that the configuration names and that are not
 /// there.
 pub(super) fn decide(listed: &Listed, config: &Packets, onlookers: &Onlookers) -> Vec<Decision> {
@@ -42,7 +45,9 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlookers: &Onlookers) -
         let class = if is_near { Class::Near } else { *class };
         let (peer, xdp) = (shortcuts.gives_away(link, class), shortcuts.at_driver(link, class));
         let plain = listed.by_ports.map(|by_ports| !by_ports);
-        let secured = onlookers.has_policies && matches!(class, Class::Outer | Class::Backends);
+        let leads_on = matches!(class, Class::Outer | Class::Backends);
+        let secured = onlookers.has_policies && leads_on;
+        let bridge = link.kind == "bridge" && leads_on;
         Decision {
             answers,
             near4,
@@ -52,6 +57,7 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlookers: &Onlookers) -
             xdp,
             plain,
             secured,
+            bridge,
             ..decision(link, class, *reason, seen)
         }
     });
@@ -78,6 +84,7 @@ fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
         plain: [false; 2],
         joins: false,
         secured: false,
+        bridge: false,
     }
 }
 
@@ -172,15 +179,27 @@ impl<'a> World<'a> {
 
     /// Whether a device is of a kind that may lead to pods, without others behind it.
     fn is_pod_side(&self, link: &Link) -> bool {
-        leads_to_one(link) || (link.kind == "bridge" && !self.uplinks.contains(&link.index))
+        let is_pods = leads_to_one(link) && !self.leads_to_network(link);
+        is_pods || (link.kind == "bridge" && !self.uplinks.contains(&link.index))
+    }
+
+    /// Whether a device of a kind that containers have has an address of a network with other hosts in it: so has one
+    /// more way out of a node that is a container itself. At the host's end of a pod's device such an address stands
+    /// for itself.
+    fn leads_to_network(&self, link: &Link) -> bool {
+        let is_of_network = |it: &Address| {
+            let all = if it.address.is_ipv4() { 32 } else { 128 };
+            it.index == link.index && it.bits < all - POINT_TO_POINT_BITS
+        };
+        matches!(link.kind.as_str(), "veth" | "netkit") && self.listed.addresses.iter().any(is_of_network)
     }
 
     fn pod(&self, link: &Link, config: &PodDevices) -> Option<Reason> {
         match config {
             PodDevices::None => None,
-            // A device that leads to a gateway leads to others than one pod, even where it is a container's only
-            // device.
-            PodDevices::Auto if self.listed.gateways.contains(&link.index) => None,
+            // A device that leads to a gateway or has a network leads to others than one pod, even where it is a
+            // container's.
+            PodDevices::Auto if self.listed.gateways.contains(&link.index) || self.leads_to_network(link) => None,
             PodDevices::Auto => leads_to_one(link).then_some(Reason::LeadsToPod),
             PodDevices::Named(patterns) => {
                 let is_named = patterns.iter().any(|pattern| pattern.covers(&link.name));

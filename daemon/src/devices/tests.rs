@@ -125,7 +125,7 @@ fn a_plain_node_has_one_outer_device() {
          5 docker0 bridge 172.17.0.1
          6 cni0 bridge 10.244.0.1
          7 veth1 veth in 6
-         8 veth2 veth 10.244.0.1",
+         8 veth2 veth 10.244.0.1/32",
         "lo none Loopback
          eth0 outer Gateway 10.0.0.5 fd00::5
          eth1 none NoAddress
@@ -258,7 +258,7 @@ fn pods_are_served_at_each_device_that_leads_to_one() {
          2 eth0 - 10.0.0.5 default
          3 cni0 bridge 10.244.0.9
          4 veth1 veth in 3
-         5 ptp1 veth 10.244.0.1
+         5 ptp1 veth 10.244.0.1/32
          6 tap7 tap
          7 nk0 netkit
          8 up veth 172.18.0.2 gateway",
@@ -408,6 +408,30 @@ fn an_uplink_without_an_address_shows_the_one_that_the_node_has_elsewhere() {
          eth0 outer Gateway 10.0.0.5 fd00::5
          node0 none Dummy",
     );
+}
+
+/// A node that is a container, in two networks of its host, of which one has no gateway.
+#[test]
+fn a_veth_with_an_address_of_a_network_leads_to_others_than_one_pod() {
+    for pods in ["", "pod_devices = \"auto\""] {
+        check(
+            pods,
+            "2 eth0 veth 172.18.0.2 default
+             3 eth1 veth 10.9.0.2 fd00:9::2/64
+             4 ptp1 veth 10.244.0.1/32 fd00:244::1/128
+             5 ptp2 netkit 10.244.0.1/30",
+            &format!(
+                "eth0 outer Gateway 172.18.0.2 fd00:9::2
+                 eth1 outer Address 10.9.0.2 fd00:9::2
+                 {}",
+                if pods.is_empty() {
+                    "ptp1 near PodSide\nptp2 near PodSide"
+                } else {
+                    "ptp1 pod LeadsToPod 10.244.0.1 fd00:244::1\nptp2 pod LeadsToPod 10.244.0.1 fd00:9::2"
+                }
+            ),
+        );
+    }
 }
 
 /// A container's only way out is a veth too.

@@ -96,6 +96,7 @@ impl Node {
             plain: [true; 2],
             joins: true,
             secured: false,
+            bridge: false,
             ..Device::new(OUTER, "outer", Side::Outer)
         };
         maps.set_devices(&[outer]);

@@ -55,11 +55,12 @@ fn flags(device: &Device, frames: Option<Mode>) -> u16 {
     let plain = if_so(is_plain4, device_flag::DEVICE_PLAIN4) | if_so(is_plain6, device_flag::DEVICE_PLAIN6);
     let joins = if_so(device.joins, device_flag::DEVICE_JOINS);
     let secured = if_so(device.secured, device_flag::DEVICE_SECURED);
+    let bridge = if_so(device.bridge, device_flag::DEVICE_BRIDGE);
     let frames = match frames {
         None => 0,
         Some(Mode::Native) => device_flag::DEVICE_FRAMES.0,
         Some(Mode::Generic) => device_flag::DEVICE_GENERIC.0,
     };
-    u16::try_from(side.0 | by_address | shortcut | peer | plain | joins | secured | frames)
+    u16::try_from(side.0 | by_address | shortcut | peer | plain | joins | secured | bridge | frames)
         .unwrap_or_default()
 }

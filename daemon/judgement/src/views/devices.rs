@@ -192,6 +192,8 @@ pub struct Decision {
     pub joins: bool,
     /// Whether policies of IPsec are to see what goes to other nodes and comes from them.
     pub secured: bool,
+    /// Whether it is a bridge with others behind it, at whose ports filters may see what comes.
+    pub bridge: bool,
 }
 
 impl Decision {
@@ -219,6 +221,7 @@ impl Decision {
             plain: self.plain,
             joins: self.joins,
             secured: self.secured,
+            bridge: self.bridge,
         })
     }
 

@@ -38,6 +38,7 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         plain: [true; 2],
         joins: false,
         secured: false,
+        bridge: false,
     };
     (decision, words.len() == 3)
 }

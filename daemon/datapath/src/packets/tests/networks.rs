@@ -51,6 +51,9 @@ fn kernel_an_answer_goes_by_the_device_that_the_dialled_address_is_routed_by() {
                 assert_eq!((left.from, left.to), (address(frontend), address(client)));
                 assert_eq!(verdict, expected, "{frontend}");
                 assert_eq!(node.leave(&answer).0, NEXT, "where it is right already it stays");
+                let through = seen.from.to_string();
+                let long = Sent { payload: vec![7; 3_000], ..Sent::tcp(backend, &through, ACK) };
+                assert_eq!(node.leave_to_pod(&long.frame()).0, NEXT, "no host would divide it on that way");
             }
         });
     }

@@ -199,6 +199,7 @@ impl DeviceGiven {
             plain: [true; 2],
             joins: false,
             secured: false,
+            bridge: false,
         }
     }
 }

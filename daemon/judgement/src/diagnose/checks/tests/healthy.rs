@@ -99,6 +99,7 @@ pub(crate) fn devices() -> [Decision; 6] {
         plain: [true; 2],
         joins: false,
         secured: false,
+        bridge: false,
     };
     [
         device(1, "lo", Class::None, Reason::Loopback),
