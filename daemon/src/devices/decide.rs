@@ -199,8 +199,10 @@ impl<'a> World<'a> {
             PodDevices::None => None,
             // A device that leads to a gateway or has a network leads to others than one pod, even where it is a
             // container's.
-            PodDevices::Auto if self.listed.gateways.contains(&link.index) || self.leads_to_network(link) => None,
-            PodDevices::Auto => leads_to_one(link).then_some(Reason::LeadsToPod),
+            PodDevices::Auto => {
+                let leads_on = self.listed.gateways.contains(&link.index) || self.leads_to_network(link);
+                (!leads_on && leads_to_one(link)).then_some(Reason::LeadsToPod)
+            }
             PodDevices::Named(patterns) => {
                 let is_named = patterns.iter().any(|pattern| pattern.covers(&link.name));
                 is_named.then_some(Reason::PodNamed)

@@ -389,6 +389,7 @@ impl Kubernetes {
         // What is known of imports is followed, also while the apiserver does not tell of the imports themselves.
         let are_there = watch::Sender::new(self.kinds.iter().any(Kind::is_known_import));
         let mut tasks = JoinSet::new();
+        let given = (&self.timing, self.snapshots.as_ref(), self.start_age);
         for kind in self.kinds {
             let what = kind.selection.what;
             let missing = missing.iter().find(|(source, _)| what.is_of_table() && *source == what.source());
@@ -410,7 +411,7 @@ impl Kubernetes {
                 Resource::Imports => are_there.clone(),
                 _ => watch::Sender::new(false),
             };
-            start(kind, outlet, (is_there, needs), (&self.timing, self.snapshots.as_ref(), self.start_age), &mut tasks);
+            start(kind, outlet, (is_there, needs), given, &mut tasks);
         }
         drop((events, nodes));
         // The first task that ends has found the receiver gone; the rest ends with the set.
