@@ -380,7 +380,8 @@ ALONE int note_written_in(struct __sk_buff *skb)
 INLINE int leave_by_address(struct __sk_buff *skb, __u32 number, bool v4)
 {
 	struct flow *flow = flow_at(number);
-	struct bpf_fib_lookup route = {};
+	/* What is to be cut into segments fits. */
+	struct bpf_fib_lookup route = { .tot_len = skb->gso_size ? 0 : skb->len - link_header };
 	__u32 device;
 	long found;
 
