@@ -94,7 +94,7 @@ pub struct Device {
     /// Whether policies of IPsec are to see what the stack sends and takes: then nothing goes by it to another node as
     /// it came, and nothing is taken so.
     pub secured: bool,
-    /// Whether it is a bridge, whose ports may have shown filters of the stack what comes by it.
+    /// Whether the device is a bridge, at whose ports filters of the stack may have seen its packets.
     pub bridge: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
 use shortcuts::Shortcuts;
 use sources::Seen;
 
-/// An address whose network has so few bits for hosts, four addresses at most, is one of a link between two.
+/// A network with so few bits for hosts, which has four addresses at most, is that of a link between two.
 const POINT_TO_POINT_BITS: u8 = 2;
 
 /// What each device is, in the order of their numbers; then the devices that the configuration names and that are not

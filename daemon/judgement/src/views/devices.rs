@@ -192,7 +192,7 @@ pub struct Decision {
     pub joins: bool,
     /// Whether policies of IPsec are to see what goes to other nodes and comes from them.
     pub secured: bool,
-    /// Whether it is a bridge with others behind it, at whose ports filters may see what comes.
+    /// Whether the device is a bridge with others behind it, at whose ports filters may see its packets.
     pub bridge: bool,
 }
 
