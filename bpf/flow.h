@@ -360,11 +360,17 @@ ALONE int note_bridge_of(struct __sk_buff *skb)
  * the port, tracking of connections among them, as it was sent: they are to see it anew. The program is not, which
  * could take it for one to a backend that is a frontend too.
  */
-ALONE int note_written_in(struct __sk_buff *skb)
+ALONE int note_written_at_bridge(struct __sk_buff *skb)
 {
-	if (UNLIKELY(READ_ONCE(met_bridge)) && flags_of(skb->ifindex) & DEVICE_BRIDGE)
+	if (flags_of(skb->ifindex) & DEVICE_BRIDGE)
 		skb->tc_index = IS_WRITTEN;
 	return NEXT;
+}
+
+INLINE void note_written_in(struct __sk_buff *skb)
+{
+	if (UNLIKELY(READ_ONCE(met_bridge)))
+		note_written_at_bridge(skb);
 }
 
 /* The devices where packet_out looks at what leaves. */
