@@ -127,10 +127,10 @@ impl Rig {
                 self.world.fail(id, "refused".into());
             }
         }
-        for plan in [World::plan_node_removals, World::plan_node, World::plan_leftovers] {
-            let mut ops = Vec::new();
-            plan(&self.world, &mut ops);
-            self.execute(&ops);
+        self.carry_out(World::plan_node_removals);
+        if self.world.is_last_piece() {
+            self.carry_out(World::plan_leftovers);
+            self.carry_out(World::plan_node);
         }
         let changes = &mut self.changes;
         self.world.end_piece(now, &mut |change| changes.push(change))
@@ -145,6 +145,12 @@ impl Rig {
         }
         self.execute(&ops);
         self.turn(vec![])
+    }
+
+    fn carry_out(&mut self, plan: fn(&World, &mut Vec<Op>)) {
+        let mut ops = Vec::new();
+        plan(&self.world, &mut ops);
+        self.execute(&ops);
     }
 
     fn execute(&mut self, ops: &[Op]) -> bool {

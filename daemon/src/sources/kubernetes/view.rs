@@ -123,6 +123,13 @@ impl Watch {
         }
     }
 
+    /// Shows that a list is asked for. A kind that the apiserver has said to be absent stays absent until a list of it
+    /// comes: each of the questions from time to time would look like news, and have it compared for a moment.
+    pub(super) fn begin_list(&mut self) {
+        let is_said = self.state == State::Absent && self.last_error.is_some();
+        self.enter(if is_said { State::Absent } else { State::Listing });
+    }
+
     pub(super) fn enter(&mut self, state: State) {
         if self.state != state {
             self.state = state;

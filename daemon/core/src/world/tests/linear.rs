@@ -143,9 +143,9 @@ fn start_over(services: u32) -> u64 {
     rig.turn(events());
     let mut later = Rig::with(capacity);
     later.world.limit_pieces(1);
-    work::take();
     let dump = rig.dump();
     assert_eq!(dump.frontends.len(), names.len());
+    work::take();
     later.world.adopt(&dump);
     later.turn(events());
     let mut pieces = 1;

@@ -16,7 +16,7 @@ use crate::sources::kubernetes::object::{Message, named};
 use crate::sources::kubernetes::page::{Ahead, Items};
 use crate::sources::kubernetes::piece::{Piece, TooLong};
 use crate::sources::kubernetes::resource::{Resource, Selection};
-use crate::sources::kubernetes::view::State;
+use crate::sources::kubernetes::view::Watch;
 use holdfast_objects::Provenance;
 
 /// How many refusals of a selection in a row it takes until a part of it is left out as a trial. A single refusal may
@@ -26,7 +26,7 @@ const DOUBTS_MIN: u32 = 2;
 impl Reflector {
     /// Reads the whole list and hands over what it changes.
     pub(super) async fn list(&mut self) -> Result<(), Stop> {
-        self.view.send_modify(|view| view.enter(State::Listing));
+        self.view.send_modify(Watch::begin_list);
         let selection = self.asked_for();
         let version = match self.by_names(&selection).await? {
             Some(version) => version,

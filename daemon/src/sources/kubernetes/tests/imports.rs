@@ -90,6 +90,17 @@ async fn nothing_waits_for_a_kind_that_the_cluster_does_not_have_and_it_is_serve
     }
 }
 
+#[test]
+fn a_kind_that_is_absent_is_shown_so_while_it_is_asked_for_again() {
+    let mut watch = super::super::Watch::new(Resource::Imports);
+    watch.begin_list();
+    assert_eq!(watch.state, State::Listing, "nothing is known of it yet");
+    watch.enter(State::Absent);
+    watch.failed(&"404");
+    watch.begin_list();
+    assert_eq!(watch.state, State::Absent);
+}
+
 #[tokio::test]
 async fn a_cluster_with_the_older_version_of_the_kind_is_asked_for_that() {
     let mut bed = Bed::new();
