@@ -441,6 +441,7 @@ INLINE void note_choice(struct arrival *arrival, const struct dial *dial, __u64 
 	arrival->backend = dial->backend;
 	arrival->port_index = dial->port_index;
 	arrival->share = dial->share;
+	arrival->is_local = dial->scope == SCOPE_LOCAL;
 	arrival->keeps_port = keeps_port(arrival, dial, v4);
 	arrival->may_wrap = may_be_wrapped(arrival, dial, word, v4);
 }

@@ -23,6 +23,8 @@ struct arrival {
 	__u32 from_pod;
 	/* The backend is to see the port that the client sends from, where it can. */
 	__u32 keeps_port;
+	/* The service asks for its clients' addresses (policy Local), so the backend is one of this node's. */
+	__u32 is_local;
 	/* 0, or by which list that backend is to be remembered: see enum heard. */
 	__u32 sticks;
 	/* 0, or IS_BY_ADDRESS: answers go as the frontend's address is routed. */

@@ -148,7 +148,7 @@ INLINE long ask(struct __sk_buff *skb, union route *route, __u32 length)
 			way->question[word] = route->words[word];
 	}
 	route->asked.tot_len = length ? length : ANY_LENGTH;
-	found = bpf_fib_lookup(skb, &route->asked, sizeof(route->asked), 0);
+	found = look_up(skb, &route->asked);
 	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) {
 		way->answer = *route;
 		way->found = found;

@@ -110,6 +110,12 @@ INLINE bool is_near(const struct device *device, const __u32 *backend, bool v4)
 	return v4 ? is_near4(device, backend[3]) : is_near6(device, backend);
 }
 
+/* Whether the client keeps its own address on the way by that device. */
+INLINE bool keeps_address(const struct device *device, const struct flow *flow, __u32 is_local, bool v4)
+{
+	return is_near(device, flow->backend, v4) || (is_local && device->flags & DEVICE_SWITCH);
+}
+
 /*
  * Sets the address that the backend sees instead of the client's, if it has to see one: a backend of another node is to
  * answer to this node, and not past it. A service that asks for the client's address (policy Local) has backends here
@@ -125,7 +131,8 @@ INLINE bool set_nat(struct __sk_buff *skb, const struct arrival *arrival, struct
 
 	copy_address(flow->nat, none);
 	flow->nat_port = 0;
-	if (!device || !(leads_to_others(device) || arrival->from_pod) || is_near(device, flow->backend, v4))
+	if (!device || !(leads_to_others(device) || arrival->from_pod) ||
+	    keeps_address(device, flow, arrival->is_local, v4))
 		return true;
 	note_bridge(device->flags);
 	if (UNLIKELY(arrival->may_wrap) && !is_untold && !is_secured(skb) && bears_node(device, v4)) {
@@ -159,7 +166,8 @@ INLINE bool is_seen_otherwise(struct __sk_buff *skb, __u32 number, __u32 class, 
 	if (!way)
 		return false;
 	device = bpf_map_lookup_elem(&devices, &way);
-	if (!device || !leads_to_others(device) || is_near(device, flow->backend, v4))
+	/* A client that kept its own at a switch is one of policy Local. */
+	if (!device || !leads_to_others(device) || keeps_address(device, flow, !flow->nat_port, v4))
 		return flow->nat_port;
 	if (!flow->nat_port)
 		return true;

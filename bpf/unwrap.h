@@ -148,6 +148,7 @@ INLINE int choose_proposed(struct arrival *arrival, struct dial *dial, __u64 wor
 	arrival->backend = dial->backend;
 	arrival->port_index = dial->port_index;
 	arrival->share = dial->share;
+	arrival->is_local = false;
 	arrival->keeps_port = true;
 	return CHOSEN;
 }

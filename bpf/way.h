@@ -20,6 +20,24 @@ INLINE __u32 way_told(long found, const struct bpf_fib_lookup *route)
 	return found == BPF_FIB_LKUP_RET_UNSUPP_LWT ? WAY_UNTOLD : 0;
 }
 
+/* The number of the loopback, in each network namespace. */
+#define LOOPBACK_NUMBER 1
+
+/*
+ * Asks the kernel for a way. A device that takes router advertisements is set not to forward IPv6, and programs hear no
+ * way of what came by it; the stack forwards that all the same where all devices together are set to. So it is asked
+ * for the way of what comes by the loopback, which is set as all are.
+ */
+INLINE long look_up(struct __sk_buff *skb, struct bpf_fib_lookup *route)
+{
+	long found = bpf_fib_lookup(skb, route, sizeof(*route), 0);
+
+	if (LIKELY(found != BPF_FIB_LKUP_RET_FWD_DISABLED) || route->family != FAMILY6)
+		return found;
+	route->ifindex = LOOPBACK_NUMBER;
+	return bpf_fib_lookup(skb, route, sizeof(*route), 0);
+}
+
 /* What the kernel says of the way of a packet that came by this device. */
 INLINE long ask_way_out(struct __sk_buff *skb, struct bpf_fib_lookup *route, const __u32 *from, const __u32 *to,
 			__u16 from_port, __u16 to_port, __u8 transport, bool v4)
@@ -36,7 +54,7 @@ INLINE long ask_way_out(struct __sk_buff *skb, struct bpf_fib_lookup *route, con
 		copy_address(route->ipv6_src, from);
 		copy_address(route->ipv6_dst, to);
 	}
-	return bpf_fib_lookup(skb, route, sizeof(*route), 0);
+	return look_up(skb, route);
 }
 
 /* The device by which a packet would leave, had it come by this one: see way_told(). */

@@ -60,7 +60,7 @@ INLINE int ask_for_node(struct __sk_buff *skb, __u32 length, bool v4)
 		copy_address(route.ipv6_src, flow->client);
 		copy_address(route.ipv6_dst, flow->backend);
 	}
-	found = bpf_fib_lookup(skb, &route, sizeof(route), 0);
+	found = look_up(skb, &route);
 	arrival->longest = route.mtu_result;
 	arrival->way = route.ifindex;
 	arrival->next_family = route.family;

@@ -238,6 +238,11 @@ enum device_flag {
 	DEVICE_SECURED = 4096,
 	/* A bridge: its ports may have shown a packet to the filters of the stack before it came here. */
 	DEVICE_BRIDGE = 8192,
+	/*
+	 * A virtual switch that is no way out of the node: pods of this node are behind it beside those of others, and all
+	 * of them answer by it. Under policy Local the backend is one of this node's.
+	 */
+	DEVICE_SWITCH = 16384,
 };
 
 /* Where a packet shows the addresses of an entry. */

@@ -96,6 +96,8 @@ pub struct Device {
     pub secured: bool,
     /// Whether the device is a bridge, at whose ports filters of the stack may have seen its packets.
     pub bridge: bool,
+    /// Whether it is a virtual switch, behind which pods of this node are beside those of others, and no way out.
+    pub switch: bool,
 }
 
 impl Device {
@@ -117,6 +119,7 @@ impl Device {
             joins: false,
             secured: false,
             bridge: false,
+            switch: false,
         }
     }
 }

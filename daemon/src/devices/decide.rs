@@ -48,6 +48,7 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlookers: &Onlookers) -
         let leads_on = matches!(class, Class::Outer | Class::Backends);
         let secured = onlookers.has_policies && leads_on;
         let bridge = link.kind == "bridge" && leads_on;
+        let switch = link.kind == "openvswitch" && leads_on && !listed.defaults.contains(&link.index);
         Decision {
             answers,
             near4,
@@ -58,6 +59,7 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlookers: &Onlookers) -
             plain,
             secured,
             bridge,
+            switch,
             ..decision(link, class, *reason, seen)
         }
     });
@@ -85,6 +87,7 @@ fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
         joins: false,
         secured: false,
         bridge: false,
+        switch: false,
     }
 }
 

@@ -375,6 +375,21 @@ fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
     );
 }
 
+/// Antrea's gateway and Kube-OVN's port are such; the port of a switch that has the card in it is the way out.
+#[test]
+fn a_port_of_a_virtual_switch_with_pods_behind_it_is_told_from_a_way_out() {
+    let world = listed(
+        "2 eth0 - 10.0.0.5 default
+         3 antrea-gw0 openvswitch 10.244.1.1 gateway net 10.244.1.0/24 net 10.244.2.0/24@10.244.2.1
+         4 br-int openvswitch
+         5 br0 bridge 192.168.1.5 gateway",
+    );
+    let with_card = listed("3 br-ex openvswitch 10.0.0.5 default");
+    let switches = |world| decided("", world).into_iter().filter(|it| it.switch).map(|it| it.name);
+    assert_eq!(switches(&world).collect::<Vec<_>>(), ["antrea-gw0"]);
+    assert_eq!(switches(&with_card).count(), 0);
+}
+
 /// As Calico and Cilium route by WireGuard: no gateway, and no address at the device.
 #[test]
 fn a_tunnel_by_which_a_route_leads_to_others_is_outer_even_without_a_gateway_or_an_address() {

@@ -97,6 +97,7 @@ impl Node {
             joins: true,
             secured: false,
             bridge: false,
+            switch: false,
             ..Device::new(OUTER, "outer", Side::Outer)
         };
         maps.set_devices(&[outer]);

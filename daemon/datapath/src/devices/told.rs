@@ -56,11 +56,13 @@ fn flags(device: &Device, frames: Option<Mode>) -> u16 {
     let joins = if_so(device.joins, device_flag::DEVICE_JOINS);
     let secured = if_so(device.secured, device_flag::DEVICE_SECURED);
     let bridge = if_so(device.bridge, device_flag::DEVICE_BRIDGE);
+    let switch = if_so(device.switch, device_flag::DEVICE_SWITCH);
     let frames = match frames {
         None => 0,
         Some(Mode::Native) => device_flag::DEVICE_FRAMES.0,
         Some(Mode::Generic) => device_flag::DEVICE_GENERIC.0,
     };
-    u16::try_from(side.0 | by_address | shortcut | peer | plain | joins | secured | bridge | frames)
+    let of_kind = bridge | switch;
+    u16::try_from(side.0 | by_address | shortcut | peer | plain | joins | secured | of_kind | frames)
         .unwrap_or_default()
 }

@@ -194,6 +194,8 @@ pub struct Decision {
     pub secured: bool,
     /// Whether the device is a bridge with others behind it, at whose ports filters may see its packets.
     pub bridge: bool,
+    /// Whether the device is a virtual switch with pods of this node behind it beside those of others.
+    pub switch: bool,
 }
 
 impl Decision {
@@ -222,6 +224,7 @@ impl Decision {
             joins: self.joins,
             secured: self.secured,
             bridge: self.bridge,
+            switch: self.switch,
         })
     }
 

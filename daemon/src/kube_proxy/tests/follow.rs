@@ -39,6 +39,7 @@ fn decision(index: u32, text: &str) -> (Decision, bool) {
         joins: false,
         secured: false,
         bridge: false,
+        switch: false,
     };
     (decision, words.len() == 3)
 }

@@ -68,6 +68,11 @@ pub(crate) fn narrow(mtu: u32) {
     ip(&format!("link set outer mtu {mtu}"));
 }
 
+/// Has the outer device take router advertisements, as a host's would: what comes by it is sent on all the same.
+pub(crate) fn hear_routers() {
+    fs::write("/proc/sys/net/ipv6/conf/outer/forwarding", "0").unwrap();
+}
+
 /// Adds a route by the outer device.
 pub(crate) fn lead_to_others(way: &str) {
     ip(&format!("route add {way} dev outer"));

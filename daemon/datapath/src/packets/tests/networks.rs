@@ -141,6 +141,52 @@ fn serve_away(node: &mut Node) {
     }
 }
 
+/// Open vSwitch has one port on the host for the pods of all nodes, as Antrea's gateway is. Whether such a pod is one of
+/// this node's is known under policy Local alone, and it answers by the port in any case.
+#[test]
+fn kernel_a_service_that_asks_for_its_clients_has_them_behind_a_switch() {
+    for (is_switch, is_local) in [(true, true), (true, false), (false, true)] {
+        Node::test(move |node| {
+            if is_switch {
+                node.tell_of_switch();
+            }
+            for (index, (client, frontend, backend, _)) in (1..).zip(AWAY) {
+                let (frontends, backends) = ([frontend], [address(backend)]);
+                let (frontends, backends) = (&frontends[..], &backends[..]);
+                let port = Port { index, frontends, backends, base: index, ..Port::TCP };
+                if is_local {
+                    node.serve_local(&port)
+                } else {
+                    node.serve(&port)
+                }
+                let seen = || node.comes(&Sent::tcp(client, frontend, SYN)).from;
+                for _ in 0..2 {
+                    let from = node.leaves(&Sent::tcp(&seen().to_string(), backend, SYN)).from;
+                    assert_eq!(from == address(client), is_switch && is_local, "{backend} sees {from}");
+                    lives::age(node, client, 1);
+                }
+                let answered = node.leaves(&Sent::tcp(backend, &seen().to_string(), SYN | ACK));
+                assert_eq!((answered.from, answered.to), (address(frontend), address(client)));
+            }
+        });
+    }
+}
+
+/// A node whose routers tell it of themselves has forwarding off at the device by which they do, and on for all.
+#[test]
+fn kernel_a_device_that_hears_routers_has_backends_of_other_nodes_answer_to_this_one() {
+    for transport in [TCP, UDP] {
+        Node::test(move |node| {
+            serve_away(node);
+            network::hear_routers();
+            let own = [IpAddr::from(NODE), "2001:db8::1".parse().unwrap()];
+            for (way, own) in AWAY.into_iter().zip(own) {
+                assert_eq!(seen_by_backend(node, transport, way), own);
+            }
+        });
+    }
+}
+
 /// As where a routing daemon begins anew.
 #[test]
 fn kernel_a_client_that_came_while_there_was_no_way_gets_an_address_when_there_is_one() {

@@ -181,6 +181,12 @@ impl Node {
         self.tell(&Device { near4, near6, ..device(Side::Outer, seen.map(Some)) });
     }
 
+    /// Tells the programs that the outer device is a switch, with pods of this node behind it and those of others.
+    pub(super) fn tell_of_switch(&self) {
+        let seen = [NODE.into(), NODE6.into()].map(Some);
+        self.tell(&Device { switch: true, ..device(Side::Outer, seen) });
+    }
+
     /// Tells the programs whether policies of IPsec are to see what the outer device sends and takes.
     pub(super) fn tell_of_policies(&self, secured: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);

@@ -200,6 +200,7 @@ impl DeviceGiven {
             joins: false,
             secured: false,
             bridge: false,
+            switch: false,
         }
     }
 }

@@ -100,6 +100,7 @@ pub(crate) fn devices() -> [Decision; 6] {
         joins: false,
         secured: false,
         bridge: false,
+        switch: false,
     };
     [
         device(1, "lo", Class::None, Reason::Loopback),
