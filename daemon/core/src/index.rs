@@ -96,6 +96,26 @@ impl<K: Hash + Eq, V> Index<K, V> {
         self.entries.remove(key)
     }
 
+    /// Gives back the room that no entry needs now.
+    pub fn shrink(&mut self) {
+        self.entries.shrink_to_fit();
+    }
+
+    /// Keeps the entries of which this says so.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(&K, &V) -> bool) {
+        self.entries.retain(|key, value| is_kept(key, value));
+    }
+
+    /// Takes out the entries of which this says so, in the order of their keys.
+    pub fn take_if(&mut self, mut is_meant: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)>
+    where
+        K: Ord,
+    {
+        let mut taken: Vec<_> = self.entries.extract_if(|key, value| is_meant(key, value)).collect();
+        taken.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        taken
+    }
+
     /// All entries in the order of their keys. They are sorted anew each time.
     pub fn sorted(&self) -> impl Iterator<Item = (&K, &V)>
     where

@@ -94,7 +94,7 @@ impl Tables {
             absent: BTreeSet::new(),
             unreadable: BTreeSet::new(),
             progress: BTreeMap::new(),
-            unconfirmed: Unconfirmed::default(),
+            unconfirmed: Unconfirmed::new(seed),
             impossible: 0,
         }
     }

@@ -220,7 +220,7 @@ impl Start {
 
 /// The services of one source in a table.
 fn views(table: &engine::Remembered, source: Source) -> impl Iterator<Item = &ServiceView> {
-    table.services.iter().filter(move |view| view.key.source == source)
+    table.services.iter().map(|view| &**view).filter(move |view| view.key.source == source)
 }
 
 /// The same without the versions: the next list tells all of it once more. That changes nothing of what is known, and

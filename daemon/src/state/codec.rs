@@ -121,6 +121,7 @@ impl<'a> RecordReader<'a> {
         match kind {
             Kind::Head if self.found.has_head => {}
             Kind::Head => self.take_head(head(self.version, record)?),
+            Kind::Names if self.found.names.is_some() => {}
             Kind::Names => {
                 let names = postcard::from_bytes::<Vec<_>>(record).ok()?;
                 self.found.names = Some(names.into_iter().map(key).collect());
@@ -134,7 +135,7 @@ impl<'a> RecordReader<'a> {
     }
 
     /// Takes services in that were read from their records.
-    pub(super) fn add(&mut self, services: impl Iterator<Item = ServiceView>) {
+    pub(super) fn add(&mut self, services: impl Iterator<Item = Arc<ServiceView>>) {
         self.found.kept.remembered.services.extend(services);
     }
 
@@ -168,15 +169,16 @@ fn key((name, source): (ObjectName, Source)) -> ServiceKey {
 type Balancer = Option<Box<BalancerFacts>>;
 
 /// A service as each version wrote it, in the form of now.
-pub(super) fn service(version: u32, record: &[u8]) -> Option<ServiceView> {
-    match version {
+pub(super) fn service(version: u32, record: &[u8]) -> Option<Arc<ServiceView>> {
+    let view = match version {
         VERSION_MIN => postcard::from_bytes::<ServiceForm<HoldForm3, ()>>(record).ok()?.into_view(),
         4 => postcard::from_bytes::<ServiceForm<HoldForm, ()>>(record).ok()?.into_view(),
         5 | 6 => postcard::from_bytes::<ServiceForm<HoldForm, Balancer>>(record).ok()?.into_view(),
         7 => postcard::from_bytes::<ServiceForm<HoldForm, Later7>>(record).ok()?.into_view(),
         8 => postcard::from_bytes::<ServiceForm<HoldForm, Later8>>(record).ok()?.into_view(),
         _ => postcard::from_bytes::<ServiceForm>(record).ok()?.into_view(),
-    }
+    };
+    view.map(Arc::new)
 }
 
 /// The head as each version wrote it, in the form of now.

@@ -4,6 +4,7 @@
 //! Invariant: the services come out in the order of their records, however many threads there are. A small file is read
 //! by the caller's thread alone, and so is any file where the system gives no thread.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::{Builder, Scope};
 
@@ -21,7 +22,7 @@ const BATCH_BYTES: usize = 1 << 18;
 const WAITING_MAX: usize = 2;
 
 /// A service for each record; `None`: the record makes no sense.
-type Decoded = Vec<Option<ServiceView>>;
+type Decoded = Vec<Option<Arc<ServiceView>>>;
 
 /// Records, one behind the other.
 #[derive(Default)]

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::Path;
+use std::sync::Arc;
 
 use holdfast_core::op::Coming;
 use holdfast_core::snapshot::ServiceView;
@@ -30,14 +31,14 @@ const BUFFER_BYTES: usize = 1 << 13;
 /// Some services, and how many there are.
 #[derive(Debug)]
 pub struct Sample {
-    services: Vec<ServiceView>,
+    services: Vec<Arc<ServiceView>>,
     all: u64,
 }
 
 impl Sample {
     /// What all services would take, where `each` says it of one.
     pub fn coming(&self, each: impl Fn(&ServiceView) -> Coming) -> Coming {
-        let some: Vec<_> = self.services.iter().map(each).collect();
+        let some: Vec<_> = self.services.iter().map(|view| each(view)).collect();
         let count = u64::try_from(some.len()).unwrap_or(u64::MAX).max(1);
         let all = |of: &dyn Fn(&Coming) -> u32| {
             let sum: u64 = some.iter().map(|coming| u64::from(of(coming))).sum();

@@ -165,6 +165,7 @@ fn check_table(kept: Saved) {
     assert_eq!((kept.remembered.at, &kept.remembered.progress), (expected.at, &expected.progress));
     assert!(expected.services.len() > 4, "the example has several services");
     for (found, mut view) in kept.remembered.services.into_iter().zip(expected.services) {
+        let view = Arc::make_mut(&mut view);
         // What was seen of a load balancer is not kept.
         view.seen = None;
         // What the maps hold is read off the maps.
@@ -273,7 +274,7 @@ fn no_weights(slice: &mut SliceFacts) {
 fn check_without(mut kept: Saved, forget: fn(&mut ServiceFacts), forget_of_slice: fn(&mut SliceFacts)) {
     assert!(kept.remembered.progress.is_empty(), "the objects are to be listed");
     kept.remembered.progress = Remembered::from(&snapshot()).progress;
-    for view in &mut kept.remembered.services {
+    for view in kept.remembered.services.iter_mut().map(Arc::make_mut) {
         let known = snapshot().services.iter().find(|known| known.key == view.key).cloned().unwrap();
         for (port, known) in view.ports.iter_mut().zip(&known.ports) {
             let all = |rows: Option<&Arc<Rows>>| rows.map(|rows| rows.all().collect::<Vec<_>>());

@@ -12,35 +12,63 @@ use alloc::vec::Vec;
 use super::Tables;
 use crate::change::Cause;
 use crate::event::Event;
-use crate::facts::{Meta, ObjectKey};
+use crate::facts::{Meta, ObjectKey, ServiceFacts, SliceFacts};
+use crate::index::{Index, Seed};
 use crate::keys::Source;
 use crate::op::ServiceId;
 use crate::snapshot::ServiceView;
 
+/// A remembered object.
+#[derive(Debug)]
+enum Known {
+    Service(Arc<ServiceFacts>),
+    Slice(Arc<SliceFacts>),
+}
+
+impl Known {
+    /// The version and origin remembered.
+    fn meta(&self) -> &Meta {
+        match self {
+            Self::Service(facts) => &facts.meta,
+            Self::Slice(facts) => &facts.meta,
+        }
+    }
+
+    fn key(&self) -> ObjectKey {
+        match self {
+            Self::Service(facts) => ObjectKey::Service(facts.key.clone()),
+            Self::Slice(facts) => ObjectKey::Slice(facts.key.clone()),
+        }
+    }
+}
+
 /// A remembered object that its source has not spoken of.
 #[derive(Debug)]
 struct Unspoken {
-    /// The version and origin remembered.
-    meta: Meta,
+    known: Known,
     /// Its source has it, and cannot understand it.
     is_rejected: bool,
 }
 
-/// Remembered objects that their source has not spoken of.
-#[derive(Debug, Default)]
+/// Remembered objects that their source has not spoken of. A start takes all that there are, so they are hashed.
+#[derive(Debug)]
 pub(super) struct Unconfirmed {
-    objects: BTreeMap<ObjectKey, Unspoken>,
+    objects: Index<ObjectKey, Unspoken>,
     /// Whether the files that they came from are rejected as a whole.
     files: BTreeMap<ObjectKey, bool>,
 }
 
 impl Unconfirmed {
+    pub(super) fn new(seed: Seed) -> Self {
+        Self { objects: Index::new(seed), files: BTreeMap::new() }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
     pub(super) fn has(&self, object: &ObjectKey) -> bool {
-        self.objects.contains_key(object)
+        self.objects.get(object).is_some()
     }
 
     pub(super) fn confirm(&mut self, object: &ObjectKey) {
@@ -49,6 +77,7 @@ impl Unconfirmed {
 
     pub(super) fn confirm_all(&mut self, source: Source) {
         self.objects.retain(|object, _| object.source() != source);
+        self.objects.shrink();
     }
 
     /// Notes that the object, or the whole file, is there and cannot be understood, so that what is remembered of it
@@ -68,26 +97,27 @@ impl Unconfirmed {
         }
     }
 
-    fn put(&mut self, object: ObjectKey, meta: &Meta) {
-        self.files.extend(file_of(&object, meta).map(|file| (file, false)));
-        self.objects.insert(object, Unspoken { meta: meta.clone(), is_rejected: false });
+    fn put(&mut self, known: Known) {
+        let object = known.key();
+        self.files.extend(file_of(&object, known.meta()).map(|file| (file, false)));
+        self.objects.insert(object, Unspoken { known, is_rejected: false });
     }
 
-    fn take_if(&mut self, gone: impl Fn(&ObjectKey, &Unspoken) -> bool) -> Vec<(ObjectKey, Meta)> {
-        let gone = self.objects.extract_if(.., |object, unspoken| gone(object, unspoken));
-        gone.map(|(object, unspoken)| (object, unspoken.meta)).collect()
+    fn take_if(&mut self, gone: impl Fn(&ObjectKey, &Unspoken) -> bool) -> Vec<Known> {
+        self.objects.take_if(gone).into_iter().map(|(_, unspoken)| unspoken.known).collect()
     }
 
     /// What this source did not speak of, unless it was there and could not be understood.
-    fn take_unspoken(&mut self, source: Source) -> Vec<(ObjectKey, Meta)> {
+    fn take_unspoken(&mut self, source: Source) -> Vec<Known> {
         let files = core::mem::take(&mut self.files);
         let is_of_bad_file = |object: &ObjectKey, it: &Unspoken| {
-            file_of(object, &it.meta).is_some_and(|file| files.get(&file) == Some(&true))
+            file_of(object, it.known.meta()).is_some_and(|file| files.get(&file) == Some(&true))
         };
         let gone = self.take_if(|object, it| {
             object.source() == source && !it.is_rejected && !is_of_bad_file(object, it)
         });
         self.files = files;
+        self.objects.shrink();
         gone
     }
 }
@@ -100,10 +130,10 @@ impl Tables {
     /// Takes a service with its slices as a former process wrote them down. `None`: there is no room, so they wait.
     pub(crate) fn remember(&mut self, view: &ServiceView) -> Option<ServiceId> {
         if let Some(facts) = &view.facts {
-            self.unconfirmed.put(ObjectKey::Service(facts.key.clone()), &facts.meta);
+            self.unconfirmed.put(Known::Service(Arc::clone(facts)));
         }
         for slice in view.slices.iter() {
-            self.unconfirmed.put(ObjectKey::Slice(slice.key.clone()), &slice.meta);
+            self.unconfirmed.put(Known::Slice(Arc::clone(slice)));
         }
         let Some(id) = self.id(&view.key) else {
             self.remember_waiting(view);
@@ -145,7 +175,8 @@ impl Tables {
         }
         let gone = self.unconfirmed.take_if(|remembered, it| match object {
             ObjectKey::File(source, file) => {
-                let is_of_it = remembered.source() == *source && it.meta.origin.as_ref() == Some(file);
+                let is_of_it =
+                    remembered.source() == *source && it.known.meta().origin.as_ref() == Some(file);
                 is_of_it && !it.is_rejected
             }
             _ => remembered == object,
@@ -153,14 +184,14 @@ impl Tables {
         self.forget_remembered(gone, dirty);
     }
 
-    fn forget_remembered(&mut self, gone: Vec<(ObjectKey, Meta)>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        for (object, meta) in gone {
-            let meta = Some(Box::new(meta));
-            match object {
-                ObjectKey::Service(key) => self.apply(Event::ServiceDeleted(key, meta), dirty),
-                ObjectKey::Slice(key) => self.apply(Event::SliceDeleted(key, meta), dirty),
-                ObjectKey::File(..) | ObjectKey::Unnamed(..) | ObjectKey::Kind(..) => {}
-            }
+    fn forget_remembered(&mut self, gone: Vec<Known>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        for known in gone {
+            let meta = Some(Box::new(known.meta().clone()));
+            let event = match &known {
+                Known::Service(facts) => Event::ServiceDeleted(facts.key.clone(), meta),
+                Known::Slice(facts) => Event::SliceDeleted(facts.key.clone(), meta),
+            };
+            self.apply(event, dirty);
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct Remembered {
     /// The clocks of the former process, by which the times of its holds are counted.
     pub clock: Now,
     /// All services, as readers saw them.
-    pub services: Vec<ServiceView>,
+    pub services: Vec<Arc<ServiceView>>,
     /// The version of the apiserver up to which each kind is known.
     pub progress: BTreeMap<Watched, Arc<str>>,
 }
@@ -37,11 +37,10 @@ pub struct Remembered {
 impl From<&Snapshot> for Remembered {
     /// The part of a snapshot that is written down.
     fn from(snapshot: &Snapshot) -> Self {
-        let services = snapshot.services.iter().map(|view| ServiceView::clone(view)).collect();
         Self {
             at: snapshot.confirmed(),
             clock: snapshot.clock(),
-            services,
+            services: snapshot.services.iter().cloned().collect(),
             progress: snapshot.progress.clone(),
         }
     }
@@ -69,8 +68,9 @@ impl World {
         self.report.remembered_at.is_some()
     }
 
-    fn remember_service(&mut self, mut view: ServiceView, on_my_clock: impl Fn(Uptime) -> Uptime) {
-        let Some(id) = self.tables.remember(&view) else { return };
+    fn remember_service(&mut self, mut shared: Arc<ServiceView>, on_my_clock: impl Fn(Uptime) -> Uptime) {
+        let Some(id) = self.tables.remember(&shared) else { return };
+        let view = Arc::make_mut(&mut shared);
         for port in &mut view.ports {
             port.index = None;
             port.drain(&view.key.name, &self.tables.drains);
@@ -86,12 +86,11 @@ impl World {
         view.seen = None;
         let is_bare = !self.has_found_any();
         self.services.mark(id, Cause::Remembered { is_bare }, true);
-        let view = Arc::new(view);
         if let Some(service) = self.services.get_mut(id) {
-            service.begin_with(&view);
+            service.begin_with(&shared);
         }
         self.account_for_remembered(id);
-        self.report.snapshot.services.set(id, Some(view));
+        self.report.snapshot.services.set(id, Some(shared));
     }
 }
 

@@ -40,7 +40,7 @@ pub struct NamesEnds {
 }
 
 /// The sets of the configuration's services as a former process had them.
-pub fn kept(services: &[ServiceView]) -> Sets {
+pub fn kept(services: &[Arc<ServiceView>]) -> Sets {
     let ours = services.iter().filter(|view| view.key.source == Source::Config);
     ours.filter_map(|view| Some((view.key.name.clone(), kept_of(view)?))).collect()
 }

@@ -26,7 +26,7 @@ fn check(count: usize, bad: Option<usize>) {
         records.iter().for_each(|record| decoding.push(record));
         decoding.finish()
     });
-    let name = |it: &Option<ServiceView>| it.as_ref().map(|view| view.key.clone());
+    let name = |it: &Option<Arc<ServiceView>>| it.as_ref().map(|view| view.key.clone());
     let alone: Vec<_> = records.iter().map(|record| name(&codec::service(VERSION, record))).collect();
     assert_eq!(decoded.iter().map(name).collect::<Vec<_>>(), alone);
     assert_eq!(decoded.iter().position(Option::is_none), bad);

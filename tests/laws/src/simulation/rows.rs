@@ -43,7 +43,7 @@ impl Rows {
     /// Readers of a new process begin with what it remembers.
     pub(super) fn restart(&mut self, remembered: Option<&Remembered>) {
         let views = remembered.into_iter().flat_map(|it| &it.services);
-        self.views = views.map(|view| (view.key.clone(), Arc::new(view.clone()))).collect();
+        self.views = views.map(|view| (view.key.clone(), Arc::clone(view))).collect();
     }
 
     /// Looks at every service that shows something new.

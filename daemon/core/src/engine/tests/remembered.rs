@@ -220,7 +220,7 @@ fn invariant_06_what_cannot_be_understood_after_a_restart_stays_as_it_is_remembe
 #[test]
 fn invariant_06_a_file_that_cannot_be_read_keeps_all_that_is_remembered_of_it() {
     let (mut remembered, maps) = former();
-    for view in &mut remembered.services {
+    for view in remembered.services.iter_mut().map(Arc::make_mut) {
         let of = |meta: &Meta| Meta { origin: Some("b.yaml".into()), ..meta.clone() };
         if view.key.name.name() == "b" {
             view.facts =

@@ -322,7 +322,7 @@ fn invariant_8_a_restart_between_any_two_orders_is_no_change() {
     let snapshot = before.turn(vec![draining(&["1.1.1.1 of a"])]);
     // The file of the table does not have what is drained.
     let mut remembered = Remembered::from(&snapshot);
-    for view in &mut remembered.services {
+    for view in remembered.services.iter_mut().map(Arc::make_mut) {
         for port in &mut view.ports {
             let weights = port.rows.weights().clone().drained(core::iter::empty());
             let rows = Arc::new(crate::list::Rows::clone(&port.rows).weighted(weights));
