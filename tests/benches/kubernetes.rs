@@ -69,6 +69,10 @@ fn main() -> ExitCode {
         Some("change") => {
             over_maps(|maps| measure_change(maps, many, many, 5), |maps| measure_change(maps, many, many, 5));
         }
+        Some("change-large") => {
+            let all = sized(100_000, 400);
+            over_maps(|maps| measure_change(maps, all, all, 10), |maps| measure_change(maps, all, all, 10));
+        }
         Some("audited") => {
             over_maps(
                 |maps| measure_audited(maps, many, many, 5),
@@ -80,7 +84,7 @@ fn main() -> ExitCode {
             |maps| measure_sustained(maps, many, many, 5),
         ),
         Some("cold") => measure_cold(Shape { services: many, endpoints: 10 }),
-        _ => ["list", "list-json", "large", "change", "audited", "sustained", "cold"]
+        _ => ["list", "list-json", "large", "change", "change-large", "audited", "sustained", "cold"]
             .into_iter()
             .for_each(run_alone),
     }
