@@ -13,7 +13,7 @@ use core::mem;
 use crate::facts::ServiceFacts;
 use crate::index::{Index, Seed};
 use crate::keys::{FrontendKey, Source};
-use crate::op::{FrontendType, FrontendValue, ServiceId};
+use crate::op::{FrontendType, FrontendValue, ServiceId, Share};
 
 /// What decides between two services before their names do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +135,8 @@ pub(crate) struct Frontends {
     pub(crate) realized: usize,
     /// How many are planned in this piece and not in the maps yet.
     pub(crate) coming: usize,
+    /// How many of each namespace the maps have, by its number.
+    shares: Vec<u32>,
     /// Frontends in the maps that another writer put there.
     pub(crate) strays: BTreeSet<FrontendKey>,
 }
@@ -144,7 +146,13 @@ pub(crate) type ByName<'a> = &'a dyn Fn(ServiceId, ServiceId) -> core::cmp::Orde
 
 impl Frontends {
     pub(crate) fn new(seed: Seed) -> Self {
-        Self { entries: Index::new(seed), realized: 0, coming: 0, strays: BTreeSet::new() }
+        Self {
+            entries: Index::new(seed),
+            realized: 0,
+            coming: 0,
+            shares: Vec::new(),
+            strays: BTreeSet::new(),
+        }
     }
 
     pub(crate) fn get(&self, key: &FrontendKey) -> Option<&Frontend> {
@@ -203,6 +211,9 @@ impl Frontends {
             entry.uncertain = false;
         });
         self.strays.remove(&key);
+        let share = |it: RealizedFrontend| it.value.share;
+        before.0.into_iter().for_each(|it| self.count(share(it), u32::saturating_sub, 1));
+        now.into_iter().for_each(|it| self.count(share(it), u32::saturating_add, 1));
         match (before.0.is_some(), now.is_some()) {
             (false, true) => {
                 self.realized += 1;
@@ -212,6 +223,21 @@ impl Frontends {
             _ => {}
         }
         before
+    }
+
+    /// How many of a namespace the maps have.
+    pub(crate) fn used_by(&self, share: Share) -> usize {
+        self.shares.get(usize::from(share.0)).map_or(0, |count| *count as usize)
+    }
+
+    fn count(&mut self, share: Share, by: fn(u32, u32) -> u32, much: u32) {
+        let at = usize::from(share.0);
+        if self.shares.len() <= at {
+            self.shares.resize(at + 1, 0);
+        }
+        if let Some(count) = self.shares.get_mut(at) {
+            *count = by(*count, much);
+        }
     }
 
     /// Notes that the maps may have this frontend or not, because an op failed.
@@ -226,6 +252,7 @@ impl Frontends {
     pub(crate) fn adopt(&mut self, key: FrontendKey, value: FrontendValue) {
         self.update(key, |entry| entry.realized = Some(RealizedFrontend { value, owner: None }));
         self.realized += 1;
+        self.count(value.share, u32::saturating_add, 1);
     }
 
     /// Changes what is known of a frontend. The entry goes when nothing is known of the frontend any more.

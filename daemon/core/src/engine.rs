@@ -32,7 +32,7 @@ use crate::maps::{MapError, Maps};
 use crate::op::{Action, Grace, Op, Owner, ServiceId};
 use crate::snapshot::Snapshot;
 use crate::time::Now;
-use crate::world::World;
+use crate::world::{PlanError, World};
 use retries::Retries;
 
 pub use crate::world::{AdoptError, Drift, Remembered, foreseen};
@@ -273,11 +273,16 @@ impl<M: Maps> Engine<M> {
         let piece = self.world.piece().to_vec();
         // What does not fit shows in the op that needs it.
         let _ = self.maps.make_room(&self.world.coming());
-        let mut refused = BTreeSet::new();
+        let (mut refused, mut lacking) = (BTreeSet::new(), BTreeSet::new());
         for id in &piece {
-            if let Err(error) = self.write_lists(*id) {
-                self.failed(*id, error, now);
+            let (planned, written) = self.write_lists(*id);
+            if let Err(error) = written {
+                self.failed(*id, error.to_string(), now);
                 refused.insert(*id);
+            } else if let Err(error) = planned {
+                // What it leaves is removed all the same: that may be the room that it lacks.
+                self.failed(*id, error.to_string(), now);
+                lacking.insert(*id);
             }
             if self.together.len() >= TOGETHER_MAX {
                 self.execute_together(now, &mut refused);
@@ -285,7 +290,7 @@ impl<M: Maps> Engine<M> {
         }
         self.execute_together(now, &mut refused);
         self.write_removals(&piece, now, &mut refused);
-        for id in piece.into_iter().filter(|id| !refused.contains(id)) {
+        for id in piece.into_iter().filter(|id| !refused.contains(id) && !lacking.contains(id)) {
             if !self.world.is_unfinished(id) {
                 self.retries.succeeded(id);
             }
@@ -315,17 +320,17 @@ impl<M: Maps> Engine<M> {
 
     /// Writes the lists of a service, and what has to go with them. New frontends are left for
     /// [`Self::execute_together`], removals for after those.
-    fn write_lists(&mut self, id: ServiceId) -> Result<(), String> {
+    fn write_lists(&mut self, id: ServiceId) -> (Result<(), PlanError>, Result<(), MapError>) {
         let begun = self.together.len();
         self.ops.clear();
-        let planned = self.world.plan_lists(id, &mut self.ops).map_err(|error| error.to_string());
+        let planned = self.world.plan_lists(id, &mut self.ops);
         let world = &self.world;
         self.together.extend(self.ops.extract_if(.., |op| is_new(world, op) && may_touch(world, op)));
-        let executed = self.execute().map_err(|error| error.to_string());
+        let executed = self.execute();
         if executed.is_err() {
             self.together.truncate(begun);
         }
-        planned.and(executed)
+        (planned, executed)
     }
 
     /// Inserts the new frontends by which clients find the lists, or removes the frontends that go. A service's

@@ -159,8 +159,11 @@ pub const fn table_slots_of_namespace_max(slots: u32) -> u32 {
 }
 
 /// A namespace's plain lists may take so many times the slots that are left, and the room for members: a namespace that
-/// is alone gets eight of nine parts, and each other namespace finds some.
+/// is alone gets eight of nine parts, and each other namespace finds some. So it is with frontends and port indices.
 pub const LISTS_SHARE_OF_REST: u32 = 8;
+
+/// Fewer frontends and indices than these are nobody's part: an operator who allows so few means just these.
+pub const SHARED_MIN: u32 = 1 << 10;
 
 /// Blocks of one size that are kept for lists that change: as many as a piece has ports.
 const SPARES_OF_A_SIZE_MAX: u32 = 256;

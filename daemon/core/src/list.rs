@@ -223,15 +223,15 @@ impl Rows {
         self.list(scope).map(Row::slot)
     }
 
-    /// The slots of that list as they stand in a range of so many: each backend once or, where there are as many slots
-    /// as tables have, as a table.
+    /// The slots of that list as they stand in a range of so many: each backend once, as many as the range holds or,
+    /// where there are as many slots as tables have, as a table.
     pub fn placed(&self, scope: Scope, places: u32) -> impl Iterator<Item = Slot> {
         let is_table = maglev::is_table(places, self.len(scope));
         let backends: Vec<_> = if is_table { self.slots(scope).collect() } else { Vec::new() };
         let weighted = backends.iter().map(|slot| (slot.backend(), self.weight(slot.backend()).number()));
         let numbers = if is_table { maglev::table(weighted, places) } else { Vec::new() };
         let table = numbers.into_iter().filter_map(move |number| backends.get(number as usize).copied());
-        self.slots(scope).filter(move |_| !is_table).chain(table)
+        self.slots(scope).take(if is_table { 0 } else { places as usize }).chain(table)
     }
 
     /// The row of a backend, chosen or not.

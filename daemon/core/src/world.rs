@@ -13,6 +13,7 @@ mod drains;
 mod drift;
 mod foreseen;
 mod hold;
+mod lacking;
 mod members;
 mod node;
 mod owners;
@@ -49,6 +50,7 @@ use crate::tables::Tables;
 pub use adopt::AdoptError;
 pub use drift::Drift;
 pub use foreseen::foreseen;
+pub(crate) use plan::PlanError;
 pub use remember::Remembered;
 
 /// All state of the rules.
@@ -68,6 +70,8 @@ pub(crate) struct World {
     space: space::Space,
     /// The services without room in the maps.
     starved: starved::Starved,
+    /// What plans found no room for.
+    lacking: lacking::Lacking,
     /// The services with a list that would be a table if there were room.
     tableless: starved::Starved,
     node: node::NodeAddresses,
@@ -96,6 +100,7 @@ impl World {
             misnamed: owners::Misnamed::default(),
             space: space::Space::new(capacity),
             starved: starved::Starved::default(),
+            lacking: lacking::Lacking::default(),
             tableless: starved::Starved::default(),
             node: node::NodeAddresses::default(),
             drained: drains::Walk::default(),

@@ -204,7 +204,7 @@ impl World {
     }
 
     fn adopt_port(&mut self, port: &DumpPort, share: Share, errors: &mut Vec<AdoptError>) {
-        self.space.indices.reserve(port.index);
+        self.space.indices.reserve(port.index, share);
         let mut list = |scope, (word, slots): &(Word, Vec<Slot>)| {
             let own = word.count == 0 || self.space.slots(port.family).reserve(word.base, word.count);
             if own {
@@ -231,7 +231,7 @@ impl World {
 
     /// No client dials an orphan; it only has to be wiped before its index is used again.
     fn adopt_orphan(&mut self, index: PortIndex) {
-        self.space.indices.reserve(index);
+        self.space.indices.reserve(index, Share::default());
         let unknown = || RealizedList { uncertain: true, ..RealizedList::default() };
         let realized = RealizedPort { cluster: unknown(), local: unknown(), ..RealizedPort::default() };
         self.adopted.add(index, Family::V4, realized);

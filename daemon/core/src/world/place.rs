@@ -2,7 +2,8 @@
 //!
 //! Invariant: a list that is there takes no other range. Where there is no room for a table its list is served as it
 //! is, and found room for later. A list that changes and needs no larger block finds one, however few slots are left;
-//! new lists and lists that grow leave some slots to other namespaces.
+//! new lists and lists that grow leave some slots to other namespaces. One that may not grow follows its backends all
+//! the same, with as many of them as its block holds.
 
 use alloc::vec::Vec;
 
@@ -71,7 +72,7 @@ impl Space {
         index: PortIndex,
         share: Share,
     ) -> (Vec<Placed>, Result<(), NoPlace>) {
-        let mut lists = Vec::with_capacity(Scope::ALL.len());
+        let (mut lists, mut lacks) = (Vec::with_capacity(Scope::ALL.len()), Ok(()));
         let before = self.members.of(index);
         if let Err(error) = self.members.take(port, index, share) {
             return (lists, Err(error.into()));
@@ -83,14 +84,37 @@ impl Space {
                     lists.push(placed);
                 }
                 Err(error) => {
-                    // A list that stays needs no more members than the one, which is longer, that has no place.
-                    let taken = if lists.is_empty() { 0 } else { self.members.of(index) };
-                    self.members.put(index, share, taken.max(before));
-                    return (lists, Err(error));
+                    let part = self.place_part(port, scope, share);
+                    let has_part = part.is_some();
+                    lists.extend(part.inspect(|_| port.stand(scope, false)));
+                    if !has_part {
+                        // A list that stays needs no more members than the one, which is longer, that has no place.
+                        let taken = if lists.is_empty() { 0 } else { self.members.of(index) };
+                        self.members.put(index, share, taken.max(before));
+                        return (lists, Err(error));
+                    }
+                    lacks = lacks.and(Err(error));
                 }
             }
         }
-        (lists, Ok(()))
+        (lists, lacks)
+    }
+
+    /// As much of a list as goes into a block as large as the one that it leaves, where the whole list has no place: else
+    /// the list would lead for ever to backends that are gone.
+    fn place_part(&mut self, port: &Port, scope: Scope, share: Share) -> Option<Placed> {
+        let (family, realized) = (port.key.family, port.realized.list(scope));
+        let before = realized.word.range(family)?;
+        let count = before.count.next_power_of_two();
+        if realized.word.flags.has(WordFlags::TABLE) || count >= port.rows.len(scope) {
+            return None;
+        }
+        if port.has_as(scope, count) {
+            return Some(Placed::stays(port, scope, false));
+        }
+        let base = self.take_plain((family, count), Some(before), share).ok()?;
+        part_mut(&mut self.lists, family).charge(base, share, count);
+        Some(Placed::goes(port, scope, Range { family, base, count }))
     }
 
     pub(super) fn place(&mut self, port: &Port, scope: Scope, share: Share) -> Result<Placed, NoPlace> {

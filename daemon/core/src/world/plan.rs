@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use super::World;
 use super::parts::part_mut;
 use super::place::{NoPlace, Placed};
+use super::space::NoIndex;
 use crate::claims::{Frontend, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
@@ -30,12 +31,18 @@ pub(crate) enum PlanError {
     /// A list has no place.
     #[error(transparent)]
     Place(#[from] NoPlace),
-    /// Every port index is taken.
-    #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
-    Indices(u32),
+    /// A port has no index.
+    #[error(transparent)]
+    Index(#[from] NoIndex),
     /// The configured number is reached.
     #[error("{0} frontends are programmed, as many as `datapath.limits.frontends` allows; raise it")]
     Frontends(usize),
+    /// The namespace has its part.
+    #[error(
+        "{own} frontends of this namespace are programmed and leave {left} to all others, which is their part; raise \
+             `datapath.limits.frontends`"
+    )]
+    Part { own: usize, left: usize },
 }
 
 impl World {
@@ -74,8 +81,8 @@ impl World {
         }
     }
 
-    /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned before an error is
-    /// to be executed all the same.
+    /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned is to be executed also
+    /// where something found no room, which the error says.
     pub(crate) fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let planned = self.plan_some(id, ops);
         self.account_for_room(id, &planned);
@@ -90,6 +97,7 @@ impl World {
         let (wanted, begun) =
             self.services.get_mut(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
         if begun == Cursor::default() {
+            self.lacking.begin(id);
             // Frontends that are left to the real balancer go before the list that they led to.
             ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
         }
@@ -101,19 +109,24 @@ impl World {
             }
             work::done(1);
             left = left.saturating_sub(self.port_work(id, position));
-            self.plan_port(id, position, &mut |action| ops.push(Op { owner, action }))?;
+            if let Err(error) = self.plan_port(id, position, &mut |action| ops.push(Op { owner, action })) {
+                self.lacking.note(id, Some(position), error);
+            }
         }
-        let (error, position) = self.plan_frontends(id, begun.frontends, left, ops);
+        let position = self.plan_frontends(id, begun.frontends, left, ops);
+        let why = self.lacking.why(id).cloned();
         let desired = self.services.get_mut(id).map_or(0, |service| service.desired.len());
         let cursor = Cursor { ports: wanted, frontends: position };
         let is_heavy = begun != Cursor::default() && begun.frontends < desired;
-        if position < desired || is_heavy && error.is_ok() {
+        if position < desired || is_heavy && why.is_none() {
             // The removals, and what readers see of the service, are a piece of their own.
             self.put_off(id, cursor);
-        } else if let Some(service) = self.services.get_mut(id) {
+            return Ok(());
+        }
+        if let Some(service) = self.services.get_mut(id) {
             service.cursor = cursor;
         }
-        error
+        why.map_or(Ok(()), Err)
     }
 
     /// Leaves the rest of this service's plan to a later piece.
@@ -189,7 +202,7 @@ impl World {
         if let Some(index) = known(self).or_else(|| self.take_over(id, position)) {
             return Ok(index);
         }
-        let index = self.space.indices.take().ok_or(PlanError::Indices(self.space.indices.capacity))?;
+        let index = self.space.indices.take(self.tables.share(id))?;
         if let Some(port) = self.services.get_mut(id).and_then(|service| service.ports.get_mut(position)) {
             port.index = Some(index);
         }
@@ -199,21 +212,14 @@ impl World {
 
     /// Plans the frontends of a service from one place on, and returns the first place that is not planned, because the
     /// piece had no work left for it.
-    fn plan_frontends(
-        &mut self,
-        id: ServiceId,
-        begin: usize,
-        mut left: u64,
-        ops: &mut Vec<Op>,
-    ) -> (Result<(), PlanError>, usize) {
+    fn plan_frontends(&mut self, id: ServiceId, begin: usize, mut left: u64, ops: &mut Vec<Op>) -> usize {
+        let freed = self.make_room_of_own(id, begin, ops);
         let Some(service) = self.services.get(id) else {
             self.count_impossible();
-            return (Ok(()), begin);
+            return begin;
         };
         let share = self.tables.share(id);
-        let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
-        let mut realized = self.frontends.realized + self.frontends.coming;
-        let mut error = Ok(());
+        let (mut more, mut full) = (0, None);
         let mut end = service.desired.len();
         for (position, frontend) in
             service.desired.iter().enumerate().skip(begin).filter(|(_, it)| !it.passes)
@@ -226,11 +232,13 @@ impl World {
             };
             let value = FrontendValue { port, kind: frontend.kind, share };
             let done = entry.realized.is_some_and(|it| it.value == value && it.owner == Some(id));
-            if done && !entry.uncertain {
+            if (done && !entry.uncertain) || (!done && self.leads_nowhere(id, frontend.position)) {
                 continue;
             }
-            if entry.realized.is_none() && realized >= limit {
-                error = Err(PlanError::Frontends(limit));
+            if entry.realized.is_none()
+                && let Err(error) = self.has_frontends(share, more + 1, freed)
+            {
+                full = full.or(Some(error));
                 continue;
             }
             if left == 0 {
@@ -238,11 +246,50 @@ impl World {
                 break;
             }
             left = left.saturating_sub(limits::FRONTEND_WORK);
-            realized += usize::from(entry.realized.is_none());
+            more += usize::from(entry.realized.is_none());
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
-        self.frontends.coming = realized - self.frontends.realized;
-        (error, end)
+        self.frontends.coming += more;
+        full.into_iter().for_each(|error| self.lacking.note(id, None, error));
+        end
+    }
+
+    /// Whether there is room for so many new frontends of a namespace, of which `freed` go first.
+    fn has_frontends(&self, share: Share, more: usize, freed: usize) -> Result<(), PlanError> {
+        let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
+        let all = (self.frontends.realized + self.frontends.coming).saturating_sub(freed);
+        let own = self.frontends.used_by(share).saturating_sub(freed);
+        let left = limit.saturating_sub(all);
+        let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
+        let is_shared = limit >= limits::SHARED_MIN as usize;
+        let most = rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize);
+        let has_part = is_shared && own + more > most;
+        if has_part { Err(PlanError::Part { own, left }) } else { Ok(()) }
+    }
+
+    /// Whether nothing is there of the port at this place of a service, because it found no room.
+    fn leads_nowhere(&self, id: ServiceId, position: Option<usize>) -> bool {
+        let Some(position) = position.filter(|position| self.lacking.has(id, *position)) else {
+            return false;
+        };
+        let port = self.services.get(id).and_then(|service| service.ports.get(position));
+        port.is_none_or(|port| port.realized.cluster.word == Word::EMPTY)
+    }
+
+    /// Where not all new frontends of a service would fit: has those removed first that it leaves, and returns how many.
+    /// Their room is its own, or others who wait would have it, and the service neither the old ones nor the new ones.
+    fn make_room_of_own(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
+        let new = self.services.get(id).map_or(0, |service| service.desired.len().saturating_sub(begin));
+        if self.has_frontends(self.tables.share(id), new, 0).is_ok() {
+            return 0;
+        }
+        let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
+        let (_, left) = self.dialled(id);
+        let left = left.into_iter().filter(|key| !self.is_held_up(key, id));
+        let removals = left.map(|key| Op { owner: Owner::Service(id), action: Action::RemoveFrontend(key) });
+        let before = ops.len();
+        ops.extend(removals.take(usize::try_from(most).unwrap_or(usize::MAX)));
+        ops.len() - before
     }
 
     /// Ops that take from the maps what a service no longer has. They are planned when every service of the piece has
@@ -261,7 +308,8 @@ impl World {
         };
         let begin = ops.len();
         let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
-        for (position, port) in service.ports.iter().enumerate() {
+        let is_whole = |position: &usize| !self.lacking.has(id, *position);
+        for (position, port) in service.ports.iter().enumerate().filter(|(position, _)| is_whole(position)) {
             let Some(index) = port.index.filter(|index| !dialled.has(*index)) else { continue };
             if (ops.len() - begin) as u64 >= most {
                 let cursor = service.cursor;
@@ -278,12 +326,14 @@ impl World {
         let mut dialled = Dialled::default();
         let mut left = Vec::new();
         let service = self.services.get(id);
+        // A frontend that could not be led elsewhere still leads where it did.
+        let lacks = self.lacking.why(id).is_some();
         for key in service.into_iter().flat_map(|service| service.frontends.iter()) {
             work::done(1);
             let entry = self.frontends.get(key);
             match entry.and_then(|entry| Some((entry, entry.winner()?))) {
                 None => left.push(*key),
-                Some((entry, winner)) if winner != id => dialled.by(entry),
+                Some((entry, winner)) if winner != id || lacks => dialled.by(entry),
                 Some(_) => {}
             }
         }

@@ -13,10 +13,23 @@ use super::parts::{part, part_mut};
 use super::spares::Spares;
 use crate::claims::RealizedFrontend;
 use crate::keys::Family;
+use crate::limits;
 use crate::maps::Capacity;
-use crate::op::{Grace, PortIndex, Range, ServiceId};
+use crate::op::{Grace, PortIndex, Range, ServiceId, Share};
 use crate::ranges::Ranges;
 use crate::service::Port;
+
+/// Why a port has no index.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoIndex {
+    #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
+    All(u32),
+    #[error(
+        "the ports of this namespace have {own} indices and leave {left} to all others, which is their part; raise \
+             `datapath.limits.frontends`"
+    )]
+    Part { own: u32, left: u32 },
+}
 
 /// Slots and indices of the maps.
 #[derive(Debug)]
@@ -40,6 +53,7 @@ impl Space {
                 free: BTreeSet::new(),
                 next: 0,
                 capacity: capacity.ports,
+                charges: Charges::default(),
                 positions: Vec::new(),
             },
             tables: Budget::new(slots.capacity()),
@@ -101,30 +115,44 @@ pub(super) struct Indices {
     free: BTreeSet<PortIndex>,
     next: u32,
     pub(super) capacity: u32,
+    /// Which namespaces have them.
+    charges: Charges,
     /// The place of an index among its owner's ports, so that an op finds its port without a search.
     positions: Vec<u32>,
 }
 
 impl Indices {
-    /// Takes the lowest free index, so that the map stays dense.
-    pub(super) fn take(&mut self) -> Option<PortIndex> {
-        if let Some(index) = self.free.pop_first() {
-            return Some(index);
+    /// Takes the lowest free index for a namespace, so that the map stays dense.
+    pub(super) fn take(&mut self, share: Share) -> Result<PortIndex, NoIndex> {
+        let left = self.capacity.saturating_sub(self.charges.used());
+        let is_shared = self.capacity >= limits::SHARED_MIN;
+        if is_shared && left > 0 && !self.charges.leaves_some(share, 1, left) {
+            return Err(NoIndex::Part { own: self.charges.used_by(share), left });
         }
-        let index = PortIndex(self.next);
-        (self.next < self.capacity).then(|| self.next += 1).map(|()| index)
+        let index = match self.free.pop_first() {
+            Some(index) => index,
+            None if self.next < self.capacity => {
+                self.next += 1;
+                PortIndex(self.next - 1)
+            }
+            None => return Err(NoIndex::All(self.capacity)),
+        };
+        self.charges.charge(index.0, share, 1);
+        Ok(index)
     }
 
     /// Takes exactly this index, which a restart found in use.
-    pub(super) fn reserve(&mut self, index: PortIndex) {
+    pub(super) fn reserve(&mut self, index: PortIndex, share: Share) {
         while self.next <= index.0 {
             self.free.insert(PortIndex(self.next));
             self.next += 1;
         }
         self.free.remove(&index);
+        self.charges.charge(index.0, share, 1);
     }
 
     pub(super) fn give_back(&mut self, index: PortIndex) {
+        self.charges.release(index.0);
         self.free.insert(index);
     }
 

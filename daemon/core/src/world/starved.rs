@@ -79,8 +79,9 @@ impl World {
         match planned {
             Err(
                 PlanError::Place(NoPlace::Slots(_) | NoPlace::Part { .. } | NoPlace::Members(_))
-                | PlanError::Indices(_)
-                | PlanError::Frontends(_),
+                | PlanError::Index(_)
+                | PlanError::Frontends(_)
+                | PlanError::Part { .. },
             ) => {
                 let Some(turn) = self.turn(id) else { return self.count_impossible() };
                 self.starved.put(turn);

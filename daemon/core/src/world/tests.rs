@@ -114,10 +114,12 @@ impl Rig {
         for id in dirty {
             let mut ops = Vec::new();
             let planned = self.world.plan_lists(id, &mut ops);
-            if self.execute(&ops) && planned.is_ok() {
-                whole.push(id);
-            } else {
+            let is_written = self.execute(&ops);
+            if !is_written || planned.is_err() {
                 self.world.fail(id, "refused".into());
+            }
+            if is_written {
+                whole.push(id);
             }
         }
         for id in whole {

@@ -288,6 +288,121 @@ fn invariant_10_frontends_that_come_free_are_given_in_turns_and_at_once() {
     assert_eq!(served(&gone(&all[3])), ["many/s3", "one/s5"]);
 }
 
+/// All frontends that there may be are taken, half of them by another tenant, whose services wait for more.
+#[test]
+fn invariant_10_a_service_that_moves_has_the_room_that_it_leaves() {
+    let mut rig = Rig::new();
+    let settings = Settings { frontends_max: Some(2), ..Settings::default() };
+    rig.turn(vec![Event::SettingsApplied(Arc::new(settings))]);
+    let mine = tenant("mine", 1, 9);
+    let crowd = (2..9).map(|number| tenant("crowd", number, i64::from(number)));
+    rig.turn(core::iter::once(mine.clone()).chain(crowd).map(applied).collect());
+    for number in [80, 8_080, 80, 81] {
+        let mut moved = mine.clone();
+        moved.ports[0].port = NonZeroU16::new(number).unwrap();
+        rig.turn(vec![applied(moved)]);
+        let dump = rig.dump();
+        let ports: Vec<_> = dump.frontends.iter().map(|(key, _)| (key.address, key.port.get())).collect();
+        let of_mine = ports.iter().filter(|(address, _)| *address == mine.cluster_ips[0]);
+        assert_eq!(of_mine.collect::<Vec<_>>(), [&(mine.cluster_ips[0], number)], "{ports:?}");
+        assert_eq!(ports.len(), 2, "{ports:?}");
+    }
+}
+
+/// A service of so many ports, each of which takes an index and a frontend.
+fn of_ports(namespace: &str, name: u8, address: &str, ports: u16) -> [Event; 2] {
+    let name = ObjectName::new(namespace, &format!("s-{name}")).unwrap();
+    let port = |number: u16| (format!("p{number:04}").into(), NonZeroU16::new(1_000 + number).unwrap());
+    let of_service = (0..ports).map(port).map(|(name, port)| ServicePort {
+        name,
+        protocol: Protocol::TCP,
+        port,
+        node_port: None,
+    });
+    let of_slice = (0..ports).map(port).map(|(name, port)| SlicePort { name, protocol: Protocol::TCP, port });
+    let key = ServiceKey { name: name.clone(), source: SOURCE };
+    let facts = ServiceFacts { key, ports: of_service.collect(), ..service("x", address, &[]) };
+    let service = Some(name.name().into());
+    let key = SliceKey { name, source: SOURCE };
+    let slice = SliceFacts { key, service, ports: of_slice.collect(), ..slice_facts("x", "x", &["1.1.1.1"]) };
+    [applied(facts), Event::SliceApplied(Arc::new(slice))]
+}
+
+/// One namespace asks for more than there is, of frontends or of indices, before others ask and after.
+#[test]
+fn invariant_10_frontends_and_indices_of_one_namespace_leave_room_to_another() {
+    for (ports, frontends) in [(2_048, 1 << 20), (1 << 13, 2_048)] {
+        let mut rig = Rig::with(Capacity { slots: 1 << 16, ports, ..Capacity::default() });
+        let settings = Settings { frontends_max: Some(frontends), ..Settings::default() };
+        rig.turn(vec![Event::SettingsApplied(Arc::new(settings))]);
+        let count = |rig: &Rig| rig.dump().frontends.len();
+        rig.turn((0..30).flat_map(|it| of_ports("crowd", it, &format!("10.1.0.{it}"), 100)).collect());
+        let crowd = count(&rig);
+        assert!((2_048 * 8 / 9 - 1..=2_048 * 8 / 9 + 1).contains(&crowd), "{crowd}");
+        rig.turn(of_ports("web", 1, "10.2.0.1", 150).into());
+        assert_eq!(count(&rig), crowd + 150);
+        rig.turn(of_ports("web", 1, "10.2.0.2", 150).into());
+        (0..3).for_each(|_| _ = rig.grace());
+        assert!(count(&rig) >= crowd + 150, "a service that moves has room");
+        let gone = (0..30).map(|it| of_ports("crowd", it, "10.1.0.1", 1)).map(|[service, _]| service);
+        let gone = gone.filter_map(|event| match event {
+            Event::ServiceApplied(facts) => Some(Event::ServiceDeleted(facts.key.clone(), None)),
+            _ => None,
+        });
+        rig.turn(gone.collect());
+        (0..3).for_each(|_| _ = rig.grace());
+        rig.turn((0..18).flat_map(|it| of_ports("late", it, &format!("10.3.0.{it}"), 100)).collect());
+        assert!(count(&rig) > 1_600, "{} after room came back", count(&rig));
+    }
+}
+
+/// A name is a part of what tells a port from others, so `a` is a new port; ports are planned in the order of names.
+#[test]
+fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backends() {
+    let port = |name: &str, number| ServicePort {
+        name: name.into(),
+        protocol: Protocol::TCP,
+        port: NonZeroU16::new(number).unwrap(),
+        node_port: None,
+    };
+    let with = |ports: &[(&str, u16)], backend: &str| {
+        let ports: Vec<_> = ports.iter().map(|(name, number)| port(name, *number)).collect();
+        let slice_ports = ports.iter().map(|it| SlicePort {
+            name: it.name.clone(),
+            protocol: Protocol::TCP,
+            port: NonZeroU16::new(8_080).unwrap(),
+        });
+        let slice = SliceFacts { ports: slice_ports.collect(), ..slice_facts("web", "web", &[backend]) };
+        vec![
+            applied(ServiceFacts { ports: ports.into(), ..service("web", "10.0.0.1", &[]) }),
+            Event::SliceApplied(Arc::new(slice)),
+        ]
+    };
+    let mut rig = Rig::with(Capacity { slots: 64, ports: 2, ..Capacity::default() });
+    rig.turn(vec![applied(service("crowd", "10.0.0.9", &[]))]);
+    rig.turn(with(&[("b", 80)], "1.1.1.1"));
+    let snapshot = rig.turn(with(&[("a", 79), ("b", 80)], "1.1.1.2"));
+    let status = |port| {
+        let rows = snapshot.services.iter().flat_map(|view| view.frontends.clone());
+        rows.filter(|row| row.port.get() == port).map(|row| row.status).last()
+    };
+    assert!(matches!(status(79), Some(Status::Error(_))), "{:?}", status(79));
+    let list = |rig: &Rig| {
+        let ports = &rig.world.services.get(rig.id("web")).unwrap().ports;
+        let list = ports.iter().find(|port| &*port.key.name == "b").unwrap().realized.cluster.clone();
+        list.rows.placed(Scope::Cluster, list.word.count).map(|slot| slot.backend().ip()).collect::<Vec<_>>()
+    };
+    assert_eq!(list(&rig), [ip("1.1.1.2")]);
+    assert_eq!(rig.dump().frontends.len(), 2, "nobody is led to a port that is not there");
+    rig.turn(vec![Event::ServiceDeleted(service("crowd", "10.0.0.9", &[]).key, None)]);
+    for _ in 0..3 {
+        rig.grace();
+    }
+    rig.world.retry(rig.id("web"));
+    rig.turn(vec![]);
+    assert_eq!((rig.dump().frontends.len(), list(&rig)), (2, vec![ip("1.1.1.2")]), "room came back");
+}
+
 #[test]
 fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rejected() {
     let bad = |name: &str| {

@@ -184,7 +184,8 @@ pub(super) fn found(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
     let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
     let id = rig.world.tables.id_of(&ServiceKey { name, source: SOURCE }).unwrap();
     let port = &rig.world.services.get(id).unwrap().ports[0];
-    port.realized.cluster.rows.list(Scope::Cluster).map(|row| row.address).collect()
+    let list = &port.realized.cluster;
+    list.rows.placed(Scope::Cluster, list.word.count).map(|slot| slot.backend().ip()).collect()
 }
 
 #[test]

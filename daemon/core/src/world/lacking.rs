@@ -1,0 +1,47 @@
+//! What the plan of a service found no room for.
+//!
+//! Invariant: no frontend is led to a port of which nothing is there, and nothing is emptied that clients still reach,
+//! until a later plan of the service finds room. All else of the service is carried out: what one port lacks keeps no
+//! other port from following its backends, and nothing from leaving.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use super::plan::PlanError;
+use crate::op::ServiceId;
+
+/// The services that lack something, each since its last plan began.
+#[derive(Debug, Default)]
+pub(super) struct Lacking {
+    services: BTreeMap<ServiceId, Lacks>,
+}
+
+#[derive(Debug)]
+struct Lacks {
+    /// The places of ports whose lists are not there as they should be.
+    ports: BTreeSet<usize>,
+    /// Why something was left out first.
+    why: PlanError,
+}
+
+impl Lacking {
+    /// A plan of the service begins.
+    pub(super) fn begin(&mut self, id: ServiceId) {
+        self.services.remove(&id);
+    }
+
+    /// Notes what is left out: a port, or frontends.
+    pub(super) fn note(&mut self, id: ServiceId, port: Option<usize>, why: PlanError) {
+        let lacks = self.services.entry(id).or_insert_with(|| Lacks { ports: BTreeSet::new(), why });
+        lacks.ports.extend(port);
+    }
+
+    /// Why the plan of a service is not whole; `None`: it is.
+    pub(super) fn why(&self, id: ServiceId) -> Option<&PlanError> {
+        self.services.get(&id).map(|lacks| &lacks.why)
+    }
+
+    /// Whether the plan left the port at this place out.
+    pub(super) fn has(&self, id: ServiceId, port: usize) -> bool {
+        self.services.get(&id).is_some_and(|lacks| lacks.ports.contains(&port))
+    }
+}
