@@ -14,16 +14,23 @@ use holdfast_core::dialable::is_reserved;
 use holdfast_core::event::Event;
 use holdfast_core::facts::NodeFacts;
 use holdfast_core::keys::Family;
+use holdfast_datapath::netlink::Part;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Cidr, Config, NoNodeName, NodeName, NodePortAddresses, OuterAddresses};
 use crate::devices;
+use crate::notices::Notices;
 
-/// How often the host's addresses are looked at again. An address that comes late waits at most this long
-/// for its NodePorts.
+/// How often the host's addresses are looked at again where the kernel tells of no change.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Notices that come within this time are of one change: each pod that starts brings some.
+const BURST: Duration = Duration::from_millis(100);
+
+/// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`, from `linux/rtnetlink.h`.
+const OF_ADDRESSES: u32 = 0x10 | 0x100;
 
 /// One address of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +107,10 @@ pub async fn run(
     nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
-    follow(config, (name, said), nodes, events, local_addresses).await;
+    let notices = Notices::open(Part::Routes, OF_ADDRESSES);
+    let notices =
+        notices.map_err(|error| tracing::warn!(%error, "changes of this host's addresses come late"));
+    follow(config, (name, said), nodes, events, (local_addresses, notices.ok())).await;
 }
 
 /// Follows as [`run`] does. Addresses that cannot be listed now, for want of file descriptors for example, are not
@@ -110,7 +120,7 @@ async fn follow(
     (name, mut said): (NodeName, Described),
     mut nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
-    list: impl Fn() -> io::Result<Vec<LocalAddress>>,
+    (list, mut notices): (impl Fn() -> io::Result<Vec<LocalAddress>>, Option<Notices>),
 ) {
     let mut told = None;
     let mut heard = None;
@@ -137,6 +147,11 @@ async fn follow(
             Some(NodeReport { node, applied }) = nodes.recv() => {
                 said = node.unwrap_or(Described { addresses: Vec::new(), ..said });
                 heard = Some(applied);
+            }
+            () = Notices::any(&mut notices) => {
+                tokio::time::sleep(BURST).await;
+                // What comes from here on is of a change that the next listing may miss.
+                notices.iter_mut().for_each(Notices::forget);
             }
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
@@ -400,9 +415,42 @@ mod tests {
             }
         };
         tokio::select! {
-            () = follow(configs, whom, nodes_told, events, list) => panic!("it has ended"),
+            () = follow(configs, whom, nodes_told, events, (list, None)) => panic!("it has ended"),
             () = seen => assert_eq!(looks.get(), 10),
         }
+    }
+
+    /// As where keepalived takes an address over: clients dial its NodePorts at once.
+    #[test]
+    fn kernel_an_address_that_comes_answers_node_ports_at_once() {
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let ip = |arguments: &str| {
+                let status = std::process::Command::new("ip").args(arguments.split(' ')).status();
+                assert!(status.unwrap().success(), "{arguments}");
+            };
+            ip("link set lo up");
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let text = "[node]\nnode_port_addresses = [\"all\"]\n[manifests]\npath = \"/m\"\n";
+                let config = Config::parse(text, "config.toml").unwrap().0;
+                let (_config, configs) = watch::channel(Arc::new(config));
+                let (_nodes, nodes) = mpsc::channel(1);
+                let (events, mut told) = mpsc::channel::<Vec<Event>>(8);
+                let name = NodeName::of_host("n").unwrap();
+                let running = tokio::spawn(run(configs, name, Described::default(), nodes, events));
+                for (change, expected) in [("", 0), ("add", 1), ("del", 0)] {
+                    if !change.is_empty() {
+                        ip(&format!("addr {change} 192.0.2.9/32 dev lo"));
+                    }
+                    let news = tokio::time::timeout(LOOK_AGAIN / 2, told.recv()).await;
+                    let Event::NodeApplied(facts) = news.unwrap().unwrap().remove(0) else { panic!() };
+                    assert_eq!(facts.node_port_addresses.len(), expected, "{change} {facts:?}");
+                }
+                running.abort();
+            });
+        };
+        std::thread::spawn(test).join().unwrap();
     }
 
     #[test]

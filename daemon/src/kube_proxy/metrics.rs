@@ -72,9 +72,9 @@ fn changes(out: &mut Exposition, readings: &Readings) {
     }
 }
 
-/// Counts Services that have endpoints, but none on this node, although their traffic policy is Local.
+/// Counts ports that have endpoints, but none on this node, although the traffic policy is Local.
 fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
-    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let kinds = ["internal", "external"];
     for key in kinds.into_iter().flat_map(|kind| Family::ALL.map(|family| (kind, family.as_str()))) {
         counts.insert(key, 0);
@@ -82,8 +82,8 @@ fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
     for view in snapshot.services.iter() {
         for family in Family::ALL {
             let lacking = lacking(view, family, &snapshot.node.name);
-            for kind in kinds.into_iter().zip(lacking).filter_map(|(kind, lacks)| lacks.then_some(kind)) {
-                *counts.entry((kind, family.as_str())).or_default() += 1;
+            for (kind, lacks) in kinds.into_iter().zip(lacking) {
+                *counts.entry((kind, family.as_str())).or_default() += lacks;
             }
         }
     }
@@ -94,17 +94,19 @@ fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
     }
 }
 
-/// Whether a service lacks local endpoints, by its internal and by its external policy.
-fn lacking(view: &ServiceView, family: Family, node: &str) -> [bool; 2] {
-    let Some(facts) = &view.facts else { return [false; 2] };
+/// How many ports of a service lack local endpoints, by its internal and by its external policy. kube-proxy calls each
+/// port of each family a service.
+fn lacking(view: &ServiceView, family: Family, node: &str) -> [usize; 2] {
+    let Some(facts) = &view.facts else { return [0; 2] };
+    let balanced = facts.ingress.iter().filter(|it| !it.proxied).map(|it| it.address);
+    let mut outer = balanced.chain(facts.external_ips.iter().copied());
+    let is_outer = outer.any(|address| Family::of(address) == family);
     let has_external = |port: &PortView| {
-        facts.ports.iter().any(|it| it.name == port.key.name && it.node_port.is_some())
-            || !facts.ingress.is_empty()
-            || !facts.external_ips.is_empty()
+        is_outer || facts.ports.iter().any(|it| it.name == port.key.name && it.node_port.is_some())
     };
     let is_local = [facts.internal_policy, facts.external_policy].map(|it| it == TrafficPolicy::Local);
     if is_local == [false; 2] {
-        return is_local;
+        return [0; 2];
     }
     let lacks: Vec<&PortView> = view
         .ports
@@ -112,7 +114,8 @@ fn lacking(view: &ServiceView, family: Family, node: &str) -> [bool; 2] {
         .filter(|port| port.key.family == family && is_elsewhere(port, view, node))
         .collect();
     let [internal, external] = is_local;
-    [internal && !lacks.is_empty(), external && lacks.iter().any(|port| has_external(port))]
+    let outside = lacks.iter().filter(|port| has_external(port)).count();
+    [if internal { lacks.len() } else { 0 }, if external { outside } else { 0 }]
 }
 
 /// Whether there are usable backends, and all of them are on other nodes.

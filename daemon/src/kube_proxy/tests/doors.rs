@@ -318,8 +318,8 @@ fn the_metrics_have_the_names_of_kube_proxy_and_say_what_is_true() {
         "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"} 4",
         "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv6\"} 0",
         "kubeproxy_sync_proxy_rules_service_changes_total 40",
-        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\",ip_family=\"IPv4\"} 1",
-        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv4\"} 1",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\",ip_family=\"IPv4\"} 2",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv4\"} 2",
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv6\"} 0",
         "kubeproxy_proxy_livez_total{code=\"200\"} 0",
     ] {
