@@ -202,7 +202,10 @@ impl World {
         if let Some(index) = known(self).or_else(|| self.take_over(id, position)) {
             return Ok(index);
         }
-        let index = self.space.indices.take(self.tables.share(id))?;
+        let index = match self.space.indices.take(self.tables.share(id)) {
+            Ok(index) => index,
+            Err(full) => return self.inherit(id, position).ok_or(full.into()),
+        };
         if let Some(port) = self.services.get_mut(id).and_then(|service| service.ports.get_mut(position)) {
             port.index = Some(index);
         }

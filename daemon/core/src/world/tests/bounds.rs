@@ -403,6 +403,33 @@ fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backe
     assert_eq!((rig.dump().frontends.len(), list(&rig)), (2, vec![ip("1.1.1.2")]), "room came back");
 }
 
+/// No index is free, so the port with the new name has the one of the former name, and with it the frontend.
+#[test]
+fn invariant_10_a_port_with_another_name_needs_no_index_more() {
+    let mut rig = Rig::with(Capacity { slots: 64, ports: 2, ..Capacity::default() });
+    rig.turn(vec![applied(service("crowd", "10.0.0.9", &[]))]);
+    for (round, name) in ["http", "api", "zzz", "api"].into_iter().enumerate() {
+        let backend = format!("1.1.1.{round}");
+        let [Event::ServiceApplied(facts), Event::SliceApplied(slice)] = of_ports("web", 1, "10.2.0.1", 1)
+        else {
+            unreachable!()
+        };
+        let ports = facts.ports.iter().map(|port| ServicePort { name: name.into(), ..port.clone() });
+        let facts = ServiceFacts { ports: ports.collect(), ..(*facts).clone() };
+        let ports = slice.ports.iter().map(|port| SlicePort { name: name.into(), ..port.clone() });
+        let endpoints = slice_facts("x", "x", &[&backend]).endpoints;
+        let slice = SliceFacts { ports: ports.collect(), endpoints, ..(*slice).clone() };
+        let snapshot = rig.turn(vec![applied(facts), Event::SliceApplied(Arc::new(slice))]);
+        let failed = snapshot.services.iter().flat_map(|view| view.frontends.iter());
+        assert_eq!(failed.filter(|row| matches!(row.status, Status::Error(_))).count(), 0, "{name}");
+        let dump = rig.dump();
+        let (_, value) = dump.frontends.iter().find(|(key, _)| key.address == ip("10.2.0.1")).unwrap();
+        let list = &dump.ports.iter().find(|port| port.index == value.port).unwrap().cluster.1;
+        assert_eq!(list.iter().map(|slot| slot.backend().ip()).collect::<Vec<_>>(), [ip(&backend)], "{name}");
+        rig.grace();
+    }
+}
+
 #[test]
 fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rejected() {
     let bad = |name: &str| {
