@@ -6,6 +6,7 @@
 //! are taken between two pieces.
 
 mod adopt;
+mod asked;
 mod budget;
 mod charges;
 mod decide;
@@ -66,6 +67,8 @@ pub(crate) struct World {
     misnamed: owners::Misnamed,
     /// What is taken of the maps.
     space: space::Space,
+    /// How many frontends services ask for.
+    asked: asked::Asked,
     /// The services without room in the maps.
     starved: starved::Starved,
     /// The services with a list that would be a table if there were room.
@@ -95,6 +98,7 @@ impl World {
             covers: Covers::new(seed),
             misnamed: owners::Misnamed::default(),
             space: space::Space::new(capacity),
+            asked: asked::Asked::default(),
             starved: starved::Starved::default(),
             tableless: starved::Starved::default(),
             node: node::NodeAddresses::default(),
