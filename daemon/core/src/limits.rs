@@ -26,6 +26,13 @@ pub const SOURCES_PER_SERVICE_MAX: usize = 1 << 13;
 /// fit, while one object cannot use up what all services share.
 pub const FRONTENDS_PER_SERVICE_MAX: usize = 2 * PORTS_PER_SERVICE_MAX;
 
+/// Frontends that all services together may ask for, where the maps take so many. Each takes memory, in the maps or
+/// not, and an object of 20 KB can ask for 8,192. It is twice as many: as long as all that is asked for has a place in
+/// the maps, as much again is left, and no namespace has reached its part.
+pub const fn frontends_asked_max(frontends: usize) -> usize {
+    frontends.saturating_mul(2)
+}
+
 /// Kubernetes' controller writes all ports of a Service into each of its slices, and the apiserver takes 20,000; there
 /// are no more to join than a service may have.
 pub const PORTS_PER_SLICE_MAX: usize = PORTS_PER_SERVICE_MAX;
@@ -158,8 +165,9 @@ pub const fn table_slots_of_namespace_max(slots: u32) -> u32 {
     slots / 4
 }
 
-/// A namespace's plain lists may take so many times the slots that are left, and the room for members: a namespace that
-/// is alone gets eight of nine parts, and each other namespace finds some. So it is with frontends and port indices.
+/// A namespace's plain lists may take so many times the slots that are left, and the room for members, and its services
+/// may ask for so many times the frontends that are left: a namespace that is alone gets eight of nine parts, and each
+/// other namespace finds some. So it is with the frontends and port indices of the maps.
 pub const LISTS_SHARE_OF_REST: u32 = 8;
 
 /// Fewer frontends and indices than these are nobody's part: an operator who allows so few means just these.

@@ -1,7 +1,8 @@
 //! Resolves one service, its slices, the node and the settings into what is desired, as a pure function.
 //!
-//! Invariant: no other service goes in, so none can change the result. The chosen endpoints are exactly those that
-//! kube-proxy chooses. The claims decide which of two services owns an address that both claim.
+//! Invariant: no other service goes in, so none can change the result, but for how many frontends the service may have
+//! where all ask for more than there may be. The chosen endpoints are exactly those that kube-proxy chooses. The claims
+//! decide which of two services owns an address that both claim.
 
 mod barred;
 pub mod choose;
@@ -18,6 +19,7 @@ use crate::affinity::Prefixes;
 use crate::drains::Drains;
 use crate::facts::{NodeFacts, ServiceFacts, Settings, SliceFacts, TrafficPolicy};
 use crate::keys::{Family, FrontendKey, PortKey, Protocol, Transport};
+use crate::limits;
 use crate::list::{Row, Scope};
 use crate::op::FrontendType;
 use crate::snapshot::ServiceState;
@@ -34,8 +36,36 @@ pub struct Desired {
     pub ports: Vec<DesiredPort>,
     /// Its frontends, in the order of the table.
     pub frontends: Vec<DesiredFrontend>,
+    /// What is left out of it.
+    pub cut: Cut,
+}
+
+/// What is left out of what a service asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
     /// How many ports have only some of their endpoints, because there are too many.
-    pub cut: usize,
+    pub ports: usize,
+    /// How many frontends are beyond the service's part.
+    pub frontends: usize,
+}
+
+/// The part of all frontends that a service may have.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    pub most: usize,
+    /// Which of its frontends it has already: these come first.
+    pub has: &'a dyn Fn(&DesiredFrontend) -> bool,
+}
+
+impl core::fmt::Debug for Part<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Part").field("most", &self.most).finish_non_exhaustive()
+    }
+}
+
+impl Part<'_> {
+    /// As many as one service may have.
+    pub const WHOLE: Self = Self { most: limits::FRONTENDS_PER_SERVICE_MAX, has: &|_| false };
 }
 
 /// One port in one family.
@@ -118,15 +148,17 @@ pub fn resolve(
     service: Option<&ServiceFacts>,
     slices: &[Arc<SliceFacts>],
     (node, settings, drains): (&NodeFacts, &Settings, &Drains),
+    part: Part<'_>,
 ) -> Desired {
     let state = frontends::state(service, settings);
     let Some(service) = service.filter(|_| state == ServiceState::Served) else {
-        return Desired { state, ports: Vec::new(), frontends: Vec::new(), cut: 0 };
+        return Desired { state, ports: Vec::new(), frontends: Vec::new(), cut: Cut::default() };
     };
     let mut frontends = frontends::frontends(service, settings);
+    let beyond = frontends::leave_out(&mut frontends, part);
     let mut ports = ports(service, &frontends, settings);
     restrict(&mut ports, service, node);
-    let cut = listed::fill(&mut ports, slices, node);
+    let cut = Cut { ports: listed::fill(&mut ports, slices, node), frontends: beyond };
     for port in &mut ports {
         work::done(port.rows.len());
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);

@@ -26,7 +26,7 @@ use crate::index::{Index, Seed};
 use crate::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use crate::limits;
 use crate::op::{ServiceId, Share};
-use crate::resolve::frontends;
+use crate::resolve::{Cut, frontends};
 use crate::snapshot::{Rejections, ServiceState};
 use crate::spelled::Spelled;
 use rejected::Rejected;
@@ -46,8 +46,8 @@ pub(crate) struct KnownService {
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     /// In the order of their names.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
-    /// How many ports have only a part of their endpoints, as the last decision found.
-    cut: usize,
+    /// What the last decision left out.
+    cut: Cut,
 }
 
 #[derive(Debug)]
@@ -221,7 +221,8 @@ impl Tables {
 
     fn service_applied(&mut self, facts: Arc<ServiceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.spoken_of(|| ObjectKey::Service(facts.key.clone()));
-        let cut = self.id_of(&facts.key).and_then(|id| self.get(id)).map_or(0, |known| known.cut);
+        let cut =
+            self.id_of(&facts.key).and_then(|id| self.get(id)).map(|known| known.cut).unwrap_or_default();
         if let Some(rejection) = rejected_part(&facts, &self.settings, cut) {
             self.reject(rejection);
         }
@@ -317,9 +318,8 @@ impl Tables {
         }
     }
 
-    /// Notes that a decision cut the endpoints of so many ports of a service short. A rejection of the whole object
-    /// says more than that, so it stays.
-    pub(crate) fn cut_short(&mut self, id: ServiceId, cut: usize) {
+    /// Notes what a decision left out of a service. A rejection of the whole object says more than that, so it stays.
+    pub(crate) fn cut_short(&mut self, id: ServiceId, cut: Cut) {
         let Some(known) = self.known(id).filter(|known| known.cut != cut) else { return };
         known.cut = cut;
         let Some(facts) = known.facts.clone() else { return };
@@ -389,14 +389,15 @@ pub(crate) fn on_empty(facts: &ServiceFacts) -> Option<OnEmpty> {
 }
 
 /// What of a service counts for nothing; the rest of it is served.
-fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: usize) -> Option<Rejection> {
+fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: Cut) -> Option<Rejection> {
     let reasons = [
         wrong_setting(facts),
         wrong_maglev(facts),
         wrong_prefix(facts),
         wrong_weights(facts),
         frontends_beyond(facts, settings),
-        rows_beyond(cut),
+        frontends_waiting(cut.frontends, settings),
+        rows_beyond(cut.ports),
     ];
     let reasons: Vec<_> = reasons.into_iter().flatten().collect();
     (!reasons.is_empty()).then(|| Rejection {
@@ -457,6 +458,17 @@ fn frontends_beyond(facts: &ServiceFacts, settings: &Settings) -> Option<String>
             "its ports and addresses make {wanted} frontends, of which the first {MAX} are served and {} are left out, \
              external IPs first; spread them over several services",
             wanted - MAX
+        )
+    })
+}
+
+/// Frontends beyond the service's part of what all services together may ask for.
+fn frontends_waiting(beyond: usize, settings: &Settings) -> Option<String> {
+    let most = limits::frontends_asked_max(settings.frontends_max?);
+    (beyond > 0).then(|| {
+        alloc::format!(
+            "{beyond} of its frontends wait for room: all services may ask for {most} together, twice \
+             `datapath.limits.frontends`, and a namespace leaves others a part of the rest; delete some, or raise it"
         )
     })
 }

@@ -6,6 +6,7 @@
 //! are taken between two pieces.
 
 mod adopt;
+mod asked;
 mod budget;
 mod charges;
 mod decide;
@@ -68,6 +69,8 @@ pub(crate) struct World {
     misnamed: owners::Misnamed,
     /// What is taken of the maps.
     space: space::Space,
+    /// How many frontends services ask for.
+    asked: asked::Asked,
     /// The services without room in the maps.
     starved: starved::Starved,
     /// What plans found no room for.
@@ -99,6 +102,7 @@ impl World {
             covers: Covers::new(seed),
             misnamed: owners::Misnamed::default(),
             space: space::Space::new(capacity),
+            asked: asked::Asked::default(),
             starved: starved::Starved::default(),
             lacking: lacking::Lacking::default(),
             tableless: starved::Starved::default(),

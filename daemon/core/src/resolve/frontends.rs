@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
-use super::DesiredFrontend;
 use super::barred::is_barred;
+use super::{DesiredFrontend, Part};
 use crate::facts::{ServiceFacts, ServicePort, ServiceType, Settings, TrafficPolicy};
 use crate::keys::{Family, Source};
 use crate::limits;
@@ -59,6 +59,19 @@ pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<Desi
     found.dedup_by(|a, b| (a.address, a.port, &a.protocol) == (b.address, b.port, &b.protocol));
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
     found
+}
+
+/// Leaves out what is beyond the service's part, and returns how many those are. What it has already stays first, then
+/// the addresses count in their order.
+pub(super) fn leave_out(found: &mut Vec<DesiredFrontend>, part: Part<'_>) -> usize {
+    let beyond = found.len().saturating_sub(part.most);
+    if beyond > 0 {
+        work::done(found.len());
+        found.sort_by_cached_key(|it| (!(part.has)(it), it.kind.order()));
+        found.truncate(part.most);
+        found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
+    }
+    beyond
 }
 
 fn dialled_order(it: &DesiredFrontend) -> impl Ord + '_ {

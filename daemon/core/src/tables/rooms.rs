@@ -13,6 +13,7 @@ use crate::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts, WAITS};
 use crate::keys::{ServiceKey, SliceKey};
 use crate::limits;
 use crate::op::{ServiceId, Share};
+use crate::resolve::Cut;
 
 impl Tables {
     /// The id of a service, given out now if it has none. `None`: there is no room for it.
@@ -36,7 +37,7 @@ impl Tables {
         let place = self.services.get_mut(id.0 as usize)?;
         self.residents.moved_in(key.name.namespace());
         let (share, slices) = (Share::default(), alloc::vec::Vec::new());
-        *place = Some(KnownService { key: key.clone(), share, facts: None, slices, cut: 0 });
+        *place = Some(KnownService { key: key.clone(), share, facts: None, slices, cut: Cut::default() });
         self.names.insert(key.clone(), id);
         Some(id)
     }

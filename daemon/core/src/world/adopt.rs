@@ -124,6 +124,7 @@ impl World {
         for (key, value) in &dump.frontends {
             self.frontends.adopt(*key, *value);
             self.tables.number_found(value.share);
+            self.asked.found(value.share);
             if let Some(port) = self.adopted.get_mut(value.port) {
                 port.frontends.insert(*key);
             }

@@ -63,7 +63,14 @@ impl Charges {
 
     /// Whether so much more for a namespace leaves enough to others, of so much that is left.
     pub(super) fn leaves_some(&self, share: Share, more: u32, left: u32) -> bool {
-        let most = |rest: u32| rest.saturating_mul(limits::LISTS_SHARE_OF_REST);
-        left.checked_sub(more).is_some_and(|rest| self.used_by(share).saturating_add(more) <= most(rest))
+        more <= self.most_more(share, left)
+    }
+
+    /// The most that a namespace may take of so much that is left: what it has then is
+    /// [`limits::LISTS_SHARE_OF_REST`] times the rest at most.
+    pub(super) fn most_more(&self, share: Share, left: u32) -> u32 {
+        let part = u64::from(limits::LISTS_SHARE_OF_REST);
+        let most = (u64::from(left) * part).saturating_sub(u64::from(self.used_by(share))) / (part + 1);
+        u32::try_from(most).unwrap_or(left)
     }
 }

@@ -4,7 +4,8 @@
 //! keep another one's only service waiting. As many services are tried as there is freed room for, and each is tried in
 //! the end, because the retries of failed services include these. Services that are served and would have a table if
 //! there were room wait by themselves, so that they take no turn of those; of them only those are tried that would find
-//! room, and the others go on waiting without a word.
+//! room, and the others go on waiting without a word. So do services that may ask for no more frontends
+//! ([`super::asked`]).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -39,7 +40,17 @@ impl Starved {
         self.freed = if self.turns.is_empty() { 0 } else { self.freed.saturating_add(room) };
     }
 
-    fn put(&mut self, turn: Turn) {
+    /// Whether room came free since this was asked.
+    pub(super) const fn take_freed(&mut self) -> bool {
+        core::mem::replace(&mut self.freed, 0) > 0
+    }
+
+    /// How many namespaces have services here.
+    pub(super) fn namespaces(&self) -> usize {
+        self.namespaces.len()
+    }
+
+    pub(super) fn put(&mut self, turn: Turn) {
         self.remove(turn.2);
         let namespace = turn.1.name.namespace();
         match self.namespaces.get_mut(namespace) {
@@ -49,7 +60,7 @@ impl Starved {
         self.turns.insert(turn.2, turn);
     }
 
-    fn remove(&mut self, id: ServiceId) {
+    pub(super) fn remove(&mut self, id: ServiceId) {
         let Some(turn) = self.turns.remove(&id) else { return };
         let namespace = turn.1.name.namespace();
         if let Some(queue) = self.namespaces.get_mut(namespace) {
@@ -62,7 +73,7 @@ impl Starved {
 
     /// Takes the oldest service of the namespace that has the next turn. The plan puts it back if it finds no room for
     /// it.
-    fn next(&mut self) -> Option<ServiceId> {
+    pub(super) fn next(&mut self) -> Option<ServiceId> {
         let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
         let mut later = self.namespaces.range::<Arc<str>, _>((after, Bound::Unbounded));
         let (namespace, queue) = later.next().or_else(|| self.namespaces.first_key_value())?;
@@ -103,7 +114,7 @@ impl World {
         }
     }
 
-    fn turn(&self, id: ServiceId) -> Option<Turn> {
+    pub(super) fn turn(&self, id: ServiceId) -> Option<Turn> {
         let known = self.tables.get(id)?;
         let created = known.facts.as_ref().and_then(|facts| facts.meta.created);
         Some((created.map_or(i64::MAX, |created| created.0), known.key.clone(), id))
@@ -115,11 +126,12 @@ impl World {
         let fed: Vec<ServiceId> = (0..room).map_while(|_| self.starved.next()).collect();
         fed.into_iter().for_each(|id| self.retry(id));
         self.feed_tables();
+        self.feed_asked();
     }
 
     /// Tries again the services that would find room for their tables now.
     fn feed_tables(&mut self) {
-        if core::mem::take(&mut self.tableless.freed) == 0 {
+        if !self.tableless.take_freed() {
             return;
         }
         let waiting: Vec<_> = (0..limits::FED_PER_BATCH).map_while(|_| self.tableless.next()).collect();

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod adopt;
+mod asked;
 mod balancers;
 mod bounds;
 mod claims;

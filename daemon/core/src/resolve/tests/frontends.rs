@@ -5,7 +5,8 @@ use crate::facts::Ingress;
 
 /// `type address port/protocol`, with `+local` where outside traffic gets the local list.
 fn shown(facts: &ServiceFacts, settings: &Settings) -> Vec<String> {
-    let desired = resolve(Some(facts), &[], (&NodeFacts::default(), settings, &Drains::default()));
+    let desired =
+        resolve(Some(facts), &[], (&NodeFacts::default(), settings, &Drains::default()), Part::WHOLE);
     let row = |it: &DesiredFrontend| {
         let local = if it.external_local { " +local" } else { "" };
         let name = if it.port_name.is_empty() { String::new() } else { std::format!("{} ", it.port_name) };
@@ -63,8 +64,12 @@ fn no_cluster_ip() {
     check("in a manifest the rest is served", &manifest(bare.clone()), &rows);
     let nothing = manifest(ServiceFacts { cluster_ips: vec![], ..service("") });
     check("with no address at all", &nothing, &[]);
-    let desired =
-        resolve(Some(&nothing), &[], (&NodeFacts::default(), &Settings::default(), &Drains::default()));
+    let desired = resolve(
+        Some(&nothing),
+        &[],
+        (&NodeFacts::default(), &Settings::default(), &Drains::default()),
+        Part::WHOLE,
+    );
     assert_eq!(desired.state, ServiceState::NoAddress);
     let six = ServiceFacts { ip_families: vec![Family::V6], ..manifest(bare) };
     check("families are obeyed", &six, &["NodePort :: 8080/TCP"]);
@@ -73,7 +78,7 @@ fn no_cluster_ip() {
 #[test]
 fn services_that_are_not_ours() {
     let state = |facts: &ServiceFacts, settings: &Settings| {
-        resolve(Some(facts), &[], (&NodeFacts::default(), settings, &Drains::default())).state
+        resolve(Some(facts), &[], (&NodeFacts::default(), settings, &Drains::default()), Part::WHOLE).state
     };
     let plain = Settings::default();
     let named = Settings { service_proxy_name: Some("x".into()), ..Settings::default() };
@@ -87,7 +92,7 @@ fn services_that_are_not_ours() {
     let alias = ServiceFacts { kind: ServiceType::ExternalName, ..service("") };
     assert_eq!(state(&alias, &plain), ServiceState::ExternalName, "even with a cluster IP");
     assert_eq!(
-        resolve(None, &[], (&NodeFacts::default(), &plain, &Drains::default())).state,
+        resolve(None, &[], (&NodeFacts::default(), &plain, &Drains::default()), Part::WHOLE).state,
         ServiceState::NoService
     );
     let block = ServiceFacts {
@@ -154,7 +159,8 @@ fn protocols() {
         [(false, [Some(0), Some(1), None, None]), (true, [Some(0), Some(1), Some(2), None])]
     {
         let settings = Settings { serves_sctp, ..Settings::default() };
-        let desired = resolve(Some(&facts), &[], (&NodeFacts::default(), &settings, &Drains::default()));
+        let desired =
+            resolve(Some(&facts), &[], (&NodeFacts::default(), &settings, &Drains::default()), Part::WHOLE);
         assert_eq!(desired.frontends.iter().map(|it| it.position).collect::<Vec<_>>(), positions);
         let keys: Vec<_> = desired.frontends.iter().map(|it| it.key().is_some()).collect();
         assert_eq!(keys, positions.map(|it| it.is_some()), "what has no port has no key");

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use holdfast_core::facts::SliceFacts;
 use holdfast_core::keys::PortKey;
 use holdfast_core::list::{Row, Scope};
-use holdfast_core::resolve::resolve;
+use holdfast_core::resolve::{DesiredFrontend, Part, resolve};
 use holdfast_core::snapshot::{FrontendView, PortView, Reason, Verdict};
 use serde_json::json;
 
@@ -91,7 +91,11 @@ pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
     };
     let snapshot = case.table();
     let given = (&*snapshot.node, &*snapshot.settings, &*snapshot.drains);
-    let desired = resolve(view.facts.as_deref(), &view.slices, given);
+    // How many frontends a service may have depends on others, so those that it has are taken as they are.
+    let shown: BTreeSet<_> = view.frontends.iter().map(|it| (it.address, it.port, &it.protocol)).collect();
+    let has = |it: &DesiredFrontend| shown.contains(&(it.address, it.port, &it.protocol));
+    let part = Part { most: view.frontends.len(), has: &has };
+    let desired = resolve(view.facts.as_deref(), &view.slices, given, part);
     let is_held = |port: &PortView| port.hold.is_some() || port.rows.all().any(|row| row.is_held());
     let held = view.ports.iter().filter(|port| is_held(port)).count();
     let wanted = |key: &PortKey| {

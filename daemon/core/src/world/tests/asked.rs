@@ -1,0 +1,167 @@
+//! What all services ask for together has a bound, whatever the maps hold.
+
+use core::net::Ipv4Addr;
+use core::ops::Range;
+use std::format;
+
+use super::*;
+use crate::snapshot::{Status, Verdict};
+use crate::work;
+
+/// As many frontends as the maps may have.
+const MAX: usize = 100;
+/// As many as may be asked for.
+const MOST: usize = limits::frontends_asked_max(MAX);
+
+fn rig() -> Rig {
+    let mut rig = Rig::with(Capacity { slots: 256, ports: 1 << 10, ..Capacity::default() });
+    rig.turn(vec![limit()]);
+    rig
+}
+
+fn limit() -> Event {
+    Event::SettingsApplied(Arc::new(Settings { frontends_max: Some(MAX), ..Settings::default() }))
+}
+
+fn key(namespace: &str, number: u32) -> ServiceKey {
+    ServiceKey { name: ObjectName::new(namespace, &format!("s-{number:03}")).unwrap(), source: SOURCE }
+}
+
+/// A service with a cluster IP and so many external ones less one, all of its own.
+fn asking(namespace: &str, number: u32, frontends: u32) -> ServiceFacts {
+    let place = (namespace.len() as u32) << 21 | number << 13;
+    let address = |it: u32| IpAddr::V4(Ipv4Addr::from_bits(0x6400_0000 + place + it));
+    ServiceFacts {
+        key: key(namespace, number),
+        cluster_ips: vec![address(0)],
+        external_ips: (1..frontends).map(address).collect(),
+        ..service("x", "10.0.0.1", &[])
+    }
+}
+
+/// Services that ask for so many frontends each, and of which the maps hold nothing.
+fn crowd(namespace: &str, numbers: Range<u32>, frontends: u32) -> Vec<Event> {
+    let port = || ServicePort {
+        protocol: Protocol::Other("X".into()),
+        ..service("x", "10.0.0.1", &[]).ports[0].clone()
+    };
+    let of = |number| ServiceFacts { ports: vec![port()], ..asking(namespace, number, frontends) };
+    numbers.map(|number| applied(of(number))).collect()
+}
+
+fn gone(namespace: &str, numbers: Range<u32>) -> Vec<Event> {
+    numbers.map(|number| Event::ServiceDeleted(key(namespace, number), None)).collect()
+}
+
+/// How many frontends the services of a namespace have.
+fn asked(snapshot: &Snapshot, namespace: &str) -> usize {
+    let of = snapshot.services.iter().filter(|view| view.key.name.namespace() == namespace);
+    of.map(|view| view.frontends.len()).sum()
+}
+
+/// How many frontends of a service clients can dial.
+fn dialled(snapshot: &Snapshot, namespace: &str, number: u32) -> usize {
+    let view = snapshot.services.iter().find(|view| view.key == key(namespace, number)).unwrap();
+    let is_there = |row: &&FrontendView| row.status == Status::Done && row.verdict != Verdict::Unprogrammed;
+    view.frontends.iter().filter(is_there).count()
+}
+
+#[test]
+fn invariant_10_frontends_that_all_services_ask_for_have_a_bound() {
+    let mut rig = rig();
+    let all = (0..200).map(|number| applied(asking("tenant", number, 1_000)));
+    let snapshot = rig.turn(all.collect());
+    let sum = asked(&snapshot, "tenant");
+    assert!((MOST / 2..=MOST + 200).contains(&sum), "{sum} frontends, and {MOST} may be asked for");
+    assert!(snapshot.services.iter().all(|view| !view.frontends.is_empty()), "each has one");
+    assert_eq!(snapshot.fill.frontends, MAX);
+    let named: Vec<_> = snapshot.rejections.named.values().collect();
+    assert!(named.len() == 200 && named.iter().all(|it| it.partial && !it.is_waiting()));
+    let reason = "999 of its frontends wait for room: all services may ask for 200 together, twice";
+    assert!(named[199].reason.starts_with(reason), "{}", named[199].reason);
+}
+
+#[test]
+fn invariant_10_who_asks_beside_a_crowd_is_served_and_who_is_served_keeps_it() {
+    let mut rig = rig();
+    rig.turn(vec![applied(asking("prod", 0, 40))]);
+    let snapshot = rig.turn(crowd("tenant", 0..200, 1_000));
+    assert_eq!(dialled(&snapshot, "prod", 0), 40);
+    let snapshot = rig.turn(vec![applied(asking("prod", 0, 44)), applied(asking("shops", 0, 3))]);
+    assert_eq!((dialled(&snapshot, "prod", 0), dialled(&snapshot, "shops", 0)), (44, 3), "and more");
+    let crowded = crowd("tenants", 0..20, 1_000).into_iter().chain(crowd("others", 0..20, 1_000));
+    rig.turn(crowded.collect());
+    let moved = ServiceFacts { cluster_ips: vec![ip("10.0.0.9")], ..asking("prod", 0, 44) };
+    let snapshot = rig.turn(vec![applied(moved)]);
+    assert_eq!(dialled(&snapshot, "prod", 0), 44, "one that takes the place of another needs no room");
+    let mut none = asking("prod", 0, 44);
+    none.external_ips.insert(0, ip("10.0.0.8"));
+    none.external_ips.insert(0, ip("10.0.0.7"));
+    let snapshot = rig.turn(vec![applied(none)]);
+    let view = snapshot.services.iter().find(|view| view.key == key("prod", 0)).unwrap();
+    let is_kept = |address: &IpAddr| view.frontends.iter().any(|row| row.address == *address);
+    assert!(asking("prod", 0, 44).external_ips.iter().all(is_kept), "what it has comes before what is new");
+    assert!(
+        asked(&snapshot, "tenant") + asked(&snapshot, "tenants") + asked(&snapshot, "others") <= MOST + 240
+    );
+}
+
+#[test]
+fn invariant_10_who_waits_to_ask_is_decided_for_as_room_comes_back() {
+    let mut rig = rig();
+    rig.turn(crowd("tenant", 0..5, 300));
+    let rest = |rig: &mut Rig| (0..8).map(|_| rig.turn(vec![])).last().unwrap();
+    let mut events = crowd("tenant", 5..60, 2);
+    events.push(applied(asking("tenant", 60, 10)));
+    let snapshot = rig.turn(events);
+    assert_eq!(dialled(&snapshot, "tenant", 60), 1);
+    rig.turn(gone("tenant", 0..1));
+    let snapshot = rest(&mut rig);
+    let sum = asked(&snapshot, "tenant");
+    assert!((MOST / 9 * 8..=MOST + 60).contains(&sum), "{sum}: another one has the room");
+    rig.turn(gone("tenant", 1..5));
+    let snapshot = rest(&mut rig);
+    assert_eq!((asked(&snapshot, "tenant"), dialled(&snapshot, "tenant", 60)), (2 * 55 + 10, 10));
+    assert!(snapshot.rejections.named.is_empty(), "nobody waits");
+    rig.turn(gone("tenant", 5..61));
+    rest(&mut rig);
+    let snapshot = rig.turn(vec![applied(asking("prod", 0, 300))]);
+    assert_eq!(asked(&snapshot, "prod"), MOST * 8 / 9 + 1, "all room came back");
+}
+
+#[test]
+fn invariant_08_a_restart_takes_from_nobody_what_the_maps_have() {
+    let mut rig = rig();
+    let prod = || (0..10).map(|number| applied(asking("prod", number, 9)));
+    rig.turn(prod().collect());
+    let crowds = || ["a", "bb", "ccc"].into_iter().flat_map(|namespace| crowd(namespace, 0..10, 1_000));
+    let restarted = || {
+        let mut later = Rig::with(Capacity { slots: 256, ports: 1 << 10, ..Capacity::default() });
+        later.world.adopt(&rig.dump());
+        later
+    };
+    let snapshot = restarted().turn([limit()].into_iter().chain(crowds()).chain(prod()).collect());
+    assert_eq!((0..10).map(|number| dialled(&snapshot, "prod", number)).sum::<usize>(), 90);
+    let mut later = restarted();
+    later.turn([limit()].into_iter().chain(crowds()).collect());
+    let snapshot = (0..8).map(|_| later.turn(vec![])).last().unwrap();
+    let sum: usize = ["a", "bb", "ccc"].into_iter().map(|namespace| asked(&snapshot, namespace)).sum();
+    assert!((MOST * 8 / 9..=MOST + 30).contains(&sum), "{sum}: what nobody asks for again is room");
+}
+
+/// What it costs that room for so many frontends comes back, while so many services wait.
+fn work_beside(waiting: u32, room: u32) -> u64 {
+    let mut rig = rig();
+    rig.turn(crowd("prod", 0..1, room));
+    rig.turn(crowd("tenant", 0..waiting, 300));
+    work::take();
+    rig.turn(gone("prod", 0..1));
+    (0..8).for_each(|_| drop(rig.turn(vec![])));
+    work::take()
+}
+
+#[test]
+fn invariant_10_room_that_comes_back_costs_as_much_however_many_wait() {
+    let (few, many) = (work_beside(40, 50), work_beside(160, 50));
+    assert!(many * 10 <= few * 12, "{many} instead of {few}");
+}
