@@ -351,7 +351,10 @@ enum lifetime {
 	LIFE_UDP = 120,
 	/* Where there is no room, a flow that was closed or reset, or was a question and its answer, ends so early. */
 	LIFE_CROWDED = 10,
-	/* Where there is no other port, the port of a connection that both sides have ended is given away so early. */
+	/*
+	 * Where there is no other port, the port of a connection that both sides have ended is given away so early, and
+	 * that of a flow that nobody has agreed to.
+	 */
 	LIFE_LINGERING = 1,
 	/* So many seconds after its first packet a conversation over UDP is a stream. */
 	STREAM_AFTER = 2,
