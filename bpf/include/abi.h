@@ -822,7 +822,9 @@ SIZE_IS(packet_settings, 24);
 /* What one CPU did in one second. */
 struct pace {
 	__u32 second;
-	__u32 answers;
+	/* How many clients were refused by an answer, and how many were told how long packets may be. */
+	__u16 answers;
+	__u16 lengths;
 };
 SIZE_IS(pace, 8);
 
