@@ -11,7 +11,11 @@
 #include "packet.h"
 #include "rewrite.h"
 
-/* The most answers of one CPU in one second. The kernel's limit for its own errors is the same number. */
+/*
+ * The most answers of one CPU in one second: to clients that are refused, and to those whose packets are too long. Each
+ * of the two has its own count, or refused clients of one service would have packets of others vanish. The kernel's
+ * limit for its own errors is the same number.
+ */
 #define ANSWERS_MOST 1000
 
 /* The time to live that an answer begins with. */
@@ -24,7 +28,7 @@ INLINE struct pace *pace_of(__u32 second)
 
 	if (pace && pace->second != second) {
 		pace->second = second;
-		pace->answers = 0;
+		pace->answers = pace->lengths = 0;
 	}
 	return pace;
 }
@@ -36,7 +40,14 @@ INLINE bool may_answer(__u32 second)
 	return pace && pace->answers < ANSWERS_MOST && ++pace->answers;
 }
 
-/* Whether no further answer may leave in this second. Nothing is changed. */
+INLINE bool may_tell_length(__u32 second)
+{
+	struct pace *pace = pace_of(second);
+
+	return pace && pace->lengths < ANSWERS_MOST && ++pace->lengths;
+}
+
+/* Whether no further client may be refused by an answer in this second. Nothing is changed. */
 INLINE bool has_answered_most(__u32 second)
 {
 	__u32 zero = 0;
@@ -420,7 +431,7 @@ INLINE int tell_too_long(struct __sk_buff *skb, __u32 longest, bool v4)
 	struct packet packet = {};
 
 	if (!parse(skb, &packet, v4) || !is_one_host(skb, packet.tuple.source.address, v4) ||
-	    !may_answer(bpf_ktime_get_ns() / 1000000000)) {
+	    !may_tell_length(bpf_ktime_get_ns() / 1000000000)) {
 		count_packet(COUNT_UNANSWERABLE);
 		return SHOT;
 	}

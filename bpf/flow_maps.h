@@ -168,7 +168,7 @@ struct {
 	__type(value, __u64);
 } flow_counts SEC(".maps");
 
-/* How many refused clients each CPU has answered in the second that is on. */
+/* How many answers each CPU has sent in the second that is on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

@@ -141,13 +141,24 @@ ALONE int put_way6(__u32 number, __u32 way)
 	return put_way(number, way, false);
 }
 
-/* Notes the flow that has that place as the one to end. `true`: it is over. */
+/*
+ * Whether nobody has agreed to a flow that could have been agreed to by now. Where no port is free such a flow leaves
+ * its own, or a flood that nobody answers would have all of them for LIFE_OPENING. Ports are tried by chance, so who
+ * floods takes from himself first. A stream that nobody answers keeps no port, either: with its next datagram the
+ * client gets another one.
+ */
+INLINE bool is_left_unanswered(const struct flow *flow, __u32 now)
+{
+	return flow->state == FLOW_OPENING && (__s32)(now - flow->began) > LIFE_LINGERING;
+}
+
+/* Notes the flow that has that place as the one to end. `true`: it is over, or left unanswered. */
 INLINE bool find_rival(__u32 number, __u32 way, bool v4)
 {
 	struct arrival *arrival = the_arrival();
 	struct flow *flow = flow_at(number);
+	__u32 *there, now = seconds();
 	struct tuple tuple;
-	__u32 *there;
 
 	if (!arrival || !flow)
 		return false;
@@ -160,7 +171,7 @@ INLINE bool find_rival(__u32 number, __u32 way, bool v4)
 	if (!flow)
 		return false;
 	arrival->rival_serial = READ_ONCE(flow->serial);
-	return arrival->rival_serial && may_yield(flow, seconds());
+	return arrival->rival_serial && (may_yield(flow, now) || is_left_unanswered(flow, now));
 }
 
 ALONE int find_rival4(__u32 number, __u32 way)
@@ -178,7 +189,7 @@ INLINE int put(__u32 number, __u32 way, bool v4)
 	return v4 ? put_way4(number, way) : put_way6(number, way);
 }
 
-/* Like put(), and if it may take places, also in the place of a flow that is over. */
+/* Like put(), and if it may take places, also in the place of a flow that is over or left unanswered. */
 INLINE int put_or_take(__u32 number, __u32 way, __u32 takes, bool v4)
 {
 	struct arrival *arrival = the_arrival();
@@ -251,7 +262,7 @@ INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
 
 /*
  * Puts in the entry between client and backend, by a port of chance; if it may take places, also by one of a flow that
- * is over. 0, or why not.
+ * is over or left unanswered. 0, or why not.
  */
 INLINE int put_any(__u32 number, __u32 takes, bool v4)
 {
@@ -337,7 +348,7 @@ ALONE int put_batch6(__u32 number, __u32 takes, __u32 at)
 }
 
 /*
- * For the backends of each number, for free ports and for those of flows that are over: the second in which all ports
+ * For the backends of each number, for free ports and for those of flows that yield: the second in which all ports
  * were gone through in vain, and in the lower half how often that was. The last element counts for all backends.
  */
 __u64 searched_in_vain[2 * SEARCHED + 1];
@@ -443,7 +454,7 @@ INLINE int remote_port(const struct arrival *arrival, bool takes, bool v4)
  * Puts in the way back from another node's backend. To put it in is to have the port. Where a connection of another
  * proxy has the port, the daemon has put in an entry that leads to no flow. A backend remembers for a while a
  * connection that is over (TIME_WAIT), and may doubt a client that comes from the same port: so such ports are taken
- * last. 0, or why not.
+ * last, as are those of flows that are left unanswered. 0, or why not.
  */
 INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 {
@@ -461,7 +472,7 @@ INLINE int put_own_port(const struct arrival *arrival, struct flow *flow, bool v
 	return meets_itself(flow) ? -EEXIST : put(arrival->number, WAY_THROUGH, v4);
 }
 
-/* Like put_own_port(), also in the place of a flow that is over. */
+/* Like put_own_port(), also in the place of a flow that is over or left unanswered. */
 INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
 {
 	flow->through_port = flow->client_port;

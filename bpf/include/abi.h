@@ -351,7 +351,10 @@ enum lifetime {
 	LIFE_UDP = 120,
 	/* Where there is no room, a flow that was closed or reset, or was a question and its answer, ends so early. */
 	LIFE_CROWDED = 10,
-	/* Where there is no other port, the port of a connection that both sides have ended is given away so early. */
+	/*
+	 * Where there is no other port, the port of a connection that both sides have ended is given away so early, and
+	 * that of a flow that nobody has agreed to.
+	 */
 	LIFE_LINGERING = 1,
 	/* So many seconds after its first packet a conversation over UDP is a stream. */
 	STREAM_AFTER = 2,
@@ -819,7 +822,9 @@ SIZE_IS(packet_settings, 24);
 /* What one CPU did in one second. */
 struct pace {
 	__u32 second;
-	__u32 answers;
+	/* How many clients were refused by an answer, and how many were told how long packets may be. */
+	__u16 answers;
+	__u16 lengths;
 };
 SIZE_IS(pace, 8);
 

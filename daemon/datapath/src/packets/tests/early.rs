@@ -257,11 +257,11 @@ fn kernel_whoever_is_refused_is_answered_while_answers_may_leave() {
         for [client, frontend] in REFUSING {
             for sent in firsts(client, frontend) {
                 let frame = sent.frame();
-                set_answers(node, 0);
+                set_answers(node, [0, 0]);
                 assert_eq!(node.come(&frame).0, REDIRECTED);
                 check_left(node, &frame, "an answer may leave");
                 let early = |_| {
-                    set_answers(node, 1_000);
+                    set_answers(node, [1_000, 0]);
                     let behind = counted(node, || drop(node.come(&frame)));
                     let before = at_driver(node);
                     let early = counted(node, || drop(node.arrive(&frame)));
@@ -275,10 +275,10 @@ fn kernel_whoever_is_refused_is_answered_while_answers_may_leave() {
     });
 }
 
-/// Has each CPU have given so many answers in this second.
-fn set_answers(node: &Node, answers: u32) {
+/// Has each CPU have given so many answers in this second: to who is refused, and to whose packets are too long.
+pub(super) fn set_answers(node: &Node, [refused, too_long]: [u16; 2]) {
     // A `struct pace`.
-    let pace = [now(), answers].map(u32::to_ne_bytes).concat();
+    let pace = [&now().to_ne_bytes()[..], &refused.to_ne_bytes(), &too_long.to_ne_bytes()].concat();
     let paces = map::handle(&node.handles, Map::PacketPace).unwrap();
     let each = vec![pace; libbpf_rs::num_possible_cpus().unwrap()];
     paces.update_percpu(&0_u32.to_ne_bytes(), &each, MapFlags::ANY).unwrap();

@@ -4,7 +4,7 @@ use super::craft::{ACK, FIN, RST, SYN, Sent, address, see};
 use super::lives::{BOTH, age, change, found, left_as_it_was};
 use super::node::{NEXT, Node, SHOT, THROUGH};
 use crate::abi::bytes;
-use crate::abi::flow::types::heard;
+use crate::abi::flow::types::{flow_state, heard};
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
 use crate::devices::Side;
 use crate::kernel::bed::Port;
@@ -26,13 +26,19 @@ fn seen(node: &Node, client: &str, frontend: &str) -> std::net::SocketAddr {
     seen.from
 }
 
+/// Both have agreed to it.
+#[track_caller]
+pub(super) fn open(node: &Node, client: &str) {
+    change(node, client, |flow| flow.state = u8::try_from(flow_state::FLOW_OPEN.0).unwrap());
+}
+
 /// Both have closed it, so many seconds ago.
 #[track_caller]
 pub(super) fn close(node: &Node, client: &str, seconds: u32) {
+    open(node, client);
     change(node, client, |flow| {
         let all = u8::try_from(heard::HEARD_SYN.0 | heard::HEARD_FIN.0).unwrap();
         (flow.of_client, flow.of_backend) = (all, all);
-        flow.state = u8::try_from(crate::abi::flow::types::flow_state::FLOW_OPEN.0).unwrap();
     });
     age(node, client, seconds);
 }
@@ -168,6 +174,7 @@ fn kernel_a_client_whose_own_port_is_taken_comes_by_any_of_what_is_over() {
         const AHEAD: u32 = 60;
         close(node, &client(holder), AHEAD.wrapping_neg());
         assert_eq!(seen(node, &client(60_000), one), address(&client(60_000)));
+        open(node, &client(60_000));
         let second = Sent::tcp(&client(60_000), two, SYN);
         assert_eq!(
             node.come(&second.frame()).0,

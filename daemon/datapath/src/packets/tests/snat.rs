@@ -1,16 +1,20 @@
 //! Ports for clients of other nodes' backends: each is found while it is free, and soon after it was.
 
-use super::craft::{ACK, SYN, Sent, address};
-use super::lives::found;
+use holdfast_core::op::Share;
+
+use super::craft::{ACK, SYN, Sent, TCP, UDP, address};
+use super::lives::{all, change, found};
 use super::node::{NEXT, Node, SHOT};
-use super::ports::{close, give};
+use super::ports::{close, give, open};
 use crate::abi::bytes;
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
 use crate::kernel::bed::Port;
 use crate::map::Map;
 
+type Way<'a> = (&'a str, &'a str, &'a str);
+
 /// A frontend, a backend of another node, and the clients of it.
-const WAYS: [(&str, &str, &str); 2] = [
+const WAYS: [Way<'_>; 2] = [
     ("203.0.113.10:80", "10.2.0.5:8080", "198.51.100.7"),
     ("[2001:db8:f::10]:80", "[fd02::5]:8080", "[2001:db8:1::7]"),
 ];
@@ -23,8 +27,18 @@ fn ports() -> u16 {
     if std::env::var_os("LONG").is_some() { 16_000 } else { PORTS }
 }
 
-fn begin(node: &Node, (frontend, _, client): (&str, &str, &str), port: u16) -> i32 {
+fn begin(node: &Node, (frontend, _, client): Way<'_>, port: u16) -> i32 {
     node.come(&Sent::tcp(&format!("{client}:{port}"), frontend, SYN).frame()).0
+}
+
+/// A client and the backend agree.
+#[track_caller]
+fn connect(node: &Node, (frontend, backend, client): Way<'_>, port: u16) {
+    let client = format!("{client}:{port}");
+    let through = node.comes(&Sent::tcp(&client, frontend, SYN)).from.to_string();
+    let answered = node.leaves(&Sent::tcp(backend, &through, SYN | ACK));
+    assert_eq!((answered.from, answered.to), (address(frontend), address(&client)));
+    assert_eq!(node.comes(&Sent::tcp(&client, frontend, ACK)).to, address(backend));
 }
 
 #[test]
@@ -33,9 +47,7 @@ fn kernel_a_client_gets_a_port_for_another_node_while_there_is_one() {
         Node::test_with(2 * u32::from(ports()), move |node| {
             node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
             give(node, 1_024, ports());
-            for port in 1_024..1_024 + ports() {
-                assert_eq!(begin(node, way, port), NEXT, "{port}");
-            }
+            (1_024..1_024 + ports()).for_each(|port| connect(node, way, port));
             assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 0);
             assert_eq!(begin(node, way, 65_535), SHOT, "all are taken");
             assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
@@ -54,7 +66,7 @@ fn kernel_no_flood_has_all_ports_searched_again_and_again() {
     Node::test_with(2 * u32::from(PORTS), move |node| {
         node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
         give(node, 1_024, PORTS);
-        (1_024..1_024 + PORTS).for_each(|port| assert_eq!(begin(node, way, port), NEXT, "{port}"));
+        (1_024..1_024 + PORTS).for_each(|port| connect(node, way, port));
         (40_000..40_100).for_each(|port| assert_eq!(begin(node, way, port), SHOT, "{port}"));
         close(node, &format!("{client}:1500"), 2);
         let later = std::time::Duration::from_millis(1_100);
@@ -74,13 +86,92 @@ fn kernel_fifty_thousand_connections_to_one_backend_are_all_carried() {
             let mut settings = packet_settings { snat_ports, ..Default::default() };
             settings.snat[..2].copy_from_slice(&ranges);
             node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
-            for port in 10_000..60_000 {
-                let client = format!("{client}:{port}");
-                let through = node.comes(&Sent::tcp(&client, frontend, SYN)).from.to_string();
-                let answered = node.leaves(&Sent::tcp(backend, &through, SYN | ACK));
-                assert_eq!((answered.from, answered.to), (address(frontend), address(&client)));
-            }
+            (10_000..60_000).for_each(|port| connect(node, (frontend, backend, client), port));
             assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 0);
         });
     }
+}
+
+/// A second frontend to each backend, of another namespace.
+const OTHERS: [&str; 2] = ["203.0.113.11:80", "[2001:db8:f::11]:80"];
+
+/// Flows of one namespace that have all ports towards a backend.
+struct Flood<'a> {
+    node: &'a Node,
+    transport: u8,
+    /// The frontends to that backend: of the flood, and of another namespace.
+    frontends: [&'a str; 2],
+    client: &'a str,
+}
+
+impl Flood<'_> {
+    /// So few that a search looks at all of them at once.
+    const PORTS: std::ops::Range<u16> = 40_000..40_064;
+
+    /// Runs a test over TCP and UDP, in both families. Nobody has answered the flows, which have begun just now.
+    fn test(test: fn(&Flood<'_>)) {
+        for ((frontend, backend, client), other) in WAYS.into_iter().zip(OTHERS) {
+            for (transport, port) in [(TCP, Port::TCP), (UDP, Port::UDP)] {
+                Node::test_with(1_024, move |node| {
+                    let backends = &[address(backend)];
+                    node.serve(&Port { frontends: &[frontend], backends, ..port });
+                    let second = Port { index: 2, base: 8, share: Share(2), ..port };
+                    node.serve(&Port { frontends: &[other], backends, ..second });
+                    give(node, 61_000, u16::try_from(Self::PORTS.len()).unwrap());
+                    let flood = Flood { node, transport, frontends: [frontend, other], client };
+                    Self::PORTS.for_each(|port| assert!(flood.begins(frontend, port), "{port}"));
+                    test(&flood);
+                });
+            }
+        }
+    }
+
+    fn begins(&self, frontend: &str, port: u16) -> bool {
+        let first = Sent::by(self.transport, &self.client(port), frontend, SYN, b"");
+        self.node.come(&first.frame()).0 == NEXT
+    }
+
+    fn client(&self, port: u16) -> String {
+        format!("{}:{port}", self.client)
+    }
+
+    /// That flow has gone on for so long that it is none whose answer is under way.
+    fn goes_on(&self, port: u16) {
+        change(self.node, &self.client(port), |flow| flow.began = flow.began.wrapping_sub(20));
+    }
+
+    fn is_there(&self, port: u16) -> bool {
+        found(self.node, &self.client(port)).is_some()
+    }
+}
+
+/// Any namespace may name a backend of others, and 900 packets a second would have kept all ports towards it.
+#[test]
+fn kernel_a_flood_without_answers_keeps_no_port_from_others() {
+    Flood::test(|flood| {
+        let [own, other] = flood.frontends;
+        assert!(!flood.begins(other, 50_000), "answers may be under way");
+        for (at, frontend) in (0..).zip([other, own]) {
+            let (oldest, newcomer) = (Flood::PORTS.start + at, 50_000 + at);
+            flood.goes_on(oldest);
+            assert!(flood.begins(frontend, newcomer), "{frontend}");
+            assert!(!flood.is_there(oldest) && flood.is_there(newcomer), "{frontend}");
+        }
+        assert_eq!(all(flood.node).count(), Flood::PORTS.len(), "and no other flow is gone");
+        assert_eq!(flood.node.counted(packet_count::COUNT_NO_PORT), 1);
+    });
+}
+
+#[test]
+fn kernel_what_was_answered_keeps_its_port_however_few_there_are() {
+    Flood::test(|flood| {
+        for port in Flood::PORTS {
+            flood.goes_on(port);
+            open(flood.node, &flood.client(port));
+        }
+        let newcomers = flood.frontends.into_iter().zip(50_000..);
+        newcomers.for_each(|(frontend, port)| assert!(!flood.begins(frontend, port), "{frontend}"));
+        assert_eq!(flood.node.counted(packet_count::COUNT_NO_PORT), 2);
+        assert_eq!(all(flood.node).count(), Flood::PORTS.len());
+    });
 }

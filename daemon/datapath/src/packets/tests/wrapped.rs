@@ -7,6 +7,7 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::sources::SourceRange;
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error, folded, see};
+use super::early::set_answers;
 use super::lives::{age, found};
 use super::network;
 use super::node::{NEXT, Node, REDIRECTED, SHOT};
@@ -492,17 +493,42 @@ fn kernel_fragments_go_wrapped_and_come_out() {
 fn kernel_who_sends_too_much_at_once_is_told_how_much_fits() {
     test(Wraps::TcpAndUdp, |node| {
         serve(node, false);
-        for (way, header, fits) in [(&WAYS[0], 40, 1_480_u32), (&WAYS[1], 60, 1_460)] {
+        for (way, fits) in WAYS.iter().zip(FITS) {
             goes_wrapped(node, way, &by(TCP, way, SYN).frame());
-            let of = |length: u32| {
-                let payload = vec![9; (length - header) as usize];
-                Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame()
-            };
-            goes_wrapped(node, way, &of(fits));
+            goes_wrapped(node, way, &of_length(way, fits));
             // A kernel that tells no length is asked for the usual ones, however much too long the packet is.
             for too_long in [fits + 1, 2 * fits] {
-                is_told(node, way, &of(too_long), fits);
+                is_told(node, way, &of_length(way, too_long), fits);
             }
+        }
+    });
+}
+
+/// How long a packet may be that gets the other header, in each family.
+const FITS: [u32; 2] = [1_480, 1_460];
+
+/// A segment of a client that makes a packet of so many bytes.
+fn of_length(way: &Way, length: u32) -> Vec<u8> {
+    let header = if address(way.client).is_ipv4() { 40 } else { 60 };
+    let payload = vec![9; (length - header) as usize];
+    Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame()
+}
+
+/// Whose packets vanish without a word loses a connection, so others who are refused do not use up what it is told by.
+#[test]
+fn kernel_who_sends_too_much_is_told_however_many_clients_are_refused() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        for (way, fits) in WAYS.iter().zip(FITS) {
+            goes_wrapped(node, way, &by(TCP, way, SYN).frame());
+            let sent = of_length(way, fits + 1);
+            set_answers(node, [1_000, 999]);
+            is_told(node, way, &sent, fits);
+            let is_silent = |_| {
+                set_answers(node, [0, 1_000]);
+                node.come_to_be_cut(&sent).0 == SHOT
+            };
+            assert!((0..3).any(is_silent), "a thousand a second are told on each CPU, and no more");
         }
     });
 }
