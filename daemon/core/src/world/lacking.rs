@@ -52,8 +52,9 @@ impl Lacking {
 }
 
 impl World {
-    /// Gives a port for which there is no index the one of a port that leaves, where that has led to nothing but what this
-    /// one is to lead to: as where a port has another name. Its lists are replaced as those of any port that changes.
+    /// Gives a port for which there is no index the one of a port that leaves, where that has led to nothing but what
+    /// this one is to lead to: as where a port has another name. Its lists are replaced as those of any port that
+    /// changes.
     pub(super) fn inherit(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
         let service = self.services.get(id)?;
         let heir = service.ports.get(position)?;

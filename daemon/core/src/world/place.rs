@@ -100,8 +100,8 @@ impl Space {
         (lists, lacks)
     }
 
-    /// As much of a list as goes into a block as large as the one that it leaves, where the whole list has no place: else
-    /// the list would lead for ever to backends that are gone.
+    /// As much of a list as goes into a block as large as the one that it leaves, where the whole list has no place:
+    /// else the list would lead for ever to backends that are gone.
     fn place_part(&mut self, port: &Port, scope: Scope, share: Share) -> Option<Placed> {
         let (family, realized) = (port.key.family, port.realized.list(scope));
         let before = realized.word.range(family)?;

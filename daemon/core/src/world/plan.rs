@@ -81,8 +81,8 @@ impl World {
         }
     }
 
-    /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned is to be executed also
-    /// where something found no room, which the error says.
+    /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned is to be executed
+    /// also where something found no room, which the error says.
     pub(crate) fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let planned = self.plan_some(id, ops);
         self.account_for_room(id, &planned);
@@ -279,8 +279,9 @@ impl World {
         port.is_none_or(|port| port.realized.cluster.word == Word::EMPTY)
     }
 
-    /// Where not all new frontends of a service would fit: has those removed first that it leaves, and returns how many.
-    /// Their room is its own, or others who wait would have it, and the service neither the old ones nor the new ones.
+    /// Where not all new frontends of a service would fit: has those removed first that it leaves, and returns how
+    /// many. Their room is its own, or others who wait would have it, and the service neither the old ones nor the new
+    /// ones.
     fn make_room_of_own(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
         let new = self.services.get(id).map_or(0, |service| service.desired.len().saturating_sub(begin));
         if self.has_frontends(self.tables.share(id), new, 0).is_ok() {

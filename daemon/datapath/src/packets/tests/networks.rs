@@ -141,8 +141,8 @@ fn serve_away(node: &mut Node) {
     }
 }
 
-/// Open vSwitch has one port on the host for the pods of all nodes, as Antrea's gateway is. Whether such a pod is one of
-/// this node's is known under policy Local alone, and it answers by the port in any case.
+/// Open vSwitch has one port on the host for the pods of all nodes, as Antrea's gateway is. Whether such a pod is one
+/// of this node's is known under policy Local alone, and it answers by the port in any case.
 #[test]
 fn kernel_a_service_that_asks_for_its_clients_has_them_behind_a_switch() {
     for (is_switch, is_local) in [(true, true), (true, false), (false, true)] {
