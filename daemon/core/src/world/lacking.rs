@@ -11,6 +11,7 @@ use super::plan::PlanError;
 use crate::keys::FrontendKey;
 use crate::list::Scope;
 use crate::op::{PortIndex, ServiceId};
+use crate::resolve::DesiredFrontend;
 use crate::service::Service;
 use crate::work;
 
@@ -79,7 +80,8 @@ impl World {
     /// Whether each frontend that leads to a port that leaves is one of the port at `position`, or of nobody.
     fn is_heir(&self, service: &Service, (id, position): (ServiceId, usize), place: usize) -> bool {
         let Some(index) = service.ports.get(place).and_then(|port| port.index) else { return false };
-        let own: BTreeSet<FrontendKey> = service.desired_of(position).filter_map(|it| it.key()).collect();
+        let own: BTreeSet<FrontendKey> =
+            service.desired_of(position).filter_map(DesiredFrontend::key).collect();
         let leads_there = |key: &&FrontendKey| {
             work::done(1);
             let entry = self.frontends.get(key);

@@ -29,7 +29,7 @@ fn key(namespace: &str, number: u32) -> ServiceKey {
 
 /// A service with a cluster IP and so many external ones less one, all of its own.
 fn asking(namespace: &str, number: u32, frontends: u32) -> ServiceFacts {
-    let place = (namespace.len() as u32) << 21 | number << 13;
+    let place = u32::try_from(namespace.len()).unwrap() << 21 | number << 13;
     let address = |it: u32| IpAddr::V4(Ipv4Addr::from_bits(0x6400_0000 + place + it));
     ServiceFacts {
         key: key(namespace, number),

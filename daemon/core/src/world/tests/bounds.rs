@@ -368,13 +368,13 @@ fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backe
     let with = |ports: &[(&str, u16)], backend: &str| {
         let ports: Vec<_> = ports.iter().map(|(name, number)| port(name, *number)).collect();
         let slice_ports = ports.iter().map(|it| SlicePort {
-            name: it.name.clone(),
+            name: Arc::clone(&it.name),
             protocol: Protocol::TCP,
             port: NonZeroU16::new(8_080).unwrap(),
         });
         let slice = SliceFacts { ports: slice_ports.collect(), ..slice_facts("web", "web", &[backend]) };
         vec![
-            applied(ServiceFacts { ports: ports.into(), ..service("web", "10.0.0.1", &[]) }),
+            applied(ServiceFacts { ports, ..service("web", "10.0.0.1", &[]) }),
             Event::SliceApplied(Arc::new(slice)),
         ]
     };

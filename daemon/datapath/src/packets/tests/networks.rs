@@ -155,9 +155,9 @@ fn kernel_a_service_that_asks_for_its_clients_has_them_behind_a_switch() {
                 let (frontends, backends) = (&frontends[..], &backends[..]);
                 let port = Port { index, frontends, backends, base: index, ..Port::TCP };
                 if is_local {
-                    node.serve_local(&port)
+                    node.serve_local(&port);
                 } else {
-                    node.serve(&port)
+                    node.serve(&port);
                 }
                 let seen = || node.comes(&Sent::tcp(client, frontend, SYN)).from;
                 for _ in 0..2 {
