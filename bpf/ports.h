@@ -142,10 +142,10 @@ ALONE int put_way6(__u32 number, __u32 way)
 }
 
 /*
- * Whether nobody has agreed to a flow that could have been agreed to by now. Where no port is free such a flow leaves
- * its own, or a flood that nobody answers would have all of them for LIFE_OPENING. Ports are tried by chance, so who
- * floods takes from himself first. A stream that nobody answers keeps no port, either: with its next datagram the
- * client gets another one.
+ * Whether the other side has not agreed to a flow, though it had time to. Where no port is free such a flow leaves its
+ * own, or a flood without answers would have all ports for LIFE_OPENING. Ports are tried by chance, so a flood loses
+ * its own ports first. A stream without an answer keeps no port, either: with its next datagram the client gets another
+ * one.
  */
 INLINE bool is_left_unanswered(const struct flow *flow, __u32 now)
 {

@@ -353,7 +353,7 @@ enum lifetime {
 	LIFE_CROWDED = 10,
 	/*
 	 * Where there is no other port, the port of a connection that both sides have ended is given away so early, and
-	 * that of a flow that nobody has agreed to.
+	 * the port of a flow that the other side has not agreed to.
 	 */
 	LIFE_LINGERING = 1,
 	/* So many seconds after its first packet a conversation over UDP is a stream. */

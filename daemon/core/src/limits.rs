@@ -170,7 +170,7 @@ pub const fn table_slots_of_namespace_max(slots: u32) -> u32 {
 /// other namespace finds some. So it is with the frontends and port indices of the maps.
 pub const LISTS_SHARE_OF_REST: u32 = 8;
 
-/// Fewer frontends and indices than these are nobody's part: an operator who allows so few means just these.
+/// Fewer frontends and indices than these have no parts: an operator who allows so few means just these.
 pub const SHARED_MIN: u32 = 1 << 10;
 
 /// Blocks of one size that are kept for lists that change: as many as a piece has ports.

@@ -4,7 +4,7 @@
 //! asked for takes memory. The first one of each service does not count: the number of services has a bound of its own.
 //! A service keeps as many as it asks for, and gets more as long as its namespace leaves others a part. Services that
 //! want more wait, namespaces take turns, and each is decided for anew when there is room for it. What a start found in
-//! the maps counts for its namespace until everything is decided, so that nobody loses room by a restart.
+//! the maps counts for its namespace until everything is decided, so that no service loses room by a restart.
 
 use alloc::collections::BTreeSet;
 use core::mem;
@@ -21,7 +21,7 @@ use crate::work;
 /// What a start found of a namespace is charged under this and the number of the namespace; no service has such an id.
 const FOUND: u32 = 1 << 31;
 
-/// What is asked for, and who waits to ask for more.
+/// What is asked for, and which services wait to ask for more.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     /// By the services' ids.
@@ -58,7 +58,7 @@ impl Asked {
         self.waiting.free(before.saturating_sub(frontends) as usize);
     }
 
-    /// Gives back what a start found and nobody has asked for.
+    /// Gives back what a start found and no service has asked for.
     fn forget_found(&mut self) {
         for share in mem::take(&mut self.found) {
             self.waiting.free(self.of(found(share)) as usize);

@@ -77,7 +77,7 @@ impl World {
         left.index
     }
 
-    /// Whether each frontend that leads to a port that leaves is one of the port at `position`, or of nobody.
+    /// Whether each frontend that leads to a port that leaves is one of the port at `position`, or of no service.
     fn is_heir(&self, service: &Service, (id, position): (ServiceId, usize), place: usize) -> bool {
         let Some(index) = service.ports.get(place).and_then(|port| port.index) else { return false };
         let own: BTreeSet<FrontendKey> =

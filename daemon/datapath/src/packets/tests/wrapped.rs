@@ -514,7 +514,7 @@ fn of_length(way: &Way, length: u32) -> Vec<u8> {
     Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame()
 }
 
-/// Whose packets vanish without a word loses a connection, so others who are refused do not use up what it is told by.
+/// A client whose packets vanish without a word loses its connection, so refused clients do not use up its answers.
 #[test]
 fn kernel_who_sends_too_much_is_told_however_many_clients_are_refused() {
     test(Wraps::TcpAndUdp, |node| {
