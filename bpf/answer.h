@@ -12,9 +12,9 @@
 #include "rewrite.h"
 
 /*
- * The most answers of one CPU in one second: so many to clients that are refused, and as many to clients whose packets
- * are too long. Each kind has its own count, or refused clients of one service would have packets of another vanish.
- * The kernel's limit for its own errors is the same number.
+ * One CPU sends so many refusals in a second at most, and as many messages that a packet is too long. Each kind has its
+ * own count, or refused clients of one service would have packets of another vanish. The kernel's limit for its own
+ * errors is the same number.
  */
 #define ANSWERS_MOST 1000
 

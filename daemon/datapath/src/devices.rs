@@ -94,7 +94,7 @@ pub struct Device {
     /// Whether policies of IPsec are to see what the stack sends and takes: then nothing goes by it to another node as
     /// it came, and nothing is taken so.
     pub secured: bool,
-    /// Whether the device is a bridge, at whose ports filters of the stack may have seen its packets.
+    /// Whether it is a bridge: filters of the stack may have seen its packets at the ports.
     pub bridge: bool,
     /// Whether it is a virtual switch, behind which pods of this node are beside those of others, and no way out.
     pub switch: bool,

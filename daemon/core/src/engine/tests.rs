@@ -336,6 +336,34 @@ fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (0, 0));
 }
 
+/// Of two ports that come, one has the index of the port that goes, and none is free for the other.
+#[test]
+fn invariant_10_what_a_service_leaves_goes_although_something_of_it_finds_no_room() {
+    let capacity = Capacity { ports: 2, ..Capacity::default() };
+    let (mut engine, _) =
+        Engine::start(MemoryMaps::new(capacity), Seed::default(), &[Source::Manifests]).unwrap();
+    let with = |ports: &[(&str, u16)]| {
+        let port = |(name, number): &(&str, u16)| ServicePort {
+            name: (*name).into(),
+            port: NonZeroU16::new(*number).unwrap(),
+            ..service_facts("web", "10.0.0.1").ports[0].clone()
+        };
+        let facts =
+            ServiceFacts { ports: ports.iter().map(port).collect(), ..service_facts("web", "10.0.0.1") };
+        Event::ServiceApplied(Arc::new(facts))
+    };
+    engine.apply(with(&[("b", 80), ("c", 81)]));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    let has = |engine: &Engine<MemoryMaps>, port: u16| {
+        engine.maps().dial((core::net::IpAddr::from([10, 0, 0, 1]), port).into()) != Answer::Passed
+    };
+    assert_eq!([80, 81].map(|port| has(&engine, port)), [true, true]);
+    engine.apply(with(&[("a", 79), ("aa", 78), ("c", 81)]));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!([78, 79, 80, 81].map(|port| has(&engine, port)), [false, true, false, true]);
+}
+
 #[test]
 fn a_start_over_empty_maps_says_once_what_is_coming() {
     let (mut engine, _) = Engine::start(Recording::default(), Seed::default(), &[Source::Manifests]).unwrap();

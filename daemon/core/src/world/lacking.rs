@@ -23,7 +23,7 @@ pub(super) struct Lacking {
 
 #[derive(Debug)]
 struct Lacks {
-    /// The places of ports whose lists are not there as they should be.
+    /// Which ports of the service have no index, or lists that are not whole, by their places.
     ports: BTreeSet<usize>,
     /// Why something was left out first.
     why: PlanError,

@@ -65,7 +65,8 @@ impl Placed {
 }
 
 impl Space {
-    /// Places the lists of a port, in the order in which they are to be published, up to one that finds no room.
+    /// Places the lists of a port, in the order in which they are to be published, up to one of which not even a part
+    /// finds room. The error says why a list is not whole.
     pub(super) fn place_lists(
         &mut self,
         port: &mut Port,
@@ -84,15 +85,14 @@ impl Space {
                     lists.push(placed);
                 }
                 Err(error) => {
-                    let part = self.place_part(port, scope, share);
-                    let has_part = part.is_some();
-                    lists.extend(part.inspect(|_| port.stand(scope, false)));
-                    if !has_part {
+                    let Some(part) = self.place_part(port, scope, share) else {
                         // A list that stays needs no more members than the one, which is longer, that has no place.
                         let taken = if lists.is_empty() { 0 } else { self.members.of(index) };
                         self.members.put(index, share, taken.max(before));
-                        return (lists, Err(error));
-                    }
+                        return (lists, lacks.and(Err(error)));
+                    };
+                    port.stand(scope, false);
+                    lists.push(part);
                     lacks = lacks.and(Err(error));
                 }
             }
