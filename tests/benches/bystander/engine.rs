@@ -33,6 +33,9 @@ const SOURCE: Source = Source::Kubernetes;
 const CHANGES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// The longest that a crowd may take to be there, also where nothing is optimised.
+const FILLED_WITHIN: Duration = Duration::from_secs(180);
+
 /// How often the load does its worst.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -52,6 +55,9 @@ const LOSS_ROUNDS: u32 = 44;
 /// Slices of a wide service, and the endpoints of each.
 const WIDE_SLICES: u32 = 32;
 const WIDE_ENDPOINTS: u32 = 1_000;
+
+/// What one namespace that has so many frontends must leave to others: one in nine.
+const LEFT_TO_OTHERS: u32 = ROOM / 8;
 
 /// Services for which there is room, those that ask for it, and those that come and go at once.
 const ROOM: u32 = 2_000;
@@ -228,7 +234,7 @@ impl Load {
     }
 
     fn settings(self) -> Option<Event> {
-        let frontends_max = matches!(self, Self::Starved).then_some(ROOM as usize + 1)?;
+        let frontends_max = matches!(self, Self::Starved).then_some((ROOM + LEFT_TO_OTHERS) as usize + 1)?;
         let settings = Settings { frontends_max: Some(frontends_max), ..Settings::default() };
         Some(Event::SettingsApplied(Arc::new(settings)))
     }
@@ -320,7 +326,8 @@ impl Daemon {
         all.push(Event::Synced(SOURCE));
         self.events.send(all).await.unwrap();
         let frontends = load.frontends();
-        self.snapshots.wait_for(|snapshot| snapshot.fill.frontends >= frontends).await.unwrap();
+        let filled = self.snapshots.wait_for(|snapshot| snapshot.fill.frontends >= frontends);
+        tokio::time::timeout(FILLED_WITHIN, filled).await.expect("the crowd's frontends are there").unwrap();
     }
 
     /// Asks the backends of held lists, as the daemon does, until the engine ends.
