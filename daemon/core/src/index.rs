@@ -96,6 +96,11 @@ impl<K: Hash + Eq, V> Index<K, V> {
         self.entries.remove(key)
     }
 
+    /// Makes room for so many more at once, where it is known that they come.
+    pub fn reserve(&mut self, more: usize) {
+        self.entries.reserve(more);
+    }
+
     /// Gives back the room that no entry needs now.
     pub fn shrink(&mut self) {
         self.entries.shrink_to_fit();

@@ -36,8 +36,17 @@ pub struct Desired {
     pub ports: Vec<DesiredPort>,
     /// Its frontends, in the order of the table.
     pub frontends: Vec<DesiredFrontend>,
+    /// The cluster IPs and node ports that are left out, so that no other service takes what is behind them.
+    pub covering: Vec<DesiredFrontend>,
     /// What is left out of it.
     pub cut: Cut,
+}
+
+impl Desired {
+    fn nothing(state: ServiceState) -> Self {
+        let (ports, frontends, covering) = (Vec::new(), Vec::new(), Vec::new());
+        Self { state, ports, frontends, covering, cut: Cut::default() }
+    }
 }
 
 /// What is left out of what a service asks for.
@@ -152,13 +161,15 @@ pub fn resolve(
 ) -> Desired {
     let state = frontends::state(service, settings);
     let Some(service) = service.filter(|_| state == ServiceState::Served) else {
-        return Desired { state, ports: Vec::new(), frontends: Vec::new(), cut: Cut::default() };
+        return Desired::nothing(state);
     };
     let mut frontends = frontends::frontends(service, settings);
     let beyond = frontends::leave_out(&mut frontends, part);
+    let left_out = beyond.len();
+    let covering = frontends::covering(beyond);
     let mut ports = ports(service, &frontends, settings);
     restrict(&mut ports, service, node);
-    let cut = Cut { ports: listed::fill(&mut ports, slices, node), frontends: beyond };
+    let cut = Cut { ports: listed::fill(&mut ports, slices, node), frontends: left_out };
     for port in &mut ports {
         work::done(port.rows.len());
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);
@@ -171,7 +182,7 @@ pub fn resolve(
         frontend.position = position(frontend, &ports);
     }
     let state = if frontends.is_empty() { ServiceState::NoAddress } else { state };
-    Desired { state, ports, frontends, cut }
+    Desired { state, ports, frontends, covering, cut }
 }
 
 fn port_key(frontend: &DesiredFrontend) -> Option<PortKey> {

@@ -69,7 +69,7 @@ pub(crate) struct RealizedPort {
 
 impl RealizedPort {
     /// The state of an index that was never used, or was wiped.
-    fn unused(nothing: &Arc<Rows>) -> Self {
+    pub(crate) fn unused(nothing: &Arc<Rows>) -> Self {
         Self {
             cluster: RealizedList::unused(nothing),
             local: RealizedList::unused(nothing),

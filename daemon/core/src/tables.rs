@@ -47,7 +47,7 @@ pub(crate) struct KnownService {
     /// In the order of their names.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
     /// What the last decision left out.
-    cut: Cut,
+    pub(crate) cut: Cut,
 }
 
 #[derive(Debug)]

@@ -13,6 +13,7 @@ mod decide;
 mod drains;
 mod drift;
 mod foreseen;
+mod heirs;
 mod hold;
 mod lacking;
 mod members;

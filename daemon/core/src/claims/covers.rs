@@ -32,9 +32,9 @@ pub(crate) struct Coverage {
 }
 
 impl Coverage {
-    pub(crate) fn of(frontends: &[DesiredFrontend], node: &NodeFacts) -> Self {
+    pub(crate) fn of<'a>(frontends: impl IntoIterator<Item = &'a DesiredFrontend>, node: &NodeFacts) -> Self {
         let mut coverage = Self::default();
-        for (it, key) in frontends.iter().filter_map(|it| Some((it, it.key()?))) {
+        for (it, key) in frontends.into_iter().filter_map(|it| Some((it, it.key()?))) {
             match it.kind {
                 FrontendType::ClusterIp => coverage.covers.push(Cover::Address(key.address)),
                 FrontendType::NodePort => coverage.covers.push(node_port(&key)),

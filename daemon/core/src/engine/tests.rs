@@ -361,6 +361,9 @@ fn invariant_10_what_a_service_leaves_goes_although_something_of_it_finds_no_roo
     assert_eq!([80, 81].map(|port| has(&engine, port)), [true, true]);
     engine.apply(with(&[("a", 79), ("aa", 78), ("c", 81)]));
     engine.step(NOW, &mut |_| ());
+    let there = [78, 79, 80, 81].map(|port| has(&engine, port));
+    assert_eq!(there, [false, false, false, true], "no client of the one that goes meets another port");
+    engine.step(NOW, &mut |_| ());
     assert_eq!([78, 79, 80, 81].map(|port| has(&engine, port)), [false, true, false, true]);
 }
 

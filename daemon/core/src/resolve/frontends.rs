@@ -61,16 +61,26 @@ pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<Desi
     found
 }
 
-/// Leaves out what is beyond the service's part, and returns how many those are. What it has already stays first, then
-/// the addresses count in their order.
-pub(super) fn leave_out(found: &mut Vec<DesiredFrontend>, part: Part<'_>) -> usize {
-    let beyond = found.len().saturating_sub(part.most);
-    if beyond > 0 {
-        work::done(found.len());
-        found.sort_by_cached_key(|it| (!(part.has)(it), it.kind.order()));
-        found.truncate(part.most);
-        found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
+/// Leaves out what is beyond the service's part, and returns it. What it has already stays first, then what clients can
+/// dial, then the addresses count in their order.
+pub(super) fn leave_out(found: &mut Vec<DesiredFrontend>, part: Part<'_>) -> Vec<DesiredFrontend> {
+    if found.len() <= part.most {
+        return Vec::new();
     }
+    work::done(found.len());
+    found.sort_by_cached_key(|it| (!(part.has)(it), it.key().is_none(), it.kind.order()));
+    let beyond = found.split_off(part.most);
+    found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
+    beyond
+}
+
+/// What is the service's own although it is left out: its cluster IPs, each by one of its ports, and its node ports.
+pub(super) fn covering(mut beyond: Vec<DesiredFrontend>) -> Vec<DesiredFrontend> {
+    beyond.retain(|it| matches!(it.kind, FrontendType::ClusterIp | FrontendType::NodePort));
+    beyond.sort_by_key(|it| (it.kind.order(), it.address, it.transport.is_none()));
+    beyond.dedup_by(|a, b| {
+        a.kind == FrontendType::ClusterIp && b.kind == FrontendType::ClusterIp && a.address == b.address
+    });
     beyond
 }
 

@@ -127,6 +127,14 @@ fn file_of(object: &ObjectKey, meta: &Meta) -> Option<ObjectKey> {
 }
 
 impl Tables {
+    /// Makes room for what is remembered, so that no table grows, and hashes all of its keys again, on the way there.
+    pub(crate) fn expect(&mut self, services: usize, slices: usize) {
+        self.names.reserve(services.min(self.services_max));
+        self.services.reserve(services.min(self.services_max));
+        self.slices.reserve(slices);
+        self.unconfirmed.objects.reserve(services.saturating_add(slices));
+    }
+
     /// Takes a service with its slices as a former process wrote them down. `None`: there is no room, so they wait.
     pub(crate) fn remember(&mut self, view: &ServiceView) -> Option<ServiceId> {
         if let Some(facts) = &view.facts {

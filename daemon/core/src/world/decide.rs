@@ -126,7 +126,9 @@ impl World {
         self.tables.cut_short(id, desired.cut);
         self.account_for_asked(id, &desired);
         let rank = facts.as_deref().map(Rank::of);
-        self.cover(id, rank, Coverage::of(&desired.frontends, &node));
+        // What is left out of a service is covered all the same.
+        let own = desired.frontends.iter().chain(&desired.covering);
+        self.cover(id, rank, Coverage::of(own, &node));
         let wanted = self.claimable(&desired.frontends, id, rank);
         let Some(case) = self.case(id, (&settings, &drains), now) else { return self.count_impossible() };
         let Self { services, space, .. } = self;

@@ -133,9 +133,12 @@ impl World {
 
     /// What a decision looks at beside what it makes of it.
     fn looks_of(&self, id: ServiceId) -> u64 {
-        let slices = self.tables.get(id).map_or(&[][..], |known| &known.slices);
+        let known = self.tables.get(id);
+        let slices = known.map_or(&[][..], |known| &known.slices);
         let looks = Hidden::looks(slices) + listed::looks(slices).min(limits::SLICE_PORTS_PER_SERVICE_MAX);
-        looks as u64 / limits::LOOKS_OF_A_SLOT
+        // Frontends that are left out were made and ordered.
+        let left_out = known.map_or(0, |known| known.cut.frontends);
+        looks as u64 / limits::LOOKS_OF_A_SLOT + left_out as u64
     }
 
     pub(super) const fn most_work(&self) -> u64 {

@@ -94,6 +94,7 @@ impl World {
             return Ok(());
         }
         let owner = Owner::Service(id);
+        self.lacking.heirs = None;
         let (wanted, begun) =
             self.services.get_mut(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
         if begun == Cursor::default() {
@@ -161,15 +162,19 @@ impl World {
         position: usize,
         push: &mut dyn FnMut(Action),
     ) -> Result<(), PlanError> {
-        let index = self.index_of(id, position)?;
+        let mut index = self.index_of(id, position)?;
+        let (mut lists, mut placed) = self.place_lists(id, position, index);
+        let gets_none = placed.is_err() && lists.iter().all(|list| list.range.is_none());
+        if gets_none && self.has_nothing(id, position) {
+            let Some(left) = self.inherit(id, position) else { return Ok(placed?) };
+            index = left;
+            (lists, placed) = self.place_lists(id, position, index);
+        }
         let share = self.tables.share(id);
-        let Self { services, space, .. } = self;
-        let Some(port) = services.get_mut(id).and_then(|service| service.ports.get_mut(position)) else {
+        let Some(port) = self.services.get(id).and_then(|service| service.ports.get(position)) else {
             self.count_impossible();
             return Ok(());
         };
-        let (lists, placed) = space.place_lists(port, index, share);
-        let port = &*port;
         if port.realized.facts != Some(port.facts()) {
             push(Action::WriteFacts(index, port.facts()));
         }
@@ -187,13 +192,27 @@ impl World {
             plan_sources(port, (index, share), push);
         }
         lists.iter().for_each(|list| plan_list(port, index, list, push));
-        if is_restricted && placed.is_ok() {
+        let is_there = placed.is_ok() || port.realized.cluster.word != Word::EMPTY;
+        if is_restricted && is_there {
             plan_sources(port, (index, share), push);
         }
         if !lists.is_empty() {
             plan_stale_members(port, index, &stays, push);
         }
         Ok(placed?)
+    }
+
+    /// The places of a port's lists.
+    fn place_lists(
+        &mut self,
+        id: ServiceId,
+        position: usize,
+        index: PortIndex,
+    ) -> (Vec<Placed>, Result<(), NoPlace>) {
+        let share = self.tables.share(id);
+        let Self { services, space, .. } = self;
+        let port = services.get_mut(id).and_then(|service| service.ports.get_mut(position));
+        port.map_or((Vec::new(), Ok(())), |port| space.place_lists(port, index, share))
     }
 
     /// The port's index: the one it has, one that a restart found and that is wholly its own, or a free one.

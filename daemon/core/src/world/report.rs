@@ -131,7 +131,11 @@ impl World {
         let mut position = 0;
         ports.retain(|port| {
             position += 1;
-            let Some(index) = port.index.filter(|_| position > *wanted) else { return true };
+            if position <= *wanted {
+                return true;
+            }
+            // Another port has got all that there was of this one.
+            let Some(index) = port.index else { return false };
             let stays = !port.realized.is_wiped() || dialled.has(index);
             if !stays {
                 space.freed.now.indices.push(index);

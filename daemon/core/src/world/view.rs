@@ -169,8 +169,10 @@ fn is_done(port: &Port) -> bool {
         && port.sources().iter().all(|range| port.lets_in(range))
         && Scope::ALL.into_iter().all(|scope| {
             let list = port.realized.list(scope);
-            let same = !port.uses(scope)
-                || (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope));
+            let is_same =
+                || Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope);
+            // A list that may not grow stands there in part.
+            let same = !port.uses(scope) || (list.word.count >= port.rows.len(scope) && is_same());
             // How it stands there, as a table or not, is another thing than what it says.
             let [there, wanted] =
                 [list.word.flags, port.flags_for_now(scope)].map(|it| it.without(WordFlags::TABLE));

@@ -149,6 +149,38 @@ fn invariant_08_a_restart_takes_from_nobody_what_the_maps_have() {
     assert!((MOST * 8 / 9..=MOST + 30).contains(&sum), "{sum}: what nobody asks for again is room");
 }
 
+/// Of a service that may not ask for all of its frontends, no other one takes the rest: not its other cluster IP, and
+/// what can be dialled comes before what cannot.
+#[test]
+fn invariant_02_what_is_left_out_of_a_service_belongs_to_no_other() {
+    let both = |at: &str, external: &str, number: u32, namespace: &str| ServiceFacts {
+        cluster_ips: vec![ip(&format!("10.0.0.{at}")), ip(&format!("fd00::{at}"))],
+        ip_families: Family::ALL.to_vec(),
+        external_ips: vec![ip(external)],
+        ..asking(namespace, number, 1)
+    };
+    let mut rig = rig();
+    rig.turn(vec![applied(both("8", "fd00::70", 0, "taker"))]);
+    for length in 1..=12 {
+        rig.turn(crowd(&"a".repeat(length), 0..4, 1_000));
+    }
+    let odd = ServicePort {
+        name: "a".into(),
+        protocol: Protocol::Other("X".into()),
+        port: NonZeroU16::new(99).unwrap(),
+        node_port: None,
+    };
+    let mut facts = both("7", "192.0.2.7", 0, "prod");
+    facts.ports.insert(0, odd);
+    rig.turn(vec![applied(facts)]);
+    let snapshot = rig.turn(vec![applied(both("8", "fd00::7", 0, "taker"))]);
+    assert_eq!((asked(&snapshot, "prod"), dialled(&snapshot, "prod", 0)), (1, 1));
+    let taker = snapshot.services.iter().find(|view| view.key == key("taker", 0)).unwrap();
+    let row = taker.frontends.iter().find(|row| row.address == ip("fd00::7")).unwrap();
+    assert_eq!((row.verdict, row.owner.as_ref()), (Verdict::Conflict, Some(&key("prod", 0))));
+    assert!(rig.dump().frontends.iter().all(|(key, _)| key.address != ip("fd00::7")));
+}
+
 /// What it costs that room for so many frontends comes back, while so many services wait.
 fn work_beside(waiting: u32, room: u32) -> u64 {
     let mut rig = rig();
@@ -164,4 +196,22 @@ fn work_beside(waiting: u32, room: u32) -> u64 {
 fn invariant_10_room_that_comes_back_costs_as_much_however_many_wait() {
     let (few, many) = (work_beside(40, 50), work_beside(160, 50));
     assert!(many * 10 <= few * 12, "{many} instead of {few}");
+}
+
+/// Services that wait are made and ordered whole before they are cut.
+#[test]
+fn invariant_10_a_decision_of_what_is_left_out_takes_part_of_a_piece() {
+    let mut rig = rig();
+    rig.world.limit_pieces(limits::PIECE_WORK);
+    for number in 0..40 {
+        rig.turn(crowd("tenant", number..number + 1, 1_000));
+    }
+    (0..60).for_each(|_| drop(rig.grace()));
+    let zone = NodeFacts { zone: Some("other".into()), ..NodeFacts::default() };
+    rig.world.apply(Event::NodeApplied(Arc::new(zone)));
+    let now = rig.clock();
+    work::take();
+    rig.world.decide(now);
+    let work = work::take();
+    assert!(work <= 4 * limits::PIECE_WORK, "{work}");
 }

@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 use std::format;
 
 use super::*;
+use crate::snapshot::Status;
 use crate::work;
 
 /// How large a service is.
@@ -227,4 +228,28 @@ fn invariant_10_what_a_decision_looks_at_beside_its_rows_takes_part_of_a_piece()
     assert!((rows..2 * rows).contains(&hidden), "{hidden} for addresses that a label hides");
     let ports = work_beside(false, 200, Size { ports: 1_000, ..ONE });
     assert!((rows..5 * rows).contains(&ports), "{ports} for ports that are nobody's");
+}
+
+/// What it costs that a service names so many ports anew, in the reverse order, where no index is free.
+fn work_of_names(ports: u32) -> u64 {
+    let named = |letter: char, number: u32| ServicePort {
+        name: format!("{letter}{number:05}").into(),
+        port: NonZeroU16::new(u16::try_from(1 + number).unwrap()).unwrap(),
+        ..service("web", "10.2.0.1", &[]).ports[0].clone()
+    };
+    let mut rig = Rig::with(Capacity { slots: 64, ports, ..Capacity::default() });
+    let web = |ports: Vec<ServicePort>| applied(ServiceFacts { ports, ..service("web", "10.2.0.1", &[]) });
+    rig.turn(vec![web((0..ports).map(|it| named('a', it)).collect())]);
+    work::take();
+    let snapshot = rig.turn(vec![web((0..ports).map(|it| named('z', ports - 1 - it)).collect())]);
+    let work = work::take();
+    let failed = snapshot.services.iter().flat_map(|view| view.frontends.iter());
+    assert_eq!(failed.filter(|row| row.status != Status::Done).count(), 0);
+    work
+}
+
+#[test]
+fn invariant_10_names_of_all_ports_of_a_service_change_in_linear_work() {
+    let (small, large) = (work_of_names(200), work_of_names(400));
+    assert!(large * 10 <= small * 22, "{small} for 200 ports, {large} for 400");
 }

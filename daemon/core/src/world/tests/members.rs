@@ -158,7 +158,9 @@ fn invariant_10_a_list_that_may_not_grow_follows_its_backends_with_as_many_as_it
     rig.turn(sticky("web", 1, 0..4, 0..0).into());
     filled(&mut rig, 12);
     for round in 1..40 {
-        rig.turn(sticky("web", 1, 100 * round..100 * round + 8, 0..0).into());
+        let snapshot = rig.turn(sticky("web", 1, 100 * round..100 * round + 8, 0..0).into());
+        let view = snapshot.services.iter().find(|view| view.key.name.namespace() == "web").unwrap();
+        assert!(matches!(view.frontends[0].status, Status::Error(_)), "it says that it is not whole");
         rest(&mut rig);
         let members = members_of(&rig, "web", 1);
         assert_eq!((&found(&rig, "web", 1)[..], members.len()), (&members[..4], 8));

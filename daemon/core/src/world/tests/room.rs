@@ -237,3 +237,32 @@ fn invariant_10_all_room_comes_back() {
     assert_eq!((used(&rig), rig.world.space.left(Family::V4)), (4, (1 << 10) - 4 - kept));
     assert_eq!(rig.world.space.lists[0].used(), 4);
 }
+
+/// No slot is left for a list of its own, so the port with the new name has what the one of the former name had.
+#[test]
+fn invariant_10_a_port_with_another_name_needs_no_slots_more() {
+    let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
+    let named = |name: &str, backends| {
+        let [Event::ServiceApplied(facts), Event::SliceApplied(slice)] =
+            <[Event; 2]>::try_from(listed("thirteen-long", 1, backends)).unwrap()
+        else {
+            unreachable!()
+        };
+        let ports = facts.ports.iter().map(|port| ServicePort { name: name.into(), ..port.clone() });
+        let facts = ServiceFacts { ports: ports.collect(), ..(*facts).clone() };
+        let ports = slice.ports.iter().map(|port| SlicePort { name: name.into(), ..port.clone() });
+        let slice = SliceFacts { ports: ports.collect(), ..(*slice).clone() };
+        vec![applied(facts), Event::SliceApplied(Arc::new(slice))]
+    };
+    rig.turn(named("http", 0..3));
+    filled(&mut rig, 12);
+    for (round, name) in (1_u32..).zip(["api", "zzz", "api"]) {
+        rig.turn(named(name, 10 * round..10 * round + 3));
+        let dump = rig.dump();
+        let (_, value) = dump.frontends.iter().find(|(key, _)| key.address == ip("10.13.0.1")).unwrap();
+        let list = &dump.ports.iter().find(|port| port.index == value.port).unwrap().cluster.1;
+        let expected = (0..3).map(|it| ip(&std::format!("1.1.0.{}", 10 * round + it)));
+        assert!(list.iter().map(|slot| slot.backend().ip()).eq(expected), "{name}");
+        rest(&mut rig);
+    }
+}

@@ -267,3 +267,16 @@ fn invariant_08_sources_that_a_start_finds_are_taken_over() {
     rig.grace();
     assert_eq!(names(&rig.log), ["publish word", "remove source"], "nobody asks for the port");
 }
+
+/// A list that may not grow keeps no range in force: a narrowed one is that of all clients from then on.
+#[test]
+fn invariant_04_sources_change_while_a_list_finds_no_room() {
+    let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 14, ..Capacity::default() });
+    let backends = ["1.1.1.1", "1.1.1.2", "1.1.1.3", "1.1.1.4", "1.1.1.5"];
+    rig.turn(vec![slice("a", &backends[..4]), applied(balanced(&[VIP], &["198.51.0.0/16"]))]);
+    super::room::filled(&mut rig, 12);
+    rig.turn(vec![slice("a", &backends), applied(balanced(&[VIP], &["198.51.100.0/24"]))]);
+    (0..4).for_each(|_| drop(rig.grace()));
+    let there: Vec<_> = rig.dump().sources.unwrap().into_iter().map(|it| it.range).collect();
+    assert_eq!(there, [SourceRange::new(ip("198.51.100.0"), 24).unwrap()]);
+}
