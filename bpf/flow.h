@@ -280,12 +280,20 @@ INLINE enum direction turn_in(const struct flow *flow, const struct tuple *tuple
 		to->source.port = flow->through_port;
 		set_place(&to->destination, flow->backend, flow->backend_port);
 		direction = TO_BACKEND;
-	} else if (flow->nat_port && same_place(&tuple->source, flow->backend, flow->backend_port, v4) &&
+	} else if (flow->nat_port && !(flow->of_backend & IS_UNSENT) &&
+		   same_place(&tuple->source, flow->backend, flow->backend_port, v4) &&
 		   same_place(&tuple->destination, flow->nat, flow->nat_port, v4)) {
 		set_place(&to->destination, flow->client, flow->through_port);
 		direction = TO_CLIENT;
 	}
 	return serial && READ_ONCE(flow->serial) == serial ? direction : NOWHERE;
+}
+
+/* Notes that a packet of the client leaves from the port that the flow has at this node. */
+INLINE void note_sent(struct flow *flow)
+{
+	if (UNLIKELY(flow->of_backend & IS_UNSENT))
+		flow->of_backend &= ~IS_UNSENT;
 }
 
 /*

@@ -309,7 +309,8 @@ enum opened { OPENED, OPENED_BY_ANOTHER, NO_ROOM, NO_PORT, NO_ADDRESS, NOT_HERE,
 
 /*
  * Whether the backend is one of this node, and answers leave for the client by a device at which they are translated.
- * For a flow that came by another node: it goes to no third one, and is not answered past this one.
+ * For a flow that came by another node: it goes to no third one, and is not answered past this one. A virtual switch
+ * leads to other nodes too, but what is routed to it from outside is for a pod of this one.
  */
 INLINE bool is_between_here_and_outside(struct __sk_buff *skb, const struct flow *flow, bool v4)
 {
@@ -319,7 +320,8 @@ INLINE bool is_between_here_and_outside(struct __sk_buff *skb, const struct flow
 			     flow->transport, v4);
 	const struct device *device = bpf_map_lookup_elem(&devices, &there);
 
-	if (there == WAY_UNTOLD || (device && leads_to_others(device) && !is_near(device, flow->backend, v4)))
+	if (there == WAY_UNTOLD || (device && leads_to_others(device) && !(device->flags & DEVICE_SWITCH) &&
+				    !is_near(device, flow->backend, v4)))
 		return false;
 	device = bpf_map_lookup_elem(&devices, &back);
 	return device && leads_to_others(device) && !is_near(device, flow->client, v4);

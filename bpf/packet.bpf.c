@@ -350,8 +350,10 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 		if (agrees_for_another(flow, number, direction, v4))
 			return IS_FOREIGN;
 	}
-	if (direction != TO_CLIENT)
+	if (direction != TO_CLIENT) {
+		note_sent(flow);
 		return write(skb, packet, &to, v4);
+	}
 	note_answer(flow, number, packet, v4);
 	if (UNLIKELY(agrees_by_node(flow, packet)))
 		shorten_segments(skb, packet->transport, size_of_wrapper(v4));

@@ -27,13 +27,20 @@
 #define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
 /*
  * To go through all ports takes some ten milliseconds. Where that was in vain so often in one second for the backends
- * of one number, or for all backends, only chance is tried: so a client that uses up the ports of one backend does not
- * keep those of others from being found.
+ * of one number, for the services of one namespace, or for all, only chance is tried: so a client that uses up the
+ * ports of one backend does not keep those of others from being found, and a namespace has a quarter of all searches at
+ * most.
  */
 #define SEARCHES_MOST 2
-#define ALL_SEARCHES_MOST 8
-/* The numbers by which backends are told apart here: two backends that share a number are rare. */
-#define SEARCHED 1024
+#define SHARE_SEARCHES_MOST 4
+#define ALL_SEARCHES_MOST 16
+/*
+ * The numbers by which namespaces are told apart here, and the backends of each. A tenant chooses the addresses of his
+ * backends, and so their numbers; by the first he still meets none of another namespace but of one in so many.
+ */
+#define SEARCHED_SHARES 256
+#define SEARCHED_BACKENDS 16
+#define SEARCHED (SEARCHED_SHARES * SEARCHED_BACKENDS)
 
 /* --- Numbers. --- */
 
@@ -230,26 +237,30 @@ INLINE bool meets_itself(const struct flow *flow)
 
 /*
  * Whether the flow's answers would go to a place that is a frontend. Over UDP an answer does not say what it is, so it
- * would be taken for a question to that frontend by a pod or a socket of this node.
+ * would be taken for a question to that frontend, or such a question for an answer.
  */
-INLINE bool leads_to_frontend(__u32 number, bool v4)
+INLINE bool leads_to_frontend(__u32 number, __u32 way, bool v4)
 {
 	struct flow *flow = flow_at(number);
+	const __u32 *address;
+	__u16 port;
 
 	if (!flow)
 		return false;
-	return (v4 ? look4(flow->client[3], flow->through_port, flow->transport, DIALLED) :
-		     look6(flow->client, flow->through_port, flow->transport, DIALLED)) != NOT_FOUND;
+	address = way == WAY_THROUGH ? flow->client : flow->nat;
+	port = way == WAY_THROUGH ? flow->through_port : flow->nat_port;
+	return (v4 ? look4(address[3], port, flow->transport, DIALLED) :
+		     look6(address, port, flow->transport, DIALLED)) != NOT_FOUND;
 }
 
-ALONE int leads_to_frontend4(__u32 number)
+ALONE int leads_to_frontend4(__u32 number, __u32 way)
 {
-	return leads_to_frontend(number, true);
+	return leads_to_frontend(number, way, true);
 }
 
-ALONE int leads_to_frontend6(__u32 number)
+ALONE int leads_to_frontend6(__u32 number, __u32 way)
 {
-	return leads_to_frontend(number, false);
+	return leads_to_frontend(number, way, false);
 }
 
 /* Gives a flow a port of chance between client and backend. `false`: that port is not to be used. */
@@ -257,7 +268,7 @@ INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
 {
 	flow->through_port = through_port(bpf_get_prandom_u32());
 	return flow->through_port && !meets_itself(flow) &&
-	       !(v4 ? leads_to_frontend4(number) : leads_to_frontend6(number));
+	       !(v4 ? leads_to_frontend4(number, WAY_THROUGH) : leads_to_frontend6(number, WAY_THROUGH));
 }
 
 /*
@@ -293,6 +304,17 @@ INLINE int any_port(const struct arrival *arrival, bool takes, bool v4)
 	return v4 ? put_any4(arrival->number, takes) : put_any6(arrival->number, takes);
 }
 
+/*
+ * Gives a flow a port for its way to another node. `false`: at this node's address that port is a frontend. The flow's
+ * backend may be a client of that frontend, and would be answered by this flow.
+ */
+INLINE bool give_nat_port(struct flow *flow, __u32 number, __u32 at, bool v4)
+{
+	flow->nat_port = snat_port(at);
+	return flow->transport != IPPROTO_UDP || LIKELY(!any_node_port(flow->nat_port)) ||
+	       !(v4 ? leads_to_frontend4(number, WAY_OF_REMOTE) : leads_to_frontend6(number, WAY_OF_REMOTE));
+}
+
 /* Puts in the way back from another node, by a port of chance. 0, or why not. */
 INLINE int put_chance(__u32 number, __u32 takes, bool v4)
 {
@@ -302,8 +324,8 @@ INLINE int put_chance(__u32 number, __u32 takes, bool v4)
 	if (!flow)
 		return -ENOENT;
 	for (int tries = 0; tries < SNAT_TRIES; tries++) {
-		flow->nat_port = snat_port(bpf_get_prandom_u32());
-		added = take(number, WAY_OF_REMOTE, takes, v4);
+		if (give_nat_port(flow, number, bpf_get_prandom_u32(), v4))
+			added = take(number, WAY_OF_REMOTE, takes, v4);
 		if (added != -EEXIST)
 			return added;
 	}
@@ -329,8 +351,8 @@ INLINE int put_batch(__u32 number, __u32 takes, __u32 at, bool v4)
 	if (!flow)
 		return -ENOENT;
 	for (__u32 tries = 0; tries < SNAT_BATCH; tries++) {
-		flow->nat_port = snat_port(at + tries);
-		added = take(number, WAY_OF_REMOTE, takes, v4);
+		if (give_nat_port(flow, number, at + tries, v4))
+			added = take(number, WAY_OF_REMOTE, takes, v4);
 		if (added != -EEXIST)
 			return added;
 	}
@@ -349,20 +371,29 @@ ALONE int put_batch6(__u32 number, __u32 takes, __u32 at)
 
 /*
  * For the backends of each number, for free ports and for those of flows that yield: the second in which all ports
- * were gone through in vain, and in the lower half how often that was. The last element counts for all backends.
+ * were gone through in vain, and in the lower half how often that was. So for each namespace, and last for all.
  */
-__u64 searched_in_vain[2 * SEARCHED + 1];
+__u64 searched_in_vain[2 * SEARCHED + SEARCHED_SHARES + 1];
 
 /*
- * Where searches for the flow's backend are noted. The bound is written so that no compiler moves it away from the
- * verifier.
+ * Where searches for the flow's backend are noted, and those for its namespace. The bounds are written so that no
+ * compiler moves them away from the verifier.
  */
 INLINE __u64 *searched_at(const struct flow *flow, __u32 takes)
 {
-	__u64 at = (flow->backend[3] * 0x9e3779b1 + flow->backend_port * 0x85ebca6b) >> 16 << 1 | (takes & 1);
+	__u64 backend = (flow->backend[3] * 0x9e3779b1 + flow->backend_port * 0x85ebca6b) >> 16;
+	__u64 at = (share_of(flow) * SEARCHED_BACKENDS + backend % SEARCHED_BACKENDS) << 1 | (takes & 1);
 
 	asm volatile("%0 &= %1" : "+r"(at) : "i"(2 * SEARCHED - 1));
 	return &searched_in_vain[at];
+}
+
+INLINE __u64 *searched_by(const struct flow *flow)
+{
+	__u64 share = share_of(flow);
+
+	asm volatile("%0 &= %1" : "+r"(share) : "i"(SEARCHED_SHARES - 1));
+	return &searched_in_vain[2 * SEARCHED + share];
 }
 
 INLINE bool may_search(const __u64 *in_vain, __u32 most, __u32 now)
@@ -411,18 +442,21 @@ ALONE int search_port6(__u32 number, __u32 takes)
 INLINE int search_with_patience(__u32 number, __u32 takes, bool v4)
 {
 	const struct flow *flow = flow_at(number);
-	__u64 *of_all = &searched_in_vain[2 * SEARCHED], *of_some;
+	__u64 *of_all = &searched_in_vain[2 * SEARCHED + SEARCHED_SHARES], *of_some, *of_share;
 	__u32 now = seconds();
 	int added = -EEXIST;
 
 	if (!flow)
 		return -ENOENT;
 	of_some = searched_at(flow, takes);
-	if (!may_search(of_some, SEARCHES_MOST, now) || !may_search(of_all, ALL_SEARCHES_MOST, now))
+	of_share = searched_by(flow);
+	if (!may_search(of_some, SEARCHES_MOST, now) || !may_search(of_share, SHARE_SEARCHES_MOST, now) ||
+	    !may_search(of_all, ALL_SEARCHES_MOST, now))
 		return added;
 	added = v4 ? search_port4(number, takes) : search_port6(number, takes);
 	if (added == -EEXIST) {
 		note_search(of_some, now);
+		note_search(of_share, now);
 		note_search(of_all, now);
 	}
 	return added;
@@ -464,6 +498,8 @@ INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 		added = remote_port(arrival, true, v4);
 	if (added)
 		flow->nat_port = 0;
+	else
+		flow->of_backend |= IS_UNSENT;
 	return added;
 }
 

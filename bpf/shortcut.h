@@ -200,6 +200,8 @@ INLINE int pass(struct __sk_buff *skb, bool v4)
 	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), here, &there, v4);
 	if (way && arrival->is_whole && arrival->direction == TO_CLIENT)
 		note_answer(flow, arrival->number, &arrival->packet, v4);
+	if (way && arrival->direction == TO_BACKEND)
+		note_sent(flow);
 	if (way)
 		verdict = take_passage(skb, arrival, way, &through, &left, here, there, v4);
 	else
@@ -264,6 +266,7 @@ INLINE int pass_first(struct __sk_buff *skb, bool v4)
 	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), arrival->flags, &there, v4);
 	if (!way)
 		return NEXT;
+	note_sent(flow);
 	verdict = take_passage(skb, arrival, way, &through, &left, arrival->flags, there, v4);
 	if (verdict == SHOT)
 		count_packet(COUNT_UNWRITABLE);

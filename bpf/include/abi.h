@@ -288,10 +288,15 @@ enum heard {
 	 */
 	IS_WRAPPED = 8,
 	/*
-	 * Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows. What was written
-	 * before flows had a share says 128, which is no bit of this version.
+	 * Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows.
 	 */
 	IS_COUNTED = 64,
+	/*
+	 * Likewise: nothing has left from the flow's `nat_port` yet, so what comes to that port is none of its answers. Where
+	 * another masquerades what leaves for other nodes, nothing ever does. What was written before flows had a share says
+	 * this too, until the client's next packet leaves.
+	 */
+	IS_UNSENT = 128,
 	/* Likewise: the client is remembered with this backend. */
 	IS_REMEMBERED = 16,
 	/* Likewise: the client came by another node, behind a header of that one. */

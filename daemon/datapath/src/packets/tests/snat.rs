@@ -75,6 +75,61 @@ fn kernel_no_flood_has_all_ports_searched_again_and_again() {
     });
 }
 
+/// Whose backends have no ports left searches in vain, and takes no search from another namespace.
+#[test]
+fn kernel_searches_of_one_namespace_find_ports_for_another() {
+    let backends = ["10.2.0.5:8080", "10.2.0.6:8080", "10.2.0.7:8080"];
+    let frontends = ["203.0.113.10:80", "203.0.113.11:80", "203.0.113.12:80"];
+    let last = ("203.0.113.20:80", "10.2.0.20:8080", WAYS[0].2);
+    Node::test_with(8 * u32::from(PORTS), move |node| {
+        give(node, 1_024, PORTS);
+        for ((index, frontend), backend) in (1..).zip(frontends).zip(backends) {
+            let backends = &[address(backend)];
+            node.serve(&Port { index, base: 8 * index, frontends: &[frontend], backends, ..Port::TCP });
+            let way = (frontend, backend, last.2);
+            (1_024..1_024 + PORTS).for_each(|port| connect(node, way, port));
+        }
+        let backends = &[address(last.1)];
+        node.serve(&Port {
+            index: 9,
+            base: 80,
+            frontends: &[last.0],
+            backends,
+            share: Share(2),
+            ..Port::TCP
+        });
+        (1_024..1_024 + PORTS - 1).for_each(|port| connect(node, last, port));
+        for frontend in frontends {
+            let way = (frontend, "", last.2);
+            (50_000..50_004).for_each(|port| assert_eq!(begin(node, way, port), SHOT, "{frontend}"));
+        }
+        assert_eq!(begin(node, last, 50_000), NEXT, "the one port that is left is found");
+    });
+}
+
+/// Where a balancer's address is one of the node itself, and its port one that clients get: a tenant may name that
+/// frontend's client as his own backend, and what the client says next would be taken for his backend's answer.
+#[test]
+fn kernel_no_flow_comes_from_a_frontend_of_the_node() {
+    let ways = [
+        ("192.0.2.1:5060", "198.51.100.9:5060", "10.2.0.5:5060"),
+        ("[2001:db8::1]:5060", "[2001:db8:1::9]:5060", "[fd02::5]:5060"),
+    ];
+    for ((own, _, guest), (of_node, client, backend)) in WAYS.into_iter().zip(ways) {
+        Node::test(move |node| {
+            give(node, 5_060, 2);
+            (5_060..5_062).for_each(|port| node.watch(port));
+            node.serve(&Port { frontends: &[own], backends: &[address(client)], ..Port::UDP });
+            let other = Port { index: 2, base: 8, share: Share(2), ..Port::UDP };
+            node.serve(&Port { frontends: &[of_node], backends: &[address(backend)], ..other });
+            let begins = |port: u16| node.come(&Sent::udp(&format!("{guest}:{port}"), own, b"").frame()).0;
+            assert_eq!([begins(40_000), begins(40_001)], [NEXT, SHOT], "one of the two ports is a frontend");
+            assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
+            assert_eq!(node.comes(&Sent::udp(client, of_node, b"question")).to, address(backend));
+        });
+    }
+}
+
 /// With the kernel's own range of ports made small, as docs/packets.md says, a node gives nearly all that there are.
 #[test]
 fn kernel_fifty_thousand_connections_to_one_backend_are_all_carried() {
@@ -89,6 +144,30 @@ fn kernel_fifty_thousand_connections_to_one_backend_are_all_carried() {
             (10_000..60_000).for_each(|port| connect(node, (frontend, backend, client), port));
             assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 0);
         });
+    }
+}
+
+/// Flannel has the kernel masquerade whatever leaves for another node's pod: a client then has a port of the kernel's,
+/// which a flow may have been given that never sent from it.
+#[test]
+fn kernel_nothing_answers_a_port_from_which_nothing_has_left() {
+    for (frontend, backend, client) in WAYS {
+        for (transport, port) in [(TCP, Port::TCP), (UDP, Port::UDP)] {
+            Node::test(move |node| {
+                node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..port });
+                let client = format!("{client}:40000");
+                let came = node.comes(&Sent::by(transport, &client, frontend, SYN, b"question"));
+                let sees = found(node, &client).unwrap().1;
+                let own = if address(&client).is_ipv4() { "192.0.2.1" } else { "[2001:db8::1]" };
+                let nat = format!("{own}:{}", u16::from_be(sees.nat_port));
+                let answer = Sent::by(transport, backend, &nat, SYN | ACK, b"answer");
+                let frame = answer.frame();
+                assert_eq!(node.come(&frame), (NEXT, frame.clone()), "of a connection that the kernel has");
+                let leaving = Sent::by(transport, &came.from.to_string(), backend, SYN, b"question");
+                assert_eq!(node.leaves(&leaving).from, address(&nat));
+                assert_eq!(node.comes(&answer).to, came.from, "from then on it is the flow's");
+            });
+        }
     }
 }
 
