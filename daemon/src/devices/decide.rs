@@ -38,16 +38,17 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlookers: &Onlookers) -
     let shortcuts = Shortcuts::new(listed, config, onlookers.first.as_ref(), &judged, answers(Class::Outer));
     let there = judged.iter().map(|(link, (class, reason))| {
         let seen = world.seen_by(link, *class, of_node);
-        let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4));
-        let near6 = sources::near(listed, link, seen.v6.map(IpAddr::V6));
+        let leads_on = matches!(class, Class::Outer | Class::Backends);
+        let is_of_pods = leads_on && world.is_bridge_of_pods(link);
+        let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4), is_of_pods);
+        let near6 = sources::near(listed, link, seen.v6.map(IpAddr::V6), is_of_pods);
         let (answers, shortcut) = (answers(*class), shortcuts.judge(link, *class));
         let is_near = *class == Class::None && shortcut == ShortcutDecision::Wanted;
         let class = if is_near { Class::Near } else { *class };
         let (peer, xdp) = (shortcuts.gives_away(link, class), shortcuts.at_driver(link, class));
         let plain = listed.by_ports.map(|by_ports| !by_ports);
-        let leads_on = matches!(class, Class::Outer | Class::Backends);
         let secured = onlookers.has_policies && leads_on;
-        let bridge = link.kind == "bridge" && leads_on;
+        let bridge = shortcuts.is_bridge(link) && leads_on;
         let switch = link.kind == "openvswitch" && leads_on && !listed.defaults.contains(&link.index);
         Decision {
             answers,
@@ -186,15 +187,21 @@ impl<'a> World<'a> {
         is_pods || (link.kind == "bridge" && !self.uplinks.contains(&link.index))
     }
 
-    /// Whether a device of a kind that containers have has an address of a network with other hosts in it: so has one
-    /// more way out of a node that is a container itself. At the host's end of a pod's device such an address stands
-    /// for itself.
+    /// Whether a bridge leads to pods, although there is a route by one of them.
+    fn is_bridge_of_pods(&self, link: &Link) -> bool {
+        link.kind == "bridge" && self.is_pod_side(link) && !self.listed.defaults.contains(&link.index)
+    }
+
+    /// Whether a device of a kind that containers and virtual machines have has an address of a network with other hosts
+    /// in it: so has one more way out of a node that is a container itself, and a TAP that is a network of its own. At
+    /// the host's end of a pod's device such an address stands for itself.
     fn leads_to_network(&self, link: &Link) -> bool {
         let is_of_network = |it: &Address| {
             let all = if it.address.is_ipv4() { 32 } else { 128 };
             it.index == link.index && it.bits < all - POINT_TO_POINT_BITS
         };
-        matches!(link.kind.as_str(), "veth" | "netkit") && self.listed.addresses.iter().any(is_of_network)
+        matches!(link.kind.as_str(), "veth" | "netkit" | "tun")
+            && self.listed.addresses.iter().any(is_of_network)
     }
 
     fn pod(&self, link: &Link, config: &PodDevices) -> Option<Reason> {

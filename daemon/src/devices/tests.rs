@@ -375,6 +375,22 @@ fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
     );
 }
 
+/// As where a pod is a VPN for others, or speaks BGP with the node: the bridge's pods see a client as before.
+#[test]
+fn a_route_by_a_pod_makes_the_other_pods_of_its_bridge_no_others() {
+    check(
+        "",
+        "2 eth0 - 10.0.0.5 default
+         6 cni0 bridge 10.244.1.1/24 fd01::1/64 gateway
+         7 veth1 veth in 6
+         8 br0 bridge 192.168.1.5/24 default",
+        "eth0 outer Gateway 10.0.0.5 fd01::1
+         cni0 outer Gateway 10.244.1.1 fd01::1 near 10.244.1.0/24 near fd01::/64
+         veth1 none Member
+         br0 outer Gateway 192.168.1.5 fd01::1",
+    );
+}
+
 /// Antrea's gateway and Kube-OVN's port are such; the port of a switch that has the card in it is the way out.
 #[test]
 fn a_port_of_a_virtual_switch_with_pods_behind_it_is_told_from_a_way_out() {
@@ -388,6 +404,42 @@ fn a_port_of_a_virtual_switch_with_pods_behind_it_is_told_from_a_way_out() {
     let switches = |world| decided("", world).into_iter().filter(|it| it.switch).map(|it| it.name);
     assert_eq!(switches(&world).collect::<Vec<_>>(), ["antrea-gw0"]);
     assert_eq!(switches(&with_card).count(), 0);
+}
+
+/// A frame that comes for a keepalived of its own hardware address, or for a VLAN that the bridge tells apart, has been
+/// in the bridge before.
+#[test]
+fn what_stands_on_a_bridge_hears_what_the_bridge_has_seen() {
+    let world = listed(
+        "2 eth0 - in 3
+         3 br0 bridge 10.0.0.5 default
+         4 vrrp.51 macvlan on 3 10.0.0.100/32
+         5 br0.7 vlan on 3 10.7.0.5
+         6 eth1 - 10.1.0.5
+         7 eth1.7 vlan on 6 10.8.0.5",
+    );
+    let bridges = decided("", &world).into_iter().filter(|it| it.bridge).map(|it| it.name);
+    assert_eq!(bridges.collect::<Vec<_>>(), ["br0", "vrrp.51", "br0.7"]);
+}
+
+/// ZeroTier, tinc and OpenVPN have the other hosts of a network behind such a device; a virtual machine of its own has
+/// a link of two.
+#[test]
+fn a_tap_with_a_network_leads_to_others_and_not_to_a_pod() {
+    for config in ["", "pod_devices = \"auto\""] {
+        let fc0 = if config.is_empty() { "near PodSide" } else { "pod LeadsToPod 172.16.0.1" };
+        check(
+            config,
+            "2 eth0 - 192.0.2.5 default
+             3 zt0 tap 10.147.0.5/24
+             4 fc0 tap 172.16.0.1/30",
+            &format!(
+                "eth0 outer Gateway 192.0.2.5
+                 zt0 outer Address 10.147.0.5
+                 fc0 {fc0}"
+            ),
+        );
+    }
 }
 
 /// As Calico and Cilium route by WireGuard: no gateway, and no address at the device.

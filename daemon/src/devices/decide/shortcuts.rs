@@ -122,7 +122,8 @@ impl<'a> Shortcuts<'a> {
         }
     }
 
-    fn is_bridge(&self, link: &Link) -> bool {
+    /// Whether the device is a bridge, or stands on one.
+    pub(super) fn is_bridge(&self, link: &Link) -> bool {
         let is_below = |it: &&Link| link.stands_on == Some(it.index);
         let below = self.listed.links.iter().find(is_below);
         link.kind == "bridge" || below.is_some_and(|below| below.kind == "bridge")

@@ -44,19 +44,24 @@ pub(super) fn seen(listed: &Listed, index: u32) -> Seen {
     ranked.into_iter().fold(Seen::default(), |seen, it| seen.with(it.address))
 }
 
-/// How many first bits of `address` the pods of this node share, where `address` is a host address of the device and
-/// the device leads to pods of this node and to those of others; 0: it is no such device.
+/// How many first bits of `address` the pods of this node share, where `address` is of the device and the device leads
+/// to pods of this node and to others; 0: it is no such device.
 ///
 /// Cilium gives its own device one address of the node's pods, and routes all of them by it. Pods of other nodes go the
 /// same way where it has an overlay; the device has no address of theirs. An address of more than one host says nothing
-/// of the kind, nor does a device with its other end elsewhere: a host in such a network may be another node.
-pub(super) fn near(listed: &Listed, link: &Link, address: Option<IpAddr>) -> u8 {
-    let of_device = |it: &&Address| it.index == link.index && Some(it.address) == address && is_host(it);
-    let own = listed.addresses.iter().find(of_device).filter(|_| link.ends_here);
-    own.map_or(0, |own| {
-        let networks = listed.networks.iter().filter(|it| it.index == link.index && leads_near(it, own));
-        networks.map(|it| it.bits).max().unwrap_or(0)
-    })
+/// of the kind, nor does a device with its other end elsewhere: a host in such a network may be another node. A bridge
+/// of pods (`is_of_pods`) has an address of their network; a route by one of the pods makes it lead to others.
+pub(super) fn near(listed: &Listed, link: &Link, address: Option<IpAddr>, is_of_pods: bool) -> u8 {
+    let of_device = |it: &&Address| it.index == link.index && Some(it.address) == address;
+    let Some(own) = listed.addresses.iter().find(of_device) else { return 0 };
+    match (is_host(own), is_of_pods, link.ends_here) {
+        (false, true, _) => own.bits,
+        (true, _, true) => {
+            let networks = listed.networks.iter().filter(|it| it.index == link.index && leads_near(it, own));
+            networks.map(|it| it.bits).max().unwrap_or(0)
+        }
+        _ => 0,
+    }
 }
 
 /// Whether a network of pods with this address is behind the device itself: a gateway that is not the device's own
