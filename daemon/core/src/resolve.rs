@@ -47,6 +47,8 @@ pub struct Cut {
     pub ports: usize,
     /// How many frontends are beyond the service's part.
     pub frontends: usize,
+    /// How many rows are beyond it, which is found out when the ports take them.
+    pub rows: usize,
 }
 
 /// The part of all frontends that a service may have.
@@ -158,7 +160,7 @@ pub fn resolve(
     let beyond = frontends::leave_out(&mut frontends, part);
     let mut ports = ports(service, &frontends, settings);
     restrict(&mut ports, service, node);
-    let cut = Cut { ports: listed::fill(&mut ports, slices, node), frontends: beyond };
+    let cut = Cut { ports: listed::fill(&mut ports, slices, node), frontends: beyond, rows: 0 };
     for port in &mut ports {
         work::done(port.rows.len());
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);
