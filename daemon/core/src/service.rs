@@ -124,6 +124,9 @@ pub(crate) struct Port {
     pub(crate) counted: usize,
     /// Which of its lists stand as tables, the cluster list first.
     pub(crate) tables: [bool; 2],
+    /// The last backend of each list that is a member, the cluster list first, where there is no room for more; `None`:
+    /// all are.
+    pub(crate) ends: [Option<SocketAddr>; 2],
     /// Whether backends that are in no list, and keep the clients they have, are members where the port has members.
     pub(crate) keeps_others: bool,
     pub(crate) realized: RealizedPort,
@@ -148,6 +151,7 @@ impl Port {
             kept: Kept::default(),
             counted: 0,
             tables: [false; 2],
+            ends: [None; 2],
             keeps_others: true,
             realized: RealizedPort::unused(nothing),
         }
