@@ -135,7 +135,7 @@ impl<M: Maps> Engine<M> {
         if self.world.has_freed() {
             self.world.begin_grace(self.maps.begin_grace());
         }
-        snapshot.fill.retries = self.retries.len();
+        (snapshot.fill.retries, snapshot.fill.failing) = (self.retries.len(), self.retries.failing());
         Arc::new(snapshot)
     }
 
@@ -277,11 +277,11 @@ impl<M: Maps> Engine<M> {
         for id in &piece {
             let (planned, written) = self.write_lists(*id);
             if let Err(error) = written {
-                self.failed(*id, error.to_string(), now);
+                self.failed(*id, (error.to_string(), error.is_part()), now);
                 refused.insert(*id);
             } else if let Err(error) = planned {
                 // What it leaves is removed all the same: that may be the room that it lacks.
-                self.failed(*id, error.to_string(), now);
+                self.failed(*id, (error.to_string(), error.is_part()), now);
                 lacking.insert(*id);
             }
             if self.together.len() >= TOGETHER_MAX {
@@ -308,7 +308,7 @@ impl<M: Maps> Engine<M> {
             let world = &self.world;
             self.together.extend(self.ops.extract_if(.., |op| is_removal(op) && may_touch(world, op)));
             if let Err(error) = self.execute() {
-                self.failed(*id, error.to_string(), now);
+                self.failed(*id, (error.to_string(), error.is_part()), now);
                 refused.insert(*id);
             }
             if self.together.len() >= TOGETHER_MAX {
@@ -346,9 +346,10 @@ impl<M: Maps> Engine<M> {
                     rest
                 }
                 Err(error) => {
+                    self.world.count_refusal(&error);
                     self.world.refused(core::slice::from_ref(first), 0);
                     if let Owner::Service(id) = first.owner {
-                        self.failed(id, error.to_string(), now);
+                        self.failed(id, (error.to_string(), error.is_part()), now);
                         refused.insert(id);
                     }
                     let others = rest.iter().position(|op| op.owner != first.owner);
@@ -384,7 +385,10 @@ impl<M: Maps> Engine<M> {
             for op in core::mem::take(&mut self.ops) {
                 match self.maps.execute(&op.action) {
                     Ok(()) => self.world.accepted(&op),
-                    Err(_) => self.world.refused(core::slice::from_ref(&op), 0),
+                    Err(error) => {
+                        self.world.count_refusal(&error);
+                        self.world.refused(core::slice::from_ref(&op), 0);
+                    }
                 }
             }
             if !is_whole {
@@ -412,14 +416,18 @@ impl<M: Maps> Engine<M> {
         };
         match &executed {
             Ok(()) => self.world.accepted(op),
-            Err(_) => self.world.refused(&self.ops, position),
+            Err(error) => {
+                self.world.count_refusal(error);
+                self.world.refused(&self.ops, position);
+            }
         }
         executed
     }
 
-    fn failed(&mut self, id: ServiceId, error: String, now: Duration) {
+    /// Notes why a service is not carried out, and whether that is because its namespace has its part.
+    fn failed(&mut self, id: ServiceId, (error, is_part): (String, bool), now: Duration) {
         self.world.fail(id, error.into());
-        self.retries.failed(id, now);
+        self.retries.failed(id, now, is_part);
     }
 }
 

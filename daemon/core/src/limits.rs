@@ -33,6 +33,19 @@ pub const fn frontends_asked_max(frontends: usize) -> usize {
     frontends.saturating_mul(2)
 }
 
+/// Ports times endpoints that all services together may ask for, with maps of so many slots, counted in blocks as the
+/// slots of lists are. Each takes memory, in a list or not: 16 bytes with IPv4, 29 with IPv6, and up to 130 while it is
+/// held and has a weight of its own; and two objects of 20 KB ask for 65,536. It is as many as a family has slots,
+/// twice `limits.backends`: so they take 1.1 GB at the worst. Where the maps are small, two services have that many.
+pub const fn rows_asked_max(slots: u32) -> u32 {
+    const LEAST: u32 = 2 << ROWS_PER_SERVICE_MAX.ilog2();
+    if slots > LEAST { slots } else { LEAST }
+}
+
+/// Rows of each port that do not count: one for each of its lists, so that none is empty for want of room. There are
+/// no more ports than frontends, which have a bound of their own.
+pub const ROWS_OF_A_PORT_FREE: usize = 2;
+
 /// Kubernetes' controller writes all ports of a Service into each of its slices, and the apiserver takes 20,000; there
 /// are no more to join than a service may have.
 pub const PORTS_PER_SLICE_MAX: usize = PORTS_PER_SERVICE_MAX;
@@ -166,8 +179,8 @@ pub const fn table_slots_of_namespace_max(slots: u32) -> u32 {
 }
 
 /// A namespace's plain lists may take so many times the slots that are left, and the room for members, and its services
-/// may ask for so many times the frontends that are left: a namespace that is alone gets eight of nine parts, and each
-/// other namespace finds some. So it is with the frontends and port indices of the maps.
+/// may ask for so many times the frontends and rows that are left: a namespace that is alone gets eight of nine parts,
+/// and each other namespace finds some. So it is with the frontends and port indices of the maps.
 pub const LISTS_SHARE_OF_REST: u32 = 8;
 
 /// Fewer frontends and indices than these have no parts: an operator who allows so few means just these.

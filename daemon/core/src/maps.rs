@@ -44,6 +44,14 @@ pub enum MapError {
         /// The setting that bounds the map.
         setting: &'static str,
     },
+    /// There is room, but the namespace has its part.
+    #[error("cannot {op}: {cause}")]
+    Part {
+        /// What failed, as a verb and its object.
+        op: &'static str,
+        /// What the namespace has.
+        cause: String,
+    },
     /// The kernel, or whatever holds the maps, did not do it.
     #[error("cannot {op}: {cause}")]
     Refused {
@@ -52,6 +60,13 @@ pub enum MapError {
         /// What the maps said.
         cause: String,
     },
+}
+
+impl MapError {
+    /// Whether it is nobody's fault but of the namespace, which has its part.
+    pub(crate) const fn is_part(&self) -> bool {
+        matches!(self, Self::Part { .. })
+    }
 }
 
 /// Executes ops. The engine is the only caller.

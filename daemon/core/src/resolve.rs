@@ -56,13 +56,16 @@ pub struct Cut {
     pub ports: usize,
     /// How many frontends are beyond the service's part.
     pub frontends: usize,
+    /// How many rows are beyond it, which is found out when the ports take them.
+    pub rows: usize,
 }
 
 /// The part of all frontends that a service may have.
 #[derive(Clone, Copy)]
 pub struct Part<'a> {
+    /// Beside those that it has already.
     pub most: usize,
-    /// Which of its frontends it has already: these come first.
+    /// Which of its frontends it has already: these come first, and all of them stay.
     pub has: &'a dyn Fn(&DesiredFrontend) -> bool,
 }
 
@@ -169,7 +172,7 @@ pub fn resolve(
     let covering = frontends::covering(beyond);
     let mut ports = ports(service, &frontends, settings);
     restrict(&mut ports, service, node);
-    let cut = Cut { ports: listed::fill(&mut ports, slices, node), frontends: left_out };
+    let cut = Cut { ports: listed::fill(&mut ports, slices, node), frontends: left_out, rows: 0 };
     for port in &mut ports {
         work::done(port.rows.len());
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);

@@ -1,8 +1,10 @@
 //! One service's place between the rules and the maps: what is desired, and what the maps accepted.
 //!
-//! Invariant: `realized` changes only after the maps accepted an op. What a failed op may have done anyway is kept as
-//! `uncertain` until a later op settles it.
+//! Invariant: `realized` says something else only after the maps accepted an op. What a failed op may have done anyway
+//! is kept as `uncertain` until a later op settles it.
 
+mod members;
+mod part;
 mod renamed;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -95,14 +97,6 @@ impl RealizedPort {
         }
     }
 
-    /// The members that its lists need, as [`Port::listed_members`] of these lists.
-    pub(crate) fn listed_members(&self) -> u32 {
-        let flags = self.cluster.word.flags;
-        let is_sticky = flags.has(WordFlags::AFFINITY) || self.local.word.flags.has(WordFlags::AFFINITY);
-        let kinds = u32::from(is_sticky) + u32::from(flags.has(WordFlags::MEMBERS));
-        members_of_blocks(&self.cluster.rows, &self.local.rows, kinds)
-    }
-
     /// Whether nothing is left of the port in the maps.
     pub(crate) fn is_wiped(&self) -> bool {
         let wiped = |list: &RealizedList| list.word == Word::EMPTY && !list.uncertain;
@@ -116,13 +110,6 @@ impl RealizedPort {
     }
 }
 
-/// So many members for each slot of the blocks of two lists.
-fn members_of_blocks(cluster: &Rows, local: &Rows, kinds: u32) -> u32 {
-    let block = |backends: u32| if backends == 0 { 0 } else { backends.next_power_of_two() };
-    let slots = block(cluster.len(Scope::Cluster)).saturating_add(block(local.len(Scope::Local)));
-    slots.saturating_mul(kinds)
-}
-
 /// One port of a service, desired or still in the maps.
 #[derive(Debug)]
 pub(crate) struct Port {
@@ -133,11 +120,23 @@ pub(crate) struct Port {
     /// The clients that its load-balancer addresses are for; `None`: all.
     pub(crate) sources: Option<SourceRanges>,
     pub(crate) kept: Kept,
+    /// For how many rows it counts: the block of what it lists, or of its last list.
+    pub(crate) counted: usize,
     /// Which of its lists stand as tables, the cluster list first.
     pub(crate) tables: [bool; 2],
+    /// The last backend of each list that is a member, the cluster list first, where there is no room for more; `None`:
+    /// all are.
+    pub(crate) ends: [Option<SocketAddr>; 2],
     /// Whether backends that are in no list, and keep the clients they have, are members where the port has members.
     pub(crate) keeps_others: bool,
     pub(crate) realized: RealizedPort,
+}
+
+/// What was decided for a port.
+struct Decision {
+    rows: Vec<Row>,
+    weights: OfBackends,
+    policy: PortPolicy,
 }
 
 impl Port {
@@ -150,7 +149,9 @@ impl Port {
             policy: PortPolicy::default(),
             sources: None,
             kept: Kept::default(),
+            counted: 0,
             tables: [false; 2],
+            ends: [None; 2],
             keeps_others: true,
             realized: RealizedPort::unused(nothing),
         }
@@ -158,20 +159,24 @@ impl Port {
 
     /// Forgets its lists, which were those of another Service of that name.
     fn forget(&mut self, nothing: &Arc<Rows>) {
-        (self.rows, self.kept) = (Arc::clone(nothing), Kept::default());
+        (self.rows, self.kept, self.counted) = (Arc::clone(nothing), Kept::default(), 0);
     }
 
-    /// Takes a new decision in. A list that would become empty is judged first.
-    fn take(&mut self, (listed, weights): (Vec<Row>, OfBackends), policy: PortPolicy, case: &Case<'_>) {
-        let has_list = listed.iter().any(Row::is_chosen);
+    /// Takes a new decision in, and so many of its rows. A list that would become empty is judged first, by all rows.
+    fn take(&mut self, decision: Decision, most: usize, case: &Case<'_>) {
+        let Decision { mut rows, mut weights, policy } = decision;
+        let has_list = rows.iter().any(Row::is_chosen);
         self.policy = policy;
-        let (rows, weights) = if has_list {
+        if has_list {
             self.kept.let_go();
-            (listed, weights)
         } else {
-            self.kept.judge(&listed, (self.key.transport, self.rows.has_any_list()), case);
-            self.held(self.kept.add_to(listed, policy), case)
-        };
+            self.kept.judge(&rows, (self.key.transport, self.rows.has_any_list()), case);
+        }
+        part::cut(&mut rows, &mut weights, most, &self.rows);
+        let listed = rows.len();
+        if !has_list {
+            (rows, weights) = self.held(self.kept.add_to(rows, policy), case);
+        }
         // As long as the former list is held, its backends count as usable ones that exist somewhere.
         self.policy.has_any |= self.kept.hold.is_some();
         let rows = Rows::new(rows, &self.rows, case.now.wall).weighted(weights);
@@ -181,6 +186,19 @@ impl Port {
         }
         if has_list {
             self.kept.last.keep(&self.rows);
+        }
+        self.counted = listed.max(self.kept.last.count()).next_power_of_two().min(most);
+        self.share_rows();
+    }
+
+    /// Has what the maps hold of the same lists keep no rows of its own: those of before may have been many more.
+    fn share_rows(&mut self) {
+        let Self { rows, realized, .. } = self;
+        for scope in Scope::ALL {
+            let list = realized.list_mut(scope);
+            if !list.uncertain && !Arc::ptr_eq(&list.rows, rows) && rows.same_list(scope, &list.rows, scope) {
+                list.rows = Arc::clone(rows);
+            }
         }
     }
 
@@ -291,45 +309,6 @@ impl Port {
     pub(crate) fn lets_in(&self, range: &SourceRange) -> bool {
         let realized = &self.realized;
         realized.sources.contains(range) && !realized.uncertain_sources.contains(range)
-    }
-
-    /// Whether the maps are to know the backend as such a member.
-    pub(crate) fn is_member(&self, row: &Row, membership: Membership) -> bool {
-        match membership {
-            Membership::List(scope) if self.policy.affinity_timeout > 0 => {
-                row.is_in(scope) || self.keeps_others && self.rows.rests(row, scope)
-            }
-            Membership::List(scope) => self.is_table(scope) && row.is_in(scope),
-            Membership::Serving => {
-                let is_kept = if self.keeps_others { row.is_kept() } else { row.is_chosen() };
-                self.policy.keeps_members && is_kept
-            }
-        }
-    }
-
-    /// How many kinds of members the port has, beside those of tables.
-    fn kinds_of_members(&self) -> u32 {
-        u32::from(self.policy.affinity_timeout > 0) + u32::from(self.policy.keeps_members)
-    }
-
-    /// The members that its lists need, but for those of tables: as many of each kind as there are slots in their
-    /// blocks.
-    pub(crate) fn listed_members(&self) -> u32 {
-        members_of_blocks(&self.rows, &self.rows, self.kinds_of_members())
-    }
-
-    /// The other backends that are members where there is room.
-    pub(crate) fn other_members(&self) -> u32 {
-        if self.kinds_of_members() == 0 {
-            return 0;
-        }
-        let is_sticky = self.policy.affinity_timeout > 0;
-        let others = |row: Row| {
-            let rests = |scope: &Scope| is_sticky && self.rows.rests(&row, *scope);
-            let serves_beside = self.policy.keeps_members && row.is_kept() && !row.is_chosen();
-            Scope::ALL.iter().filter(|scope| rests(scope)).count() + usize::from(serves_beside)
-        };
-        u32::try_from(self.rows.all().map(others).sum::<usize>()).unwrap_or(u32::MAX)
     }
 
     /// Whether any of the service's own frontends reads that list.
@@ -445,14 +424,15 @@ impl Service {
         self.causes.push(cause);
     }
 
-    /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end.
+    /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end. The
+    /// ports may have so many rows together, beside what does not count. Returns how many are left out.
     pub(crate) fn take(
         &mut self,
         desired: Desired,
         facts: Option<Arc<ServiceFacts>>,
-        case: &Case<'_>,
+        (case, rows_most): (&Case<'_>, usize),
         nothing: &Arc<Rows>,
-    ) {
+    ) -> usize {
         let before = core::mem::replace(&mut self.facts, facts);
         if is_another(before.as_deref(), self.facts.as_deref()) {
             // The maps have what they have; no client of the new one ever had a list.
@@ -467,6 +447,7 @@ impl Service {
         self.wanted = desired.ports.len();
         // There are as many services as a cluster has, and nearly all have one port: no room for three more.
         self.ports.reserve_exact(self.wanted);
+        let mut decisions = Vec::with_capacity(self.wanted);
         for wanted in desired.ports {
             work::done(1 + wanted.rows.len());
             let past = pasts.remove(&wanted.key);
@@ -475,9 +456,10 @@ impl Service {
                 past.give_to(&mut port);
             }
             port.sources = wanted.sources;
-            port.take((wanted.rows, wanted.weights), wanted.policy, case);
             self.ports.push(port);
+            decisions.push(Decision { rows: wanted.rows, weights: wanted.weights, policy: wanted.policy });
         }
+        let waiting = self.decide(decisions, rows_most, case);
         for mut port in old.into_values().filter(|port| port.index.is_some()) {
             port.rows = Arc::clone(nothing);
             port.policy = PortPolicy::default();
@@ -489,6 +471,18 @@ impl Service {
         self.desired.shrink_to_fit();
         self.pass(case);
         self.state = desired.state;
+        waiting
+    }
+
+    /// Has each port take its decision, with as many rows as it may have, and returns how many rows are left out.
+    fn decide(&mut self, decisions: Vec<Decision>, rows_most: usize, case: &Case<'_>) -> usize {
+        let listed = decisions.iter().map(|decision| decision.rows.len());
+        let mosts = part::allotted(self.ports.iter().zip(listed.clone()), rows_most);
+        let waiting = listed.zip(&mosts).map(|(listed, most)| listed.saturating_sub(*most)).sum();
+        for (port, (decision, most)) in self.ports.iter_mut().zip(decisions.into_iter().zip(mosts)) {
+            port.take(decision, most, case);
+        }
+        waiting
     }
 
     /// Leaves addresses that a real balancer serves too to that balancer, where no backend is there and the service, or

@@ -46,7 +46,7 @@ pub struct Counters {
     pub events: u64,
     /// Ops that the maps accepted.
     pub ops: u64,
-    /// Ops that the maps refused.
+    /// Ops that the maps refused, but for those beyond the part of a namespace.
     pub ops_failed: u64,
     /// Ops that were not even tried because their owner was not dirty. Must stay 0.
     pub cross_service: u64,
@@ -73,6 +73,8 @@ pub struct Fill {
     pub members: u32,
     /// Services waiting for another try.
     pub retries: usize,
+    /// Those of them that wait for something else than room beyond the part of their own namespace.
+    pub failing: usize,
 }
 
 /// How a comparison of the maps with what was written to them went.

@@ -398,6 +398,7 @@ fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: Cut) -> Option<
         frontends_beyond(facts, settings),
         frontends_waiting(cut.frontends, settings),
         rows_beyond(cut.ports),
+        rows_waiting(cut.rows),
     ];
     let reasons: Vec<_> = reasons.into_iter().flatten().collect();
     (!reasons.is_empty()).then(|| Rejection {
@@ -480,6 +481,17 @@ fn rows_beyond(cut: usize) -> Option<String> {
         alloc::format!(
             "its ports times endpoints are more than {MAX}, so {cut} of its ports have only a part of their endpoints, ready \
              ones first; spread them over several services"
+        )
+    })
+}
+
+/// Ports times endpoints beyond the service's part of what all services together may ask for.
+fn rows_waiting(beyond: usize) -> Option<String> {
+    (beyond > 0).then(|| {
+        alloc::format!(
+            "{beyond} of its ports times endpoints wait for room: all services may ask for twice \
+             `datapath.limits.backends` together, and a namespace leaves others a part of the rest; delete some, or \
+             raise it"
         )
     })
 }

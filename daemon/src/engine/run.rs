@@ -149,9 +149,9 @@ impl Ends {
     }
 
     /// Notes that the maps have everything, if they do: nothing waits to be taken in, to be carried out or to be tried
-    /// again.
+    /// again, but for what is beyond the part of a namespace.
     fn note_whether_quiet(&self, is_due: bool) {
-        if !is_due && self.events.is_empty() && self.snapshots.borrow().fill.retries == 0 {
+        if !is_due && self.events.is_empty() && self.snapshots.borrow().fill.failing == 0 {
             self.steps.caught_up();
         }
     }

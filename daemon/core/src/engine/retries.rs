@@ -19,21 +19,29 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Retries {
     waiting: BTreeMap<ServiceId, (Duration, Duration)>,
     due: BTreeSet<(Duration, ServiceId)>,
+    /// Those that wait for something else than room beyond the part of their own namespace.
+    failing: BTreeSet<ServiceId>,
 }
 
 impl Retries {
-    pub(super) fn failed(&mut self, id: ServiceId, now: Duration) {
+    pub(super) fn failed(&mut self, id: ServiceId, now: Duration, is_part: bool) {
         let before = self.waiting.get(&id).map(|(_, wait)| *wait * 2);
         let wait = before.unwrap_or(WAIT_MIN).min(WAIT_MAX);
         self.forget_due(id);
         self.waiting.insert(id, (now + wait, wait));
         self.due.insert((now + wait, id));
+        if is_part {
+            self.failing.remove(&id);
+        } else {
+            self.failing.insert(id);
+        }
     }
 
     pub(super) fn succeeded(&mut self, id: ServiceId) {
         if !self.waiting.is_empty() {
             self.forget_due(id);
             self.waiting.remove(&id);
+            self.failing.remove(&id);
         }
     }
 
@@ -53,6 +61,11 @@ impl Retries {
 
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// How many wait for something else than room beyond the part of their own namespace.
+    pub(super) fn failing(&self) -> usize {
+        self.failing.len()
     }
 
     fn forget_due(&mut self, id: ServiceId) {
@@ -78,7 +91,7 @@ mod tests {
         let mut now = at(0);
         let mut waits = Vec::new();
         for _ in 0..13 {
-            retries.failed(ID, now);
+            retries.failed(ID, now, false);
             let due = retries.next_due().unwrap();
             assert!(retries.take_due(due - at(1)).is_empty(), "too early");
             assert_eq!(retries.take_due(due), [ID]);
@@ -91,19 +104,31 @@ mod tests {
     #[test]
     fn success_forgets_failures() {
         let mut retries = Retries::default();
-        retries.failed(ID, at(0));
-        retries.failed(ID, at(0));
+        retries.failed(ID, at(0), false);
+        retries.failed(ID, at(0), false);
         retries.succeeded(ID);
         assert_eq!((retries.next_due(), retries.len()), (None, 0));
-        retries.failed(ID, at(100));
+        retries.failed(ID, at(100), false);
         assert_eq!(retries.next_due(), Some(at(120)));
+    }
+
+    #[test]
+    fn who_lacks_only_room_beyond_its_part_waits_and_does_not_fail() {
+        let mut retries = Retries::default();
+        retries.failed(ID, at(0), false);
+        assert_eq!((retries.len(), retries.failing()), (1, 1));
+        retries.failed(ID, at(10), true);
+        assert_eq!((retries.len(), retries.failing()), (1, 0));
+        retries.failed(ID, at(20), false);
+        retries.succeeded(ID);
+        assert_eq!((retries.len(), retries.failing()), (0, 0));
     }
 
     #[test]
     fn a_second_failure_moves_the_time() {
         let mut retries = Retries::default();
-        retries.failed(ID, at(0));
-        retries.failed(ID, at(10));
+        retries.failed(ID, at(0), false);
+        retries.failed(ID, at(10), false);
         assert_eq!(retries.take_due(at(49)), []);
         assert_eq!(retries.take_due(at(50)), [ID]);
     }

@@ -15,6 +15,7 @@ use crate::snapshot::Checked;
 use super::*;
 
 mod numbers;
+mod parts;
 mod remembered;
 mod unreadable;
 

@@ -85,6 +85,11 @@ impl LastList {
         self.rows.is_some()
     }
 
+    /// How many rows it keeps.
+    pub(crate) fn count(&self) -> usize {
+        self.rows.as_ref().map_or(0, |rows| rows.all().len())
+    }
+
     /// Whether every member of that list was seen terminating.
     pub(crate) fn was_scaled_down(&self) -> bool {
         self.is_some() && self.members().all(|row| row.was_seen_terminating())

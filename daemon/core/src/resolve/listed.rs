@@ -27,15 +27,11 @@ pub(super) fn fill(ports: &mut [DesiredPort], slices: &[Arc<SliceFacts>], node: 
     }
     let listed = Listed::of(ports, slices);
     let wanted: Vec<usize> = (0..ports.len()).map(|port| listed.count(port)).collect();
-    let share = limits::ROWS_PER_SERVICE_MAX / 2 / ports.len();
-    let mut left = limits::ROWS_PER_SERVICE_MAX;
-    let mut kept: usize = wanted.iter().map(|wanted| share.min(*wanted)).sum();
+    let given = allot(&wanted, limits::ROWS_PER_SERVICE_MAX);
     let mut ranks = None;
     let mut cut = 0;
-    for (position, (port, wanted)) in ports.iter_mut().zip(wanted).enumerate() {
-        kept = kept.saturating_sub(share.min(wanted));
-        let given = wanted.min(left.saturating_sub(kept));
-        left = left.saturating_sub(given);
+    for (position, (port, (wanted, given))) in ports.iter_mut().zip(wanted.into_iter().zip(given)).enumerate()
+    {
         let rows = if given == wanted {
             listed.all(position)
         } else {
@@ -48,6 +44,21 @@ pub(super) fn fill(ports: &mut [DesiredPort], slices: &[Arc<SliceFacts>], node: 
         port.rows = merged(rows);
     }
     if listed.is_cut { ports.len() } else { cut }
+}
+
+/// How much of the room each port has that wants so much: all of it in the order of the ports, as long as there is
+/// room, and of half of the room an even part whatever those before it want.
+pub(crate) fn allot(wanted: &[usize], room: usize) -> Vec<usize> {
+    let share = room / 2 / wanted.len().max(1);
+    let mut left = room;
+    let mut kept: usize = wanted.iter().map(|wanted| share.min(*wanted)).sum();
+    let each = wanted.iter().map(|wanted| {
+        kept = kept.saturating_sub(share.min(*wanted));
+        let given = (*wanted).min(left.saturating_sub(kept));
+        left = left.saturating_sub(given);
+        given
+    });
+    each.collect()
 }
 
 /// How many ports of slices a decision looks at.

@@ -20,15 +20,16 @@ use crate::resolve::DesiredPort;
 pub(super) struct Past {
     rows: Arc<Rows>,
     kept: Kept,
+    counted: usize,
 }
 
 impl Past {
     fn of(port: &Port) -> Self {
-        Self { rows: Arc::clone(&port.rows), kept: port.kept.clone() }
+        Self { rows: Arc::clone(&port.rows), kept: port.kept.clone(), counted: port.counted }
     }
 
     pub(super) fn give_to(self, port: &mut Port) {
-        (port.rows, port.kept) = (self.rows, self.kept);
+        (port.rows, port.kept, port.counted) = (self.rows, self.kept, self.counted);
     }
 }
 

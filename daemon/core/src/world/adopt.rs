@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
 use super::World;
+use super::asked::Kind;
 use super::parts::part_mut;
 use super::plan::plan_wipe;
 use super::space::Space;
@@ -100,6 +101,12 @@ impl AdoptedPort {
         rows.list(scope).map(|row| row.backend()).eq(found.list(scope).map(|row| row.backend()))
     }
 
+    /// The rows of its longer list, as a whole block.
+    fn rows(&self) -> u32 {
+        let RealizedPort { cluster, local, .. } = &self.realized;
+        cluster.rows.len(Scope::Cluster).max(local.rows.len(Scope::Local)).next_power_of_two()
+    }
+
     /// The same as a port of no service, so that it is wiped like any other.
     fn as_port(&self) -> Port {
         let key = PortKey { name: Arc::from(""), transport: Transport::Tcp, family: self.family };
@@ -124,7 +131,7 @@ impl World {
         for (key, value) in &dump.frontends {
             self.frontends.adopt(*key, *value);
             self.tables.number_found(value.share);
-            self.asked.found(value.share);
+            self.asked.found(Kind::Frontends, value.share, 1);
             if let Some(port) = self.adopted.get_mut(value.port) {
                 port.frontends.insert(*key);
             }
@@ -137,6 +144,7 @@ impl World {
         for (index, port) in &self.adopted.ports {
             let share = shares.get(index).copied().unwrap_or_default();
             self.space.members.found(*index, share, &port.realized);
+            self.asked.found(Kind::Rows, share, port.rows());
         }
         for source in dump.sources.iter().flatten() {
             if let Some(port) = self.adopted.get_mut(source.port) {

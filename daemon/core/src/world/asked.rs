@@ -1,61 +1,98 @@
-//! How many frontends each service asks for, of those that all services together may ask for.
+//! How much each service asks for, of what all services together may ask for: frontends, and rows, which are ports
+//! times endpoints.
 //!
-//! Invariant: what is asked for has a bound over all services, whatever the maps hold, because each frontend that is
-//! asked for takes memory. The first one of each service does not count: the number of services has a bound of its own.
-//! A service keeps as many as it asks for, and gets more as long as its namespace leaves others a part. Services that
-//! want more wait, namespaces take turns, and each is decided for anew when there is room for it. What a start found in
-//! the maps counts for its namespace until everything is decided, so that no service loses room by a restart.
+//! Invariant: what is asked for has a bound over all services, whatever the maps hold, because each frontend and each
+//! row that is asked for takes memory. The first frontend of each service and the first rows of each port do not count:
+//! the numbers of services and of frontends have bounds of their own. A service keeps as many as it asks for, and gets
+//! more as long as its namespace leaves others a part. Services that want more wait, namespaces take turns, and each is
+//! decided for anew when there is room for it. What a start found in the maps counts for its namespace until everything
+//! is decided, so that no service loses room by a restart.
 
 use alloc::collections::BTreeSet;
 use core::mem;
 
 use super::World;
 use super::charges::Charges;
-use super::starved::Starved;
+use super::starved::{Starved, Turn};
 use crate::change::Cause;
 use crate::limits;
 use crate::op::{ServiceId, Share};
-use crate::resolve::{Desired, DesiredFrontend};
+use crate::resolve::DesiredFrontend;
 use crate::work;
 
 /// What a start found of a namespace is charged under this and the number of the namespace; no service has such an id.
 const FOUND: u32 = 1 << 31;
 
-/// What is asked for, and which services wait to ask for more.
+/// What has a bound over all services.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Frontends,
+    Rows,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Frontends, Self::Rows];
+}
+
+/// What is asked for of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
+    frontends: Sum,
+    rows: Sum,
+}
+
+impl Asked {
+    const fn sum(&self, kind: Kind) -> &Sum {
+        match kind {
+            Kind::Frontends => &self.frontends,
+            Kind::Rows => &self.rows,
+        }
+    }
+
+    const fn sum_mut(&mut self, kind: Kind) -> &mut Sum {
+        match kind {
+            Kind::Frontends => &mut self.frontends,
+            Kind::Rows => &mut self.rows,
+        }
+    }
+
+    /// Notes that a start found so many more of that namespace in the maps.
+    pub(super) fn found(&mut self, kind: Kind, share: Share, more: u32) {
+        let sum = self.sum_mut(kind);
+        sum.found.insert(share);
+        sum.set(found(share), share, sum.of(found(share)).saturating_add(more));
+    }
+}
+
+/// What is asked for of one kind, and which services wait to ask for more.
+#[derive(Debug, Default)]
+struct Sum {
     /// By the services' ids.
     charges: Charges,
-    /// The namespaces of which a start found frontends that no service has asked for yet.
+    /// The namespaces of which a start found something that no service has asked for yet.
     found: BTreeSet<Share>,
     waiting: Starved,
 }
 
-impl Asked {
-    /// Notes that a start found a frontend of that namespace in the maps.
-    pub(super) fn found(&mut self, share: Share) {
-        self.found.insert(share);
-        self.set(found(share), share, self.of(found(share)).saturating_add(1));
-    }
-
+impl Sum {
     fn of(&self, part: u32) -> u32 {
-        self.charges.of(part).map_or(0, |(_, frontends)| frontends)
+        self.charges.of(part).map_or(0, |(_, much)| much)
     }
 
-    fn set(&mut self, part: u32, share: Share, frontends: u32) {
-        match frontends {
+    fn set(&mut self, part: u32, share: Share, much: u32) {
+        match much {
             0 => self.charges.release(part),
-            _ => self.charges.charge(part, share, frontends),
+            _ => self.charges.charge(part, share, much),
         }
     }
 
     /// Counts what a service asks for. What it asks for anew counts no longer as found.
-    fn ask(&mut self, id: ServiceId, share: Share, frontends: u32) {
+    fn ask(&mut self, id: ServiceId, share: Share, much: u32) {
         let before = self.of(id.0);
-        let found_left = self.of(found(share)).saturating_sub(frontends.saturating_sub(before));
+        let found_left = self.of(found(share)).saturating_sub(much.saturating_sub(before));
         self.set(found(share), share, found_left);
-        self.set(id.0, share, frontends);
-        self.waiting.free(before.saturating_sub(frontends) as usize);
+        self.set(id.0, share, much);
+        self.waiting.free(before.saturating_sub(much) as usize);
     }
 
     /// Gives back what a start found and no service has asked for.
@@ -65,6 +102,13 @@ impl Asked {
             self.charges.release(found(share));
         }
     }
+
+    fn wait(&mut self, id: ServiceId, turn: Option<Turn>) {
+        match turn {
+            Some(turn) => self.waiting.put(turn),
+            None => self.waiting.remove(id),
+        }
+    }
 }
 
 const fn found(share: Share) -> u32 {
@@ -72,18 +116,29 @@ const fn found(share: Share) -> u32 {
 }
 
 impl World {
-    /// How many frontends a service may ask for.
-    pub(super) fn may_ask(&self, id: ServiceId) -> usize {
-        let own = self.asked.of(id.0).saturating_add(self.asked.of(found(self.tables.share(id))));
-        own.saturating_add(self.may_ask_more(id)).saturating_add(1) as usize
+    /// How much a service may ask for beside what does not count.
+    pub(super) fn may_ask(&self, kind: Kind, id: ServiceId) -> usize {
+        let sum = self.asked.sum(kind);
+        let own = sum.of(id.0).saturating_add(sum.of(found(self.tables.share(id))));
+        own.saturating_add(self.may_ask_more(kind, id)) as usize
     }
 
-    /// How many more its namespace leaves to others.
-    fn may_ask_more(&self, id: ServiceId) -> u32 {
-        let Some(frontends) = self.tables.settings.frontends_max else { return u32::MAX };
-        let most = u32::try_from(limits::frontends_asked_max(frontends)).unwrap_or(u32::MAX);
-        let charges = &self.asked.charges;
+    /// How much more its namespace leaves to others.
+    fn may_ask_more(&self, kind: Kind, id: ServiceId) -> u32 {
+        let Some(most) = self.most_asked(kind) else { return u32::MAX };
+        let charges = &self.asked.sum(kind).charges;
         charges.most_more(self.tables.share(id), most.saturating_sub(charges.used()))
+    }
+
+    /// How much all services together may ask for.
+    fn most_asked(&self, kind: Kind) -> Option<u32> {
+        match kind {
+            Kind::Frontends => {
+                let most = limits::frontends_asked_max(self.tables.settings.frontends_max?);
+                Some(u32::try_from(most).unwrap_or(u32::MAX))
+            }
+            Kind::Rows => Some(limits::rows_asked_max(self.space.capacity())),
+        }
     }
 
     /// Whether the maps have that frontend on this service's behalf.
@@ -97,37 +152,42 @@ impl World {
         })
     }
 
-    /// Counts what a service asks for from now on. It waits if it wants more.
-    pub(super) fn account_for_asked(&mut self, id: ServiceId, desired: &Desired) {
-        let counted = u32::try_from(desired.frontends.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let waits = if desired.cut.frontends > 0 { self.turn(id) } else { None };
-        match waits {
-            Some(turn) => self.asked.waiting.put(turn),
-            None => self.asked.waiting.remove(id),
-        }
-        self.asked.ask(id, self.tables.share(id), counted);
+    /// Counts what a service asks for from now on, beside what does not count. It waits if it wants more.
+    pub(super) fn account_for_asked(&mut self, kind: Kind, id: ServiceId, much: usize, wants_more: bool) {
+        let turn = if wants_more { self.turn(id) } else { None };
+        let share = self.tables.share(id);
+        let sum = self.asked.sum_mut(kind);
+        sum.wait(id, turn);
+        sum.ask(id, share, u32::try_from(much).unwrap_or(u32::MAX));
     }
 
     /// Has services decided for anew that may ask for more now, in turn. There may be room for others after them.
     pub(super) fn feed_asked(&mut self) {
-        if self.is_synced() && self.is_awaiting_nobody() {
-            self.asked.forget_found();
+        let is_decided = self.is_synced() && self.is_awaiting_nobody();
+        for kind in Kind::ALL {
+            if is_decided {
+                self.asked.sum_mut(kind).forget_found();
+            }
+            if self.asked.sum_mut(kind).waiting.take_freed() {
+                self.feed_waiting(kind);
+            }
         }
-        if !self.asked.waiting.take_freed() {
-            return;
-        }
+    }
+
+    fn feed_waiting(&mut self, kind: Kind) {
         let mut fed = 0;
-        for _ in 0..self.asked.waiting.namespaces().max(limits::FED_PER_BATCH) {
+        for _ in 0..self.asked.sum(kind).waiting.namespaces().max(limits::FED_PER_BATCH) {
             let is_last = fed == limits::FED_PER_BATCH;
-            let Some(id) = (!is_last).then(|| self.asked.waiting.next()).flatten() else { break };
+            let next = if is_last { None } else { self.asked.sum_mut(kind).waiting.next() };
+            let Some(id) = next else { break };
             work::done(1);
-            if self.may_ask_more(id) > 0 {
+            if self.may_ask_more(kind, id) > 0 {
                 fed += 1;
                 self.services.mark(id, Cause::Retry, true);
             } else if let Some(turn) = self.turn(id) {
-                self.asked.waiting.put(turn);
+                self.asked.sum_mut(kind).waiting.put(turn);
             }
         }
-        self.asked.waiting.free(fed);
+        self.asked.sum_mut(kind).waiting.free(fed);
     }
 }

@@ -21,6 +21,13 @@ pub(crate) struct NoMembers {
     left: u32,
 }
 
+impl NoMembers {
+    /// Whether the namespace has any, so that more would be more than its part.
+    pub(super) const fn is_part(&self) -> bool {
+        self.own > 0
+    }
+}
+
 /// What the ports take of the room for members.
 #[derive(Debug)]
 pub(super) struct Members {

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a list that is there takes no other range. Where there is no room for a table its list is served as it
 //! is, and found room for later. A list that changes and needs no larger block finds one, however few slots are left;
-//! new lists and lists that grow leave some slots to other namespaces. One that may not grow follows its backends all
-//! the same, with as many of them as its block holds.
+//! new lists and lists that grow leave some slots to other namespaces. One that may not grow, for want of slots or of
+//! room for its members, follows its backends all the same, with as many of them as its block holds.
 
 use alloc::vec::Vec;
 
@@ -75,11 +75,18 @@ impl Space {
     ) -> (Vec<Placed>, Result<(), NoPlace>) {
         let (mut lists, mut lacks) = (Vec::with_capacity(Scope::ALL.len()), Ok(()));
         let before = self.members.of(index);
-        if let Err(error) = self.members.take(port, index, share) {
+        let few_members = self.members.take(port, index, share).err();
+        if let Some(error) = few_members.filter(|_| port.members_of_parts() > before) {
             return (lists, Err(error.into()));
         }
         for scope in publishing_order(port) {
-            match self.place(port, scope, share) {
+            port.end(scope, None);
+            let grows = port.rows.len(scope) > port.block(scope);
+            let placed = match few_members.filter(|_| grows) {
+                Some(error) => Err(error.into()),
+                None => self.place(port, scope, share),
+            };
+            match placed {
                 Ok(placed) => {
                     port.stand(scope, placed.word.flags.has(WordFlags::TABLE));
                     lists.push(placed);
@@ -92,6 +99,7 @@ impl Space {
                         return (lists, lacks.and(Err(error)));
                     };
                     port.stand(scope, false);
+                    port.end(scope, few_members.map(|_| part.word.count));
                     lists.push(part);
                     lacks = lacks.and(Err(error));
                 }
@@ -100,13 +108,13 @@ impl Space {
         (lists, lacks)
     }
 
-    /// As much of a list as goes into a block as large as the one that it leaves, where the whole list has no place:
-    /// else the list would lead for ever to backends that are gone.
+    /// As much of a list as goes into a block as large as that of the backends that the maps have of it, where the
+    /// whole list has no place: else the list would lead for ever to backends that are gone.
     fn place_part(&mut self, port: &Port, scope: Scope, share: Share) -> Option<Placed> {
         let (family, realized) = (port.key.family, port.realized.list(scope));
         let before = realized.word.range(family)?;
-        let count = before.count.next_power_of_two();
-        if realized.word.flags.has(WordFlags::TABLE) || count >= port.rows.len(scope) {
+        let count = port.block(scope);
+        if count == 0 || count >= port.rows.len(scope) {
             return None;
         }
         if port.has_as(scope, count) {

@@ -45,6 +45,19 @@ pub(crate) enum PlanError {
     Part { own: usize, left: usize },
 }
 
+impl PlanError {
+    /// Whether there would be room, if the namespace did not have its part already.
+    pub(crate) const fn is_part(&self) -> bool {
+        match self {
+            Self::Place(NoPlace::Members(no_members)) => no_members.is_part(),
+            Self::Place(NoPlace::Part { .. }) | Self::Index(NoIndex::Part { .. }) | Self::Part { .. } => true,
+            Self::Place(NoPlace::Slots(_) | NoPlace::List(_))
+            | Self::Index(NoIndex::All(_))
+            | Self::Frontends(_) => false,
+        }
+    }
+}
+
 impl World {
     /// What the services of the piece still lack in the maps; at a start, what all gathered services lack. Room for a
     /// service that is carried out in several pieces is made with the first of these.

@@ -66,7 +66,6 @@ impl World {
 
     /// The maps refused the op at this place; those after it were not tried.
     pub(crate) fn refused(&mut self, ops: &[Op], failed: usize) {
-        self.report.counters.ops_failed += 1;
         self.give_back_unpublished(ops, failed);
         let Some(op) = ops.get(failed) else { return self.count_impossible() };
         self.checking.iter_mut().for_each(|checking| checking.note(op));

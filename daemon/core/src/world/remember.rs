@@ -118,6 +118,7 @@ impl Service {
         let port = |port: &PortView| Port {
             rows: Arc::clone(&port.rows),
             kept: Kept { last: port.last.clone(), hold: port.hold.clone(), ended: port.ended },
+            counted: port.rows.all().len().max(port.last.count()).next_power_of_two(),
             ..Port::new(port.key.clone(), &Arc::default())
         };
         self.ports = view.ports.iter().map(port).collect();

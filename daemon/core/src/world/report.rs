@@ -12,6 +12,7 @@ use crate::change::{Cause, Change};
 use crate::facts::Timestamp;
 use crate::index::Seed;
 use crate::keys::Family;
+use crate::maps::MapError;
 use crate::op::ServiceId;
 use crate::service::{Cursor, Service};
 use crate::snapshot::{Checked, Counters, Fill, FrontendView, ServiceView, ServiceViews, Snapshot, Verdict};
@@ -45,6 +46,11 @@ impl World {
             service.error = Some(error);
             service.unfinished = false;
         }
+    }
+
+    /// Counts an op that the maps refused, unless the namespace has its part: that is its own affair, and may last.
+    pub(crate) const fn count_refusal(&mut self, error: &MapError) {
+        self.report.counters.ops_failed += !error.is_part() as u64;
     }
 
     /// Counts an op that was not even tried, because its owner was not dirty.
@@ -170,6 +176,7 @@ impl World {
             slots,
             members: self.space.members.used(),
             retries: 0,
+            failing: 0,
         };
         if let Some(differences) = self.report.found.take() {
             self.report.snapshot.checked = Some(Checked { at: now.wall, differences });

@@ -79,6 +79,12 @@ impl Space {
         self.indices.give_back(index);
     }
 
+    /// How many slots a family has.
+    pub(super) const fn capacity(&self) -> u32 {
+        let [slots, _] = &self.slots;
+        slots.capacity()
+    }
+
     /// How many slots of a family are taken, counted in whole blocks.
     pub(super) fn used(&self, family: Family) -> u32 {
         let (slots, spares) = (part(&self.slots, family), part(&self.spares, family));

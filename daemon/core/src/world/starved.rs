@@ -21,7 +21,7 @@ use crate::op::ServiceId;
 use crate::service::Service;
 use crate::work;
 
-type Turn = (i64, ServiceKey, ServiceId);
+pub(super) type Turn = (i64, ServiceKey, ServiceId);
 
 /// The services without room in the maps.
 #[derive(Debug, Default)]

@@ -18,6 +18,7 @@ mod pieces;
 mod reasons;
 mod renames;
 mod room;
+mod rows;
 mod since;
 mod sources;
 mod tenants;

@@ -43,8 +43,11 @@ const SHARE_OF_REST: usize = 8;
 const INSERT: &str = "insert source";
 
 fn full(cause: impl std::fmt::Display) -> MapError {
-    let counted = format!("{MOST} of a family fit, each counted once for each port of its service");
-    refused(INSERT, format!("{cause:#}; {counted}"))
+    refused(INSERT, counted(cause))
+}
+
+fn counted(cause: impl std::fmt::Display) -> String {
+    format!("{cause:#}; {MOST} of a family fit, each counted once for each port of its service")
 }
 
 pub(super) fn remove(maps: &Handles, key: &SourceKey) -> Result<(), MapError> {
@@ -116,15 +119,17 @@ impl Sources {
     }
 
     /// Why there is no room for another range of the services of a namespace; `None`: there is room.
-    fn no_room(&self, family: Family, share: Share) -> Option<String> {
+    fn no_room(&self, family: Family, share: Share) -> Option<MapError> {
         let rest = MOST.saturating_sub(self.all.get(&family).copied().unwrap_or_default());
         let own = self.counts.get(&(family, share)).copied().unwrap_or_default();
         if rest == 0 {
-            return Some("all are taken".to_owned());
+            return Some(full("all are taken"));
         }
         let has_its_part = own >= SHARE_OF_REST * rest;
-        has_its_part
-            .then(|| format!("the services of this namespace have {own}, and leave {rest} to the others"))
+        has_its_part.then(|| {
+            let cause = format!("the services of this namespace have {own}, and leave {rest} to the others");
+            MapError::Part { op: INSERT, cause: counted(cause) }
+        })
     }
 
     /// Begins to use these maps, in which programs look for sources from now on. Afterwards they hold what was asked
@@ -145,7 +150,7 @@ impl Sources {
     pub(super) fn insert(&mut self, key: &SourceKey, share: Share) -> Result<(), MapError> {
         let no_room = || self.no_room(key.range.family(), share);
         if let Some(why) = (!self.told.contains_key(key)).then(no_room).flatten() {
-            return Err(full(why));
+            return Err(why);
         }
         self.maps.as_ref().map_or(Ok(()), |maps| insert(maps, key))?;
         self.note(*key, share);

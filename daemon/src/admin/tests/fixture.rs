@@ -442,7 +442,7 @@ pub(crate) fn everything() -> Snapshot {
             changes: 12,
             changes_dropped: 2,
         },
-        fill: Fill { frontends: 9, ports: 7, slots: [14, 2], members: 0, retries: 1 },
+        fill: Fill { frontends: 9, ports: 7, slots: [14, 2], members: 0, retries: 1, failing: 1 },
         programmed: true,
         published: THEN,
         drains: Arc::new(drains()),

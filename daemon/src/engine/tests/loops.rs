@@ -1,5 +1,6 @@
 //! The order of the engine's work: events, dirty services, questions.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -10,9 +11,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::*;
 use crate::engine::ask::{self, Ask, Asker};
 use crate::engine::run::{CHANGES_BYTES_MAX, CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use crate::engine::steps::Steps;
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(30);
+
+/// Frontends that the maps do not take.
+const BEYOND_ITS_PART: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 98));
+const REFUSED: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 99));
 
 /// What was done, in order.
 type Deeds = Arc<Mutex<Vec<&'static str>>>;
@@ -31,8 +37,16 @@ impl Telling {
 
 impl Maps for Telling {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
-        if matches!(action, Action::InsertFrontend(..)) {
-            self.tell("insert");
+        let cause = || "for a test".to_owned();
+        match action {
+            Action::InsertFrontend(key, _) if key.address == BEYOND_ITS_PART => {
+                return Err(MapError::Part { op: "insert", cause: cause() });
+            }
+            Action::InsertFrontend(key, _) if key.address == REFUSED => {
+                return Err(MapError::Refused { op: "insert", cause: cause() });
+            }
+            Action::InsertFrontend(..) => self.tell("insert"),
+            _ => {}
         }
         self.maps.execute(action)
     }
@@ -70,6 +84,7 @@ struct Task {
     events: mpsc::Sender<Vec<Event>>,
     asker: Asker,
     asks: mpsc::Sender<Ask>,
+    steps: Arc<Steps>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stop: watch::Sender<bool>,
     changes: mpsc::Receiver<crate::recorder::TimedChange>,
@@ -88,16 +103,17 @@ fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
     let (stop, stopping) = watch::channel(false);
     let (asker, heard) = ask::channel();
     let asks = asker.raw();
+    let steps = Arc::<Steps>::default();
     let ends = Ends {
         events: incoming,
         snapshots: snapshots_in,
         asks: heard,
         changes: changes_in,
         progress: Arc::new(AtomicU64::new(0)),
-        steps: Arc::default(),
+        steps: Arc::clone(&steps),
         stop: stopping,
     };
-    let task = Task { deeds, events, asker, asks, snapshots, stop, changes };
+    let task = Task { deeds, events, asker, asks, steps, snapshots, stop, changes };
     begin(&task);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let thread = std::thread::spawn(move || drop(runtime.block_on(run(engine, ends, |_| ()))));
@@ -146,6 +162,26 @@ fn events_and_what_they_change_come_before_questions() {
     let first_read = deeds.iter().position(|deed| *deed == "read").unwrap();
     assert_eq!(deeds.iter().take(first_read).filter(|deed| **deed == "insert").count(), 8, "{deeds:?}");
     drop(task.changes);
+}
+
+/// A tenant would stop the time of the last success on all nodes, for as long as its service stands.
+#[test]
+fn who_asks_for_more_than_its_part_keeps_no_engine_from_having_caught_up() {
+    for (address, is_quiet) in [(BEYOND_ITS_PART, true), (REFUSED, false)] {
+        let event = service("a", &address.to_string());
+        let (mut task, thread) = task(|task| task.events.try_send(vec![event]).unwrap());
+        let runtime = runtime();
+        wait(&runtime, &mut task, |snapshot| snapshot.fill.retries == 1);
+        let begun = Instant::now();
+        let has_caught_up = || task.steps.last_caught_up().0 > 0;
+        let most = if is_quiet { LONG } else { Duration::from_secs(2) };
+        while !has_caught_up() && begun.elapsed() < most {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(has_caught_up(), is_quiet, "{address}");
+        task.stop.send_replace(true);
+        thread.join().unwrap();
+    }
 }
 
 #[test]

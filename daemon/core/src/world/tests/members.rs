@@ -171,6 +171,42 @@ fn invariant_10_a_list_that_may_not_grow_follows_its_backends_with_as_many_as_it
     assert_eq!((members_of(&rig, "web", 1), rig.members.len()), (found(&rig, "web", 1), 8));
 }
 
+/// All room for members is taken, so that no list grows; one that is to grow becomes another one again and again.
+#[test]
+fn invariant_10_a_list_without_room_for_more_members_follows_its_backends_with_as_many_as_it_has() {
+    for weighs in [false, true] {
+        let mut rig = Rig::with(Capacity { slots: 1 << 16, ports: 64, ..Capacity::default() });
+        let address = |backend| core::net::Ipv4Addr::from_bits(0x0101_0000 + backend);
+        let web = |backends: Range<u32>| {
+            let weights = std::format!("{}=2", address(backends.start));
+            let [Event::ServiceApplied(facts), slice] = sticky("web", 1, backends, 0..0) else {
+                unreachable!()
+            };
+            let weights = crate::weights::Weights::read(&weights).unwrap();
+            let weights = weighs.then(|| crate::weights::Asked { weights, wrong: None }.into());
+            vec![applied(ServiceFacts { weights, ..(*facts).clone() }), slice]
+        };
+        rig.turn(web(0..4));
+        assert_eq!(found(&rig, "web", 1).len() > 4, weighs, "it is a table");
+        let members = &mut rig.world.space.members;
+        members.put(PortIndex(63), Share(9), limits::counted_members_max(1 << 16) - members.used());
+        for round in 1..20 {
+            let first = 1_000 * round;
+            rig.turn(web(first..first + 8 - round % 3));
+            rest(&mut rig);
+            let expected: Vec<IpAddr> = (first..first + 4).map(|it| address(it).into()).collect();
+            assert_eq!(found(&rig, "web", 1).len(), 4, "round {round}");
+            assert_eq!(found(&rig, "web", 1), expected, "round {round}");
+            assert_eq!(members_of(&rig, "web", 1), expected, "round {round}");
+            assert_eq!(rig.members.len(), 8, "round {round}: as many as it had");
+        }
+        rig.turn(web(0..3));
+        rest(&mut rig);
+        assert_eq!(found(&rig, "web", 1).len() > 3, weighs, "and it is whole again");
+        assert_eq!(members_of(&rig, "web", 1).len(), 3);
+    }
+}
+
 /// The list of all nodes finds no slots, while that of this node changes again and again.
 #[test]
 fn invariant_10_a_list_that_changes_beside_one_without_a_place_leaves_no_members() {

@@ -1,0 +1,84 @@
+//! A service that lacks room beyond the part of its own namespace waits; nothing has failed.
+
+use super::*;
+
+/// Maps that take no source, for this reason.
+struct Sourceless {
+    maps: MemoryMaps,
+    why: MapError,
+}
+
+impl Maps for Sourceless {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        match action {
+            Action::InsertSource(..) => Err(self.why.clone()),
+            _ => self.maps.execute(action),
+        }
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.maps.dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
+}
+
+/// What is told of a service with a range of clients, after some tries, by maps that refuse its range.
+fn told(why: MapError) -> Arc<Snapshot> {
+    let maps = Sourceless { maps: MemoryMaps::default(), why };
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let ingress = crate::facts::Ingress { address: [198, 51, 100, 1].into(), proxied: false };
+    let facts = ServiceFacts {
+        kind: ServiceType::LoadBalancer,
+        ingress: vec![ingress],
+        source_ranges: vec!["192.0.2.0/24".into()],
+        ..service_facts("web", "10.0.0.1")
+    };
+    engine.apply(Event::ServiceApplied(Arc::new(facts)));
+    engine.apply(slice("web", &["1.1.1.1"]));
+    engine.apply(Event::Synced(Source::Manifests));
+    let mut now = NOW;
+    for _ in 0..5 {
+        engine.step(now, &mut |_| ());
+        now.mono += Duration::from_secs(40);
+    }
+    engine.step(now, &mut |_| ())
+}
+
+#[test]
+fn who_lacks_room_beyond_its_part_of_the_ranges_has_nothing_counted_as_failed() {
+    let snapshot = told(MapError::Part { op: "insert source", cause: "for a test".to_owned() });
+    let fill = snapshot.fill;
+    assert_eq!((fill.retries, fill.failing, snapshot.counters.ops_failed), (1, 0, 0));
+    let snapshot = told(MapError::Refused { op: "insert source", cause: "for a test".to_owned() });
+    let fill = snapshot.fill;
+    assert_eq!((fill.retries, fill.failing, snapshot.counters.ops_failed), (1, 1, 6));
+}
+
+#[test]
+fn who_lacks_slots_beyond_its_part_waits_and_does_not_fail() {
+    let maps = MemoryMaps::new(Capacity { slots: 1 << 12, ..Capacity::default() });
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let endpoints: Vec<String> = (0..1_024).map(|it| format!("1.1.{}.{}", it / 256, it % 256)).collect();
+    let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+    engine.apply(Event::Synced(Source::Manifests));
+    let mut fills = Vec::new();
+    for (number, backends) in (1..).zip([1_024, 1_024, 512, 512, 512, 1_024]) {
+        let name = format!("s-{number}");
+        engine.apply(service(&name, &format!("10.0.0.{number}")));
+        engine.apply(slice(&name, &endpoints[..backends]));
+        let fill = engine.step(NOW, &mut |_| ()).fill;
+        fills.push((fill.retries, fill.failing));
+    }
+    assert_eq!(fills, [(0, 0), (0, 0), (0, 0), (0, 0), (1, 0), (2, 1)], "the last one finds no room at all");
+}
