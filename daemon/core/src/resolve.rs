@@ -63,9 +63,9 @@ pub struct Cut {
 /// The part of all frontends that a service may have.
 #[derive(Clone, Copy)]
 pub struct Part<'a> {
-    /// Beside those that it has already.
+    /// How many; all that it has already stay, however many those are.
     pub most: usize,
-    /// Which of its frontends it has already: these come first, and all of them stay.
+    /// Which of its frontends it has already: these come first.
     pub has: &'a dyn Fn(&DesiredFrontend) -> bool,
 }
 

@@ -68,8 +68,13 @@ pub(super) fn leave_out(found: &mut Vec<DesiredFrontend>, part: Part<'_>) -> Vec
         return Vec::new();
     }
     work::done(found.len());
-    found.sort_by_cached_key(|it| (!(part.has)(it), it.key().is_none(), it.kind.order()));
-    let beyond = found.split_off(part.most);
+    let mut has = 0;
+    found.sort_by_cached_key(|it| {
+        let is_there = (part.has)(it);
+        has += usize::from(is_there);
+        (!is_there, it.key().is_none(), it.kind.order())
+    });
+    let beyond = found.split_off(part.most.max(has).min(found.len()));
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
     beyond
 }

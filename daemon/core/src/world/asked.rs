@@ -17,7 +17,7 @@ use super::starved::{Starved, Turn};
 use crate::change::Cause;
 use crate::limits;
 use crate::op::{ServiceId, Share};
-use crate::resolve::DesiredFrontend;
+use crate::resolve::{Desired, DesiredFrontend};
 use crate::work;
 
 /// What a start found of a namespace is charged under this and the number of the namespace; no service has such an id.
@@ -86,10 +86,11 @@ impl Sum {
         }
     }
 
-    /// Counts what a service asks for. What it asks for anew counts no longer as found.
-    fn ask(&mut self, id: ServiceId, share: Share, much: u32) {
+    /// Counts what a service asks for. What it asks for anew counts no longer as found, as far as it is in the maps.
+    fn ask(&mut self, id: ServiceId, share: Share, (much, in_maps): (u32, u32)) {
         let before = self.of(id.0);
-        let found_left = self.of(found(share)).saturating_sub(much.saturating_sub(before));
+        let anew = much.saturating_sub(before).min(in_maps);
+        let found_left = self.of(found(share)).saturating_sub(anew);
         self.set(found(share), share, found_left);
         self.set(id.0, share, much);
         self.waiting.free(before.saturating_sub(much) as usize);
@@ -116,10 +117,15 @@ const fn found(share: Share) -> u32 {
 }
 
 impl World {
-    /// How much a service may ask for beside what does not count.
+    /// How much a service may ask for beside what does not count. Rows have no key by which a service would know its own
+    /// among those that a start found; frontends have, and stay whatever this says.
     pub(super) fn may_ask(&self, kind: Kind, id: ServiceId) -> usize {
         let sum = self.asked.sum(kind);
-        let own = sum.of(id.0).saturating_add(sum.of(found(self.tables.share(id))));
+        let found = match kind {
+            Kind::Frontends => 0,
+            Kind::Rows => sum.of(found(self.tables.share(id))),
+        };
+        let own = sum.of(id.0).saturating_add(found);
         own.saturating_add(self.may_ask_more(kind, id)) as usize
     }
 
@@ -152,13 +158,32 @@ impl World {
         })
     }
 
-    /// Counts what a service asks for from now on, beside what does not count. It waits if it wants more.
-    pub(super) fn account_for_asked(&mut self, kind: Kind, id: ServiceId, much: usize, wants_more: bool) {
+    /// Counts the frontends that a service asks for from now on, but for the first. It waits if it wants more.
+    pub(super) fn account_for_frontends(&mut self, id: ServiceId, desired: &Desired) {
+        let is_starting = !self.asked.frontends.found.is_empty();
+        let there = desired.frontends.iter().filter(|it| is_starting && self.has_written(id, it));
+        let (in_maps, all) = (there.count(), desired.frontends.len().saturating_sub(1));
+        self.account_for_asked(Kind::Frontends, id, (all, in_maps), desired.cut.frontends > 0);
+    }
+
+    /// Counts the rows that a service asks for from now on, but for the first ones of each port.
+    pub(super) fn account_for_rows(&mut self, id: ServiceId, rows: usize, wants_more: bool) {
+        self.account_for_asked(Kind::Rows, id, (rows, rows), wants_more);
+    }
+
+    fn account_for_asked(
+        &mut self,
+        kind: Kind,
+        id: ServiceId,
+        (much, in_maps): (usize, usize),
+        wants_more: bool,
+    ) {
         let turn = if wants_more { self.turn(id) } else { None };
         let share = self.tables.share(id);
         let sum = self.asked.sum_mut(kind);
         sum.wait(id, turn);
-        sum.ask(id, share, u32::try_from(much).unwrap_or(u32::MAX));
+        let [much, in_maps] = [much, in_maps].map(|it| u32::try_from(it).unwrap_or(u32::MAX));
+        sum.ask(id, share, (much, in_maps));
     }
 
     /// Has services decided for anew that may ask for more now, in turn. There may be room for others after them.

@@ -125,8 +125,7 @@ impl World {
         let part = Part { most: self.may_ask(Kind::Frontends, id).saturating_add(1), has: &has };
         let desired = resolve::resolve(facts.as_deref(), &known.slices, given, part);
         let mut cut = desired.cut;
-        let counted = desired.frontends.len().saturating_sub(1);
-        self.account_for_asked(Kind::Frontends, id, counted, cut.frontends > 0);
+        self.account_for_frontends(id, &desired);
         let rank = facts.as_deref().map(Rank::of);
         // What is left out of a service is covered all the same.
         let own = desired.frontends.iter().chain(&desired.covering);
@@ -141,7 +140,7 @@ impl World {
         cut.rows = service.take(desired, facts, (&case, rows_most), &nothing);
         space.indices.put_all(&service.ports);
         let counted = service.rows_counted();
-        self.account_for_asked(Kind::Rows, id, counted, cut.rows > 0);
+        self.account_for_rows(id, counted, cut.rows > 0);
         self.tables.cut_short(id, cut);
         self.open_holds(id, &settings, &node);
         self.account_for_holds(id, before, &settings, now.uptime());

@@ -181,6 +181,29 @@ fn invariant_02_what_is_left_out_of_a_service_belongs_to_no_other() {
     assert!(rig.dump().frontends.iter().all(|(key, _)| key.address != ip("fd00::7")));
 }
 
+/// A service that waited before a restart, and is decided for first, has nothing of what its neighbours have.
+#[test]
+fn invariant_08_a_restart_takes_from_no_neighbour_what_the_maps_have() {
+    let mut rig = rig();
+    rig.turn((1..=10).map(|number| applied(asking("prod", number, 9))).collect());
+    let crowds = || {
+        let lengths = (1..=12).filter(|length| *length != 4);
+        lengths.flat_map(|length| crowd(&"a".repeat(length), 0..4, 1_000))
+    };
+    for event in crowds() {
+        rig.turn(vec![event]);
+    }
+    let snapshot = rig.turn(vec![applied(asking("prod", 0, 60))]);
+    assert_eq!(dialled(&snapshot, "prod", 0), 1, "it waits");
+    let mut later = Rig::with(Capacity { slots: 256, ports: 1 << 10, ..Capacity::default() });
+    later.world.adopt(&rig.dump());
+    let prod = [(0, 60)].into_iter().chain((1..=10).map(|number| (number, 9)));
+    let prod = prod.map(|(number, frontends)| applied(asking("prod", number, frontends)));
+    let snapshot = later.turn([limit()].into_iter().chain(prod).chain(crowds()).collect());
+    let each: Vec<_> = (1..=10).map(|number| dialled(&snapshot, "prod", number)).collect();
+    assert_eq!(each, [9; 10]);
+}
+
 /// What it costs that room for so many frontends comes back, while so many services wait.
 fn work_beside(waiting: u32, room: u32) -> u64 {
     let mut rig = rig();
