@@ -192,9 +192,9 @@ impl<'a> World<'a> {
         link.kind == "bridge" && self.is_pod_side(link) && !self.listed.defaults.contains(&link.index)
     }
 
-    /// Whether a device of a kind that containers and virtual machines have has an address of a network with other hosts
-    /// in it: so has one more way out of a node that is a container itself, and a TAP that is a network of its own. At
-    /// the host's end of a pod's device such an address stands for itself.
+    /// Whether a device of a kind that containers and virtual machines have has an address of a network with other
+    /// hosts in it: so has one more way out of a node that is a container itself, and a TAP that is a network of its
+    /// own. At the host's end of a pod's device such an address stands for itself.
     fn leads_to_network(&self, link: &Link) -> bool {
         let is_of_network = |it: &Address| {
             let all = if it.address.is_ipv4() { 32 } else { 128 };

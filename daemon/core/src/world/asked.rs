@@ -117,8 +117,8 @@ const fn found(share: Share) -> u32 {
 }
 
 impl World {
-    /// How much a service may ask for beside what does not count. Rows have no key by which a service would know its own
-    /// among those that a start found; frontends have, and stay whatever this says.
+    /// How much a service may ask for beside what does not count. Rows have no key by which a service would know its
+    /// own among those that a start found; frontends have, and stay whatever this says.
     pub(super) fn may_ask(&self, kind: Kind, id: ServiceId) -> usize {
         let sum = self.asked.sum(kind);
         let found = match kind {
