@@ -43,7 +43,7 @@ mod view;
 pub use conntrack::TakenPorts;
 pub use counts::{Counted, Counts};
 pub use devices::{Device, DeviceStatus, HookKind, Mode, ShortcutState, Side, XdpState, XdpUse};
-pub use error::StartError;
+pub use error::{StartError, passes};
 pub use features::Features;
 pub use flows::{
     AddressFilter, Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Fullest, GivenUp, Heard,
