@@ -570,6 +570,23 @@ fn a_daemon_that_has_not_looked_at_devices_yet_is_not_ready() {
     assert_eq!(served_with(holdfast_datapath::Status { packets: None, ..status }), "ok\n");
 }
 
+/// Without programs at devices nobody is served worse than by a node that never could; with those of a former daemon
+/// clients meet what is no longer true.
+#[test]
+fn a_daemon_with_programs_at_devices_that_follow_no_change_is_not_ready() {
+    let served = serve_with(everything(), |readings| {
+        let status = fixture::status();
+        let behind = |it| PacketStatus { failure: Some("no memory".to_owned()), behind: true, ..it };
+        let packets = status.packets.clone().map(behind);
+        let status = holdfast_datapath::Status { packets, ..status };
+        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+    });
+    let got = served.get("/readyz", "");
+    let expected = "programs at devices follow no change: no memory\n";
+    assert_eq!((got.status, got.body.as_str()), (503, expected));
+    assert!(served.get("/metrics", "").body.contains("\nholdfast_packets_failed 1\n"));
+}
+
 #[test]
 fn what_is_remembered_says_so_and_is_ready() {
     let mut snapshot = everything();
