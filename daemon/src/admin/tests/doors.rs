@@ -605,6 +605,38 @@ fn what_is_remembered_says_so_and_is_ready() {
 }
 
 #[test]
+fn a_socket_that_somebody_removed_is_made_anew() {
+    let served = serve(everything());
+    let ask = || UnixStream::connect(&served.socket);
+    drop(ask().unwrap());
+    std::fs::remove_file(&served.socket).unwrap();
+    let begun = Instant::now();
+    while ask().is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is not there again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut asked = ask().unwrap();
+    asked.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    asked.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+}
+
+#[test]
+fn what_another_process_has_put_in_the_sockets_place_is_left_there() {
+    let served = serve(everything());
+    let path = served.socket.clone();
+    let beside = path.with_extension("other");
+    let other = UnixListener::bind(&beside).unwrap();
+    std::fs::rename(&beside, &path).unwrap();
+    std::thread::sleep(2 * crate::beat::BEAT);
+    drop(UnixStream::connect(&path).unwrap());
+    other.accept().unwrap();
+    served.admin.stop();
+    assert!(path.exists(), "it is not ours to remove");
+}
+
+#[test]
 fn liveness_is_the_engines() {
     let served = serve_with(everything(), |readings| {
         readings.liveness = Liveness::new(|| Some(Duration::from_secs(33)));
