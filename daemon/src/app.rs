@@ -9,6 +9,7 @@ mod maps;
 mod paced;
 mod packets;
 mod patience;
+mod reload;
 mod settings;
 mod start;
 #[cfg(test)]
@@ -31,7 +32,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 
-use crate::admin::{self, ForgetWish, ReloadWish, Reloaded};
+use crate::admin;
 use crate::apiserver::Access;
 use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
 use crate::devices;
@@ -255,7 +256,7 @@ impl App {
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
         let (described, sets) = (start::described(config, &maps, kept.as_ref()), start::sets(kept.as_ref()));
         let known_now = known_now(config, &node, &described, access.as_ref())?;
-        let engine = start::engine(maps, seed, &sources_of(config), known_now, (kept, &drains))?;
+        let engine = start::engine(maps, seed, &sources_of(config), known_now, (kept, &drains.drains))?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
@@ -508,7 +509,7 @@ async fn serve_signals(
     loop {
         tokio::select! {
             // The sender of a signal gets no answer; the outcome is in the log.
-            _ = signals.hangup.recv() => drop(reload.now().await),
+            _ = signals.hangup.recv() => drop(reload.now(|| true).await),
             Some(wish) = wishes.reloads.recv() => reload.fulfil(wish).await,
             Some(wish) = wishes.forgets.recv() => reload.forget(wish).await,
             () = apiservers.changed() => reload.tell_settings().await,
@@ -536,108 +537,6 @@ fn edition(config: &Path) -> Edition {
         say!(warn, messages::KNOWLEDGE_LEFT_OUT, %fault);
     }
     edition
-}
-
-impl Reload {
-    /// Takes the parts that follow a reload, as the first configuration has made them.
-    fn new(
-        file: &ConfigFile,
-        (config, editions): Followed,
-        logging: Arc<Logging>,
-        access: Option<Access>,
-        events: mpsc::Sender<Vec<Event>>,
-        (effective, blocks, refused): InForce,
-    ) -> Self {
-        Self { file: file.clone(), logging, refused, config, editions, effective, blocks, access, events }
-    }
-
-    /// Reads the configuration again: all of it counts, or none of it.
-    async fn now(&self) -> Result<Reloaded, String> {
-        systemd::reloading();
-        let done = match self.load().await {
-            Ok(reread) => Ok(Reloaded { waiting: self.apply(reread).await }),
-            Err(error) => {
-                say!(error, messages::NOT_RELOADED, %error);
-                Err(error.to_string())
-            }
-        };
-        self.refused.send_replace(done.as_ref().err().cloned());
-        systemd::reloaded();
-        done
-    }
-
-    async fn fulfil(&self, ReloadWish { peer, answer }: ReloadWish) {
-        tracing::info!(uid = peer.uid, pid = peer.pid, "a reload was asked for");
-        // A client that has gone meanwhile finds the outcome in the log.
-        let _ = answer.send(self.now().await);
-    }
-
-    /// Forgets the address that a wish names. Where no apiserver is used, the wish is dropped unanswered.
-    async fn forget(&self, ForgetWish { peer, address, answer }: ForgetWish) {
-        let Some(access) = &self.access else { return };
-        let outcome = access.forget(address).await;
-        let uid = peer.uid;
-        let pid = peer.pid;
-        match &outcome {
-            Ok(None) => tracing::info!(uid, pid, %address, "a learned address was forgotten, as asked for"),
-            Ok(Some(error)) => {
-                tracing::warn!(uid, pid, %address, error, "a learned address was forgotten, but not on disk yet");
-            }
-            Err(why) => tracing::info!(uid, pid, %address, %why, "a learned address is not forgotten"),
-        }
-        let _ = answer.send(outcome);
-    }
-
-    async fn load(&self) -> Result<Reread, AppError> {
-        let (config, warnings) = self.file.load()?;
-        for warning in &warnings {
-            tracing::warn!("{warning}");
-        }
-        let (in_force, _) = self.config.borrow().reloaded(config.clone());
-        in_force.has_its_own_address().map_err(AppError::Waits)?;
-        let blocks = settings::blocks(&in_force, &self.file.path)?;
-        start::tell_what_is_missing(&config);
-        if let Some(access) = &self.access {
-            let access = access.clone();
-            let sources = settings::apiserver_sources(&config);
-            // The reload reads files, and their file system may hang.
-            let reload = tokio::task::spawn_blocking(move || access.reload(&sources));
-            reload.await.map_err(|error| AppError::Runtime(error.into()))??;
-        }
-        let path = self.file.path.clone();
-        let reading = tokio::task::spawn_blocking(move || edition(&path));
-        let edition = reading.await.map_err(|error| AppError::Runtime(error.into()))?;
-        Ok(Reread { config, blocks, edition })
-    }
-
-    /// Puts in force what was read, and gives the keys that wait for a restart.
-    async fn apply(&self, Reread { config, blocks, edition }: Reread) -> Vec<&'static str> {
-        let (config, waiting) = self.config.borrow().reloaded(config);
-        if !waiting.is_empty() {
-            say!(warn, messages::RESTART_NEEDED, keys = waiting.join(", "));
-        }
-        self.logging.set_level(config.log.level);
-        self.effective.send_replace(Arc::new(settings::effective(&config)));
-        self.config.send_replace(Arc::new(config));
-        self.editions.send_replace(Arc::new(edition));
-        self.tell_settings().await;
-        self.blocks.send_replace(Arc::new(blocks));
-        say!(info, messages::RELOADED);
-        waiting
-    }
-
-    /// Gives the engine the settings of the configuration in force, with the addresses that are an apiserver's now:
-    /// none of them becomes a frontend.
-    async fn tell_settings(&self) {
-        let apiservers = settings::apiservers(self.access.as_ref());
-        let settings = settings::settings(&self.config.borrow(), apiservers);
-        tell(&self.events, Event::SettingsApplied(Arc::new(settings))).await;
-    }
-}
-
-async fn tell(events: &mpsc::Sender<Vec<Event>>, event: Event) {
-    // The engine listens until it is stopped; after that no event matters.
-    let _ = events.send(vec![event]).await;
 }
 
 fn now() -> Timestamp {

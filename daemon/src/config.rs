@@ -49,7 +49,8 @@ pub use self::kube_proxy::KubeProxy;
 pub(crate) use self::limits::{FILE_BYTES_MAX, NODE_PORTS, SNAT_RANGES_MAX};
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses, OuterAddresses};
 pub use self::packets::{
-    DeviceName, Dsr, Flows, Mark, OuterDevices, Packets, PodDevices, ShortcutUse, SnatPorts, XdpUse, overlap,
+    DeviceName, Dsr, Flows, Mark, OuterDevices, Packets, PodDevices, Room, ShortcutUse, SnatPorts, XdpUse,
+    overlap,
 };
 pub use self::problem::{ConfigErrors, Position, Problem, Subject};
 pub use self::resolve::{Resolve, Resolver};

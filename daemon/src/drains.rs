@@ -1,8 +1,9 @@
 //! Orders to drain backends, and to take that back: by which user and when, told to the engine, kept over restarts.
 //!
 //! Invariant: one task changes the drains, one order after the other, so two orders at once both count. An order counts
-//! at once, also where the disk does not take it: the answer says so, and the write is tried again. What the disk does
-//! holds up no order for longer than `DISK_WAIT_MAX`. Nothing else makes or ends a drain.
+//! at once, also where the disk does not take it: the answer says so, and the write is tried again. What a former
+//! process left and the disk does not give now is not written over: it is read again, and later orders count on top of
+//! it. What the disk does holds up no order for longer than `DISK_WAIT_MAX`. Nothing else makes or ends a drain.
 
 mod file;
 #[cfg(test)]
@@ -23,7 +24,7 @@ pub const ORDERS_WAITING_MAX: usize = 16;
 /// How long the answer to an order waits for the disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// The pause after a write that failed: a full disk is not made better by haste.
+/// The pause after a write or a read that failed: a full disk is not made better by haste.
 const RETRY_WAIT: Duration = Duration::from_secs(5);
 
 /// An order.
@@ -54,14 +55,22 @@ pub struct Taken {
 /// How an order ended.
 pub type Outcome = Result<Taken, TooMany>;
 
-/// The drains that a former process left. What cannot be read is named in the log and stops nothing.
-pub fn kept(folder: &Path) -> Arc<Drains> {
-    let (drains, wrong) = file::load(folder);
+/// The drains that a former process left.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    pub drains: Arc<Drains>,
+    /// Why there may be others: what would say so cannot be read now.
+    unread: Option<String>,
+}
+
+/// Reads what a former process left. What cannot be read is named in the log and stops nothing.
+pub fn kept(folder: &Path) -> Kept {
+    let file::Loaded { drains, wrong, unread } = file::load(folder);
     for error in &wrong {
         let found = drains.len();
         tracing::warn!(%error, drains = found, "a file of drains is not used; `holdfast drain` shows what is in force");
     }
-    Arc::new(drains)
+    Kept { drains: Arc::new(drains), unread }
 }
 
 /// What was written last.
@@ -75,7 +84,7 @@ struct Written {
 /// Takes orders until nothing can order any more.
 pub async fn run(
     folder: PathBuf,
-    begun_with: Arc<Drains>,
+    Kept { drains: begun_with, unread }: Kept,
     mut orders: mpsc::Receiver<Order>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
@@ -84,16 +93,24 @@ pub async fn run(
     if !begun_with.is_empty() {
         to_write.mark_changed();
     }
-    let (told, written) = watch::channel(Written { drains: begun_with, error: None });
-    let mut desk = Desk { wanted, written, events };
+    let (told, written) = watch::channel(Written { drains: Arc::clone(&begun_with), error: None });
+    let (unread, still_unread) = watch::channel(unread);
+    let mut desk = Desk { wanted, written, events, begun_with, unread };
     let serving = async {
-        while let Some(order) = orders.recv().await {
-            desk.take(order).await;
+        loop {
+            let is_whole = desk.unread.borrow().is_none();
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => desk.take(order).await,
+                    None => return,
+                },
+                () = tokio::time::sleep(RETRY_WAIT), if !is_whole => desk.read_again(&folder).await,
+            }
         }
     };
     tokio::select! {
         () = serving => {}
-        () = write_down(folder, to_write, told) => {}
+        () = write_down(folder.clone(), (to_write, still_unread), told) => {}
     }
 }
 
@@ -103,9 +120,30 @@ struct Desk {
     wanted: watch::Sender<Arc<Drains>>,
     written: watch::Receiver<Written>,
     events: mpsc::Sender<Vec<Event>>,
+    // The drains without any order to this process.
+    begun_with: Arc<Drains>,
+    // Why there may be others; nothing is written until that is known.
+    unread: watch::Sender<Option<String>>,
 }
 
 impl Desk {
+    /// Reads again what could not be read, and puts it in force below the orders since then.
+    async fn read_again(&mut self, folder: &Path) {
+        let folder = folder.to_owned();
+        let Ok(found) = tokio::task::spawn_blocking(move || file::load(&folder)).await else { return };
+        if found.unread.is_some() {
+            return;
+        }
+        let by = ordered(nix::unistd::getuid().as_raw()).await;
+        let next = ordered_since(&self.begun_with, &self.wanted.borrow(), found.drains);
+        tracing::info!(drains = next.len(), "the drains of the former process are read now");
+        let next = Arc::new(next);
+        // What is wanted comes first: what may be written is never less than was found.
+        self.wanted.send_replace(Arc::clone(&next));
+        self.unread.send_replace(None);
+        self.force(next, by).await;
+    }
+
     async fn take(&mut self, Order { uid, pid, drain, is_on, answer }: Order) {
         let backend = drain.to_string();
         let service = drain.service().map(ToString::to_string);
@@ -150,13 +188,17 @@ impl Desk {
 
     async fn put_in_force(&mut self, before: Option<Ordered>, next: Option<Drains>, by: Ordered) -> Taken {
         if let Some(next) = next.map(Arc::new) {
-            self.wanted.send_replace(Arc::clone(&next));
-            // The engine listens until it is stopped; after that no event matters.
-            let _ = self.events.send(vec![Event::DrainsApplied(next, by)]).await;
+            self.force(next, by).await;
         }
         let drains = Arc::clone(&self.wanted.borrow());
         let problem = self.problem(&drains).await;
         Taken { drains, before, problem }
+    }
+
+    async fn force(&self, next: Arc<Drains>, by: Ordered) {
+        self.wanted.send_replace(Arc::clone(&next));
+        // The engine listens until it is stopped; after that no event matters.
+        let _ = self.events.send(vec![Event::DrainsApplied(next, by)]).await;
     }
 
     /// Why these drains are not on disk, in words.
@@ -171,6 +213,20 @@ impl Desk {
     }
 }
 
+/// What was found late, with what was ordered meanwhile: drains that have come, and such as were taken back. Where all
+/// of them are more than there may be, those that were found stay.
+fn ordered_since(before: &Drains, now: &Drains, mut found: Drains) -> Drains {
+    for (drain, _) in before.iter().filter(|(drain, _)| now.get(drain).is_none()) {
+        found.remove(&drain);
+    }
+    for (drain, by) in now.iter().filter(|(drain, _)| before.get(drain).is_none()) {
+        if found.get(&drain).is_none() && found.add(drain.clone(), by.clone()).is_err() {
+            tracing::warn!(%drain, "there are as many drains as may be; this one ends");
+        }
+    }
+    found
+}
+
 /// The user that orders, at this moment.
 async fn ordered(uid: u32) -> Ordered {
     let user = tokio::task::spawn_blocking(move || user::name(Path::new(user::USERS), uid)).await;
@@ -178,10 +234,14 @@ async fn ordered(uid: u32) -> Ordered {
 }
 
 /// Writes down what is in force, each time that it is another one, and again where that failed.
-async fn write_down(folder: PathBuf, mut wanted: watch::Receiver<Arc<Drains>>, told: watch::Sender<Written>) {
+async fn write_down(
+    folder: PathBuf,
+    (mut wanted, unread): (watch::Receiver<Arc<Drains>>, watch::Receiver<Option<String>>),
+    told: watch::Sender<Written>,
+) {
     let mut failed = false;
     while wanted.changed().await.is_ok() {
-        while let Some(error) = write_once(&folder, &mut wanted, &told).await {
+        while let Some(error) = write_once(&folder, (&mut wanted, &unread), &told).await {
             if !std::mem::replace(&mut failed, true) {
                 tracing::warn!(error, "the drains are not written; a restart would not know the last orders");
             }
@@ -199,14 +259,21 @@ async fn write_down(folder: PathBuf, mut wanted: watch::Receiver<Arc<Drains>>, t
 /// Gives what kept the drains from being written.
 async fn write_once(
     folder: &Path,
-    wanted: &mut watch::Receiver<Arc<Drains>>,
+    (wanted, unread): (&mut watch::Receiver<Arc<Drains>>, &watch::Receiver<Option<String>>),
     told: &watch::Sender<Written>,
 ) -> Option<String> {
+    let unread = unread.borrow().clone();
     let drains = Arc::clone(&wanted.borrow_and_update());
-    let folder = folder.to_owned();
-    let writing = Arc::clone(&drains);
-    let stored = tokio::task::spawn_blocking(move || file::store(&folder, &writing)).await;
-    let error = stored.map_err(|error| error.to_string()).and_then(|stored| stored).err();
+    let error = match unread {
+        Some(unread) => Some(format!("{unread}; nothing is written over it before it can be read")),
+        None => stored(folder, &drains).await.err(),
+    };
     told.send_replace(Written { drains, error: error.clone() });
     error
+}
+
+async fn stored(folder: &Path, drains: &Arc<Drains>) -> Result<(), String> {
+    let (folder, writing) = (folder.to_owned(), Arc::clone(drains));
+    let stored = tokio::task::spawn_blocking(move || file::store(&folder, &writing)).await;
+    stored.map_err(|error| error.to_string())?
 }

@@ -42,7 +42,7 @@ pub(crate) use comparison::{Comparison, of_flows};
 #[cfg(test)]
 pub(crate) use conditions::ConditionCause;
 pub(crate) use conditions::{ConditionKind, Conditions};
-pub(crate) use readiness::{missing, translates_packets};
+pub(crate) use readiness::{fails_packets, missing, translates_packets};
 
 /// What does not change while the daemon runs.
 #[derive(Clone, Debug)]

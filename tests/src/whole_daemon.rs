@@ -48,7 +48,7 @@ fn ordered_anew(drains: &Drains) -> Result<Drains, std::io::Error> {
     runtime.block_on(async {
         let (orders, ordered) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(1);
-        let taking = drains::run(disk.path().to_owned(), Arc::default(), ordered, events);
+        let taking = drains::run(disk.path().to_owned(), drains::Kept::default(), ordered, events);
         let listening = async { while told.recv().await.is_some() {} };
         let ordering = async {
             for (drain, by) in drains.iter() {
@@ -65,7 +65,7 @@ fn ordered_anew(drains: &Drains) -> Result<Drains, std::io::Error> {
             done = ordering => done,
         }
     })?;
-    Ok(Drains::clone(&drains::kept(disk.path())))
+    Ok(Drains::clone(&drains::kept(disk.path()).drains))
 }
 
 fn first_group(blocks: Arc<Blocks>) -> Result<Vec<Event>, std::io::Error> {

@@ -147,6 +147,23 @@ pub(crate) fn own_id() -> Option<CgroupId> {
     Some(CgroupId(fs::metadata(folder).ok()?.ino()))
 }
 
+/// The least limit of memory on the way from this thread's cgroup to the top, [`u64::MAX`] where none has one; `None`:
+/// no cgroup there tells of a limit, as where the first version of cgroups counts the memory. What is above a cgroup
+/// namespace is not seen.
+pub fn memory_limit() -> Option<u64> {
+    let path = own_path(&fs::read_to_string("/proc/thread-self/cgroup").ok()?)?;
+    let root = root()?;
+    least_limit(&root, &root.join(path.strip_prefix("/").unwrap_or(&path)))
+}
+
+fn least_limit(root: &Path, own: &Path) -> Option<u64> {
+    let limit = |folder: &Path| match fs::read_to_string(folder.join("memory.max")).ok()?.trim() {
+        "max" => Some(u64::MAX),
+        bytes => bytes.parse().ok(),
+    };
+    own.ancestors().take_while(|folder| folder.starts_with(root)).filter_map(limit).min()
+}
+
 fn own_path(cgroups: &str) -> Option<PathBuf> {
     cgroups.lines().find_map(|line| line.strip_prefix("0::")).map(PathBuf::from)
 }
@@ -169,6 +186,24 @@ mod tests {
         check_mounts("2 0 0:3 /../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw", None);
         check_mounts("1 0 0:2 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu", None);
         check_mounts("nonsense", None);
+    }
+
+    #[test]
+    fn the_least_limit_of_memory_up_to_the_top_counts() {
+        let top = tempfile::tempdir().unwrap();
+        let (outer, inner) = (top.path().join("kubepods"), top.path().join("kubepods/pod"));
+        fs::create_dir_all(&inner).unwrap();
+        let limit = |folder: &Path, text: &str| fs::write(folder.join("memory.max"), text).unwrap();
+        let least = || least_limit(top.path(), &inner);
+        assert_eq!(least(), None, "nothing tells of one");
+        limit(&inner, "max\n");
+        assert_eq!(least(), Some(u64::MAX));
+        limit(&outer, "2147483648\n");
+        assert_eq!(least(), Some(2 << 30), "the pod's holds for the container too");
+        limit(&inner, "1073741824\n");
+        assert_eq!(least(), Some(1 << 30));
+        limit(top.path(), "1\n");
+        assert_eq!(least_limit(&outer, &inner), Some(1 << 30), "what is above the hierarchy is not asked");
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub enum StartError {
         "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: {0:#}"
     )]
     Load(#[source] libbpf_rs::Error),
+    /// Nothing is wrong but this moment: the next try may have what this one lacked.
+    #[error("this host is short of memory, files or threads now, or was interrupted: {0:#}")]
+    Short(#[source] libbpf_rs::Error),
     /// No cgroup v2 anywhere.
     #[error("no cgroup v2 hierarchy is mounted; mount one, or set `datapath.cgroup`")]
     NoCgroup,
@@ -122,15 +125,30 @@ pub enum StartError {
 impl StartError {
     /// Sorts an error of loading by what can be done about it.
     pub(crate) fn loading(source: libbpf_rs::Error) -> Self {
-        if is(&source, libc::EPERM) { Self::NotPermitted(source) } else { Self::Load(source) }
+        match errno(&source) {
+            Some(libc::EPERM) => Self::NotPermitted(source),
+            Some(errno) if passes(errno) => Self::Short(source),
+            _ => Self::Load(source),
+        }
     }
 
     /// Sorts an error of opening a pin, which the kernel always opens for writing, so that a read-only file system
     /// refuses it.
     pub(crate) fn opening(path: &Path, source: libbpf_rs::Error) -> Self {
         let path = path.to_owned();
-        if is(&source, libc::EROFS) { Self::ReadOnly { path } } else { Self::ForeignPin { path, source } }
+        match errno(&source) {
+            Some(libc::EROFS) => Self::ReadOnly { path },
+            Some(errno) if passes(errno) => Self::Short(source),
+            _ => Self::ForeignPin { path, source },
+        }
     }
+}
+
+/// Whether a system call that failed so may succeed when it is made again: it says what this host is short of at this
+/// moment, and nothing of what the host can do or of what was asked.
+pub const fn passes(errno: i32) -> bool {
+    use libc::{EAGAIN, EBUSY, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM};
+    matches!(errno, EAGAIN | EBUSY | EINTR | EMFILE | ENFILE | ENOBUFS | ENOMEM)
 }
 
 fn named(process: Option<u32>) -> String {
@@ -138,12 +156,16 @@ fn named(process: Option<u32>) -> String {
 }
 
 /// libbpf-rs keeps the errno to itself, and its kinds do not tell EPERM from the verifier's EACCES; its text does.
-fn is(error: &libbpf_rs::Error, errno: i32) -> bool {
-    format!("{error:#}").contains(&format!("(os error {errno})"))
+fn errno(error: &libbpf_rs::Error) -> Option<i32> {
+    let text = format!("{error:#}");
+    let (_, from) = text.rsplit_once("(os error ")?;
+    from.split_once(')')?.0.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use libbpf_rs::ErrorExt as _;
+
     use super::*;
 
     #[test]
@@ -151,6 +173,23 @@ mod tests {
         let loading = |errno| StartError::loading(libbpf_rs::Error::from_raw_os_error(errno));
         assert!(matches!(loading(libc::EPERM), StartError::NotPermitted(_)));
         assert!(matches!(loading(libc::EACCES), StartError::Load(_)));
+    }
+
+    #[test]
+    fn what_passes_counts_neither_against_the_host_nor_against_what_is_pinned() {
+        use libc::{
+            E2BIG, EACCES, EAGAIN, EBUSY, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSYS, EOPNOTSUPP,
+        };
+        let failed = |errno| libbpf_rs::Error::from_raw_os_error(errno).context("failed to load object");
+        let opening = |errno| StartError::opening(Path::new("/sys/fs/bpf/holdfast/v8"), failed(errno));
+        for errno in [EAGAIN, EBUSY, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM] {
+            assert!(matches!(StartError::loading(failed(errno)), StartError::Short(_)), "{errno}");
+            assert!(matches!(opening(errno), StartError::Short(_)), "{errno}");
+        }
+        for errno in [E2BIG, EACCES, EINVAL, ENOSYS, EOPNOTSUPP] {
+            assert!(matches!(StartError::loading(failed(errno)), StartError::Load(_)), "{errno}");
+            assert!(matches!(opening(errno), StartError::ForeignPin { .. }), "{errno}");
+        }
     }
 
     #[test]

@@ -193,7 +193,7 @@ impl FlowTable {
     }
 
     fn with_clock(maps: &Handles, clock: fn() -> u32) -> Result<Self, StartError> {
-        let copy = |map| MapHandle::try_from(handle(maps, map)?).map_err(StartError::Load);
+        let copy = |map| MapHandle::try_from(handle(maps, map)?).map_err(StartError::loading);
         Ok(Self(Arc::new(Maps {
             records: Records::new(maps)?,
             entries: Entries::new([copy(Map::Entries4)?, copy(Map::Entries6)?]),

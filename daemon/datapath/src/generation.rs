@@ -35,7 +35,7 @@ pub(crate) struct Generation {
 }
 
 fn uncounted(maps: &Handles, map: Map) -> Result<Table, StartError> {
-    let copy = MapHandle::try_from(handle(maps, map)?).map_err(StartError::Load)?;
+    let copy = MapHandle::try_from(handle(maps, map)?).map_err(StartError::loading)?;
     Ok(Table::new(copy))
 }
 

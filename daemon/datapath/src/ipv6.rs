@@ -12,7 +12,7 @@ const ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
 const GLOBAL: &str = "00";
 
 /// Whether this node has an address by which others can reach it over IPv6.
-pub(crate) fn is_spoken() -> bool {
+pub fn is_spoken() -> bool {
     fs::read_to_string(ADDRESSES).is_ok_and(|told| told.lines().any(is_of_global_address))
 }
 

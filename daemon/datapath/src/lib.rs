@@ -40,15 +40,17 @@ mod sys;
 mod table;
 mod view;
 
+pub use cgroup::memory_limit;
 pub use conntrack::TakenPorts;
 pub use counts::{Counted, Counts};
 pub use devices::{Device, DeviceStatus, HookKind, Mode, ShortcutState, Side, XdpState, XdpUse};
-pub use error::StartError;
+pub use error::{StartError, passes};
 pub use features::Features;
 pub use flows::{
     AddressFilter, Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Fullest, GivenUp, Heard,
     PACKET_DROPS, PACKET_EVENTS, PacketCounts, Refused, Refusing, Sampled, Stage, Tally, Wrapped,
 };
+pub use ipv6::is_spoken as speaks_ipv6;
 pub use kernel::{
     FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, RepairError, Repaired, SelfTestError, Served,
     StaleSockets, Status, Swept, TakeOverError,

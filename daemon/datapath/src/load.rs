@@ -9,7 +9,7 @@ use std::thread::{Builder, Scope};
 
 use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, libbpf_sys};
+use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, libbpf_sys};
 
 use crate::abi;
 use crate::error::StartError;
@@ -422,7 +422,7 @@ pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
     only(&[PROBE], open.object());
     match open.load().map_err(StartError::loading) {
         Ok(_) => Ok(true),
-        Err(StartError::Load(error)) if error.kind() != ErrorKind::OutOfMemory => Ok(false),
+        Err(StartError::Load(_)) => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -170,7 +170,7 @@ pub(crate) fn copies<'a>(
     maps: impl IntoIterator<Item = (&'a Map, &'a MapHandle)>,
 ) -> Result<Handles, StartError> {
     let copy = |(map, handle): (&Map, &MapHandle)| Ok((*map, MapHandle::try_from(handle)?));
-    maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::Load)
+    maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::loading)
 }
 
 /// The handle of one map, or why there is none.

@@ -1,13 +1,13 @@
 //! Taking the TCP address and the unix socket, or saying what is in the way, and trying again.
 //!
 //! Invariant: what keeps one of the two shut does not keep the other shut, and stops nothing else. A socket file is
-//! removed only if no process answers on it, and from its first moment the new one is open to owner and group only. The
-//! unit makes the folder and chooses the socket's group.
+//! removed only if no process answers on it, or if it is the own one, and from its first moment the new one is open to
+//! owner and group only. The unit makes the folder and chooses the socket's group.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
@@ -15,6 +15,7 @@ use nix::sys::stat::Mode;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::limits;
+use crate::beat;
 
 /// Read and write for owner and group: the users that may use the socket are in the group.
 const SOCKET_MODE: u32 = 0o660;
@@ -73,13 +74,39 @@ pub(super) struct Tcp {
 pub(super) struct Socket {
     pub(super) listener: UnixListener,
     path: PathBuf,
+    // The file that was made; `None`: it cannot be told from another one.
+    file: Option<FileNumber>,
+}
+
+/// A file, whatever its path: its device and its inode.
+type FileNumber = (u64, u64);
+
+impl Socket {
+    /// Waits until nothing is at the path any more: somebody removed the file, so nobody can come in. Another file
+    /// there is somebody else's, and is left alone.
+    pub(super) async fn is_gone(&self) {
+        let is_there = || match std::fs::symlink_metadata(&self.path) {
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+            Ok(_) => true,
+        };
+        while is_there() {
+            beat::next().await;
+        }
+    }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // A file that is left behind does no harm: the next start finds that no process answers on it.
-        let _ = std::fs::remove_file(&self.path);
+        if self.file.is_some() && number_at(&self.path) == self.file {
+            // A file that is left behind does no harm: the next start finds that no process answers on it.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn number_at(path: &Path) -> Option<FileNumber> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// Takes the TCP address, and gives it as it was bound. It must be called within the runtime that serves it, as must
@@ -106,7 +133,7 @@ pub(super) fn open_socket(path: &Path) -> Result<Socket, AdminError> {
     };
     let listener = bind_socket(path).map_err(failed)?;
     let socket = UnixListener::from_std(listener).map_err(failed)?;
-    Ok(Socket { listener: socket, path: path.to_owned() })
+    Ok(Socket { listener: socket, path: path.to_owned(), file: number_at(path) })
 }
 
 /// Removes a socket that a dead process left.

@@ -43,6 +43,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// Where the clients of a door are accepted.
 pub(super) trait Listener {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)>;
+
+    /// Waits until no client can come any more.
+    async fn is_lost(&self);
 }
 
 impl Listener for TcpListener {
@@ -50,6 +53,10 @@ impl Listener for TcpListener {
         let (stream, _) = TcpListener::accept(self).await?;
         stream.set_nodelay(true)?;
         Ok((Box::new(stream), None))
+    }
+
+    async fn is_lost(&self) {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -59,6 +66,10 @@ impl Listener for Socket {
         let peer = stream.peer_cred()?;
         Ok((Box::new(stream), Some(Peer { uid: peer.uid(), pid: peer.pid() })))
     }
+
+    async fn is_lost(&self) {
+        self.is_gone().await;
+    }
 }
 
 /// Serves TCP until told to stop, as soon as the address is free.
@@ -67,10 +78,32 @@ pub(super) async fn tcp(opened: Result<Tcp, AdminError>, address: SocketAddr, in
     serve(tcp.listener, Door::new(Way::Tcp(tcp.address.port())), inside, shut.stopping).await;
 }
 
-/// Serves the socket until told to stop, as soon as its path is free.
-pub(super) async fn socket(opened: Result<Socket, AdminError>, path: PathBuf, inside: Inside, shut: Shut) {
-    let Some(socket) = shut.until_open(opened, || listen::open_socket(&path)).await else { return };
-    serve(socket, Door::new(Way::Unix), inside, shut.stopping).await;
+/// Serves the socket until told to stop, as soon as its path is free, and anew where somebody removed its file: reloads
+/// and orders to drain come by no other way.
+pub(super) async fn socket(
+    mut opened: Result<Socket, AdminError>,
+    path: PathBuf,
+    inside: Inside,
+    shut: Shut,
+) {
+    let open = || listen::open_socket(&path);
+    while let Some(socket) = shut.until_open(opened, open).await {
+        let ended = serve(socket, Door::new(Way::Unix), inside.clone(), shut.stopping.clone()).await;
+        if ended == Ended::Told {
+            return;
+        }
+        tracing::warn!(socket = %path.display(), "somebody removed the admin socket; it is made anew");
+        opened = open();
+    }
+}
+
+/// Why a door is served no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// The daemon stops.
+    Told,
+    /// No client can come any more.
+    Lost,
 }
 
 /// Waits for a door that cannot open yet, and tells why it cannot.
@@ -129,16 +162,22 @@ impl Shut {
     }
 }
 
-/// Serves a door until told to stop, then lets answers under way finish.
-async fn serve(listener: impl Listener, door: Door, inside: Inside, mut stopping: watch::Receiver<bool>) {
+/// Serves a door until told to stop, or until nobody can come in, then lets answers under way finish.
+async fn serve(
+    listener: impl Listener,
+    door: Door,
+    inside: Inside,
+    mut stopping: watch::Receiver<bool>,
+) -> Ended {
     let door = Arc::new(door);
     let Inside { readings, acts } = inside;
     let router = routes::router(Visit { readings, acts, door: Arc::clone(&door), peer: None });
     let mut guests = Guests::default();
     let mut connections = JoinSet::new();
-    loop {
+    let ended = loop {
         tokio::select! {
-            _ = stopping.changed() => break,
+            _ = stopping.changed() => break Ended::Told,
+            () = listener.is_lost() => break Ended::Lost,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => match place(&door, &mut guests, peer).await {
@@ -155,12 +194,13 @@ async fn serve(listener: impl Listener, door: Door, inside: Inside, mut stopping
                 }
             }
         }
-    }
+    };
     drop(listener);
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(limits::DRAIN_TIME_MAX, drained).await.is_err() {
-        tracing::debug!("admin clients were cut off at stop");
+        tracing::debug!("admin clients were cut off");
     }
+    ended
 }
 
 /// Takes a free place, or that of a client without a request under way, which has to leave. `None`: there is neither.

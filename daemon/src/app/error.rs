@@ -62,9 +62,11 @@ pub enum AppError {
 
 impl AppError {
     /// 78 where our own configuration has to be edited, 69 (`EX_UNAVAILABLE`) where this host lacks something: neither
-    /// heals by itself. 75 for what is not there or not free yet, 1 for everything else that another try may get over.
+    /// heals by itself. 75 for what is not there or not free yet, or what this host is short of for a moment, 1 for
+    /// everything else that another try may get over.
     pub const fn exit_code(&self) -> u8 {
         match self {
+            Self::Config(errors) if errors.passes => TRY_AGAIN,
             Self::Config(_) | Self::Services(_) | Self::Waits(_) | Self::Node(_) | Self::Access(_) => {
                 ConfigErrors::EXIT_CODE
             }
@@ -74,7 +76,8 @@ impl AppError {
                 StartError::NoCgroup
                 | StartError::Cgroup { .. }
                 | StartError::NoBpffs { .. }
-                | StartError::Locked { .. },
+                | StartError::Locked { .. }
+                | StartError::Short(_),
             )
             | Self::State(_)
             | Self::Renamed(_) => TRY_AGAIN,
@@ -93,5 +96,32 @@ impl AppError {
             | Self::Addresses(_)
             | Self::Runtime(_) => 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code_of_start(error: StartError) -> u8 {
+        AppError::from(error).exit_code()
+    }
+
+    #[test]
+    fn a_start_that_failed_for_a_moment_is_made_again() {
+        let short = std::io::Error::from_raw_os_error(nix::libc::ENOMEM);
+        assert_eq!(code_of_start(StartError::Short(short.into())), TRY_AGAIN);
+        let refused = std::io::Error::from_raw_os_error(nix::libc::EINVAL);
+        assert_eq!(code_of_start(StartError::Load(refused.into())), HOST_LACKS);
+    }
+
+    #[test]
+    fn a_configuration_that_could_not_be_read_for_a_moment_is_read_again() {
+        let code = |passes| {
+            let refused = ConfigErrors { errors: Vec::new(), warnings: Vec::new(), omitted: 0, passes };
+            AppError::from(refused).exit_code()
+        };
+        assert_eq!(code(true), TRY_AGAIN);
+        assert_eq!(code(false), ConfigErrors::EXIT_CODE);
     }
 }

@@ -23,7 +23,7 @@ use holdfast_judgement::views::devices::Decision;
 use super::packets::Lines;
 use super::patience::{self, Holder};
 use super::{AppError, settings};
-use crate::config::{self, Cgroup, Config, DatapathKind, Dsr, Protocol, Sockets};
+use crate::config::{self, Cgroup, Config, DatapathKind, Dsr, Protocol, Room, Sockets};
 use crate::datapath::RefusalLog;
 use crate::devices;
 use crate::exempt;
@@ -144,7 +144,7 @@ impl AppMaps {
     /// Follows a new configuration, in how many flows there may be.
     pub(super) fn follow(&mut self, packets: &config::Packets) {
         if let Self::Kernel(kernel) = self {
-            kernel.maps.set_flows(packets.flows.most(memory()));
+            kernel.maps.set_flows(packets.flows.most(room()));
         }
     }
 
@@ -235,7 +235,7 @@ fn packets(configured: &config::Packets) -> Option<PacketOptions> {
             "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
         );
     }
-    let flows = configured.flows.most(memory());
+    let flows = configured.flows.most(room());
     let switches = switches(configured);
     configured.enabled.then_some(PacketOptions { flows, snat_ports, switches })
 }
@@ -251,6 +251,12 @@ fn switches(configured: &config::Packets) -> PacketSwitches {
         },
         nodes: configured.dsr_from.iter().filter_map(network).collect(),
     }
+}
+
+/// What flows are made room in on this node.
+fn room() -> Room {
+    let (limit, ipv6) = (holdfast_datapath::memory_limit(), holdfast_datapath::speaks_ipv6());
+    Room { memory: memory(), limit, ipv6 }
 }
 
 /// The bytes of this node's memory; 0: not known.

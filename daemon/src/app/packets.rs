@@ -130,6 +130,7 @@ mod tests {
             error: error.map(ToOwned::to_owned),
         };
         Some(PacketStatus {
+            behind: false,
             switches: PacketSwitches::default(),
             flows: 1,
             flows_wanted: 1,

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Reload, settings};
+use crate::admin::{Peer, ReloadWish, Reloaded};
 use crate::config::{ConfigFile, NodeName};
 use crate::logging::Logging;
 use crate::sources::config::joined;
@@ -57,7 +58,7 @@ impl Bed {
 
     async fn reload(&self, text: &str) -> Vec<&'static str> {
         std::fs::write(self.folder.path().join("holdfast.toml"), text).unwrap();
-        self.reload.now().await.unwrap().waiting
+        self.reload.now(|| true).await.unwrap().waiting
     }
 }
 
@@ -92,7 +93,7 @@ async fn a_reload_reads_the_files_about_events_and_is_not_refused_for_them() {
     assert_eq!(bed.reload_events(ours).await.1, 0);
     std::fs::write(bed.folder.path().join("events.d/ours.toml"), "[").unwrap();
     std::fs::write(bed.folder.path().join("holdfast.toml"), "[nod]").unwrap();
-    assert!(bed.reload.now().await.is_err());
+    assert!(bed.reload.now(|| true).await.is_err());
     assert_eq!(bed.known(), (Some("Ours.".to_owned()), 0), "all of a reload counts, or none of it");
 }
 
@@ -151,10 +152,54 @@ async fn a_reload_gives_no_block_the_address_at_which_the_daemon_listens_until_i
     let moved = "[admin]\nlisten = \"127.0.0.1:9891\"\n[[service]]\nname = \"web\"\nfrontends = \
                  [\"127.0.0.1:9890\"]\nbackends = [\"127.0.0.1:80\"]\n";
     std::fs::write(bed.folder.path().join("holdfast.toml"), moved).unwrap();
-    let Err(why) = bed.reload.now().await else { panic!("it is in force") };
+    let Err(why) = bed.reload.now(|| true).await else { panic!("it is in force") };
     assert!(
         why.starts_with("[[service]] static/web: 127.0.0.1:9890 is where the admin API listens"),
         "{why}"
     );
     assert!(why.contains("restart it"), "{why}");
+}
+
+/// A reload that somebody asks for at the socket.
+fn wish() -> (ReloadWish, oneshot::Receiver<Result<Reloaded, String>>) {
+    let (answer, answered) = oneshot::channel();
+    (ReloadWish { peer: Peer { uid: 0, pid: None }, answer }, answered)
+}
+
+#[tokio::test]
+async fn who_was_told_that_a_reload_failed_does_not_get_it_later() {
+    let mut bed = Bed::started_with("[hold]\nlimit = \"1m\"\n");
+    let limit = |bed: &Bed| bed.reload.effective.borrow().text.contains("limit = \"7m\"");
+    std::fs::write(bed.folder.path().join("holdfast.toml"), "[hold]\nlimit = \"7m\"\n").unwrap();
+    let (left, answered) = wish();
+    drop(answered);
+    bed.reload.fulfil(left).await;
+    assert!(!limit(&bed), "it had waited behind others");
+    // The engine is busy, and takes what it is told only after the asker has left.
+    let (events, mut heard) = mpsc::channel(1);
+    events.try_send(Vec::new()).unwrap();
+    bed.reload.events = events;
+    let (waiting, answered) = wish();
+    let asker = async {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        drop(answered);
+        heard.recv().await.unwrap();
+    };
+    tokio::join!(bed.reload.fulfil(waiting), asker);
+    assert!(!limit(&bed), "it had waited for the engine");
+    let (asked, answered) = wish();
+    bed.reload.fulfil(asked).await;
+    assert!(answered.await.unwrap().is_ok() && limit(&bed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_the_engine_does_not_take_in_time_changes_nothing() {
+    let mut bed = Bed::started_with("");
+    let (events, _heard) = mpsc::channel(1);
+    events.try_send(Vec::new()).unwrap();
+    bed.reload.events = events;
+    std::fs::write(bed.folder.path().join("holdfast.toml"), "[hold]\nlimit = \"7m\"\n").unwrap();
+    let refused = bed.reload.now(|| true).await.map(|_| ()).unwrap_err();
+    assert_eq!(refused, super::reload::NOT_IN_TIME);
+    assert!(!bed.reload.effective.borrow().text.contains("limit = \"7m\""));
 }

@@ -3,9 +3,7 @@
 //! Invariant: each kind of wish has a queue of its own, so none holds up another one.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use holdfast_core::drains::Drains;
 use holdfast_core::event::Event;
 use tokio::sync::mpsc;
 
@@ -22,12 +20,12 @@ pub(super) struct Wishes {
 /// Orders to drain, and what was in force before the first one.
 pub(super) struct Draining {
     orders: mpsc::Receiver<Order>,
-    kept: Arc<Drains>,
+    kept: drains::Kept,
     folder: PathBuf,
 }
 
 /// What clients may set going, and the other ends of it. The folder is that of the state.
-pub(super) fn channels(gatherer: Gatherer, kept: Arc<Drains>, folder: &Path) -> (Acts, Wishes, Draining) {
+pub(super) fn channels(gatherer: Gatherer, kept: drains::Kept, folder: &Path) -> (Acts, Wishes, Draining) {
     let (reloads_out, reloads) = mpsc::channel(RELOADS_WAITING_MAX);
     let (forgets_out, forgets) = mpsc::channel(FORGETS_WAITING_MAX);
     let (orders_out, orders) = mpsc::channel(ORDERS_WAITING_MAX);

@@ -101,6 +101,12 @@ struct Kernel {
 
 #[derive(Debug, Deserialize)]
 struct Packets {
+    #[serde(default)]
+    failure: Option<String>,
+    #[serde(default)]
+    behind: bool,
+    #[serde(default)]
+    hook: Option<String>,
     devices: Vec<Device>,
 }
 
@@ -109,6 +115,8 @@ struct Device {
     name: String,
     class: String,
     why: String,
+    #[serde(default)]
+    error: Option<String>,
 }
 
 /// A device that leads to backends, and that the configuration leaves out.
@@ -390,13 +398,32 @@ impl Datapath {
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
         let behind = |hook: &String| format!("{hook}: the program reads maps that are no longer written");
         let hooks = kernel.broken_hooks.iter().map(broken).chain(kernel.behind_hooks.iter().map(behind));
-        waiting.into_iter().chain(hooks).chain(grace).chain(refused).collect()
+        let packets = kernel.packets.iter().flat_map(Packets::faults);
+        waiting.into_iter().chain(hooks).chain(packets).chain(grace).chain(refused).collect()
     }
 
     fn left_out(&self) -> Vec<LeftOut> {
         let packets = self.kernel.iter().filter_map(|kernel| kernel.packets.as_ref());
         let left_out = packets.flat_map(|packets| &packets.devices).filter(|it| it.class == "backends");
         left_out.map(|it| LeftOut { device: it.name.clone(), why: it.why.clone() }).collect()
+    }
+}
+
+impl Packets {
+    /// Why clients from outside are not served, or not as services are now.
+    fn faults(&self) -> Vec<String> {
+        let what = match self.hook {
+            _ if self.behind => "clients from outside meet services as they were, and no change of them",
+            None => "clients from outside are not served",
+            Some(_) => "clients from outside are not served by all devices",
+        };
+        let failure = self.failure.as_ref().map(|why| format!("{what}: {why}"));
+        let outer = self.devices.iter().filter(|it| it.class == "outer");
+        let device = |it: &Device| {
+            let error = it.error.as_ref()?;
+            Some(format!("clients who come by {} are not served: {error}", it.name))
+        };
+        failure.into_iter().chain(outer.filter_map(device)).collect()
     }
 }
 

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
+use holdfast_datapath::PacketStatus;
 use holdfast_judgement::record::Record;
-use tokio::sync::mpsc;
+use holdfast_judgement::views::datapath::DatapathView;
+use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::admin::tests::fixture::{
-    Folder, Served, acts, everything, in_memory, many, serve, serve_to, serve_with,
+    self, Folder, Served, acts, everything, in_memory, many, serve, serve_to, serve_with,
 };
 use crate::admin::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::NotForgotten;
@@ -351,6 +353,39 @@ fn status_is_good_when_all_is_well() {
     );
     let json: serde_json::Value = serde_json::from_str(&served.ask(&["status", "-o", "json"]).out).unwrap();
     assert_eq!((&json["good"], &json["backends"]), (&true.into(), &6.into()));
+}
+
+#[test]
+fn packets_that_cannot_be_translated_are_a_finding() {
+    let of_packets = |change: fn(&mut PacketStatus)| {
+        let served = serve_with(many(1, 1), |readings| {
+            let mut status = fixture::status();
+            (status.broken_hooks, status.grace_failure) = (Vec::new(), None);
+            status.packets.iter_mut().for_each(change);
+            let view = DatapathView::kernel(status).with_devices(readings.datapath().devices().into());
+            readings.datapath = watch::channel(Arc::new(view)).1;
+        });
+        served.ask(&["status"])
+    };
+    let ran = of_packets(|packets| (packets.failure, packets.hooks) = (Some("no memory".to_owned()), None));
+    assert_eq!(ran.exit, Exit::Finding);
+    let expected = "datapath\n  clients from outside are not served: no memory\n";
+    assert!(ran.out.contains(expected), "{}", ran.out);
+    let ran = of_packets(|packets| packets.failure = Some("no memory".to_owned()));
+    assert!(
+        ran.out.contains("clients from outside are not served by all devices: no memory\n"),
+        "{}",
+        ran.out
+    );
+    let ran = of_packets(|packets| (packets.failure, packets.behind) = (Some("no memory".to_owned()), true));
+    assert!(
+        ran.out
+            .contains("clients from outside meet services as they were, and no change of them: no memory\n")
+    );
+    let ran = of_packets(|packets| {
+        packets.devices.iter_mut().for_each(|it| it.error = Some("no such device".to_owned()));
+    });
+    assert!(ran.out.contains(" are not served: no such device\n"), "{}", ran.out);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::report::Lines;
 /// The text of the file.
 pub(super) fn read_text(path: &Path, file: &str) -> Result<String, ConfigErrors> {
     let refuse = |message| ConfigErrors::of_file(file, None, message);
-    let bytes = read_bytes(path).map_err(|error| refuse(why_unreadable(&error)))?;
+    let bytes = read_bytes(path).map_err(|error| unread(file, &error))?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(refuse(too_large()));
     }
@@ -29,6 +29,12 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A file that could not be read; whether another try may, the errno says.
+pub(super) fn unread(file: &str, error: &io::Error) -> ConfigErrors {
+    let passes = error.raw_os_error().is_some_and(holdfast_datapath::passes);
+    ConfigErrors { passes, ..ConfigErrors::of_file(file, None, why_unreadable(error)) }
 }
 
 pub(super) fn why_unreadable(error: &io::Error) -> String {
@@ -52,5 +58,5 @@ fn not_utf8(file: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
     let position: Position = Lines::new(&before).position(good);
     let message = "the file is not UTF-8 from here on: save it as UTF-8".to_owned();
     let problem = Problem { file: file.to_owned(), position: Some(position), place: Subject::File, message };
-    ConfigErrors { errors: vec![problem], warnings: Vec::new(), omitted: 0 }
+    ConfigErrors { errors: vec![problem], warnings: Vec::new(), omitted: 0, passes: false }
 }

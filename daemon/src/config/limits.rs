@@ -49,8 +49,8 @@ pub(super) const DEVICE_NAMES_MAX: usize = 64;
 /// The longest name of a device: `IFNAMSIZ` is 16, one of them the final NUL.
 pub(super) const DEVICE_NAME_BYTES_MAX: usize = 15;
 
-/// The fewest and the most flows that an operator may ask for. One flow costs some 650 bytes of kernel memory at most,
-/// so the largest value costs about 2.7 GB.
+/// The fewest and the most flows that an operator may ask for. One flow costs some 740 bytes of kernel memory at most,
+/// so the largest value costs about 3.1 GB.
 pub(super) const FLOWS: (u32, u32) = (1_024, 4_194_304);
 
 /// The most ranges in `snat_ports`: as many as the programs have room for.

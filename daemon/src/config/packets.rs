@@ -128,17 +128,41 @@ const MEMORY_PART: u64 = 256;
 /// Bytes of memory that a flow takes: its record, and the entries by which packets find it.
 const FLOW_BYTES: u64 = 450;
 
+/// Bytes that a flow takes besides where the node speaks IPv6: the entries by which its packets find it.
+const FLOW_BYTES6: u64 = 290;
+
+/// Maps count against the limit of memory of the daemon's cgroup, so flows may take one part in so many of that: the
+/// daemon's own memory, all other maps, and what UDP sockets of the node are remembered by have the rest.
+const LIMIT_PART: u64 = 4;
+
+/// The limit of the unit and of the pods that are shipped, where the own one cannot be told.
+const LIMIT_SHIPPED: u64 = 2 << 30;
+
 /// The flows that every node has room for, however little memory it has.
 const FLOWS_LEAST: u64 = 65_536;
 
+/// What flows are made room in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The bytes of this node's memory; 0: not known.
+    pub memory: u64,
+    /// The limit of memory of the daemon's cgroup, [`u64::MAX`] where it has none; `None`: not known.
+    pub limit: Option<u64>,
+    /// Whether the node speaks IPv6 with others.
+    pub ipv6: bool,
+}
+
 impl Flows {
-    /// The most flows on a node with so many bytes of memory: the configured number, or else a power of two.
-    pub fn most(self, memory: u64) -> u32 {
+    /// The most flows in such a room: the configured number, or else a power of two.
+    pub fn most(self, room: Room) -> u32 {
+        let Room { memory, limit, ipv6 } = room;
         if let Self::Most(most) = self {
             return most;
         }
-        let fit = (memory / MEMORY_PART / FLOW_BYTES).max(FLOWS_LEAST);
-        u32::try_from(1_u64 << fit.ilog2()).unwrap_or(u32::MAX).min(FLOWS.1)
+        let bytes = if ipv6 { FLOW_BYTES + FLOW_BYTES6 } else { FLOW_BYTES };
+        let allowed = limit.unwrap_or(LIMIT_SHIPPED) / LIMIT_PART / bytes;
+        let fit = (memory / MEMORY_PART / FLOW_BYTES).max(FLOWS_LEAST).min(allowed).max(1);
+        u32::try_from(1_u64 << fit.ilog2()).unwrap_or(u32::MAX).clamp(FLOWS.0, FLOWS.1)
     }
 }
 

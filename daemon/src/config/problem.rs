@@ -65,6 +65,8 @@ pub struct ConfigErrors {
     pub warnings: Vec<Problem>,
     /// How many more errors there are than the report holds.
     pub omitted: usize,
+    /// Whether nothing is known to be wrong with the file: it could not be read at this moment.
+    pub passes: bool,
 }
 
 impl ConfigErrors {
@@ -74,7 +76,7 @@ impl ConfigErrors {
     /// A report of one problem with the file itself.
     pub(super) fn of_file(file: &str, position: Option<Position>, message: String) -> Self {
         let problem = Problem { file: file.to_owned(), position, place: Subject::File, message };
-        Self { errors: vec![problem], warnings: Vec::new(), omitted: 0 }
+        Self { errors: vec![problem], warnings: Vec::new(), omitted: 0, passes: false }
     }
 }
 

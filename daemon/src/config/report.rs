@@ -86,7 +86,7 @@ impl<'t> Report<'t> {
         let omitted = self.omitted;
         match self.problems() {
             (errors, warnings) if errors.is_empty() => Ok(warnings),
-            (errors, warnings) => Err(ConfigErrors { errors, warnings, omitted }),
+            (errors, warnings) => Err(ConfigErrors { errors, warnings, omitted, passes: false }),
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariant: what is read is what was written, or the file counts for nothing and is named. The copy is written after
 //! the file, so one of the two is whole at any moment, and the file is the newer one. A file that is not whole is put
-//! aside and never written over. Files of every version from 1 on are read.
+//! aside and never written over; one that the system did not give stays, and is read again. Files of every version from
+//! 1 on are read.
 
 use std::io;
 use std::net::IpAddr;
@@ -38,6 +39,18 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Unread {
     path: PathBuf,
     what: String,
+    // Whether the system did not give its content, which may be whole.
+    may_be_whole: bool,
+}
+
+/// What a former process left.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) drains: Drains,
+    /// What was wrong with files.
+    pub(super) wrong: Vec<Unread>,
+    /// Why the drains may be others than these: what would say so cannot be read now.
+    pub(super) unread: Option<String>,
 }
 
 /// One drain as it stands in the file.
@@ -79,10 +92,14 @@ impl Row {
     }
 }
 
-/// What a former process left, and what was wrong with it.
-pub(super) fn load(folder: &Path) -> (Drains, Vec<Unread>) {
+/// Reads what a former process left.
+pub(super) fn load(folder: &Path) -> Loaded {
     let (file, copy) = (read(folder, FILE), read(folder, COPY));
-    let is_damaged = file.is_err();
+    let is_damaged = file.as_ref().is_err_and(|why| !why.may_be_whole);
+    // The copy says nothing that the file does not, where that one is whole.
+    let asked = if matches!(file, Ok(Some(_))) { [None, None] } else { [Some(&file), Some(&copy)] };
+    let failed = asked.into_iter().flatten().filter_map(|found| found.as_ref().err());
+    let unread = failed.filter(|why| why.may_be_whole).map(ToString::to_string).next();
     let mut wrong = Vec::new();
     let mut whole =
         |found: Result<Option<Drains>, Unread>| found.map_err(|why| wrong.push(why)).ok().flatten();
@@ -91,7 +108,7 @@ pub(super) fn load(folder: &Path) -> (Drains, Vec<Unread>) {
         // Where the file cannot be renamed nothing else can be written either, and that is told.
         let _ = std::fs::rename(folder.join(FILE), folder.join(DAMAGED));
     }
-    (file.or(copy).unwrap_or_default(), wrong)
+    Loaded { drains: file.or(copy).unwrap_or_default(), wrong, unread }
 }
 
 /// Writes the file, then the copy.
@@ -118,10 +135,15 @@ fn read(folder: &Path, name: &str) -> Result<Option<Drains>, Unread> {
     let path = folder.join(name);
     let content = match small_file::content(&path, FILE_BYTES_MAX) {
         Ok(content) => content,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Unread { path, what: error.to_string() }),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => {
+            let may_be_whole = error.raw_os_error().is_some();
+            return Err(Unread { path, what: error.to_string(), may_be_whole });
+        }
     };
-    understood(&content).map(Some).map_err(|what| Unread { path, what })
+    understood(&content).map(Some).map_err(|what| Unread { path, what, may_be_whole: false })
 }
 
 fn understood(content: &[u8]) -> Result<Drains, String> {

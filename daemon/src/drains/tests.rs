@@ -67,8 +67,8 @@ impl Taking {
 #[test]
 fn what_is_written_is_read() {
     let folder = written();
-    assert_eq!(*kept(folder.path()), three());
-    assert_eq!(*kept(tempfile::tempdir().unwrap().path()), Drains::default(), "a new node");
+    assert_eq!(*kept(folder.path()).drains, three());
+    assert_eq!(*kept(tempfile::tempdir().unwrap().path()).drains, Drains::default(), "a new node");
 }
 
 /// Files of this version are read for ever.
@@ -91,23 +91,23 @@ fn as_many_drains_as_may_be_with_the_longest_names_fit_the_file() {
     }
     let folder = tempfile::tempdir().unwrap();
     file::store(folder.path(), &drains).unwrap();
-    assert_eq!(*kept(folder.path()), drains);
+    assert_eq!(*kept(folder.path()).drains, drains);
 }
 
 #[track_caller]
 fn check_damaged(what: &str, damage: impl Fn(&Path)) {
     let folder = written();
     damage(&folder.path().join(file::FILE));
-    let (found, wrong) = file::load(folder.path());
+    let file::Loaded { drains: found, wrong, .. } = file::load(folder.path());
     assert_eq!((found, wrong.len()), (three(), 1), "{what}: the copy counts, and the file is named");
     assert!(!folder.path().join(file::FILE).exists(), "{what}: it is put aside");
     let folder = written();
     damage(&folder.path().join(file::FILE));
     damage(&folder.path().join(file::COPY));
-    let (found, wrong) = file::load(folder.path());
+    let file::Loaded { drains: found, wrong, .. } = file::load(folder.path());
     assert_eq!((found, wrong.len()), (Drains::default(), 2), "{what}");
     file::store(folder.path(), &three()).unwrap();
-    assert_eq!(*kept(folder.path()), three(), "{what}: the next order is written");
+    assert_eq!(*kept(folder.path()).drains, three(), "{what}: the next order is written");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn what_no_daemon_would_have_written_is_not_used() {
         let sum = crc32fast::hash(body.as_bytes());
         let content = format!("holdfast drains, version 1, crc32 {sum:08x}\n{body}\n");
         fs::write(folder.path().join(file::FILE), content).unwrap();
-        let (found, wrong) = file::load(folder.path());
+        let file::Loaded { drains: found, wrong, .. } = file::load(folder.path());
         assert_eq!((found, wrong.len()), (Drains::default(), 1), "{body}");
     }
 }
@@ -161,7 +161,7 @@ async fn an_order_is_told_written_and_kept_over_a_restart() {
     let taken = taking.order(drain(5, 0, None), true).await.unwrap();
     assert_eq!((taken.before, taken.problem, taken.drains.len()), (None, None, 1));
     assert_eq!(taking.told(), Some(taken.drains));
-    let first = kept(folder.path());
+    let first = kept(folder.path()).drains;
     let known = first.get(&drain(5, 0, None)).cloned();
     assert!(known.is_some());
     let again = taking.order(drain(5, 0, None), true).await.unwrap();
@@ -172,7 +172,7 @@ async fn an_order_is_told_written_and_kept_over_a_restart() {
     assert_eq!((taken.before, taken.drains.len()), (known, 0));
     assert!(next.told().unwrap().is_empty());
     assert_eq!(next.order(drain(5, 0, None), false).await.unwrap().before, None);
-    assert!(next.told().is_none() && kept(folder.path()).is_empty());
+    assert!(next.told().is_none() && kept(folder.path()).drains.is_empty());
 }
 
 #[tokio::test]
@@ -187,7 +187,45 @@ async fn a_damaged_file_is_written_anew_at_once() {
         assert!(begun.elapsed() < Duration::from_secs(20), "it is not written");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(*kept(folder.path()), three());
+    assert_eq!(*kept(folder.path()).drains, three());
+}
+
+/// Has the system refuse to open the files, also for root, until [`given`].
+fn withheld(folder: &Path) {
+    for name in [file::FILE, file::COPY] {
+        let path = folder.join(name);
+        fs::rename(&path, path.with_extension("kept")).unwrap();
+        std::os::unix::fs::symlink(name, &path).unwrap();
+    }
+}
+
+fn given(folder: &Path) {
+    for path in [file::FILE, file::COPY].map(|name| folder.join(name)) {
+        fs::rename(path.with_extension("kept"), &path).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_read_now_are_kept_and_come_into_force_when_they_can() {
+    let folder = written();
+    withheld(folder.path());
+    let mut taking = Taking::begin(folder.path());
+    let taken = taking.order(drain(9, 0, None), true).await.unwrap();
+    assert!(taken.problem.unwrap().contains("drains.json"), "it is told that the order is not on disk");
+    assert_eq!(taking.told().unwrap().len(), 1, "it counts");
+    let is_link = |name| fs::symlink_metadata(folder.path().join(name)).unwrap().is_symlink();
+    assert!(is_link(file::FILE) && is_link(file::COPY), "nothing is put aside or written over");
+    given(folder.path());
+    let mut all = three();
+    all.add(drain(9, 0, None), by(0)).unwrap();
+    let keys =
+        |drains: &Drains| drains.iter().map(|(drain, _)| drain).collect::<std::collections::BTreeSet<_>>();
+    let begun = std::time::Instant::now();
+    while keys(&kept(folder.path()).drains) != keys(&all) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "they are not in force");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(keys(&taking.told().unwrap()), keys(&all));
 }
 
 #[tokio::test]
@@ -197,7 +235,7 @@ async fn two_orders_at_once_both_count() {
     let (one, other) =
         tokio::join!(taking.order(drain(5, 0, None), true), taking.order(drain(6, 0, None), true));
     assert!(one.is_ok() && other.is_ok());
-    let found = kept(folder.path());
+    let found = kept(folder.path()).drains;
     assert!(found.get(&drain(5, 0, None)).is_some() && found.get(&drain(6, 0, None)).is_some());
 }
 
@@ -226,7 +264,7 @@ async fn a_disk_that_takes_nothing_keeps_no_order_from_counting_and_is_tried_aga
     fs::remove_file(&state).unwrap();
     // The next order writes all of them.
     assert_eq!(taking.order(drain(6, 0, None), true).await.unwrap().problem, None);
-    assert_eq!(kept(&state).len(), 2);
+    assert_eq!(kept(&state).drains.len(), 2);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! daemon is alive: the engine's own progress does.
 
 use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::{DeviceStatus, Side};
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::{Class, Decision, Reason};
 
@@ -50,6 +51,10 @@ fn waiting(readings: &Readings) -> Option<String> {
     if !behind.is_empty() {
         return Some(format!("the programs at {behind} read maps that are no longer written"));
     }
+    if let Some(packets) = status.packets.as_ref().filter(|packets| packets.behind) {
+        let why = packets.failure.as_deref().unwrap_or("they are being replaced");
+        return Some(format!("programs at devices follow no change: {why}"));
+    }
     // An operator that takes kube-proxy away once this daemon is ready counts on NodePorts, too.
     let is_served = status.packets.as_ref().is_some_and(|packets| packets.failure.is_none());
     (is_served && view.devices().is_empty())
@@ -70,6 +75,13 @@ pub(crate) fn translates_packets(view: &DatapathView) -> bool {
         packets.devices.iter().any(|status| status.attached && status.device.index == it.index)
     };
     packets.hooks.is_some() && ways_in(view.devices()).into_iter().all(is_attached)
+}
+
+/// Whether packets of clients outside are not translated as the configuration asks for, at one device or at all.
+pub(crate) fn fails_packets(view: &DatapathView) -> bool {
+    let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return false };
+    let fails = |it: &DeviceStatus| it.device.side == Side::Outer && it.error.is_some();
+    packets.failure.is_some() || packets.devices.iter().any(fails)
 }
 
 /// The devices by which load balancers come: those that the administrator named, and those that lead to a gateway;

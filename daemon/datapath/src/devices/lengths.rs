@@ -2,6 +2,8 @@
 //!
 //! Invariant: found by loading a program, never by the kernel's version.
 
+use std::io;
+
 use libbpf_rs::libbpf_sys as sys;
 
 use crate::bpf_call;
@@ -25,8 +27,10 @@ const ASKS: [sys::bpf_insn; 8] = [
     instruction(0x95, 0, 0, 0),
 ];
 
-/// Whether a program that needs it loads. A process that may load none learns `false`, and its packets go through the
-/// stack.
-pub(crate) fn knows_lengths() -> bool {
-    bpf_call::load_classifier(&ASKS, c"GPL").is_ok()
+/// Whether a program that needs it loads: a kernel without the helper answers that the program is invalid.
+pub(crate) fn knows_lengths() -> io::Result<bool> {
+    match bpf_call::load_classifier(&ASKS, c"GPL") {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+        loaded => loaded.map(|_| true),
+    }
 }

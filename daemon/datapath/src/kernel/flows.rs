@@ -38,7 +38,7 @@ impl Flows {
     /// Sweeps the table in which these ports are kept free, and goes on counting what was swept.
     pub(super) fn start(kept_free: KeptFree, swept: FlowsSwept) -> Result<Self, StartError> {
         let table = kept_free.table().clone();
-        let failed = |error: std::io::Error| StartError::Load(error.into());
+        let failed = |error: std::io::Error| StartError::loading(error.into());
         let sweeping = Sweeping::start(table.clone(), kept_free, swept).map_err(failed)?;
         Ok(Self { table, sweeping, sampled: Sampled::default() })
     }

@@ -43,8 +43,11 @@ pub struct PacketStatus {
     pub flows_failure: Option<String>,
     /// The flows that found no room when the table was made smaller, since the daemon started.
     pub flows_given_up: GivenUp,
-    /// Why packets are not translated, or why their programs still read tables that are no longer written.
+    /// Why packets are not translated, or not at all devices, or by programs that are behind.
     pub failure: Option<String>,
+    /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's
+    /// in whose place this one's cannot be put.
+    pub behind: bool,
     /// How often a program was put back that had been taken away from outside.
     pub repaired: u64,
     /// The devices, by their numbers.
@@ -62,7 +65,7 @@ pub(super) struct Packets {
     pub(super) running: Option<Running>,
     // The programs that are loaded beside those of sockets, until they are taken.
     pub(super) first: Option<First>,
-    // Whether the programs read tables that are no longer written.
+    // Whether programs at devices read tables that are no longer written, or are a former daemon's.
     behind: bool,
     failure: Option<String>,
     retry: Retry,
@@ -169,6 +172,7 @@ impl Packets {
             flows_given_up: self.given_up,
             hooks: devices.map(Devices::kind),
             failure: self.failure.clone(),
+            behind: self.behind,
             repaired: devices.map_or(0, Devices::repaired),
             devices: devices.map(Devices::status).unwrap_or_default(),
             switches: self.switches(),
@@ -188,6 +192,7 @@ impl KernelMaps {
         let is_wanted = self.packets.options.is_some() && self.packets.running.is_none();
         if is_wanted && self.is_serving() && self.packets.retry.is_due() {
             let begun = self.begin_packets();
+            self.packets.behind = begun.is_err() && devices::are_anywhere(&self.device_pins());
             self.packets.conclude(begun);
         }
     }
@@ -196,7 +201,7 @@ impl KernelMaps {
     pub fn set_devices(&mut self, devices: &[Device]) {
         self.packets.wanted = Some(devices.to_vec());
         if self.packets.running.as_ref().is_some_and(|running| !running.devices.are_enough_for(devices)) {
-            self.move_packets();
+            self.load_packets_again();
         }
         if let Some(running) = &mut self.packets.running {
             running.devices.set(devices);
@@ -282,14 +287,20 @@ impl KernelMaps {
         self.attached.as_ref().map(|attached| attached.pins.devices()).unwrap_or_default()
     }
 
-    /// Loads all programs of packets anew, because tables have moved or devices need further programs. Until that works
-    /// the old programs stay, and are behind.
+    /// Loads all programs of packets anew, because tables have moved. Until that works the old programs stay, and are
+    /// behind.
     pub(super) fn move_packets(&mut self) {
         if self.packets.running.is_some() {
             self.packets.behind = true;
-            let moved = self.load_packets_anew();
-            self.packets.conclude(moved);
+            self.load_packets_again();
         }
+    }
+
+    /// Loads all programs of packets anew, for other tables or for further devices. Until that works the old programs
+    /// stay.
+    fn load_packets_again(&mut self) {
+        let loaded = self.load_packets_anew();
+        self.packets.conclude(loaded);
     }
 
     /// Puts in place the programs that were loaded for tables that have just moved. If none were loaded, or not all
@@ -325,8 +336,9 @@ impl KernelMaps {
     /// Does what could not be done yet, and puts back what was taken away from outside.
     pub(super) fn repair_packets(&mut self, repaired: &mut Repaired) -> Result<(), StartError> {
         self.serve_packets();
-        if self.packets.behind && self.packets.retry.is_due() {
-            self.move_packets();
+        let has_failed = self.packets.running.is_some() && self.packets.failure.is_some();
+        if has_failed && self.packets.retry.is_due() {
+            self.load_packets_again();
         }
         self.cluster_ips.settle();
         let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {

@@ -113,7 +113,7 @@ impl Order {
     fn pass(&self, moving: &mut Moving) -> Result<u64, StartError> {
         loop {
             let began = Instant::now();
-            if let Some(changed) = moving.some(began + SLICE).map_err(StartError::Load)? {
+            if let Some(changed) = moving.some(began + SLICE).map_err(StartError::loading)? {
                 return Ok(changed);
             }
             if self.wanted.strong_count() == 0 {
@@ -274,7 +274,7 @@ impl KernelMaps {
         let (Some(_), Some(attached)) = (&self.packets.running, &self.attached) else {
             return Err(failed("packets are not translated any more"));
         };
-        moving.finish().and_then(|()| moving.hand_out(NUMBERS_FIRST)).map_err(StartError::Load)?;
+        moving.finish().and_then(|()| moving.hand_out(NUMBERS_FIRST)).map_err(StartError::loading)?;
         if Instant::now() >= until {
             return Err(failed("flows would have stood still for too long"));
         }

@@ -91,8 +91,8 @@ impl Sources {
         if maps.len() < MAPS.len() {
             return Ok(Self::default());
         }
-        let told =
-            all(&maps).map_err(|error| StartError::Load(std::io::Error::other(error.to_string()).into()))?;
+        let told = all(&maps)
+            .map_err(|error| StartError::loading(std::io::Error::other(error.to_string()).into()))?;
         let shares = if told.is_empty() { BTreeMap::new() } else { shares() };
         let mut this = Self { maps: Some(maps), ..Self::default() };
         told.into_iter().for_each(|key| this.note(key, shares.get(&key.port).copied().unwrap_or_default()));
@@ -135,7 +135,7 @@ impl Sources {
     /// Begins to use these maps, in which programs look for sources from now on. Afterwards they hold what was asked
     /// for, and nothing else.
     pub(super) fn begin(&mut self, given: &Handles) -> Result<(), StartError> {
-        let failed = |error: MapError| StartError::Load(std::io::Error::other(error.to_string()).into());
+        let failed = |error: MapError| StartError::loading(std::io::Error::other(error.to_string()).into());
         let maps = own(given)?;
         let found: BTreeSet<_> = all(&maps).map_err(failed)?.into_iter().collect();
         let told: BTreeSet<_> = self.told.keys().copied().collect();

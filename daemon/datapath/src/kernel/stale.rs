@@ -104,7 +104,7 @@ impl Stale {
         if which.transports().is_empty() {
             return Ok(None);
         }
-        let sweeper = Sweeper::start(which).map_err(|error| StartError::Load(error.into()))?;
+        let sweeper = Sweeper::start(which).map_err(|error| StartError::loading(error.into()))?;
         let sockets = handle(shared.handles(), Map::UdpSockets)?;
         let kept = which.udp.then(|| Reader::over(sockets).map_err(|error| unseen(&error)));
         let netns = (which.namespaces == Namespaces::Host).then(sys::own_netns_cookie).flatten();

@@ -176,7 +176,7 @@ impl KernelMaps {
             // What was found may be larger than the limits of today.
             limits: Shape::limits(capacity).or_larger(generation.shape),
             shared: Shared::new(maps, &found)?,
-            grace: GracePeriods::start().map_err(StartError::Load)?,
+            grace: GracePeriods::start().map_err(StartError::loading)?,
             generation,
             features,
             capacity,

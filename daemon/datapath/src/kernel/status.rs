@@ -119,6 +119,6 @@ impl KernelMaps {
     /// Where refused clients are reported.
     pub fn refusals(&self) -> Result<Refusals, StartError> {
         let map = handle(self.shared.handles(), Map::Refusals)?;
-        Ok(Refusals::new(MapHandle::try_from(map).map_err(StartError::Load)?))
+        Ok(Refusals::new(MapHandle::try_from(map).map_err(StartError::loading)?))
     }
 }

@@ -23,8 +23,11 @@ const CLSACT: &str = "clsact";
 /// How packets are translated.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Packets<'a> {
-    /// Why packets are not translated, or only by programs that read former tables; it is tried again.
+    /// Why packets are not translated, or not at all devices, or by programs that are behind; it is tried again.
     failure: Option<&'a str>,
+    /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's
+    /// in whose place this one's cannot be put. Clients from outside meet services as they were.
+    behind: bool,
     /// What programs hang by: links, or filters before Linux 6.6. Null while packets are not translated.
     #[schemars(extend("enum" = [TCX, CLSACT, None::<&str>]))]
     hook: Option<&'static str>,
@@ -113,6 +116,7 @@ impl<'a> Packets<'a> {
         let is_secured = !status.switches.nodes.is_empty() && decisions.iter().any(|it| it.secured);
         Self {
             failure: status.failure.as_deref(),
+            behind: status.behind,
             hook: status.hooks.map(hook),
             flows: status.flows,
             flows_wanted: status.flows_wanted,
@@ -132,6 +136,9 @@ impl<'a> Packets<'a> {
     pub(super) fn spelled(&self) -> String {
         match (self.hook, self.failure) {
             (None, None) => "not yet translated".to_owned(),
+            (None, Some(why)) if self.behind => {
+                format!("by programs of a former daemon, as it left them: {why}")
+            }
             (None, Some(why)) => format!("not translated: {why}"),
             (Some(hook), None) => {
                 let flows = self.flows;
@@ -139,7 +146,8 @@ impl<'a> Packets<'a> {
                 let beside = [self.ports_taken(), self.direct(), self.put_back()].concat();
                 format!("up to {flows} flows{resized}, by {hook}{beside}")
             }
-            (Some(hook), Some(why)) => format!("by {hook}, from tables of before: {why}"),
+            (Some(hook), Some(why)) if self.behind => format!("by {hook}, from tables of before: {why}"),
+            (Some(hook), Some(why)) => format!("by {hook}, not at all devices: {why}"),
         }
     }
 

@@ -1,10 +1,11 @@
 //! Flows, and what happened to packets.
 //!
-//! Invariant: as for all metrics, see the parent. Where packets are not translated, all these numbers are 0.
+//! Invariant: as for all metrics, see the parent. Where packets are not to be translated, all these numbers are 0.
 
 use holdfast_judgement::views::datapath::DatapathView;
 
 use super::Exposition;
+use crate::readings::fails_packets;
 
 /// Writes how many flows there are and may be, and which packets were dropped. For maps in memory, writes nothing.
 pub(super) fn write(out: &mut Exposition, view: &DatapathView) {
@@ -20,6 +21,8 @@ pub(super) fn write(out: &mut Exposition, view: &DatapathView) {
         let labels = [("transport", transport.as_str()), ("state", stage.as_str())];
         out.sample("holdfast_flows", &labels, count);
     }
+    let help = "Whether packets of clients outside are not translated, by all or one of the devices by which they come.";
+    out.gauge("holdfast_packets_failed", help, u8::from(fails_packets(view)));
     out.gauge("holdfast_flows_max", "Flows that there may be.", seen.map_or(0, |seen| seen.table.max()));
     let help = "Flows that have ended and are about to be taken away.";
     out.gauge("holdfast_flows_expired", help, tally.expired);

@@ -570,6 +570,23 @@ fn a_daemon_that_has_not_looked_at_devices_yet_is_not_ready() {
     assert_eq!(served_with(holdfast_datapath::Status { packets: None, ..status }), "ok\n");
 }
 
+/// Without programs at devices nobody is served worse than by a node that never could; with those of a former daemon
+/// clients meet what is no longer true.
+#[test]
+fn a_daemon_with_programs_at_devices_that_follow_no_change_is_not_ready() {
+    let served = serve_with(everything(), |readings| {
+        let status = fixture::status();
+        let behind = |it| PacketStatus { failure: Some("no memory".to_owned()), behind: true, ..it };
+        let packets = status.packets.clone().map(behind);
+        let status = holdfast_datapath::Status { packets, ..status };
+        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+    });
+    let got = served.get("/readyz", "");
+    let expected = "programs at devices follow no change: no memory\n";
+    assert_eq!((got.status, got.body.as_str()), (503, expected));
+    assert!(served.get("/metrics", "").body.contains("\nholdfast_packets_failed 1\n"));
+}
+
 #[test]
 fn what_is_remembered_says_so_and_is_ready() {
     let mut snapshot = everything();
@@ -585,6 +602,38 @@ fn what_is_remembered_says_so_and_is_ready() {
         assert_eq!(shown["stale_since"], "2026-01-08T11:00:00Z", "{path}");
     }
     assert!(served.get("/metrics", "").body.contains("\nholdfast_stale 1\n"));
+}
+
+#[test]
+fn a_socket_that_somebody_removed_is_made_anew() {
+    let served = serve(everything());
+    let ask = || UnixStream::connect(&served.socket);
+    drop(ask().unwrap());
+    std::fs::remove_file(&served.socket).unwrap();
+    let begun = Instant::now();
+    while ask().is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is not there again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut asked = ask().unwrap();
+    asked.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    asked.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+}
+
+#[test]
+fn what_another_process_has_put_in_the_sockets_place_is_left_there() {
+    let served = serve(everything());
+    let path = served.socket.clone();
+    let beside = path.with_extension("other");
+    let other = UnixListener::bind(&beside).unwrap();
+    std::fs::rename(&beside, &path).unwrap();
+    std::thread::sleep(2 * crate::beat::BEAT);
+    drop(UnixStream::connect(&path).unwrap());
+    other.accept().unwrap();
+    served.admin.stop();
+    assert!(path.exists(), "it is not ours to remove");
 }
 
 #[test]

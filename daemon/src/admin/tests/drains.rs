@@ -84,7 +84,7 @@ impl Life {
         };
         runtime.spawn(run(engine, ends, |_| ()));
         let (orders, ordered) = mpsc::channel(ORDERS_WAITING_MAX);
-        runtime.spawn(drains::run(folder.path().to_owned(), Arc::default(), ordered, events));
+        runtime.spawn(drains::run(folder.path().to_owned(), drains::Kept::default(), ordered, events));
         let whole = now.wait_for(|snapshot| snapshot.programmed && snapshot.services.iter().count() == 3);
         let in_time = async { tokio::time::timeout(Duration::from_secs(20), whole).await.is_ok() };
         assert!(runtime.block_on(in_time), "the engine does not come to rest");

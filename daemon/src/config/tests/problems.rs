@@ -93,6 +93,15 @@ fn a_file_that_may_not_be_read_says_who_must_read_it() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_for_a_moment_is_not_called_bad() {
+    let unread = |errno| super::super::file::unread("a.toml", &std::io::Error::from_raw_os_error(errno));
+    assert!(unread(nix::libc::ENFILE).passes);
+    assert!(unread(nix::libc::ENOMEM).passes);
+    assert!(!unread(nix::libc::ENOENT).passes);
+    assert!(!unread(nix::libc::EACCES).passes);
+}
+
+#[test]
 fn a_report_is_bounded_and_counts_the_rest() {
     let text: String = (0..1_234).map(|index| format!("wrong{index} = 1\n")).collect();
     let refused = Config::parse(&text, "config.toml").expect_err("a bad file");

@@ -9,7 +9,7 @@ use holdfast_core::keys::{Family, Transport};
 use super::effective::check_round_trip;
 use crate::config::{
     CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, GrpcCheck, HttpCheck,
-    NodeName, NodePortAddresses, OuterAddresses, ServiceBlock,
+    NodeName, NodePortAddresses, OuterAddresses, Room, ServiceBlock,
 };
 
 #[track_caller]
@@ -174,10 +174,31 @@ fn flows_take_a_small_part_of_the_nodes_memory() {
         (gibibytes(64), 524_288),
         (gibibytes(8192), 4_194_304),
     ] {
-        assert_eq!(Flows::Auto.most(memory), most, "{memory}");
+        let room = Room { memory, limit: Some(u64::MAX), ipv6: true };
+        assert_eq!(Flows::Auto.most(room), most, "{memory}");
     }
-    assert_eq!(read("[packets]\nflows = 2048").packets.flows.most(gibibytes(64)), 2048);
     assert_eq!(read("[packets]\nflows = \"auto\"").packets.flows, Flows::Auto);
+}
+
+/// The unit and the pods have a limit of 2 GiB, whatever the node has, and maps count against it when they are made.
+#[test]
+fn flows_take_no_more_than_a_quarter_of_what_the_daemon_may_have() {
+    let gibibytes = |count: u64| count << 30;
+    for (limit, ipv6, most) in [
+        (Some(gibibytes(2)), false, 1_048_576),
+        (Some(gibibytes(2)), true, 524_288),
+        (None, false, 1_048_576),
+        (None, true, 524_288),
+        (Some(gibibytes(16)), true, 4_194_304),
+        (Some(40 << 20), true, 8_192),
+        (Some(0), true, 1_024),
+    ] {
+        let room = Room { memory: gibibytes(2048), limit, ipv6 };
+        assert_eq!(Flows::Auto.most(room), most, "{room:?}");
+        let bytes = if ipv6 { 740 } else { 450 };
+        assert!(limit.is_none_or(|limit| limit == 0 || u64::from(most) * bytes <= limit / 4), "{room:?}");
+        assert_eq!(read("[packets]\nflows = 2048").packets.flows.most(room), 2048);
+    }
 }
 
 /// holdfast answers kube-proxy's own ports where it stands in kube-proxy's place, and elsewhere if the file says so.

@@ -980,6 +980,7 @@ fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
         maps.serve_packets();
         let failure = packets_of(&maps).failure.unwrap();
         assert!(failure.contains("flows1"), "{failure}");
+        assert!(!packets_of(&maps).behind, "no program is at a device");
         assert_eq!((packets_of(&maps).flows, maps.status().broken_hooks), (0, vec![]));
         bed.join(&bed.cgroup);
         let backends = [crate::kernel::bed::tcp_backend("127.0.0.2:0")];
@@ -990,6 +991,30 @@ fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
         maps.repair().unwrap();
         let status = packets_of(&maps);
         assert_eq!((status.failure, status.flows), (None, FLOWS));
+    });
+}
+
+/// Another version's daemon has other tables, so what a former one left at devices follows no change.
+#[test]
+fn kernel_programs_of_a_former_daemon_are_behind_while_those_of_this_one_cannot_be_put_in_their_place() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        drop(maps);
+        let mut maps = begin(bed, kind);
+        let occupied = bed.options().bpffs.join("flows1/flow_table");
+        let aside = occupied.with_file_name("aside");
+        std::fs::rename(&occupied, &aside).unwrap();
+        std::fs::create_dir(&occupied).unwrap();
+        maps.serve_packets();
+        let status = packets_of(&maps);
+        assert!(status.failure.is_some() && status.behind, "{status:?}");
+        assert!(ours(kind, "left", 70).iter().all(|number| *number != 0), "they serve on");
+        std::fs::remove_dir(&occupied).unwrap();
+        std::fs::rename(&aside, &occupied).unwrap();
+        maps.repair().unwrap();
+        let status = packets_of(&maps);
+        assert_eq!((status.failure, status.behind), (None, false));
     });
 }
 

@@ -45,7 +45,7 @@ impl Lists {
         let reverse = handle(shared.handles(), Map::Reverse)?;
         Ok(Self {
             generation: generation.for_reading()?,
-            reverse: MapHandle::try_from(reverse).map_err(StartError::Load)?,
+            reverse: MapHandle::try_from(reverse).map_err(StartError::loading)?,
             kept: stale.kept.clone(),
             netns: stale.netns,
             leaving: Connections::default(),

@@ -38,6 +38,7 @@ pub(crate) fn status() -> Status {
         grace_failure: None,
         stale_sockets: Some(Swept { sweeps: 7, ended: 2, failure: None }),
         packets: Some(PacketStatus {
+            behind: false,
             switches: PacketSwitches {
                 wraps: Wraps::Nothing,
                 nodes: vec![SourceRange::new([192, 0, 2, 0].into(), 24).unwrap()],

@@ -1,0 +1,158 @@
+//! Reading the configuration again, for a signal or for a client at the unix socket.
+//!
+//! Invariant: all of a reload counts, or none of it; what was answered as failed changes nothing, then or later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::event::Event;
+use tokio::sync::mpsc;
+
+use super::{AppError, Followed, InForce, Reload, Reread, edition, settings, start};
+use crate::admin::{ForgetWish, ReloadWish, Reloaded};
+use crate::apiserver::Access;
+use crate::config::{Config, ConfigFile};
+use crate::logging::Logging;
+use crate::logging::messages::{self, say};
+use crate::systemd;
+
+/// How long a reload waits for its files and for a place among what the engine is told: less than who asks for it does.
+const RELOAD_WAIT: Duration = Duration::from_secs(7);
+
+pub(super) const NOT_IN_TIME: &str =
+    "its files, or the engine, which makes larger maps, took more than seven seconds";
+
+impl Reload {
+    /// Takes the parts that follow a reload, as the first configuration has made them.
+    pub(super) fn new(
+        file: &ConfigFile,
+        (config, editions): Followed,
+        logging: Arc<Logging>,
+        access: Option<Access>,
+        events: mpsc::Sender<Vec<Event>>,
+        (effective, blocks, refused): InForce,
+    ) -> Self {
+        Self { file: file.clone(), logging, refused, config, editions, effective, blocks, access, events }
+    }
+
+    /// Reads the configuration again: all of it counts, or none of it. It counts no more when it is not wanted any
+    /// more: who asked for it was told that it failed.
+    pub(super) async fn now(&self, is_wanted: impl Fn() -> bool) -> Result<Reloaded, String> {
+        systemd::reloading();
+        let done = self.reloaded(is_wanted).await;
+        if let Err(error) = &done {
+            say!(error, messages::NOT_RELOADED, %error);
+        }
+        self.refused.send_replace(done.as_ref().err().cloned());
+        systemd::reloaded();
+        done
+    }
+
+    /// Nothing that may take long comes between the question whether it is wanted and its being in force.
+    async fn reloaded(&self, is_wanted: impl Fn() -> bool) -> Result<Reloaded, String> {
+        let prepared = tokio::time::timeout(RELOAD_WAIT, self.prepared()).await;
+        let (reread, room) =
+            prepared.map_err(|_| NOT_IN_TIME.to_owned())?.map_err(|error| error.to_string())?;
+        if !is_wanted() {
+            return Err("who asked for it waits no more".to_owned());
+        }
+        self.follow_apiservers(&reread.config).await.map_err(|error| error.to_string())?;
+        Ok(Reloaded { waiting: self.apply(reread, room) })
+    }
+
+    pub(super) async fn fulfil(&self, ReloadWish { peer, answer }: ReloadWish) {
+        tracing::info!(uid = peer.uid, pid = peer.pid, "a reload was asked for");
+        if !answer.is_closed() {
+            let done = self.now(|| !answer.is_closed()).await;
+            // A client that has gone at the last moment finds the outcome in the log.
+            let _ = answer.send(done);
+        }
+    }
+
+    /// Forgets the address that a wish names. Where no apiserver is used, the wish is dropped unanswered.
+    pub(super) async fn forget(&self, ForgetWish { peer, address, answer }: ForgetWish) {
+        let Some(access) = &self.access else { return };
+        let outcome = access.forget(address).await;
+        let uid = peer.uid;
+        let pid = peer.pid;
+        match &outcome {
+            Ok(None) => tracing::info!(uid, pid, %address, "a learned address was forgotten, as asked for"),
+            Ok(Some(error)) => {
+                tracing::warn!(uid, pid, %address, error, "a learned address was forgotten, but not on disk yet");
+            }
+            Err(why) => tracing::info!(uid, pid, %address, %why, "a learned address is not forgotten"),
+        }
+        let _ = answer.send(outcome);
+    }
+
+    /// What was read, and a place for it among what the engine is told; `None`: the engine was stopped.
+    async fn prepared(&self) -> Result<(Reread, Option<mpsc::Permit<'_, Vec<Event>>>), AppError> {
+        let reread = self.load().await?;
+        Ok((reread, self.events.reserve().await.ok()))
+    }
+
+    async fn load(&self) -> Result<Reread, AppError> {
+        // What is in the file's place may hang, as a pipe does.
+        let file = self.file.clone();
+        let loading = tokio::task::spawn_blocking(move || file.load());
+        let (config, warnings) = loading.await.map_err(|error| AppError::Runtime(error.into()))??;
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        let (in_force, _) = self.config.borrow().reloaded(config.clone());
+        in_force.has_its_own_address().map_err(AppError::Waits)?;
+        let blocks = settings::blocks(&in_force, &self.file.path)?;
+        start::tell_what_is_missing(&config);
+        let path = self.file.path.clone();
+        let reading = tokio::task::spawn_blocking(move || edition(&path));
+        let edition = reading.await.map_err(|error| AppError::Runtime(error.into()))?;
+        Ok(Reread { config, blocks, edition })
+    }
+
+    /// Follows the new ways to an apiserver, where one is used.
+    async fn follow_apiservers(&self, config: &Config) -> Result<(), AppError> {
+        let Some(access) = self.access.clone() else { return Ok(()) };
+        let sources = settings::apiserver_sources(config);
+        // The reload reads files, and their file system may hang.
+        let reload = tokio::task::spawn_blocking(move || access.reload(&sources));
+        Ok(reload.await.map_err(|error| AppError::Runtime(error.into()))??)
+    }
+
+    /// Puts in force what was read, and gives the keys that wait for a restart.
+    fn apply(
+        &self,
+        Reread { config, blocks, edition }: Reread,
+        room: Option<mpsc::Permit<'_, Vec<Event>>>,
+    ) -> Vec<&'static str> {
+        let (config, waiting) = self.config.borrow().reloaded(config);
+        if !waiting.is_empty() {
+            say!(warn, messages::RESTART_NEEDED, keys = waiting.join(", "));
+        }
+        self.logging.set_level(config.log.level);
+        self.effective.send_replace(Arc::new(settings::effective(&config)));
+        self.config.send_replace(Arc::new(config));
+        self.editions.send_replace(Arc::new(edition));
+        if let Some(room) = room {
+            room.send(vec![self.settings()]);
+        }
+        self.blocks.send_replace(Arc::new(blocks));
+        say!(info, messages::RELOADED);
+        waiting
+    }
+
+    /// Gives the engine the settings of the configuration in force, with the addresses that are an apiserver's now:
+    /// none of them becomes a frontend.
+    pub(super) async fn tell_settings(&self) {
+        tell(&self.events, self.settings()).await;
+    }
+
+    fn settings(&self) -> Event {
+        let apiservers = settings::apiservers(self.access.as_ref());
+        Event::SettingsApplied(Arc::new(settings::settings(&self.config.borrow(), apiservers)))
+    }
+}
+
+async fn tell(events: &mpsc::Sender<Vec<Event>>, event: Event) {
+    // The engine listens until it is stopped; after that no event matters.
+    let _ = events.send(vec![event]).await;
+}
