@@ -327,7 +327,7 @@ impl Daemon {
         self.events.send(all).await.unwrap();
         let frontends = load.frontends();
         let filled = self.snapshots.wait_for(|snapshot| snapshot.fill.frontends >= frontends);
-        tokio::time::timeout(FILLED_WITHIN, filled).await.expect("the crowd's frontends are there").unwrap();
+        tokio::time::timeout(FILLED_WITHIN, filled).await.unwrap().unwrap();
     }
 
     /// Asks the backends of held lists, as the daemon does, until the engine ends.

@@ -352,7 +352,7 @@ fn kernel_the_end_of_a_connection_is_none_of_the_next_one_by_its_ports() {
 }
 
 fn heard_of_backend(node: &Node, client: &str) -> u32 {
-    u32::from(found(node, client).unwrap().1.of_backend) & !heard::IS_COUNTED.0
+    u32::from(found(node, client).unwrap().1.of_backend) & !(heard::IS_COUNTED.0 | heard::IS_UNSENT.0)
 }
 
 /// The client and the backend of a flow may have a connection without any frontend, and any host may have sent the
