@@ -11,7 +11,6 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use crate::limits;
-use crate::list::Row;
 use crate::parted::NodeName;
 
 /// The weight of one backend: 0 is no new client, and 1 is what has no weight of its own.
@@ -186,9 +185,9 @@ impl OfBackends {
         Self { drained: some(backends), ..self }
     }
 
-    /// What it says of these rows, which are in order.
-    pub(crate) fn of_rows(&self, rows: &[Row]) -> Self {
-        let backends = || rows.iter().map(Row::backend);
+    /// What it says of these backends, which are in order.
+    pub(crate) fn of_these(&self, these: impl Iterator<Item = SocketAddr> + Clone) -> Self {
+        let backends = || these.clone();
         let weight = |backend| Some((backend, find(self.each.as_deref()?, &backend)?));
         let drained = backends().filter(|backend| self.is_drained(*backend));
         Self::new(backends().filter_map(weight)).drained(drained)

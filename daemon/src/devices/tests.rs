@@ -180,7 +180,7 @@ fn a_veth_or_a_bridge_with_a_gateway_behind_it_is_an_outer_one() {
         "2 eth0 veth 172.18.0.2 default
          3 br0 bridge 10.0.0.5 gateway",
         "eth0 outer Gateway 172.18.0.2
-         br0 outer Gateway 10.0.0.5",
+         br0 outer Gateway 10.0.0.5 near 10.0.0.0/24",
     );
 }
 

@@ -42,7 +42,7 @@ pub(super) fn cut(rows: &mut Vec<Row>, weights: &mut OfBackends, most: usize, be
     }
     rows.truncate(most);
     rows.sort_unstable_by_key(Row::position);
-    *weights = weights.of_rows(rows);
+    *weights = weights.of_these(rows.iter().map(Row::backend));
 }
 
 fn rank(row: &Row) -> u8 {
