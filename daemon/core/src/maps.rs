@@ -63,7 +63,7 @@ pub enum MapError {
 }
 
 impl MapError {
-    /// Whether it is nobody's fault but of the namespace, which has its part.
+    /// Whether the namespace has its part, so that nothing but its own services keeps room from it.
     pub(crate) const fn is_part(&self) -> bool {
         matches!(self, Self::Part { .. })
     }

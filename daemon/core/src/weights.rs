@@ -187,10 +187,9 @@ impl OfBackends {
 
     /// What it says of these backends, which are in order.
     pub(crate) fn of_these(&self, these: impl Iterator<Item = SocketAddr> + Clone) -> Self {
-        let backends = || these.clone();
         let weight = |backend| Some((backend, find(self.each.as_deref()?, &backend)?));
-        let drained = backends().filter(|backend| self.is_drained(*backend));
-        Self::new(backends().filter_map(weight)).drained(drained)
+        let drained = these.clone().filter(|backend| self.is_drained(*backend));
+        Self::new(these.filter_map(weight)).drained(drained)
     }
 
     /// Whether an operator has taken new clients from this backend.

@@ -82,8 +82,8 @@ pub(super) struct Socket {
 type FileNumber = (u64, u64);
 
 impl Socket {
-    /// Waits until nothing is at the path any more: somebody removed the file, so nobody can come in. Another file
-    /// there is somebody else's, and is left alone.
+    /// Waits until nothing is at the path any more: another process removed the file, so no client can come in. A file
+    /// of another process there is left alone.
     pub(super) async fn is_gone(&self) {
         let is_there = || match std::fs::symlink_metadata(&self.path) {
             Err(error) => error.kind() != io::ErrorKind::NotFound,

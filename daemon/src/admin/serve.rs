@@ -78,7 +78,7 @@ pub(super) async fn tcp(opened: Result<Tcp, AdminError>, address: SocketAddr, in
     serve(tcp.listener, Door::new(Way::Tcp(tcp.address.port())), inside, shut.stopping).await;
 }
 
-/// Serves the socket until told to stop, as soon as its path is free, and anew where somebody removed its file: reloads
+/// Serves the socket until told to stop, as soon as its path is free, and anew where its file was removed: reloads
 /// and orders to drain come by no other way.
 pub(super) async fn socket(
     mut opened: Result<Socket, AdminError>,
@@ -162,7 +162,7 @@ impl Shut {
     }
 }
 
-/// Serves a door until told to stop, or until nobody can come in, then lets answers under way finish.
+/// Serves a door until told to stop, or until no client can come in, then lets answers under way finish.
 async fn serve(
     listener: impl Listener,
     door: Door,

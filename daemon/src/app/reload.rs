@@ -16,7 +16,8 @@ use crate::logging::Logging;
 use crate::logging::messages::{self, say};
 use crate::systemd;
 
-/// How long a reload waits for its files and for a place among what the engine is told: less than who asks for it does.
+/// How long a reload waits for its files and for a place among what the engine is told: less than a client of the
+/// socket does.
 const RELOAD_WAIT: Duration = Duration::from_secs(7);
 
 pub(super) const NOT_IN_TIME: &str =
@@ -36,7 +37,7 @@ impl Reload {
     }
 
     /// Reads the configuration again: all of it counts, or none of it. It counts no more when it is not wanted any
-    /// more: who asked for it was told that it failed.
+    /// more: its asker was told that it failed.
     pub(super) async fn now(&self, is_wanted: impl Fn() -> bool) -> Result<Reloaded, String> {
         systemd::reloading();
         let done = self.reloaded(is_wanted).await;

@@ -160,7 +160,7 @@ async fn a_reload_gives_no_block_the_address_at_which_the_daemon_listens_until_i
     assert!(why.contains("restart it"), "{why}");
 }
 
-/// A reload that somebody asks for at the socket.
+/// A reload that a client of the socket asks for.
 fn wish() -> (ReloadWish, oneshot::Receiver<Result<Reloaded, String>>) {
     let (answer, answered) = oneshot::channel();
     (ReloadWish { peer: Peer { uid: 0, pid: None }, answer }, answered)

@@ -1,6 +1,6 @@
 //! The members of a port: backends of its lists that the maps know by their address.
 //!
-//! Invariant: whoever is in a list whose clients are to find their backend again is a member; the members that lists
+//! Invariant: a backend in a list whose clients are to find it again is a member; the members that lists
 //! need follow from the blocks of these alone. Where there is no room for a list to grow, those of its part that has a
 //! place are members, and no others.
 

@@ -128,7 +128,7 @@ fn file_of(object: &ObjectKey, meta: &Meta) -> Option<ObjectKey> {
 
 impl Tables {
     /// Makes room for what is remembered, so that no table grows, and hashes all of its keys again, on the way there.
-    pub(crate) fn expect(&mut self, services: usize, slices: usize) {
+    pub(crate) fn make_room_for(&mut self, services: usize, slices: usize) {
         self.names.reserve(services.min(self.services_max));
         self.services.reserve(services.min(self.services_max));
         self.slices.reserve(slices);

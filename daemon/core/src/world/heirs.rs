@@ -1,7 +1,7 @@
 //! Which port that leaves gives its index to one that finds no room.
 //!
-//! Invariant: an index goes over only where whoever comes by it meets what was dialled: each frontend that leads there
-//! is the heir's own, or none leads there and no reader is on the way.
+//! Invariant: an index goes over only where clients who come by it meet what they dialled: each frontend that leads
+//! there is the heir's own, or none leads there and no reader is on the way.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ type Own = Option<(usize, usize)>;
 
 impl World {
     /// Gives a port that finds no room the index of a port that leaves, with all that is there of it: as where a port
-    /// has another name, or another number once nobody dials the former one. The lists are replaced as those of any
+    /// has another name, or another number once no frontend has the former one. The lists are replaced as those of any
     /// port that changes.
     pub(super) fn inherit(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
         if self.space.freed.leads_to(id) {

@@ -53,7 +53,7 @@ impl World {
         self.report.remembered_at = Some(remembered.at);
         self.tables.progress = remembered.progress;
         let slices = remembered.services.iter().map(|view| view.slices.len()).sum();
-        self.tables.expect(remembered.services.len(), slices);
+        self.tables.make_room_for(remembered.services.len(), slices);
         // All remembered services say which numbers their namespaces have, before any namespace gets a new one.
         for facts in remembered.services.iter().filter_map(|view| view.facts.as_deref()) {
             self.recognise(facts);

@@ -570,7 +570,7 @@ fn a_daemon_that_has_not_looked_at_devices_yet_is_not_ready() {
     assert_eq!(served_with(holdfast_datapath::Status { packets: None, ..status }), "ok\n");
 }
 
-/// Without programs at devices nobody is served worse than by a node that never could; with those of a former daemon
+/// Without programs at devices no client is served worse than by a node that never could; with those of a former daemon
 /// clients meet what is no longer true.
 #[test]
 fn a_daemon_with_programs_at_devices_that_follow_no_change_is_not_ready() {
