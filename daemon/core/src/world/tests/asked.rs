@@ -199,7 +199,7 @@ fn invariant_08_a_restart_takes_from_no_neighbour_what_the_maps_have() {
     later.world.adopt(&rig.dump());
     let prod = [(0, 60)].into_iter().chain((1..=10).map(|number| (number, 9)));
     let prod = prod.map(|(number, frontends)| applied(asking("prod", number, frontends)));
-    let snapshot = later.turn([limit()].into_iter().chain(prod).chain(crowds()).collect());
+    let snapshot = later.turn([limit()].into_iter().chain(crowds()).chain(prod).collect());
     let each: Vec<_> = (1..=10).map(|number| dialled(&snapshot, "prod", number)).collect();
     assert_eq!(each, [9; 10]);
 }

@@ -11,7 +11,7 @@ const MOST: usize = limits::rows_asked_max(SLOTS) as usize;
 const SLOTS: u32 = 1 << 17;
 /// Ports of a service that lists all that one may list.
 const PORTS: u16 = 64;
-const ENDPOINTS: u32 = (limits::ROWS_PER_SERVICE_MAX / PORTS as usize) as u32;
+const ENDPOINTS: u32 = (1 << limits::ROWS_PER_SERVICE_MAX.ilog2()) / PORTS as u32;
 
 fn rig() -> Rig {
     Rig::with(Capacity { slots: SLOTS, ports: 1 << 13, ..Capacity::default() })
