@@ -14,6 +14,27 @@ use crate::snapshot::Checked;
 
 use super::*;
 
+/// What maps around others answer as those do.
+macro_rules! answers_as_its_maps {
+    () => {
+        fn begin_grace(&mut self) -> Grace {
+            self.maps.begin_grace()
+        }
+
+        fn is_over(&self, grace: Grace) -> bool {
+            self.maps.is_over(grace)
+        }
+
+        fn dump(&mut self) -> Result<Dump, MapError> {
+            self.maps.dump()
+        }
+
+        fn capacity(&self) -> Capacity {
+            self.maps.capacity()
+        }
+    };
+}
+
 mod numbers;
 mod parts;
 mod remembered;
@@ -198,21 +219,7 @@ impl Maps for Recording {
         Ok(())
     }
 
-    fn begin_grace(&mut self) -> Grace {
-        self.maps.begin_grace()
-    }
-
-    fn is_over(&self, grace: Grace) -> bool {
-        self.maps.is_over(grace)
-    }
-
-    fn dump(&mut self) -> Result<Dump, MapError> {
-        self.maps.dump()
-    }
-
-    fn capacity(&self) -> Capacity {
-        self.maps.capacity()
-    }
+    answers_as_its_maps!();
 }
 
 /// Maps that take frontends together, but never this one.
@@ -242,21 +249,7 @@ impl Maps for Together {
         if count == 0 { Err(refused()) } else { Ok(count) }
     }
 
-    fn begin_grace(&mut self) -> Grace {
-        self.maps.begin_grace()
-    }
-
-    fn is_over(&self, grace: Grace) -> bool {
-        self.maps.is_over(grace)
-    }
-
-    fn dump(&mut self) -> Result<Dump, MapError> {
-        self.maps.dump()
-    }
-
-    fn capacity(&self) -> Capacity {
-        self.maps.capacity()
-    }
+    answers_as_its_maps!();
 }
 
 /// The service that is refused has an external IP, too, which is not tried after its first address was refused.
@@ -522,26 +515,12 @@ impl Maps for Counting {
         self.maps.execute(action)
     }
 
-    fn begin_grace(&mut self) -> Grace {
-        self.maps.begin_grace()
-    }
-
-    fn is_over(&self, grace: Grace) -> bool {
-        self.maps.is_over(grace)
-    }
-
-    fn dump(&mut self) -> Result<Dump, MapError> {
-        self.maps.dump()
-    }
+    answers_as_its_maps!();
 
     fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
         self.looked_up += 1;
         let unreadable = || MapError::Refused { op: "read", cause: "for a test".to_owned() };
         if self.is_unreadable { Err(unreadable()) } else { self.maps.read_value(key) }
-    }
-
-    fn capacity(&self) -> Capacity {
-        self.maps.capacity()
     }
 }
 

@@ -1,8 +1,8 @@
 //! The members of a port: backends of its lists that the maps know by their address.
 //!
-//! Invariant: a backend in a list whose clients are to find it again is a member; the members that lists
-//! need follow from the blocks of these alone. Where there is no room for a list to grow, those of its part that has a
-//! place are members, and no others.
+//! Invariant: a backend in a list whose clients are to find it again is a member; how many members lists need follows
+//! from their blocks alone. Where there is no room for a list to grow, the backends of its part that has a place are
+//! members, and no others.
 
 use super::{Port, RealizedPort};
 use crate::list::{Row, Rows, Scope};

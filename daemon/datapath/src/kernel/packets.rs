@@ -45,8 +45,8 @@ pub struct PacketStatus {
     pub flows_given_up: GivenUp,
     /// Why packets are not translated, or not at all devices, or by programs that are behind.
     pub failure: Option<String>,
-    /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's
-    /// in whose place this one's cannot be put.
+    /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's,
+    /// because this daemon's programs cannot take their place.
     pub behind: bool,
     /// How often a program was put back that had been taken away from outside.
     pub repaired: u64,

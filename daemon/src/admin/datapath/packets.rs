@@ -25,8 +25,8 @@ const CLSACT: &str = "clsact";
 pub(super) struct Packets<'a> {
     /// Why packets are not translated, or not at all devices, or by programs that are behind; it is tried again.
     failure: Option<&'a str>,
-    /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's
-    /// in whose place this one's cannot be put. Clients from outside meet services as they were.
+    /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's,
+    /// because this daemon's programs cannot take their place. Clients from outside meet services as they were.
     behind: bool,
     /// What programs hang by: links, or filters before Linux 6.6. Null while packets are not translated.
     #[schemars(extend("enum" = [TCX, CLSACT, None::<&str>]))]

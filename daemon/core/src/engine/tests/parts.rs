@@ -16,21 +16,7 @@ impl Maps for Sourceless {
         }
     }
 
-    fn begin_grace(&mut self) -> Grace {
-        self.maps.begin_grace()
-    }
-
-    fn is_over(&self, grace: Grace) -> bool {
-        self.maps.is_over(grace)
-    }
-
-    fn dump(&mut self) -> Result<Dump, MapError> {
-        self.maps.dump()
-    }
-
-    fn capacity(&self) -> Capacity {
-        self.maps.capacity()
-    }
+    answers_as_its_maps!();
 }
 
 /// What is told of a service with a range of clients, after some tries, by maps that refuse its range.

@@ -288,7 +288,7 @@ fn invariant_10_frontends_that_come_free_are_given_in_turns_and_at_once() {
     assert_eq!(served(&gone(&all[3])), ["many/s3", "one/s5"]);
 }
 
-/// Two services have all frontends that the limit allows; one is another tenant's, whose other services wait for room.
+/// Two services have all frontends that the limit allows; one is of another tenant, and more of that tenant's wait.
 #[test]
 fn invariant_10_a_service_that_moves_has_the_room_that_it_leaves() {
     let mut rig = Rig::new();

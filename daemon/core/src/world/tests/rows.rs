@@ -134,7 +134,7 @@ fn invariant_10_who_lists_beside_a_crowd_is_served_and_who_is_served_keeps_it() 
     assert_eq!((led_to(&rig, "prod", 0).len(), led_to(&rig, "shops", 0).len()), (44, 300), "and more");
     let names: Vec<_> = (10..40).map(|length| "t".repeat(length)).collect();
     rig.turn(names.iter().flat_map(|namespace| crowd(namespace, 0..2)).collect());
-    // Nothing is left to anybody, and lists change, grow within their blocks, and follow as far as these go.
+    // No namespace may ask for more, and lists change, grow within their blocks, and follow as far as these go.
     for first in [100, 200, 300] {
         rig.turn(small("prod", 0, first..first + 64).into());
         rest(&mut rig);
