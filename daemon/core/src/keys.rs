@@ -91,6 +91,12 @@ impl ObjectName {
         Ok(Self { namespace: namespace.into(), name: name.into() })
     }
 
+    /// The name of another object in the same namespace; both parts are shared with what says them.
+    pub(crate) fn beside(&self, name: &Arc<str>) -> Result<Self, InvalidName> {
+        check_name("the name", name, limits::NAME_LENGTH_MAX)?;
+        Ok(Self { namespace: Arc::clone(&self.namespace), name: Arc::clone(name) })
+    }
+
     pub fn namespace(&self) -> &str {
         &self.namespace
     }

@@ -23,7 +23,7 @@ use crate::event::{Event, Watched};
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServiceType, Settings, SliceFacts};
 use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
-use crate::keys::{ObjectName, ServiceKey, SliceKey, Source};
+use crate::keys::{ServiceKey, SliceKey, Source};
 use crate::limits;
 use crate::op::{ServiceId, Share};
 use crate::resolve::{Cut, frontends};
@@ -221,12 +221,12 @@ impl Tables {
 
     fn service_applied(&mut self, facts: Arc<ServiceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.spoken_of(|| ObjectKey::Service(facts.key.clone()));
-        let cut =
-            self.id_of(&facts.key).and_then(|id| self.get(id)).map(|known| known.cut).unwrap_or_default();
+        let known = self.id_of(&facts.key);
+        let cut = known.and_then(|id| self.get(id)).map(|known| known.cut).unwrap_or_default();
         if let Some(rejection) = rejected_part(&facts, &self.settings, cut) {
             self.reject(rejection);
         }
-        let Some(id) = self.id(&facts.key) else {
+        let Some(id) = known.or_else(|| self.newcomers_id(&facts.key)) else {
             return self.let_service_wait(facts);
         };
         self.number(id);
@@ -261,10 +261,12 @@ impl Tables {
         if known.is_some_and(|old| *old == facts) {
             return;
         }
+        let is_known = known.is_some();
         self.waiting.take_slice(&facts.key);
         let service = service_of(&facts);
         let wanted = service.as_ref().and_then(|key| self.id(key));
-        if let Some((_, Some(old))) = self.slices.remove(&facts.key)
+        if is_known
+            && let Some((_, Some(old))) = self.slices.remove(&facts.key)
             && Some(old) != wanted
         {
             self.drop_slice(old, &facts.key, dirty);
@@ -376,7 +378,7 @@ fn with_slice_weights_of(before: Option<&SliceFacts>, mut facts: Arc<SliceFacts>
 
 /// The service that a slice's label names: in the slice's own namespace and source.
 pub(crate) fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
-    let name = ObjectName::new(slice.key.name.namespace(), slice.service.as_ref()?).ok()?;
+    let name = slice.key.name.beside(slice.service.as_ref()?).ok()?;
     Some(ServiceKey { name, source: slice.key.source })
 }
 

@@ -33,9 +33,11 @@ pub(crate) struct Coverage {
 
 impl Coverage {
     pub(crate) fn of<'a>(frontends: impl IntoIterator<Item = &'a DesiredFrontend>, node: &NodeFacts) -> Self {
-        let mut coverage = Self::default();
+        // Kept for each service, and nearly all have one cluster IP and nothing inside of another cover.
+        let mut coverage = Self { covers: Vec::with_capacity(1), inside: Vec::new() };
         for (it, key) in frontends.into_iter().filter_map(|it| Some((it, it.key()?))) {
             match it.kind {
+                FrontendType::ClusterIp if coverage.covers.last() == Some(&Cover::Address(key.address)) => {}
                 FrontendType::ClusterIp => coverage.covers.push(Cover::Address(key.address)),
                 FrontendType::NodePort => coverage.covers.push(node_port(&key)),
                 _ => coverage.inside.extend(around(&key, it.kind, node).map(|cover| (cover, key))),
@@ -46,7 +48,6 @@ impl Coverage {
         coverage.inside.sort_unstable();
         // One key of each cover is enough to have the service told of a change.
         coverage.inside.dedup_by_key(|(cover, _)| *cover);
-        // Kept for each service, and nearly all have one.
         coverage.covers.shrink_to_fit();
         coverage.inside.shrink_to_fit();
         coverage

@@ -51,7 +51,9 @@ pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<Desi
         numbers.at(it).iter().map(of)
     });
     // Frontends beyond the limit are not even made: one object may ask for millions.
-    let mut found: Vec<_> = all.flatten().take(limits::FRONTENDS_PER_SERVICE_MAX).collect();
+    let most = addresses.iter().map(|it| numbers.at(it).len()).fold(0, usize::saturating_add);
+    let mut found = Vec::with_capacity(most.min(limits::FRONTENDS_PER_SERVICE_MAX));
+    found.extend(all.flatten().take(limits::FRONTENDS_PER_SERVICE_MAX));
     work::done(found.len());
     // Of two rows that are alike, the one that can be dialled stays: an external IP of 0.0.0.0, which is barred, looks
     // like the address of the NodePorts.

@@ -18,11 +18,12 @@ use crate::resolve::Cut;
 impl Tables {
     /// The id of a service, given out now if it has none. `None`: there is no room for it.
     pub(super) fn id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
-        match self.names.get(key) {
-            Some(id) => Some(*id),
-            None if self.waiting.has_queue() => None,
-            None => self.new_id(key),
-        }
+        self.id_of(key).or_else(|| self.newcomers_id(key))
+    }
+
+    /// The id of a service that has none, given out now. `None`: there is no room for it, or others wait for room.
+    pub(super) fn newcomers_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
+        if self.waiting.has_queue() { None } else { self.new_id(key) }
     }
 
     fn new_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {

@@ -6,7 +6,7 @@ use std::vec;
 
 use super::*;
 use crate::facts::{AddressType, Endpoints, ServiceType};
-use crate::keys::Family;
+use crate::keys::{Family, ObjectName};
 use crate::limits;
 use crate::snapshot::ServiceView;
 

@@ -3,20 +3,27 @@
 //! Invariant: a part counts for the namespace that took it, from then until it is released, whatever becomes of its
 //! service meanwhile.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::index::{Index, Seed};
 use crate::limits;
 use crate::op::Share;
 
 /// What is taken of one kind of room.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Charges {
     all: u32,
     /// By the number of each namespace.
     shares: Vec<u32>,
     /// By the number of each part, that of its namespace, and how much it takes.
-    parts: BTreeMap<u32, (Share, u32)>,
+    parts: Index<u32, (Share, u32)>,
+}
+
+impl Default for Charges {
+    fn default() -> Self {
+        // The numbers are given out here, so no author of objects can choose ones that collide.
+        Self { all: 0, shares: Vec::new(), parts: Index::new(Seed::default()) }
+    }
 }
 
 impl Charges {

@@ -177,7 +177,9 @@ impl World {
         };
         let all = frontends.iter().filter_map(|it| Some((it.kind, it.key()?)));
         let free = all.filter(|(kind, key)| is_free(key, *kind));
-        let mut wanted: Vec<_> = free.map(|(kind, key)| Wanted { key, given: Given::of(kind) }).collect();
+        // Nearly always all of them: then nothing is moved when what is too much is given back.
+        let mut wanted = Vec::with_capacity(frontends.len());
+        wanted.extend(free.map(|(kind, key)| Wanted { key, given: Given::of(kind) }));
         wanted.sort_unstable();
         wanted.shrink_to_fit();
         wanted

@@ -92,9 +92,10 @@ impl World {
     /// Has held addresses probed out of turn that this slice lists for another target. That proves nothing: any tenant
     /// can write such a slice, and so can a controller that is not Kubernetes' own.
     pub(super) fn hear_claims(&mut self, slice: &SliceFacts) {
-        let Some(claimant) = crate::tables::service_of(slice).filter(|_| !self.ledger.is_empty()) else {
+        if self.ledger.is_empty() {
             return;
-        };
+        }
+        let Some(claimant) = crate::tables::service_of(slice) else { return };
         // As many ports as the slice likes may have one number.
         let ports: BTreeSet<NonZeroU16> = slice.ports.iter().map(|port| port.port).collect();
         let is_known = |it: &Endpoint<'_>| it.target.is_some_and(|target| !target.uid.is_empty());

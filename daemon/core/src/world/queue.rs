@@ -48,10 +48,10 @@ impl Queue {
 
     fn lane(&mut self, namespace: &Arc<str>) -> &mut Lane {
         self.len += 1;
-        if !self.lanes.contains_key(namespace) {
+        self.lanes.entry(Arc::clone(namespace)).or_insert_with_key(|namespace| {
             self.fresh.push_back(Arc::clone(namespace));
-        }
-        self.lanes.entry(Arc::clone(namespace)).or_default()
+            Lane::default()
+        })
     }
 
     /// The next service. `turn` is the work of one turn of a namespace.
