@@ -151,6 +151,10 @@ fn reach(probe: SocketAddrV4, mark: u32) -> Result<bool, SelfTestError> {
     match sys::connect(probe, mark) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
+            let dropped = "nothing answers within two seconds; a firewall may drop packets of the loopback";
+            Err(setup("connect on the loopback")(io::Error::new(io::ErrorKind::TimedOut, dropped)))
+        }
         Err(error) => Err(setup("connect on the loopback")(error)),
     }
 }
