@@ -182,6 +182,8 @@ pub struct Snapshot {
     pub programmed: bool,
     /// Whether something of the first lists is still to be written, or of what was remembered, for the first time.
     pub filling: bool,
+    /// Whether services are still to be carried out, so that the views say less than the sources have told.
+    pub behind: bool,
     /// Counters since the start.
     pub counters: Counters,
     /// How full the maps are.
@@ -219,10 +221,16 @@ impl Snapshot {
         let counters = Counters { batches: before.counters.batches, ..self.counters };
         let is_as_it_was = (asks, sources, progress) == (&before.asks, &before.sources, &before.progress)
             && self.unreadable == before.unreadable
-            && (self.stale_since, self.programmed, self.filling)
-                == (before.stale_since, before.programmed, before.filling)
+            && (self.stale_since, self.programmed, self.filling, self.behind)
+                == (before.stale_since, before.programmed, before.filling, before.behind)
             && (counters, self.fill, self.checked) == (before.counters, before.fill, before.checked);
         !(shares_all && is_as_it_was)
+    }
+
+    /// Up to which version of the apiserver the views have all objects of each kind. Nothing while they are behind: to
+    /// go on from a version whose changes they lack would lose these.
+    pub fn contained(&self) -> BTreeMap<Watched, Arc<str>> {
+        if self.behind { BTreeMap::new() } else { self.progress.clone() }
     }
 
     /// When it was published, on both clocks.

@@ -56,6 +56,8 @@ pub(crate) struct Tables {
     services: Vec<Option<KnownService>>,
     free: Vec<ServiceId>,
     services_max: usize,
+    /// Room came free that waiting services may have, and none has looked for it since.
+    admits: bool,
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
     pub(crate) node: Arc<NodeFacts>,
     pub(crate) settings: Arc<Settings>,
@@ -83,6 +85,7 @@ impl Tables {
             services: Vec::new(),
             free: Vec::new(),
             services_max,
+            admits: false,
             slices: Index::new(seed),
             node: Arc::default(),
             settings: Arc::default(),
@@ -215,6 +218,7 @@ impl Tables {
             self.names.remove(&known.key);
             self.free.push(id);
             self.moved_out(&known.key);
+            self.admits = true;
         }
         true
     }

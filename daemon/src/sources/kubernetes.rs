@@ -83,10 +83,12 @@ pub struct Timing {
     /// Over how long the lists of nodes spread at least when their versions are gone all at once. Many nodes spread
     /// over more.
     pub list_spread: Duration,
-    /// How long a watch that goes on where another daemon was must be quiet until it counts as up to date. An apiserver
-    /// sends what was missed with its first bytes. Until the watch counts as up to date nothing is written, so a daemon
-    /// that is killed earlier, again and again, never follows a change.
+    /// How long a watch that goes on where another daemon was must be quiet until it counts as up to date: what was
+    /// missed comes event by event. Before that, maps that are newer than what is remembered would be turned back.
     pub quiet: Duration,
+    /// After how long such a watch counts as up to date all the same. Until then nothing is written, so a daemon that
+    /// is killed earlier, again and again, never follows a change.
+    pub replay_max: Duration,
     /// How often a watch is audited; up to a quarter more, by chance.
     pub audit_every: Duration,
     /// How long a difference must last to count.
@@ -120,6 +122,7 @@ impl Default for Timing {
             list_silence: Duration::from_secs(300),
             list_spread: Duration::from_secs(1),
             quiet: Duration::from_millis(200),
+            replay_max: Duration::from_secs(3),
             audit_every: Duration::from_secs(3_600),
             audit_again: Duration::from_secs(5),
             audit_pace: Duration::from_secs(10),
@@ -193,6 +196,10 @@ impl Start {
         let start = Self { imports, imported_slices, ..Self::default() };
         let Some((services, slices)) = versions else { return start };
         let (services_known, slices_known) = known(table, Source::Kubernetes);
+        if services_known.is_empty() && slices_known.is_empty() {
+            // No cluster is without a Service, so the versions are those of objects that the table has lost.
+            return start;
+        }
         let remembered = |resource_version, objects, odds: &Arc<Odds>| {
             Some(Remembered { resource_version, objects, odds: Odds::clone(odds) })
         };

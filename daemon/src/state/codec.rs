@@ -59,7 +59,8 @@ impl Head {
         let is_resumable = odd.services.len().max(odd.slices.len()) <= ODDS_MAX
             // An object that waits for room is in no record, so a restart has to be told of it by a list.
             && snapshot.rejections.waiting == 0;
-        let version = |watched| snapshot.progress.get(&watched).filter(|_| is_resumable).cloned();
+        let contained = snapshot.contained();
+        let version = |watched| contained.get(&watched).filter(|_| is_resumable).cloned();
         let before = Head3 {
             at: snapshot.confirmed().0,
             boot,

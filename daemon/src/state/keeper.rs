@@ -82,6 +82,8 @@ struct Known {
 struct Content {
     changes: u64,
     progress: BTreeMap<Watched, Arc<str>>,
+    /// The services say less than the sources have told, so a restart lists everything.
+    behind: bool,
     zone: Option<Arc<str>>,
     cluster: Option<Arc<str>>,
     proxy_name: Option<Arc<str>>,
@@ -90,8 +92,10 @@ struct Content {
 impl Known {
     /// Whether the file need not be written anew for a table that says this.
     fn does_for(&self, content: &Content, now: Instant) -> bool {
-        let same = Content { progress: content.progress.clone(), ..self.content.clone() } == *content;
-        same && (self.content.progress == content.progress || now < self.does_until)
+        let Content { progress, behind, .. } = content.clone();
+        let same = Content { progress, behind, ..self.content.clone() } == *content;
+        let is_caught_up = self.content.behind && !content.behind;
+        same && !is_caught_up && (self.content.progress == content.progress || now < self.does_until)
     }
 }
 
@@ -183,6 +187,7 @@ impl Keeper {
         Content {
             changes: snapshot.counters.changes,
             progress: snapshot.progress.clone(),
+            behind: snapshot.behind,
             zone: snapshot.node.zone.clone(),
             cluster: self.cluster.borrow().clone(),
             proxy_name: snapshot.settings.service_proxy_name.clone(),

@@ -102,6 +102,34 @@ fn while_something_waits_for_room_no_version_is_written() {
     }
 }
 
+/// The version is that of all that was told, and the table lacks a part of it.
+#[test]
+fn while_changes_are_still_to_be_carried_out_no_version_is_written() {
+    for behind in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let state = Folder::new(folder.path());
+        state.store(&context(), &Snapshot { behind, ..snapshot() }).unwrap();
+        let kept = state.load().unwrap().unwrap();
+        assert_eq!(kept.remembered.progress.contains_key(&Watched::Services), !behind, "{behind}");
+    }
+}
+
+#[tokio::test]
+async fn a_table_that_has_caught_up_is_written_once_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(folder.path());
+    let (snapshots, reader) = watch::channel(Arc::new(snapshot()));
+    let (mut keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
+    let mut write = async |behind| {
+        snapshots.send_replace(Arc::new(Snapshot { behind, ..snapshot() }));
+        keeper.write_now().await.is_some()
+    };
+    assert!(write(true).await, "it is the newest that is known");
+    assert!(!write(true).await, "nothing is new");
+    assert!(write(false).await, "it has the version now");
+    assert!(!write(true).await, "what is written does for a table that has not changed yet");
+}
+
 fn written() -> (tempfile::TempDir, Folder) {
     let folder = tempfile::tempdir().unwrap();
     let state = Folder::new(&folder.path().join("state"));

@@ -14,6 +14,7 @@ use super::fault::{Fault, Greeting, Verb};
 use super::journal::Request;
 use super::request::Head;
 use super::server::State;
+use super::watch::Manner;
 use super::writer::{Encoding, Writer};
 use super::{Kind, events, list, watch};
 
@@ -60,7 +61,7 @@ async fn answer(
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut Writer<impl AsyncWrite + Unpin>,
 ) -> io::Result<()> {
-    let mut twice = false;
+    let mut manner = Manner::default();
     match state.script.take(head.verb, head.kind) {
         Some(Fault::Status { code, reason, retry_after }) => {
             return writer.status(code, reason, retry_after).await;
@@ -90,7 +91,8 @@ async fn answer(
         Some(Fault::Endless(piece)) => return say_for_ever(writer, piece.as_bytes()).await,
         Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
         Some(Fault::CutAfter(bytes)) => writer.cut_after(bytes),
-        Some(Fault::Twice) => twice = true,
+        Some(Fault::Twice) => manner.twice = true,
+        Some(Fault::Trickle(pause)) => manner.pause = pause,
         None => {}
     }
     if !state.lets_in(request) {
@@ -100,7 +102,7 @@ async fn answer(
         _ if head.kind == Kind::Unknown => writer.status(404, "NotFound", None).await,
         Verb::Get => list::get(&state.cluster, head, writer).await,
         Verb::List | Verb::Audit => list::list(&state.cluster, head, writer).await,
-        Verb::Watch => watch::watch(state, head, twice, reader, writer).await,
+        Verb::Watch => watch::watch(state, head, manner, reader, writer).await,
         Verb::Create => events::create(&state.cluster, head, writer).await,
         Verb::Patch => events::patch(&state.cluster, head, writer).await,
     }

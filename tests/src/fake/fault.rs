@@ -114,6 +114,8 @@ pub enum Fault {
     Endless(String),
     /// Each event of the watch comes twice.
     Twice,
+    /// Each event of the watch comes so long after the one before.
+    Trickle(Duration),
 }
 
 impl Fault {

@@ -23,13 +23,21 @@ use super::writer::Writer;
 /// As apiservers end a watch that names no time.
 const TIMEOUT_SECONDS: u64 = 1_800;
 
+/// How a watch says its events, where that is not as an apiserver does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Manner {
+    pub(super) twice: bool,
+    /// The time before each event.
+    pub(super) pause: Duration,
+}
+
 /// A watch that is answered.
 struct Running<'a> {
     state: &'a Arc<State>,
     kind: Kind,
     selector: Selector,
     seen: u64,
-    twice: bool,
+    manner: Manner,
     ends: Instant,
     bookmark: Option<Duration>,
     orders: mpsc::Receiver<Order>,
@@ -39,7 +47,7 @@ struct Running<'a> {
 pub(super) async fn watch(
     state: &Arc<State>,
     head: &Head,
-    twice: bool,
+    manner: Manner,
     reader: &mut (impl AsyncRead + Unpin),
     writer: &mut Writer<impl AsyncWrite + Unpin>,
 ) -> io::Result<()> {
@@ -55,7 +63,7 @@ pub(super) async fn watch(
         kind: head.kind,
         selector,
         seen: head.number("resourceVersion").unwrap_or(0),
-        twice,
+        manner,
         ends: Instant::now() + Duration::from_secs(seconds),
         bookmark: state.bookmarks().filter(|_| with_bookmarks),
         orders: state.register(head.kind),
@@ -118,7 +126,8 @@ impl Running<'_> {
             Ok((lines, seen)) => {
                 self.seen = seen;
                 for line in lines {
-                    writer.lines(&line, if self.twice { 2 } else { 1 }).await?;
+                    tokio::time::sleep(self.manner.pause).await;
+                    writer.lines(&line, if self.manner.twice { 2 } else { 1 }).await?;
                 }
                 Ok(true)
             }

@@ -351,6 +351,37 @@ fn a_restart_goes_on_without_a_list() {
     node.wait("what is new comes by the watch", |node| node.serves(1, &[backend(1)]));
 }
 
+/// What is remembered of the others is older than what the maps may hold.
+#[test]
+fn a_restart_is_up_to_date_when_all_has_come_that_was_missed() {
+    let setup = Setup::new(1);
+    setup.services(6);
+    let settings = restarted(&setup);
+    for number in 0..6 {
+        setup.cluster.apply(slice_object(&web(number), &[backend(20 + number)])).unwrap();
+    }
+    for kind in [Kind::Services, Kind::Slices] {
+        setup.servers[0].once(Asked::watch(kind), Fault::Trickle(ms(60)));
+    }
+    let mut node = Node::start_with(setup, settings);
+    node.wait("synced", |node| node.snapshots.borrow().is_synced());
+    let newest = |number| node.serves(number, &[backend(20 + number)]);
+    assert_eq!((0..6).filter(|number| newest(*number)).count(), 6, "{}", node.log());
+}
+
+#[test]
+fn a_restart_does_not_wait_for_the_end_of_what_has_no_end() {
+    let setup = Setup::new(1);
+    setup.services(6);
+    let timing = Timing { replay_max: ms(300), ..quick() };
+    let settings = Settings { timing, ..restarted(&setup) };
+    (0..120).for_each(|last| drop(setup.cluster.apply(slice_object(&web(last % 6), &[backend(20 + last)]))));
+    setup.servers[0].once(Asked::watch(Kind::Slices), Fault::Trickle(ms(100)));
+    let mut node = Node::start_with(setup, settings);
+    node.wait("synced", |node| node.snapshots.borrow().is_synced());
+    assert!(!node.serves(5, &[backend(20 + 119)]), "the rest is still to come");
+}
+
 #[test]
 fn a_restart_after_a_compaction_lists() {
     let setup = Setup::new(1);

@@ -143,7 +143,7 @@ impl Tables {
         for slice in view.slices.iter() {
             self.unconfirmed.put(Known::Slice(Arc::clone(slice)));
         }
-        let Some(id) = self.id(&view.key) else {
+        let Some(id) = self.former_id(&view.key) else {
             self.remember_waiting(view);
             return None;
         };

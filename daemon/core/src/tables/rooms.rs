@@ -1,8 +1,9 @@
 //! The room that objects have: a service has an id, a slice a place among its service's slices.
 //!
 //! Invariant: a service keeps its room until it goes. Waiting services get freed room in turns ([`super::waiting`]),
-//! before any newcomer. Of one service's slices the first by name have the places, in whatever order they came. Room in
-//! the maps is given out by the plan, not here.
+//! before any newcomer. A namespace leaves room to the others, whatever its services are: also one that no client can
+//! dial has an id. Of one service's slices the first by name have the places, in whatever order they came. Room in the
+//! maps is given out by the plan, not here.
 
 use alloc::sync::Arc;
 
@@ -21,9 +22,29 @@ impl Tables {
         self.id_of(key).or_else(|| self.newcomers_id(key))
     }
 
-    /// The id of a service that has none, given out now. `None`: there is no room for it, or others wait for room.
+    /// The id of a service that has none, given out now. `None`: it has to wait for room.
     pub(super) fn newcomers_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
-        if self.waiting.has_queue() { None } else { self.new_id(key) }
+        let others_first = self.admits && self.waiting.has_queue();
+        let waits = others_first || self.waiting.is_queued(key) || !self.is_room_in(key.name.namespace());
+        if waits { None } else { self.new_id(key) }
+    }
+
+    /// The id of a service that had one in a former process: it has room again, whatever its namespace has.
+    pub(super) fn former_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
+        self.id_of(key).or_else(|| self.new_id(key))
+    }
+
+    /// How many services there is room for.
+    fn left(&self) -> usize {
+        self.services_max.saturating_sub(self.services.len().saturating_sub(self.free.len()))
+    }
+
+    /// Whether a namespace may have one service more: it leaves some room to others, and its first is what was left.
+    fn is_room_in(&self, namespace: &str) -> bool {
+        let own = self.residents.services(namespace);
+        let rest = self.left().checked_sub(1);
+        let is_shared = self.services_max >= limits::SHARED_MIN as usize && own > 0;
+        rest.is_some_and(|rest| !is_shared || own < rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize))
     }
 
     fn new_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
@@ -75,15 +96,24 @@ impl Tables {
     /// Gives free room to the waiting services, in turn. Their objects, stored while they waited, are applied now.
     pub(crate) fn admit(&mut self, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         for _ in 0..limits::ADMITTED_PER_BATCH {
-            let is_full = self.free.is_empty() && self.services.len() >= self.services_max;
-            if is_full || !self.waiting.has_queue() {
+            let Some((key, guest)) = self.next_to_admit() else {
+                self.admits = false;
                 return;
-            }
-            let Some((key, guest)) = self.waiting.next_service(&self.residents) else { return };
+            };
             if self.new_id(&key).is_some() {
                 self.move_in(guest, dirty);
             }
         }
+    }
+
+    /// Takes out the waiting service that has the next turn, of those that may have room now.
+    fn next_to_admit(&mut self) -> Option<(ServiceKey, Guest)> {
+        if !self.admits || self.left() == 0 {
+            return None;
+        }
+        let key = self.waiting.next_service(&self.residents, &|namespace| self.is_room_in(namespace))?;
+        let guest = self.waiting.remove(&key)?;
+        Some((key, guest))
     }
 
     fn move_in(&mut self, guest: Guest, dirty: &mut dyn FnMut(ServiceId, Cause)) {
@@ -100,15 +130,31 @@ impl Tables {
     pub(super) fn let_service_wait(&mut self, facts: Arc<ServiceFacts>) {
         let object = ObjectKey::Service(facts.key.clone());
         let origin = facts.meta.origin.clone();
+        let reason = self.no_room_in(facts.key.name.namespace());
         self.waiting.put_service(facts);
-        self.rejected.put(no_room_for_service(object, origin, self.services_max));
+        self.rejected.put(Rejection { object, origin, reason, partial: false });
     }
 
     pub(super) fn let_slice_wait(&mut self, service: &ServiceKey, facts: Arc<SliceFacts>) {
         let object = ObjectKey::Slice(facts.key.clone());
         let origin = facts.meta.origin.clone();
         self.waiting.put_slice(service, facts, true);
-        self.rejected.put(no_room_for_service(object, origin, self.services_max));
+        let reason = self.no_room_in(service.name.namespace());
+        self.rejected.put(Rejection { object, origin, reason, partial: false });
+    }
+
+    /// Why an object of a service in that namespace waits.
+    fn no_room_in(&self, namespace: &str) -> Arc<str> {
+        let (most, own, left) = (self.services_max, self.residents.services(namespace), self.left());
+        let known = if left == 0 || self.is_room_in(namespace) {
+            alloc::format!("{most} services are known, as many as `datapath.limits.services` allows")
+        } else {
+            alloc::format!(
+                "{own} services of this namespace are known and leave {left} to all others, which is their part of \
+                 `datapath.limits.services`"
+            )
+        };
+        alloc::format!("{WAITS}: {known}; delete some, or raise it").into()
     }
 
     /// Gives a slice its place by its name; if no place is left, the last slice by name waits.
@@ -174,11 +220,4 @@ impl Tables {
         );
         self.rejected.put(Rejection { object, origin, reason: reason.into(), partial: false });
     }
-}
-
-fn no_room_for_service(object: ObjectKey, origin: Option<Arc<str>>, most: usize) -> Rejection {
-    let reason = alloc::format!(
-        "{WAITS}: {most} services are known, as many as `datapath.limits.services` allows; delete some, or raise it"
-    );
-    Rejection { object, origin, reason: reason.into(), partial: false }
 }

@@ -229,3 +229,67 @@ fn invariant_10_services_past_the_limit_are_named_and_their_ids_are_reused() {
     assert_eq!(rejections.named.keys().collect::<Vec<_>>(), vec![&s]);
     assert_eq!(rejections.waiting, 1);
 }
+
+/// One Service of a namespace that anybody may fill: no client can ever dial it.
+fn unserved(namespace: &str, number: usize) -> (ServiceKey, Event) {
+    let name = ObjectName::new(namespace, &format!("s{number:05}")).unwrap();
+    let key = ServiceKey { name, source: Source::Manifests };
+    let facts = ServiceFacts::new(key.clone(), ServiceType::ExternalName);
+    (key, Event::ServiceApplied(Arc::new(facts)))
+}
+
+#[test]
+fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() {
+    let most = limits::SHARED_MIN as usize;
+    let part = most * limits::LISTS_SHARE_OF_REST as usize / (limits::LISTS_SHARE_OF_REST as usize + 1);
+    let mut tables = Tables::new(Seed::default(), &[], most);
+    let apply = |tables: &mut Tables, event| tables.apply(event, &mut |_, _| ());
+    for number in 0..most + 5 {
+        apply(&mut tables, unserved("tenant", number).1);
+    }
+    let had = |tables: &Tables, namespace: &str| {
+        tables.ids().filter(|id| tables.get(*id).unwrap().key.name.namespace() == namespace).count()
+    };
+    assert!(had(&tables, "tenant").abs_diff(part) <= 1, "{}", had(&tables, "tenant"));
+    let reason = Arc::clone(&tables.rejections().named.values().next().unwrap().reason);
+    assert!(reason.contains("of this namespace are known and leave 1"), "{reason}");
+    // What others bring has room at once, although the tenant's services wait.
+    (0..50).for_each(|number| apply(&mut tables, unserved("others", number).1));
+    assert_eq!(had(&tables, "others"), 50);
+    // What waits and is told again does not come in beside itself.
+    apply(&mut tables, unserved("tenant", most + 4).1);
+    let before = had(&tables, "tenant");
+    tables.admit(&mut |_, _| ());
+    assert_eq!(had(&tables, "tenant"), before, "nothing came free");
+    let (gone, _) = unserved("tenant", 0);
+    let id = tables.id_of(&gone).unwrap();
+    apply(&mut tables, Event::ServiceDeleted(gone, None));
+    assert!(tables.forget(id));
+    tables.admit(&mut |_, _| ());
+    assert!(had(&tables, "tenant") < before, "others have come meanwhile, and its part is smaller");
+    // The last rooms go to namespaces that have none.
+    for namespace in 0..most {
+        apply(&mut tables, unserved(&format!("n{namespace}"), 0).1);
+    }
+    assert_eq!(tables.ids().count(), most);
+}
+
+#[test]
+fn what_had_room_in_a_former_process_has_it_again_whatever_its_namespace_has() {
+    let most = limits::SHARED_MIN as usize;
+    let mut tables = Tables::new(Seed::default(), &[Source::Manifests], most);
+    for number in 0..most {
+        let (key, event) = unserved("tenant", number);
+        let Event::ServiceApplied(facts) = event else { unreachable!() };
+        let view = ServiceView {
+            key,
+            facts: Some(facts),
+            slices: Arc::default(),
+            state: crate::snapshot::ServiceState::ExternalName,
+            ports: Box::default(),
+            frontends: Box::default(),
+            seen: None,
+        };
+        assert!(tables.remember(&view).is_some(), "{number}");
+    }
+}

@@ -105,17 +105,24 @@ impl Waiting {
         Some(facts)
     }
 
-    /// The service that has the next turn, with all that waits of it.
-    pub(crate) fn next_service(&mut self, residents: &Residents) -> Option<(ServiceKey, Guest)> {
+    /// The service that has the next turn, of the namespaces that there is room for.
+    pub(crate) fn next_service(
+        &self,
+        residents: &Residents,
+        is_room_in: &dyn Fn(&str) -> bool,
+    ) -> Option<ServiceKey> {
         let turns = self.namespaces.iter().filter_map(|(name, namespace)| {
             let (source, bare, created, key) = namespace.queue.first()?;
             let have = residents.services(name);
-            Some((*source, *bare, have, *created, key))
+            is_room_in(name).then_some((*source, *bare, have, *created, key))
         });
         let (.., key) = turns.min()?;
-        let key = key.clone();
-        let guest = self.remove(&key)?;
-        Some((key, guest))
+        Some(key.clone())
+    }
+
+    /// Whether the service itself waits for room.
+    pub(crate) fn is_queued(&self, key: &ServiceKey) -> bool {
+        self.queued > 0 && self.guest(key).is_some_and(|guest| guest.turn.is_some())
     }
 
     fn guest(&self, key: &ServiceKey) -> Option<&Guest> {
@@ -158,7 +165,8 @@ impl Waiting {
         namespace.guests.insert(key.clone(), guest);
     }
 
-    fn remove(&mut self, key: &ServiceKey) -> Option<Guest> {
+    /// Takes out all that waits of a service.
+    pub(crate) fn remove(&mut self, key: &ServiceKey) -> Option<Guest> {
         self.guest(key)?;
         let guest = self.take_out(key);
         for slice in guest.slices.keys() {

@@ -14,7 +14,7 @@ use crate::drains::Drains;
 use crate::event::Watched;
 use crate::facts::Timestamp;
 use crate::hold::Kept;
-use crate::keys::ObjectName;
+use crate::keys::{ObjectName, Source};
 use crate::list::{LastList, Rows};
 use crate::resolve::weigh;
 use crate::service::{Port, Service};
@@ -41,7 +41,7 @@ impl From<&Snapshot> for Remembered {
             at: snapshot.confirmed(),
             clock: snapshot.clock(),
             services: snapshot.services.iter().cloned().collect(),
-            progress: snapshot.progress.clone(),
+            progress: snapshot.contained(),
         }
     }
 }
@@ -51,7 +51,10 @@ impl World {
     pub(crate) fn remember(&mut self, remembered: Remembered, now: Now) {
         let then = remembered.clock;
         self.report.remembered_at = Some(remembered.at);
-        self.tables.progress = remembered.progress;
+        // Where the apiserver is no source now, its objects are forgotten, and a later process has to be told of all.
+        if self.tables.synced.contains_key(&Source::Kubernetes) {
+            self.tables.progress = remembered.progress;
+        }
         let slices = remembered.services.iter().map(|view| view.slices.len()).sum();
         self.tables.make_room_for(remembered.services.len(), slices);
         // All remembered services say which numbers their namespaces have, before any namespace gets a new one.

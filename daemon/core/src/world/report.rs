@@ -160,6 +160,7 @@ impl World {
         }
         self.report.was_whole |= self.is_whole();
         self.report.snapshot.filling = !self.report.was_whole && !self.is_programmed();
+        self.report.snapshot.behind = self.has_dirty() || !self.turns.waiting.is_empty();
         self.report.snapshot.node = Arc::clone(&self.tables.node);
         self.report.snapshot.settings = Arc::clone(&self.tables.settings);
         self.report.snapshot.drains = Arc::clone(&self.tables.drains);

@@ -4,7 +4,6 @@ use std::borrow::ToOwned;
 use std::vec;
 use std::vec::Vec;
 
-use crate::event::Watched;
 use crate::facts::{ObjectKey, Rejection};
 use crate::snapshot::{Reason, Verdict};
 
@@ -21,7 +20,6 @@ fn former() -> (Remembered, MemoryMaps) {
         slice("b", &["1.1.1.2"]),
         service("lost", "10.0.0.3"),
         slice("lost", &["1.1.1.3"]),
-        Event::Progress(Watched::Slices, "77".into()),
     ]);
     engine.apply(slice("lost", &[]));
     let snapshot = engine.step(NOW, &mut |_| ());
@@ -43,7 +41,6 @@ fn what_is_remembered_serves_at_once_where_the_maps_are_bare() {
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
     assert_eq!((snapshot.programmed, snapshot.is_synced()), (true, false));
     assert_eq!(snapshot.stale_since, Some(Timestamp(1_000)));
-    assert_eq!(snapshot.progress.get(&Watched::Slices).map(AsRef::as_ref), Some("77"));
 }
 
 #[test]

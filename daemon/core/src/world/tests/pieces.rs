@@ -5,6 +5,7 @@ use std::string::String;
 use std::vec;
 
 use super::*;
+use crate::event::Watched;
 use crate::hold::OnEmpty;
 use crate::maps::{MapError, Maps};
 use crate::snapshot::{Status, Verdict};
@@ -58,6 +59,35 @@ fn a_bystander_is_served_by_the_next_piece_whatever_else_waits() {
     let (snapshot, pieces) = rest(&mut rig);
     assert!(pieces > 100, "{pieces}");
     assert_eq!(snapshot.services.iter().count(), 1_001);
+}
+
+/// A process that began with what is written down now would go on from the version, and never hear of the rest.
+#[test]
+fn invariant_08_views_that_are_behind_say_no_version_until_they_have_caught_up() {
+    let mut rig = rig();
+    let version = |snapshot: &Snapshot| Remembered::from(snapshot).progress.len();
+    let told = |version: &str| Event::Progress(Watched::Services, version.into());
+    let mut events = crowd("tenant", 1_000);
+    events.push(told("7"));
+    let snapshot = rig.turn(events);
+    assert_eq!((snapshot.progress.len(), snapshot.behind, version(&snapshot)), (1, true, 0));
+    let (snapshot, _) = rest(&mut rig);
+    assert_eq!((snapshot.behind, version(&snapshot)), (false, 1));
+    let snapshot = rig.turn(vec![applied(service("one", "10.0.0.1", &[])), told("8")]);
+    assert_eq!((snapshot.behind, version(&snapshot)), (false, 1), "one change is carried out at once");
+}
+
+#[test]
+fn invariant_08_without_the_apiserver_as_a_source_its_versions_are_forgotten_with_its_objects() {
+    let remembered = || Remembered {
+        progress: [(Watched::Services, "7".into()), (Watched::Slices, "7".into())].into(),
+        ..Remembered::default()
+    };
+    for (sources, kept) in [(&[Source::Manifests][..], 0), (&[Source::Manifests, Source::Kubernetes], 2)] {
+        let mut world = World::new(Seed::default(), Capacity::default(), sources);
+        world.remember(remembered(), Now::default());
+        assert_eq!(world.publish(Now::default()).progress.len(), kept, "{sources:?}");
+    }
 }
 
 #[test]

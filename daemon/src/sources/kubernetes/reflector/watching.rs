@@ -26,6 +26,17 @@ use holdfast_objects::Provenance;
 /// What is wrong with a deletion that does not name its object.
 const NOBODY: &str = "it deletes an object without a name";
 
+/// When something about a watch ends.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    /// The watch itself.
+    deadline: Instant,
+    /// The silence after an interruption that proves nothing.
+    doubt: Instant,
+    /// What a watch that goes on where another daemon was may tell before it counts as up to date.
+    replay: Instant,
+}
+
 /// What one chunk brought.
 #[derive(Debug, Default)]
 struct Batch {
@@ -33,6 +44,8 @@ struct Batch {
     version: Option<Arc<str>>,
     events: u64,
     ending: Option<Ending>,
+    /// All up to the version has come: the server says so by itself.
+    is_marked: bool,
     /// Objects that cannot be read as they are encoded.
     doubts: Doubts,
 }
@@ -63,9 +76,10 @@ impl Reflector {
 
     async fn follow<C: Codec>(&mut self, mut reply: Reply, deadline: Instant) -> Result<(), Stop> {
         let provenance = self.provenance(&reply.endpoint);
-        let doubt = Instant::now() + self.timing.doubt;
+        let now = Instant::now();
+        let ends = Ends { deadline, doubt: now + self.timing.doubt, replay: now + self.timing.replay_max };
         let mut frames = C::Frames::default();
-        while let Some(chunk) = self.next(&mut reply, (deadline, doubt)).await? {
+        while let Some(chunk) = self.next(&mut reply, &ends).await? {
             let batch = self.batch::<C>(&mut frames, &chunk, &provenance);
             self.hand_over(batch).await?;
         }
@@ -73,22 +87,20 @@ impl Reflector {
     }
 
     /// The next chunk. A watch that goes on where another daemon was counts as up to date once it was quiet for a
-    /// moment.
-    async fn next(
-        &mut self,
-        reply: &mut Reply,
-        (deadline, doubt): (Instant, Instant),
-    ) -> Result<Option<Bytes>, Stop> {
+    /// moment, or when what it missed goes on for long.
+    async fn next(&mut self, reply: &mut Reply, ends: &Ends) -> Result<Option<Bytes>, Stop> {
         let idle = self.timing.watch_idle;
         if self.outlet.is_awaited() {
-            if let Ok(first) = timeout(self.timing.quiet, chunk(reply, idle)).await {
-                return Ok(first?);
+            if Instant::now() < ends.replay
+                && let Ok(missed) = timeout(self.timing.quiet, chunk(reply, idle)).await
+            {
+                return Ok(missed?);
             }
             self.outlet.arrived().await?;
             self.show(|_| ());
         }
         if self.is_doubtful {
-            if let Ok(first) = timeout_at(doubt, chunk(reply, idle)).await {
+            if let Ok(first) = timeout_at(ends.doubt, chunk(reply, idle)).await {
                 return Ok(first?);
             }
             self.ask_for_newest().await?;
@@ -96,7 +108,7 @@ impl Reflector {
         tokio::select! {
             chunk = chunk(reply, idle) => Ok(chunk?),
             Some(ending) = self.endings.recv() => Err(ending.into()),
-            () = sleep_until(deadline) => Err(Ending::Overrun.into()),
+            () = sleep_until(ends.deadline) => Err(Ending::Overrun.into()),
         }
     }
 
@@ -109,7 +121,7 @@ impl Reflector {
     }
 
     async fn hand_over(&mut self, batch: Batch) -> Result<(), Stop> {
-        let Batch { mut messages, version, mut events, ending, doubts } = batch;
+        let Batch { mut messages, version, mut events, ending, is_marked, doubts } = batch;
         if !doubts.is_empty() {
             // Nothing else waits for them, or is lost if they cannot be had; only the version does not move yet.
             self.deliver(std::mem::take(&mut messages)).await?;
@@ -124,6 +136,8 @@ impl Reflector {
         self.deliver(messages).await?;
         if version.is_some() {
             (self.version, self.reached, self.is_doubtful) = (version.clone(), version, false);
+        }
+        if is_marked {
             self.outlet.arrived().await?;
         }
         self.show(|view| {
@@ -170,7 +184,7 @@ impl Batch {
                 Object { name: None, .. } => self.ending = Some(NoFrame(NOBODY.to_owned()).into()),
                 object => self.delete(delivered, what, &object),
             },
-            Ok(Frame::Bookmark(version)) => self.version = Some(version.into()),
+            Ok(Frame::Bookmark(version)) => (self.version, self.is_marked) = (Some(version.into()), true),
             Ok(Frame::Failed(status)) => self.ending = Some(Ending::Failed(status)),
             Err(none) => {
                 let glimpse = C::glimpse(piece.bytes());
