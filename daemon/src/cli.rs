@@ -203,6 +203,12 @@ pub enum Question {
         #[arg(long)]
         drain: bool,
     },
+    /// Before the daemon starts: make what sockets of clients fill, so that no limit of the daemon pays for it
+    Prepare {
+        /// The configuration, which says where that is [default: /etc/holdfast/holdfast.toml, if it is there]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
     /// Give backends no new clients, for maintenance; without a backend: show what is drained
     #[command(after_help = DRAIN_EXITS)]
     Drain(Drained),
@@ -325,6 +331,9 @@ impl Cli {
             Question::Reload => self.reload(out),
             Question::Cleanup { config, drain } => {
                 cleanup::cleanup(config.as_deref(), *drain).write(self.output, out, err).map_err(Into::into)
+            }
+            Question::Prepare { config } => {
+                prepare::prepare(config.as_deref()).write(self.output, out, err).map_err(Into::into)
             }
             Question::CheckConfig { file } => {
                 check::check(file).write(self.output, out, err).map_err(Into::into)

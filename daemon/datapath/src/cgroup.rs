@@ -131,13 +131,30 @@ pub(crate) fn root() -> Option<PathBuf> {
 /// Reads lines such as `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: which folder is mounted, where
 /// it is mounted, and after the dash the type.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
+    mounted_at(mounts, |kind| kind.starts_with("cgroup2 "))
+}
+
+/// Where a whole file system is mounted of which that is the type, the device and the options.
+fn mounted_at(mounts: &str, is_wanted: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let point = |line: &str| {
         let (mount, kind) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
-        let is_root = fields.next()? == "/" && kind.starts_with("cgroup2 ");
+        let is_root = fields.next()? == "/" && is_wanted(kind);
         fields.next().filter(|_| is_root).map(PathBuf::from)
     };
     mounts.lines().find_map(point)
+}
+
+/// The top of the hierarchy that counts memory: that of the first version where it does, as on hybrid hosts.
+pub(crate) fn top_of_memory() -> Option<PathBuf> {
+    memory_mount(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
+}
+
+fn memory_mount(mounts: &str) -> Option<PathBuf> {
+    let counts = |kind: &str| {
+        kind.starts_with("cgroup ") && kind.rsplit(' ').next().is_some_and(|all| all.split(',').any(|it| it == "memory"))
+    };
+    mounted_at(mounts, counts).or_else(|| mount_point(mounts))
 }
 
 /// The cgroup of this thread; `None` where the hierarchy cannot be seen.
@@ -186,6 +203,17 @@ mod tests {
         check_mounts("2 0 0:3 /../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw", None);
         check_mounts("1 0 0:2 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu", None);
         check_mounts("nonsense", None);
+    }
+
+    #[test]
+    fn memory_is_counted_by_the_first_hierarchy_where_that_has_the_controller() {
+        let second = "2 0 0:3 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let cpu = "1 0 0:2 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu";
+        let memory = "3 0 0:4 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
+        let both = [cpu, second, memory].join("\n");
+        assert_eq!(memory_mount(&both), Some("/sys/fs/cgroup/memory".into()));
+        assert_eq!(memory_mount(&[cpu, second].join("\n")), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(memory_mount(cpu), None);
     }
 
     #[test]

@@ -38,6 +38,7 @@ mod site;
 mod skeleton;
 mod sys;
 mod table;
+mod uncharged;
 mod view;
 
 pub use cgroup::memory_limit;
@@ -61,3 +62,4 @@ pub use packets::{PacketOptions, PacketSwitches, Wraps};
 pub use pins::{Drained, Removed, VERSION as PINS_VERSION, cleanup, drain};
 pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
 pub use shape::Shape;
+pub use uncharged::{Prepared, prepare};

@@ -132,6 +132,26 @@ pub(crate) fn maps(shape: Shape, features: Features, given: &Handles) -> Result<
     Ok(maps)
 }
 
+/// Makes the maps alone that are kept with sockets.
+pub(crate) fn maps_of_sockets(features: Features) -> Result<Handles, StartError> {
+    let is_kept_with_sockets = |map: &Map| Map::with_sockets().any(|it| it == *map);
+    let mut memory = MaybeUninit::<OpenObject>::uninit();
+    let mut object = socket(&mut memory, features)?;
+    for mut map in object.object().maps_mut() {
+        let is_other = Map::named(&map.name().to_string_lossy()).is_some_and(|map| !is_kept_with_sockets(&map));
+        if is_other {
+            map.set_autocreate(false).map_err(StartError::loading)?;
+        }
+    }
+    only(&[], object.object());
+    let made = object.load().map_err(StartError::loading)?;
+    let maps = made.object().maps().filter_map(|map| {
+        let which = Map::named(&map.name().to_string_lossy()).filter(is_kept_with_sockets)?;
+        Some(MapHandle::try_from(&map).map(|handle| (which, handle)))
+    });
+    maps.collect::<Result<_, _>>().map_err(StartError::loading)
+}
+
 /// Has these programs loaded and no others.
 fn only(wanted: &[&str], object: &mut OpenObject) {
     for mut program in object.progs_mut() {

@@ -121,9 +121,7 @@ impl Pins {
     /// Pins all maps, those that were adopted only where their pin is missing. From now on a start adopts these.
     pub(crate) fn pin(&mut self, maps: &mut Handles) -> Result<(), StartError> {
         let shared = self.version().join(SHARED);
-        let sockets = self.sockets();
-        fs::create_dir_all(&sockets).map_err(occupied(&sockets))?;
-        pin_folder(&sockets, Map::with_sockets(), maps)?;
+        self.pin_sockets(maps)?;
         if self.has_generation() {
             return pin_folder(&shared, Map::shared(), maps);
         }
@@ -131,6 +129,18 @@ impl Pins {
         fs::create_dir(&shared).map_err(failed("make", &shared))?;
         pin_folder(&shared, Map::shared(), maps)?;
         self.pin_generation(maps)
+    }
+
+    /// Pins the maps that are kept with sockets, where they are missing.
+    pub(crate) fn pin_sockets(&self, maps: &mut Handles) -> Result<(), StartError> {
+        let sockets = self.sockets();
+        fs::create_dir_all(&sockets).map_err(occupied(&sockets))?;
+        pin_folder(&sockets, Map::with_sockets(), maps)
+    }
+
+    /// Whether all maps are pinned that are kept with sockets.
+    pub(crate) fn has_sockets(&self) -> bool {
+        Map::with_sockets().all(|map| self.sockets().join(map.name()).exists())
     }
 
     /// Pins a generation that is whole, under the next number. The one before stays until [`Self::forget_older`].

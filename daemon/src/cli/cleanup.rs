@@ -131,7 +131,7 @@ fn outcome(pins: &Path, found: bool, errors: &[impl Display]) -> Report {
 }
 
 /// The configuration. That it is not in its usual place is no error: the package may be gone already.
-fn found(config: Option<&Path>) -> Result<Config, ConfigErrors> {
+pub(super) fn found(config: Option<&Path>) -> Result<Config, ConfigErrors> {
     let usual = Path::new(CONFIG_PATH);
     match config.or_else(|| usual.exists().then_some(usual)) {
         Some(path) => Config::load(path).map(|(config, _)| config),
