@@ -11,6 +11,7 @@ mod filters;
 mod health;
 mod import;
 mod paint;
+mod prepare;
 mod report;
 mod status;
 #[cfg(test)]

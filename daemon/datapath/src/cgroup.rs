@@ -152,7 +152,8 @@ pub(crate) fn top_of_memory() -> Option<PathBuf> {
 
 fn memory_mount(mounts: &str) -> Option<PathBuf> {
     let counts = |kind: &str| {
-        kind.starts_with("cgroup ") && kind.rsplit(' ').next().is_some_and(|all| all.split(',').any(|it| it == "memory"))
+        kind.starts_with("cgroup ")
+            && kind.rsplit(' ').next().is_some_and(|all| all.split(',').any(|it| it == "memory"))
     };
     mounted_at(mounts, counts).or_else(|| mount_point(mounts))
 }

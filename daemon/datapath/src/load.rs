@@ -138,7 +138,8 @@ pub(crate) fn maps_of_sockets(features: Features) -> Result<Handles, StartError>
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut object = socket(&mut memory, features)?;
     for mut map in object.object().maps_mut() {
-        let is_other = Map::named(&map.name().to_string_lossy()).is_some_and(|map| !is_kept_with_sockets(&map));
+        let is_other =
+            Map::named(&map.name().to_string_lossy()).is_some_and(|map| !is_kept_with_sockets(&map));
         if is_other {
             map.set_autocreate(false).map_err(StartError::loading)?;
         }

@@ -669,6 +669,25 @@ fn nothing_is_drained_that_holdfast_cannot_have_made() {
     assert!(ran.err.contains("is not on a BPF file system") && pins.exists(), "{}", ran.err);
 }
 
+/// The unit starts the daemon after it, whatever it says.
+#[test]
+fn prepare_keeps_no_daemon_from_its_start() {
+    let folder = Folder::new();
+    let config = folder.0.join("config.toml");
+    let prepare = |text: String| {
+        std::fs::write(&config, text).unwrap();
+        run(&["prepare", "--config", config.to_str().unwrap()])
+    };
+    let ran = prepare("[datapath]\nkind = \"memory\"\n".to_owned());
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Good, "the map of sockets: nothing is in the kernel\n"));
+    let pins = folder.0.join("pins/holdfast").display().to_string();
+    for bad in ["[datapath]\nbpfs = \"/a\"\n".to_owned(), format!("[datapath]\nbpffs = {pins:?}\n")] {
+        let ran = prepare(bad);
+        assert_eq!((ran.exit, ran.out.as_str()), (Exit::Good, ""));
+        assert!(ran.err.ends_with("; the daemon makes it itself\n"), "{}", ran.err);
+    }
+}
+
 #[test]
 fn cleanup_needs_a_configuration_that_can_be_read() {
     let folder = Folder::new();

@@ -4,14 +4,19 @@
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+use std::fs;
 use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 
 use crate::bed::{
-    Port, address, answer, ask, bed, check_errno, sweep, tells_what_sockets_keep, udp_backend, udp_client,
+    Bed, Port, address, answer, ask, bed, check_errno, sweep, tells_what_sockets_keep, udp_backend,
+    udp_client,
 };
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{Coming, WordFlags};
+use holdfast_datapath::{KernelMaps, Prepared};
+use nix::sys::resource::{Resource, setrlimit};
 
 const UDP: Port<'_> = Port::UDP;
 const DNS: &str = "10.96.0.10:53";
@@ -201,4 +206,74 @@ fn kernel_growth_and_a_restart_move_no_conversation() {
         assert_eq!(sweep(&mut maps), 1, "the new daemon knows what the socket dialled");
         assert!(connected.peer_addr().is_err());
     });
+}
+
+/// Sockets of clients: a thousand are two thirds of a megabyte of what is kept with them.
+const CLIENTS: u64 = 4_000;
+
+/// A cgroup of the hierarchy that counts memory, at its top. It is gone with this value.
+struct Payer {
+    folder: PathBuf,
+    usage: &'static str,
+}
+
+impl Payer {
+    fn new() -> Self {
+        let first = Path::new("/sys/fs/cgroup/memory");
+        let (top, usage) = if first.is_dir() {
+            (first, "memory.usage_in_bytes")
+        } else {
+            (Path::new("/sys/fs/cgroup"), "memory.current")
+        };
+        let folder = top.join(format!("holdfast-payer-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        Self { folder, usage }
+    }
+
+    fn enter(&self) {
+        fs::write(self.folder.join("cgroup.procs"), "0").unwrap();
+    }
+
+    fn leave(&self) {
+        fs::write(self.folder.with_file_name("cgroup.procs"), "0").unwrap();
+    }
+
+    fn pays(&self) -> u64 {
+        fs::read_to_string(self.folder.join(self.usage)).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Payer {
+    fn drop(&mut self) {
+        self.leave();
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// What the daemon's cgroup pays for each socket of clients in another one.
+fn paid_for_each_client(bed: &Bed, prepares: bool) -> u64 {
+    let payer = Payer::new();
+    payer.enter();
+    if prepares {
+        let prepare = || holdfast_datapath::prepare(&bed.options().bpffs).unwrap();
+        assert_eq!((prepare(), prepare()), (Prepared::Made, Prepared::WereThere));
+        payer.enter();
+    }
+    let mut maps = KernelMaps::start(&bed.options()).unwrap();
+    Port { frontends: &[DNS], backends: &[udp_backend("127.0.0.2:0")], ..UDP }.serve(&mut maps);
+    payer.leave();
+    bed.join(&bed.cgroup);
+    let before = payer.pays();
+    let clients: Vec<_> = (0..CLIENTS).map(|_| connected(address(DNS))).collect();
+    let paid = payer.pays().saturating_sub(before) / CLIENTS;
+    assert!(clients.iter().all(|client| client.peer_addr().unwrap() == address(DNS)), "each is known");
+    paid
+}
+
+/// With such a map any pod could have the daemon killed for want of memory.
+#[test]
+fn sockets_of_clients_are_charged_to_no_daemon_where_their_map_was_prepared() {
+    setrlimit(Resource::RLIMIT_NOFILE, 2 * CLIENTS, 2 * CLIENTS).unwrap();
+    bed(|bed| assert!(paid_for_each_client(bed, false) > 300, "else this test shows nothing"));
+    bed(|bed| assert!(paid_for_each_client(bed, true) < 100));
 }
