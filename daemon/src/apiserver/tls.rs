@@ -46,11 +46,25 @@ pub(super) fn config(authorities: &[u8], pair: Option<&Pair<'_>>) -> Result<Arc<
     Ok(Arc::new(config))
 }
 
-fn verifying(authorities: &[u8]) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
+/// The authorities of a bundle that can be used: an odd one among them takes no other with it.
+fn roots(authorities: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
+    let mut unusable = None;
     for authority in certificates(authorities, "the certificate authority")? {
-        roots.add(authority).map_err(|error| format!("a certificate authority cannot be used: {error}"))?;
+        unusable = roots.add(authority).err().or(unusable);
     }
+    match unusable {
+        Some(error) if roots.is_empty() => Err(format!("the certificate authority cannot be used: {error}")),
+        Some(error) => {
+            tracing::warn!(%error, "of several certificate authorities one cannot be used");
+            Ok(roots)
+        }
+        None => Ok(roots),
+    }
+}
+
+fn verifying(authorities: &[u8]) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
+    let roots = roots(authorities)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     Ok(builder.map_err(|error| format!("tls: {error}"))?.with_root_certificates(roots))
@@ -62,5 +76,24 @@ fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, 
         Ok(found) if found.is_empty() => Err(format!("{what} has no PEM certificate in it")),
         Ok(found) => Ok(found),
         Err(error) => Err(format!("{what} is not PEM, or was cut short: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_that_cannot_be_used_takes_no_other_with_it() {
+        let good = rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap().cert.pem();
+        let odd = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for (bundle, usable) in [
+            (good.clone(), Some(1)),
+            (format!("{odd}{good}"), Some(1)),
+            (format!("{good}{odd}"), Some(1)),
+            (odd.to_owned(), None),
+        ] {
+            assert_eq!(roots(bundle.as_bytes()).map(|roots| roots.len()).ok(), usable);
+        }
     }
 }
