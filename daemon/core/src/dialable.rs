@@ -33,12 +33,18 @@ pub enum ExternalIps {
 }
 
 impl ExternalIps {
-    pub(crate) fn allows(&self, address: IpAddr) -> bool {
+    pub fn allows(&self, address: IpAddr) -> bool {
         match self {
             Self::All => true,
             Self::None => false,
             Self::Within(ranges) => ranges.iter().any(|range| range.has(address)),
         }
+    }
+
+    /// Whether the administrator has written down this very address, by itself.
+    pub(crate) fn names(&self, address: IpAddr) -> bool {
+        let is_it = |range: &AddressRange| range.first == address && range.last == address;
+        matches!(self, Self::Within(ranges) if ranges.iter().any(is_it))
     }
 }
 

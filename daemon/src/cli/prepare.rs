@@ -29,8 +29,8 @@ fn prepared(bpffs: &Path) -> Result<&'static str, StartError> {
     match holdfast_datapath::prepare(bpffs) {
         Ok(Prepared::Made) => Ok("made"),
         Ok(Prepared::WereThere) => Ok("there already"),
-        // A daemon that runs has it.
-        Err(StartError::Locked { .. }) => Ok("there already, and a daemon runs"),
+        // A daemon that runs has it, and after a cleanup the next start comes here again.
+        Err(StartError::Locked { .. }) => Ok("left alone, for a daemon runs or is cleaned up"),
         Err(error) => Err(error),
     }
 }

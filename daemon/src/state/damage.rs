@@ -99,6 +99,16 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// What a file has of which nothing is damaged. Where services were too large for their records, a watch that goes
+    /// on would never tell of them, so everything is to be listed.
+    fn whole(self) -> Saved {
+        let mut kept = self.kept;
+        if !self.left_out.is_empty() {
+            kept.remembered.progress.clear();
+        }
+        kept
+    }
+
     fn have(&self) -> BTreeSet<ServiceKey> {
         self.kept.remembered.services.iter().map(|view| view.key.clone()).collect()
     }
@@ -118,7 +128,7 @@ pub(super) fn mended(
     damaged: impl FnOnce() -> LoadError,
 ) -> Result<Option<Saved>, LoadError> {
     let (newest, why) = match newest {
-        Ok(Some(found)) if !found.is_damaged => return Ok(Some(found.kept)),
+        Ok(Some(found)) if !found.is_damaged => return Ok(Some(found.whole())),
         Ok(Some(found)) => (Some(found), Some(damaged())),
         Ok(None) => (None, None),
         Err(error) => (None, Some(error)),

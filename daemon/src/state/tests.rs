@@ -336,6 +336,7 @@ fn a_service_beyond_all_bounds_is_left_out_alone_and_named() {
     let names: Vec<_> = kept.remembered.services.iter().map(|view| view.key.name.to_string()).collect();
     assert_eq!(names.len(), all.services.iter().count() - 1);
     assert!(!names.contains(&"shop/full".to_owned()));
+    assert!(kept.remembered.progress.is_empty(), "or nothing would tell of it");
 }
 
 #[test]

@@ -81,6 +81,13 @@ impl World {
         self.turns.waiting.extend(waiting);
     }
 
+    /// Whether services of that source are set aside.
+    pub(super) fn sets_aside(&self, source: Source) -> bool {
+        let is_of_it = |id: &ServiceId| self.tables.get(*id).is_some_and(|known| known.key.source == source);
+        // A source that has delivered has none there, and no more is looked at.
+        self.tables.synced.get(&source) == Some(&false) && self.turns.waiting.iter().any(is_of_it)
+    }
+
     /// Has nothing wait for a service that is set aside: neither a start, nor, where its source is absent, another
     /// service whose frontends it asks for.
     fn put_aside(&mut self, id: ServiceId) {
@@ -172,7 +179,7 @@ impl World {
         let Some(source) = rank.map(Rank::source) else { return Vec::new() };
         let is_free = |key: &FrontendKey, kind| {
             !is_bypassed(key, kind, settings, node)
-                && !is_nodes(key, kind, source, node)
+                && !is_nodes(key, kind, source, (settings, node))
                 && self.covered_by(key, kind, (source, id)).is_none()
         };
         let all = frontends.iter().filter_map(|it| Some((it.kind, it.key()?)));
@@ -269,15 +276,21 @@ fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &
 }
 
 /// Whether this is the node's own, and no service of the cluster may have it: for an address that its author chose, all
-/// ports of the addresses at which the node answers NodePorts; for that and for a balancer's address, the node's own
-/// ports at any address.
-pub(super) fn is_nodes(key: &FrontendKey, kind: FrontendType, source: Source, node: &NodeFacts) -> bool {
+/// ports of the addresses at which the node answers NodePorts, unless the administrator named the address; for that and
+/// for a balancer's address, the node's own ports at any address.
+pub(super) fn is_nodes(
+    key: &FrontendKey,
+    kind: FrontendType,
+    source: Source,
+    (settings, node): (&Settings, &NodeFacts),
+) -> bool {
+    let is_named = kind == FrontendType::ExternalIp && settings.external_ips.names(key.address);
     let is_main = node.node_port_addresses.contains(&key.address);
     let is_own_port = NODES_PORTS.contains(&key.port.get());
     source.is_tenants()
         && match Given::of(kind) {
             Given::Out => false,
-            Given::ByAnybody if is_main => true,
+            Given::ByAnybody if is_main && !is_named => true,
             // What all clusters of a set share is no host's.
             Given::ByAnybody
                 if kind == FrontendType::ClusterSetIp && node.addresses.contains(&key.address) =>

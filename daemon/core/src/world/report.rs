@@ -11,7 +11,7 @@ use super::plan::Dialled;
 use crate::change::{Cause, Change};
 use crate::facts::Timestamp;
 use crate::index::Seed;
-use crate::keys::Family;
+use crate::keys::{Family, Source};
 use crate::maps::MapError;
 use crate::op::ServiceId;
 use crate::service::{Cursor, Service};
@@ -160,7 +160,7 @@ impl World {
         }
         self.report.was_whole |= self.is_whole();
         self.report.snapshot.filling = !self.report.was_whole && !self.is_programmed();
-        self.report.snapshot.behind = self.has_dirty() || !self.turns.waiting.is_empty();
+        self.report.snapshot.behind = self.has_dirty() || self.sets_aside(Source::Kubernetes);
         self.report.snapshot.node = Arc::clone(&self.tables.node);
         self.report.snapshot.settings = Arc::clone(&self.tables.settings);
         self.report.snapshot.drains = Arc::clone(&self.tables.drains);

@@ -81,7 +81,8 @@ impl World {
         let source = self.tables.get(id).map_or(Source::Kubernetes, |known| known.key.source);
         // The owner of an address says more than that no tenant may choose the address.
         let covered_by = self.covered_by(&key, it.kind, (source, id));
-        if covered_by.is_none() && is_nodes(&key, it.kind, source, &self.tables.node) {
+        if covered_by.is_none() && is_nodes(&key, it.kind, source, (&self.tables.settings, &self.tables.node))
+        {
             view.reason = Some(Reason::Address);
             return view;
         }

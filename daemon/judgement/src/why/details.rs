@@ -141,9 +141,10 @@ impl Applied {
         let mut wanted: Vec<String> = view.backends(it).map(shown).collect();
         wanted.sort_unstable();
         let matches = match it.verdict {
-            Verdict::Passing | Verdict::Bypassed | Verdict::Unprogrammed => entry.is_none(),
-            // The maps hold the list of the owner, another service.
+            // Another service may have the address rightly, and then the maps hold its list.
             Verdict::Conflict => true,
+            Verdict::Unprogrammed if it.reason == Some(Reason::Address) => true,
+            Verdict::Passing | Verdict::Bypassed | Verdict::Unprogrammed => entry.is_none(),
             _ => entry.is_some() && backends == wanted,
         };
         Self { programmed: entry.is_some(), backends, matches: Some(matches), error: None, clients: None }

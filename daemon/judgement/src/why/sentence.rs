@@ -2,12 +2,14 @@
 //!
 //! Invariant: every verdict and every reason has its words here and a section of its own in docs/explain.md.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use holdfast_core::dialable::is_reserved;
+use holdfast_core::facts::Settings;
 use holdfast_core::hold::Bound;
 use holdfast_core::keys::Protocol;
 use holdfast_core::list::Row;
+use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
 };
@@ -18,7 +20,7 @@ use crate::rfc3339::Rfc3339;
 const NAMED_MAX: usize = 3;
 
 /// What a client meets that dials this frontend.
-pub fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
+pub fn of_frontend(view: &ServiceView, it: &FrontendView, settings: &Settings) -> String {
     let backends: Vec<Row> = view.backends(it).collect();
     let name = named(view, it);
     let since = Rfc3339(it.since);
@@ -58,7 +60,7 @@ pub fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
             format!("{name} is not served, because {owner} owns the address.")
         }
         Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
-            format!("{name} is not served, because {}.", barred(it.address))
+            format!("{name} is not served, because {}.", Barred::of(it, settings).why())
         }
         Verdict::Unprogrammed => match &it.status {
             Status::Error(error) => format!("{name} is not served: {error}."),
@@ -92,12 +94,60 @@ pub(super) fn of_service(view: &ServiceView) -> String {
     }
 }
 
-/// Why this address of a service is not served, as a clause.
-fn barred(address: IpAddr) -> &'static str {
-    if is_reserved(address) {
-        "the address means this host, this link or everybody, and no object may have such a frontend"
-    } else {
-        "`external_ips` under [kubernetes] does not allow the address"
+/// Why an address of a service is not served.
+enum Barred {
+    /// It means this host, this link or everybody.
+    Reserved,
+    /// The configuration does not allow it.
+    NotAllowed,
+    /// It is the node's, and the author of the Service chose it.
+    Nodes,
+    /// It is the node's, and the port is kubelet's or this daemon's.
+    NodesPort,
+}
+
+impl Barred {
+    fn of(it: &FrontendView, settings: &Settings) -> Self {
+        let is_chosen = matches!(it.kind, FrontendType::ExternalIp | FrontendType::ClusterSetIp);
+        if is_reserved(it.address) {
+            Self::Reserved
+        } else if is_chosen && !settings.external_ips.allows(it.address) {
+            Self::NotAllowed
+        } else if is_chosen {
+            Self::Nodes
+        } else {
+            Self::NodesPort
+        }
+    }
+
+    /// The cause, as a clause.
+    const fn why(&self) -> &'static str {
+        match self {
+            Self::Reserved => {
+                "the address means this host, this link or everybody, and no object may have such a frontend"
+            }
+            Self::NotAllowed => "`external_ips` under [kubernetes] does not allow the address",
+            Self::Nodes => {
+                "this node has the address itself, and the author of a Service may not take its ports"
+            }
+            Self::NodesPort => "this node has the address itself, and the port is kubelet's or this daemon's",
+        }
+    }
+
+    const fn next(&self) -> &'static str {
+        match self {
+            Self::Reserved => {
+                "Nothing: only a [[service]] of the configuration may have an address of this host or link."
+            }
+            Self::NotAllowed => {
+                "It is served as soon as `external_ips` under [kubernetes] allows the address."
+            }
+            Self::Nodes => {
+                "It is served as soon as `external_ips` under [kubernetes] has this very address, as a range of its \
+                 own, or the node no longer has it."
+            }
+            Self::NodesPort => "It is served as soon as the node no longer has the address.",
+        }
     }
 }
 
@@ -172,12 +222,8 @@ pub(super) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -
         Verdict::Passing => "It is translated again with the first endpoint that is ready.".to_owned(),
         Verdict::Bypassed => "Nothing: the direct path stays direct.".to_owned(),
         Verdict::Conflict => "It is served at once when the owner gives the address up.".to_owned(),
-        Verdict::Unprogrammed if it.reason == Some(Reason::Address) && !is_reserved(it.address) => {
-            "It is served as soon as `external_ips` under [kubernetes] allows the address.".to_owned()
-        }
         Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
-            "Nothing: only a [[service]] of the configuration may have an address of this host or link."
-                .to_owned()
+            Barred::of(it, &snapshot.settings).next().to_owned()
         }
         Verdict::Unprogrammed if it.protocol == Protocol::SCTP => {
             "It is served, to clients whose packets are, as soon as `enabled = true` under [packets] says so."

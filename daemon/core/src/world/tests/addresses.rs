@@ -134,3 +134,30 @@ fn a_balancers_address_is_what_a_status_says_whenever_it_comes_and_however_old_t
     assert_eq!(met(&taken, "192.0.2.7"), conflict);
     assert_eq!(met(&rig.turn(vec![chosen(443, &[], &["192.0.2.7"])]), "192.0.2.7").0, Verdict::Refusing);
 }
+
+/// The settings of an administrator who allows external IPs in this range.
+fn allowing(first: &str, last: &str) -> Event {
+    let Event::SettingsApplied(usual) = settings(OnEmpty::Refuse) else { panic!("settings") };
+    let range = crate::dialable::AddressRange { first: ip(first), last: ip(last) };
+    let external_ips = crate::dialable::ExternalIps::Within(vec![range]);
+    Event::SettingsApplied(Arc::new(Settings { external_ips, ..Settings::clone(&usual) }))
+}
+
+/// As keepalived's address is where NodePorts answer at all addresses of the node.
+#[test]
+fn an_address_of_the_node_that_the_administrator_named_by_itself_may_be_chosen() {
+    for (first, last, port, is_served) in [
+        ("192.0.2.7", "192.0.2.7", 80, true),
+        ("192.0.2.7", "192.0.2.7", 10_250, false),
+        // A range means the addresses of others in it.
+        ("192.0.2.0", "192.0.2.255", 80, false),
+        ("192.0.2.6", "192.0.2.6", 80, false),
+    ] {
+        let mut rig = Rig::new();
+        let events =
+            vec![node_at(&["192.0.2.7"], &[]), allowing(first, last), chosen(port, &["192.0.2.7"], &[])];
+        let met = met(&rig.turn(events), "192.0.2.7");
+        assert_eq!(met.0 == Verdict::Refusing, is_served, "{first} to {last}, {port}: {met:?}");
+        assert!(is_served || met == BARRED);
+    }
+}
