@@ -69,6 +69,11 @@ pub(super) struct Readiness {
     closed_ports_omitted: usize,
     /// What is wrong in the operator's files about Events and is left out; the first faults.
     event_knowledge_faults: Vec<KnowledgeFault>,
+    /// Why the last reload was refused, so that an earlier configuration is in force than that on disk; null if it was
+    /// not.
+    refused_reload: Option<String>,
+    /// Why the TCP address or the socket of the admin API takes no requests now, one sentence each.
+    shut: Vec<String>,
 }
 
 /// What is wrong in a file of the operator about Events.
@@ -207,6 +212,8 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
         closed_ports: closed.into_iter().map(ClosedPortRow::from).collect(),
         closed_ports_omitted,
         event_knowledge_faults,
+        refused_reload: readings.refused_reload.borrow().clone(),
+        shut: readings.shut.borrow().clone(),
     };
     answer::json(status, &readiness)
 }

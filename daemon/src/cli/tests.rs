@@ -398,6 +398,30 @@ fn a_daemon_that_is_not_ready_is_a_finding() {
     assert!(ran.out.contains("ready      no: no first list yet from: kubernetes\n"), "{}", ran.out);
 }
 
+/// What is on disk then is what a restart would begin with.
+#[test]
+fn a_refused_reload_is_a_finding_and_a_shut_door_is_told() {
+    let served = |refused: Option<&'static str>, shut: &'static [&'static str]| {
+        serve_with(many(1, 1), move |readings| {
+            in_memory(readings);
+            readings.refused_reload = watch::channel(refused.map(str::to_owned)).1;
+            readings.shut = watch::channel(shut.iter().map(|it| (*it).to_owned()).collect()).1;
+        })
+    };
+    let refused = served(Some("h.toml:3: \u{9b}2Jone\nh.toml:4: two"), &[]);
+    let ran = refused.ask(&["status"]);
+    let expected = "\nthe last reload was refused\n  h.toml:3: ?2Jone\n  h.toml:4: two\n";
+    assert!(ran.exit == Exit::Finding && ran.out.contains(expected), "{ran:?}");
+    let json = as_json(&refused.ask(&["status", "-o", "json"]));
+    assert_eq!((&json["good"], json["refused_reload"].is_string()), (&false.into(), true));
+    let shut = served(None, &["cannot listen on 127.0.0.1:9890: in use"]);
+    let ran = shut.ask(&["status"]);
+    let expected = "\nadmin api\n  cannot listen on 127.0.0.1:9890: in use\n";
+    assert!(ran.exit == Exit::Good && ran.out.contains(expected), "{ran:?}");
+    let json = as_json(&shut.ask(&["status", "-o", "json"]));
+    assert_eq!((&json["good"], &json["refused_reload"]), (&true.into(), &serde_json::Value::Null));
+}
+
 #[test]
 fn an_unreachable_daemon_is_told_with_all_that_was_tried() {
     let folder = Folder::new();

@@ -32,6 +32,8 @@ function faults() {
   const errors = [...store.rows.values()].filter((row) => row.error);
   return [
     ready && !ready.healthy && ["not ready: ", ready.reason],
+    ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
+    ...(ready?.shut ?? []).map((why) => ["the admin API is not where it should be: ", why]),
     ready?.stale_since && ["what the sources say is old, since ", moment(ready.stale_since)],
     kernel?.waiting && ["programs wait to be attached", null],
     ...(kernel?.broken_hooks ?? []).map((hook) => ["a program is not attached any more: ", hook]),
