@@ -47,6 +47,11 @@ fn waiting(readings: &Readings) -> Option<String> {
     if status.waiting {
         return Some("another version's programs still serve".to_owned());
     }
+    // A repair of each second has failed by now.
+    let bare = status.bare_hooks.join(", ");
+    if !bare.is_empty() {
+        return Some(format!("no program of ours is attached at {bare}"));
+    }
     let behind = status.behind_hooks.join(", ");
     if !behind.is_empty() {
         return Some(format!("the programs at {behind} read maps that are no longer written"));
