@@ -38,7 +38,7 @@ use crate::state::Written;
 pub(crate) use closed_ports::{CLOSED_NAMED_MAX, IN_USE};
 pub use closed_ports::{ClosedPort, ClosedPorts, Purpose};
 pub use comparison::Verifications;
-pub(crate) use comparison::{Comparison, of_flows};
+pub(crate) use comparison::{Comparison, of_flows, of_programs, unwritten};
 #[cfg(test)]
 pub(crate) use conditions::ConditionCause;
 pub(crate) use conditions::{ConditionKind, Conditions};
