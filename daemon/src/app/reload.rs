@@ -94,9 +94,9 @@ impl Reload {
     }
 
     async fn load(&self) -> Result<Reread, AppError> {
-        // What is in the file's place may hang, as a pipe does.
+        // The file system may hang.
         let file = self.file.clone();
-        let loading = tokio::task::spawn_blocking(move || file.load());
+        let loading = tokio::task::spawn_blocking(move || file.load_again());
         let (config, warnings) = loading.await.map_err(|error| AppError::Runtime(error.into()))??;
         for warning in &warnings {
             tracing::warn!("{warning}");

@@ -88,6 +88,17 @@ async fn a_reload_refuses_what_a_start_refuses() {
     }
 }
 
+/// Each reload that waits for one would keep a thread for ever.
+#[tokio::test]
+async fn a_reload_waits_for_no_pipe() {
+    let bed = Bed::started_with("");
+    let path = bed.folder.path().join("holdfast.toml");
+    std::fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let refused = bed.reload.now(|| true).await.map(|_| ()).unwrap_err();
+    assert!(refused.ends_with(": this is a named pipe: put a file there"), "{refused}");
+}
+
 /// As on a host that was named by hand, where only the file gives the node a name that Kubernetes takes.
 #[test]
 fn kernel_a_reload_keeps_the_name_that_a_start_needs() {
