@@ -94,7 +94,7 @@ const EVENTS_EXITS: &str =
 
 /// What the exit code of `drain` says.
 const DRAIN_EXITS: &str = "Exit code: 0 no new client gets such a backend, 1 clients of some service still do, because no \
-                           other backend there takes clients, 2 the daemon cannot be reached or does not take it";
+                           other backend there takes clients, or no service has such a backend, 2 the daemon cannot be reached or does not take it";
 
 /// What the exit code of `undrain` says.
 const UNDRAIN_EXITS: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be reached or does not take it";

@@ -201,8 +201,8 @@ fn a_drain_of_one_service_is_of_exactly_this_one() {
     .assert_eq(&life.order("/undrain?backend=10.0.0.1"));
     expect![[r#"
         10.0.0.1 of default/we is drained: it gets no new client, and keeps those that it has
-        no service lists it now; where one does later, it gets no client there
-        exit 0
+        no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service lists it later, it gets no client there
+        exit 1
     "#]]
     .assert_eq(&life.order("/drain?backend=10.0.0.1&service=default/we"));
     expect![[r#"
