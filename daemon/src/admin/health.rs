@@ -74,6 +74,8 @@ pub(super) struct Readiness {
     refused_reload: Option<String>,
     /// Why the TCP address or the socket of the admin API takes no requests now, one sentence each.
     shut: Vec<String>,
+    /// Why a restart would not know the last orders to drain backends; null if it would.
+    unwritten_drains: Option<String>,
 }
 
 /// What is wrong in a file of the operator about Events.
@@ -214,6 +216,7 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
         event_knowledge_faults,
         refused_reload: readings.refused_reload.borrow().clone(),
         shut: readings.shut.borrow().clone(),
+        unwritten_drains: readings.drains_problem(),
     };
     answer::json(status, &readiness)
 }

@@ -42,6 +42,8 @@ struct Readiness {
     refused_reload: Option<String>,
     #[serde(default)]
     shut: Vec<String>,
+    #[serde(default)]
+    unwritten_drains: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -188,6 +190,7 @@ struct Status {
     event_knowledge_faults: Vec<KnowledgeFault>,
     refused_reload: Option<String>,
     shut: Vec<String>,
+    unwritten_drains: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -290,6 +293,7 @@ impl Status {
             event_knowledge_faults: readiness.event_knowledge_faults,
             refused_reload: readiness.refused_reload,
             shut: readiness.shut,
+            unwritten_drains: readiness.unwritten_drains,
         }
     }
 
@@ -328,6 +332,10 @@ impl Status {
             self.refused_reload.iter().flat_map(|why| why.lines().map(str::to_owned)).collect();
         section(out, "the last reload was refused", refused.into_iter(), 0)?;
         section(out, "admin api", self.shut.iter().cloned(), 0)?;
+        let drains = self.unwritten_drains.iter();
+        let drains: Vec<_> =
+            drains.map(|why| format!("a restart would not know the last orders: {why}")).collect();
+        section(out, "drains", drains.into_iter(), 0)?;
         section(out, "datapath", self.faults.iter().cloned(), 0)?;
         let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
         section(out, "filters", filters, 0)?;

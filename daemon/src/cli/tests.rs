@@ -18,7 +18,7 @@ use crate::admin::tests::fixture::{
 };
 use crate::admin::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::NotForgotten;
-use crate::drains::{Order, Taken};
+use crate::drains::{self, Order, Taken};
 use crate::recorder::History;
 use crate::recorder::tests::{incident_history, tell_incident};
 
@@ -420,6 +420,17 @@ fn a_refused_reload_is_a_finding_and_a_shut_door_is_told() {
     assert!(ran.exit == Exit::Good && ran.out.contains(expected), "{ran:?}");
     let json = as_json(&shut.ask(&["status", "-o", "json"]));
     assert_eq!((&json["good"], &json["refused_reload"]), (&true.into(), &serde_json::Value::Null));
+}
+
+#[test]
+fn what_a_restart_would_forget_of_drains_is_told() {
+    let ran = serve_with(many(1, 1), |readings| {
+        in_memory(readings);
+        readings.drains = watch::channel(drains::Written::that_failed("the disk is full")).1;
+    })
+    .ask(&["status"]);
+    let expected = "\ndrains\n  a restart would not know the last orders: the disk is full\n";
+    assert!(ran.exit == Exit::Good && ran.out.contains(expected), "{ran:?}");
 }
 
 #[test]

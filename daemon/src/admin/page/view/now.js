@@ -41,6 +41,7 @@ function faults() {
     kernel?.packets?.failure && ["packets from outside: ", kernel.packets.failure],
     kernel?.grace_failure && ["the kernel's grace period: ", kernel.grace_failure],
     ready?.history.error && ["the history cannot be written: ", ready.history.error],
+    ready?.unwritten_drains && ["the last orders to drain cannot be written: ", ready.unwritten_drains],
     ready?.snapshot.error && ["the snapshot cannot be written: ", ready.snapshot.error],
     ...(ready?.closed_ports ?? []).map((port) => [`${port.purpose} at ${port.address}: `, port.why]),
     ...(ready?.event_knowledge_faults ?? []).map((fault) => [`${fault.file}: `, fault.message]),
