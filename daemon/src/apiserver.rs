@@ -165,6 +165,12 @@ impl Access {
         setup::check(apiserver)
     }
 
+    /// Tells what of this configuration only an edit can heal, whatever is in the files that it names: with that no
+    /// access can be built.
+    pub fn check_words(apiserver: &Apiserver) -> Result<(), SetupError> {
+        setup::own(apiserver).map(drop)
+    }
+
     /// Follows a new configuration. Connections stay; new ones are made as it says. It reads files, so it may
     /// take some seconds.
     pub fn reload(&self, sources: &Sources) -> Result<(), SetupError> {

@@ -231,9 +231,8 @@ type Failing = (mpsc::Sender<AppError>, mpsc::Receiver<AppError>);
 struct App {
     reload: Reload,
     sources: Sources,
-    node: NodeName,
-    // What a former process knew of this node.
-    described: node::Described,
+    // With what a former process knew of it.
+    node: (NodeName, node::Described),
     engine: EngineThread,
     admin: admin::Admin,
     beside: Beside,
@@ -290,6 +289,7 @@ impl App {
             routes: routes_now,
             refused_reload: refused_now,
             shut: shut_now,
+            drains: draining.written(),
             closed_ports: Arc::default(),
             editions: gatherer.editions(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
@@ -298,8 +298,7 @@ impl App {
             admin: admin::start(&settings::admin_settings(config), (readings.clone(), acts), shut)?,
             reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources::new(config, kubernetes, (blocks, counting), sets),
-            node,
-            described,
+            node: (node, described),
             engine,
             beside: Beside { readings, proxies, devices: decisions, filters, routes, wishes, draining },
             written: (recorded, keeper, claim),
@@ -312,8 +311,7 @@ impl App {
         let Self {
             reload,
             sources,
-            node,
-            described,
+            node: (node, described),
             engine,
             admin,
             beside,

@@ -8,6 +8,7 @@ mod check;
 mod cleanup;
 mod client;
 mod filters;
+mod fit;
 mod health;
 mod import;
 mod paint;
@@ -39,6 +40,7 @@ use filters::{
     Backends, Diagnosed, Drained, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services,
     Undrained, Watch,
 };
+use fit::Fit;
 
 /// How a program of this command line ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +95,7 @@ const EVENTS_EXITS: &str =
 
 /// What the exit code of `drain` says.
 const DRAIN_EXITS: &str = "Exit code: 0 no new client gets such a backend, 1 clients of some service still do, because no \
-                           other backend there takes clients, 2 the daemon cannot be reached or does not take it";
+                           other backend there takes clients, or no service has such a backend, 2 the daemon cannot be reached or does not take it";
 
 /// What the exit code of `undrain` says.
 const UNDRAIN_EXITS: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be reached or does not take it";
@@ -122,10 +124,10 @@ pub struct Cli {
 /// How to reach the daemon.
 #[derive(Clone, Debug, clap::Args)]
 struct Reach {
-    /// The daemon's unix socket, and nothing else [default: /run/holdfast/admin.sock, then TCP]
+    /// The daemon's unix socket, and nothing else [default: /run/holdfast/admin.sock, for questions then TCP]
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "tcp")]
     socket: Option<PathBuf>,
-    /// The daemon's TCP address, and nothing else [default: 127.0.0.1:9890, after the socket]
+    /// The daemon's TCP address, and nothing else [default for questions: 127.0.0.1:9890, after the socket]
     #[arg(long, global = true, value_name = "HOST:PORT")]
     tcp: Option<String>,
 }
@@ -297,39 +299,54 @@ impl Cli {
 
     /// Answers a question without colours.
     pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
-        let answered = match question {
-            Question::Status => status::status(&self.client(), self.output == Form::Json, out),
-            Question::Top => top::top(&self.client(), out),
-            Question::Frontends(filter) => self.table("frontends", &filter.given, out),
-            Question::Backends(filter) => self.table("backends", &filter.given, out),
-            Question::Services(filter) => self.table("services", &filter.given, out),
-            Question::Explain(asked) => self.explain(asked, out),
-            Question::Diagnose(asked) => self.diagnose(asked, out),
+        let client = self.client();
+        let answered = self.answered(&client, question, out, err);
+        client.tell_fallback(err);
+        answered.unwrap_or_else(|error| error.report(err))
+    }
+
+    /// What the daemon says is made fit for a terminal. `top` draws on one, and the rest is said here.
+    fn answered(
+        &self,
+        client: &Client,
+        question: &Question,
+        out: &mut impl Write,
+        err: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let fit = &mut Fit::new(&mut *out, self.output);
+        match question {
+            Question::Status => status::status(client, self.output == Form::Json, fit),
+            Question::Top => top::top(client, out),
+            Question::Frontends(filter) => self.table(client, "frontends", &filter.given, fit),
+            Question::Backends(filter) => self.table(client, "backends", &filter.given, fit),
+            Question::Services(filter) => self.table(client, "services", &filter.given, fit),
+            Question::Explain(asked) => self.explain(client, asked, fit),
+            Question::Diagnose(asked) => self.diagnose(client, asked, fit),
             Question::Events(filter) => {
                 let begin = format!("/events?format={}", self.output.as_str());
-                self.ending_as_told(&path(&begin, &filter.given), out)
+                self.ending_as_told(client, &path(&begin, &filter.given), fit)
             }
-            Question::Verify => self.verify(out),
-            Question::Health { what } => health::health(&self.client(), *what, self.output, out),
-            Question::Refusals(filter) => self.table("refusals", &filter.given, out),
-            Question::Flows(filter) => self.table("flows", &filter.given, out),
-            Question::History(filter) => self.table("history", &filter.given, out),
+            Question::Verify => self.verify(client, fit),
+            Question::Health { what } => health::health(client, *what, self.output, fit),
+            Question::Refusals(filter) => self.table(client, "refusals", &filter.given, fit),
+            Question::Flows(filter) => self.table(client, "flows", &filter.given, fit),
+            Question::History(filter) => self.table(client, "history", &filter.given, fit),
             Question::Watch(filter) => {
-                watch::watch(&self.client(), &path("/watch?", &filter.given), self.output, out, err)
+                watch::watch(client, &path("/watch?", &filter.given), self.output, fit, err)
             }
-            Question::Datapath => self.table("datapath", &[], out),
-            Question::Apiserver { action: None } => self.table("apiserver", &[], out),
+            Question::Datapath => self.table(client, "datapath", &[], fit),
+            Question::Apiserver { action: None } => self.table(client, "apiserver", &[], fit),
             Question::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
-                self.forget(*address, out)
+                self.forget(client, *address, fit)
             }
-            Question::Drain(Drained { backend: None, .. }) => self.table("drains", &[], out),
+            Question::Drain(Drained { backend: None, .. }) => self.table(client, "drains", &[], fit),
             Question::Drain(Drained { backend: Some(backend), service }) => {
-                self.order("drain", (backend, service.as_deref()), out)
+                self.order(client, "drain", (backend, service.as_deref()), fit)
             }
             Question::Undrain(Undrained { backend, service }) => {
-                self.order("undrain", (backend, service.as_deref()), out)
+                self.order(client, "undrain", (backend, service.as_deref()), fit)
             }
-            Question::Reload => self.reload(out),
+            Question::Reload => self.reload(client, fit),
             Question::Cleanup { config, drain } => {
                 cleanup::cleanup(config.as_deref(), *drain).write(self.output, out, err).map_err(Into::into)
             }
@@ -343,8 +360,7 @@ impl Cli {
                 import::import(file, *from).write(self.output, out, err).map_err(Into::into)
             }
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
-        };
-        answered.unwrap_or_else(|error| error.report(err))
+        }
     }
 
     fn client(&self) -> Client {
@@ -360,7 +376,7 @@ impl Cli {
 
     /// Explains an address or a service. What has no slash counts as an address, and so does an address with its port
     /// before a slash, which has a protocol behind it; anything else is a service.
-    fn explain(&self, asked: &Explained, out: &mut impl Write) -> Result<Exit, ClientError> {
+    fn explain(&self, client: &Client, asked: &Explained, out: &mut impl Write) -> Result<Exit, ClientError> {
         let Explained { what, from, udp } = asked;
         let filter = what.as_deref().map(|what| {
             let address = what.split_once('/').map_or(what, |(address, _)| address);
@@ -371,7 +387,7 @@ impl Cli {
         });
         let from = from.as_deref().map(|from| format!("&from={}", encoded(from))).unwrap_or_default();
         let path = format!("/explain?format={}{}{from}", self.output.as_str(), filter.unwrap_or_default());
-        let mut answer = self.client().get(&path)?;
+        let mut answer = client.get(&path)?;
         if answer.status == 404 {
             answer.copy(out)?;
             return Ok(Exit::Finding);
@@ -379,22 +395,27 @@ impl Cli {
         shown(answer, out)
     }
 
-    fn diagnose(&self, asked: &Diagnosed, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let Diagnosed { service, no_probe, port, http, client, since, timeout, explain } = asked;
+    fn diagnose(
+        &self,
+        client: &Client,
+        asked: &Diagnosed,
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let Diagnosed { service, no_probe, port, http, client: dialler, since, timeout, explain } = asked;
         if let Some(check) = explain {
             return explained_check(check, out);
         }
         let probe = if *no_probe { "none" } else { "connect" };
         let start = format!("/diagnose?format={}&probe={probe}", self.output.as_str());
-        let narrowed = [("service", service), ("port", port), ("http", http), ("client", client)];
+        let narrowed = [("service", service), ("port", port), ("http", http), ("client", dialler)];
         let filters = narrowed.into_iter().chain([("since", since), ("timeout", timeout)]);
         let given: Vec<_> = filters.filter_map(|(name, value)| Some((name, value.clone()?))).collect();
-        self.ending_as_told(&path(&start, &given), out)
+        self.ending_as_told(client, &path(&start, &given), out)
     }
 
     /// The daemon says in its answer how the program ends; an answer that does not say so is broken.
-    fn ending_as_told(&self, path: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let mut answer = self.client().get(path)?;
+    fn ending_as_told(&self, client: &Client, path: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let mut answer = client.get(path)?;
         let Some(exit) = answer.exit else {
             answer.expect_ok()?;
             return Err(ClientError::Broken(io::Error::other("it does not say how it ended")));
@@ -404,8 +425,8 @@ impl Cli {
     }
 
     /// Whether all is equal is a field of the JSON, so JSON is asked for in any case.
-    fn verify(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let json = self.client().get("/verify?format=json")?.expect_ok()?.whole()?;
+    fn verify(&self, client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let json = client.get("/verify?format=json")?.expect_ok()?.whole()?;
         let answer: Verification =
             serde_json::from_slice(&json).map_err(|error| ClientError::Broken(error.into()))?;
         match self.output {
@@ -417,9 +438,9 @@ impl Cli {
     }
 
     /// Has the daemon read its configuration again. Only the socket takes this wish.
-    fn reload(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
+    fn reload(&self, client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
         let path = format!("/reload?format={}", self.output.as_str());
-        let mut answer = self.client().post(&path)?;
+        let mut answer = client.post(&path)?;
         if self.output == Form::Json && answer.status == 422 {
             let why = answer.rest()?;
             writeln!(out, "{}", refused_reload(&why))?;
@@ -432,6 +453,7 @@ impl Cli {
     /// the program ends.
     fn order(
         &self,
+        client: &Client,
         path: &str,
         (backend, service): (&str, Option<&str>),
         out: &mut impl Write,
@@ -439,28 +461,34 @@ impl Cli {
         let service = service.map(|service| format!("&service={}", encoded(service))).unwrap_or_default();
         let form = self.output.as_str();
         let path = format!("/{path}?backend={}{service}&format={form}", encoded(backend));
-        let answer = self.client().post(&path)?;
+        let answer = client.post(&path)?;
         let exit = answer.exit;
         shown(answer, out).map(|good| exit.unwrap_or(good))
     }
 
     /// Has the daemon forget an address. Only the socket takes this wish too.
-    fn forget(&self, address: SocketAddr, out: &mut impl Write) -> Result<Exit, ClientError> {
+    fn forget(
+        &self,
+        client: &Client,
+        address: SocketAddr,
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
         let address = address.to_string();
         let address = encoded(&address);
         let form = self.output.as_str();
         let path = format!("/apiserver/forget?endpoint={address}&format={form}");
-        shown(self.client().post(&path)?, out)
+        shown(client.post(&path)?, out)
     }
 
     fn table(
         &self,
+        client: &Client,
         table: &str,
         filters: &[(&str, String)],
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
         let path = path(&format!("/{table}?format={}", self.output.as_str()), filters);
-        shown(self.client().get(&path)?, out)
+        shown(client.get(&path)?, out)
     }
 }
 

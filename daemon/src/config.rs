@@ -100,6 +100,12 @@ impl ConfigFile {
         config.node.name = self.node_name.clone().or(config.node.name);
         Ok((config, warnings))
     }
+
+    /// Reads and judges it again. A pipe in its place is refused: to open it may take for ever, and a thread.
+    pub fn load_again(&self) -> Result<(Config, Vec<Problem>), ConfigErrors> {
+        file::refuse_pipe(&self.path, &self.path.to_string_lossy())?;
+        self.load()
+    }
 }
 
 impl Config {

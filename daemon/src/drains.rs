@@ -74,28 +74,51 @@ pub fn kept(folder: &Path) -> Kept {
 }
 
 /// What was written last.
-#[derive(Clone, Debug)]
-struct Written {
+#[derive(Clone, Debug, Default)]
+pub struct Written {
     /// What the last try was to write.
     drains: Arc<Drains>,
     error: Option<String>,
 }
 
-/// Takes orders until nothing can order any more.
+impl Written {
+    /// As a process begins.
+    pub fn by_the_former(kept: &Kept) -> Self {
+        Self { drains: Arc::clone(&kept.drains), error: kept.unread.as_deref().map(not_before_read) }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn that_failed(error: &str) -> Self {
+        Self { error: Some(error.to_owned()), ..Self::default() }
+    }
+
+    /// Why a restart would not know the last orders, as far as the disk tells.
+    pub(crate) fn problem(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+}
+
+const NO_ANSWER: &str = "the disk does not answer; it is written as soon as it does";
+
+fn not_before_read(unread: &str) -> String {
+    format!("{unread}; nothing is written over it before it can be read")
+}
+
+/// Takes orders until nothing can order any more. `told` begins with what the former process wrote.
 pub async fn run(
     folder: PathBuf,
     Kept { drains: begun_with, unread }: Kept,
     mut orders: mpsc::Receiver<Order>,
     events: mpsc::Sender<Vec<Event>>,
+    told: watch::Sender<Written>,
 ) {
     let (wanted, mut to_write) = watch::channel(Arc::clone(&begun_with));
     // One of the two files may have been damaged.
     if !begun_with.is_empty() {
         to_write.mark_changed();
     }
-    let (told, written) = watch::channel(Written { drains: Arc::clone(&begun_with), error: None });
     let (unread, still_unread) = watch::channel(unread);
-    let mut desk = Desk { wanted, written, events, begun_with, unread };
+    let mut desk = Desk { wanted, written: told.subscribe(), events, begun_with, unread };
     let serving = async {
         loop {
             let is_whole = desk.unread.borrow().is_none();
@@ -206,9 +229,7 @@ impl Desk {
         let is_tried = self.written.wait_for(|written| Arc::ptr_eq(&written.drains, drains));
         match tokio::time::timeout(DISK_WAIT_MAX, is_tried).await {
             Ok(Ok(written)) => written.error.clone(),
-            Ok(Err(_)) | Err(_) => {
-                Some("the disk does not answer; it is written as soon as it does".to_owned())
-            }
+            Ok(Err(_)) | Err(_) => Some(NO_ANSWER.to_owned()),
         }
     }
 }
@@ -265,8 +286,12 @@ async fn write_once(
     let unread = unread.borrow().clone();
     let drains = Arc::clone(&wanted.borrow_and_update());
     let error = match unread {
-        Some(unread) => Some(format!("{unread}; nothing is written over it before it can be read")),
-        None => stored(folder, &drains).await.err(),
+        Some(unread) => Some(not_before_read(&unread)),
+        None => {
+            // The disk may hang.
+            told.send_modify(|it| it.error = it.error.take().or_else(|| Some(NO_ANSWER.to_owned())));
+            stored(folder, &drains).await.err()
+        }
     };
     told.send_replace(Written { drains, error: error.clone() });
     error

@@ -5,7 +5,8 @@
 //! addresses, those that it listed last hold. The source that watches the Node object brings it here.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -243,16 +244,28 @@ fn local_addresses() -> io::Result<Vec<LocalAddress>> {
 
 /// `/proc/net/route`: the interface of the route with a destination and a mask of zero. A kernel without IPv4 has none.
 fn default_interface_v4() -> io::Result<Option<String>> {
-    let table = match std::fs::read_to_string("/proc/net/route") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        table => table?,
-    };
+    match File::open("/proc/net/route") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        table => default_interface(BufReader::new(table?)),
+    }
+}
+
+/// The kernel lists routes in the order of their destinations, so all of a router's million are never read.
+fn default_interface(table: impl BufRead) -> io::Result<Option<String>> {
     let zero = format!("{:08X}", Ipv4Addr::UNSPECIFIED.to_bits());
-    let mut rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
-    Ok(rows.find_map(|fields| {
-        let default = fields.get(1) == Some(&zero.as_str()) && fields.get(7) == Some(&zero.as_str());
-        fields.first().filter(|_| default).map(|name| (*name).to_owned())
-    }))
+    for line in table.lines().skip(1) {
+        let line = line?;
+        let mut fields = line.split_whitespace();
+        let (name, destination) = (fields.next(), fields.next());
+        if destination != Some(&zero) {
+            break;
+        }
+        // Gateway, flags, three counts, mask.
+        if fields.nth(5) == Some(&zero) {
+            return Ok(name.map(ToOwned::to_owned));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -451,6 +464,31 @@ mod tests {
             });
         };
         std::thread::spawn(test).join().unwrap();
+    }
+
+    /// A router's table of a million routes would keep everything else waiting for a second.
+    #[test]
+    fn routes_are_read_no_further_than_the_default_ones() {
+        struct Unread;
+        impl io::Read for Unread {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                panic!("it is read on")
+            }
+        }
+        let head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
+        let row = |name: &str, destination: &str, mask: &str| {
+            format!("{name}\t{destination}\t0102000A\t0003\t0\t0\t100\t{mask}\t0\t0\t0\n")
+        };
+        let (half, all) = (row("tun0", "00000000", "00000080"), row("eth0", "00000000", "00000000"));
+        let other = row("eth1", "0002000A", "00FFFFFF");
+        for (rows, expected) in
+            [(format!("{half}{all}{other}"), Some("eth0")), (format!("{half}{other}"), None), (other, None)]
+        {
+            let table = io::Read::chain(io::Cursor::new(format!("{head}{rows}")), Unread);
+            let found = default_interface(BufReader::new(table)).unwrap();
+            assert_eq!(found.as_deref(), expected, "{rows}");
+        }
+        assert_eq!(default_interface(io::Cursor::new(head)).unwrap(), None);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 
 use crate::announce::Announced;
 use crate::datapath::RefusalLog;
+use crate::drains;
 use crate::engine::ask::Asker;
 use crate::engine::steps::Steps;
 use crate::knowledge::Editions;
@@ -38,7 +39,7 @@ use crate::state::Written;
 pub(crate) use closed_ports::{CLOSED_NAMED_MAX, IN_USE};
 pub use closed_ports::{ClosedPort, ClosedPorts, Purpose};
 pub use comparison::Verifications;
-pub(crate) use comparison::{Comparison, of_flows};
+pub(crate) use comparison::{Comparison, of_flows, of_programs, unwritten};
 #[cfg(test)]
 pub(crate) use conditions::ConditionCause;
 pub(crate) use conditions::{ConditionKind, Conditions};
@@ -138,6 +139,8 @@ pub struct Readings {
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Why the TCP address or the socket takes no requests now.
     pub shut: watch::Receiver<Vec<String>>,
+    /// How the last write of the drains went.
+    pub drains: watch::Receiver<drains::Written>,
     /// Which of kube-proxy's ports cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
     /// What Events are recognised by.
@@ -149,6 +152,11 @@ pub struct Readings {
 impl Readings {
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshots.borrow())
+    }
+
+    /// Why a restart would not know the last orders to drain.
+    pub(crate) fn drains_problem(&self) -> Option<String> {
+        self.drains.borrow().problem().map(ToOwned::to_owned)
     }
 
     pub(crate) fn datapath(&self) -> Arc<DatapathView> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use holdfast::admin::Acts;
 use holdfast::datapath::RefusalLog;
 use holdfast::diagnose::gather::Gatherer;
+use holdfast::drains;
 use holdfast::knowledge;
 use holdfast::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use holdfast::sources::kubernetes::View;
@@ -39,6 +40,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         routes: watch::channel(Arc::default()).1,
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
+        drains: watch::channel(drains::Written::default()).1,
         closed_ports: Arc::default(),
         editions: knowledge::built_in(),
         about,

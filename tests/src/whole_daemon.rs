@@ -48,7 +48,8 @@ fn ordered_anew(drains: &Drains) -> Result<Drains, std::io::Error> {
     runtime.block_on(async {
         let (orders, ordered) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(1);
-        let taking = drains::run(disk.path().to_owned(), drains::Kept::default(), ordered, events);
+        let written = watch::channel(drains::Written::default()).0;
+        let taking = drains::run(disk.path().to_owned(), drains::Kept::default(), ordered, events, written);
         let listening = async { while told.recv().await.is_some() {} };
         let ordering = async {
             for (drain, by) in drains.iter() {

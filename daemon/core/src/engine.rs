@@ -153,7 +153,7 @@ impl<M: Maps> Engine<M> {
     }
 
     /// Compares the maps with what was realized. The next step writes anew what another writer changed.
-    pub fn check(&mut self) -> Result<Vec<Drift>, MapError> {
+    pub fn check(&mut self) -> Result<Vec<Drift>, CheckError> {
         self.begin_check();
         loop {
             if let Some(found) = self.check_some() {
@@ -162,8 +162,7 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// Begins a comparison of the maps with what was realized. An engine that has not written anything yet finds
-    /// nothing.
+    /// Begins a comparison of the maps with what was realized, unless the maps may hold what is not known yet.
     pub fn begin_check(&mut self) {
         self.checks = self.world.is_open() && self.world.is_complete();
         if self.checks {
@@ -172,12 +171,14 @@ impl<M: Maps> Engine<M> {
     }
 
     /// Goes on with the comparison, for as long as a piece takes. Gives the drift that was found, once the comparison
-    /// is done, or why the maps could not be read.
-    pub fn check_some(&mut self) -> Option<Result<Vec<Drift>, MapError>> {
-        let found =
-            if self.checks { self.world.check_some(&mut self.maps).transpose()? } else { Ok(Vec::new()) };
+    /// is done, or why there is none.
+    pub fn check_some(&mut self) -> Option<Result<Vec<Drift>, CheckError>> {
+        if !self.checks {
+            return Some(Err(CheckError::NotYet));
+        }
+        let found = self.world.check_some(&mut self.maps).transpose()?;
         self.checks = false;
-        Some(found)
+        Some(found.map_err(CheckError::Maps))
     }
 
     /// Whether the maps hold what all sources have told that can be read, or what is remembered of the sources, except
@@ -429,6 +430,17 @@ impl<M: Maps> Engine<M> {
         self.world.fail(id, error.into());
         self.retries.failed(id, now, is_part);
     }
+}
+
+/// Why the maps were not compared with what was realized.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// The maps may still hold what a source has that has not told it.
+    #[error("the first lists of the sources are not there, or not written yet")]
+    NotYet,
+    /// The maps could not be read.
+    #[error(transparent)]
+    Maps(MapError),
 }
 
 fn is_new(world: &World, op: &Op) -> bool {

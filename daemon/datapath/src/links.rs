@@ -30,6 +30,8 @@ pub(crate) struct Links<S> {
 pub(crate) struct Look {
     /// Hooks with a link that no longer holds: its pin is gone, or its site.
     pub(crate) broken: Vec<&'static str>,
+    /// Those of them at which nothing of ours runs.
+    pub(crate) bare: Vec<&'static str>,
     /// Hooks where others have programs too. A hook that cannot be asked is left out.
     pub(crate) shared: Vec<Beside>,
 }
@@ -177,8 +179,11 @@ impl<S: Site> Links<S> {
         let mut look = Look::default();
         for (hook, link) in &self.links {
             let known = link.info().ok();
-            if !pins.link(&self.site, hook).exists() || !known.as_ref().is_some_and(|it| self.site.holds(it))
-            {
+            let holds = known.as_ref().is_some_and(|it| self.site.holds(it));
+            if !holds {
+                look.bare.push(*hook);
+            }
+            if !holds || !pins.link(&self.site, hook).exists() {
                 look.broken.push(*hook);
             }
             look.shared.extend(known.and_then(|known| self.others(hook, known.prog_id)));

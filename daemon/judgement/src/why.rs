@@ -203,9 +203,12 @@ impl Walk {
         let Self { snapshot, question, found, subjects, .. } = self;
         let packet = self.packet(&given.datapath, read);
         let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
+        let sentence = sentence.unwrap_or_else(|| headline(snapshot, question, *found, subjects));
+        let departs = given.datapath.departs();
+        let departs = departs.map(|why| format!("Clients may still meet something else, because {why}. "));
         Explanation {
             found: Code(*found),
-            sentence: sentence.unwrap_or_else(|| headline(snapshot, question, *found, subjects)),
+            sentence: departs.unwrap_or_default() + &sentence,
             packet,
             services: subjects.iter().map(|it| explained(given, snapshot, it, read)).collect(),
             near: near(snapshot, question, *found),

@@ -64,6 +64,8 @@ struct Kernel<'a> {
     maps: Vec<MapFill>,
     /// Hooks at which another process detached our program or removed its pin.
     broken_hooks: &'a [&'static str],
+    /// Those of them that have no program of ours; clients there meet no service.
+    bare_hooks: &'a [&'static str],
     shared_hooks: Vec<SharedHook>,
     /// Refusals that were too many to be told, or that the daemon did not read in time.
     refusals_lost: u64,
@@ -185,6 +187,7 @@ impl<'a> Kernel<'a> {
             },
             maps: fills(status, fill).into(),
             broken_hooks: &status.broken_hooks,
+            bare_hooks: &status.bare_hooks,
             shared_hooks: status
                 .shared_hooks
                 .iter()

@@ -41,6 +41,10 @@ const ORDER_TIME_MAX: Duration = Duration::from_secs(6);
 /// everything changes at once.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// What is said of a drain that reaches no backend.
+const NO_SERVICE: &str = "no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service \
+                          lists it later, it gets no client there";
+
 /// What an order came to.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Ordered")]
@@ -200,10 +204,12 @@ impl OrderedJson {
         }
     }
 
-    /// Whether clients do not get what the operator may expect of the order.
+    /// Whether clients do not get what the operator may expect of the order. An address that no service has may be
+    /// spelled wrong, and another one get clients on.
     const fn is_a_finding(&self) -> bool {
         let is_still_drained = !self.drained && !self.also_drained.is_empty();
-        !self.still_used.is_empty() || is_still_drained || self.pending > 0
+        let reaches_none = self.drained && self.services == 0;
+        !self.still_used.is_empty() || is_still_drained || reaches_none || self.pending > 0
     }
 
     fn text(&self) -> String {
@@ -252,9 +258,7 @@ impl OrderedJson {
         let more = self.services.saturating_sub(self.named.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         match (self.services, self.drained) {
-            (0, true) => {
-                Some("no service lists it now; where one does later, it gets no client there".to_owned())
-            }
+            (0, true) => Some(NO_SERVICE.to_owned()),
             (0, false) => None,
             (1, _) => Some(format!("1 service has it: {}", self.named.join(", "))),
             (count, _) => Some(format!("{count} services have it: {}{more}", self.named.join(", "))),

@@ -13,6 +13,7 @@ use holdfast_core::keys::ServiceKey;
 use holdfast_core::limits::DRAINS_MAX;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{ServiceView, Snapshot, Status};
+use holdfast_judgement::plain::Plain;
 use holdfast_judgement::rfc3339::Rfc3339;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -33,6 +34,8 @@ pub(super) struct DrainList {
     drains: Vec<DrainRow>,
     /// How many drains there may be.
     most: usize,
+    /// Why a restart of the daemon would not know the last orders; null if it would.
+    memory_problem: Option<String>,
 }
 
 /// Backends that get no new clients because a user of this node said so.
@@ -83,7 +86,8 @@ pub(super) fn drains(readings: &Readings, _: Query, form: Form) -> Response {
             used,
         }
     };
-    let list = DrainList { drains: snapshot.drains.iter().map(row).collect(), most: DRAINS_MAX };
+    let drains = snapshot.drains.iter().map(row).collect();
+    let list = DrainList { drains, most: DRAINS_MAX, memory_problem: readings.drains_problem() };
     answer::either(StatusCode::OK, form, &list, || text(&list))
 }
 
@@ -93,6 +97,12 @@ fn text(list: &DrainList) -> Vec<u8> {
         out.extend_from_slice(b"nothing is drained\n");
     } else {
         table(TITLES, list.drains.iter().map(DrainRow::cells), &mut out);
+    }
+    if let Some(problem) = &list.memory_problem {
+        let problem = Plain(problem);
+        out.extend(
+            format!("a restart of the daemon would not know the last orders: {problem}\n").into_bytes(),
+        );
     }
     out
 }

@@ -69,6 +69,13 @@ pub(super) struct Readiness {
     closed_ports_omitted: usize,
     /// What is wrong in the operator's files about Events and is left out; the first faults.
     event_knowledge_faults: Vec<KnowledgeFault>,
+    /// Why the last reload was refused, so that an earlier configuration is in force than that on disk; null if it was
+    /// not.
+    refused_reload: Option<String>,
+    /// Why the TCP address or the socket of the admin API takes no requests now, one sentence each.
+    shut: Vec<String>,
+    /// Why a restart would not know the last orders to drain backends; null if it would.
+    unwritten_drains: Option<String>,
 }
 
 /// What is wrong in a file of the operator about Events.
@@ -207,6 +214,9 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
         closed_ports: closed.into_iter().map(ClosedPortRow::from).collect(),
         closed_ports_omitted,
         event_knowledge_faults,
+        refused_reload: readings.refused_reload.borrow().clone(),
+        shut: readings.shut.borrow().clone(),
+        unwritten_drains: readings.drains_problem(),
     };
     answer::json(status, &readiness)
 }

@@ -17,8 +17,9 @@ pub(super) const HEADER_TIME_MAX: Duration = Duration::from_secs(5);
 /// A client that does not take one buffer whole in this time is cut off.
 pub(super) const WRITE_STALL_MAX: Duration = Duration::from_secs(10);
 
-/// The time for a whole answer. The largest answer takes a second; this bound ends clients that read just enough never
-/// to stall.
+/// The time for a whole answer, except that a stream of events ends when its client goes. The largest answer takes a
+/// second; this bound ends clients that read just enough never to stall, and would keep what they were given in memory
+/// for hours: a snapshot, or records that the history has let go.
 pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Rows are gathered to chunks of about this size: large enough that the number of writes does not matter, small enough

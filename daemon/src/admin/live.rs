@@ -19,7 +19,7 @@ use super::{answer, limits};
 use crate::recorder::{Heard, Line, Watch};
 
 /// The content type of what browsers call server-sent events.
-const EVENT_STREAM: &str = "text/event-stream";
+pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 /// A comment, which clients skip, for a stream that has nothing else to say.
 const STILL_HERE: &str = ": still here\n\n";

@@ -14,6 +14,8 @@ use std::task::{Context, Poll};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::Extension;
+use axum::http::header;
+use axum::response::Response;
 use hyper::Request;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -24,9 +26,11 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::door::{Door, Inside, Permit, Visit, Way};
 use super::listen::{Socket, Tcp};
+use super::live::EVENT_STREAM;
 use super::stall::Unstalled;
 use super::wishes::Peer;
 use super::{AdminError, limits, listen, routes};
@@ -243,7 +247,7 @@ async fn connection(
     let answer = |request: Request<Incoming>| {
         let asking = guest.asks();
         let answered = TowerToHyperService::new(router.clone()).call(request);
-        async move { answered.await.map(|answer| answer.map(|body| Asked { body, _asking: asking })) }
+        async move { answered.await.map(|answer| Asked::of(answer, asking)) }
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -265,10 +269,26 @@ async fn connection(
     }
 }
 
+/// The client read too slowly.
+#[derive(Debug, thiserror::Error)]
+#[error("the client took longer than {} s", limits::ANSWER_TIME_MAX.as_secs())]
+struct TooSlow;
+
 /// An answer. Its request counts as under way until all of the answer is written.
 struct Asked {
     body: axum::body::Body,
+    /// When it breaks off. `None`: it is a stream of events, whose watcher falls behind and is sent away.
+    deadline: Option<Instant>,
     _asking: Asking,
+}
+
+impl Asked {
+    fn of(answer: Response, asking: Asking) -> hyper::Response<Self> {
+        let content_type = answer.headers().get(header::CONTENT_TYPE);
+        let is_stream = content_type.is_some_and(|it| it == EVENT_STREAM);
+        let deadline = (!is_stream).then(|| Instant::now() + limits::ANSWER_TIME_MAX);
+        answer.map(|body| Self { body, deadline, _asking: asking })
+    }
 }
 
 impl Body for Asked {
@@ -279,6 +299,10 @@ impl Body for Asked {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        // The client takes each buffer in time or is cut off, so this is asked soon after the deadline.
+        if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            return Poll::Ready(Some(Err(axum::Error::new(TooSlow))));
+        }
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -288,5 +312,64 @@ impl Body for Asked {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use axum::http::StatusCode;
+    use axum::routing::get;
+    use futures_util::stream;
+    use tokio::io::{AsyncReadExt, DuplexStream};
+
+    use super::*;
+    use crate::admin::answer;
+
+    /// An answer that never ends by itself.
+    async fn endless(content_type: &'static str) -> Response {
+        let pieces = stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 1024])));
+        answer::typed(StatusCode::OK, content_type, axum::body::Body::from_stream(pieces))
+    }
+
+    /// Reads just enough never to stall, for so long at most; `false`: the connection ended before.
+    async fn reads_slowly(mut client: DuplexStream, most: Duration) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < most {
+            let mut buffer = vec![0; 512 * 1024];
+            if client.read(&mut buffer).await.is_ok_and(|read| read == 0) {
+                return false;
+            }
+            tokio::time::sleep(limits::WRITE_STALL_MAX / 4).await;
+        }
+        true
+    }
+
+    /// Whether a client that reads slowly still gets more of such an answer after twice the time for answers.
+    async fn goes_on(content_type: &'static str) -> bool {
+        let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        theirs.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let (_stop, stopping) = watch::channel(false);
+        let router = Router::new().route("/", get(move || endless(content_type)));
+        let place = Door::new(Way::Unix).connections.take(None).unwrap();
+        let serving = connection(Box::new(ours), router, Guests::default().enter(), place, stopping);
+        let serving = tokio::spawn(serving);
+        let goes_on = reads_slowly(theirs, limits::ANSWER_TIME_MAX * 2).await;
+        serving.await.unwrap();
+        goes_on
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_answer_but_a_stream_of_events_has_to_be_taken_in_time() {
+        for (content_type, expected) in [
+            ("application/jsonl", false),
+            ("application/json", false),
+            ("text/plain; charset=utf-8", false),
+            (EVENT_STREAM, true),
+        ] {
+            assert_eq!(goes_on(content_type).await, expected, "{content_type}");
+        }
     }
 }

@@ -16,6 +16,7 @@ mod page;
 mod promql;
 mod shipped;
 mod tables;
+mod verified;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,9 +1,10 @@
 //! `/verify`: what the apiserver has, what is in memory and what is in the kernel, compared now.
 //!
-//! Invariant: equal means that every comparison that can be made was made and found nothing. The comparison itself
-//! writes anew what differs in the kernel; what the watch missed is listed anew only if the question came over the
-//! socket. The apiserver is asked once in a while, however many clients want to know: each comparison says how old it
-//! is. Folders and configuration are read whole whenever they change, so they are not compared.
+//! Invariant: equal means that every comparison that can be made was made and found nothing, that the maps refused
+//! nothing, and that the programs that clients meet read just these maps. The comparison itself writes anew what
+//! differs in the kernel; what the watch missed is listed anew only if the question came over the socket. The apiserver
+//! is asked once in a while, however many clients want to know: each comparison says how old it is. Folders and
+//! configuration are read whole whenever they change, so they are not compared.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use super::answer;
 use super::door::{Visit, Way};
 use super::form::Form;
 use super::query::Query;
-use crate::readings::{Comparison, of_flows};
+use crate::readings::{Comparison, of_flows, of_programs, unwritten};
 use crate::sources::kubernetes::Asker;
 
 /// What all comparisons found, those with the apiserver included.
@@ -43,8 +44,9 @@ pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
         Way::Unix => Asker::Mends,
     };
     let (kernel, apiserver) = tokio::join!(with_maps(&visit), visit.readings.watches.audit(asker));
+    let datapath = visit.readings.datapath();
     let mut comparisons = vec![kernel];
-    comparisons.extend(of_flows(&visit.readings.datapath()).map(Arc::new));
+    comparisons.extend(of_programs(&datapath).into_iter().chain(of_flows(&datapath)).map(Arc::new));
     let of = |(what, compared)| Arc::new(Comparison::of(format!("apiserver with memory, {what}"), compared));
     comparisons.extend(apiserver.into_iter().map(of));
     let equal = comparisons.iter().all(|it| it.equal == Some(true));
@@ -81,9 +83,13 @@ async fn with_maps(visit: &Visit) -> Arc<Comparison> {
     }
 }
 
+/// What the maps refused is in memory as it is in the maps, and not as it is asked for.
 async fn compare(visit: &Visit) -> Comparison {
     let found = match visit.readings.engine.check().await {
-        Ok(Ok(drift)) => Ok(drift.iter().map(ToString::to_string).collect()),
+        Ok(Ok(drift)) => {
+            let changed = drift.iter().map(ToString::to_string);
+            Ok(changed.chain(unwritten(&visit.readings.snapshot())).collect())
+        }
         Ok(Err(error)) => Err(error.to_string()),
         Err(busy) => Err(busy.to_string()),
     };

@@ -121,8 +121,8 @@ fn asked(sources: &Sources) -> Result<Asked, SetupError> {
     Ok(Asked { own, kubelet, learns: sources.learns, vip: sources.apiserver.vip })
 }
 
-/// The configured credentials.
-fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
+/// The configured credentials. It reads no file.
+pub(super) fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
     let locations = Locations::configured(apiserver);
     if !locations.names_an_authority() {
         return Err(SetupError::NoAuthority);

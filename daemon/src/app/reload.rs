@@ -14,6 +14,7 @@ use crate::apiserver::Access;
 use crate::config::{Config, ConfigFile};
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
+use crate::node;
 use crate::systemd;
 
 /// How long a reload waits for its files and for a place among what the engine is told: less than a client of the
@@ -93,13 +94,14 @@ impl Reload {
     }
 
     async fn load(&self) -> Result<Reread, AppError> {
-        // What is in the file's place may hang, as a pipe does.
+        // The file system may hang.
         let file = self.file.clone();
-        let loading = tokio::task::spawn_blocking(move || file.load());
+        let loading = tokio::task::spawn_blocking(move || file.load_again());
         let (config, warnings) = loading.await.map_err(|error| AppError::Runtime(error.into()))??;
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
+        is_fit_for_a_restart(&config)?;
         let (in_force, _) = self.config.borrow().reloaded(config.clone());
         in_force.has_its_own_address().map_err(AppError::Waits)?;
         let blocks = settings::blocks(&in_force, &self.file.path)?;
@@ -151,6 +153,16 @@ impl Reload {
         let apiservers = settings::apiservers(self.access.as_ref());
         Event::SettingsApplied(Arc::new(settings::settings(&self.config.borrow(), apiservers)))
     }
+}
+
+/// What a restart would refuse, a reload refuses: else the daemon would fail at its next start, when no operator looks,
+/// and would not be started again.
+fn is_fit_for_a_restart(config: &Config) -> Result<(), AppError> {
+    node::name(config)?;
+    if config.kubernetes.enabled {
+        Access::check_words(&config.apiserver)?;
+    }
+    Ok(())
 }
 
 async fn tell(events: &mpsc::Sender<Vec<Event>>, event: Event) {

@@ -57,8 +57,12 @@ impl Bed {
     }
 
     async fn reload(&self, text: &str) -> Vec<&'static str> {
+        self.tries(text).await.unwrap()
+    }
+
+    async fn tries(&self, text: &str) -> Result<Vec<&'static str>, String> {
         std::fs::write(self.folder.path().join("holdfast.toml"), text).unwrap();
-        self.reload.now(|| true).await.unwrap().waiting
+        self.reload.now(|| true).await.map(|done| done.waiting)
     }
 }
 
@@ -70,6 +74,47 @@ async fn a_reload_compares_with_what_runs_and_not_with_the_last_file() {
     assert_eq!(bed.reload(changed).await, waiting);
     assert_eq!(bed.reload(changed).await, waiting, "they still wait");
     assert!(bed.reload("").await.is_empty(), "what was taken back waits for nothing");
+}
+
+#[tokio::test]
+async fn a_reload_refuses_what_a_start_refuses() {
+    let bed = Bed::started_with("");
+    let no_authority = "[apiserver] names no certificate authority: set `ca_file` or `kubeconfig`";
+    // Files that are not there may come.
+    for (more, expected) in [("", Some(no_authority)), ("ca_file = \"/not/there.crt\"", None)] {
+        let text = format!("[apiserver]\nendpoints = [\"https://10.0.0.10:6443\"]\n{more}\n");
+        assert_eq!(bed.tries(&text).await.err().as_deref(), expected, "{more}");
+        assert_eq!(bed.reload.refused.borrow().as_deref(), expected, "{more}");
+    }
+}
+
+/// Each reload that waits for one would keep a thread for ever.
+#[tokio::test]
+async fn a_reload_waits_for_no_pipe() {
+    let bed = Bed::started_with("");
+    let path = bed.folder.path().join("holdfast.toml");
+    std::fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let refused = bed.reload.now(|| true).await.map(|_| ()).unwrap_err();
+    assert!(refused.ends_with(": this is a named pipe: put a file there"), "{refused}");
+}
+
+/// As on a host that was named by hand, where only the file gives the node a name that Kubernetes takes.
+#[test]
+fn kernel_a_reload_keeps_the_name_that_a_start_needs() {
+    let test = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUTS).unwrap();
+        nix::unistd::sethostname("my_host").unwrap();
+        let named = "[node]\nname = \"n\"\n";
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let bed = Bed::started_with(named);
+            assert!(bed.tries(named).await.is_ok());
+            let refused = bed.tries("").await.unwrap_err();
+            assert!(refused.contains("my_host") && refused.contains("[node]"), "{refused}");
+        });
+    };
+    std::thread::spawn(test).join().unwrap();
 }
 
 #[tokio::test]

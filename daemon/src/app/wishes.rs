@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use holdfast_core::event::Event;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::admin::{Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish};
 use crate::diagnose::gather::Gatherer;
@@ -22,6 +22,7 @@ pub(super) struct Draining {
     orders: mpsc::Receiver<Order>,
     kept: drains::Kept,
     folder: PathBuf,
+    written: watch::Sender<drains::Written>,
 }
 
 /// What clients may set going, and the other ends of it. The folder is that of the state.
@@ -30,12 +31,18 @@ pub(super) fn channels(gatherer: Gatherer, kept: drains::Kept, folder: &Path) ->
     let (forgets_out, forgets) = mpsc::channel(FORGETS_WAITING_MAX);
     let (orders_out, orders) = mpsc::channel(ORDERS_WAITING_MAX);
     let acts = Acts { gatherer, reloads: reloads_out, forgets: forgets_out, drains: orders_out };
-    (acts, Wishes { reloads, forgets }, Draining { orders, kept, folder: folder.to_owned() })
+    let written = watch::channel(drains::Written::by_the_former(&kept)).0;
+    (acts, Wishes { reloads, forgets }, Draining { orders, kept, folder: folder.to_owned(), written })
 }
 
 impl Draining {
+    /// How the last write of the drains went.
+    pub(super) fn written(&self) -> watch::Receiver<drains::Written> {
+        self.written.subscribe()
+    }
+
     /// Takes orders as long as the daemon runs.
     pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) {
-        drains::run(self.folder, self.kept, self.orders, events).await;
+        drains::run(self.folder, self.kept, self.orders, events, self.written).await;
     }
 }

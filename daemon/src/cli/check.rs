@@ -24,18 +24,15 @@ pub(super) fn check(path: &Path) -> Report {
     let of_events = || edition.faults().iter().map(of_knowledge);
     match Config::load(path) {
         Ok((config, mut warnings)) => {
-            let problem = |message| Problem {
-                file: path.display().to_string(),
-                position: None,
-                place: Subject::File,
-                message,
-            };
+            let of_config = |error: String| problem(&path.display().to_string(), &error);
             let missing = config.manifests.path.as_deref().and_then(|path| Manifests::check(path).err());
-            warnings.extend(missing.map(|error| problem(error.to_string())));
-            let access = access_problem(&config).map(|error| problem(error.to_string()));
-            let (of_files, more) = files(&config, path);
+            warnings.extend(missing.map(|error| of_config(error.to_string())));
+            let access = access_problem(&config).map(|error| of_config(error.to_string()));
+            let (blocks, of_blocks) = own_blocks(&config, path);
+            let (of_files, more) = files(&config, &blocks, path);
             warnings.extend(more);
-            let errors: Vec<_> = access.into_iter().chain(of_files).chain(of_events()).collect();
+            let own = access.into_iter().chain(of_blocks);
+            let errors: Vec<_> = own.chain(of_files).chain(of_events()).collect();
             report(path, &warnings, &errors, 0)
         }
         Err(refused) => {
@@ -45,14 +42,24 @@ pub(super) fn check(path: &Path) -> Report {
     }
 }
 
+fn problem(file: &str, message: &str) -> Problem {
+    Problem { file: file.to_owned(), position: None, place: Subject::File, message: message.to_owned() }
+}
+
+/// The configuration's own blocks, or what is wrong with them as objects: a start refuses that as well.
+fn own_blocks(config: &Config, path: &Path) -> (Arc<Blocks>, Vec<Problem>) {
+    let file = path.to_string_lossy();
+    match Blocks::of(config, &file) {
+        Ok(blocks) => (Arc::new(blocks), Vec::new()),
+        Err(invalid) => {
+            let errors = invalid.iter().map(|it| problem(&file, &it.to_string()));
+            (Arc::default(), errors.collect())
+        }
+    }
+}
+
 /// The errors and the warnings of the folder of further `[[service]]` blocks.
-fn files(config: &Config, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
-    let problem = |file: &str, message: &str| Problem {
-        file: file.to_owned(),
-        position: None,
-        place: Subject::File,
-        message: message.to_owned(),
-    };
+fn files(config: &Config, configured: &Arc<Blocks>, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
     let (mut errors, mut warnings) = (Vec::new(), Vec::new());
     let Some(folder) = config.more_services.path.as_deref() else { return (errors, warnings) };
     let mut look = match read_all::<BlockFiles>(folder) {
@@ -70,9 +77,7 @@ fn files(config: &Config, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
     }
     let mut known = BlockFiles::of(folder);
     known.take(look);
-    // The errors of blocks in the configuration itself are told with the configuration.
-    let configured = Blocks::of(config, &path.to_string_lossy()).map(Arc::new).unwrap_or_default();
-    let joined = join(&configured, known.files());
+    let joined = join(configured, known.files());
     errors.extend(joined.rejected().map(|(file, reason)| problem(file, reason)));
     (errors, warnings)
 }
@@ -128,4 +133,22 @@ fn shown(problem: &Problem) -> Value {
     };
     let (line, column) = problem.position.map(|at| (at.line, at.column)).unzip();
     json!({"file": problem.file, "line": line, "column": column, "place": place, "message": problem.message})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No text is known that is read and has such blocks; a start would end with the same words.
+    #[test]
+    fn blocks_that_a_start_refuses_are_errors() {
+        let text =
+            "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.1:80\"]\nbackends = [\"192.0.2.1:80\"]\n";
+        let (mut config, _) = Config::parse(text, "config.toml").unwrap();
+        let path = Path::new("config.toml");
+        assert!(own_blocks(&config, path).1.is_empty());
+        config.services.extend(config.services.clone());
+        let (_, errors) = own_blocks(&config, path);
+        assert!(errors[0].to_string().starts_with("config.toml: [[service]] static/web: "), "{}", errors[0]);
+    }
 }

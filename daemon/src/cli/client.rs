@@ -1,12 +1,14 @@
-//! One request to the daemon: the unix socket first, then TCP.
+//! One request to the daemon: a question to the unix socket first, then by TCP; an order to the socket alone.
 //!
-//! Invariant: nothing waits without end and nothing grows without bound; an answer that broke off is an error, never a
-//! shorter answer. Callers see plain blocking calls: each question has a small runtime of its own, on this thread. A
-//! connection takes one question.
+//! Invariant: where both are known, only root and the socket's group can be behind the socket, and any process behind
+//! the TCP address while the daemon is away; so an order never goes there, and a question that does is told. Nothing
+//! waits without end and nothing grows without bound; an answer that broke off is an error, never a shorter answer.
+//! Callers see plain blocking calls: each question has a small runtime of its own, on this thread. A connection takes
+//! one question.
 
 mod stream;
 
-use std::borrow::Cow;
+use std::cell::RefCell;
 use std::error::Error as _;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -76,7 +78,7 @@ impl ClientError {
             return Exit::Good;
         }
         // If this cannot be written, there is no other way to tell it.
-        let _ = writeln!(err, "holdfast: {self}");
+        let _ = writeln!(err, "holdfast: {}", plain_lines(&self.to_string()));
         match self {
             Self::Unreachable(_) | Self::NotAsked(_) | Self::Broken(_) => Exit::Unreachable,
             Self::TooLong(_) => Exit::Usage,
@@ -95,25 +97,38 @@ pub(super) struct Client {
     socket: Option<PathBuf>,
     address: Option<String>,
     silence_max: Duration,
+    /// Why the last question went by TCP although a socket was tried.
+    fallback: RefCell<Option<String>>,
 }
 
 impl Client {
     pub(super) fn new(socket: Option<PathBuf>, address: Option<String>) -> Self {
-        Self { socket, address, silence_max: SILENCE_MAX }
+        Self { socket, address, silence_max: SILENCE_MAX, fallback: RefCell::default() }
+    }
+
+    /// That the last question went by TCP although a socket was tried, and why.
+    pub(super) fn fallback(&self) -> Option<String> {
+        self.fallback.borrow().clone()
+    }
+
+    /// Tells that, once.
+    pub(super) fn tell_fallback(&self, err: &mut impl Write) {
+        if let Some(why) = self.fallback.take() {
+            // If this cannot be written, there is no other way to tell it.
+            let _ = writeln!(err, "holdfast: {why}");
+        }
     }
 
     /// Asks for a path that begins with a slash and is encoded.
     pub(super) fn get(&self, path: &str) -> Result<Reply, ClientError> {
-        self.ask(Method::GET, path)
+        self.exchange(self.request(Method::GET, path)?, self.connect(self.address.as_deref()))
     }
 
-    /// Asks for something to be done; the path is as for a question.
+    /// Asks for something to be done; the path is as for a question. By TCP only where there is no socket: any process
+    /// that listens there could say that it is done.
     pub(super) fn post(&self, path: &str) -> Result<Reply, ClientError> {
-        self.ask(Method::POST, path)
-    }
-
-    fn ask(&self, method: Method, path: &str) -> Result<Reply, ClientError> {
-        self.exchange(self.request(method, path)?, self.connect())
+        let address = self.address.as_deref().filter(|_| self.socket.is_none());
+        self.exchange(self.request(Method::POST, path)?, self.connect(address))
     }
 
     fn exchange(
@@ -148,7 +163,8 @@ impl Client {
         }
     }
 
-    async fn connect(&self) -> Result<Box<dyn Stream>, ClientError> {
+    async fn connect(&self, address: Option<&str>) -> Result<Box<dyn Stream>, ClientError> {
+        self.fallback.take();
         let mut tried = Vec::new();
         if let Some(path) = &self.socket {
             match connect_socket(path).await {
@@ -156,14 +172,24 @@ impl Client {
                 Err(error) => tried.push((path.display().to_string(), error)),
             }
         }
-        if let Some(address) = &self.address {
+        if let Some(address) = address {
             match connect_tcp(address) {
-                Ok(stream) => return Ok(Box::new(stream)),
-                Err(error) => tried.push((address.clone(), error)),
+                Ok(stream) => {
+                    self.fallback.replace(tried.first().map(|socket| by_tcp(address, socket)));
+                    return Ok(Box::new(stream));
+                }
+                Err(error) => tried.push((address.to_owned(), error)),
             }
         }
         Err(ClientError::Unreachable(tried))
     }
+}
+
+/// The line that says that a question went by TCP, and why.
+fn by_tcp(address: &str, (socket, error): &(String, io::Error)) -> String {
+    format!(
+        "{address} was asked, where any process may answer while the daemon does not run; {socket}: {error}"
+    )
 }
 
 /// The bytes of a request before its body: `GET /path HTTP/1.1`, a line for each header, and an empty one.
@@ -286,21 +312,12 @@ impl Reply {
             let count = self.body.read(&mut buffer).map_err(ClientError::Broken)?;
             match buffer.get(..count) {
                 None | Some([]) => break,
-                Some(bytes) => out.write_all(&without_escapes(bytes))?,
+                Some(bytes) => out.write_all(bytes)?,
             }
         }
         out.flush()?;
         Ok(())
     }
-}
-
-/// Replaces control characters, so that another process in the daemon's place cannot move the terminal's cursor.
-fn without_escapes(bytes: &[u8]) -> Cow<'_, [u8]> {
-    let is_shown = |byte: &u8| matches!(byte, b'\n' | b'\t') || !byte.is_ascii_control();
-    if bytes.iter().all(is_shown) {
-        return Cow::Borrowed(bytes);
-    }
-    bytes.iter().map(|byte| if is_shown(byte) { *byte } else { b'?' }).collect()
 }
 
 /// A refusal in JSON.
@@ -310,8 +327,7 @@ struct Refusal {
     hint: String,
 }
 
-/// What the daemon said against a question, for a person, in whichever form it came. Another process that listens there
-/// must not move the terminal's cursor.
+/// What the daemon said against a question, for a person, in whichever form it came.
 fn message(status: u16, text: &[u8]) -> String {
     let said = match serde_json::from_slice(text) {
         Ok(Refusal { error, hint }) => format!("{error}\nhint: {hint}"),
@@ -319,7 +335,7 @@ fn message(status: u16, text: &[u8]) -> String {
     };
     match said.strip_prefix("error: ").unwrap_or(&said).trim_end() {
         "" => format!("the daemon refused the question with status {status} and no word"),
-        message => plain_lines(message),
+        message => message.to_owned(),
     }
 }
 
@@ -430,21 +446,17 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_moves_no_cursor() {
-        assert_eq!(without_escapes("a\tb\né\n".as_bytes()), "a\tb\né\n".as_bytes());
-        assert_eq!(&*without_escapes(b"\x1b[2Ja\r\x7f"), b"?[2Ja??");
-    }
-
-    #[test]
-    fn a_refusal_is_read_in_either_form_and_moves_no_cursor() {
+    fn a_refusal_is_told_in_either_form_and_moves_no_cursor() {
         for (text, expected) in [
             ("error: no\nhint: yes\n", "no\nhint: yes"),
             (r#"{"error":"no","hint":"yes"}"#, "no\nhint: yes"),
-            ("error: \u{1b}[2Jno\r\n", "?[2Jno"),
+            ("error: \u{1b}[2Jno\u{9b}K\r\n", "?[2Jno?K"),
             (r#"{"error":"\u001b[2Jno","hint":"y\u0007"}"#, "?[2Jno\nhint: y?"),
             ("", "the daemon refused the question with status 500 and no word"),
         ] {
-            assert_eq!(message(500, text.as_bytes()), expected);
+            let mut told = Vec::new();
+            ClientError::Refused { status: 500, message: message(500, text.as_bytes()) }.report(&mut told);
+            assert_eq!(String::from_utf8(told).unwrap(), format!("holdfast: {expected}\n"));
         }
     }
 
@@ -493,6 +505,60 @@ mod tests {
         let error = Client::new(Some(path), None).get("/x").map(|_| ()).unwrap_err();
         assert!(matches!(error, ClientError::Unreachable(_)), "{error}");
         assert!(begun.elapsed() >= CONNECT_TIME_MAX, "it may have room in a moment");
+    }
+
+    /// Nothing listens at the first path, and any process may at the second place.
+    #[test]
+    fn an_order_goes_by_the_socket_alone_and_a_question_by_tcp_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let answers = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nholdfast-exit: 0\r\nContent-Length: 4\r\n\r\ndone")
+                .unwrap();
+            let mut asked = [0; 64];
+            let count = stream.read(&mut asked).unwrap();
+            String::from_utf8_lossy(&asked[..count]).into_owned()
+        });
+        let socket = folder.path().join("none.sock");
+        let client = Client::new(Some(socket.clone()), Some(address.clone()));
+        let refused = client.post("/drain?backend=192.0.2.1").map(|_| ()).unwrap_err();
+        let ClientError::Unreachable(tried) = &refused else { panic!("{refused}") };
+        assert_eq!(
+            tried.iter().map(|(place, _)| place.as_str()).collect::<Vec<_>>(),
+            [socket.to_str().unwrap()]
+        );
+        assert_eq!(client.fallback(), None);
+        assert_eq!(client.get("/livez").unwrap().rest().unwrap(), b"done");
+        assert!(answers.join().unwrap().starts_with("GET /livez"), "the order was not asked there");
+        let mut told = Vec::new();
+        client.tell_fallback(&mut told);
+        client.tell_fallback(&mut told);
+        let expected = format!(
+            "holdfast: {address} was asked, where any process may answer while the daemon does not run; {}: No such file \
+             or directory (os error 2)\n",
+            socket.display()
+        );
+        assert_eq!(String::from_utf8(told).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_order_goes_by_tcp_where_nothing_else_is_named() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = Client::new(None, Some(listener.local_addr().unwrap().to_string()));
+        let answers = std::thread::spawn(move || {
+            listener
+                .accept()
+                .unwrap()
+                .0
+                .write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+                .unwrap();
+        });
+        assert_eq!(client.post("/reload").unwrap().status, 403);
+        assert_eq!(client.fallback(), None, "it was asked for");
+        answers.join().unwrap();
     }
 
     proptest::proptest! {

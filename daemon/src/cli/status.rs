@@ -38,6 +38,12 @@ struct Readiness {
     closed_ports_omitted: u64,
     #[serde(default)]
     event_knowledge_faults: Vec<KnowledgeFault>,
+    #[serde(default)]
+    refused_reload: Option<String>,
+    #[serde(default)]
+    shut: Vec<String>,
+    #[serde(default)]
+    unwritten_drains: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -182,6 +188,9 @@ struct Status {
     closed_ports: Vec<ClosedPort>,
     closed_ports_omitted: u64,
     event_knowledge_faults: Vec<KnowledgeFault>,
+    refused_reload: Option<String>,
+    shut: Vec<String>,
+    unwritten_drains: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -251,8 +260,10 @@ impl Status {
         let errors: Vec<Failed> = failed.map(Failed::from).collect();
         let (held, not_serving) =
             services.iter().filter_map(NotServing::of).partition(|it: &NotServing| it.verdict == "held");
+        let is_in_force = readiness.refused_reload.is_none();
+        let is_served = faults.is_empty() && errors.is_empty() && rejected.is_empty();
         Self {
-            good: readiness.healthy && faults.is_empty() && errors.is_empty() && rejected.is_empty(),
+            good: readiness.healthy && is_in_force && is_served,
             version,
             ready: readiness.healthy,
             reason: readiness.reason,
@@ -280,6 +291,9 @@ impl Status {
             closed_ports: readiness.closed_ports,
             closed_ports_omitted: readiness.closed_ports_omitted,
             event_knowledge_faults: readiness.event_knowledge_faults,
+            refused_reload: readiness.refused_reload,
+            shut: readiness.shut,
+            unwritten_drains: readiness.unwritten_drains,
         }
     }
 
@@ -314,6 +328,14 @@ impl Status {
         if let Some(announced) = self.announced_spelled() {
             writeln!(out, "announced  {announced}")?;
         }
+        let refused: Vec<_> =
+            self.refused_reload.iter().flat_map(|why| why.lines().map(str::to_owned)).collect();
+        section(out, "the last reload was refused", refused.into_iter(), 0)?;
+        section(out, "admin api", self.shut.iter().cloned(), 0)?;
+        let drains = self.unwritten_drains.iter();
+        let drains: Vec<_> =
+            drains.map(|why| format!("a restart would not know the last orders: {why}")).collect();
+        section(out, "drains", drains.into_iter(), 0)?;
         section(out, "datapath", self.faults.iter().cloned(), 0)?;
         let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
         section(out, "filters", filters, 0)?;

@@ -18,7 +18,7 @@ use crate::admin::tests::fixture::{
 };
 use crate::admin::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::NotForgotten;
-use crate::drains::{Order, Taken};
+use crate::drains::{self, Order, Taken};
 use crate::recorder::History;
 use crate::recorder::tests::{incident_history, tell_incident};
 
@@ -218,10 +218,10 @@ fn an_order_to_drain_says_what_came_of_it() {
     });
     check(
         &ran,
-        Exit::Good,
+        Exit::Finding,
         &expect![[r#"
             10.0.0.77:80 of default/web is drained: it gets no new client, and keeps those that it has
-            no service lists it now; where one does later, it gets no client there
+            no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service lists it later, it gets no client there
             not on disk yet, so a restart of the daemon would not know it: drains.json: Read-only file system (os error 30)
         "#]],
         &expect![""],
@@ -396,6 +396,41 @@ fn a_daemon_that_is_not_ready_is_a_finding() {
     let ran = serve(snapshot).ask(&["status"]);
     assert_eq!(ran.exit, Exit::Finding);
     assert!(ran.out.contains("ready      no: no first list yet from: kubernetes\n"), "{}", ran.out);
+}
+
+/// What is on disk then is what a restart would begin with.
+#[test]
+fn a_refused_reload_is_a_finding_and_a_shut_door_is_told() {
+    let served = |refused: Option<&'static str>, shut: &'static [&'static str]| {
+        serve_with(many(1, 1), move |readings| {
+            in_memory(readings);
+            readings.refused_reload = watch::channel(refused.map(str::to_owned)).1;
+            readings.shut = watch::channel(shut.iter().map(|it| (*it).to_owned()).collect()).1;
+        })
+    };
+    let refused = served(Some("h.toml:3: \u{9b}2Jone\nh.toml:4: two"), &[]);
+    let ran = refused.ask(&["status"]);
+    let expected = "\nthe last reload was refused\n  h.toml:3: ?2Jone\n  h.toml:4: two\n";
+    assert!(ran.exit == Exit::Finding && ran.out.contains(expected), "{ran:?}");
+    let json = as_json(&refused.ask(&["status", "-o", "json"]));
+    assert_eq!((&json["good"], json["refused_reload"].is_string()), (&false.into(), true));
+    let shut = served(None, &["cannot listen on 127.0.0.1:9890: in use"]);
+    let ran = shut.ask(&["status"]);
+    let expected = "\nadmin api\n  cannot listen on 127.0.0.1:9890: in use\n";
+    assert!(ran.exit == Exit::Good && ran.out.contains(expected), "{ran:?}");
+    let json = as_json(&shut.ask(&["status", "-o", "json"]));
+    assert_eq!((&json["good"], &json["refused_reload"]), (&true.into(), &serde_json::Value::Null));
+}
+
+#[test]
+fn what_a_restart_would_forget_of_drains_is_told() {
+    let ran = serve_with(many(1, 1), |readings| {
+        in_memory(readings);
+        readings.drains = watch::channel(drains::Written::that_failed("the disk is full")).1;
+    })
+    .ask(&["status"]);
+    let expected = "\ndrains\n  a restart would not know the last orders: the disk is full\n";
+    assert!(ran.exit == Exit::Good && ran.out.contains(expected), "{ran:?}");
 }
 
 #[test]

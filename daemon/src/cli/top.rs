@@ -36,7 +36,7 @@ pub(super) fn top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientE
         let head = match lines(client) {
             Ok(lines) => {
                 known = (lines, Instant::now());
-                Vec::new()
+                client.fallback().into_iter().collect()
             }
             Err(error) => gone(&error, known.1.elapsed()),
         };

@@ -28,6 +28,7 @@ pub(super) fn watch(
     err: &mut impl Write,
 ) -> Result<Exit, ClientError> {
     let mut answer = client.get(path)?.expect_ok()?;
+    client.tell_fallback(err);
     let mut event = String::new();
     for line in BufReader::new(answer.body()).lines() {
         let line = line.map_err(ClientError::Broken)?;

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use super::limits::FILE_BYTES_MAX;
@@ -29,6 +30,15 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// An error where a pipe is in the file's place. Any other trouble is found by reading.
+pub(super) fn refuse_pipe(path: &Path, file: &str) -> Result<(), ConfigErrors> {
+    if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        let message = "this is a named pipe: put a file there".to_owned();
+        return Err(ConfigErrors::of_file(file, None, message));
+    }
+    Ok(())
 }
 
 /// A file that could not be read; whether another try may, the errno says.

@@ -46,7 +46,9 @@ impl Taking {
     fn begin(folder: &Path) -> Self {
         let (orders, ordered) = mpsc::channel(ORDERS_WAITING_MAX);
         let (events_out, events) = mpsc::channel(64);
-        let running = tokio::spawn(run(folder.to_owned(), kept(folder), ordered, events_out));
+        let kept = kept(folder);
+        let told = watch::channel(Written::by_the_former(&kept)).0;
+        let running = tokio::spawn(run(folder.to_owned(), kept, ordered, events_out, told));
         Self { orders, events, running }
     }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use holdfast_core::engine::{Drift, Engine};
+use holdfast_core::engine::{CheckError, Drift, Engine};
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::maps::{MapError, Maps};
 use holdfast_core::op::Entry;
@@ -41,7 +41,7 @@ pub enum Ask {
     /// This question has no answer.
     LookAfter,
     /// To compare all of the maps with what was written; every difference is written anew and told.
-    Check(oneshot::Sender<Result<Vec<Drift>, MapError>>),
+    Check(oneshot::Sender<Result<Vec<Drift>, CheckError>>),
 }
 
 /// Asks the engine.
@@ -67,7 +67,7 @@ impl Asker {
     }
 
     /// Compares all of the maps with what was written.
-    pub async fn check(&self) -> Result<Result<Vec<Drift>, MapError>, Busy> {
+    pub async fn check(&self) -> Result<Result<Vec<Drift>, CheckError>, Busy> {
         self.ask(CHECK_PATIENCE, Ask::Check).await
     }
 
@@ -119,7 +119,7 @@ impl Ask {
 /// The comparison of the maps with what was written: one at a time, for all clients that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    waiting: Vec<oneshot::Sender<Result<Vec<Drift>, MapError>>>,
+    waiting: Vec<oneshot::Sender<Result<Vec<Drift>, CheckError>>>,
     is_running: bool,
     is_look_due: bool,
 }
@@ -148,6 +148,7 @@ impl Checks {
         self.is_running = false;
         match &found {
             Ok(drift) => drift.iter().for_each(|drift| say!(warn, messages::MAPS_CHANGED, %drift)),
+            Err(CheckError::NotYet) => {}
             Err(error) => tracing::warn!(%error, "cannot compare the maps with what was written"),
         }
         self.tell(&found);
@@ -155,7 +156,7 @@ impl Checks {
 
     fn ask<M: Maps>(
         &mut self,
-        answer: oneshot::Sender<Result<Vec<Drift>, MapError>>,
+        answer: oneshot::Sender<Result<Vec<Drift>, CheckError>>,
         engine: &mut Engine<M>,
     ) {
         self.waiting.retain(|waiting| !waiting.is_closed());
@@ -166,7 +167,7 @@ impl Checks {
         self.begin(engine);
     }
 
-    fn tell(&mut self, found: &Result<Vec<Drift>, MapError>) {
+    fn tell(&mut self, found: &Result<Vec<Drift>, CheckError>) {
         for answer in std::mem::take(&mut self.waiting) {
             let _ = answer.send(found.clone());
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::sources::kubernetes::Compared;
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status};
 use holdfast_datapath::Flow;
 use holdfast_judgement::rfc3339::Rfc3339;
 use holdfast_judgement::views::datapath::DatapathView;
@@ -52,7 +53,7 @@ impl Verifications {
 /// What one comparison found.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 pub(crate) struct Comparison {
-    /// `memory with kernel`, `apiserver with memory`.
+    /// `memory with kernel`, `programs with maps`, `apiserver with memory`.
     pub(crate) what: String,
     /// Null: it could not be made.
     pub(crate) equal: Option<bool>,
@@ -108,6 +109,34 @@ pub(crate) fn of_flows(view: &DatapathView) -> Option<Comparison> {
     let found = Ok(sampled.wrong.iter().map(astray).collect());
     let what = format!("flows with what leads to them, {} looked at", sampled.looked_at);
     Some(Comparison::of(what, Compared { found, at: Some(SystemTime::now()), age: Duration::ZERO }))
+}
+
+/// Whether the programs that clients meet read the maps that memory is compared with; `None`: there are no programs.
+pub(crate) fn of_programs(view: &DatapathView) -> Option<Comparison> {
+    view.status()?;
+    let found = Ok(view.departs().into_iter().collect());
+    let compared = Compared { found, at: Some(SystemTime::now()), age: Duration::ZERO };
+    Some(Comparison::of("programs with maps".to_owned(), compared))
+}
+
+/// The services of which something is not in the maps as it is asked for, because the maps refused it.
+pub(crate) fn unwritten(snapshot: &Snapshot) -> Vec<String> {
+    let error = |it: &FrontendView| match &it.status {
+        Status::Error(error) => Some(Arc::clone(error)),
+        Status::Pending | Status::Done => None,
+    };
+    let refused = |view: &Arc<ServiceView>| {
+        let error = view.frontends.iter().find_map(error)?;
+        Some(format!("{} is not in the maps as it is asked for: {error}", view.key))
+    };
+    let named: Vec<_> = snapshot.services.troubled().filter_map(refused).collect();
+    match snapshot.fill.failing {
+        // What the maps refused may also be of a service that has gone.
+        failing @ 1.. if named.is_empty() => {
+            vec![format!("the maps refused something of {failing} services")]
+        }
+        _ => named,
+    }
 }
 
 #[cfg(test)]

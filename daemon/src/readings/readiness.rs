@@ -43,18 +43,12 @@ fn unwritten(snapshot: &Snapshot) -> Option<String> {
 /// Why clients do not meet yet what the maps say.
 fn waiting(readings: &Readings) -> Option<String> {
     let view = readings.datapath();
+    view.departs().or_else(|| unlooked(&view))
+}
+
+/// Why clients outside may not be served yet.
+fn unlooked(view: &DatapathView) -> Option<String> {
     let status = view.status()?;
-    if status.waiting {
-        return Some("another version's programs still serve".to_owned());
-    }
-    let behind = status.behind_hooks.join(", ");
-    if !behind.is_empty() {
-        return Some(format!("the programs at {behind} read maps that are no longer written"));
-    }
-    if let Some(packets) = status.packets.as_ref().filter(|packets| packets.behind) {
-        let why = packets.failure.as_deref().unwrap_or("they are being replaced");
-        return Some(format!("programs at devices follow no change: {why}"));
-    }
     // An operator that takes kube-proxy away once this daemon is ready counts on NodePorts, too.
     let is_served = status.packets.as_ref().is_some_and(|packets| packets.failure.is_none());
     (is_served && view.devices().is_empty())

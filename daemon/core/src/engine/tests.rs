@@ -497,6 +497,18 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
     assert_eq!(snapshot.counters.drift, 4);
 }
 
+/// What a source has that has not told it may be in the maps rightly, and nothing is compared until it has.
+#[test]
+fn a_comparison_that_cannot_begin_yet_does_not_say_that_all_is_equal() {
+    let (mut engine, _) = Engine::start(Recording::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    engine.apply(service("a", "10.0.0.1"));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.check(), Err(CheckError::NotYet));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.check(), Ok(Vec::new()));
+}
+
 /// Maps that count what is looked up in them, and cannot be read when they are told so.
 #[derive(Default)]
 struct Counting {

@@ -44,6 +44,9 @@ pub struct Status {
     pub own_cgroup_exempt: bool,
     /// Hooks from which the program was detached, or the pin removed, from outside.
     pub broken_hooks: Vec<&'static str>,
+    /// Those of them that have no program of ours, so that clients there meet no service. The others serve until the
+    /// daemon ends.
+    pub bare_hooks: Vec<&'static str>,
     /// Hooks with a program that reads maps which are no longer written; it is put right as soon as that works.
     pub behind_hooks: Vec<&'static str>,
     /// Why maps are still pinned that no program uses.
@@ -101,6 +104,7 @@ impl KernelMaps {
             refusals_lost: control.refusals_lost,
             own_cgroup_exempt: control.exempt_cgroup != 0,
             broken_hooks: hooks.broken.clone(),
+            bare_hooks: hooks.bare.clone(),
             behind_hooks: attached.map(|it| it.links.behind().to_vec()).unwrap_or_default(),
             leftover: attached.and_then(|it| it.pins.leftover().map(ToOwned::to_owned)),
             in_cgroup_namespace: attached.is_some_and(|it| it.links.site().is_of_namespace()),

@@ -42,6 +42,26 @@ impl DatapathView {
         Self { devices, ..self }
     }
 
+    /// Why clients meet something else than what the maps say; none where programs of ours read just these maps.
+    pub fn departs(&self) -> Option<String> {
+        let status = self.status()?;
+        if status.waiting {
+            return Some("another version's programs still serve".to_owned());
+        }
+        // A repair of each second has failed by now.
+        let bare = status.bare_hooks.join(", ");
+        if !bare.is_empty() {
+            return Some(format!("no program of ours is attached at {bare}"));
+        }
+        let behind = status.behind_hooks.join(", ");
+        if !behind.is_empty() {
+            return Some(format!("the programs at {behind} read maps that are no longer written"));
+        }
+        let packets = status.packets.as_ref().filter(|packets| packets.behind)?;
+        let why = packets.failure.as_deref().unwrap_or("they are being replaced");
+        Some(format!("programs at devices follow no change: {why}"))
+    }
+
     /// What each device is to packets, and why.
     pub fn devices(&self) -> &[Decision] {
         &self.devices

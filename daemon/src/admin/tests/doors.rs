@@ -18,7 +18,7 @@ use crate::readings::Liveness;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::PacketStatus;
+use holdfast_datapath::{PacketStatus, Status};
 use holdfast_judgement::views::datapath::DatapathView;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use std::sync::Arc;
@@ -537,22 +537,36 @@ fn readiness_says_what_is_missing() {
 #[test]
 fn a_daemon_whose_programs_wait_is_not_ready() {
     let served = serve_with(everything(), |readings| {
-        let status = holdfast_datapath::Status { waiting: true, ..fixture::status() };
+        let status = Status { waiting: true, ..fixture::status() };
         readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
     });
     let got = served.get("/readyz", "");
     assert_eq!((got.status, got.body.as_str()), (503, "another version's programs still serve\n"));
 }
 
+/// What serves on, and would only not outlive the daemon, is no reason to send clients away.
 #[test]
-fn a_daemon_whose_programs_read_old_maps_is_not_ready() {
-    let served = serve_with(everything(), |readings| {
-        let status = holdfast_datapath::Status { behind_hooks: vec!["connect6"], ..fixture::status() };
-        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
-    });
-    let got = served.get("/readyz", "");
-    let expected = "the programs at connect6 read maps that are no longer written\n";
-    assert_eq!((got.status, got.body.as_str()), (503, expected));
+fn a_daemon_is_ready_where_each_hook_has_a_program_that_reads_what_is_written() {
+    let status = fixture::status;
+    for (status, expected) in [
+        (Status { broken_hooks: vec!["connect6"], ..status() }, "ok\n"),
+        (
+            Status { broken_hooks: vec!["connect4", "connect6"], bare_hooks: vec!["connect6"], ..status() },
+            "no program of ours is attached at connect6\n",
+        ),
+        (
+            Status { behind_hooks: vec!["connect6"], ..status() },
+            "the programs at connect6 read maps that are no longer written\n",
+        ),
+    ] {
+        let served = serve_with(everything(), |readings| {
+            let devices = readings.datapath().devices().into();
+            let view = DatapathView::kernel(status).with_devices(devices);
+            readings.datapath = watch::channel(Arc::new(view)).1;
+        });
+        let got = served.get("/readyz", "");
+        assert_eq!((got.status == 200, got.body.as_str()), (expected == "ok\n", expected));
+    }
 }
 
 #[test]
@@ -566,8 +580,8 @@ fn a_daemon_that_has_not_looked_at_devices_yet_is_not_ready() {
     let status = fixture::status();
     assert_eq!(served_with(status.clone()), "it is not known yet by which devices others reach this node\n");
     let failed = status.packets.clone().map(|it| PacketStatus { failure: Some("no".to_owned()), ..it });
-    assert_eq!(served_with(holdfast_datapath::Status { packets: failed, ..status.clone() }), "ok\n");
-    assert_eq!(served_with(holdfast_datapath::Status { packets: None, ..status }), "ok\n");
+    assert_eq!(served_with(Status { packets: failed, ..status.clone() }), "ok\n");
+    assert_eq!(served_with(Status { packets: None, ..status }), "ok\n");
 }
 
 /// Without programs at devices no client is served worse than by a node that never could; with those of a former daemon
@@ -578,7 +592,7 @@ fn a_daemon_with_programs_at_devices_that_follow_no_change_is_not_ready() {
         let status = fixture::status();
         let behind = |it| PacketStatus { failure: Some("no memory".to_owned()), behind: true, ..it };
         let packets = status.packets.clone().map(behind);
-        let status = holdfast_datapath::Status { packets, ..status };
+        let status = Status { packets, ..status };
         readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
     });
     let got = served.get("/readyz", "");

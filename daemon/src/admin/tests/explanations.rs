@@ -1,8 +1,13 @@
 //! What `/explain` answers, to the letter: each question with its answer, one after another.
 
-use expect_test::expect_file;
+use std::sync::Arc;
 
-use super::fixture::{everything, serve};
+use expect_test::expect_file;
+use holdfast_datapath::Status;
+use holdfast_judgement::views::datapath::DatapathView;
+use tokio::sync::watch;
+
+use super::fixture::{everything, serve, serve_with, status};
 
 #[test]
 fn each_question_has_one_sentence_first() {
@@ -32,4 +37,18 @@ fn each_question_has_one_sentence_first() {
         book.push_str(&format!("== {question}\n{}\n", got.body));
     }
     expect_file!["golden/explain.txt"].assert_eq(&book);
+}
+
+#[test]
+fn an_explanation_says_first_that_clients_meet_other_maps() {
+    let served = serve_with(everything(), |readings| {
+        let view = DatapathView::kernel(Status { waiting: true, ..status() });
+        readings.datapath = watch::channel(Arc::new(view)).1;
+    });
+    for question in ["?service=default/web", "?endpoint=192.0.2.10:80&from=203.0.113.9", ""] {
+        let got = served.get(&format!("/explain{question}"), "");
+        let expected =
+            "Clients may still meet something else, because another version's programs still serve. ";
+        assert!(got.body.starts_with(expected), "{question}: {}", got.body);
+    }
 }

@@ -787,6 +787,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         routes: watch::channel(Arc::new(routes())).1,
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
+        drains: watch::channel(crate::drains::Written::default()).1,
         closed_ports: closed_ports(),
         editions: watch::channel(Arc::new(odd_knowledge())).1,
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },

@@ -32,6 +32,8 @@ function faults() {
   const errors = [...store.rows.values()].filter((row) => row.error);
   return [
     ready && !ready.healthy && ["not ready: ", ready.reason],
+    ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
+    ...(ready?.shut ?? []).map((why) => ["the admin API is not where it should be: ", why]),
     ready?.stale_since && ["what the sources say is old, since ", moment(ready.stale_since)],
     kernel?.waiting && ["programs wait to be attached", null],
     ...(kernel?.broken_hooks ?? []).map((hook) => ["a program is not attached any more: ", hook]),
@@ -39,6 +41,7 @@ function faults() {
     kernel?.packets?.failure && ["packets from outside: ", kernel.packets.failure],
     kernel?.grace_failure && ["the kernel's grace period: ", kernel.grace_failure],
     ready?.history.error && ["the history cannot be written: ", ready.history.error],
+    ready?.unwritten_drains && ["the last orders to drain cannot be written: ", ready.unwritten_drains],
     ready?.snapshot.error && ["the snapshot cannot be written: ", ready.snapshot.error],
     ...(ready?.closed_ports ?? []).map((port) => [`${port.purpose} at ${port.address}: `, port.why]),
     ...(ready?.event_knowledge_faults ?? []).map((fault) => [`${fault.file}: `, fault.message]),

@@ -25,6 +25,7 @@ pub(crate) fn status() -> Status {
         refusals_lost: 5,
         own_cgroup_exempt: true,
         broken_hooks: vec!["sendmsg6"],
+        bare_hooks: Vec::new(),
         behind_hooks: Vec::new(),
         leftover: None,
         in_cgroup_namespace: false,

@@ -1,0 +1,115 @@
+//! What answers say, as it may reach a terminal.
+//!
+//! Invariant: no character comes out that moves a cursor, hides what is beside it or turns its direction, whichever
+//! process answered in the daemon's place, and no byte that is of no character. In text such a character becomes `?`;
+//! in JSON, where it can only be part of a string, it is written as its escape, which says the same to a program.
+
+use std::io::{self, Write};
+
+use holdfast_judgement::plain::is_unfit;
+
+use crate::admin::form::Form;
+
+/// Writes through what is fit to be shown.
+pub(super) struct Fit<W> {
+    out: W,
+    form: Form,
+    /// The first bytes of a character of which the rest has not come yet.
+    begun: Vec<u8>,
+}
+
+impl<W: Write> Fit<W> {
+    pub(super) const fn new(out: W, form: Form) -> Self {
+        Self { out, form, begun: Vec::new() }
+    }
+
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        let is_fit = |c: char| matches!(c, '\n' | '\t') || !is_unfit(c);
+        let mut rest = text;
+        while let Some((at, odd)) = rest.char_indices().find(|(_, c)| !is_fit(*c)) {
+            let (fit, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
+            self.out.write_all(fit.as_bytes())?;
+            self.put_odd(odd)?;
+            rest = from.get(odd.len_utf8()..).unwrap_or_default();
+        }
+        self.out.write_all(rest.as_bytes())
+    }
+
+    fn put_odd(&mut self, odd: char) -> io::Result<()> {
+        match self.form {
+            Form::Json => {
+                let mut units = [0; 2];
+                odd.encode_utf16(&mut units).iter().try_for_each(|unit| write!(self.out, "\\u{unit:04x}"))
+            }
+            Form::Table | Form::Wide => self.out.write_all(b"?"),
+        }
+    }
+}
+
+impl<W: Write> Write for Fit<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut all = std::mem::take(&mut self.begun);
+        all.extend_from_slice(bytes);
+        let mut chunks = all.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            self.put(chunk.valid())?;
+            let no_text = chunk.invalid();
+            let may_go_on = std::str::from_utf8(no_text).is_err_and(|error| error.error_len().is_none());
+            if chunks.peek().is_none() && may_go_on {
+                self.begun = no_text.to_vec();
+            } else if !no_text.is_empty() {
+                self.out.write_all(b"?")?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.begun).is_empty() {
+            self.out.write_all(b"?")?;
+        }
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn through(form: Form, pieces: &[&[u8]]) -> String {
+        let mut fit = Fit::new(Vec::new(), form);
+        pieces.iter().for_each(|piece| fit.write_all(piece).unwrap());
+        fit.flush().unwrap();
+        String::from_utf8(fit.out).unwrap()
+    }
+
+    #[test]
+    fn an_answer_moves_no_cursor_and_turns_no_line() {
+        for (bytes, expected) in [
+            ("a\tb\né\n".as_bytes(), "a\tb\né\n"),
+            (b"\x1b[2Ja\r\x7f", "?[2Ja??"),
+            ("\u{9b}2J\u{202e}cba\u{feff}".as_bytes(), "?2J?cba?"),
+            // What an 8-bit terminal takes for the same, and what was cut off.
+            (b"\x9b2J \xc3", "?2J ?"),
+        ] {
+            assert_eq!(through(Form::Table, &[bytes]), expected);
+        }
+    }
+
+    #[test]
+    fn a_character_that_comes_in_pieces_is_one() {
+        assert_eq!(through(Form::Wide, &[b"a\xe2", b"\x82", b"\xacb\xc2", b"\x9b"]), "a€b?");
+    }
+
+    proptest! {
+        #[test]
+        fn json_says_the_same_to_a_program(text in any::<String>()) {
+            let json = serde_json::to_string(&text).unwrap();
+            let out = through(Form::Json, &[json.as_bytes()]);
+            prop_assert!(!out.chars().any(is_unfit));
+            prop_assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
+        }
+    }
+}
