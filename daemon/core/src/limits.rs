@@ -15,11 +15,8 @@ pub const PORTS_PER_SERVICE_MAX: usize = 4096;
 /// External IPs, ingress IPs and source ranges of one service, as they are written; far more than any real one has.
 pub const ADDRESSES_PER_SERVICE_MAX: usize = 1024;
 
-/// Different source ranges of one family: as many as the maps take for a few ports, and far more than cloud balancers
-/// accept. The ranges of a service mirror the list of such a balancer.
-pub const SOURCE_RANGES_MAX: usize = 256;
-
-/// Ports times source ranges of one family: an eighth of what the maps hold for all services.
+/// Ports times source ranges of one family: an eighth of what the maps hold for all services. Of more ranges the widest
+/// count.
 pub const SOURCES_PER_SERVICE_MAX: usize = 1 << 13;
 
 /// Ports times addresses of one service: twice its ports, so that both ClusterIPs of the largest legal object always

@@ -1,15 +1,18 @@
 //! Which clients the load-balancer addresses of a service are for.
 //!
 //! Invariant: a family without a range lets every client in, and so does one with a range of all addresses; where
-//! ranges are given that cannot be read, no client gets in.
+//! ranges are given that cannot be read, no client gets in. A client that is in none of the ranges never gets in, also
+//! where there are more of them than one service may have.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::facts::{NodeFacts, ServiceFacts};
 use crate::keys::Family;
+use crate::limits;
 
 /// A network of one family, without host bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,15 +81,48 @@ impl fmt::Display for SourceRange {
 /// Ranges as the maps have them: each once, in their order.
 pub type SourceRanges = Arc<[SourceRange]>;
 
-/// The clients of one family that may use the service's load-balancer addresses; `None`: all of them.
-pub fn allowed(service: &ServiceFacts, node: &NodeFacts, family: Family) -> Option<SourceRanges> {
+/// The ranges of one family that are in no other one. `None`: the family has none.
+fn outermost(service: &ServiceFacts, family: Family) -> Option<Vec<SourceRange>> {
     let is_own = |text: &&Arc<str>| text.contains(':') == (family == Family::V6);
     let texts = || service.source_ranges.iter().filter(is_own);
     texts().next()?;
-    let mut ranges: BTreeSet<_> = texts().filter_map(|text| SourceRange::parse(text)).collect();
+    let all: BTreeSet<_> = texts().filter_map(|text| SourceRange::parse(text)).collect();
+    let mut outermost: Vec<SourceRange> = Vec::with_capacity(all.len());
+    // A range comes before those that are in it.
+    for range in all {
+        if !outermost.last().is_some_and(|last| last.has(range.address)) {
+            outermost.push(range);
+        }
+    }
+    Some(outermost)
+}
+
+/// How many ranges of a family one service may have.
+fn most(service: &ServiceFacts) -> usize {
+    limits::SOURCES_PER_SERVICE_MAX / service.ports.len().max(1)
+}
+
+/// How many of the service's ranges of a family are beyond what it may have; their clients do not get in.
+pub(crate) fn beyond(service: &ServiceFacts, family: Family) -> usize {
+    // Each is there as a text.
+    if service.source_ranges.len() <= most(service) {
+        return 0;
+    }
+    outermost(service, family).map_or(0, |ranges| ranges.len().saturating_sub(most(service)))
+}
+
+/// The clients of one family that may use the service's load-balancer addresses; `None`: all of them.
+pub fn allowed(service: &ServiceFacts, node: &NodeFacts, family: Family) -> Option<SourceRanges> {
+    let mut ranges = outermost(service, family)?;
     if ranges.iter().any(|range| range.bits == 0) {
         return None;
     }
+    if ranges.len() > most(service) {
+        // The widest are those of most clients.
+        ranges.sort_by_key(|range| range.bits);
+        ranges.truncate(most(service));
+    }
+    let mut ranges: BTreeSet<_> = ranges.into_iter().collect();
     let is_allowed = |address: &IpAddr| ranges.iter().any(|range| range.has(*address));
     if node.outer_addresses().any(|address| is_allowed(&address)) {
         // What this node sends to an address of the balancer may come back to the node with that address as its source.

@@ -23,11 +23,12 @@ use crate::event::{Event, Watched};
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServiceType, Settings, SliceFacts};
 use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
-use crate::keys::{ServiceKey, SliceKey, Source};
+use crate::keys::{Family, ServiceKey, SliceKey, Source};
 use crate::limits;
 use crate::op::{ServiceId, Share};
 use crate::resolve::{Cut, frontends};
 use crate::snapshot::{Rejections, ServiceState};
+use crate::sources;
 use crate::spelled::Spelled;
 use rejected::Rejected;
 use remembered::Unconfirmed;
@@ -405,6 +406,7 @@ fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: Cut) -> Option<
         frontends_waiting(cut.frontends, settings),
         rows_beyond(cut.ports),
         rows_waiting(cut.rows),
+        ranges_beyond(facts),
     ];
     let reasons: Vec<_> = reasons.into_iter().flatten().collect();
     (!reasons.is_empty()).then(|| Rejection {
@@ -498,6 +500,18 @@ fn rows_waiting(beyond: usize) -> Option<String> {
             "{beyond} of its ports times endpoints wait for room: all services may ask for twice \
              `datapath.limits.backends` together, and a namespace leaves others a part of the rest; delete some, or \
              raise it"
+        )
+    })
+}
+
+/// Ports times source ranges beyond what one service may have.
+fn ranges_beyond(facts: &ServiceFacts) -> Option<String> {
+    const MAX: usize = limits::SOURCES_PER_SERVICE_MAX;
+    let beyond: usize = Family::ALL.map(|family| sources::beyond(facts, family)).into_iter().sum();
+    (beyond > 0).then(|| {
+        alloc::format!(
+            "its ports times source ranges of a family are more than {MAX}, so the clients of {beyond} ranges, the \
+             narrowest, do not get in; join neighbouring ranges, or spread the ports over several services"
         )
     })
 }

@@ -77,30 +77,6 @@ pub enum ObjectError {
         count_max: usize,
         ports: usize,
     },
-    /// More source ranges than the datapath can look through.
-    #[error(
-        "spec.loadBalancerSourceRanges has {count} different {family} ranges; at most {count_max} are legal: join \
-             neighbouring ones"
-    )]
-    Sources {
-        family: Family,
-        /// How many it has.
-        count: usize,
-        /// How many it may have.
-        count_max: usize,
-    },
-    /// More source ranges than the datapath can look through, counted once for each port of the service.
-    #[error(
-        "its ports times the {family} ranges of spec.loadBalancerSourceRanges are {count}; at most {count_max} are \
-             legal: join neighbouring ranges, or spread the ports over several services"
-    )]
-    SourcesOfPorts {
-        family: Family,
-        /// How many they are.
-        count: usize,
-        /// How many they may be.
-        count_max: usize,
-    },
     /// A text longer than a limit allows.
     #[error("{field} has {length} characters; at most {length_max} are legal")]
     TooLong {

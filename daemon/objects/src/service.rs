@@ -66,7 +66,6 @@ fn facts(
     describe(&mut facts, metadata, provenance)?;
     addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
     facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;
-    addresses::check_sources(&facts)?;
     facts.internal_policy = policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
     facts.external_policy = policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?;
     facts.affinity_timeout =

@@ -93,3 +93,38 @@ fn ranges_that_cannot_be_read_let_no_client_in() {
     check_ranges(&["ten/8"], Some(&[]), None);
     check_ranges(&["ten:/8"], None, Some(&[]));
 }
+
+#[test]
+fn a_range_inside_of_another_one_takes_no_room() {
+    let all = ["10.1.0.0/16", "10.0.0.0/8", "10.255.0.0/16", "11.0.0.0/8", "10.0.0.0/9"];
+    check_ranges(&all, Some(&["10.0.0.0/8", "11.0.0.0/8"]), None);
+}
+
+/// So many ranges of single addresses, after one of many.
+fn many(count: usize, ports: u16) -> ServiceFacts {
+    let name = ObjectName::new("default", "web").unwrap();
+    let port = |number: u16| crate::facts::ServicePort {
+        name: alloc::format!("p{number}").into(),
+        protocol: crate::keys::Protocol::TCP,
+        port: core::num::NonZeroU16::new(number).unwrap(),
+        node_port: None,
+    };
+    let single = |number: usize| alloc::format!("10.{}.{}.1/32", number / 250, number % 250).into();
+    ServiceFacts {
+        source_ranges: (0..count).map(single).chain(["192.0.2.0/24".into()]).collect(),
+        ports: (1..=ports).map(port).collect(),
+        ..ServiceFacts::new(ServiceKey { name, source: Source::Kubernetes }, ServiceType::LoadBalancer)
+    }
+}
+
+#[test]
+fn invariant_10_of_more_ranges_than_one_service_may_have_the_widest_count() {
+    for (count, ports, expected) in [(1_000, 8, 1_001), (1_000, 9, 910), (1_000, 1_000, 8)] {
+        let service = many(count, ports);
+        let ranges = allowed(&service, &NodeFacts::default(), Family::V4).unwrap();
+        assert_eq!((ranges.len(), beyond(&service, Family::V4)), (expected, count + 1 - expected), "{ports}");
+        assert!(ranges.len() * usize::from(ports) <= limits::SOURCES_PER_SERVICE_MAX);
+        assert!(ranges.iter().any(|range| range.bits() == 24), "the one of many is let in");
+        assert_eq!(beyond(&service, Family::V6), 0);
+    }
+}

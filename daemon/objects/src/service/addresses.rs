@@ -2,7 +2,6 @@
 //!
 //! Invariant: a cluster IP stands at the place of its family in `ipFamilies`, where kube-proxy looks for it.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -139,23 +138,4 @@ fn source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, ObjectError> {
     let parse =
         |(index, text): (usize, &Text<'_>)| address::parse_cidr(text).ok_or_else(|| error(index, text));
     texts.iter().enumerate().map(parse).collect()
-}
-
-/// Checks how many source ranges there are: each port has its own copy of them in the maps, which all services share.
-pub(super) fn check_sources(facts: &ServiceFacts) -> Result<(), ObjectError> {
-    for (family, mark) in [(Family::V4, '.'), (Family::V6, ':')] {
-        let own = facts.source_ranges.iter().filter(|text| text.contains(mark));
-        let ranges = own.collect::<BTreeSet<_>>().len();
-        let count = ranges;
-        let count_max = limits::SOURCE_RANGES_MAX;
-        if count > count_max {
-            return Err(ObjectError::Sources { family, count, count_max });
-        }
-        let count = ranges * facts.ports.len();
-        let count_max = limits::SOURCES_PER_SERVICE_MAX;
-        if count > count_max {
-            return Err(ObjectError::SourcesOfPorts { family, count, count_max });
-        }
-    }
-    Ok(())
 }
