@@ -14,13 +14,14 @@ use core::num::NonZeroU16;
 use super::World;
 use super::decide::{is_bypassed, is_nodes};
 use crate::facts::{AddressType, ServiceFacts, SliceFacts, Timestamp};
-use crate::keys::{Family, Protocol, Source};
+use crate::keys::{Family, FrontendKey, Protocol, Source};
 use crate::lifecycle::Seen;
 use crate::list::{Row, Rows, Scope};
-use crate::op::{FrontendValue, PortIndex, ServiceId, WordFlags};
+use crate::op::{FrontendType, FrontendValue, PortIndex, ServiceId, WordFlags};
 use crate::resolve::DesiredFrontend;
 use crate::service::{Port, RealizedList, RealizedPort, Service};
 use crate::snapshot::{FrontendView, PortView, Reason, ServiceView, Status, Verdict};
+use crate::tables::Tables;
 use crate::time::Now;
 use crate::work;
 
@@ -68,9 +69,8 @@ impl World {
             view.reason = Some(Reason::Address);
             return view;
         }
-        let (Some(key), Some(port)) =
-            (it.key(), it.position.and_then(|position| service.ports.get(position)))
-        else {
+        let at = it.position.and_then(|position| service.ports.get(position));
+        let (Some(key), Some(port)) = (it.key(), at) else {
             view.reason = Some(Reason::Protocol);
             return view;
         };
@@ -79,10 +79,7 @@ impl World {
             return view;
         }
         let source = self.tables.get(id).map_or(Source::Kubernetes, |known| known.key.source);
-        // The owner of an address says more than that no tenant may choose the address.
-        let covered_by = self.covered_by(&key, it.kind, (source, id));
-        if covered_by.is_none() && is_nodes(&key, it.kind, source, (&self.tables.settings, &self.tables.node))
-        {
+        if self.is_barred_by_node(&key, it.kind, (source, id)) {
             view.reason = Some(Reason::Address);
             return view;
         }
@@ -115,6 +112,12 @@ impl World {
             (view.verdict, view.reason) = applied_verdict(port, list, it.scope);
         }
         view
+    }
+
+    /// Whether no tenant may choose the address, because it is the node's. The owner of an address says more than that.
+    fn is_barred_by_node(&self, key: &FrontendKey, kind: FrontendType, of: (Source, ServiceId)) -> bool {
+        let Tables { settings, node, .. } = &self.tables;
+        is_nodes(key, kind, of.0, (settings, node)) && self.covered_by(key, kind, of).is_none()
     }
 
     fn realized_port(&self, index: PortIndex, owner: Option<ServiceId>) -> Option<&RealizedPort> {
