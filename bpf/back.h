@@ -9,6 +9,7 @@
 #define HOLDFAST_BACK_H
 
 #include "answered.h"
+#include "fragments.h"
 #include "glance.h"
 #include "shortcut.h"
 

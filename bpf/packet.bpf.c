@@ -10,6 +10,7 @@
 #include "back.h"
 #include "errors.h"
 #include "flow.h"
+#include "fragments.h"
 #include "glance.h"
 #include "heard.h"
 #include "listed.h"

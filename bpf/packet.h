@@ -221,6 +221,11 @@ enum walked {
 	WALKED_END = HEADERS_END - 64,
 };
 
+INLINE int walked(__u32 protocol, __u32 at, __u32 fragment)
+{
+	return at > WALKED_END ? -1 : (int)(protocol | at << WALKED_AT | fragment << WALKED_FRAGMENT_AT);
+}
+
 /*
  * Walks over the headers between that of IP and that of the transport. A later fragment has no header of the transport,
  * nor the extension headers between that and the header of fragments: it says which of them would come first. It reads
@@ -230,12 +235,12 @@ enum walked {
 ALONE int walk(struct __sk_buff *skb, __u32 at, __u32 protocol)
 {
 	__u32 fragment = 0;
-	bool is_later = false;
 
 	for (int seen = 0; seen < EXTENSIONS; seen++) {
 		struct extension extension;
+		bool is_later;
 
-		if (is_later || !is_extension(protocol))
+		if (!is_extension(protocol))
 			break;
 		if (at > WALKED_END || bpf_skb_load_bytes(skb, at, &extension, sizeof(extension)))
 			return -1;
@@ -244,10 +249,10 @@ ALONE int walk(struct __sk_buff *skb, __u32 at, __u32 protocol)
 			fragment = at;
 		at += length_of_extension(protocol, &extension);
 		protocol = extension.next;
+		if (is_later)
+			return walked(protocol, at, fragment);
 	}
-	if (at > WALKED_END || (!is_later && is_extension(protocol)))
-		return -1;
-	return protocol | at << WALKED_AT | fragment << WALKED_FRAGMENT_AT;
+	return is_extension(protocol) ? -1 : walked(protocol, at, fragment);
 }
 
 INLINE bool note_fragment6(struct __sk_buff *skb, struct packet *packet, __u32 at)
@@ -346,109 +351,6 @@ INLINE bool makes_connections(__u8 transport)
 INLINE bool is_icmp(const struct packet *packet, bool v4)
 {
 	return packet->tuple.transport == (v4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
-}
-
-/* --- Fragments. --- */
-
-INLINE void fragment_key_of(struct fragment_key *key, const struct packet *packet, enum leg leg)
-{
-	copy_address(key->source, packet->tuple.source.address);
-	copy_address(key->destination, packet->tuple.destination.address);
-	key->id = packet->id;
-	key->transport = packet->tuple.transport;
-	key->leg = leg;
-	key->turn = bpf_ktime_get_ns() / NS_PER_SECOND / FRAGMENT_TURN;
-}
-
-INLINE void remember_fragment(const struct packet *packet, enum leg leg)
-{
-	struct fragment_key key;
-	struct fragment_value value = {
-		.source_port = packet->tuple.source.port,
-		.destination_port = packet->tuple.destination.port,
-	};
-
-	fragment_key_of(&key, packet, leg);
-	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
-}
-
-/* Another datagram with the same number begins, whosever it is: no fragment follows the former one any more. */
-INLINE void forget_fragment(const struct packet *packet, enum leg leg)
-{
-	struct fragment_key key;
-
-	fragment_key_of(&key, packet, leg);
-	bpf_map_delete_elem(&fragments, &key);
-	key.turn--;
-	bpf_map_delete_elem(&fragments, &key);
-}
-
-INLINE const struct fragment_value *find_fragment(struct fragment_key *key, __u8 transport)
-{
-	const struct fragment_value *value;
-
-	key->transport = transport;
-	value = bpf_map_lookup_elem(&fragments, key);
-	if (value)
-		return value;
-	key->turn--;
-	value = bpf_map_lookup_elem(&fragments, key);
-	key->turn++;
-	return value;
-}
-
-/*
- * Finds the first fragment of a datagram. A later one of IPv6 that has extension headers next does not say its
- * transport: the datagrams between two hosts have different numbers there, whatever their transport is.
- */
-INLINE const struct fragment_value *first_fragment(struct fragment_key *key)
-{
-	const struct fragment_value *value;
-
-	if (LIKELY(is_transport(key->transport)))
-		return find_fragment(key, key->transport);
-	value = find_fragment(key, IPPROTO_UDP);
-	if (!value)
-		value = find_fragment(key, IPPROTO_TCP);
-	return value ? value : find_fragment(key, IPPROTO_SCTP);
-}
-
-INLINE bool recall_fragment(struct packet *packet, enum leg leg)
-{
-	struct fragment_key key;
-	const struct fragment_value *value;
-
-	fragment_key_of(&key, packet, leg);
-	value = first_fragment(&key);
-	if (!value)
-		return false;
-	packet->tuple.transport = key.transport;
-	packet->tuple.source.port = value->source_port;
-	packet->tuple.destination.port = value->destination_port;
-	return true;
-}
-
-/* Whether a packet may have ports: its own, or those of the first fragment. */
-INLINE bool may_have_ports(const struct packet *packet, bool v4)
-{
-	return LIKELY(is_transport(packet->tuple.transport)) ||
-	       (!v4 && packet->part == LATER_FRAGMENT && is_extension(packet->tuple.transport));
-}
-
-/* Finds the ports of a packet, if it has any. The first fragment of a datagram has them for all its fragments. */
-INLINE bool know_ports(struct __sk_buff *skb, struct packet *packet, enum leg leg, bool v4)
-{
-	if (!may_have_ports(packet, v4))
-		return false;
-	if (UNLIKELY(packet->part == LATER_FRAGMENT)) {
-		if (recall_fragment(packet, leg))
-			return true;
-		count_packet(COUNT_FRAGMENTS);
-		return false;
-	}
-	if (UNLIKELY(packet->part == FIRST_FRAGMENT))
-		forget_fragment(packet, leg);
-	return parse_transport(skb, packet);
 }
 
 #endif

@@ -148,6 +148,29 @@ fn kernel_a_fragment_of_ip4_follows_no_first_one_of_another_protocol() {
     });
 }
 
+/// A node has many fragments that are no client's: of tunnels, of files. Nothing of them is lost here.
+#[test]
+fn kernel_only_fragments_to_frontends_count_as_early() {
+    Node::test(|node| {
+        serve(node);
+        let strangers =
+            ["192.0.2.1:9", "192.0.2.1:61001", "198.18.0.1:80", "[2001:db8::1]:9", "[fd01::5]:80"];
+        for to in strangers {
+            let from = if to.starts_with('[') { WAYS[1].0 } else { WAYS[0].0 };
+            node.check_passed(&part(from, to, 16, false));
+            node.check_passed(&part(from, to, 0, true));
+            node.check_passed(&part(from, to, 16, false));
+        }
+        assert_eq!(node.counted(packet_count::COUNT_FRAGMENTS), 0);
+        for (before, (client, frontend, _)) in (0..).zip(WAYS) {
+            assert_eq!(node.counted(packet_count::COUNT_FRAGMENTS), before);
+            let early = part(client, frontend, 16, false).frame();
+            assert_eq!(node.come(&early), (NEXT, early.clone()));
+            assert_eq!(node.counted(packet_count::COUNT_FRAGMENTS), before + 1);
+        }
+    });
+}
+
 /// So many turns pass for all first fragments that are known.
 fn age_fragments(node: &Node, turns: u16) {
     let fragments = map::handle(&node.handles, Map::Fragments).unwrap();
