@@ -93,14 +93,14 @@ impl Wraps {
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
     pub(crate) ports: BTreeSet<u16>,
-    pub(crate) frontends: BTreeSet<IpAddr>,
+    pub(crate) frontends: BTreeSet<(IpAddr, u16)>,
 }
 
 impl Adopted {
     pub(crate) fn add(&mut self, flow: &packets::types::flow) {
         let arrivals = packets::arrivals(flow);
         self.ports.extend([arrivals.frontend_port].into_iter().chain(arrivals.nat_port));
-        self.frontends.insert(arrivals.frontend);
+        self.frontends.insert((arrivals.frontend, arrivals.frontend_port));
     }
 }
 
