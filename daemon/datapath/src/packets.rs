@@ -120,6 +120,19 @@ pub(crate) fn has_all_counts(found: &Handles) -> bool {
         .is_none_or(|map| map.max_entries() >= packets::types::packet_count::PACKET_COUNTS.0)
 }
 
+/// Whether programs over these maps look from the start for packets that come by a bridge: flows may go on of which
+/// only the answers come by it, and those say nothing of their device.
+pub(crate) fn meet_bridge(maps: &Handles) -> bool {
+    let Some(devices) = maps.get(&Map::Devices) else { return false };
+    let told = |key: Vec<u8>| abi::value(&devices.lookup(&key, MapFlags::ANY).ok()??);
+    devices.keys().filter_map(told).any(|it: packets::types::device| is_bridge_outside(it.flags.into()))
+}
+
+fn is_bridge_outside(flags: u32) -> bool {
+    use packets::types::device_flag as flag;
+    flags & flag::DEVICE_BRIDGE.0 != 0 && flags & (flag::DEVICE_OUTER.0 | flag::DEVICE_BACKENDS.0) != 0
+}
+
 /// How many flow numbers are handed out before any client is served: enough until the rest follow.
 const NUMBERS_FIRST: u32 = 1 << 16;
 

@@ -487,6 +487,23 @@ fn kernel_the_programs_of_a_device_have_their_variables_in_common() {
     });
 }
 
+/// A client comes by a tunnel, and its backend's answers by a bridge: what the one program notes, the other one is to
+/// know.
+#[test]
+fn kernel_programs_of_all_link_layers_have_their_variables_in_common() {
+    with_each(|bed, kind| {
+        run("ip", "tuntap add dev tunnel mode tun");
+        let tunnel = nix::net::if_::if_nametoindex("tunnel").unwrap();
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(tunnel, "tunnel"), outer(70, "left")]);
+        let [of_ip, of_ethernet] =
+            [("tunnel", tunnel), ("left", 70)].map(|(name, at)| check_attached(&maps, kind, name, at));
+        let [into, out] = [maps_of(of_ip[0]), maps_of(of_ethernet[1])];
+        let are_variables = |(map, name): &(&u32, &String)| name.ends_with(".bss") && out.contains_key(map);
+        assert_eq!(into.iter().filter(are_variables).count(), 1, "{into:?}, {out:?}");
+    });
+}
+
 #[test]
 fn kernel_programs_that_were_loaded_beside_those_of_sockets_are_not_taken_for_other_tables() {
     with_each(|bed, kind| {

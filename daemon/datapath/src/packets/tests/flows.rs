@@ -8,7 +8,7 @@ use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, FrontendType, WordFlags};
 
 use super::craft::{ACK, FIN, RST, SYN, Seen, Sent, TCP, UDP, address, see};
-use super::node::{NEXT, Node, POD_GATE, POD_GATE6, SHOT, SNAT_COUNT, SNAT_FIRST, THROUGH};
+use super::node::{NEXT, Node, POD_GATE, POD_GATE6, REDIRECTED, SHOT, SNAT_COUNT, SNAT_FIRST, THROUGH};
 use super::sctp::SCTP;
 use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
@@ -339,4 +339,25 @@ fn kernel_a_flow_at_the_node_itself_is_found_by_its_port_when_its_frontend_is_go
             assert_eq!(node.comes(&segment).to, address(backend));
         });
     }
+}
+
+/// What came by a bridge and was rewritten is handed in again. An answer of another node's backend says nothing of its
+/// device that was not known when the flow began.
+#[test]
+fn kernel_programs_that_are_loaded_anew_know_of_the_bridge_of_a_flow_that_goes_on() {
+    Node::test(|node| {
+        let (client, frontend, backend) = ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080");
+        node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+        node.tell_of_bridge();
+        let (verdict, frame) = node.come(&Sent::tcp(client, frontend, SYN).frame());
+        assert_eq!(verdict, REDIRECTED, "it is handed in again");
+        let through = see(&frame, true).from.to_string();
+        let nat = node.leaves(&Sent::tcp(&through, backend, SYN)).from.to_string();
+        let answer = Sent::tcp(backend, &nat, SYN | ACK).frame();
+        let (verdict, frame) = node.come(&answer);
+        assert_eq!((verdict, see(&frame, true).to), (REDIRECTED, address(&through)));
+        node.load_again();
+        let (verdict, frame) = node.come(&answer);
+        assert_eq!((verdict, see(&frame, true).to), (REDIRECTED, address(&through)));
+    });
 }

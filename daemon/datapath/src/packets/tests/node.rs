@@ -83,6 +83,13 @@ impl Node {
         node
     }
 
+    /// Loads the programs anew over the same maps, as a start does and a change of the tables' size.
+    pub(super) fn load_again(&mut self) {
+        let (programs, _) =
+            load::packets_of_ethernet(&self.handles, FLOWS, &PacketSwitches::default()).unwrap();
+        self.programs = programs;
+    }
+
     fn tell_all(&mut self, flows: u32) {
         for number in 0..flows {
             self.put(Map::FreeFlows, &[], &number.to_ne_bytes());
@@ -183,6 +190,12 @@ impl Node {
     /// Tells the programs how many bits of its addresses the outer device shares with pods of this node.
     pub(super) fn tell_of_near(&self, seen: [IpAddr; 2], [near4, near6]: [u8; 2]) {
         self.tell(&Device { near4, near6, ..device(Side::Outer, seen.map(Some)) });
+    }
+
+    /// Tells the programs that the outer device is a bridge.
+    pub(super) fn tell_of_bridge(&self) {
+        let seen = [NODE.into(), NODE6.into()].map(Some);
+        self.tell(&Device { bridge: true, ..device(Side::Outer, seen) });
     }
 
     /// Tells the programs that the outer device is a switch, with pods of this node behind it and those of others.
