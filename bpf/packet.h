@@ -199,10 +199,16 @@ struct extension {
 	__u32 id;
 };
 
+/* A bit for the number of each extension header that others follow. */
+#define BIT_OF(protocol) (1ULL << (protocol))
+#define EXTENSION_BITS                                                                                        \
+	(BIT_OF(IPPROTO_HOPOPTS) | BIT_OF(IPPROTO_ROUTING) | BIT_OF(IPPROTO_FRAGMENT) | BIT_OF(IPPROTO_AH) | \
+	 BIT_OF(IPPROTO_DSTOPTS))
+
+/* By one look at a bit: for each comparison with a number the verifier would look at what follows once more. */
 INLINE bool is_extension(__u8 protocol)
 {
-	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_DSTOPTS ||
-	       protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_AH;
+	return protocol < 64 && EXTENSION_BITS >> protocol & 1;
 }
 
 INLINE __u32 length_of_extension(__u8 protocol, const struct extension *extension)
