@@ -20,6 +20,7 @@ use crate::error::StartError;
 use crate::features::Features;
 use crate::generation::view;
 use crate::map::{Handles, Map, handle};
+use crate::view::View;
 
 /// What the datapath has to know to translate packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,12 +160,16 @@ pub(crate) fn hand_out_first(maps: &Handles) -> Result<(), StartError> {
 /// Tells the programs which ports clients may get, and whether new clients get flows: see `drains` in
 /// `bpf/include/abi.h`.
 pub(crate) fn tell(maps: &Handles, options: &PacketOptions, drains: u32) -> Result<(), StartError> {
-    let settings = view(maps, Map::PacketSettings)?;
+    tell_by(&view(maps, Map::PacketSettings)?, options, drains);
+    Ok(())
+}
+
+/// The same, by a view of the settings.
+pub(crate) fn tell_by(settings: &View, options: &PacketOptions, drains: u32) {
     let told = packets::types::packet_settings { drains, ..packets::settings(&options.snat_ports) };
     for (cell, word) in settings.iter().zip(abi::words(&told)) {
         cell.store(word, Ordering::Release);
     }
-    Ok(())
 }
 
 /// The ports at which programs look at packets for the node itself: ports that clients get, and node ports. Ports that

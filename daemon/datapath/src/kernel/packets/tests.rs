@@ -1006,6 +1006,20 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
     });
 }
 
+/// What began by the programs of a device that still has the former ones would be in the former table.
+#[test]
+fn kernel_flows_stand_still_until_the_last_device_has_the_programs_of_the_new_table() {
+    bed_with_devices(|bed| {
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.set_devices(&[outer(70, "left")]);
+        maps.follow_flows().unwrap();
+        maps.set_flows(2 * FLOWS);
+        look_at_flows(&mut maps, |maps| maps.packets.resizing.is_some());
+        maps.resize_slowly();
+        assert!(drains(&maps) > FlowTable::since_boot(), "{}", drains(&maps));
+    });
+}
+
 #[test]
 fn kernel_a_daemon_that_was_killed_when_another_table_was_pinned_has_lost_no_number_of_it() {
     bed(|bed| {
