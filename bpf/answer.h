@@ -159,10 +159,15 @@ INLINE int reset(struct __sk_buff *skb, const struct packet *packet, bool v4)
 /* --- UDP and SCTP. --- */
 
 /*
- * A longer datagram gets no answer: with the headers of the error it might not fit into the smallest MTU of IPv6 (1,280
- * bytes).
+ * Longer packets are not quoted whole: with the headers of the error they might not fit into the smallest MTU of IPv6
+ * (1,280 bytes).
  */
 #define QUOTED_MOST 1200
+/*
+ * How much of a packet that is not quoted whole is quoted behind its header of IP: no packet is cut before a sum that
+ * the network card is still to finish, and that of TCP ends there.
+ */
+#define QUOTED_LEAST 20
 /* The quoted bytes of an INIT: each INIT has at least so many, and its sender knows it by them. */
 #define INIT_SIZE 32
 
@@ -186,43 +191,86 @@ INLINE __u64 pseudo_header(const struct tuple *tuple, __u16 length, __u8 protoco
 	return sum;
 }
 
-/*
- * The sum of a whole UDP datagram. The datagram and its pseudo header add up to nothing, so the pseudo header alone
- * gives the sum, even where the network card is still to finish the one in the datagram. 0: the datagram has no sum.
- */
-INLINE __u16 sum_of_datagram(struct __sk_buff *skb, const struct packet *packet, __u16 length, bool v4)
-{
-	struct udphdr *udp = header(skb, packet->transport, sizeof(*udp));
+/* What is quoted behind the header of IP, and what that adds up to; no bytes: it cannot be quoted. */
+struct quote {
+	__u32 length;
+	__u16 sum;
+};
 
-	if (!udp || !udp->check)
+/*
+ * The sum of so many bytes as they are now: one at least, and INIT_SIZE at most. The verifier of older kernels believes
+ * that of a mask alone. An INIT that still waits for its own sum comes from this node by a virtual device, and the
+ * client that gets the answer by that device does not look at sums. 0: the bytes are not there.
+ */
+ALONE int sum_of_first(struct __sk_buff *skb, __u32 at, __u32 size)
+{
+	__u16 first[INIT_SIZE / sizeof(__u16)] = {};
+
+	_Static_assert(!(INIT_SIZE & (INIT_SIZE - 1)) && QUOTED_LEAST <= INIT_SIZE, "the mask keeps all sizes");
+	size = ((size - 1) & (INIT_SIZE - 1)) + 1;
+	if (bpf_skb_load_bytes(skb, at, first, size))
 		return 0;
-	return ~fold16(pseudo_header(&packet->tuple, length, IPPROTO_UDP, v4));
+	return fold16(sum_of(first, sizeof(first), 0));
 }
 
 /*
- * The sum of the quoted bytes of an INIT, as they are now. An INIT that still waits for its own sum comes from this
- * node by a virtual device, and the client that gets the answer by that device does not look at sums.
+ * The sum of the quoted bytes behind the header of IP, as they will be. `place`: where TCP or UDP has its sum. If the
+ * network card is still to finish that, it finishes it for the quote: then the quote adds up to the inverse of what
+ * stands there now. bpf_l4_csum_replace() tells: it leaves such a sum as it is. 0: the bytes are not there.
  */
-ALONE int sum_of_init(struct __sk_buff *skb, __u32 at)
+ALONE int sum_of_least(struct __sk_buff *skb, __u32 at, __u32 place)
 {
-	__u16 init[INIT_SIZE / sizeof(__u16)];
+	__u16 quoted[QUOTED_LEAST / sizeof(__u16)], before, after;
 
-	return bpf_skb_load_bytes(skb, at, init, sizeof(init)) ? 0 : fold16(sum_of(init, sizeof(init), 0));
+	if (bpf_skb_load_bytes(skb, place, &before, sizeof(before)) || bpf_l4_csum_replace(skb, place, 0, 1, 0) ||
+	    bpf_skb_load_bytes(skb, place, &after, sizeof(after)) ||
+	    bpf_skb_load_bytes(skb, at, quoted, sizeof(quoted)))
+		return 0;
+	return before == after ? (__u16)~before : fold16(sum_of(quoted, sizeof(quoted), 0));
 }
 
-INLINE __u16 sum_of_quote(struct __sk_buff *skb, const struct packet *packet, __u16 length, bool v4)
+/* `length`: that of the packet behind its header of IP. */
+INLINE void quote_init(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length)
 {
-	if (packet->tuple.transport == IPPROTO_SCTP)
-		return sum_of_init(skb, packet->transport);
-	return sum_of_datagram(skb, packet, length, v4);
+	quote->sum = sum_of_first(skb, packet->transport, INIT_SIZE);
+	quote->length = length >= INIT_SIZE && quote->sum ? INIT_SIZE : 0;
 }
 
-/* How many of the `length` bytes behind the IP header are quoted; 0: there are too few to be quoted. */
-INLINE __u32 length_of_quote(const struct packet *packet, __u32 length)
+/* Quotes QUOTED_LEAST bytes, or all where a datagram without a sum has fewer. */
+INLINE void quote_beginning(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length)
+{
+	length = length < QUOTED_LEAST ? length : QUOTED_LEAST;
+	if (packet->tuple.transport == IPPROTO_UDP && is_without_sum(skb, packet))
+		quote->sum = sum_of_first(skb, packet->transport, length);
+	else
+		quote->sum = sum_of_least(skb, packet->transport, place_of_sum(packet));
+	quote->length = quote->sum ? length : 0;
+}
+
+/*
+ * A datagram is quoted whole if it is short. It and its pseudo header add up to nothing, so the pseudo header alone
+ * gives the sum, even where the network card is still to finish the one in the datagram. Of a longer one, and of one
+ * without a sum, which IPv6 does not allow, the beginning is quoted: its sender knows it by the ports.
+ */
+INLINE void quote_datagram(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length,
+			   bool v4)
+{
+	bool has_sum = !is_without_sum(skb, packet);
+
+	if (length < sizeof(struct udphdr) || (!has_sum && !v4))
+		return;
+	if (!has_sum || packet->transport - packet->ip + length > QUOTED_MOST)
+		return quote_beginning(quote, skb, packet, length);
+	quote->sum = ~fold16(pseudo_header(&packet->tuple, length, IPPROTO_UDP, v4));
+	quote->length = length;
+}
+
+INLINE void quote_packet(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length, bool v4)
 {
 	if (packet->tuple.transport == IPPROTO_SCTP)
-		return length < INIT_SIZE ? 0 : INIT_SIZE;
-	return length < sizeof(struct udphdr) ? 0 : length;
+		quote_init(quote, skb, packet, length);
+	else
+		quote_datagram(quote, skb, packet, length, v4);
 }
 
 /* Cuts off padding and what is not quoted, and makes room for the answer's headers. `length`: of the quoted packet. */
@@ -254,21 +302,20 @@ INLINE int unreachable4(struct __sk_buff *skb, const struct packet *packet)
 	__u32 length = ip ? bpf_ntohs(ip->tot_len) : 0;
 	__u32 of_ip = packet->transport - packet->ip;
 	struct unreachable4 answer;
-	__u16 quote;
+	struct quote quoted = {};
 
-	length = length < of_ip ? 0 : length_of_quote(packet, length - of_ip);
-	if (!length)
+	if (length < of_ip)
 		return SHOT;
-	quote = sum_of_quote(skb, packet, length, true);
-	length += of_ip;
-	if (!quote || !make_quote(skb, packet, length, sizeof(answer)))
+	quote_packet(&quoted, skb, packet, length - of_ip, true);
+	length = of_ip + quoted.length;
+	if (!quoted.length || !make_quote(skb, packet, length, sizeof(answer)))
 		return SHOT;
 	fill_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
 	answer.icmp.type = ICMP_UNREACHABLE;
 	answer.icmp.code = ICMP_NO_PORT;
 	/* The quoted IP header adds nothing to the sum, because it has a sum of its own. */
-	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), quote));
+	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), quoted.sum));
 	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
 		return SHOT;
 	return turn_back(skb);
@@ -288,19 +335,22 @@ INLINE void fill_ip6(struct ipv6hdr *ip, const struct tuple *tuple, __u16 length
 INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
-	__u32 payload = ip ? length_of_quote(packet, bpf_ntohs(ip->payload_len)) : 0;
 	struct unreachable6 answer;
-	__u16 quote;
+	struct quote quoted = {};
+	__u32 payload;
 	__u64 sum;
 
 	/* A packet with extension headers gets no answer: the sum of the quote would need them to be read. */
-	if (packet->transport != packet->ip + sizeof(*ip) || !payload)
+	if (!ip || packet->transport != packet->ip + sizeof(*ip))
 		return SHOT;
-	quote = sum_of_quote(skb, packet, payload, false);
-	sum = sum_of(ip, sizeof(*ip), quote);
-	if (!quote || !make_quote(skb, packet, payload + sizeof(*ip), sizeof(answer)))
+	quote_packet(&quoted, skb, packet, bpf_ntohs(ip->payload_len), false);
+	ip = header(skb, packet->ip, sizeof(*ip));
+	if (!ip)
 		return SHOT;
-	payload += sizeof(struct ipv6hdr) + sizeof(answer.icmp);
+	sum = sum_of(ip, sizeof(*ip), quoted.sum);
+	if (!quoted.length || !make_quote(skb, packet, sizeof(*ip) + quoted.length, sizeof(answer)))
+		return SHOT;
+	payload = sizeof(*ip) + sizeof(answer.icmp) + quoted.length;
 	fill_ip6(&answer.ip, &packet->tuple, payload);
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
 	answer.icmp.type = ICMP6_UNREACHABLE;
@@ -314,30 +364,8 @@ INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
 
 /* --- Packets that are too long. --- */
 
-/*
- * How much of a packet is quoted behind its header of IP: no packet is cut before a sum that the network card is still
- * to finish, and that of TCP ends there.
- */
-#define QUOTED_LEAST 20
-
 /* What of IPv6 says that a packet is too long, and of IPv4 beside ICMP_UNREACHABLE. */
 enum { ICMP_TOO_LONG = 4, ICMP6_TOO_LONG = 2 };
-
-/*
- * The sum of the quoted bytes behind the header of IP, as they will be. `place`: where TCP or UDP has its sum. If the
- * network card is still to finish that, it finishes it for the quote: then the quote adds up to the inverse of what
- * stands there now. bpf_l4_csum_replace() tells: it leaves such a sum as it is. 0: the bytes are not there.
- */
-ALONE int sum_of_least(struct __sk_buff *skb, __u32 at, __u32 place)
-{
-	__u16 quoted[QUOTED_LEAST / sizeof(__u16)], before, after;
-
-	if (bpf_skb_load_bytes(skb, place, &before, sizeof(before)) || bpf_l4_csum_replace(skb, place, 0, 1, 0) ||
-	    bpf_skb_load_bytes(skb, place, &after, sizeof(after)) ||
-	    bpf_skb_load_bytes(skb, at, quoted, sizeof(quoted)))
-		return 0;
-	return before == after ? (__u16)~before : fold16(sum_of(quoted, sizeof(quoted), 0));
-}
 
 /* A packet with options is not answered, because they would have to be read for the sum. */
 INLINE int too_long4(struct __sk_buff *skb, const struct packet *packet, __u32 longest)
@@ -345,19 +373,19 @@ INLINE int too_long4(struct __sk_buff *skb, const struct packet *packet, __u32 l
 	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
 	__u32 length = sizeof(*ip) + QUOTED_LEAST;
 	struct unreachable4 answer;
-	__u16 quote;
+	struct quote quoted;
 
 	if (!ip || ip->ihl != 5)
 		return SHOT;
-	quote = sum_of_least(skb, packet->ip + sizeof(*ip), place_of_sum(packet));
-	if (!quote || !make_quote(skb, packet, length, sizeof(answer)))
+	quote_beginning(&quoted, skb, packet, QUOTED_LEAST);
+	if (!quoted.length || !make_quote(skb, packet, length, sizeof(answer)))
 		return SHOT;
 	fill_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
 	answer.icmp.type = ICMP_UNREACHABLE;
 	answer.icmp.code = ICMP_TOO_LONG;
 	answer.icmp.rest = bpf_htonl(longest & 0xffff);
-	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), quote));
+	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), quoted.sum));
 	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
 		return SHOT;
 	return turn_back(skb);
@@ -368,17 +396,17 @@ INLINE int too_long6(struct __sk_buff *skb, const struct packet *packet, __u32 l
 	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
 	__u32 payload = sizeof(*ip) + sizeof(struct icmp) + QUOTED_LEAST;
 	struct unreachable6 answer;
-	__u16 quote;
+	struct quote quoted;
 	__u64 sum;
 
 	if (!ip || packet->transport != packet->ip + sizeof(*ip))
 		return SHOT;
-	quote = sum_of_least(skb, packet->transport, place_of_sum(packet));
+	quote_beginning(&quoted, skb, packet, QUOTED_LEAST);
 	ip = header(skb, packet->ip, sizeof(*ip));
 	if (!ip)
 		return SHOT;
-	sum = sum_of(ip, sizeof(*ip), quote);
-	if (!quote || !make_quote(skb, packet, sizeof(*ip) + QUOTED_LEAST, sizeof(answer)))
+	sum = sum_of(ip, sizeof(*ip), quoted.sum);
+	if (!quoted.length || !make_quote(skb, packet, sizeof(*ip) + QUOTED_LEAST, sizeof(answer)))
 		return SHOT;
 	fill_ip6(&answer.ip, &packet->tuple, payload);
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
@@ -403,24 +431,44 @@ INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v
 	return first != 0xff && (source[0] | source[1] | source[2] | (source[3] & ~bpf_htonl(1)));
 }
 
+/* Notes a packet that ends here without a word to its sender. */
+INLINE int end_untold(int verdict)
+{
+	if (verdict == SHOT)
+		count_packet(COUNT_UNANSWERABLE);
+	return verdict;
+}
+
+INLINE int answer_packet(struct __sk_buff *skb, bool v4)
+{
+	struct packet packet = {};
+
+	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_transport(skb, &packet) ||
+	    !is_one_host(skb, packet.tuple.source.address, v4) || !may_answer(bpf_ktime_get_ns() / 1000000000))
+		return SHOT;
+	if (packet.tuple.transport == IPPROTO_TCP)
+		return reset(skb, &packet, v4);
+	return v4 ? unreachable4(skb, &packet) : unreachable6(skb, &packet);
+}
+
 /*
  * Answers a refused packet. A packet that came in fragments gets no answer: its other fragments may still be on their
  * way.
  */
 INLINE int answer(struct __sk_buff *skb, bool v4)
 {
-	struct packet packet = {};
-
-	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_transport(skb, &packet) ||
-	    !is_one_host(skb, packet.tuple.source.address, v4) || !may_answer(bpf_ktime_get_ns() / 1000000000)) {
-		count_packet(COUNT_UNANSWERABLE);
-		return SHOT;
-	}
-	if (packet.tuple.transport == IPPROTO_TCP)
-		return reset(skb, &packet, v4);
-	return v4 ? unreachable4(skb, &packet) : unreachable6(skb, &packet);
+	return end_untold(answer_packet(skb, v4));
 }
 
+INLINE int tell_length(struct __sk_buff *skb, __u32 longest, bool v4)
+{
+	struct packet packet = {};
+
+	if (!parse(skb, &packet, v4) || !is_one_host(skb, packet.tuple.source.address, v4) ||
+	    !may_tell_length(bpf_ktime_get_ns() / 1000000000))
+		return SHOT;
+	return v4 ? too_long4(skb, &packet, longest) : too_long6(skb, &packet, longest);
+}
 
 /*
  * Tells the sender of a packet how long packets may be. A fragment is told of too: it cannot be cut here, and its
@@ -428,14 +476,7 @@ INLINE int answer(struct __sk_buff *skb, bool v4)
  */
 INLINE int tell_too_long(struct __sk_buff *skb, __u32 longest, bool v4)
 {
-	struct packet packet = {};
-
-	if (!parse(skb, &packet, v4) || !is_one_host(skb, packet.tuple.source.address, v4) ||
-	    !may_tell_length(bpf_ktime_get_ns() / 1000000000)) {
-		count_packet(COUNT_UNANSWERABLE);
-		return SHOT;
-	}
-	return v4 ? too_long4(skb, &packet, longest) : too_long6(skb, &packet, longest);
+	return end_untold(tell_length(skb, longest, v4));
 }
 
 ALONE int tell_too_long4(struct __sk_buff *skb, __u32 longest)

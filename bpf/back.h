@@ -9,6 +9,7 @@
 #define HOLDFAST_BACK_H
 
 #include "answered.h"
+#include "fragments.h"
 #include "glance.h"
 #include "shortcut.h"
 
@@ -48,8 +49,7 @@ INLINE int back(struct __sk_buff *skb, bool v4)
 	struct flow *flow;
 	__u32 *entry, number;
 
-	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !is_transport(packet.tuple.transport) ||
-	    !know_ports(skb, &packet, LEG_THROUGH))
+	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !know_ports(skb, &packet, LEG_THROUGH, v4))
 		return NEXT;
 	entry = find_entry(&packet.tuple, LEG_THROUGH, v4);
 	number = entry ? *entry : 0;

@@ -347,7 +347,8 @@ INLINE bool is_secured(const struct __sk_buff *skb)
 
 /*
  * Whether a bridge is among the devices by which packets come, or go to backends: then each packet that comes is looked
- * at for that. It is noted where a flow begins, and in each second in which its client speaks.
+ * at for that. It is noted where a flow begins, and in each second in which its client speaks; and by the daemon when
+ * it loads programs, for flows of which only the answers come by a bridge.
  */
 __u32 met_bridge;
 

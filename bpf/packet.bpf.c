@@ -10,6 +10,7 @@
 #include "back.h"
 #include "errors.h"
 #include "flow.h"
+#include "fragments.h"
 #include "glance.h"
 #include "heard.h"
 #include "listed.h"
@@ -228,7 +229,7 @@ INLINE int come(struct __sk_buff *skb, enum whose whose, bool v4)
 		return IS_LEFT_ALONE;
 	if (UNLIKELY(is_icmp(&packet, v4)))
 		return IS_ERROR;
-	if (!is_transport(packet.tuple.transport) || !know_ports(skb, &packet, LEG_IN))
+	if (!know_ports(skb, &packet, LEG_IN, v4))
 		return IS_LEFT_ALONE;
 	if (whose == UNKNOWN && !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port,
 					     packet.tuple.source.port, v4))
@@ -374,7 +375,7 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 		return NEXT;
 	if (UNLIKELY(is_icmp(&packet, v4)))
 		return IS_ERROR;
-	if (!is_transport(packet.tuple.transport) || !know_ports(skb, &packet, LEG_THROUGH))
+	if (!know_ports(skb, &packet, LEG_THROUGH, v4))
 		return NEXT;
 	entry = find_entry(&packet.tuple, LEG_THROUGH, v4);
 	number = entry ? *entry : 0;

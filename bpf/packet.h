@@ -199,10 +199,16 @@ struct extension {
 	__u32 id;
 };
 
+/* A bit for the number of each extension header that others follow. */
+#define BIT_OF(protocol) (1ULL << (protocol))
+#define EXTENSION_BITS                                                                                        \
+	(BIT_OF(IPPROTO_HOPOPTS) | BIT_OF(IPPROTO_ROUTING) | BIT_OF(IPPROTO_FRAGMENT) | BIT_OF(IPPROTO_AH) | \
+	 BIT_OF(IPPROTO_DSTOPTS))
+
+/* By one look at a bit: for each comparison with a number the verifier would look at what follows once more. */
 INLINE bool is_extension(__u8 protocol)
 {
-	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_DSTOPTS ||
-	       protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_AH;
+	return protocol < 64 && EXTENSION_BITS >> protocol & 1;
 }
 
 INLINE __u32 length_of_extension(__u8 protocol, const struct extension *extension)
@@ -221,10 +227,16 @@ enum walked {
 	WALKED_END = HEADERS_END - 64,
 };
 
+INLINE int walked(__u32 protocol, __u32 at, __u32 fragment)
+{
+	return at > WALKED_END ? -1 : (int)(protocol | at << WALKED_AT | fragment << WALKED_FRAGMENT_AT);
+}
+
 /*
- * Walks over the headers between that of IP and that of the transport. A later fragment has no header of the transport.
- * It reads by copy, and stands alone: most packets have nothing there, and those that have are not in a hurry. -1: the
- * headers cannot be followed.
+ * Walks over the headers between that of IP and that of the transport. A later fragment has no header of the transport,
+ * nor the extension headers between that and the header of fragments: it says which of them would come first. It reads
+ * by copy, and stands alone: most packets have nothing there, and those that have are not in a hurry. -1: the headers
+ * cannot be followed.
  */
 ALONE int walk(struct __sk_buff *skb, __u32 at, __u32 protocol)
 {
@@ -244,11 +256,9 @@ ALONE int walk(struct __sk_buff *skb, __u32 at, __u32 protocol)
 		at += length_of_extension(protocol, &extension);
 		protocol = extension.next;
 		if (is_later)
-			break;
+			return walked(protocol, at, fragment);
 	}
-	if (at > WALKED_END || is_extension(protocol))
-		return -1;
-	return protocol | at << WALKED_AT | fragment << WALKED_FRAGMENT_AT;
+	return is_extension(protocol) ? -1 : walked(protocol, at, fragment);
 }
 
 INLINE bool note_fragment6(struct __sk_buff *skb, struct packet *packet, __u32 at)
@@ -347,73 +357,6 @@ INLINE bool makes_connections(__u8 transport)
 INLINE bool is_icmp(const struct packet *packet, bool v4)
 {
 	return packet->tuple.transport == (v4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
-}
-
-/* --- Fragments. --- */
-
-INLINE void fragment_key_of(struct fragment_key *key, const struct packet *packet, enum leg leg)
-{
-	copy_address(key->source, packet->tuple.source.address);
-	copy_address(key->destination, packet->tuple.destination.address);
-	key->id = packet->id;
-	key->transport = packet->tuple.transport;
-	key->leg = leg;
-	key->turn = bpf_ktime_get_ns() / NS_PER_SECOND / FRAGMENT_TURN;
-}
-
-INLINE void remember_fragment(const struct packet *packet, enum leg leg)
-{
-	struct fragment_key key;
-	struct fragment_value value = {
-		.source_port = packet->tuple.source.port,
-		.destination_port = packet->tuple.destination.port,
-	};
-
-	fragment_key_of(&key, packet, leg);
-	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
-}
-
-/* Another datagram with the same number begins, whosever it is: no fragment follows the former one any more. */
-INLINE void forget_fragment(const struct packet *packet, enum leg leg)
-{
-	struct fragment_key key;
-
-	fragment_key_of(&key, packet, leg);
-	bpf_map_delete_elem(&fragments, &key);
-	key.turn--;
-	bpf_map_delete_elem(&fragments, &key);
-}
-
-INLINE bool recall_fragment(struct packet *packet, enum leg leg)
-{
-	struct fragment_key key;
-	struct fragment_value *value;
-
-	fragment_key_of(&key, packet, leg);
-	value = bpf_map_lookup_elem(&fragments, &key);
-	if (!value) {
-		key.turn--;
-		value = bpf_map_lookup_elem(&fragments, &key);
-	}
-	if (!value)
-		return false;
-	packet->tuple.source.port = value->source_port;
-	packet->tuple.destination.port = value->destination_port;
-	return true;
-}
-
-/* Finds the ports of a packet. The first fragment of a datagram has them for all its fragments. */
-INLINE bool know_ports(struct __sk_buff *skb, struct packet *packet, enum leg leg)
-{
-	if (UNLIKELY(packet->part == LATER_FRAGMENT)) {
-		if (recall_fragment(packet, leg))
-			return true;
-		count_packet(COUNT_FRAGMENTS);
-		return false;
-	}
-	if (UNLIKELY(packet->part == FIRST_FRAGMENT))
-		forget_fragment(packet, leg);
-	return parse_transport(skb, packet);
 }
 
 #endif

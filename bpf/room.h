@@ -46,12 +46,14 @@ enum worth {
 	IS_NEEDED = 0,
 	/* A question over UDP and its answer, at most LIFE_LINGERING ago. */
 	IS_FRESH = 1,
-	/* The flow is unanswered, and it is no stream that goes on without answers. */
-	IS_UNANSWERED = 2,
+	/* A stream of datagrams that goes on without an answer. */
+	IS_UNHEARD = 2,
+	/* The flow is unanswered, and it is no such stream. */
+	IS_UNANSWERED = 3,
 	/* A question over UDP and its answer, longer ago. */
-	IS_ANSWERED = 3,
+	IS_ANSWERED = 4,
 	/* Both sides have said their last, or its time is up. */
-	IS_OVER = 4,
+	IS_OVER = 5,
 };
 
 /* At which bit of a readiness the worth begins; below it are the seconds of silence. */
@@ -77,11 +79,19 @@ INLINE bool is_doubtful(const struct flow *flow, __u32 now)
 	return is_wrapped(flow) && flow->transport == IPPROTO_TCP && silence(flow, now) > is_believed_for(flow);
 }
 
+/*
+ * Whether datagrams go on that have never been answered, as to a server of logs. Any stranger sends such streams in
+ * others' names, so they are worth less than whatever has been answered; and their next datagram begins anew.
+ */
+INLINE bool is_unheard_stream(const struct flow *flow, __u32 now)
+{
+	return flow->transport == IPPROTO_UDP && flow->state == FLOW_OPENING && is_stream(flow) &&
+	       silence(flow, now) <= LIFE_CROWDED;
+}
+
 INLINE bool is_unanswered(const struct flow *flow, __u32 now)
 {
-	if (flow->transport == IPPROTO_UDP && is_stream(flow) && silence(flow, now) <= LIFE_CROWDED)
-		return false;
-	return flow->state == FLOW_OPENING || is_doubtful(flow, now);
+	return (flow->state == FLOW_OPENING && !is_unheard_stream(flow, now)) || is_doubtful(flow, now);
 }
 
 INLINE enum worth worth_of(const struct flow *flow, __u32 now)
@@ -90,6 +100,8 @@ INLINE enum worth worth_of(const struct flow *flow, __u32 now)
 		return IS_OVER;
 	if (is_unanswered(flow, now))
 		return IS_UNANSWERED;
+	if (flow->state == FLOW_OPENING)
+		return IS_UNHEARD;
 	if (flow->transport == IPPROTO_UDP && flow->state == FLOW_OPEN && !is_stream(flow))
 		return silence(flow, now) > LIFE_LINGERING ? IS_ANSWERED : IS_FRESH;
 	return IS_NEEDED;
@@ -247,8 +259,9 @@ INLINE void note_opening(__u32 number, __u32 serial)
 /* Claims the rival, unless all flows that were looked at are needed. `false`: there is no room. */
 INLINE bool take_least(const struct arrival *arrival, int worth)
 {
-	return worth != IS_NEEDED &&
-	       take_rival(arrival, worth == IS_UNANSWERED ? COUNT_UNANSWERED : COUNT_RECLAIMED);
+	bool is_without_answer = worth == IS_UNANSWERED || worth == IS_UNHEARD;
+
+	return worth != IS_NEEDED && take_rival(arrival, is_without_answer ? COUNT_UNANSWERED : COUNT_RECLAIMED);
 }
 
 /*
@@ -268,7 +281,7 @@ INLINE bool take_own(struct arrival *arrival, __u32 now)
 
 /*
  * Makes room from the flows of all namespaces. What is over or was answered longer ago goes first, then what has no
- * answer yet, then what was answered just now.
+ * answer yet, then streams that go on without one, then what was answered just now.
  */
 INLINE bool take_any(struct arrival *arrival, __u32 now)
 {

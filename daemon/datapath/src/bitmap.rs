@@ -17,30 +17,18 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
-    /// Sets exactly these bits, whatever was found. A bit of these that was set already is not clear meanwhile.
-    pub(crate) fn new(view: View, bits: impl Iterator<Item = u32>) -> Self {
-        let bitmap = Self::over(view, bits);
-        bitmap.repair();
-        bitmap
-    }
-
-    /// Sets these bits beside those that were found.
+    /// Sets these bits beside those that were found. A bit of these that was set already is not clear meanwhile.
     pub(crate) fn beside(view: View, bits: impl Iterator<Item = u32>) -> Self {
-        let mut bitmap = Self::over(view, bits);
-        bitmap.kept = bitmap.view.iter().map(|word| word.load(Ordering::Relaxed)).collect();
-        bitmap.repair();
-        bitmap
-    }
-
-    fn over(view: View, bits: impl Iterator<Item = u32>) -> Self {
+        let kept: Vec<u64> = view.iter().map(|word| word.load(Ordering::Relaxed)).collect();
         let mut wanted = vec![0; view.len()];
         for (at, mask) in bits.map(locate) {
             if let Some(word) = wanted.get_mut(at) {
                 *word |= mask;
             }
         }
-        let kept = vec![0; view.len()];
-        Self { view, wanted, kept }
+        let bitmap = Self { view, wanted, kept };
+        bitmap.repair();
+        bitmap
     }
 
     /// Sets all bits for now, where none were found: which of them were set is lost, and a bit too many only costs a

@@ -327,9 +327,13 @@ impl Devices {
     }
 
     /// Puts other programs at all devices. Where that fails the former program stays, and [`Self::repair`] tries again.
-    pub(crate) fn update(&mut self, programs: Vec<PacketPrograms>) {
+    /// Before each device `next` is called.
+    pub(crate) fn update(&mut self, programs: Vec<PacketPrograms>, next: impl Fn()) {
         self.programs = programs;
-        self.each(Self::put);
+        self.each(|devices, place| {
+            next();
+            devices.put(place);
+        });
     }
 
     /// Puts back what was taken away from outside, tries again what failed, and says at which hooks something was

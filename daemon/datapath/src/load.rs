@@ -16,7 +16,7 @@ use crate::error::StartError;
 use crate::features::Features;
 use crate::ipv6;
 use crate::map::{self, Handles, Map, Size};
-use crate::packets::PacketSwitches;
+use crate::packets::{self, PacketSwitches};
 use crate::shape::Shape;
 use crate::site::Site;
 use crate::skeleton::packet::types;
@@ -284,7 +284,8 @@ pub(crate) fn packets_at(
 ) -> Result<(Vec<PacketPrograms>, Handles), StartError> {
     let mut maps = map::copies(given)?;
     let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
-    let of = |layer: &Layer| PacketLoad { layer: *layer, flows, told }.carry_out(&mut maps);
+    let variables = PacketLoad { layer: Layer::Ethernet, flows, told }.make(&mut maps)?;
+    let of = |layer: &Layer| PacketLoad { layer: *layer, flows, told }.carry_out(&maps, &variables);
     let programs = layers.iter().map(of).collect::<Result<_, _>>()?;
     Ok((programs, maps))
 }
@@ -308,11 +309,10 @@ struct PacketLoad<'a> {
 }
 
 impl PacketLoad<'_> {
-    /// Makes the maps that are missing, and loads the programs over them, some beside others: the kernel's verifier
-    /// takes longer for `packet_in` than for the rest together.
-    fn carry_out(self, maps: &mut Handles) -> Result<PacketPrograms, StartError> {
-        let variables = self.make(maps)?;
-        let (layer, maps, variables) = (self.layer, &*maps, &variables);
+    /// Loads the programs over these maps, some beside others: the kernel's verifier takes longer for `packet_in` than
+    /// for the rest together.
+    fn carry_out(self, maps: &Handles, variables: &MapHandle) -> Result<PacketPrograms, StartError> {
+        let layer = self.layer;
         std::thread::scope(|scope| {
             let others = beside(scope, move || self.outward(maps, variables));
             let xdp = beside(scope, move || xdp(layer, maps));
@@ -322,7 +322,8 @@ impl PacketLoad<'_> {
         })
     }
 
-    /// Makes the maps alone. Gives that of the variables, which the programs of a layer have in common.
+    /// Makes the maps alone that are missing. Gives that of the variables, which the programs of all layers have in
+    /// common: a client may come by a device of one layer, and its backend's answers by one of another.
     fn make(self, maps: &mut Handles) -> Result<MapHandle, StartError> {
         let given = map::copies(&*maps)?;
         self.load(&given, None, &[], |made| {
@@ -357,6 +358,8 @@ impl PacketLoad<'_> {
         }
         if let Some(variables) = variables {
             open.maps.bss.reuse_fd(variables.as_fd()).map_err(StartError::loading)?;
+        } else if let Some(variables) = open.maps.bss_data.as_mut() {
+            variables.met_bridge = packets::meet_bridge(maps).into();
         }
         prepare(open.open_object_mut(), Size::Flows(self.flows), maps)?;
         only(programs, open.open_object_mut());

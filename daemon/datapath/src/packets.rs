@@ -20,6 +20,7 @@ use crate::error::StartError;
 use crate::features::Features;
 use crate::generation::view;
 use crate::map::{Handles, Map, handle};
+use crate::view::View;
 
 /// What the datapath has to know to translate packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,14 +94,14 @@ impl Wraps {
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
     pub(crate) ports: BTreeSet<u16>,
-    pub(crate) frontends: BTreeSet<IpAddr>,
+    pub(crate) frontends: BTreeSet<(IpAddr, u16)>,
 }
 
 impl Adopted {
     pub(crate) fn add(&mut self, flow: &packets::types::flow) {
         let arrivals = packets::arrivals(flow);
         self.ports.extend([arrivals.frontend_port].into_iter().chain(arrivals.nat_port));
-        self.frontends.insert(arrivals.frontend);
+        self.frontends.insert((arrivals.frontend, arrivals.frontend_port));
     }
 }
 
@@ -118,6 +119,19 @@ pub(crate) fn has_all_counts(found: &Handles) -> bool {
     found
         .get(&Map::PacketCounts)
         .is_none_or(|map| map.max_entries() >= packets::types::packet_count::PACKET_COUNTS.0)
+}
+
+/// Whether programs over these maps look from the start for packets that come by a bridge: flows may go on of which
+/// only the answers come by it, and those say nothing of their device.
+pub(crate) fn meet_bridge(maps: &Handles) -> bool {
+    let Some(devices) = maps.get(&Map::Devices) else { return false };
+    let told = |key: Vec<u8>| abi::value(&devices.lookup(&key, MapFlags::ANY).ok()??);
+    devices.keys().filter_map(told).any(|it: packets::types::device| is_bridge_outside(it.flags.into()))
+}
+
+fn is_bridge_outside(flags: u32) -> bool {
+    use packets::types::device_flag as flag;
+    flags & flag::DEVICE_BRIDGE.0 != 0 && flags & (flag::DEVICE_OUTER.0 | flag::DEVICE_BACKENDS.0) != 0
 }
 
 /// How many flow numbers are handed out before any client is served: enough until the rest follow.
@@ -146,12 +160,16 @@ pub(crate) fn hand_out_first(maps: &Handles) -> Result<(), StartError> {
 /// Tells the programs which ports clients may get, and whether new clients get flows: see `drains` in
 /// `bpf/include/abi.h`.
 pub(crate) fn tell(maps: &Handles, options: &PacketOptions, drains: u32) -> Result<(), StartError> {
-    let settings = view(maps, Map::PacketSettings)?;
+    tell_by(&view(maps, Map::PacketSettings)?, options, drains);
+    Ok(())
+}
+
+/// The same, by a view of the settings.
+pub(crate) fn tell_by(settings: &View, options: &PacketOptions, drains: u32) {
     let told = packets::types::packet_settings { drains, ..packets::settings(&options.snat_ports) };
     for (cell, word) in settings.iter().zip(abi::words(&told)) {
         cell.store(word, Ordering::Release);
     }
-    Ok(())
 }
 
 /// The ports at which programs look at packets for the node itself: ports that clients get, and node ports. Ports that

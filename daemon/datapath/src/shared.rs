@@ -1,9 +1,9 @@
 //! The maps that keep their size: node addresses, node ports, and what the daemon tells all programs.
 //!
 //! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, or one for datagrams at
-//! any address, and a bit of `frontend_blocks` while any frontend is in that block. A bit too many only costs a search,
-//! so those of blocks are taken back by the next start only. What the maps know of sockets and clients is written by
-//! programs alone.
+//! any address, or a former daemon's flows lead to the node itself at that port, and a bit of `frontend_blocks` while
+//! any frontend is in that block. A bit too many only costs a search, so those of blocks and of flows are taken back by
+//! the next start only. What the maps know of sockets and clients is written by programs alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
@@ -35,11 +35,13 @@ pub(crate) struct Shared {
     // How many frontends with an address take datagrams at a port; the bits of these ports are set too. What this node
     // says from such a port is remembered, or the answer would be taken for a client's question.
     datagrams: BTreeMap<NonZeroU16, usize>,
+    // The ports to which a former daemon's flows lead at an address of this node.
+    of_flows: BTreeSet<NonZeroU16>,
 }
 
 impl Shared {
-    /// Takes over the shared maps, and sets the bits of the frontends that were found. The bits of blocks
-    /// without a frontend stay until it is known whether there are flows to their addresses.
+    /// Takes over the shared maps, and sets the bits of the frontends that were found. The bits of blocks and ports
+    /// without a frontend stay until it is known whether there are flows to them.
     pub(crate) fn new(maps: &Handles, found: &[FrontendKey]) -> Result<Self, StartError> {
         let shared = Map::shared().chain(Map::with_sockets());
         let handles = map::copies(shared.filter_map(|map| maps.get_key_value(&map)))?;
@@ -51,11 +53,12 @@ impl Shared {
         Ok(Self {
             handles,
             addresses: [table(maps, Map::NodeAddresses4)?, table(maps, Map::NodeAddresses6)?],
-            node_ports: Bitmap::new(view(maps, Map::NodePorts)?, ports.map(port_bit)),
+            node_ports: Bitmap::beside(view(maps, Map::NodePorts)?, ports.map(port_bit)),
             blocks: Bitmap::beside(view(maps, Map::FrontendBlocks)?, found.iter().filter_map(block_bit)),
             control: view(maps, Map::Control)?,
             wildcards,
             datagrams,
+            of_flows: BTreeSet::new(),
         })
     }
 
@@ -101,6 +104,7 @@ impl Shared {
             self.wildcards.remove(key)
         };
         let is_used = self.datagrams.contains_key(&key.port)
+            || self.of_flows.contains(&key.port)
             || self.wildcards.iter().any(|other| other.port == key.port);
         if is_gone && !is_used {
             self.node_ports.clear(port_bit(key.port));
@@ -118,17 +122,21 @@ impl Shared {
         self.blocks.set_all_unless_found();
     }
 
-    /// Sets the bits of the addresses to which a former daemon's flows go, because a flow may outlive its frontend, and
-    /// forgets all other bits that were found. The node's own addresses get no bit: their flows are found by the port,
-    /// and nearly all packets are for one of these addresses.
-    pub(crate) fn note_flows(&mut self, frontends: impl IntoIterator<Item = IpAddr>) {
-        for address in frontends {
+    /// Sets the bits of the places to which a former daemon's flows go, because a flow may outlive its frontend, and
+    /// forgets all other bits that were found. The node's own addresses get no bit, because nearly all packets are for
+    /// one of these: their flows are found by the port, also by one that clients get on their way to other nodes.
+    pub(crate) fn note_flows(&mut self, frontends: impl IntoIterator<Item = (IpAddr, u16)>) {
+        for (address, port) in frontends {
             let of_node = self.addresses_mut(address).get(&abi::node_address_bytes(address)).is_some();
             if !of_node {
                 self.blocks.set(abi::block_of(address));
+            } else if let Some(port) = NonZeroU16::new(port) {
+                self.of_flows.insert(port);
+                self.node_ports.set(port_bit(port));
             }
         }
         self.blocks.forget_found();
+        self.node_ports.forget_found();
     }
 
     pub(crate) fn control(&self) -> types::control {

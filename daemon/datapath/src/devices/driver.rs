@@ -4,11 +4,10 @@
 
 use std::io;
 
-use super::link_layer;
+use super::link_layer::{self, IFLA_LINKINFO};
 use crate::netlink::{Conversation, Part, attribute, attributes, with_kind};
 
 /// From `linux/if_link.h`.
-const IFLA_LINKINFO: u16 = 18;
 const IFLA_XDP: u16 = 43;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;

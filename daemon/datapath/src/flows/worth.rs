@@ -19,12 +19,14 @@ pub(crate) enum Worth {
     Needed = 0,
     /// A question over UDP and its answer, at most `LIFE_LINGERING` ago.
     Fresh = 1,
-    /// It has had no answer, and is no stream that goes on without any.
-    Unanswered = 2,
+    /// A stream of datagrams that goes on without an answer.
+    Unheard = 2,
+    /// It has had no answer, and is no such stream.
+    Unanswered = 3,
     /// A question over UDP and its answer, longer ago.
-    Answered = 3,
+    Answered = 4,
     /// Both sides have said their last, or its time is up.
-    Over = 4,
+    Over = 5,
 }
 
 impl Worth {
@@ -32,11 +34,12 @@ impl Worth {
         let since = silence(flow, now);
         let is_udp = transport_of(flow.transport) == Some(Transport::Udp);
         let is_opening = u32::from(flow.state) == types::flow_state::FLOW_OPENING.0;
+        let is_unheard = is_opening && is_udp && is_stream(flow) && since <= life::LIFE_CROWDED.0;
         if may_yield(flow, now) {
             Self::Over
-        } else if is_opening && !(is_udp && is_stream(flow) && since <= life::LIFE_CROWDED.0)
-            || is_doubtful(flow, now)
-        {
+        } else if is_unheard {
+            Self::Unheard
+        } else if is_opening || is_doubtful(flow, now) {
             Self::Unanswered
         } else if is_udp && !is_opening && !is_stream(flow) {
             if since > life::LIFE_LINGERING.0 { Self::Answered } else { Self::Fresh }
@@ -119,6 +122,37 @@ mod tests {
             assert_eq!(worth(&flow), expected, "after {lasted} s, silent for {silent} s");
             flow.of_client = 0;
             assert_eq!(worth(&flow), Worth::Needed, "its backend is heard");
+        }
+    }
+    /// How far a conversation over UDP is, for how long it has gone on and been silent, and what it is worth.
+    const CONVERSATIONS: [(types::flow_state, u32, u32, Worth); 8] = [
+        (OPENING, 0, 0, Worth::Unanswered),
+        (OPENING, 3, 10, Worth::Unheard),
+        (OPENING, 86_400, 0, Worth::Unheard),
+        (OPENING, 86_400, 11, Worth::Unanswered),
+        (OPEN, 0, 1, Worth::Fresh),
+        (OPEN, 0, 2, Worth::Answered),
+        (OPEN, 3, 10, Worth::Needed),
+        (OPEN, 3, 120, Worth::Needed),
+    ];
+    const OPENING: types::flow_state = types::flow_state::FLOW_OPENING;
+    const OPEN: types::flow_state = types::flow_state::FLOW_OPEN;
+
+    #[test]
+    fn a_stream_that_nobody_answers_is_worth_less_than_all_that_was_answered_just_now() {
+        for (state, lasted, silent, expected) in CONVERSATIONS {
+            let flow = types::flow {
+                transport: 17,
+                state: u8::try_from(state.0).unwrap(),
+                seen: 100_000,
+                began: 100_000 - lasted,
+                ..types::flow::default()
+            };
+            assert_eq!(
+                Worth::of(&flow, 100_000 + silent),
+                expected,
+                "after {lasted} s, silent for {silent} s"
+            );
         }
     }
 }

@@ -310,7 +310,7 @@ impl KernelMaps {
         let Some(running) = &mut self.packets.running else { return };
         match loaded {
             Some(Ok(programs)) if is_enough => {
-                running.devices.update(programs);
+                running.devices.update(programs, || ());
                 self.packets.behind = false;
                 self.packets.conclude(Ok(()));
             }
@@ -328,7 +328,7 @@ impl KernelMaps {
         let Some(running) = &mut self.packets.running else { return Ok(()) };
         let all = self.shared.handles().iter().chain(self.generation.handles()).chain(&running.handles);
         let (programs, _) = load::packets_at(&layers, &map::copies(all)?, (0, &switches))?;
-        running.devices.update(programs);
+        running.devices.update(programs, || ());
         self.packets.behind = false;
         Ok(())
     }

@@ -15,6 +15,7 @@ use super::KernelMaps;
 use super::flows::Flows;
 use crate::error::StartError;
 use crate::flows::{FlowTable, Moving};
+use crate::generation::view;
 use crate::load::{self, Layer, PacketPrograms};
 use crate::map::{self, Handles, Map};
 use crate::packets;
@@ -30,7 +31,8 @@ const REST: u32 = 9;
 const PASSES_MAX: u32 = 4;
 const FEW: u64 = 1_000;
 
-/// The most seconds that flows stand still, whatever becomes of this process.
+/// The most seconds that flows stand still, whatever becomes of this process; from when a device gets other programs
+/// anew.
 const STILL_MOST: u32 = 3;
 
 /// The programs move within this time or not at all: flows go on a second after it at the earliest.
@@ -122,6 +124,13 @@ impl Order {
             std::thread::sleep(began.elapsed() * REST);
         }
     }
+}
+
+const NO_PACKETS: &str = "packets are not translated any more";
+
+/// The second at which flows go on that stand still from now on, if they are told nothing else before.
+fn go_on_at() -> u32 {
+    FlowTable::since_boot().saturating_add(STILL_MOST)
 }
 
 fn failed(why: &str) -> StartError {
@@ -233,7 +242,7 @@ impl KernelMaps {
     /// when the programs may be moved.
     fn stand_still(&mut self) -> Result<Instant, StartError> {
         let until = Instant::now() + MOVED_WITHIN;
-        self.tell_packets(FlowTable::since_boot().saturating_add(STILL_MOST))?;
+        self.tell_packets(go_on_at())?;
         let grace = self.grace.begin();
         let began = Instant::now();
         while !self.grace.is_over(grace) {
@@ -256,13 +265,20 @@ impl KernelMaps {
         packets::tell(&running.handles, options, drains)
     }
 
-    /// Moves pins and programs to the new table, while flows stand still. An error: nothing reads the new table.
+    /// Moves pins and programs to the new table, while flows stand still: until the last device has other programs,
+    /// however many there are, because what began by the former ones would be lost. An error: nothing reads the new
+    /// table.
     fn switch(&mut self, filled: &mut Filled, until: Instant) -> Result<(), StartError> {
         let mut copies = map::copies(&filled.handles)?;
+        let (Some(running), Some(options)) = (&self.packets.running, &self.packets.options) else {
+            return Err(failed(NO_PACKETS));
+        };
+        let (settings, options) = (view(&running.handles, Map::PacketSettings)?, options.clone());
         self.pin(filled, until)?;
         let Some(running) = &mut self.packets.running else { return Ok(()) };
         running.handles.append(&mut copies);
-        running.devices.update(std::mem::take(&mut filled.programs));
+        let stand_still = || packets::tell_by(&settings, &options, go_on_at());
+        running.devices.update(std::mem::take(&mut filled.programs), stand_still);
         // The programs that are being made for a growth read the old table.
         self.ahead = super::ahead::Ahead::Nothing;
         Ok(())
@@ -272,7 +288,7 @@ impl KernelMaps {
     /// with them, whatever becomes of this process.
     fn pin(&self, Filled { moving, handles, .. }: &mut Filled, until: Instant) -> Result<(), StartError> {
         let (Some(_), Some(attached)) = (&self.packets.running, &self.attached) else {
-            return Err(failed("packets are not translated any more"));
+            return Err(failed(NO_PACKETS));
         };
         moving.finish().and_then(|()| moving.hand_out(NUMBERS_FIRST)).map_err(StartError::loading)?;
         if Instant::now() >= until {
@@ -298,6 +314,17 @@ impl KernelMaps {
     /// Has the time come at which a change that failed is tried again.
     pub(super) fn end_wait_for_size(&mut self) {
         self.packets.resize_failure.as_mut().unwrap().wait = Duration::ZERO;
+    }
+
+    /// Moves all programs to the new table as if that had taken until long after flows went on. Flows are not told to
+    /// go on.
+    pub(super) fn resize_slowly(&mut self) {
+        let resizing = self.packets.resizing.take().unwrap();
+        let mut filled = resizing.thread.join().unwrap().unwrap();
+        let _ = self.flows.take().unwrap().sweeping.stop();
+        let until = self.stand_still().unwrap();
+        self.tell_packets(2).unwrap();
+        self.switch(&mut filled, until).unwrap();
     }
 
     /// Goes on with a change of size until the pins lead to the new table, and no further.

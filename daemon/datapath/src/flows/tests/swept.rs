@@ -387,7 +387,8 @@ fn kernel_the_first_pass_tells_where_packets_of_flows_arrive_and_no_other_one_do
     pass(&mut sweep);
     let adopted = sweep.adopted.take().unwrap();
     assert_eq!(adopted.ports, [443, 30_080, 32_774].into());
-    assert_eq!(adopted.frontends, ["192.0.2.10", "2001:db8:1::10"].map(|it| it.parse().unwrap()).into());
+    let places = [("192.0.2.10", 30_080), ("2001:db8:1::10", 443)];
+    assert_eq!(adopted.frontends, places.map(|(it, port)| (it.parse().unwrap(), port)).into());
     pass(&mut sweep);
     assert!(sweep.adopted.is_none(), "the bits of flows that have begun since are set already");
 }

@@ -9,8 +9,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use holdfast_core::keys::Transport;
 use holdfast_core::maps::Maps;
-use holdfast_core::op::Coming;
+use holdfast_core::op::{Action, Coming};
 use libbpf_rs::query::{MapInfo, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, libbpf_sys as sys};
 
@@ -486,6 +487,23 @@ fn kernel_the_programs_of_a_device_have_their_variables_in_common() {
     });
 }
 
+/// A client comes by a tunnel, and its backend's answers by a bridge: what the one program notes, the other one is to
+/// know.
+#[test]
+fn kernel_programs_of_all_link_layers_have_their_variables_in_common() {
+    with_each(|bed, kind| {
+        run("ip", "tuntap add dev tunnel mode tun");
+        let tunnel = nix::net::if_::if_nametoindex("tunnel").unwrap();
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(tunnel, "tunnel"), outer(70, "left")]);
+        let [of_ip, of_ethernet] =
+            [("tunnel", tunnel), ("left", 70)].map(|(name, at)| check_attached(&maps, kind, name, at));
+        let [into, out] = [maps_of(of_ip[0]), maps_of(of_ethernet[1])];
+        let are_variables = |(map, name): &(&u32, &String)| name.ends_with(".bss") && out.contains_key(map);
+        assert_eq!(into.iter().filter(are_variables).count(), 1, "{into:?}, {out:?}");
+    });
+}
+
 #[test]
 fn kernel_programs_that_were_loaded_beside_those_of_sockets_are_not_taken_for_other_tables() {
     with_each(|bed, kind| {
@@ -782,6 +800,65 @@ fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_on
     });
 }
 
+/// A frontend at an address of the node is found by that address, and its clients go on when it is gone. Its port may
+/// be one that clients get on their way to other nodes.
+#[test]
+fn kernel_flows_of_a_former_frontend_at_the_node_itself_are_found_after_each_start() {
+    let frontend = key("10.9.0.1:61002");
+    let block = abi::block_of(frontend.address);
+    let unused = abi::block_of([172, 31, 0, 1].into());
+    bed(move |bed| {
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.execute(&Action::InsertNodeAddress(frontend.address)).unwrap();
+        let kind = FrontendType::LoadBalancer;
+        Port { frontends: &["10.9.0.1:61002"], kind, ..Port::TCP }.serve(&mut maps);
+        write_flow_to(&maps.packets.running.as_ref().unwrap().handles, frontend);
+        maps.execute(&Action::RemoveFrontend(frontend)).unwrap();
+        let is_set = |maps: &KernelMaps, map, at| bit(maps.shared.handles(), map, at);
+        let is_found = |maps: &KernelMaps| {
+            is_set(maps, Map::NodePorts, 61_002) || is_set(maps, Map::FrontendBlocks, block)
+        };
+        for starts in 1..=3 {
+            drop(maps);
+            set_bit(bed, unused);
+            maps = begin(bed, HookKind::Tcx);
+            assert!(is_found(&maps), "before flows are looked at, start {starts}");
+            maps.serve_packets();
+            assert!(is_found(&maps), "while they are looked at, start {starts}");
+            look_at_flows(&mut maps, |maps| !is_set(maps, Map::FrontendBlocks, unused));
+            assert!(is_set(&maps, Map::NodePorts, 61_002), "start {starts}");
+            assert!(!is_set(&maps, Map::FrontendBlocks, block), "nearly all packets are for that address");
+            let other = Port { frontends: &["0.0.0.0:61002"], kind: FrontendType::NodePort, ..Port::TCP };
+            other.serve(&mut maps);
+            maps.execute(&Action::RemoveFrontend(key("0.0.0.0:61002"))).unwrap();
+            assert!(is_set(&maps, Map::NodePorts, 61_002), "whatever comes and goes at that port");
+        }
+        write_flow(bed, 0);
+        drop(maps);
+        set_bit(bed, unused);
+        let mut maps = start(bed, HookKind::Tcx);
+        look_at_flows(&mut maps, |maps| !is_set(maps, Map::FrontendBlocks, unused));
+        assert!(!is_set(&maps, Map::NodePorts, 61_002), "and no longer than the flows");
+    });
+}
+
+fn key(at: &str) -> FrontendKey {
+    let at: std::net::SocketAddr = at.parse().unwrap();
+    FrontendKey { address: at.ip(), port: at.port().try_into().unwrap(), transport: Transport::Tcp }
+}
+
+/// Writes the record of a flow to that place.
+fn write_flow_to(handles: &Handles, frontend: FrontendKey) {
+    let flow = types::flow {
+        frontend: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([10, 9, 0, 1])],
+        frontend_port: frontend.port.get().to_be(),
+        state: u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap(),
+        serial: 7,
+        ..types::flow::default()
+    };
+    handles.get(&Map::Flows).unwrap().update(&3_u32.to_ne_bytes(), abi::bytes(&flow), MapFlags::ANY).unwrap();
+}
+
 /// The first look at all flows is over when this is so.
 fn look_at_flows(maps: &mut KernelMaps, is_over: impl Fn(&KernelMaps) -> bool) {
     let begun = std::time::Instant::now();
@@ -926,6 +1003,20 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
         maps.follow_flows().unwrap();
         assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
         assert!(!folder.join("flows-former").exists() && !folder.join("flows-next").exists());
+    });
+}
+
+/// What began by the programs of a device that still has the former ones would be in the former table.
+#[test]
+fn kernel_flows_stand_still_until_the_last_device_has_the_programs_of_the_new_table() {
+    bed_with_devices(|bed| {
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.set_devices(&[outer(70, "left")]);
+        maps.follow_flows().unwrap();
+        maps.set_flows(2 * FLOWS);
+        look_at_flows(&mut maps, |maps| maps.packets.resizing.is_some());
+        maps.resize_slowly();
+        assert!(drains(&maps) > FlowTable::since_boot(), "{}", drains(&maps));
     });
 }
 

@@ -3,7 +3,8 @@
 use holdfast_core::op::{FrontendType, Share, WordFlags};
 
 use super::craft::{ACK, RST, SYN, Sent, address, see};
-use super::node::{Node, REDIRECTED, SHOT};
+use super::node::{Node, QUOTED_LEAST, QUOTED_MOST, REDIRECTED, SHOT};
+use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
 use crate::refusals::Refusal;
 
@@ -15,6 +16,7 @@ fn refuse(node: &mut Node, flags: WordFlags) {
         let kind = FrontendType::LoadBalancer;
         node.serve(&Port { index, kind, frontends: &[frontend], flags, ..Port::TCP });
         node.serve(&Port { index: index + 2, kind, frontends: &[frontend], flags, ..Port::UDP });
+        node.serve(&Port { index: index + 4, kind, frontends: &[frontend], flags, ..Port::SCTP });
     }
 }
 
@@ -32,18 +34,86 @@ fn kernel_who_finds_nobody_is_refused_from_the_address_that_it_dialled() {
             assert_eq!(frame[number..number + 4], [0, 0, 0, 8], "it acknowledges the SYN");
             assert_eq!(frame[..6], [2, 0, 0, 0, 0, 2], "back to whose it came from");
             for size in [0, 1, 7, 100, 1100] {
-                let sent = Sent::udp(client, frontend, &vec![0xa5; size]);
-                let (verdict, frame) = node.come(&sent.frame());
-                assert_eq!(verdict, REDIRECTED, "{size} bytes");
-                let seen = see(&frame, true);
-                assert_eq!((seen.from.ip(), seen.to.ip()), (address(frontend).ip(), address(client).ip()));
-                assert!(seen.is_valid, "{size} bytes: {seen:?}");
-                let (kind, code, quoted) = seen.error.unwrap();
-                let expected = if client.starts_with('[') { (1, 4) } else { (3, 3) };
-                assert_eq!((kind, code), expected);
-                assert_eq!((quoted.from, quoted.to), (address(client), address(frontend)));
+                let quoted = is_told(node, &Sent::udp(client, frontend, &vec![0xa5; size]));
+                assert_eq!(quoted, size, "a short one is quoted whole");
             }
         }
+        assert_eq!(node.counted(packet_count::COUNT_UNANSWERABLE), 0);
+    });
+}
+
+/// Checks that the sender of a datagram hears that nobody is there. How much of what it sent is quoted.
+#[track_caller]
+fn is_told(node: &Node, sent: &Sent) -> usize {
+    let (verdict, frame) = node.come(&sent.frame());
+    let size = sent.payload.len();
+    assert_eq!(verdict, REDIRECTED, "{size} bytes to {}", sent.to);
+    assert!(frame.len() <= 1280, "{size} bytes: the answer fits into any network");
+    let seen = see(&frame, true);
+    assert_eq!((seen.from.ip(), seen.to.ip()), (sent.to.ip(), sent.from.ip()));
+    assert!(seen.is_valid, "{size} bytes: {seen:?}");
+    let (kind, code, quoted) = seen.error.unwrap();
+    let expected = if sent.to.is_ipv6() { (1, 4) } else { (3, 3) };
+    assert_eq!((kind, code), expected);
+    assert_eq!((quoted.from, quoted.to), (sent.from, sent.to));
+    quoted.payload.len()
+}
+
+/// How much of a datagram is quoted behind its ports, its length and its sum, where it is not quoted whole.
+const BEGINNING: usize = QUOTED_LEAST - 8;
+
+/// The first datagram of QUIC has at least 1,200 bytes.
+#[test]
+fn kernel_who_sends_a_long_datagram_to_nobody_hears_it_too() {
+    Node::test(|node| {
+        refuse(node, WordFlags::default());
+        for ((client, frontend), whole) in CLIENTS.into_iter().zip([QUOTED_MOST - 28, QUOTED_MOST - 48]) {
+            for size in [whole, whole + 1, 1200, 1201, 1252, 1472, 3000] {
+                let quoted = is_told(node, &Sent::udp(client, frontend, &vec![0xa5; size]));
+                assert_eq!(quoted, if size > whole { BEGINNING } else { size });
+            }
+        }
+        let (client, frontend) = CLIENTS[0];
+        for size in [8, 1100, 1200] {
+            let sent = Sent { options: vec![1; 40], ..Sent::udp(client, frontend, &vec![0xa5; size]) };
+            assert_eq!(is_told(node, &sent), if size > 1100 { BEGINNING } else { size });
+        }
+        assert_eq!(node.counted(packet_count::COUNT_UNANSWERABLE), 0);
+    });
+}
+
+/// IPv6 allows no datagram without a sum, and hosts take none.
+#[test]
+fn kernel_who_sends_a_datagram_without_a_sum_to_nobody_hears_it_too() {
+    Node::test(|node| {
+        refuse(node, WordFlags::default());
+        let [(client, frontend), (client6, frontend6)] = CLIENTS;
+        for size in [0, 1, 11, 12, 13, 100, 1472] {
+            let sent = Sent { no_sum: true, ..Sent::udp(client, frontend, &vec![0xa5; size]) };
+            assert_eq!(is_told(node, &sent), size.min(BEGINNING));
+        }
+        let sent = Sent { no_sum: true, ..Sent::udp(client6, frontend6, b"x") };
+        assert_eq!(node.come(&sent.frame()).0, SHOT);
+        assert_eq!(node.counted(packet_count::COUNT_UNANSWERABLE), 1);
+    });
+}
+
+#[test]
+fn kernel_who_is_refused_and_hears_nothing_is_counted() {
+    Node::test(|node| {
+        refuse(node, WordFlags::default());
+        let [(client, frontend), (client6, frontend6)] = CLIENTS;
+        let options = vec![(0, vec![0, 0, 1, 4, 0, 0, 0, 0])];
+        let untold = [
+            Sent { extensions: options, ..Sent::udp(client6, frontend6, b"its sum would have to be read") },
+            Sent { fragment: Some((7, 0, true)), ..Sent::udp(client, frontend, b"12345678") },
+            Sent::chunks(client, frontend, vec![1, 0, 0, 4]),
+        ];
+        for (before, sent) in (0..).zip(untold) {
+            assert_eq!(node.counted(packet_count::COUNT_UNANSWERABLE), before);
+            assert_eq!(node.come(&sent.frame()).0, SHOT, "{sent:?}");
+        }
+        assert_eq!(node.counted(packet_count::COUNT_UNANSWERABLE), 3);
     });
 }
 

@@ -272,7 +272,7 @@ fn outer6(packet: &[u8]) -> Outer {
         is_first: false,
         is_later: false,
     };
-    while [0, 43, 44, 60, 51].contains(&outer.protocol) {
+    while !outer.is_later && [0, 43, 44, 60, 51].contains(&outer.protocol) {
         let header = &packet[outer.at..];
         let length = match outer.protocol {
             44 => 8,

@@ -2,14 +2,17 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
-use holdfast_core::op::{FrontendType, WordFlags};
+use holdfast_core::maps::Maps;
+use holdfast_core::op::{Action, FrontendType, WordFlags};
 
 use super::craft::{ACK, FIN, RST, SYN, Seen, Sent, TCP, UDP, address, see};
-use super::node::{NEXT, Node, POD_GATE, POD_GATE6, SHOT, SNAT_COUNT, SNAT_FIRST, THROUGH};
+use super::node::{NEXT, Node, POD_GATE, POD_GATE6, REDIRECTED, SHOT, SNAT_COUNT, SNAT_FIRST, THROUGH};
 use super::sctp::SCTP;
 use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
+use crate::map::Map;
 
 const CLIENT: &str = "198.51.100.7:40000";
 const CLIENT6: &str = "[2001:db8:1::7]:40000";
@@ -307,5 +310,54 @@ fn kernel_ports_for_other_nodes_run_out_by_name() {
         node.put(crate::map::Map::PacketSettings, &0_u32.to_ne_bytes(), crate::abi::bytes(&settings));
         assert_eq!(node.come(&Sent::tcp(CLIENT, frontend, SYN).frame()).0, SHOT);
         assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
+    });
+}
+
+/// As it is after a restart: no address leads to a frontend that is gone, and the port is one that clients get.
+#[test]
+fn kernel_a_flow_at_the_node_itself_is_found_by_its_port_when_its_frontend_is_gone() {
+    let ways = [
+        ("198.51.100.7:40000", "192.0.2.1:61005", "10.1.0.5:8080"),
+        ("[2001:db8:1::7]:40000", "[2001:db8::1]:61005", "[fd01::5]:8080"),
+    ];
+    for (client, frontend, backend) in ways {
+        Node::test(move |node| {
+            let (frontends, backends) = (&[frontend], &[address(backend)]);
+            node.serve_local(&Port { kind: FrontendType::LoadBalancer, frontends, backends, ..Port::TCP });
+            node.comes(&Sent::tcp(client, frontend, SYN));
+            node.leaves(&Sent::tcp(backend, client, SYN | ACK));
+            let at = address(frontend);
+            let port = at.port().try_into().unwrap();
+            let key = FrontendKey { address: at.ip(), port, transport: Transport::Tcp };
+            node.maps.execute(&Action::RemoveFrontend(key)).unwrap();
+            let block = crate::abi::block_of(at.ip()) / 64;
+            node.put(Map::FrontendBlocks, &block.to_ne_bytes(), &0_u64.to_ne_bytes());
+            let segment = Sent::tcp(client, frontend, ACK);
+            node.check_passed(&segment);
+            let word = u32::from(at.port() / 64);
+            node.put(Map::NodePorts, &word.to_ne_bytes(), &(1_u64 << (at.port() % 64)).to_ne_bytes());
+            assert_eq!(node.comes(&segment).to, address(backend));
+        });
+    }
+}
+
+/// What came by a bridge and was rewritten is handed in again. An answer of another node's backend says nothing of its
+/// device that was not known when the flow began.
+#[test]
+fn kernel_programs_that_are_loaded_anew_know_of_the_bridge_of_a_flow_that_goes_on() {
+    Node::test(|node| {
+        let (client, frontend, backend) = ("198.51.100.7:40000", "203.0.113.10:80", "10.2.0.5:8080");
+        node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+        node.tell_of_bridge();
+        let (verdict, frame) = node.come(&Sent::tcp(client, frontend, SYN).frame());
+        assert_eq!(verdict, REDIRECTED, "it is handed in again");
+        let through = see(&frame, true).from.to_string();
+        let nat = node.leaves(&Sent::tcp(&through, backend, SYN)).from.to_string();
+        let answer = Sent::tcp(backend, &nat, SYN | ACK).frame();
+        let (verdict, frame) = node.come(&answer);
+        assert_eq!((verdict, see(&frame, true).to), (REDIRECTED, address(&through)));
+        node.load_again();
+        let (verdict, frame) = node.come(&answer);
+        assert_eq!((verdict, see(&frame, true).to), (REDIRECTED, address(&through)));
     });
 }

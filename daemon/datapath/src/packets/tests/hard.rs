@@ -98,6 +98,79 @@ fn part(from: &str, to: &str, offset: u16, more: bool) -> Sent {
     Sent { fragment: Some((7, offset, more)), ..Sent::udp(from, to, b"12345678") }
 }
 
+const OPTIONS: u8 = 60;
+
+/// A part of a datagram with options of IPv6 behind the header of fragments: of which only the first part has them,
+/// while all parts say that they are next.
+fn part_with_options(from: &str, to: &str, transport: u8, offset: u16) -> Sent {
+    let payload = b"12345678";
+    if offset > 0 {
+        let fragment = Some((7, offset, false));
+        return Sent { transport: OPTIONS, fragment, ..Sent::udp(from, to, payload) };
+    }
+    let extensions = vec![(44, vec![0, 0, 0, 1, 0, 0, 0, 7]), (OPTIONS, vec![0, 0, 1, 4, 0, 0, 0, 0])];
+    Sent { extensions, ..Sent::by(transport, from, to, SYN, payload) }
+}
+
+#[test]
+fn kernel_fragments_with_options_behind_their_header_follow_their_first_one_both_ways() {
+    for transport in [UDP, TCP] {
+        Node::test(move |node| {
+            serve(node);
+            let (client, frontend, backend) = WAYS[1];
+            let seen = node.comes(&part_with_options(client, frontend, transport, 0));
+            assert_eq!(seen.to, address(backend));
+            let through = seen.from.to_string();
+            let seen = node.comes(&part_with_options(client, frontend, transport, 24));
+            assert_eq!((seen.to.ip(), seen.payload.as_slice()), (address(backend).ip(), &b"12345678"[..]));
+            let seen = node.leaves(&part_with_options(backend, &through, transport, 0));
+            assert_eq!((seen.from, seen.to), (address(frontend), address(client)));
+            let seen = node.leaves(&part_with_options(backend, &through, transport, 24));
+            assert_eq!((seen.from.ip(), seen.to.ip()), (address(frontend).ip(), address(client).ip()));
+            assert_eq!(node.counted(packet_count::COUNT_FRAGMENTS), 0);
+        });
+    }
+}
+
+/// In IPv4 the datagrams of each protocol have numbers of their own.
+#[test]
+fn kernel_a_fragment_of_ip4_follows_no_first_one_of_another_protocol() {
+    Node::test(|node| {
+        serve(node);
+        let (client, frontend, backend) = WAYS[0];
+        let through = node.comes(&part(client, frontend, 0, true)).from.to_string();
+        node.leaves(&part(backend, &through, 0, true));
+        for transport in [OPTIONS, 51] {
+            for (from, to) in [(client, frontend), (backend, through.as_str())] {
+                node.check_passed(&Sent { transport, ..part(from, to, 16, false) });
+            }
+        }
+    });
+}
+
+/// A node has many fragments that are no client's: of tunnels, of files. Nothing of them is lost here.
+#[test]
+fn kernel_only_fragments_to_frontends_count_as_early() {
+    Node::test(|node| {
+        serve(node);
+        let strangers =
+            ["192.0.2.1:9", "192.0.2.1:61001", "198.18.0.1:80", "[2001:db8::1]:9", "[fd01::5]:80"];
+        for to in strangers {
+            let from = if to.starts_with('[') { WAYS[1].0 } else { WAYS[0].0 };
+            node.check_passed(&part(from, to, 16, false));
+            node.check_passed(&part(from, to, 0, true));
+            node.check_passed(&part(from, to, 16, false));
+        }
+        assert_eq!(node.counted(packet_count::COUNT_FRAGMENTS), 0);
+        for (before, (client, frontend, _)) in (0..).zip(WAYS) {
+            assert_eq!(node.counted(packet_count::COUNT_FRAGMENTS), before);
+            let early = part(client, frontend, 16, false).frame();
+            assert_eq!(node.come(&early), (NEXT, early.clone()));
+            assert_eq!(node.counted(packet_count::COUNT_FRAGMENTS), before + 1);
+        }
+    });
+}
+
 /// So many turns pass for all first fragments that are known.
 fn age_fragments(node: &Node, turns: u16) {
     let fragments = map::handle(&node.handles, Map::Fragments).unwrap();

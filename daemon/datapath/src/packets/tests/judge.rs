@@ -12,6 +12,8 @@ use super::sctp::{self, SCTP};
 
 pub(super) const NODE6: &str = "2001:db8::1";
 const ETHERNET: usize = 14;
+/// The extension headers of IPv6 that stand between two others.
+const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
 
 /// Which program looks at a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,7 +96,7 @@ impl Read {
             part: Part::Whole,
             id: 0,
         };
-        while read.part != Part::Later && [0, 43, 44, 51, 60].contains(&read.protocol) {
+        while read.part != Part::Later && EXTENSIONS.contains(&read.protocol) {
             read.step(bytes(frame, read.transport)?);
         }
         (header[0] >> 4 == 6).then_some(read)
@@ -133,6 +135,11 @@ impl Read {
         let quoted = if self.v4 { Self::v4(frame, at)? } else { Self::v6(frame, at)? };
         let is_known = self.part == Part::Whole && quoted.part != Part::Later && quoted.is_transport();
         (is_error && is_known).then_some(quoted)
+    }
+
+    /// Whether a later part of a datagram says of an extension header alone that it would come next.
+    fn hides_transport(&self) -> bool {
+        self.part == Part::Later && EXTENSIONS.contains(&self.protocol)
     }
 
     fn is_transport(&self) -> bool {
@@ -381,6 +388,7 @@ impl Judge {
         let ports = read.map(|read| self.ports(way, sent, &read)).unwrap_or_default();
         match (*verdict, read) {
             (NEXT, _) if sent == got => Ok(()),
+            (NEXT, Some(read)) if read.hides_transport() => self.judge_hidden(way, sent, got, &read),
             (NEXT, Some(read)) => self.judge_changed(way, sent, got, &read, &ports),
             (SHOT, Some(read)) if read.is_unwritable(sent) => Ok(()),
             (SHOT, Some(read)) if way == Way::In => self.judge_dropped(sent, &read),
@@ -406,6 +414,17 @@ impl Judge {
             let (client, frontend) = read.pair(ports);
             self.dialled.insert((read.protocol, client, frontend));
         }
+    }
+
+    /// A later part of a datagram follows a first one with its number, of whichever transport that is.
+    fn judge_hidden(&mut self, way: Way, sent: &[u8], got: &[u8], read: &Read) -> Result<(), &'static str> {
+        let mut judged = Err("it follows no first part");
+        for protocol in [UDP, TCP, SCTP] {
+            let read = Read { protocol, ..*read };
+            let ports = self.ports(way, sent, &read);
+            judged = judged.or_else(|_| self.judge_changed(way, sent, got, &read, &ports));
+        }
+        judged
     }
 
     fn judge_changed(

@@ -8,7 +8,7 @@ use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, Coming, FrontendType, WordFlags};
 use libbpf_rs::{MapCore, MapFlags, libbpf_sys as sys};
 
-use super::craft::{Seen, Sent, see};
+use super::craft::{Seen, Sent, UDP, see};
 use super::network::{self, OUTER, PODS};
 use super::sctp::{HEADER, INIT, INIT_BYTES};
 use crate::abi;
@@ -24,6 +24,10 @@ use crate::packets::PacketSwitches;
 pub(super) const NEXT: i32 = -1;
 pub(super) const SHOT: i32 = 2;
 pub(super) const REDIRECTED: i32 = 7;
+
+/// The longest packet that a refusal quotes whole, and how much of a longer one it quotes behind its header of IP.
+pub(super) const QUOTED_MOST: usize = 1200;
+pub(super) const QUOTED_LEAST: usize = 20;
 
 const FLOWS: u32 = 64;
 /// The node's address outside, which backends of other nodes see.
@@ -77,6 +81,13 @@ impl Node {
         let mut node = Self { maps, handles, programs };
         node.tell_all(flows);
         node
+    }
+
+    /// Loads the programs anew over the same maps, as a start does and a change of the tables' size.
+    pub(super) fn load_again(&mut self) {
+        let (programs, _) =
+            load::packets_of_ethernet(&self.handles, FLOWS, &PacketSwitches::default()).unwrap();
+        self.programs = programs;
     }
 
     fn tell_all(&mut self, flows: u32) {
@@ -179,6 +190,12 @@ impl Node {
     /// Tells the programs how many bits of its addresses the outer device shares with pods of this node.
     pub(super) fn tell_of_near(&self, seen: [IpAddr; 2], [near4, near6]: [u8; 2]) {
         self.tell(&Device { near4, near6, ..device(Side::Outer, seen.map(Some)) });
+    }
+
+    /// Tells the programs that the outer device is a bridge.
+    pub(super) fn tell_of_bridge(&self) {
+        let seen = [NODE.into(), NODE6.into()].map(Some);
+        self.tell(&Device { bridge: true, ..device(Side::Outer, seen) });
     }
 
     /// Tells the programs that the outer device is a switch, with pods of this node behind it and those of others.
@@ -328,8 +345,9 @@ fn device(side: Side, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
     }
 }
 
-/// Whether a frame has more bytes than a refusal would quote: more than IP says, or more than an INIT of SCTP begins
-/// with. The programs cut the rest off, and the kernel then forgets the sum of the whole packet.
+/// Whether a frame has more bytes than a refusal would quote: more than IP says, more than an INIT of SCTP begins with,
+/// or a datagram that is long or has no sum. The programs cut the rest off, and the kernel then forgets the sum of the
+/// whole packet.
 fn is_filled_up(frame: &[u8]) -> bool {
     let ip = match frame.get(12..14) {
         Some([0x08, 0x00] | [0x86, 0xdd]) => &frame[14..],
@@ -339,7 +357,11 @@ fn is_filled_up(frame: &[u8]) -> bool {
     let length = ip.get(at..at + 2).map_or(0, |it| usize::from(u16::from_be_bytes([it[0], it[1]])));
     let at = if before == 0 { ip.first().map_or(0, |first| usize::from(first & 15) * 4) } else { before };
     let is_init = ip.get(at + HEADER) == Some(&INIT);
-    before + length < ip.len() || (is_init && ip.len() > at + HEADER + INIT_BYTES)
+    let has_no_sum = before == 0 && ip.get(9) == Some(&UDP) && ip.get(at + 6..at + 8) == Some(&[0, 0]);
+    before + length < ip.len()
+        || (is_init && ip.len() > at + HEADER + INIT_BYTES)
+        || (has_no_sum && ip.len() > at + QUOTED_LEAST)
+        || ip.len() > QUOTED_MOST
 }
 
 /// Runs a program once, over a packet with a sum that a network card has made. Afterwards that sum still has to be the

@@ -7,7 +7,7 @@ use super::craft::{ACK, SYN, Sent, TCP, address};
 use super::lives::{self, age, all, change, found};
 use super::node::{NEXT, Node, SHOT};
 use crate::abi::flow::types::{self, flow_state, heard};
-use crate::abi::packets::types::packet_count;
+use crate::abi::packets::types::{lifetime, packet_count};
 use crate::flows::worth::{self, Worth};
 use crate::kernel::bed::Port;
 use holdfast_core::op::Share;
@@ -62,6 +62,73 @@ fn kernel_answered_questions_keep_no_client_of_another_service_out() {
         assert_eq!(node.counted(packet_count::COUNT_FULL), 0);
         let all = (30_000..30_040).all(|port| found(node, &format!("{}:{port}", place.4)).is_some());
         assert!(all, "and no connection gave way to a question");
+    });
+}
+
+/// Datagrams in others' names that go on, so slowly that they cost little, and that nobody answers. How many had room.
+fn flood_of_streams(node: &Node, (asked, .., client): Place<'_>, ports: std::ops::Range<u16>) -> usize {
+    let lasts = |port: &u16| {
+        let client = format!("{client}:{port}");
+        let has_room = node.come(&Sent::udp(&client, asked, b"go on").frame()).0 == NEXT;
+        if has_room {
+            change(node, &client, |flow| flow.began = flow.seen.wrapping_sub(60));
+        }
+        has_room
+    };
+    ports.filter(lasts).count()
+}
+
+/// By UDP no handshake keeps strangers from beginning as many as they like, in the names of as many hosts.
+#[test]
+fn kernel_streams_that_nobody_answers_push_out_only_themselves() {
+    let shares = [Share(1), Share(2)];
+    for (place, share) in PLACES.into_iter().flat_map(|place| shares.map(|share| (place, share))) {
+        let (asked, answers, other, backend, client) = place;
+        Node::test_with(FLOWS, move |node| {
+            let to = [address(answers)];
+            node.serve_local(&Port { share: Share(1), frontends: &[asked], backends: &to, ..Port::UDP });
+            let to = [address(backend)];
+            let second = Port { index: 2, base: 8, frontends: &[other], backends: &to, ..Port::TCP };
+            node.serve_local(&Port { share, ..second });
+            (0..30).for_each(|at| assert!(connect(node, place, 30_000 + at)));
+            (0..30).for_each(|at| ask(node, place, 31_000 + at));
+            (0..30).for_each(|at| {
+                ask(node, place, 32_000 + at);
+                change(node, &format!("{client}:{}", 32_000 + at), |flow| {
+                    flow.began = flow.began.wrapping_sub(60);
+                });
+            });
+            assert_eq!(flood_of_streams(node, place, 2_000..2_500), 500);
+            (0..30).for_each(|at| assert!(connect(node, place, 33_000 + at), "a new client, {share:?}"));
+            assert_eq!(flood_of_streams(node, place, 2_500..3_000), 500);
+            assert_eq!(node.counted(packet_count::COUNT_FULL), 0);
+            let is_kept = |port: u16| found(node, &format!("{client}:{port}")).is_some();
+            for (what, from) in [("connections", 30_000), ("conversations", 32_000), ("new ones", 33_000)] {
+                assert_eq!((from..from + 30).filter(|port| is_kept(*port)).count(), 30, "{what}, {share:?}");
+            }
+            assert!(node.counted(packet_count::COUNT_UNANSWERED) > 0);
+        });
+    }
+}
+
+/// What was answered just now may go on: a handshake over UDP begins so. A machine may be too slow to see that.
+#[test]
+fn kernel_a_stream_that_nobody_answers_goes_before_what_was_answered_just_now() {
+    in_both(|node, place @ (.., client)| {
+        flood_of_streams(node, place, 2_000..2_300);
+        let mut judged = 0;
+        // So few that those which are looked at by chance are never these alone.
+        for round in 0..3 {
+            let (began, asked) = (lives::now(), 30_000 + 10 * round..30_010 + 10 * round);
+            asked.clone().for_each(|port| ask(node, place, port));
+            flood_of_streams(node, place, 2_300 + 50 * round..2_350 + 50 * round);
+            let kept = asked.filter(|port| found(node, &format!("{client}:{port}")).is_some()).count();
+            if lives::now() - began <= lifetime::LIFE_LINGERING.0 {
+                assert_eq!(kept, 10, "{round}");
+                judged += 1;
+            }
+        }
+        assert!(judged > 0);
     });
 }
 

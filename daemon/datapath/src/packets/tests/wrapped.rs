@@ -504,6 +504,20 @@ fn kernel_who_sends_too_much_at_once_is_told_how_much_fits() {
     });
 }
 
+#[test]
+fn kernel_who_sends_too_long_a_datagram_without_a_sum_is_told_of_one_without_a_sum() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        let (way, fits) = (&WAYS[0], FITS[0]);
+        goes_wrapped(node, way, &by(UDP, way, 0).frame());
+        let sent = Sent { no_sum: true, ..Sent::udp(way.client, way.frontend, &[9; 1_460]) }.frame();
+        is_told(node, way, &sent, fits);
+        let (_, frame) = node.come_to_be_cut(&sent);
+        let quoted = 14 + 20 + 8 + 20;
+        assert_eq!(frame[quoted + 6..quoted + 8], [0, 0]);
+    });
+}
+
 /// How long a packet may be that gets the other header, in each family.
 const FITS: [u32; 2] = [1_480, 1_460];
 
