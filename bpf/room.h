@@ -79,19 +79,32 @@ INLINE bool is_doubtful(const struct flow *flow, __u32 now)
 	return is_wrapped(flow) && flow->transport == IPPROTO_TCP && silence(flow, now) > is_believed_for(flow);
 }
 
+/* Whether only the client was ever heard. The backend of a wrapped conversation answers past this node. */
+INLINE bool is_one_sided(const struct flow *flow)
+{
+	return flow->state == FLOW_OPENING || (flow->transport == IPPROTO_UDP && is_wrapped(flow));
+}
+
 /*
- * Whether datagrams go on that have never been answered, as to a server of logs. Any stranger sends such streams in
+ * Whether datagrams go on of which no answer was ever heard, as to a server of logs. Any stranger sends such streams in
  * others' names, so they are worth less than whatever has been answered; and their next datagram begins anew.
  */
 INLINE bool is_unheard_stream(const struct flow *flow, __u32 now)
 {
-	return flow->transport == IPPROTO_UDP && flow->state == FLOW_OPENING && is_stream(flow) &&
-	       silence(flow, now) <= LIFE_CROWDED;
+	return flow->transport == IPPROTO_UDP && is_stream(flow) && silence(flow, now) <= LIFE_CROWDED;
 }
 
 INLINE bool is_unanswered(const struct flow *flow, __u32 now)
 {
-	return (flow->state == FLOW_OPENING && !is_unheard_stream(flow, now)) || is_doubtful(flow, now);
+	return (is_one_sided(flow) && !is_unheard_stream(flow, now)) || is_doubtful(flow, now);
+}
+
+/* Two questions in anybody's name are answered too, so such a conversation is needed only while it goes on. */
+INLINE enum worth worth_of_conversation(const struct flow *flow, __u32 now)
+{
+	if (is_stream(flow))
+		return silence(flow, now) > LIFE_CROWDED ? IS_FRESH : IS_NEEDED;
+	return silence(flow, now) > LIFE_LINGERING ? IS_ANSWERED : IS_FRESH;
 }
 
 INLINE enum worth worth_of(const struct flow *flow, __u32 now)
@@ -100,11 +113,9 @@ INLINE enum worth worth_of(const struct flow *flow, __u32 now)
 		return IS_OVER;
 	if (is_unanswered(flow, now))
 		return IS_UNANSWERED;
-	if (flow->state == FLOW_OPENING)
+	if (is_one_sided(flow))
 		return IS_UNHEARD;
-	if (flow->transport == IPPROTO_UDP && flow->state == FLOW_OPEN && !is_stream(flow))
-		return silence(flow, now) > LIFE_LINGERING ? IS_ANSWERED : IS_FRESH;
-	return IS_NEEDED;
+	return flow->transport == IPPROTO_UDP ? worth_of_conversation(flow, now) : IS_NEEDED;
 }
 
 /* From where a flow that begins may have its record. */

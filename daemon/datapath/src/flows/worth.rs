@@ -17,7 +17,7 @@ const WORTH_AT: u32 = 20;
 pub(crate) enum Worth {
     /// Client or backend may still need it.
     Needed = 0,
-    /// A question over UDP and its answer, at most `LIFE_LINGERING` ago.
+    /// A question over UDP and its answer, at most `LIFE_LINGERING` ago, or a conversation that has paused.
     Fresh = 1,
     /// A stream of datagrams that goes on without an answer.
     Unheard = 2,
@@ -34,17 +34,28 @@ impl Worth {
         let since = silence(flow, now);
         let is_udp = transport_of(flow.transport) == Some(Transport::Udp);
         let is_opening = u32::from(flow.state) == types::flow_state::FLOW_OPENING.0;
-        let is_unheard = is_opening && is_udp && is_stream(flow) && since <= life::LIFE_CROWDED.0;
+        // The backend of a wrapped conversation answers past this node.
+        let is_one_sided = is_opening || (is_udp && is_wrapped(flow));
         if may_yield(flow, now) {
             Self::Over
-        } else if is_unheard {
+        } else if is_one_sided && is_udp && is_stream(flow) && since <= life::LIFE_CROWDED.0 {
             Self::Unheard
-        } else if is_opening || is_doubtful(flow, now) {
+        } else if is_one_sided || is_doubtful(flow, now) {
             Self::Unanswered
-        } else if is_udp && !is_opening && !is_stream(flow) {
-            if since > life::LIFE_LINGERING.0 { Self::Answered } else { Self::Fresh }
+        } else if is_udp {
+            Self::of_conversation(is_stream(flow), since)
         } else {
             Self::Needed
+        }
+    }
+
+    /// Two questions in anybody's name are answered too, so such a conversation is needed only while it goes on.
+    fn of_conversation(is_stream: bool, since: u32) -> Self {
+        match is_stream {
+            true if since <= life::LIFE_CROWDED.0 => Self::Needed,
+            true => Self::Fresh,
+            false if since <= life::LIFE_LINGERING.0 => Self::Fresh,
+            false => Self::Answered,
         }
     }
 }
@@ -124,26 +135,34 @@ mod tests {
             assert_eq!(worth(&flow), Worth::Needed, "its backend is heard");
         }
     }
-    /// How far a conversation over UDP is, for how long it has gone on and been silent, and what it is worth.
-    const CONVERSATIONS: [(types::flow_state, u32, u32, Worth); 8] = [
-        (OPENING, 0, 0, Worth::Unanswered),
-        (OPENING, 3, 10, Worth::Unheard),
-        (OPENING, 86_400, 0, Worth::Unheard),
-        (OPENING, 86_400, 11, Worth::Unanswered),
-        (OPEN, 0, 1, Worth::Fresh),
-        (OPEN, 0, 2, Worth::Answered),
-        (OPEN, 3, 10, Worth::Needed),
-        (OPEN, 3, 120, Worth::Needed),
+
+    /// How far a conversation over UDP is, whether it is wrapped, for how long it has gone on and been silent, and what
+    /// it is worth.
+    const CONVERSATIONS: [(types::flow_state, bool, u32, u32, Worth); 12] = [
+        (OPENING, false, 0, 0, Worth::Unanswered),
+        (OPENING, false, 3, 10, Worth::Unheard),
+        (OPENING, false, 86_400, 0, Worth::Unheard),
+        (OPENING, false, 86_400, 11, Worth::Unanswered),
+        (OPENING, true, 0, 0, Worth::Unanswered),
+        (OPEN, true, 3, 10, Worth::Unheard),
+        (OPEN, true, 86_400, 11, Worth::Unanswered),
+        (OPEN, false, 0, 1, Worth::Fresh),
+        (OPEN, false, 0, 2, Worth::Answered),
+        (OPEN, false, 3, 10, Worth::Needed),
+        (OPEN, false, 3, 11, Worth::Fresh),
+        (OPEN, false, 86_400, 120, Worth::Fresh),
     ];
     const OPENING: types::flow_state = types::flow_state::FLOW_OPENING;
     const OPEN: types::flow_state = types::flow_state::FLOW_OPEN;
 
     #[test]
     fn a_stream_that_nobody_answers_is_worth_less_than_all_that_was_answered_just_now() {
-        for (state, lasted, silent, expected) in CONVERSATIONS {
+        for (state, wrapped, lasted, silent, expected) in CONVERSATIONS {
+            let of_client = if wrapped { types::heard::IS_WRAPPED.0 } else { 0 };
             let flow = types::flow {
                 transport: 17,
                 state: u8::try_from(state.0).unwrap(),
+                of_client: u8::try_from(of_client).unwrap(),
                 seen: 100_000,
                 began: 100_000 - lasted,
                 ..types::flow::default()
@@ -151,7 +170,7 @@ mod tests {
             assert_eq!(
                 Worth::of(&flow, 100_000 + silent),
                 expected,
-                "after {lasted} s, silent for {silent} s"
+                "wrapped {wrapped}, after {lasted} s, silent for {silent} s"
             );
         }
     }
