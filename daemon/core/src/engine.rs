@@ -29,10 +29,10 @@ use crate::event::Event;
 use crate::index::Seed;
 use crate::keys::Source;
 use crate::maps::{MapError, Maps};
-use crate::op::{Action, Grace, Op, Owner, ServiceId};
+use crate::op::{Action, Grace, Op, Owner, PortIndex, ServiceId};
 use crate::snapshot::Snapshot;
 use crate::time::Now;
-use crate::world::{PlanError, World};
+use crate::world::World;
 use retries::Retries;
 
 pub use crate::world::{AdoptError, Drift, Remembered, foreseen};
@@ -276,14 +276,17 @@ impl<M: Maps> Engine<M> {
         let _ = self.maps.make_room(&self.world.coming());
         let (mut refused, mut lacking) = (BTreeSet::new(), BTreeSet::new());
         for id in &piece {
-            let (planned, written) = self.write_lists(*id);
-            if let Err(error) = written {
-                self.failed(*id, (error.to_string(), error.is_part()), now);
-                refused.insert(*id);
-            } else if let Err(error) = planned {
+            match self.write_lists(*id) {
+                Err(error) => {
+                    self.failed(*id, (error.to_string(), error.is_part()), now);
+                    refused.insert(*id);
+                }
                 // What it leaves is removed all the same: that may be the room that it lacks.
-                self.failed(*id, (error.to_string(), error.is_part()), now);
-                lacking.insert(*id);
+                Ok(Some(lack)) => {
+                    self.failed(*id, lack, now);
+                    lacking.insert(*id);
+                }
+                Ok(None) => {}
             }
             if self.together.len() >= TOGETHER_MAX {
                 self.execute_together(now, &mut refused);
@@ -320,18 +323,18 @@ impl<M: Maps> Engine<M> {
     }
 
     /// Writes the lists of a service, and what has to go with them. New frontends are left for
-    /// [`Self::execute_together`], removals for after those.
-    fn write_lists(&mut self, id: ServiceId) -> (Result<(), PlanError>, Result<(), MapError>) {
+    /// [`Self::execute_together`], removals for after those. Gives why something was left out, and whether that is
+    /// because the namespace has its part; everything else of the service is written.
+    fn write_lists(&mut self, id: ServiceId) -> Result<Option<(String, bool)>, MapError> {
         let begun = self.together.len();
         self.ops.clear();
         let planned = self.world.plan_lists(id, &mut self.ops);
         let world = &self.world;
         self.together.extend(self.ops.extract_if(.., |op| is_new(world, op) && may_touch(world, op)));
         let executed = self.execute();
-        if executed.is_err() {
-            self.together.truncate(begun);
-        }
-        (planned, executed)
+        let unsourced = executed.inspect_err(|_| self.together.truncate(begun))?;
+        let unplanned = planned.err().map(|error| (error.to_string(), error.is_part()));
+        Ok(unplanned.or_else(|| unsourced.map(|error| (error.to_string(), error.is_part()))))
     }
 
     /// Inserts the new frontends by which clients find the lists, or removes the frontends that go. A service's
@@ -375,7 +378,7 @@ impl<M: Maps> Engine<M> {
     fn carry_out(&mut self, plan: fn(&World, &mut Vec<Op>)) -> Result<(), MapError> {
         self.ops.clear();
         plan(&self.world, &mut self.ops);
-        self.execute()
+        self.execute().map(drop)
     }
 
     fn collect_freed(&mut self) {
@@ -398,9 +401,26 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// Executes what is planned, up to the first refusal.
-    fn execute(&mut self) -> Result<(), MapError> {
-        (0..self.ops.len()).try_for_each(|position| self.execute_at(position))
+    /// Executes what is planned, up to the first refusal. Without room for a source range, clients in it do not get in,
+    /// and nothing else waits for it but the former ranges that it was to replace: gives why there was none.
+    fn execute(&mut self) -> Result<Option<MapError>, MapError> {
+        let mut unsourced = Vec::new();
+        let mut why = None;
+        for position in 0..self.ops.len() {
+            let source = self.ops.get(position).and_then(source_of);
+            if source.is_some_and(|port| unsourced.contains(&port)) {
+                continue;
+            }
+            let executed = self.execute_at(position);
+            match source.filter(|_| self.ops.get(position).is_some_and(is_new_source)) {
+                Some(port) if executed.is_err() => {
+                    unsourced.push(port);
+                    why = why.or(executed.err());
+                }
+                _ => executed?,
+            }
+        }
+        Ok(why)
     }
 
     fn execute_at(&mut self, position: usize) -> Result<(), MapError> {
@@ -419,7 +439,13 @@ impl<M: Maps> Engine<M> {
             Ok(()) => self.world.accepted(op),
             Err(error) => {
                 self.world.count_refusal(error);
-                self.world.refused(&self.ops, position);
+                // What comes after a range is executed all the same.
+                let (ops, at) = if is_new_source(op) {
+                    (core::slice::from_ref(op), 0)
+                } else {
+                    (self.ops.as_slice(), position)
+                };
+                self.world.refused(ops, at);
             }
         }
         executed
@@ -441,6 +467,18 @@ pub enum CheckError {
     /// The maps could not be read.
     #[error(transparent)]
     Maps(MapError),
+}
+
+/// The port of which the op changes the source ranges.
+const fn source_of(op: &Op) -> Option<PortIndex> {
+    match &op.action {
+        Action::InsertSource(key, _) | Action::RemoveSource(key) => Some(key.port),
+        _ => None,
+    }
+}
+
+const fn is_new_source(op: &Op) -> bool {
+    matches!(op.action, Action::InsertSource(..))
 }
 
 fn is_new(world: &World, op: &Op) -> bool {

@@ -52,7 +52,6 @@ use crate::tables::Tables;
 pub use adopt::AdoptError;
 pub use drift::Drift;
 pub use foreseen::foreseen;
-pub(crate) use plan::PlanError;
 pub use remember::Remembered;
 
 /// All state of the rules.

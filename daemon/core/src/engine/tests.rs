@@ -39,6 +39,7 @@ mod numbers;
 mod parts;
 mod remembered;
 mod unreadable;
+mod unsourced;
 
 const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };
 const PORT: NonZeroU16 = NonZeroU16::new(80).unwrap();
