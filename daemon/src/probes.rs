@@ -28,6 +28,10 @@ use schedule::Schedule;
 /// How long an answer is waited for: a backend in the same cluster accepts within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
+/// A route that says "unreachable" says so at once. A host without a neighbour at the address has asked for it first, and
+/// a router's word has been on its way.
+const OWN_ERROR: Duration = Duration::from_millis(1);
+
 /// The time between two probes of any backends: 500 a second, far below what a node's own clients do.
 const GAP: Duration = Duration::from_millis(2);
 
@@ -69,7 +73,7 @@ pub async fn run(
     run_by(ask, snapshots, config, events, counts).await;
 }
 
-async fn run_by<A: Future<Output = Answer> + Send + 'static>(
+async fn run_by<A: Future<Output = Option<Answer>> + Send + 'static>(
     ask: impl Fn(SocketAddr) -> A,
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     config: watch::Receiver<Arc<Config>>,
@@ -77,7 +81,7 @@ async fn run_by<A: Future<Output = Answer> + Send + 'static>(
     counts: Arc<Probes>,
 ) {
     let mut schedule = Schedule::default();
-    let mut probes: JoinSet<Probed> = JoinSet::new();
+    let mut probes: JoinSet<Option<Probed>> = JoinSet::new();
     let mut look = Instant::now();
     let mut begin = Instant::now();
     let mut is_news = false;
@@ -97,6 +101,7 @@ async fn run_by<A: Future<Output = Answer> + Send + 'static>(
                 schedule.follow(&snapshot, Instant::now(), &|| most.mul_f64(part()));
             }
             Some(Ok(probed)) = probes.join_next() => {
+                let Some(probed) = probed else { continue };
                 counts.count(probed.answer);
                 if events.send(vec![Event::Probed(Box::new(probed))]).await.is_err() {
                     return;
@@ -108,7 +113,7 @@ async fn run_by<A: Future<Output = Answer> + Send + 'static>(
                 let interval = spread(config.borrow().hold.probe_interval);
                 if let Some(target) = schedule.take_first(now, now + interval) {
                     let answer = ask(target.backend);
-                    probes.spawn(async move { target.probed(answer.await) });
+                    probes.spawn(async move { answer.await.map(|answer| target.probed(answer)) });
                 }
             }
         }
@@ -132,11 +137,23 @@ fn part() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 
-async fn ask(backend: SocketAddr) -> Answer {
+/// Asks a backend. `None`: nothing has left this node, for want of a route, a port or a file, so nothing is proved.
+async fn ask(backend: SocketAddr) -> Option<Answer> {
+    let begun = Instant::now();
     match tokio::time::timeout(TIMEOUT, exempt::connect(backend)).await {
-        Ok(Ok(_stream)) => Answer::Accepted,
-        Ok(Err(error)) if says_nobody(&error) => Answer::Refused,
-        Ok(Err(_)) | Err(_) => Answer::Silent,
+        Ok(Ok(_stream)) => Some(Answer::Accepted),
+        Ok(Err(error)) if is_own(&error, begun.elapsed()) => None,
+        Ok(Err(error)) if says_nobody(&error) => Some(Answer::Refused),
+        Ok(Err(_)) | Err(_) => Some(Answer::Silent),
+    }
+}
+
+/// Whether the error is this node's own.
+fn is_own(error: &io::Error, after: Duration) -> bool {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut => false,
+        io::ErrorKind::HostUnreachable => after < OWN_ERROR,
+        _ => true,
     }
 }
 

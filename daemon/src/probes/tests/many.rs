@@ -91,7 +91,7 @@ impl Node {
         let dials = Arc::clone(&asked);
         let ask = move |backend: SocketAddr| {
             dials.lock().unwrap().push((Instant::now(), number(backend)));
-            async { Answer::Accepted }
+            async { Some(Answer::Accepted) }
         };
         let (_, config) = watch::channel(Arc::default());
         tokio::spawn(run_by(ask, reader, config, sender, Arc::default()));

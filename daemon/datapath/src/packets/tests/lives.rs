@@ -508,16 +508,18 @@ fn part(node: &Node) -> u32 {
 
 #[test]
 fn kernel_questions_that_were_answered_make_room_and_conversations_do_not() {
-    for (lived, expected) in [(1, NEXT), (3, SHOT)] {
+    // A conversation that pauses for longer than ten seconds is the last to go.
+    for (lived, silent, expected) in [(1, 11, NEXT), (3, 5, SHOT), (3, 12, NEXT)] {
         Node::test(move |node| {
             node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
             for client in 0..part(node) {
                 let client = format!("198.51.100.7:{}", 40_000 + client);
                 agree(node, false, &client, HERE);
                 change(node, &client, |flow| flow.began = flow.began.wrapping_sub(lived));
-                age(node, &client, 11);
+                age(node, &client, silent);
             }
-            assert_eq!(node.come(&Sent::udp(OTHER, FRONTEND, b"x").frame()).0, expected, "{lived}");
+            let met = node.come(&Sent::udp(OTHER, FRONTEND, b"x").frame()).0;
+            assert_eq!(met, expected, "after {lived} s, silent for {silent} s");
         });
     }
 }
