@@ -254,20 +254,29 @@ impl World {
             return begin;
         };
         let share = self.tables.share(id);
-        let (mut more, mut full) = (0, None);
+        let (mut more, mut full, mut kept) = (0, None, BTreeSet::new());
         let mut end = service.desired.len();
         for (position, frontend) in
             service.desired.iter().enumerate().skip(begin).filter(|(_, it)| !it.passes)
         {
             work::done(1);
-            let index = frontend.position.and_then(|position| service.ports.get(position)?.index);
-            let (Some(key), Some(port)) = (frontend.key(), index) else { continue };
+            let Some(key) = frontend.key() else { continue };
             let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id)) else {
+                continue;
+            };
+            let index = frontend.position.and_then(|position| service.ports.get(position)?.index);
+            let former = || entry.realized.and_then(|it| it.owner);
+            let Some(port) = index else {
+                kept.extend(former().filter(|former| self.keeps_room_from(*former, id, &key)));
                 continue;
             };
             let value = FrontendValue { port, kind: frontend.kind, share };
             let done = entry.realized.is_some_and(|it| it.value == value && it.owner == Some(id));
-            if (done && !entry.uncertain) || (!done && self.leads_nowhere(id, frontend.position)) {
+            if done && !entry.uncertain {
+                continue;
+            }
+            if !done && self.leads_nowhere(id, frontend.position) {
+                kept.extend(former().filter(|former| self.keeps_room_from(*former, id, &key)));
                 continue;
             }
             if entry.realized.is_none()
@@ -285,6 +294,7 @@ impl World {
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
         self.frontends.coming += more;
+        kept.into_iter().for_each(|former| self.services.plan_anew(former));
         full.into_iter().for_each(|error| self.lacking.note(id, None, error));
         end
     }
@@ -357,7 +367,8 @@ impl World {
     }
 
     /// The indices by which clients still find this service at frontends that other services have won, and the
-    /// frontends that it has in the maps and no service claims.
+    /// frontends that it has in the maps and no service claims, or only one without room, which may be the very room
+    /// that this service has.
     fn dialled(&self, id: ServiceId) -> (Dialled, Vec<FrontendKey>) {
         let mut dialled = Dialled::default();
         let mut left = Vec::new();
@@ -369,11 +380,21 @@ impl World {
             let entry = self.frontends.get(key);
             match entry.and_then(|entry| Some((entry, entry.winner()?))) {
                 None => left.push(*key),
+                Some((_, winner)) if self.keeps_room_from(id, winner, key) => left.push(*key),
                 Some((entry, winner)) if winner != id || lacks => dialled.by(entry),
                 Some(_) => {}
             }
         }
         (dialled, left)
+    }
+
+    /// Whether a service has a frontend in the maps for which it does not ask any more, and the one that has won it finds
+    /// no room: clients would be led to backends of another one for as long as both wait.
+    fn keeps_room_from(&self, id: ServiceId, winner: ServiceId, key: &FrontendKey) -> bool {
+        let asks = |service: &Service| service.claimed.binary_search_by(|it| it.key.cmp(key)).is_ok();
+        winner != id
+            && self.lacking.why(winner).is_some()
+            && self.services.get(id).is_some_and(|service| !asks(service))
     }
 
     /// Removes what no service claims, but for what one may be about to claim.

@@ -199,13 +199,14 @@ impl Watch {
     }
 
     /// Whether a client at an address may meet this: what any client outside meets, if it might come in at any time
-    /// since all was certain, and nothing if it might not. While a frontend changes hands, either.
+    /// since all was certain, and nothing if it might not. While a frontend changes hands, either. Where maps refuse ops
+    /// they may have refused the client's range, and then the client does not get in.
     fn may_meet(&self, dialled: &Dialled, now: &Answer) -> bool {
         let [_, outside, _] = &dialled.actual;
         let found = self.pointing.get(&dialled.key).or_else(|| self.pointing.get(&wildcard(dialled.key)));
         let one = if let [one] = &*dialled.holders { Some(one) } else { None };
         let is_settled = found.zip(one).is_some_and(|(value, holder)| value.kind == holder.kind);
-        let is_kept_out = *now == Answer::Dropped && (!is_settled || dialled.kept_out);
+        let is_kept_out = *now == Answer::Dropped && (!is_settled || dialled.kept_out || self.faulty);
         is_kept_out || now == outside && (!is_settled || dialled.let_in)
     }
 

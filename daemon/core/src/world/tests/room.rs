@@ -266,3 +266,23 @@ fn invariant_10_a_port_with_another_name_needs_no_slots_more() {
         rest(&mut rig);
     }
 }
+
+/// Clients would be led to backends of a service that is gone, by a list that follows nothing, without an end.
+#[test]
+fn invariant_02_an_address_whose_new_owner_finds_no_room_leads_nowhere_and_gives_its_room_back() {
+    let b = || vec![applied(service("b", "10.0.0.1", &[])), slice("b", &["2.2.2.2"])];
+    let leaves = || vec![deleted("a")];
+    let together = || [leaves(), b()].concat();
+    // In one piece, and the winner before and after the one that leaves.
+    for turns in [vec![together()], vec![b(), leaves()], vec![leaves(), b()]] {
+        let mut rig = Rig::with(Capacity { slots: 256, ports: 2, ..Capacity::default() });
+        rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1"])]);
+        rig.turn(vec![applied(service("c", "10.0.0.3", &[])), slice("c", &["3.3.3.3"])]);
+        turns.into_iter().for_each(|events| drop(rig.turn(events)));
+        rest(&mut rig);
+        let snapshot = rig.turn(vec![]);
+        let row = row(&view(&snapshot, "b"), "10.0.0.1").clone();
+        assert_eq!((row.verdict.as_str(), row.status), ("serving", crate::snapshot::Status::Done));
+        assert_eq!(rig.dump().frontends.len(), 2);
+    }
+}
