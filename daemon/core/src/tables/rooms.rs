@@ -11,7 +11,7 @@ use super::waiting::Guest;
 use super::{KnownService, Tables};
 use crate::change::Cause;
 use crate::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts, WAITS};
-use crate::keys::{ServiceKey, SliceKey};
+use crate::keys::{ServiceKey, SliceKey, Source};
 use crate::limits;
 use crate::op::{ServiceId, Share};
 use crate::resolve::Cut;
@@ -25,7 +25,8 @@ impl Tables {
     /// The id of a service that has none, given out now. `None`: it has to wait for room.
     pub(super) fn newcomers_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
         let others_first = self.admits && self.waiting.has_queue();
-        let waits = others_first || self.waiting.is_queued(key) || !self.is_room_in(key.name.namespace());
+        let is_room = self.is_room_for(key.source, key.name.namespace());
+        let waits = others_first || self.waiting.is_queued(key) || !is_room;
         if waits { None } else { self.new_id(key) }
     }
 
@@ -40,10 +41,11 @@ impl Tables {
     }
 
     /// Whether a namespace may have one service more: it leaves some room to others, and its first is what was left.
-    fn is_room_in(&self, namespace: &str) -> bool {
+    /// What the administrator wrote down has no part: it is bounded by the limit alone.
+    fn is_room_for(&self, source: Source, namespace: &str) -> bool {
         let own = self.residents.services(namespace);
         let rest = self.left().checked_sub(1);
-        let is_shared = self.services_max >= limits::SHARED_MIN as usize && own > 0;
+        let is_shared = self.services_max >= limits::SHARED_MIN as usize && source.is_tenants() && own > 0;
         rest.is_some_and(|rest| !is_shared || own < rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize))
     }
 
@@ -111,7 +113,9 @@ impl Tables {
         if !self.admits || self.left() == 0 {
             return None;
         }
-        let key = self.waiting.next_service(&self.residents, &|namespace| self.is_room_in(namespace))?;
+        let key = self
+            .waiting
+            .next_service(&self.residents, &|source, namespace| self.is_room_for(source, namespace))?;
         let guest = self.waiting.remove(&key)?;
         Some((key, guest))
     }
@@ -130,7 +134,7 @@ impl Tables {
     pub(super) fn let_service_wait(&mut self, facts: Arc<ServiceFacts>) {
         let object = ObjectKey::Service(facts.key.clone());
         let origin = facts.meta.origin.clone();
-        let reason = self.no_room_in(facts.key.name.namespace());
+        let reason = self.no_room_for(&facts.key);
         self.waiting.put_service(facts);
         self.rejected.put(Rejection { object, origin, reason, partial: false });
     }
@@ -139,14 +143,15 @@ impl Tables {
         let object = ObjectKey::Slice(facts.key.clone());
         let origin = facts.meta.origin.clone();
         self.waiting.put_slice(service, facts, true);
-        let reason = self.no_room_in(service.name.namespace());
+        let reason = self.no_room_for(service);
         self.rejected.put(Rejection { object, origin, reason, partial: false });
     }
 
-    /// Why an object of a service in that namespace waits.
-    fn no_room_in(&self, namespace: &str) -> Arc<str> {
+    /// Why an object of that service waits.
+    fn no_room_for(&self, service: &ServiceKey) -> Arc<str> {
+        let namespace = service.name.namespace();
         let (most, own, left) = (self.services_max, self.residents.services(namespace), self.left());
-        let known = if left == 0 || self.is_room_in(namespace) {
+        let known = if left == 0 || self.is_room_for(service.source, namespace) {
             alloc::format!("{most} services are known, as many as `datapath.limits.services` allows")
         } else {
             alloc::format!(

@@ -233,7 +233,7 @@ fn invariant_10_services_past_the_limit_are_named_and_their_ids_are_reused() {
 /// One Service of a namespace that anybody may fill: no client can ever dial it.
 fn unserved(namespace: &str, number: usize) -> (ServiceKey, Event) {
     let name = ObjectName::new(namespace, &format!("s{number:05}")).unwrap();
-    let key = ServiceKey { name, source: Source::Manifests };
+    let key = ServiceKey { name, source: Source::Kubernetes };
     let facts = ServiceFacts::new(key.clone(), ServiceType::ExternalName);
     (key, Event::ServiceApplied(Arc::new(facts)))
 }
@@ -275,9 +275,17 @@ fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() 
 }
 
 #[test]
+fn what_the_administrator_wrote_down_has_room_as_long_as_there_is_any() {
+    let most = limits::SHARED_MIN as usize;
+    let mut tables = Tables::new(Seed::default(), &[], most);
+    (0..most).for_each(|number| tables.apply(service(&format!("s{number}"), "1"), &mut |_, _| ()));
+    assert_eq!((tables.ids().count(), tables.rejections().waiting), (most, 0));
+}
+
+#[test]
 fn what_had_room_in_a_former_process_has_it_again_whatever_its_namespace_has() {
     let most = limits::SHARED_MIN as usize;
-    let mut tables = Tables::new(Seed::default(), &[Source::Manifests], most);
+    let mut tables = Tables::new(Seed::default(), &[Source::Kubernetes], most);
     for number in 0..most {
         let (key, event) = unserved("tenant", number);
         let Event::ServiceApplied(facts) = event else { unreachable!() };

@@ -105,16 +105,16 @@ impl Waiting {
         Some(facts)
     }
 
-    /// The service that has the next turn, of the namespaces that there is room for.
+    /// The service that has the next turn, of those that there is room for.
     pub(crate) fn next_service(
         &self,
         residents: &Residents,
-        is_room_in: &dyn Fn(&str) -> bool,
+        is_room_for: &dyn Fn(Source, &str) -> bool,
     ) -> Option<ServiceKey> {
         let turns = self.namespaces.iter().filter_map(|(name, namespace)| {
             let (source, bare, created, key) = namespace.queue.first()?;
             let have = residents.services(name);
-            is_room_in(name).then_some((*source, *bare, have, *created, key))
+            is_room_for(*source, name).then_some((*source, *bare, have, *created, key))
         });
         let (.., key) = turns.min()?;
         Some(key.clone())

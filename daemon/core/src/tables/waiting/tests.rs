@@ -43,7 +43,7 @@ fn slice(service: &ServiceKey, name: &str) -> Arc<SliceFacts> {
 fn order(mut waiting: Waiting) -> Vec<String> {
     let mut residents = Residents::default();
     let mut order = Vec::new();
-    while let Some(key) = waiting.next_service(&residents, &|_| true) {
+    while let Some(key) = waiting.next_service(&residents, &|_, _| true) {
         waiting.remove(&key).unwrap();
         residents.moved_in(key.name.namespace());
         order.push(format!("{key}"));
@@ -83,8 +83,8 @@ fn what_changes_while_it_waits_gets_room_as_it_is_in_the_end() {
     waiting.take_service(&a);
     assert_eq!(waiting.len(), 1);
     waiting.put_service(service("ns/a", 5, Source::Kubernetes));
-    assert_eq!(waiting.next_service(&Residents::default(), &|_| true), Some(a.clone()));
-    assert_eq!(waiting.next_service(&Residents::default(), &|_| false), None, "no namespace has room");
+    assert_eq!(waiting.next_service(&Residents::default(), &|_, _| true), Some(a.clone()));
+    assert_eq!(waiting.next_service(&Residents::default(), &|_, _| false), None, "no namespace has room");
     let guest = waiting.remove(&a).unwrap();
     assert_eq!(guest.slices.len(), 1);
     assert_eq!(guest.facts, Some(service("ns/a", 5, Source::Kubernetes)));
@@ -100,7 +100,7 @@ fn surplus_slices_wait_for_places_in_their_own_service_and_get_them_by_name() {
     for name in ["s3", "s1", "s2"] {
         waiting.put_slice(&a, slice(&a, name), false);
     }
-    assert!(!waiting.has_queue() && waiting.next_service(&Residents::default(), &|_| true).is_none());
+    assert!(!waiting.has_queue() && waiting.next_service(&Residents::default(), &|_, _| true).is_none());
     assert!(waiting.next_slice(&key("ns/b", Source::Kubernetes)).is_none());
     let names: Vec<_> =
         core::iter::from_fn(|| waiting.next_slice(&a)).map(|it| String::from(it.key.name.name())).collect();
@@ -122,7 +122,7 @@ fn invariant_10_what_waits_has_a_bound_and_who_has_most_gives_way() {
     assert!(waiting.guest(&key(&format!("noise/s{:06}", many - 1), Source::Kubernetes)).is_none());
     assert!(waiting.sources_to_ask().is_empty(), "no source is asked while there is no room");
     while waiting.bytes > limits::WAITING_BYTES_MAX / 2 {
-        let next = waiting.next_service(&Residents::default(), &|_| true).unwrap();
+        let next = waiting.next_service(&Residents::default(), &|_, _| true).unwrap();
         waiting.remove(&next).unwrap();
     }
     assert_eq!(waiting.sources_to_ask(), BTreeSet::from([Source::Kubernetes]));
