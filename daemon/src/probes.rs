@@ -28,8 +28,8 @@ use schedule::Schedule;
 /// How long an answer is waited for: a backend in the same cluster accepts within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A route that says "unreachable" says so at once. A host without a neighbour at the address has asked for it first, and
-/// a router's word has been on its way.
+/// A route that says "unreachable" says so at once. A host without a neighbour at the address has asked for it first,
+/// and a router's word has been on its way.
 const OWN_ERROR: Duration = Duration::from_millis(1);
 
 /// The time between two probes of any backends: 500 a second, far below what a node's own clients do.

@@ -388,8 +388,8 @@ impl World {
         (dialled, left)
     }
 
-    /// Whether a service has a frontend in the maps for which it does not ask any more, and the one that has won it finds
-    /// no room: clients would be led to backends of another one for as long as both wait.
+    /// Whether a service has a frontend in the maps for which it does not ask any more, and the one that has won it
+    /// finds no room: clients would be led to backends of another one for as long as both wait.
     fn keeps_room_from(&self, id: ServiceId, winner: ServiceId, key: &FrontendKey) -> bool {
         let asks = |service: &Service| service.claimed.binary_search_by(|it| it.key.cmp(key)).is_ok();
         winner != id

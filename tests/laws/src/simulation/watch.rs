@@ -199,8 +199,8 @@ impl Watch {
     }
 
     /// Whether a client at an address may meet this: what any client outside meets, if it might come in at any time
-    /// since all was certain, and nothing if it might not. While a frontend changes hands, either. Where maps refuse ops
-    /// they may have refused the client's range, and then the client does not get in.
+    /// since all was certain, and nothing if it might not. While a frontend changes hands, either. Where maps refuse
+    /// ops they may have refused the client's range, and then the client does not get in.
     fn may_meet(&self, dialled: &Dialled, now: &Answer) -> bool {
         let [_, outside, _] = &dialled.actual;
         let found = self.pointing.get(&dialled.key).or_else(|| self.pointing.get(&wildcard(dialled.key)));
