@@ -339,11 +339,15 @@ impl Kept {
     fn go_on(&mut self, mut hold: Arc<Hold>, (reason, bound): (Reason, Bound), case: &Case<'_>) {
         let is_same = hold.bound == bound || (hold.bound, bound) == (Bound::MassLoss, Bound::Guarded);
         // Readers share it, so it is copied only where it changes.
+        let now = case.now.uptime();
         if !is_same {
             let held = Arc::make_mut(&mut hold);
+            if held.bound == Bound::Unlimited {
+                // Without a bound no backend was ever probed, so the time until now proves nothing.
+                held.begun = now;
+            }
             (held.reason, held.bound) = (reason, bound);
         }
-        let now = case.now.uptime();
         if hold.is_asked_now() {
             Arc::make_mut(&mut hold).asked = Some(now);
         }

@@ -149,7 +149,9 @@ impl Past {
             (Some(mut held), Some((reason, bound))) => {
                 let stays = held.bound == bound || (held.bound == Bound::MassLoss && bound == Bound::Guarded);
                 if !stays {
+                    let begins = held.bound == Bound::Unlimited;
                     (held.reason, held.bound) = (reason, bound);
+                    held.begun = if begins { now } else { held.begun };
                 }
                 self.ended = held.end(policy, now);
                 self.held = if self.ended.is_none() { Some(held) } else { None };

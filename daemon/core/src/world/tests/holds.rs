@@ -254,6 +254,25 @@ fn a_loss_shortly_after_an_interruption_says_so() {
     check(&rig.turn(vec![gone("b")]), "b", (Verdict::Held, Some(Reason::Vanished), 1));
 }
 
+/// As when the address of an apiserver is forgotten, or `endpoints` under [apiserver] no longer has it.
+#[test]
+fn a_list_that_is_no_way_to_the_apiserver_any_more_has_the_time_of_a_hold_from_then_on() {
+    let mut rig = rig();
+    let bypass = |addresses: &[&str]| {
+        let bypass = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        let hold = Policy { on_empty: OnEmpty::Auto, ..Policy::default() };
+        Event::SettingsApplied(Arc::new(Settings { bypass, hold, ..Settings::default() }))
+    };
+    rig.turn(vec![bypass(&["1.1.1.1:8080"])]);
+    check(&rig.turn(vec![gone("a")]), "a", (Verdict::Held, Some(Reason::Control), 2));
+    rig.now += 10_000;
+    let snapshot = rig.turn(vec![bypass(&[])]);
+    check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    rig.now += 118;
+    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
 #[test]
 fn the_way_to_the_apiserver_is_held_until_it_returns() {
     let mut rig = rig();
