@@ -99,7 +99,7 @@ INLINE bool is_unanswered(const struct flow *flow, __u32 now)
 	return (is_one_sided(flow) && !is_unheard_stream(flow, now)) || is_doubtful(flow, now);
 }
 
-/* Two questions in anybody's name are answered too, so such a conversation is needed only while it goes on. */
+/* Two questions in a client's name, forged or not, are answered too; so it is needed only while it goes on. */
 INLINE enum worth worth_of_conversation(const struct flow *flow, __u32 now)
 {
 	if (is_stream(flow))

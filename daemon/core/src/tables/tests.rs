@@ -230,7 +230,7 @@ fn invariant_10_services_past_the_limit_are_named_and_their_ids_are_reused() {
     assert_eq!(rejections.waiting, 1);
 }
 
-/// One Service of a namespace that anybody may fill: no client can ever dial it.
+/// One Service of a tenant's namespace that no client can ever dial.
 fn unserved(namespace: &str, number: usize) -> (ServiceKey, Event) {
     let name = ObjectName::new(namespace, &format!("s{number:05}")).unwrap();
     let key = ServiceKey { name, source: Source::Kubernetes };

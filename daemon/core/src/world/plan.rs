@@ -4,6 +4,8 @@
 //! Lists of all services of a piece come first, removals after them and after the services that may be about to claim
 //! what is removed, so that a frontend that changes hands is never missing in between.
 
+mod sources;
+
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,12 +20,12 @@ use crate::limits;
 use crate::list::{Row, Scope};
 use crate::op::{
     Action, Coming, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, ServiceId, Share,
-    SourceKey, Word, WordFlags,
+    Word, WordFlags,
 };
 use crate::resolve::DesiredFrontend;
 use crate::service::{Cursor, Port, Service};
-use crate::sources::SourceRange;
 use crate::work;
+use sources::{looks_for_sources, plan_revoked_sources, plan_sources, plan_stale_sources};
 
 /// Why a plan stops short of what is desired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -480,52 +482,6 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
         }
     }
     plan_stale_sources(port, index, push);
-}
-
-/// Ops for the sources of a port. New sources come before the word that has clients look for them, and the former ones
-/// that they replace go when all new ones have come, even if no word has clients look for sources yet: the former ones
-/// would let clients in once it does. Where the port needs no sources any more, they go later, when no client can be on
-/// its way to look for them.
-fn plan_sources(port: &Port, (index, share): (PortIndex, Share), push: &mut dyn FnMut(Action)) {
-    let new = port.sources().iter().filter(|range| !port.lets_in(range));
-    new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range }, share)));
-    if port.sources.is_some() {
-        let replaced = stale_sources(port).filter(|range| meets_any(*range, port.sources()));
-        replaced.for_each(|range| push(Action::RemoveSource(SourceKey { port: index, range })));
-    }
-}
-
-/// Ops that remove ranges that no new range takes the place of. They come first, so that these ranges go even if a new
-/// one finds no room.
-fn plan_revoked_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
-    if port.sources.is_some() {
-        let revoked = stale_sources(port).filter(|range| !meets_any(*range, port.sources()));
-        revoked.for_each(|range| push(Action::RemoveSource(SourceKey { port: index, range })));
-    }
-}
-
-fn looks_for_sources(port: &Port) -> bool {
-    let cluster = &port.realized.cluster;
-    !cluster.uncertain && cluster.word.flags.has(WordFlags::SOURCES)
-}
-
-/// Whether a range has clients in common with one of these, which are in order.
-fn meets_any(range: SourceRange, sorted: &[SourceRange]) -> bool {
-    let mut around = (0..=range.bits()).filter_map(|bits| SourceRange::new(range.address(), bits));
-    let is_within = around.any(|around| sorted.binary_search(&around).is_ok());
-    let next = sorted.partition_point(|other| other.address() < range.address());
-    is_within || sorted.get(next).is_some_and(|other| range.has(other.address()))
-}
-
-fn plan_stale_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
-    stale_sources(port).for_each(|range| push(Action::RemoveSource(SourceKey { port: index, range })));
-}
-
-fn stale_sources(port: &Port) -> impl Iterator<Item = SourceRange> {
-    let realized = &port.realized;
-    let known = realized.sources.union(&realized.uncertain_sources);
-    let stale = known.filter(|range| port.sources().binary_search(range).is_err());
-    stale.inspect(|_| work::done(1)).copied()
 }
 
 /// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be

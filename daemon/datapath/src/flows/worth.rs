@@ -49,7 +49,7 @@ impl Worth {
         }
     }
 
-    /// Two questions in anybody's name are answered too, so such a conversation is needed only while it goes on.
+    /// Two questions in a client's name, forged or not, are answered too; so it is needed only while it goes on.
     fn of_conversation(is_stream: bool, since: u32) -> Self {
         match is_stream {
             true if since <= life::LIFE_CROWDED.0 => Self::Needed,
