@@ -15,8 +15,10 @@ fn system(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.kubectl(&[&KUBE_SYSTEM, arguments].concat()).unwrap()
 }
 
+/// The image of each pod's daemon, as it is to be and as it is.
 fn images(cluster: &Cluster) -> String {
-    system(cluster, &["get", "pods", "-l", "app.kubernetes.io/name=holdfast", "-o", "jsonpath={..image}"])
+    let both = "jsonpath={.items[*].spec.containers[*].image} {.items[*].status.containerStatuses[*].image}";
+    system(cluster, &["get", "pods", "-l", "app.kubernetes.io/name=holdfast", "-o", both])
 }
 
 /// As the page says: the version in `daemonset.yaml`, and the commands that started it.

@@ -22,9 +22,9 @@ fn is_good(cluster: &Cluster, node: &str, path: &str) -> bool {
     typed(cluster, node, &format!("curl -s 127.0.0.1:9890/{path} || true")) == "ok\n"
 }
 
-/// The version that runs there, by the program's own word.
+/// The versions of all containers there, of which a pod has two: the one that prepares, and the daemon's.
 fn version(cluster: &Cluster, node: &str) -> String {
-    typed(cluster, node, "ctr -n k8s.io containers ls | grep -o 'holdfast.io/holdfast:[0-9.]*' || true")
+    typed(cluster, node, "ctr -n k8s.io containers ls | grep -o 'holdfast.io/holdfast:[0-9.]*' | sort -u")
 }
 
 /// As the page says: the version in the file.
