@@ -228,8 +228,11 @@ impl Load {
     }
 
     fn capacity(self) -> Capacity {
-        let services =
-            if matches!(self, Self::Guests) { ROOM as usize + 1 } else { Capacity::default().services };
+        let services = if matches!(self, Self::Guests) {
+            (ROOM + LEFT_TO_OTHERS) as usize + 1
+        } else {
+            Capacity::default().services
+        };
         Capacity { services, ..Capacity::default() }
     }
 
