@@ -22,11 +22,18 @@ pub struct FaultyMaps<M> {
     inner: M,
     state: u64,
     per_mille: u16,
+    hears: fn(&mut M, &Action),
 }
 
 impl<M> FaultyMaps<M> {
     pub fn new(inner: M, faults: Faults) -> Self {
-        Self { inner, state: faults.seed | 1, per_mille: faults.per_mille }
+        Self { inner, state: faults.seed | 1, per_mille: faults.per_mille, hears: |_, _| () }
+    }
+
+    /// The same maps, of which the inner ones hear of each op that fails.
+    #[must_use]
+    pub fn hearing(self, hears: fn(&mut M, &Action)) -> Self {
+        Self { hears, ..self }
     }
 
     /// From now on, this many ops of a thousand fail.
@@ -61,6 +68,7 @@ impl<M: Maps> Maps for FaultyMaps<M> {
             self.inner.execute(action)?;
         }
         if fails {
+            (self.hears)(&mut self.inner, action);
             return Err(MapError::Refused { op: action.name(), cause: "a fault on purpose".to_owned() });
         }
         Ok(())

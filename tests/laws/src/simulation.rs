@@ -342,6 +342,7 @@ impl Simulation {
 fn empty_maps(rule: Rule, seed: u64) -> FaultyMaps<Observed> {
     let maps = ObservingMaps::new(MemoryMaps::new(CAPACITY), Watch::new(rule));
     FaultyMaps::new(maps, Faults { seed, per_mille: 0 })
+        .hearing(|maps, action| maps.both_mut().1.refused(action))
 }
 
 fn start(maps: FaultyMaps<Observed>, seed: u64) -> Result<Living, String> {

@@ -3,7 +3,7 @@
 //! Invariant: legal is what was answered before the op, what the owner's lists give now, and, while a frontend changes
 //! hands, what the lists of a service that held it give now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use holdfast_core::keys::{Family, FrontendKey, ServiceKey, Transport};
@@ -56,6 +56,8 @@ pub struct Watch {
     // … when every client looked last.
     looked: u64,
     pointing: BTreeMap<FrontendKey, FrontendValue>,
+    // Ports of which a source range was refused since all was certain last.
+    unsourced: BTreeSet<PortIndex>,
     // Of each service: whether the internal and the external policy are Local, as the maps have it for certain.
     policies: BTreeMap<ServiceKey, (bool, bool)>,
 }
@@ -85,6 +87,7 @@ impl Watch {
             ops: 0,
             looked: 0,
             pointing: BTreeMap::new(),
+            unsourced: BTreeSet::new(),
             policies: BTreeMap::new(),
         }
     }
@@ -137,6 +140,7 @@ impl Watch {
             }
         }
         if is_at_rest {
+            self.unsourced.clear();
             self.wish();
             let policy =
                 |(key, it): (&ServiceKey, &Expected)| (key.clone(), (it.internal_local, it.external_local));
@@ -198,15 +202,23 @@ impl Watch {
         former.any(|holder| self.lists(holder).any(|answer| answer == *now))
     }
 
+    /// The maps refused an op. What took effect of it all the same, the next look tells.
+    pub fn refused(&mut self, action: &Action) {
+        if let Action::InsertSource(key, _) = action {
+            self.unsourced.insert(key.port);
+        }
+    }
+
     /// Whether a client at an address may meet this: what any client outside meets, if it might come in at any time
-    /// since all was certain, and nothing if it might not. While a frontend changes hands, either. Where maps refuse
-    /// ops they may have refused the client's range, and then the client does not get in.
+    /// since all was certain, and nothing if it might not. While a frontend changes hands, either. Where the maps
+    /// refused a range of the port, that may have been the client's, and then the client does not get in.
     fn may_meet(&self, dialled: &Dialled, now: &Answer) -> bool {
         let [_, outside, _] = &dialled.actual;
         let found = self.pointing.get(&dialled.key).or_else(|| self.pointing.get(&wildcard(dialled.key)));
         let one = if let [one] = &*dialled.holders { Some(one) } else { None };
         let is_settled = found.zip(one).is_some_and(|(value, holder)| value.kind == holder.kind);
-        let is_kept_out = *now == Answer::Dropped && (!is_settled || dialled.kept_out || self.faulty);
+        let is_unsourced = found.is_some_and(|value| self.unsourced.contains(&value.port));
+        let is_kept_out = *now == Answer::Dropped && (!is_settled || dialled.kept_out || is_unsourced);
         is_kept_out || now == outside && (!is_settled || dialled.let_in)
     }
 

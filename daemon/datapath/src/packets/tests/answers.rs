@@ -42,7 +42,7 @@ fn kernel_who_finds_nobody_is_refused_from_the_address_that_it_dialled() {
     });
 }
 
-/// Checks that the sender of a datagram hears that nobody is there. How much of what it sent is quoted.
+/// Checks that the sender of a datagram is told that no backend is there, and gives how much of the datagram is quoted.
 #[track_caller]
 fn is_told(node: &Node, sent: &Sent) -> usize {
     let (verdict, frame) = node.come(&sent.frame());

@@ -65,7 +65,8 @@ fn kernel_answered_questions_keep_no_client_of_another_service_out() {
     });
 }
 
-/// Datagrams in others' names that go on, so slowly that they cost little, and that nobody answers. How many had room.
+/// Sends datagrams in others' names that go on, so slowly that they cost little, and that no backend answers. Gives how
+/// many of them had room.
 fn flood_of_streams(node: &Node, (asked, .., client): Place<'_>, ports: std::ops::Range<u16>) -> usize {
     let lasts = |port: &u16| {
         let client = format!("{client}:{port}");
