@@ -227,8 +227,8 @@ impl Snapshot {
         !(shares_all && is_as_it_was)
     }
 
-    /// Up to which version of the apiserver the views have all objects of each kind. Nothing while the views are behind:
-    /// a process that went on from the version would never hear of the changes that the views lack.
+    /// Up to which version of the apiserver the views have all objects of each kind. Nothing while the views are
+    /// behind: a process that went on from the version would never hear of the changes that the views lack.
     pub fn contained(&self) -> BTreeMap<Watched, Arc<str>> {
         if self.behind { BTreeMap::new() } else { self.progress.clone() }
     }
