@@ -13,6 +13,7 @@ files=()
 for file in holdfast bed_child deps/clients/tunnel; do
 	files+=(--with "$target/debug/$file")
 done
+files+=(--with "$(command -v nft)")
 status=0
 "$target/debug/vm" run --memory-mib 2048 --seconds 900 "${files[@]}" "$kernel" \
 	"$("$target/debug/suite" programs tests/packets)" uplinks:: 2>&1 | tee "$log" || status=$?

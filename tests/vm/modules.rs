@@ -12,9 +12,10 @@ use crate::failure::{Failure, at, output};
 
 /// What tests of a service load balancer may meet: links, the packet stage, connection tables, closing sockets, and a
 /// disk. One that a kernel has built in, or has not, is passed over: a test that needs it says so.
-pub(crate) const WANTED: [&str; 26] = [
+pub(crate) const WANTED: [&str; 27] = [
     "veth",
     "bridge",
+    "br_netfilter",
     "dummy",
     "vxlan",
     "tun",

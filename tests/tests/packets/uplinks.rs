@@ -89,6 +89,9 @@ fn check_with(
 /// The cable of a bed is a link such as pods have, so that is what it is taken for where nothing leads over it.
 const BELOW: &str = "eth0 none: it leads to pods of this node alone: no route leads to a gateway by it";
 
+/// The cable that carries a tunnel has an address of a network, so others than a pod may be behind it.
+const CARRIER: &str = "eth0 outer, attached: it has a global address";
+
 const MEMBER: &str = "none: it belongs to another device, which counts in its place";
 
 #[test]
@@ -135,9 +138,7 @@ fn a_macvlan_serves_and_the_device_below_it_is_left_alone() {
 
 #[test]
 fn a_vxlan_that_leads_everywhere_serves() {
-    // The cable has an address of a network, so others than a pod may be behind it.
-    let cable = "eth0 outer, attached: it has a global address";
-    check(&VXLAN, &["vx0 outer, attached: a route leads to a gateway by it", cable]);
+    check(&VXLAN, &["vx0 outer, attached: a route leads to a gateway by it", CARRIER]);
 }
 
 const NEAR: &str = "near0 outer, attached: a route leads to a gateway by it";
@@ -150,17 +151,17 @@ fn a_tun_serves_though_it_has_no_hardware_address() {
 
 #[test]
 fn a_sit_tunnel_serves() {
-    check(&SIT, &[NEAR, BELOW]);
+    check(&SIT, &[NEAR, CARRIER]);
 }
 
 #[test]
 fn a_gre_tunnel_serves() {
-    check(&GRE, &[NEAR, BELOW]);
+    check(&GRE, &[NEAR, CARRIER]);
 }
 
 #[test]
 fn a_tunnel_over_ipv6_serves() {
-    check(&IP6TNL, &[NEAR, BELOW]);
+    check(&IP6TNL, &[NEAR, CARRIER]);
 }
 
 /// Backends of the other node see the address of the tunnel's end, by which their answers come back.
