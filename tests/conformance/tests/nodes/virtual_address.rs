@@ -72,12 +72,14 @@ impl World {
         world
     }
 
-    /// Waits until all nodes lead to this apiserver.
+    /// Waits until each node has led to this apiserver, by turns: one may lead back before another one leads there.
     #[track_caller]
     fn leads_to(&self, (_, address): (&str, &str)) {
-        for node in self.nodes {
-            eventually(&format!("{node} leads to {address}"), || self.led(node).as_deref() == Some(address));
-        }
+        let mut left = self.nodes.to_vec();
+        eventually(&format!("each of {left:?} leads to {address}"), || {
+            left.retain(|node| self.led(node).as_deref() != Some(address));
+            left.is_empty()
+        });
     }
 
     fn led(&self, node: &str) -> Option<String> {
