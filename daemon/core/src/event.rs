@@ -50,6 +50,10 @@ pub enum Event {
     Absent(Source),
     /// What this source tells from now on may miss something for a while: it lost its apiserver, or lists anew.
     Interrupted(Source),
+    /// This source cannot tell of endpoints, until it is heard again: no list is let go for want of news from it.
+    Silent(Source),
+    /// This source tells of endpoints again.
+    Heard(Source),
     /// A backend of a held list was asked whether it is there.
     Probed(Box<Probed>),
     /// Everything up to this version of the apiserver has been told; a restart can go on from there.

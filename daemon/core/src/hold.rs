@@ -16,7 +16,9 @@
 //! **When it ends.** When the service has a list again; when the evidence turns to intent; when no backend is left,
 //! because each failed its probes; and at its bound: [`Policy::limit`], [`UNANSWERED_LIMIT`] where none took a probe
 //! and none is still to be asked, as with UDP, [`HIDDEN_LIMIT`] where a label hides the list from proxies,
-//! [`Policy::mass_loss_limit`] in a mass loss. Only the node's own way to the apiserver is held without limit. Another
+//! [`Policy::mass_loss_limit`] in a mass loss. A bound that is reached while the source of the service cannot tell
+//! whether the endpoints are back counts from then on anew: what takes an apiserver away also empties slices, and what
+//! mends them is not heard. Only the node's own way to the apiserver is held without limit. Another
 //! object that lists a held address proves nothing: its writer may be mistaken, or lie. It has the backend probed out
 //! of turn, once in a hold, and no more.
 //!
@@ -29,14 +31,17 @@
 //! | `held` | a list that is held, its probes and deadlines |
 //! | `ledger` | which holds are in force, and what may end them |
 //! | `losses` | what the services of each namespace lost lately, and whether that is a mass loss |
+//! | `silence` | which sources cannot tell now whether endpoints are back |
 //!
-//! Invariant: pure, and every hold has a bound, except that of the node's own way to the apiserver. The shell probes;
+//! Invariant: pure, and every hold has a bound once its source is heard, except that of the node's own way to the
+//! apiserver. The shell probes;
 //! the world marks services dirty, with a cause for each.
 
 mod held;
 mod judge;
 mod ledger;
 mod losses;
+mod silence;
 
 pub(crate) use held::Kept;
 pub use held::{Answer, Asked, FAILURES_MAX, HIDDEN_LIMIT, HeldBackend, Hold, Probed, UNANSWERED_LIMIT};

@@ -126,8 +126,8 @@ impl Tables {
             Event::Absent(source) => {
                 self.absent.extend(Some(source).filter(|source| self.synced.get(source) == Some(&false)));
             }
-            // These two concern what was decided, not what the objects say.
-            Event::Interrupted(_) | Event::Probed(_) => {}
+            // These concern what was decided, not what the objects say.
+            Event::Interrupted(_) | Event::Silent(_) | Event::Heard(_) | Event::Probed(_) => {}
             Event::Progress(watched, version) => {
                 self.progress.insert(watched, version);
             }

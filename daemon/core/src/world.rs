@@ -122,6 +122,8 @@ impl World {
             Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
                 self.interrupt(*source);
             }
+            Event::Silent(source) => self.silence(*source, true),
+            Event::Heard(source) => self.silence(*source, false),
             Event::ServiceApplied(facts) => self.recognise(facts),
             Event::SliceApplied(slice) => {
                 self.hear_claims(slice);

@@ -412,6 +412,7 @@ impl Kubernetes {
                 } else {
                     Apiservers::default()
                 },
+                is_heard: false,
             };
             let needs = (what == Resource::ImportedSlices).then(|| are_there.subscribe());
             let is_there = match what {

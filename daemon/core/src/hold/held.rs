@@ -140,6 +140,8 @@ pub struct Hold {
     pub begun: Uptime,
     /// When one of its backends was probed first.
     pub asked: Option<Uptime>,
+    /// From when the bound counts anew, where it was reached while the source could not tell of endpoints.
+    pub anew: Option<Uptime>,
     /// For how long.
     pub bound: Bound,
     /// The slices that the backends were last seen in; their rows point into these.
@@ -158,7 +160,7 @@ impl Hold {
     ) -> Self {
         let backend = |row: Row| HeldBackend::new(row.held(), Asked::before(&row, transport));
         let backends = held_first(last, &slices).into_iter().map(backend).collect();
-        Self { reason, begun: now, asked: None, bound, slices, backends }
+        Self { reason, begun: now, asked: None, anew: None, bound, slices, backends }
     }
 
     /// The backends that are still in the list.
@@ -211,10 +213,11 @@ impl Hold {
             Bound::Guarded if self.reason == Reason::Hidden => policy.limit.min(HIDDEN_LIMIT),
             Bound::Guarded | Bound::Limit => policy.limit,
         };
-        let limit = self.begun.plus(limit);
+        let counted = self.anew.map_or(self.begun, |anew| anew.max(self.begun));
+        let limit = counted.plus(limit);
         let answered = self.backends.iter().any(|it| it.answered);
         let is_silent = self.bound == Bound::Guarded && !answered && !self.waits();
-        let unanswered = self.asked.unwrap_or(self.begun).plus(UNANSWERED_LIMIT);
+        let unanswered = self.asked.map_or(counted, |asked| asked.max(counted)).plus(UNANSWERED_LIMIT);
         Some(if is_silent { limit.min(unanswered) } else { limit })
     }
 
@@ -228,7 +231,11 @@ impl Hold {
         if self.rows().next().is_none() {
             return self.backends.iter().rev().find_map(|it| it.lost).or(Some(Reason::HoldExpired));
         }
-        self.until(policy).is_some_and(|until| until <= now).then_some(Reason::HoldExpired)
+        self.is_due(policy, now).then_some(Reason::HoldExpired)
+    }
+
+    fn is_due(&self, policy: &Policy, now: Uptime) -> bool {
+        self.until(policy).is_some_and(|until| until <= now)
     }
 
     /// Makes the hold part of a mass loss, unless it is held for longer or shorter than that by right. `true`: it was
@@ -350,6 +357,9 @@ impl Kept {
         }
         if hold.is_asked_now() {
             Arc::make_mut(&mut hold).asked = Some(now);
+        }
+        if case.is_silent && hold.is_due(case.policy, now) {
+            Arc::make_mut(&mut hold).anew = Some(now);
         }
         self.ended = hold.ends(case.policy, now);
         self.hold = self.ended.is_none().then_some(hold);

@@ -198,6 +198,8 @@ pub(crate) struct Case<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) own: Option<OnEmpty>,
     pub(crate) is_resync: bool,
+    /// The source may not have been able to tell that the endpoints are back.
+    pub(crate) is_silent: bool,
     pub(crate) now: Now,
     /// The service's slices, as they were when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,

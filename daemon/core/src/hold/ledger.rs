@@ -13,6 +13,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::held::Hold;
 use super::judge::{Bound, Policy, RESYNC_WINDOW};
 use super::losses::{Lists, Losses, MassLoss};
+use super::silence::Silence;
 use crate::keys::Source;
 use crate::list::Row;
 use crate::op::ServiceId;
@@ -51,6 +52,7 @@ pub(crate) struct Ledger {
     /// Sources that were interrupted since the last decision.
     interrupted_now: BTreeSet<Source>,
     interrupted: BTreeMap<Source, Uptime>,
+    silence: Silence,
 }
 
 impl Ledger {
@@ -64,8 +66,19 @@ impl Ledger {
         self.interrupted.get(&source).is_some_and(|at| now.since(*at) < RESYNC_WINDOW)
     }
 
+    /// Notes that a source cannot tell of endpoints, or can again.
+    pub(crate) fn silence(&mut self, source: Source, is_silent: bool) {
+        self.silence.tell(source, is_silent);
+    }
+
+    /// Whether this source may not have been able to tell that the endpoints of a held list are back.
+    pub(crate) fn is_silent(&self, source: Source, now: Uptime) -> bool {
+        self.silence.covers(source, now)
+    }
+
     /// Dates the interruptions since the last decision.
     pub(crate) fn begin(&mut self, now: Uptime) {
+        self.silence.begin(now);
         for source in core::mem::take(&mut self.interrupted_now) {
             self.interrupted.insert(source, now);
         }

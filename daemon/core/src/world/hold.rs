@@ -43,6 +43,7 @@ impl World {
             policy: &settings.hold,
             own: known.facts.as_deref().and_then(crate::tables::on_empty),
             is_resync: self.ledger.is_resync(known.key.source, now.uptime()),
+            is_silent: self.ledger.is_silent(known.key.source, now.uptime()),
             now,
             hidden: Hidden::of(&known.slices),
             slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
@@ -55,6 +56,11 @@ impl World {
     /// Notes that a source was interrupted, resumed or listed whole: a loss that it tells next may come of that.
     pub(super) fn interrupt(&mut self, source: Source) {
         self.ledger.interrupt(source);
+    }
+
+    /// Notes that a source cannot tell of endpoints, or can again.
+    pub(super) fn silence(&mut self, source: Source, is_silent: bool) {
+        self.ledger.silence(source, is_silent);
     }
 
     /// Marks the services with a hold that has reached its bound.

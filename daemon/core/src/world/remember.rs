@@ -61,6 +61,10 @@ impl World {
         for facts in remembered.services.iter().filter_map(|view| view.facts.as_deref()) {
             self.recognise(facts);
         }
+        // What has ended meanwhile is not known until a source tells.
+        for source in Source::ALL.into_iter().filter(|source| source.is_tenants()) {
+            self.silence(source, true);
+        }
         for view in remembered.services {
             if self.tables.synced.contains_key(&view.key.source) {
                 self.remember_service(view, |at| now.uptime_at(then.wall_at(at)));
@@ -81,7 +85,7 @@ impl World {
             port.drain(&view.key.name, &self.tables.drains);
             for hold in port.hold.iter_mut().map(Arc::make_mut) {
                 hold.begun = on_my_clock(hold.begun);
-                hold.asked = hold.asked.map(&on_my_clock);
+                (hold.asked, hold.anew) = (hold.asked.map(&on_my_clock), None);
             }
         }
         for frontend in &mut view.frontends {

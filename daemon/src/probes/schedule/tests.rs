@@ -24,6 +24,7 @@ fn hold(service: u8, backends: u8, begun: i64) -> Hold {
         reason: Reason::Vanished,
         begun: Uptime(begun),
         asked: None,
+        anew: None,
         bound: Bound::Guarded,
         slices: Arc::default(),
         backends: (0..backends).map(backend).collect(),

@@ -107,6 +107,8 @@ pub(super) struct Outlet {
     pub(super) head_start: HeadStart,
     /// What the cluster says of its apiservers.
     pub(super) apiservers: Apiservers,
+    /// Whether an apiserver tells of the kind.
+    pub(super) is_heard: bool,
 }
 
 impl Outlet {
@@ -126,6 +128,15 @@ impl Outlet {
     /// Tells the engine that what is delivered from now on may miss something for a while.
     pub(super) async fn interrupted(&mut self) -> Result<(), Closed> {
         self.events.send(vec![Event::Interrupted(self.source)]).await.map_err(|_| Closed)
+    }
+
+    /// Tells the engine whether an apiserver tells of the kind, where that is news.
+    pub(super) async fn heard(&mut self, is_heard: bool) -> Result<(), Closed> {
+        if std::mem::replace(&mut self.is_heard, is_heard) == is_heard {
+            return Ok(());
+        }
+        let event = if is_heard { Event::Heard } else { Event::Silent };
+        self.events.send(vec![event(self.source)]).await.map_err(|_| Closed)
     }
 
     /// Notes that the first list has been handed over; the last kind makes the source synced.

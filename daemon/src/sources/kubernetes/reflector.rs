@@ -210,6 +210,7 @@ impl Reflector {
         // Nothing of the table comes from the Node, so nothing of it can be missing.
         if self.say(ending, lived, failures) && !is_node {
             self.outlet.interrupted().await?;
+            self.heard(false).await?;
         }
         tokio::time::sleep(wait).await;
         Ok(())
@@ -304,6 +305,11 @@ impl Reflector {
             Encoding::Protobuf => Protobuf::status(&body),
         };
         Err((Ending::Refused { status: Status::of_refusal(code, status, &body), retry_after }, kept.ok()))
+    }
+
+    /// Whether endpoints are told of now: without them a held list waits for what mends it.
+    async fn heard(&mut self, is_heard: bool) -> Result<(), Closed> {
+        if self.selection.what.is_of_endpoints() { self.outlet.heard(is_heard).await } else { Ok(()) }
     }
 
     /// Hands a group over. What a restart has to know of it beside the table is in `delivered` by now.

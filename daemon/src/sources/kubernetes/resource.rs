@@ -46,6 +46,11 @@ impl Resource {
         !matches!(self, Self::Node)
     }
 
+    /// Whether these objects say where backends are.
+    pub(super) const fn is_of_endpoints(self) -> bool {
+        matches!(self, Self::Slices | Self::ImportedSlices)
+    }
+
     /// Whether most clusters do not have this kind, or nothing of it.
     pub(super) const fn is_optional(self) -> bool {
         matches!(self.source(), Source::ClusterSet)

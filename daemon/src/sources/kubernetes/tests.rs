@@ -146,6 +146,23 @@ async fn a_watch_that_ends_goes_on_where_it_was() {
     assert_eq!(bed.watch(Resource::Services).lists, 1);
 }
 
+/// A hold waits for news of endpoints: a source that tells of everything else does not bring them.
+#[tokio::test]
+async fn the_source_is_heard_while_a_watch_of_slices_stands_and_silent_from_its_end_on() {
+    let cases = [
+        ("endpointslices", slice("a-1", "11", "10.0.0.1"), &[true, false, true][..]),
+        ("services", service("a", "11", "10.96.0.1"), &[true]),
+    ];
+    for (broken, object, expected) in cases {
+        let mut bed = Bed::new();
+        let refused = status("503 Service Unavailable", "", "ServiceUnavailable");
+        bed.watches(broken, [refused, bed::hang(&[event("ADDED", &object)])]);
+        bed.start(Settings::default()).await;
+        bed.heard(2).await;
+        assert_eq!(bed.hearings(), expected, "{broken}");
+    }
+}
+
 #[tokio::test]
 async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
     for gone in [bed::hang(&[error(410, "Expired")]), status("410 Gone", "", "Expired")] {

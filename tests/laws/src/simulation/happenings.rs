@@ -116,11 +116,15 @@ impl Simulation {
         Event::Rejected(Rejection { object, origin: None, reason: "not understood".into(), partial: false })
     }
 
-    /// A source may miss something for a while.
+    /// A source may miss something for a while, cannot tell of endpoints, or can again.
     fn interrupt(&mut self) -> Event {
-        Event::Interrupted(
-            Source::ALL.get(self.random.below(Source::ALL.len())).copied().unwrap_or(Source::Kubernetes),
-        )
+        let source =
+            Source::ALL.get(self.random.below(Source::ALL.len())).copied().unwrap_or(Source::Kubernetes);
+        match self.random.below(4) {
+            0 => Event::Silent(source),
+            1 => Event::Heard(source),
+            _ => Event::Interrupted(source),
+        }
     }
 
     /// All services have plain lists for a while; then all slices are emptied at once, without a sign of intent.

@@ -56,25 +56,35 @@ struct Held {
     /// Seconds of the clock that never steps.
     begun: i64,
     asked: Option<i64>,
+    /// When its bound was reached last while the source was silent.
+    reached: Option<i64>,
     members: Vec<HeldMember>,
 }
 
 impl Held {
-    fn end(&mut self, policy: &Policy, now: i64) -> Option<Reason> {
+    fn end(&mut self, policy: &Policy, now: i64, silent: bool) -> Option<Reason> {
         if self.members.iter().any(|it| it.asked == Asked::Done) {
             self.asked.get_or_insert(now);
         }
         if self.members.iter().all(|it| it.lost.is_some()) {
             return self.members.last().and_then(|it| it.lost);
         }
+        if silent && self.is_over(policy, now) {
+            self.reached = Some(now);
+        }
+        self.is_over(policy, now).then_some(Reason::HoldExpired)
+    }
+
+    fn is_over(&self, policy: &Policy, now: i64) -> bool {
+        let later = |at: i64| self.reached.map_or(at, |reached| reached.max(at));
         let probing = Probing {
-            begun: self.begun,
-            asked: self.asked,
+            begun: later(self.begun),
+            asked: self.asked.map(later),
             waits: self.members.iter().any(|it| it.lost.is_none() && it.asked == Asked::Due),
             answered: self.members.iter().any(|it| it.answered),
             hidden: self.reason == Reason::Hidden,
         };
-        (now >= policy::end(self.bound, probing, policy)?).then_some(Reason::HoldExpired)
+        policy::end(self.bound, probing, policy).is_some_and(|end| now >= end)
     }
 
     fn find(&mut self, backend: SocketAddr) -> Option<&mut HeldMember> {
@@ -144,6 +154,7 @@ impl Past {
         judged: Option<(Reason, Bound)>,
         policy: &Policy,
         (now, transport): (i64, Transport),
+        silent: bool,
     ) {
         match (self.held.take(), judged) {
             (Some(mut held), Some((reason, bound))) => {
@@ -153,7 +164,7 @@ impl Past {
                     (held.reason, held.bound) = (reason, bound);
                     held.begun = if begins { now } else { held.begun };
                 }
-                self.ended = held.end(policy, now);
+                self.ended = held.end(policy, now, silent);
                 self.held = if self.ended.is_none() { Some(held) } else { None };
             }
             (None, Some((reason, bound))) if self.had_list => {
@@ -167,7 +178,7 @@ impl Past {
                     lost: None,
                 };
                 let members = self.last.iter().flat_map(|last| last.iter()).map(member).collect();
-                self.held = Some(Held { reason, bound, begun: now, asked: None, members });
+                self.held = Some(Held { reason, bound, begun: now, asked: None, reached: None, members });
             }
             _ => {}
         }
@@ -228,6 +239,10 @@ pub struct History {
     now: Now,
     interrupted_now: BTreeSet<Source>,
     interrupted: BTreeMap<Source, i64>,
+    /// Sources that were said to be silent, or not to be, since the engine decided last.
+    silenced_now: BTreeMap<Source, bool>,
+    /// Since when a source is silent, and until when one counts so that was.
+    silent: BTreeMap<Source, (Option<i64>, i64)>,
     /// Held addresses that another service lists: the holder, the address, the other service.
     pub claims: Vec<(ServiceKey, SocketAddr, ServiceKey)>,
     /// Services that became part of a mass loss.
@@ -252,6 +267,8 @@ impl History {
             now: Now::default(),
             interrupted_now: BTreeSet::new(),
             interrupted: BTreeMap::new(),
+            silenced_now: BTreeMap::new(),
+            silent: BTreeMap::new(),
             claims: Vec::new(),
             joined: BTreeSet::new(),
             told: memory.2.clone(),
@@ -265,10 +282,14 @@ impl History {
     pub fn restart(&mut self, memory: Memory, now: Now) {
         let then = memory.1;
         *self = Self::new(self.rule, memory);
+        if then != Now::default() {
+            let tenants = Source::ALL.into_iter().filter(|it| it.is_tenants());
+            self.silenced_now = tenants.map(|it| (it, true)).collect();
+        }
         let between = now.wall.0 - then.wall.0;
         let anew = |at: i64| seconds(now) - (seconds(then) - at + between).max(0);
         for (_, held) in self.all_held() {
-            (held.begun, held.asked) = (anew(held.begun), held.asked.map(anew));
+            (held.begun, held.asked, held.reached) = (anew(held.begun), held.asked.map(anew), None);
         }
     }
 
@@ -297,6 +318,8 @@ impl History {
             Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
                 self.interrupted_now.insert(*source);
             }
+            Event::Silent(source) => drop(self.silenced_now.insert(*source, true)),
+            Event::Heard(source) => drop(self.silenced_now.insert(*source, false)),
             Event::Probed(probed) => self.probed(probed),
             Event::SliceApplied(slice) => {
                 self.claim(slice);
@@ -367,10 +390,29 @@ impl History {
         for source in std::mem::take(&mut self.interrupted_now) {
             self.interrupted.insert(source, seconds(now));
         }
+        self.turn_silence(seconds(now));
+    }
+
+    fn turn_silence(&mut self, now: i64) {
+        for (source, silent) in std::mem::take(&mut self.silenced_now) {
+            let (since, until) = self.silent.entry(source).or_default();
+            match (*since, silent) {
+                (None, true) => *since = Some(now),
+                (Some(at), false) => {
+                    (*since, *until) = (None, (*until).max(now + (now - at).min(RESYNC)));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn is_silent(&self, source: Source) -> bool {
+        self.silent.get(&source).is_some_and(|(since, until)| since.is_some() || seconds(self.now) < *until)
     }
 
     /// … for one service.
     pub fn conclude(&mut self, service: &ServiceKey, expected: Option<&Expected>, facts: &Facts) {
+        let silent = self.is_silent(service.source);
         let pasts = self.pasts.entry(service.clone()).or_default();
         let uid = facts.services.get(service).and_then(|it| it.meta.uid.clone());
         let former = self.uids.insert(service.clone(), uid.clone()).flatten();
@@ -409,7 +451,7 @@ impl History {
                 hidden: last.iter().any(|it| hidden.contains(&it.slot.address)),
                 interrupted,
             };
-            past.judge((self.rule)(&signs), hold, (seconds(self.now), name.1));
+            past.judge((self.rule)(&signs), hold, (seconds(self.now), name.1), silent);
         }
     }
 

@@ -55,7 +55,7 @@ fn reason_of(signs: &Signs) -> Reason {
 /// How far a hold has come; times in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Probing {
-    /// When it began.
+    /// When it began, or from when its bound counts anew.
     pub begun: i64,
     /// When a backend was probed first.
     pub asked: Option<i64>,

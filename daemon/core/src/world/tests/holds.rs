@@ -254,6 +254,29 @@ fn a_loss_shortly_after_an_interruption_says_so() {
     check(&rig.turn(vec![gone("b")]), "b", (Verdict::Held, Some(Reason::Vanished), 1));
 }
 
+/// What empties slices by mistake takes the apiserver away as well, and then the write that mends them is not heard.
+#[test]
+fn no_hold_reaches_its_bound_while_its_source_cannot_tell_that_endpoints_are_back() {
+    let held = |rig: &mut Rig| check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    rig.turn(vec![Event::Silent(SOURCE)]);
+    for _ in 0..100 {
+        rig.now += 29;
+        held(&mut rig);
+    }
+    rig.turn(vec![Event::Heard(SOURCE)]);
+    rig.now += 57;
+    held(&mut rig);
+    // By then the source has told again for a minute and for the time of a hold, and nothing of these endpoints.
+    rig.now += 122;
+    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+    let refused = |backend| vec![probed(backend, Answer::Refused); 3];
+    rig.turn(vec![slice("a", &["1.1.1.1"])]);
+    rig.turn(vec![Event::Silent(SOURCE), gone("a")]);
+    check(&rig.turn(refused("1.1.1.1:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
+}
+
 /// As when the address of an apiserver is forgotten, or `endpoints` under [apiserver] no longer has it.
 #[test]
 fn a_list_that_is_no_way_to_the_apiserver_any_more_has_the_time_of_a_hold_from_then_on() {

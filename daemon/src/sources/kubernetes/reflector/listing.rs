@@ -47,6 +47,7 @@ impl Reflector {
             self.outlet.wait_for_zone().await;
         }
         self.deliver(commit.messages).await?;
+        self.heard(true).await?;
         self.selection.set(selection);
         (self.doubts, self.are_names_late) = (0, false);
         (self.version, self.reached, self.is_doubtful) = (Some(Arc::clone(&version)), Some(version), false);

@@ -63,6 +63,7 @@ impl Reflector {
         let reply = self.access.get_as(self.offer.objects(), &query, None).await.map_err(Ending::Away)?;
         let reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
         self.view.send_modify(|view| view.enter(State::Watching));
+        self.heard(true).await?;
         if was_away {
             self.is_from_long_ago = false;
             self.returned.notify_one();

@@ -91,6 +91,7 @@ struct Running {
     ready: VecDeque<String>,
     progress: Vec<String>,
     interrupted: usize,
+    heard: Vec<bool>,
     snapshots: watch::Sender<Arc<Snapshot>>,
     _before: Option<Server>,
     _tasks: JoinSet<()>,
@@ -161,7 +162,7 @@ impl Bed {
         let (view, oddities, mut tasks) = (kubernetes.view(), kubernetes.oddities(), JoinSet::new());
         tasks.spawn(kubernetes.run(events_in, nodes_in));
         let ready = VecDeque::new();
-        let (progress, interrupted) = (Vec::new(), 0);
+        let (progress, interrupted, heard) = (Vec::new(), 0, Vec::new());
         self.running = Some(Running {
             server,
             view,
@@ -171,6 +172,7 @@ impl Bed {
             ready,
             progress,
             interrupted,
+            heard,
             snapshots,
             _before: before,
             _tasks: tasks,
@@ -204,6 +206,11 @@ impl Bed {
     /// How often it was told that something may be missing.
     pub(super) fn interruptions(&self) -> usize {
         self.running.as_ref().unwrap().interrupted
+    }
+
+    /// Whether the cluster's slices were said to be told, each time that this was said.
+    pub(super) fn hearings(&self) -> &[bool] {
+        &self.running.as_ref().unwrap().heard
     }
 
     /// The versions up to which everything was told, of all kinds, in the order in which they came.
@@ -284,7 +291,11 @@ impl Running {
                 });
                 self.progress.extend(versions);
                 self.interrupted += group.iter().filter(|event| is_interruption(event)).count();
-                let told = |event: &&Event| !matches!(event, Event::Progress(..)) && !is_interruption(event);
+                self.heard.extend(group.iter().filter_map(heard));
+                let is_beside = |event: &Event| {
+                    matches!(event, Event::Progress(..) | Event::Heard(_) | Event::Silent(_))
+                };
+                let told = |event: &&Event| !is_beside(event) && !is_interruption(event);
                 group.iter().filter(told).map(show).collect()
             }
         }
@@ -293,6 +304,15 @@ impl Running {
 
 fn is_interruption(event: &Event) -> bool {
     matches!(event, Event::Interrupted(_))
+}
+
+/// Whether the event says if a source tells of endpoints.
+const fn heard(event: &Event) -> Option<bool> {
+    match event {
+        Event::Heard(Source::Kubernetes) => Some(true),
+        Event::Silent(Source::Kubernetes) => Some(false),
+        _ => None,
+    }
 }
 
 fn show(event: &Event) -> String {
