@@ -1,7 +1,7 @@
 //! Marks the daemon's own sockets; the programs let marked sockets through untouched.
 //!
-//! Invariant: every part of this process dials through [`connect`] or [`datagrams`], and all their sockets carry the
-//! same mark. Two parts dial without it on purpose, as any other process would: a diagnosis that tries frontends, and
+//! Invariant: every part of this process dials through [`connect`], [`socket`] or [`datagrams`], and all their sockets
+//! carry the same mark. Two parts dial without it on purpose, as any other process would: a diagnosis that tries frontends, and
 //! the datapath when it proves that its programs translate. If the daemon has a cgroup of its own, the datapath exempts
 //! that as well.
 
@@ -24,11 +24,16 @@ pub(crate) fn mark_all_with(mark: Mark) -> Mark {
 
 /// Connects over TCP as if there were no services.
 pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    socket(to)?.connect(to).await
+}
+
+/// A TCP socket of the family of this address, for a connection as if there were no services.
+pub(crate) fn socket(to: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     let mark = MARK.get().copied().unwrap_or_default();
     // A process that may not mark sockets could not have loaded programs either, so there is nothing to be exempt from.
     let _ = setsockopt(&socket, sockopt::Mark, &mark.bit());
-    socket.connect(to).await
+    Ok(socket)
 }
 
 /// Opens a UDP socket connected to this address, as if there were no services.
@@ -36,7 +41,7 @@ pub(crate) async fn datagrams(to: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     let mark = MARK.get().copied().unwrap_or_default();
-    // Ignored for the same reason as in `connect`.
+    // Ignored for the same reason as in `socket`.
     let _ = setsockopt(&socket, sockopt::Mark, &mark.bit());
     socket.connect(to).await?;
     Ok(socket)

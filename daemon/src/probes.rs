@@ -5,10 +5,10 @@
 //! flight, per second and per address are bounded, and the nodes of a cluster do not begin at the same time.
 
 mod addresses;
+mod dial;
 mod schedule;
 mod turns;
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,20 +22,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::exempt;
 use schedule::Schedule;
-
-/// How long an answer is waited for: a backend in the same cluster accepts within milliseconds.
-const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// A route that says "unreachable" says so at once. A host without a neighbour at the address has asked for it first,
-/// and a router's word has been on its way.
-const OWN_ERROR: Duration = Duration::from_millis(1);
 
 /// The time between two probes of any backends: 500 a second, far below what a node's own clients do.
 const GAP: Duration = Duration::from_millis(2);
 
-/// The most probes in flight: as many as can begin within [`TIMEOUT`].
+/// The most probes in flight: as many as can begin within [`dial::TIMEOUT`].
 const IN_FLIGHT_MAX: usize = 512;
 
 /// How often the list of what is held is looked at while snapshots keep coming: the longest that a new hold waits to be
@@ -70,7 +62,7 @@ pub async fn run(
     events: mpsc::Sender<Vec<Event>>,
     counts: Arc<Probes>,
 ) {
-    run_by(ask, snapshots, config, events, counts).await;
+    run_by(dial::ask, snapshots, config, events, counts).await;
 }
 
 async fn run_by<A: Future<Output = Option<Answer>> + Send + 'static>(
@@ -135,31 +127,6 @@ fn spread(interval: Duration) -> Duration {
 /// A random number between 0 and 1. Without randomness nodes and backends stay in step, and nothing worse happens.
 fn part() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
-}
-
-/// Asks a backend. `None`: nothing has left this node, for want of a route, a port or a file, so nothing is proved.
-async fn ask(backend: SocketAddr) -> Option<Answer> {
-    let begun = Instant::now();
-    match tokio::time::timeout(TIMEOUT, exempt::connect(backend)).await {
-        Ok(Ok(_stream)) => Some(Answer::Accepted),
-        Ok(Err(error)) if is_own(&error, begun.elapsed()) => None,
-        Ok(Err(error)) if says_nobody(&error) => Some(Answer::Refused),
-        Ok(Err(_)) | Err(_) => Some(Answer::Silent),
-    }
-}
-
-/// Whether the error is this node's own.
-fn is_own(error: &io::Error, after: Duration) -> bool {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut => false,
-        io::ErrorKind::HostUnreachable => after < OWN_ERROR,
-        _ => true,
-    }
-}
-
-/// Whether the error says that the backend is gone: its port is closed, or no host has its address.
-fn says_nobody(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable)
 }
 
 #[cfg(test)]

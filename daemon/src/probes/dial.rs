@@ -1,0 +1,115 @@
+//! One probe's connection: what the backend answered, or what others said in its place.
+//!
+//! Invariant: only the backend's own host can refuse, or a router that says that no host has the address. A word of a
+//! filter on the way, such as iptables' REJECT, and a failure of this node's own prove nothing of the backend.
+
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use holdfast_core::hold::Answer;
+use nix::libc;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
+use tokio::net::TcpSocket;
+use tokio::time::{Instant, timeout};
+
+use crate::exempt;
+
+/// How long an answer is waited for: a backend in the same cluster accepts within milliseconds.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A route that says "unreachable" says so at once. A host without a neighbour at the address has asked for it first,
+/// and a router's word has been on its way.
+const OWN_ERROR: Duration = Duration::from_millis(1);
+
+/// As much of a message about an error as is kept with it: the beginning of the packet that caused it.
+const QUOTE_BYTES: usize = 64;
+
+/// What a message of ICMP said of a connection: its kind and code, by the version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notice {
+    V4(u8, u8),
+    V6(u8, u8),
+}
+
+impl Notice {
+    /// Whether it says that no host has the address.
+    const fn is_of_no_host(self) -> bool {
+        matches!(self, Self::V4(3, 1) | Self::V6(1, 3))
+    }
+}
+
+/// The errors that the kernel keeps for a connection's socket, also once the connection has failed.
+struct Notices(OwnedFd);
+
+impl Notices {
+    /// Has the kernel keep them.
+    fn of(socket: &TcpSocket, to: SocketAddr) -> io::Result<Self> {
+        let wanted = match to {
+            SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
+            SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvErr, &true),
+        };
+        wanted?;
+        Ok(Self(socket.as_fd().try_clone_to_owned()?))
+    }
+
+    /// The first one.
+    fn take(&self) -> Option<Notice> {
+        let mut quote = [0; QUOTE_BYTES];
+        let mut pieces = [IoSliceMut::new(&mut quote)];
+        let mut room = nix::cmsg_space!(
+            libc::sock_extended_err,
+            libc::sockaddr_in6,
+            libc::sock_extended_err,
+            libc::sockaddr_in
+        );
+        let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
+        let message =
+            recvmsg::<SockaddrStorage>(self.0.as_raw_fd(), &mut pieces, Some(&mut room), flags).ok()?;
+        message.cmsgs().ok()?.find_map(|it| match it {
+            ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _) => {
+                notice(&error)
+            }
+            _ => None,
+        })
+    }
+}
+
+fn notice(error: &libc::sock_extended_err) -> Option<Notice> {
+    match error.ee_origin {
+        libc::SO_EE_ORIGIN_ICMP => Some(Notice::V4(error.ee_type, error.ee_code)),
+        libc::SO_EE_ORIGIN_ICMP6 => Some(Notice::V6(error.ee_type, error.ee_code)),
+        _ => None,
+    }
+}
+
+/// Asks a backend. `None`: nothing has left this node, for want of a route, a port or a file, so nothing is proved.
+pub(super) async fn ask(backend: SocketAddr) -> Option<Answer> {
+    let begun = Instant::now();
+    match timeout(TIMEOUT, connect(backend)).await {
+        Ok(Ok(())) => Some(Answer::Accepted),
+        Ok(Err((error, notice))) => meaning(&error, notice, begun.elapsed()),
+        Err(_) => Some(Answer::Silent),
+    }
+}
+
+async fn connect(backend: SocketAddr) -> Result<(), (io::Error, Option<Notice>)> {
+    let opened = exempt::socket(backend).and_then(|socket| Ok((Notices::of(&socket, backend)?, socket)));
+    let (notices, socket) = opened.map_err(|error| (error, None))?;
+    socket.connect(backend).await.map(drop).map_err(|error| (error, notices.take()))
+}
+
+fn meaning(error: &io::Error, notice: Option<Notice>, after: Duration) -> Option<Answer> {
+    match (notice, error.kind()) {
+        (Some(notice), _) if notice.is_of_no_host() => Some(Answer::Refused),
+        (Some(_), _) => Some(Answer::Silent),
+        (None, io::ErrorKind::ConnectionRefused) => Some(Answer::Refused),
+        (None, io::ErrorKind::HostUnreachable) if after >= OWN_ERROR => Some(Answer::Refused),
+        (None, io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut) => Some(Answer::Silent),
+        (None, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! What an answer means, and whose it is.
+
+use std::process::Command;
+
+use tokio::net::TcpListener;
+
+use super::*;
+
+#[tokio::test]
+async fn a_listener_accepts_and_a_closed_port_refuses() {
+    for any in ["127.0.0.1:0", "[::1]:0"] {
+        let listener = TcpListener::bind(any).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(ask(address).await, Some(Answer::Accepted));
+        drop(listener);
+        assert_eq!(ask(address).await, Some(Answer::Refused));
+    }
+}
+
+/// Three of them would end a hold, and those of all services at once.
+#[test]
+fn what_has_never_left_this_node_proves_nothing() {
+    let (soon, later) = (Duration::from_micros(50), Duration::from_millis(3));
+    for (number, after, expected) in [
+        (libc::ENETUNREACH, later, None),
+        (libc::EMFILE, soon, None),
+        (libc::EADDRNOTAVAIL, soon, None),
+        (libc::ENOBUFS, soon, None),
+        (libc::EPERM, soon, None),
+        (libc::EHOSTUNREACH, soon, None),
+        (libc::EHOSTUNREACH, later, Some(Answer::Refused)),
+        (libc::ECONNREFUSED, soon, Some(Answer::Refused)),
+        (libc::ECONNRESET, soon, Some(Answer::Silent)),
+        (libc::ETIMEDOUT, later, Some(Answer::Silent)),
+    ] {
+        let error = io::Error::from_raw_os_error(number);
+        assert_eq!(meaning(&error, None, after), expected, "{error}");
+    }
+}
+
+fn run(words: &str) {
+    let mut words = words.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).status().unwrap();
+    assert!(status.success());
+}
+
+/// NetworkPolicies of kube-router, Calico and others end so, for all nodes but the backend's own.
+#[test]
+fn a_filter_that_rejects_is_no_answer_of_the_backend() {
+    let filtered = std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        run("ip link set lo up");
+        run("nft add table inet filter");
+        run("nft add chain inet filter output { type filter hook output priority 0 ; }");
+        for (port, with) in [
+            (1, "icmpx port-unreachable"),
+            (2, "icmpx admin-prohibited"),
+            (3, "icmpx host-unreachable"),
+            (4, "tcp reset"),
+        ] {
+            run(&format!("nft add rule inet filter output tcp dport {port} reject with {with}"));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut answers = Vec::new();
+            for host in ["127.0.0.1", "::1"] {
+                for port in 1..=4 {
+                    answers.push(ask(SocketAddr::new(host.parse().unwrap(), port)).await);
+                }
+            }
+            answers
+        })
+    });
+    let one = [Answer::Silent, Answer::Silent, Answer::Refused, Answer::Refused].map(Some);
+    assert_eq!(filtered.join().unwrap(), [one, one].concat());
+}
