@@ -127,6 +127,29 @@ impl Frontend {
     }
 }
 
+/// How many frontends of some kind the maps have, and will have by this piece.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sum {
+    pub(crate) realized: usize,
+    pub(crate) coming: usize,
+}
+
+impl Sum {
+    fn turn(&mut self, before: bool, now: bool) {
+        match (before, now) {
+            (false, true) => {
+                (self.realized, self.coming) = (self.realized + 1, self.coming.saturating_sub(1))
+            }
+            (true, false) => self.realized = self.realized.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    pub(crate) const fn all(self) -> usize {
+        self.realized + self.coming
+    }
+}
+
 /// Every frontend that is claimed or in the maps.
 #[derive(Debug)]
 pub(crate) struct Frontends {
@@ -135,6 +158,9 @@ pub(crate) struct Frontends {
     pub(crate) realized: usize,
     /// How many are planned in this piece and not in the maps yet.
     pub(crate) coming: usize,
+    /// How many of those that the maps have, or will have by this piece, are at addresses that authors of Services
+    /// chose.
+    pub(crate) chosen: Sum,
     /// How many of each namespace the maps have, by its number.
     shares: Vec<u32>,
     /// Frontends in the maps that another writer put there.
@@ -150,6 +176,7 @@ impl Frontends {
             entries: Index::new(seed),
             realized: 0,
             coming: 0,
+            chosen: Sum::default(),
             shares: Vec::new(),
             strays: BTreeSet::new(),
         }
@@ -214,6 +241,8 @@ impl Frontends {
         let share = |it: RealizedFrontend| it.value.share;
         before.0.into_iter().for_each(|it| self.count(share(it), u32::saturating_sub, 1));
         now.into_iter().for_each(|it| self.count(share(it), u32::saturating_add, 1));
+        let is_chosen = |it: &RealizedFrontend| it.value.kind.is_chosen();
+        self.chosen.turn(before.0.as_ref().is_some_and(is_chosen), now.as_ref().is_some_and(is_chosen));
         match (before.0.is_some(), now.is_some()) {
             (false, true) => {
                 self.realized += 1;
@@ -252,6 +281,7 @@ impl Frontends {
     pub(crate) fn adopt(&mut self, key: FrontendKey, value: FrontendValue) {
         self.update(key, |entry| entry.realized = Some(RealizedFrontend { value, owner: None }));
         self.realized += 1;
+        self.chosen.turn(false, value.kind.is_chosen());
         self.count(value.share, u32::saturating_add, 1);
     }
 

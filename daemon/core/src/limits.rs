@@ -183,6 +183,9 @@ pub const LISTS_SHARE_OF_REST: u32 = 8;
 /// Fewer frontends and indices than these have no parts: an operator who allows so few means just these.
 pub const SHARED_MIN: u32 = 1 << 10;
 
+/// Frontends at external IPs may take one in so many of all, of all namespaces together.
+pub const CHOSEN_SHARE: u32 = 2;
+
 /// Blocks of one size that are kept for lists that change: as many as a piece has ports.
 const SPARES_OF_A_SIZE_MAX: u32 = 256;
 

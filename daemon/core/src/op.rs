@@ -163,6 +163,11 @@ impl FrontendType {
         }
     }
 
+    /// Whether the author of a Service chose the address, so that there may be as many as authors like.
+    pub const fn is_chosen(self) -> bool {
+        matches!(self, Self::ExternalIp)
+    }
+
     /// The place in tables: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, ClusterSetIP.
     pub const fn order(self) -> u8 {
         match self {

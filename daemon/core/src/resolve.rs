@@ -56,6 +56,8 @@ pub struct Cut {
     pub ports: usize,
     /// How many frontends are beyond the service's part.
     pub frontends: usize,
+    /// How many of those are, because external IPs of all services together have their half.
+    pub chosen: usize,
     /// How many rows are beyond it, which is found out when the ports take them.
     pub rows: usize,
 }
@@ -65,19 +67,22 @@ pub struct Cut {
 pub struct Part<'a> {
     /// How many; all that it has already stay, however many those are.
     pub most: usize,
+    /// How many of them may be at external IPs.
+    pub chosen: usize,
     /// Which of its frontends it has already: these come first.
     pub has: &'a dyn Fn(&DesiredFrontend) -> bool,
 }
 
 impl core::fmt::Debug for Part<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Part").field("most", &self.most).finish_non_exhaustive()
+        f.debug_struct("Part").field("most", &self.most).field("chosen", &self.chosen).finish_non_exhaustive()
     }
 }
 
 impl Part<'_> {
     /// As many as one service may have.
-    pub const WHOLE: Self = Self { most: limits::FRONTENDS_PER_SERVICE_MAX, has: &|_| false };
+    pub const WHOLE: Self =
+        Self { most: limits::FRONTENDS_PER_SERVICE_MAX, chosen: usize::MAX, has: &|_| false };
 }
 
 /// One port in one family.
@@ -167,12 +172,12 @@ pub fn resolve(
         return Desired::nothing(state);
     };
     let mut frontends = frontends::frontends(service, settings);
-    let beyond = frontends::leave_out(&mut frontends, part);
+    let (beyond, chosen) = frontends::leave_out(&mut frontends, part);
     let left_out = beyond.len();
     let covering = frontends::covering(beyond);
     let mut ports = ports(service, &frontends, settings);
     restrict(&mut ports, service, node);
-    let cut = Cut { ports: listed::fill(&mut ports, slices, node), frontends: left_out, rows: 0 };
+    let cut = Cut { ports: listed::fill(&mut ports, slices, node), frontends: left_out, chosen, rows: 0 };
     for port in &mut ports {
         work::done(port.rows.len());
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);

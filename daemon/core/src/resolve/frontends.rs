@@ -63,22 +63,32 @@ pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<Desi
     found
 }
 
-/// Leaves out what is beyond the service's part, and returns it. What it has already stays first, then what clients can
-/// dial, then the addresses count in their order.
-pub(super) fn leave_out(found: &mut Vec<DesiredFrontend>, part: Part<'_>) -> Vec<DesiredFrontend> {
-    if found.len() <= part.most {
-        return Vec::new();
+/// Leaves out what is beyond the service's part, and returns it, with how many of that are because there are enough at
+/// external IPs. What it has already stays first, then what clients can dial, then the addresses count in their order.
+pub(super) fn leave_out(found: &mut Vec<DesiredFrontend>, part: Part<'_>) -> (Vec<DesiredFrontend>, usize) {
+    let chosen = found.iter().filter(|it| it.kind.is_chosen()).count();
+    if found.len() <= part.most && chosen <= part.chosen {
+        return (Vec::new(), 0);
     }
     work::done(found.len());
-    let mut has = 0;
+    let (mut has, mut has_chosen) = (0, 0);
     found.sort_by_cached_key(|it| {
         let is_there = (part.has)(it);
         has += usize::from(is_there);
+        has_chosen += usize::from(is_there && it.kind.is_chosen());
         (!is_there, it.key().is_none(), it.kind.order())
     });
-    let beyond = found.split_off(part.most.max(has).min(found.len()));
+    let mut left = part.chosen.max(has_chosen);
+    let is_too_many = |it: &mut DesiredFrontend| {
+        let is_beyond = it.kind.is_chosen() && left == 0;
+        left -= usize::from(it.kind.is_chosen() && left > 0);
+        is_beyond
+    };
+    let mut beyond: Vec<_> = found.extract_if(.., is_too_many).collect();
+    let chosen = beyond.len();
+    beyond.extend(found.split_off(part.most.max(has).min(found.len())));
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
-    beyond
+    (beyond, chosen)
 }
 
 /// What is the service's own although it is left out: its cluster IPs, each by one of its ports, and its node ports.

@@ -132,6 +132,9 @@ impl World {
             self.frontends.adopt(*key, *value);
             self.tables.number_found(value.share);
             self.asked.found(Kind::Frontends, value.share, 1);
+            if value.kind.is_chosen() {
+                self.asked.found(Kind::Chosen, value.share, 1);
+            }
             if let Some(port) = self.adopted.get_mut(value.port) {
                 port.frontends.insert(*key);
             }

@@ -27,17 +27,20 @@ const FOUND: u32 = 1 << 31;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Frontends,
+    /// Frontends at external IPs, which count as frontends besides.
+    Chosen,
     Rows,
 }
 
 impl Kind {
-    const ALL: [Self; 2] = [Self::Frontends, Self::Rows];
+    const ALL: [Self; 3] = [Self::Frontends, Self::Chosen, Self::Rows];
 }
 
 /// What is asked for of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     frontends: Sum,
+    chosen: Sum,
     rows: Sum,
 }
 
@@ -45,6 +48,7 @@ impl Asked {
     const fn sum(&self, kind: Kind) -> &Sum {
         match kind {
             Kind::Frontends => &self.frontends,
+            Kind::Chosen => &self.chosen,
             Kind::Rows => &self.rows,
         }
     }
@@ -52,6 +56,7 @@ impl Asked {
     const fn sum_mut(&mut self, kind: Kind) -> &mut Sum {
         match kind {
             Kind::Frontends => &mut self.frontends,
+            Kind::Chosen => &mut self.chosen,
             Kind::Rows => &mut self.rows,
         }
     }
@@ -122,7 +127,7 @@ impl World {
     pub(super) fn may_ask(&self, kind: Kind, id: ServiceId) -> usize {
         let sum = self.asked.sum(kind);
         let found = match kind {
-            Kind::Frontends => 0,
+            Kind::Frontends | Kind::Chosen => 0,
             Kind::Rows => sum.of(found(self.tables.share(id))),
         };
         let own = sum.of(id.0).saturating_add(found);
@@ -143,6 +148,7 @@ impl World {
                 let most = limits::frontends_asked_max(self.tables.settings.frontends_max?);
                 Some(u32::try_from(most).unwrap_or(u32::MAX))
             }
+            Kind::Chosen => Some(self.most_asked(Kind::Frontends)? / limits::CHOSEN_SHARE),
             Kind::Rows => Some(limits::rows_asked_max(self.space.capacity())),
         }
     }
@@ -158,12 +164,22 @@ impl World {
         })
     }
 
-    /// Counts the frontends that a service asks for from now on, but for the first. It waits if it wants more.
+    /// Counts the frontends that a service asks for from now on, but for the first, and of them those at external IPs.
+    /// It waits if it wants more.
     pub(super) fn account_for_frontends(&mut self, id: ServiceId, desired: &Desired) {
         let is_starting = !self.asked.frontends.found.is_empty();
-        let there = desired.frontends.iter().filter(|it| is_starting && self.has_written(id, it));
-        let (in_maps, all) = (there.count(), desired.frontends.len().saturating_sub(1));
-        self.account_for_asked(Kind::Frontends, id, (all, in_maps), desired.cut.frontends > 0);
+        let (mut all, mut chosen) = ((0_usize, 0), (0, 0));
+        for frontend in &desired.frontends {
+            let in_maps = usize::from(is_starting && self.has_written(id, frontend));
+            all = (all.0 + 1, all.1 + in_maps);
+            if frontend.kind.is_chosen() {
+                chosen = (chosen.0 + 1, chosen.1 + in_maps);
+            }
+        }
+        all.0 = all.0.saturating_sub(1);
+        let cut = desired.cut;
+        self.account_for_asked(Kind::Frontends, id, all, cut.frontends > cut.chosen);
+        self.account_for_asked(Kind::Chosen, id, chosen, cut.chosen > 0);
     }
 
     /// Counts the rows that a service asks for from now on, but for the first ones of each port.

@@ -129,7 +129,8 @@ impl World {
         let drains = Arc::clone(&self.tables.drains);
         let given = (&*node, &*settings, &*drains);
         let has = |it: &DesiredFrontend| self.has_written(id, it);
-        let part = Part { most: self.may_ask(Kind::Frontends, id).saturating_add(1), has: &has };
+        let most = self.may_ask(Kind::Frontends, id).saturating_add(1);
+        let part = Part { most, chosen: self.may_ask(Kind::Chosen, id), has: &has };
         let desired = resolve::resolve(facts.as_deref(), &known.slices, given, part);
         let mut cut = desired.cut;
         self.account_for_frontends(id, &desired);

@@ -45,6 +45,12 @@ pub(crate) enum PlanError {
              `datapath.limits.frontends`"
     )]
     Part { own: usize, left: usize },
+    /// External IPs have what they may have together.
+    #[error(
+        "{0} frontends at external IPs are programmed, of all namespaces together, and may take half of \
+             `datapath.limits.frontends`; raise it"
+    )]
+    Chosen(usize),
 }
 
 impl PlanError {
@@ -52,7 +58,10 @@ impl PlanError {
     pub(crate) const fn is_part(&self) -> bool {
         match self {
             Self::Place(NoPlace::Members(no_members)) => no_members.is_part(),
-            Self::Place(NoPlace::Part { .. }) | Self::Index(NoIndex::Part { .. }) | Self::Part { .. } => true,
+            Self::Place(NoPlace::Part { .. })
+            | Self::Index(NoIndex::Part { .. })
+            | Self::Part { .. }
+            | Self::Chosen(_) => true,
             Self::Place(NoPlace::Slots(_) | NoPlace::List(_))
             | Self::Index(NoIndex::All(_))
             | Self::Frontends(_) => false,
@@ -256,7 +265,7 @@ impl World {
             return begin;
         };
         let share = self.tables.share(id);
-        let (mut more, mut full, mut kept) = (0, None, BTreeSet::new());
+        let (mut more, mut chosen, mut full, mut kept) = (0, 0, None, BTreeSet::new());
         let mut end = service.desired.len();
         for (position, frontend) in
             service.desired.iter().enumerate().skip(begin).filter(|(_, it)| !it.passes)
@@ -281,8 +290,9 @@ impl World {
                 kept.extend(former().filter(|former| self.keeps_room_from(*former, id, &key)));
                 continue;
             }
+            let is_chosen = usize::from(frontend.kind.is_chosen());
             if entry.realized.is_none()
-                && let Err(error) = self.has_frontends(share, more + 1, freed)
+                && let Err(error) = self.has_frontends(share, (more + 1, chosen, is_chosen), freed)
             {
                 full = full.or(Some(error));
                 continue;
@@ -293,16 +303,25 @@ impl World {
             }
             left = left.saturating_sub(limits::FRONTEND_WORK);
             more += usize::from(entry.realized.is_none());
+            chosen += if entry.realized.is_none() { is_chosen } else { 0 };
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
         self.frontends.coming += more;
+        self.frontends.chosen.coming += chosen;
         kept.into_iter().for_each(|former| self.services.plan_anew(former));
         full.into_iter().for_each(|error| self.lacking.note(id, None, error));
         end
     }
 
-    /// Whether there is room for so many new frontends of a namespace, of which `freed` go first.
-    fn has_frontends(&self, share: Share, more: usize, freed: usize) -> Result<(), PlanError> {
+    /// Whether there is room for so many new frontends of a namespace, of which `freed` go first; `chosen` of them, and
+    /// the last one or not, are at external IPs. Those keep half of the room free for what the apiserver gives out:
+    /// one small object may have thousands of them, and namespaces that leave each other a ninth part leave little.
+    fn has_frontends(
+        &self,
+        share: Share,
+        (more, chosen, is_chosen): (usize, usize, usize),
+        freed: usize,
+    ) -> Result<(), PlanError> {
         let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
         let all = (self.frontends.realized + self.frontends.coming).saturating_sub(freed);
         let own = self.frontends.used_by(share).saturating_sub(freed);
@@ -310,6 +329,10 @@ impl World {
         let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
         let is_shared = limit >= limits::SHARED_MIN as usize;
         let most = rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize);
+        let external = self.frontends.chosen.all() + chosen;
+        if is_shared && is_chosen > 0 && external >= limit / limits::CHOSEN_SHARE as usize {
+            return Err(PlanError::Chosen(external));
+        }
         let has_part = is_shared && own + more > most;
         if has_part { Err(PlanError::Part { own, left }) } else { Ok(()) }
     }
@@ -328,7 +351,7 @@ impl World {
     /// ones.
     fn make_room_of_own(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
         let new = self.services.get(id).map_or(0, |service| service.desired.len().saturating_sub(begin));
-        if self.has_frontends(self.tables.share(id), new, 0).is_ok() {
+        if self.has_frontends(self.tables.share(id), (new, 0, 0), 0).is_ok() {
             return 0;
         }
         let most = (self.most_work() / limits::FRONTEND_WORK).max(1);

@@ -92,7 +92,8 @@ impl World {
                 PlanError::Place(NoPlace::Slots(_) | NoPlace::Part { .. } | NoPlace::Members(_))
                 | PlanError::Index(_)
                 | PlanError::Frontends(_)
-                | PlanError::Part { .. },
+                | PlanError::Part { .. }
+                | PlanError::Chosen(_),
             ) => {
                 let Some(turn) = self.turn(id) else { return self.count_impossible() };
                 self.starved.put(turn);

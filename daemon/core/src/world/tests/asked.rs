@@ -5,6 +5,7 @@ use core::ops::Range;
 use std::format;
 
 use super::*;
+use crate::facts::Ingress;
 use crate::snapshot::{Status, Verdict};
 use crate::work;
 
@@ -27,14 +28,14 @@ fn key(namespace: &str, number: u32) -> ServiceKey {
     ServiceKey { name: ObjectName::new(namespace, &format!("s-{number:03}")).unwrap(), source: SOURCE }
 }
 
-/// A service with a cluster IP and so many external ones less one, all of its own.
+/// A service with a cluster IP and so many addresses of balancers less one, all of its own.
 fn asking(namespace: &str, number: u32, frontends: u32) -> ServiceFacts {
     let place = u32::try_from(namespace.len()).unwrap() << 21 | number << 13;
     let address = |it: u32| IpAddr::V4(Ipv4Addr::from_bits(0x6400_0000 + place + it));
     ServiceFacts {
         key: key(namespace, number),
         cluster_ips: vec![address(0)],
-        external_ips: (1..frontends).map(address).collect(),
+        ingress: (1..frontends).map(|it| Ingress { address: address(it), proxied: false }).collect(),
         ..service("x", "10.0.0.1", &[])
     }
 }
@@ -95,12 +96,15 @@ fn invariant_10_who_asks_beside_a_crowd_is_served_and_who_is_served_keeps_it() {
     let snapshot = rig.turn(vec![applied(moved)]);
     assert_eq!(dialled(&snapshot, "prod", 0), 44, "one that takes the place of another needs no room");
     let mut none = asking("prod", 0, 44);
-    none.external_ips.insert(0, ip("10.0.0.8"));
-    none.external_ips.insert(0, ip("10.0.0.7"));
+    none.ingress.insert(0, Ingress { address: ip("10.0.0.8"), proxied: false });
+    none.ingress.insert(0, Ingress { address: ip("10.0.0.7"), proxied: false });
     let snapshot = rig.turn(vec![applied(none)]);
     let view = snapshot.services.iter().find(|view| view.key == key("prod", 0)).unwrap();
     let is_kept = |address: &IpAddr| view.frontends.iter().any(|row| row.address == *address);
-    assert!(asking("prod", 0, 44).external_ips.iter().all(is_kept), "what it has comes before what is new");
+    assert!(
+        asking("prod", 0, 44).ingress.iter().map(|it| it.address).all(|it| is_kept(&it)),
+        "what it has comes before what is new"
+    );
     assert!(
         asked(&snapshot, "tenant") + asked(&snapshot, "tenants") + asked(&snapshot, "others") <= MOST + 240
     );

@@ -356,6 +356,38 @@ fn invariant_10_frontends_and_indices_of_one_namespace_leave_room_to_another() {
     }
 }
 
+/// Each object is small, and each namespace leaves the next one a ninth part of what it found.
+#[test]
+fn invariant_10_external_ips_of_many_namespaces_keep_no_cluster_ip_out() {
+    let external = |place: u32| core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(0xc612_0000 + place));
+    let of = |namespace: &str, number: u8| {
+        let [service, slice] = of_ports(namespace, number, &format!("10.1.{number}.1"), 8);
+        let Event::ServiceApplied(facts) = service else { panic!("{service:?}") };
+        let external_ips = (0..1_000).map(|it| external(u32::from(number) * 1_000 + it)).collect();
+        [applied(ServiceFacts { external_ips, ..ServiceFacts::clone(&facts) }), slice]
+    };
+    let mut rig = Rig::with(Capacity { slots: 1 << 16, ports: 1 << 13, ..Capacity::default() });
+    let settings = Settings { frontends_max: Some(20_000), ..Settings::default() };
+    rig.turn(vec![Event::SettingsApplied(Arc::new(settings))]);
+    for number in 0..6 {
+        rig.turn(of(&format!("crowd-{number}"), number).into());
+    }
+    let at_external = |rig: &Rig| {
+        rig.dump().frontends.iter().filter(|(_, value)| value.kind == FrontendType::ExternalIp).count()
+    };
+    assert_eq!(at_external(&rig), 10_000);
+    let before = rig.dump().frontends.len();
+    rig.turn(of_ports("web", 9, "10.2.0.1", 500).into());
+    assert_eq!(rig.dump().frontends.len(), before + 500);
+    let gone = of("crowd-0", 0).map(|event| match event {
+        Event::ServiceApplied(facts) => Event::ServiceDeleted(facts.key.clone(), None),
+        other => other,
+    });
+    rig.turn(gone.into());
+    (0..6).for_each(|_| _ = rig.grace());
+    assert_eq!(at_external(&rig), 10_000, "others have the room that came back");
+}
+
 /// A name is a part of what tells a port from others, so `a` is a new port; ports are planned in the order of names.
 #[test]
 fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backends() {
@@ -477,7 +509,7 @@ fn invariant_10_ports_times_addresses_of_one_service() {
         external_ips: (0..300).map(external).collect(),
         ..service("large", "10.0.0.1", &[])
     };
-    let settings = Settings { frontends_max: Some(10_000), ..Settings::default() };
+    let settings = Settings { frontends_max: Some(20_000), ..Settings::default() };
     let events = vec![
         Event::SettingsApplied(Arc::new(settings)),
         applied(large.clone()),

@@ -94,7 +94,8 @@ pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
     // How many frontends a service may have depends on others, so those that it has are taken as they are.
     let shown: BTreeSet<_> = view.frontends.iter().map(|it| (it.address, it.port, &it.protocol)).collect();
     let has = |it: &DesiredFrontend| shown.contains(&(it.address, it.port, &it.protocol));
-    let part = Part { most: view.frontends.len(), has: &has };
+    let most = view.frontends.len();
+    let part = Part { most, chosen: most, has: &has };
     let desired = resolve(view.facts.as_deref(), &view.slices, given, part);
     let is_held = |port: &PortView| port.hold.is_some() || port.rows.all().any(|row| row.is_held());
     let held = view.ports.iter().filter(|port| is_held(port)).count();
