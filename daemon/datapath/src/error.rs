@@ -81,6 +81,27 @@ pub enum StartError {
         path: PathBuf,
     },
     /// The pins of another version, or an incomplete set of this one's: their programs cannot be told to drain.
+    /// The folder of pins has gone while this process ran, and it cannot make another one: its sandbox has no other
+    /// place to write to.
+    #[error(
+        "{} was removed while holdfast runs, and this process cannot make it again; what is attached serves until it \
+         ends, and a restart makes the folder anew",
+        path.display()
+    )]
+    Removed {
+        /// Where the pins should be.
+        path: PathBuf,
+    },
+    /// The BPF file system of the pins has gone while this process ran.
+    #[error(
+        "the BPF file system of {} is not mounted any more; mount it again (`mount -t bpf bpf /sys/fs/bpf`); what is \
+         attached serves until this process ends",
+        path.display()
+    )]
+    Unmounted {
+        /// Where the pins should be.
+        path: PathBuf,
+    },
     #[error(
         "{} was left by another version of holdfast, or not all of it is there; start this one, which takes it over, \
          and stop it again, or drain with that one's `holdfast`",

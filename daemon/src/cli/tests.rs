@@ -284,7 +284,7 @@ fn status_tells_what_is_not_well() {
             announced  1 of 3 addresses
 
             datapath
-              sendmsg6: the program or its pin was removed and cannot be put back
+              sendmsg6 serve, but their pins are gone: their programs end with this daemon
               the route to 2001:db8::10 is not as it should be: Operation not permitted (os error 1)
 
             filters
@@ -386,6 +386,38 @@ fn packets_that_cannot_be_translated_are_a_finding() {
         packets.devices.iter_mut().for_each(|it| it.error = Some("no such device".to_owned()));
     });
     assert!(ran.out.contains(" are not served: no such device\n"), "{}", ran.out);
+}
+
+/// To send an operator who reads it after a restart would end the service of all clients.
+#[test]
+fn what_serves_without_its_pins_is_told_apart_from_what_does_not_serve() {
+    let served = serve_with(many(1, 1), |readings| {
+        let mut status = fixture::status();
+        (status.broken_hooks, status.bare_hooks) = (vec!["connect4", "connect6"], vec!["connect6"]);
+        status.repair_failure = Some("/sys/fs/bpf/holdfast was removed".to_owned());
+        for device in status.packets.iter_mut().flat_map(|it| &mut it.devices) {
+            (device.attached, device.unpinned) = (true, true);
+            device.error = Some("cannot pin in: read-only".to_owned());
+        }
+        let view = DatapathView::kernel(status).with_devices(readings.datapath().devices().into());
+        readings.datapath = watch::channel(Arc::new(view)).1;
+    });
+    let ran = served.ask(&["status"]);
+    assert_eq!(ran.exit, Exit::Finding);
+    for line in [
+        "connect6 have no program any more, so clients there are not served, and none can be put back: /sys/fs",
+        "connect4 serve, but their pins are gone: their programs end with this daemon: /sys/fs/bpf/holdfast was",
+        "clients who come by eth0 are served, but its programs end with this daemon: cannot pin in: read-only\n",
+    ] {
+        assert!(ran.out.contains(line), "{}", ran.out);
+    }
+    let text = served.ask(&["datapath"]).out;
+    for line in [
+        "connect6, connect4 (served, but not pinned: ends with the daemon); /sys/fs/bpf/holdfast was removed\n",
+        "; served, but not pinned: cannot pin in: read-only\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
 }
 
 #[test]
