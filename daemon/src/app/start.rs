@@ -79,6 +79,7 @@ pub(super) fn tell_what_is_missing(config: &Config) {
         if let Some(Err(error)) = services.as_deref().map(BlocksFolder::check) {
             tracing::warn!(%error, "the files of services cannot be read yet; this is tried again, and everything else is served");
         }
+        // What only is not there yet is told by who reads the credentials.
         if let Some(Err(error)) = kubernetes.then(|| Access::check(&apiserver)) {
             tracing::warn!(%error, "no apiserver can be asked yet; this is tried again, and everything else is served");
         }

@@ -597,6 +597,32 @@ fn import_writes_blocks_and_says_what_they_do_not_say() {
     let import = |text: &str| {
         std::fs::write(path, text).unwrap();
         run(&["import", path])
+#[test]
+fn what_is_not_there_yet_is_a_warning_and_the_file_is_good() {
+    let folder = Folder::new();
+    let path = folder.0.join("config.toml");
+    for (text, warning) in [
+        (
+            "[kubernetes]\n[apiserver]\nkubeconfig = \"/nonexistent/kubelet.conf\"\n",
+            "[apiserver] /nonexistent/kubelet.conf: does not exist",
+        ),
+        (
+            "[kubernetes]\n[apiserver]\nendpoints = [\"https://10.0.0.1:6443\"]\nca_file = \"/nonexistent/ca\"\n\
+             token_file = \"/nonexistent/token\"\n",
+            "[apiserver] /nonexistent/ca: does not exist",
+        ),
+        (
+            "[datapath]\ncgroup = \"/nonexistent/cgroup\"\n",
+            "datapath.cgroup: /nonexistent/cgroup is not there",
+        ),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let ran = run(&["check-config", path.to_str().unwrap()]);
+        assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: good\n", path.display())), "{}", ran.err);
+        assert!(ran.err.contains(&format!("{warning};")), "{}", ran.err);
+    }
+}
+
     };
     let whole = "-A -t 192.0.2.1:80 -s wrr\n-a -t 192.0.2.1:80 -r 10.0.0.1:80 -m -w 2\n";
     let ran = import(whole);
