@@ -438,7 +438,7 @@ fn lock(root: &Path) -> Result<Lock, StartError> {
     match folder.try_lock() {
         Ok(()) => Ok(Lock(folder)),
         Err(TryLockError::WouldBlock) => {
-            Err(StartError::Locked { path: root.to_owned(), holder: holder(&folder) })
+            Err(StartError::Locked { path: root.to_owned(), holder: lock_holder(&folder) })
         }
         Err(TryLockError::Error(source)) => Err(failed("lock", root)(source)),
     }
@@ -448,9 +448,10 @@ fn is_bpffs(folder: &File) -> io::Result<bool> {
     Ok(fstatfs(folder)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// The process that has locked the folder, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
-fn holder(folder: &File) -> Option<u32> {
-    let found = folder.metadata().ok()?;
+/// The process that has locked a file or a folder, as /proc/locks shows it:
+/// `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
+pub fn lock_holder(locked: &File) -> Option<u32> {
+    let found = locked.metadata().ok()?;
     let major = libc::major(found.dev());
     let minor = libc::minor(found.dev());
     let inode = format!("{major:02x}:{minor:02x}:{}", found.ino());

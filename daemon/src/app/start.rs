@@ -43,7 +43,7 @@ pub(super) fn opened(
     config: &Config,
     folder: &state::Folder,
 ) -> Result<(state::Claim, AppMaps, Option<state::Saved>), AppError> {
-    let taken = |_: &state::Taken| Some(Holder(None));
+    let taken = |taken: &state::Taken| Some(Holder(taken.holder));
     let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
     std::thread::scope(|scope| {
         let reading = std::thread::Builder::new().name("state".to_owned());
