@@ -160,8 +160,9 @@ impl Access {
         setup::access(settings)
     }
 
-    /// Tells what of this configuration cannot be followed, also in files that it names and that are there by now.
-    pub fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
+    /// Tells what of this configuration cannot be followed, also in files that it names and that are there by now; or
+    /// else why one of them cannot be read now, which may change.
+    pub fn check(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
         setup::check(apiserver)
     }
 

@@ -409,10 +409,11 @@ async fn follow(folder: impl Future<Output = Result<(), JoinError>>, named: &'st
     }
 }
 
-/// Tells that the daemon stops, and which hooks lose their program by that: a program without a pin ends with the
-/// process that has it open.
+/// Tells that the daemon stops, and which hooks and devices lose their program by that: a program without a pin ends
+/// with the process that has it open.
 fn tell_of_stop(datapath: &DatapathView) {
-    let broken = datapath.status().map_or(&[][..], |status| &status.broken_hooks);
+    let bare = datapath.status().map_or(&[][..], |status| &status.bare_hooks);
+    let broken = [bare, &datapath.unpinned()].concat();
     if broken.is_empty() {
         systemd::stopping(messages::STOPPING.text);
         say!(info, messages::STOPPING);

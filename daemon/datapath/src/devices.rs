@@ -130,6 +130,8 @@ pub struct DeviceStatus {
     pub device: Device,
     /// Whether the programs are in place.
     pub attached: bool,
+    /// Whether they are, but without their pins: they end with this process.
+    pub unpinned: bool,
     /// How many programs and filters of others are there too; they are not counted at a device of class pod where
     /// packets are not to pass by the stack.
     pub others: usize,
@@ -137,7 +139,7 @@ pub struct DeviceStatus {
     pub shortcut: ShortcutState,
     /// Whether those that do pass by it at the driver.
     pub xdp: XdpState,
-    /// Why a program is not in place.
+    /// Why a program is not in place, or has no pin.
     pub error: Option<String>,
 }
 
@@ -183,6 +185,8 @@ struct DeviceState {
     // the kernel each second what kind of device it is would be most of the work of a node on which nothing happens.
     own: [Option<u32>; 3],
     attached: bool,
+    // Where they serve all the same: whether something could not be pinned.
+    unpinned: bool,
     // `None` while they could not be counted.
     others: Option<usize>,
     // In how many rounds programs of others are counted again, and how many rounds lay before the last count.
@@ -292,6 +296,7 @@ impl Devices {
             xdp,
             own: [None; 3],
             attached: false,
+            unpinned: false,
             others: None,
             others_again: 0,
             others_gap: 0,
@@ -366,8 +371,8 @@ impl Devices {
             self.put(place);
         }
         let told = was_attached && place.attached;
-        let broken = broken.into_iter().filter(|_| told);
-        broken.map(|spot| format!("{} {}", place.device.name, spot.direction.name())).collect()
+        let mended = broken.into_iter().filter(|spot| told && self.is_right(place, *spot));
+        mended.map(|spot| format!("{} {}", place.device.name, spot.direction.name())).collect()
     }
 
     /// Counts the programs of others, and tells our own if that decides whether packets pass by the stack.
@@ -439,8 +444,11 @@ impl Devices {
         }
         place.own = Spot::all(place.device.index)
             .map(|spot| bpf_call::program_number(self.program(place.device.side, spot).ok()?).ok());
-        let put = self.tell(place).and_then(|()| self.attach(place));
-        place.attached = put.is_ok();
+        let told = self.tell(place);
+        let is_told = told.is_ok();
+        let put = told.and_then(|()| self.attach(place));
+        place.attached = is_told && self.spots(&place.device).all(|spot| self.runs(place, spot));
+        place.unpinned = place.attached && put.is_err();
         place.error = put.err().map(|error| error.to_string());
         self.put_xdp(place);
         match place.others {
@@ -470,7 +478,8 @@ impl Devices {
         for spot in self.spots(&place.device) {
             if !self.is_right(place, spot) {
                 let done = self.attach_at(place, spot);
-                attached = attached.and(done.map_err(|error| not_attached(spot.direction, &error)));
+                let attempt = if self.runs(place, spot) { "pin" } else { "attach" };
+                attached = attached.and(done.map_err(|error| failed(attempt, spot.direction, &error)));
             }
         }
         attached
@@ -496,7 +505,8 @@ impl Devices {
         }
     }
 
-    /// Updates a link that holds; replaces one that was cut, or that lost its device.
+    /// Updates a link that holds; replaces one that was cut, or that lost its device. One that cannot be pinned serves
+    /// as long as this process runs.
     fn link(&self, place: &mut DeviceState, spot: Spot, program: BorrowedFd<'_>) -> io::Result<()> {
         let pin = self.pin(spot);
         let link = place.link(spot.direction);
@@ -506,9 +516,9 @@ impl Devices {
             return if pin.exists() { Ok(()) } else { link.keep(&pin) };
         }
         let new = tcx::create(program, &spot)?;
-        new.keep(&pin)?;
+        let kept = new.keep(&pin);
         *link = Some(new);
-        Ok(())
+        kept
     }
 
     /// Detaches the programs of a device, then forgets it. What the kernel does not detach now is detached when its
@@ -538,6 +548,11 @@ impl Devices {
 
     /// Whether the program that is to be at that hook is there, and would outlive this daemon.
     fn is_right(&self, place: &DeviceState, spot: Spot) -> bool {
+        self.runs(place, spot) && (self.kind == HookKind::Clsact || self.pin(spot).exists())
+    }
+
+    /// Whether the program that is to be at that hook is there.
+    fn runs(&self, place: &DeviceState, spot: Spot) -> bool {
         let [own_in, own_out, own_back] = place.own;
         let [link_in, link_out, link_back] = &place.links;
         let (own, link) = match spot.direction {
@@ -549,7 +564,7 @@ impl Devices {
             HookKind::Clsact => clsact::program_at(&spot),
             HookKind::Tcx => link.as_ref().and_then(|link| tcx::program_at(link, &spot)),
         };
-        own.is_some() && found == own && (self.kind == HookKind::Clsact || self.pin(spot).exists())
+        own.is_some() && found == own
     }
 
     fn program(&self, side: Side, spot: Spot) -> io::Result<BorrowedFd<'_>> {
@@ -603,6 +618,7 @@ impl Devices {
         let status = |place: &DeviceState| DeviceStatus {
             device: place.device.clone(),
             attached: place.attached,
+            unpinned: place.unpinned,
             others: place.others.unwrap_or(0),
             shortcut: self.shortcut(place),
             xdp: place.xdp.state().clone(),
@@ -612,6 +628,6 @@ impl Devices {
     }
 }
 
-fn not_attached(direction: Direction, error: &io::Error) -> io::Error {
-    io::Error::other(format!("cannot attach {}: {error}", direction.name()))
+fn failed(attempt: &str, direction: Direction, error: &io::Error) -> io::Error {
+    io::Error::other(format!("cannot {attempt} {}: {error}", direction.name()))
 }

@@ -9,7 +9,8 @@ pub enum StartError {
     /// The process lacks a privilege, or may not lock enough memory.
     #[error(
         "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; before Linux \
-         5.11 also raise the limit of locked memory (`ulimit -l unlimited`)"
+         5.11 also raise the limit of locked memory (`ulimit -l unlimited`); a locked-down kernel, a security module or \
+         seccomp may refuse it to root too"
     )]
     NotPermitted(#[source] libbpf_rs::Error),
     /// The kernel refused the programs or maps.
@@ -24,7 +25,7 @@ pub enum StartError {
     #[error("no cgroup v2 hierarchy is mounted; mount one, or set `datapath.cgroup`")]
     NoCgroup,
     /// The configured path is no cgroup v2 folder.
-    #[error("{} is not a cgroup v2 folder; check `datapath.cgroup`", path.display())]
+    #[error("{} {}; check `datapath.cgroup`", path.display(), not_a_cgroup(source.as_ref()))]
     Cgroup {
         /// What was configured or found.
         path: PathBuf,
@@ -78,6 +79,27 @@ pub enum StartError {
     )]
     ReadOnly {
         /// What should have been made or removed.
+        path: PathBuf,
+    },
+    /// The folder of pins has gone while this process ran, and it cannot make another one: its sandbox has no other
+    /// place to write to.
+    #[error(
+        "{} was removed while holdfast runs, and this process cannot make it again; what is attached serves until it \
+         ends, and a restart makes the folder anew",
+        path.display()
+    )]
+    Removed {
+        /// Where the pins should be.
+        path: PathBuf,
+    },
+    /// The BPF file system of the pins has gone while this process ran.
+    #[error(
+        "the BPF file system of {} is not mounted any more; mount it again (`mount -t bpf bpf /sys/fs/bpf`); what is \
+         attached serves until this process ends",
+        path.display()
+    )]
+    Unmounted {
+        /// Where the pins should be.
         path: PathBuf,
     },
     /// The pins of another version, or an incomplete set of this one's: their programs cannot be told to drain.
@@ -151,6 +173,13 @@ pub const fn passes(errno: i32) -> bool {
     matches!(errno, EAGAIN | EBUSY | EINTR | EMFILE | ENFILE | ENOBUFS | ENOMEM)
 }
 
+fn not_a_cgroup(said: Option<&io::Error>) -> &'static str {
+    match said.map(io::Error::kind) {
+        Some(io::ErrorKind::NotFound) => "is not there",
+        _ => "is not a cgroup v2 folder",
+    }
+}
+
 fn named(process: Option<u32>) -> String {
     process.map(|process| format!(" (it is process {process})")).unwrap_or_default()
 }
@@ -198,7 +227,7 @@ mod tests {
             // Too few privileges, a locked-down kernel, or too little locked memory.
             (
                 libc::EPERM,
-                "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; before Linux 5.11 also raise the limit of locked memory (`ulimit -l unlimited`)",
+                "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; before Linux 5.11 also raise the limit of locked memory (`ulimit -l unlimited`); a locked-down kernel, a security module or seccomp may refuse it to root too",
             ),
             // The verifier's refusal, and a kernel without the bpf call.
             (

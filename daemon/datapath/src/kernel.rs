@@ -90,6 +90,8 @@ struct Attached {
     seen: Option<Look>,
     // How often a detached program was put back.
     put_back: u64,
+    // Why something could not be put back when that was tried last.
+    failure: Option<String>,
 }
 
 /// The setting that bounds frontends and ports.

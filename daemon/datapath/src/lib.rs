@@ -59,7 +59,7 @@ pub use kernel::{
 pub use links::Beside;
 pub use memory::{Allocator, give_back_freed};
 pub use packets::{PacketOptions, PacketSwitches, Wraps};
-pub use pins::{Drained, Removed, VERSION as PINS_VERSION, cleanup, drain};
+pub use pins::{Drained, Removed, VERSION as PINS_VERSION, cleanup, drain, lock_holder};
 pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
 pub use shape::Shape;
 pub use uncharged::{Prepared, prepare};

@@ -62,7 +62,7 @@ pub(crate) struct Pins {
     highest: u32,
     leftover: Option<Leftover>,
     // Held as long as the daemon lives; the kernel lets go of it however the daemon ends.
-    _lock: Lock,
+    lock: Lock,
 }
 
 /// Pins of maps that no program uses, and that could not be removed.
@@ -94,7 +94,7 @@ impl Pins {
     pub(crate) fn open(root: &Path, version: u32) -> Result<Self, StartError> {
         let lock = lock(root)?;
         let mut pins =
-            Self { root: root.to_owned(), version, generation: 0, highest: 0, leftover: None, _lock: lock };
+            Self { root: root.to_owned(), version, generation: 0, highest: 0, leftover: None, lock };
         for folder in [pins.root.join(LINKS), pins.version()] {
             fs::create_dir_all(&folder).map_err(occupied(&folder))?;
         }
@@ -247,6 +247,20 @@ impl Pins {
     /// Pins again what has been unpinned.
     pub(crate) fn repair(&self, maps: &mut Handles) -> Result<(), StartError> {
         pin_folders(self.folders(), maps)
+    }
+
+    /// The reason why something could not be put back: where the place of all pins has gone, what a single call met
+    /// says nothing of it.
+    pub(crate) fn explained(&self, met: StartError) -> StartError {
+        let path = self.root.clone();
+        let is_there = File::open(&path).and_then(|folder| is_bpffs(&folder)).unwrap_or(false);
+        let is_removed = self.lock.0.metadata().is_ok_and(|it| it.nlink() == 0);
+        match met {
+            StartError::ReadOnly { .. } if is_removed => StartError::Removed { path },
+            _ if !is_there && is_removed => StartError::Removed { path },
+            _ if !is_there => StartError::Unmounted { path },
+            met => met,
+        }
     }
 
     /// Makes the folder of links, where it is missing.
@@ -424,7 +438,7 @@ fn lock(root: &Path) -> Result<Lock, StartError> {
     match folder.try_lock() {
         Ok(()) => Ok(Lock(folder)),
         Err(TryLockError::WouldBlock) => {
-            Err(StartError::Locked { path: root.to_owned(), holder: holder(&folder) })
+            Err(StartError::Locked { path: root.to_owned(), holder: lock_holder(&folder) })
         }
         Err(TryLockError::Error(source)) => Err(failed("lock", root)(source)),
     }
@@ -434,9 +448,10 @@ fn is_bpffs(folder: &File) -> io::Result<bool> {
     Ok(fstatfs(folder)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// The process that has locked the folder, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
-fn holder(folder: &File) -> Option<u32> {
-    let found = folder.metadata().ok()?;
+/// The process that has locked a file or a folder, as /proc/locks shows it:
+/// `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
+pub fn lock_holder(locked: &File) -> Option<u32> {
+    let found = locked.metadata().ok()?;
     let major = libc::major(found.dev());
     let minor = libc::minor(found.dev());
     let inode = format!("{major:02x}:{minor:02x}:{}", found.ino());

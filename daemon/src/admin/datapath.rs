@@ -64,8 +64,11 @@ struct Kernel<'a> {
     maps: Vec<MapFill>,
     /// Hooks at which another process detached our program or removed its pin.
     broken_hooks: &'a [&'static str],
-    /// Those of them that have no program of ours; clients there meet no service.
+    /// Those of them that have no program of ours; clients there meet no service. The others serve without a pin, and
+    /// end with the daemon.
     bare_hooks: &'a [&'static str],
+    /// Why programs or pins that were taken away are not put back; it is tried again each second.
+    repair_failure: Option<&'a str>,
     shared_hooks: Vec<SharedHook>,
     /// Refusals that were too many to be told, or that the daemon did not read in time.
     refusals_lost: u64,
@@ -188,6 +191,7 @@ impl<'a> Kernel<'a> {
             maps: fills(status, fill).into(),
             broken_hooks: &status.broken_hooks,
             bare_hooks: &status.bare_hooks,
+            repair_failure: status.repair_failure.as_deref(),
             shared_hooks: status
                 .shared_hooks
                 .iter()
@@ -215,8 +219,6 @@ impl<'a> Kernel<'a> {
         let cgroup = path(self.cgroup);
         let namespace = if self.in_cgroup_namespace { NAMESPACE } else { "" };
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-        let broken =
-            if self.broken_hooks.is_empty() { "none".to_owned() } else { self.broken_hooks.join(" ") };
         let shared =
             self.shared_hooks.iter().map(|SharedHook { hook, others }| format!("{others} at {hook}"));
         let shared = if self.shared_hooks.is_empty() {
@@ -236,7 +238,7 @@ impl<'a> Kernel<'a> {
             ("generation", self.generation.to_string()),
             ("growths", self.growths.to_string()),
             ("refusal sets errno", yes(self.features.set_retval)),
-            ("broken hooks", broken),
+            ("broken hooks", self.broken()),
             ("others' programs", shared),
             ("hooks behind", behind),
             ("refusals lost", self.refusals_lost.to_string()),
@@ -245,6 +247,18 @@ impl<'a> Kernel<'a> {
             ("grace periods", grace),
             ("old maps", self.leftover.map_or_else(|| "removed".to_owned(), |why| format!("stay: {why}"))),
         ]
+    }
+
+    /// The hooks without a program of ours, and those whose program serves, but ends with the daemon.
+    fn broken(&self) -> String {
+        let unpinned: Vec<&str> =
+            self.broken_hooks.iter().filter(|hook| !self.bare_hooks.contains(hook)).copied().collect();
+        let bare = (!self.bare_hooks.is_empty()).then(|| self.bare_hooks.join(" "));
+        let unpinned = (!unpinned.is_empty())
+            .then(|| format!("{} (served, but not pinned: ends with the daemon)", unpinned.join(" ")));
+        let hooks: Vec<String> = bare.into_iter().chain(unpinned).collect();
+        let why = self.repair_failure.map(|why| format!("; {why}")).unwrap_or_default();
+        if hooks.is_empty() { format!("none{why}") } else { format!("{}{why}", hooks.join(", ")) }
     }
 
     fn served(&self) -> String {

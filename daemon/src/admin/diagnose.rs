@@ -138,7 +138,7 @@ fn undialled(readings: &Readings) -> Option<&'static str> {
 fn unserved(status: Option<&Status>) -> Option<&'static str> {
     let Some(status) = status else { return Some("tables in memory translate nothing") };
     let all = [
-        (!status.broken_hooks.is_empty(), "programs that would translate it are not attached"),
+        (!status.bare_hooks.is_empty(), "programs that would translate it are not attached"),
         (!status.behind_hooks.is_empty(), "programs read maps that are no longer written"),
         (status.waiting, "another version's programs still serve"),
         (status.cgroup.is_none(), "programs are attached nowhere"),
@@ -177,10 +177,11 @@ mod tests {
 
     #[test]
     fn no_frontend_is_dialled_where_no_program_takes_the_connection() {
-        let whole = || Status { own_cgroup_exempt: false, broken_hooks: Vec::new(), ..status() };
-        assert_eq!(unserved(Some(&whole())), None);
+        let whole = || Status { own_cgroup_exempt: false, ..status() };
+        assert!(!whole().broken_hooks.is_empty());
+        assert_eq!(unserved(Some(&whole())), None, "a program without a pin takes connections");
         for (broken, why) in [
-            (Status { broken_hooks: vec!["connect4"], ..whole() }, "not attached"),
+            (Status { bare_hooks: vec!["connect4"], ..whole() }, "not attached"),
             (Status { behind_hooks: vec!["connect4"], ..whole() }, "no longer written"),
             (Status { waiting: true, ..whole() }, "another version"),
             (Status { cgroup: None, ..whole() }, "nowhere"),

@@ -247,6 +247,10 @@ impl OrderedJson {
         let by = self.by.as_deref().unwrap_or("an unknown user");
         let since = self.since.map(|since| format!(" since {since}")).unwrap_or_default();
         match (self.drained, self.unchanged) {
+            (true, false) if !self.still_used.is_empty() => {
+                "is drained: it gets new clients only where no other backend takes them, and keeps those that it has"
+                    .to_owned()
+            }
             (true, false) => "is drained: it gets no new client, and keeps those that it has".to_owned(),
             (true, true) => format!("is drained already, by {by}{since}"),
             (false, false) => format!("is no longer drained; it was by {by}{since}"),

@@ -206,12 +206,14 @@ impl Credentials {
         &self.locations
     }
 
-    /// Tells what in files that exist cannot be followed. It takes a few seconds at most; a file that hangs is not
-    /// waited for.
-    pub(super) fn check(&self) -> Result<(), String> {
+    /// Tells what in files that exist cannot be followed, or else why one cannot be read now, which may change. It
+    /// takes a few seconds at most; a file that hangs is not waited for.
+    pub(super) fn check(&self) -> Result<Option<String>, String> {
         match reading::gather_in_time(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),
-            None | Some(Ok(_) | Err(GatherError::Unreadable(_))) => Ok(()),
+            Some(Err(GatherError::Unreadable(why))) => Ok(Some(why)),
+            None => Ok(Some("its files cannot be read in time; does their file system hang?".to_owned())),
+            Some(Ok(_)) => Ok(None),
         }
     }
 

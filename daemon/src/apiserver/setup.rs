@@ -133,8 +133,9 @@ pub(super) fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
     Ok(Credentials::new(locations))
 }
 
-/// Tells what of this configuration cannot be followed, also in files that are there by now.
-pub(super) fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
+/// Tells what of this configuration cannot be followed, also in files that are there by now, or else why one of them
+/// cannot be read now.
+pub(super) fn check(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
     own(apiserver)?.check().map_err(SetupError::Kubeconfig)
 }
 

@@ -57,15 +57,20 @@ pub(super) async fn ask(
     let mut refused = None;
     while let Some(target) = targets.next() {
         let patience = if targets.peek().is_some() { Patience::Short } else { Patience::Long };
+        // Without credentials no endpoint is asked at all, so none has failed.
+        let mut is_asked = true;
         match attempt(inner, &target, ask, patience).await {
             Ok(reply) if is_for_others(&reply, &target, ask) => {
                 // What a kubelet may not do says less than where a server has failed.
                 refused = refused.filter(|known: &Reply| known.status == FAILED_INSIDE).or(Some(reply));
             }
             Ok(reply) => return Ok(reply),
-            Err(trouble) => failures.push(Failure { endpoint: target.name, trouble }),
+            Err(trouble) => {
+                is_asked = !matches!(trouble, Trouble::Credentials(_));
+                failures.push(Failure { endpoint: target.name, trouble });
+            }
         }
-        if targets.peek().is_some() {
+        if targets.peek().is_some() && is_asked {
             inner.failovers.fetch_add(1, Ordering::Relaxed);
         }
     }

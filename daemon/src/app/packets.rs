@@ -25,16 +25,18 @@ struct Flows {
     failure: Option<String>,
 }
 
-/// What was told of a device: its name, and why no program is there if none is.
+/// What was told of a device: its name, and why no program is there if none is, or why what is there has no pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Device {
     name: String,
+    is_served: bool,
     error: Option<String>,
 }
 
 impl From<DeviceStatus> for Device {
     fn from(status: DeviceStatus) -> Self {
-        Self { name: status.device.name, error: status.error }
+        let is_served = status.error.is_none() || status.unpinned;
+        Self { name: status.device.name, is_served, error: status.error }
     }
 }
 
@@ -44,6 +46,7 @@ enum Line {
     Failure(String),
     Served(u32, String),
     NotServed(String, String),
+    Unpinned(String, String),
     Left(String),
     Resized(u32, GivenUp),
     NotResized(String),
@@ -56,6 +59,13 @@ impl Lines {
             match line {
                 Line::Failure(error) => say!(warn, messages::PACKETS_NOT_SERVED, error),
                 Line::NotServed(device, error) => say!(warn, messages::PACKETS_NOT_SERVED, device, error),
+                Line::Unpinned(device, error) => {
+                    tracing::warn!(
+                        device,
+                        error,
+                        "packets are translated at a device by programs that end with this daemon"
+                    );
+                }
                 Line::NotResized(error) => {
                     tracing::warn!(error, "the table of flows does not get the size that was asked for");
                 }
@@ -85,14 +95,17 @@ impl Lines {
         let served = devices.into_iter().filter(|status| status.device.side != Side::Near);
         let now: BTreeMap<u32, Device> = served.map(|status| (status.device.index, status.into())).collect();
         let gone = self.devices.iter().filter(|(index, device)| {
-            device.error.is_none() && now.get(index).is_none_or(|now| now.name != device.name)
+            device.is_served && now.get(index).is_none_or(|now| now.name != device.name)
         });
         lines.extend(gone.map(|(_, device)| Line::Left(device.name.clone())));
         for (index, device) in now.iter().filter(|(index, device)| self.devices.get(index) != Some(*device)) {
             let name = device.name.clone();
-            lines.push(match &device.error {
-                None => Line::Served(*index, name),
-                Some(error) => Line::NotServed(name, error.clone()),
+            let was_served =
+                self.devices.get(index).is_some_and(|before| before.is_served && before.name == name);
+            lines.extend(match &device.error {
+                None => (!was_served).then(|| Line::Served(*index, name)),
+                Some(error) if device.is_served => Some(Line::Unpinned(name, error.clone())),
+                Some(error) => Some(Line::NotServed(name, error.clone())),
             });
         }
         self.devices = now;
@@ -124,6 +137,7 @@ mod tests {
         let device = |(index, name, error): &(u32, &str, Option<&str>)| DeviceStatus {
             device: holdfast_datapath::Device::new(*index, name, Side::Outer),
             attached: error.is_none(),
+            unpinned: false,
             others: 0,
             shortcut: ShortcutState::Unwanted,
             xdp: XdpState::Unwanted,
@@ -158,6 +172,22 @@ mod tests {
         assert_eq!(told.due(status(None, &[(2, "eth0", None)])), [served(2, "eth0")]);
         assert_eq!(told.due(status(None, &[(2, "lan", None)])), [left("eth0"), served(2, "lan")]);
         assert_eq!(told.due(status(None, &[])), [left("lan")]);
+    }
+
+    #[test]
+    fn a_device_that_loses_its_pins_is_not_told_to_serve_nobody() {
+        let mut told = Lines::default();
+        let unpinned = || {
+            let mut now = status(None, &[(2, "eth0", Some("read-only"))]).unwrap();
+            (now.devices[0].attached, now.devices[0].unpinned) = (true, true);
+            Some(now)
+        };
+        assert_eq!(told.due(status(None, &[(2, "eth0", None)])), [Line::Served(2, "eth0".to_owned())]);
+        let expected = Line::Unpinned("eth0".to_owned(), "read-only".to_owned());
+        assert_eq!(told.due(unpinned()), [expected]);
+        assert_eq!(told.due(unpinned()), []);
+        assert_eq!(told.due(status(None, &[(2, "eth0", None)])), [], "it was served all the time");
+        assert_eq!(told.due(status(None, &[])), [Line::Left("eth0".to_owned())]);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) fn opened(
     config: &Config,
     folder: &state::Folder,
 ) -> Result<(state::Claim, AppMaps, Option<state::Saved>), AppError> {
-    let taken = |_: &state::Taken| Some(Holder(None));
+    let taken = |taken: &state::Taken| Some(Holder(taken.holder));
     let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
     std::thread::scope(|scope| {
         let reading = std::thread::Builder::new().name("state".to_owned());
@@ -79,6 +79,7 @@ pub(super) fn tell_what_is_missing(config: &Config) {
         if let Some(Err(error)) = services.as_deref().map(BlocksFolder::check) {
             tracing::warn!(%error, "the files of services cannot be read yet; this is tried again, and everything else is served");
         }
+        // What only is not there yet is told by who reads the credentials.
         if let Some(Err(error)) = kubernetes.then(|| Access::check(&apiserver)) {
             tracing::warn!(%error, "no apiserver can be asked yet; this is tried again, and everything else is served");
         }

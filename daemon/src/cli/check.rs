@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::Exit;
 use super::report::Report;
 use crate::apiserver::{Access, SetupError};
-use crate::config::{Config, Position, Problem, Subject};
+use crate::config::{Cgroup, Config, DatapathKind, Position, Problem, Subject};
 use crate::knowledge::{self, Edition};
 use crate::sources::config::folder::BlockFiles;
 use crate::sources::config::joined::join;
@@ -27,7 +27,13 @@ pub(super) fn check(path: &Path) -> Report {
             let of_config = |error: String| problem(&path.display().to_string(), &error);
             let missing = config.manifests.path.as_deref().and_then(|path| Manifests::check(path).err());
             warnings.extend(missing.map(|error| of_config(error.to_string())));
-            let access = access_problem(&config).map(|error| of_config(error.to_string()));
+            let (access, absent) = match access_checked(&config) {
+                Ok(absent) => (None, absent),
+                Err(error) => (Some(of_config(error.to_string())), None),
+            };
+            let absent =
+                absent.map(|why| format!("[apiserver] {why}; this is tried again when the daemon runs"));
+            warnings.extend(absent.into_iter().chain(no_cgroup(&config)).map(of_config));
             let (blocks, of_blocks) = own_blocks(&config, path);
             let (of_files, more) = files(&config, &blocks, path);
             warnings.extend(more);
@@ -108,13 +114,20 @@ fn report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: usize)
     }
 }
 
-/// What `[apiserver]` or the files that it names ask for and the daemon cannot do. Files that are not there may come,
-/// and are no problem.
-fn access_problem(config: &Config) -> Option<SetupError> {
+/// What `[apiserver]` or the files that it names ask for and the daemon cannot do; or else what cannot be read now:
+/// files that are not there may come, and a start waits for none of them.
+fn access_checked(config: &Config) -> Result<Option<String>, SetupError> {
     if !config.kubernetes.enabled {
-        return None;
+        return Ok(None);
     }
-    Access::check(&config.apiserver).err()
+    Access::check(&config.apiserver)
+}
+
+/// Why no program could be attached, where a cgroup is named that is not there: a start ends with that.
+fn no_cgroup(config: &Config) -> Option<String> {
+    let Cgroup::Path(path) = &config.datapath.cgroup else { return None };
+    let is_used = config.datapath.kind == DatapathKind::Kernel && !path.is_dir();
+    is_used.then(|| format!("datapath.cgroup: {} is not there; a start would end with that", path.display()))
 }
 
 /// One line for each, whatever the names of files are: who may write them into the folder of services need not be root.

@@ -46,7 +46,7 @@ const REFUSAL_BYTES_MAX: u64 = 64 * 1024;
 /// Why there is no answer, and how the program ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    #[error("cannot reach the daemon:\n{}hint: is it running? try: systemctl status holdfast", tried(.0))]
+    #[error("cannot reach the daemon:\n{}hint: {}", tried(.0), hint(.0))]
     Unreachable(Vec<(String, io::Error)>),
     #[error("cannot ask the daemon: {0}\nhint: has this user too many open files? try again")]
     NotAsked(io::Error),
@@ -63,6 +63,13 @@ pub(super) enum ClientError {
     Refused { status: u16, message: String },
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
+}
+
+fn hint(all: &[(String, io::Error)]) -> &'static str {
+    match all.iter().any(|(_, error)| error.kind() == io::ErrorKind::PermissionDenied) {
+        true => "the socket is for root and the group of the daemon, `holdfast` with a package: try sudo",
+        false => "is it running? try: systemctl status holdfast",
+    }
 }
 
 fn tried(all: &[(String, io::Error)]) -> String {

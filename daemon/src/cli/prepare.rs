@@ -17,7 +17,13 @@ pub(super) fn prepare(config: Option<&Path>) -> Report {
     let done = match cleanup::found(config) {
         Ok(config) if config.datapath.kind == DatapathKind::Memory => Ok("nothing is in the kernel"),
         Ok(config) => prepared(&config.datapath.bpffs).map_err(|error| error.to_string()),
-        Err(errors) => Err(errors.to_string()),
+        // The daemon makes nothing from such a file either: it ends with that.
+        Err(errors) => {
+            let why = errors.to_string();
+            let bad = vec![format!("holdfast: {why}")];
+            let json = json!({"prepared": false, "error": why});
+            return Report { exit: Exit::Good, json, good: Vec::new(), bad };
+        }
     };
     let good = done.iter().map(|said| format!("the map of sockets: {said}")).collect();
     let why = done.as_ref().err();

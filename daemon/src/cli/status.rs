@@ -99,6 +99,10 @@ struct Kernel {
     waiting: bool,
     broken_hooks: Vec<String>,
     #[serde(default)]
+    bare_hooks: Vec<String>,
+    #[serde(default)]
+    repair_failure: Option<String>,
+    #[serde(default)]
     behind_hooks: Vec<String>,
     grace_failure: Option<String>,
     #[serde(default)]
@@ -121,6 +125,8 @@ struct Device {
     name: String,
     class: String,
     why: String,
+    #[serde(default)]
+    unpinned: bool,
     #[serde(default)]
     error: Option<String>,
 }
@@ -414,12 +420,10 @@ impl Datapath {
         };
         let refused = self.announced_addresses.iter().filter_map(refused);
         let Some(kernel) = &self.kernel else { return refused.collect() };
-        let broken =
-            |hook: &String| format!("{hook}: the program or its pin was removed and cannot be put back");
         let grace = kernel.grace_failure.as_ref().map(|why| format!("grace periods do not end: {why}"));
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
         let behind = |hook: &String| format!("{hook}: the program reads maps that are no longer written");
-        let hooks = kernel.broken_hooks.iter().map(broken).chain(kernel.behind_hooks.iter().map(behind));
+        let hooks = kernel.broken().into_iter().chain(kernel.behind_hooks.iter().map(behind));
         let packets = kernel.packets.iter().flat_map(Packets::faults);
         waiting.into_iter().chain(hooks).chain(packets).chain(grace).chain(refused).collect()
     }
@@ -430,6 +434,24 @@ impl Datapath {
         left_out.map(|it| LeftOut { device: it.name.clone(), why: it.why.clone() }).collect()
     }
 }
+
+impl Kernel {
+    /// The hooks without a program of ours, and those whose program serves but would not outlive the daemon.
+    fn broken(&self) -> Vec<String> {
+        let why = self.repair_failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        let is_bare = |hook: &&String| self.bare_hooks.contains(*hook);
+        let (bare, unpinned): (Vec<_>, Vec<_>) = self.broken_hooks.iter().partition(is_bare);
+        let listed = |hooks: Vec<&String>| hooks.into_iter().cloned().collect::<Vec<_>>().join(", ");
+        let said =
+            |hooks: Vec<&String>, what| (!hooks.is_empty()).then(|| format!("{} {what}{why}", listed(hooks)));
+        let gone = "have no program any more, so clients there are not served, and none can be put back";
+        let all = [said(bare, gone), said(unpinned, UNPINNED)];
+        all.into_iter().flatten().collect()
+    }
+}
+
+/// What a missing pin means, and what it does not.
+const UNPINNED: &str = "serve, but their pins are gone: their programs end with this daemon";
 
 impl Packets {
     /// Why clients from outside are not served, or not as services are now.
@@ -443,7 +465,13 @@ impl Packets {
         let outer = self.devices.iter().filter(|it| it.class == "outer");
         let device = |it: &Device| {
             let error = it.error.as_ref()?;
-            Some(format!("clients who come by {} are not served: {error}", it.name))
+            Some(match it.unpinned {
+                true => format!(
+                    "clients who come by {} are served, but its programs end with this daemon: {error}",
+                    it.name
+                ),
+                false => format!("clients who come by {} are not served: {error}", it.name),
+            })
         };
         failure.into_iter().chain(outer.filter_map(device)).collect()
     }

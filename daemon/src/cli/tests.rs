@@ -284,7 +284,7 @@ fn status_tells_what_is_not_well() {
             announced  1 of 3 addresses
 
             datapath
-              sendmsg6: the program or its pin was removed and cannot be put back
+              sendmsg6 serve, but their pins are gone: their programs end with this daemon
               the route to 2001:db8::10 is not as it should be: Operation not permitted (os error 1)
 
             filters
@@ -388,6 +388,38 @@ fn packets_that_cannot_be_translated_are_a_finding() {
     assert!(ran.out.contains(" are not served: no such device\n"), "{}", ran.out);
 }
 
+/// To send an operator who reads it after a restart would end the service of all clients.
+#[test]
+fn what_serves_without_its_pins_is_told_apart_from_what_does_not_serve() {
+    let served = serve_with(many(1, 1), |readings| {
+        let mut status = fixture::status();
+        (status.broken_hooks, status.bare_hooks) = (vec!["connect4", "connect6"], vec!["connect6"]);
+        status.repair_failure = Some("/sys/fs/bpf/holdfast was removed".to_owned());
+        for device in status.packets.iter_mut().flat_map(|it| &mut it.devices) {
+            (device.attached, device.unpinned) = (true, true);
+            device.error = Some("cannot pin in: read-only".to_owned());
+        }
+        let view = DatapathView::kernel(status).with_devices(readings.datapath().devices().into());
+        readings.datapath = watch::channel(Arc::new(view)).1;
+    });
+    let ran = served.ask(&["status"]);
+    assert_eq!(ran.exit, Exit::Finding);
+    for line in [
+        "connect6 have no program any more, so clients there are not served, and none can be put back: /sys/fs",
+        "connect4 serve, but their pins are gone: their programs end with this daemon: /sys/fs/bpf/holdfast was",
+        "clients who come by eth0 are served, but its programs end with this daemon: cannot pin in: read-only\n",
+    ] {
+        assert!(ran.out.contains(line), "{}", ran.out);
+    }
+    let text = served.ask(&["datapath"]).out;
+    for line in [
+        "connect6, connect4 (served, but not pinned: ends with the daemon); /sys/fs/bpf/holdfast was removed\n",
+        "; served, but not pinned: cannot pin in: read-only\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
 #[test]
 fn a_daemon_that_is_not_ready_is_a_finding() {
     let mut snapshot = many(1, 1);
@@ -447,6 +479,14 @@ fn an_unreachable_daemon_is_told_with_all_that_was_tried() {
     let client = Client::new(Some(path), Some("127.0.0.1:1".to_owned()));
     let error = client.get("/").map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("none.sock") && error.contains("127.0.0.1:1: Connection refused"), "{error}");
+}
+
+#[test]
+fn whoever_may_not_use_the_socket_is_told_who_may() {
+    let refused = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+    let said =
+        client::ClientError::Unreachable(vec![("/run/holdfast/admin.sock".to_owned(), refused)]).to_string();
+    assert!(said.contains("root and the group") && !said.contains("is it running"), "{said}");
 }
 
 #[test]
@@ -555,6 +595,32 @@ fn a_bad_configuration_is_told_whole() {
     let ran = run(&["check-config", path.to_str().unwrap()]);
     assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: good\n", path.display())));
     assert_eq!(run(&["check-config", "/nonexistent.toml"]).exit, Exit::Config);
+}
+
+#[test]
+fn what_is_not_there_yet_is_a_warning_and_the_file_is_good() {
+    let folder = Folder::new();
+    let path = folder.0.join("config.toml");
+    for (text, warning) in [
+        (
+            "[kubernetes]\n[apiserver]\nkubeconfig = \"/nonexistent/kubelet.conf\"\n",
+            "[apiserver] /nonexistent/kubelet.conf: does not exist",
+        ),
+        (
+            "[kubernetes]\n[apiserver]\nendpoints = [\"https://10.0.0.1:6443\"]\nca_file = \"/nonexistent/ca\"\n\
+             token_file = \"/nonexistent/token\"\n",
+            "[apiserver] /nonexistent/ca: does not exist",
+        ),
+        (
+            "[datapath]\ncgroup = \"/nonexistent/cgroup\"\n",
+            "datapath.cgroup: /nonexistent/cgroup is not there",
+        ),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let ran = run(&["check-config", path.to_str().unwrap()]);
+        assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: good\n", path.display())), "{}", ran.err);
+        assert!(ran.err.contains(&format!("{warning};")), "{}", ran.err);
+    }
 }
 
 #[test]
@@ -716,10 +782,13 @@ fn prepare_keeps_no_daemon_from_its_start() {
     let ran = prepare("[datapath]\nkind = \"memory\"\n".to_owned());
     assert_eq!((ran.exit, ran.out.as_str()), (Exit::Good, "the map of sockets: nothing is in the kernel\n"));
     let pins = folder.0.join("pins/holdfast").display().to_string();
-    for bad in ["[datapath]\nbpfs = \"/a\"\n".to_owned(), format!("[datapath]\nbpffs = {pins:?}\n")] {
+    let makes_it = "; the daemon makes it itself\n";
+    for (bad, is_made_later) in
+        [("[datapath]\nbpfs = \"/a\"\n".to_owned(), false), (format!("[datapath]\nbpffs = {pins:?}\n"), true)]
+    {
         let ran = prepare(bad);
         assert_eq!((ran.exit, ran.out.as_str()), (Exit::Good, ""));
-        assert!(ran.err.ends_with("; the daemon makes it itself\n"), "{}", ran.err);
+        assert_eq!((ran.err.is_empty(), ran.err.ends_with(makes_it)), (false, is_made_later), "{}", ran.err);
     }
 }
 

@@ -74,7 +74,7 @@ pub(crate) fn translates_packets(view: &DatapathView) -> bool {
 /// Whether packets of clients outside are not translated as the configuration asks for, at one device or at all.
 pub(crate) fn fails_packets(view: &DatapathView) -> bool {
     let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return false };
-    let fails = |it: &DeviceStatus| it.device.side == Side::Outer && it.error.is_some();
+    let fails = |it: &DeviceStatus| it.device.side == Side::Outer && it.error.is_some() && !it.unpinned;
     packets.failure.is_some() || packets.devices.iter().any(fails)
 }
 

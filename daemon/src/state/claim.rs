@@ -18,8 +18,16 @@ const MODE: u32 = 0o600;
 
 /// Another daemon uses the folder.
 #[derive(Debug, thiserror::Error)]
-#[error("another holdfast uses {}; stop it, or set another `path` under [state]", .0.display())]
-pub struct Taken(PathBuf);
+#[error("another holdfast runs with the state in {}; stop it first{}", path.display(), named(*holder))]
+pub struct Taken {
+    path: PathBuf,
+    /// The process of the other daemon, if the kernel tells.
+    pub(crate) holder: Option<u32>,
+}
+
+fn named(process: Option<u32>) -> String {
+    process.map(|process| format!(" (it is process {process})")).unwrap_or_default()
+}
 
 /// The right to use the folder, as long as this lives.
 #[derive(Debug)]
@@ -38,7 +46,9 @@ pub(super) fn claim(folder: &Path) -> Result<Claim, Taken> {
     };
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Claim { _lock: Some(lock) }),
-        Err((_, Errno::EWOULDBLOCK)) => Err(Taken(folder.to_owned())),
+        Err((file, Errno::EWOULDBLOCK)) => {
+            Err(Taken { path: folder.to_owned(), holder: holdfast_datapath::lock_holder(&file) })
+        }
         Err((_, error)) => {
             tracing::warn!(folder = %folder.display(), %error, "it is not known whether another holdfast uses this");
             Ok(Claim { _lock: None })
@@ -61,7 +71,10 @@ mod tests {
         let path = folder.path().join("state");
         let first = claim(&path).unwrap();
         let refused = claim(&path).unwrap_err().to_string();
-        assert!(refused.starts_with("another holdfast uses ") && refused.contains("[state]"), "{refused}");
+        let (folder, own) = (path.display(), std::process::id());
+        let expected =
+            format!("another holdfast runs with the state in {folder}; stop it first (it is process {own})");
+        assert_eq!(refused, expected);
         drop(first);
         assert!(claim(&path).is_ok());
     }

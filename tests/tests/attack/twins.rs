@@ -43,7 +43,10 @@ fn a_second_daemon_on_the_same_state_ends_and_spoils_nothing() {
         .unwrap();
     let (code, said) = second.start_in_vain(&[]).unwrap();
     assert_eq!(code, Some(75), "another try may find it free: {said}");
-    assert!(said.contains(&format!("holdfast: another holdfast uses {}", state.display())), "{said}");
+    assert!(
+        said.contains(&format!("holdfast: another holdfast runs with the state in {}", state.display())),
+        "{said}"
+    );
     bystander.change();
     first.stop().unwrap();
     first.start().unwrap();

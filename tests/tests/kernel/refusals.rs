@@ -122,7 +122,7 @@ fn kernel_cleanup_of_the_command_line_takes_no_route_of_a_daemon_whose_pins_it_c
         let claim = holdfast::state::Folder::new(&folder.path().join("state")).claim().unwrap();
         let (exit, out, err) = cleanup(folder.path(), &pins);
         assert_eq!((exit, out.as_str()), (Exit::Finding, ""));
-        assert!(err.contains("another holdfast uses "), "{err}");
+        assert!(err.contains("another holdfast runs with the state in "), "{err}");
         drop(claim);
         let (_, out, _) = cleanup(folder.path(), &pins);
         assert!(out.contains("1 routes to announced addresses removed"), "{out}");

@@ -42,10 +42,18 @@ impl KernelMaps {
         }
         let steps = [Self::repair_shared, Self::repair_pins, Self::repair_hooks, Self::repair_packets];
         let failures = steps.map(|step| step(self, &mut repaired).err());
-        match failures.into_iter().flatten().next() {
+        match self.noted(failures.into_iter().flatten().next()) {
             Some(cause) => Err(RepairError { repaired: Box::new(repaired), cause }),
             None => Ok(repaired),
         }
+    }
+
+    /// Keeps for readers why something was not put back.
+    fn noted(&mut self, met: Option<StartError>) -> Option<StartError> {
+        let attached = self.attached.as_mut()?;
+        let cause = met.map(|met| attached.pins.explained(met));
+        attached.failure = cause.as_ref().map(ToString::to_string);
+        cause
     }
 
     fn repair_shared(&mut self, repaired: &mut Repaired) -> Result<(), StartError> {

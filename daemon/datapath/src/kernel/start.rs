@@ -116,7 +116,8 @@ impl KernelMaps {
         let mut packets = Packets::new(options.packets.clone().map(|packets| packets.on(features)));
         let maps = load::maps(first, features, &pins.adopt()?)?;
         let links = Links::none(cgroup);
-        let mut attached = Attached { pins, links, told, before: told, seen: None, put_back: 0 };
+        let mut attached =
+            Attached { pins, links, told, before: told, seen: None, put_back: 0, failure: None };
         if attached.may_serve() {
             packets.first =
                 First::at_start((packets.layers(), packets.options.as_ref()), &attached.pins, &maps);

@@ -47,6 +47,8 @@ pub struct Status {
     /// Those of them that have no program of ours, so that clients there meet no service. The others serve until the
     /// daemon ends.
     pub bare_hooks: Vec<&'static str>,
+    /// Why programs or pins that were taken away could not be put back when that was tried last.
+    pub repair_failure: Option<String>,
     /// Hooks with a program that reads maps which are no longer written; it is put right as soon as that works.
     pub behind_hooks: Vec<&'static str>,
     /// Why maps are still pinned that no program uses.
@@ -105,6 +107,7 @@ impl KernelMaps {
             own_cgroup_exempt: control.exempt_cgroup != 0,
             broken_hooks: hooks.broken.clone(),
             bare_hooks: hooks.bare.clone(),
+            repair_failure: attached.and_then(|it| it.failure.clone()),
             behind_hooks: attached.map(|it| it.links.behind().to_vec()).unwrap_or_default(),
             leftover: attached.and_then(|it| it.pins.leftover().map(ToOwned::to_owned)),
             in_cgroup_namespace: attached.is_some_and(|it| it.links.site().is_of_namespace()),

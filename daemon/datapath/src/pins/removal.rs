@@ -82,7 +82,7 @@ pub fn drain(root: &Path) -> Result<Drained, StartError> {
         generation: 0,
         highest: 0,
         leftover: None,
-        _lock: lock(root)?,
+        lock: lock(root)?,
     };
     if !devices::are_anywhere(&pins.devices()) {
         return Ok(Drained::default());

@@ -204,6 +204,8 @@ fn kernel_what_is_wrong_at_the_start_is_named() {
         };
         let error = start(&|options| options.cgroup = Some("/proc".into()));
         assert!(error.to_string().starts_with("/proc is not a cgroup v2 folder"), "{error}");
+        let error = start(&|options| options.cgroup = Some("/nonexistent".into()));
+        assert!(error.to_string().starts_with("/nonexistent is not there; check"), "{error}");
         let error = start(&|options| options.bpffs = "/tmp/holdfast".into());
         assert!(matches!(error, StartError::NoBpffs { .. }), "{error}");
         assert!(!std::path::Path::new("/tmp/holdfast").exists());

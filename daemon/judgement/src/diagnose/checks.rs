@@ -163,7 +163,7 @@ pub(super) static ALL: &[Check] = &[
     check("host.listener", Group::Host, &[Table, Host], host::listener),
     check("host.ephemeral", Group::Host, &[Table, Host], host::ephemeral),
     check("host.port-pods", Group::Host, &[Table, Host, Pods], host::port_pods),
-    check("host.sysctls", Group::Host, &[Host], host::sysctls),
+    check("host.sysctls", Group::Host, &[Table, Host], host::sysctls),
     check("host.conntrack", Group::Host, &[Host], host::conntrack),
     check("host.routes", Group::Host, &[Host], host::routes),
     check("host.devices", Group::Host, &[Kernel, Host], devices::devices),

@@ -173,7 +173,8 @@ fn not_checked(material: &Material) -> Vec<&'static str> {
     let Material { cluster, host, probes, .. } = material;
     let left_out = [
         (matches!(cluster.service, Asked::Not(_)), "what the apiserver says now"),
-        (matches!(host.listeners, Asked::Not(_)), "this host"),
+        // Asked of every host, while most questions are for some services only.
+        (matches!(host.forwards, Asked::Not(_)), "this host"),
         (matches!(probes, Asked::Not(_)), "connections from this host"),
     ];
     let left_out = left_out.into_iter().filter_map(|(is_left_out, what)| is_left_out.then_some(what));

@@ -63,6 +63,14 @@ impl DatapathView {
         Some(format!("programs at devices follow no change: {why}"))
     }
 
+    /// Hooks of sockets, and then devices, whose programs serve without their pins: they end with this process.
+    pub fn unpinned(&self) -> Vec<&str> {
+        let Some(status) = self.status() else { return Vec::new() };
+        let hooks = status.broken_hooks.iter().filter(|hook| !status.bare_hooks.contains(hook)).copied();
+        let devices = status.packets.iter().flat_map(|packets| &packets.devices);
+        hooks.chain(devices.filter(|it| it.unpinned).map(|it| it.device.name.as_str())).collect()
+    }
+
     /// What each device is to packets, and why.
     pub fn devices(&self) -> &[Decision] {
         &self.devices

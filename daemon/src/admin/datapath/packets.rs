@@ -75,6 +75,8 @@ struct Device<'a> {
     /// Whether its programs are there: one for packets that come and one for packets that leave; at a device of class
     /// near the first alone.
     attached: bool,
+    /// Whether they are, but without their pins: they serve, and end with the daemon.
+    unpinned: bool,
     /// The address that backends of other nodes see as an IPv4 client's; at a pod's device, the one that the pod sees
     /// when it reaches itself.
     address4: Option<Ipv4Addr>,
@@ -101,7 +103,7 @@ struct Device<'a> {
     xdp: Option<&'static str>,
     /// Why they do not pass there, where they are to.
     no_xdp: Option<Cow<'static, str>>,
-    /// Why the programs are not there; it is tried again each second.
+    /// Why the programs are not there, or have no pins; it is tried again each second.
     error: Option<&'a str>,
 }
 
@@ -206,6 +208,7 @@ impl<'a> Device<'a> {
             class: decision.class.as_str(),
             why: decision.reason.as_str(),
             attached: status.is_some_and(|status| status.attached),
+            unpinned: status.is_some_and(|status| status.unpinned),
             address4: decision.address4,
             address6: decision.address6,
             near: decision.near(),
@@ -232,6 +235,7 @@ impl<'a> Device<'a> {
                 let said = [self.by_address().to_owned(), self.near(), self.way(), self.at_driver()];
                 format!("{}{}", self.why, said.concat())
             }
+            Some(error) if self.unpinned => format!("{}; served, but not pinned: {error}", self.why),
             Some(error) => format!("{}; {error}", self.why),
         });
         cells

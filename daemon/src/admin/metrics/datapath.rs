@@ -44,6 +44,10 @@ fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
     out.counter("holdfast_map_growths_total", "How often the maps have grown.", status.growths);
     let help = "Hooks whose program or pin somebody else removed.";
     out.gauge("holdfast_broken_hooks", help, status.broken_hooks.len());
+    let help = "Those of them at which nothing of ours runs: clients meet no service.";
+    out.gauge("holdfast_bare_hooks", help, status.bare_hooks.len());
+    let help = "Hooks and devices whose programs serve without their pins: they end with this daemon.";
+    out.gauge("holdfast_unpinned", help, view.unpinned().len());
     let help = "Whether grace periods do not end, so that nothing is reused.";
     out.gauge("holdfast_grace_failed", help, u8::from(status.grace_failure.is_some()));
     let swept = status.stale_sockets.clone().unwrap_or_default();

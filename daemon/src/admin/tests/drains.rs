@@ -157,7 +157,7 @@ fn an_order_is_answered_when_the_lists_are_as_ordered() {
     "#]]
     .assert_eq(&life.order("/drain?backend=10.0.0.1"));
     expect![[r#"
-        10.0.0.2:8080 is drained: it gets no new client, and keeps those that it has
+        10.0.0.2:8080 is drained: it gets new clients only where no other backend takes them, and keeps those that it has
         3 services have it: default/one, default/web, default/web-2
         still used by default/one, default/web, default/web-2: no other backend there takes clients, and a drain empties no list
         exit 1

@@ -141,7 +141,8 @@ async fn authorities_are_followed_and_a_bad_bundle_changes_nothing() {
 async fn files_that_come_later_are_found() {
     let fixture = Fixture::new(BY_TOKEN, &[]);
     assert_eq!(fixture.shown().await, Err("token: does not exist".to_owned()));
-    fixture.credentials.check().unwrap();
+    let missing = fixture.credentials.check().unwrap().unwrap();
+    assert!(missing.ends_with("token: does not exist"), "{missing}");
     fixture.write("token", "t");
     assert_eq!(fixture.shown().await.unwrap(), "Bearer t");
 }

@@ -213,6 +213,19 @@ async fn without_any_endpoint_the_error_says_so() {
 }
 
 #[tokio::test]
+async fn without_credentials_nothing_fails_over() {
+    let fixture = Fixture::new();
+    let keys = "endpoints = [\"https://127.0.0.1:1\", \"https://127.0.0.1:2\"]\nkubeconfig = \"missing\"";
+    let access = access(fixture.path(), keys);
+    access.get("/", None).await.unwrap_err();
+    assert_eq!(access.view().failovers, 0, "no endpoint was asked");
+    let keys = "endpoints = [\"https://127.0.0.1:1\", \"https://127.0.0.1:2\"]\nca_file = \"ca.crt\"";
+    access.reload(&settings(fixture.path(), keys).sources).unwrap();
+    access.get("/", None).await.unwrap_err();
+    assert_eq!(access.view().failovers, 1);
+}
+
+#[tokio::test]
 async fn retry_after_comes_with_the_reply() {
     let fixture = Fixture::new();
     let script =

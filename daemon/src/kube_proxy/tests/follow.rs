@@ -5,7 +5,7 @@ use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
 use crate::admin::tests::fixture;
-use crate::readings::translates_packets;
+use crate::readings::{fails_packets, translates_packets};
 
 /// `eth0 outer Gateway !`: the mark stands for a device that has no programs.
 fn decision(index: u32, text: &str) -> (Decision, bool) {
@@ -54,10 +54,12 @@ fn check(devices: &[&str], hooks: Option<HookKind>, expected: bool) {
         .map(|(device, attached)| DeviceStatus {
             device,
             attached,
+            unpinned: attached,
             others: 0,
             shortcut: ShortcutState::Unwanted,
             xdp: XdpState::Unwanted,
-            error: None,
+            // What serves without a pin serves.
+            error: attached.then(|| "cannot pin in: read-only".to_owned()),
         })
         .collect();
     (packets.hooks, packets.failure) = (hooks, Some("one kind of programs does not load".to_owned()));
@@ -79,6 +81,23 @@ fn each_device_by_which_balancers_come_has_to_have_its_programs() {
     check(&["eth0 outer Named", "eth9 none Absent"], tcx, false);
     check(&["cni0 none PodSide"], tcx, true);
     check(&["eth0 outer Gateway"], None, false);
+}
+
+/// Nobody is to be woken for what serves, nor a node to be taken out of a balancer.
+#[test]
+fn packets_fail_at_a_device_without_programs_and_not_at_one_without_pins() {
+    let with = |attached: bool, unpinned: bool| {
+        let mut status = fixture::status();
+        let packets = status.packets.as_mut().unwrap();
+        packets.devices.retain(|it| it.device.name == "eth0");
+        for device in &mut packets.devices {
+            (device.attached, device.unpinned) = (attached, unpinned);
+            device.error = Some("it is tried again".to_owned());
+        }
+        fails_packets(&DatapathView::kernel(status))
+    };
+    assert!(with(false, false) && with(true, false), "what it was not told of is no better");
+    assert!(!with(true, true));
 }
 
 #[test]

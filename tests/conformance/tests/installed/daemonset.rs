@@ -40,7 +40,7 @@ fn kill_pods(cluster: &Cluster) {
 
 #[test]
 fn no_connect_fails_while_a_daemonset_is_upgraded_taken_back_and_killed() {
-    let [_make, import, _endpoints, apply, back, _label, out] = blocks("As a DaemonSet");
+    let [_make, import, _endpoints, apply, back, _label, patch, logs, delete] = blocks("As a DaemonSet");
     let cluster = start(Init::Script);
     load(&cluster, &import, FIRST);
     let said = follow(&cluster, "cp", &apply);
@@ -62,12 +62,11 @@ fn no_connect_fails_while_a_daemonset_is_upgraded_taken_back_and_killed() {
     kill_pods(&cluster);
     clients.end_without_a_failure("the end of all pods");
 
-    take_out(&cluster, &out);
+    take_out(&cluster, &patch, &logs, &delete);
 }
 
 /// No client of the node reaches the Service any more.
-fn take_out(cluster: &Cluster, block: &str) {
-    let [patch, logs, delete]: [&str; 3] = block.lines().collect::<Vec<_>>().try_into().unwrap();
+fn take_out(cluster: &Cluster, patch: &str, logs: &str, delete: &str) {
     follow(cluster, "cp", patch);
     for node in NODES {
         eventually("all pins are gone", || typed(cluster, node, "ls /sys/fs/bpf/holdfast").is_empty());
@@ -80,7 +79,7 @@ fn take_out(cluster: &Cluster, block: &str) {
 /// The pod has no more than it needs, and what it has is in force.
 #[test]
 fn the_pod_is_not_privileged_and_serves_all_the_same() {
-    let [_, import, _, apply, _, label, _] = blocks("As a DaemonSet");
+    let [_, import, _, apply, _, label, _, _, _] = blocks("As a DaemonSet");
     let cluster = start(Init::Script);
     load(&cluster, &import, FIRST);
     follow(&cluster, "cp", &apply);

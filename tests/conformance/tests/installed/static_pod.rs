@@ -37,7 +37,7 @@ fn put(cluster: &Cluster, node: &str, install: &str, to: &str) {
 #[test]
 fn a_static_pod_serves_before_any_apiserver_and_no_connect_fails_in_its_upgrade() {
     let [config, install, rights] = blocks("As a static pod");
-    let [_make, import, ..] = blocks::<7>("As a DaemonSet");
+    let [_make, import, ..] = blocks::<9>("As a DaemonSet");
     let cluster = start(Init::Script);
     load(&cluster, &import, FIRST);
     follow(&cluster, "cp", &rights);

@@ -426,6 +426,44 @@ fn kernel_filters_are_put_back_also_where_nothing_can_be_pinned() {
     });
 }
 
+/// As when the folder of pins is removed on a host whose BPF file system is read-only for the daemon.
+#[test]
+fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_are_served_too() {
+    bed_with_devices(|bed| {
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.set_devices(&[outer(70, "left")]);
+        maps.repair().unwrap();
+        let root = bed.options().bpffs;
+        std::fs::remove_dir_all(&root).unwrap();
+        std::os::unix::fs::symlink("/proc/self", &root).unwrap();
+        let programs = ours(HookKind::Tcx, "left", 70);
+        for round in 0..3 {
+            let error = maps.repair().unwrap_err();
+            assert!(error.to_string().contains("was removed while holdfast runs"), "{error}");
+            assert_eq!(error.repaired.devices, [""; 0], "round {round}: nothing was put back");
+            assert_eq!(maps.seen().repair_failure, Some(error.to_string()));
+        }
+        maps.set_devices(&[outer(70, "left"), outer(71, "right")]);
+        for (name, index) in [("left", 70), ("right", 71)] {
+            let told = packets_of(&maps).devices.into_iter().find(|it| it.device.index == index).unwrap();
+            assert!(told.attached && told.unpinned, "{told:?}");
+            let error = told.error.unwrap();
+            assert!(error.starts_with("cannot pin in: "), "{error}");
+            assert!(
+                ours(HookKind::Tcx, name, index.cast_signed()).iter().all(|number| *number != 0),
+                "{name}"
+            );
+        }
+        assert_eq!(ours(HookKind::Tcx, "left", 70), programs);
+        std::fs::remove_file(&root).unwrap();
+        maps.repair().unwrap();
+        check_attached(&maps, HookKind::Tcx, "left", 70);
+        check_attached(&maps, HookKind::Tcx, "right", 71);
+        assert!(packets_of(&maps).devices.iter().all(|it| !it.unpinned));
+        assert_eq!(maps.seen().repair_failure, None);
+    });
+}
+
 /// The number of the link that is pinned there.
 fn link(bed: &Bed, way: &str) -> u32 {
     let pin = bed.options().bpffs.join("links/tc/70").join(way);

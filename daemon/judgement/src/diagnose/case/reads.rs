@@ -58,6 +58,7 @@ reads! {
     port_range: Asked<(u16, u16)> = host.port_range, Host;
     reserved: Asked<Vec<(u16, u16)>> = host.reserved, Host;
     forwards: Asked<bool> = host.forwards, Host;
+    forwards6: Asked<bool> = host.forwards6, Host;
     reverse_path: Asked<Vec<ReversePath>> = host.reverse_path, Host;
     conntrack: Asked<Conntrack> = host.conntrack, Host;
     resolver: Asked<Resolver> = host.resolver, Host;

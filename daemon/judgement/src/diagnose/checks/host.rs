@@ -176,19 +176,41 @@ fn leftovers(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_are_known: boo
     if pods_are_known { judgement } else { judgement.likely() }
 }
 
+/// The families of backends that have no address of this host: others are reached without being forwarded to.
+fn beyond(case: &Case<'_>) -> BTreeSet<Family> {
+    let own = case.host_addresses().answer().map_or(&[][..], Vec::as_slice);
+    let backends = case.backends().into_iter().map(|it| it.ip());
+    backends.filter(|it| !own.contains(it)).map(Family::of).collect()
+}
+
 pub(super) fn sysctls(case: &Case<'_>) -> Judgement {
-    let Some(forwards) = case.forwards().answer() else {
+    if case.forwards().answer().is_none() {
         return missing(case.forwards(), "Whether this host forwards");
-    };
-    if !forwards {
-        return Judgement::warning(
-            "net.ipv4.ip_forward is 0: packets of clients outside, and of other pods, go nowhere.",
-        )
-        .remedy(Remedy::safe("Set net.ipv4.ip_forward to 1, as Kubernetes needs it."));
+    }
+    let beyond = beyond(case);
+    for family in &beyond {
+        let (forwards, setting) = match family {
+            Family::V4 => (case.forwards(), "net.ipv4.ip_forward"),
+            Family::V6 => (case.forwards6(), "net.ipv6.conf.all.forwarding"),
+        };
+        match forwards.answer() {
+            None => return missing(forwards, "Whether this host forwards"),
+            Some(true) => {}
+            Some(false) => {
+                return Judgement::warning(format!(
+                    "{setting} is 0: packets of clients outside, and of pods, go nowhere if their backend is in a pod \
+                     or on another host."
+                ))
+                .remedy(Remedy::safe(format!("Set {setting} to 1, as Kubernetes needs it.")));
+            }
+        }
     }
     let strict = case.reverse_path().answer().into_iter().flatten().filter(|it| it.mode == 1);
     let strict: Vec<&str> = strict.map(|it| it.device.as_str()).collect();
     match strict.is_empty() {
+        true if beyond.is_empty() => {
+            Judgement::ok("No backend is beyond this host, and no device filters by the way back.")
+        }
         true => Judgement::ok("This host forwards, and no device filters by the way back."),
         false => Judgement::info(format!(
             "rp_filter is strict at {}: answers that come another way are dropped.",

@@ -31,9 +31,11 @@ fn journal() -> Remedy {
 }
 
 fn restart() -> Remedy {
-    let words = ["systemctl", "restart", "holdfast"].map(Word::Ours);
+    let words = RESTART.map(Word::Ours);
     Remedy::disruptive("Restart holdfast; connections that are open stay.").by(Command::of(&words))
 }
+
+const RESTART: [&str; 3] = ["systemctl", "restart", "holdfast"];
 
 pub(super) fn ready(case: &Case<'_>) -> Judgement {
     if let Some(stalled) = case.stalled() {
@@ -161,6 +163,29 @@ fn errors(view: &View) -> String {
     some(failed)
 }
 
+/// Judges programs that serve, and would not outlive the daemon: a restart is what would end the service.
+fn unpinned_programs(places: &[&str], status: &holdfast_datapath::Status) -> Judgement {
+    let named = some(places);
+    let why = status.repair_failure.as_ref().map(|why| format!(" It is tried each second: {why}."));
+    let mount = ["mount", "-t", "bpf", "bpf", "/sys/fs/bpf"].map(Word::Ours);
+    Judgement::warning(format!(
+        "Programs serve at {named}, but their pins are gone, so they end with the daemon.{}",
+        why.unwrap_or_default()
+    ))
+    .with("unpinned", json!(places))
+    .remedy(
+        Remedy::safe("See that the BPF file system is mounted on this host; pins return by themselves then.")
+            .by(Command::of(&mount)),
+    )
+    .remedy(
+        Remedy::disruptive(
+            "If it is mounted, and its folder of pins was removed, restart holdfast: clients are not served until it \
+             is back, and connections of clients outside end.",
+        )
+        .by(Command::of(&RESTART.map(Word::Ours))),
+    )
+}
+
 pub(super) fn hooks(case: &Case<'_>) -> Judgement {
     let Some(status) = case.datapath().status() else {
         return Judgement::info("Tables are in memory only: no program touches traffic.");
@@ -169,12 +194,12 @@ pub(super) fn hooks(case: &Case<'_>) -> Judgement {
     if status.waiting {
         return Judgement::error("Another version's programs still serve.").remedy(journal());
     }
-    if !status.broken_hooks.is_empty() {
-        let hooks = status.broken_hooks.join(", ");
+    if !status.bare_hooks.is_empty() {
+        let hooks = status.bare_hooks.join(", ");
         return Judgement::error(format!(
             "Programs are not attached to {cgroup}: {hooks}. Local clients are not served."
         ))
-        .with("missing", json!(status.broken_hooks))
+        .with("missing", json!(status.bare_hooks))
         .remedy(restart())
         .remedy(journal());
     }
@@ -194,6 +219,10 @@ pub(super) fn hooks(case: &Case<'_>) -> Judgement {
         .likely()
         .with("shared", shared(status))
         .remedies(probes::remedies_of_others(status));
+    }
+    let unpinned = case.datapath().unpinned();
+    if !unpinned.is_empty() {
+        return unpinned_programs(&unpinned, status);
     }
     let put_back = match status.hooks_put_back {
         0 => String::new(),

@@ -263,6 +263,18 @@ fn a_diagnosis_is_told_to_the_letter() {
     expect_file!["tests/diagnoses.txt"].assert_eq(&book);
 }
 
+/// Most questions are for some services only: what none of a kind was asked says nothing of the place.
+#[test]
+fn a_host_that_was_looked_at_is_not_said_to_be_unchecked() {
+    let unchecked = |case: &str| {
+        let (_, given, _) = all().iter().find(|(name, ..)| name == case).unwrap();
+        let material = given.material();
+        Diagnosis::of(&material, &answer(&material), "1.0.0").not_checked.contains(&"this host")
+    };
+    assert!(!unchecked("host/filters-by-the-way-back"), "it was asked, though not about listeners");
+    assert!(unchecked("selector"));
+}
+
 #[test]
 fn no_line_is_longer_than_a_terminal_and_none_moves_its_cursor() {
     for (name, given, _) in all() {

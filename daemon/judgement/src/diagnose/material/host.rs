@@ -16,8 +16,10 @@ pub struct Host {
     pub port_range: Asked<(u16, u16)>,
     /// Ports that the kernel never gives to a connection, as ranges with both ends.
     pub reserved: Asked<Vec<(u16, u16)>>,
-    /// Whether the kernel forwards packets.
+    /// Whether the kernel forwards packets of IPv4.
     pub forwards: Asked<bool>,
+    /// As above, of IPv6.
+    pub forwards6: Asked<bool>,
     /// The reverse-path filter of each device that traffic of this service uses.
     pub reverse_path: Asked<Vec<ReversePath>>,
     pub conntrack: Asked<Conntrack>,

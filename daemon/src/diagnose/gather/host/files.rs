@@ -50,8 +50,9 @@ pub(super) fn reserved(root: &Path) -> Asked<Vec<(u16, u16)>> {
     })
 }
 
-pub(super) fn forwards(root: &Path) -> Asked<bool> {
-    asked(root, "proc/sys/net/ipv4/ip_forward", |text| Some(text.trim().parse::<u8>().ok()? != 0))
+/// Whether the kernel forwards packets, by the setting of one family.
+pub(super) fn forwards(root: &Path, setting: &str) -> Asked<bool> {
+    asked(root, &format!("proc/sys/net/{setting}"), |text| Some(text.trim().parse::<u8>().ok()? != 0))
 }
 
 /// How strictly a device judges where packets come from (`rp_filter`): the larger of its own setting and that of all

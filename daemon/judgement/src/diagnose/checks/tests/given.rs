@@ -102,6 +102,9 @@ struct OwnGiven {
     /// No apiserver answers, or only one that was learned.
     apiserver: Option<String>,
     hooks_missing: Vec<String>,
+    /// Those whose program serves without its pin, and why.
+    hooks_unpinned: Vec<String>,
+    not_repaired: Option<String>,
     /// Programs of others at connect4, before and after ours.
     hooks_before: Vec<u32>,
     hooks_after: Vec<u32>,
@@ -475,6 +478,7 @@ impl OwnGiven {
         let status = |(device, given): (_, &DeviceGiven)| DeviceStatus {
             device,
             attached: given.error.is_none(),
+            unpinned: false,
             others: 0,
             shortcut: ShortcutState::Taken,
             xdp: XdpState::Unwanted,
@@ -488,7 +492,9 @@ impl OwnGiven {
         let few = Shape { frontends: [16; 2], ports: 16, slots: [64; 2], members: 16 };
         let status = super::healthy::status();
         holdfast_datapath::Status {
-            broken_hooks: self.hooks_missing.iter().map(hook).collect(),
+            broken_hooks: self.hooks_missing.iter().chain(&self.hooks_unpinned).map(hook).collect(),
+            bare_hooks: self.hooks_missing.iter().map(hook).collect(),
+            repair_failure: self.not_repaired.clone(),
             shared_hooks: [&self.hooks_before, &self.hooks_after]
                 .iter()
                 .any(|ids| !ids.is_empty())

@@ -26,6 +26,7 @@ pub(crate) fn status() -> Status {
         own_cgroup_exempt: true,
         broken_hooks: vec!["sendmsg6"],
         bare_hooks: Vec::new(),
+        repair_failure: None,
         behind_hooks: Vec::new(),
         leftover: None,
         in_cgroup_namespace: false,
@@ -57,6 +58,7 @@ pub(crate) fn status() -> Status {
                 .filter_map(Decision::device)
                 .map(|device| DeviceStatus {
                     attached: matches!(device.side, Side::Outer | Side::Near),
+                    unpinned: false,
                     others: usize::from(device.name == "eth0"),
                     shortcut: match (device.shortcut, device.name.as_str()) {
                         (false, _) => ShortcutState::Unwanted,
