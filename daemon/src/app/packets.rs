@@ -103,7 +103,7 @@ impl Lines {
             let was_served =
                 self.devices.get(index).is_some_and(|before| before.is_served && before.name == name);
             lines.extend(match &device.error {
-                None => (!was_served).then(|| Line::Served(*index, name)),
+                None => (!was_served).then_some(Line::Served(*index, name)),
                 Some(error) if device.is_served => Some(Line::Unpinned(name, error.clone())),
                 Some(error) => Some(Line::NotServed(name, error.clone())),
             });
