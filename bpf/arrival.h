@@ -408,14 +408,16 @@ INLINE bool wraps_transport(__u8 transport)
 
 /*
  * Whether the client's packets may go to the backend's node as they came. The other node has to know the frontend,
- * which it does not at a node port of this one. A client that is to come back to its backend is remembered by the
- * answers, which would not come here. What goes to a node's own address goes to any service of that node, not to one
- * backend; and pods may send in the name of a node there, where that has its pods' packets bear its own address.
+ * which it does not at a node port of this one, and there has to be one: a server outside of the cluster takes no such
+ * packet. A client that is to come back to its backend is remembered by the answers, which would not come here. What
+ * goes to a node's own address goes to any service of that node, not to one backend; and pods may send in the name of a
+ * node there, where that has its pods' packets bear its own address.
  */
 INLINE bool may_be_wrapped(const struct arrival *arrival, const struct dial *dial, __u64 word, bool v4)
 {
 	return knows_nodes && link_header && wraps_transport(dial->transport) && !arrival->from_pod &&
 	       dial->kind != NODE_PORT && dial->scope == SCOPE_CLUSTER && !has_affinity(word) &&
+	       !(word_flags(word) & WORD_OUTSIDE) &&
 	       !is_of_nodes(arrival->packet.tuple.source.address, v4) && !is_of_nodes(dial->backend.address, v4);
 }
 

@@ -43,6 +43,7 @@ pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Set
         hold: config.hold.policy(),
         serves_sctp: config.packets.enabled,
         maglev: config.packets.maglev,
+        marks_outside: !config.packets.dsr_from.is_empty(),
         keeps_tcp_members: config.datapath.stale_sockets.protocols.contains(&config::Protocol::Tcp),
     }
 }

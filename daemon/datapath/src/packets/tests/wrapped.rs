@@ -654,7 +654,7 @@ fn kernel_errors_about_answers_find_the_backend() {
 
 /// What the other node could not judge, or what would not come back, goes by an address of this node as before.
 #[test]
-fn kernel_node_ports_affinity_nodes_and_pods_are_left_to_snat() {
+fn kernel_node_ports_affinity_servers_outside_and_nodes_are_left_to_snat() {
     use holdfast_core::op::WordFlags;
     test(Wraps::TcpAndUdp, |node| {
         for (at, way) in (1..).zip(&WAYS) {
@@ -682,6 +682,9 @@ fn kernel_node_ports_affinity_nodes_and_pods_are_left_to_snat() {
                     "{frontend}"
                 );
             }
+            node.serve(&Port { flags: WordFlags::OUTSIDE, ..port });
+            let elsewhere = Sent::tcp(&way.client.replace("40000", "40002"), way.frontend, SYN);
+            assert_eq!(node.comes(&elsewhere).to, address(way.there), "some backend may be on no node");
             node.serve(&port);
             let other_node = SocketAddr::new(way.node.parse().unwrap(), 40_001).to_string();
             assert_eq!(node.comes(&Sent::tcp(&other_node, way.frontend, SYN)).to, address(way.there));
