@@ -523,6 +523,17 @@ INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
 	return next >= ARRIVES ? SHOT : next;
 }
 
+/* Sends a further packet of a flow to another node as it came, or ends the flow. */
+INLINE int send_to_node(struct __sk_buff *skb, bool v4)
+{
+	int next = v4 ? wrap4(skb) : wrap6(skb);
+
+	if (LIKELY(next != IS_FOREIGN))
+		return next;
+	end_rival(v4);
+	return SHOT;
+}
+
 /* Takes a packet through its steps that may be a client's. */
 INLINE int look_closer(struct __sk_buff *skb, enum whose whose, bool v4)
 {
@@ -538,7 +549,7 @@ INLINE int look_closer(struct __sk_buff *skb, enum whose whose, bool v4)
 	if (next == IS_ERROR)
 		next = v4 ? error_in4(skb, whose) : error_in6(skb, whose);
 	if (UNLIKELY(next == WRAPS))
-		return knows_nodes && whose != TAKEN_OUT ? (v4 ? wrap4(skb) : wrap6(skb)) : SHOT;
+		return knows_nodes && whose != TAKEN_OUT ? send_to_node(skb, v4) : SHOT;
 	return next < ARRIVES ? next : let_arrive(skb, whose, v4);
 }
 

@@ -425,6 +425,68 @@ fn kernel_who_says_to_be_a_node_is_no_client_that_came_by_one() {
     });
 }
 
+/// Has the backends of the other node reached by the device of this node's pods.
+fn come_here() {
+    network::lead_to_pods("10.2.0.0/24", "10.1.0.2");
+    network::lead_to_pods("fd02::/64", "fd01::2");
+}
+
+/// Has the outer device bear an address that is no node's.
+fn bear_another(node: &Node) {
+    let others = ["198.18.0.1", "2001:db8:5::1"].map(|it| it.parse().ok());
+    node.tell_of_device(Side::Outer, others);
+}
+
+/// Whether the client goes on by the way that there is now, as soon as the programs have asked the kernel anew.
+fn goes_by_the_stack(node: &Node, sent: &Sent) -> bool {
+    (0..30).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        node.come(&sent.frame()).0 == NEXT
+    })
+}
+
+/// The backend keeps its address and moves to this node, or its node is reached by another device now.
+#[test]
+fn kernel_a_flow_whose_way_leads_to_no_other_node_any_more_ends_and_begins_anew() {
+    let changes: [fn(&Node); 2] = [|_| come_here(), bear_another];
+    for change in changes {
+        test(Wraps::TcpAndUdp, move |node| {
+            serve(node, false);
+            for way in &WAYS {
+                goes_wrapped(node, way, &by(UDP, way, 0).frame());
+                [SYN, ACK].iter().for_each(|flags| goes_wrapped(node, way, &by(TCP, way, *flags).frame()));
+            }
+            change(node);
+            for way in &WAYS {
+                for (transport, flags) in [(UDP, 0), (TCP, SYN)] {
+                    let sent = by(transport, way, flags);
+                    is_dropped(node, &sent.frame(), packet_count::COUNT_NO_WAY);
+                    assert!(goes_by_the_stack(node, &sent), "{} by {transport}", way.client);
+                }
+            }
+        });
+    }
+}
+
+/// An address may be gone for a moment; a backend that is on this node has none of its connections by another one.
+#[test]
+fn kernel_a_connection_whose_way_is_gone_ends_where_its_backend_has_come_here_and_waits_otherwise() {
+    let changes: [(fn(&Node), bool); 2] = [(|_| come_here(), true), (bear_another, false)];
+    for (change, is_over) in changes {
+        test(Wraps::TcpAndUdp, move |node| {
+            serve(node, false);
+            for way in &WAYS {
+                [SYN, ACK].iter().for_each(|flags| goes_wrapped(node, way, &by(TCP, way, *flags).frame()));
+            }
+            change(node);
+            for way in &WAYS {
+                is_dropped(node, &by(TCP, way, ACK).frame(), packet_count::COUNT_NO_WAY);
+                assert_eq!(found(node, way.client).is_none(), is_over, "{}", way.client);
+            }
+        });
+    }
+}
+
 /// A segment of a connection that this node does not know is answered as from a host that has none.
 #[test]
 fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_sent_on() {
