@@ -487,6 +487,22 @@ fn kernel_a_connection_whose_way_is_gone_ends_where_its_backend_has_come_here_an
     }
 }
 
+/// Other nodes send their clients here until they hear that the backend is gone, and no other proxy could take them.
+#[test]
+fn kernel_a_node_that_drains_serves_who_comes_by_another_node() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, true);
+        node.tell_drains(1);
+        for way in &WAYS {
+            let own = by(TCP, way, SYN).frame();
+            assert_eq!(node.come(&own), (NEXT, own.clone()), "who comes here gets the next proxy");
+            for transport in [TCP, UDP] {
+                comes_out(node, way, &by(transport, way, SYN));
+            }
+        }
+    });
+}
+
 /// A segment of a connection that this node does not know is answered as from a host that has none.
 #[test]
 fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_sent_on() {
