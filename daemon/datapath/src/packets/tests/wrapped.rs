@@ -373,6 +373,28 @@ fn kernel_a_flow_that_leads_to_another_node_is_in_nobodys_way_who_comes_by_anoth
     }
 }
 
+/// What one node has put together, the kernel cuts again behind the other header, and counts the datagrams' numbers up.
+#[test]
+fn kernel_a_flow_beside_another_is_found_by_each_segment_of_what_was_cut() {
+    test(Wraps::TcpAndUdp, |node| {
+        let (way, here) = (&WAYS[0], address(WAYS[0].here));
+        serve(node, false);
+        [SYN, ACK, FIN | ACK].iter().for_each(|flags| goes_on(node, way, *flags, Wraps::TcpAndUdp));
+        serve(node, true);
+        [SYN, ACK].iter().for_each(|flags| comes_out(node, way, &by(TCP, way, *flags)));
+        for segment in [0, 1, 44] {
+            let numbered = SocketAddr::new(here.ip(), here.port() + segment).to_string();
+            let (verdict, frame) = node.come(&wrapped(&by(TCP, way, ACK).frame(), way.node, &numbered));
+            assert_eq!((verdict, see(&frame, true).to), (NEXT, here), "segment {segment}");
+        }
+        for other in [here.port() - 1, here.port() + 64] {
+            let other = SocketAddr::new(here.ip(), other).to_string();
+            let (_, frame) = node.come_to_be_cut(&wrapped(&by(TCP, way, ACK).frame(), way.node, &other));
+            assert_eq!(see(&frame, true).flags, RST, "that is of another backend: {other}");
+        }
+    });
+}
+
 /// The policy is for what leaves by the stack, and the stack sees no packet that goes as it came.
 #[test]
 fn kernel_nothing_goes_to_another_node_as_it_came_past_a_policy_of_ipsec() {
