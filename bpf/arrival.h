@@ -436,6 +436,31 @@ INLINE bool may_join(const struct arrival *arrival)
 	       (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
 }
 
+/* The state that the kernel gives a socket that waits for connections. */
+#define LISTENING 10
+
+/*
+ * Whether the segment is of a connection of a process of this node: that may be at an address of the node's own which
+ * is a frontend's, too.
+ */
+INLINE bool is_of_process(struct __sk_buff *skb, bool v4)
+{
+	const struct arrival *arrival = the_arrival();
+	struct bpf_sock_tuple asked = {};
+	struct bpf_sock *socket;
+	bool is_connected;
+
+	if (!arrival)
+		return false;
+	socket_tuple(&asked, &arrival->packet.tuple, v4);
+	socket = bpf_skc_lookup_tcp(skb, &asked, v4 ? sizeof(asked.ipv4) : sizeof(asked.ipv6), BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return false;
+	is_connected = socket->state != LISTENING;
+	bpf_sk_release(socket);
+	return is_connected;
+}
+
 /* Notes what was chosen for a client, for the steps that follow. */
 INLINE void note_choice(struct arrival *arrival, const struct dial *dial, __u64 word, bool v4)
 {

@@ -399,6 +399,10 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return choose_backend(skb, whose, v4);             \
 	}                                                          \
+	ALONE int is_of_process##family(struct __sk_buff *skb)     \
+	{                                                          \
+		return is_of_process(skb, v4);                     \
+	}                                                          \
 	ALONE int join##family(void)                               \
 	{                                                          \
 		return join_others(v4);                            \
@@ -491,13 +495,22 @@ INLINE int send(struct __sk_buff *skb, enum whose whose, bool v4)
 	return v4 ? send_first4(skb) : send_first6(skb);
 }
 
+/* What becomes of a segment of no flow that may be of a connection by another node, or of one of a process here. */
+INLINE int join_unless_here(struct __sk_buff *skb, bool v4)
+{
+	if (!(v4 ? is_of_process4(skb) : is_of_process6(skb)))
+		return v4 ? join4() : join6();
+	count_packet(COUNT_MIDWAY);
+	return NEXT;
+}
+
 /* Takes a client's first packet through its steps. */
 INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
 {
 	int next = v4 ? choose4(skb, whose) : choose6(skb, whose);
 
 	if (UNLIKELY(next == MAY_JOIN) && knows_nodes)
-		next = v4 ? join4() : join6();
+		next = join_unless_here(skb, v4);
 	if (next == CHOSEN)
 		next = v4 ? open4(skb) : open6(skb);
 	if (next == BEGUN)
