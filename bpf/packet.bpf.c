@@ -511,6 +511,8 @@ INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
 
 	if (UNLIKELY(next == MAY_JOIN) && knows_nodes)
 		next = join_unless_here(skb, v4);
+	if (!v4 && next == CHOSEN && knows_nodes)
+		look_for_room6(skb);
 	if (next == CHOSEN)
 		next = v4 ? open4(skb) : open6(skb);
 	if (next == BEGUN)

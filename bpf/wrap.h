@@ -90,6 +90,25 @@ INLINE bool is_way(int found)
 	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH;
 }
 
+/* Each way of IPv6 takes packets so long, and no sender makes shorter ones where it is told to. */
+#define SHORTEST_LENGTH 1280
+
+/* Lets a client's packets go as they came only where the way has room for one more header before such a packet. */
+ALONE int look_for_room6(struct __sk_buff *skb)
+{
+	struct arrival *arrival = the_arrival();
+	struct bpf_fib_lookup route = { .tot_len = SHORTEST_LENGTH + sizeof(struct ipv6hdr) };
+	const struct tuple *tuple;
+
+	if (!arrival || !arrival->may_wrap)
+		return NEXT;
+	tuple = &arrival->packet.tuple;
+	if (ask_way_out(skb, &route, tuple->source.address, arrival->backend.address, tuple->source.port,
+			arrival->backend.port, tuple->transport, false) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		arrival->may_wrap = false;
+	return NEXT;
+}
+
 /* How the packet fits on its way: as it is; in segments that are cut again; not at all, which its sender is told. */
 enum fits { FITS, FITS_IN_SMALLER, FITS_NOT, HAS_NO_WAY };
 
@@ -247,7 +266,6 @@ INLINE __u32 length_of_arrived(const struct __sk_buff *skb, const struct packet 
 
 /* Lengths that networks take, the longest first, and what each takes that has IPv6. */
 static const __u32 usual_lengths[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1400 };
-#define SHORTEST_LENGTH 1280
 
 /*
  * How long a packet may be on its way, of which one of that length was too long with the other header. Kernels before

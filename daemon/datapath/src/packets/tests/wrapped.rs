@@ -525,6 +525,24 @@ fn kernel_a_node_that_drains_serves_who_comes_by_another_node() {
     });
 }
 
+/// Every way of IPv6 takes packets of 1,280 bytes, and no sender makes shorter ones where it is told to.
+#[test]
+fn kernel_a_way_that_has_no_room_for_the_least_packet_and_the_other_header_is_left_to_snat() {
+    for (mtu, is_wrapped) in [(1_319, false), (1_320, true)] {
+        test(Wraps::TcpAndUdp, move |node| {
+            network::narrow(mtu);
+            serve(node, false);
+            let [way4, way6] = &WAYS;
+            goes_wrapped(node, way4, &by(TCP, way4, SYN).frame());
+            if is_wrapped {
+                goes_wrapped(node, way6, &by(TCP, way6, SYN).frame());
+            } else {
+                assert_eq!(node.comes(&by(TCP, way6, SYN)).to, address(way6.there));
+            }
+        });
+    }
+}
+
 /// A segment of a connection that this node does not know is answered as from a host that has none.
 #[test]
 fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_sent_on() {
