@@ -408,14 +408,16 @@ INLINE bool wraps_transport(__u8 transport)
 
 /*
  * Whether the client's packets may go to the backend's node as they came. The other node has to know the frontend,
- * which it does not at a node port of this one. A client that is to come back to its backend is remembered by the
- * answers, which would not come here. What goes to a node's own address goes to any service of that node, not to one
- * backend; and pods may send in the name of a node there, where that has its pods' packets bear its own address.
+ * which it does not at a node port of this one, and there has to be one: a server outside of the cluster takes no such
+ * packet. A client that is to come back to its backend is remembered by the answers, which would not come here. What
+ * goes to a node's own address goes to any service of that node, not to one backend; and pods may send in the name of a
+ * node there, where that has its pods' packets bear its own address.
  */
 INLINE bool may_be_wrapped(const struct arrival *arrival, const struct dial *dial, __u64 word, bool v4)
 {
 	return knows_nodes && link_header && wraps_transport(dial->transport) && !arrival->from_pod &&
 	       dial->kind != NODE_PORT && dial->scope == SCOPE_CLUSTER && !has_affinity(word) &&
+	       !(word_flags(word) & WORD_OUTSIDE) &&
 	       !is_of_nodes(arrival->packet.tuple.source.address, v4) && !is_of_nodes(dial->backend.address, v4);
 }
 
@@ -432,6 +434,31 @@ INLINE bool may_join(const struct arrival *arrival)
 	return knows_nodes && arrival->flags & DEVICE_JOINS && wraps_transport(packet->tuple.transport) &&
 	       packet->tuple.transport == IPPROTO_TCP && packet->part == WHOLE &&
 	       (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
+}
+
+/* The state that the kernel gives a socket that waits for connections. */
+#define LISTENING 10
+
+/*
+ * Whether the segment is of a connection of a process of this node: that may be at an address of the node's own which
+ * is a frontend's, too.
+ */
+INLINE bool is_of_process(struct __sk_buff *skb, bool v4)
+{
+	const struct arrival *arrival = the_arrival();
+	struct bpf_sock_tuple asked = {};
+	struct bpf_sock *socket;
+	bool is_connected;
+
+	if (!arrival)
+		return false;
+	socket_tuple(&asked, &arrival->packet.tuple, v4);
+	socket = bpf_skc_lookup_tcp(skb, &asked, v4 ? sizeof(asked.ipv4) : sizeof(asked.ipv6), BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return false;
+	is_connected = socket->state != LISTENING;
+	bpf_sk_release(socket);
+	return is_connected;
 }
 
 /* Notes what was chosen for a client, for the steps that follow. */

@@ -105,16 +105,18 @@ INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
 
 /*
  * Whether the frame is as long as its packet, or was filled up to the least that Ethernet has, and the packet has the
- * header of its transport.
+ * header of its transport. What is in several buffers is for the program behind the driver: not each driver that sends
+ * frames sends such, and one that does not loses them without a word.
  */
 INLINE bool is_as_long(const struct xdp_md *ctx, const struct frame *frame, bool v4)
 {
 	__u32 least = transport_at(v4) +
 		      (frame->tuple.transport == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr));
-	__u32 length = in_buffers ? bpf_xdp_get_buff_len((struct xdp_md *)ctx) : end_of_frame(ctx) - begin_of_frame(ctx);
+	__u32 first = end_of_frame(ctx) - begin_of_frame(ctx);
+	__u32 length = in_buffers ? bpf_xdp_get_buff_len((struct xdp_md *)ctx) : first;
 	__u32 said = ETH_HLEN + frame->passage.length;
 
-	return said >= least && (length == said || (length > said && length <= ETH_ZLEN));
+	return length == first && said >= least && (length == said || (length > said && length <= ETH_ZLEN));
 }
 
 /*

@@ -399,6 +399,10 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return choose_backend(skb, whose, v4);             \
 	}                                                          \
+	ALONE int is_of_process##family(struct __sk_buff *skb)     \
+	{                                                          \
+		return is_of_process(skb, v4);                     \
+	}                                                          \
 	ALONE int join##family(void)                               \
 	{                                                          \
 		return join_others(v4);                            \
@@ -491,13 +495,24 @@ INLINE int send(struct __sk_buff *skb, enum whose whose, bool v4)
 	return v4 ? send_first4(skb) : send_first6(skb);
 }
 
+/* What becomes of a segment of no flow that may be of a connection by another node, or of one of a process here. */
+INLINE int join_unless_here(struct __sk_buff *skb, bool v4)
+{
+	if (!(v4 ? is_of_process4(skb) : is_of_process6(skb)))
+		return v4 ? join4() : join6();
+	count_packet(COUNT_MIDWAY);
+	return NEXT;
+}
+
 /* Takes a client's first packet through its steps. */
 INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
 {
 	int next = v4 ? choose4(skb, whose) : choose6(skb, whose);
 
 	if (UNLIKELY(next == MAY_JOIN) && knows_nodes)
-		next = v4 ? join4() : join6();
+		next = join_unless_here(skb, v4);
+	if (!v4 && next == CHOSEN && knows_nodes)
+		look_for_room6(skb);
 	if (next == CHOSEN)
 		next = v4 ? open4(skb) : open6(skb);
 	if (next == BEGUN)
@@ -523,6 +538,17 @@ INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
 	return next >= ARRIVES ? SHOT : next;
 }
 
+/* Sends a further packet of a flow to another node as it came, or ends the flow. */
+INLINE int send_to_node(struct __sk_buff *skb, bool v4)
+{
+	int next = v4 ? wrap4(skb) : wrap6(skb);
+
+	if (LIKELY(next != IS_FOREIGN))
+		return next;
+	end_rival(v4);
+	return SHOT;
+}
+
 /* Takes a packet through its steps that may be a client's. */
 INLINE int look_closer(struct __sk_buff *skb, enum whose whose, bool v4)
 {
@@ -538,7 +564,7 @@ INLINE int look_closer(struct __sk_buff *skb, enum whose whose, bool v4)
 	if (next == IS_ERROR)
 		next = v4 ? error_in4(skb, whose) : error_in6(skb, whose);
 	if (UNLIKELY(next == WRAPS))
-		return knows_nodes && whose != TAKEN_OUT ? (v4 ? wrap4(skb) : wrap6(skb)) : SHOT;
+		return knows_nodes && whose != TAKEN_OUT ? send_to_node(skb, v4) : SHOT;
 	return next < ARRIVES ? next : let_arrive(skb, whose, v4);
 }
 

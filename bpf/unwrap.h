@@ -160,7 +160,10 @@ INLINE bool may_be_denied(const struct packet *packet)
 	       (packet->flags & (TCP_ACK | TCP_RST)) == TCP_ACK;
 }
 
-/* As arrive(), for a client that came by another node. */
+/*
+ * As arrive(), for a client that came by another node. A node that drains serves it too: no other proxy takes it, and
+ * the other nodes go on to send theirs.
+ */
 INLINE int arrive_by_node(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 {
 	const struct packet *packet = &arrival->packet;
@@ -173,7 +176,7 @@ INLINE int arrive_by_node(struct __sk_buff *skb, struct arrival *arrival, bool v
 	if (device)
 		note_bridge(device->flags);
 	dial_of(&dial, &packet->tuple, v4);
-	if (is_draining() || means_loopback(&dial) || !find_exact(&dial) || says_to_be_node(packet, v4) ||
+	if (means_loopback(&dial) || !find_exact(&dial) || says_to_be_node(packet, v4) ||
 	    is_of_nodes(packet->tuple.source.address, v4))
 		return go_astray(COUNT_ASTRAY);
 	word = read_word_for(arrival, &dial, &cluster);

@@ -13,6 +13,7 @@
 #include "answer.h"
 #include "arrived.h"
 #include "flow.h"
+#include "heard.h"
 #include "nodes.h"
 #include "opening.h"
 #include "packet.h"
@@ -89,6 +90,25 @@ INLINE bool is_way(int found)
 	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH;
 }
 
+/* Each way of IPv6 takes packets so long, and no sender makes shorter ones where it is told to. */
+#define SHORTEST_LENGTH 1280
+
+/* Lets a client's packets go as they came only where the way has room for one more header before such a packet. */
+ALONE int look_for_room6(struct __sk_buff *skb)
+{
+	struct arrival *arrival = the_arrival();
+	struct bpf_fib_lookup route = { .tot_len = SHORTEST_LENGTH + sizeof(struct ipv6hdr) };
+	const struct tuple *tuple;
+
+	if (!arrival || !arrival->may_wrap)
+		return NEXT;
+	tuple = &arrival->packet.tuple;
+	if (ask_way_out(skb, &route, tuple->source.address, arrival->backend.address, tuple->source.port,
+			arrival->backend.port, tuple->transport, false) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		arrival->may_wrap = false;
+	return NEXT;
+}
+
 /* How the packet fits on its way: as it is; in segments that are cut again; not at all, which its sender is told. */
 enum fits { FITS, FITS_IN_SMALLER, FITS_NOT, HAS_NO_WAY };
 
@@ -112,6 +132,12 @@ INLINE enum fits fit(struct __sk_buff *skb, const struct arrival *arrival, __u32
 
 /* --- The other header. --- */
 
+/* Whether the backend is reached by that device on another node. */
+INLINE bool leads_there(const struct device *device, const struct flow *flow, bool v4)
+{
+	return device && leads_to_others(device) && !is_near(device, flow->backend, v4);
+}
+
 /* From which address of this node the packet goes, and where to. `false`: not by that device. */
 INLINE bool set_ends(const struct arrival *arrival, const struct flow *flow, struct place *from, struct place *to,
 		     bool v4)
@@ -119,7 +145,7 @@ INLINE bool set_ends(const struct arrival *arrival, const struct flow *flow, str
 	__u32 number = arrival->way;
 	const struct device *device = bpf_map_lookup_elem(&devices, &number);
 
-	if (!device || !(device->flags & (DEVICE_OUTER | DEVICE_BACKENDS)) || is_near(device, flow->backend, v4))
+	if (!leads_there(device, flow, v4))
 		return false;
 	if (v4)
 		place4(from, device->address4, 0);
@@ -178,6 +204,24 @@ INLINE bool put_wrapper(struct __sk_buff *skb, const struct place *from, const s
 /* --- One packet. --- */
 
 /*
+ * Drops a packet whose way is none to another node. Its flow ends, and the client begins anew by the way that there is
+ * now: with its next datagram, or when it asks for a connection. One that is agreed ends where the backend has come to
+ * this node, which knows nothing of it; where only the device has no address of a node, it waits for one.
+ */
+INLINE int lose_way(struct arrival *arrival, const struct flow *flow, bool v4)
+{
+	__u32 way = arrival->way;
+
+	count_packet(COUNT_NO_WAY);
+	if (flow->transport == IPPROTO_TCP && !is_syn(flow, &arrival->packet) &&
+	    leads_there(bpf_map_lookup_elem(&devices, &way), flow, v4))
+		return SHOT;
+	arrival->rival = arrival->number;
+	arrival->rival_serial = READ_ONCE(flow->serial);
+	return IS_FOREIGN;
+}
+
+/*
  * Writes the other header, and sends the packet to the other node. It does not pass this node's own stack, which takes
  * no packet from outside that bears an address of this node.
  */
@@ -190,10 +234,8 @@ INLINE int send_wrapped(struct __sk_buff *skb, __u32 is_cut, bool v4)
 
 	if (!flow)
 		return SHOT;
-	if (!set_ends(arrival, flow, &from, &to, v4)) {
-		count_packet(COUNT_NO_WAY);
-		return SHOT;
-	}
+	if (!set_ends(arrival, flow, &from, &to, v4))
+		return lose_way(arrival, flow, v4);
 	if (!put_wrapper(skb, &from, &to, is_cut, v4)) {
 		count_packet(COUNT_UNWRITABLE);
 		return SHOT;
@@ -224,7 +266,6 @@ INLINE __u32 length_of_arrived(const struct __sk_buff *skb, const struct packet 
 
 /* Lengths that networks take, the longest first, and what each takes that has IPv6. */
 static const __u32 usual_lengths[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1400 };
-#define SHORTEST_LENGTH 1280
 
 /*
  * How long a packet may be on its way, of which one of that length was too long with the other header. Kernels before
@@ -252,7 +293,7 @@ INLINE int tell_longest(struct __sk_buff *skb, const struct arrival *arrival, __
 	return v4 ? tell_too_long4(skb, longest) : tell_too_long6(skb, longest);
 }
 
-/* Sends a packet of a flow to the node of its backend as it came. */
+/* Sends a packet of a flow to the node of its backend as it came. IS_FOREIGN: that flow is to end. */
 INLINE int wrap(struct __sk_buff *skb, bool v4)
 {
 	const struct arrival *arrival = the_arrival();

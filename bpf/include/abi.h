@@ -6,13 +6,14 @@
  * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
  * every byte is a field: the kernel compares keys as bytes.
  *
- * A change of anything here needs a new VERSION, which lives in pins of its own beside the old one. Four additions
+ * A change of anything here needs a new VERSION, which lives in pins of its own beside the old one. Five additions
  * need none: a further map that all generations share, a further number in an enum that only a refusal or a switch
- * carries, a field in the place of a pad of a value, where 0 says what was so before there was the field, and one in
- * the place of a pad of struct fragment_key, whose entries are of no use to another version for longer than seconds. A
- * further map of a generation needs one, and so does a further kind or state that stands in an entry: an older daemon
- * would not know it. What is kept with sockets outlives a VERSION: a change of struct udp_socket is a new
- * SOCKETS_VERSION, and one of struct flow or of what leads to it is a new FLOWS_VERSION.
+ * carries, a further flag of a word, which an older daemon takes away again, a field in the place of a pad of a value,
+ * where 0 says what was so before there was the field, and one in the place of a pad of struct fragment_key, whose
+ * entries are of no use to another version for longer than seconds. A further map of a generation needs one, and so
+ * does a further kind or state that stands in an entry: an older daemon would not know it. What is kept with sockets
+ * outlives a VERSION: a change of struct udp_socket is a new SOCKETS_VERSION, and one of struct flow or of what leads
+ * to it is a new FLOWS_VERSION.
  */
 #ifndef HOLDFAST_ABI_H
 #define HOLDFAST_ABI_H
@@ -123,6 +124,8 @@ enum word_flag {
 	 * of the list, too.
 	 */
 	WORD_TABLE = 128,
+	/* In the cluster word: some backend may be on no node of the cluster, so packets go to none of them as they came. */
+	WORD_OUTSIDE = 256,
 };
 
 /* Where the parts of a frontend's target begin: the port index comes first, then enum frontend_kind, then the share. */

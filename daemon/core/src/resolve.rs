@@ -18,7 +18,7 @@ use core::num::NonZeroU16;
 use crate::affinity::Prefixes;
 use crate::drains::Drains;
 use crate::facts::{NodeFacts, ServiceFacts, Settings, SliceFacts, TrafficPolicy};
-use crate::keys::{Family, FrontendKey, PortKey, Protocol, Transport};
+use crate::keys::{Family, FrontendKey, PortKey, Protocol, Source, Transport};
 use crate::limits;
 use crate::list::{Row, Scope};
 use crate::op::FrontendType;
@@ -124,6 +124,8 @@ pub struct PortPolicy {
     pub maglev: bool,
     /// The maps keep every serving backend as a member, in a list or not.
     pub keeps_members: bool,
+    /// Not each backend of the cluster list is known to be on a node of the cluster, and the maps are to say that.
+    pub has_outside: bool,
 }
 
 /// One address and port that clients dial.
@@ -185,12 +187,22 @@ pub fn resolve(
         let drained = weigh::drained(port.rows.iter().map(Row::backend), &service.key.name, drains);
         port.weights = weigh::weigh(&port.rows, slices, asked).drained(drained);
         weigh::rest(&mut port.rows, &port.weights);
+        port.policy.has_outside = settings.marks_outside && has_outside(port, service, slices);
     }
     for frontend in &mut frontends {
         frontend.position = position(frontend, &ports);
     }
     let state = if frontends.is_empty() { ServiceState::NoAddress } else { state };
     Desired { state, ports, frontends, covering, cut }
+}
+
+/// Whether a backend of the cluster list may be on no node of the cluster. An empty list, which may be held, says nothing
+/// of that; nor does a node's name in slices of other clusters, and a block of the configuration names none.
+fn has_outside(port: &DesiredPort, service: &ServiceFacts, slices: &[Arc<SliceFacts>]) -> bool {
+    let mut listed = port.rows.iter().filter(|row| row.is_in(Scope::Cluster)).peekable();
+    let knows_nodes = matches!(service.key.source, Source::Manifests | Source::Kubernetes);
+    port.policy.cluster_used
+        && (!knows_nodes || listed.peek().is_none() || listed.any(|row| !choose::names_a_node(row, slices)))
 }
 
 fn port_key(frontend: &DesiredFrontend) -> Option<PortKey> {
@@ -257,6 +269,7 @@ fn policy(service: &ServiceFacts, external: bool) -> PortPolicy {
         left_out: 0,
         maglev: false,
         keeps_members: false,
+        has_outside: false,
     }
 }
 

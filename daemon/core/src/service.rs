@@ -273,6 +273,7 @@ impl Port {
             Scope::Cluster => affinity
                 .with(WordFlags::MAGLEV, self.is_by_maglev(scope))
                 .with(WordFlags::MEMBERS, policy.keeps_members)
+                .with(WordFlags::OUTSIDE, self.has_outside())
                 .with(WordFlags::SOURCES, self.sources.is_some())
                 .with(WordFlags::INTERNAL_LOCAL, policy.internal_local)
                 .with(WordFlags::EXTERNAL_LOCAL, policy.external_local),
@@ -281,10 +282,18 @@ impl Port {
         }
     }
 
+    /// Whether a backend of the cluster list may be on no node. Of a list that is held no slice says that any more: the
+    /// maps do, if they have it.
+    fn has_outside(&self) -> bool {
+        let there = self.realized.cluster.word;
+        let is_known = self.kept.hold.is_some() && there.count > 0;
+        self.policy.has_outside && (!is_known || there.flags.has(WordFlags::OUTSIDE))
+    }
+
     /// The flags of the word as long as clients of a frontend that has left may still read it. What none of the
     /// service's own frontends needs stays as it was for those clients: all flags of a list that is not used, how
-    /// clients find their place in it, the way for clients from outside where no frontend is for them, the sources
-    /// where no frontend is a load-balancer address.
+    /// clients find their place in it, where its backends are, the way for clients from outside where no frontend is
+    /// for them, the sources where no frontend is a load-balancer address.
     pub(crate) fn flags_for_now(&self, scope: Scope) -> WordFlags {
         let before = self.realized.list(scope).word.flags;
         match scope {
@@ -293,6 +302,7 @@ impl Port {
                 let stays = |flag, unused: bool| unused && before.has(flag);
                 self.flags(scope)
                     .with(WordFlags::MAGLEV, stays(WordFlags::MAGLEV, !self.policy.cluster_used))
+                    .with(WordFlags::OUTSIDE, stays(WordFlags::OUTSIDE, !self.policy.cluster_used))
                     .with(WordFlags::EXTERNAL_LOCAL, stays(WordFlags::EXTERNAL_LOCAL, !self.policy.external))
                     .with(WordFlags::SOURCES, stays(WordFlags::SOURCES, !self.policy.balanced))
             }

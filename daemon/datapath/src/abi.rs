@@ -266,7 +266,7 @@ const FLAGS_AT: u32 = types::word_part::WORD_FLAGS_AT.0;
 const COUNTS: u64 = low_bits(FLAGS_AT - COUNT_AT);
 const _: () = assert!(BACKENDS_PER_LIST_MAX as u64 <= COUNTS, "a list is longer than its word can say");
 
-const FLAGS: [(WordFlags, types::word_flag); 8] = [
+const FLAGS: [(WordFlags, types::word_flag); 9] = [
     (WordFlags::DROP, types::word_flag::WORD_DROP),
     (WordFlags::INTERNAL_LOCAL, types::word_flag::WORD_INTERNAL_LOCAL),
     (WordFlags::AFFINITY, types::word_flag::WORD_AFFINITY),
@@ -275,6 +275,7 @@ const FLAGS: [(WordFlags, types::word_flag); 8] = [
     (WordFlags::SOURCES, types::word_flag::WORD_SOURCES),
     (WordFlags::MAGLEV, types::word_flag::WORD_MAGLEV),
     (WordFlags::TABLE, types::word_flag::WORD_TABLE),
+    (WordFlags::OUTSIDE, types::word_flag::WORD_OUTSIDE),
 ];
 
 /// A list's word as the map holds it: 64 bits, so that one aligned store replaces the list.

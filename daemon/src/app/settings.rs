@@ -33,6 +33,8 @@ pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
 
 /// What the rules go by; `apiservers` are the addresses that are an apiserver's beside the configured ones.
 pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
+    let is_direct = !config.packets.dsr_from.is_empty();
+    let ends_tcp = config.datapath.stale_sockets.protocols.contains(&config::Protocol::Tcp);
     let bypass = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address()).collect();
     Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
@@ -43,7 +45,8 @@ pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Set
         hold: config.hold.policy(),
         serves_sctp: config.packets.enabled,
         maglev: config.packets.maglev,
-        keeps_tcp_members: config.datapath.stale_sockets.protocols.contains(&config::Protocol::Tcp),
+        marks_outside: is_direct,
+        keeps_tcp_members: is_direct || ends_tcp,
     }
 }
 

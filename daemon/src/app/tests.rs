@@ -167,6 +167,20 @@ async fn what_waits_for_a_restart_is_not_in_force() {
     assert_ne!(settings.frontends_max, Some(7), "nor is it half in force");
 }
 
+/// Other nodes choose by lists of their own, so this one has to know each backend that serves.
+#[test]
+fn what_other_nodes_send_as_it_came_goes_to_each_backend_that_serves() {
+    for (text, expected) in [
+        ("", (false, false)),
+        ("[packets]\ndsr_from = [\"10.0.0.0/24\"]\n", (true, true)),
+        ("[datapath.stale_sockets]\nprotocols = [\"TCP\"]\n", (true, false)),
+    ] {
+        let bed = Bed::started_with(text);
+        let settings = settings::settings(&bed.reload.config.borrow(), Default::default());
+        assert_eq!((settings.keeps_tcp_members, settings.marks_outside), expected, "{text}");
+    }
+}
+
 /// What blocks of other files stand beside is what runs, so that a reload takes away nothing that is served.
 #[tokio::test]
 async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {

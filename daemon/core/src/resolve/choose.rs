@@ -94,6 +94,11 @@ fn is_local(row: &Row, slices: &[Arc<SliceFacts>], node: &NodeFacts) -> bool {
     endpoint(row, slices).and_then(|it| it.node).is_some_and(|it| it == *node.name)
 }
 
+/// Whether the endpoint says on which node it is.
+pub(super) fn names_a_node(row: &Row, slices: &[Arc<SliceFacts>]) -> bool {
+    endpoint(row, slices).is_some_and(|it| it.node.is_some())
+}
+
 fn hints<'a>(row: &Row, slices: &'a [Arc<SliceFacts>]) -> Option<&'a HintSet> {
     slices.get(usize::from(row.slice))?.endpoints.hints_of(usize::from(row.endpoint))
 }

@@ -14,6 +14,7 @@ mod linear;
 mod maglev;
 mod members;
 mod order;
+mod outside;
 mod pieces;
 mod reasons;
 mod renames;

@@ -469,6 +469,7 @@ impl<'a> Walk<'a> {
         direct.wraps.has(self.transport)
             && met.entry.value.kind != FrontendType::NodePort
             && met.entry.port.facts.affinity_timeout == 0
+            && !met.flags().has(WordFlags::OUTSIDE)
             && direct.families.contains(&Family::of(backend))
             && !direct.has_node(self.from)
             && !direct.has_node(backend)

@@ -9,7 +9,7 @@ use holdfast_core::op::{Dump, DumpPort, Membership, PortFacts, WordFlags};
 
 use super::show::{list, state};
 
-const FLAGS: [(WordFlags, &str); 8] = [
+const FLAGS: [(WordFlags, &str); 9] = [
     (WordFlags::DROP, "drop"),
     (WordFlags::INTERNAL_LOCAL, "internal-local"),
     (WordFlags::AFFINITY, "affinity"),
@@ -18,6 +18,7 @@ const FLAGS: [(WordFlags, &str); 8] = [
     (WordFlags::SOURCES, "sources"),
     (WordFlags::MAGLEV, "maglev"),
     (WordFlags::TABLE, "table"),
+    (WordFlags::OUTSIDE, "outside"),
 ];
 
 /// Each port with the frontends that lead to it, in the order of its first frontend; then the node's addresses.

@@ -526,6 +526,7 @@ pub fn settings(random: &mut Random) -> Settings {
         external_ips: external_ips(random),
         hold: hold(random),
         keeps_tcp_members: random.chance(300),
+        marks_outside: random.chance(300),
         serves_sctp: random.chance(700),
         maglev: random.chance(30),
     }

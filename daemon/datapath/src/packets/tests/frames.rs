@@ -251,6 +251,27 @@ fn kernel_a_frame_in_several_buffers_is_not_the_drivers() {
     });
 }
 
+/// Drivers that send whole frames need not send such, and would lose them without a word. A frame of more than a page
+/// is in several buffers; kernels before 5.18 have none.
+#[test]
+fn kernel_a_whole_frame_in_several_buffers_is_not_the_drivers() {
+    test(|node| {
+        network::narrow(9_000);
+        for way in WAYS {
+            for sent in begin(node, way, UDP) {
+                let whole = Sent { payload: vec![1; 3_900], ..sent.clone() }.frame();
+                passed(&node.come(&sent.frame()));
+                match node.try_arrive(&whole) {
+                    Ok(arrived) => assert!(arrived == (PASSED, whole), "{sent:?}"),
+                    Err(error) => {
+                        assert!(error.raw_os_error() == Some(libc::EINVAL) && is_before(5, 18), "{error}");
+                    }
+                }
+            }
+        }
+    });
+}
+
 /// What this host sends to itself has no sum yet where a network card would make it.
 #[test]
 fn kernel_a_sum_that_a_card_is_to_finish_is_not_the_drivers() {

@@ -1,13 +1,14 @@
 //! Segments of connections that another node has let in: where all nodes choose alike, they go on to the backend of
 //! that choice, and nowhere else: see `join()` in `bpf/arrival.h`.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 
 use holdfast_core::op::{FrontendType, WordFlags};
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address};
 use super::lives::{found, now};
+use super::network;
 use super::node::{NEXT, Node, SHOT};
 use super::wrapped::{WAYS, Way, by, taken_apart, test};
 use crate::abi::packets::types::packet_count;
@@ -137,6 +138,27 @@ fn kernel_a_segment_that_may_be_of_another_proxys_connection_is_left_to_the_stac
         all_are_left(node);
         for way in &WAYS {
             taken_apart(node.come(&by(TCP, way, SYN).frame()));
+        }
+    });
+}
+
+/// A process of this node may have a connection at the frontend's address, where this node bears that.
+#[test]
+fn kernel_a_segment_of_a_connection_of_a_process_here_is_left_to_the_stack() {
+    test(Wraps::Tcp, |node| {
+        serve(node, |port, serve| serve(&port));
+        for way in &WAYS {
+            let (dialled, host) = (address(way.frontend), address(way.client).ip());
+            network::bear(&host.to_string(), &dialled.ip().to_string());
+            let listens = TcpListener::bind(dialled).unwrap();
+            let of_process = TcpStream::connect(dialled).unwrap();
+            let client = of_process.local_addr().unwrap();
+            assert_eq!(client.ip(), host);
+            network::bear_no_more(&host.to_string(), &dialled.ip().to_string());
+            let sent = Sent::tcp(&client.to_string(), way.frontend, ACK);
+            is_left(node, &sent.frame(), &client.to_string());
+            taken_apart(node.come(&by(TCP, way, ACK).frame()));
+            drop((listens, of_process));
         }
     });
 }

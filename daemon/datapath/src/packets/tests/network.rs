@@ -88,6 +88,23 @@ pub(crate) fn lead_to_pods(network: &str, router: &str) {
     ip(&format!("route replace {network} via {router} dev pods"));
 }
 
+/// Has this node bear a host's address and another one, which it dials as that host.
+pub(crate) fn bear(host: &str, dialled: &str) {
+    ip("link set lo up");
+    // By IPv6 only a device's own addresses are bound to without that.
+    fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "1").unwrap();
+    let nodad = if host.contains(':') { " nodad" } else { "" };
+    ip(&format!("addr add {host} dev lo{nodad}"));
+    ip(&format!("route add local {dialled} dev lo table local src {host}"));
+}
+
+/// Has it bear them no more; connections stay.
+pub(crate) fn bear_no_more(host: &str, dialled: &str) {
+    ip(&format!("route del local {dialled} dev lo table local"));
+    let length = if host.contains(':') { 128 } else { 32 };
+    ip(&format!("addr del {host}/{length} dev lo"));
+}
+
 /// Makes routes on which packets get another header; `false`: this kernel has none.
 pub(crate) fn lay_encapsulated() -> bool {
     let ways = [

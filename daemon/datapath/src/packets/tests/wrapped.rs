@@ -373,6 +373,28 @@ fn kernel_a_flow_that_leads_to_another_node_is_in_nobodys_way_who_comes_by_anoth
     }
 }
 
+/// What one node has put together, the kernel cuts again behind the other header, and counts the datagrams' numbers up.
+#[test]
+fn kernel_a_flow_beside_another_is_found_by_each_segment_of_what_was_cut() {
+    test(Wraps::TcpAndUdp, |node| {
+        let (way, here) = (&WAYS[0], address(WAYS[0].here));
+        serve(node, false);
+        [SYN, ACK, FIN | ACK].iter().for_each(|flags| goes_on(node, way, *flags, Wraps::TcpAndUdp));
+        serve(node, true);
+        [SYN, ACK].iter().for_each(|flags| comes_out(node, way, &by(TCP, way, *flags)));
+        for segment in [0, 1, 44] {
+            let numbered = SocketAddr::new(here.ip(), here.port() + segment).to_string();
+            let (verdict, frame) = node.come(&wrapped(&by(TCP, way, ACK).frame(), way.node, &numbered));
+            assert_eq!((verdict, see(&frame, true).to), (NEXT, here), "segment {segment}");
+        }
+        for other in [here.port() - 1, here.port() + 64] {
+            let other = SocketAddr::new(here.ip(), other).to_string();
+            let (_, frame) = node.come_to_be_cut(&wrapped(&by(TCP, way, ACK).frame(), way.node, &other));
+            assert_eq!(see(&frame, true).flags, RST, "that is of another backend: {other}");
+        }
+    });
+}
+
 /// The policy is for what leaves by the stack, and the stack sees no packet that goes as it came.
 #[test]
 fn kernel_nothing_goes_to_another_node_as_it_came_past_a_policy_of_ipsec() {
@@ -423,6 +445,102 @@ fn kernel_who_says_to_be_a_node_is_no_client_that_came_by_one() {
             }
         }
     });
+}
+
+/// Has the backends of the other node reached by the device of this node's pods.
+fn come_here() {
+    network::lead_to_pods("10.2.0.0/24", "10.1.0.2");
+    network::lead_to_pods("fd02::/64", "fd01::2");
+}
+
+/// Has the outer device bear an address that is no node's.
+fn bear_another(node: &Node) {
+    let others = ["198.18.0.1", "2001:db8:5::1"].map(|it| it.parse().ok());
+    node.tell_of_device(Side::Outer, others);
+}
+
+/// Whether the client goes on by the way that there is now, as soon as the programs have asked the kernel anew.
+fn goes_by_the_stack(node: &Node, sent: &Sent) -> bool {
+    (0..30).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        node.come(&sent.frame()).0 == NEXT
+    })
+}
+
+/// The backend keeps its address and moves to this node, or its node is reached by another device now.
+#[test]
+fn kernel_a_flow_whose_way_leads_to_no_other_node_any_more_ends_and_begins_anew() {
+    let changes: [fn(&Node); 2] = [|_| come_here(), bear_another];
+    for change in changes {
+        test(Wraps::TcpAndUdp, move |node| {
+            serve(node, false);
+            for way in &WAYS {
+                goes_wrapped(node, way, &by(UDP, way, 0).frame());
+                [SYN, ACK].iter().for_each(|flags| goes_wrapped(node, way, &by(TCP, way, *flags).frame()));
+            }
+            change(node);
+            for way in &WAYS {
+                for (transport, flags) in [(UDP, 0), (TCP, SYN)] {
+                    let sent = by(transport, way, flags);
+                    is_dropped(node, &sent.frame(), packet_count::COUNT_NO_WAY);
+                    assert!(goes_by_the_stack(node, &sent), "{} by {transport}", way.client);
+                }
+            }
+        });
+    }
+}
+
+/// An address may be gone for a moment; a backend that is on this node has none of its connections by another one.
+#[test]
+fn kernel_a_connection_whose_way_is_gone_ends_where_its_backend_has_come_here_and_waits_otherwise() {
+    let changes: [(fn(&Node), bool); 2] = [(|_| come_here(), true), (bear_another, false)];
+    for (change, is_over) in changes {
+        test(Wraps::TcpAndUdp, move |node| {
+            serve(node, false);
+            for way in &WAYS {
+                [SYN, ACK].iter().for_each(|flags| goes_wrapped(node, way, &by(TCP, way, *flags).frame()));
+            }
+            change(node);
+            for way in &WAYS {
+                is_dropped(node, &by(TCP, way, ACK).frame(), packet_count::COUNT_NO_WAY);
+                assert_eq!(found(node, way.client).is_none(), is_over, "{}", way.client);
+            }
+        });
+    }
+}
+
+/// Other nodes send their clients here until they hear that the backend is gone, and no other proxy could take them.
+#[test]
+fn kernel_a_node_that_drains_serves_who_comes_by_another_node() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, true);
+        node.tell_drains(1);
+        for way in &WAYS {
+            let own = by(TCP, way, SYN).frame();
+            assert_eq!(node.come(&own), (NEXT, own.clone()), "who comes here gets the next proxy");
+            for transport in [TCP, UDP] {
+                comes_out(node, way, &by(transport, way, SYN));
+            }
+        }
+    });
+}
+
+/// Every way of IPv6 takes packets of 1,280 bytes, and no sender makes shorter ones where it is told to.
+#[test]
+fn kernel_a_way_that_has_no_room_for_the_least_packet_and_the_other_header_is_left_to_snat() {
+    for (mtu, is_wrapped) in [(1_319, false), (1_320, true)] {
+        test(Wraps::TcpAndUdp, move |node| {
+            network::narrow(mtu);
+            serve(node, false);
+            let [way4, way6] = &WAYS;
+            goes_wrapped(node, way4, &by(TCP, way4, SYN).frame());
+            if is_wrapped {
+                goes_wrapped(node, way6, &by(TCP, way6, SYN).frame());
+            } else {
+                assert_eq!(node.comes(&by(TCP, way6, SYN)).to, address(way6.there));
+            }
+        });
+    }
 }
 
 /// A segment of a connection that this node does not know is answered as from a host that has none.
@@ -654,7 +772,7 @@ fn kernel_errors_about_answers_find_the_backend() {
 
 /// What the other node could not judge, or what would not come back, goes by an address of this node as before.
 #[test]
-fn kernel_node_ports_affinity_nodes_and_pods_are_left_to_snat() {
+fn kernel_node_ports_affinity_servers_outside_and_nodes_are_left_to_snat() {
     use holdfast_core::op::WordFlags;
     test(Wraps::TcpAndUdp, |node| {
         for (at, way) in (1..).zip(&WAYS) {
@@ -682,6 +800,9 @@ fn kernel_node_ports_affinity_nodes_and_pods_are_left_to_snat() {
                     "{frontend}"
                 );
             }
+            node.serve(&Port { flags: WordFlags::OUTSIDE, ..port });
+            let elsewhere = Sent::tcp(&way.client.replace("40000", "40002"), way.frontend, SYN);
+            assert_eq!(node.comes(&elsewhere).to, address(way.there), "some backend may be on no node");
             node.serve(&port);
             let other_node = SocketAddr::new(way.node.parse().unwrap(), 40_001).to_string();
             assert_eq!(node.comes(&Sent::tcp(&other_node, way.frontend, SYN)).to, address(way.there));
