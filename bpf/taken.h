@@ -24,8 +24,8 @@ INLINE bool is_of_client(const struct flow *flow, const struct tuple *tuple, boo
 #define NO_ENTRY (~1U)
 
 /*
- * The number to which that leads which stands as `between` in the map of arrivals, if it is that of a flow of the client
- * with a backend of this node. NO_FLOW: it leads elsewhere.
+ * The number to which that leads which stands as `between` in the map of arrivals, if it is that of a flow of the
+ * client with a backend of this node. NO_FLOW: it leads elsewhere.
  */
 INLINE __u32 find_led_here(enum leg leg, bool v4)
 {

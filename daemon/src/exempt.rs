@@ -1,9 +1,9 @@
 //! Marks the daemon's own sockets; the programs let marked sockets through untouched.
 //!
 //! Invariant: every part of this process dials through [`connect`], [`socket`] or [`datagrams`], and all their sockets
-//! carry the same mark. Two parts dial without it on purpose, as any other process would: a diagnosis that tries frontends, and
-//! the datapath when it proves that its programs translate. If the daemon has a cgroup of its own, the datapath exempts
-//! that as well.
+//! carry the same mark. Two parts dial without it on purpose, as any other process would: a diagnosis that tries
+//! frontends, and the datapath when it proves that its programs translate. If the daemon has a cgroup of its own, the
+//! datapath exempts that as well.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -344,8 +344,8 @@ pub struct Settings {
     pub external_ips: ExternalIps,
     /// What becomes of lists that would become empty.
     pub hold: Policy,
-    /// The maps know the serving backends of TCP ports too, because connections are ended by that, or other nodes choose
-    /// for their clients among them. Those of UDP ports they always know.
+    /// The maps know the serving backends of TCP ports too, because connections are ended by that, or other nodes
+    /// choose for their clients among them. Those of UDP ports they always know.
     pub keeps_tcp_members: bool,
     /// Clients' packets go between nodes as they came (DSR), so the maps say of which ports some backends are on none.
     pub marks_outside: bool,

@@ -43,7 +43,8 @@ pub struct WordFlags(u16);
 
 impl WordFlags {
     const NONE: Self = Self(0);
-    /// In the cluster word: some backend may be on no node of the cluster, so no client's packet goes to one as it came.
+    /// In the cluster word: some backend may be on no node of the cluster, so no client's packets go to one as they
+    /// came.
     pub const OUTSIDE: Self = Self(1 << 9);
     /// The slots are a table: backends have as many places as their shares are large, in no order, and each is a member
     /// of the list, too.

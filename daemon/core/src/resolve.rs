@@ -196,8 +196,8 @@ pub fn resolve(
     Desired { state, ports, frontends, covering, cut }
 }
 
-/// Whether a backend of the cluster list may be on no node of the cluster. An empty list, which may be held, says nothing
-/// of that; nor does a node's name in slices of other clusters, and a block of the configuration names none.
+/// Whether a backend of the cluster list may be on no node of the cluster. An empty list, which may be held, says
+/// nothing of that; nor does a node's name in slices of other clusters, and a block of the configuration names none.
 fn has_outside(port: &DesiredPort, service: &ServiceFacts, slices: &[Arc<SliceFacts>]) -> bool {
     let mut listed = port.rows.iter().filter(|row| row.is_in(Scope::Cluster)).peekable();
     let knows_nodes = matches!(service.key.source, Source::Manifests | Source::Kubernetes);

@@ -119,8 +119,10 @@ impl World {
     /// Takes one event in.
     pub(crate) fn apply(&mut self, event: Event) {
         match &event {
-            Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
+            Event::Interrupted(source) | Event::Resumed(source) => self.interrupt(*source),
+            Event::Synced(source) => {
                 self.interrupt(*source);
+                self.silence(*source, false);
             }
             Event::Silent(source) => self.silence(*source, true),
             Event::Heard(source) => self.silence(*source, false),

@@ -17,7 +17,7 @@ use holdfast_core::keys::{FrontendKey, ObjectName, ServiceKey, Source, Transport
 use holdfast_core::list::SlotState;
 use holdfast_core::maps::{Answer, Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Membership;
-use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
+use holdfast_core::snapshot::{FrontendView, Reason, Snapshot, Verdict};
 use holdfast_core::time::Now;
 use holdfast_laws::simulation::Random;
 use holdfast_laws::simulation::population::{self, SERVICES_MAX, SLICES_MAX};
@@ -291,8 +291,10 @@ fn one_event(random: &mut Random, events: &[Event]) -> (Event, ServiceKey) {
 fn owners(snapshot: &Snapshot) -> BTreeMap<FrontendKey, ServiceKey> {
     let mut owners = BTreeMap::new();
     for view in snapshot.services.iter() {
-        // An address that this service may not have may be another one's.
-        let may_have = |row: &&FrontendView| row.owner.is_none() && row.reason != Some(Reason::Address);
+        // An address that this service may not have, or at which an apiserver is, may be another one's.
+        let may_have = |row: &&FrontendView| {
+            row.owner.is_none() && row.reason != Some(Reason::Address) && row.verdict != Verdict::Bypassed
+        };
         for row in view.frontends.iter().filter(may_have) {
             if let Some(transport) = row.protocol.transport() {
                 let key = FrontendKey { address: row.address, port: row.port, transport };

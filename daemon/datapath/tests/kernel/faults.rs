@@ -83,7 +83,7 @@ fn kernel_without_a_cgroup_hierarchy_a_start_says_so() {
         with_mounts(unmount_cgroups, move || check(&options, expected));
         check(
             &Options { cgroup: Some("/nowhere".into()), ..bed.options() },
-            "/nowhere is not a cgroup v2 folder",
+            "/nowhere is not there; check `datapath.cgroup`",
         );
     });
 }

@@ -315,8 +315,10 @@ impl History {
     /// The engine is told something.
     pub fn hear(&mut self, event: &Event) {
         match event {
-            Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
+            Event::Interrupted(source) | Event::Resumed(source) => drop(self.interrupted_now.insert(*source)),
+            Event::Synced(source) => {
                 self.interrupted_now.insert(*source);
+                self.silenced_now.insert(*source, false);
             }
             Event::Silent(source) => drop(self.silenced_now.insert(*source, true)),
             Event::Heard(source) => drop(self.silenced_now.insert(*source, false)),
