@@ -138,7 +138,7 @@ impl Sum {
     fn turn(&mut self, before: bool, now: bool) {
         match (before, now) {
             (false, true) => {
-                (self.realized, self.coming) = (self.realized + 1, self.coming.saturating_sub(1))
+                (self.realized, self.coming) = (self.realized + 1, self.coming.saturating_sub(1));
             }
             (true, false) => self.realized = self.realized.saturating_sub(1),
             _ => {}

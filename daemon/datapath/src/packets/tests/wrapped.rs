@@ -493,8 +493,8 @@ fn kernel_a_flow_whose_way_leads_to_no_other_node_any_more_ends_and_begins_anew(
 /// An address may be gone for a moment; a backend that is on this node has none of its connections by another one.
 #[test]
 fn kernel_a_connection_whose_way_is_gone_ends_where_its_backend_has_come_here_and_waits_otherwise() {
-    let changes: [(fn(&Node), bool); 2] = [(|_| come_here(), true), (bear_another, false)];
-    for (change, is_over) in changes {
+    let [come, bear]: [fn(&Node); 2] = [|_| come_here(), bear_another];
+    for (change, is_over) in [(come, true), (bear, false)] {
         test(Wraps::TcpAndUdp, move |node| {
             serve(node, false);
             for way in &WAYS {
