@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Clusters of real nodes in a kernel of Debian's, emulated: those of scripts/conformance.sh, which builds what they are
-# made of. Needs root to build that, and none to run.
+# made of. Needs root.
 #
 #   scripts/emulated.sh KERNEL        Kubernetes' own tests in their short form, or those that FOCUS names
 #   scripts/emulated.sh KERNEL drill  the short form of the drills
@@ -22,7 +22,7 @@ make_disk() {
 	mkdir -p "$stage/clusters/conformance"
 	cp -al "$from/root/." "$stage"
 	cp -al "$from"/{root,bin,images.tar,pause.name} "$stage/clusters/conformance"
-	mke2fs -q -F -t ext4 -d "$stage" "$from/disk.ext4.new" 12G
+	mke2fs -q -F -t ext4 -d "$stage" "$from/disk.ext4.new" 12G >/dev/null
 	mv "$from/disk.ext4.new" "$from/disk.ext4"
 	rm -rf "$stage"
 }
