@@ -48,8 +48,8 @@ ran: ## Take over into tests/ran.tsv what passed on this machine since the last 
 	@scripts/test-programs.sh --quiet
 	@$${CARGO_TARGET_DIR:-target}/debug/suite merge
 
-conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1, or FOCUS= NODES= CNI= FAMILY= PROXY= PACKETS=.
-	@scripts/conformance.sh $(if $(SHORT),short)
+conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1 FOCUS= NODES= CNI= FAMILY= PROXY= PACKETS= KERNEL=.
+	@$(if $(KERNEL),scripts/emulated.sh $(KERNEL),scripts/conformance.sh $(if $(SHORT),short))
 
 drill: ## Disasters on three nodes under clients that connect all the time, as root: DRILL=name PROXY=nftables PACKETS=.
 	@scripts/drill.sh $(DRILL)

@@ -2,8 +2,8 @@
 //!
 //! Invariant: the machine has ended when `run` returns. The first serial port is the kernel's console; the second one
 //! carries what the program writes and, as its last line, the exit code. A disk stays as it is: what is written to it
-//! goes with the machine. There is no hardware acceleration: a /dev/kvm that exists is no promise that a distribution's
-//! kernel boots under it, and emulation boots in seconds.
+//! goes with the machine, but for a second disk, which is there to be written. There is no hardware acceleration: a
+//! /dev/kvm that exists is no promise that a distribution's kernel boots under it, and emulation boots in seconds.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::clock;
 use crate::failure::{Failure, at};
 use crate::guest::{self, Errand};
 use crate::store::{Kernel, Store};
@@ -46,7 +47,11 @@ pub(crate) struct Build<'a> {
     pub(crate) memory_mib: u32,
     /// The image of a root file system with systemd as the first process.
     pub(crate) disk: Option<&'a Path>,
+    /// A file that is the second disk.
+    pub(crate) second: Option<&'a Path>,
     pub(crate) deadline: Duration,
+    /// How many times slower its clock goes; 1 is as usual.
+    pub(crate) slower: i64,
 }
 
 /// Boots, tells each line that the script writes, and gives its exit code.
@@ -59,7 +64,10 @@ pub(crate) fn run(
 ) -> Result<u8, Failure> {
     let initrd = &guest::build(store, kernel, errand)?;
     let console = initrd.with_extension("console");
-    let mut machine = start(command(&store.tools()?, kernel, initrd, &console, build))?;
+    let mut command = emulator(store, build)?;
+    command.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
+    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
+    let mut machine = start(command)?;
     let until = Instant::now() + build.deadline;
     let code = machine.stdout.take().and_then(|port| follow(port, &errand.mark, until, tell));
     let in_time = Instant::now() < until;
@@ -78,10 +86,17 @@ fn start(mut command: Command) -> Result<Child, Failure> {
 }
 
 /// The tools bring their own C library and so their own loader: nothing of this machine is mixed in.
-fn command(tools: &Path, kernel: &Kernel, initrd: &Path, console: &Path, build: &Build<'_>) -> Command {
+fn emulator(store: &Store, build: &Build<'_>) -> Result<Command, Failure> {
+    let tools = store.tools()?;
     let libraries: Vec<String> =
         LIBRARIES.iter().map(|folder| tools.join(folder).display().to_string()).collect();
     let mut command = Command::new(tools.join("lib64/ld-linux-x86-64.so.2"));
+    if build.slower > 1 {
+        command
+            .arg("--preload")
+            .arg(clock::library(&store.scratch()?)?)
+            .env(clock::SLOWER, build.slower.to_string());
+    }
     command.arg("--library-path").arg(libraries.join(":")).arg(tools.join("usr/bin/qemu-system-x86_64"));
     command.env("QEMU_MODULE_DIR", tools.join("usr/lib/x86_64-linux-gnu/qemu"));
     for firmware in ["usr/share/seabios", "usr/share/qemu"] {
@@ -90,17 +105,21 @@ fn command(tools: &Path, kernel: &Kernel, initrd: &Path, console: &Path, build: 
     command.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "2"]);
     command.args(["-m", &build.memory_mib.to_string(), "-nodefaults", "-no-reboot"]);
     command.args(["-display", "none", "-monitor", "none"]);
-    command.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
-    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
     let mut line = LINE.to_owned();
     if let Some(disk) = build.disk {
-        let path = disk.display().to_string().replace(',', ",,");
-        command.arg("-drive").arg(format!("file={path},format=raw,if=virtio,snapshot=on"));
+        command.arg("-drive").arg(format!("{},snapshot=on", drive(disk)));
         line.extend([" ", LINE_OF_A_SYSTEM]);
+    }
+    if let Some(disk) = build.second {
+        command.arg("-drive").arg(format!("{},cache=unsafe", drive(disk)));
     }
     command.args(["-append", &line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    command
+    Ok(command)
+}
+
+fn drive(disk: &Path) -> String {
+    format!("file={},format=raw,if=virtio", disk.display().to_string().replace(',', ",,"))
 }
 
 /// Tells lines until the mark, the end of the machine, or the deadline.

@@ -6,6 +6,7 @@
 //! packets in one.
 
 mod apt;
+mod clock;
 mod cpio;
 mod failure;
 mod guest;
@@ -48,12 +49,18 @@ enum Order {
         /// Boot the systemd of this root file system too, an image of ext4; the program becomes a service of it.
         #[arg(long)]
         disk: Option<PathBuf>,
+        /// A file that is a second disk of the guest, and keeps what is written to it.
+        #[arg(long)]
+        second: Option<PathBuf>,
         /// Memory of the guest.
         #[arg(long, default_value_t = 512)]
         memory_mib: u32,
         /// When to give up; emulation is about twelve times slower than this machine.
         #[arg(long, default_value_t = 120)]
         seconds: u64,
+        /// Let the guest's clock go so many times slower: limits in there, of anything, have that much more time.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i64).range(1..=clock::SLOWER_MAX))]
+        slower: i64,
         series: String,
         program: PathBuf,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -88,9 +95,11 @@ fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
             store.fetch(&series)?.iter().for_each(|line| say(line));
             Ok(0)
         }
-        Order::Run { beside, disk, memory_mib, seconds, series, program, arguments } => {
+        Order::Run { beside, disk, second, memory_mib, seconds, slower, series, program, arguments } => {
             let errand = Errand::program(&program, &arguments, &beside);
-            let build = Build { memory_mib, disk: disk.as_deref(), deadline: Duration::from_secs(seconds) };
+            let (disk, second) = (disk.as_deref(), second.as_deref());
+            let deadline = Duration::from_secs(seconds);
+            let build = Build { memory_mib, disk, second, deadline, slower };
             machine::run(store, &store.kernel(&series)?, &errand, &build, &mut say)
         }
         Order::Rules { programs } => Ok(u8::from(!matrix::rules(store, &programs)?)),

@@ -178,7 +178,7 @@ impl<'a> Payload<'a> {
 /// Runs the script in one kernel, and says how it went.
 fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -> Tally {
     let mut tally = Tally::default();
-    let build = Build { memory_mib: MEMORY_MIB, disk: None, deadline: DEADLINE };
+    let build = Build { memory_mib: MEMORY_MIB, disk: None, second: None, deadline: DEADLINE, slower: 1 };
     let run = |tally: &mut Tally| {
         let kernel = store.kernel(series)?;
         machine::run(store, &kernel, &payload.errand(script), &build, &mut |line| tally.hear(line))?;

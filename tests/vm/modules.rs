@@ -10,9 +10,10 @@ use std::process::Command;
 
 use crate::failure::{Failure, at, output};
 
-/// What tests of a service load balancer may meet: links, the packet stage, connection tables, closing sockets, and a
-/// disk. One that a kernel has built in, or has not, is passed over: a test that needs it says so.
-pub(crate) const WANTED: [&str; 27] = [
+/// What tests of a service load balancer may meet: links, the packet stage, connection tables, closing sockets, a disk,
+/// and what containers, kubelet and kube-proxy ask for. One that a kernel has built in, or has not, is passed over: a
+/// test that needs it says so.
+pub(crate) const WANTED: [&str; 43] = [
     "veth",
     "bridge",
     "br_netfilter",
@@ -40,6 +41,22 @@ pub(crate) const WANTED: [&str; 27] = [
     "udp_diag",
     "virtio_pci",
     "virtio_blk",
+    "overlay",
+    "nft_fib_ipv4",
+    "nft_fib_ipv6",
+    "nft_limit",
+    "nft_numgen",
+    "nft_reject_ipv4",
+    "nft_reject_ipv6",
+    "xt_MASQUERADE",
+    "xt_addrtype",
+    "xt_comment",
+    "xt_conntrack",
+    "xt_mark",
+    "xt_multiport",
+    "xt_nat",
+    "xt_statistic",
+    "xt_tcpudp",
 ];
 
 /// The wanted modules and what they need: name and unpacked bytes.

@@ -142,6 +142,9 @@ fn run_suite(mut suite: Suite, choice: &Choice) -> Result<(usize, usize), Cluste
         cluster.logs_after_end().display()
     ));
     let report = Suite::run(&suite.selection, &cluster)?;
+    if choice.packets.is_some() {
+        log_ways(&cluster)?;
+    }
     drop(cluster);
     let baseline = Baseline::of(&id)?;
     let comparison = Comparison::new(&baseline, &report, &Exceptions::read()?);
@@ -154,6 +157,16 @@ fn run_suite(mut suite: Suite, choice: &Choice) -> Result<(usize, usize), Cluste
         began.elapsed().as_secs()
     ));
     Ok((passed, failed))
+}
+
+/// What took which way goes to the logs of a node: a test that passes does not say which of the switches was in force.
+fn log_ways(cluster: &Cluster) -> Result<(), ClusterError> {
+    let node = cluster.on("n1")?;
+    for question in ["datapath", "flows"] {
+        // What holdfast says instead, if it has no answer, is in the log too.
+        let _ = node.spawn(question, &["holdfast", "-o", "wide", question])?.wait();
+    }
+    Ok(())
 }
 
 /// A line of progress; the run does not depend on it.
