@@ -255,6 +255,8 @@ impl Simulation {
             watch.model.history.claims.clear();
             self.rows.look(&snapshot, now.wall, watch);
             self.write_down(&snapshot);
+        } else {
+            self.rows.pass_by(now.wall);
         }
         self.snapshot = Arc::clone(&snapshot);
         snapshot

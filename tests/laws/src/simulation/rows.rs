@@ -25,6 +25,8 @@ pub(super) type Said = (Verdict, Option<Reason>, Vec<Slot>, Option<Vec<Slot>>);
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     views: BTreeMap<ServiceKey, Arc<ServiceView>>,
+    /// The times of the steps since that readers did not see, because a start was not done.
+    unseen: Vec<Timestamp>,
     /// How often a row turned to a verdict for a reason.
     pub(super) turned: Turned,
 }
@@ -46,14 +48,21 @@ impl Rows {
         self.views = views.map(|view| (view.key.clone(), Arc::clone(view))).collect();
     }
 
+    /// Notes a step that readers do not see.
+    pub(super) fn pass_by(&mut self, now: Timestamp) {
+        self.unseen.push(now);
+    }
+
     /// Looks at every service that shows something new.
     pub(super) fn look(&mut self, snapshot: &Snapshot, now: Timestamp, watch: &mut Watch) {
         let mut views = BTreeMap::new();
+        self.unseen.push(now);
+        let decided = std::mem::take(&mut self.unseen);
         for view in snapshot.services.iter() {
             let before = self.views.remove(&view.key);
             if before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, view)) {
                 for row in &view.frontends {
-                    look_at_time(before.as_deref(), view, row, now, watch);
+                    look_at_time(before.as_deref(), view, row, &decided, watch);
                     look_at_answer(view, row, watch);
                 }
                 self.count(before.as_deref(), view);
@@ -114,7 +123,7 @@ fn look_at_time(
     before: Option<&ServiceView>,
     view: &ServiceView,
     row: &FrontendView,
-    now: Timestamp,
+    decided: &[Timestamp],
     watch: &mut Watch,
 ) {
     let same_place = |old: &&FrontendView| {
@@ -122,8 +131,8 @@ fn look_at_time(
     };
     let old = before.and_then(|before| Some((before, before.frontends.iter().find(same_place)?)));
     let unchanged = old.filter(|(before, old)| said(before, old) == said(view, row));
-    let wanted = unchanged.map_or(now, |(_, old)| old.since);
-    if row.since != wanted {
+    let wanted = unchanged.map_or_else(|| decided.to_vec(), |(_, old)| vec![old.since]);
+    if !wanted.contains(&row.since) {
         let was = old.map(|(before, old)| (said(before, old), old.since));
         watch.blame(|| {
             format!(
