@@ -204,9 +204,10 @@ INLINE bool put_wrapper(struct __sk_buff *skb, const struct place *from, const s
 /* --- One packet. --- */
 
 /*
- * Drops a packet whose way is none to another node. Its flow ends, and the client begins anew by the way that there is
- * now: with its next datagram, or when it asks for a connection. One that is agreed ends where the backend has come to
- * this node, which knows nothing of it; where only the device has no address of a node, it waits for one.
+ * Drops a packet whose way leads to no other node. The packet's flow ends, and the client begins anew by the way of
+ * then: with its next datagram, or when it asks for a connection. A connection that is agreed ends where the backend
+ * has come to this node, which knows nothing of it; where only the device has no address of a node, the connection
+ * waits for one.
  */
 INLINE int lose_way(struct arrival *arrival, const struct flow *flow, bool v4)
 {

@@ -9,7 +9,7 @@
  * A change of anything here needs a new VERSION, which lives in pins of its own beside the old one. Five additions
  * need none: a further map that all generations share, a further number in an enum that only a refusal or a switch
  * carries, a further flag of a word, which an older daemon takes away again, a field in the place of a pad of a value,
- * where 0 says what was so before there was the field, and one in the place of a pad of struct fragment_key, whose
+ * where 0 says what was so before there was the field, and a field in the place of a pad of struct fragment_key, whose
  * entries are of no use to another version for longer than seconds. A further map of a generation needs one, and so
  * does a further kind or state that stands in an entry: an older daemon would not know it. What is kept with sockets
  * outlives a VERSION: a change of struct udp_socket is a new SOCKETS_VERSION, and one of struct flow or of what leads

@@ -127,14 +127,17 @@ impl Frontend {
     }
 }
 
-/// How many frontends of some kind the maps have, and will have by this piece.
+/// How many frontends there are of one kind, or of all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
+    /// In the maps.
     pub(crate) realized: usize,
+    /// Planned in this piece, and not in the maps yet.
     pub(crate) coming: usize,
 }
 
 impl Sum {
+    /// Counts a frontend that was in the maps or not, and is there now or not.
     fn turn(&mut self, before: bool, now: bool) {
         match (before, now) {
             (false, true) => {
@@ -145,7 +148,8 @@ impl Sum {
         }
     }
 
-    pub(crate) const fn all(self) -> usize {
+    /// Those in the maps and those to come.
+    pub(crate) const fn soon(self) -> usize {
         self.realized + self.coming
     }
 }
@@ -154,12 +158,9 @@ impl Sum {
 #[derive(Debug)]
 pub(crate) struct Frontends {
     entries: Index<FrontendKey, Frontend>,
-    /// How many the maps have.
-    pub(crate) realized: usize,
-    /// How many are planned in this piece and not in the maps yet.
-    pub(crate) coming: usize,
-    /// How many of those that the maps have, or will have by this piece, are at addresses that authors of Services
-    /// chose.
+    /// All frontends.
+    pub(crate) all: Sum,
+    /// The frontends at addresses that authors of Services chose.
     pub(crate) chosen: Sum,
     /// How many of each namespace the maps have, by its number.
     shares: Vec<u32>,
@@ -174,8 +175,7 @@ impl Frontends {
     pub(crate) fn new(seed: Seed) -> Self {
         Self {
             entries: Index::new(seed),
-            realized: 0,
-            coming: 0,
+            all: Sum::default(),
             chosen: Sum::default(),
             shares: Vec::new(),
             strays: BTreeSet::new(),
@@ -243,14 +243,7 @@ impl Frontends {
         now.into_iter().for_each(|it| self.count(share(it), u32::saturating_add, 1));
         let is_chosen = |it: &RealizedFrontend| it.value.kind.is_chosen();
         self.chosen.turn(before.0.as_ref().is_some_and(is_chosen), now.as_ref().is_some_and(is_chosen));
-        match (before.0.is_some(), now.is_some()) {
-            (false, true) => {
-                self.realized += 1;
-                self.coming = self.coming.saturating_sub(1);
-            }
-            (true, false) => self.realized -= 1,
-            _ => {}
-        }
+        self.all.turn(before.0.is_some(), now.is_some());
         before
     }
 
@@ -280,7 +273,7 @@ impl Frontends {
     /// Adopts a frontend that a start found in the maps.
     pub(crate) fn adopt(&mut self, key: FrontendKey, value: FrontendValue) {
         self.update(key, |entry| entry.realized = Some(RealizedFrontend { value, owner: None }));
-        self.realized += 1;
+        self.all.turn(false, true);
         self.chosen.turn(false, value.kind.is_chosen());
         self.count(value.share, u32::saturating_add, 1);
     }

@@ -113,7 +113,7 @@ pub enum StartError {
         path: PathBuf,
     },
     /// Another daemon uses the pins.
-    #[error("another holdfast runs with the pins in {}; stop it first{}", path.display(), named(*holder))]
+    #[error("another holdfast runs with the pins in {}; stop it first{}", path.display(), process_named(*holder))]
     Locked {
         /// The folder of the pins.
         path: PathBuf,
@@ -180,7 +180,8 @@ fn not_a_cgroup(said: Option<&io::Error>) -> &'static str {
     }
 }
 
-fn named(process: Option<u32>) -> String {
+/// The end of a sentence about another holdfast: which process it is, if the kernel tells.
+pub fn process_named(process: Option<u32>) -> String {
     process.map(|process| format!(" (it is process {process})")).unwrap_or_default()
 }
 

@@ -45,7 +45,7 @@ pub use cgroup::memory_limit;
 pub use conntrack::TakenPorts;
 pub use counts::{Counted, Counts};
 pub use devices::{Device, DeviceStatus, HookKind, Mode, ShortcutState, Side, XdpState, XdpUse};
-pub use error::{StartError, passes};
+pub use error::{StartError, passes, process_named};
 pub use features::Features;
 pub use flows::{
     AddressFilter, Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Fullest, GivenUp, Heard,

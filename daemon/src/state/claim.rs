@@ -18,15 +18,11 @@ const MODE: u32 = 0o600;
 
 /// Another daemon uses the folder.
 #[derive(Debug, thiserror::Error)]
-#[error("another holdfast runs with the state in {}; stop it first{}", path.display(), named(*holder))]
+#[error("another holdfast runs with the state in {}; stop it first{}", path.display(), holdfast_datapath::process_named(*holder))]
 pub struct Taken {
     path: PathBuf,
     /// The process of the other daemon, if the kernel tells.
     pub(crate) holder: Option<u32>,
-}
-
-fn named(process: Option<u32>) -> String {
-    process.map(|process| format!(" (it is process {process})")).unwrap_or_default()
 }
 
 /// The right to use the folder, as long as this lives.

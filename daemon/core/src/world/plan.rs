@@ -306,7 +306,7 @@ impl World {
             chosen += if entry.realized.is_none() { is_chosen } else { 0 };
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
-        self.frontends.coming += more;
+        self.frontends.all.coming += more;
         self.frontends.chosen.coming += chosen;
         kept.into_iter().for_each(|former| self.services.plan_anew(former));
         full.into_iter().for_each(|error| self.lacking.note(id, None, error));
@@ -323,13 +323,13 @@ impl World {
         freed: usize,
     ) -> Result<(), PlanError> {
         let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
-        let all = (self.frontends.realized + self.frontends.coming).saturating_sub(freed);
+        let all = self.frontends.all.soon().saturating_sub(freed);
         let own = self.frontends.used_by(share).saturating_sub(freed);
         let left = limit.saturating_sub(all);
         let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
         let is_shared = limit >= limits::SHARED_MIN as usize;
         let most = rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize);
-        let external = self.frontends.chosen.all() + chosen;
+        let external = self.frontends.chosen.soon() + chosen;
         if is_shared && is_chosen > 0 && external >= limit / limits::CHOSEN_SHARE as usize {
             return Err(PlanError::Chosen(external));
         }

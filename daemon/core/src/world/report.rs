@@ -67,7 +67,7 @@ impl World {
     pub(crate) fn end_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.report.counters.batches += 1;
         // A frontend that was refused comes with another batch.
-        (self.frontends.coming, self.frontends.chosen.coming) = (0, 0);
+        (self.frontends.all.coming, self.frontends.chosen.coming) = (0, 0);
         self.forget_leftovers();
         for id in self.take_piece() {
             self.is_written_out(id);
@@ -172,7 +172,7 @@ impl World {
         let impossible = self.report.counters.impossible + self.tables.impossible;
         self.report.snapshot.counters = Counters { impossible, ..self.report.counters };
         self.report.snapshot.fill = Fill {
-            frontends: self.frontends.realized,
+            frontends: self.frontends.all.realized,
             ports: self.space.indices.used(),
             slots,
             members: self.space.members.used(),

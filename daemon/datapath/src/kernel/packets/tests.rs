@@ -426,7 +426,7 @@ fn kernel_filters_are_put_back_also_where_nothing_can_be_pinned() {
     });
 }
 
-/// As when the folder of pins is removed on a host whose BPF file system is read-only for the daemon.
+/// So it is when the folder of pins is removed on a host whose BPF file system is read-only for the daemon.
 #[test]
 fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_are_served_too() {
     bed_with_devices(|bed| {

@@ -102,7 +102,7 @@ struct OwnGiven {
     /// No apiserver answers, or only one that was learned.
     apiserver: Option<String>,
     hooks_missing: Vec<String>,
-    /// Those whose program serves without its pin, and why.
+    /// The hooks whose program serves without its pin, and why it has none.
     hooks_unpinned: Vec<String>,
     not_repaired: Option<String>,
     /// Programs of others at connect4, before and after ours.
