@@ -63,8 +63,8 @@ enum size {
 	FLOW_SHARES = 1 << 12,
 	/* Datagrams with fragments on their way; the least recently used go first. */
 	FRAGMENTED = 8192,
-	/* Devices at which packets are translated. */
-	DEVICES = 1024,
+	/* Devices at which packets are translated: those of thousands of pods, and a part for those that lead elsewhere. */
+	DEVICES = 4096,
 	/* Ranges of sources, times the ports that they are for. */
 	SOURCE_RANGES = 1 << 16,
 	/* Cluster IPs of one family: more than the services that Kubernetes is tested with in one cluster. */

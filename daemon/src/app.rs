@@ -37,7 +37,7 @@ use crate::apiserver::Access;
 use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
 use crate::devices;
 use crate::diagnose::gather::Gatherer;
-use crate::engine::run::GROUPS_WAITING_MAX;
+use crate::engine::run::{GROUPS_WAITING_MAX, Upkeep};
 use crate::knowledge::{self, Edition};
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
@@ -170,6 +170,7 @@ struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[OtherProxy]>>,
     devices: watch::Sender<Arc<[Decision]>>,
+    drivers: watch::Sender<()>,
     filters: watch::Sender<Arc<[Filter]>>,
     routes: watch::Sender<Arc<Announced>>,
     wishes: Wishes,
@@ -217,6 +218,7 @@ impl Beside {
         if translates_packets(&config.borrow()) {
             let (seen, looked) = watch::channel(onlookers::not_looked_yet());
             tasks.spawn(onlookers::run(seen));
+            tasks.spawn(devices::drivers::run(config.clone(), self.drivers, engine.clone()));
             tasks.spawn(devices::run(config.clone(), (looked, proxies), self.devices, engine));
             let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
             tasks.spawn(filters::run(self.filters, snapshots, accepted));
@@ -259,8 +261,10 @@ impl App {
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
+        let (looks, drivers) = none_yet();
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
-        let (engine, told) = EngineThread::start(engine, incoming, tend(views, &fail, devices, &in_force))?;
+        let (engine, told) =
+            EngineThread::start(engine, incoming, tend(views, &fail, (devices, drivers), &in_force))?;
         let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
         let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
@@ -300,7 +304,16 @@ impl App {
             sources: Sources::new(config, kubernetes, (blocks, counting), sets),
             node: (node, described),
             engine,
-            beside: Beside { readings, proxies, devices: decisions, filters, routes, wishes, draining },
+            beside: Beside {
+                readings,
+                proxies,
+                devices: decisions,
+                drivers: looks,
+                filters,
+                routes,
+                wishes,
+                draining,
+            },
             written: (recorded, keeper, claim),
             seed,
             ends: ((fail, failures), refused_no_more),
@@ -463,18 +476,23 @@ async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<
     }
 }
 
-/// What the engine's thread does beside its events: it keeps the maps well, and shows how they are.
+/// What the engine's thread does beside its events: it keeps the maps well, and shows how they are. The function returns
+/// whether there is more to do.
 fn tend(
     views: watch::Sender<Arc<DatapathView>>,
     fail: &mpsc::Sender<AppError>,
-    mut devices: watch::Receiver<Arc<[Decision]>>,
+    (mut devices, mut drivers): (watch::Receiver<Arc<[Decision]>>, watch::Receiver<()>),
     (config, _): &Followed,
-) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static + use<> {
+) -> impl FnMut(&mut Engine<AppMaps>, Upkeep) -> bool + Send + 'static + use<> {
     let (mut config, fail) = (config.subscribe(), fail.clone());
-    move |engine| {
+    let mut look = move |engine: &mut Engine<AppMaps>| {
         if devices.has_changed().unwrap_or(false) {
             let decisions = Arc::clone(&devices.borrow_and_update());
             engine.maps_mut().set_devices(&decisions);
+        }
+        if drivers.has_changed().unwrap_or(false) {
+            drivers.mark_unchanged();
+            engine.maps_mut().look_at_drivers();
         }
         if config.has_changed().unwrap_or(false) {
             let packets = config.borrow_and_update().packets.clone();
@@ -485,7 +503,14 @@ fn tend(
             // The first error ends the daemon.
             let _ = fail.try_send(error);
         }
+    };
+    move |engine, upkeep| {
+        if upkeep == Upkeep::Look {
+            look(engine);
+        }
+        let is_more = engine.maps_mut().tend_devices();
         views.send_replace(Arc::new(engine.maps().view()));
+        is_more
     }
 }
 

@@ -5,6 +5,7 @@
 //! changes as one. Nothing is done to a device here: the engine is told what was decided.
 
 mod decide;
+pub(crate) mod drivers;
 mod listed;
 mod netlink;
 mod ports;
@@ -28,8 +29,9 @@ pub(crate) use ports::{shared_with_sockets, snat_ports};
 
 use listed::Listed;
 
-/// How long changes are collected: a pod's device comes in several of them.
-const BURST: Duration = Duration::from_millis(50);
+/// How long changes are collected: a pod's device comes in several of them within some milliseconds, and clients wait for
+/// an uplink that returns.
+const BURST: Duration = Duration::from_millis(20);
 
 /// How many times as long as a listing took the daemon rests before the next one. So listing takes about a twentieth of
 /// the time, and more only where [`REST_MAX`] ends the rest: a router may have a million routes that change all the

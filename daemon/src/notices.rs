@@ -3,6 +3,7 @@
 //! Invariant: the text of a notice is not read. Each notice is a reason to list again, and so is one that was lost.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use holdfast_datapath::netlink::{Part, subscribe};
 use tokio::net::UnixDatagram;
@@ -19,7 +20,12 @@ pub(crate) struct Notices(UnixDatagram);
 impl Notices {
     /// Notices of these groups, a bit for each.
     pub(crate) fn open(part: Part, groups: u32) -> io::Result<Self> {
-        UnixDatagram::from_std(subscribe(part, groups)?.into()).map(Self)
+        Self::over(subscribe(part, groups)?)
+    }
+
+    /// Notices that come by a socket of netlink, which must not wait.
+    pub(crate) fn over(socket: OwnedFd) -> io::Result<Self> {
+        UnixDatagram::from_std(socket.into()).map(Self)
     }
 
     /// Waits for a notice.

@@ -182,7 +182,7 @@ fn change() {
         let mut recorded = recorded;
         while recorded.blocking_recv().is_some() {}
     });
-    let engine = std::thread::spawn(move || drop(runtime().block_on(run(engine, ends, |_| ()))));
+    let engine = std::thread::spawn(move || drop(runtime().block_on(run(engine, ends, |_, _| false))));
     let manifests = Manifests::new(folder.path());
     let source = std::thread::spawn(move || runtime().block_on(manifests.run(events, stopping)).unwrap());
     let mut times = runtime().block_on(async {

@@ -150,7 +150,7 @@ fn main() {
     };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     std::thread::spawn(move || while recorded.blocking_recv().is_some() {});
-    let engine = std::thread::spawn(move || drop(runtime().block_on(run(engine, ends, |_| ()))));
+    let engine = std::thread::spawn(move || drop(runtime().block_on(run(engine, ends, |_, _| false))));
     let config = watch::channel(Arc::new(Config::default()));
     let probes = Arc::new(AtomicU64::new(0));
     runtime().block_on(async {

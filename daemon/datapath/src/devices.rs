@@ -11,10 +11,13 @@ mod frames;
 mod lengths;
 mod link;
 mod link_layer;
+mod notices;
 mod remains;
+mod room;
 mod spot;
 mod tcx;
 mod told;
+mod work;
 mod xdp;
 
 use std::collections::BTreeMap;
@@ -25,15 +28,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use crate::abi;
-use crate::bpf_call;
 use crate::features::Features;
-use crate::load::PacketPrograms;
+use crate::load::{Layer, PacketPrograms};
 use crate::table::Table;
 
 pub use driver::Mode;
 pub(crate) use lengths::knows_lengths;
 pub(crate) use link_layer::layers_of;
+pub use notices::driver_notices;
 pub(crate) use remains::{are_anywhere, remove_all};
+pub use room::POD_DEVICES_MAX;
 pub(crate) use tcx::is_there as has_tcx;
 pub(crate) use told::value_of;
 pub use xdp::{XdpState, XdpUse};
@@ -43,6 +47,7 @@ pub(crate) use driver::{knows_tags, sends_frames};
 
 use link::Link;
 use spot::{Direction, Spot};
+use work::{Attempt, WorkQueue};
 
 /// The senders of the packets that come in by a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,6 +148,20 @@ pub struct DeviceStatus {
     pub error: Option<String>,
 }
 
+impl DeviceStatus {
+    fn without_room(device: &Device) -> Self {
+        Self {
+            device: device.clone(),
+            attached: false,
+            unpinned: false,
+            others: 0,
+            shortcut: ShortcutState::NotAttached,
+            xdp: XdpState::Unwanted,
+            error: Some(room::NO_ROOM.to_owned()),
+        }
+    }
+}
+
 /// Whether packets pass by the stack at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortcutState {
@@ -195,6 +214,14 @@ struct DeviceState {
     // What the programs were told of the device.
     told: Vec<u8>,
     error: Option<String>,
+    // Where a packet begins, or why that is not known, as of the last attempt to put programs there.
+    layer: Result<Layer, String>,
+    // The attempt to put programs there that is under way.
+    attempt: Option<Attempt>,
+    // Where something was taken away, until it is put back.
+    broken: Vec<Spot>,
+    // Whether the programs that are there are to go before others come.
+    is_to_be_emptied: bool,
 }
 
 impl DeviceState {
@@ -256,6 +283,15 @@ pub(crate) struct Devices {
     // The map by which programs know a device.
     entries: Table,
     places: BTreeMap<u32, DeviceState>,
+    // Devices that are wanted no more, and still have programs.
+    leaving: BTreeMap<u32, DeviceState>,
+    work: WorkQueue,
+    // At which hooks something was put back since this was asked last.
+    mended: Vec<String>,
+    // Devices of pods that found no room.
+    left_out: Vec<Device>,
+    // How many devices of pods have room.
+    pods_max: usize,
     repaired: u64,
 }
 
@@ -271,7 +307,22 @@ impl Devices {
         let (kind, lengths, folder) = (HookKind::of(features), features.lengths, folder.to_owned());
         let places = BTreeMap::new();
         let no_frames = "its program is not loaded".to_owned();
-        let mut devices = Self { kind, lengths, folder, programs, no_frames, entries, places, repaired: 0 };
+        let (left_out, pods_max) = (Vec::new(), room::pod_devices_max());
+        let mut devices = Self {
+            kind,
+            lengths,
+            folder,
+            programs,
+            no_frames,
+            entries,
+            places,
+            leaving: BTreeMap::new(),
+            work: WorkQueue::default(),
+            mended: Vec::new(),
+            left_out,
+            pods_max,
+            repaired: 0,
+        };
         for index in devices.left() {
             let known = devices.entries.get(&index.to_ne_bytes());
             let mut place = devices.place(told::unnamed(index, known.as_deref()));
@@ -302,77 +353,24 @@ impl Devices {
             others_gap: 0,
             told: Vec::new(),
             error: None,
+            layer: Err("it was not looked at yet".to_owned()),
+            attempt: None,
+            broken: Vec::new(),
+            is_to_be_emptied: false,
         }
     }
 
-    /// Has programs at these devices and at no others from now on. [`Self::status`] tells at which of them programs are
-    /// attached.
-    pub(crate) fn set(&mut self, devices: &[Device]) {
-        let wanted: BTreeMap<u32, &Device> = devices.iter().map(|device| (device.index, device)).collect();
-        let gone: Vec<u32> =
-            self.places.keys().copied().filter(|index| !wanted.contains_key(index)).collect();
-        gone.into_iter().for_each(|index| self.withdraw(index));
-        self.forget_unknown(&wanted);
-        for (index, device) in wanted {
-            let is_right = |place: &DeviceState| place.attached && place.device == *device;
-            if let Some(place) = self.places.get_mut(&index).filter(|place| is_right(place)) {
-                place.look_soon();
-                continue;
-            }
-            let has_spare =
-                |place: &DeviceState| place.device.side != Side::Near && device.side == Side::Near;
-            if self.places.get(&index).is_some_and(has_spare) {
-                self.withdraw(index);
-            }
-            let mut place = self.places.remove(&index).unwrap_or_else(|| self.place(device.clone()));
-            place.device = device.clone();
-            self.put(&mut place);
-            self.places.insert(index, place);
-        }
-    }
-
-    /// Puts other programs at all devices. Where that fails the former program stays, and [`Self::repair`] tries again.
-    /// Before each device `next` is called.
+    /// Puts other programs at all devices that have some. Where that fails the former program stays, and a round of looks
+    /// tries again. Before each device `next` is called.
     pub(crate) fn update(&mut self, programs: Vec<PacketPrograms>, next: impl Fn()) {
         self.programs = programs;
-        self.each(|devices, place| {
+        let (mut places, mut leaving) = (std::mem::take(&mut self.places), std::mem::take(&mut self.leaving));
+        let has_some = |place: &&mut DeviceState| place.own.iter().any(Option::is_some);
+        for place in places.values_mut().chain(leaving.values_mut()).filter(has_some) {
             next();
-            devices.put(place);
-        });
-    }
-
-    /// Puts back what was taken away from outside, tries again what failed, and says at which hooks something was
-    /// mended.
-    pub(crate) fn repair(&mut self) -> Vec<String> {
-        let mut mended = Vec::new();
-        self.each(|devices, place| {
-            if devices.has_no_hook_for(&place.device) {
-                return;
-            }
-            if place.is_due() {
-                mended.extend(devices.mend(place));
-            }
-            mended.extend(devices.mend_xdp(place));
-            if place.others_again == 0 {
-                devices.count_others(place);
-            }
-            place.others_again = place.others_again.saturating_sub(1);
-        });
-        self.repaired = self.repaired.saturating_add(mended.len() as u64);
-        mended
-    }
-
-    /// Puts back what is not there, and says where something was taken away.
-    fn mend(&mut self, place: &mut DeviceState) -> Vec<String> {
-        let was_attached = place.attached;
-        let spots = self.spots(&place.device);
-        let broken: Vec<_> = spots.filter(|spot| !self.is_right(place, *spot)).collect();
-        if !broken.is_empty() || !was_attached {
             self.put(place);
         }
-        let told = was_attached && place.attached;
-        let mended = broken.into_iter().filter(|spot| told && self.is_right(place, *spot));
-        mended.map(|spot| format!("{} {}", place.device.name, spot.direction.name())).collect()
+        (self.places, self.leaving) = (places, leaving);
     }
 
     /// Counts the programs of others, and tells our own if that decides whether packets pass by the stack.
@@ -430,33 +428,6 @@ impl Devices {
         }
     }
 
-    fn each(&mut self, mut act: impl FnMut(&mut Self, &mut DeviceState)) {
-        let mut places = std::mem::take(&mut self.places);
-        places.values_mut().for_each(|place| act(self, place));
-        self.places = places;
-    }
-
-    /// Tells the programs what they have to know of a device, then attaches them there. A failure is kept with the
-    /// device.
-    fn put(&mut self, place: &mut DeviceState) {
-        if self.has_no_hook_for(&place.device) {
-            return;
-        }
-        place.own = Spot::all(place.device.index)
-            .map(|spot| bpf_call::program_number(self.program(place.device.side, spot).ok()?).ok());
-        let told = self.tell(place);
-        let is_told = told.is_ok();
-        let put = told.and_then(|()| self.attach(place));
-        place.attached = is_told && self.spots(&place.device).all(|spot| self.runs(place, spot));
-        place.unpinned = place.attached && put.is_err();
-        place.error = put.err().map(|error| error.to_string());
-        self.put_xdp(place);
-        match place.others {
-            None if place.device.shortcut => self.count_others(place),
-            _ => self.tell_news(place),
-        }
-    }
-
     /// Tells the programs what they have to know of a device. Of a device without a name they know what a former daemon
     /// told them.
     fn tell(&mut self, place: &mut DeviceState) -> io::Result<()> {
@@ -469,20 +440,6 @@ impl Devices {
         put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))?;
         place.told = abi::bytes(&value).to_vec();
         Ok(())
-    }
-
-    /// Attaches all programs, or as far as it goes.
-    fn attach(&self, place: &mut DeviceState) -> io::Result<()> {
-        let mut attached = Ok(());
-        self.take_spare_off(place);
-        for spot in self.spots(&place.device) {
-            if !self.is_right(place, spot) {
-                let done = self.attach_at(place, spot);
-                let attempt = if self.runs(place, spot) { "pin" } else { "attach" };
-                attached = attached.and(done.map_err(|error| failed(attempt, spot.direction, &error)));
-            }
-        }
-        attached
     }
 
     /// Takes off the second program of a pod's device that is not to have it any more; the others stay.
@@ -498,7 +455,7 @@ impl Devices {
     }
 
     fn attach_at(&self, place: &mut DeviceState, spot: Spot) -> io::Result<()> {
-        let program = self.program(place.device.side, spot)?;
+        let program = self.program(place, spot)?;
         match self.kind {
             HookKind::Clsact => clsact::put(program, &spot),
             HookKind::Tcx => self.link(place, spot, program),
@@ -521,27 +478,13 @@ impl Devices {
         kept
     }
 
-    /// Detaches the programs of a device, then forgets it. What the kernel does not detach now is detached when its
-    /// link goes.
-    fn withdraw(&mut self, index: u32) {
-        let Some(mut place) = self.places.remove(&index) else { return };
-        self.clear_driver(&mut place);
-        for spot in Spot::both(index) {
-            if self.kind == HookKind::Clsact {
-                let _ = clsact::remove(&spot);
-            }
-        }
-        place.links.iter().flatten().for_each(|link| drop(link.detach()));
-        let _ = fs::remove_dir_all(self.folder.join(index.to_string()));
-        let _ = self.entries.remove(&index.to_ne_bytes());
-    }
-
     /// Takes out of the map the devices that went while no daemon was there.
     fn forget_unknown(&mut self, wanted: &BTreeMap<u32, &Device>) {
         let entries = self.entries.entries().unwrap_or_default();
         let indices =
             entries.iter().filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
-        for index in indices.filter(|index| !wanted.contains_key(index)) {
+        let is_known = |index: &u32| wanted.contains_key(index) || self.leaving.contains_key(index);
+        for index in indices.filter(|index| !is_known(index)).collect::<Vec<_>>() {
             let _ = self.entries.remove(&index.to_ne_bytes());
         }
     }
@@ -567,11 +510,11 @@ impl Devices {
         own.is_some() && found == own
     }
 
-    fn program(&self, side: Side, spot: Spot) -> io::Result<BorrowedFd<'_>> {
-        let layer = link_layer::layer_of(spot.index)?;
-        let pair = self.programs.iter().find(|pair| pair.layer == layer);
+    fn program(&self, place: &DeviceState, spot: Spot) -> io::Result<BorrowedFd<'_>> {
+        let layer = place.layer.as_ref().map_err(|error| io::Error::other(error.clone()))?;
+        let pair = self.programs.iter().find(|pair| pair.layer == *layer);
         let pair = pair.ok_or_else(|| io::Error::other("its programs are not loaded"))?;
-        match (spot.direction, side) {
+        match (spot.direction, place.device.side) {
             (Direction::In, Side::Near) => Ok(pair.back.as_fd()),
             (Direction::In, _) => Ok(pair.ingress.as_fd()),
             (Direction::Out, Side::Near) => Err(io::Error::other("it has no program for what leaves")),
@@ -601,10 +544,13 @@ impl Devices {
         self.kind
     }
 
-    /// Whether programs are loaded for all of these devices. A device that is not there needs none.
+    /// Whether programs are loaded for all of these devices. A device that is not there needs none, and one that has its
+    /// programs needs no others.
     pub(crate) fn are_enough_for(&self, devices: &[Device]) -> bool {
         let is_loaded = |layer| self.programs.iter().any(|pair| pair.layer == layer);
-        layers_of(devices).into_iter().all(is_loaded)
+        let is_new = |device: &&Device| self.places.get(&device.index).is_none_or(|place| !place.attached);
+        let new = devices.iter().filter(is_new);
+        new.filter_map(|device| link_layer::layer_of(device.index).ok()).all(is_loaded)
     }
 
     /// How often something was put back that had been taken away from outside.
@@ -624,7 +570,7 @@ impl Devices {
             xdp: place.xdp.state().clone(),
             error: place.error.clone(),
         };
-        named.map(status).collect()
+        named.map(status).chain(self.left_out.iter().map(DeviceStatus::without_room)).collect()
     }
 }
 

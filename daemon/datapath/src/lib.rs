@@ -44,7 +44,10 @@ mod view;
 pub use cgroup::memory_limit;
 pub use conntrack::TakenPorts;
 pub use counts::{Counted, Counts};
-pub use devices::{Device, DeviceStatus, HookKind, Mode, ShortcutState, Side, XdpState, XdpUse};
+pub use devices::{
+    Device, DeviceStatus, HookKind, Mode, POD_DEVICES_MAX, ShortcutState, Side, XdpState, XdpUse,
+    driver_notices,
+};
 pub use error::{StartError, passes, process_named};
 pub use features::Features;
 pub use flows::{

@@ -14,11 +14,12 @@ use holdfast_core::sources::SourceRange;
 use holdfast_core::words;
 use libbpf_rs::{MapCore, MapFlags};
 
+use crate::abi::types::size;
 use crate::abi::{self, packets};
 use crate::bitmap::Bitmap;
 use crate::error::StartError;
 use crate::features::Features;
-use crate::generation::view;
+use crate::generation::{table, view};
 use crate::map::{Handles, Map, handle};
 use crate::view::View;
 
@@ -113,12 +114,26 @@ pub(crate) fn whole(mut found: Handles) -> Handles {
     found
 }
 
-/// Whether there is room for each count. Programs of a former daemon may have counted less, and what has no room would
-/// stay at 0 for ever.
-pub(crate) fn has_all_counts(found: &Handles) -> bool {
-    found
-        .get(&Map::PacketCounts)
-        .is_none_or(|map| map.max_entries() >= packets::types::packet_count::PACKET_COUNTS.0)
+/// The maps that may have less room than this version needs, because a former daemon made them: a count without room
+/// would stay at 0, and a device without room would get no programs.
+pub(crate) const MAY_BE_SMALL: [(Map, u32); 2] =
+    [(Map::PacketCounts, packets::types::packet_count::PACKET_COUNTS.0), (Map::Devices, size::DEVICES.0)];
+
+/// Takes the maps out that have too little room.
+pub(crate) fn remove_small(found: &mut Handles) {
+    for (map, least) in MAY_BE_SMALL {
+        found.retain(|it, handle| *it != map || handle.max_entries() >= least);
+    }
+}
+
+/// Copies what the programs of a former daemon know of devices into a map with more room.
+pub(crate) fn carry_devices(from: &Handles, to: &Handles) -> Result<(), StartError> {
+    let (from, mut to) = (table(from, Map::Devices)?, table(to, Map::Devices)?);
+    from.copy_to(&mut to).map_err(|source| StartError::Map {
+        attempt: "copy",
+        map: Map::Devices.name(),
+        source,
+    })
 }
 
 /// Whether programs over these maps look from the start for packets that come by a bridge: flows may go on of which

@@ -40,6 +40,22 @@ fn netns_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     (returned == 0).then_some(cookie)
 }
 
+/// Has a socket of netlink hear the notices of a group.
+pub(crate) fn join_group(socket: BorrowedFd<'_>, group: u32) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<u32>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `length` bytes of `group`.
+    let returned = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_NETLINK,
+            libc::NETLINK_ADD_MEMBERSHIP,
+            (&raw const group).cast(),
+            length,
+        )
+    };
+    if returned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Connects over TCP from a socket with that mark, and closes it, within [`CONNECT_MAX`]. Makes system calls only, so a
 /// child may do it after a fork: what nix does around them takes no memory from the heap and no lock.
 pub(crate) fn connect(to: SocketAddrV4, mark: u32) -> io::Result<()> {

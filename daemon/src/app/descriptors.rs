@@ -7,9 +7,10 @@ use crate::sources::config::FILES_OF_ALL_ELSE;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Everything that can be open together: the health checks of Services and their connections (5,632), kube-proxy's own
-/// ports, the admin API, connections to the apiserver, maps, programs, and links of 1,024 devices; and the checks of
-/// the configuration's backends (4,096).
-const WANTED: u64 = FILES_OF_ALL_ELSE + 4_096;
+/// ports, the admin API, connections to the apiserver, maps and programs; the checks of the configuration's backends
+/// (4,096); and three links of each of the 4,096 devices of which programs know. Where fewer may be open, fewer devices
+/// of pods get programs.
+const WANTED: u64 = FILES_OF_ALL_ELSE + 4_096 + 3 * 4_096;
 
 /// Raises the soft limit as far as the hard one lets it, and says in the log where that is too little.
 pub(super) fn raise() {

@@ -39,7 +39,7 @@ impl EngineThread {
     pub(super) fn start<M: Maps + 'static>(
         engine: Engine<M>,
         events: mpsc::Receiver<Vec<Event>>,
-        look_after: impl FnMut(&mut Engine<M>) + Send + 'static,
+        look_after: impl FnMut(&mut Engine<M>, run::Upkeep) -> bool + Send + 'static,
     ) -> Result<(Self, mpsc::Receiver<TimedChange>), AppError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;

@@ -35,10 +35,15 @@ pub(super) enum AppMaps {
     Kernel(Box<Kernel>),
 }
 
+/// How long a piece of upkeep takes, beside its last step.
+const PIECE: Duration = Duration::from_millis(5);
+
 /// The kernel's maps, and what was said of their devices.
 pub(super) struct Kernel {
     maps: KernelMaps,
     devices: Arc<[Decision]>,
+    /// What devices are to be, until those that lead to other hosts are so: readers then see both together.
+    coming: Option<Arc<[Decision]>>,
     told: Lines,
     /// Why something could not be put back, as long as it cannot.
     trouble: Option<String>,
@@ -90,7 +95,14 @@ impl AppMaps {
                 let devices = Arc::default();
                 let told = Lines::default();
                 let maps = kernel(config, (capacity, expected))?;
-                Ok(Self::Kernel(Box::new(Kernel { maps, devices, told, trouble: None, waits: None })))
+                Ok(Self::Kernel(Box::new(Kernel {
+                    maps,
+                    devices,
+                    coming: None,
+                    told,
+                    trouble: None,
+                    waits: None,
+                })))
             }
         }
     }
@@ -130,7 +142,7 @@ impl AppMaps {
     /// owners connect anew.
     pub(super) fn look_after(&mut self, held: Held) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
-        let Kernel { maps, devices, told, trouble, waits } = kernel.as_mut();
+        let Kernel { maps, devices, told, trouble, waits, .. } = kernel.as_mut();
         if !maps.is_waiting() {
             look_after(maps, trouble, held.is_whole && held.is_synced);
         } else if held.may_take_over(waits, Instant::now()) {
@@ -151,9 +163,30 @@ impl AppMaps {
     /// Takes what each device is to packets from now on.
     pub(super) fn set_devices(&mut self, decisions: &Arc<[Decision]>) {
         let Self::Kernel(kernel) = self else { return };
-        kernel.devices = Arc::clone(decisions);
+        kernel.coming = Some(Arc::clone(decisions));
         let devices: Vec<_> = decisions.iter().filter_map(Decision::device).collect();
         kernel.maps.set_devices(&devices);
+    }
+
+    /// Looks at once whether the drivers of devices still do what their programs need.
+    pub(super) fn look_at_drivers(&mut self) {
+        if let Self::Kernel(kernel) = self {
+            kernel.maps.look_at_drivers();
+        }
+    }
+
+    /// Goes on with what is to be done at devices, for a piece. `true`: there is more to do.
+    pub(super) fn tend_devices(&mut self) -> bool {
+        let Self::Kernel(kernel) = self else { return false };
+        let begun = Instant::now();
+        let is_more = kernel.maps.tend_devices(|| begun.elapsed() >= PIECE);
+        if let Some(coming) = kernel.coming.take_if(|_| !kernel.maps.awaits_uplink()) {
+            kernel.devices = coming;
+        }
+        if !is_more {
+            kernel.told.tell(kernel.maps.packets(), &kernel.devices);
+        }
+        is_more
     }
 }
 

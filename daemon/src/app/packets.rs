@@ -40,6 +40,11 @@ impl From<DeviceStatus> for Device {
     }
 }
 
+/// Whether the programs of a device are on their way.
+fn is_awaited(status: &DeviceStatus) -> bool {
+    !status.attached && status.error.is_none()
+}
+
 /// A line that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Line {
@@ -92,7 +97,8 @@ impl Lines {
         lines.extend(failure.clone().filter(|_| failure != self.failure).map(Line::Failure));
         self.failure = failure;
         // Pods come and go, and one that is served by the stack loses nothing.
-        let served = devices.into_iter().filter(|status| status.device.side != Side::Near);
+        let is_shown = |status: &DeviceStatus| status.device.side != Side::Near && !is_awaited(status);
+        let served = devices.into_iter().filter(is_shown);
         let now: BTreeMap<u32, Device> = served.map(|status| (status.device.index, status.into())).collect();
         let gone = self.devices.iter().filter(|(index, device)| {
             device.is_served && now.get(index).is_none_or(|now| now.name != device.name)

@@ -18,8 +18,8 @@ use super::rules::{self, ROUTE, RTM_GETRULE, RTM_NEWRULE, number};
 /// The most bytes of one answer. A router with a million routes has some 100 MB of them; each datagram is looked at and
 /// forgotten.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// Devices that are looked at: enough for a node with a thousand pods.
-const LINKS_MAX: usize = 4096;
+/// Devices that are looked at, far more than any node has: an uplink beyond them would serve nobody.
+const LINKS_MAX: usize = 1 << 16;
 /// Addresses that are looked at: a node that had IPVS keeps one of each Service on one device.
 const ADDRESSES_MAX: usize = 65_536;
 /// Rules of routing that are looked at: a node with some hundred pods has two of each.

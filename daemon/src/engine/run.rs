@@ -2,7 +2,8 @@
 //!
 //! Invariant: an idle engine applies a group at once; under load it takes what has queued up meanwhile, up to a bound,
 //! so the last write of an object wins and the batch stays short. Events come first, then dirty services, then
-//! questions, so no question can hold up a change. There is no fixed delay.
+//! questions, so no question can hold up a change. Upkeep of the maps that takes long is done in pieces between these,
+//! and takes at most half of the time while they wait. There is no fixed delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,13 +68,49 @@ pub struct Ends {
     pub stop: watch::Receiver<bool>,
 }
 
+/// What keeps the maps well, beside the writes of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upkeep {
+    /// Everything is looked at, about once a second.
+    Look,
+    /// What a look has found to be done goes on for a piece of some milliseconds.
+    Piece,
+}
+
+/// Upkeep that is left, and when the next piece of it is due.
+#[derive(Debug, Default)]
+struct Pieces {
+    is_left: bool,
+    // When the last piece ended, and how long it took.
+    last: Option<(Instant, Duration)>,
+}
+
+impl Pieces {
+    /// Whether a piece is due. Where events or services wait, as much time is theirs as the last piece took.
+    fn is_due(&self, is_busy: bool) -> bool {
+        self.is_left && !(is_busy && self.last.is_some_and(|(ended, took)| ended.elapsed() < took))
+    }
+
+    /// How long an engine without anything else to do rests.
+    fn rest(&self) -> Duration {
+        if self.is_left { Duration::ZERO } else { IDLE }
+    }
+
+    /// Does some upkeep, and notes whether more is left.
+    fn take(&mut self, upkeep: impl FnOnce() -> bool) {
+        let begun = Instant::now();
+        self.is_left = upkeep();
+        self.last = Some((Instant::now(), begun.elapsed()));
+    }
+}
+
 /// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `look_after` gets the
-/// engine about once a second, between two steps, and as soon as everything is written for the first time: other
-/// programs may be waiting for that.
+/// engine for a look about once a second, between two steps, and as soon as everything is written for the first time:
+/// other programs may be waiting for that. It returns whether more is to be done, and then gets the engine for pieces.
 pub async fn run<M: Maps>(
     mut engine: Engine<M>,
     mut ends: Ends,
-    mut look_after: impl FnMut(&mut Engine<M>),
+    mut look_after: impl FnMut(&mut Engine<M>, Upkeep) -> bool,
 ) -> Engine<M> {
     let started = Instant::now();
     let mut dropped = 0;
@@ -83,11 +120,13 @@ pub async fn run<M: Maps>(
     let mut checked = started;
     let mut asked = started;
     let mut was_written = false;
+    let mut pieces = Pieces::default();
     loop {
         let due = engine.next_due(started.elapsed()).map(|due| due.saturating_sub(started.elapsed()));
         ends.note_whether_quiet(!was_written || due.is_some_and(|due| due.is_zero()));
         let is_overdue = asked.elapsed() >= ask::WAIT_MAX;
-        let turn = next_turn(&mut ends, due.unwrap_or(IDLE), is_overdue, checks.is_running()).await;
+        let (due, rest) = (due.unwrap_or(IDLE), pieces.rest());
+        let turn = next_turn(&mut ends, (due, rest), is_overdue, checks.is_running()).await;
         let moves = matches!(turn, Turn::Group(_)) || ends.events.is_empty();
         match turn {
             Turn::End => return engine,
@@ -118,8 +157,10 @@ pub async fn run<M: Maps>(
         let is_first = !was_written && engine.is_whole();
         was_written |= is_first;
         if checks.is_look_due() || looked.elapsed() >= IDLE || looked == started || is_first {
-            look_after(&mut engine);
+            pieces.take(|| look_after(&mut engine, Upkeep::Look));
             looked = Instant::now();
+        } else if pieces.is_due(!ends.events.is_empty() || is_due(&engine, started.elapsed())) {
+            pieces.take(|| look_after(&mut engine, Upkeep::Piece));
         }
         if checked.elapsed() >= CHECK {
             checks.begin(&mut engine);
@@ -129,6 +170,11 @@ pub async fn run<M: Maps>(
             ends.note_progress(started);
         }
     }
+}
+
+/// Whether the engine has something to do although no event came.
+fn is_due<M: Maps>(engine: &Engine<M>, now: Duration) -> bool {
+    engine.next_due(now).is_some_and(|due| due <= now)
 }
 
 impl Ends {
@@ -166,9 +212,14 @@ enum Turn {
     Due,
 }
 
-/// The next turn. Events come before everything else, and dirty services before questions, unless a question has waited
-/// for too long.
-async fn next_turn(ends: &mut Ends, due: Duration, is_overdue: bool, is_checking: bool) -> Turn {
+/// The next turn. Events come before everything else, dirty services before questions, unless a question has waited for
+/// too long, and these before a `rest` ends.
+async fn next_turn(
+    ends: &mut Ends,
+    (due, rest): (Duration, Duration),
+    is_overdue: bool,
+    is_checking: bool,
+) -> Turn {
     if *ends.stop.borrow() {
         return Turn::End;
     }
@@ -194,7 +245,7 @@ async fn next_turn(ends: &mut Ends, due: Duration, is_overdue: bool, is_checking
         _ = ends.stop.wait_for(|stop| *stop) => Turn::End,
         group = ends.events.recv() => group.map_or(Turn::End, Turn::Group),
         Some(ask) = ends.asks.recv() => Turn::Quiet(Some(ask).filter(|ask| !ask.is_given_up())),
-        () = tokio::time::sleep(due.min(IDLE)) => Turn::Due,
+        () = tokio::time::sleep(due.min(rest)) => Turn::Due,
     }
 }
 
@@ -241,4 +292,19 @@ fn now(started: Instant, at: SystemTime) -> Now {
     let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let wall = Timestamp(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
     Now { wall, mono: started.elapsed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn while_events_wait_upkeep_takes_half_of_the_time_at_most() {
+        let pieces = |is_left, took| Pieces { is_left, last: Some((Instant::now(), took)) };
+        let long = Duration::from_secs(60);
+        assert!(!pieces(true, long).is_due(true), "the last piece took as long");
+        assert!(pieces(true, long).is_due(false), "nothing else waits");
+        assert!(pieces(true, Duration::ZERO).is_due(true));
+        assert!(!pieces(false, Duration::ZERO).is_due(false));
+    }
 }

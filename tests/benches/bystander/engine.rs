@@ -314,7 +314,7 @@ impl Daemon {
         std::thread::spawn(move || while recorded.blocking_recv().is_some() {});
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            drop(runtime.block_on(run(engine, ends, |_| ())));
+            drop(runtime.block_on(run(engine, ends, |_, _| false)));
             drop(stop);
         });
         Self { events, snapshots, asker, version: 0, held: 0 }

@@ -247,6 +247,13 @@ pub fn part_clients_from_nodes(bed: &Bed) -> Result<(), BedError> {
     batch(bed, Location::far("node2"), &node)
 }
 
+/// The node gets so many further links to one of its pods.
+pub fn add_links(bed: &Bed, count: usize) -> Result<(), BedError> {
+    let pid = pid(bed, Location::far("pod-a"))?;
+    let link = |at| format!("link add many{at} type veth peer name far{at} netns {pid}");
+    batch(bed, Location::OUTSIDE, &(0..count).map(link).collect::<Vec<_>>())
+}
+
 /// The node's uplink goes, and comes again with the same name, addresses and routes.
 pub fn renew_uplink(bed: &Bed) -> Result<(), BedError> {
     let mut words = lines(&["link delete node"]);

@@ -109,7 +109,7 @@ fn start_engine(
     let progress = Arc::new(AtomicU64::new(0));
     let asks = holdfast::engine::ask::channel().1;
     let ends = Ends { events, asks, snapshots, changes, progress, steps: Arc::default(), stop: stop.clone() };
-    runtime.spawn(run(engine, ends, |_| ()));
+    runtime.spawn(run(engine, ends, |_, _| false));
     runtime.spawn(Manifests::new(folder).run(events_out, stop.clone()));
     let (recorder, history) = Recorder::new(changed, snapshots_now.clone(), None);
     runtime.spawn(recorder.run());

@@ -307,7 +307,7 @@ impl Node {
             stop: stopping,
         };
         let (recorder, _) = Recorder::new(changed, snapshots.clone(), None);
-        runtime.spawn(run(engine, ends, |_| ()));
+        runtime.spawn(run(engine, ends, |_, _| false));
         runtime.spawn(recorder.run());
         runtime.spawn(rejections::run(snapshots.clone()));
         runtime.spawn(access.clone().patrol());

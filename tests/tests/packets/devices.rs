@@ -137,3 +137,26 @@ fn clients_of_virtual_addresses_talk_on_while_the_program_for_what_comes_is_gone
         });
     });
 }
+
+/// Devices of pods that are not clients: each gets one program when an uplink with the shortcut is there.
+const PODS: usize = 60;
+
+/// How many devices of that class have their programs.
+fn attached(daemon: &Daemon<'_>, class: &str) -> usize {
+    let answer = packets(daemon);
+    let devices = answer["devices"].as_array().unwrap().iter();
+    devices.filter(|it| it["class"] == class && it["attached"] == true).count()
+}
+
+/// The kernel takes some ten milliseconds for each program, and clients wait for the uplink's alone.
+#[test]
+fn an_uplink_that_returns_is_served_before_the_devices_of_many_pods() {
+    on_a_node(Switches::default(), "", |bed, daemon, _| {
+        fabric::add_links(bed, PODS).unwrap();
+        wait_until(daemon, "all pods", || attached(daemon, "near") >= PODS);
+        fabric::renew_uplink(bed).unwrap();
+        wait_until(daemon, "the uplink", || is_attached(daemon, "eth0"));
+        assert!(attached(daemon, "near") < PODS, "pods' devices came first");
+        wait_until(daemon, "all pods again", || attached(daemon, "near") >= PODS);
+    });
+}

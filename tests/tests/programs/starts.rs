@@ -293,7 +293,7 @@ fn a_container_s_limit_of_open_files_is_raised_as_far_as_it_may_be() {
     daemon.start_by(&["prlimit", "--nofile=1024:"]).unwrap();
     let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.pid().unwrap())).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    assert_eq!(files.split_whitespace().nth(3), Some("12288"));
+    assert_eq!(files.split_whitespace().nth(3), Some("24576"));
 }
 
 #[test]

@@ -184,6 +184,7 @@ impl Node {
         }
         let device = way.device();
         self.maps.set_devices(device.as_slice());
+        while self.maps.tend_devices(|| false) {}
         if way == Way::Driver {
             let state = &self.maps.packets().unwrap().devices[0].xdp;
             assert_eq!(*state, XdpState::Taken(Mode::Native));
@@ -200,6 +201,7 @@ impl Node {
             run("nft", "delete table ip rules");
         }
         self.maps.set_devices(&[]);
+        while self.maps.tend_devices(|| false) {}
     }
 
     fn send(&self, way: Way, count: u32) {

@@ -102,6 +102,7 @@ impl Node {
         };
         maps.set_devices(&[outer]);
         maps.serve_packets();
+        while maps.tend_devices(|| false) {}
         assert_eq!(maps.packets().unwrap().failure, None);
         let mut node =
             Self { maps, pins: options.bpffs, programs: [programs("packet_in"), programs("packet_out")] };

@@ -113,6 +113,7 @@ impl Node {
         let xdp = if way == Way::Driver { XdpUse::Native } else { XdpUse::Never };
         let outer = Device::new(OUTER, "outer", Side::Outer);
         self.maps.set_devices(&[Device { shortcut: true, peer: true, xdp, ..outer }]);
+        while self.maps.tend_devices(|| false) {}
         let state = &self.maps.packets().unwrap().devices[0].xdp;
         assert_eq!(*state == XdpState::Taken(Mode::Native), way == Way::Driver);
     }
@@ -122,6 +123,7 @@ impl Node {
             run("nft", "delete table ip rules");
         }
         self.maps.set_devices(&[]);
+        while self.maps.tend_devices(|| false) {}
     }
 
     /// How many packets were dropped so far, by what drops them that way.

@@ -109,19 +109,20 @@ pub(crate) fn sends_frames(index: u32) -> io::Result<bool> {
 
 /// What the driver of a device can do with frames, as far as this kernel tells it.
 fn features(index: u32) -> io::Result<u64> {
-    let (mut kernel, family) = family(b"netdev\0")?;
+    let (mut kernel, family, _) = family(b"netdev\0")?;
     let device = with_kind(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
     let told = ask(&mut kernel, family, NETDEV_CMD_DEV_GET, &device)?;
     let features = attribute(&told, NETDEV_A_DEV_XDP_FEATURES).and_then(<[u8]>::first_chunk);
     Ok(u64::from_ne_bytes(*features.ok_or(io::ErrorKind::InvalidData)?))
 }
 
-/// A conversation with a family of generic netlink, and the family's number.
-fn family(name: &[u8]) -> io::Result<(Conversation, u16)> {
+/// A conversation with a family of generic netlink, the family's number, and what else the kernel tells of it.
+pub(super) fn family(name: &[u8]) -> io::Result<(Conversation, u16, Vec<u8>)> {
     let mut kernel = Conversation::open(Part::Generic)?;
     let told = ask(&mut kernel, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &with_kind(CTRL_ATTR_FAMILY_NAME, name))?;
     let number = attribute(&told, CTRL_ATTR_FAMILY_ID).and_then(<[u8]>::first_chunk);
-    Ok((kernel, u16::from_ne_bytes(*number.ok_or(io::ErrorKind::InvalidData)?)))
+    let number = u16::from_ne_bytes(*number.ok_or(io::ErrorKind::InvalidData)?);
+    Ok((kernel, number, told))
 }
 
 /// Asks a family of generic netlink, and returns the attributes of the answer.
@@ -134,7 +135,7 @@ fn ask(kernel: &mut Conversation, family: u16, command: u8, attributes: &[u8]) -
 /// Whether a program at the device sees the tags of VLANs. Where the device takes them off before, a program cannot
 /// tell a frame of a VLAN from another one.
 pub(crate) fn knows_tags(index: u32) -> io::Result<bool> {
-    let (mut kernel, family) = family(b"ethtool\0")?;
+    let (mut kernel, family, _) = family(b"ethtool\0")?;
     let device = with_kind(ETHTOOL_A_HEADER_DEV_INDEX, &index.to_ne_bytes());
     let device = with_kind(ETHTOOL_A_FEATURES_HEADER | NLA_F_NESTED, &device);
     let told = ask(&mut kernel, family, ETHTOOL_MSG_FEATURES_GET, &device)?;

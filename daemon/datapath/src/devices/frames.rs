@@ -43,6 +43,16 @@ impl Devices {
         is_mended.then(|| format!("{} {XDP}", place.device.name))
     }
 
+    /// Looks at once whether frames may still pass at each driver that has the program.
+    pub(crate) fn look_at_drivers(&mut self) {
+        let mut places = std::mem::take(&mut self.places);
+        for place in places.values_mut().filter(|place| place.xdp.is_there()) {
+            place.xdp.look_now(place.device.index);
+            self.tell_news(place);
+        }
+        self.places = places;
+    }
+
     /// Takes the program from the driver. Before that the programs of other devices are told that it sends nothing for
     /// them any more.
     pub(super) fn clear_driver(&mut self, place: &mut DeviceState) {

@@ -83,6 +83,11 @@ impl Place {
         &self.state
     }
 
+    /// Whether a program of ours is at the driver.
+    pub(super) const fn is_there(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// Where frames are passed on.
     pub(super) const fn mode(&self) -> Option<Mode> {
         match self.state {
@@ -204,11 +209,17 @@ impl Place {
     }
 
     /// Looks at what decides whether the program, which is there, may pass frames on.
-    fn look(&mut self, index: u32) {
+    pub(super) fn look_now(&mut self, index: u32) {
         self.state = match Driver::of(index) {
             Ok(driver) => state_of(&driver, index),
             Err(error) => XdpState::Not(why(&error)),
         };
+    }
+
+    /// Does the same, and counts the looks in which the program was there for nothing. A look that a notice has caused
+    /// does not count: a driver that is set anew gives several at once.
+    fn look(&mut self, index: u32) {
+        self.look_now(index);
         self.vain = if self.mode().is_some() { 0 } else { self.vain.saturating_add(1) };
     }
 

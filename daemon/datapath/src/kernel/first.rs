@@ -57,8 +57,6 @@ impl First {
 /// The maps of packets that a former daemon left and that are fit to go on with.
 pub(super) fn found(pins: &Pins) -> Result<Handles, StartError> {
     let mut found = packets::whole(pins.adopt_packets()?);
-    if !packets::has_all_counts(&found) {
-        found.remove(&Map::PacketCounts);
-    }
+    packets::remove_small(&mut found);
     Ok(found)
 }

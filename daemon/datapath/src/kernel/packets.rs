@@ -197,7 +197,7 @@ impl KernelMaps {
         }
     }
 
-    /// Sets the devices at which packets are translated from now on.
+    /// Sets the devices at which packets are translated from now on. [`Self::tend_devices`] does what follows from it.
     pub fn set_devices(&mut self, devices: &[Device]) {
         self.packets.wanted = Some(devices.to_vec());
         if self.packets.running.as_ref().is_some_and(|running| !running.devices.are_enough_for(devices)) {
@@ -206,6 +206,24 @@ impl KernelMaps {
         if let Some(running) = &mut self.packets.running {
             running.devices.set(devices);
         }
+    }
+
+    /// Does what is to be done at devices, at least one step of some ten milliseconds, until `is_over`. `true`: there is
+    /// more to do.
+    pub fn tend_devices(&mut self, is_over: impl Fn() -> bool) -> bool {
+        self.packets.running.as_mut().is_some_and(|running| running.devices.go_on(is_over))
+    }
+
+    /// Looks at once whether the drivers of devices still do what their programs need.
+    pub fn look_at_drivers(&mut self) {
+        if let Some(running) = &mut self.packets.running {
+            running.devices.look_at_drivers();
+        }
+    }
+
+    /// Whether a device that leads to other hosts still waits for its programs.
+    pub fn awaits_uplink(&self) -> bool {
+        self.packets.running.as_ref().is_some_and(|running| running.devices.awaits_uplink())
     }
 
     /// How packets are translated; `None`: they are not to be.
@@ -222,7 +240,9 @@ impl KernelMaps {
         let Some(attached) = &self.attached else { return };
         let found = attached.pins.adopt_packets().ok();
         if let Some(entries) = found.and_then(|found| table(&found, Map::Devices).ok()) {
-            Devices::adopt(self.features, &self.device_pins(), Vec::new(), entries).set(&[]);
+            let mut devices = Devices::adopt(self.features, &self.device_pins(), Vec::new(), entries);
+            devices.set(&[]);
+            while devices.go_on(|| false) {}
         }
     }
 
@@ -231,8 +251,9 @@ impl KernelMaps {
             return Ok(());
         };
         let found = first::found(&attached.pins)?;
-        if !found.contains_key(&Map::PacketCounts) {
-            attached.pins.forget_packets(Map::PacketCounts)?;
+        let former = attached.pins.adopt_packets()?;
+        for (map, _) in packets::MAY_BE_SMALL.iter().filter(|(map, _)| !found.contains_key(map)) {
+            attached.pins.forget_packets(*map)?;
         }
         let are_new = !found.contains_key(&Map::Flows);
         if are_new {
@@ -253,6 +274,9 @@ impl KernelMaps {
         let mut handles = own(&first.maps)?;
         if are_new {
             packets::hand_out_first(&handles)?;
+        }
+        if former.contains_key(&Map::Devices) && !found.contains_key(&Map::Devices) {
+            packets::carry_devices(&former, &handles)?;
         }
         let programs = first.loaded()?;
         packets::tell(&handles, &options, 0)?;
@@ -345,7 +369,8 @@ impl KernelMaps {
             return Ok(());
         };
         repaired.bits |= running.ports.repair();
-        repaired.devices = running.devices.repair();
+        repaired.devices = running.devices.take_mended();
+        running.devices.begin_round();
         if attached.pins.packets_are_broken() {
             attached.pins.pin_packets(&mut map::copies(&running.handles)?)?;
             repaired.pins = true;

@@ -17,7 +17,8 @@ pub struct Repaired {
     pub pins: bool,
     /// Whether bits were missing, so that programs would not have looked for every frontend.
     pub bits: bool,
-    /// Devices and directions from which the program of packets had been taken away.
+    /// Devices and directions from which the program of packets had been taken away. They are put back step by step, so
+    /// the next look tells of them.
     pub devices: Vec<String>,
     /// Why maps stay pinned that no program uses; told once.
     pub leftover: Option<String>,

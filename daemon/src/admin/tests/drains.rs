@@ -87,7 +87,7 @@ impl Life {
             steps: Arc::default(),
             stop: stopping,
         };
-        runtime.spawn(run(engine, ends, |_| ()));
+        runtime.spawn(run(engine, ends, |_, _| false));
         let (orders, ordered) = mpsc::channel(ORDERS_WAITING_MAX);
         let (told, written) = watch::channel(drains::Written::default());
         let state = folder.path().join(state);

@@ -2,22 +2,21 @@
 //! node.
 //!
 //! Invariant: a device that leads to pods takes part only where one by which clients come does, or where the pod is a
-//! client itself, and only so many of them do that the programs always have room to know of the others.
+//! client itself, and only so many of them do that the programs have room to know of the pods that are clients.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use holdfast_datapath::XdpUse;
+use holdfast_datapath::{POD_DEVICES_MAX, XdpUse};
 use holdfast_judgement::views::devices::{Answers, Class, Reason, ShortcutDecision};
 
 use super::super::listed::{Link, Listed};
 use crate::config::{self, Packets, ShortcutUse};
 
-/// How many devices that lead to pods take part: half of those that the programs can know of, and fewer where others
-/// would have no room. As many of pods that are clients take part, of which the programs know anyway.
+/// How many devices that lead to pods take part, and fewer where pods that are clients need the room. Each costs an open
+/// file, a pin, and some ten milliseconds in which the kernel changes no other device. As many of pods that are clients
+/// take part, of which the programs know anyway.
 const NEAR_MAX: usize = 512;
-/// How many devices there may be in all: an eighth of the room is left for what comes.
-const ALL_MAX: usize = 896;
 
 /// A device, and what it is to packets.
 type Judged<'a> = (&'a Link, (Class, Reason));
@@ -57,8 +56,8 @@ impl<'a> Shortcuts<'a> {
         };
         let near = numbers(&|link, _, reason| leads_to_pods(link, reason));
         let pods = numbers(&|link, class, _| class == Class::Pod && leads_to_client(link));
-        let others = judged.iter().filter(|(_, (class, _))| *class != Class::None).count();
-        let near_max = NEAR_MAX.min(ALL_MAX.saturating_sub(others));
+        let clients = judged.iter().filter(|(_, (class, _))| *class == Class::Pod).count();
+        let near_max = NEAR_MAX.min(POD_DEVICES_MAX.saturating_sub(clients));
         let onlooker = onlooker.filter(|_| config.shortcut != ShortcutUse::Always);
         let mut shortcuts =
             Self { listed, config, onlooker, ways, has_way_in: false, near, near_max, pods, answers };

@@ -116,7 +116,7 @@ fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
     let task = Task { deeds, events, asker, asks, steps, snapshots, stop, changes };
     begin(&task);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let thread = std::thread::spawn(move || drop(runtime.block_on(run(engine, ends, |_| ()))));
+    let thread = std::thread::spawn(move || drop(runtime.block_on(run(engine, ends, |_, _| false))));
     (task, thread)
 }
 

@@ -4,8 +4,10 @@ use std::sync::Mutex;
 
 use tokio::sync::{mpsc, watch};
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
-use crate::engine::run::{Ends, run};
+use crate::engine::run::{Ends, Upkeep, run};
 
 /// Another version's programs serve until then, and the daemon is not ready before.
 #[tokio::test]
@@ -24,7 +26,10 @@ async fn the_maps_are_looked_after_as_soon_as_everything_is_written() {
     };
     let looks = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&looks);
-    let look = move |engine: &mut Engine<MemoryMaps>| seen.lock().unwrap().push(engine.is_written());
+    let look = move |engine: &mut Engine<MemoryMaps>, _| {
+        seen.lock().unwrap().push(engine.is_written());
+        false
+    };
     let running = tokio::spawn(run(engine, ends, look));
     // It has looked once before there was anything.
     events.send(vec![service("a", "10.0.0.1")]).await.unwrap();
@@ -41,6 +46,55 @@ async fn the_maps_are_looked_after_as_soon_as_everything_is_written() {
         "it would look again after a second: {:?}",
         begun.elapsed()
     );
+    stop.send_replace(true);
+    running.await.unwrap();
+}
+
+/// A piece of upkeep waits for the kernel as a rule; here it blocks the engine for some milliseconds.
+const PIECE: Duration = Duration::from_millis(5);
+const PIECES: usize = 100;
+
+#[tokio::test]
+async fn a_change_waits_for_one_piece_of_upkeep_and_not_for_all() {
+    let (engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (events, incoming) = mpsc::channel(4);
+    let (stop, stopping) = watch::channel(false);
+    let (snapshots, mut seen) = watch::channel(Arc::default());
+    let ends = Ends {
+        events: incoming,
+        asks: crate::engine::ask::channel().1,
+        snapshots,
+        changes: mpsc::channel(16).0,
+        progress: Arc::default(),
+        steps: Arc::default(),
+        stop: stopping,
+    };
+    let done = Arc::new(AtomicUsize::new(0));
+    let pieces = Arc::clone(&done);
+    let upkeep = move |_: &mut Engine<MemoryMaps>, upkeep| {
+        if upkeep == Upkeep::Piece {
+            std::thread::sleep(PIECE);
+            pieces.fetch_add(1, Ordering::Relaxed);
+        }
+        pieces.load(Ordering::Relaxed) < PIECES
+    };
+    let begun = std::time::Instant::now();
+    let running = tokio::spawn(run(engine, ends, upkeep));
+    while done.load(Ordering::Relaxed) < 3 {
+        tokio::task::yield_now().await;
+    }
+    assert!(begun.elapsed() < Duration::from_secs(2), "an idle engine does not rest: {:?}", begun.elapsed());
+    let before = done.load(Ordering::Relaxed);
+    let change = [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)];
+    events.send(change.into()).await.unwrap();
+    while seen.borrow_and_update().fill.frontends == 0 {
+        tokio::task::yield_now().await;
+    }
+    let waited = done.load(Ordering::Relaxed) - before;
+    assert!(waited <= 3, "{waited} pieces came before the change");
+    while done.load(Ordering::Relaxed) < PIECES {
+        tokio::task::yield_now().await;
+    }
     stop.send_replace(true);
     running.await.unwrap();
 }

@@ -19,7 +19,7 @@ use super::*;
 use crate::abi;
 use crate::abi::packets::types;
 use crate::bpf_call;
-use crate::devices::{ShortcutState, Side};
+use crate::devices::{POD_DEVICES_MAX, ShortcutState, Side};
 use crate::features::Features;
 use crate::flows::FlowTable;
 use crate::kernel::bed::{Bed, NONE, Port, bed, pinned};
@@ -77,6 +77,24 @@ fn begin(bed: &Bed, kind: HookKind) -> KernelMaps {
     KernelMaps::start_as(&options, features, VERSION).unwrap()
 }
 
+/// Sets the devices, and does all that follows from it.
+fn set_devices(maps: &mut KernelMaps, devices: &[Device]) {
+    maps.set_devices(devices);
+    while maps.tend_devices(|| false) {}
+}
+
+/// Looks at everything, does all that follows from it, and tells at which devices something was put back.
+fn repair(maps: &mut KernelMaps) -> Vec<String> {
+    maps.repair().unwrap();
+    mend(maps)
+}
+
+/// Does all that a look has found to be done, and tells at which devices something was put back.
+fn mend(maps: &mut KernelMaps) -> Vec<String> {
+    while maps.tend_devices(|| false) {}
+    maps.packets.running.as_mut().map(|running| running.devices.take_mended()).unwrap_or_default()
+}
+
 fn packets_of(maps: &KernelMaps) -> PacketStatus {
     maps.status().packets.unwrap()
 }
@@ -126,16 +144,16 @@ fn kernel_a_device_has_both_programs_and_is_known_as_long_as_it_is_named() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         assert_eq!(ours(kind, "left", 70), [0, 0], "nobody has named it");
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
         let known = entry(&maps, 70).unwrap();
         let flag = types::device_flag::DEVICE_OUTER.0;
         assert_eq!((known.address4.to_ne_bytes(), u32::from(known.flags)), ([10, 9, 0, 1], flag));
         let pod = Device { side: Side::Pod, address4: None, ..outer(70, "renamed") };
-        maps.set_devices(std::slice::from_ref(&pod));
+        set_devices(&mut maps, std::slice::from_ref(&pod));
         assert_eq!(u32::from(entry(&maps, 70).unwrap().flags), types::device_flag::DEVICE_POD.0);
         assert_eq!(packets_of(&maps).devices[0].device, pod);
-        maps.set_devices(&[]);
+        set_devices(&mut maps, &[]);
         assert_eq!(ours(kind, "left", 70), [0, 0]);
         assert!(entry(&maps, 70).is_none() && packets_of(&maps).devices.is_empty());
         let left = bed.options().bpffs.join("links/tc/70");
@@ -147,13 +165,13 @@ fn kernel_a_device_has_both_programs_and_is_known_as_long_as_it_is_named() {
 fn kernel_a_device_that_fails_stops_no_other_and_says_why() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(69, "gone"), outer(70, "left"), outer(71, "right")]);
+        set_devices(&mut maps, &[outer(69, "gone"), outer(70, "left"), outer(71, "right")]);
         check_attached(&maps, kind, "left", 70);
         check_attached(&maps, kind, "right", 71);
         let said = errors(&maps);
         assert!(said[&69].as_ref().unwrap().contains("No such device"), "{said:?}");
         run("ip", "link add gone index 69 type bridge");
-        assert_eq!(maps.repair().unwrap().devices, Vec::<String>::new(), "nobody took anything away");
+        assert_eq!(repair(&mut maps), Vec::<String>::new(), "nobody took anything away");
         check_attached(&maps, kind, "gone", 69);
     });
 }
@@ -212,19 +230,123 @@ fn kernel_programs_of_others_stay_and_run_before_and_after_ours() {
     with_each(|bed, kind| {
         filter(TC_EGRESS, 1, GOES_ON);
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
         assert!(received() >= 10, "neither of the two keeps packets from going on");
         let mut after = filter(TC_EGRESS, 200, DROPPED);
         assert!(received() < 10, "the one behind ours still decides");
-        maps.repair().unwrap();
+        repair(&mut maps);
         assert_eq!(packets_of(&maps).devices[0].others, 2);
         after.detach().unwrap();
         let mut before = filter(TC_EGRESS, 1, DROPPED);
         assert!(received() < 10, "and the one before");
-        maps.set_devices(&[]);
+        set_devices(&mut maps, &[]);
         assert!(before.query().is_ok(), "it is still there");
         before.detach().unwrap();
+    });
+}
+
+/// The kernel numbers devices in the order in which they come, so an uplink may have a greater number than any pod's.
+/// Devices that are not there cost the kernel no time, and take room as others do.
+#[test]
+fn kernel_an_uplink_gets_its_programs_beside_more_pods_than_have_room() {
+    with_each(|bed, kind| {
+        run("ip", "link add late index 9000 type bridge");
+        let mut maps = start(bed, kind);
+        let pods = (1_000..6_000).map(|index| Device::new(index, "pod", Side::Pod));
+        let devices: Vec<_> = pods.chain([outer(9_000, "late")]).collect();
+        set_devices(&mut maps, &devices);
+        check_attached(&maps, kind, "late", 9_000);
+        let errors = errors(&maps);
+        let left_out = errors.values().flatten().filter(|error| error.contains("too many devices")).count();
+        assert!(left_out >= 5_000 - POD_DEVICES_MAX, "{left_out}");
+        assert!(errors.values().flatten().all(|error| !error.contains("Argument list too long")));
+    });
+}
+
+/// Which of these devices have both programs, and how many programs they have in all.
+fn attached_of(kind: HookKind, names: &[String]) -> (Vec<u32>, usize) {
+    let programs = |at: usize| ours(kind, &names[at], i32::try_from(100 + at).unwrap());
+    let found: Vec<_> = (0..names.len()).map(|at| programs(at)).collect();
+    let all = (100..).zip(&found).filter(|(_, programs)| !programs.contains(&0)).map(|(index, _)| index);
+    (all.collect(), found.iter().flatten().filter(|number| **number != 0).count())
+}
+
+/// Does one step after the other, and tells in which order devices came to have both programs, or neither.
+fn steps(maps: &mut KernelMaps, kind: HookKind, names: &[String]) -> Vec<u32> {
+    let (mut before, mut order) = (attached_of(kind, names), Vec::new());
+    loop {
+        let is_more = maps.tend_devices(|| true);
+        let now = attached_of(kind, names);
+        let once = if kind == HookKind::Tcx { 1 } else { 2 };
+        assert!(now.1.abs_diff(before.1) <= once, "a step waits for the kernel once: {before:?} {now:?}");
+        let has_changed = |index: &u32| now.0.contains(index) != before.0.contains(index);
+        order.extend((100..).take(names.len()).filter(has_changed));
+        before = now;
+        if !is_more {
+            return order;
+        }
+    }
+}
+
+/// Each program that comes or goes takes the kernel some ten milliseconds, and a change of a service waits for a step.
+#[test]
+fn kernel_devices_get_programs_in_steps_uplinks_first_and_withdrawals_last() {
+    with_each(|bed, kind| {
+        let names: Vec<String> = (0..6).map(|at| format!("dev{at}")).collect();
+        for (index, name) in (100..).zip(&names) {
+            run("ip", &format!("link add {name} index {index} type bridge"));
+        }
+        let device = |index: u32, side| Device::new(index, &names[index as usize - 100], side);
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[
+            device(100, Side::Pod),
+            device(101, Side::Pod),
+            device(102, Side::Backends),
+            device(103, Side::Outer),
+        ]);
+        assert!(maps.awaits_uplink());
+        assert_eq!(steps(&mut maps, kind, &names), [102, 103, 100, 101]);
+        assert!(!maps.awaits_uplink());
+        maps.set_devices(&[device(103, Side::Outer), device(104, Side::Pod), device(105, Side::Outer)]);
+        assert_eq!(steps(&mut maps, kind, &names), [105, 104, 100, 101, 102]);
+        assert_eq!(attached_of(kind, &names).0, [103, 104, 105]);
+        assert!(entry(&maps, 100).is_none() && !bed.options().bpffs.join("links/tc/100").exists());
+    });
+}
+
+/// A pod that is renamed, or that a reload of the configuration left out for a moment.
+#[test]
+fn kernel_a_device_that_is_wanted_again_while_it_is_withdrawn_gets_all_programs_back() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        for steps in 0..4 {
+            set_devices(&mut maps, &[outer(70, "left")]);
+            maps.set_devices(&[]);
+            for _ in 0..steps {
+                maps.tend_devices(|| true);
+            }
+            set_devices(&mut maps, &[outer(70, "left")]);
+            check_attached(&maps, kind, "left", 70);
+            assert!(entry(&maps, 70).is_some(), "after {steps} steps");
+        }
+    });
+}
+
+/// Each device that goes keeps open files until its programs are gone.
+#[test]
+fn kernel_withdrawals_are_not_put_off_however_many_devices_come() {
+    bed_with_devices(|bed| {
+        let devices = |first: u32| -> Vec<_> {
+            (first..first + 200).map(|index| Device::new(index, "gone", Side::Pod)).collect()
+        };
+        let mut maps = start(bed, HookKind::Tcx);
+        set_devices(&mut maps, &devices(1_000));
+        maps.set_devices(&devices(2_000));
+        for _ in 0..100 {
+            maps.tend_devices(|| true);
+        }
+        assert!(entry(&maps, 1_050).is_none() && entry(&maps, 1_199).is_some());
     });
 }
 
@@ -240,10 +362,10 @@ fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_
             assert_eq!(is_told, shown == ShortcutState::Taken, "{shown:?}");
             shown
         };
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         assert_eq!(told(&maps), ShortcutState::Unwanted);
         let wanted = Device { shortcut: true, ..outer(70, "left") };
-        maps.set_devices(std::slice::from_ref(&wanted));
+        set_devices(&mut maps, std::slice::from_ref(&wanted));
         if !probe::features().unwrap().lengths {
             assert_eq!(told(&maps), ShortcutState::Unsupported);
             return;
@@ -251,12 +373,12 @@ fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_
         assert_eq!(told(&maps), ShortcutState::Taken);
         let mut other = filter(TC_INGRESS, 200, GOES_ON);
         // They are counted again each tenth round.
-        (0..11).for_each(|_| drop(maps.repair().unwrap()));
+        (0..11).for_each(|_| drop(repair(&mut maps)));
         assert_eq!(told(&maps), ShortcutState::Others);
-        maps.set_devices(&[wanted]);
+        set_devices(&mut maps, &[wanted]);
         assert_eq!(told(&maps), ShortcutState::Others);
         other.detach().unwrap();
-        (0..11).for_each(|_| drop(maps.repair().unwrap()));
+        (0..11).for_each(|_| drop(repair(&mut maps)));
         assert_eq!(told(&maps), ShortcutState::Taken);
     });
 }
@@ -267,12 +389,12 @@ fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
     with_each(|bed, kind| {
         let near = Device { side: Side::Near, address4: None, shortcut: true, ..outer(70, "left") };
         let mut maps = start(bed, kind);
-        maps.set_devices(std::slice::from_ref(&near));
+        set_devices(&mut maps, std::slice::from_ref(&near));
         if kind == HookKind::Clsact {
             // A network plug-in that wants to make the place for filters itself would find it made.
             assert!(!run("tc", "qdisc show dev left").contains("clsact"));
             assert_eq!(packets_of(&maps).devices[0].shortcut, ShortcutState::Unsupported);
-            maps.repair().unwrap();
+            repair(&mut maps);
             assert_eq!(ours(kind, "left", 70), [0, 0]);
             return;
         }
@@ -283,12 +405,12 @@ fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
         let [again, way_out] = ours(kind, "left", 70);
         assert!(again != 0 && again != way_in && way_out == 0, "the new program is there at once");
         assert_ne!(u32::from(entry(&maps, 70).unwrap().flags) & types::device_flag::DEVICE_NEAR.0, 0);
-        maps.set_devices(&[near.clone(), outer(71, "right")]);
+        set_devices(&mut maps, &[near.clone(), outer(71, "right")]);
         let [right_in, _] = check_attached(&maps, kind, "right", 71);
         assert_ne!(ours(kind, "left", 70)[0], right_in, "another program than that of other devices");
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
-        maps.set_devices(&[near]);
+        set_devices(&mut maps, &[near]);
         assert_eq!(ours(kind, "left", 70)[1], 0, "nothing is left of what it was");
     });
 }
@@ -304,7 +426,7 @@ fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_
             (packets_of(maps).devices[0].shortcut, entry(maps, 70).unwrap().flags & near != 0)
         };
         let mut maps = start(bed, kind);
-        maps.set_devices(&[pod(true)]);
+        set_devices(&mut maps, &[pod(true)]);
         check_attached(&maps, kind, "left", 70);
         if kind == HookKind::Clsact {
             assert_eq!(state(&maps), (ShortcutState::Unsupported, false));
@@ -316,21 +438,21 @@ fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_
         let mut maps = start(bed, kind);
         let programs = incoming();
         assert!(programs.len() == 2 && programs.iter().all(|it| !former.contains(it)), "new ones, at once");
-        maps.set_devices(&[pod(true)]);
+        set_devices(&mut maps, &[pod(true)]);
         assert_eq!((incoming(), state(&maps)), (programs.clone(), (ShortcutState::Taken, true)));
         let mut other = filter(TC_INGRESS, 200, GOES_ON);
-        (0..121).for_each(|_| drop(maps.repair().unwrap()));
+        (0..121).for_each(|_| drop(repair(&mut maps)));
         assert_eq!(state(&maps), (ShortcutState::Others, false));
         other.detach().unwrap();
-        (0..121).for_each(|_| drop(maps.repair().unwrap()));
+        (0..121).for_each(|_| drop(repair(&mut maps)));
         assert_eq!(state(&maps), (ShortcutState::Taken, true));
-        maps.set_devices(&[pod(false)]);
+        set_devices(&mut maps, &[pod(false)]);
         let [back, way_in] = programs[..] else { panic!("{programs:?}") };
         assert_eq!((incoming(), state(&maps)), (vec![way_in], (ShortcutState::Unwanted, false)));
         assert_ne!(back, way_in);
-        maps.set_devices(&[pod(true)]);
+        set_devices(&mut maps, &[pod(true)]);
         assert_eq!((incoming().len(), state(&maps)), (2, (ShortcutState::Taken, true)));
-        maps.set_devices(&[]);
+        set_devices(&mut maps, &[]);
         assert!(incoming().is_empty());
     });
 }
@@ -339,16 +461,16 @@ fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_
 fn kernel_a_device_that_is_made_anew_gets_its_programs_again() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         run("ip", "link delete left");
-        assert_eq!(maps.repair().unwrap().devices, Vec::<String>::new());
+        assert_eq!(repair(&mut maps), Vec::<String>::new());
         assert!(errors(&maps)[&70].is_some(), "it is not there");
         run("ip", "link add left index 70 type bridge");
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
         run("ip", "link delete left");
         run("ip", "link add left index 72 type bridge");
-        maps.set_devices(&[outer(72, "left")]);
+        set_devices(&mut maps, &[outer(72, "left")]);
         check_attached(&maps, kind, "left", 72);
         assert!(entry(&maps, 70).is_none(), "the former one is forgotten");
         assert!(!bed.options().bpffs.join("links/tc/70").exists());
@@ -372,13 +494,13 @@ fn take_away(bed: &Bed, kind: HookKind) -> usize {
 fn kernel_what_somebody_took_from_a_device_is_put_back_and_counted() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
-        assert!(maps.repair().unwrap().devices.is_empty());
+        set_devices(&mut maps, &[outer(70, "left")]);
+        assert!(repair(&mut maps).is_empty());
         let taken = take_away(bed, kind);
-        assert_eq!(maps.repair().unwrap().devices, ["left in", "left out"]);
+        assert_eq!(repair(&mut maps), ["left in", "left out"]);
         check_attached(&maps, kind, "left", 70);
         assert_eq!(packets_of(&maps).repaired, taken as u64);
-        assert!(maps.repair().unwrap().devices.is_empty(), "once is enough");
+        assert!(repair(&mut maps).is_empty(), "once is enough");
     });
 }
 
@@ -394,8 +516,8 @@ fn block(bed: &Bed, hook: &str) {
 fn kernel_what_cannot_be_put_back_keeps_nothing_else_from_it() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left"), outer(72, "new")]);
-        maps.repair().unwrap();
+        set_devices(&mut maps, &[outer(70, "left"), outer(72, "new")]);
+        repair(&mut maps);
         block(bed, "connect4");
         std::fs::remove_file(bed.options().bpffs.join("links/connect6")).unwrap();
         take_away(bed, kind);
@@ -403,7 +525,7 @@ fn kernel_what_cannot_be_put_back_keeps_nothing_else_from_it() {
         let error = maps.repair().unwrap_err();
         assert!(error.to_string().contains("links/connect4"), "{error}");
         assert_eq!(error.repaired.hooks, ["connect6"]);
-        assert_eq!(error.repaired.devices, ["left in", "left out"]);
+        assert_eq!(mend(&mut maps), ["left in", "left out"]);
         check_attached(&maps, kind, "left", 70);
         check_attached(&maps, kind, "new", 72);
         assert_eq!(maps.seen().broken_hooks, ["connect4"]);
@@ -415,13 +537,13 @@ fn kernel_what_cannot_be_put_back_keeps_nothing_else_from_it() {
 fn kernel_filters_are_put_back_also_where_nothing_can_be_pinned() {
     bed_with_devices(|bed| {
         let mut maps = start(bed, HookKind::Clsact);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         let root = bed.options().bpffs;
         std::fs::remove_dir_all(&root).unwrap();
         std::os::unix::fs::symlink("/proc/self", &root).unwrap();
         take_away(bed, HookKind::Clsact);
         let error = maps.repair().unwrap_err();
-        assert_eq!(error.repaired.devices, ["left in", "left out"], "{error}");
+        assert_eq!(mend(&mut maps), ["left in", "left out"], "{error}");
         check_attached(&maps, HookKind::Clsact, "left", 70);
     });
 }
@@ -431,8 +553,8 @@ fn kernel_filters_are_put_back_also_where_nothing_can_be_pinned() {
 fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_are_served_too() {
     bed_with_devices(|bed| {
         let mut maps = start(bed, HookKind::Tcx);
-        maps.set_devices(&[outer(70, "left")]);
-        maps.repair().unwrap();
+        set_devices(&mut maps, &[outer(70, "left")]);
+        repair(&mut maps);
         let root = bed.options().bpffs;
         std::fs::remove_dir_all(&root).unwrap();
         std::os::unix::fs::symlink("/proc/self", &root).unwrap();
@@ -440,10 +562,10 @@ fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_a
         for round in 0..3 {
             let error = maps.repair().unwrap_err();
             assert!(error.to_string().contains("was removed while holdfast runs"), "{error}");
-            assert_eq!(error.repaired.devices, [""; 0], "round {round}: nothing was put back");
+            assert_eq!(mend(&mut maps), [""; 0], "round {round}: nothing was put back");
             assert_eq!(maps.seen().repair_failure, Some(error.to_string()));
         }
-        maps.set_devices(&[outer(70, "left"), outer(71, "right")]);
+        set_devices(&mut maps, &[outer(70, "left"), outer(71, "right")]);
         for (name, index) in [("left", 70), ("right", 71)] {
             let told = packets_of(&maps).devices.into_iter().find(|it| it.device.index == index).unwrap();
             assert!(told.attached && told.unpinned, "{told:?}");
@@ -456,7 +578,7 @@ fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_a
         }
         assert_eq!(ours(HookKind::Tcx, "left", 70), programs);
         std::fs::remove_file(&root).unwrap();
-        maps.repair().unwrap();
+        repair(&mut maps);
         check_attached(&maps, HookKind::Tcx, "left", 70);
         check_attached(&maps, HookKind::Tcx, "right", 71);
         assert!(packets_of(&maps).devices.iter().all(|it| !it.unpinned));
@@ -474,7 +596,7 @@ fn link(bed: &Bed, way: &str) -> u32 {
 fn kernel_a_restart_replaces_the_programs_of_devices_without_a_gap() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left"), outer(71, "right")]);
+        set_devices(&mut maps, &[outer(70, "left"), outer(71, "right")]);
         let before = check_attached(&maps, kind, "left", 70);
         let links = (kind == HookKind::Tcx).then(|| ["in", "out"].map(|way| link(bed, way)));
         drop(maps);
@@ -485,7 +607,7 @@ fn kernel_a_restart_replaces_the_programs_of_devices_without_a_gap() {
         assert_eq!((kind == HookKind::Tcx).then(|| ["in", "out"].map(|way| link(bed, way))), links);
         assert!(packets_of(&maps).devices.is_empty(), "nobody has named them to this one");
         run("ip", "link delete left");
-        maps.set_devices(&[]);
+        set_devices(&mut maps, &[]);
         let entries = table(&maps.packets.running.as_ref().unwrap().handles, Map::Devices).unwrap();
         assert_eq!(entries.used(), 0, "what the former one knew and nobody names is forgotten");
     });
@@ -495,7 +617,7 @@ fn kernel_a_restart_replaces_the_programs_of_devices_without_a_gap() {
 fn kernel_a_daemon_that_translates_no_packets_takes_the_programs_of_a_former_one_away() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
         drop(maps);
         let features = Features { tcx: kind == HookKind::Tcx, ..probe::features().unwrap() };
@@ -518,7 +640,7 @@ fn maps_of(program: u32) -> BTreeMap<u32, String> {
 fn kernel_the_programs_of_a_device_have_their_variables_in_common() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         let [into, out] = check_attached(&maps, kind, "left", 70).map(maps_of);
         let are_variables = |(map, name): &(&u32, &String)| name.ends_with(".bss") && out.contains_key(map);
         assert_eq!(into.iter().filter(are_variables).count(), 1, "{into:?}, {out:?}");
@@ -533,7 +655,7 @@ fn kernel_programs_of_all_link_layers_have_their_variables_in_common() {
         run("ip", "tuntap add dev tunnel mode tun");
         let tunnel = nix::net::if_::if_nametoindex("tunnel").unwrap();
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(tunnel, "tunnel"), outer(70, "left")]);
+        set_devices(&mut maps, &[outer(tunnel, "tunnel"), outer(70, "left")]);
         let [of_ip, of_ethernet] =
             [("tunnel", tunnel), ("left", 70)].map(|(name, at)| check_attached(&maps, kind, name, at));
         let [into, out] = [maps_of(of_ip[0]), maps_of(of_ethernet[1])];
@@ -550,7 +672,7 @@ fn kernel_programs_that_were_loaded_beside_those_of_sockets_are_not_taken_for_ot
         maps.make_room(&Coming { frontends: [10_000, 0], ..Coming::default() }).unwrap();
         maps.serve_packets();
         assert_eq!((maps.growths, packets_of(&maps).failure), (1, None));
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         let frontends = maps.generation.handles().get(&Map::Frontends4).unwrap().info().unwrap().info.id;
         for program in check_attached(&maps, kind, "left", 70) {
             assert!(maps_of(program).contains_key(&frontends), "{program} reads what is written");
@@ -562,7 +684,7 @@ fn kernel_programs_that_were_loaded_beside_those_of_sockets_are_not_taken_for_ot
 fn kernel_growth_moves_the_programs_of_devices_too() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         let before = check_attached(&maps, kind, "left", 70);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -587,7 +709,7 @@ fn kernel_growth_moves_the_programs_of_devices_too() {
             "they read the larger maps"
         );
         assert!(!maps.packets.behind && packets_of(&maps).failure.is_none());
-        assert!(maps.repair().unwrap().devices.is_empty());
+        assert!(repair(&mut maps).is_empty());
     });
 }
 
@@ -595,7 +717,7 @@ fn kernel_growth_moves_the_programs_of_devices_too() {
 fn kernel_growth_that_was_prepared_takes_the_programs_of_devices_along() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         let before = check_attached(&maps, kind, "left", 70);
         let mut numbers = 10..;
         let begun = std::time::Instant::now();
@@ -623,7 +745,7 @@ fn kernel_cleanup_takes_the_programs_off_all_devices_and_leaves_those_of_others(
     with_each(|bed, kind| {
         let mut others = filter(TC_INGRESS, 200, GOES_ON);
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left"), outer(71, "right")]);
+        set_devices(&mut maps, &[outer(70, "left"), outer(71, "right")]);
         drop(maps);
         check_all_is_taken(bed, kind, 4);
         assert!(others.query().is_ok(), "it is still there");
@@ -646,7 +768,7 @@ fn check_all_is_taken(bed: &Bed, kind: HookKind, at_devices: usize) {
 fn kernel_cleanup_takes_filters_off_devices_also_where_no_pin_is_left() {
     bed_with_devices(|bed| {
         let mut maps = start(bed, HookKind::Clsact);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         drop(maps);
         std::fs::remove_dir_all(bed.options().bpffs).unwrap();
         assert!(ours(HookKind::Clsact, "left", 70).iter().all(|number| *number != 0));
@@ -681,7 +803,7 @@ fn kernel_a_drain_lets_clients_go_on_and_a_start_serves_everybody_again() {
     with_each(|bed, kind| {
         let root = bed.options().bpffs;
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         write_flow(bed, 1);
         assert!(drain(&root).is_err(), "not while a daemon runs");
         drop(maps);
@@ -695,7 +817,7 @@ fn kernel_a_drain_lets_clients_go_on_and_a_start_serves_everybody_again() {
         write_flow(bed, 0);
         assert_eq!(drained(&root), 0);
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         assert_eq!(drains(&maps), 0);
         check_attached(&maps, kind, "left", 70);
     });
@@ -705,7 +827,7 @@ fn kernel_a_drain_lets_clients_go_on_and_a_start_serves_everybody_again() {
 fn kernel_a_drain_waits_for_no_flow_that_no_program_follows() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         write_flow(bed, 1);
         drop(maps);
         let features = Features { tcx: kind == HookKind::Tcx, ..probe::features().unwrap() };
@@ -722,7 +844,7 @@ fn kernel_programs_that_cannot_be_told_to_drain_are_not_taken_for_none() {
     with_each(|bed, kind| {
         let root = bed.options().bpffs;
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         write_flow(bed, 1);
         drop(maps);
         std::fs::remove_dir_all(root.join(format!("v{VERSION}")).join("packets")).unwrap();
@@ -734,7 +856,7 @@ fn kernel_programs_that_cannot_be_told_to_drain_are_not_taken_for_none() {
         );
         std::fs::create_dir_all(root.join("v1").join("packets")).unwrap();
         assert!(said().contains("/v1 was left by another version of holdfast"), "{}", said());
-        start(bed, kind).set_devices(&[outer(70, "left")]);
+        set_devices(&mut start(bed, kind), &[outer(70, "left")]);
         assert_eq!(drained(&root), 1, "{kind:?}: a start takes it over");
     });
 }
@@ -745,7 +867,7 @@ fn kernel_a_device_without_a_link_layer_has_programs_too() {
         run("ip", "tuntap add dev tunnel mode tun");
         let tunnel = nix::net::if_::if_nametoindex("tunnel").unwrap();
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(tunnel, "tunnel"), outer(70, "left")]);
+        set_devices(&mut maps, &[outer(tunnel, "tunnel"), outer(70, "left")]);
         let programs =
             [("tunnel", tunnel), ("left", 70)].map(|(name, at)| check_attached(&maps, kind, name, at));
         assert!(programs[0][0] != programs[1][0], "they begin to read elsewhere");
@@ -969,7 +1091,7 @@ fn resize(maps: &mut KernelMaps, flows: u32) {
 fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         let before = check_attached(&maps, kind, "left", 70);
         maps.follow_flows().unwrap();
         begin_flows(&maps.flows().unwrap().table, 1..21);
@@ -996,7 +1118,7 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
         assert_eq!(packets_of(&maps).flows, 8);
         look_at_flows(&mut maps, |maps| packets_of(maps).flows == FLOWS);
         assert_eq!(maps.flows().unwrap().table.tally().live(), 7);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
     });
 }
@@ -1049,7 +1171,7 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
 fn kernel_flows_stand_still_until_the_last_device_has_the_programs_of_the_new_table() {
     bed_with_devices(|bed| {
         let mut maps = start(bed, HookKind::Tcx);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         maps.follow_flows().unwrap();
         maps.set_flows(2 * FLOWS);
         look_at_flows(&mut maps, |maps| maps.packets.resizing.is_some());
@@ -1117,7 +1239,7 @@ fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
             .serve(&mut maps);
         crate::kernel::bed::dial("10.96.0.10:80");
         std::fs::remove_dir(&occupied).unwrap();
-        maps.repair().unwrap();
+        repair(&mut maps);
         let status = packets_of(&maps);
         assert_eq!((status.failure, status.flows), (None, FLOWS));
     });
@@ -1128,7 +1250,7 @@ fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
 fn kernel_programs_of_a_former_daemon_are_behind_while_those_of_this_one_cannot_be_put_in_their_place() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[outer(70, "left")]);
+        set_devices(&mut maps, &[outer(70, "left")]);
         drop(maps);
         let mut maps = begin(bed, kind);
         let occupied = bed.options().bpffs.join("flows1/flow_table");
@@ -1141,7 +1263,7 @@ fn kernel_programs_of_a_former_daemon_are_behind_while_those_of_this_one_cannot_
         assert!(ours(kind, "left", 70).iter().all(|number| *number != 0), "they serve on");
         std::fs::remove_dir(&occupied).unwrap();
         std::fs::rename(&aside, &occupied).unwrap();
-        maps.repair().unwrap();
+        repair(&mut maps);
         let status = packets_of(&maps);
         assert_eq!((status.failure, status.behind), (None, false));
     });

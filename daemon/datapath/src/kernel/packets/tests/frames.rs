@@ -1,7 +1,9 @@
 //! The program at a device's driver: where it is, and what the others are told of it.
 
+use std::path::Path;
+
 use super::*;
-use crate::devices::{Mode, XdpState, XdpUse, knows_tags, sends_frames};
+use crate::devices::{Mode, XdpState, XdpUse, driver_notices, knows_tags, sends_frames};
 
 /// A device of which others' programs know that frames pass there.
 fn with_frames(index: u32, name: &str, xdp: XdpUse) -> Device {
@@ -51,7 +53,7 @@ fn is_told(bed: &Bed, kind: HookKind) -> bool {
         return true;
     }
     let mut maps = start(bed, kind);
-    maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
+    set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
     check_not(&maps, 70, "does not tell whether it sends");
     assert_eq!(shown("left"), None);
     false
@@ -69,7 +71,7 @@ fn with_each_told(test: fn(&Bed, HookKind)) {
 /// Passes as many rounds as lie between two looks, `looks` times.
 fn pass(maps: &mut KernelMaps, looks: usize) {
     for _ in 0..=10 * looks {
-        assert!(maps.repair().unwrap().devices.is_empty());
+        assert!(repair(maps).is_empty());
     }
 }
 
@@ -79,7 +81,7 @@ fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         let wanted = [with_frames(70, "left", XdpUse::Native)];
-        maps.set_devices(&wanted);
+        set_devices(&mut maps, &wanted);
         assert_eq!(shown("left"), None, "no program comes for nothing");
         if !is_told(bed, kind) {
             return;
@@ -88,8 +90,8 @@ fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
         pass(&mut maps, 1);
         assert_eq!(told(&maps, 70), XdpState::Taken(Mode::Native));
         run("ethtool", "-K right gro off");
-        maps.set_devices(&wanted);
-        maps.repair().unwrap();
+        set_devices(&mut maps, &wanted);
+        repair(&mut maps);
         check_not(&maps, 70, "does not send what programs give it");
         assert!(shown("left").is_some(), "it stays for a while");
         pass(&mut maps, 3);
@@ -106,14 +108,60 @@ fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
 fn kernel_a_device_with_a_program_at_its_driver_is_looked_at_once_in_ten_rounds() {
     with_each_told(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
-        maps.repair().unwrap();
+        set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
+        repair(&mut maps);
         run("ethtool", "-K right gro off");
         let rounds = (0..20).take_while(|_| {
-            maps.repair().unwrap();
+            repair(&mut maps);
             told(&maps, 70) == XdpState::Taken(Mode::Native)
         });
         assert!((5..=10).contains(&rounds.count()));
+    });
+}
+
+/// Whether a notice has come; those that have are dropped.
+fn is_noticed(notices: &OwnedFd) -> bool {
+    let mut datagram = [0; 1 << 16];
+    let mut has_come = false;
+    while nix::unistd::read(notices, &mut datagram).is_ok_and(|length| length > 0) {
+        has_come = true;
+    }
+    has_come
+}
+
+/// A pod switches at any moment how its end of a veth takes packets. Until the programs know of it, frames are lost.
+#[test]
+fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
+    with_each_told(|bed, kind| {
+        let mut maps = start(bed, kind);
+        set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
+        let notices = driver_notices().unwrap();
+        assert_eq!(told(&maps, 70), XdpState::Taken(Mode::Native));
+        for _ in 0..2 {
+            is_noticed(&notices);
+            run("ethtool", "-K right gro off");
+            assert!(is_noticed(&notices), "the other end has changed");
+            for _ in 0..6 {
+                maps.look_at_drivers();
+                check_not(&maps, 70, "does not send what programs give it");
+            }
+            assert!(shown("left").is_some(), "notices do not make it go");
+            run("ethtool", "-K right gro on");
+            assert!(is_noticed(&notices));
+            maps.look_at_drivers();
+            assert_eq!(told(&maps, 70), XdpState::Taken(Mode::Native));
+        }
+    });
+}
+
+#[test]
+fn kernel_what_ethtool_sets_has_a_notice() {
+    with_each_told(|_, _| {
+        run("ethtool", "-K left rxvlan off");
+        let notices = driver_notices().unwrap();
+        assert!(!is_noticed(&notices));
+        run("ethtool", "-K left rxvlan on");
+        assert!(is_noticed(&notices));
     });
 }
 
@@ -125,14 +173,14 @@ fn kernel_a_device_without_a_place_for_programs_passes_frames_behind_its_driver_
         run("ip", "link set above up");
         let mut maps = start(bed, kind);
         for _ in 0..2 {
-            maps.set_devices(&[with_frames(75, "above", XdpUse::Native)]);
+            set_devices(&mut maps, &[with_frames(75, "above", XdpUse::Native)]);
             check_not(&maps, 75, "has no place for such a program");
             assert_eq!(shown("above"), None);
-            maps.set_devices(&[with_frames(75, "above", XdpUse::Generic)]);
+            set_devices(&mut maps, &[with_frames(75, "above", XdpUse::Generic)]);
             assert_eq!(told(&maps, 75), XdpState::Taken(Mode::Generic));
             assert_eq!(shown("above").unwrap().0, "xdpgeneric");
         }
-        maps.set_devices(&[with_frames(75, "above", XdpUse::Never)]);
+        set_devices(&mut maps, &[with_frames(75, "above", XdpUse::Never)]);
         assert_eq!((told(&maps, 75), shown("above")), (XdpState::Unwanted, None));
     });
 }
@@ -147,7 +195,8 @@ fn kernel_a_device_whose_frames_come_by_another_one_has_no_program() {
             run("ip", &format!("link set {name} up"));
         }
         let mut maps = start(bed, kind);
-        maps.set_devices(
+        set_devices(
+            &mut maps,
             &[(75, "above"), (76, "above2")].map(|(index, name)| with_frames(index, name, XdpUse::Generic)),
         );
         for (index, name) in [(75, "above"), (76, "above2")] {
@@ -167,17 +216,17 @@ fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
         let before = shown("left").unwrap();
         let mut maps = start(bed, kind);
         for xdp in [XdpUse::Native, XdpUse::Generic, XdpUse::Never] {
-            maps.set_devices(&[with_frames(70, "left", xdp)]);
-            (0..3).for_each(|_| drop(maps.repair().unwrap()));
+            set_devices(&mut maps, &[with_frames(70, "left", xdp)]);
+            (0..3).for_each(|_| drop(repair(&mut maps)));
             if xdp != XdpUse::Never {
                 check_not(&maps, 70, "a program of another owner is there");
             }
             assert_eq!(shown("left").unwrap(), before, "{xdp:?}");
             check_attached(&maps, kind, "left", 70);
         }
-        maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
+        set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
         drop(others);
-        (0..3).for_each(|_| drop(maps.repair().unwrap()));
+        (0..3).for_each(|_| drop(repair(&mut maps)));
         let own = shown("left").unwrap();
         assert!(own != before && own.0 == "xdp", "it is tried again: {own:?}");
     });
@@ -188,28 +237,28 @@ fn kernel_the_program_at_a_driver_outlives_the_daemon_and_goes_with_the_setting_
     with_each_told(|bed, kind| {
         let wanted = [with_frames(70, "left", XdpUse::Native)];
         let mut maps = start(bed, kind);
-        maps.set_devices(&wanted);
+        set_devices(&mut maps, &wanted);
         let (before, number) = (shown("left").unwrap(), link(bed, "xdp"));
         drop(maps);
         assert_eq!(shown("left").unwrap(), before);
         let mut maps = start(bed, kind);
         assert_ne!(shown("left").unwrap(), before, "the new program is there at once");
-        maps.set_devices(&wanted);
+        set_devices(&mut maps, &wanted);
         assert_eq!(link(bed, "xdp"), number, "the link is the same");
-        maps.set_devices(&[with_frames(70, "left", XdpUse::Never)]);
+        set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Never)]);
         assert_eq!(shown("left"), None);
-        maps.set_devices(&wanted);
+        set_devices(&mut maps, &wanted);
         assert!(shown("left").is_some());
-        maps.set_devices(&[]);
+        set_devices(&mut maps, &[]);
         assert_eq!(shown("left"), None);
         assert!(!bed.options().bpffs.join("links/tc/70").exists(), "no pin is left");
-        maps.set_devices(&wanted);
+        set_devices(&mut maps, &wanted);
         drop(maps);
         // What a former daemon left at the driver is found also where its filters were taken away.
         if kind == HookKind::Clsact {
             run("tc", "qdisc del dev left clsact");
         }
-        start(bed, kind).set_devices(&[]);
+        set_devices(&mut start(bed, kind), &[]);
         assert_eq!(shown("left"), None, "{kind:?}");
     });
 }
@@ -218,16 +267,16 @@ fn kernel_the_program_at_a_driver_outlives_the_daemon_and_goes_with_the_setting_
 fn kernel_a_program_that_was_taken_from_a_driver_is_put_back_and_counted() {
     with_each_told(|bed, kind| {
         let mut maps = start(bed, kind);
-        maps.set_devices(&[with_frames(70, "left", XdpUse::Native)]);
-        maps.repair().unwrap();
+        set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
+        repair(&mut maps);
         Link::open(bed.options().bpffs.join("links/tc/70/xdp")).unwrap().detach().unwrap();
         assert_eq!(shown("left"), None);
-        let mended = maps.repair().unwrap().devices;
+        let mended = repair(&mut maps);
         assert!(shown("left").is_some());
         assert_eq!(mended, ["left xdp"]);
-        assert!(maps.repair().unwrap().devices.is_empty());
+        assert!(repair(&mut maps).is_empty());
         std::fs::remove_file(bed.options().bpffs.join("links/tc/70/xdp")).unwrap();
-        maps.repair().unwrap();
+        repair(&mut maps);
         drop(maps);
         assert!(shown("left").is_some(), "it is pinned again");
     });
@@ -251,13 +300,42 @@ fn kernel_counts_without_room_for_all_are_made_anew() {
         drop(start(bed, kind));
         let pin = bed.options().bpffs.join(format!("v{VERSION}/packets/packet_counts"));
         let all = MapHandle::from_pinned_path(&pin).unwrap().max_entries();
-        std::fs::remove_file(&pin).unwrap();
-        let options =
-            sys::bpf_map_create_opts { sz: size_of::<sys::bpf_map_create_opts>() as _, ..Default::default() };
-        let of = libbpf_rs::MapType::PercpuArray;
-        let mut less = MapHandle::create(of, Some("less"), 4, 8, all - 1, &options).unwrap();
-        less.pin(&pin).unwrap();
+        pin_smaller(&pin, (libbpf_rs::MapType::PercpuArray, 8));
         drop(start(bed, kind));
         assert_eq!(MapHandle::from_pinned_path(&pin).unwrap().max_entries(), all);
+    });
+}
+
+/// Pins a map with room for one entry less in the place of another one, as an older version made it.
+fn pin_smaller(pin: &Path, (of, size): (libbpf_rs::MapType, u32)) -> MapHandle {
+    let all = MapHandle::from_pinned_path(pin).unwrap().max_entries();
+    std::fs::remove_file(pin).unwrap();
+    let flags = if of == libbpf_rs::MapType::Hash { sys::BPF_F_NO_PREALLOC } else { 0 };
+    let options = sys::bpf_map_create_opts {
+        sz: size_of::<sys::bpf_map_create_opts>() as _,
+        map_flags: flags,
+        ..Default::default()
+    };
+    let mut smaller = MapHandle::create(of, Some("less"), 4, size, all - 1, &options).unwrap();
+    smaller.pin(pin).unwrap();
+    smaller
+}
+
+/// Programs of a former version know of fewer devices.
+#[test]
+fn kernel_a_map_of_devices_with_too_little_room_is_made_anew_and_loses_no_device() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        let pin = bed.options().bpffs.join(format!("v{VERSION}/packets/devices"));
+        let all = MapHandle::from_pinned_path(&pin).unwrap().max_entries();
+        set_devices(&mut maps, &[outer(70, "left")]);
+        let known = entry(&maps, 70).unwrap();
+        drop(maps);
+        let smaller = pin_smaller(&pin, (libbpf_rs::MapType::Hash, 24));
+        smaller.update(&70_u32.to_ne_bytes(), abi::bytes(&known), MapFlags::ANY).unwrap();
+        let maps = start(bed, kind);
+        assert_eq!(MapHandle::from_pinned_path(&pin).unwrap().max_entries(), all);
+        assert_eq!(abi::bytes(&entry(&maps, 70).unwrap()), abi::bytes(&known));
+        assert_ne!(ours(kind, "left", 70), [0, 0], "the new programs are there at once");
     });
 }

@@ -1,0 +1,39 @@
+//! Notices of the kernel that what a driver can do with frames has changed.
+//!
+//! Invariant: a socket that hears them sees the network namespace of the thread that opened it, and never waits.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::driver::family;
+use crate::netlink::{Part, attribute, attributes, subscribe};
+use crate::sys;
+
+/// From `linux/genetlink.h`.
+const CTRL_ATTR_MCAST_GROUPS: u16 = 7;
+const CTRL_ATTR_MCAST_GRP_NAME: u16 = 1;
+const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
+
+/// The groups that hear of it: of what drivers do with frames (Linux 6.3), and of what `ethtool` sets (Linux 5.6).
+const GROUPS: [(&[u8], &[u8]); 2] = [(b"netdev\0", b"mgmt\0"), (b"ethtool\0", b"monitor\0")];
+
+/// A socket that hears when what a driver can do has changed. An error: this kernel tells nothing of it.
+pub fn driver_notices() -> io::Result<OwnedFd> {
+    let socket = subscribe(Part::Generic, 0)?;
+    let join = |(family, name)| sys::join_group(socket.as_fd(), group(family, name)?);
+    let joined = GROUPS.map(join);
+    if joined.iter().any(Result::is_ok) {
+        return Ok(socket);
+    }
+    joined.into_iter().collect::<io::Result<()>>().map(|()| socket)
+}
+
+/// The number of a group of a family.
+fn group(named: &[u8], name: &[u8]) -> io::Result<u32> {
+    let described = family(named)?.2;
+    let groups = attribute(&described, CTRL_ATTR_MCAST_GROUPS).unwrap_or_default();
+    let is_meant = |group: &&[u8]| attribute(group, CTRL_ATTR_MCAST_GRP_NAME) == Some(name);
+    let found = attributes(groups).map(|(_, group)| group).find(is_meant);
+    let number = found.and_then(|group| attribute(group, CTRL_ATTR_MCAST_GRP_ID)?.first_chunk());
+    Ok(u32::from_ne_bytes(*number.ok_or(io::ErrorKind::NotFound)?))
+}

@@ -1,0 +1,79 @@
+//! Which devices have room in the map by which programs know a device.
+//!
+//! Invariant: devices that lead to other hosts come first, and devices of pods never take the part of the map that is
+//! kept for them, so no number of pods costs a node its uplink. A device of a pod that has room keeps it.
+
+use std::collections::BTreeMap;
+
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::spot::Direction;
+use super::{Device, Side};
+use crate::abi::types::size;
+
+/// The part of the map for devices that lead to other hosts: a router with a VLAN for each of many tenants has some
+/// hundred.
+const OUTER_DEVICES_MIN: u32 = 256;
+
+/// The most devices of pods, however many files this process may open.
+pub const POD_DEVICES_MAX: usize = (size::DEVICES.0 - OUTER_DEVICES_MIN) as usize;
+
+/// Why a device has no programs.
+pub(super) const NO_ROOM: &str = "too many devices lead to pods: the programs know of as many as half of LimitNOFILE= has \
+                                  room for, 3 files for each, and of 3,840 at most";
+
+/// How many devices of pods this process has room for. Each program hangs by an open file, and at most half of all
+/// files are for these: the rest of the daemon needs files too.
+pub(super) fn pod_devices_max() -> usize {
+    let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    POD_DEVICES_MAX.min(files / 2 / Direction::ALL.len())
+}
+
+/// The devices that get programs, by their numbers, and those that find no room.
+pub(super) fn admit(
+    devices: &[Device],
+    has_room: impl Fn(u32) -> bool,
+    pods_max: usize,
+) -> (BTreeMap<u32, &Device>, Vec<Device>) {
+    let (mut pods, outer): (Vec<_>, Vec<_>) = devices.iter().partition(|device| is_pod_device(device));
+    // A pod that is served there comes before one whose answers only gain some speed.
+    pods.sort_by_key(|device| (device.side == Side::Near, !has_room(device.index), device.index));
+    let left_out = pods.split_off(pods.len().min(pods_max)).into_iter().cloned().collect();
+    (outer.into_iter().chain(pods).map(|device| (device.index, device)).collect(), left_out)
+}
+
+/// Whether a device leads to a pod of this node, and not to other hosts.
+pub(super) fn is_pod_device(device: &Device) -> bool {
+    matches!(device.side, Side::Pod | Side::Near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(index: u32, side: Side) -> Device {
+        Device::new(index, "any", side)
+    }
+
+    #[test]
+    fn an_uplink_has_room_beside_any_number_of_pods() {
+        let pods =
+            (1..=9_000).map(|index| device(index, if index % 2 == 0 { Side::Pod } else { Side::Near }));
+        let devices: Vec<_> =
+            pods.chain([device(9_001, Side::Outer), device(9_002, Side::Backends)]).collect();
+        let (wanted, left_out) = admit(&devices, |_| false, POD_DEVICES_MAX);
+        assert!(wanted.contains_key(&9_001) && wanted.contains_key(&9_002));
+        assert_eq!(wanted.len(), POD_DEVICES_MAX + 2);
+        assert_eq!(left_out.len(), 9_000 - POD_DEVICES_MAX);
+        assert!(wanted.len() + OUTER_DEVICES_MIN as usize - 2 <= size::DEVICES.0 as usize);
+    }
+
+    #[test]
+    fn a_pod_that_has_room_keeps_it_when_another_comes() {
+        let devices = [1, 2, 3].map(|index| device(index, Side::Pod));
+        let (wanted, left_out) = admit(&devices, |index| index > 1, 2);
+        assert_eq!(wanted.into_keys().collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(left_out, [device(1, Side::Pod)]);
+    }
+}

@@ -1,0 +1,83 @@
+//! Has the engine look at the drivers of devices as soon as one of them can do more or less than before.
+//!
+//! Invariant: a notice is heeded at once, and as often as every [`PAUSE`], so a pod that switches its own end of a veth
+//! on and off costs the node no more than that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_datapath::driver_notices;
+use tokio::sync::watch;
+
+use crate::config::{Config, XdpUse};
+use crate::engine::ask::Asker;
+use crate::notices::Notices;
+
+/// How long notices are collected after a look.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Asks for a look after each change, until the configuration's sender is gone.
+pub(crate) async fn run(mut config: watch::Receiver<Arc<Config>>, looks: watch::Sender<()>, engine: Asker) {
+    let opened = driver_notices().and_then(Notices::over);
+    let mut notices = opened.inspect_err(tell).ok();
+    loop {
+        tokio::select! {
+            changed = config.changed() => if changed.is_err() { return },
+            () = Notices::any(&mut notices) => {}
+        }
+        notices.as_mut().into_iter().for_each(Notices::forget);
+        if config.borrow_and_update().packets.xdp != XdpUse::Never {
+            looks.send_replace(());
+            engine.look_after();
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn tell(error: &std::io::Error) {
+    tracing::debug!(%error, "the kernel does not tell when a driver can do less; it is asked every ten seconds");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::engine::ask::{self, Ask};
+
+    fn run_tool(program: &str, arguments: &str) {
+        let done = Command::new(program).args(arguments.split(' ')).output().unwrap();
+        assert!(done.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    fn configured(xdp: &str) -> Arc<Config> {
+        Arc::new(Config::parse(&format!("[packets]\nxdp = \"{xdp}\"\n"), "config.toml").unwrap().0)
+    }
+
+    #[test]
+    fn kernel_a_driver_that_changes_is_looked_at_at_once_where_frames_may_pass_there() {
+        let test = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                run_tool("ip", "link add left type veth peer name right");
+                let (config, followed) = watch::channel(configured("native"));
+                let (looks, mut looked) = watch::channel(());
+                let (engine, mut asks) = ask::channel();
+                let running = tokio::spawn(run(followed, looks, engine));
+                tokio::task::yield_now().await;
+                run_tool("ethtool", "-K left rxvlan off");
+                tokio::time::timeout(Duration::from_secs(5), looked.changed()).await.unwrap().unwrap();
+                assert!(matches!(asks.recv().await, Some(Ask::LookAfter)));
+                config.send_replace(configured("never"));
+                tokio::time::sleep(2 * PAUSE).await;
+                run_tool("ethtool", "-K left rxvlan on");
+                tokio::time::sleep(3 * PAUSE).await;
+                assert!(!looked.has_changed().unwrap(), "no program at a driver needs it");
+                drop(config);
+                running.await.unwrap();
+            });
+        };
+        std::thread::spawn(test).join().unwrap();
+    }
+}
