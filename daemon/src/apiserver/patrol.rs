@@ -57,6 +57,7 @@ pub(super) async fn check(inner: &Inner, target: &Target) {
 
 /// Writes the memory down whenever something was learned, and tries until it succeeds.
 async fn remember(inner: &Inner) {
+        Err(trouble) if trouble.is_own() => target.noted(trouble),
     loop {
         inner.learned.notified().await;
         while !written(inner).await {
