@@ -324,7 +324,10 @@ impl Node {
         self.forget_answers();
         let (verdict, out) = run_with(program, frame, device, 0).unwrap();
         let is_cut = verdict == REDIRECTED && out.len() < frame.len() + size_of_error_headers(&out);
-        assert!(is_cut, "the sum of the whole packet is not the packet's: {frame:02x?}, {verdict}: {out:02x?}");
+        assert!(
+            is_cut,
+            "the sum of the whole packet is not the packet's: {frame:02x?}, {verdict}: {out:02x?}"
+        );
         (verdict, out)
     }
 
