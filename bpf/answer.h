@@ -216,17 +216,19 @@ ALONE int sum_of_first(struct __sk_buff *skb, __u32 at, __u32 size)
 /*
  * The sum of the quoted bytes behind the header of IP, as they will be. `place`: where TCP or UDP has its sum. If the
  * network card is still to finish that, it finishes it for the quote: then the quote adds up to the inverse of what
- * stands there now. bpf_l4_csum_replace() tells: it leaves such a sum as it is. 0: the bytes are not there.
+ * stands there now, where no bits at all mean the same as all bits. 0: the bytes are not there.
  */
 ALONE int sum_of_least(struct __sk_buff *skb, __u32 at, __u32 place)
 {
-	__u16 quoted[QUOTED_LEAST / sizeof(__u16)], before, after;
+	__u16 quoted[QUOTED_LEAST / sizeof(__u16)], sum;
+	int pending = is_pending(skb, place);
 
-	if (bpf_skb_load_bytes(skb, place, &before, sizeof(before)) || bpf_l4_csum_replace(skb, place, 0, 1, 0) ||
-	    bpf_skb_load_bytes(skb, place, &after, sizeof(after)) ||
-	    bpf_skb_load_bytes(skb, at, quoted, sizeof(quoted)))
+	if (pending < 0 || bpf_skb_load_bytes(skb, at, quoted, sizeof(quoted)) ||
+	    bpf_skb_load_bytes(skb, place, &sum, sizeof(sum)))
 		return 0;
-	return before == after ? (__u16)~before : fold16(sum_of(quoted, sizeof(quoted), 0));
+	if (!pending)
+		return fold16(sum_of(quoted, sizeof(quoted), 0));
+	return sum == 0xffff ? 0xffff : (__u16)~sum;
 }
 
 /* `length`: that of the packet behind its header of IP. */
@@ -250,15 +252,19 @@ INLINE void quote_beginning(struct quote *quote, struct __sk_buff *skb, const st
 /*
  * A datagram is quoted whole if it is short. It and its pseudo header add up to nothing, so the pseudo header alone
  * gives the sum, even where the network card is still to finish the one in the datagram. Of a longer one, and of one
- * without a sum, which IPv6 does not allow, the beginning is quoted: its sender knows it by the ports.
+ * without a sum, which IPv6 does not allow, the beginning is quoted: its sender knows it by the ports. The datagram's
+ * own length counts, because its sum does not cover the options behind it (RFC 9868).
  */
 INLINE void quote_datagram(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length,
 			   bool v4)
 {
+	const struct udphdr *udp = header(skb, packet->transport, sizeof(*udp));
+	__u32 own = udp ? bpf_ntohs(udp->len) : 0;
 	bool has_sum = !is_without_sum(skb, packet);
 
-	if (length < sizeof(struct udphdr) || (!has_sum && !v4))
+	if (own < sizeof(*udp) || own > length || (!has_sum && !v4))
 		return;
+	length = own;
 	if (!has_sum || packet->transport - packet->ip + length > QUOTED_MOST)
 		return quote_beginning(quote, skb, packet, length);
 	quote->sum = ~fold16(pseudo_header(&packet->tuple, length, IPPROTO_UDP, v4));

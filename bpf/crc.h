@@ -36,22 +36,9 @@ ALONE int times(__u32 a, __u32 b)
 }
 
 /*
- * Whether the sum is still to be made, on the way or by the network card: the kernel's SCTP leaves 0 in a packet for a
- * device that makes the sum. But a sum may also be 0, and programs are not told which of the two it is.
- * bpf_l4_csum_replace() tells: it leaves a sum that is still to be made as it is, and changes any other one.
- */
-INLINE bool is_to_be_made(struct __sk_buff *skb, __u32 place)
-{
-	__u32 sum = 0, none = 0;
-
-	if (bpf_l4_csum_replace(skb, place, 0, 1, 0) || bpf_skb_load_bytes(skb, place, &sum, sizeof(sum)))
-		return true;
-	return !sum || bpf_skb_store_bytes(skb, place, &none, sizeof(none), 0);
-}
-
-/*
  * Makes up in the sum for a change of the ports, which are the first four bytes. `differs`: the bits that changed, as
- * they stand there. Returns 0 if that was done.
+ * they stand there. The kernel's SCTP leaves 0 in a packet for a device that makes the sum, but a sum may also be 0.
+ * Returns 0 if that was done.
  */
 ALONE int make_up(struct __sk_buff *skb, __u32 at, __u32 transport, __u32 differs)
 {
@@ -60,7 +47,7 @@ ALONE int make_up(struct __sk_buff *skb, __u32 at, __u32 transport, __u32 differ
 
 	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)) || bpf_skb_load_bytes(skb, place, &before, sizeof(before)))
 		return -1;
-	if (!before && is_to_be_made(skb, place))
+	if (!before && is_pending(skb, place))
 		return 0;
 	length = length_of_packet(ip) - (transport - at);
 	if (length < sizeof(struct sctp) || length >> FACTORS)

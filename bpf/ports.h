@@ -15,9 +15,18 @@
 
 /*
  * So many ports between client and backend are tried by chance: where a client has half of those that are left to it
- * at one backend, one connection in 65,536 finds none. That one comes by its own port, if it can.
+ * at one backend, one connection in 65,536 finds none. That one comes by its own port, if it can, and else by one of
+ * all ports below those that systems choose by themselves.
  */
 #define PORT_TRIES 16
+/*
+ * A client that resets thousands of connections a second has all ports that are left to it at a backend, and each
+ * further connection would try sixteen of them in vain: that takes as long as all else that is done for its first
+ * packet. So once a second sixteen are tried in vain, and then so many. Clients and backends share the places where
+ * the second is noted; the worst that a stranger can do there is that others try fewer of their own ports.
+ */
+#define CROWDED_TRIES 1
+#define CROWDED_BITS 8
 /*
  * So many ports towards another node are tried by chance: where ninety of a hundred are taken, that finds none for one
  * client in a thousand. Then all ports are gone through one after the other, in batches, until there is no further one.
@@ -263,45 +272,74 @@ ALONE int leads_to_frontend6(__u32 number, __u32 way)
 	return leads_to_frontend(number, way, false);
 }
 
+/* How a port between client and backend is found. */
+enum port_search {
+	/* Also in the place of a flow that is over or left unanswered. */
+	TAKES_OVER = 1,
+	/* Also among the ports that a client which is a node gives to its own clients. */
+	FROM_ALL = 2,
+};
+
 /* Gives a flow a port of chance between client and backend. `false`: that port is not to be used. */
-INLINE bool give_through_port(struct flow *flow, __u32 number, bool v4)
+INLINE bool give_through_port(struct flow *flow, __u32 number, __u32 search, bool v4)
 {
-	flow->through_port = through_port(bpf_get_prandom_u32());
+	__u32 random = bpf_get_prandom_u32();
+
+	if (search & FROM_ALL)
+		flow->through_port = bpf_htons(THROUGH_FIRST + ((__u64)random * THROUGH_PORTS >> 32));
+	else
+		flow->through_port = through_port(random);
 	return flow->through_port && !meets_itself(flow) &&
 	       !(v4 ? leads_to_frontend4(number, WAY_THROUGH) : leads_to_frontend6(number, WAY_THROUGH));
 }
 
-/*
- * Puts in the entry between client and backend, by a port of chance; if it may take places, also by one of a flow that
- * is over or left unanswered. 0, or why not.
- */
-INLINE int put_any(__u32 number, __u32 takes, bool v4)
+/* The second in which a client had all ports that are left to it at a backend, by both of them. */
+__u32 crowded_in[1 << CROWDED_BITS];
+
+INLINE __u32 *crowded_second(const struct flow *flow)
+{
+	__u32 mixed = flow->client[3] * 0x9e3779b1 ^ flow->backend[3] * 0x85ebca6b ^ flow->backend_port * 0xc2b2ae35;
+	__u64 at = (mixed ^ mixed >> 15) * 0x9e3779b1 >> (32 - CROWDED_BITS);
+
+	/* Written so that no compiler moves the bound away from the verifier. */
+	asm volatile("%0 &= %1" : "+r"(at) : "i"((1 << CROWDED_BITS) - 1));
+	return &crowded_in[at];
+}
+
+/* Puts in the entry between client and backend, by a port of chance: see enum port_search. 0, or why not. */
+INLINE int put_any(__u32 number, __u32 search, bool v4)
 {
 	struct flow *flow = flow_at(number);
+	__u32 now = seconds(), *crowded;
 	int added = -EEXIST;
 
 	if (!flow)
 		return -ENOENT;
+	crowded = crowded_second(flow);
 	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		if (give_through_port(flow, number, v4))
-			added = take(number, WAY_THROUGH, takes, v4);
+		if (tries >= CROWDED_TRIES && !(search & FROM_ALL) && READ_ONCE(*crowded) == now)
+			return added;
+		if (give_through_port(flow, number, search, v4))
+			added = take(number, WAY_THROUGH, search & TAKES_OVER, v4);
 	}
+	if (UNLIKELY(added == -EEXIST) && !(search & FROM_ALL))
+		*(volatile __u32 *)crowded = now;
 	return added;
 }
 
-ALONE int put_any4(__u32 number, __u32 takes)
+ALONE int put_any4(__u32 number, __u32 search)
 {
-	return put_any(number, takes, true);
+	return put_any(number, search, true);
 }
 
-ALONE int put_any6(__u32 number, __u32 takes)
+ALONE int put_any6(__u32 number, __u32 search)
 {
-	return put_any(number, takes, false);
+	return put_any(number, search, false);
 }
 
-INLINE int any_port(const struct arrival *arrival, bool takes, bool v4)
+INLINE int any_port(const struct arrival *arrival, __u32 search, bool v4)
 {
-	return v4 ? put_any4(arrival->number, takes) : put_any6(arrival->number, takes);
+	return v4 ? put_any4(arrival->number, search) : put_any6(arrival->number, search);
 }
 
 /*
@@ -520,7 +558,8 @@ INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool 
  * both ways, and the backend would take the two connections for one. So the client gets another port here, except where
  * its own is to be seen, or where the backend is on another node and sees a port of this one. A flow of which no packet
  * is seen between the two here has the entry all the same: it says whose the flow is. A client may also come
- * from one port to two frontends with one backend. 0, or why not.
+ * from one port to two frontends with one backend: what it has reset by the one keeps that port for a while, because a
+ * stranger may have said so, and the client does not wait for that at the other. 0, or why not.
  */
 INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4)
 {
@@ -529,10 +568,12 @@ INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4
 	if (arrival->keeps_port || flow->nat_port || is_wrapped(flow))
 		added = put_own_port(arrival, flow, v4);
 	if (added == -EEXIST)
-		added = any_port(arrival, false, v4);
+		added = any_port(arrival, 0, v4);
 	if (added == -EEXIST)
 		added = take_own_port(arrival, flow, v4);
-	return added == -EEXIST ? any_port(arrival, true, v4) : added;
+	if (UNLIKELY(added == -EEXIST))
+		added = any_port(arrival, FROM_ALL, v4);
+	return UNLIKELY(added == -EEXIST) ? any_port(arrival, TAKES_OVER, v4) : added;
 }
 
 #endif

@@ -32,6 +32,18 @@ INLINE void remember_tcp(__u64 cookie, const struct dial *dial)
 	entry->check = reverse_check(entry, &dial->backend);
 }
 
+/*
+ * Forgets what the socket dialled: its peer is no frontend now, and may be the backend that it had before. No socket has
+ * the cookie 0.
+ */
+INLINE void forget_tcp(__u64 cookie)
+{
+	struct reverse_entry *entry = reverse_of(cookie);
+
+	if (entry && entry->cookie == cookie)
+		entry->cookie = 0;
+}
+
 /* Turns a backend into what the socket dialled; `false`: it is just a peer. */
 INLINE bool recall_tcp(__u64 cookie, struct place *peer)
 {

@@ -126,8 +126,10 @@ INLINE int dial(struct bpf_sock_addr *ctx, enum way way, bool connecting)
 
 	enter(ctx, &dial, way);
 	outcome = translate(ctx, &dial, connecting);
-	if (connecting && outcome == PASSED)
-		forget_udp_peer(ctx);
+	if (outcome == PASSED && connecting)
+		forget_dialled(ctx);
+	else if (outcome == PASSED)
+		note_direct_datagram(ctx, &dial.to);
 	return leave(ctx, &dial, way, outcome);
 }
 
@@ -163,6 +165,8 @@ INLINE int connect_by(struct bpf_sock_addr *ctx, enum way way)
 	outcome = translate_quickly(ctx, &dial);
 	if (UNLIKELY(outcome == UNSURE))
 		return connect_with_care(ctx, way);
+	if (outcome == PASSED)
+		forget_tcp_peer(ctx);
 	return leave(ctx, &dial, way, outcome);
 }
 

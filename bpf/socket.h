@@ -213,10 +213,55 @@ INLINE void remember(struct bpf_sock_addr *ctx, const struct dial *dial, bool co
 
 INLINE void forget_udp_peer(struct bpf_sock_addr *ctx)
 {
-	struct udp_socket *socket = ctx->protocol == IPPROTO_UDP ? udp_socket_of(ctx, 0) : NULL;
+	struct udp_socket *socket = udp_socket_of(ctx, 0);
 
 	if (socket)
 		forget_peer(socket);
+}
+
+/* Whether the socket had a peer before: when it is disconnected, the kernel leaves that one's address there. */
+INLINE bool had_peer(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	if (!sk)
+		return false;
+	if (sk->family == FAMILY6)
+		return sk->dst_ip6[0] | sk->dst_ip6[1] | sk->dst_ip6[2] | sk->dst_ip6[3];
+	return sk->dst_ip4;
+}
+
+/* A socket that connects for the first time, as nearly all do, has nothing to forget. */
+INLINE void forget_tcp_peer(struct bpf_sock_addr *ctx)
+{
+	if (UNLIKELY(had_peer(ctx)))
+		forget_tcp(bpf_get_socket_cookie(ctx));
+}
+
+/* Forgets what the socket dialled by connect(), because it connects to a peer that is no frontend. */
+INLINE void forget_dialled(struct bpf_sock_addr *ctx)
+{
+	if (ctx->protocol == IPPROTO_TCP)
+		forget_tcp_peer(ctx);
+	else if (ctx->protocol == IPPROTO_UDP)
+		forget_udp_peer(ctx);
+}
+
+/*
+ * Notes a datagram that goes where the client sent it. A socket that is connected hears its peer alone, which it knows
+ * by what it dialled.
+ */
+APART int note_direct_datagram(struct bpf_sock_addr *ctx, const struct place *to)
+{
+	struct bpf_sock *sk = ctx->sk;
+	struct udp_socket *socket;
+
+	if (ctx->protocol != IPPROTO_UDP || !sk || sk->state == BPF_TCP_ESTABLISHED)
+		return 0;
+	socket = udp_socket_of(ctx, 0);
+	if (socket)
+		note_direct(socket, to);
+	return 0;
 }
 
 /* Turns a backend into what the socket dialled; `false`: it is just a peer. */

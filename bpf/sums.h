@@ -36,4 +36,21 @@ INLINE void note_change(struct __sk_buff *skb, __u64 sum)
 	bpf_csum_update(skb, fold32(sum));
 }
 
+/*
+ * Whether the network card is still to finish the sum that stands there. Programs are not told, but
+ * bpf_l4_csum_replace() shows it: the helper leaves such a sum as it is, and changes any other one. That change goes
+ * back at once: the card's sum of the whole packet does not have it. Negative: there are no such bytes.
+ */
+INLINE int is_pending(struct __sk_buff *skb, __u32 place)
+{
+	__u16 before, after;
+
+	if (bpf_skb_load_bytes(skb, place, &before, sizeof(before)) || bpf_l4_csum_replace(skb, place, 0, 1, 0) ||
+	    bpf_skb_load_bytes(skb, place, &after, sizeof(after)))
+		return -1;
+	if (before == after)
+		return 1;
+	return bpf_skb_store_bytes(skb, place, &before, sizeof(before), 0) ? -1 : 0;
+}
+
 #endif

@@ -119,6 +119,20 @@ INLINE void forget_peer(struct udp_socket *socket)
 	socket->pairs[0].dialled_port = socket->pairs[0].backend_port = 0;
 }
 
+/*
+ * Notes that the socket sends to that place itself. If the place is the backend of something that the socket dialled,
+ * it gets a pair of its own, which was used last: so its answers bear its own address until the socket dials that other
+ * place again. An answer does not say which question it answers, so the last question counts.
+ */
+INLINE void note_direct(struct udp_socket *socket, const struct place *to)
+{
+	const struct dial direct = { .to = *to, .backend = *to };
+	__u32 at = find_pair(socket, BY_BACKEND, to);
+
+	if (at != UDP_PAIRS && !ends_at(pair_at(socket, at), BY_DIALLED, to))
+		remember_udp(socket, &direct, false);
+}
+
 /* Turns a backend into what the socket dialled; `false`: it is just a peer. */
 INLINE bool recall_udp(struct udp_socket *socket, struct place *peer, enum asked asked)
 {

@@ -263,6 +263,7 @@ impl App {
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), device_ends());
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
         let (engine, told) = EngineThread::start(engine, incoming, tend(views, &fail, devices, &in_force))?;
+        refusals.name_services(engine.snapshots.clone());
         let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
         let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);

@@ -2,9 +2,9 @@
 //!
 //! **The judgement.** Each service decides for itself, at the moment when a list that had a backend would have none.
 //! [`judge()`] looks at the evidence alone: what the service asks for, whether the node reaches the apiserver by it,
-//! which endpoints are still listed, whether all of them were seen terminating, whether the source was interrupted. A
-//! list that was ended on purpose is refused at once; one that went without a sign of intent is held; a label that only
-//! controllers write is no such sign. A service's own `refuse` or `hold` wins over the evidence. When more services
+//! what became of each backend of the list, whether the source was interrupted. A list is refused at once if each of its
+//! backends was seen terminating or is listed as unready itself; one that went without such a sign is held; neither a
+//! label that only controllers write nor another endpoint that is unready is a sign. A service's own `refuse` or `hold` wins over the evidence. When more services
 //! than a share of all lose their lists within a short time, in more than one namespace or in all of one, the world
 //! judges them once more, together: that is a mass loss.
 //!
@@ -46,6 +46,6 @@ mod silence;
 pub(crate) use held::Kept;
 pub use held::{Answer, Asked, FAILURES_MAX, HIDDEN_LIMIT, HeldBackend, Hold, Probed, UNANSWERED_LIMIT};
 pub use judge::{Bound, Evidence, Judgement, MASS_LOSS_LEAST, OnEmpty, Policy, RESYNC_WINDOW, judge};
-pub(crate) use judge::{Case, Hidden};
+pub(crate) use judge::{Case, EmptyList, Hidden};
 pub(crate) use ledger::Ledger;
 pub(crate) use losses::{Lists, MassLoss};

@@ -17,7 +17,7 @@ use crate::claims::covers::Coverage;
 use crate::claims::{Rank, Wanted};
 use crate::facts::{AddressType, ServiceFacts, SliceFacts};
 use crate::few::Few;
-use crate::hold::{Case, Hold, Kept, Lists, OnEmpty};
+use crate::hold::{Case, EmptyList, Hold, Kept, Lists, OnEmpty};
 use crate::keys::{FrontendKey, PortKey};
 use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
@@ -170,7 +170,13 @@ impl Port {
         if has_list {
             self.kept.let_go();
         } else {
-            self.kept.judge(&rows, (self.key.transport, self.rows.has_any_list()), case);
+            let empty = EmptyList {
+                listed: &rows,
+                transport: self.key.transport,
+                had_list: self.rows.has_any_list(),
+                is_elsewhere: policy.has_any,
+            };
+            self.kept.judge(empty, case);
         }
         part::cut(&mut rows, &mut weights, most, &self.rows);
         let listed = rows.len();

@@ -97,7 +97,12 @@ fn simulation_finds_a_policy_that_holds_without_bound() {
 
 #[test]
 fn simulation_finds_a_policy_that_takes_null_for_scaled_down() {
-    check_told_apart(|signs| rule(&Signs { ended: signs.ended || !signs.listed, ..*signs }));
+    check_told_apart(|signs| rule(&Signs { ended: signs.ended || !signs.unready, ..*signs }));
+}
+
+#[test]
+fn simulation_finds_a_policy_that_takes_an_unready_endpoint_for_the_lost_ones() {
+    check_told_apart(|signs| rule(&Signs { unready: signs.unready || signs.beside, ..*signs }));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use holdfast_datapath::{
     Flow, FlowReport, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts, Stage, Wrapped,
 };
 use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::views::refusals::Owner;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -21,7 +22,7 @@ use super::answer::{self, Refusal};
 use super::form::Form;
 use super::limits::FLOWS_MAX;
 use super::query::Query;
-use super::refusals::{Owner, Owners};
+use super::refusals::Owners;
 use super::shown::{Cells, table};
 use crate::readings::Readings;
 

@@ -8,10 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
-use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Verdict};
+use holdfast_core::snapshot::{Reason, Snapshot};
 use holdfast_judgement::described::{Code, Text};
 use holdfast_judgement::rfc3339::Rfc3339;
-use holdfast_judgement::views::refusals::{Cause, DENIALS, Denied, answering, spelled};
+use holdfast_judgement::views::refusals::{
+    Cause, DENIALS, Denied, Owner, answering, programmed_key, spelled,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -76,9 +78,6 @@ struct RefusalRow<'a> {
     netns: u64,
 }
 
-/// The service that has a frontend, and the frontend.
-pub(super) type Owner<'a> = (&'a ServiceView, &'a FrontendView);
-
 /// The frontends that clients dialled, as far as a service has them now.
 pub(super) struct Owners<'a>(BTreeMap<FrontendKey, Owner<'a>>);
 
@@ -90,7 +89,7 @@ impl<'a> Owners<'a> {
         }
         let all =
             snapshot.services.iter().flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)));
-        let owned = all.filter_map(|owner| Some((claimed(owner.1)?, owner)));
+        let owned = all.filter_map(|owner| Some((programmed_key(owner.1)?, owner)));
         Self(owned.filter(|(key, _)| dialled.contains(key)).collect())
     }
 
@@ -98,15 +97,6 @@ impl<'a> Owners<'a> {
     pub(super) fn find(&self, dialled: &FrontendKey) -> Option<Owner<'a>> {
         answering(dialled).iter().find_map(|key| self.0.get(key).copied())
     }
-}
-
-/// The frontend that a row has in the maps, if it has one.
-fn claimed(frontend: &FrontendView) -> Option<FrontendKey> {
-    let FrontendView { address, port, protocol, verdict, .. } = frontend;
-    let absent = [Verdict::Conflict, Verdict::Unprogrammed, Verdict::Bypassed, Verdict::Passing];
-    let holds = !absent.contains(verdict);
-    let transport = protocol.transport().filter(|_| holds)?;
-    Some(FrontendKey { address: *address, port: *port, transport })
 }
 
 impl<'a> RefusalRow<'a> {

@@ -5,15 +5,17 @@
 //! fell out of the list is still counted. A restart begins with an empty list.
 
 use std::io::{self, PipeReader};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
+use holdfast_core::snapshot::{Reason, Snapshot};
 use holdfast_core::words;
 use holdfast_datapath::{Arrival, Denial, Refusal, Refusals};
-use holdfast_judgement::views::refusals::{Denied, spelled};
+use holdfast_judgement::views::refusals::{Denied, owner, spelled};
 use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
 
 use super::latest::Latest;
 use super::lines::Lines;
@@ -43,7 +45,11 @@ struct RefusalState {
 
 /// The latest clients that were not served.
 #[derive(Debug, Default)]
-pub struct RefusalLog(Mutex<RefusalState>);
+pub struct RefusalLog {
+    state: Mutex<RefusalState>,
+    /// Where the service of a frontend is found; empty until the engine runs.
+    snapshots: OnceLock<watch::Receiver<Arc<Snapshot>>>,
+}
 
 impl RefusalLog {
     /// The log of a daemon that touches no traffic, so that no client is ever turned away.
@@ -59,6 +65,12 @@ impl RefusalLog {
             .name("refusals".to_owned())
             .spawn(move || own.listen(&refusals, &stop))?;
         Ok(log)
+    }
+
+    /// Names services in the log by these snapshots from now on.
+    pub(crate) fn name_services(&self, snapshots: watch::Receiver<Arc<Snapshot>>) {
+        // Only the start sets it, once.
+        let _ = self.snapshots.set(snapshots);
     }
 
     /// What is known now.
@@ -98,7 +110,7 @@ impl RefusalLog {
         let listened = refusals.listen(stop, |refusal| {
             let now = since_boot();
             if let Some(count) = lines.due(refusal.frontend, refusal.at) {
-                write_line(&refusal, count);
+                self.write_line(&refusal, count);
             }
             self.keep(wall_time(now.saturating_sub(refusal.at)), refusal);
             if let Some(pause) = pace.pause(now) {
@@ -111,9 +123,34 @@ impl RefusalLog {
         }
     }
 
+    /// Writes one line. Lines are few, so the service is looked for among all.
+    fn write_line(&self, refusal: &Refusal, count: u64) {
+        let snapshot = self.snapshots.get().map(|snapshots| Arc::clone(&snapshots.borrow()));
+        let found = snapshot.as_deref().and_then(|snapshot| owner(snapshot, &refusal.frontend));
+        let service = found.map(|(view, _)| tracing::field::display(&view.key.name));
+        let reason = found.and_then(|(_, frontend)| frontend.reason).map(Reason::as_str);
+        if let Some(arrival) = refusal.arrival {
+            say!(info, messages::CLIENT_NOT_SERVED, service, frontend = %refusal.frontend,
+                denial = spelled(refusal.denial),
+                cause = refusal.cause.as_str(),
+                reason,
+                source = %arrival.source,
+                device = %device(arrival),
+                count);
+            return;
+        }
+        say!(info, messages::CLIENT_NOT_SERVED, service, frontend = %refusal.frontend,
+            denial = spelled(refusal.denial),
+            cause = refusal.cause.as_str(),
+            reason,
+            pid = refusal.process,
+            comm = %refusal.comm.escape_debug(),
+            count);
+    }
+
     fn kept(&self) -> MutexGuard<'_, RefusalState> {
         // Nothing in a change can panic half-way, so what is there is whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,23 +177,6 @@ pub(crate) fn device(arrival: Arrival) -> String {
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("device {}", arrival.device))
 }
 
-fn write_line(refusal: &Refusal, count: u64) {
-    if let Some(arrival) = refusal.arrival {
-        say!(info, messages::CLIENT_NOT_SERVED, frontend = %refusal.frontend,
-            denial = spelled(refusal.denial),
-            cause = refusal.cause.as_str(),
-            source = %arrival.source,
-            device = %device(arrival),
-            count);
-        return;
-    }
-    say!(info, messages::CLIENT_NOT_SERVED, frontend = %refusal.frontend,
-        denial = spelled(refusal.denial),
-        pid = refusal.process,
-        comm = %refusal.comm.escape_debug(),
-        count);
-}
-
 /// The programs' clock, which stands still while the machine sleeps.
 fn since_boot() -> Duration {
     // The kernel always has this clock.
@@ -179,6 +199,7 @@ mod tests {
     use holdfast_core::op::{PortIndex, Share};
 
     use super::*;
+    use crate::admin::tests::fixture::everything;
 
     const NOW: Timestamp = Timestamp(5);
 
@@ -222,6 +243,49 @@ mod tests {
         let kept = kept.iter().map(|it| (it.refusal.arrival.unwrap().source.to_string(), it.count));
         let expected = [("203.0.113.8:1", 1), ("203.0.113.9:2", 2), ("203.0.113.9:3", 1)];
         assert_eq!(kept.collect::<Vec<_>>(), expected.map(|(source, count)| (source.to_owned(), count)));
+    }
+
+    /// What a line of the log says, as text.
+    fn line(log: &RefusalLog, refusal: &Refusal) -> String {
+        #[derive(Clone, Default)]
+        struct Written(Arc<Mutex<Vec<u8>>>);
+        impl io::Write for Written {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().extend(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let written = Written::default();
+        let writer = written.clone();
+        let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(lines, || log.write_line(refusal, 3));
+        let bytes = written.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn the_line_of_a_client_that_was_not_served_names_the_service() {
+        let log = RefusalLog::none();
+        let at = |last, port| FrontendKey {
+            address: [10, 96, 0, last].into(),
+            port: NonZeroU16::new(port).unwrap(),
+            transport: Transport::Tcp,
+        };
+        let process = Refusal { frontend: at(20, 80), ..refusal(7, Denial::Refused) };
+        let outside = packet("203.0.113.9:1", holdfast_datapath::Cause::NoBackend);
+        let outside = Refusal { frontend: at(20, 80), ..outside };
+        assert!(!line(&log, &process).contains("service="), "no engine runs yet");
+        log.name_services(watch::channel(Arc::new(everything())).1);
+        for refusal in [&process, &outside] {
+            let line = line(&log, refusal);
+            assert!(line.contains("service=default/gone frontend=10.96.0.20:80/TCP"), "{line}");
+            assert!(line.contains("reason=") && line.contains("count=3"), "{line}");
+        }
+        let elsewhere = Refusal { frontend: at(99, 80), ..process };
+        assert!(!line(&log, &elsewhere).contains("service="), "no service has this address");
     }
 
     #[test]

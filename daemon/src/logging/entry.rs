@@ -22,6 +22,8 @@ pub(super) struct Origin {
     /// The number of the message, if it has one.
     pub(super) id: Option<&'static str>,
     pub(super) level: Level,
+    /// Whether the line is a notice, which is between a warning and a line of level info.
+    pub(super) is_notice: bool,
     pub(super) file: Option<&'static str>,
     pub(super) line: Option<u32>,
 }
@@ -31,7 +33,7 @@ impl Entry {
     pub(super) fn encoded(&self, origin: Origin) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(512);
         put(&mut bytes, "MESSAGE", &self.text());
-        put(&mut bytes, "PRIORITY", priority(origin.level));
+        put(&mut bytes, "PRIORITY", priority(origin));
         put(&mut bytes, "SYSLOG_IDENTIFIER", "holdfast");
         if let Some(id) = origin.id {
             put(&mut bytes, "MESSAGE_ID", id);
@@ -96,10 +98,11 @@ fn spelled(name: &str) -> String {
 }
 
 /// The number that syslog(3) has for a level; less is worse.
-const fn priority(level: Level) -> &'static str {
-    match level {
+const fn priority(origin: Origin) -> &'static str {
+    match origin.level {
         Level::ERROR => "3",
         Level::WARN => "4",
+        Level::INFO if origin.is_notice => "5",
         Level::INFO => "6",
         Level::DEBUG | Level::TRACE => "7",
     }

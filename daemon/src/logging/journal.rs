@@ -106,6 +106,7 @@ impl<S: Subscriber> Layer<S> for JournalLayer {
         let from = event.metadata();
         let id = messages::id(from.name());
         let level = *from.level();
-        self.0.log(&entry, Origin { id, level, file: from.file(), line: from.line() });
+        let is_notice = from.target() == messages::NOTICE;
+        self.0.log(&entry, Origin { id, level, is_notice, file: from.file(), line: from.line() });
     }
 }

@@ -102,8 +102,17 @@ messages! {
     LOST = "7e587f289d83d73a8de026853cf059e4", "log lines lost; the journal did not take them";
 }
 
-/// Logs a message at a level, with fields as `tracing` takes them. The number is the name of the event.
+/// What marks a line of level info as a notice: it is normal, and of more weight than the other lines of its level.
+pub(crate) const NOTICE: &str = "holdfast::notice";
+
+/// Logs a message at a level, with fields as `tracing` takes them. The number is the name of the event. A `notice` is a
+/// line of level info that the journal gets with the priority of that name.
 macro_rules! say {
+    (notice, $message:expr $(, $($field:tt)+)?) => {
+        ::tracing::info!(
+            name: $message.id, target: $crate::logging::messages::NOTICE, $($($field)+,)? "{}", $message.text
+        )
+    };
     ($level:ident, $message:expr $(, $($field:tt)+)?) => {
         ::tracing::$level!(name: $message.id, $($($field)+,)? "{}", $message.text)
     };

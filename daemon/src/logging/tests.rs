@@ -75,6 +75,16 @@ fn a_line_has_a_field_for_each_field_of_the_event_and_the_number_of_its_message(
 }
 
 #[test]
+fn a_notice_has_a_priority_between_a_warning_and_the_other_lines() {
+    let fake = Fake::new();
+    fake.log(|| say!(notice, messages::VERDICT_CHANGED, service = "default/web"));
+    let entry = fake.next().unwrap();
+    has(&entry, "PRIORITY=5");
+    has(&entry, "MESSAGE=verdict changed service=default/web");
+    has(&entry, "MESSAGE_ID=9d13d2898fe1915ece3b90f9eca89ee4");
+}
+
+#[test]
 fn what_nobody_sees_is_spelled_out_for_people_and_kept_for_programs() {
     let fake = Fake::new();
     fake.log(|| {

@@ -144,7 +144,44 @@ impl Outcome {
     }
 }
 
-/// Logs a new verdict. A hold is never silent: its beginning and its end are warnings.
+/// How much a new verdict matters to an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weight {
+    /// An accident was held for as long as it may be, and clients are no longer served.
+    Error,
+    /// Clients are no longer served, or a hold began or ended.
+    Warning,
+    /// Clients are served again, or are no longer served because somebody wanted it so.
+    Notice,
+    Info,
+}
+
+/// Whether clients of a frontend get no backend of its service.
+const fn is_outage(verdict: Verdict) -> bool {
+    match verdict {
+        Verdict::Refusing
+        | Verdict::Dropping
+        | Verdict::Passing
+        | Verdict::Conflict
+        | Verdict::Unprogrammed => true,
+        Verdict::Serving | Verdict::Draining | Verdict::Held | Verdict::Bypassed => false,
+    }
+}
+
+/// Weighs the change from one verdict to another. A hold is never silent: its beginning and its end are warnings.
+fn weigh(old: Verdict, new: Verdict, reason: Option<Reason>) -> Weight {
+    let is_meant = reason == Some(Reason::ScaledDown);
+    match (is_outage(old), is_outage(new)) {
+        (false, true) if old == Verdict::Held && !is_meant => Weight::Error,
+        _ if (old == Verdict::Held) != (new == Verdict::Held) => Weight::Warning,
+        (false, true) if is_meant => Weight::Notice,
+        (false, true) => Weight::Warning,
+        (true, false) => Weight::Notice,
+        (true, true) | (false, false) => Weight::Info,
+    }
+}
+
+/// Logs a new verdict.
 fn say_verdict(
     service: &ServiceKey,
     (old, new, reason): (Verdict, Verdict, Option<Reason>),
@@ -155,16 +192,55 @@ fn say_verdict(
     let backends = alike.backends;
     let verdict = new.as_str();
     let was = old.as_str();
+    let weight = weigh(old, new, reason);
     let reason = reason.map(Reason::as_str);
-    match (old == Verdict::Held, new == Verdict::Held) {
-        (false, true) => {
+    match (old == Verdict::Held, new == Verdict::Held, weight) {
+        (false, true, _) => {
             say!(warn, messages::LIST_HELD, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
-        (true, false) => {
+        (true, false, Weight::Error) => {
+            say!(error, messages::HOLD_ENDED, %service, frontend, verdict, was, reason, backends, seq, cause);
+        }
+        (true, false, _) => {
             say!(warn, messages::HOLD_ENDED, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
-        (_, _) => {
+        (_, _, Weight::Error | Weight::Warning) => {
+            say!(warn, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
+        }
+        (_, _, Weight::Notice) => {
+            say!(notice, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
+        }
+        (_, _, Weight::Info) => {
             say!(info, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `journalctl -p warning` shows every outage that nobody meant, and `-p notice` its end too.
+    #[test]
+    fn the_beginning_of_an_outage_is_a_warning_and_its_end_a_notice() {
+        use Verdict::{
+            Bypassed, Conflict, Draining, Dropping, Held, Passing, Refusing, Serving, Unprogrammed,
+        };
+
+        let outages = [Refusing, Dropping, Passing, Conflict, Unprogrammed];
+        for outage in outages {
+            for served in [Serving, Draining, Bypassed] {
+                assert_eq!(weigh(served, outage, Some(Reason::AllUnready)), Weight::Warning, "{outage:?}");
+                assert_eq!(weigh(served, outage, Some(Reason::ScaledDown)), Weight::Notice, "{outage:?}");
+                assert_eq!(weigh(outage, served, None), Weight::Notice, "{outage:?}");
+            }
+            assert_eq!(weigh(Held, outage, Some(Reason::HoldExpired)), Weight::Error, "{outage:?}");
+            assert_eq!(weigh(Held, outage, Some(Reason::ScaledDown)), Weight::Warning, "{outage:?}");
+            assert_eq!(weigh(outage, Held, Some(Reason::Vanished)), Weight::Warning, "{outage:?}");
+            assert!(outages.iter().all(|other| weigh(outage, *other, None) == Weight::Info), "{outage:?}");
+        }
+        assert_eq!(weigh(Serving, Held, Some(Reason::Vanished)), Weight::Warning);
+        assert_eq!(weigh(Held, Serving, None), Weight::Warning);
+        assert_eq!(weigh(Serving, Draining, Some(Reason::ScaledDown)), Weight::Info);
     }
 }

@@ -52,6 +52,7 @@ pub use holdfast_judgement::views::checks::CheckResult;
 
 use crate::clock;
 use crate::config::{Resolve, ServiceBlock};
+use crate::logging::messages::NOTICE;
 pub use block::{Blocks, Fault, InvalidService};
 pub use counts::{CheckedState, Checks};
 pub use folder::{BlocksFolder, FolderNews, Read};
@@ -333,7 +334,9 @@ fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, counts: &Chec
 fn log(change: &Change) {
     let Change { service, backend, check, failures, transition, error } = change;
     match transition {
-        Transition::Ready => tracing::info!(%service, %backend, check, failures, "backend ready"),
+        Transition::Ready => {
+            tracing::info!(target: NOTICE, %service, %backend, check, failures, "backend ready");
+        }
         Transition::Unready => {
             let error = error.as_ref().map(tracing::field::display);
             tracing::warn!(%service, %backend, check, failures, error, "backend unready");

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::judge::{Bound, Case, Judgement, Policy, judge};
+use super::judge::{Bound, Case, EmptyList, Judgement, Policy, judge};
 use crate::facts::{Endpoint, SliceFacts, Target};
 use crate::keys::{PortKey, ServiceKey, Transport};
 use crate::list::{LastList, Row, Rows, Scope};
@@ -250,6 +250,18 @@ impl Hold {
         joins
     }
 
+    /// Lets go of the backends that are listed as unusable now, where the evidence decides: the cluster says of these
+    /// that they must not get traffic.
+    fn drop_unready(hold: &mut Arc<Self>, listed: &[Row]) {
+        let is_unready = |it: &HeldBackend| it.lost.is_none() && Row::find(listed, &it.row).is_some();
+        let by_evidence = matches!(hold.bound, Bound::Guarded | Bound::MassLoss);
+        // Readers share it, so it is copied only where it changes.
+        if by_evidence && hold.backends.iter().any(is_unready) {
+            let backends = &mut Arc::make_mut(hold).backends;
+            backends.iter_mut().filter(|it| is_unready(it)).for_each(|it| it.lost = Some(Reason::AllUnready));
+        }
+    }
+
     /// Takes notice of a probe. `true`: something is different now.
     pub(crate) fn observe(&mut self, backend: SocketAddr, answer: Answer) -> bool {
         let Some(held) = self.backend(backend) else { return false };
@@ -311,39 +323,45 @@ pub(crate) struct Kept {
     pub(crate) hold: Option<Arc<Hold>>,
     /// Why the last hold ended without a list.
     pub(crate) ended: Option<Reason>,
+    /// What the evidence said of the empty list when it was judged last; `None`: it has a backend, or never had one.
+    pub(crate) seen: Option<Reason>,
 }
 
 impl Kept {
     /// Holds nothing any more: the list has a backend again, or no service asks for the port any more.
     pub(crate) fn let_go(&mut self) {
-        (self.hold, self.ended) = (None, None);
+        (self.hold, self.ended, self.seen) = (None, None, None);
     }
 
     /// Judges a list that becomes empty, or that is held and might be let go. A list that was empty before stays empty.
-    pub(crate) fn judge(
-        &mut self,
-        listed: &[Row],
-        (transport, had_list): (Transport, bool),
-        case: &Case<'_>,
-    ) {
-        self.last.observe(listed);
+    pub(crate) fn judge(&mut self, empty: EmptyList<'_>, case: &Case<'_>) {
+        self.last.observe(empty.listed);
         let Some(last) = self.last.rows() else { return };
-        let judgement = match judge(case.evidence(&self.last, listed)) {
+        let evidence = case.evidence(&self.last, &empty);
+        self.seen = Some(evidence.reason());
+        let judgement = match judge(evidence) {
             Judgement::Hold(reason, bound) => Some((reason, bound)),
             Judgement::Refuse => None,
         };
         match (self.hold.take(), judgement) {
-            (Some(hold), Some(now)) => self.go_on(hold, now, case),
-            (None, Some(now)) if had_list => {
+            (Some(hold), Some(now)) => self.go_on(hold, now, (empty.listed, case)),
+            (None, Some(now)) if empty.had_list => {
                 let slices = Arc::clone(&case.slices);
-                let when = (case.now.uptime(), transport);
-                self.hold = Some(Arc::new(Hold::new(last, slices, when, now)));
+                let when = (case.now.uptime(), empty.transport);
+                let mut hold = Arc::new(Hold::new(last, slices, when, now));
+                Hold::drop_unready(&mut hold, empty.listed);
+                self.hold = Some(hold);
             }
             (_, _) => {}
         }
     }
 
-    fn go_on(&mut self, mut hold: Arc<Hold>, (reason, bound): (Reason, Bound), case: &Case<'_>) {
+    fn go_on(
+        &mut self,
+        mut hold: Arc<Hold>,
+        (reason, bound): (Reason, Bound),
+        (listed, case): (&[Row], &Case<'_>),
+    ) {
         let is_same = hold.bound == bound || (hold.bound, bound) == (Bound::MassLoss, Bound::Guarded);
         // Readers share it, so it is copied only where it changes.
         let now = case.now.uptime();
@@ -355,6 +373,7 @@ impl Kept {
             }
             (held.reason, held.bound) = (reason, bound);
         }
+        Hold::drop_unready(&mut hold, listed);
         if hold.is_asked_now() {
             Arc::make_mut(&mut hold).asked = Some(now);
         }
@@ -363,6 +382,16 @@ impl Kept {
         }
         self.ended = hold.ends(case.policy, now);
         self.hold = self.ended.is_none().then_some(hold);
+    }
+
+    /// Why no backend is there, as far as the past tells. `None`: the list never had one.
+    pub(crate) fn why_empty(&self) -> Option<Reason> {
+        let seen = match self.seen? {
+            seen @ (Reason::AllUnready | Reason::ScaledDown) => seen,
+            _ => Reason::Vanished,
+        };
+        let ended = self.ended.filter(|_| seen != Reason::AllUnready);
+        self.hold.as_ref().map(|hold| hold.reason).or(ended).or(Some(seen))
     }
 
     /// Gives the rows that are held and those that are listed, sorted; a backend that is both is shown as it is held. A

@@ -10,7 +10,7 @@ use core::net::IpAddr;
 
 use crate::drains::Drains;
 use crate::facts::{Settings, SliceFacts};
-use crate::keys::{ServiceKey, Source};
+use crate::keys::{ServiceKey, Source, Transport};
 use crate::limits;
 use crate::list::{LastList, Row, Rows};
 use crate::snapshot::Reason;
@@ -84,14 +84,24 @@ pub struct Evidence {
     pub fallback: OnEmpty,
     /// The node reaches the apiserver by this service.
     pub is_control: bool,
-    /// Endpoints are listed, and none is usable.
-    pub is_listed: bool,
+    /// Endpoints are listed, and each member of the last list is listed as unusable now or was seen terminating. An
+    /// unready endpoint that was no member says nothing about those that went.
+    pub is_unready: bool,
+    /// The traffic policy is Local, and an endpoint on another node is usable.
+    pub is_elsewhere: bool,
     /// Every member of the last list was seen terminating.
     pub is_scaled_down: bool,
     /// A member of the last list stands in a slice with the label that keeps proxies away.
     pub is_hidden: bool,
     /// The source was interrupted a short time ago.
     pub is_resync: bool,
+}
+
+impl Evidence {
+    /// What became of the backends of the list.
+    pub(super) fn reason(self) -> Reason {
+        classify(self)
+    }
 }
 
 /// What the evidence says.
@@ -142,12 +152,13 @@ pub fn judge(evidence: Evidence) -> Judgement {
         (OnEmpty::Refuse, _) => Judgement::Refuse,
         (OnEmpty::Hold, reason) => Judgement::Hold(reason, Bound::Limit),
         (OnEmpty::Auto | OnEmpty::Pass, Reason::AllUnready | Reason::ScaledDown) => Judgement::Refuse,
+        (OnEmpty::Auto | OnEmpty::Pass, _) if evidence.is_elsewhere => Judgement::Refuse,
         (OnEmpty::Auto | OnEmpty::Pass, lost) => Judgement::Hold(lost, Bound::Guarded),
     }
 }
 
 fn classify(evidence: Evidence) -> Reason {
-    if evidence.is_listed {
+    if evidence.is_unready {
         Reason::AllUnready
     } else if evidence.is_scaled_down {
         Reason::ScaledDown
@@ -193,6 +204,19 @@ impl Hidden {
     }
 }
 
+/// The lists of a port that have no backend any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EmptyList<'a> {
+    /// The endpoints that are listed for the port, in their order. None of them is chosen.
+    pub(crate) listed: &'a [Row],
+    /// The port's protocol.
+    pub(crate) transport: Transport,
+    /// The lists had a backend until now, held or not.
+    pub(crate) had_list: bool,
+    /// The traffic policy is Local, and an endpoint on another node is usable.
+    pub(crate) is_elsewhere: bool,
+}
+
 /// What one service's empty lists are judged by, beside the lists themselves.
 pub(crate) struct Case<'a> {
     pub(crate) policy: &'a Policy,
@@ -213,12 +237,13 @@ pub(crate) struct Case<'a> {
 
 impl Case<'_> {
     /// What is known of a list that has no backend any more, by the last list and by the endpoints that are listed now.
-    pub(super) fn evidence(&self, last: &LastList, listed: &[Row]) -> Evidence {
+    pub(super) fn evidence(&self, last: &LastList, empty: &EmptyList<'_>) -> Evidence {
         Evidence {
             own: self.own,
             fallback: self.policy.on_empty,
             is_control: last.rows().is_some_and(|last| self.is_control(last)),
-            is_listed: !listed.is_empty(),
+            is_unready: !empty.listed.is_empty() && last.is_accounted_for(empty.listed),
+            is_elsewhere: empty.is_elsewhere,
             is_scaled_down: last.was_scaled_down(),
             is_hidden: last.is_any_in(self.hidden.addresses()),
             is_resync: self.is_resync,

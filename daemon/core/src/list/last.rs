@@ -37,11 +37,8 @@ impl LastList {
     /// none, because a member that is ready again makes the list non-empty.
     pub(crate) fn observe(&mut self, listed: &[Row]) {
         let (Some(last), false) = (&self.rows, listed.is_empty()) else { return };
-        let terminating = |row: &Row| {
-            let found = listed.binary_search_by(|other| other.position().cmp(&row.position()));
-            let found = found.ok().and_then(|position| listed.get(position));
-            found.is_some_and(|other| other.conditions().terminating)
-        };
+        let terminating =
+            |row: &Row| Row::find(listed, row).is_some_and(|other| other.conditions().terminating);
         let members = last.all().enumerate().filter(|(_, row)| last.is_member(row));
         let told = members.filter(|(_, row)| terminating(row)).map(|(at, _)| (at, true)).collect();
         self.mark(told);
@@ -93,6 +90,11 @@ impl LastList {
     /// Whether every member of that list was seen terminating.
     pub(crate) fn was_scaled_down(&self) -> bool {
         self.is_some() && self.members().all(|row| row.was_seen_terminating())
+    }
+
+    /// Whether every member of that list is one of these endpoints, which are in order, or was seen terminating.
+    pub(crate) fn is_accounted_for(&self, listed: &[Row]) -> bool {
+        self.members().all(|row| row.was_seen_terminating() || Row::find(listed, &row).is_some())
     }
 
     fn members(&self) -> impl Iterator<Item = Row> {

@@ -135,6 +135,12 @@ impl Row {
         Self { bits: self.bits | HELD, ..self }
     }
 
+    /// The row of the same address and port among rows that are in order.
+    pub(crate) fn find<'a>(sorted: &'a [Self], row: &Self) -> Option<&'a Self> {
+        let found = sorted.binary_search_by(|other| other.position().cmp(&row.position()));
+        sorted.get(found.ok()?)
+    }
+
     pub(crate) const fn position(&self) -> (IpAddr, u16) {
         (self.address, self.port.get())
     }

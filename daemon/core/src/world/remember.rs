@@ -124,7 +124,7 @@ impl Service {
     fn begin_with(&mut self, view: &Arc<ServiceView>) {
         let port = |port: &PortView| Port {
             rows: Arc::clone(&port.rows),
-            kept: Kept { last: port.last.clone(), hold: port.hold.clone(), ended: port.ended },
+            kept: Kept { last: port.last.clone(), hold: port.hold.clone(), ended: port.ended, seen: None },
             counted: port.rows.all().len().max(port.last.count()).next_power_of_two(),
             ..Port::new(port.key.clone(), &Arc::default())
         };

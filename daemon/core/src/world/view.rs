@@ -215,19 +215,8 @@ fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Re
 
 /// Why no backend is there.
 fn why_nobody(port: &Port) -> Reason {
-    if let Some(hold) = &port.kept.hold {
-        hold.reason
-    } else if port.rows.all().len() > 0 {
-        Reason::AllUnready
-    } else if let Some(ended) = port.kept.ended {
-        ended
-    } else if !port.kept.last.is_some() {
-        Reason::NoEndpoints
-    } else if port.kept.last.was_scaled_down() {
-        Reason::ScaledDown
-    } else {
-        Reason::Vanished
-    }
+    let none_yet = if port.rows.all().len() > 0 { Reason::AllUnready } else { Reason::NoEndpoints };
+    port.kept.why_empty().unwrap_or(none_yet)
 }
 
 /// Gives the label as the reason where it keeps proxies away from a slice with endpoints: these are neither gone nor

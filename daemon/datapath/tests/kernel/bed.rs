@@ -526,6 +526,15 @@ pub(crate) fn connect_marked(to: &str, mark: u32) -> io::Result<()> {
     }
 }
 
+/// Disconnects a socket: it connects to an address of the family AF_UNSPEC, which is 0.
+pub(crate) fn disconnect(socket: &impl std::os::fd::AsRawFd) {
+    // SAFETY: zeros are an address of that family.
+    let none: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let length = u32::try_from(size_of_val(&none)).unwrap();
+    // SAFETY: the address lives through the call.
+    must(unsafe { libc::connect(socket.as_raw_fd(), (&raw const none).cast(), length) }, "disconnect");
+}
+
 /// Closing by reset leaves no port behind that waits for last packets.
 pub(crate) fn reset_when_closed(stream: &TcpStream) -> io::Result<()> {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };

@@ -4,13 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeSet;
-use std::net::{TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use crate::bed::{
     self, Bed, MARK, Port, address, answer, ask, bed, check_errno, check_udp_denied, connect_marked, dial,
-    dropped, knows_its_netns, tcp_backend, udp_backend, udp_client,
+    disconnect, dropped, knows_its_netns, tcp_backend, udp_backend, udp_client,
 };
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::Maps;
@@ -19,6 +19,7 @@ use holdfast_core::op::{
 };
 use holdfast_datapath::{Counted, Denial, KernelMaps, Options, Refusal, Served};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use socket2::{Domain, Socket, Type};
 
 const UDP: Port<'_> = Port::UDP;
 const LISTED: Membership = Membership::List(Scope::Cluster);
@@ -40,6 +41,35 @@ fn kernel_tcp_connects_to_a_backend_and_shows_what_was_dialled() {
             direct,
             "a backend that is dialled directly is shown as itself"
         );
+    });
+}
+
+/// Connects a socket that may have been connected before, and disconnects it first.
+fn connect_again(socket: &Socket, to: SocketAddr) -> SocketAddr {
+    disconnect(socket);
+    socket.connect(&to.into()).unwrap();
+    socket.peer_addr().unwrap().as_socket().unwrap()
+}
+
+#[test]
+fn kernel_a_socket_that_connects_to_a_backend_itself_shows_that_backend() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let (v4, v6) = ([tcp_backend("127.0.0.2:0")], [tcp_backend("[::1]:0")]);
+        Port { frontends: &["10.96.0.10:80"], backends: &v4, ..Port::TCP }.serve(&mut maps);
+        Port { index: 2, frontends: &["[fd00::10]:80"], backends: &v6, ..Port::TCP }.serve(&mut maps);
+        let (other, other6) = (tcp_backend("127.0.0.3:0"), tcp_backend("[::1]:0"));
+        let mapped = |at: SocketAddr| address(&format!("[::ffff:{}]:{}", at.ip(), at.port()));
+        for (domain, vip, backend, other) in [
+            (Domain::IPV4, "10.96.0.10:80", v4[0], other),
+            (Domain::IPV6, "[fd00::10]:80", v6[0], other6),
+            (Domain::IPV6, "[::ffff:10.96.0.10]:80", mapped(v4[0]), mapped(other)),
+        ] {
+            let socket = Socket::new(domain, Type::STREAM, None).unwrap();
+            for to in [address(vip), backend, address(vip), other, backend, backend, address(vip)] {
+                assert_eq!(connect_again(&socket, to), to, "after {vip}");
+            }
+        }
     });
 }
 
@@ -150,6 +180,28 @@ fn kernel_one_udp_socket_tells_two_vips_apart() {
         let direct = other[0].to_string();
         socket.send_to(b"who", other[0]).unwrap();
         assert_eq!(answer(&socket).0.to_string(), direct, "a backend can be asked directly as well");
+    });
+}
+
+#[test]
+fn kernel_a_backend_that_a_udp_socket_asks_itself_answers_as_itself() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let (v4, v6) = ([udp_backend("127.0.0.2:0")], [udp_backend("[::1]:0")]);
+        Port { frontends: &["10.96.0.10:53"], backends: &v4, ..UDP }.serve(&mut maps);
+        Port { index: 2, frontends: &["[fd00::10]:53"], backends: &v6, ..UDP }.serve(&mut maps);
+        for (any, vip, backend) in [("0.0.0.0:0", "10.96.0.10:53", v4[0]), ("[::]:0", "[fd00::10]:53", v6[0])]
+        {
+            let (socket, direct) = (udp_client(any), backend.to_string());
+            for to in [vip, &direct, vip, &direct, &direct, vip, vip] {
+                assert_eq!(ask(&socket, to), (backend, address(to)), "after {vip}");
+            }
+            let connected = udp_client(any);
+            connected.connect(address(vip)).unwrap();
+            assert_eq!(ask(&connected, &direct).1, address(vip), "a connected socket has one peer");
+            disconnect(&connected);
+            assert_eq!(ask(&connected, &direct).1, backend, "and none when it is disconnected");
+        }
     });
 }
 

@@ -4,6 +4,7 @@
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey};
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
 pub use holdfast_datapath::Cause;
 use holdfast_datapath::{Denial, Refusal};
 
@@ -33,6 +34,37 @@ impl Denied {
 pub fn answering(dialled: &FrontendKey) -> [FrontendKey; 2] {
     let any = FrontendKey { address: Family::of(dialled.address).unspecified(), ..*dialled };
     [*dialled, any]
+}
+
+/// The service that has a frontend, and the frontend.
+pub type Owner<'a> = (&'a ServiceView, &'a FrontendView);
+
+/// The service that has exactly this address, or else the port at every address of the node.
+pub fn owner<'a>(snapshot: &'a Snapshot, dialled: &FrontendKey) -> Option<Owner<'a>> {
+    let [exact, any] = answering(dialled);
+    let views = snapshot.services.iter();
+    let frontends = views.flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)));
+    let is_near = |it: &FrontendView| {
+        it.port == dialled.port && (it.address == exact.address || it.address == any.address)
+    };
+    let mut wildcard = None;
+    for (view, it) in frontends.filter(|(_, it)| is_near(it)) {
+        match programmed_key(it) {
+            Some(key) if key == exact => return Some((view, it)),
+            Some(key) if key == any => wildcard = Some((view, it)),
+            Some(_) | None => {}
+        }
+    }
+    wildcard
+}
+
+/// The frontend that a row has in the maps, if it has one.
+pub fn programmed_key(frontend: &FrontendView) -> Option<FrontendKey> {
+    let FrontendView { address, port, protocol, verdict, .. } = frontend;
+    let absent = [Verdict::Conflict, Verdict::Unprogrammed, Verdict::Bypassed, Verdict::Passing];
+    let holds = !absent.contains(verdict);
+    let transport = protocol.transport().filter(|_| holds)?;
+    Some(FrontendKey { address: *address, port: *port, transport })
 }
 
 /// Every word that [`spelled`] gives.

@@ -87,6 +87,14 @@ impl Held {
         policy::end(self.bound, probing, policy).is_some_and(|end| now >= end)
     }
 
+    /// Where the past alone speaks for a hold, a backend that is listed, and is not usable, is not held.
+    fn leave_out(&mut self, listed: &BTreeSet<SocketAddr>) {
+        let by_the_past = self.bound == Bound::Guarded || self.bound == Bound::MassLoss;
+        for member in self.members.iter_mut().filter(|it| by_the_past && it.lost.is_none()) {
+            member.lost = listed.contains(&member.member.slot.backend()).then_some(Reason::AllUnready);
+        }
+    }
+
     fn find(&mut self, backend: SocketAddr) -> Option<&mut HeldMember> {
         self.members.iter_mut().find(|it| it.lost.is_none() && it.member.slot.backend() == backend)
     }
@@ -145,8 +153,16 @@ impl Past {
     }
 
     fn is_ended(&self) -> bool {
-        let last = self.last.iter().flat_map(|last| last.iter());
-        last.map(|it| it.slot.backend()).all(|backend| self.terminating.contains(&backend))
+        self.backends().all(|backend| self.terminating.contains(&backend))
+    }
+
+    /// Whether each backend of the last list is listed as what it is now, or was seen terminating.
+    fn is_unready(&self, listed: &BTreeSet<SocketAddr>) -> bool {
+        !listed.is_empty() && self.backends().all(|it| listed.contains(&it) || self.terminating.contains(&it))
+    }
+
+    fn backends(&self) -> impl Iterator<Item = SocketAddr> {
+        self.last.iter().flat_map(|last| last.iter()).map(|it| it.slot.backend())
     }
 
     fn judge(
@@ -154,7 +170,7 @@ impl Past {
         judged: Option<(Reason, Bound)>,
         policy: &Policy,
         (now, transport): (i64, Transport),
-        silent: bool,
+        (silent, listed): (bool, &BTreeSet<SocketAddr>),
     ) {
         match (self.held.take(), judged) {
             (Some(mut held), Some((reason, bound))) => {
@@ -164,6 +180,7 @@ impl Past {
                     (held.reason, held.bound) = (reason, bound);
                     held.begun = if begins { now } else { held.begun };
                 }
+                held.leave_out(listed);
                 self.ended = held.end(policy, now, silent);
                 self.held = if self.ended.is_none() { Some(held) } else { None };
             }
@@ -178,7 +195,9 @@ impl Past {
                     lost: None,
                 };
                 let members = self.last.iter().flat_map(|last| last.iter()).map(member).collect();
-                self.held = Some(Held { reason, bound, begun: now, asked: None, reached: None, members });
+                let mut held = Held { reason, bound, begun: now, asked: None, reached: None, members };
+                held.leave_out(listed);
+                self.held = Some(held);
             }
             _ => {}
         }
@@ -187,16 +206,17 @@ impl Past {
 
     /// Why the list is empty; the first reason if the engine remembers all.
     fn nobody(&self, port: &ExpectedPort) -> Vec<Reason> {
-        let seen = match (&self.held, port.listed, self.ended, &self.last) {
+        let none = if port.listed.is_empty() { Reason::NoEndpoints } else { Reason::AllUnready };
+        let seen = match (&self.held, &self.last, self.ended) {
             (Some(held), ..) => held.reason,
-            (_, 1.., ..) => Reason::AllUnready,
-            (_, _, Some(ended), _) => ended,
-            (.., None) => Reason::NoEndpoints,
+            (_, None, _) => none,
+            _ if self.is_unready(&port.listed) => Reason::AllUnready,
+            (.., Some(ended)) => ended,
             _ if self.is_ended() => Reason::ScaledDown,
             _ => Reason::Vanished,
         };
         // Nor does it hear how backends end that it has forgotten.
-        let forgotten = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished];
+        let forgotten = [none, Reason::ScaledDown, Reason::Vanished];
         [seen].into_iter().chain(forgotten.into_iter().filter(|_| self.was_away)).collect()
     }
 
@@ -448,12 +468,14 @@ impl History {
                 own: facts.services.get(service).and_then(|it| asked(it)),
                 all: hold.on_empty,
                 control: own || last.iter().any(bypassed),
-                listed: port.listed > 0,
+                unready: past.is_unready(&port.listed),
+                beside: !port.listed.is_empty(),
+                elsewhere: port.has_any,
                 ended: past.is_ended(),
                 hidden: last.iter().any(|it| hidden.contains(&it.slot.address)),
                 interrupted,
             };
-            past.judge((self.rule)(&signs), hold, (seconds(self.now), name.1), silent);
+            past.judge((self.rule)(&signs), hold, (seconds(self.now), name.1), (silent, &port.listed));
         }
     }
 

@@ -44,8 +44,8 @@ pub struct ExpectedPort {
     pub local: Option<Vec<Slot>>,
     /// At least one endpoint is usable.
     pub has_any: bool,
-    /// How many endpoints are listed, usable or not.
-    pub listed: usize,
+    /// The endpoints that are listed, usable or not.
+    pub listed: BTreeSet<SocketAddr>,
     /// Those of them that are in a list.
     pub chosen: Arc<[Member]>,
     /// Those of them that are terminating.
@@ -174,7 +174,7 @@ impl Expected {
         let terminating = endpoints.iter().filter(|it| it.endpoint.conditions.terminating);
         ExpectedPort {
             has_any: endpoints.iter().any(|it| usable(&it)),
-            listed: endpoints.len(),
+            listed: endpoints.iter().map(Listed::backend).collect(),
             chosen: members(&endpoints, cluster.as_deref(), local.as_deref()),
             terminating: terminating.map(Listed::backend).collect(),
             serving: keeps_members(port, facts).then(|| serving(&endpoints, [&cluster, &local])),

@@ -16,8 +16,12 @@ pub struct Signs {
     pub all: OnEmpty,
     /// The node reaches the apiserver by this service.
     pub control: bool,
-    /// Endpoints are listed.
-    pub listed: bool,
+    /// Endpoints are listed, and each backend of the last list is one of them or was seen terminating.
+    pub unready: bool,
+    /// Endpoints are listed, whichever they are. No sign of anything.
+    pub beside: bool,
+    /// Usable endpoints are on other nodes only, and the service is for those of this node.
+    pub elsewhere: bool,
     /// All backends of the last list were seen terminating.
     pub ended: bool,
     /// Some backends of the last list stand in slices with a label that keeps proxies away.
@@ -36,14 +40,14 @@ pub fn rule(signs: &Signs) -> Option<(Reason, Bound)> {
         (signs.control, Some((Reason::Control, Bound::Unlimited))),
         (signs.own.is_none() && signs.all == OnEmpty::Refuse, None),
         (signs.own.is_none() && signs.all == OnEmpty::Hold, Some((reason_of(signs), Bound::Limit))),
-        (signs.listed || signs.ended, None),
+        (signs.elsewhere || signs.unready || signs.ended, None),
     ];
     let row = rows.into_iter().find(|(fits, _)| *fits);
     row.map_or(Some((reason_of(signs), Bound::Guarded)), |(_, becomes)| becomes)
 }
 
 fn reason_of(signs: &Signs) -> Reason {
-    match (signs.listed, signs.ended, signs.hidden, signs.interrupted) {
+    match (signs.unready, signs.ended, signs.hidden, signs.interrupted) {
         (true, ..) => Reason::AllUnready,
         (_, true, ..) => Reason::ScaledDown,
         (_, _, true, _) => Reason::Hidden,

@@ -10,7 +10,8 @@ const NOTHING: Evidence = Evidence {
     own: None,
     fallback: OnEmpty::Auto,
     is_control: false,
-    is_listed: false,
+    is_unready: false,
+    is_elsewhere: false,
     is_scaled_down: false,
     is_hidden: false,
     is_resync: false,
@@ -23,7 +24,7 @@ fn check(name: &str, evidence: Evidence, expected: Judgement) {
 
 #[test]
 fn what_was_lost_is_held_and_what_was_ended_is_refused() {
-    let listed = Evidence { is_listed: true, ..NOTHING };
+    let listed = Evidence { is_unready: true, ..NOTHING };
     let scaled = Evidence { is_scaled_down: true, ..NOTHING };
     let resync = Evidence { is_resync: true, ..NOTHING };
     let hidden = Evidence { is_hidden: true, ..NOTHING };
@@ -33,11 +34,13 @@ fn what_was_lost_is_held_and_what_was_ended_is_refused() {
     check("hidden", hidden, guarded(Reason::Hidden));
     check("hidden after a resync", Evidence { is_resync: true, ..hidden }, guarded(Reason::Hidden));
     check("scaled down, then hidden", Evidence { is_hidden: true, ..scaled }, Judgement::Refuse);
-    check("hidden, and others unready", Evidence { is_hidden: true, ..listed }, Judgement::Refuse);
+    check("hidden, and unready elsewhere", Evidence { is_hidden: true, ..listed }, Judgement::Refuse);
     check("all unready", listed, Judgement::Refuse);
     check("scaled down", scaled, Judgement::Refuse);
     check("scaled down, then resync", Evidence { is_resync: true, ..scaled }, Judgement::Refuse);
     check("unready after a resync", Evidence { is_resync: true, ..listed }, Judgement::Refuse);
+    let elsewhere = Evidence { is_elsewhere: true, ..NOTHING };
+    check("vanished here, and usable on another node", elsewhere, Judgement::Refuse);
 }
 
 #[test]
@@ -46,7 +49,7 @@ fn the_way_to_the_apiserver_is_held_without_limit_whatever_the_evidence() {
     for position in 0..8 {
         let evidence = Evidence {
             is_control: true,
-            is_listed: position & 1 > 0,
+            is_unready: position & 1 > 0,
             is_scaled_down: position & 2 > 0,
             is_resync: position & 4 > 0,
             ..NOTHING
@@ -80,14 +83,15 @@ fn every_evidence() -> impl Iterator<Item = Evidence> {
     let settings = asked.flat_map(|own| OnEmpty::ALL.map(|fallback| (own, fallback)));
     let bit = |bits: u8, position: u8| bits & 1 << position != 0;
     settings.flat_map(move |(own, fallback)| {
-        (0..32).map(move |bits| Evidence {
+        (0..64).map(move |bits| Evidence {
             own,
             fallback,
             is_control: bit(bits, 0),
-            is_listed: bit(bits, 1),
+            is_unready: bit(bits, 1),
             is_scaled_down: bit(bits, 2),
             is_resync: bit(bits, 3),
             is_hidden: bit(bits, 4),
+            is_elsewhere: bit(bits, 5),
         })
     })
 }
@@ -99,7 +103,7 @@ fn broken_rules(judge: fn(Evidence) -> Judgement) -> Vec<&'static str> {
         let judged = judge(evidence);
         let asked = evidence.own.unwrap_or(evidence.fallback);
         let by_evidence = matches!(asked, OnEmpty::Auto | OnEmpty::Pass) && !evidence.is_control;
-        let was_meant = evidence.is_listed || evidence.is_scaled_down;
+        let was_meant = evidence.is_unready || evidence.is_scaled_down || evidence.is_elsewhere;
         let is_unlimited = matches!(judged, Judgement::Hold(_, Bound::Unlimited));
         let rules = [
             ("what was lost is held", !by_evidence || was_meant || judged != Judgement::Refuse),
@@ -142,7 +146,7 @@ fn policy_finds_a_judge_that_holds_without_bound() {
 #[test]
 fn policy_finds_a_judge_that_takes_null_for_scaled_down() {
     let null = |evidence: Evidence| {
-        let is_scaled_down = evidence.is_scaled_down || !evidence.is_listed;
+        let is_scaled_down = evidence.is_scaled_down || !evidence.is_unready;
         judge(Evidence { is_scaled_down, ..evidence })
     };
     assert_eq!(broken_rules(null), ["what was lost is held"]);
@@ -183,7 +187,7 @@ fn every_reason_for_which_a_list_is_held_is_one_that_can_be_counted() {
             is_hidden: position & 16 > 0,
             own: Some(OnEmpty::Hold).filter(|_| position & 8 == 0),
             is_control: position & 1 > 0,
-            is_listed: position & 2 > 0,
+            is_unready: position & 2 > 0,
             is_scaled_down: position & 4 > 0,
             is_resync: position & 2 == 0 && position & 4 == 0 && position & 8 == 0,
             ..NOTHING

@@ -80,6 +80,8 @@ fn reasons_follow_what_was_seen() {
     check("every member must have been seen", &one_of_two, refused(Reason::Vanished));
     let one_by_one: [&[_]; 4] = [&[a(READY), b(READY)], &[a(LEAVING), b(READY)], &[b(LEAVING)], &[]];
     check("the last list counts, not those before", &one_by_one, refused(Reason::ScaledDown));
+    let other: [&[_]; 2] = [&[a(READY), b(SICK)], &[b(SICK)]];
+    check("another one that is unready says nothing", &other, refused(Reason::Vanished));
     let not_a_member: [&[_]; 3] = [&[a(READY), b(LEAVING)], &[b(GOING)], &[]];
     check("who was no member does not count", &not_a_member, refused(Reason::Vanished));
     let back: [&[_]; 4] = [&[a(READY)], &[a(GOING)], &[a(READY)], &[]];

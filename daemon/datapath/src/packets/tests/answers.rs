@@ -2,7 +2,7 @@
 
 use holdfast_core::op::{FrontendType, Share, WordFlags};
 
-use super::craft::{ACK, RST, SYN, Sent, address, see};
+use super::craft::{ACK, RST, SYN, Sent, address, folded, see};
 use super::node::{Node, QUOTED_LEAST, QUOTED_MOST, REDIRECTED, SHOT};
 use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
@@ -10,6 +10,8 @@ use crate::refusals::Refusal;
 
 const CLIENTS: [(&str, &str); 2] =
     [("198.51.100.7:40000", "203.0.113.10:80"), ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80")];
+
+const ETHERNET: usize = 14;
 
 fn refuse(node: &mut Node, flags: WordFlags) {
     for (index, (_, frontend)) in (1..).zip(CLIENTS) {
@@ -56,6 +58,8 @@ fn is_told(node: &Node, sent: &Sent) -> usize {
     let expected = if sent.to.is_ipv6() { (1, 4) } else { (3, 3) };
     assert_eq!((kind, code), expected);
     assert_eq!((quoted.from, quoted.to), (sent.from, sent.to));
+    let shown = &frame[ETHERNET + if sent.to.is_ipv6() { 48 } else { 28 }..];
+    assert_eq!(shown, &sent.frame()[ETHERNET..][..shown.len()], "{size} bytes: as it was sent");
     quoted.payload.len()
 }
 
@@ -79,6 +83,57 @@ fn kernel_who_sends_a_long_datagram_to_nobody_hears_it_too() {
             assert_eq!(is_told(node, &sent), if size > 1100 { BEGINNING } else { size });
         }
         assert_eq!(node.counted(packet_count::COUNT_UNANSWERABLE), 0);
+    });
+}
+
+/// A datagram with options behind it (RFC 9868), which are a part of the packet and not of the datagram.
+fn with_options(sent: &Sent, options: &[u8]) -> Vec<u8> {
+    let (mut frame, at) = (sent.frame(), ETHERNET + if sent.to.is_ipv6() { 4 } else { 2 });
+    frame.extend(options);
+    let length = u16::from_be_bytes([frame[at], frame[at + 1]]) + u16::try_from(options.len()).unwrap();
+    frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
+    if sent.to.is_ipv4() {
+        frame[ETHERNET + 10..ETHERNET + 12].fill(0);
+        let sum = !folded(0, &frame[ETHERNET..ETHERNET + 20]);
+        frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
+}
+
+#[test]
+fn kernel_who_sends_a_datagram_with_options_to_nobody_hears_it_with_a_right_sum() {
+    Node::test(|node| {
+        refuse(node, WordFlags::default());
+        for (client, frontend) in CLIENTS {
+            for (size, options) in [(0, 1), (1, 4), (100, 8), (1000, 200), (1472, 16)] {
+                let sent = Sent::udp(client, frontend, &vec![0xa5; size]);
+                let frame = with_options(&sent, &vec![0x5a; options]);
+                let (verdict, answer) = node.come(&frame);
+                let seen = see(&answer, true);
+                assert_eq!((verdict, seen.is_valid), (REDIRECTED, true), "{size} and {options}: {seen:?}");
+                let quoted = seen.error.unwrap().2;
+                assert_eq!((quoted.from, quoted.to), (sent.from, sent.to));
+                assert_eq!(quoted.payload, sent.payload[..quoted.payload.len()], "no options");
+            }
+        }
+        assert_eq!(node.counted(packet_count::COUNT_UNANSWERABLE), 0);
+    });
+}
+
+/// The sum of a packet covers less than a datagram says that it has, or more, so none of both can be right.
+#[test]
+fn kernel_a_datagram_longer_than_its_packet_or_shorter_than_its_header_hears_nothing() {
+    Node::test(|node| {
+        refuse(node, WordFlags::default());
+        for (client, frontend) in CLIENTS {
+            for length in [0_u16, 7, 109, 0xffff] {
+                let mut frame = Sent::udp(client, frontend, &[0xa5; 100]).frame();
+                let at = ETHERNET + if client.starts_with('[') { 44 } else { 24 };
+                frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
+                assert_eq!(node.come(&frame).0, SHOT, "{length}");
+            }
+        }
+        assert_eq!(node.counted(packet_count::COUNT_UNANSWERABLE), 8);
     });
 }
 

@@ -108,7 +108,8 @@ impl Sender<'_> {
         let (transport, from, to) = self.ends();
         let flags = *one(self.random, &[SYN, SYN, ACK, ACK, SYN | ACK, FIN | ACK, RST, RST | ACK, 0, 0xff]);
         let sent = Sent::tcp(&from.to_string(), &to.to_string(), flags);
-        let payload: Vec<u8> = (0..self.random.below(80)).map(|_| self.byte()).collect();
+        let most = *one(self.random, &[80, 80, 80, 1_400]);
+        let payload: Vec<u8> = (0..self.random.below(most)).map(|_| self.byte()).collect();
         let payload = if transport == SCTP { chunk_of(flags, &payload) } else { payload };
         let fragment = self.random.chance(150).then(|| self.part());
         let (options, extensions) = match (from.is_ipv4(), self.random.chance(150)) {

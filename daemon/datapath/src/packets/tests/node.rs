@@ -8,9 +8,8 @@ use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, Coming, FrontendType, WordFlags};
 use libbpf_rs::{MapCore, MapFlags, libbpf_sys as sys};
 
-use super::craft::{Seen, Sent, UDP, see};
+use super::craft::{Seen, Sent, see};
 use super::network::{self, OUTER, PODS};
-use super::sctp::{HEADER, INIT, INIT_BYTES};
 use crate::abi;
 use crate::abi::packets::types;
 use crate::devices::{self, Device, Mode, Side};
@@ -168,13 +167,7 @@ impl Node {
     /// What becomes of a frame that comes by the outer device.
     #[track_caller]
     pub(super) fn come(&self, frame: &[u8]) -> (i32, Vec<u8>) {
-        run(&self.programs.ingress, frame, OUTER).unwrap()
-    }
-
-    /// The same of a frame of which the program cuts something off: the kernel then forgets the whole packet's sum.
-    #[track_caller]
-    pub(super) fn come_to_be_cut(&self, frame: &[u8]) -> (i32, Vec<u8>) {
-        run_with(&self.programs.ingress, frame, OUTER, 0).unwrap()
+        self.run(&self.programs.ingress, frame, OUTER).unwrap()
     }
 
     /// Tells the programs which side sends by the device, and which addresses are seen there.
@@ -279,37 +272,71 @@ impl Node {
     #[track_caller]
     pub(super) fn come_from_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         self.tell_of_device(Side::Pod, [Some(POD_GATE.into()), Some(POD_GATE6.into())]);
-        run(&self.programs.ingress, frame, PODS).unwrap()
+        self.run(&self.programs.ingress, frame, PODS).unwrap()
     }
 
     /// What becomes of a frame that comes by a device, as the programs know that one.
     #[track_caller]
     pub(super) fn come_by(&self, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
-        run(&self.programs.ingress, frame, device).unwrap()
+        self.run(&self.programs.ingress, frame, device).unwrap()
     }
 
     /// What becomes of a frame that comes by a device where pods' answers pass by the stack.
     #[track_caller]
     pub(super) fn come_back(&self, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
-        run(&self.programs.back, frame, device).unwrap()
+        self.run(&self.programs.back, frame, device).unwrap()
     }
 
     /// What becomes of a frame that leaves by the device of pods.
     #[track_caller]
     pub(super) fn leave_to_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
-        run(&self.programs.egress, frame, PODS).unwrap()
+        self.run(&self.programs.egress, frame, PODS).unwrap()
     }
 
     /// What becomes of a frame that leaves by the outer device.
     #[track_caller]
     pub(super) fn leave(&self, frame: &[u8]) -> (i32, Vec<u8>) {
-        run(&self.programs.egress, frame, OUTER).unwrap()
+        self.run(&self.programs.egress, frame, OUTER).unwrap()
     }
 
     /// What becomes of any frame, when it comes and when it leaves; `None`: the kernel's test run takes no such frame.
     pub(super) fn take(&self, frame: &[u8]) -> Option<[(i32, Vec<u8>); 2]> {
         let PacketPrograms { ingress, egress, .. } = &self.programs;
-        Some([run(ingress, frame, OUTER).ok()?, run(egress, frame, OUTER).ok()?])
+        let run = |program| self.run(program, frame, OUTER).ok();
+        Some([run(ingress)?, run(egress)?])
+    }
+
+    /// Runs a program once, over a packet with a sum that a network card has made of all of it (CHECKSUM_COMPLETE).
+    /// Afterwards that sum still is the packet's, or the packet was cut. Kernels before 6.17 know no such packets.
+    fn run(&self, program: &OwnedFd, frame: &[u8], device: u32) -> std::io::Result<(i32, Vec<u8>)> {
+        let summed = run_with(program, frame, device, sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE);
+        match summed.as_ref().err().and_then(std::io::Error::raw_os_error) {
+            Some(libc::EINVAL) => run_with(program, frame, device, 0),
+            Some(libc::EBADMSG) => Ok(self.run_cut(program, frame, device)),
+            _ => summed,
+        }
+    }
+
+    /// Runs a program once more, over a packet that it has cut. To cut a packet is all that makes the kernel forget the
+    /// sum of it (`__skb_trim_rcsum`), and the test run takes what was forgotten for a sum all the same. If the program
+    /// does not cut the packet, the sum is wrong.
+    fn run_cut(&self, program: &OwnedFd, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
+        self.forget_answers();
+        let (verdict, out) = run_with(program, frame, device, 0).unwrap();
+        let is_cut = verdict == REDIRECTED && out.len() < frame.len() + size_of_error_headers(&out);
+        assert!(
+            is_cut,
+            "the sum of the whole packet is not the packet's: {frame:02x?}, {verdict}: {out:02x?}"
+        );
+        (verdict, out)
+    }
+
+    /// Lets the programs send as many answers as at the beginning of a second.
+    fn forget_answers(&self) {
+        let (map, key) = (map::handle(&self.handles, Map::PacketPace).unwrap(), 0_u32.to_ne_bytes());
+        let mut paces = map.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap();
+        paces.iter_mut().for_each(|pace| pace.fill(0));
+        map.update_percpu(&key, &paces, MapFlags::ANY).unwrap();
     }
 
     /// A packet that came and goes on, as it looks then.
@@ -345,34 +372,12 @@ fn device(side: Side, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
     }
 }
 
-/// Whether a frame has more bytes than a refusal would quote: more than IP says, more than an INIT of SCTP begins with,
-/// or a datagram that is long or has no sum. The programs cut the rest off, and the kernel then forgets the sum of the
-/// whole packet.
-fn is_filled_up(frame: &[u8]) -> bool {
-    let ip = match frame.get(12..14) {
-        Some([0x08, 0x00] | [0x86, 0xdd]) => &frame[14..],
-        _ => frame,
-    };
-    let (before, at) = if ip.first().is_some_and(|first| first >> 4 == 6) { (40, 4) } else { (0, 2) };
-    let length = ip.get(at..at + 2).map_or(0, |it| usize::from(u16::from_be_bytes([it[0], it[1]])));
-    let at = if before == 0 { ip.first().map_or(0, |first| usize::from(first & 15) * 4) } else { before };
-    let is_init = ip.get(at + HEADER) == Some(&INIT);
-    let has_no_sum = before == 0 && ip.get(9) == Some(&UDP) && ip.get(at + 6..at + 8) == Some(&[0, 0]);
-    before + length < ip.len()
-        || (is_init && ip.len() > at + HEADER + INIT_BYTES)
-        || (has_no_sum && ip.len() > at + QUOTED_LEAST)
-        || ip.len() > QUOTED_MOST
-}
-
-/// Runs a program once, over a packet with a sum that a network card has made. Afterwards that sum still has to be the
-/// packet's. Kernels before 6.17 know no such packets.
-fn run(program: &OwnedFd, frame: &[u8], device: u32) -> std::io::Result<(i32, Vec<u8>)> {
-    let flag = if is_filled_up(frame) { 0 } else { sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE };
-    let summed = run_with(program, frame, device, flag);
-    match summed.as_ref().err().and_then(std::io::Error::raw_os_error) {
-        Some(libc::EINVAL) => run_with(program, frame, device, 0),
-        Some(libc::EBADMSG) => panic!("the sum of the whole packet is not the packet's: {frame:02x?}"),
-        _ => summed,
+/// How much longer than the packet a whole quote of it is.
+fn size_of_error_headers(frame: &[u8]) -> usize {
+    match (frame.get(12..14), frame.get(23), frame.get(20)) {
+        (Some([0x08, 0x00]), Some(1), _) => 28,
+        (Some([0x86, 0xdd]), _, Some(58)) => 48,
+        _ => 0,
     }
 }
 

@@ -327,7 +327,7 @@ fn kernel_what_came_wrapped_goes_to_no_third_node() {
                 if transport == UDP {
                     is_dropped(node, &segment, packet_count::COUNT_NOT_HERE);
                 } else {
-                    assert_eq!(see(&node.come_to_be_cut(&segment).1, true).flags, RST, "of no flow here");
+                    assert_eq!(see(&node.come(&segment).1, true).flags, RST, "of no flow here");
                 }
             }
         }
@@ -389,7 +389,7 @@ fn kernel_a_flow_beside_another_is_found_by_each_segment_of_what_was_cut() {
         }
         for other in [here.port() - 1, here.port() + 64] {
             let other = SocketAddr::new(here.ip(), other).to_string();
-            let (_, frame) = node.come_to_be_cut(&wrapped(&by(TCP, way, ACK).frame(), way.node, &other));
+            let (_, frame) = node.come(&wrapped(&by(TCP, way, ACK).frame(), way.node, &other));
             assert_eq!(see(&frame, true).flags, RST, "that is of another backend: {other}");
         }
     });
@@ -552,7 +552,7 @@ fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_
             for (data, filled_up) in [(0, 0), (0, 6), (33, 0), (33, 6)] {
                 let sent = Sent { payload: vec![7; data], ..by(TCP, way, ACK) }.frame();
                 let came = [wrapped(&sent, way.node, way.here), vec![0; filled_up]].concat();
-                let (verdict, frame) = node.come_to_be_cut(&came);
+                let (verdict, frame) = node.come(&came);
                 let seen = see(&frame, true);
                 assert_eq!(
                     (verdict, seen.from, seen.to),
@@ -630,7 +630,7 @@ fn kernel_who_sends_too_long_a_datagram_without_a_sum_is_told_of_one_without_a_s
         goes_wrapped(node, way, &by(UDP, way, 0).frame());
         let sent = Sent { no_sum: true, ..Sent::udp(way.client, way.frontend, &[9; 1_460]) }.frame();
         is_told(node, way, &sent, fits);
-        let (_, frame) = node.come_to_be_cut(&sent);
+        let (_, frame) = node.come(&sent);
         let quoted = 14 + 20 + 8 + 20;
         assert_eq!(frame[quoted + 6..quoted + 8], [0, 0]);
     });
@@ -658,7 +658,7 @@ fn kernel_who_sends_too_much_is_told_however_many_clients_are_refused() {
             is_told(node, way, &sent, fits);
             let is_silent = |_| {
                 set_answers(node, [0, 1_000]);
-                node.come_to_be_cut(&sent).0 == SHOT
+                node.come(&sent).0 == SHOT
             };
             assert!((0..3).any(is_silent), "a thousand a second are told on each CPU, and no more");
         }
@@ -668,7 +668,7 @@ fn kernel_who_sends_too_much_is_told_however_many_clients_are_refused() {
 /// Checks that the client is told how long its packets may be, from the address that it dialled.
 #[track_caller]
 fn is_told(node: &Node, way: &Way, sent: &[u8], fits: u32) {
-    let (verdict, frame) = node.come_to_be_cut(sent);
+    let (verdict, frame) = node.come(sent);
     let seen = see(&frame, true);
     let (from, to) = (address(way.frontend), address(way.client));
     assert_eq!((verdict, seen.from.ip(), seen.to.ip()), (REDIRECTED, from.ip(), to.ip()));
