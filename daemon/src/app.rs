@@ -35,6 +35,7 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 use crate::admin;
 use crate::apiserver::Access;
 use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
+use crate::datapath::RefusalLog;
 use crate::devices;
 use crate::diagnose::gather::Gatherer;
 use crate::engine::run::{GROUPS_WAITING_MAX, Upkeep};
@@ -263,7 +264,6 @@ impl App {
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), device_ends());
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
         let (engine, told) = EngineThread::start(engine, incoming, tend(views, &fail, devices, &in_force))?;
-        refusals.name_services(engine.snapshots.clone());
         let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
         let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
@@ -275,7 +275,7 @@ impl App {
             datapath,
             apiserver: access.as_ref().map(Access::views),
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
-            refusals,
+            refusals: naming_services(refusals, &engine),
             probes: Arc::default(),
             checks: Arc::default(),
             names: Arc::default(),
@@ -429,6 +429,12 @@ fn tell_of_stop(datapath: &DatapathView) {
 /// The two ends of a value that is known from the start, and may become another one later.
 fn known<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) {
     watch::channel(Arc::new(now))
+}
+
+/// The log of clients that are turned away, which names services by what the engine knows.
+fn naming_services(refusals: Arc<RefusalLog>, engine: &EngineThread) -> Arc<RefusalLog> {
+    refusals.name_services(engine.snapshots.clone());
+    refusals
 }
 
 /// What each device is to packets, and that a driver has changed.

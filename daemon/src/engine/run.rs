@@ -127,8 +127,7 @@ pub async fn run<M: Maps>(
     mut look_after: impl FnMut(&mut Engine<M>, Upkeep) -> bool,
 ) -> Engine<M> {
     let started = Instant::now();
-    let mut dropped = 0;
-    let room = Room::new(CHANGES_BYTES_MAX);
+    let (mut dropped, room) = (0, Room::new(CHANGES_BYTES_MAX));
     let mut checks = Checks::default();
     let (mut checked, mut asked) = (started, started);
     let mut was_written = false;
