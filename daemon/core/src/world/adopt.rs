@@ -295,9 +295,10 @@ impl World {
         Some(index)
     }
 
-    /// Ops that remove what a restart found and no service has taken over, once every source has delivered.
+    /// Ops that remove what a restart found and no service has taken over, once every source has delivered. What a
+    /// service asks for that is still to be decided stays.
     pub(crate) fn plan_leftovers(&self, ops: &mut Vec<Op>) {
-        if !self.tables.is_synced() || !self.is_awaiting_nobody() {
+        if !self.tables.is_synced() {
             return;
         }
         let owner = Owner::Nobody;

@@ -88,6 +88,22 @@ fn no_slice_at_all() {
     assert!(!desired.ports[0].policy.has_any);
 }
 
+/// A cluster without zones hints at none, and a node without a zone is in none.
+#[test]
+fn a_node_without_a_zone_is_not_in_the_zone_without_a_name() {
+    let own: Arc<str> = "".into();
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    for (last, zone) in [(3, &own), (4, &"b".into())] {
+        let hints = HintSet { zones: [Arc::clone(zone)].into(), nodes: [].into() };
+        let address = IpAddr::V4(Ipv4Addr::new(0, 0, 0, last));
+        let (conditions, hints) = (Conditions::READY, Some(&hints));
+        builder.push(Endpoint { address, conditions, node: None, zone: None, hints, target: None }).unwrap();
+    }
+    let slice = SliceFacts { endpoints: builder.finish(), ..slice("a", "", "") };
+    let desired = resolved(&service(""), vec![slice], &node("", "n1"));
+    assert_eq!(list(&desired.ports[0], Scope::Cluster), "3 4");
+}
+
 #[test]
 fn corner_facts() {
     let zone = || node("zone-a", "");

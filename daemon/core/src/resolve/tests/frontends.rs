@@ -202,3 +202,20 @@ fn rows_are_in_the_order_of_the_table() {
     ];
     check("type, then address as a number, IPv4 first", &facts, &rows);
 }
+
+/// A service with few frontends can have all of its namespace's part of external IPs.
+#[test]
+fn external_ips_beyond_their_part_are_left_out_although_all_frontends_fit() {
+    let facts = ServiceFacts { external_ips: ips(&["10.9.0.1", "10.9.0.2", "10.9.0.3"]), ..service("") };
+    let has = |it: &DesiredFrontend| it.address == ips(&["10.9.0.3"])[0];
+    let part = |chosen, has| Part { most: 100, chosen, has };
+    let shown = |part| {
+        let given = (&NodeFacts::default(), &Settings::default(), &Drains::default());
+        let desired = resolve(Some(&facts), &[], given, part);
+        let shown: Vec<_> = desired.frontends.iter().map(|it| std::format!("{}", it.address)).collect();
+        (shown.join(" "), desired.cut.frontends)
+    };
+    assert_eq!(shown(part(3, &|_| false)), ("10.0.0.1 10.9.0.1 10.9.0.2 10.9.0.3".into(), 0));
+    assert_eq!(shown(part(2, &|_| false)), ("10.0.0.1 10.9.0.1 10.9.0.2".into(), 1));
+    assert_eq!(shown(part(0, &has)), ("10.0.0.1 10.9.0.3".into(), 2), "what it has already stays");
+}

@@ -59,6 +59,21 @@ fn an_index_of_another_kind_of_frontend_is_not_taken_over() {
     assert_eq!(names(&rig), ["publish word"], "the old index is wiped");
 }
 
+/// Any tenant may name any external IP, so a namespace would have the part of another one that it names.
+#[test]
+fn a_namespace_keeps_the_number_that_is_found_only_at_an_address_of_the_same_kind() {
+    for (kind, keeps) in [
+        (FrontendType::ClusterIp, true),
+        (FrontendType::ExternalIp, false),
+        (FrontendType::LoadBalancer, false),
+    ] {
+        let mut rig = found(kind);
+        rig.turn(vec![applied(service("a", "10.0.0.9", &[]))]);
+        let id = rig.id("a");
+        assert_eq!(rig.world.tables.share(id) == share(), keeps, "{kind:?}");
+    }
+}
+
 #[test]
 fn what_nobody_takes_over_goes() {
     let mut rig = found(FrontendType::ClusterIp);

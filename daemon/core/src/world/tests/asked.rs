@@ -242,3 +242,13 @@ fn invariant_10_a_decision_of_what_is_left_out_takes_part_of_a_piece() {
     let work = work::take();
     assert!(work <= 4 * limits::PIECE_WORK, "{work}");
 }
+
+/// Eight ninths of 1,152 are 1,024.
+#[test]
+fn invariant_10_one_namespace_has_frontends_up_to_its_part_and_not_one_less() {
+    let mut rig = Rig::with(Capacity { slots: 256, ports: 1 << 11, ..Capacity::default() });
+    let settings = Settings { frontends_max: Some(1_152), ..Settings::default() };
+    let all = (0..12).map(|number| applied(asking("tenant", number, 100)));
+    let snapshot = rig.turn([Event::SettingsApplied(Arc::new(settings))].into_iter().chain(all).collect());
+    assert_eq!(snapshot.fill.frontends, 1_024);
+}

@@ -223,3 +223,14 @@ fn who_serves_is_a_member_from_before_the_word_that_says_so_until_it_serves_nowh
     assert_eq!(view(&gone, "a").ports[0].rows.all().len(), 1);
     assert_eq!(rig.log.len(), 0, "nothing of it is left to remove: {:?}", rig.log);
 }
+
+/// A client with affinity that is led to a member which is no member any more would choose anew.
+#[test]
+fn invariant_04_members_come_before_the_list_that_has_them_and_go_after_it() {
+    let mut rig = Rig::new();
+    let sticky = ServiceFacts { affinity_timeout: Some(60), ..service("a", "10.0.0.1", &[]) };
+    rig.turn(vec![applied(sticky), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    rig.turn(vec![slice("a", &["1.1.1.2", "1.1.1.3"])]);
+    let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
+    assert_eq!(names, ["insert member", "write range", "publish word", "remove member"]);
+}
