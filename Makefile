@@ -44,6 +44,9 @@ parts: ## List the parts of the tests, and when each passed last.
 	@scripts/test-programs.sh --quiet
 	@$${CARGO_TARGET_DIR:-target}/debug/suite parts
 
+mutants: ## Make the mistakes of tests/mutants.toml, and show that tests catch each; ONLY=text: those of some files.
+	@scripts/mutants.sh $(if $(ONLY),--only $(ONLY))
+
 ran: ## Take over into tests/ran.tsv what passed on this machine since the last landing.
 	@scripts/test-programs.sh --quiet
 	@$${CARGO_TARGET_DIR:-target}/debug/suite merge

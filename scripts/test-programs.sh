@@ -17,17 +17,8 @@ unset SOURCE_DATE_EPOCH
 
 # Libraries of others are the same for all clones: a new folder begins with them. Cargo finds out which of them fit.
 libraries=$({ rustc --version && echo "${RUSTFLAGS:-}"; } | scripts/cached.sh libraries Cargo.lock Cargo.toml)
-copy() {
-	local folder
-	for folder in deps build .fingerprint; do
-		mkdir -p "$2/$folder"
-		# Of the files, those without a dot in the name are our programs, which are not copied.
-		find "$1/$folder" -mindepth 1 -maxdepth 1 ! -name '*holdfast*' \( -type d -o -name '*.*' \) \
-			-exec cp -a -n --reflink=auto -t "$2/$folder" {} +
-	done
-}
 if [[ $(cat "$target/suite/libraries" 2>/dev/null) != "$libraries" && -d $libraries/whole ]]; then
-	copy "$libraries/whole" "$target/debug"
+	scripts/copy-libraries.sh "$libraries/whole" "$target/debug"
 fi
 echo "$libraries" >"$target/suite/libraries"
 
@@ -42,6 +33,6 @@ mv "$built.new" "$built"
 # Whole or absent, also where two runs do it at once.
 if [[ ! -d $libraries/whole ]]; then
 	half=$(mktemp -d "$libraries/half.XXXXXX")
-	copy "$target/debug" "$half"
+	scripts/copy-libraries.sh "$target/debug" "$half"
 	mv -T "$half" "$libraries/whole" 2>/dev/null || rm -rf "$half"
 fi

@@ -35,6 +35,7 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 use crate::admin;
 use crate::apiserver::Access;
 use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
+use crate::datapath::RefusalLog;
 use crate::devices;
 use crate::diagnose::gather::Gatherer;
 use crate::engine::run::{GROUPS_WAITING_MAX, Upkeep};
@@ -169,8 +170,7 @@ impl Sources {
 struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[OtherProxy]>>,
-    devices: watch::Sender<Arc<[Decision]>>,
-    drivers: watch::Sender<()>,
+    devices: (watch::Sender<Arc<[Decision]>>, watch::Sender<()>),
     filters: watch::Sender<Arc<[Filter]>>,
     routes: watch::Sender<Arc<Announced>>,
     wishes: Wishes,
@@ -218,8 +218,9 @@ impl Beside {
         if translates_packets(&config.borrow()) {
             let (seen, looked) = watch::channel(onlookers::not_looked_yet());
             tasks.spawn(onlookers::run(seen));
-            tasks.spawn(devices::drivers::run(config.clone(), self.drivers, engine.clone()));
-            tasks.spawn(devices::run(config.clone(), (looked, proxies), self.devices, engine));
+            let (decisions, looks) = self.devices;
+            tasks.spawn(devices::drivers::run(config.clone(), looks, engine.clone()));
+            tasks.spawn(devices::run(config.clone(), (looked, proxies), decisions, engine));
             let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
             tasks.spawn(filters::run(self.filters, snapshots, accepted));
         }
@@ -260,12 +261,9 @@ impl App {
         let engine = start::engine(maps, seed, &sources_of(config), known_now, (kept, &drains.drains))?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
-        let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
-        let (looks, drivers) = none_yet();
+        let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), device_ends());
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
-        let (engine, told) =
-            EngineThread::start(engine, incoming, tend(views, &fail, (devices, drivers), &in_force))?;
-        refusals.name_services(engine.snapshots.clone());
+        let (engine, told) = EngineThread::start(engine, incoming, tend(views, &fail, devices, &in_force))?;
         let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
         let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
@@ -277,7 +275,7 @@ impl App {
             datapath,
             apiserver: access.as_ref().map(Access::views),
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
-            refusals,
+            refusals: naming_services(refusals, &engine),
             probes: Arc::default(),
             checks: Arc::default(),
             names: Arc::default(),
@@ -305,16 +303,7 @@ impl App {
             sources: Sources::new(config, kubernetes, (blocks, counting), sets),
             node: (node, described),
             engine,
-            beside: Beside {
-                readings,
-                proxies,
-                devices: decisions,
-                drivers: looks,
-                filters,
-                routes,
-                wishes,
-                draining,
-            },
+            beside: Beside { readings, proxies, devices: decisions, filters, routes, wishes, draining },
             written: (recorded, keeper, claim),
             seed,
             ends: ((fail, failures), refused_no_more),
@@ -442,6 +431,21 @@ fn known<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) {
     watch::channel(Arc::new(now))
 }
 
+/// The log of clients that are turned away, which names services by what the engine knows.
+fn naming_services(refusals: Arc<RefusalLog>, engine: &EngineThread) -> Arc<RefusalLog> {
+    refusals.name_services(engine.snapshots.clone());
+    refusals
+}
+
+/// What each device is to packets, and that a driver has changed.
+type DeviceNews = (watch::Receiver<Arc<[Decision]>>, watch::Receiver<()>);
+
+/// The two ends of what is told of devices.
+fn device_ends() -> ((watch::Sender<Arc<[Decision]>>, watch::Sender<()>), DeviceNews) {
+    let ((decisions, decided), (looks, looked)) = (none_yet(), none_yet());
+    ((decisions, looks), (decided, looked))
+}
+
 /// The two ends of a value that is not known yet.
 fn none_yet<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
     watch::channel(T::default())
@@ -477,12 +481,12 @@ async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<
     }
 }
 
-/// What the engine's thread does beside its events: it keeps the maps well, and shows how they are. The function returns
-/// whether there is more to do.
+/// What the engine's thread does beside its events: it keeps the maps well, and shows how they are. The function
+/// returns whether there is more to do.
 fn tend(
     views: watch::Sender<Arc<DatapathView>>,
     fail: &mpsc::Sender<AppError>,
-    (mut devices, mut drivers): (watch::Receiver<Arc<[Decision]>>, watch::Receiver<()>),
+    (mut devices, mut drivers): DeviceNews,
     (config, _): &Followed,
 ) -> impl FnMut(&mut Engine<AppMaps>, Upkeep) -> bool + Send + 'static + use<> {
     let (mut config, fail) = (config.subscribe(), fail.clone());

@@ -29,8 +29,8 @@ pub(crate) use ports::{shared_with_sockets, snat_ports};
 
 use listed::Listed;
 
-/// How long changes are collected: a pod's device comes in several of them within some milliseconds, and clients wait for
-/// an uplink that returns.
+/// How long changes are collected: a pod's device comes in several of them within some milliseconds, and clients wait
+/// for an uplink that returns.
 const BURST: Duration = Duration::from_millis(20);
 
 /// How many times as long as a listing took the daemon rests before the next one. So listing takes about a twentieth of

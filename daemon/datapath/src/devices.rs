@@ -360,8 +360,8 @@ impl Devices {
         }
     }
 
-    /// Puts other programs at all devices that have some. Where that fails the former program stays, and a round of looks
-    /// tries again. Before each device `next` is called.
+    /// Puts other programs at all devices that have some. Where that fails the former program stays, and a round of
+    /// looks tries again. Before each device `next` is called.
     pub(crate) fn update(&mut self, programs: Vec<PacketPrograms>, next: impl Fn()) {
         self.programs = programs;
         let (mut places, mut leaving) = (std::mem::take(&mut self.places), std::mem::take(&mut self.leaving));
@@ -544,8 +544,8 @@ impl Devices {
         self.kind
     }
 
-    /// Whether programs are loaded for all of these devices. A device that is not there needs none, and one that has its
-    /// programs needs no others.
+    /// Whether programs are loaded for all of these devices. A device that is not there needs none, and one that has
+    /// its programs needs no others.
     pub(crate) fn are_enough_for(&self, devices: &[Device]) -> bool {
         let is_loaded = |layer| self.programs.iter().any(|pair| pair.layer == layer);
         let is_new = |device: &&Device| self.places.get(&device.index).is_none_or(|place| !place.attached);

@@ -77,12 +77,14 @@ pub enum Upkeep {
     Piece,
 }
 
-/// Upkeep that is left, and when the next piece of it is due.
+/// Upkeep that is left, and when more of it is due.
 #[derive(Debug, Default)]
 struct Pieces {
     is_left: bool,
     // When the last piece ended, and how long it took.
     last: Option<(Instant, Duration)>,
+    // When everything was looked at last.
+    looked: Option<Instant>,
 }
 
 impl Pieces {
@@ -91,16 +93,28 @@ impl Pieces {
         self.is_left && !(is_busy && self.last.is_some_and(|(ended, took)| ended.elapsed() < took))
     }
 
+    /// Whether it is time to look at everything.
+    fn is_look_due(&self) -> bool {
+        self.looked.is_none_or(|looked| looked.elapsed() >= IDLE)
+    }
+
+    /// What is to be done now.
+    fn next(&self, is_look: bool, is_busy: bool) -> Option<Upkeep> {
+        if is_look { Some(Upkeep::Look) } else { self.is_due(is_busy).then_some(Upkeep::Piece) }
+    }
+
     /// How long an engine without anything else to do rests.
     fn rest(&self) -> Duration {
         if self.is_left { Duration::ZERO } else { IDLE }
     }
 
     /// Does some upkeep, and notes whether more is left.
-    fn take(&mut self, upkeep: impl FnOnce() -> bool) {
+    fn take(&mut self, upkeep: Upkeep, act: impl FnOnce() -> bool) {
         let begun = Instant::now();
-        self.is_left = upkeep();
-        self.last = Some((Instant::now(), begun.elapsed()));
+        self.is_left = act();
+        let ended = Instant::now();
+        self.last = Some((ended, begun.elapsed()));
+        self.looked = Some(ended).filter(|_| upkeep == Upkeep::Look).or(self.looked);
     }
 }
 
@@ -113,20 +127,17 @@ pub async fn run<M: Maps>(
     mut look_after: impl FnMut(&mut Engine<M>, Upkeep) -> bool,
 ) -> Engine<M> {
     let started = Instant::now();
-    let mut dropped = 0;
-    let room = Room::new(CHANGES_BYTES_MAX);
+    let (mut dropped, room) = (0, Room::new(CHANGES_BYTES_MAX));
     let mut checks = Checks::default();
-    let mut looked = started;
-    let mut checked = started;
-    let mut asked = started;
+    let (mut checked, mut asked) = (started, started);
     let mut was_written = false;
     let mut pieces = Pieces::default();
     loop {
         let due = engine.next_due(started.elapsed()).map(|due| due.saturating_sub(started.elapsed()));
         ends.note_whether_quiet(!was_written || due.is_some_and(|due| due.is_zero()));
         let is_overdue = asked.elapsed() >= ask::WAIT_MAX;
-        let (due, rest) = (due.unwrap_or(IDLE), pieces.rest());
-        let turn = next_turn(&mut ends, (due, rest), is_overdue, checks.is_running()).await;
+        let rests = (due.unwrap_or(IDLE), pieces.rest());
+        let turn = next_turn(&mut ends, rests, is_overdue, checks.is_running()).await;
         let moves = matches!(turn, Turn::Group(_)) || ends.events.is_empty();
         match turn {
             Turn::End => return engine,
@@ -156,11 +167,10 @@ pub async fn run<M: Maps>(
         ends.publish(snapshot);
         let is_first = !was_written && engine.is_whole();
         was_written |= is_first;
-        if checks.is_look_due() || looked.elapsed() >= IDLE || looked == started || is_first {
-            pieces.take(|| look_after(&mut engine, Upkeep::Look));
-            looked = Instant::now();
-        } else if pieces.is_due(!ends.events.is_empty() || is_due(&engine, started.elapsed())) {
-            pieces.take(|| look_after(&mut engine, Upkeep::Piece));
+        let is_look = checks.is_look_due() || is_first || pieces.is_look_due();
+        let is_busy = !ends.events.is_empty() || is_due(&engine, started.elapsed());
+        if let Some(upkeep) = pieces.next(is_look, is_busy) {
+            pieces.take(upkeep, || look_after(&mut engine, upkeep));
         }
         if checked.elapsed() >= CHECK {
             checks.begin(&mut engine);
@@ -300,7 +310,7 @@ mod tests {
 
     #[test]
     fn while_events_wait_upkeep_takes_half_of_the_time_at_most() {
-        let pieces = |is_left, took| Pieces { is_left, last: Some((Instant::now(), took)) };
+        let pieces = |is_left, took| Pieces { is_left, last: Some((Instant::now(), took)), looked: None };
         let long = Duration::from_secs(60);
         assert!(!pieces(true, long).is_due(true), "the last piece took as long");
         assert!(pieces(true, long).is_due(false), "nothing else waits");

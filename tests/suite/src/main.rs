@@ -7,6 +7,7 @@ mod built;
 mod choose;
 mod error;
 mod git;
+mod mutants;
 mod needs;
 mod pattern;
 mod pool;
@@ -61,6 +62,12 @@ enum Order {
     Tests,
     /// Take over into the repository what runs have recorded since the last landing.
     Merge,
+    /// Make each mistake of tests/mutants.toml, and show that tests catch it.
+    Mutants {
+        /// Only those in files with this text in their path.
+        #[arg(long, default_value = "")]
+        only: String,
+    },
     /// The paths of the test programs with a `package/target` that fits one of the patterns.
     Programs { patterns: Vec<String> },
 }
@@ -87,6 +94,7 @@ fn obey(arguments: Arguments) -> Result<ExitCode, SuiteError> {
         Order::Parts => list_parts(places),
         Order::Tests => list_tests(places),
         Order::Merge => merge(&places),
+        Order::Mutants { only } => mutants::run(&places, &only),
         Order::Programs { patterns } => programs(&places, &patterns),
     }
 }

@@ -208,8 +208,8 @@ impl KernelMaps {
         }
     }
 
-    /// Does what is to be done at devices, at least one step of some ten milliseconds, until `is_over`. `true`: there is
-    /// more to do.
+    /// Does what is to be done at devices, at least one step of some ten milliseconds, until `is_over`. `true`: there
+    /// is more to do.
     pub fn tend_devices(&mut self, is_over: impl Fn() -> bool) -> bool {
         self.packets.running.as_mut().is_some_and(|running| running.devices.go_on(is_over))
     }

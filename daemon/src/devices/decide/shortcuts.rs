@@ -13,9 +13,9 @@ use holdfast_judgement::views::devices::{Answers, Class, Reason, ShortcutDecisio
 use super::super::listed::{Link, Listed};
 use crate::config::{self, Packets, ShortcutUse};
 
-/// How many devices that lead to pods take part, and fewer where pods that are clients need the room. Each costs an open
-/// file, a pin, and some ten milliseconds in which the kernel changes no other device. As many of pods that are clients
-/// take part, of which the programs know anyway.
+/// How many devices that lead to pods take part, and fewer where pods that are clients need the room. Each costs an
+/// open file, a pin, and some ten milliseconds in which the kernel changes no other device. As many of pods that are
+/// clients take part, of which the programs know anyway.
 const NEAR_MAX: usize = 512;
 
 /// A device, and what it is to packets.

@@ -82,6 +82,19 @@ fn damage_takes_the_records_that_it_is_in_and_names_them() {
     assert_eq!(kept.context, context());
 }
 
+/// A disk that was full, or a write that was lost, may end a file between two records.
+#[test]
+fn a_file_that_ends_before_its_last_record_is_damaged() {
+    let (_folder, state) = written();
+    damage(&state, |bytes| {
+        let mark = b"\xff\xferec\xfe\xff";
+        let places = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(mark));
+        let last = places.last().unwrap();
+        bytes.truncate(last);
+    });
+    assert!(state.load().unwrap().unwrap().damage.is_some());
+}
+
 #[test]
 fn a_whole_file_has_no_damage_and_a_damaged_one_never_replaces_the_one_before() {
     let (_folder, state) = twice();
