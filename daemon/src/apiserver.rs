@@ -258,7 +258,7 @@ impl Access {
         self.inner.clusters.subscribe()
     }
 
-    /// Views of the access, which follow its state at once, and all else within a second, while [`Access::patrol`] runs.
+    /// Views of the access. While [`Access::patrol`] runs they follow its state at once, and all else within a second.
     pub fn views(&self) -> watch::Receiver<Arc<View>> {
         self.inner.views.subscribe()
     }

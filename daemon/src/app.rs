@@ -51,8 +51,8 @@ use crate::sources::manifests::Manifests;
 use crate::sources::names::{self, Names};
 use crate::state::{self, Keeper};
 use crate::{
-    announce, drains, host_routes, kube_proxy, logging, node, probes, proxies, rejections, renamed, sources,
-    systemd,
+    announce, drains, host_routes, kube_proxy, logging, node, pod_lookup, probes, proxies, rejections,
+    renamed, sources, systemd,
 };
 use holdfast_core::engine::Engine;
 
@@ -197,6 +197,11 @@ impl Beside {
             tasks.spawn(announce::run(snapshots, access, node.as_str().into(), announced));
         }
         if let Some(access) = reload.access.clone() {
+            tasks.spawn(pod_lookup::run(
+                self.readings.snapshots.clone(),
+                access.clone(),
+                reload.events.clone(),
+            ));
             let config = reload.config.subscribe();
             let overheard = Arc::clone(&self.readings.overheard);
             tasks.spawn(overheard::run(config, access, node.as_str().into(), overheard));

@@ -1,7 +1,7 @@
 //! Where the error of a socket arose: on this node, in its routes, or at the peer.
 //!
-//! Invariant: an error counts against a peer only if the peer or the network on the way can have caused it. A process of
-//! any user can take all local ports towards an address, or all files of the system, so what this node lacks proves
+//! Invariant: an error counts against a peer only if the peer or the network on the way can have caused it. A process
+//! of any user can take all local ports towards an address, or all files of the system, so what this node lacks proves
 //! nothing.
 
 use std::io;

@@ -31,6 +31,7 @@ mod notices;
 pub mod overheard;
 #[cfg(test)]
 mod patience;
+pub mod pod_lookup;
 pub mod probes;
 pub mod proxies;
 pub mod readings;

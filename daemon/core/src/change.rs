@@ -7,7 +7,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::drains::Turned;
 use crate::facts::{Meta, ServiceFacts, SliceFacts, Timestamp};
@@ -48,6 +48,8 @@ pub enum Cause {
     Probed(Box<Probed>),
     /// A slice of the other service lists a held address for another target.
     AddressClaimed(SocketAddr, ServiceKey),
+    /// Another pod has a held address, as the apiserver says.
+    AddressReused(IpAddr),
     /// So many services lost their lists at once that it is no accident of one of them.
     MassLoss {
         lost: usize,
@@ -82,6 +84,7 @@ impl Cause {
             | Self::HoldDue
             | Self::Probed(_)
             | Self::AddressClaimed(..)
+            | Self::AddressReused(_)
             | Self::MassLoss { .. }
             | Self::ReadersLeft => false,
         }

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 
 use crate::drains::{Drains, Ordered};
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
-use crate::hold::Probed;
+use crate::hold::{PodsAt, Probed};
 use crate::keys::{ServiceKey, SliceKey, Source};
 
 /// The kinds of objects that an apiserver is watched for, each with a version of its own.
@@ -56,6 +56,8 @@ pub enum Event {
     Heard(Source),
     /// A backend of a held list was asked whether it is there.
     Probed(Box<Probed>),
+    /// The apiserver was asked which pods run at a held address.
+    PodsHeard(Box<PodsAt>),
     /// Everything up to this version of the apiserver has been told; a restart can go on from there.
     Progress(Watched, Arc<str>),
 }

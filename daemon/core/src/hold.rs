@@ -20,7 +20,8 @@
 //! whether the endpoints are back counts from then on anew: what takes an apiserver away also empties slices, and what
 //! mends them is not heard. Only the node's own way to the apiserver is held without limit. Another
 //! object that lists a held address proves nothing: its writer may be mistaken, or lie. It has the backend probed out
-//! of turn, once in a hold, and no more.
+//! of turn, once in a hold, and the apiserver asked whose the address is, and no more. If a pod runs there and the one
+//! of the held endpoint does not, the address leaves the hold at once; the other addresses stay.
 //!
 //! **What is probed.** Of what the apiserver's objects list, only addresses that pods can have: a tenant's slice must
 //! not make a node probe the hosts of other nodes. The others are held for their bound without being asked.
@@ -30,6 +31,7 @@
 //! | `judge` | the pure decision and its evidence |
 //! | `held` | a list that is held, its probes and deadlines |
 //! | `ledger` | which holds are in force, and what may end them |
+//! | `pods` | whose a held address is now |
 //! | `losses` | what the services of each namespace lost lately, and whether that is a mass loss |
 //! | `silence` | which sources cannot tell now whether endpoints are back |
 //!
@@ -41,6 +43,7 @@ mod held;
 mod judge;
 mod ledger;
 mod losses;
+mod pods;
 mod silence;
 
 pub(crate) use held::Kept;
@@ -49,3 +52,4 @@ pub use judge::{Bound, Evidence, Judgement, MASS_LOSS_LEAST, OnEmpty, Policy, RE
 pub(crate) use judge::{Case, EmptyList, Hidden};
 pub(crate) use ledger::Ledger;
 pub(crate) use losses::{Lists, MassLoss};
+pub use pods::PodsAt;

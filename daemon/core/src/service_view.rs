@@ -90,6 +90,8 @@ words! {
         Protocol = "protocol",
         /// The address is how nodes reach the apiserver.
         Control = "control",
+        /// The list was held until other pods had the addresses of its last backends.
+        AddressReused = "address-reused",
     }
 }
 

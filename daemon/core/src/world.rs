@@ -135,9 +135,11 @@ impl World {
             Event::DrainsApplied(drains, by) => self.turn_drains(drains, by),
             _ => {}
         }
-        if let Event::Probed(probed) = event {
-            return self.probed(probed);
-        }
+        let event = match event {
+            Event::Probed(probed) => return self.probed(probed),
+            Event::PodsHeard(pods) => return self.hear_pods(&pods),
+            event => event,
+        };
         let is_of_all = matches!(event, Event::Synced(_) | Event::NodeApplied(_) | Event::SettingsApplied(_));
         let goes_on = match &event {
             Event::Synced(_) | Event::Absent(_) => true,

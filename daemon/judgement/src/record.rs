@@ -78,7 +78,7 @@ pub struct Record {
 }
 
 /// What a cause may be.
-const EVENTS: [&str; 18] = [
+const EVENTS: [&str; 19] = [
     "applied",
     "deleted",
     "left",
@@ -96,6 +96,7 @@ const EVENTS: [&str; 18] = [
     "probe-refused",
     "probe-silent",
     "address-claimed",
+    "address-reused",
     "mass-loss",
 ];
 

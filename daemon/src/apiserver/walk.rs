@@ -164,8 +164,8 @@ fn nobody(failures: Vec<Failure>) -> AccessError {
     if failures.is_empty() { AccessError::NoEndpoint } else { AccessError::Failed(failures) }
 }
 
-/// Writes a trouble to the endpoint's row. What is wrong with our own files and sockets says nothing about the endpoint,
-/// and little says that much was asked of it.
+/// Writes a trouble to the endpoint's row. What is wrong with our own files and sockets says nothing about the
+/// endpoint, and little says that much was asked of it.
 fn blame(target: &Target, trouble: &Trouble) {
     if trouble.is_own() || *trouble == Trouble::Late {
         target.noted(trouble.clone());

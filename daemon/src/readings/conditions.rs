@@ -53,6 +53,7 @@ words! {
         MassLoss = "mass_loss",
         HoldExpired = "hold_expired",
         ProbesFailed = "probes_failed",
+        AddressReused = "address_reused",
         /// The policy for clients of the node.
         Internal = "internal",
         /// The policy for clients from outside.
@@ -225,6 +226,7 @@ const fn cause(reason: Reason) -> ConditionCause {
         Reason::Address => ConditionCause::Address,
         Reason::Protocol => ConditionCause::Protocol,
         Reason::Control => ConditionCause::Control,
+        Reason::AddressReused => ConditionCause::AddressReused,
     }
 }
 

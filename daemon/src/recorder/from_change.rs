@@ -313,6 +313,9 @@ fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
             source: Some(other.source.as_str().into()),
             ..plain("address-claimed")
         },
+        Cause::AddressReused(address) => {
+            Trigger { address: Some(address.to_string()), ..plain("address-reused") }
+        }
         Cause::MassLoss { lost, populated } => {
             let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
             Trigger { lost: Some([count(*lost), count(*populated)]), ..plain("mass-loss") }

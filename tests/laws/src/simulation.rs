@@ -366,6 +366,8 @@ fn foreign_cause(change: &Change, history: &History) -> Option<String> {
         Cause::AddressClaimed(address, by) => {
             history.claims.contains(&(change.service.clone(), *address, by.clone()))
         }
+        // No apiserver answers whose an address is in these lives.
+        Cause::AddressReused(_) => false,
         Cause::MassLoss { .. } => history.joined.contains(&change.service),
         Cause::Drained(turned) => turned.drain.service().is_none_or(|named| *named == change.service.name),
         Cause::NodeApplied

@@ -43,13 +43,15 @@ pub(crate) fn permit(cluster: &Cluster) {
     wait_permitted(cluster, "events", true);
 }
 
-/// Takes the rule about a resource away from it again.
+/// Takes the rule about a resource away again, from each role that has one.
 pub(crate) fn forbid(cluster: &Cluster, resource: &str) {
     let api = cluster.api(0).unwrap();
-    let mut role = api.get(Kind::ClusterRole, "holdfast-diagnose").unwrap().unwrap();
-    let rules = role["rules"].as_array_mut().unwrap();
-    rules.retain(|rule| rule["resources"] != json!([resource]));
-    api.merge(Kind::ClusterRole, "holdfast-diagnose", &json!({"rules": rules})).unwrap();
+    for name in ["holdfast", "holdfast-diagnose"] {
+        let mut role = api.get(Kind::ClusterRole, name).unwrap().unwrap();
+        let rules = role["rules"].as_array_mut().unwrap();
+        rules.retain(|rule| rule["resources"] != json!([resource]));
+        api.merge(Kind::ClusterRole, name, &json!({"rules": rules})).unwrap();
+    }
     wait_permitted(cluster, resource, false);
 }
 

@@ -87,7 +87,8 @@ pub struct HeldBackend {
     /// restart, and until then the backend is not probed.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub is_open: bool,
-    /// Another object lists its address for another target, so it is asked out of turn, once in a hold.
+    /// Another object lists its address for another target, so it is asked out of turn, once in a hold, and the
+    /// apiserver is asked whose the address is.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub is_claimed: bool,
 }
@@ -178,9 +179,10 @@ impl Hold {
         self.probed(transport).map(|it| it.row.backend())
     }
 
-    /// The backends to probe out of turn.
+    /// The backends to probe out of turn: none in a mass loss, which ends by no claim.
     pub fn claimed(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
-        self.probed(transport).filter(|it| it.is_claimed).map(|it| it.row.backend())
+        let is_hurried = self.bound != Bound::MassLoss;
+        self.probed(transport).filter(move |it| is_hurried && it.is_claimed).map(|it| it.row.backend())
     }
 
     fn probed(&self, transport: Transport) -> impl Iterator<Item = &HeldBackend> {
@@ -280,14 +282,12 @@ impl Hold {
     }
 
     /// Whether it is news that another object lists a held address for another target, be that so or not. `true`: no
-    /// object did so before for this backend in this hold, and the hold is one that a probe may end.
+    /// object did so before for this backend in this hold, and the hold has a bound.
     pub(crate) fn is_news(&self, backend: SocketAddr, by: Target<'_>) -> bool {
         let held = self.position(backend).and_then(|position| self.backends.get(position));
         let Some(held) = held.filter(|held| held.lost.is_none() && !held.is_claimed) else { return false };
         let is_other = |target: Target<'_>| !target.uid.is_empty() && target.uid != by.uid;
-        matches!(self.bound, Bound::Guarded | Bound::Limit)
-            && !by.uid.is_empty()
-            && self.target(&held.row).is_some_and(is_other)
+        self.bound != Bound::Unlimited && !by.uid.is_empty() && self.target(&held.row).is_some_and(is_other)
     }
 
     /// Has the backend probed out of turn.
@@ -308,7 +308,7 @@ impl Hold {
     }
 
     /// The target of the row's endpoint.
-    fn target(&self, row: &Row) -> Option<Target<'_>> {
+    pub(super) fn target(&self, row: &Row) -> Option<Target<'_>> {
         let slice = self.slices.get(usize::from(row.slice))?;
         slice.endpoints.get(usize::from(row.endpoint)).and_then(|endpoint: Endpoint<'_>| endpoint.target)
     }

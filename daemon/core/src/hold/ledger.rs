@@ -105,6 +105,13 @@ impl Ledger {
         Some(looked_at)
     }
 
+    /// Services that hold an address at any port, each once, as many as are looked at for one answer.
+    pub(crate) fn holders(&self, address: IpAddr) -> BTreeSet<ServiceId> {
+        let at = |port| SocketAddr::new(address, port);
+        let held = self.addresses.range(at(u16::MIN)..=at(u16::MAX));
+        held.flat_map(|(_, ids)| ids.iter().copied()).take(LOOKS_MAX).collect()
+    }
+
     /// Counts a claim of this namespace; returns whether it is heard.
     pub(crate) fn hears(&mut self, namespace: &Arc<str>) -> bool {
         let claims = self.claims.entry(Arc::clone(namespace)).or_default();

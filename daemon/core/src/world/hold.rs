@@ -7,6 +7,7 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
@@ -16,7 +17,7 @@ use crate::claims::Frontend;
 use crate::dialable::is_reserved;
 use crate::drains::Drains;
 use crate::facts::{Endpoint, NodeFacts, Settings, SliceFacts};
-use crate::hold::{Case, Hidden, Hold, Lists, MassLoss, Policy, Probed};
+use crate::hold::{Case, Hidden, Hold, Lists, MassLoss, PodsAt, Policy, Probed};
 use crate::keys::{FrontendKey, ServiceKey, SliceKey, Source, Transport};
 use crate::op::ServiceId;
 use crate::time::{Now, Uptime};
@@ -142,6 +143,24 @@ impl World {
             self.services.mark(*id, Cause::AddressClaimed(*address, claimant.clone()), false);
         }
         !held.is_empty()
+    }
+
+    /// Takes notice of which pods run at an address that another object lists too. Services of other sources may have
+    /// their backends in another network.
+    pub(super) fn hear_pods(&mut self, pods: &PodsAt) {
+        for id in self.ledger.holders(pods.address) {
+            let is_asked = |id| self.tables.get(id).is_some_and(|it| it.key.source == Source::Kubernetes);
+            let Some(service) = self.services.get_mut(id).filter(|_| is_asked(id)) else { continue };
+            let is_disputed = |hold: &Hold| hold.disputed().any(|address| address == pods.address);
+            if !service.holds().any(is_disputed) {
+                continue;
+            }
+            // Each of its lists is looked at, so that all ports let go of the address together.
+            let left: Vec<bool> = service.holds_mut().map(|hold| Hold::leave_to(hold, pods)).collect();
+            if left.contains(&true) {
+                self.services.mark(id, Cause::AddressReused(pods.address), true);
+            }
+        }
     }
 
     /// Takes notice of which held backends may be probed.

@@ -18,6 +18,7 @@ mod outside;
 mod pieces;
 mod reasons;
 mod renames;
+mod reused;
 mod room;
 mod rows;
 mod since;

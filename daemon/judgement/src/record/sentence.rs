@@ -154,6 +154,7 @@ impl Trigger {
             "probe-accepted" => format!("{address} took a probe"),
             "probe-refused" => format!("{address} refused a probe"),
             "probe-silent" => format!("{address} did not answer a probe"),
+            "address-reused" => format!("another pod has {address} now, as the apiserver says"),
             "address-claimed" => format!("{other} lists {address} for another target too, so it is probed"),
             "mass-loss" => {
                 let [lost, populated] = self.lost.unwrap_or_default();

@@ -197,6 +197,7 @@ pub fn why(reason: Option<Reason>) -> &'static str {
         Some(Reason::Address) => "the address may not be a frontend",
         Some(Reason::Protocol) => "its protocol cannot be translated",
         Some(Reason::Control) => "it is how this node reaches the apiserver",
+        Some(Reason::AddressReused) => "its endpoints vanished, and other pods have their addresses now",
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: a check ends within its timeout, keeps at most [`ANSWER_BYTES_MAX`] of an answer and reads at most
 //! [`READ_BYTES_MAX`], whatever the backend does. What is dialled is a backend's address: there is no DNS, and no
 //! redirect is followed. Files that TLS needs are not the backend's: without them it is not asked, and the time that
-//! they take is not its time. Nor is what this node lacks the backend's, such as a port or a file: that is no bad check.
+//! they take is not its time. What this node lacks is not the backend's either, such as a port: that is no bad check.
 
 mod bounded;
 mod grpc;

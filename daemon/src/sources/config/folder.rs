@@ -1,8 +1,8 @@
 //! A folder of TOML files with `[[service]]` blocks, as manifests are a folder of objects.
 //!
-//! Invariant: a file speaks for its own blocks alone, and has nothing read that its author may not read. A block that cannot be understood keeps its last good version, a
-//! file that cannot be read keeps all of its blocks, and so does one with a bad block of which the name is not known:
-//! nothing is taken away that the file may still have.
+//! Invariant: a file speaks for its own blocks alone, and has nothing read that its author may not read. A block that
+//! cannot be understood keeps its last good version, a file that cannot be read keeps all of its blocks, and so does
+//! one with a bad block of which the name is not known: nothing is taken away that the file may still have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

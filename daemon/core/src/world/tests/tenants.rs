@@ -8,6 +8,7 @@ use crate::change::Cause;
 use crate::facts::Target;
 use crate::facts::endpoints::UidText;
 use crate::hold::Bound;
+use crate::keys::Transport;
 use crate::snapshot::{Reason, Verdict};
 
 const TENANT: &str = "tenant";
@@ -88,7 +89,7 @@ fn invariant_05_who_lists_a_held_address_for_another_target_ends_no_hold() {
 }
 
 #[test]
-fn who_lists_an_address_that_is_held_as_control_or_in_a_mass_loss_is_not_even_heard() {
+fn who_lists_an_address_that_is_held_as_control_is_not_heard_and_a_mass_loss_goes_on() {
     let mut rig = peopled(&[("default", 5)]);
     let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
     let hold = Policy::default();
@@ -99,7 +100,10 @@ fn who_lists_an_address_that_is_held_as_control_or_in_a_mass_loss_is_not_even_he
     let snapshot = rig.turn(vec![pods(key_in(TENANT, "nobody"), SOURCE, &all, "two")]);
     let mass = [Reason::MassLoss; 4];
     assert_eq!(held(&snapshot, "default"), [&[Reason::Control], &mass[..]].concat());
-    assert_eq!(claims(&rig.changes), 0);
+    assert_eq!(claims(&rig.changes), 4, "an apiserver is asked whose the others are");
+    let ports = snapshot.services.iter().flat_map(|view| view.ports.iter());
+    let holds = ports.filter_map(|port| port.hold.as_ref());
+    assert_eq!(holds.map(|hold| hold.claimed(Transport::Tcp).count()).sum::<usize>(), 0);
 }
 
 #[test]
