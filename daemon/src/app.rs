@@ -211,13 +211,15 @@ impl Beside {
         let proxies = self.proxies.subscribe();
         tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
         let snapshots = self.readings.snapshots.clone();
+        let views = self.readings.datapath.clone();
         let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping));
         let config = reload.config.subscribe();
         if translates_packets(&config.borrow()) {
             let (seen, looked) = watch::channel(onlookers::not_looked_yet());
             tasks.spawn(onlookers::run(seen));
-            tasks.spawn(devices::run(config.clone(), (looked, proxies), self.devices, engine));
+            let told = (self.devices, views);
+            tasks.spawn(devices::run(config.clone(), (looked, proxies), told, engine));
             let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
             tasks.spawn(filters::run(self.filters, snapshots, accepted));
         }
