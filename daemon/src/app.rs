@@ -217,6 +217,7 @@ impl Beside {
         let proxies = self.proxies.subscribe();
         tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
         let snapshots = self.readings.snapshots.clone();
+        let views = self.readings.datapath.clone();
         let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping));
         let config = reload.config.subscribe();
@@ -225,7 +226,7 @@ impl Beside {
             tasks.spawn(onlookers::run(seen));
             let (decisions, looks) = self.devices;
             tasks.spawn(devices::drivers::run(config.clone(), looks, engine.clone()));
-            tasks.spawn(devices::run(config.clone(), (looked, proxies), decisions, engine));
+            tasks.spawn(devices::run(config.clone(), (looked, proxies), (decisions, views), engine));
             let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
             tasks.spawn(filters::run(self.filters, snapshots, accepted));
         }

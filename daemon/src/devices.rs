@@ -4,6 +4,7 @@
 //! decides what a device is; names count only where the configuration has some. A change is followed at once, and many
 //! changes as one. Nothing is done to a device here: the engine is told what was decided.
 
+mod conntrack;
 mod decide;
 pub(crate) mod drivers;
 mod listed;
@@ -17,6 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::{Class, Decision};
 use holdfast_judgement::views::proxies::OtherProxy;
 use tokio::sync::watch;
@@ -27,6 +29,7 @@ use crate::notices::Notices;
 
 pub(crate) use ports::{shared_with_sockets, snat_ports};
 
+use conntrack::Conntrack;
 use listed::Listed;
 
 /// How long changes are collected: a pod's device comes in several of them within some milliseconds, and clients wait
@@ -60,12 +63,14 @@ pub struct Onlookers {
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     (mut onlookers, proxies): (watch::Receiver<Onlookers>, watch::Receiver<Arc<[OtherProxy]>>),
-    decisions: watch::Sender<Arc<[Decision]>>,
+    (decisions, views): (watch::Sender<Arc<[Decision]>>, watch::Receiver<Arc<DatapathView>>),
     engine: Asker,
 ) {
     // Without the first look, flows that a former daemon had pass by the stack would go through it for a moment.
     let _ = tokio::time::timeout(FIRST_LOOK_MAX, onlookers.changed()).await;
-    let mut follower = Follower { config, onlookers, proxies, are_known: false, decisions, engine };
+    let conntrack = Conntrack::new(views);
+    let mut follower =
+        Follower { config, onlookers, proxies, are_known: false, decisions, engine, conntrack };
     let mut notices = None;
     loop {
         // Notices begin before the listing, so that a change that the listing misses is noticed.
@@ -75,7 +80,7 @@ pub async fn run(
             Ok(listed) => listed.map_err(|error| tell("list", &error)).ok(),
             Err(_) => return,
         };
-        follower.publish(listed.as_ref());
+        follower.heed(listed.as_ref()).await;
         let rest = (begun.elapsed() * SHARE).clamp(BURST, REST_MAX);
         if !follower.rest(listed.as_ref(), rest, &mut notices).await {
             return;
@@ -96,9 +101,18 @@ struct Follower {
     are_known: bool,
     decisions: watch::Sender<Arc<[Decision]>>,
     engine: Asker,
+    conntrack: Conntrack,
 }
 
 impl Follower {
+    /// Decides by what is listed. Where a firewall has come, conntrack knows the flows before the firewall gets their
+    /// packets.
+    async fn heed(&mut self, listed: Option<&Listed>) {
+        let first = self.onlookers.borrow().first.clone();
+        self.conntrack.meet(first).await;
+        self.publish(listed);
+    }
+
     /// Rests, then waits for a reason to list again. A firewall that comes is heeded at once, by what was listed last.
     /// `false`: there is no configuration any more.
     async fn rest(&mut self, listed: Option<&Listed>, rest: Duration, notices: &mut Option<Notices>) -> bool {
@@ -110,7 +124,7 @@ impl Follower {
                 () = &mut rested, if is_resting => is_resting = false,
                 changed = self.config.changed(), if !is_resting => return changed.is_ok(),
                 // Without a sender nothing will change, and what was seen last holds.
-                Ok(()) = self.onlookers.changed() => self.publish(listed),
+                Ok(()) = self.onlookers.changed() => self.heed(listed).await,
                 Ok(()) = self.proxies.changed() => {
                     self.are_known = true;
                     self.publish(listed);

@@ -1,6 +1,7 @@
 //! The kernel's own table of connections (conntrack), as far as another proxy on this node shares ports with us. Its
 //! connections are read (`translated`). The ports of this node that flows have are entered, so that a masquerading
-//! proxy such as kube-proxy gives none of them to another connection.
+//! proxy such as kube-proxy gives none of them to another connection. So are the flows themselves where a firewall is
+//! to know them that came later.
 //!
 //! Invariant: an entry that is there already stays as it is, whatever made it, and none is taken away: each runs out by
 //! itself. An entry only has to be there: the packets of these flows are translated after conntrack on their way out
@@ -8,11 +9,11 @@
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_core::keys::Transport;
 
-use crate::flows::Flow;
+use crate::flows::{Flow, FlowTable};
 use crate::netlink::{
     Conversation, HEADER, NESTED, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, Part, message,
     with_kind,
@@ -40,6 +41,7 @@ const NEW: u16 = 0x0100;
 /// Kinds of attributes and what they hold, from `linux/netfilter/nfnetlink_conntrack.h`.
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_STATUS: u16 = 3;
 const CTA_PROTOINFO: u16 = 4;
 const CTA_TIMEOUT: u16 = 7;
 const CTA_TUPLE_IP: u16 = 1;
@@ -59,54 +61,95 @@ const TCP_CONNTRACK_ESTABLISHED: u8 = 3;
 /// be answered with a reset, and is not to be dropped because conntrack has not followed its numbers.
 const LIBERAL: [u8; 2] = [8, 8];
 
-/// The outcome of entering the ports of flows.
+/// `IPS_SEEN_REPLY`, `IPS_ASSURED` and `IPS_CONFIRMED`: the kernel takes the last one with the others alone.
+const ANSWERED: u32 = 2 | 4 | 8;
+
+/// The outcome of entering flows.
 #[derive(Debug, Default)]
-pub struct TakenPorts {
-    /// Flows that no other connection can take the port of now.
-    pub taken: u64,
-    /// Flows that another connection may still take the port of.
+pub struct Entered {
+    /// Flows of which conntrack has an entry now.
+    pub entered: u64,
+    /// Flows of which it has none.
     pub refused: u64,
     /// Why the first of these was refused.
     pub error: Option<io::Error>,
 }
 
-/// Makes an entry for each of these flows that has a port of this node. A kernel that takes none of a batch is not
-/// asked for the rest.
-pub(crate) fn take_ports(flows: impl Iterator<Item = Flow>) -> TakenPorts {
-    let mut taken = TakenPorts::default();
-    let mut ports = flows.filter_map(|flow| Port::of(&flow)).peekable();
-    if ports.peek().is_some() {
-        let taking = Conntrack::open().and_then(|mut kernel| kernel.take(&mut ports, &mut taken));
-        taken.error = taken.error.or(taking.err());
-        taken.refused += ports.count() as u64;
+/// Makes an entry for each of these flows that has a port of this node, so that no other connection takes that port. A
+/// kernel that takes none of a batch is not asked for the rest.
+pub(crate) fn take_ports(flows: impl Iterator<Item = Flow>) -> Entered {
+    enter(flows.filter_map(|flow| Entry::for_port(&flow)))
+}
+
+impl FlowTable {
+    /// Makes an entry for each flow as the stack sees it between client and backend, so that a firewall which knows
+    /// connections by their state knows this one, whichever side speaks first. To be called in the network namespace
+    /// of the programs, before packets that passed by the stack go through it. What is not entered by that moment is
+    /// left out. Where the kernel follows no connection, it is not asked: the question alone would load what follows
+    /// them.
+    pub fn enter_conntrack(&self, until: Instant) -> Entered {
+        if !translated::follows_connections() {
+            return Entered::default();
+        }
+        enter(self.agreed(until).filter_map(|flow| Entry::between(&flow)))
     }
-    taken
 }
 
-/// A port that a backend sees in place of a client's.
+fn enter(entries: impl Iterator<Item = Entry>) -> Entered {
+    let mut entered = Entered::default();
+    let mut entries = entries.peekable();
+    if entries.peek().is_some() {
+        let entering = Conntrack::open().and_then(|mut kernel| kernel.take(&mut entries, &mut entered));
+        entered.error = entered.error.or(entering.err());
+        entered.refused += entries.count() as u64;
+    }
+    entered
+}
+
+/// A connection as it is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Port {
+struct Entry {
     transport: Transport,
-    at: SocketAddr,
-    backend: SocketAddr,
+    from: SocketAddr,
+    to: SocketAddr,
     timeout: Duration,
+    /// Both sides have been heard.
+    is_answered: bool,
 }
 
-impl Port {
-    fn of(flow: &Flow) -> Option<Self> {
+impl Entry {
+    /// For a port that a backend sees in place of a client's. Its packets come to conntrack as those of the client.
+    fn for_port(flow: &Flow) -> Option<Self> {
         let left = flow.lifetime.saturating_sub(flow.idle);
         let timeout = left.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
-        Some(Self { transport: flow.transport, at: flow.nat?, backend: flow.backend, timeout })
+        Some(Self {
+            transport: flow.transport,
+            from: flow.nat?,
+            to: flow.backend,
+            timeout,
+            is_answered: false,
+        })
+    }
+
+    /// Between client and backend. `None`: the kernel asks of SCTP for what only its packets say.
+    fn between(flow: &Flow) -> Option<Self> {
+        let timeout = flow.lifetime.saturating_sub(flow.idle).max(TIMEOUT_MIN);
+        let from = SocketAddr::new(flow.client.ip(), flow.through_port);
+        let entry = Self { transport: flow.transport, from, to: flow.backend, timeout, is_answered: true };
+        (flow.transport != Transport::Sctp).then_some(entry)
     }
 
     /// The message that makes the entry, as the kernel reads it.
     fn message(&self, sequence: u32, flags: u16) -> Vec<u8> {
-        let family = if self.backend.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let family = if self.to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let seconds = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX);
         let mut body = vec![u8::try_from(family).unwrap_or_default(), 0, 0, 0];
-        body.extend(self.tuple(CTA_TUPLE_ORIG, self.at, self.backend));
-        body.extend(self.tuple(CTA_TUPLE_REPLY, self.backend, self.at));
+        body.extend(self.tuple(CTA_TUPLE_ORIG, self.from, self.to));
+        body.extend(self.tuple(CTA_TUPLE_REPLY, self.to, self.from));
         body.extend(with_kind(CTA_TIMEOUT, &seconds.to_be_bytes()));
+        if self.is_answered {
+            body.extend(with_kind(CTA_STATUS, &ANSWERED.to_be_bytes()));
+        }
         if self.transport == Transport::Tcp {
             body.extend(established());
         }
@@ -160,29 +203,29 @@ impl Conntrack {
     }
 
     /// Enters batch after batch; returns an error where the kernel has taken nothing of a batch.
-    fn take(&mut self, ports: &mut impl Iterator<Item = Port>, taken: &mut TakenPorts) -> io::Result<()> {
+    fn take(&mut self, entries: &mut impl Iterator<Item = Entry>, made: &mut Entered) -> io::Result<()> {
         loop {
-            let batch: Vec<Port> = ports.take(BATCH).collect();
+            let batch: Vec<Entry> = entries.take(BATCH).collect();
             if batch.is_empty() {
                 return Ok(());
             }
             let refusals = self.enter(&batch);
             let count = refusals.as_ref().map_or(batch.len(), |it| it.count);
-            taken.refused += count as u64;
-            taken.taken += batch.len().saturating_sub(count) as u64;
+            made.refused += count as u64;
+            made.entered += batch.len().saturating_sub(count) as u64;
             match refusals?.first {
                 Some(error) if count == batch.len() => return Err(error),
-                Some(error) => _ = taken.error.get_or_insert(error),
+                Some(error) => _ = made.error.get_or_insert(error),
                 None => {}
             }
         }
     }
 
     /// Enters one batch. The kernel answers each entry that it refuses, and the last entry in any case.
-    fn enter(&mut self, batch: &[Port]) -> io::Result<Refusals> {
+    fn enter(&mut self, batch: &[Entry]) -> io::Result<Refusals> {
         let numbered = (1_u32..).zip(batch);
         let flags = |number| if number as usize == batch.len() { NLM_F_ACK } else { 0 };
-        let messages = numbered.flat_map(|(number, port)| port.message(number, flags(number)));
+        let messages = numbered.flat_map(|(number, entry)| entry.message(number, flags(number)));
         self.kernel.send(&messages.collect::<Vec<u8>>())?;
         let mut refusals = Refusals::default();
         for _ in batch {

@@ -139,6 +139,12 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// Whether both sides go on with it, and the stack may see what they say to each other. What goes to another node
+    /// as it came bears another header there.
+    fn is_agreed(&self) -> bool {
+        matches!(self.stage, Stage::Open | Stage::HalfClosed) && self.wrapped != Some(Wrapped::There)
+    }
+
     /// The flow that a record tells of. `None`: no program of this version wrote this record.
     fn of(it: &types::flow, now: u32) -> Option<Self> {
         let transport = transport_of(it.transport)?;

@@ -42,7 +42,7 @@ mod uncharged;
 mod view;
 
 pub use cgroup::memory_limit;
-pub use conntrack::TakenPorts;
+pub use conntrack::Entered;
 pub use counts::{Counted, Counts};
 pub use devices::{
     Device, DeviceStatus, HookKind, Mode, POD_DEVICES_MAX, ShortcutState, Side, XdpState, XdpUse,

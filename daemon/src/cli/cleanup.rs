@@ -9,7 +9,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use holdfast_datapath::{Drained, TakenPorts};
+use holdfast_datapath::{Drained, Entered};
 use serde_json::{Value, json};
 
 use super::report::Report;
@@ -96,7 +96,7 @@ fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
          more. Run this again until all is removed"
     );
     let json = json!({
-        "pins": pins, "found": true, "removed": false, "flows": flows, "ports_taken": ports.taken, "routes": 0,
+        "pins": pins, "found": true, "removed": false, "flows": flows, "ports_taken": ports.entered, "routes": 0,
         "errors": free.iter().collect::<Vec<_>>(),
     });
     let bad = free.iter().map(|free| format!("holdfast: {free}")).collect();
@@ -104,7 +104,7 @@ fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
 }
 
 /// What is still to be done about ports that another program of this node may give to clients of its own.
-fn free_ports(ports: &TakenPorts) -> Option<String> {
+fn free_ports(ports: &Entered) -> Option<String> {
     let error = ports.error.as_ref()?;
     Some(format!(
         "conntrack has no entry for {} of these flows ({error}), so whoever masquerades here may give their port to a \
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    fn report(ports: TakenPorts) -> Report {
+    fn report(ports: Entered) -> Report {
         goes_on(Path::new("/sys/fs/bpf/holdfast"), &Drained { flows: 7, ports })
     }
 
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn flows_that_go_on_are_counted_and_so_are_their_ports() {
-        let report = report(TakenPorts { taken: 3, ..TakenPorts::default() });
+        let report = report(Entered { entered: 3, ..Entered::default() });
         assert_eq!(report.exit, Exit::Finding);
         assert!(report.good[0].starts_with("/sys/fs/bpf/holdfast: 7 flows of clients outside go on"));
         assert_eq!((report.good.len(), report.bad.len()), (1, 0));
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn ports_that_may_be_given_away_are_told_with_what_to_do() {
         let error = Some(io::Error::from_raw_os_error(nix::libc::ENOMEM));
-        let report = report(TakenPorts { taken: 1, refused: 2, error });
+        let report = report(Entered { entered: 1, refused: 2, error });
         assert_eq!((report.exit, report.good.len()), (Exit::Finding, 1), "they go on all the same");
         let said = &report.bad[0];
         assert!(

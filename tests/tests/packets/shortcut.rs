@@ -1,15 +1,16 @@
 //! Packets of flows with other nodes, and with pods of this one, pass by the stack where nothing needs them there, and
 //! go through it where a firewall does.
 
-use std::net::{IpAddr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::bed::uplinks::BY_IPV6;
+use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Clients, Family, PORT, frontend, outside};
 use serde_json::{Value, json};
 
@@ -328,6 +329,93 @@ fn check_firewall(at_driver: bool) {
         wait_until_said(daemon, "packets to its pods pass by the stack");
         OF_PODS.iter().for_each(|service| check_answered(clients, service));
     });
+}
+
+/// Accepts what conntrack knows, and drops nothing: packets pass by the stack all the same.
+const TRACKED: &str = "table inet tracked {
+ chain forward {
+  type filter hook forward priority filter;
+  ct state established,related accept
+ }
+}
+";
+
+/// Lets through what conntrack knows, and nothing else.
+const KNOWN: &str = "table inet known {
+ chain forward {
+  type filter hook forward priority 10; policy drop;
+  ct state established,related accept
+ }
+}
+";
+
+/// Services at whose backends' port no socket listens but those of the test: a pod of this node, one of the other.
+const LISTENED: [(&str, &str, [&str; 2]); 2] = [
+    ("closed", "pod-a", ["10.244.1.10:8081", "[fd00:244:1::10]:8081"]),
+    ("closed-away", "pod-r", ["10.244.9.10:8081", "[fd00:244:9::10]:8081"]),
+];
+
+/// How many connections there are to each of those in each family.
+const HELD: usize = 20;
+
+/// Both ends of connections, the server's first: each has heard the other one.
+fn hold(bed: &Bed) -> Vec<(TcpStream, TcpStream)> {
+    let mut held = Vec::new();
+    for (service, place, sockets) in LISTENED {
+        for (of, socket) in FAMILIES.into_iter().zip(sockets) {
+            let listener = bed.within(Location::far(place), || TcpListener::bind(socket)).unwrap().unwrap();
+            let dialled = frontend(service, "balancer", of).unwrap();
+            for _ in 0..HELD {
+                let dial = || TcpStream::connect(dialled);
+                let mut client = bed.within(Location::far("client"), dial).unwrap().unwrap();
+                let (mut server, _) = listener.accept().unwrap();
+                [&client, &server].iter().for_each(|it| it.set_read_timeout(Some(SERVED)).unwrap());
+                let mut byte = [0];
+                client.write_all(&byte).unwrap();
+                server.read_exact(&mut byte).unwrap();
+                server.write_all(&byte).unwrap();
+                client.read_exact(&mut byte).unwrap();
+                held.push((server, client));
+            }
+        }
+    }
+    held
+}
+
+/// How many clients hear their servers within a time that a segment which was lost is sent again in.
+fn count_heard(held: &mut [(TcpStream, TcpStream)]) -> usize {
+    let until = Instant::now() + SERVED;
+    let is_heard = |(_, client): &mut (TcpStream, TcpStream)| {
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        client.set_read_timeout(Some(left)).unwrap();
+        client.read_exact(&mut [0]).is_ok()
+    };
+    held.iter_mut().map(is_heard).filter(|it| *it).count()
+}
+
+/// The server speaks and the client listens, as with logs and events: so the first packet that a firewall sees of such a
+/// connection is one of the server, which opens nothing.
+#[test]
+fn a_firewall_that_comes_later_cuts_no_connection() {
+    for (setting, before) in [("", Some(TRACKED)), ("", None), ("[packets]\nshortcut = \"never\"\n", None)] {
+        let bed = fabric::bed(Switches::default()).unwrap();
+        before.iter().for_each(|rules| fabric::rules(&bed, rules).unwrap());
+        on_this(&bed, setting, |bed, daemon, clients| {
+            if setting.is_empty() {
+                wait_until_said(daemon, "packets to its pods pass by the stack");
+            }
+            // The first flows find no neighbour known.
+            OF_PODS.iter().for_each(|service| check_answered(clients, service));
+            let mut held = hold(bed);
+            fabric::rules(bed, KNOWN).unwrap();
+            if setting.is_empty() {
+                wait_until_said(daemon, "packets go through the stack: table inet known, chain forward");
+            }
+            held.iter_mut().for_each(|(server, _)| server.write_all(&[1]).unwrap());
+            let live = count_heard(&mut held);
+            assert_eq!(live, held.len(), "with {setting:?}, tracked before: {}", before.is_some());
+        });
+    }
 }
 
 /// Streams both ways, of some ten thousand segments each: none is lost, and the drivers have most of them.

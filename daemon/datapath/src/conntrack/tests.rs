@@ -6,18 +6,18 @@ use std::thread::JoinHandle;
 
 use super::*;
 
-fn port(transport: Transport, at: &str, backend: &str) -> Port {
+fn port(transport: Transport, at: &str, backend: &str) -> Entry {
     let [at, backend] = [at, backend].map(|it| it.parse().unwrap());
-    Port { transport, at, backend, timeout: Duration::from_secs(77) }
+    Entry { transport, from: at, to: backend, timeout: Duration::from_secs(77), is_answered: false }
 }
 
-fn ports(count: u16) -> impl Iterator<Item = Port> {
+fn ports(count: u16) -> impl Iterator<Item = Entry> {
     (0..count).map(|n| port(Transport::Tcp, &format!("10.0.0.5:{}", 61_000 + n), "10.1.0.7:8443"))
 }
 
 /// Words of four hexadecimal digits, as they lie in memory.
 #[track_caller]
-fn check_body(port: Port, expected: &str) {
+fn check_body(port: Entry, expected: &str) {
     let message = port.message(1, 0);
     let (header, body) = message.split_at(HEADER);
     assert_eq!(header[..4], u32::try_from(message.len()).unwrap().to_ne_bytes());
@@ -54,6 +54,22 @@ fn an_entry_of_udp_has_no_state() {
                              1400 0400 fd00 000a 0000 0000 0000 0000 0000 0005
                    1c00 0280 0500 0100 1100 0000 0600 0200 0035 0000 0600 0300 ee49 0000
          0800 0700 0000 004d",
+    );
+}
+
+#[cfg(target_endian = "little")]
+#[test]
+fn an_entry_of_a_connection_here_counts_as_answered_and_assured() {
+    let answered = Entry { is_answered: true, ..port(Transport::Udp, "10.9.0.1:4660", "10.1.0.7:53") };
+    check_body(
+        answered,
+        "0200 0000
+         3400 0180 1400 0180 0800 0100 0a09 0001 0800 0200 0a01 0007
+                   1c00 0280 0500 0100 1100 0000 0600 0200 1234 0000 0600 0300 0035 0000
+         3400 0280 1400 0180 0800 0100 0a01 0007 0800 0200 0a09 0001
+                   1c00 0280 0500 0100 1100 0000 0600 0200 0035 0000 0600 0300 1234 0000
+         0800 0700 0000 004d
+         0800 0300 0000 000e",
     );
 }
 
@@ -97,8 +113,8 @@ fn kernel_that_says(batches: usize, errno: fn(u32) -> Option<i32>) -> (Conntrack
     (Conntrack { kernel: Conversation::over(OwnedFd::from(ours).into()) }, answering)
 }
 
-fn taken_of(kernel: &mut Conntrack, count: u16) -> (TakenPorts, io::Result<()>) {
-    let mut taken = TakenPorts::default();
+fn taken_of(kernel: &mut Conntrack, count: u16) -> (Entered, io::Result<()>) {
+    let mut taken = Entered::default();
     let came = kernel.take(&mut ports(count), &mut taken);
     (taken, came)
 }
@@ -108,7 +124,7 @@ fn many_are_entered_by_few_calls_and_each_is_new_or_left_alone() {
     let (mut kernel, answering) = kernel_that_says(3, |_| None);
     let (taken, came) = taken_of(&mut kernel, 70);
     came.unwrap();
-    assert_eq!((taken.taken, taken.refused, taken.error.is_none()), (70, 0, true));
+    assert_eq!((taken.entered, taken.refused, taken.error.is_none()), (70, 0, true));
     let batches = answering.join().unwrap();
     assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [32, 32, 6]);
     let new = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL;
@@ -124,7 +140,7 @@ fn an_entry_that_is_there_is_as_good_as_a_new_one() {
     let (mut kernel, answering) = kernel_that_says(1, |_| Some(libc::EEXIST));
     let (taken, came) = taken_of(&mut kernel, 20);
     came.unwrap();
-    assert_eq!((taken.taken, taken.refused), (20, 0));
+    assert_eq!((taken.entered, taken.refused), (20, 0));
     answering.join().unwrap();
 }
 
@@ -134,7 +150,7 @@ fn one_that_is_refused_does_not_stand_in_the_way_of_others() {
     let (mut kernel, answering) = kernel_that_says(2, refused);
     let (taken, came) = taken_of(&mut kernel, 50);
     came.unwrap();
-    assert_eq!((taken.taken, taken.refused), (48, 2));
+    assert_eq!((taken.entered, taken.refused), (48, 2));
     assert_eq!(taken.error.unwrap().raw_os_error(), Some(libc::ENOSPC));
     assert_eq!(answering.join().unwrap().len(), 2);
 }
@@ -143,7 +159,7 @@ fn one_that_is_refused_does_not_stand_in_the_way_of_others() {
 fn a_kernel_that_takes_nothing_is_not_asked_on() {
     let (mut kernel, answering) = kernel_that_says(1, |_| Some(libc::ENOMEM));
     let (taken, came) = taken_of(&mut kernel, 50);
-    assert_eq!((taken.taken, taken.refused), (0, 32), "those of one batch");
+    assert_eq!((taken.entered, taken.refused), (0, 32), "those of one batch");
     assert_eq!(came.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
     answering.join().unwrap();
 }
@@ -159,7 +175,7 @@ fn who_may_not_ask_hears_why() {
     kernels.send(&answer).unwrap();
     let mut kernel = Conntrack { kernel: Conversation::over(OwnedFd::from(ours).into()) };
     let (taken, came) = taken_of(&mut kernel, 5);
-    assert_eq!((taken.taken, taken.refused), (0, 5));
+    assert_eq!((taken.entered, taken.refused), (0, 5));
     assert_eq!(came.unwrap_err().raw_os_error(), Some(libc::EPERM));
 }
 
@@ -173,5 +189,5 @@ fn an_answer_that_is_cut_off_is_none() {
 #[test]
 fn where_nobody_has_a_port_the_kernel_is_not_asked() {
     let taken = take_ports(std::iter::empty());
-    assert_eq!((taken.taken, taken.refused, taken.error.is_none()), (0, 0, true));
+    assert_eq!((taken.entered, taken.refused, taken.error.is_none()), (0, 0, true));
 }

@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use holdfast_core::keys::Transport;
@@ -46,6 +47,11 @@ pub(crate) struct Found {
     pub(crate) all: Vec<Translated>,
     /// Whether nothing can be missing.
     pub(crate) is_whole: bool,
+}
+
+/// Whether the kernel follows connections anywhere on this machine.
+pub(super) fn follows_connections() -> bool {
+    Path::new(COUNT).exists()
 }
 
 /// The connections that the backend sees at a wanted port of the node.

@@ -3,6 +3,7 @@
 //! Invariant: the table is read once and nothing is written; the caller bounds how many flows are given.
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use super::count::Tally;
 use super::life::{Stage, is_expired};
@@ -71,6 +72,15 @@ impl FlowTable {
         let records = &self.0.records;
         let live = records.some(0, records.len()).filter(move |(_, it)| !is_expired(it, now, 0));
         live.filter(|(_, it)| it.nat_port != 0).filter_map(move |(_, it)| Flow::of(&it, now))
+    }
+
+    /// The flows that live and on which both sides have agreed, read until that moment.
+    pub(crate) fn agreed(&self, until: Instant) -> impl Iterator<Item = Flow> {
+        let now = self.now();
+        let records = &self.0.records;
+        let in_time = records.some(0, records.len()).take_while(move |_| Instant::now() < until);
+        let live = in_time.filter(move |(_, it)| !is_expired(it, now, 0));
+        live.filter_map(move |(_, it)| Flow::of(&it, now)).filter(Flow::is_agreed)
     }
 
     /// Counts all flows, and finds at most `limit` of those that are looked for.

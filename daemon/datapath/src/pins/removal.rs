@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::{DEVICE_LINKS, LINKS, PACKETS, Pins, VERSION, device_links, failed, lock, remove_folder};
 use crate::abi::{self, packets::types};
-use crate::conntrack::{TakenPorts, take_ports};
+use crate::conntrack::{Entered, take_ports};
 use crate::devices;
 use crate::error::StartError;
 use crate::flows::FlowTable;
@@ -65,7 +65,7 @@ pub struct Drained {
     /// Flows that go on, if programs follow them; 0: nothing is left that a client would miss.
     pub flows: u64,
     /// Ports of this node that these flows have, or flows that end just now: the next proxy must not give them away.
-    pub ports: TakenPorts,
+    pub ports: Entered,
 }
 
 /// Leaves new clients to the next proxy from now on. Flows of clients outside go on, because no other proxy knows their

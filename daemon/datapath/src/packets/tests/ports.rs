@@ -146,6 +146,21 @@ fn kernel_each_client_comes_by_a_port_that_is_left_to_it() {
     });
 }
 
+/// Sixteen tries by chance miss the other half once in 65,536 times.
+#[test]
+fn kernel_a_client_that_has_half_of_its_ports_comes_by_one_of_the_others() {
+    Node::test_with(256, |node| {
+        node.serve(&Port { frontends: &[FRONTENDS[0]], backends: &[address(HERE)], ..Port::TCP });
+        let left = THROUGH.start..THROUGH.start + 2;
+        give(node, left.end, THROUGH.end - left.end);
+        for host in 1..=64 {
+            let by_each = [40_000, 40_001]
+                .map(|port| seen(node, &format!("198.51.100.{host}:{port}"), FRONTENDS[0]).port());
+            assert!(by_each.iter().all(|port| left.contains(port)), "{host} comes by {by_each:?}");
+        }
+    });
+}
+
 #[test]
 fn kernel_a_client_comes_by_its_own_port_where_none_is_left_to_it() {
     Node::test(|node| {

@@ -1,0 +1,68 @@
+//! What becomes of flows in the kernel's own table of connections (conntrack) when a firewall comes.
+//!
+//! Invariant: conntrack has an entry for each flow on which both sides have agreed before the firewall gets the packets
+//! of those that passed by the stack, as far as [`ENTER_MAX`] allows it. So a rule that accepts what is established
+//! accepts their next packet, whichever side sends it. Entries are made once for each firewall, and never removed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_datapath::{Entered, FlowTable};
+use holdfast_judgement::views::datapath::DatapathView;
+use tokio::sync::watch;
+
+/// How long a firewall waits for its packets meanwhile. A few hundred thousand flows are entered in a second.
+const ENTER_MAX: Duration = Duration::from_secs(1);
+
+/// After this time flows are entered once more: by then all packets go through the stack, and a flow that began before
+/// that is known too.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// How long the second attempt may take. Nothing waits for it.
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// Makes flows known to conntrack.
+pub(super) struct Conntrack {
+    views: watch::Receiver<Arc<DatapathView>>,
+    /// The firewall for which that was done last.
+    firewall: Option<Arc<str>>,
+}
+
+impl Conntrack {
+    pub(super) const fn new(views: watch::Receiver<Arc<DatapathView>>) -> Self {
+        Self { views, firewall: None }
+    }
+
+    /// Meets the firewall that is there now; enters all flows if it is another one than before.
+    pub(super) async fn meet(&mut self, firewall: Option<Arc<str>>) {
+        if self.firewall == firewall {
+            return;
+        }
+        self.firewall = firewall;
+        let Some(table) = self.firewall.as_ref().and_then(|_| self.table()) else { return };
+        enter(table.clone(), ENTER_MAX).await;
+        tokio::spawn(async move {
+            tokio::time::sleep(AGAIN).await;
+            enter(table, AGAIN_MAX).await;
+        });
+    }
+
+    fn table(&self) -> Option<FlowTable> {
+        let view = self.views.borrow();
+        Some(view.status()?.flows.as_ref()?.table.clone())
+    }
+}
+
+async fn enter(table: FlowTable, takes: Duration) {
+    let until = Instant::now() + takes;
+    let entering = tokio::task::spawn_blocking(move || table.enter_conntrack(until));
+    if let Ok(Entered { entered, refused, error: Some(error) }) = entering.await {
+        tracing::warn!(
+            entered,
+            refused,
+            %error,
+            "conntrack has no entry for some flows, so the firewall that came may cut them: check that \
+             nf_conntrack_netlink is loaded and that the table has room (net.netfilter.nf_conntrack_max)"
+        );
+    }
+}
