@@ -512,16 +512,6 @@ INLINE int join(struct arrival *arrival, bool v4)
 
 /* --- Ports that no service has. --- */
 
-INLINE bool is_cluster_ip(const struct dial *dial)
-{
-	struct in6 key;
-
-	if (dial->v4)
-		return bpf_map_lookup_elem(&cluster_ips4, &dial->to.address[3]) != NULL;
-	copy_address(key.address, dial->to.address);
-	return bpf_map_lookup_elem(&cluster_ips6, &key) != NULL;
-}
-
 /* The owner of an address on this node refuses for itself: like kube-proxy, this refuses only what is sent on. */
 INLINE bool is_sent_on(struct __sk_buff *skb, bool v4)
 {

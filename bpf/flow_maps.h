@@ -107,23 +107,6 @@ struct {
 	__type(value, __u32);
 } source_ranges6 SEC(".maps");
 
-/* The cluster IPs that have any frontend in the maps. The value says no more. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, CLUSTER_IPS);
-	__type(key, __u32);
-	__type(value, __u32);
-} cluster_ips4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, CLUSTER_IPS);
-	__type(key, struct in6);
-	__type(value, __u32);
-} cluster_ips6 SEC(".maps");
-
 /* In which second this node last sent a datagram from a node port's number, by the datagram that would answer it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

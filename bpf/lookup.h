@@ -150,6 +150,17 @@ INLINE bool has_loopback_ports(const struct dial *dial)
 	return dial->v4 ? is_node4(bpf_htonl(0x7f000001)) : is_node6(first);
 }
 
+/* Whether the dialled address is the cluster IP of a service, at whichever port. */
+INLINE bool is_cluster_ip(const struct dial *dial)
+{
+	struct in6 key;
+
+	if (dial->v4)
+		return bpf_map_lookup_elem(&cluster_ips4, &dial->to.address[3]) != NULL;
+	copy_address(key.address, dial->to.address);
+	return bpf_map_lookup_elem(&cluster_ips6, &key) != NULL;
+}
+
 /*
  * The block of the dialled address. IPv4: its first half. IPv6: a hash of its first half, which a network's addresses
  * share.

@@ -86,6 +86,23 @@ struct {
 	__type(value, __u32);
 } node_addresses6 SEC(".maps");
 
+/* The cluster IPs that have any frontend in the maps. The value says no more. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, CLUSTER_IPS);
+	__type(key, __u32);
+	__type(value, __u32);
+} cluster_ips4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, CLUSTER_IPS);
+	__type(key, struct in6);
+	__type(value, __u32);
+} cluster_ips6 SEC(".maps");
+
 /* The tops of subtrees of cgroups that are left alone, by their ids. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

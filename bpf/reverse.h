@@ -33,8 +33,8 @@ INLINE void remember_tcp(__u64 cookie, const struct dial *dial)
 }
 
 /*
- * Forgets what the socket dialled: its peer is no frontend now, and may be the backend that it had before. No socket has
- * the cookie 0.
+ * Forgets what the socket dialled: its peer is no frontend now, and may be the backend that it had before. No socket
+ * has the cookie 0.
  */
 INLINE void forget_tcp(__u64 cookie)
 {

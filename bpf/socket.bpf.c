@@ -44,7 +44,7 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, bool
 	__u64 word = 0;
 
 	if (!is_ours(ctx, dial))
-		return PASSED;
+		return lacks_port(ctx, dial, connecting) ? deny(ctx, dial, 0, REASON_NO_SUCH_PORT) : PASSED;
 	if (!connecting && conversation_goes_on(ctx, dial))
 		return SERVED;
 	for (int attempt = 0; attempt < 2; attempt++) {
@@ -63,12 +63,12 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, bool
 			return SERVED;
 		}
 	}
-	return deny(ctx, dial, word);
+	return deny(ctx, dial, word, REASON_NO_BACKEND);
 }
 
 /*
- * What translate() does with nearly every TCP connect: not ours, or a list for all clients that is not empty and has no
- * affinity. In all other cases nothing was changed, and the outcome is UNSURE.
+ * What translate() does with nearly every TCP connect: not ours and at no cluster IP, or a list for all clients that is
+ * not empty and has no affinity. In all other cases nothing was changed, and the outcome is UNSURE.
  */
 INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *dial)
 {
@@ -78,8 +78,11 @@ INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *di
 	dial->transport = ctx->protocol;
 	if (UNLIKELY(dial->transport != IPPROTO_TCP))
 		return UNSURE;
-	if (may_be_frontend(dial))
+	if (may_be_frontend(dial)) {
 		target = look(dial, dial->to.address, DIALLED);
+		if (target == NOT_FOUND && is_cluster_ip(dial))
+			return UNSURE;
+	}
 	if (target == NOT_FOUND)
 		return UNLIKELY(any_node_port(dial->to.port)) ? UNSURE : PASSED;
 	if (UNLIKELY(!take_target(dial, target)))

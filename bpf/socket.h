@@ -163,6 +163,18 @@ INLINE bool find(struct bpf_sock_addr *ctx, struct dial *dial)
 	return any_node_port(dial->to.port) && is_here(ctx, dial) && find_node_port(dial);
 }
 
+/*
+ * Whether a client dials a cluster IP at a port that its service does not have. The node refuses for itself at its own
+ * addresses. connect() for datagrams sends nothing and is left alone: resolvers connect to each address, at whichever
+ * port, to learn the source address that it gets.
+ */
+INLINE bool lacks_port(struct bpf_sock_addr *ctx, const struct dial *dial, bool connecting)
+{
+	if (dial->transport != IPPROTO_TCP && (dial->transport != IPPROTO_UDP || connecting))
+		return false;
+	return may_be_frontend(dial) && is_cluster_ip(dial) && !is_node(dial) && !is_exempt(ctx, dial);
+}
+
 INLINE bool choose_for(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
 {
 	if (has_affinity(word))
@@ -279,13 +291,14 @@ INLINE bool recall(struct bpf_sock_addr *ctx, struct place *peer, enum asked ask
 
 /* --- What happens to a client where no backend serves. --- */
 
-INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verdict verdict)
+INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verdict verdict, enum reason reason)
 {
 	__u64 who = bpf_get_current_pid_tgid(), cgroup = bpf_get_current_cgroup_id();
 	struct refusal *refusal = begin_refusal(dial, verdict, STAGE_SOCKET, cgroup);
 
 	if (!refusal)
 		return;
+	refusal->reason = reason;
 	refusal->cgroup = cgroup;
 	refusal->netns = bpf_get_netns_cookie(ctx);
 	refusal->process = who >> 32;
@@ -311,12 +324,12 @@ INLINE enum outcome lead_to_closed_port(struct dial *dial)
  * The client never gets EPERM, which points an operator nowhere. Where its packets would be dropped it gets the error
  * that it would get in the end, ETIMEDOUT, but at once.
  */
-INLINE enum outcome deny(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
+INLINE enum outcome deny(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word, enum reason reason)
 {
 	enum verdict verdict = verdict_of(word);
 
 	count(dial, verdict);
-	report(ctx, dial, verdict);
+	report(ctx, dial, verdict, reason);
 	if (!has_set_retval)
 		return lead_to_closed_port(dial);
 	bpf_set_retval(verdict == VERDICT_DROPPED ? -ETIMEDOUT : -ECONNREFUSED);

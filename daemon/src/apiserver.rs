@@ -258,7 +258,7 @@ impl Access {
         self.inner.clusters.subscribe()
     }
 
-    /// Views of the access, a second old at most while [`Access::patrol`] runs.
+    /// Views of the access, which follow its state at once, and all else within a second, while [`Access::patrol`] runs.
     pub fn views(&self) -> watch::Receiver<Arc<View>> {
         self.inner.views.subscribe()
     }

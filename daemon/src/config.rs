@@ -13,6 +13,7 @@ mod blocks_file;
 mod datapath;
 mod effective;
 mod file;
+mod file_author;
 mod health_check;
 mod hold;
 mod kube_proxy;
@@ -43,6 +44,7 @@ pub use self::blocks_file::BlocksFile;
 pub use self::datapath::{
     Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Protocol, Sockets, StaleSockets,
 };
+pub use self::file_author::FileAuthor;
 pub use self::health_check::{CheckKind, CheckTls, GrpcCheck, HealthCheck, HttpCheck, Statuses, TlsFiles};
 pub use self::hold::Hold;
 pub use self::kube_proxy::KubeProxy;

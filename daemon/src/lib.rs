@@ -17,6 +17,7 @@ pub mod diagnose;
 pub mod dns;
 pub mod drains;
 pub mod engine;
+mod error_origin;
 mod exempt;
 mod exposition;
 mod guests;

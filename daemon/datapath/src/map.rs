@@ -77,6 +77,8 @@ maps! {
     Members, "members", Room::Generation(|shape| shape.members);
     NodeAddresses4, "node_addresses4", Room::Shared;
     NodeAddresses6, "node_addresses6", Room::Shared;
+    ClusterIps4, "cluster_ips4", Room::Shared;
+    ClusterIps6, "cluster_ips6", Room::Shared;
     ExemptCgroups, "exempt_cgroups", Room::Shared;
     NodePorts, "node_ports", Room::Shared;
     FrontendBlocks, "frontend_blocks", Room::Shared;
@@ -90,8 +92,6 @@ maps! {
     Devices, "devices", Room::Packets;
     SourceRanges4, "source_ranges4", Room::Packets;
     SourceRanges6, "source_ranges6", Room::Packets;
-    ClusterIps4, "cluster_ips4", Room::Packets;
-    ClusterIps6, "cluster_ips6", Room::Packets;
     OwnTalks, "own_talks", Room::Packets;
     PacketPorts, "packet_ports", Room::Packets;
     PacketSettings, "packet_settings", Room::Packets;

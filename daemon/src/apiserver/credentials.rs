@@ -23,7 +23,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
 use super::tls::{self, Pair};
-use crate::config::{Apiserver, ApiserverUrl, ClientIdentity, TlsFiles};
+use crate::config::{Apiserver, ApiserverUrl, ClientIdentity, FileAuthor, TlsFiles};
 use exec::{Issued, Plugin};
 use files::{Files, Seen};
 use kubeconfig::Context;
@@ -50,6 +50,8 @@ pub(super) struct Locations {
     asks_for_server: bool,
     // Whether it is normal that there are no files at all.
     is_optional: bool,
+    // Who named them.
+    author: FileAuthor,
 }
 
 impl Locations {
@@ -62,6 +64,7 @@ impl Locations {
             tls_server_name: apiserver.tls_server_name.clone(),
             asks_for_server: apiserver.endpoints.is_empty(),
             is_optional: false,
+            author: FileAuthor::Administrator,
         }
     }
 
@@ -74,6 +77,7 @@ impl Locations {
             tls_server_name: None,
             asks_for_server: true,
             is_optional: true,
+            author: FileAuthor::Administrator,
         }
     }
 
@@ -86,6 +90,7 @@ impl Locations {
             tls_server_name: None,
             asks_for_server: false,
             is_optional: false,
+            author: files.author,
         }
     }
 

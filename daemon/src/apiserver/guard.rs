@@ -209,9 +209,9 @@ impl<'a> Guard<'a> {
         Post { connection, target, since, ask_at: since + spread(self.inner, ASK_GUARDED), better }
     }
 
-    /// What is wrong with our own files says nothing about the endpoint, and nothing was dialled.
+    /// What is wrong with our own files and sockets says nothing about the endpoint, and nothing was dialled.
     fn doubt(&mut self, target: &Target, trouble: Trouble) {
-        let is_ours = matches!(trouble, Trouble::Credentials(_));
+        let is_ours = trouble.is_own();
         target.noted(trouble);
         if is_ours {
             return;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use holdfast_judgement::views::apiserver::{State, Tier};
+use tokio::sync::Notify;
 
 use super::endpoints::{Endpoint, EndpointId, Endpoints};
 use super::trouble::Trouble;
@@ -14,16 +15,36 @@ use crate::logging::messages::{self, say};
 
 /// The table of endpoints, shared by all that dial them.
 #[derive(Clone, Debug)]
-pub(super) struct Shared(Arc<Mutex<Endpoints>>);
+pub(super) struct Shared {
+    table: Arc<Mutex<Endpoints>>,
+    /// Told when readers have something new to see.
+    news: Arc<Notify>,
+}
 
 impl Shared {
     pub(super) fn new(endpoints: Endpoints) -> Self {
-        Self(Arc::new(Mutex::new(endpoints)))
+        Self { table: Arc::new(Mutex::new(endpoints)), news: Arc::default() }
     }
 
     /// The table. It is usable even after a panic: every change is one assignment after another.
     pub(super) fn lock(&self) -> MutexGuard<'_, Endpoints> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until an endpoint has another state, or its first connection opens or its last one closes.
+    pub(super) async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    /// Changes how many connections an endpoint has.
+    fn count(&self, id: EndpointId, change: impl FnOnce(&mut Endpoints)) {
+        let mut table = self.lock();
+        let is_active = |table: &Endpoints| table.get(id).is_some_and(|row| row.connections > 0);
+        let was_active = is_active(&table);
+        change(&mut table);
+        if is_active(&table) != was_active {
+            self.news.notify_one();
+        }
     }
 
     /// An endpoint to dial, if it is still there.
@@ -80,12 +101,15 @@ impl Target {
         };
         if let (Some(before), Some(after)) = (before, after) {
             say(&before, &after);
+            if before.state != after.state {
+                self.shared.news.notify_one();
+            }
         }
     }
 
     /// Counts a connection until the lease is dropped.
     pub(super) fn lease(self) -> Lease {
-        self.shared.lock().connected(self.id);
+        self.shared.count(self.id, |table| table.connected(self.id));
         Lease(self)
     }
 }
@@ -121,6 +145,38 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.0.shared.lock().disconnected(self.0.id);
+        self.0.shared.count(self.0.id, |table| table.disconnected(self.0.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// A view that waits for the next beat says for a second that no apiserver is in use.
+    #[tokio::test]
+    async fn readers_hear_of_the_first_connection_and_of_each_state_at_once() {
+        let mut table = Endpoints::new(1);
+        table.set(Tier::Configured, &["192.0.2.1:6443".parse().unwrap()], Instant::now());
+        let id = table.rows()[0].id;
+        let shared = Shared::new(table);
+        let target = shared.target(id).unwrap();
+        let is_news = || shared.news().now_or_never().is_some();
+        assert!(!is_news());
+        let first = target.clone().lease();
+        assert!(is_news(), "the first connection");
+        let second = target.clone().lease();
+        drop(second);
+        assert!(!is_news(), "further ones change nothing that is shown at a glance");
+        target.served();
+        assert!(is_news(), "it is healthy");
+        target.served();
+        assert!(!is_news());
+        drop(first);
+        assert!(is_news(), "the last connection");
+        target.dial_failed(Trouble::Refused);
+        assert!(is_news(), "it has failed");
     }
 }

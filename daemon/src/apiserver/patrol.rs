@@ -27,11 +27,17 @@ pub(super) async fn run(inner: &Inner) {
     tokio::join!(look(inner), remember(inner), publish(inner));
 }
 
+/// The shortest time between two views, however often connections come and go.
+const PUBLISH_PACE: Duration = Duration::from_millis(20);
+
 async fn publish(inner: &Inner) {
     loop {
         inner.publish();
         inner.publish_addresses();
-        beat::next().await;
+        tokio::select! {
+            () = beat::next() => {}
+            () = inner.endpoints.news() => tokio::time::sleep(PUBLISH_PACE).await,
+        }
     }
 }
 
@@ -51,6 +57,7 @@ pub(super) async fn check(inner: &Inner, target: &Target) {
         // 403 is an answer too: the endpoint serves, and only does not tell us its health.
         Ok(reply) if matches!(reply.status, 200 | 403) => target.served(),
         Ok(reply) => target.check_failed(Trouble::status(reply.status, b"")),
+        Err(trouble) if trouble.is_own() => target.noted(trouble),
         Err(trouble) => target.check_failed(trouble),
     }
 }

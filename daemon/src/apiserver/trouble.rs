@@ -9,6 +9,7 @@ use holdfast_judgement::plain::is_unfit;
 use holdfast_judgement::views::apiserver::ClusterId;
 
 use super::limits::{HEADERS, THROTTLED, THROTTLED_MOST};
+use crate::error_origin::ErrorOrigin;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
 
@@ -29,6 +30,9 @@ pub enum Trouble {
         "this host forbids the connection (EPERM): look for a firewall or another load balancer's programs"
     )]
     Forbidden,
+    /// This host lacks something that a connection needs, such as a file or a local port.
+    #[error("this host could not connect: {0}")]
+    Unable(String),
     /// Not a single packet came back.
     #[error("does not answer")]
     Unreachable,
@@ -131,8 +135,22 @@ impl Trouble {
             io::ErrorKind::PermissionDenied => Self::Forbidden,
             io::ErrorKind::TimedOut => Self::Unreachable,
             io::ErrorKind::ConnectionReset => Self::Closed,
-            _ => Self::Socket(line(&error.to_string())),
+            _ => Self::from_socket(error),
         }
+    }
+
+    /// An error of the socket that is no word of the peer, unless this host lacked something.
+    fn from_socket(error: &io::Error) -> Self {
+        let said = line(&error.to_string());
+        match ErrorOrigin::classify_established(error) {
+            ErrorOrigin::Node => Self::Unable(said),
+            ErrorOrigin::Route | ErrorOrigin::Peer => Self::Socket(said),
+        }
+    }
+
+    /// Whether it says nothing of the endpoint, because this host is what failed.
+    pub(super) const fn is_own(&self) -> bool {
+        matches!(self, Self::Credentials(_) | Self::Unable(_))
     }
 
     /// An error on a connection that stands: TLS errors travel inside of it.
@@ -146,7 +164,7 @@ impl Trouble {
             }
             io::ErrorKind::TimedOut => Self::Silent,
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Self::NoRoute,
-            _ => Self::Socket(line(&error.to_string())),
+            _ => Self::from_socket(error),
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) async fn ask(
     let mut refused = None;
     while let Some(target) = targets.next() {
         let patience = if targets.peek().is_some() { Patience::Short } else { Patience::Long };
-        // Without credentials no endpoint is asked at all, so none has failed.
+        // Where this host lacks credentials or a socket, no endpoint is asked at all, so none has failed.
         let mut is_asked = true;
         match attempt(inner, &target, ask, patience).await {
             Ok(reply) if is_for_others(&reply, &target, ask) => {
@@ -66,7 +66,7 @@ pub(super) async fn ask(
             }
             Ok(reply) => return Ok(reply),
             Err(trouble) => {
-                is_asked = !matches!(trouble, Trouble::Credentials(_));
+                is_asked = !trouble.is_own();
                 failures.push(Failure { endpoint: target.name, trouble });
             }
         }
@@ -164,12 +164,13 @@ fn nobody(failures: Vec<Failure>) -> AccessError {
     if failures.is_empty() { AccessError::NoEndpoint } else { AccessError::Failed(failures) }
 }
 
-/// Writes a trouble to the endpoint's row. What is wrong with our own files says nothing about the endpoint, and little
-/// says that much was asked of it.
+/// Writes a trouble to the endpoint's row. What is wrong with our own files and sockets says nothing about the endpoint,
+/// and little says that much was asked of it.
 fn blame(target: &Target, trouble: &Trouble) {
-    match trouble {
-        Trouble::Credentials(_) | Trouble::Late => target.noted(trouble.clone()),
-        _ => target.dial_failed(trouble.clone()),
+    if trouble.is_own() || *trouble == Trouble::Late {
+        target.noted(trouble.clone());
+    } else {
+        target.dial_failed(trouble.clone());
     }
 }
 

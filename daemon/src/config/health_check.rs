@@ -14,6 +14,7 @@ use holdfast_core::words;
 use toml::de::DeValue;
 
 use super::apiserver::{ClientIdentity, client_certificate, server_name};
+use super::file_author::FileAuthor;
 use super::limits::{
     CHECK_PATH_BYTES_MAX, CHECK_TEXT_BYTES_MAX, INTERVAL, NAME_BYTES_MAX, SLOW_START, STATUS_RANGES_MAX,
     STREAK, TIMEOUT,
@@ -49,6 +50,18 @@ impl CheckKind {
             Self::Grpc(GrpcCheck { tls: None, .. }) => KindWord::Grpc.as_str(),
             Self::Grpc(GrpcCheck { tls: Some(_), .. }) => KindWord::Grpcs.as_str(),
             Self::SendExpect { .. } => KindWord::SendExpect.as_str(),
+        }
+    }
+
+    /// Says who named the files of TLS, if the check speaks TLS.
+    pub const fn set_author(&mut self, author: FileAuthor) {
+        let tls = match self {
+            Self::Http(asked) => asked.tls.as_mut(),
+            Self::Grpc(asked) => asked.tls.as_mut(),
+            Self::Tcp | Self::SendExpect { .. } => None,
+        };
+        if let Some(tls) = tls {
+            tls.files.author = author;
         }
     }
 
@@ -125,6 +138,8 @@ pub struct TlsFiles {
     pub ca_file: PathBuf,
     /// The certificate that is shown, if one is.
     pub client: Option<ClientIdentity>,
+    /// Who named them, and therefore has to be allowed to read them.
+    pub author: FileAuthor,
 }
 
 /// The statuses of answers that are good, such as `200-299,401`; at least one.
@@ -280,7 +295,8 @@ fn read_tls(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> Option<Che
     });
     let client = client_certificate(table, certificate, key);
     // Without an authority the file is refused.
-    let files = TlsFiles { ca_file: ca_file.map(of_found).unwrap_or_default(), client };
+    let author = FileAuthor::Administrator;
+    let files = TlsFiles { ca_file: ca_file.map(of_found).unwrap_or_default(), client, author };
     is_asked.then(|| CheckTls { server_name: server_name.map(of_found), files })
 }
 

@@ -14,14 +14,11 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, 
 use tokio::net::TcpSocket;
 use tokio::time::{Instant, timeout};
 
+use crate::error_origin::ErrorOrigin;
 use crate::exempt;
 
 /// How long an answer is waited for: a backend in the same cluster accepts within milliseconds.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// A route that says "unreachable" says so at once. A host without a neighbour at the address has asked for it first,
-/// and a router's word has been on its way.
-const OWN_ERROR: Duration = Duration::from_millis(1);
 
 /// As much of a message about an error as is kept with it: the beginning of the packet that caused it.
 const QUOTE_BYTES: usize = 64;
@@ -101,13 +98,16 @@ async fn connect(backend: SocketAddr) -> Result<(), (io::Error, Option<Notice>)>
 }
 
 fn meaning(error: &io::Error, notice: Option<Notice>, after: Duration) -> Option<Answer> {
-    match (notice, error.kind()) {
-        (Some(notice), _) if notice.is_of_no_host() => Some(Answer::Refused),
-        (Some(_), _) => Some(Answer::Silent),
-        (None, io::ErrorKind::ConnectionRefused) => Some(Answer::Refused),
-        (None, io::ErrorKind::HostUnreachable) if after >= OWN_ERROR => Some(Answer::Refused),
-        (None, io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut) => Some(Answer::Silent),
-        (None, _) => None,
+    if let Some(notice) = notice {
+        return Some(if notice.is_of_no_host() { Answer::Refused } else { Answer::Silent });
+    }
+    if ErrorOrigin::classify(error, after) != ErrorOrigin::Peer {
+        return None;
+    }
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable => Some(Answer::Refused),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut => Some(Answer::Silent),
+        _ => None,
     }
 }
 

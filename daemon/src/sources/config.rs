@@ -24,6 +24,7 @@ pub mod folder;
 mod health;
 pub mod joined;
 mod live;
+mod obstacles;
 mod ramp;
 mod resolved;
 mod schedule;
@@ -176,7 +177,7 @@ pub async fn run(
             () = said(&mut names) => Turn::Names,
             // Never an error: no check is aborted while it is awaited, and a panic ends the whole process.
             Some(Ok(finished)) = running.join_next() => {
-                take_finished(&mut live, &mut running, &counts, finished);
+                take_finished(&mut live, &mut running, finished);
                 Turn::Checks
             }
             () = sleep_until(live.next_due().map(|due| began + due)) => Turn::Checks,
@@ -320,10 +321,9 @@ fn start_due(live: &mut Live, trust: &mut Trust, running: &mut JoinSet<Finished>
 }
 
 /// Takes every check that has finished by now, so that a slice is applied once when many of its backends turn together.
-fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, counts: &Checks, first: Finished) {
+fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, first: Finished) {
     let mut next = Some(first);
     while let Some((id, outcome, at)) = next {
-        counts.count(outcome.result);
         if let Some(change) = live.finished(id, outcome, at) {
             log(&change);
         }

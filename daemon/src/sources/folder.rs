@@ -21,6 +21,7 @@ use holdfast_objects::manifests::FolderLook;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
+use crate::config::FileAuthor;
 #[cfg(test)]
 pub(super) use held::Held;
 pub use scan::read_all;
@@ -71,8 +72,13 @@ pub trait Files: std::fmt::Debug + Send + Sized + 'static {
     /// A folder of which nothing is known yet.
     fn of(folder: &Path) -> Self;
 
-    /// Reads a file; an error says why nothing in it can be read.
-    fn decode(folder: &Path, file: &Arc<str>, bytes: &[u8]) -> Result<Self::Contents, String>;
+    /// Reads a file that this author may have written; an error says why nothing in it can be read.
+    fn decode(
+        folder: &Path,
+        file: &Arc<str>,
+        bytes: &[u8],
+        author: FileAuthor,
+    ) -> Result<Self::Contents, String>;
 
     /// Takes in what a look at the folder brought, and gives what that changed.
     fn take(&mut self, look: FolderLook<Self::Contents>) -> Vec<Self::News>;

@@ -13,6 +13,7 @@ use holdfast_core::keys::Source;
 use holdfast_objects::manifests::{self, Contents, FILE_BYTES_MAX, Folder, FolderLook};
 
 use super::folder::{Files, Watched};
+use crate::config::FileAuthor;
 
 /// The folder of manifests, whether it is there or not.
 pub type Manifests = Watched<Folder>;
@@ -33,7 +34,7 @@ impl Files for Folder {
         Self::new(&folder.to_string_lossy())
     }
 
-    fn decode(_: &Path, file: &Arc<str>, bytes: &[u8]) -> Result<Contents, String> {
+    fn decode(_: &Path, file: &Arc<str>, bytes: &[u8], _: FileAuthor) -> Result<Contents, String> {
         let contents = manifests::decode(file, bytes)?;
         let objects = contents.objects.len();
         let ignored = contents.ignored.values().sum::<usize>();

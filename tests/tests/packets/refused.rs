@@ -1,5 +1,5 @@
-//! Backends without a socket at their port: an operator who looks for the fault is told, by what their hosts said to
-//! clients.
+//! Places where nothing listens: a port that a cluster IP does not have refuses, and an operator who looks for a backend
+//! without a socket at its port is told, by what its host said to clients.
 
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::Switches;
@@ -14,6 +14,22 @@ fn service(name: &str) -> Service {
 fn ask(clients: &mut Clients, name: &str, family: Family) -> Outcome {
     let to = service(name).frontend("balancer", family).unwrap();
     clients.of("outside").unwrap().ask(Question::new(Transport::Udp, to)).unwrap()
+}
+
+#[test]
+fn a_port_that_a_cluster_ip_does_not_have_refuses_processes_of_node_and_pods() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        for client in ["host", "pod-a"] {
+            for family in [Family::V4, Family::V6] {
+                let missed = service("here").frontend("cluster:81", family).unwrap();
+                let question = Question::new(Transport::Tcp, missed);
+                let outcome = clients.of(client).unwrap().ask(question).unwrap();
+                assert_eq!(outcome, Outcome::Refused, "{client} at {missed}");
+            }
+        }
+        let refusals = daemon.tell(&["refusals"]).unwrap();
+        assert!(refusals.contains("no-such-port"), "{refusals}");
+    });
 }
 
 #[test]

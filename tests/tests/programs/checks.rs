@@ -4,8 +4,9 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -143,6 +144,66 @@ fn kernel_no_client_fails_while_every_check_has_another_result_or_a_reload_chang
     assert!(tally.failed.is_empty(), "{:?}", tally.failed);
     let turned = daemon.logged().matches("backend unready").count();
     assert!(turned > 4, "the backends have turned {turned} times in {turns}");
+    daemon.stop().unwrap();
+}
+
+/// Takes all local ports of the node towards these addresses.
+fn take_ports(bed: &Bed, listeners: &[TcpListener]) -> Vec<TcpStream> {
+    const PORTS: usize = 16;
+    let take = || {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "61000 61015").unwrap();
+        let mut taken = Vec::new();
+        for (all, listener) in (1..).map(|it| it * PORTS).zip(listeners) {
+            let (to, until) = (listener.local_addr().unwrap(), Instant::now() + Duration::from_secs(10));
+            // A check may have one of them just now.
+            while taken.len() < all {
+                match TcpStream::connect(to) {
+                    Ok(stream) => taken.push(stream),
+                    Err(error) => assert!(Instant::now() < until, "{to}: {error}"),
+                }
+            }
+        }
+        taken
+    };
+    bed.within(Location::NODE, take).unwrap()
+}
+
+/// Has the daemon's next files fail, or not any longer.
+fn limit_files(daemon: &Daemon<'_>, limit: &str) {
+    let pid = daemon.pid().unwrap().to_string();
+    let status =
+        Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={limit}:")]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn kernel_a_node_without_ports_or_files_makes_no_backend_unusable() {
+    let bed = Bed::new().unwrap();
+    let (_servers, good) = (servers(&bed), well(&bed));
+    let mut daemon = Daemon::new(&bed, &web("on_empty = \"refuse\"", "")).unwrap();
+    daemon.start().unwrap();
+    let all_are = |daemon: &Daemon<'_>, expected: &str| {
+        last_results(daemon).iter().all(|(result, row)| result == expected && *row > 3)
+    };
+    daemon.wait_until(|it| Ok(all_are(it, "good"))).unwrap();
+
+    let taken = take_ports(&bed, &good);
+    daemon.wait_until(|it| Ok(all_are(it, "unasked"))).unwrap();
+    assert_eq!(verdict(&daemon), "serving");
+    drop(taken);
+    daemon.wait_until(|it| Ok(all_are(it, "good"))).unwrap();
+
+    limit_files(&daemon, "1");
+    sleep(Duration::from_secs(2));
+    let outcome = ask(&mut bed.asker(Location::NODE).unwrap());
+    assert!(matches!(outcome, Outcome::Answered { .. }), "{outcome:?}");
+    limit_files(&daemon, "12288");
+    daemon.wait_until(|it| Ok(all_are(it, "good"))).unwrap();
+    assert!(!daemon.logged().contains("backend unready"), "{}", daemon.logged());
+
+    // What a backend itself says still counts.
+    drop(good);
+    daemon.wait_until(|it| Ok(verdict(it) == "refusing")).unwrap();
     daemon.stop().unwrap();
 }
 

@@ -1,5 +1,5 @@
-//! Which addresses are cluster IPs, so that programs at devices refuse a client that dials a port which such an address
-//! does not have.
+//! Which addresses are cluster IPs, so that programs refuse a client that dials a port which such an address does not
+//! have.
 //!
 //! Invariant: an address is in the maps only while a frontend at it is, and not before the look that comes after the
 //! first such frontend: a client that dials a service which is just being written is not refused for a port that is
@@ -23,7 +23,7 @@ const IS_THERE: u32 = 1;
 
 const MAPS: [Map; 2] = [Map::ClusterIps4, Map::ClusterIps6];
 
-/// The frontends at cluster IPs, and the maps that tell programs of them while packets are translated.
+/// The frontends at cluster IPs, and the maps that tell programs of them.
 #[derive(Debug, Default)]
 pub(super) struct ClusterIps {
     frontends: HashSet<FrontendKey>,

@@ -286,7 +286,6 @@ impl KernelMaps {
             self.shared.expect_flows();
         }
         self.sources.begin(&handles)?;
-        self.cluster_ips.begin(&handles)?;
         attached.pins.pin_packets(&mut handles)?;
         let entries = table(&handles, Map::Devices)?;
         let mut devices = Devices::adopt(self.features, &self.device_pins(), programs, entries);
@@ -364,7 +363,6 @@ impl KernelMaps {
         if has_failed && self.packets.retry.is_due() {
             self.load_packets_again();
         }
-        self.cluster_ips.settle();
         let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {
             return Ok(());
         };

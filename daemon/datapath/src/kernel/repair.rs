@@ -59,6 +59,7 @@ impl KernelMaps {
 
     fn repair_shared(&mut self, repaired: &mut Repaired) -> Result<(), StartError> {
         repaired.bits = self.shared.repair();
+        self.cluster_ips.settle();
         if let Some(Attached { pins, .. }) = &mut self.attached {
             pins.forget_leftover();
             repaired.leftover = pins.leftover_to_tell();

@@ -134,6 +134,7 @@ impl KernelMaps {
             }
             this.exempt = Exempt::new(&options.served, &maps)?;
             this.exempt.follow()?;
+            this.cluster_ips.begin(this.shared.handles())?;
             this.shared.tell(&told);
             if attached.may_serve() {
                 attached.serve(programs, &mut maps)?;

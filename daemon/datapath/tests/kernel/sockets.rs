@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -202,6 +202,41 @@ fn kernel_a_backend_that_a_udp_socket_asks_itself_answers_as_itself() {
             disconnect(&connected);
             assert_eq!(ask(&connected, &direct).1, backend, "and none when it is disconnected");
         }
+    });
+}
+
+#[test]
+fn kernel_a_port_that_a_cluster_ip_does_not_have_refuses_processes() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let own = [("10.96.0.10:80", "10.96.0.10:81"), ("[fd00::10]:80", "[fd00::10]:81")];
+        for (index, (frontend, _)) in (1..).zip(own) {
+            Port { index, frontends: &[frontend], ..Port::TCP }.serve(&mut maps);
+        }
+        let other = ["192.0.2.9:80", "192.0.2.9:81"];
+        let kind = FrontendType::LoadBalancer;
+        Port { index: 3, kind, frontends: &other[..1], ..Port::TCP }.serve(&mut maps);
+        let refusal = |to: &str| TcpStream::connect(address(to)).unwrap_err().raw_os_error().unwrap();
+        let refused = libc::ECONNREFUSED;
+        assert_ne!(refusal(own[0].1), refused, "programs hear of an address a moment later");
+        maps.repair().unwrap();
+        for (_, missed) in own {
+            assert_eq!(refusal(missed), refused, "{missed}");
+            let any = if missed.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+            let sent = udp_client(any).send_to(b"who", address(missed));
+            assert_eq!(sent.unwrap_err().raw_os_error() == Some(refused), maps.status().features.set_retval);
+            let learns = udp_client(any).connect(address(missed)).err().and_then(|it| it.raw_os_error());
+            assert_ne!(learns, Some(refused), "what sends nothing is not refused");
+        }
+        assert_eq!(refusal("[::ffff:10.96.0.10]:81"), refused);
+        assert_ne!(refusal(other[1]), refused, "another's address has its own ports");
+        assert_ne!(refusal("10.96.0.11:81"), refused, "and so has an address that no service has");
+        let node: IpAddr = "10.96.0.10".parse().unwrap();
+        maps.execute(&Action::InsertNodeAddress(node)).unwrap();
+        assert_ne!(refusal(own[0].1), refused, "the node refuses for itself");
+        maps.execute(&Action::RemoveNodeAddress(node)).unwrap();
+        maps.execute(&Action::RemoveFrontend(Port::TCP.key(own[0].0))).unwrap();
+        assert_ne!(refusal(own[0].1), refused, "the address has left with its last port");
     });
 }
 

@@ -31,6 +31,40 @@ pub struct View {
     pub vip: Option<VipView>,
 }
 
+/// How far this node gets to an apiserver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage<'v> {
+    /// A connection to this endpoint is open.
+    InUse(&'v EndpointView),
+    /// This endpoint answered last, and no connection is open at this moment: each watch ends now and then.
+    Idle(&'v EndpointView),
+    /// No endpoint was asked yet.
+    Untried,
+    /// No endpoint answers.
+    Away,
+}
+
+impl View {
+    /// How far this node gets to an apiserver. That none answers is said only where each attempt has failed.
+    pub fn usage(&self) -> Usage<'_> {
+        let find = |is_meant: &dyn Fn(&EndpointView) -> bool| {
+            let meant = || self.endpoints.iter().filter(|it| is_meant(it));
+            meant().find(|it| it.preferred).or_else(|| meant().next())
+        };
+        let has_answered =
+            |it: &EndpointView| matches!(it.state, State::Healthy | State::Recovering | State::Throttled);
+        let is_untried = |it: &EndpointView| it.state == State::Unknown && it.last_error.is_none();
+        if let Some(used) = find(&|it| it.active) {
+            return Usage::InUse(used);
+        }
+        match find(&has_answered) {
+            Some(idle) => Usage::Idle(idle),
+            None if self.endpoints.iter().all(is_untried) => Usage::Untried,
+            None => Usage::Away,
+        }
+    }
+}
+
 /// The address at which others on this node reach an apiserver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VipView {
@@ -166,5 +200,51 @@ impl ClusterId {
 impl fmt::Display for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(state: State, active: bool, last_error: Option<&str>) -> EndpointView {
+        EndpointView {
+            address: SocketAddr::from(([192, 0, 2, 1], 6443)),
+            tier: Tier::Configured,
+            state,
+            since: Timestamp(0),
+            active,
+            preferred: false,
+            connections: usize::from(active),
+            last_error: last_error.map(|error| (error.to_owned(), Timestamp(0))),
+            seen: None,
+            learned: None,
+        }
+    }
+
+    #[track_caller]
+    fn check(rule: &str, endpoints: Vec<EndpointView>, expected: &str) {
+        let view = View { endpoints, ..View::default() };
+        let found = match view.usage() {
+            Usage::InUse(_) => "in use",
+            Usage::Idle(_) => "idle",
+            Usage::Untried => "untried",
+            Usage::Away => "away",
+        };
+        assert_eq!(found, expected, "{rule}");
+    }
+
+    #[test]
+    fn none_answers_is_said_only_where_each_attempt_failed() {
+        let failed = || endpoint(State::Failed, false, Some("refused"));
+        let unknown = || endpoint(State::Unknown, false, None);
+        check("none is known", vec![], "untried");
+        check("none was asked", vec![unknown(), unknown()], "untried");
+        check("the first list comes", vec![endpoint(State::Unknown, true, None)], "in use");
+        check("between two watches", vec![failed(), endpoint(State::Healthy, false, None)], "idle");
+        check("it asked for patience", vec![endpoint(State::Throttled, false, Some("429"))], "idle");
+        check("one failed and one was not asked", vec![failed(), unknown()], "away");
+        check("all failed", vec![failed(), failed()], "away");
+        check("nothing to show to any", vec![endpoint(State::Unknown, false, Some("no token"))], "away");
     }
 }

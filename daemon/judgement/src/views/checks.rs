@@ -18,7 +18,8 @@ words! {
     pub enum CheckResult {
         Good = "good",
         Bad = "bad",
-        /// It said nothing of the backend, because a file that TLS needs could not be read.
+        /// It said nothing of the backend, because this node could not ask: a file that TLS needs could not be read, or
+        /// this node lacked a file, a port, memory or, for a short time, a route.
         Unasked = "unasked",
     }
 }

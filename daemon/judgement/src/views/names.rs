@@ -27,6 +27,8 @@ words! {
         Unreadable = "unreadable",
         /// The server could not be reached.
         Unreachable = "unreachable",
+        /// This node could not ask, for want of a file, a port or memory.
+        Unasked = "unasked",
     }
 }
 

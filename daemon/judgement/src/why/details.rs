@@ -22,7 +22,7 @@ use super::{ReadBack, Subject};
 use crate::described::{Code, Text};
 use crate::rfc3339::Rfc3339;
 use crate::views::announced::AnnouncedAddress;
-use crate::views::apiserver::View;
+use crate::views::apiserver::{Usage, View};
 use crate::views::checks::{CheckSeen, ChecksSeen};
 use crate::views::clients::{Clients, Counters};
 use crate::views::refusals::{Cause, DENIALS, Denied, answering, spelled};
@@ -468,9 +468,10 @@ pub(super) fn refusals(latest: &[Arc<Denied>], subject: &Subject) -> Vec<Refused
 
 /// Which apiserver is used, in a few words.
 pub(super) fn apiserver(view: &View) -> String {
-    let active = view.endpoints.iter().find(|it| it.active);
-    match active {
-        Some(it) => format!("{} in use", it.address),
-        None => "no apiserver answers; what is known stays".to_owned(),
+    match view.usage() {
+        Usage::InUse(it) => format!("{} in use", it.address),
+        Usage::Idle(it) => format!("{} answered last", it.address),
+        Usage::Untried => "no apiserver was asked yet; what is known stays".to_owned(),
+        Usage::Away => "no apiserver answers; what is known stays".to_owned(),
     }
 }

@@ -11,8 +11,14 @@ use std::time::{Duration, SystemTime};
 
 use nix::fcntl::OFlag;
 
+use crate::config::FileAuthor;
+
 /// The largest file of credentials: a bundle of a few hundred authorities.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What is said of a file that the author of the path may not read.
+const NOT_THE_AUTHORS: &str = "may not be read by everybody who may have written the file that names it; let root alone \
+                               write that file, or give this one to its owner";
 
 /// What changes when a file is rewritten or replaced, through symbolic links too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +79,13 @@ impl CurrentFile {
 pub(super) struct Files {
     seen: Vec<Seen>,
     current: CurrentFile,
+    author: FileAuthor,
 }
 
 impl Files {
-    pub(super) fn new(current: CurrentFile) -> Self {
-        Self { seen: Vec::new(), current }
+    /// Files that this author named.
+    pub(super) fn new(author: FileAuthor, current: CurrentFile) -> Self {
+        Self { seen: Vec::new(), current, author }
     }
 
     /// Whether one of these files is not as it was.
@@ -96,18 +104,21 @@ impl Files {
     /// A file's content, which is not empty.
     pub(super) fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         self.current.is_at(path);
-        let seen = Seen::now(path);
-        let is_file = seen.stamp.is_some();
-        self.seen.push(seen);
+        self.seen.push(Seen::now(path));
         let said = |what: &str| format!("{}: {what}", path.display());
-        // Without this flag, opening a pipe that has no writer would wait for ever.
-        let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
-        let opened = opened.map_err(|error| said(&plainly(&error)))?;
-        if !is_file {
+        let plainly = |error: std::io::Error| said(&plainly(&error));
+        // Nothing else is opened: a device may do something when it is.
+        if !std::fs::metadata(path).map_err(plainly)?.is_file() {
             return Err(said("is not a regular file"));
         }
+        // Without this flag, opening a pipe that takes its place and has no writer would wait for ever.
+        let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+        let opened = opened.map_err(plainly)?;
+        if !self.author.may_read(&opened).map_err(plainly)? {
+            return Err(said(NOT_THE_AUTHORS));
+        }
         let mut content = Vec::new();
-        opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(|error| said(&plainly(&error)))?;
+        opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(plainly)?;
         match u64::try_from(content.len()) {
             Ok(0) => Err(said("is empty")),
             Ok(1..=FILE_BYTES_MAX) => Ok(content),

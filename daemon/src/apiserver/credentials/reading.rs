@@ -30,7 +30,7 @@ impl Reading {
     pub(super) fn begin(locations: &Locations, seen: Vec<Seen>, must: bool) -> Self {
         let locations = locations.clone();
         let current = CurrentFile::default();
-        let files = Files::new(current.clone());
+        let files = Files::new(locations.author, current.clone());
         let task = tokio::task::spawn_blocking(move || {
             (must || files.have_changed(&seen)).then(|| gather(&locations, files))
         });
@@ -60,7 +60,8 @@ pub(super) fn gather_in_time(locations: &Locations) -> Option<Result<Gathered, G
     let locations = locations.clone();
     let work = move || {
         // If it took too long, the receiver is gone.
-        let _ = read.send(gather(&locations, Files::default()).0);
+        let files = Files::new(locations.author, CurrentFile::default());
+        let _ = read.send(gather(&locations, files).0);
     };
     std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;
     told.recv_timeout(TIME_MAX).ok()

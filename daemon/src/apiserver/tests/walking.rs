@@ -8,6 +8,7 @@ use holdfast_judgement::views::apiserver::State;
 use super::super::{Access, AccessError, JSON, Write, patrol};
 use super::access;
 use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, answer, ours, plain};
+use crate::error_origin::few_ports;
 use crate::patience::NOT_FOR_EVER;
 
 const IDLE: Duration = Duration::from_secs(5);
@@ -40,6 +41,27 @@ async fn after_a_refused_connection_the_next_one_is_asked() {
     let access = access(folder.path(), &keys);
     let reply = access.get("/readyz", None).await.unwrap();
     assert_eq!(*reply.endpoint, server.address.to_string());
+}
+
+#[test]
+fn an_endpoint_is_not_blamed_for_what_this_host_lacks() {
+    few_ports::run_in_network(async || {
+        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+        authority.write(&folder.path().join("ca.crt"));
+        let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, plain()).await;
+        let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+        access.get("/readyz", None).await.unwrap();
+        let taken = few_ports::take_ports(server.address).await;
+        let error = access.get("/readyz", None).await.unwrap_err().to_string();
+        assert!(error.contains("this host could not connect: "), "{error}");
+        let id = access.inner.endpoints.lock().rows()[0].id;
+        let target = access.inner.endpoints.target(id).unwrap();
+        patrol::check(&access.inner, &target).await;
+        patrol::check(&access.inner, &target).await;
+        assert_eq!(access.inner.endpoints.lock().rows()[0].state, State::Healthy);
+        drop(taken);
+        access.get("/readyz", None).await.unwrap();
+    });
 }
 
 #[tokio::test]

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// The watch of the own Node.
 const NODES: &str = "nodes";
 
+/// The state of a watch while its list is read.
+const LISTING: &str = "listing";
+
 /// What `/apiserver` says of the watches.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Apiserver {
@@ -40,8 +43,16 @@ impl Apiserver {
             // Services are followed without a watch of the own Node.
             (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used())),
             (_, []) => Some(self.used()),
+            (_, broken) if broken.iter().all(|watch| watch.state == LISTING) => Some(self.listing(broken)),
             (_, broken) => Some(unwatched(broken)),
         }
+    }
+
+    /// Lists are being read, and no watch has failed.
+    fn listing(&self, watches: &[&Watch]) -> String {
+        let used = self.used();
+        let used = if used.is_empty() { used } else { used + "; " };
+        format!("{used}reading the list of {}; {}", kinds(watches), last_heard(watches))
     }
 
     fn used(&self) -> String {
@@ -52,13 +63,19 @@ impl Apiserver {
 }
 
 fn unwatched(broken: &[&Watch]) -> String {
-    let kinds = broken.iter().map(|watch| watch.kind.as_str()).collect::<Vec<_>>().join(", ");
-    // Times are spelled so that their order is that of their text.
-    let heard = broken.iter().filter_map(|watch| watch.heard.as_deref()).max();
-    let heard = heard.map_or_else(|| "nothing heard yet".to_owned(), |at| format!("last heard {at}"));
     let why = broken.iter().find_map(|watch| watch.last_error.as_deref());
     let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
-    format!("no watch of {kinds}; {heard}{why}")
+    format!("no watch of {}; {}{why}", kinds(broken), last_heard(broken))
+}
+
+fn kinds(watches: &[&Watch]) -> String {
+    watches.iter().map(|watch| watch.kind.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn last_heard(watches: &[&Watch]) -> String {
+    // Times are spelled so that their order is that of their text.
+    let heard = watches.iter().filter_map(|watch| watch.heard.as_deref()).max();
+    heard.map_or_else(|| "nothing heard yet".to_owned(), |at| format!("last heard {at}"))
 }
 
 #[cfg(test)]
@@ -100,6 +117,14 @@ mod tests {
         assert_eq!(without.spelled().as_deref(), Some("10.0.0.1:6443; the own Node cannot be read"));
         let absent = watch("serviceimports", "absent", None, Some("404 NotFound"));
         check(true, vec![good(), absent], Some("10.0.0.1:6443"));
+        let listing = |heard| watch("endpointslices", "listing", heard, None);
+        check(
+            true,
+            vec![good(), listing(heard)],
+            Some("10.0.0.1:6443; reading the list of endpointslices; last heard 2026-01-08T11:11:55Z"),
+        );
+        let first = Watch { endpoint: None, ..listing(None) };
+        check(true, vec![first], Some("reading the list of endpointslices; nothing heard yet"));
         let never = watch("services", "waiting", None, None);
         check(true, vec![never], Some("no watch of services; nothing heard yet"));
     }

@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::http;
 use crate::diagnose::limits::{PROBE, PROBES_AT_ONCE};
+use crate::error_origin::ErrorOrigin;
 use crate::exempt;
 
 /// An address to dial, or why it is not dialled.
@@ -164,6 +165,9 @@ fn outcome(error: &io::Error) -> ProbeOutcome {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => ProbeOutcome::Refused,
         io::ErrorKind::TimedOut => ProbeOutcome::TimedOut,
         io::ErrorKind::PermissionDenied => ProbeOutcome::NotPermitted,
+        _ if ErrorOrigin::classify_established(error) == ErrorOrigin::Node => {
+            ProbeOutcome::NotTried("this node has no file, no port or no memory left for a connection")
+        }
         _ => ProbeOutcome::Unreachable(error.to_string()),
     }
 }

@@ -5,6 +5,7 @@ use std::process::Command;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::error_origin::few_ports;
 
 #[tokio::test]
 async fn a_listener_accepts_and_a_closed_port_refuses() {
@@ -36,6 +37,18 @@ fn what_has_never_left_this_node_proves_nothing() {
         let error = io::Error::from_raw_os_error(number);
         assert_eq!(meaning(&error, None, after), expected, "{error}");
     }
+}
+
+#[test]
+fn a_probe_without_a_local_port_proves_nothing() {
+    few_ports::run_in_network(async || {
+        let listener = TcpListener::bind("127.0.0.1:8080").await.unwrap();
+        let backend = listener.local_addr().unwrap();
+        assert_eq!(ask(backend).await, Some(Answer::Accepted));
+        let taken = few_ports::take_ports(backend).await;
+        assert_eq!(ask(backend).await, None);
+        drop(taken);
+    });
 }
 
 fn run(words: &str) {

@@ -3,7 +3,7 @@
 //! Invariant: a check ends within its timeout, keeps at most [`ANSWER_BYTES_MAX`] of an answer and reads at most
 //! [`READ_BYTES_MAX`], whatever the backend does. What is dialled is a backend's address: there is no DNS, and no
 //! redirect is followed. Files that TLS needs are not the backend's: without them it is not asked, and the time that
-//! they take is not its time.
+//! they take is not its time. Nor is what this node lacks the backend's, such as a port or a file: that is no bad check.
 
 mod bounded;
 mod grpc;
@@ -19,6 +19,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -27,6 +28,7 @@ use self::search::Search;
 use super::{CheckKind, HealthCheck, Statuses};
 use crate::apiserver::ClientTls;
 use crate::config::CheckTls;
+use crate::error_origin::ErrorOrigin;
 use crate::exempt;
 
 /// The most that is kept of what a backend answers, and the part of it in which a text is looked for: as much as
@@ -52,6 +54,12 @@ pub(super) enum CheckFailed {
     /// That says nothing of the backend.
     #[error("not asked: no file of certificate authorities could be read yet")]
     NotAsked,
+    /// This node could not ask. That says nothing of the backend either.
+    #[error("not asked: this node could not: {0}")]
+    Unable(io::Error),
+    /// This node has no route to the backend.
+    #[error("no route: {0}")]
+    NoRoute(io::Error),
     /// Nothing listens there, or no way leads there.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
@@ -94,6 +102,34 @@ pub(super) enum CheckFailed {
     /// What a server of gRPC says, or would.
     #[error(transparent)]
     NotServing(#[from] grpc::NotServing),
+}
+
+impl CheckFailed {
+    /// The error of a connection that was begun so long ago.
+    fn from_connect(error: io::Error, after: Duration) -> Self {
+        match ErrorOrigin::classify(&error, after) {
+            ErrorOrigin::Node => Self::Unable(error),
+            ErrorOrigin::Route => Self::NoRoute(error),
+            ErrorOrigin::Peer => Self::Connect(error),
+        }
+    }
+
+    /// The error of a connection that stood.
+    fn from_stream(error: io::Error) -> Self {
+        Self::from_established(error, Self::Broken)
+    }
+
+    /// The error of a handshake.
+    fn from_tls(error: io::Error) -> Self {
+        Self::from_established(error, Self::Tls)
+    }
+
+    fn from_established(error: io::Error, failed: fn(io::Error) -> Self) -> Self {
+        match ErrorOrigin::classify_established(&error) {
+            ErrorOrigin::Node => Self::Unable(error),
+            ErrorOrigin::Route | ErrorOrigin::Peer => failed(error),
+        }
+    }
 }
 
 /// Runs one check, at most for its timeout. `tls` has the files of a check that speaks TLS.
@@ -146,7 +182,7 @@ async fn secured(
     let name = name.and_then(|name| ServerName::try_from(name).ok());
     let name = name.unwrap_or_else(|| target.ip().into());
     let stream = Bounded::new(stream, TLS_BYTES_MAX + READ_BYTES_MAX);
-    TlsConnector::from(tls).connect(name, stream).await.map_err(CheckFailed::Tls)
+    TlsConnector::from(tls).connect(name, stream).await.map_err(CheckFailed::from_tls)
 }
 
 /// The same trust and the same certificate, for a server that shall speak HTTP/2.
@@ -159,7 +195,9 @@ fn for_http2(tls: &ClientConfig) -> Arc<ClientConfig> {
 /// Connects, and has the connection end by a reset: what is closed in due form leaves a socket behind for a minute, and
 /// 10,000 backends that are asked every 5 s would keep 120,000 of them. Whatever ends a check, no byte is missed then.
 async fn connect(backend: SocketAddr) -> Result<TcpStream, CheckFailed> {
-    let stream = exempt::connect(backend).await.map_err(CheckFailed::Connect)?;
+    let begun = Instant::now();
+    let connected = exempt::connect(backend).await;
+    let stream = connected.map_err(|error| CheckFailed::from_connect(error, begun.elapsed()))?;
     // Where it is refused, the socket stays for that minute.
     let _ = stream.set_zero_linger();
     if is_own_socket(&stream, backend) { Err(CheckFailed::OwnSocket) } else { Ok(stream) }
@@ -171,13 +209,13 @@ fn is_own_socket(stream: &TcpStream, peer: SocketAddr) -> bool {
 
 /// Sends a text, if there is one, and reads until another one came.
 async fn exchange(mut stream: TcpStream, send: Option<&str>, expect: &str) -> Result<(), CheckFailed> {
-    stream.write_all(send.unwrap_or_default().as_bytes()).await.map_err(CheckFailed::Broken)?;
+    stream.write_all(send.unwrap_or_default().as_bytes()).await.map_err(CheckFailed::from_stream)?;
     let mut search = Search::new(expect);
     while !search.is_over() {
         match stream.read_buf(&mut search.answer).await {
             Ok(0) => break,
             Ok(_) => (),
-            Err(error) => return Err(CheckFailed::Broken(error)),
+            Err(error) => return Err(CheckFailed::from_stream(error)),
         }
     }
     search.found()

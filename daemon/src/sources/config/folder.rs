@@ -1,6 +1,6 @@
 //! A folder of TOML files with `[[service]]` blocks, as manifests are a folder of objects.
 //!
-//! Invariant: a file speaks for its own blocks alone. A block that cannot be understood keeps its last good version, a
+//! Invariant: a file speaks for its own blocks alone, and has nothing read that its author may not read. A block that cannot be understood keeps its last good version, a
 //! file that cannot be read keeps all of its blocks, and so does one with a bad block of which the name is not known:
 //! nothing is taken away that the file may still have.
 
@@ -14,7 +14,7 @@ use holdfast_objects::manifests::FolderLook;
 
 use super::StaticService;
 use super::block::Block;
-use crate::config::{BlocksFile, FILE_BYTES_MAX, Problem, ServiceBlock, Subject};
+use crate::config::{BlocksFile, FILE_BYTES_MAX, FileAuthor, Problem, ServiceBlock, Subject};
 use crate::sources::folder::{Files, Watched};
 
 /// The folder of blocks, whether it is there or not.
@@ -177,11 +177,13 @@ impl Files for BlockFiles {
         Self { folder: folder.to_string_lossy().into(), files: Arc::default(), unreadable: None }
     }
 
-    fn decode(folder: &Path, file: &Arc<str>, bytes: &[u8]) -> Result<Contents, String> {
+    fn decode(folder: &Path, file: &Arc<str>, bytes: &[u8], author: FileAuthor) -> Result<Contents, String> {
         let path: Arc<str> = folder.join(&**file).to_string_lossy().into();
         let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
         let read = BlocksFile::parse(text, &path);
-        let read = read.map_err(|refused| summary(&refused.errors).unwrap_or_default())?;
+        let mut read = read.map_err(|refused| summary(&refused.errors).unwrap_or_default())?;
+        let checks = read.blocks.iter_mut().filter_map(|block| block.health_check.as_mut());
+        checks.for_each(|check| check.kind.set_author(author));
         Ok(Contents::of(read, &path))
     }
 

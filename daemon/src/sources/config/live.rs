@@ -19,6 +19,7 @@ use holdfast_datapath::Refusing;
 use super::block::{Block, Blocks};
 use super::doubt::{Doubt, Refused, Told};
 use super::health::{Health, Transition};
+use super::obstacles::{ObstacleLog, RouteLoss};
 use super::schedule::{CheckId, Places, Schedule, jittered, part};
 use super::seen::{Outcome, Row};
 use super::{Checks, FIRST_INTERVAL_MAX, HealthCheck, ramp};
@@ -77,6 +78,7 @@ struct Checked {
     // When it was ready again after having been unready.
     returned: Option<Duration>,
     doubt: Doubt,
+    route_loss: RouteLoss,
 }
 
 /// Everything this source knows.
@@ -93,6 +95,7 @@ pub(super) struct Live {
     turned: BTreeSet<(ObjectName, SliceKey)>,
     // When backends of services grow next.
     steps: BTreeSet<(Duration, ObjectName)>,
+    obstacles: ObstacleLog,
 }
 
 impl Live {
@@ -109,6 +112,7 @@ impl Live {
             told: Told::default(),
             turned: BTreeSet::new(),
             steps: BTreeSet::new(),
+            obstacles: ObstacleLog::default(),
         }
     }
 
@@ -157,14 +161,14 @@ impl Live {
     /// Takes a result in, if the check has one; returns the change if the backend turned. Results of checks that are
     /// gone by now, or that a reload has changed while they ran, change nothing.
     pub(super) fn finished(&mut self, id: CheckId, outcome: Outcome, now: Duration) -> Option<Change> {
-        let Some(checked) = self.checks.get_mut(&id) else {
+        let Some(checked) = self.checks.get_mut(&id).filter(|checked| checked.asked == checked.check) else {
+            self.shown.count(outcome.result);
             self.schedule.finished(id, now, Duration::ZERO);
             return None;
         };
-        if checked.asked != checked.check {
-            self.schedule.finished(id, now, Duration::ZERO);
-            return None;
-        }
+        let outcome = checked.route_loss.judge(outcome, now);
+        self.shown.count(outcome.result);
+        self.obstacles.note(&outcome, now);
         let is_well = outcome.is_well();
         // What is asked out of turn only lowers.
         let counted = is_well.filter(|is_well| !is_well || !checked.doubt.is_on());
@@ -346,6 +350,7 @@ impl Live {
             is_spread: false,
             returned: None,
             doubt: Doubt::default(),
+            route_loss: RouteLoss::default(),
         };
         self.checks.insert(id, checked);
         id

@@ -32,10 +32,21 @@ pub(super) type Rows = Arc<BTreeMap<SocketAddr, Row>>;
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<BTreeMap<ObjectName, Rows>>);
 
+/// What keeps this node from asking a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// It lacks a file, a port or memory, or forbids the connection.
+    Node,
+    /// It has no route to the backend.
+    Route,
+}
+
 /// What came of one check.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) result: CheckResult,
+    /// What kept this node from asking, if anything did.
+    pub(super) obstacle: Option<Obstacle>,
     error: Option<String>,
     at: Millis,
     took: Duration,
@@ -43,12 +54,19 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn new(outcome: &Result<(), CheckFailed>, at: Millis, took: Duration) -> Self {
-        let result = match outcome {
-            Ok(()) => CheckResult::Good,
-            Err(CheckFailed::NotAsked) => CheckResult::Unasked,
-            Err(_) => CheckResult::Bad,
+        let (result, obstacle) = match outcome {
+            Ok(()) => (CheckResult::Good, None),
+            Err(CheckFailed::NotAsked) => (CheckResult::Unasked, None),
+            Err(CheckFailed::Unable(_)) => (CheckResult::Unasked, Some(Obstacle::Node)),
+            Err(CheckFailed::NoRoute(_)) => (CheckResult::Unasked, Some(Obstacle::Route)),
+            Err(_) => (CheckResult::Bad, None),
         };
-        Self { result, error: outcome.as_ref().err().map(told), at, took }
+        Self { result, obstacle, error: outcome.as_ref().err().map(told), at, took }
+    }
+
+    /// The same with another result.
+    pub(super) fn with_result(self, result: CheckResult) -> Self {
+        Self { result, ..self }
     }
 
     /// Whether the backend is well; `None`: the check did not say.
@@ -89,7 +107,7 @@ impl Row {
 
     /// Notes what came of a check, and what the backend is by it.
     pub(super) fn note(&self, outcome: Outcome, usable: bool) {
-        let Outcome { result, error, at, took } = outcome;
+        let Outcome { result, error, at, took, .. } = outcome;
         let mut seen = lock(&self.0);
         let before = seen.last.as_ref().filter(|last| last.result.0 == result);
         let in_a_row = before.map_or(1, |last| last.in_a_row.saturating_add(1));

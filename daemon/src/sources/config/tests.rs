@@ -5,6 +5,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::*;
+use crate::config::FileAuthor;
 use crate::patience::NOT_FOR_EVER;
 
 /// A block of namespace `static` with the port `http`.
@@ -325,7 +326,7 @@ async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder
     "#]].assert_eq(&next().await);
     let text =
         b"[[service]]\nname = \"db\"\nfrontends = [\"10.96.0.11:80\"]\nbackends = [\"192.0.2.2:80\"]\n";
-    let contents = BlockFiles::decode("d".as_ref(), &"db.toml".into(), text);
+    let contents = BlockFiles::decode("d".as_ref(), &"db.toml".into(), text, FileAuthor::Administrator);
     let mut files = BlockFiles::of("d".as_ref());
     let file: Arc<str> = "db.toml".into();
     let present = Ok([Arc::clone(&file)].into());

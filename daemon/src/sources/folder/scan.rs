@@ -19,6 +19,7 @@ use nix::fcntl::OFlag;
 
 use super::notice::{Noticed, file_name, is_meant};
 use super::{FILES_MAX, Files, SETTLE};
+use crate::config::FileAuthor;
 use holdfast_objects::manifests::FolderLook;
 
 /// A name in characters that can be shown, whatever its bytes are.
@@ -209,10 +210,16 @@ impl<F: Files> Scan<F> {
 fn decoded<F: Files>(
     folder: &Path,
     file: &Arc<str>,
-    bytes: io::Result<Vec<u8>>,
+    read: io::Result<ReadFile>,
 ) -> Result<F::Contents, String> {
-    let bytes = bytes.map_err(|error| format!("cannot be read: {error}"))?;
-    F::decode(folder, file, &bytes)
+    let ReadFile { bytes, author } = read.map_err(|error| format!("cannot be read: {error}"))?;
+    F::decode(folder, file, &bytes, author)
+}
+
+/// A file that was read whole.
+struct ReadFile {
+    bytes: Vec<u8>,
+    author: FileAuthor,
 }
 
 fn list<F: Files>(folder: &Path) -> Result<Listing, String> {
@@ -270,9 +277,13 @@ fn may_lead(link: &Metadata, to: &Metadata) -> bool {
 }
 
 /// The stamp of a file. `None` for what is not there and for folders; an error for what is never opened, such as a
-/// pipe, and for a link to nowhere or to another user's file.
+/// pipe, for a link to nowhere or to another user's file, and for what cannot be looked at: that has not gone.
 fn stamp(path: &Path) -> Option<Result<Stamp, String>> {
-    let own = fs::symlink_metadata(path).ok()?;
+    let own = match fs::symlink_metadata(path) {
+        Ok(own) => own,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return Some(Err(format!("cannot be read: {error}"))),
+    };
     if !own.is_symlink() {
         return stamp_of(&own, None);
     }
@@ -297,7 +308,7 @@ fn stamp_of(metadata: &Metadata, target: Option<PathBuf>) -> Option<Result<Stamp
 }
 
 /// The whole file; `None` if it is another file than was looked at, or changes meanwhile.
-fn read_unchanged(path: &Path, stamp: &Stamp, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
+fn read_unchanged(path: &Path, stamp: &Stamp, bytes_max: usize) -> io::Result<Option<ReadFile>> {
     // A pipe that takes the place of the file must not hold the thread.
     let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let is_same =
@@ -305,8 +316,10 @@ fn read_unchanged(path: &Path, stamp: &Stamp, bytes_max: usize) -> io::Result<Op
     if !is_same(&file)? {
         return Ok(None);
     }
+    let author = FileAuthor::from_metadata(&file.metadata()?);
     let bytes = read_bounded(&mut file, stamp.size, bytes_max)?;
-    Ok(is_same(&file)?.then_some(bytes))
+    // Another owner or mode shows as another stamp too.
+    Ok(is_same(&file)?.then_some(ReadFile { bytes, author }))
 }
 
 fn read_bounded(file: &mut File, size: u64, bytes_max: usize) -> io::Result<Vec<u8>> {

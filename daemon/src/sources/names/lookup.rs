@@ -4,6 +4,7 @@
 //! the service, because a part of its backends would be more than they can bear. That a name is not there is an answer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::servers::Failures;
 use super::set::{self, Led, LeftOut, Set};
 use super::{Resolve, Wish};
 use crate::dns::{self, Failed, Found, Kind, Name, Unread};
+use crate::error_origin::ErrorOrigin;
 
 /// How long one server may take for one question.
 pub(super) const QUESTION: Duration = Duration::from_secs(1);
@@ -177,7 +179,9 @@ impl Lookup<'_> {
             let answer = timeout(QUESTION, dns::ask(server, name, kind)).await;
             let (result, found) = judged(answer.ok());
             self.counts.count(result);
-            failures.note(server, found.is_err(), began.elapsed());
+            if let Some(has_failed) = has_failed(result) {
+                failures.note(server, has_failed, began.elapsed());
+            }
             match found {
                 Ok(found) => {
                     course.note(server, &found);
@@ -190,6 +194,22 @@ impl Lookup<'_> {
     }
 }
 
+/// Whether this node failed and not the server.
+fn is_own(error: &io::Error) -> bool {
+    ErrorOrigin::classify_established(error) == ErrorOrigin::Node
+}
+
+/// Whether the server has failed; `None`: it was not asked.
+const fn has_failed(result: QueryResult) -> Option<bool> {
+    match result {
+        QueryResult::Answered | QueryResult::Empty => Some(false),
+        QueryResult::Failed | QueryResult::Silent | QueryResult::Unreadable | QueryResult::Unreachable => {
+            Some(true)
+        }
+        QueryResult::Unasked => None,
+    }
+}
+
 /// What came of a question, for the counts and for the look-up; none: nothing came in time.
 fn judged(answer: Option<Result<Found, Failed>>) -> (QueryResult, Result<Found, String>) {
     match answer {
@@ -198,11 +218,34 @@ fn judged(answer: Option<Result<Found, Failed>>) -> (QueryResult, Result<Found, 
         None => (QueryResult::Silent, Err(format!("nothing came within {} s", QUESTION.as_secs()))),
         Some(Err(error)) => {
             let result = match &error {
+                Failed::Socket(error) if is_own(error) => QueryResult::Unasked,
                 Failed::Socket(_) => QueryResult::Unreachable,
                 Failed::Unread(Unread::Code(_) | Unread::Referral) => QueryResult::Failed,
                 Failed::Unread(_) => QueryResult::Unreadable,
             };
             (result, Err(error.to_string()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc;
+
+    use super::*;
+
+    #[test]
+    fn a_name_server_is_not_blamed_for_what_this_node_lacks() {
+        for (number, expected) in [
+            (libc::EMFILE, None),
+            (libc::EADDRINUSE, None),
+            (libc::ENOBUFS, None),
+            (libc::ECONNREFUSED, Some(true)),
+            (libc::ENETUNREACH, Some(true)),
+        ] {
+            let error = Failed::Socket(io::Error::from_raw_os_error(number));
+            let (result, found) = judged(Some(Err(error)));
+            assert_eq!((has_failed(result), found.is_err()), (expected, true), "{number}");
         }
     }
 }

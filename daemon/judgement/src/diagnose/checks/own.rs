@@ -109,8 +109,10 @@ fn interrupted(case: &Case<'_>, worst: &WatchSeen, silent: Duration) -> Judgemen
     })
 }
 
+/// The endpoints that answered last: one that has come back since it failed, and one that asks for patience, do so too.
 fn healthy(view: &View) -> impl Iterator<Item = &EndpointView> {
-    view.endpoints.iter().filter(|it| it.state == State::Healthy)
+    let answers = [State::Healthy, State::Recovering, State::Throttled];
+    view.endpoints.iter().filter(move |it| answers.contains(&it.state))
 }
 
 pub(super) fn control(case: &Case<'_>) -> Judgement {

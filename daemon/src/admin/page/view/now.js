@@ -154,6 +154,11 @@ function apiserverLine() {
   if (!apiserver.enabled)
     return h("p", {}, "No apiserver is configured: manifests and the configuration are served.");
   const active = apiserver.endpoints.find((endpoint) => endpoint.active);
+  // Each watch ends now and then, so an endpoint that answered last may have no connection at this moment.
+  const idle = apiserver.endpoints.find(({ state }) => ["healthy", "recovering", "throttled"].includes(state));
+  const untried = apiserver.endpoints.every(({ state, last_error }) => state === "unknown" && !last_error);
+  const none = untried ? "none was asked yet" : "none answers";
+  const shown = active ?? idle;
   const bad = apiserver.endpoints.filter((endpoint) => endpoint.last_error).length;
   return h(
     "section",
@@ -165,7 +170,7 @@ function apiserverLine() {
       h(
         "a",
         { href: link("apiserver") },
-        active ? `${active.address} (${active.tier}), ${active.state}` : "none is in use",
+        shown ? `${shown.address} (${shown.tier}), ${shown.state}` : none,
       ),
       bad > 0 && ` – ${count(bad, "endpoint")} with an error`,
     ),

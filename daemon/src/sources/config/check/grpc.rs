@@ -81,8 +81,8 @@ pub(super) async fn ask(
 ) -> Result<(), CheckFailed> {
     let mut call = call(target, asked);
     loop {
-        send(&mut stream, &mut call.unsent).await.map_err(CheckFailed::Broken)?;
-        let came = stream.read_buf(&mut call.unread).await.map_err(CheckFailed::Broken)?;
+        send(&mut stream, &mut call.unsent).await.map_err(CheckFailed::from_stream)?;
+        let came = stream.read_buf(&mut call.unread).await.map_err(CheckFailed::from_stream)?;
         if came == 0 {
             return Err(NotServing::from(call.broken_off()).into());
         }

@@ -6,6 +6,7 @@
 
 use std::error::Error;
 use std::future::{Future, poll_fn};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 
@@ -19,6 +20,7 @@ use super::super::{HttpCheck, Statuses};
 use super::bounded::Bounded;
 use super::search::Search;
 use super::{ANSWER_BYTES_MAX, CheckFailed, READ_BYTES_MAX, USER_AGENT, excerpt};
+use crate::error_origin::ErrorOrigin;
 
 /// The longest status line: far more than any real one.
 pub(super) const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
@@ -49,12 +51,12 @@ async fn status_line(
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {USER_AGENT}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
     );
-    stream.write_all(request.as_bytes()).await.map_err(CheckFailed::Broken)?;
+    stream.write_all(request.as_bytes()).await.map_err(CheckFailed::from_stream)?;
     // TLS may keep back what it was given.
-    stream.flush().await.map_err(CheckFailed::Broken)?;
+    stream.flush().await.map_err(CheckFailed::from_stream)?;
     let mut line = Vec::new();
     let mut answer = BufReader::with_capacity(HEAD_BYTES_USUAL, stream.take(STATUS_LINE_BYTES_MAX));
-    answer.read_until(b'\n', &mut line).await.map_err(CheckFailed::Broken)?;
+    answer.read_until(b'\n', &mut line).await.map_err(CheckFailed::from_stream)?;
     judge_line(&line, &asked.expect_status)
 }
 
@@ -134,8 +136,19 @@ async fn look_for(text: &str, mut body: Incoming) -> Result<(), CheckFailed> {
 
 /// What was wrong, with its cause if it has one.
 fn not_whole(error: &hyper::Error) -> CheckFailed {
+    if let Some(own) = own_error(error) {
+        return CheckFailed::Unable(own);
+    }
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
     CheckFailed::NotWhole(format!("{error}{cause}"))
+}
+
+/// The error of this node that is behind this one, if there is one.
+fn own_error(error: &hyper::Error) -> Option<io::Error> {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    let own = causes.filter_map(|cause| cause.downcast_ref::<io::Error>());
+    let mut own = own.filter(|error| ErrorOrigin::classify_established(error) == ErrorOrigin::Node);
+    own.find_map(io::Error::raw_os_error).map(io::Error::from_raw_os_error)
 }
 
 /// The outcome of one future, while the other one moves the bytes for it.

@@ -1,6 +1,7 @@
 //! Checks against tiny real servers on 127.0.0.1.
 
 mod by_grpc;
+mod by_this_node;
 mod over_tls;
 
 use tokio::net::{TcpListener, TcpSocket};

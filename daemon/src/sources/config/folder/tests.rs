@@ -31,7 +31,12 @@ impl Disk {
             match text {
                 Some(text) => {
                     self.present.insert(Arc::clone(&file));
-                    let contents = BlockFiles::decode(Path::new(FOLDER), &file, text.as_bytes());
+                    let contents = BlockFiles::decode(
+                        Path::new(FOLDER),
+                        &file,
+                        text.as_bytes(),
+                        FileAuthor::Administrator,
+                    );
                     read.push((file, contents));
                 }
                 None => drop(self.present.remove(&file)),
@@ -144,8 +149,29 @@ fn a_block_that_moves_from_file_to_file_is_waited_for() {
 
 #[test]
 fn a_file_that_no_reader_can_take_is_refused_with_its_reason() {
-    let decode = |bytes: &[u8]| BlockFiles::decode(Path::new(FOLDER), &"x.toml".into(), bytes).err();
+    let decode = |bytes: &[u8]| {
+        BlockFiles::decode(Path::new(FOLDER), &"x.toml".into(), bytes, FileAuthor::Administrator).err()
+    };
     assert!(decode(b"\xff").is_some_and(|why| why.starts_with("is not UTF-8")));
     let many = block("a", 1).repeat(1_001);
     assert!(decode(many.as_bytes()).is_some_and(|why| why.contains("1001 blocks are too many")));
+}
+
+#[test]
+fn kernel_what_a_file_of_a_user_names_is_read_as_by_the_user() {
+    const USER: u32 = 61_183;
+    let folder = tempfile::tempdir().unwrap();
+    let check = "health_check = { kind = \"https\", ca_file = \"/etc/ca.crt\" }\n";
+    for (name, owner) in [("a.toml", 0), ("b.toml", USER)] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, block(name.trim_end_matches(".toml"), 1) + check).unwrap();
+        std::os::unix::fs::chown(path, Some(owner), None).unwrap();
+    }
+    let look = crate::sources::folder::read_all::<BlockFiles>(folder.path()).unwrap();
+    let author = |read: &Arc<Read>| read.block.check.as_ref().unwrap().kind.tls().unwrap().files.author;
+    let authors = |(_, contents): &(Arc<str>, Result<Contents, String>)| {
+        contents.as_ref().unwrap().good.iter().map(author).collect::<Vec<_>>()
+    };
+    let found: Vec<_> = look.files.iter().flat_map(authors).collect();
+    assert_eq!(found, [FileAuthor::Administrator, FileAuthor::User(USER)]);
 }

@@ -18,7 +18,7 @@ use holdfast_objects::manifests::FolderLook;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, FileAuthor};
 use crate::sources::config::block::Block;
 use crate::sources::config::check::CheckFailed;
 use crate::sources::config::folder::BlockFiles;
@@ -44,7 +44,10 @@ pub(crate) fn files(texts: &[(&str, &str)]) -> Listed {
     let mut known = BlockFiles::of(Path::new("d"));
     let read = |(file, text): &(&str, &str)| {
         let file: Arc<str> = (*file).into();
-        (Arc::clone(&file), BlockFiles::decode(Path::new("d"), &file, text.as_bytes()))
+        (
+            Arc::clone(&file),
+            BlockFiles::decode(Path::new("d"), &file, text.as_bytes(), FileAuthor::Administrator),
+        )
     };
     let present = Ok(texts.iter().map(|(file, _)| (*file).into()).collect());
     known.take(FolderLook { present, files: texts.iter().map(read).collect() });

@@ -289,6 +289,51 @@ fn a_check_that_could_not_ask_proves_nothing() {
     assert_eq!(lab.live.take_changes(lab.now), []);
 }
 
+/// Any user of this node can take its ports and files.
+#[test]
+fn what_this_node_lacks_changes_no_count_of_checks() {
+    let error = |number| std::io::Error::from_raw_os_error(number);
+    let bad = || Outcome::new(&Err(CheckFailed::Closed), Millis(1_000), ms(1));
+    let unable = |number| Outcome::new(&Err(CheckFailed::Unable(error(number))), Millis(1_000), ms(1));
+    let no_route =
+        || Outcome::new(&Err(CheckFailed::NoRoute(error(nix::libc::ENETUNREACH))), Millis(1_000), ms(1));
+    let mut lab = Lab::new();
+    lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(1_000), 1, 3))]);
+    let outcomes = [
+        (bad(), false),
+        (bad(), false),
+        (unable(nix::libc::EMFILE), false),
+        (unable(nix::libc::EADDRNOTAVAIL), false),
+        (no_route(), false),
+        (bad(), true),
+    ];
+    for (position, (outcome, turns)) in outcomes.into_iter().enumerate() {
+        let due = lab.live.next_due().unwrap();
+        let started = lab.live.start_due(due).unwrap();
+        assert_eq!(lab.live.finished(started.id, outcome, due).is_some(), turns, "{position}");
+    }
+    let totals: Vec<_> = lab.live.shown.totals().map(|(_, count)| count).collect();
+    assert_eq!(totals, [0, 3, 3]);
+}
+
+/// A node that has lost its way to all backends is no place for their clients.
+#[test]
+fn a_route_that_stays_away_makes_a_backend_unusable() {
+    let mut lab = Lab::new();
+    lab.apply(&[checked("web", &["192.0.2.1:80"], tcp(ms(1_000), 1, 3))]);
+    loop {
+        let due = lab.live.next_due().unwrap();
+        let started = lab.live.start_due(due).unwrap();
+        let error = std::io::Error::from_raw_os_error(nix::libc::ENETUNREACH);
+        let outcome = Outcome::new(&Err(CheckFailed::NoRoute(error)), Millis(1_000), ms(1));
+        if lab.live.finished(started.id, outcome, due).is_some() {
+            assert!((ms(10_000)..ms(13_000)).contains(&due), "{due:?}");
+            return;
+        }
+        assert!(due < ms(20_000), "it stays usable");
+    }
+}
+
 /// The backend that is down in the rows below.
 const DOWN: &str = "192.0.2.1:80";
 

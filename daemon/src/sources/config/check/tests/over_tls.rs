@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::apiserver::tests::server::{Authority, Leaf};
-use crate::config::{CheckTls, ClientIdentity, TlsFiles};
+use crate::config::{CheckTls, ClientIdentity, FileAuthor, TlsFiles};
 
 /// Files of a client, and the authority of servers that it trusts.
 struct Bed {
@@ -37,7 +37,7 @@ impl Bed {
             certificate_file: self.path("client.crt"),
             key_file: self.path("client.key"),
         });
-        TlsFiles { ca_file: self.path("ca.crt"), client }
+        TlsFiles { ca_file: self.path("ca.crt"), client, author: FileAuthor::Administrator }
     }
 
     /// What a check says of a server with this certificate, which may want one of its clients.
@@ -189,6 +189,28 @@ async fn files_that_have_changed_are_used() {
         }
     };
     tokio::time::timeout(NOT_FOR_EVER, until_read).await.expect("the file is looked at again");
+}
+
+/// Root's key speaks with root's rights to whatever the check dials.
+#[tokio::test]
+async fn kernel_no_check_shows_a_key_that_its_author_may_not_read() {
+    const USER: u32 = 61_183;
+    let bed = Bed::new();
+    let mode = |name: &str, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(bed.path(name), mode).unwrap();
+    };
+    mode("", 0o755);
+    mode("client.key", 0o600);
+    let leaf = bed.authority.leaf("127.0.0.1");
+    let by_user = TlsFiles { author: FileAuthor::User(USER), ..bed.files(true) };
+    let asked = named(None, by_user);
+    bed.check("root's key", &leaf, true, &asked, "not asked: ").await;
+    std::os::unix::fs::chown(bed.path("client.key"), Some(USER), None).unwrap();
+    bed.check("the user's key", &leaf, true, &asked, "healthy").await;
+    mode("ca.crt", 0o600);
+    bed.check("root's authorities", &leaf, true, &asked, "not asked: ").await;
+    bed.check("root says so", &leaf, true, &named(None, bed.files(true)), "healthy").await;
 }
 
 /// Answers by gRPC, with these protocols on offer.

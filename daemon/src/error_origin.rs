@@ -1,0 +1,150 @@
+//! Where the error of a socket arose: on this node, in its routes, or at the peer.
+//!
+//! Invariant: an error counts against a peer only if the peer or the network on the way can have caused it. A process of
+//! any user can take all local ports towards an address, or all files of the system, so what this node lacks proves
+//! nothing.
+
+use std::io;
+use std::time::Duration;
+
+use nix::libc;
+
+/// Where the error of a socket arose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErrorOrigin {
+    /// This node lacked something or forbade the connection, so the peer was not asked.
+    Node,
+    /// This node has no route to the peer.
+    Route,
+    /// The peer or the network on the way answered, or stayed silent.
+    Peer,
+}
+
+/// What this node lacks or forbids, each with its reason.
+const NODE_ERRORS: [i32; 12] = [
+    // No file descriptor is left, of the process or of the system.
+    libc::EMFILE,
+    libc::ENFILE,
+    // No memory is left for a socket or a packet.
+    libc::ENOBUFS,
+    libc::ENOMEM,
+    // Other sockets have all local ports towards the peer, or the one that the kernel chose. Kernels say the third word
+    // too where the route cache is full.
+    libc::EADDRNOTAVAIL,
+    libc::EADDRINUSE,
+    libc::EAGAIN,
+    // The user's watches of epoll are used up, so the socket cannot be waited for.
+    libc::ENOSPC,
+    // A program at the daemon's cgroup, a filter, a security module or a route of type prohibit forbids it. Programs at
+    // cgroups and security modules judge the process that dials, so clients may well be let through.
+    libc::EPERM,
+    libc::EACCES,
+    // The kernel runs without this version of IP.
+    libc::EAFNOSUPPORT,
+    // A signal came first.
+    libc::EINTR,
+];
+
+/// What a kernel says that has no route: none at all, one by a device that is down, or one of type blackhole.
+const ROUTE_ERRORS: [i32; 3] = [libc::ENETUNREACH, libc::ENETDOWN, libc::EINVAL];
+
+/// A route of type unreachable answers at once. A host without a neighbour at the address has asked for it first, and a
+/// router's word has been on its way.
+const OWN_ANSWER_MAX: Duration = Duration::from_millis(1);
+
+impl ErrorOrigin {
+    /// Classifies the error of a socket so long `after` its connection was begun.
+    pub(crate) fn classify(error: &io::Error, after: Duration) -> Self {
+        match error.raw_os_error() {
+            Some(number) if NODE_ERRORS.contains(&number) => Self::Node,
+            Some(number) if ROUTE_ERRORS.contains(&number) => Self::Route,
+            Some(libc::EHOSTUNREACH) if after < OWN_ANSWER_MAX => Self::Route,
+            _ => Self::Peer,
+        }
+    }
+
+    /// Classifies the error of a connection that stands.
+    pub(crate) fn classify_established(error: &io::Error) -> Self {
+        Self::classify(error, Duration::MAX)
+    }
+}
+
+/// A network in which this node soon lacks local ports.
+#[cfg(test)]
+pub(crate) mod few_ports {
+    use std::net::SocketAddr;
+
+    use tokio::net::TcpStream;
+
+    const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+    /// Runs within a network namespace of its own that has sixteen local ports.
+    pub(crate) fn run_in_network<T: Send + 'static>(run: impl AsyncFnOnce() -> T + Send + 'static) -> T {
+        let running = std::thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
+            assert!(up.success());
+            std::fs::write(PORT_RANGE, "61000 61015").unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(run())
+        });
+        running.join().unwrap()
+    }
+
+    /// Takes all local ports towards a listener, until they are dropped.
+    pub(crate) async fn take_ports(listener: SocketAddr) -> Vec<TcpStream> {
+        let mut taken = Vec::new();
+        while taken.len() <= 16 {
+            match TcpStream::connect(listener).await {
+                Ok(stream) => {
+                    // Closed in due form, a port would be kept for a minute.
+                    stream.set_zero_linger().unwrap();
+                    taken.push(stream);
+                }
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(super::libc::EADDRNOTAVAIL));
+                    return taken;
+                }
+            }
+        }
+        panic!("there are more local ports than sixteen");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_lacks_is_not_what_a_peer_said() {
+        const LATER: Duration = Duration::from_millis(3);
+        for (number, after, expected) in [
+            (libc::EMFILE, LATER, ErrorOrigin::Node),
+            (libc::ENFILE, LATER, ErrorOrigin::Node),
+            (libc::ENOBUFS, LATER, ErrorOrigin::Node),
+            (libc::ENOMEM, LATER, ErrorOrigin::Node),
+            (libc::EADDRNOTAVAIL, LATER, ErrorOrigin::Node),
+            (libc::EADDRINUSE, LATER, ErrorOrigin::Node),
+            (libc::EAGAIN, LATER, ErrorOrigin::Node),
+            (libc::ENOSPC, LATER, ErrorOrigin::Node),
+            (libc::EPERM, LATER, ErrorOrigin::Node),
+            (libc::EACCES, LATER, ErrorOrigin::Node),
+            (libc::EAFNOSUPPORT, LATER, ErrorOrigin::Node),
+            (libc::EINTR, LATER, ErrorOrigin::Node),
+            (libc::ENETUNREACH, LATER, ErrorOrigin::Route),
+            (libc::ENETDOWN, LATER, ErrorOrigin::Route),
+            (libc::EINVAL, LATER, ErrorOrigin::Route),
+            (libc::EHOSTUNREACH, Duration::from_micros(50), ErrorOrigin::Route),
+            (libc::EHOSTUNREACH, LATER, ErrorOrigin::Peer),
+            (libc::ECONNREFUSED, LATER, ErrorOrigin::Peer),
+            (libc::ECONNRESET, LATER, ErrorOrigin::Peer),
+            (libc::ETIMEDOUT, LATER, ErrorOrigin::Peer),
+            (libc::EPIPE, LATER, ErrorOrigin::Peer),
+        ] {
+            let error = io::Error::from_raw_os_error(number);
+            assert_eq!(ErrorOrigin::classify(&error, after), expected, "{error}");
+        }
+        let of_tls = io::Error::other("a certificate of another");
+        assert_eq!(ErrorOrigin::classify(&of_tls, LATER), ErrorOrigin::Peer);
+    }
+}

@@ -1,0 +1,62 @@
+//! Checks that this node cannot make.
+
+use std::process::Command;
+
+use super::*;
+use crate::error_origin::few_ports;
+
+fn kinds() -> [CheckKind; 4] {
+    let with_body = HttpCheck { expect_body: Some("well".into()), ..http("/") };
+    [
+        CheckKind::Tcp,
+        CheckKind::Http(with_body),
+        CheckKind::Grpc(GrpcCheck::default()),
+        CheckKind::SendExpect { send: None, expect: "x".into() },
+    ]
+}
+
+async fn outcome_at(backend: SocketAddr, kind: CheckKind) -> Result<(), CheckFailed> {
+    run(&check_of(kind, NOT_FOR_EVER), backend, None).await
+}
+
+#[test]
+fn a_check_without_a_local_port_is_not_made() {
+    few_ports::run_in_network(async || {
+        let listener = TcpListener::bind("127.0.0.1:8080").await.unwrap();
+        let backend = listener.local_addr().unwrap();
+        outcome_at(backend, CheckKind::Tcp).await.unwrap();
+        let taken = few_ports::take_ports(backend).await;
+        for kind in kinds() {
+            let failed = outcome_at(backend, kind).await.unwrap_err();
+            assert!(matches!(failed, CheckFailed::Unable(_)), "{failed}");
+        }
+        drop(taken);
+        drop(listener);
+        let failed = outcome_at(backend, CheckKind::Tcp).await.unwrap_err();
+        assert_eq!(failed.to_string(), REFUSED, "what the backend says still counts");
+    });
+}
+
+#[test]
+fn a_check_without_a_route_is_told_from_a_refusal() {
+    few_ports::run_in_network(async || {
+        for (kind, backend) in
+            [("unreachable", "192.0.2.1"), ("blackhole", "192.0.2.2"), ("prohibit", "192.0.2.3")]
+        {
+            let added = Command::new("ip").args(["route", "add", kind, backend]).status().unwrap();
+            assert!(added.success());
+        }
+        for (backend, is_route) in
+            [("192.0.2.1", true), ("192.0.2.2", true), ("192.0.2.3", false), ("192.0.2.4", true)]
+        {
+            let backend = SocketAddr::new(backend.parse().unwrap(), 80);
+            let failed = outcome_at(backend, CheckKind::Tcp).await.unwrap_err();
+            let is_expected = match failed {
+                CheckFailed::NoRoute(_) => is_route,
+                CheckFailed::Unable(_) => !is_route,
+                _ => false,
+            };
+            assert!(is_expected, "{backend}: {failed}");
+        }
+    });
+}

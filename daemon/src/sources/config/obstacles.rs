@@ -1,0 +1,92 @@
+//! What keeps this node from asking backends, over time.
+//!
+//! Invariant: what this node lacks never counts against a backend. A missing route does so only once it has been
+//! missing for [`ROUTE_GRACE`]: a network that is set up anew is back by then, and a node that has no route for longer
+//! serves the backend's clients no better than its checks, so that an announced address moves to another node. At most
+//! one line a [`WARN_EVERY`] is logged, however many backends there are.
+
+use std::time::Duration;
+
+use super::CheckResult;
+use super::seen::{Obstacle, Outcome};
+
+/// How long a route may be missing until that counts as a bad check: longer than `systemd-networkd` or a network plugin
+/// takes to restart.
+pub(super) const ROUTE_GRACE: Duration = Duration::from_secs(10);
+
+/// How often at most it is logged that backends cannot be asked.
+const WARN_EVERY: Duration = Duration::from_mins(1);
+
+/// Since when this node has had no route to one backend.
+#[derive(Debug, Default)]
+pub(super) struct RouteLoss(Option<Duration>);
+
+impl RouteLoss {
+    /// The outcome as it counts now.
+    pub(super) fn judge(&mut self, outcome: Outcome, now: Duration) -> Outcome {
+        match (outcome.obstacle, outcome.result) {
+            (Some(Obstacle::Route), _) => {}
+            (_, CheckResult::Unasked) => return outcome,
+            (_, CheckResult::Good | CheckResult::Bad) => {
+                self.0 = None;
+                return outcome;
+            }
+        }
+        let since = *self.0.get_or_insert(now);
+        let is_lasting = now.saturating_sub(since) >= ROUTE_GRACE;
+        if is_lasting { outcome.with_result(CheckResult::Bad) } else { outcome }
+    }
+}
+
+/// Logs that backends cannot be asked.
+#[derive(Debug, Default)]
+pub(super) struct ObstacleLog(Option<Duration>);
+
+impl ObstacleLog {
+    pub(super) fn note(&mut self, outcome: &Outcome, now: Duration) {
+        let is_due = self.0.is_none_or(|last| now.saturating_sub(last) >= WARN_EVERY);
+        if outcome.obstacle.is_some() && outcome.result == CheckResult::Unasked && is_due {
+            self.0 = Some(now);
+            let error = outcome.error().unwrap_or_default();
+            tracing::warn!(error, "this node cannot check backends; they stay as they are");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use holdfast_judgement::rfc3339::Millis;
+    use nix::libc;
+
+    use super::super::check::CheckFailed;
+    use super::*;
+
+    fn outcome(result: &Result<(), CheckFailed>) -> Outcome {
+        Outcome::new(result, Millis(0), Duration::ZERO)
+    }
+
+    #[test]
+    fn a_missing_route_counts_once_it_has_lasted() {
+        let error = |number| io::Error::from_raw_os_error(number);
+        let no_route = || outcome(&Err(CheckFailed::NoRoute(error(libc::ENETUNREACH))));
+        let unable = || outcome(&Err(CheckFailed::Unable(error(libc::EMFILE))));
+        let well = || outcome(&Ok(()));
+        let mut loss = RouteLoss::default();
+        for (seconds, outcome, expected) in [
+            (0, no_route(), CheckResult::Unasked),
+            (9, no_route(), CheckResult::Unasked),
+            (9, unable(), CheckResult::Unasked),
+            (10, no_route(), CheckResult::Bad),
+            (11, no_route(), CheckResult::Bad),
+            (12, unable(), CheckResult::Unasked),
+            (13, well(), CheckResult::Good),
+            (14, no_route(), CheckResult::Unasked),
+            (24, no_route(), CheckResult::Bad),
+        ] {
+            let judged = loss.judge(outcome, Duration::from_secs(seconds));
+            assert_eq!(judged.result, expected, "{seconds} s");
+        }
+    }
+}
