@@ -220,7 +220,7 @@ fn an_order_to_drain_says_what_came_of_it() {
         &ran,
         Exit::Finding,
         &expect![[r#"
-            10.0.0.77:80 of default/web is drained: it gets no new client, and keeps those that it has
+            10.0.0.77:80 of default/web is noted as drained, and is no backend now
             no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service lists it later, it gets no client there
             not on disk yet, so a restart of the daemon would not know it: drains.json: Read-only file system (os error 30)
         "#]],
