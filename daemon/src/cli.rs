@@ -32,7 +32,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::admin::form::Form;
-use crate::admin::verify::Verification;
+use crate::admin::verify::{Verification, Verified};
 use crate::config::{self, ConfigErrors, ConfigFile, NodeName};
 use crate::import::Format;
 use client::{Client, ClientError, Reply};
@@ -59,7 +59,8 @@ pub enum Exit {
     Errors,
     /// There is no such Service.
     NoService,
-    /// A diagnosis found nothing, and could not look everywhere; or Events could not be read.
+    /// A diagnosis found nothing, and could not look everywhere; or Events could not be read; or `verify` found no
+    /// difference, and could not compare everything.
     Incomplete,
 }
 
@@ -88,6 +89,10 @@ impl From<Exit> for std::process::ExitCode {
 /// What the exit code of `diagnose` says.
 const DIAGNOSE_EXITS: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon cannot be reached, 3 errors, \
                               4 no such Service, 5 nothing found and something could not be looked at";
+
+/// What the exit code of `verify` says.
+const VERIFY_EXITS: &str = "Exit code: 0 all is equal, 1 something differs, 2 the daemon cannot be reached, 5 not \
+                            everything could be compared, and what was is equal";
 
 /// What the exit code of `events` says.
 const EVENTS_EXITS: &str =
@@ -175,6 +180,7 @@ pub enum Question {
     #[command(after_help = EVENTS_EXITS)]
     Events(Filters<Events>),
     /// Are apiserver, memory and maps equal? The exit code says so
+    #[command(after_help = VERIFY_EXITS)]
     Verify,
     /// Is the daemon alive, or ready? The exit code says so, for probes
     Health {
@@ -434,7 +440,11 @@ impl Cli {
             Form::Table | Form::Wide => out.write_all(answer.text().as_bytes())?,
         }
         out.flush()?;
-        Ok(if answer.equal { Exit::Good } else { Exit::Finding })
+        Ok(match answer.verified() {
+            Verified::Equal => Exit::Good,
+            Verified::Different => Exit::Finding,
+            Verified::Incomplete => Exit::Incomplete,
+        })
     }
 
     /// Has the daemon read its configuration again. Only the socket takes this wish.

@@ -25,7 +25,7 @@ pub const ORDERS_WAITING_MAX: usize = 16;
 const DISK_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// The pause after a write or a read that failed: a full disk is not made better by haste.
-const RETRY_WAIT: Duration = Duration::from_secs(5);
+const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// An order.
 #[derive(Debug)]

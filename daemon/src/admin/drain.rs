@@ -247,6 +247,7 @@ impl OrderedJson {
         let by = self.by.as_deref().unwrap_or("an unknown user");
         let since = self.since.map(|since| format!(" since {since}")).unwrap_or_default();
         match (self.drained, self.unchanged) {
+            (true, false) if self.services == 0 => "is noted as drained, and is no backend now".to_owned(),
             (true, false) if !self.still_used.is_empty() => {
                 "is drained: it gets new clients only where no other backend takes them, and keeps those that it has"
                     .to_owned()

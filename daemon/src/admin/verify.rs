@@ -1,7 +1,8 @@
 //! `/verify`: what the apiserver has, what is in memory and what is in the kernel, compared now.
 //!
 //! Invariant: equal means that every comparison that can be made was made and found nothing, that the maps refused
-//! nothing, and that the programs that clients meet read just these maps. The comparison itself writes anew what
+//! nothing, and that the programs that clients meet read just these maps. A comparison that could not be made is neither
+//! equal nor a difference: the answer says so. The comparison itself writes anew what
 //! differs in the kernel; what the watch missed is listed anew only if the question came over the socket. The apiserver
 //! is asked once in a while, however many clients want to know: each comparison says how old it is. Folders and
 //! configuration are read whole whenever they change, so they are not compared.
@@ -26,14 +27,60 @@ use crate::sources::kubernetes::Asker;
 pub(crate) struct Verification {
     /// Every comparison was made and found nothing.
     pub(crate) equal: bool,
+    /// Every comparison was made, whatever it found.
+    #[serde(default = "is_made")]
+    complete: bool,
     comparisons: Vec<Arc<Comparison>>,
 }
 
+/// Daemons of before did not say it.
+const fn is_made() -> bool {
+    true
+}
+
+/// What all comparisons come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verified {
+    /// Every comparison was made and found nothing.
+    Equal,
+    /// A comparison found a difference, whether others could be made or not.
+    Different,
+    /// No comparison found a difference, and some could not be made.
+    Incomplete,
+}
+
 impl Verification {
+    fn new(comparisons: Vec<Arc<Comparison>>) -> Self {
+        let complete = comparisons.iter().all(|it| it.equal.is_some());
+        let equal = complete && comparisons.iter().all(|it| it.equal == Some(true));
+        Self { equal, complete, comparisons }
+    }
+
+    /// What they come to. Only the comparisons themselves are looked at, which daemons of before tell as well.
+    pub(crate) fn verified(&self) -> Verified {
+        let any = |equal| self.comparisons.iter().any(|it| it.equal == equal);
+        match (any(Some(false)), any(None)) {
+            (true, _) => Verified::Different,
+            (false, true) => Verified::Incomplete,
+            (false, false) if self.comparisons.is_empty() => Verified::Incomplete,
+            (false, false) => Verified::Equal,
+        }
+    }
+
     /// The comparisons as people read them.
     pub(crate) fn text(&self) -> String {
-        let end = if self.equal { "all equal\n" } else { "NOT equal\n" };
-        self.comparisons.iter().map(|it| text(it)).collect::<String>() + end
+        let end = match self.verified() {
+            Verified::Equal => "all equal\n".to_owned(),
+            Verified::Different => "NOT equal\n".to_owned(),
+            Verified::Incomplete => {
+                let made = self.comparisons.iter().filter(|it| it.equal.is_some()).count();
+                let all = self.comparisons.len();
+                format!(
+                    "not fully compared: {made} of {all} comparisons were made, and found no difference\n"
+                )
+            }
+        };
+        self.comparisons.iter().map(|it| text(it)).collect::<String>() + &end
     }
 }
 
@@ -49,8 +96,7 @@ pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
     comparisons.extend(of_programs(&datapath).into_iter().chain(of_flows(&datapath)).map(Arc::new));
     let of = |(what, compared)| Arc::new(Comparison::of(format!("apiserver with memory, {what}"), compared));
     comparisons.extend(apiserver.into_iter().map(of));
-    let equal = comparisons.iter().all(|it| it.equal == Some(true));
-    let verification = Verification { equal, comparisons };
+    let verification = Verification::new(comparisons);
     answer::either(StatusCode::OK, form, &verification, || verification.text())
 }
 

@@ -37,9 +37,10 @@ const CELLS: [(&str, &str); 17] = [
 ];
 
 /// How lines begin that say how things are.
-const BEGINNINGS: [(&str, &str); 6] = [
+const BEGINNINGS: [(&str, &str); 7] = [
     ("all equal", GREEN),
     ("NOT equal", RED),
+    ("not fully compared", YELLOW),
     ("error: ", RED),
     ("warning: ", YELLOW),
     ("stale: ", YELLOW),

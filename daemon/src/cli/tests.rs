@@ -220,7 +220,7 @@ fn an_order_to_drain_says_what_came_of_it() {
         &ran,
         Exit::Finding,
         &expect![[r#"
-            10.0.0.77:80 of default/web is drained: it gets no new client, and keeps those that it has
+            10.0.0.77:80 of default/web is noted as drained, and is no backend now
             no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service lists it later, it gets no client there
             not on disk yet, so a restart of the daemon would not know it: drains.json: Read-only file system (os error 30)
         "#]],
@@ -1134,10 +1134,34 @@ fn a_probe_gets_its_answer_as_an_exit_code() {
 }
 
 #[test]
-fn verify_fails_where_something_cannot_be_compared() {
-    let ran = serve(everything()).ask(&["verify"]);
-    assert_eq!(ran.exit, Exit::Finding);
-    assert!(ran.out.contains("not compared: ") && ran.out.ends_with("NOT equal\n"), "{}", ran.out);
+fn what_could_not_be_compared_is_neither_equal_nor_a_difference() {
+    // No engine runs here that could compare the maps, and no program reads others than those.
+    let ran = serve_with(everything(), |readings| {
+        readings.datapath = watch::channel(Arc::new(DatapathView::memory())).1;
+    })
+    .ask(&["verify"]);
+    let ends = "not fully compared: 0 of 1 comparisons were made, and found no difference\n";
+    assert!(ran.out.contains("not compared: ") && ran.out.ends_with(ends), "{}", ran.out);
+    assert_eq!((ran.exit, ran.exit.code()), (Exit::Incomplete, 5));
+    let made = |equal: &str| {
+        format!(
+            r#"{{"what":"memory with kernel","equal":{equal},"differences":[],"omitted":0,"error":null,"compared_at":null,"age_seconds":null}}"#
+        )
+    };
+    for (comparisons, exit, ends) in [
+        ([made("true"), made("true")], Exit::Good, "all equal\n"),
+        (
+            [made("true"), made("null")],
+            Exit::Incomplete,
+            "not fully compared: 1 of 2 comparisons were made, and found no difference\n",
+        ),
+        ([made("false"), made("null")], Exit::Finding, "NOT equal\n"),
+    ] {
+        let [table, json] =
+            verify(&format!(r#"{{"comparisons":[{}],"equal":false}}"#, comparisons.join(",")));
+        assert_eq!((table.exit, json.exit), (exit, exit), "{}", table.out);
+        assert!(table.out.ends_with(ends), "{}", table.out);
+    }
 }
 
 /// Runs `holdfast verify` against this answer, for text and for JSON.
@@ -1170,7 +1194,8 @@ fn whether_all_is_equal_is_read_from_its_field_and_not_from_a_line() {
     assert_eq!(table.out, "memory with kernel: 1 difference (2 s ago)\n  x?all equal\nNOT equal\n");
     assert_eq!(json.out, forged);
     let [table, json] = verify(r#"{"comparisons":[], "equal":true}"#);
-    assert_eq!((table.exit, json.exit, table.out.as_str()), (Exit::Good, Exit::Good, "all equal\n"));
+    let nothing = "not fully compared: 0 of 0 comparisons were made, and found no difference\n";
+    assert_eq!((table.exit, json.exit, table.out.as_str()), (Exit::Incomplete, Exit::Incomplete, nothing));
     let [table, json] = verify(r#"{"comparisons":[]}"#);
     assert_eq!((table.exit, json.exit), (Exit::Unreachable, Exit::Unreachable), "it says nothing");
 }

@@ -35,8 +35,9 @@ const BATCH_MAX: usize = 256;
 /// How long records may be in a cache only.
 const SYNC: Duration = Duration::from_secs(1);
 
-/// How long nothing is tried after a failure: a full disk is not made better by haste.
-const PAUSE_FAILED: Duration = Duration::from_secs(5);
+/// How long nothing is tried after a failure. A try is one small write, and what readers are told of the disk is no
+/// older than this.
+const PAUSE_FAILED: Duration = Duration::from_secs(1);
 
 /// A record on its way.
 #[derive(Debug)]
@@ -69,7 +70,9 @@ pub(super) fn start(
     let unsynced = None;
     let resume = None;
     let retry = None;
-    let writer = Writer { files, numbers, reserve, seq, boot_id, history, kept, unsynced, resume, retry };
+    let lost_to = seq;
+    let writer =
+        Writer { files, numbers, reserve, seq, lost_to, boot_id, history, kept, unsynced, resume, retry };
     let thread =
         std::thread::Builder::new().name("history".to_owned()).spawn(move || writer.run(&waiting))?;
     Ok((queue, thread))
@@ -82,6 +85,8 @@ struct Writer {
     reserve: Arc<Reserve>,
     /// The number of the last record in the file.
     seq: u64,
+    /// The number of the last record that the disk did not take.
+    lost_to: u64,
     boot_id: Arc<str>,
     history: Arc<History>,
     kept: FileHealth,
@@ -104,6 +109,7 @@ impl Writer {
                     self.set_aside();
                     self.take(&batch);
                 }
+                Err(RecvTimeoutError::Timeout) if self.kept.error.is_some() => self.try_again(),
                 Err(RecvTimeoutError::Timeout) => self.sync(),
                 Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
@@ -111,8 +117,43 @@ impl Writer {
         }
     }
 
+    /// How long a record is waited for: until those before it are to be synced, or until a failed write is tried again.
     fn wait(&self) -> Duration {
-        self.unsynced.map_or(Duration::MAX, |since| SYNC.saturating_sub(since.elapsed()))
+        let unsynced = self.unsynced.map(|since| SYNC.saturating_sub(since.elapsed()));
+        let failed = self.resume.filter(|_| self.kept.error.is_some());
+        let failed = failed.map(|resume| resume.saturating_duration_since(Instant::now()));
+        unsynced.into_iter().chain(failed).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Finds out whether the disk takes records again, although no new one came: names what it did not take by a gap.
+    fn try_again(&mut self) {
+        if self.resume.is_some_and(|resume| Instant::now() < resume) {
+            return self.sync();
+        }
+        let written = match self.lost_to > self.seq {
+            true => self.write_gap(self.lost_to),
+            false => self.files.sync(),
+        };
+        match written {
+            Ok(()) => {
+                self.sync();
+                if self.resume.is_none_or(|resume| resume < Instant::now()) {
+                    self.went_well();
+                }
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// Writes a gap for all records up to this number that are missing in the file.
+    fn write_gap(&mut self, last: u64) -> io::Result<()> {
+        let Some(missing) = last.checked_sub(self.seq).filter(|missing| *missing > 0) else { return Ok(()) };
+        let gap = Gap { records: Some(missing), ..Gap::new(GapCause::NotWritten) };
+        let record = gap_record(last, crate::clock::now(), 0, &self.boot_id, gap);
+        let line = Line::new(&record);
+        self.files.append(last, line.iter().map(|it| &*it.json))?;
+        self.seq = last;
+        Ok(())
     }
 
     /// The highest number that was given out.
@@ -146,14 +187,8 @@ impl Writer {
     /// given out.
     fn finish(mut self) {
         let last = self.given();
-        if let Some(missing) = last.checked_sub(self.seq).filter(|missing| *missing > 0) {
-            let gap = Gap { records: Some(missing), ..Gap::new(GapCause::NotWritten) };
-            let record = gap_record(last, crate::clock::now(), 0, &self.boot_id, gap);
-            let line = Line::new(&record);
-            match self.files.append(last, line.iter().map(|it| &*it.json)) {
-                Ok(()) => self.seq = last,
-                Err(error) => self.failed(&error),
-            }
+        if let Err(error) = self.write_gap(last) {
+            self.failed(&error);
         }
         self.sync();
         let below = last.saturating_add(1);
@@ -178,9 +213,9 @@ impl Writer {
                     self.went_well();
                 }
             }
-            Ok(false) => self.lose(batch.len()),
+            Ok(false) => self.lose_all(batch),
             Err(error) => {
-                self.lose(batch.len());
+                self.lose_all(batch);
                 self.failed(&error);
             }
         }
@@ -227,6 +262,12 @@ impl Writer {
         }
     }
 
+    fn lose_all(&mut self, batch: &[ToDisk]) {
+        self.lose(batch.len());
+        let last = batch.iter().rev().find_map(|it| it.line.seq);
+        self.lost_to = self.lost_to.max(last.unwrap_or_default());
+    }
+
     fn lose(&self, records: usize) {
         self.history.note(|recorded| recorded.file.lost += records as u64);
     }
@@ -244,7 +285,7 @@ impl Writer {
         if self.kept.error.take().is_some() {
             self.resume = None;
             let lost = self.history.recorded().file.lost;
-            say!(info, messages::HISTORY_WRITTEN_AGAIN, lost);
+            say!(notice, messages::HISTORY_WRITTEN_AGAIN, lost);
         }
     }
 

@@ -39,8 +39,9 @@ const PROGRESS_GAP_MAX: Duration = Duration::from_secs(15 * 60);
 /// The longest pause; a crash forgets at most this much of a very large table.
 const GAP_MAX: Duration = Duration::from_secs(60);
 
-/// The pause after a failure: a full disk is not made better by haste.
-const GAP_FAILED: Duration = Duration::from_secs(5);
+/// The pause after a failure, so that what readers are told of the disk is no older. Where a try takes long, the pause
+/// grows with it as after a write.
+const GAP_FAILED: Duration = Duration::from_secs(1);
 
 /// How the last write went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -178,8 +179,8 @@ impl Keeper {
                 self.tell(Written { at: Some(at), bytes, left_out, damage, error: None });
                 (took * SHARE).clamp(GAP, GAP_MAX)
             }
-            Ok(Err(error)) => self.failed(&error.to_string()),
-            Err(error) => self.failed(&error.to_string()),
+            Ok(Err(error)) => self.failed(&error.to_string(), begun.elapsed()),
+            Err(error) => self.failed(&error.to_string(), begun.elapsed()),
         })
     }
 
@@ -194,10 +195,10 @@ impl Keeper {
         }
     }
 
-    fn failed(&self, error: &str) -> Duration {
+    fn failed(&self, error: &str, took: Duration) -> Duration {
         let before = self.written.borrow().clone();
         self.tell(Written { error: Some(error.into()), ..before });
-        GAP_FAILED
+        (took * SHARE).clamp(GAP_FAILED, GAP_MAX)
     }
 
     /// Publishes how the last write went, and logs it only where that differs from the one before.

@@ -509,7 +509,8 @@ async fn a_disk_that_takes_nothing_is_told_and_tried_again() {
     let (_snapshots, reader) = watch::channel(Arc::new(snapshot()));
     let (mut keeper, written) =
         Keeper::new(Folder::new(&file), reader, watch::channel(None).1, None, Arc::default());
-    assert!(keeper.write_now().await.is_some(), "it is tried again");
+    let pause = keeper.write_now().await.expect("it is tried again");
+    assert!(pause < Duration::from_secs(5), "what is said of the disk is not old: {pause:?}");
     assert!(written.borrow().error.is_some());
     fs::remove_file(&file).unwrap();
     keeper.write_now().await;

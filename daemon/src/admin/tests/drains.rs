@@ -209,7 +209,7 @@ fn a_drain_of_one_service_is_of_exactly_this_one() {
     "#]]
     .assert_eq(&life.order("/undrain?backend=10.0.0.1"));
     expect![[r#"
-        10.0.0.1 of default/we is drained: it gets no new client, and keeps those that it has
+        10.0.0.1 of default/we is noted as drained, and is no backend now
         no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service lists it later, it gets no client there
         exit 1
     "#]]

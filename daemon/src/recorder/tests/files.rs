@@ -175,6 +175,53 @@ fn a_full_disk_is_named_once_and_leaves_a_gap() {
     assert_eq!(records[1].seq, Some(3));
 }
 
+static IS_FULL_FOR_A_WHILE: AtomicBool = AtomicBool::new(true);
+
+fn open_after_a_while(path: &Path) -> io::Result<File> {
+    if IS_FULL_FOR_A_WHILE.load(Ordering::Relaxed) {
+        return OpenOptions::new().write(true).open("/dev/full");
+    }
+    (Disk::default().open)(path)
+}
+
+/// What is said of a disk is true within moments, whether anything changes or not.
+#[test]
+fn room_on_a_disk_is_noticed_without_another_record() {
+    let folder = TempDir::new().unwrap();
+    let disk = Disk { open: open_after_a_while, ..Disk::default() };
+    let files = Files::new(folder.path(), disk, Vec::new(), false);
+    let history = Arc::new(History::default());
+    let disks =
+        Disks { files, numbers: Numbers::open(folder.path()).0, reserve: Arc::new(Reserve::new(None)) };
+    let (queue, writer) = writer::start(disks, 0, boot_id(), Arc::clone(&history)).unwrap();
+    let lines = recorded(services(&mut Rig::new(), 3), None).select(&Wanted::default());
+    let mut lines = lines.into_iter();
+    let mut send = |count: usize| {
+        lines
+            .by_ref()
+            .take(count)
+            .for_each(|line| queue.send(ToDisk { line, urgent: true, _room: None }).unwrap());
+    };
+    let until = |is_so: &dyn Fn(FileHealth) -> bool| {
+        let begun = std::time::Instant::now();
+        while !is_so(history.recorded().file) {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", history.recorded().file);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    send(2);
+    until(&|file| file.error.is_some() && file.failures > 1);
+    IS_FULL_FOR_A_WHILE.store(false, Ordering::Relaxed);
+    until(&|file| file.error.is_none());
+    send(1);
+    drop(queue);
+    writer.join().unwrap();
+    let records = all(&recorded(Vec::new(), Some(folder.path())));
+    let numbers: Vec<_> =
+        records.iter().map(|it| (it.seq, it.gap.as_ref().and_then(|gap| gap.records))).collect();
+    assert_eq!(numbers, [(Some(2), Some(2)), (Some(3), None)]);
+}
+
 #[test]
 fn a_folder_that_cannot_be_made_costs_the_file_only() {
     let folder = TempDir::new().unwrap();
