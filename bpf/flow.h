@@ -395,13 +395,15 @@ INLINE void note_written_in(struct __sk_buff *skb)
 INLINE int leave_by_address(struct __sk_buff *skb, __u32 number, bool v4)
 {
 	struct flow *flow = flow_at(number);
-	/* What is to be cut into segments fits. */
-	struct bpf_fib_lookup route = { .tot_len = skb->gso_size ? 0 : skb->len - link_header };
+	const __u8 *ip = header(skb, link_header, LENGTH_END);
+	struct bpf_fib_lookup route = {};
 	__u32 device;
 	long found;
 
-	if (!flow || !link_header)
+	if (!flow || !ip || !link_header)
 		return NEXT;
+	/* What is to be cut into segments fits. */
+	route.tot_len = skb->gso_size ? 0 : length_of_packet(ip);
 	found = ask_way_out(skb, &route, flow->frontend, flow->client, flow->frontend_port, flow->client_port,
 			    flow->transport, v4);
 	device = found == BPF_FIB_LKUP_RET_FRAG_NEEDED ? 0 : way_told(found, &route);

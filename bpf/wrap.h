@@ -18,6 +18,7 @@
 #include "opening.h"
 #include "packet.h"
 #include "sums.h"
+#include "trailer.h"
 #include "ways.h"
 
 /* From the kernel's list of protocols. */
@@ -257,11 +258,16 @@ ALONE int send_wrapped6(struct __sk_buff *skb, __u32 is_cut)
 	return send_wrapped(skb, is_cut, false);
 }
 
-/* The length that the packet has in the network, as TOO_LONG says too. */
-INLINE __u32 length_of_arrived(const struct __sk_buff *skb, const struct packet *packet, bool v4)
+/*
+ * The length that the packet has in the network, as TOO_LONG says too. What the frame has behind the packet is cut off
+ * first, as the stack does it with each packet that it takes.
+ */
+INLINE __u32 length_of_arrived(struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
-	const __u8 *ip = header(skb, packet->ip, sizeof(struct iphdr));
+	const __u8 *ip;
 
+	cut_trailer(skb, packet->ip);
+	ip = header(skb, packet->ip, sizeof(struct iphdr));
 	return ip ? length_in_network(skb, packet, length_of_packet(ip)) : TOO_LONG;
 }
 

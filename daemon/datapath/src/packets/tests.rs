@@ -32,5 +32,6 @@ mod shortcut;
 mod snat;
 mod sticky;
 mod taken;
+mod trailers;
 mod verified;
 mod wrapped;

@@ -58,7 +58,7 @@ pub(super) fn test(wraps: Wraps, test: impl FnOnce(&mut Node) + Send + 'static) 
 }
 
 /// Serves the frontends with backends of another node, or of this one.
-fn serve(node: &mut Node, is_here: bool) {
+pub(super) fn serve(node: &mut Node, is_here: bool) {
     for (at, way) in (1..).zip(&WAYS) {
         let backend = address(if is_here { way.here } else { way.there });
         for (of, port) in [(0, Port::TCP), (2, Port::UDP)] {
@@ -78,7 +78,7 @@ pub(super) fn by(transport: u8, way: &Way, flags: u8) -> Sent {
 }
 
 /// The frame behind another header, as another node sends it.
-fn wrapped(frame: &[u8], from: &str, to: &str) -> Vec<u8> {
+pub(super) fn wrapped(frame: &[u8], from: &str, to: &str) -> Vec<u8> {
     let (from, to): (IpAddr, SocketAddr) = (from.parse().unwrap(), address(to));
     let (link, inner) = frame.split_at(14);
     let length = u16::try_from(inner.len()).unwrap();
@@ -637,10 +637,10 @@ fn kernel_who_sends_too_long_a_datagram_without_a_sum_is_told_of_one_without_a_s
 }
 
 /// How long a packet may be that gets the other header, in each family.
-const FITS: [u32; 2] = [1_480, 1_460];
+pub(super) const FITS: [u32; 2] = [1_480, 1_460];
 
 /// A segment of a client that makes a packet of so many bytes.
-fn of_length(way: &Way, length: u32) -> Vec<u8> {
+pub(super) fn of_length(way: &Way, length: u32) -> Vec<u8> {
     let header = if address(way.client).is_ipv4() { 40 } else { 60 };
     let payload = vec![9; (length - header) as usize];
     Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame()
