@@ -347,9 +347,33 @@ enum admission {
 	IS_ANSWER,
 	/* A client outside of the ranges that the frontend is for. */
 	IS_BARRED,
+	/* A datagram that says to come from a frontend. */
+	IS_LOOP,
 	/* A client that the frontend is for. */
 	IS_ADMITTED,
 };
+
+/* Whether the author of a frontend of that kind chooses its address. Such an address may be a client's. */
+INLINE bool is_chosen_address(__u8 kind)
+{
+	return kind == EXTERNAL_IP || kind == CLUSTER_SET_IP;
+}
+
+/*
+ * Whether a datagram says to come from a frontend. The answer would be a question to that frontend, and its answer a
+ * question to this one, without end (land). A host that has the address of a frontend serves there and asks nothing
+ * from there. A frontend at an address that its author chose counts for the frontends of the same namespace alone, or
+ * any author could cut off the clients of others.
+ */
+INLINE bool comes_from_frontend(const struct tuple *tuple, const struct dial *dialled, bool v4)
+{
+	struct dial source = { .transport = IPPROTO_UDP, .v4 = v4 };
+
+	if (tuple->transport != IPPROTO_UDP)
+		return false;
+	source.to = tuple->source;
+	return find_exact(&source) && (!is_chosen_address(source.kind) || source.share == dialled->share);
+}
 
 /*
  * Judges a packet of no flow. The program at the driver asks the same as the one behind it, so `ctx` is a frame or a
@@ -375,6 +399,8 @@ INLINE enum admission admit(void *ctx, struct arrival *arrival, struct dial *dia
 		return IS_ANSWER;
 	if (says_to_be_node(packet, v4))
 		return IS_NO_CLIENT;
+	if (UNLIKELY(comes_from_frontend(&packet->tuple, dial, v4)))
+		return IS_LOOP;
 	read_word_for(arrival, dial, &cluster);
 	return is_barred(arrival, dial, cluster) ? IS_BARRED : IS_ADMITTED;
 }
@@ -577,6 +603,10 @@ INLINE int turn_away(struct __sk_buff *skb, struct arrival *arrival, struct dial
 	case IS_BARRED:
 		note_turned_away(skb, arrival->flags);
 		return drop(arrival, dial, REASON_SOURCE, COUNT_SOURCE);
+	case IS_LOOP:
+		note_turned_away(skb, arrival->flags);
+		count_packet(COUNT_LOOP);
+		return SHOT;
 	default:
 		return NEXT;
 	}

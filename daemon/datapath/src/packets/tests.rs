@@ -19,6 +19,7 @@ mod inside;
 mod joined;
 mod judge;
 mod lives;
+mod loops;
 mod maglev;
 mod near;
 mod network;
