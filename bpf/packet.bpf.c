@@ -192,6 +192,7 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, enum w
 		if (UNLIKELY(ends(skb, flow, number, packet, now, v4)))
 			return false;
 		if (UNLIKELY(flow->seen != now)) {
+			note_silence(flow, number);
 			note_client(skb, flow, packet, now);
 			note_bridge_of(skb);
 		}
