@@ -9,6 +9,7 @@
 #ifndef HOLDFAST_FLOW_H
 #define HOLDFAST_FLOW_H
 
+#include "arrived.h"
 #include "choose.h"
 #include "packet.h"
 #include "way.h"
@@ -134,9 +135,6 @@ INLINE __u32 *find_entry(const struct tuple *tuple, enum leg leg, bool v4)
 	entry_of(&key, tuple, leg, v4);
 	return v4 ? bpf_map_lookup_elem(&entries4, &key) : bpf_map_lookup_elem(&entries6, &key);
 }
-
-/* No record has this number. */
-#define NO_FLOW (~0U)
 
 /* The number of the flow of a packet that comes and looks like that; NO_FLOW: it is of none. */
 INLINE __u32 flow_of_arrived(const struct tuple *tuple, bool v4)
