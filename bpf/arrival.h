@@ -347,9 +347,33 @@ enum admission {
 	IS_ANSWER,
 	/* A client outside of the ranges that the frontend is for. */
 	IS_BARRED,
+	/* A datagram that says to come from a frontend. */
+	IS_LOOP,
 	/* A client that the frontend is for. */
 	IS_ADMITTED,
 };
+
+/* Whether the author of a frontend of that kind chooses its address. Such an address may be a client's. */
+INLINE bool is_chosen_address(__u8 kind)
+{
+	return kind == EXTERNAL_IP || kind == CLUSTER_SET_IP;
+}
+
+/*
+ * Whether a datagram says to come from a frontend. The answer would be a question to that frontend, and its answer a
+ * question to this one, without end (land). A host that has the address of a frontend serves there and asks nothing
+ * from there. A frontend at an address that its author chose counts for the frontends of the same namespace alone, or
+ * any author could cut off the clients of others.
+ */
+INLINE bool comes_from_frontend(const struct tuple *tuple, const struct dial *dialled, bool v4)
+{
+	struct dial source = { .transport = IPPROTO_UDP, .v4 = v4 };
+
+	if (tuple->transport != IPPROTO_UDP)
+		return false;
+	source.to = tuple->source;
+	return find_exact(&source) && (!is_chosen_address(source.kind) || source.share == dialled->share);
+}
 
 /*
  * Judges a packet of no flow. The program at the driver asks the same as the one behind it, so `ctx` is a frame or a
@@ -375,6 +399,8 @@ INLINE enum admission admit(void *ctx, struct arrival *arrival, struct dial *dia
 		return IS_ANSWER;
 	if (says_to_be_node(packet, v4))
 		return IS_NO_CLIENT;
+	if (UNLIKELY(comes_from_frontend(&packet->tuple, dial, v4)))
+		return IS_LOOP;
 	read_word_for(arrival, dial, &cluster);
 	return is_barred(arrival, dial, cluster) ? IS_BARRED : IS_ADMITTED;
 }
@@ -423,42 +449,19 @@ INLINE bool may_be_wrapped(const struct arrival *arrival, const struct dial *dia
 
 /* --- Connections that another node has let in. --- */
 
-/*
- * Whether the packet shows that it is of a connection that has begun, this node sends such packets to others, and the
- * connection is none that another proxy of this node has.
- */
+/* Whether this node sends packets of that transport to others, and no other proxy of this node has their connection. */
+INLINE bool may_be_of_others(const struct arrival *arrival)
+{
+	return knows_nodes && arrival->flags & DEVICE_JOINS && wraps_transport(arrival->packet.tuple.transport);
+}
+
+/* Whether the packet shows that it is of a connection that has begun, or ends one. */
 INLINE bool may_join(const struct arrival *arrival)
 {
 	const struct packet *packet = &arrival->packet;
 
-	return knows_nodes && arrival->flags & DEVICE_JOINS && wraps_transport(packet->tuple.transport) &&
-	       packet->tuple.transport == IPPROTO_TCP && packet->part == WHOLE &&
-	       (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
-}
-
-/* The state that the kernel gives a socket that waits for connections. */
-#define LISTENING 10
-
-/*
- * Whether the segment is of a connection of a process of this node: that may be at an address of the node's own which
- * is a frontend's, too.
- */
-INLINE bool is_of_process(struct __sk_buff *skb, bool v4)
-{
-	const struct arrival *arrival = the_arrival();
-	struct bpf_sock_tuple asked = {};
-	struct bpf_sock *socket;
-	bool is_connected;
-
-	if (!arrival)
-		return false;
-	socket_tuple(&asked, &arrival->packet.tuple, v4);
-	socket = bpf_skc_lookup_tcp(skb, &asked, v4 ? sizeof(asked.ipv4) : sizeof(asked.ipv6), BPF_F_CURRENT_NETNS, 0);
-	if (!socket)
-		return false;
-	is_connected = socket->state != LISTENING;
-	bpf_sk_release(socket);
-	return is_connected;
+	return may_be_of_others(arrival) && packet->tuple.transport == IPPROTO_TCP && packet->part == WHOLE &&
+	       packet->flags & (TCP_ACK | TCP_RST) && !(packet->flags & TCP_SYN);
 }
 
 /* Notes what was chosen for a client, for the steps that follow. */
@@ -471,43 +474,6 @@ INLINE void note_choice(struct arrival *arrival, const struct dial *dial, __u64 
 	arrival->is_local = dial->scope == SCOPE_LOCAL;
 	arrival->keeps_port = keeps_port(arrival, dial, v4);
 	arrival->may_wrap = may_be_wrapped(arrival, dial, word, v4);
-}
-
-/*
- * Chooses for a client that is none of this node's so far, where all nodes choose alike: so the backend is the one that
- * another node has chosen, unless the list has changed since.
- */
-INLINE bool choose_as_others(struct arrival *arrival, struct dial *dial, __u64 *word)
-{
-	__u64 cluster;
-
-	know_by_address(&dial->client, &arrival->packet.tuple.source);
-	*word = read_word_for(arrival, dial, &cluster);
-	return is_by_maglev(*word) && word_count(*word) && !is_barred(arrival, dial, cluster) &&
-	       choose_by_client(dial, *word, mixed_sight(dial, arrival->packet.tuple.source.port));
-}
-
-/*
- * Whether a packet goes on to the backend that a client with a SYN would get here, on that one's node: that node knows
- * the connection, or denies it. It goes there as it came or not at all, because only then the backend knows the client.
- */
-INLINE int join(struct arrival *arrival, bool v4)
-{
-	struct dial dial = {};
-	__u64 word;
-
-	dial_of(&dial, &arrival->packet.tuple, v4);
-	if (!find_frontend(&dial))
-		return NEXT;
-	arrival->sticks = 0;
-	if (!says_to_be_node(&arrival->packet, v4) && choose_as_others(arrival, &dial, &word)) {
-		note_choice(arrival, &dial, word, v4);
-		arrival->joins = arrival->may_wrap;
-	}
-	if (arrival->joins)
-		return stand_still() ? SHOT : CHOSEN;
-	leave_to_stack(arrival, &dial);
-	return NEXT;
 }
 
 /* --- Ports that no service has. --- */
@@ -567,6 +533,10 @@ INLINE int turn_away(struct __sk_buff *skb, struct arrival *arrival, struct dial
 	case IS_BARRED:
 		note_turned_away(skb, arrival->flags);
 		return drop(arrival, dial, REASON_SOURCE, COUNT_SOURCE);
+	case IS_LOOP:
+		note_turned_away(skb, arrival->flags);
+		count_packet(COUNT_LOOP);
+		return SHOT;
 	default:
 		return NEXT;
 	}

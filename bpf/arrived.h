@@ -36,13 +36,15 @@ struct arrival {
 	/* The packet is of a connection that another node has let in: it goes to a third node, or to the stack. */
 	__u32 joins;
 	struct place proposed;
-	/* How that packet looks between the client and this backend. */
+	/* How a packet looks between the client and this backend, or the one to which a packet goes as it came. */
 	struct tuple between;
-	/* The number of the flow that is made, or of which a packet takes the shortcut. */
+	/* The number of the flow that is made, or of which a packet takes the shortcut. NO_FLOW: see is_stateless(). */
 	__u32 number;
 	/* Of a packet that takes the shortcut: enum direction, and the serial of its flow. */
 	__u32 direction;
 	__u32 serial;
+	/* The number, counted from 1, of the flow of which the next packet is not given to its pod at once; 0: of none. */
+	__u32 unheard;
 	/* The second program has nothing to look at in the packet. */
 	__u32 is_whole;
 	/* The device by which it leaves. */
@@ -80,6 +82,18 @@ INLINE struct arrival *the_arrival(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&arrivals, &zero);
+}
+
+/* No record has this number. */
+#define NO_FLOW (~0U)
+
+/*
+ * Whether a packet of no flow goes to another node as it came, and opens none: a reset, or an error about an answer, of
+ * a connection that another node has let in.
+ */
+INLINE bool is_stateless(const struct arrival *arrival)
+{
+	return arrival->number == NO_FLOW;
 }
 
 #endif

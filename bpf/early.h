@@ -66,6 +66,9 @@ INLINE bool is_turned_away(struct xdp_md *ctx, struct arrival *arrival, bool v4)
 	case IS_BARRED:
 		drop(arrival, &dial, REASON_SOURCE, COUNT_SOURCE);
 		return true;
+	case IS_LOOP:
+		count_packet(COUNT_LOOP);
+		return true;
 	case IS_ADMITTED:
 		return !stand_still() && finds_nothing(arrival, &dial, &word) && refuse_early(arrival, &dial, word);
 	default:

@@ -112,6 +112,22 @@ INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, cons
 }
 
 /*
+ * Notes an error of which no flow is known here, as if the client had sent it of which it quotes the answer. MAY_JOIN:
+ * another node may know the connection.
+ */
+INLINE int note_foreign_error(const struct __sk_buff *skb, const struct packet *packet, const struct tuple *sent)
+{
+	struct arrival *arrival = the_arrival();
+
+	if (!knows_nodes || !arrival)
+		return NEXT;
+	arrival->packet = *packet;
+	arrival->packet.tuple = *sent;
+	arrival->device = skb->ifindex;
+	return MAY_JOIN;
+}
+
+/*
  * An error that comes, about a packet that left: the sender of that packet gets it, be it a backend here or a client.
  * What it quotes is shown as the stack has seen it.
  */
@@ -130,12 +146,10 @@ INLINE int error_in(struct __sk_buff *skb, bool is_taken_out, bool v4)
 	turned(&sent, &quoted.packet.tuple);
 	led = UNLIKELY(is_taken_out) ? flow_of_taken(&sent, v4) : flow_of_arrived(&sent, v4);
 	flow = flow_at(led);
-	if (!flow)
-		return untouched;
-	serial = READ_ONCE(flow->serial);
-	direction = turn_in(flow, &sent, &shown, v4);
+	serial = flow ? READ_ONCE(flow->serial) : 0;
+	direction = flow ? turn_in(flow, &sent, &shown, v4) : NOWHERE;
 	if (direction == NOWHERE)
-		return untouched;
+		return is_taken_out ? untouched : note_foreign_error(skb, &packet, &sent);
 	if (UNLIKELY(is_wrapped(flow)))
 		return !has_lost_its_way(skb, flow) &&
 				       note_passage(&packet, led, serial, direction, false) == MAY_PASS ?

@@ -9,6 +9,7 @@
 #ifndef HOLDFAST_FLOW_H
 #define HOLDFAST_FLOW_H
 
+#include "arrived.h"
 #include "choose.h"
 #include "packet.h"
 #include "way.h"
@@ -134,9 +135,6 @@ INLINE __u32 *find_entry(const struct tuple *tuple, enum leg leg, bool v4)
 	entry_of(&key, tuple, leg, v4);
 	return v4 ? bpf_map_lookup_elem(&entries4, &key) : bpf_map_lookup_elem(&entries6, &key);
 }
-
-/* No record has this number. */
-#define NO_FLOW (~0U)
 
 /* The number of the flow of a packet that comes and looks like that; NO_FLOW: it is of none. */
 INLINE __u32 flow_of_arrived(const struct tuple *tuple, bool v4)
@@ -395,13 +393,15 @@ INLINE void note_written_in(struct __sk_buff *skb)
 INLINE int leave_by_address(struct __sk_buff *skb, __u32 number, bool v4)
 {
 	struct flow *flow = flow_at(number);
-	/* What is to be cut into segments fits. */
-	struct bpf_fib_lookup route = { .tot_len = skb->gso_size ? 0 : skb->len - link_header };
+	const __u8 *ip = header(skb, link_header, LENGTH_END);
+	struct bpf_fib_lookup route = {};
 	__u32 device;
 	long found;
 
-	if (!flow || !link_header)
+	if (!flow || !ip || !link_header)
 		return NEXT;
+	/* What is to be cut into segments fits. */
+	route.tot_len = skb->gso_size ? 0 : length_of_packet(ip);
 	found = ask_way_out(skb, &route, flow->frontend, flow->client, flow->frontend_port, flow->client_port,
 			    flow->transport, v4);
 	device = found == BPF_FIB_LKUP_RET_FRAG_NEEDED ? 0 : way_told(found, &route);

@@ -13,6 +13,7 @@
 #include "fragments.h"
 #include "glance.h"
 #include "heard.h"
+#include "joined.h"
 #include "listed.h"
 #include "packet.h"
 #include "rewrite.h"
@@ -192,6 +193,7 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, enum w
 		if (UNLIKELY(ends(skb, flow, number, packet, now, v4)))
 			return false;
 		if (UNLIKELY(flow->seen != now)) {
+			note_silence(flow, number);
 			note_client(skb, flow, packet, now);
 			note_bridge_of(skb);
 		}
@@ -257,6 +259,13 @@ INLINE int join_others(bool v4)
 	struct arrival *arrival = the_arrival();
 
 	return arrival ? join(arrival, v4) : NEXT;
+}
+
+INLINE int join_others_error(struct __sk_buff *skb, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+
+	return arrival ? join_error(skb, arrival, v4) : NEXT;
 }
 
 INLINE int open(struct __sk_buff *skb, bool v4)
@@ -407,6 +416,10 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
 	{                                                          \
 		return join_others(v4);                            \
 	}                                                          \
+	ALONE int join_error##family(struct __sk_buff *skb)        \
+	{                                                          \
+		return join_others_error(skb, v4);                 \
+	}                                                          \
 	ALONE int open##family(struct __sk_buff *skb)              \
 	{                                                          \
 		return open(skb, v4);                              \
@@ -504,6 +517,14 @@ INLINE int join_unless_here(struct __sk_buff *skb, bool v4)
 	return NEXT;
 }
 
+/* The same of an error about an answer of no flow. */
+INLINE int join_error_unless_here(struct __sk_buff *skb, bool v4)
+{
+	if (v4 ? is_of_process4(skb) : is_of_process6(skb))
+		return NEXT;
+	return v4 ? join_error4(skb) : join_error6(skb);
+}
+
 /* Takes a client's first packet through its steps. */
 INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
 {
@@ -563,6 +584,8 @@ INLINE int look_closer(struct __sk_buff *skb, enum whose whose, bool v4)
 		return v4 ? pass4(skb) : pass6(skb);
 	if (next == IS_ERROR)
 		next = v4 ? error_in4(skb, whose) : error_in6(skb, whose);
+	if (UNLIKELY(next == MAY_JOIN) && knows_nodes)
+		next = join_error_unless_here(skb, v4);
 	if (UNLIKELY(next == WRAPS))
 		return knows_nodes && whose != TAKEN_OUT ? send_to_node(skb, v4) : SHOT;
 	return next < ARRIVES ? next : let_arrive(skb, whose, v4);

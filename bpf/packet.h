@@ -324,7 +324,7 @@ INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 		ports = (__u16 *)tcp;
 	} else {
 		if (UNLIKELY(packet->tuple.transport == IPPROTO_SCTP))
-			packet->flags = said_by_chunks(skb, packet->transport + sizeof(struct sctp));
+			packet->flags = said_by_chunks(skb, packet->ip, packet->transport + sizeof(struct sctp));
 		ports = header(skb, packet->transport, sizeof(struct udphdr));
 		if (!ports)
 			return false;

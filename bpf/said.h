@@ -95,18 +95,22 @@ static const __u8 says[CHUNKS_KNOWN] = {
 #define CHUNKS_MOST 4
 
 /*
- * What a packet of SCTP says by its first chunks, in the flags of TCP. What fills up a small frame is zero, and no
- * chunk: a chunk is never shorter than its header.
+ * What a packet of SCTP says by its first chunks, in the flags of TCP. `ip`: where the header of IP begins, which says
+ * where the packet ends. What a frame has behind that is no chunk.
  */
-ALONE int said_by_chunks(struct __sk_buff *skb, __u32 at)
+ALONE int said_by_chunks(struct __sk_buff *skb, __u32 ip, __u32 at)
 {
-	__u32 said = 0;
+	__u8 lengths[LENGTH_END];
+	__u32 said = 0, length, end;
 
+	if (bpf_skb_load_bytes(skb, ip, lengths, sizeof(lengths)))
+		return 0;
+	length = length_of_packet(lengths);
+	end = length ? ip + length : skb->len;
 	for (int seen = 0; seen < CHUNKS_MOST; seen++) {
 		struct chunk chunk;
-		__u32 length;
 
-		if (bpf_skb_load_bytes(skb, at, &chunk, sizeof(chunk)))
+		if (at + sizeof(chunk) > end || bpf_skb_load_bytes(skb, at, &chunk, sizeof(chunk)))
 			break;
 		length = bpf_ntohs(chunk.length);
 		if (length < sizeof(chunk))

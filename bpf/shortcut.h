@@ -141,12 +141,40 @@ INLINE bool gives(__u32 here, __u32 there)
 	return there & DEVICE_NEAR && here & there & DEVICE_PEER;
 }
 
+/* Whether the backend of a flow owes an answer. */
+INLINE bool has_silent_backend(const struct flow *flow)
+{
+	return flow->waits || (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN));
+}
+
+/*
+ * Notes, with the first packet of a client in a second, that its backend is silent. What is given to a pod at once says
+ * nothing to the kernel's table of neighbours, which may have the hardware address of a guest that is no more. So one
+ * packet in a second goes to a silent pod by that table, which asks for the address anew.
+ */
+INLINE void note_silence(const struct flow *flow, __u32 number)
+{
+	struct arrival *arrival = the_arrival();
+
+	if (UNLIKELY(has_silent_backend(flow)) && arrival)
+		arrival->unheard = number + 1;
+}
+
+/* Whether the packet is given to the pod at once. */
+INLINE bool is_given(struct arrival *arrival, __u32 here, __u32 there)
+{
+	if (LIKELY(arrival->unheard != arrival->number + 1))
+		return gives(here, there);
+	arrival->unheard = 0;
+	return false;
+}
+
 /*
  * Sends the packet past the stack, from a device of which `here` is known to one of which `there` is. Where the second
  * program has nothing to look at, it gets what that would write. A device by which pods answer has no second program:
  * what the packet bore would go on into the network of the pod, which may be a node with programs of its own.
  */
-INLINE int take_passage(struct __sk_buff *skb, const struct arrival *arrival, const struct known_way *way,
+INLINE int take_passage(struct __sk_buff *skb, struct arrival *arrival, const struct known_way *way,
 			const struct tuple *through, const struct tuple *left, __u32 here, __u32 there, bool v4)
 {
 	if (!pass_hop(skb, &arrival->packet, v4) ||
@@ -154,7 +182,7 @@ INLINE int take_passage(struct __sk_buff *skb, const struct arrival *arrival, co
 		return SHOT;
 	if (arrival->is_whole && !(there & DEVICE_NEAR))
 		skb->tc_index = IS_WRITTEN;
-	return send_on(skb, way, gives(here, there), v4);
+	return send_on(skb, way, is_given(arrival, here, there), v4);
 }
 
 /* What a device has to be by which packets of a flow leave. Where pods answer by it, hosts outside do not. */

@@ -179,6 +179,8 @@ INLINE int arrive_by_node(struct __sk_buff *skb, struct arrival *arrival, bool v
 	if (means_loopback(&dial) || !find_exact(&dial) || says_to_be_node(packet, v4) ||
 	    is_of_nodes(packet->tuple.source.address, v4))
 		return go_astray(COUNT_ASTRAY);
+	if (UNLIKELY(comes_from_frontend(&packet->tuple, &dial, v4)))
+		return go_astray(COUNT_LOOP);
 	word = read_word_for(arrival, &dial, &cluster);
 	if (is_barred(arrival, &dial, cluster))
 		return drop(arrival, &dial, REASON_SOURCE, COUNT_SOURCE);

@@ -5,7 +5,7 @@
  * to the client.
  *
  * The other header says which backend was chosen: the address is its destination, and the port is its number of the
- * datagram or the last bits of its label, which nothing else needs, because it is never in fragments.
+ * datagram or the last 16 bits of its label, which nothing else needs, because it is never in fragments.
  */
 #ifndef HOLDFAST_WRAP_H
 #define HOLDFAST_WRAP_H
@@ -18,6 +18,7 @@
 #include "opening.h"
 #include "packet.h"
 #include "sums.h"
+#include "trailer.h"
 #include "ways.h"
 
 /* From the kernel's list of protocols. */
@@ -41,27 +42,15 @@ INLINE __u32 size_of_wrapper(bool v4)
 INLINE int ask_for_node(struct __sk_buff *skb, __u32 length, bool v4)
 {
 	struct arrival *arrival = the_arrival();
-	const struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
-	struct bpf_fib_lookup route = {
-		.family = v4 ? FAMILY4 : FAMILY6,
-		.ifindex = skb->ifindex,
-		.tot_len = length,
-	};
+	struct bpf_fib_lookup route = { .tot_len = length };
+	const struct tuple *between;
 	int found;
 
-	if (!flow || length > 0xffff)
+	if (!arrival || length > 0xffff)
 		return BPF_FIB_LKUP_RET_UNREACHABLE;
-	route.l4_protocol = flow->transport;
-	route.sport = flow->client_port;
-	route.dport = flow->backend_port;
-	if (v4) {
-		route.ipv4_src = flow->client[3];
-		route.ipv4_dst = flow->backend[3];
-	} else {
-		copy_address(route.ipv6_src, flow->client);
-		copy_address(route.ipv6_dst, flow->backend);
-	}
-	found = look_up(skb, &route);
+	between = &arrival->between;
+	found = ask_way_out(skb, &route, between->source.address, between->destination.address, between->source.port,
+			    between->destination.port, between->transport, v4);
 	arrival->longest = route.mtu_result;
 	arrival->way = route.ifindex;
 	arrival->next_family = route.family;
@@ -133,25 +122,23 @@ INLINE enum fits fit(struct __sk_buff *skb, const struct arrival *arrival, __u32
 /* --- The other header. --- */
 
 /* Whether the backend is reached by that device on another node. */
-INLINE bool leads_there(const struct device *device, const struct flow *flow, bool v4)
+INLINE bool leads_there(const struct device *device, const struct arrival *arrival, bool v4)
 {
-	return device && leads_to_others(device) && !is_near(device, flow->backend, v4);
+	return device && leads_to_others(device) && !is_near(device, arrival->between.destination.address, v4);
 }
 
-/* From which address of this node the packet goes, and where to. `false`: not by that device. */
-INLINE bool set_ends(const struct arrival *arrival, const struct flow *flow, struct place *from, struct place *to,
-		     bool v4)
+/* From which address of this node the packet goes. `false`: it does not go by that device. */
+INLINE bool set_sender(const struct arrival *arrival, struct place *from, bool v4)
 {
 	__u32 number = arrival->way;
 	const struct device *device = bpf_map_lookup_elem(&devices, &number);
 
-	if (!leads_there(device, flow, v4))
+	if (!leads_there(device, arrival, v4))
 		return false;
 	if (v4)
 		place4(from, device->address4, 0);
 	else
 		set_place(from, device->address6, 0);
-	set_place(to, flow->backend, flow->backend_port);
 	return is_of_nodes(from->address, v4);
 }
 
@@ -176,46 +163,86 @@ INLINE bool write_wrapper4(struct __sk_buff *skb, const struct place *from, cons
 	return !bpf_skb_store_bytes(skb, link_header, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
 }
 
-INLINE bool write_wrapper6(struct __sk_buff *skb, const struct place *from, const struct place *to)
+/*
+ * The bits of the label that do not say the port: four, which differ between clients. So routers and links that share
+ * packets out by the label do not send all of a node to one backend the same way.
+ */
+INLINE __u32 spread_clients(const struct place *client)
+{
+	const __u32 *address = client->address;
+	__u32 mixed = address[0] ^ address[1] ^ address[2] ^ address[3] ^ (__u32)client->port << 16;
+
+	return mixed * 0x9e3779b1 >> 28 << 16;
+}
+
+INLINE bool write_wrapper6(struct __sk_buff *skb, const struct place *from, const struct place *to,
+			   const struct place *client)
 {
 	const struct ipv6hdr *inner = header(skb, link_header + sizeof(*inner), sizeof(*inner));
 	struct ipv6hdr ip = { .nexthdr = IN_IPV6, .hop_limit = WRAPPED_TTL };
 
 	if (!inner)
 		return false;
-	*(__u32 *)&ip = (*(const __u32 *)inner & bpf_htonl(0xffc00000)) | bpf_htonl(bpf_ntohs(to->port));
+	*(__u32 *)&ip = (*(const __u32 *)inner & bpf_htonl(0xffc00000)) |
+			  bpf_htonl(spread_clients(client) | bpf_ntohs(to->port));
 	ip.payload_len = bpf_htons(bpf_ntohs(inner->payload_len) + sizeof(ip));
 	copy_address(ip.saddr.in6_u.u6_addr32, from->address);
 	copy_address(ip.daddr.in6_u.u6_addr32, to->address);
 	return !bpf_skb_store_bytes(skb, link_header, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
 }
 
-INLINE bool put_wrapper(struct __sk_buff *skb, const struct place *from, const struct place *to, bool is_cut, bool v4)
+INLINE bool put_wrapper(struct __sk_buff *skb, const struct arrival *arrival, const struct place *from, bool is_cut,
+			bool v4)
 {
+	const struct tuple *between = &arrival->between;
 	__u64 how = v4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
 
 	if (!is_cut)
 		how |= BPF_F_ADJ_ROOM_FIXED_GSO;
 	if (bpf_skb_adjust_room(skb, size_of_wrapper(v4), BPF_ADJ_ROOM_MAC, how))
 		return false;
-	return v4 ? write_wrapper4(skb, from, to) : write_wrapper6(skb, from, to);
+	return v4 ? write_wrapper4(skb, from, &between->destination) :
+		    write_wrapper6(skb, from, &between->destination, &between->source);
 }
 
 /* --- One packet. --- */
+
+/* Leaves a packet without a flow to the stack, as it came. */
+INLINE int leave_stateless(void)
+{
+	count_packet(COUNT_MIDWAY);
+	return NEXT;
+}
+
+/* Notes the client and the backend of the packet's flow. `false`: there is no such flow any more. */
+INLINE bool note_ends_of_flow(struct arrival *arrival)
+{
+	const struct flow *flow = flow_at(arrival->number);
+
+	if (!flow)
+		return false;
+	set_place(&arrival->between.source, flow->client, flow->client_port);
+	set_place(&arrival->between.destination, flow->backend, flow->backend_port);
+	arrival->between.transport = flow->transport;
+	return true;
+}
 
 /*
  * Drops a packet whose way leads to no other node. The packet's flow ends, and the client begins anew by the way of
  * then: with its next datagram, or when it asks for a connection. A connection that is agreed ends where the backend
  * has come to this node, which knows nothing of it; where only the device has no address of a node, the connection
- * waits for one.
+ * waits for one. A packet without a flow goes on as it is.
  */
-INLINE int lose_way(struct arrival *arrival, const struct flow *flow, bool v4)
+INLINE int lose_way(struct arrival *arrival, bool v4)
 {
+	const struct flow *flow = flow_at(arrival->number);
 	__u32 way = arrival->way;
 
+	if (is_stateless(arrival))
+		return leave_stateless();
 	count_packet(COUNT_NO_WAY);
-	if (flow->transport == IPPROTO_TCP && !is_syn(flow, &arrival->packet) &&
-	    leads_there(bpf_map_lookup_elem(&devices, &way), flow, v4))
+	if (!flow || (flow->transport == IPPROTO_TCP && !is_syn(flow, &arrival->packet) &&
+		      leads_there(bpf_map_lookup_elem(&devices, &way), arrival, v4)))
 		return SHOT;
 	arrival->rival = arrival->number;
 	arrival->rival_serial = READ_ONCE(flow->serial);
@@ -229,15 +256,14 @@ INLINE int lose_way(struct arrival *arrival, const struct flow *flow, bool v4)
 INLINE int send_wrapped(struct __sk_buff *skb, __u32 is_cut, bool v4)
 {
 	struct arrival *arrival = the_arrival();
-	const struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
 	struct bpf_redir_neigh next = {};
-	struct place from, to;
+	struct place from;
 
-	if (!flow)
+	if (!arrival)
 		return SHOT;
-	if (!set_ends(arrival, flow, &from, &to, v4))
-		return lose_way(arrival, flow, v4);
-	if (!put_wrapper(skb, &from, &to, is_cut, v4)) {
+	if (!set_sender(arrival, &from, v4))
+		return lose_way(arrival, v4);
+	if (!put_wrapper(skb, arrival, &from, is_cut, v4)) {
 		count_packet(COUNT_UNWRITABLE);
 		return SHOT;
 	}
@@ -257,11 +283,16 @@ ALONE int send_wrapped6(struct __sk_buff *skb, __u32 is_cut)
 	return send_wrapped(skb, is_cut, false);
 }
 
-/* The length that the packet has in the network, as TOO_LONG says too. */
-INLINE __u32 length_of_arrived(const struct __sk_buff *skb, const struct packet *packet, bool v4)
+/*
+ * The length that the packet has in the network, as TOO_LONG says too. What the frame has behind the packet is cut off
+ * first, as the stack does it with each packet that it takes.
+ */
+INLINE __u32 length_of_arrived(struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
-	const __u8 *ip = header(skb, packet->ip, sizeof(struct iphdr));
+	const __u8 *ip;
 
+	cut_trailer(skb, packet->ip);
+	ip = header(skb, packet->ip, sizeof(struct iphdr));
 	return ip ? length_in_network(skb, packet, length_of_packet(ip)) : TOO_LONG;
 }
 
@@ -294,21 +325,34 @@ INLINE int tell_longest(struct __sk_buff *skb, const struct arrival *arrival, __
 	return v4 ? tell_too_long4(skb, longest) : tell_too_long6(skb, longest);
 }
 
-/* Sends a packet of a flow to the node of its backend as it came. IS_FOREIGN: that flow is to end. */
+/*
+ * What becomes of a packet that does not go to the other node. Its sender is told that it is too long, unless it is an
+ * error, about which no error is sent. A packet without a flow goes on as it is.
+ */
+INLINE int stay_here(struct __sk_buff *skb, const struct arrival *arrival, enum fits fits, __u32 length, bool v4)
+{
+	if (is_stateless(arrival))
+		return leave_stateless();
+	if (fits == FITS_NOT && !is_icmp(&arrival->packet, v4))
+		return tell_longest(skb, arrival, length, v4);
+	count_packet(COUNT_NO_WAY);
+	return SHOT;
+}
+
+/* Sends a packet to the node of its backend as it came. IS_FOREIGN: the packet's flow is to end. */
 INLINE int wrap(struct __sk_buff *skb, bool v4)
 {
-	const struct arrival *arrival = the_arrival();
-	__u32 length = arrival ? length_of_arrived(skb, &arrival->packet, v4) : TOO_LONG;
+	struct arrival *arrival = the_arrival();
 	enum fits fits = HAS_NO_WAY;
+	__u32 length;
 
+	if (!arrival || (!is_stateless(arrival) && !note_ends_of_flow(arrival)))
+		return SHOT;
+	length = length_of_arrived(skb, &arrival->packet, v4);
 	if (length <= 0xffff)
 		fits = fit(skb, arrival, length, v4);
-	if (fits == FITS_NOT)
-		return tell_longest(skb, arrival, length, v4);
-	if (fits == HAS_NO_WAY) {
-		count_packet(COUNT_NO_WAY);
-		return SHOT;
-	}
+	if (fits == FITS_NOT || fits == HAS_NO_WAY)
+		return stay_here(skb, arrival, fits, length, v4);
 	return v4 ? send_wrapped4(skb, fits == FITS_IN_SMALLER) : send_wrapped6(skb, fits == FITS_IN_SMALLER);
 }
 

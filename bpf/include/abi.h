@@ -422,7 +422,9 @@ enum packet_count {
 	COUNT_NO_WAY = 20,
 	/* Flows that began with a segment of a connection that another node has let in. */
 	COUNT_JOINED = 21,
-	PACKET_COUNTS = 22,
+	/* Dropped: a datagram that says to come from a frontend. */
+	COUNT_LOOP = 22,
+	PACKET_COUNTS = 23,
 };
 
 /*

@@ -236,8 +236,10 @@ impl Port {
         self.rows.all().len() as u64 + places / limits::PLACES_OF_A_SLOT
     }
 
+    /// Whether all nodes compute the same backend for a client. They do so with one backend too, and the list says so:
+    /// only then a node that has never heard of a connection sends its packets on.
     fn is_by_maglev(&self, scope: Scope) -> bool {
-        self.policy.maglev && scope == Scope::Cluster && self.rows.len(scope) > 1
+        self.policy.maglev && scope == Scope::Cluster && self.rows.len(scope) > 0
     }
 
     /// Whether the list stands in the maps as a table, or does when what is planned is written.

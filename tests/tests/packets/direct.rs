@@ -9,7 +9,7 @@ use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
 use crate::node::{Around, daemon, ip, last_lines, other_daemon};
 
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+pub(crate) const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 const DSR: &str = "[packets]\ndsr = \"all\"\ndsr_from = [\"10.0.0.0/24\", \"fd00:a::/64\"]\n";
 
@@ -17,7 +17,11 @@ const DSR: &str = "[packets]\ndsr = \"all\"\ndsr_from = [\"10.0.0.0/24\", \"fd00
 const MANY: usize = 4 << 20;
 
 #[track_caller]
-fn on_two_nodes(switches: Switches, more: &str, run: impl FnOnce(&Bed, &mut [Daemon<'_>; 2], &mut Clients)) {
+pub(crate) fn on_two_nodes(
+    switches: Switches,
+    more: &str,
+    run: impl FnOnce(&Bed, &mut [Daemon<'_>; 2], &mut Clients),
+) {
     let (bed, config) = (fabric::bed(switches).unwrap(), format!("{DSR}{more}"));
     let mut around = Around::start(&bed);
     let mut there = other_daemon(&bed, &config);
@@ -66,7 +70,7 @@ fn check_seen(clients: &mut Clients, size: usize, when: &str) {
 
 /// How often something has happened to packets, as a daemon tells it.
 #[track_caller]
-fn counted(daemon: &Daemon<'_>, event: &str) -> u64 {
+pub(crate) fn counted(daemon: &Daemon<'_>, event: &str) -> u64 {
     let told = daemon.ask(&["flows"]).unwrap();
     let events = told["events"].as_array().unwrap().clone();
     events.iter().find(|it| it["event"] == event).unwrap()["count"].as_u64().unwrap()
@@ -121,7 +125,7 @@ fn invariant_14_neither_daemons_end_breaks_what_goes_between_two_nodes() {
 
 /// The virtual addresses of load balancers lead to the other node from now on, or to this one again.
 #[track_caller]
-fn lead_to(bed: &Bed, [v4, v6]: [&str; 2]) {
+pub(crate) fn lead_to(bed: &Bed, [v4, v6]: [&str; 2]) {
     ip(bed, "router", &format!("route replace 203.0.113.0/24 via {v4}"));
     ip(bed, "router", &format!("route replace 2001:db8:113::/64 via {v6}"));
 }

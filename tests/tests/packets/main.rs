@@ -20,6 +20,8 @@ mod fabric;
 #[cfg(test)]
 mod firewalls;
 #[cfg(test)]
+mod joined;
+#[cfg(test)]
 mod known;
 #[cfg(test)]
 mod loxilb;

@@ -14,7 +14,7 @@ use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Clients, Family, PORT, frontend, outside};
 use serde_json::{Value, json};
 
-use crate::node::{SERVED, ip, last_lines, on_this, run, write};
+use crate::node::{SERVED, ip, last_lines, location, on_this, run, write};
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -474,6 +474,42 @@ fn a_virtual_machine_behind_a_bridge_in_its_pod_gets_its_packets() {
         wait_until_said(daemon, "packets to its pods pass by the stack");
         (0..2).for_each(|_| check_answered(clients, "here"));
         check_flows(daemon, "here", true);
+    });
+}
+
+/// The kernel doubts what it knows of the pods' hardware soon, and asks anew within a second.
+fn doubt_neighbours(bed: &Bed) {
+    for family in ["ipv4", "ipv6"] {
+        for (name, value) in
+            [("base_reachable_time_ms", "500"), ("delay_first_probe_time", "1"), ("retrans_time_ms", "100")]
+        {
+            fabric::set(bed, location("node"), &format!("{family}/neigh/pod-a/{name}"), value).unwrap();
+        }
+    }
+}
+
+/// It says nothing by itself: what others know of its hardware is out of date until somebody asks.
+#[test]
+fn a_guest_that_comes_back_with_other_hardware_is_found_again() {
+    let bed = fabric::bed(Switches::default()).unwrap();
+    lay_guest(&bed);
+    doubt_neighbours(&bed);
+    on_this(&bed, "", |bed, daemon, clients| {
+        wait_until_said(daemon, "packets to its pods pass by the stack");
+        (0..2).for_each(|_| check_answered(clients, "here"));
+        check_flows(daemon, "here", true);
+        ip(bed, "pod-a", "link set guest address 02:00:00:00:0a:0b");
+        for family in FAMILIES {
+            let question = Question::new(Transport::Tcp, frontend("here", "balancer", family).unwrap());
+            let until = Instant::now() + SERVED;
+            let mut is_found = || {
+                let outcome = clients.of("outside").unwrap().ask(question.clone()).unwrap();
+                matches!(outcome, Outcome::Answered { .. })
+            };
+            while !is_found() {
+                assert!(Instant::now() < until, "the guest is not asked for by {family:?}");
+            }
+        }
     });
 }
 

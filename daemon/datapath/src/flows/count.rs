@@ -69,7 +69,7 @@ impl Tally {
 }
 
 /// Why packets were dropped.
-const DROPS: [(&str, packet_count); 8] = [
+const DROPS: [(&str, packet_count); 9] = [
     ("source", packet_count::COUNT_SOURCE),
     ("flows", packet_count::COUNT_FULL),
     ("ports", packet_count::COUNT_NO_PORT),
@@ -78,6 +78,7 @@ const DROPS: [(&str, packet_count); 8] = [
     ("not-here", packet_count::COUNT_NOT_HERE),
     ("astray", packet_count::COUNT_ASTRAY),
     ("no-way", packet_count::COUNT_NO_WAY),
+    ("loop", packet_count::COUNT_LOOP),
 ];
 
 /// What else happened to packets.
@@ -102,8 +103,10 @@ const _: () =
     assert!(DROPS.len() + EVENTS.len() == packet_count::PACKET_COUNTS.0 as usize, "a count without a name");
 
 /// The words for why packets are dropped.
-pub const PACKET_DROPS: [&str; 8] =
-    [DROPS[0].0, DROPS[1].0, DROPS[2].0, DROPS[3].0, DROPS[4].0, DROPS[5].0, DROPS[6].0, DROPS[7].0];
+pub const PACKET_DROPS: [&str; 9] = [
+    DROPS[0].0, DROPS[1].0, DROPS[2].0, DROPS[3].0, DROPS[4].0, DROPS[5].0, DROPS[6].0, DROPS[7].0,
+    DROPS[8].0,
+];
 
 /// The words for what else happens to packets.
 pub const PACKET_EVENTS: [&str; 14] = [

@@ -136,7 +136,7 @@ impl Moving {
         for number in 0..self.from.max() {
             self.follow(number)?;
         }
-        self.copy_ports()
+        self.note_ports()
     }
 
     /// Takes a flow out of the new table if it is not in the old one any more.
@@ -223,13 +223,16 @@ impl Moving {
         Ok(true)
     }
 
-    /// Copies at which ports the backends of flows are.
-    fn copy_ports(&self) -> Result<(), libbpf_rs::Error> {
-        let zero = 0_u32.to_ne_bytes();
-        match self.from.0.ports.lookup(&zero, MapFlags::ANY)? {
-            Some(ports) => self.to.0.ports.update(&zero, &ports, MapFlags::ANY),
-            None => Ok(()),
+    /// Notes at which ports the backends of the flows in the new table are. The programs only ever add a port. This is
+    /// the one moment at which no flow can begin, so here a port is left out that no flow has any more.
+    fn note_ports(&self) -> Result<(), libbpf_rs::Error> {
+        let mut ports = vec![0_u8; self.to.0.ports.value_size() as usize];
+        for (_, it) in self.to.0.records.some(0, self.to.max()) {
+            if let Some(is_set) = ports.get_mut(usize::from(it.backend_port)) {
+                *is_set = 1;
+            }
         }
+        self.to.0.ports.update(&0_u32.to_ne_bytes(), &ports, MapFlags::ANY)
     }
 
     /// Notes that all numbers are handed out, so that a start after a crash hands out none of either table: some

@@ -56,11 +56,16 @@ fn a_service_that_says_nothing_follows_the_configuration() {
     assert_eq!(["a", "b", "c"].map(|name| list(&rig, name)), [(PLACES, true), (2, false), (PLACES, true)]);
 }
 
+/// Nodes that do not hear of a change at the same moment choose alike all the same, whoever is left.
 #[test]
-fn one_backend_needs_no_table() {
+fn one_backend_needs_no_table_and_is_chosen_by_maglev_all_the_same() {
     let mut rig = rig();
     rig.turn(vec![asking("a", 1, Some("true")), slice("a", &["1.1.1.1"])]);
-    assert_eq!(list(&rig, "a"), (1, false));
+    assert_eq!(list(&rig, "a"), (1, true));
+    rig.turn(vec![slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    assert_eq!(list(&rig, "a"), (PLACES, true));
+    rig.turn(vec![slice("a", &["1.1.1.2"])]);
+    assert_eq!(list(&rig, "a"), (1, true));
 }
 
 /// Processes of this node, and pods that are served by their sockets, draw their backend.

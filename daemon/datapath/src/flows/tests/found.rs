@@ -107,6 +107,7 @@ fn kernel_packets_are_counted_over_all_processors() {
             ("not-here", 0),
             ("astray", 0),
             ("no-way", 0),
+            ("loop", 0),
         ]
     );
     assert_eq!(told.events, PacketCounts::default().events);

@@ -56,6 +56,30 @@ fn kernel_flows_go_to_another_table_with_all_that_leads_to_them() {
     }
 }
 
+/// The ports at which packets are looked at because of a flow's backend.
+fn ports(bed: &Bed) -> Vec<usize> {
+    let all = bed.handles[&Map::BackendPorts].lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    (0..all.len()).filter(|port| all[*port] != 0).collect()
+}
+
+/// Else each port that a tenant's backends ever had would cost every packet of the node a look for ever.
+#[test]
+fn kernel_ports_of_backends_that_no_flow_has_any_more_stay_behind() {
+    let old = Bed::new(64);
+    let new = old.of_another_size(256);
+    let it = flow(1, TCP, NOW);
+    old.begin(it);
+    let mut before = vec![0_u8; 1 << 16];
+    (0..1 << 15).for_each(|port| before[port] = 1);
+    before[usize::from(it.backend_port)] = 1;
+    old.handles[&Map::BackendPorts].update(&0_u32.to_ne_bytes(), &before, MapFlags::ANY).unwrap();
+    let mut moving = moving(&old, &new);
+    pass(&mut moving);
+    moving.finish().unwrap();
+    assert_eq!(ports(&new), [usize::from(it.backend_port)]);
+    assert!(ports(&old).len() > 1 << 14, "programs still use that table");
+}
+
 #[test]
 fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
     let old = Bed::new(64);

@@ -1,13 +1,14 @@
 //! Segments of connections that another node has let in: where all nodes choose alike, they go on to the backend of
-//! that choice, and nowhere else: see `join()` in `bpf/arrival.h`.
+//! that choice, and nowhere else: see `bpf/joined.h`.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 
+use holdfast_core::keys::Transport;
 use holdfast_core::op::{FrontendType, WordFlags};
 
-use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address};
-use super::lives::{found, now};
+use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error};
+use super::lives::{all, found, now};
 use super::network;
 use super::node::{NEXT, Node, SHOT};
 use super::wrapped::{WAYS, Way, by, taken_apart, test};
@@ -55,8 +56,10 @@ fn backends_by(flags: u8) -> Vec<SocketAddr> {
                 told.send(backend).unwrap();
             }
         }
-        let joined = u64::try_from(if flags == SYN { 0 } else { WAYS.len() * CLIENTS.len() }).unwrap();
+        let opens = flags & (SYN | RST) == 0;
+        let joined = u64::try_from(if opens { WAYS.len() * CLIENTS.len() } else { 0 }).unwrap();
         assert_eq!(node.counted(packet_count::COUNT_JOINED), joined);
+        assert_eq!(all(node).next().is_none(), flags & RST > 0, "nothing follows a reset");
     });
     chosen.iter().collect()
 }
@@ -64,9 +67,113 @@ fn backends_by(flags: u8) -> Vec<SocketAddr> {
 #[test]
 fn kernel_a_segment_of_a_connection_by_another_node_goes_to_the_backend_that_a_syn_would_get() {
     let let_in = backends_by(SYN);
-    for flags in [ACK, FIN | ACK] {
+    for flags in [ACK, FIN | ACK, RST, RST | ACK] {
         assert_eq!(backends_by(flags), let_in);
     }
+}
+
+/// A router's error about what a frontend has answered.
+fn about_answer(transport: u8, client: &str, frontend: &str) -> Vec<u8> {
+    let router = if client.starts_with('[') { "2001:db8::3" } else { "192.0.2.3" };
+    let told = if client.starts_with('[') { (2, 0) } else { (3, 4) };
+    let answer = Sent::by(transport, frontend, client, ACK, &[7; 40]).packet();
+    error(router, &address(frontend).ip().to_string(), told, &answer, 60)
+}
+
+/// Serves the frontends over UDP too.
+fn serve_both(node: &mut Node) {
+    serve(node, |port, serve| serve(&port));
+    for (at, way) in (5..).zip(&WAYS) {
+        let backends = elsewhere(way);
+        node.serve(&Port { transport: Transport::Udp, ..port(at, &[way.frontend], &backends) });
+    }
+}
+
+/// Routers share errors out by other rules than packets. So this node has never heard of the connection.
+#[test]
+fn kernel_an_error_about_an_answer_by_another_node_goes_to_the_backend_that_a_client_would_get() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve_both(node);
+        for way in &WAYS {
+            let host = address(way.client).ip();
+            // There is room for few flows.
+            for (from, transport) in CLIENTS.take(10).flat_map(|from| [(from, TCP), (from, UDP)]) {
+                let client = SocketAddr::new(host, from).to_string();
+                let about = about_answer(transport, &client, way.frontend);
+                let flows = all(node).count();
+                let (_, backend, inner) = taken_apart(node.come(&about));
+                assert_eq!(inner, about, "it is as the router sent it");
+                assert_eq!(all(node).count(), flows, "an error opens nothing");
+                let asked = Sent::by(transport, &client, way.frontend, SYN, b"?").frame();
+                assert_eq!(backend, taken_apart(node.come(&asked)).1, "{client}");
+            }
+        }
+    });
+}
+
+/// Checks that an error about an answer of no flow goes on as it came.
+#[track_caller]
+fn errors_are_left(node: &Node, frontend: impl Fn(&Way) -> String) {
+    for way in &WAYS {
+        for transport in [TCP, UDP] {
+            let about = about_answer(transport, way.client, &frontend(way));
+            assert_eq!(node.come(&about), (NEXT, about.clone()), "{} by {transport}", way.client);
+        }
+    }
+}
+
+#[test]
+fn kernel_an_error_about_an_answer_is_left_to_the_stack_where_no_other_node_may_know_of_it() {
+    let dialled = |way: &Way| way.frontend.to_owned();
+    test(Wraps::TcpAndUdp, move |node| {
+        serve_both(node);
+        let own = WAYS.each_ref().map(|way| way.own.parse().ok());
+        errors_are_left(node, |way| way.frontend.replace(":80", ":81"));
+        node.tell_of_device(Side::Outer, own);
+        errors_are_left(node, dialled);
+        node.tell_of_policies(true);
+        errors_are_left(node, dialled);
+    });
+    test(Wraps::TcpAndUdp, move |node| {
+        serve_both(node);
+        node.tell_drains(1);
+        errors_are_left(node, dialled);
+    });
+    test(Wraps::Nothing, move |node| {
+        serve_both(node);
+        errors_are_left(node, dialled);
+    });
+    test(Wraps::TcpAndUdp, move |node| {
+        serve(node, |port, serve| serve(&Port { flags: WordFlags::default(), ..port }));
+        errors_are_left(node, dialled);
+        let barred = maglev().with(WordFlags::SOURCES, true);
+        serve(node, |port, serve| serve(&Port { flags: barred, kind: FrontendType::LoadBalancer, ..port }));
+        errors_are_left(node, dialled);
+        for (at, way) in (1..).zip(&WAYS) {
+            node.serve(&port(at, &[way.frontend], &[address(way.here)]));
+        }
+        errors_are_left(node, dialled);
+    });
+}
+
+/// The process has a connection at the frontend's address, where this node bears that.
+#[test]
+fn kernel_an_error_about_what_a_process_here_said_is_left_to_the_stack() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve_both(node);
+        for way in &WAYS {
+            let (dialled, host) = (address(way.frontend), address(way.client).ip());
+            network::bear(&host.to_string(), &dialled.ip().to_string());
+            let listens = TcpListener::bind(dialled).unwrap();
+            let of_process = TcpStream::connect(dialled).unwrap();
+            let client = of_process.local_addr().unwrap().to_string();
+            network::bear_no_more(&host.to_string(), &dialled.ip().to_string());
+            let about = about_answer(TCP, &client, way.frontend);
+            assert_eq!(node.come(&about), (NEXT, about.clone()));
+            taken_apart(node.come(&about_answer(TCP, way.client, way.frontend)));
+            drop((listens, of_process));
+        }
+    });
 }
 
 /// What comes behind it follows, and the table may change meanwhile.
@@ -96,8 +203,8 @@ fn is_left(node: &Node, frame: &[u8], client: &str) {
 
 #[track_caller]
 fn all_are_left(node: &Node) {
-    for way in &WAYS {
-        is_left(node, &by(TCP, way, ACK).frame(), way.client);
+    for (way, flags) in WAYS.iter().flat_map(|way| [(way, ACK), (way, RST), (way, RST | ACK)]) {
+        is_left(node, &by(TCP, way, flags).frame(), way.client);
     }
 }
 
@@ -191,13 +298,13 @@ fn kernel_a_segment_at_a_node_port_is_left_to_the_stack() {
     });
 }
 
-/// What ends a connection, or agrees to one, needs no backend; and who says to be a node is no client.
+/// What agrees to a connection needs no backend; and who says to be a node is no client.
 #[test]
 fn kernel_what_may_be_of_no_connection_of_a_client_is_left_to_the_stack() {
     test(Wraps::TcpAndUdp, |node| {
         serve(node, |port, serve| serve(&port));
         for way in &WAYS {
-            for flags in [RST, RST | ACK, SYN | ACK, FIN, 0] {
+            for flags in [SYN | ACK, SYN | RST, FIN, 0] {
                 is_left(node, &by(TCP, way, flags).frame(), way.client);
             }
             for node_address in [way.own, way.node] {

@@ -2,6 +2,7 @@
 //! device that leads to it.
 
 use super::craft::{ACK, FIN, SYN, Sent, TCP, UDP, address, see};
+use super::lives::age;
 use super::network::{self, OUTER, PODS};
 use super::node::{NEXT, Node, REDIRECTED};
 use super::past::{HOPS, Way, hops, passed, serve};
@@ -71,6 +72,41 @@ fn kernel_what_is_given_to_a_pod_right_away_bears_the_hardware_address_of_the_po
             let (verdict, frame) = node.come(&Sent::tcp(client, frontend, ACK).frame());
             assert_eq!(verdict, REDIRECTED);
             assert_eq!((frame[5], frame[11]), (network::POD_LINK, 1), "{frame:02x?}");
+        }
+    });
+}
+
+/// Where a packet is given to the pod at once, it bears the hardware address of the pod.
+#[track_caller]
+fn is_given(node: &Node, sent: &Sent) -> bool {
+    let (verdict, frame) = node.come(&sent.frame());
+    assert_eq!(verdict, REDIRECTED);
+    frame[5] == network::POD_LINK
+}
+
+/// A guest that comes back with other hardware says nothing, and only the kernel's table asks for it anew.
+#[test]
+fn kernel_one_packet_in_a_second_goes_to_a_silent_pod_by_the_table_of_neighbours() {
+    test(|node| {
+        node.tell_of_pods(Side::Near, true, true);
+        for way @ (client, frontend, backend) in WAYS {
+            let through = begin(node, way, TCP);
+            let asks = Sent::by(TCP, client, frontend, ACK, b"?");
+            age(node, client, 1);
+            assert!(is_given(node, &asks), "it has answered all so far");
+            for _ in 0..2 {
+                age(node, client, 1);
+                assert!(!is_given(node, &asks), "it has not answered for a second");
+                assert!((0..3).any(|_| is_given(node, &asks)), "one packet of a second is enough");
+            }
+            assert_eq!(node.come_back(&Sent::tcp(backend, &through, ACK).frame(), PODS).0, REDIRECTED);
+            age(node, client, 1);
+            assert!(is_given(node, &asks), "it has answered");
+            let another = client.replace(":40000", ":40001");
+            let dials = Sent::tcp(&another, frontend, SYN);
+            assert!(is_given(node, &dials));
+            age(node, &another, 1);
+            assert!(!is_given(node, &dials), "nobody has agreed for a second");
         }
     });
 }
@@ -178,9 +214,13 @@ fn kernel_a_flow_never_goes_the_way_of_another_flow_with_its_place() {
         let [(client, frontend, _), (_, other, _)] = others;
         let hardware = |frontend: &str, port: u16| {
             let client = client.replace("40000", &port.to_string());
-            let (verdict, frame) = node.come(&Sent::udp(&client, frontend, b"?").frame());
-            assert_eq!(verdict, REDIRECTED, "{frontend} {port}");
-            frame[5]
+            let given = |_| {
+                let (verdict, frame) = node.come(&Sent::udp(&client, frontend, b"?").frame());
+                assert_eq!(verdict, REDIRECTED, "{frontend} {port}");
+                // One packet in a second to who does not answer is not given to the pod at once.
+                Some(frame[5]).filter(|it| *it >= network::POD_LINK)
+            };
+            (0..3).find_map(given).unwrap()
         };
         assert_eq!(hardware(frontend, 1), network::POD_LINK);
         (2..=PLACES).for_each(|port| _ = hardware(frontend, port));

@@ -200,7 +200,7 @@ impl Node {
     /// Tells the programs whether policies of IPsec are to see what the outer device sends and takes.
     pub(super) fn tell_of_policies(&self, secured: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
-        self.tell(&Device { secured, ..device(Side::Outer, seen) });
+        self.tell(&Device { secured, joins: true, ..device(Side::Outer, seen) });
     }
 
     /// Tells the programs whether packets may pass by the stack between the outer device and itself.

@@ -58,7 +58,7 @@ pub(super) fn test(wraps: Wraps, test: impl FnOnce(&mut Node) + Send + 'static) 
 }
 
 /// Serves the frontends with backends of another node, or of this one.
-fn serve(node: &mut Node, is_here: bool) {
+pub(super) fn serve(node: &mut Node, is_here: bool) {
     for (at, way) in (1..).zip(&WAYS) {
         let backend = address(if is_here { way.here } else { way.there });
         for (of, port) in [(0, Port::TCP), (2, Port::UDP)] {
@@ -78,7 +78,7 @@ pub(super) fn by(transport: u8, way: &Way, flags: u8) -> Sent {
 }
 
 /// The frame behind another header, as another node sends it.
-fn wrapped(frame: &[u8], from: &str, to: &str) -> Vec<u8> {
+pub(super) fn wrapped(frame: &[u8], from: &str, to: &str) -> Vec<u8> {
     let (from, to): (IpAddr, SocketAddr) = (from.parse().unwrap(), address(to));
     let (link, inner) = frame.split_at(14);
     let length = u16::try_from(inner.len()).unwrap();
@@ -637,10 +637,10 @@ fn kernel_who_sends_too_long_a_datagram_without_a_sum_is_told_of_one_without_a_s
 }
 
 /// How long a packet may be that gets the other header, in each family.
-const FITS: [u32; 2] = [1_480, 1_460];
+pub(super) const FITS: [u32; 2] = [1_480, 1_460];
 
 /// A segment of a client that makes a packet of so many bytes.
-fn of_length(way: &Way, length: u32) -> Vec<u8> {
+pub(super) fn of_length(way: &Way, length: u32) -> Vec<u8> {
     let header = if address(way.client).is_ipv4() { 40 } else { 60 };
     let payload = vec![9; (length - header) as usize];
     Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame()
@@ -700,6 +700,28 @@ fn with_longest(mut frame: Vec<u8>, transport: usize, longest: u16) -> Vec<u8> {
     let sum = super::craft::sum_of_segment(seen.from.ip(), seen.to.ip(), TCP, &frame[transport..]);
     frame[transport + 16..transport + 18].copy_from_slice(&sum.to_be_bytes());
     frame
+}
+
+/// Routers and links that share packets out by the label would send all of a node to one backend the same way.
+#[test]
+fn kernel_labels_of_the_other_header_differ_between_clients_and_not_between_packets_of_one() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        let (way, mut labels) = (&WAYS[1], std::collections::BTreeSet::new());
+        for port in 40_000..40_040 {
+            let client = way.client.replace("40000", &port.to_string());
+            let label = |flags| {
+                let (verdict, frame) = node.come(&Sent::tcp(&client, way.frontend, flags).frame());
+                assert_eq!(verdict, REDIRECTED);
+                assert_eq!(taken_apart((verdict, frame.clone())).1, address(way.there));
+                frame[15] & 15
+            };
+            let first = label(SYN);
+            assert_eq!(label(ACK), first);
+            labels.insert(first);
+        }
+        assert!(labels.len() > 8, "{labels:?}");
+    });
 }
 
 /// The client is told of shorter segments than the backend takes, so that they fit behind the other header.
@@ -766,6 +788,30 @@ fn kernel_errors_about_answers_find_the_backend() {
             assert_eq!((verdict, seen.to.ip(), seen.is_valid), (NEXT, address(way.here).ip(), true));
             let (_, _, quoted) = seen.error.unwrap();
             assert_eq!((quoted.from, quoted.to), (address(way.here), address(way.client)));
+        }
+    });
+}
+
+/// No error is sent about an error.
+#[test]
+fn kernel_an_error_that_has_no_room_for_the_other_header_ends_without_a_word() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, false);
+        for (way, fits) in WAYS.iter().zip(FITS) {
+            goes_wrapped(node, way, &by(TCP, way, SYN).frame());
+            let quoted = fits as usize - if way.node.contains(':') { 48 } else { 28 };
+            let answer =
+                Sent { payload: vec![9; 1_460], ..Sent::tcp(way.frontend, way.client, ACK) }.packet();
+            for (more, is_there) in [(0, true), (1, false)] {
+                let (client, frontend) = (address(way.client).ip(), address(way.frontend).ip());
+                let told = if client.is_ipv4() { (3, 4) } else { (2, 0) };
+                let about = error(&client.to_string(), &frontend.to_string(), told, &answer, quoted + more);
+                if is_there {
+                    goes_wrapped(node, way, &about);
+                } else {
+                    is_dropped(node, &about, packet_count::COUNT_NO_WAY);
+                }
+            }
         }
     });
 }

@@ -386,6 +386,20 @@ fn only_so_many_ranges_and_backends_are_named() {
 }
 
 #[test]
+fn of_a_list_by_maglev_with_one_backend_nothing_is_said_of_a_table() {
+    use holdfast_core::op::{Word, WordFlags};
+
+    let flags = WordFlags::default().with(WordFlags::MAGLEV, true);
+    let slot = holdfast_core::list::Slot {
+        address: std::net::Ipv4Addr::new(10, 0, 0, 1).into(),
+        port: std::num::NonZeroU16::MIN,
+        state: holdfast_core::list::SlotState::Active,
+    };
+    let told = words::choice(Word { base: 0, count: 1, flags }, &[(slot, 1)].into(), true, None);
+    assert_eq!(told, "There is one.");
+}
+
+#[test]
 fn a_list_that_is_too_long_for_a_table_is_not_one_without_room() {
     use holdfast_core::op::{Word, WordFlags};
 

@@ -209,9 +209,9 @@ fn shares(backends: &BTreeMap<Slot, u32>) -> String {
     }
 }
 
-/// How the place of a client is computed, where it is not drawn.
+/// How the place of a client is computed, where it is not drawn. A list of one has one place.
 fn maglev(list: Word, backends: usize) -> Option<String> {
-    list.flags.has(WordFlags::MAGLEV).then(|| {
+    (backends > 1 && list.flags.has(WordFlags::MAGLEV)).then(|| {
         let by = "Which one is computed from the addresses and ports of client and frontend, alike on all nodes (maglev)";
         match list.count as usize {
             count if count == backends => {

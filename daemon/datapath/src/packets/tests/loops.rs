@@ -1,0 +1,115 @@
+//! Datagrams that say to come from a frontend: an answer to such a one would be a question to that frontend, whose
+//! answer would be a question again.
+
+use holdfast_core::op::{FrontendType, Share};
+
+use super::craft::{Sent, address, see};
+use super::lives::found;
+use super::node::{NEXT, Node, SHOT};
+use super::wrapped::{WAYS, test, wrapped};
+use crate::abi::packets::types::packet_count;
+use crate::kernel::bed::Port;
+use crate::packets::Wraps;
+
+/// What is dialled, and a frontend from which the datagrams say to come, in each family.
+const PAIRS: [[&str; 2]; 2] =
+    [["203.0.113.10:80", "203.0.113.53:53"], ["[2001:db8:f::10]:80", "[2001:db8:f::53]:53"]];
+
+/// The namespace that has the first frontend of each pair.
+const OWN: Share = Share(1);
+const OTHER: Share = Share(2);
+
+/// Serves the first frontend of each pair, and the second one as one of that kind and that namespace.
+fn serve(node: &mut Node, kind: FrontendType, share: Share) {
+    for (at, (pair, way)) in (1..).zip(PAIRS.iter().zip(&WAYS)) {
+        let backends = [address(way.here)];
+        let rows = [(at, pair[0], FrontendType::LoadBalancer, OWN), (at + 2, pair[1], kind, share)];
+        for (index, frontend, kind, share) in rows {
+            let base = 8 * index;
+            let frontends = [frontend];
+            node.serve(&Port {
+                index,
+                base,
+                kind,
+                share,
+                frontends: &frontends,
+                backends: &backends,
+                ..Port::UDP
+            });
+        }
+    }
+}
+
+/// Checks that a datagram between those two is dropped, or served.
+#[track_caller]
+fn check(node: &Node, from: &str, to: &str, is_dropped: bool) {
+    let before = node.counted(packet_count::COUNT_LOOP);
+    let (verdict, _) = node.come(&Sent::udp(from, to, b"?").frame());
+    assert_eq!(verdict, if is_dropped { SHOT } else { NEXT }, "{from} to {to}");
+    assert_eq!(found(node, from).is_some(), !is_dropped, "{from} to {to}");
+    assert_eq!(node.counted(packet_count::COUNT_LOOP), before + u64::from(is_dropped));
+}
+
+#[test]
+fn kernel_a_datagram_that_says_to_come_from_a_frontend_is_dropped() {
+    for kind in [FrontendType::LoadBalancer, FrontendType::ClusterIp, FrontendType::Static] {
+        Node::test(move |node| {
+            serve(node, kind, OTHER);
+            for [dialled, other] in PAIRS {
+                check(node, other, dialled, true);
+                check(node, dialled, dialled, true);
+                check(node, &other.replace(":53", ":54"), dialled, false);
+            }
+        });
+    }
+}
+
+/// Else whoever may write a Service would keep the clients of others out, by their addresses and ports.
+#[test]
+fn kernel_an_address_that_its_author_chose_keeps_nobody_from_frontends_of_others() {
+    for kind in [FrontendType::ExternalIp, FrontendType::ClusterSetIp] {
+        for (share, is_dropped) in [(OWN, true), (OTHER, false)] {
+            Node::test(move |node| {
+                serve(node, kind, share);
+                PAIRS.iter().for_each(|[dialled, other]| check(node, other, dialled, is_dropped));
+            });
+        }
+    }
+}
+
+/// What answers a SYN begins nothing, so nothing goes round.
+#[test]
+fn kernel_a_segment_that_says_to_come_from_a_frontend_is_served() {
+    Node::test(|node| {
+        serve(node, FrontendType::LoadBalancer, OTHER);
+        for (at, ([dialled, other], way)) in (10..).zip(PAIRS.into_iter().zip(&WAYS)) {
+            for (of, frontend) in [(0, dialled), (2, other)] {
+                let (index, backends) = (at + of, [address(way.here)]);
+                node.serve(&Port {
+                    index,
+                    base: index,
+                    frontends: &[frontend],
+                    backends: &backends,
+                    ..Port::TCP
+                });
+            }
+            assert_eq!(node.comes(&Sent::tcp(other, dialled, super::craft::SYN)).to, address(way.here));
+        }
+    });
+}
+
+#[test]
+fn kernel_such_a_datagram_that_came_by_another_node_is_dropped() {
+    test(Wraps::TcpAndUdp, |node| {
+        serve(node, FrontendType::LoadBalancer, OTHER);
+        for ([dialled, other], way) in PAIRS.into_iter().zip(&WAYS) {
+            for (from, expected) in [(other, SHOT), (way.client, NEXT)] {
+                let frame = wrapped(&Sent::udp(from, dialled, b"?").frame(), way.node, way.here);
+                let (verdict, left) = node.come(&frame);
+                assert_eq!(verdict, expected, "{from}");
+                assert!(verdict == SHOT || see(&left, true).to == address(way.here));
+            }
+        }
+        assert_eq!(node.counted(packet_count::COUNT_LOOP), 2);
+    });
+}
