@@ -1,5 +1,5 @@
-//! Places where nothing listens: a port that a cluster IP does not have refuses, and an operator who looks for a backend
-//! without a socket at its port is told, by what its host said to clients.
+//! Places where nothing listens: a port that a cluster IP does not have refuses clients, and an operator who looks for
+//! a backend without a socket at its port is told, by what its host said to clients.
 
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::Switches;
