@@ -22,10 +22,9 @@
 /*
  * A client that resets thousands of connections a second has all ports that are left to it at a backend, and each
  * further connection would try sixteen of them in vain: that takes as long as all else that is done for its first
- * packet. So once a second sixteen are tried in vain, and then so many. Clients and backends share the places where
- * the second is noted; the worst that a stranger can do there is that others try fewer of their own ports.
+ * packet. So once a second sixteen are tried in vain, and then one. Clients and backends share so many places where the
+ * second is noted; the worst that a stranger can do there is that others try fewer of their own ports.
  */
-#define CROWDED_TRIES 1
 #define CROWDED_BITS 8
 /*
  * So many ports towards another node are tried by chance: where ninety of a hundred are taken, that finds none for one
@@ -95,9 +94,10 @@ INLINE __u64 lesser(__u64 a, __u64 b)
 /*
  * One of the ports that a client does not send from by itself; 0: there is none. A client that is a node of the cluster
  * may come to the same backend by a port of SNAT, which that node gave to a client of its own. So the ranges of SNAT
- * are left out: they are in order, and each moves up what is counted behind it. Without branches, as is_turned().
+ * are left out, unless all ports are asked for: they are in order, and each moves up what is counted behind it.
+ * `from_all`: 1 or 0. Without branches, as is_turned().
  */
-ALONE int through_port(__u32 random)
+ALONE int through_port(__u32 random, __u32 from_all)
 {
 	__u64 first[SNAT_RANGES], count[SNAT_RANGES], free = THROUGH_PORTS, port, end;
 	__u32 zero = 0;
@@ -109,6 +109,7 @@ ALONE int through_port(__u32 random)
 		end = settings->snat[range].first + settings->snat[range].count;
 		first[range] = greater(settings->snat[range].first, THROUGH_FIRST);
 		count[range] = greater(lesser(end, THROUGH_FIRST + THROUGH_PORTS), first[range]) - first[range];
+		count[range] &= (__u64)from_all - 1;
 		free -= count[range];
 	}
 	port = THROUGH_FIRST + (random * free >> 32);
@@ -274,26 +275,21 @@ ALONE int leads_to_frontend6(__u32 number, __u32 way)
 
 /* How a port between client and backend is found. */
 enum port_search {
-	/* Also in the place of a flow that is over or left unanswered. */
-	TAKES_OVER = 1,
 	/* Also among the ports that a client which is a node gives to its own clients. */
-	FROM_ALL = 2,
+	FROM_ALL = 1,
+	/* Also in the place of a flow that is over or left unanswered. */
+	TAKES_OVER = 2,
 };
 
 /* Gives a flow a port of chance between client and backend. `false`: that port is not to be used. */
 INLINE bool give_through_port(struct flow *flow, __u32 number, __u32 search, bool v4)
 {
-	__u32 random = bpf_get_prandom_u32();
-
-	if (search & FROM_ALL)
-		flow->through_port = bpf_htons(THROUGH_FIRST + ((__u64)random * THROUGH_PORTS >> 32));
-	else
-		flow->through_port = through_port(random);
+	flow->through_port = through_port(bpf_get_prandom_u32(), search & FROM_ALL);
 	return flow->through_port && !meets_itself(flow) &&
 	       !(v4 ? leads_to_frontend4(number, WAY_THROUGH) : leads_to_frontend6(number, WAY_THROUGH));
 }
 
-/* The second in which a client had all ports that are left to it at a backend, by both of them. */
+/* The second in which a client had all ports that it may have at a backend, by both of them. */
 __u32 crowded_in[1 << CROWDED_BITS];
 
 INLINE __u32 *crowded_second(const struct flow *flow)
@@ -306,23 +302,49 @@ INLINE __u32 *crowded_second(const struct flow *flow)
 	return &crowded_in[at];
 }
 
+/*
+ * Tries one port of chance: see enum port_search. 0, or why not. A step of its own, which the verifier looks at once,
+ * and not for each try.
+ */
+INLINE int put_chosen(__u32 number, __u32 search, bool v4)
+{
+	struct flow *flow = flow_at(number);
+
+	if (!flow)
+		return -ENOENT;
+	if (!give_through_port(flow, number, search, v4))
+		return -EEXIST;
+	return search & TAKES_OVER ? take(number, WAY_THROUGH, true, v4) : put(number, WAY_THROUGH, v4);
+}
+
+ALONE int put_chosen4(__u32 number, __u32 search)
+{
+	return put_chosen(number, search, true);
+}
+
+ALONE int put_chosen6(__u32 number, __u32 search)
+{
+	return put_chosen(number, search, false);
+}
+
 /* Puts in the entry between client and backend, by a port of chance: see enum port_search. 0, or why not. */
 INLINE int put_any(__u32 number, __u32 search, bool v4)
 {
 	struct flow *flow = flow_at(number);
 	__u32 now = seconds(), *crowded;
-	int added = -EEXIST;
+	int added = -EEXIST, most = PORT_TRIES;
 
 	if (!flow)
 		return -ENOENT;
 	crowded = crowded_second(flow);
+	if (UNLIKELY(READ_ONCE(*crowded) == now) && !(search & FROM_ALL))
+		most = 1;
 	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		if (tries >= CROWDED_TRIES && !(search & FROM_ALL) && READ_ONCE(*crowded) == now)
+		if (tries >= most)
 			return added;
-		if (give_through_port(flow, number, search, v4))
-			added = take(number, WAY_THROUGH, search & TAKES_OVER, v4);
+		added = v4 ? put_chosen4(number, search) : put_chosen6(number, search);
 	}
-	if (UNLIKELY(added == -EEXIST) && !(search & FROM_ALL))
+	if (UNLIKELY(added == -EEXIST))
 		*(volatile __u32 *)crowded = now;
 	return added;
 }
@@ -353,19 +375,37 @@ INLINE bool give_nat_port(struct flow *flow, __u32 number, __u32 at, bool v4)
 	       !(v4 ? leads_to_frontend4(number, WAY_OF_REMOTE) : leads_to_frontend6(number, WAY_OF_REMOTE));
 }
 
-/* Puts in the way back from another node, by a port of chance. 0, or why not. */
-INLINE int put_chance(__u32 number, __u32 takes, bool v4)
+/* Tries the port of that number as the way back from another node. 0, or why not. A step of its own, as put_chosen(). */
+INLINE int put_remote(__u32 number, __u32 takes, __u32 at, bool v4)
 {
 	struct flow *flow = flow_at(number);
-	int added = -EEXIST;
 
 	if (!flow)
 		return -ENOENT;
-	for (int tries = 0; tries < SNAT_TRIES; tries++) {
-		if (give_nat_port(flow, number, bpf_get_prandom_u32(), v4))
-			added = take(number, WAY_OF_REMOTE, takes, v4);
-		if (added != -EEXIST)
-			return added;
+	if (!give_nat_port(flow, number, at, v4))
+		return -EEXIST;
+	return takes ? take(number, WAY_OF_REMOTE, true, v4) : put(number, WAY_OF_REMOTE, v4);
+}
+
+ALONE int put_remote4(__u32 number, __u32 takes, __u32 at)
+{
+	return put_remote(number, takes, at, true);
+}
+
+ALONE int put_remote6(__u32 number, __u32 takes, __u32 at)
+{
+	return put_remote(number, takes, at, false);
+}
+
+/* Puts in the way back from another node, by a port of chance. 0, or why not. */
+INLINE int put_chance(__u32 number, __u32 takes, bool v4)
+{
+	int added = -EEXIST;
+	__u32 at;
+
+	for (int tries = 0; tries < SNAT_TRIES && added == -EEXIST; tries++) {
+		at = bpf_get_prandom_u32();
+		added = v4 ? put_remote4(number, takes, at) : put_remote6(number, takes, at);
 	}
 	return added;
 }
@@ -383,17 +423,10 @@ ALONE int put_chance6(__u32 number, __u32 takes)
 /* Puts in the way back from another node, by one of the next ports from that one on. 0, or why not. */
 INLINE int put_batch(__u32 number, __u32 takes, __u32 at, bool v4)
 {
-	struct flow *flow = flow_at(number);
 	int added = -EEXIST;
 
-	if (!flow)
-		return -ENOENT;
-	for (__u32 tries = 0; tries < SNAT_BATCH; tries++) {
-		if (give_nat_port(flow, number, at + tries, v4))
-			added = take(number, WAY_OF_REMOTE, takes, v4);
-		if (added != -EEXIST)
-			return added;
-	}
+	for (__u32 tries = 0; tries < SNAT_BATCH && added == -EEXIST; tries++)
+		added = v4 ? put_remote4(number, takes, at + tries) : put_remote6(number, takes, at + tries);
 	return added;
 }
 
