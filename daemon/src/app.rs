@@ -189,6 +189,7 @@ impl Beside {
         let config = reload.config.subscribe();
         let events = reload.events.clone();
         let engine = self.readings.engine.clone();
+        self.readings.refusals.name_services(snapshots.clone());
         tasks.spawn(self.draining.run(events.clone()));
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
         tasks.spawn(rejections::run(snapshots.clone()));
@@ -261,7 +262,6 @@ impl App {
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), none_yet());
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
         let (engine, told) = EngineThread::start(engine, incoming, tend(views, &fail, devices, &in_force))?;
-        refusals.name_services(engine.snapshots.clone());
         let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
         let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
