@@ -190,6 +190,7 @@ impl Beside {
         let config = reload.config.subscribe();
         let events = reload.events.clone();
         let engine = self.readings.engine.clone();
+        self.readings.refusals.name_services(snapshots.clone());
         tasks.spawn(self.draining.run(events.clone()));
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
         tasks.spawn(rejections::run(snapshots.clone()));

@@ -22,6 +22,7 @@ pub mod material;
 mod meaning;
 pub mod shown;
 pub mod text;
+mod unknown;
 
 pub use answer::answer as judge;
 pub use event_list::{EventList, Scope};

@@ -243,7 +243,7 @@ fn headline(snapshot: &Snapshot, question: &Question, found: Found, subjects: &[
     let first = subjects.first();
     let frontend = first.and_then(|subject| worst(asked_for(question, subject)));
     match (question, first, frontend) {
-        (Question::Trouble, None, _) => "Every frontend is served.".to_owned(),
+        (Question::Trouble, None, _) => none_in_trouble(snapshot),
         (Question::Trouble, Some(subject), Some(frontend)) => {
             let more = "The worst of what is not served:";
             format!("{more} {}", sentence::of_frontend(&subject.view, frontend, &snapshot.settings))
@@ -265,6 +265,20 @@ fn headline(snapshot: &Snapshot, question: &Question, found: Found, subjects: &[
                 "Nobody has {dialled}: a client that dials it is not translated, and its packets leave as they are."
             )
         }
+    }
+}
+
+/// What is said where no frontend is in trouble: that there is none to be served is no well-being.
+fn none_in_trouble(snapshot: &Snapshot) -> String {
+    let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
+    let waiting: Vec<&str> = waiting.map(|(source, _)| source.as_str()).collect();
+    match (waiting.is_empty(), snapshot.services.iter().any(|view| !view.frontends.is_empty())) {
+        (true, true) => "Every frontend is served.".to_owned(),
+        (true, false) => "There is no frontend: no source has a service that could be dialled.".to_owned(),
+        (false, _) => format!(
+            "Every frontend that is known is served, but there is no first list yet from: {}.",
+            waiting.join(", ")
+        ),
     }
 }
 
@@ -349,4 +363,22 @@ fn explained<'a>(
 /// The place in the guide that explains a reason.
 fn page(reason: Option<Reason>) -> Option<String> {
     reason.map(|reason| format!("{GUIDE}#{}", reason.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_nothing_is_known_is_not_said_to_be_well() {
+        use holdfast_core::keys::Source;
+
+        let of = |sources: &[(Source, bool)]| {
+            let sources = sources.iter().copied().collect();
+            none_in_trouble(&Snapshot { sources, ..Snapshot::default() })
+        };
+        assert!(of(&[(Source::Config, true)]).starts_with("There is no frontend"));
+        let waits = of(&[(Source::Config, true), (Source::Kubernetes, false)]);
+        assert!(waits.ends_with("there is no first list yet from: kubernetes."), "{waits}");
+    }
 }

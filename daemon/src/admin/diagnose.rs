@@ -12,7 +12,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_datapath::Status;
 use holdfast_judgement::diagnose::limits::RECORDS_MAX;
-use holdfast_judgement::diagnose::material::{Material, Narrowed};
+use holdfast_judgement::diagnose::material::{Material, Narrowed, Place};
 use holdfast_judgement::diagnose::shown::some;
 use holdfast_judgement::diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text};
 use holdfast_judgement::why::ReadBack;
@@ -96,14 +96,27 @@ fn gathered(
     query: &Query,
 ) -> Material {
     let taken = crate::clock::now().seconds();
-    let own = own(&visit.readings, known.snapshot());
+    let own = own(&visit.readings, &known);
+    let left_out = left_out(visit, query);
     let told = (own, visit.readings.history.of_service(known.name(), RECORDS_MAX));
     let mut material = known.material(told, read, (narrowed(query, taken), taken));
+    material.left_out = left_out;
     if let Some(Outside { cluster, host, probes, http, names }) = outside {
         (material.cluster, material.host) = (cluster, host);
         (material.probes, material.http, material.names) = (probes, http, names);
     }
     material
+}
+
+/// The places at which this diagnosis does not look, although there is something to look at.
+fn left_out(visit: &Visit, query: &Query) -> Vec<Place> {
+    let is_alone = visit.door.way != Way::Unix;
+    let is_left_out = |place: &Place| match place {
+        Place::Apiserver => is_alone && visit.readings.apiserver().is_some(),
+        Place::Host => is_alone,
+        Place::Connections => is_alone || query.probes == Some(false),
+    };
+    Place::ALL.into_iter().filter(is_left_out).collect()
 }
 
 fn narrowed(query: &Query, taken: Timestamp) -> Narrowed {

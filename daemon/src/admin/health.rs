@@ -11,6 +11,7 @@ use holdfast_core::keys::{ObjectName, Source};
 use holdfast_judgement::described::{Code, Text};
 use holdfast_judgement::plain::Plain;
 use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::checks::CheckSeen;
 use holdfast_knowledge::Fault;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,11 @@ use super::form::Form;
 use super::query::Query;
 use crate::readings::{ClosedPort, Purpose, Readings};
 use crate::recorder::Recorded;
+use crate::sources::config::UnusableBackend;
 use crate::state::Damage;
+
+/// How many backends with failing checks are named: as many as fit on a screen.
+const FAILING_NAMED_MAX: usize = 10;
 
 /// Whether what was asked about is well.
 #[derive(Serialize, JsonSchema)]
@@ -67,6 +72,10 @@ pub(super) struct Readiness {
     closed_ports: Vec<ClosedPortRow>,
     /// How many more such ports there are.
     closed_ports_omitted: usize,
+    /// Backends that get no new clients because the health checks of `health_check` fail; the first ones.
+    failing_checks: Vec<FailingCheckRow>,
+    /// How many more such backends there are.
+    failing_checks_omitted: usize,
     /// What is wrong in the operator's files about Events and is left out; the first faults.
     event_knowledge_faults: Vec<KnowledgeFault>,
     /// Why the last reload was refused, so that an earlier configuration is in force than that on disk; null if it was
@@ -109,6 +118,22 @@ struct ClosedPortRow {
 impl From<ClosedPort> for ClosedPortRow {
     fn from(ClosedPort { purpose, address, service, why }: ClosedPort) -> Self {
         Self { purpose: Code(purpose), address: Text(address), service: service.map(Text), why }
+    }
+}
+
+/// A backend that gets no new clients because its health checks fail.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FailingCheck")]
+struct FailingCheckRow {
+    /// As `namespace/name`.
+    service: Text<ObjectName>,
+    backend: Text<SocketAddr>,
+    check: CheckSeen,
+}
+
+impl From<UnusableBackend> for FailingCheckRow {
+    fn from(UnusableBackend { service, backend, check }: UnusableBackend) -> Self {
+        Self { service: Text(service), backend: Text(backend), check }
     }
 }
 
@@ -202,6 +227,7 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let stale_since = snapshot.stale_since.map(Rfc3339);
     let history = readings.history.recorded().into();
     let (closed, closed_ports_omitted) = readings.closed_ports.now();
+    let (failing, failing_checks_omitted) = readings.checks.unusable(FAILING_NAMED_MAX);
     let event_knowledge_faults =
         readings.editions.borrow().faults().iter().map(KnowledgeFault::from).collect();
     let readiness = Readiness {
@@ -213,6 +239,8 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
         history,
         closed_ports: closed.into_iter().map(ClosedPortRow::from).collect(),
         closed_ports_omitted,
+        failing_checks: failing.into_iter().map(FailingCheckRow::from).collect(),
+        failing_checks_omitted,
         event_knowledge_faults,
         refused_reload: readings.refused_reload.borrow().clone(),
         shut: readings.shut.borrow().clone(),

@@ -1,11 +1,11 @@
 //! `/verify`: what the apiserver has, what is in memory and what is in the kernel, compared now.
 //!
 //! Invariant: equal means that every comparison that can be made was made and found nothing, that the maps refused
-//! nothing, and that the programs that clients meet read just these maps. A comparison that could not be made is neither
-//! equal nor a difference: the answer says so. The comparison itself writes anew what
-//! differs in the kernel; what the watch missed is listed anew only if the question came over the socket. The apiserver
-//! is asked once in a while, however many clients want to know: each comparison says how old it is. Folders and
-//! configuration are read whole whenever they change, so they are not compared.
+//! nothing, and that the programs that clients meet read just these maps. A comparison that could not be made is
+//! neither equal nor a difference: the answer says so. The comparison itself writes anew what differs in the kernel;
+//! what the watch missed is listed anew only if the question came over the socket. The apiserver is asked once in a
+//! while, however many clients want to know: each comparison says how old it is. Folders and configuration are read
+//! whole whenever they change, so they are not compared.
 
 use std::sync::Arc;
 

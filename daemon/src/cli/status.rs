@@ -3,6 +3,7 @@
 //! Invariant: it needs nothing that the API does not show. Lists are cut with a count, never silently.
 
 mod apiserver;
+mod checks;
 mod earlier;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::apiserver::Apiserver;
+use self::checks::FailingCheck;
 use super::Exit;
 use super::client::{Client, ClientError};
 use crate::admin::about::Version;
@@ -36,6 +38,10 @@ struct Readiness {
     closed_ports: Vec<ClosedPort>,
     #[serde(default)]
     closed_ports_omitted: u64,
+    #[serde(default)]
+    failing_checks: Vec<FailingCheck>,
+    #[serde(default)]
+    failing_checks_omitted: u64,
     #[serde(default)]
     event_knowledge_faults: Vec<KnowledgeFault>,
     #[serde(default)]
@@ -193,6 +199,8 @@ struct Status {
     rejected_dropped: u64,
     closed_ports: Vec<ClosedPort>,
     closed_ports_omitted: u64,
+    failing_checks: Vec<FailingCheck>,
+    failing_checks_omitted: u64,
     event_knowledge_faults: Vec<KnowledgeFault>,
     refused_reload: Option<String>,
     shut: Vec<String>,
@@ -296,6 +304,8 @@ impl Status {
             rejected_dropped,
             closed_ports: readiness.closed_ports,
             closed_ports_omitted: readiness.closed_ports_omitted,
+            failing_checks: readiness.failing_checks,
+            failing_checks_omitted: readiness.failing_checks_omitted,
             event_knowledge_faults: readiness.event_knowledge_faults,
             refused_reload: readiness.refused_reload,
             shut: readiness.shut,
@@ -351,8 +361,7 @@ impl Status {
             let traces = traces.iter().map(|Trace { what, remove, .. }| format!("{what}: {remove}"));
             section(out, &plain(proxy), traces, 0)?;
         }
-        section(out, "held", self.held.iter().map(NotServing::spelled), 0)?;
-        section(out, "not serving", self.not_serving.iter().map(NotServing::spelled), 0)?;
+        self.write_services(out)?;
         section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;
         section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)?;
         let closed = self.closed_ports.iter().map(ClosedPort::spelled);
@@ -362,6 +371,18 @@ impl Status {
 }
 
 impl Status {
+    /// Writes which services do not serve by ready backends, and which backends fail their checks.
+    fn write_services(&self, out: &mut impl Write) -> io::Result<()> {
+        section(out, "held", self.held.iter().map(NotServing::spelled), 0)?;
+        // Draining backends serve until they go.
+        let (draining, unserved): (Vec<_>, Vec<_>) =
+            self.not_serving.iter().partition(|it| it.verdict == "draining");
+        section(out, "draining", draining.into_iter().map(NotServing::spelled), 0)?;
+        section(out, "not serving", unserved.into_iter().map(NotServing::spelled), 0)?;
+        let failing = self.failing_checks.iter().map(FailingCheck::spelled);
+        section(out, "failing health checks", failing, self.failing_checks_omitted)
+    }
+
     /// What is drained stays so until it is taken back, which may be forgotten.
     fn drained_spelled(&self) -> String {
         match self.drained {

@@ -299,12 +299,17 @@ fn status_tells_what_is_not_well() {
               programs at the cgroup go on translating connects by a table that nobody writes: rm -r /sys/fs/bpf/cilium/socketlb
               maps: rm /sys/fs/bpf/tc/globals/cilium_*
 
+            draining
+              kube-system/kube-dns: draining (scaled-down)
+
             not serving
               default/elsewhere: dropping (local-policy)
               default/gone: refusing (vanished)
               default/thief: conflict (claimed)
-              kube-system/kube-dns: draining (scaled-down)
               telecom/signalling: unprogrammed (protocol)
+
+            failing health checks
+              default/web: [fd00::1]:9000 by http, at 2026-01-08T11:11:55.000Z: not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
 
             errors
               default/web: the map of frontends is full
@@ -342,6 +347,9 @@ fn status_is_good_when_all_is_well() {
             frontends  3
             backends   6
             verdicts   3 serving
+
+            failing health checks
+              default/web: [fd00::1]:9000 by http, at 2026-01-08T11:11:55.000Z: not an HTTP/1 status line: "\u{202e}</script>\r\nSMTP"
 
             closed ports
               default/web 10.0.0.5:30123: another process listens there

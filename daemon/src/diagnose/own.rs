@@ -5,15 +5,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::Denial;
-use holdfast_judgement::diagnose::material::{Dropped, Own, WatchSeen};
-use holdfast_judgement::views::refusals::Denied;
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::ServiceView;
+use holdfast_judgement::diagnose::Known;
+use holdfast_judgement::diagnose::material::{Own, WatchSeen};
+use holdfast_judgement::views::checks::ChecksSeen;
 
 use crate::readings::Readings;
 use crate::sources::kubernetes::{State, Watch};
 
-pub(crate) fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
+/// What the daemon says of itself, and of what it found out about these services.
+pub(crate) fn own(readings: &Readings, known: &Known) -> Own {
     let now = Instant::now();
     let watch = |it: Watch| WatchSeen {
         what: it.what.as_str().to_owned(),
@@ -23,7 +25,7 @@ pub(crate) fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
         error: it.last_error.filter(|_| it.state != State::Watching).map(|error| error.text.to_string()),
     };
     Own {
-        unready: readings.unready_by(snapshot),
+        unready: readings.unready_by(known.snapshot()),
         stalled: readings.liveness.stalled(),
         watches: readings.watches.now().into_iter().map(watch).collect(),
         apiserver: readings.apiserver(),
@@ -31,19 +33,20 @@ pub(crate) fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
         proxies: Arc::clone(&readings.proxies.borrow()),
         filters: Arc::clone(&readings.filters.borrow()),
         announced: readings.routes.borrow().addresses.clone(),
-        dropped: dropped(readings),
+        denied: readings.refusals.latest().latest,
+        checks: checks(readings, known),
     }
 }
 
-fn dropped(readings: &Readings) -> Vec<Dropped> {
-    let all = readings.refusals.latest().latest;
-    let outside =
-        all.iter().filter(|it| it.refusal.arrival.is_some() && it.refusal.denial == Denial::Dropped);
-    let dropped = |it: &Arc<Denied>| Dropped {
-        frontend: it.refusal.frontend,
-        cause: it.refusal.cause,
-        times: it.count,
-        last: it.last,
-    };
-    outside.map(dropped).collect()
+/// The health checks of the backends that the question is about.
+fn checks(readings: &Readings, known: &Known) -> ChecksSeen {
+    let is_config = |view: &&Arc<ServiceView>| view.key.source == Source::Config;
+    let views: Vec<&Arc<ServiceView>> = known.views().iter().filter(is_config).collect();
+    if views.is_empty() {
+        return ChecksSeen::default();
+    }
+    let mut checks = readings.checks.of(known.name());
+    let ports = || views.iter().flat_map(|view| view.ports.iter());
+    checks.retain(|backend, _| ports().any(|port| port.rows.find(*backend).is_some()));
+    checks
 }

@@ -64,6 +64,7 @@ use resolved::Resolved;
 pub use resolved::{NamesEnds, Sets, kept};
 use schedule::{CheckId, Places};
 use seen::Outcome;
+pub use seen::UnusableBackend;
 use trust::Trust;
 
 /// The longest interval between checks until the first verdict, before it is jittered, however long the configured one

@@ -103,10 +103,11 @@ pub(crate) fn expect_once_looked(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> St
     expect_by(daemon, LOOKED, &[], wanted)
 }
 
-/// A diagnosis without probes: no socket listens at the pods' addresses.
+/// A diagnosis without probes: no socket listens at the pods' addresses. What was not looked at is not well.
 #[track_caller]
 pub(crate) fn expect_unprobed(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
-    expect_by(daemon, SOON, &["--no-probe"], wanted)
+    let exit = if wanted.exit == 0 { 5 } else { wanted.exit };
+    expect_by(daemon, SOON, &["--no-probe"], &Wanted { exit, ..*wanted })
 }
 
 /// News takes a moment from the apiserver to the daemon, and Events are read every five seconds.

@@ -105,6 +105,7 @@ fn kernel_backends_that_all_fail_their_checks_are_refused_or_held_as_the_service
         assert!(last_results(&daemon).iter().all(|(result, _)| result == "bad"));
         let text = daemon.tell(&["explain", "static/web"]).unwrap();
         assert!(text.contains("unusable by tcp checks: ") && text.contains("cannot connect: "), "{text}");
+        assert!(is_warned_of(&daemon, expected), "{}", daemon.logged());
 
         let well = well(&bed);
         daemon.wait_until(|it| Ok(verdict(it) == "serving")).unwrap();
@@ -113,6 +114,54 @@ fn kernel_backends_that_all_fail_their_checks_are_refused_or_held_as_the_service
         daemon.stop().unwrap();
         daemon.cleanup().unwrap();
     }
+}
+
+/// Whether the log has a warning of this new verdict, and names the service of the client that was refused.
+fn is_warned_of(daemon: &Daemon<'_>, verdict: &str) -> bool {
+    let log = daemon.logged();
+    let has = |words: &[&str]| log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    let is_told = verdict == "held" || has(&["a client was not served", "service=static/web", FRONTEND]);
+    is_told && has(&["WARN", "service=", "static/web", verdict, "was="])
+}
+
+/// A service of one backend on this host, which nobody checks and where nobody listens.
+const DEAD: &str =
+    "[[service]]\nname = \"dead\"\nfrontends = [\"10.96.0.11:80\"]\nbackends = [\"127.0.0.7:8081\"]\n";
+
+#[test]
+fn kernel_a_dead_backend_of_this_host_and_a_failed_check_are_no_well_being() {
+    let bed = Bed::new().unwrap();
+    let _servers = servers(&bed);
+    let [good, fails] = well(&bed);
+    let mut daemon = Daemon::new(&bed, &(web("", "") + DEAD)).unwrap();
+    daemon.start().unwrap();
+    daemon.wait_until(|it| Ok(verdict(it) == "serving")).unwrap();
+    daemon.wait_until(|it| Ok(last_results(it).iter().all(|(result, _)| result == "good"))).unwrap();
+    let diagnosed = |name: &str| daemon.answer(&["diagnose", name, "-o", "wide"]).unwrap();
+    let (code, text) = diagnosed("static/web");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("Nothing is wrong.") && text.contains("Each of 2 backends answers this host."),
+        "{text}"
+    );
+    assert!(!daemon.tell(&["status"]).unwrap().contains("failing health checks"));
+
+    let (code, text) = diagnosed("static/dead");
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("Its one backend fails: 127.0.0.7:8081 refused."), "{text}");
+
+    drop(fails);
+    daemon.wait_until(|it| Ok(unusable(it) == 1)).unwrap();
+    let (code, text) = daemon.answer(&["diagnose", "static/web"]).unwrap();
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("own health checks fail for 1 of 2 backends: 127.0.0.9:8080"), "{text}");
+    let status = daemon.tell(&["status"]).unwrap();
+    assert!(status.contains("failing health checks\n  static/web: 127.0.0.9:8080 by tcp"), "{status}");
+    let (code, text) = daemon.answer(&["diagnose", "static/web", "--no-probe"]).unwrap();
+    assert!(code == Some(1) && text.contains("not checked connections from this host"), "{text}");
+    drop(good);
+    daemon.stop().unwrap();
+    daemon.cleanup().unwrap();
 }
 
 #[test]

@@ -19,9 +19,12 @@ use serde_json::{Value, json};
 
 /// A service at 10.96.0.1:80 and the node port 30080, with these endpoints.
 fn snapshot(endpoints: &[&str]) -> Arc<Snapshot> {
-    let provenance = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };
-    let (mut engine, _) =
-        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Kubernetes]).unwrap();
+    snapshot_from(Source::Kubernetes, endpoints)
+}
+
+fn snapshot_from(source: Source, endpoints: &[&str]) -> Arc<Snapshot> {
+    let provenance = Provenance { source, origin: None, defaulting: Defaulting::Done };
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[source]).unwrap();
     let wire: ServiceWire = from_value(&json!({
         "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
         "spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
@@ -39,7 +42,7 @@ fn snapshot(endpoints: &[&str]) -> Arc<Snapshot> {
     }))
     .unwrap();
     engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
-    engine.apply(Event::Synced(Source::Kubernetes));
+    engine.apply(Event::Synced(source));
     engine.step(Now { wall: Timestamp(1), mono: Duration::ZERO }, &mut |_| ())
 }
 
@@ -86,9 +89,9 @@ fn backends_are_dialled_where_pods_can_be_and_listeners_are_named() {
     says(&text, "Probe { to: 10.1.0.2:8080, of: Backend { local: false }, outcome: Connected");
     says(
         &text,
-        "Probe { to: 10.1.0.1:8080, of: Backend { local: false }, outcome: NotTried(\"it is an address",
+        "Probe { to: 10.1.0.1:8080, of: Backend { local: true }, outcome: NotTried(\"it is an address",
     );
-    says(&text, "Probe { to: 127.0.0.1:8080, of: Backend { local: false }, outcome: NotTried(\"no pod");
+    says(&text, "Probe { to: 127.0.0.1:8080, of: Backend { local: true }, outcome: NotTried(\"no pod");
     says(&text, "Probe { to: 192.0.2.99:8080, of: Backend { local: false }, outcome: Unreachable(");
     says(&text, "Probe { to: 10.1.0.9:8080, of: Backend { local: false }, outcome: TimedOut");
     says(
@@ -100,6 +103,18 @@ fn backends_are_dialled_where_pods_can_be_and_listeners_are_named() {
     says(&text, "mtu: Some(1500), unreachable: None }");
     says(&text, "rules: Answered([])");
     says(&text, "host_port_rules: Answered([])");
+}
+
+/// Tenants write the slices of a cluster; the administrator wrote this.
+#[test]
+fn what_the_administrator_wrote_down_is_dialled_on_this_host_too() {
+    let bed = bed();
+    let _own = bed.serve(Location::NODE, Role::Tcp, "own", "127.0.0.1:8080".parse().unwrap()).unwrap();
+    for source in [Source::Config, Source::Manifests] {
+        let text = gather(&bed, &snapshot_from(source, &["10.1.0.1", "127.0.0.1"]));
+        says(&text, "Probe { to: 127.0.0.1:8080, of: Backend { local: true }, outcome: Connected");
+        says(&text, "Probe { to: 10.1.0.1:8080, of: Backend { local: true }, outcome: Refused");
+    }
 }
 
 #[test]

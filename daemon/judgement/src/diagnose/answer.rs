@@ -6,8 +6,9 @@
 use super::case::Case;
 use super::checks::{ALL, Check, Group};
 use super::finding::{Judgement, State};
-use super::looks::Looked;
+use super::looks::{Looked, Looks};
 use super::material::Material;
+use super::unknown::UnknownCheck;
 
 /// What a check came to, and its place in the whole.
 #[derive(Debug)]
@@ -23,6 +24,18 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// The finding as one of a check that could not look; none: its check has looked, or need not.
+    pub(super) fn unknown(&self) -> Option<UnknownCheck<'_>> {
+        let Judgement { state, sentence, .. } = &self.judgement;
+        let why = self.judgement.why();
+        let unknown = UnknownCheck { id: self.check.id, sentence, why, explained_by: self.explained_by };
+        (*state == State::Unknown).then_some(unknown)
+    }
+
+    fn asked_apiserver(&self) -> bool {
+        self.looked.places().any(Looks::is_apiserver)
+    }
+
     /// An error or a warning that nothing else explains.
     fn stands_alone(&self) -> bool {
         self.explained_by.is_none() && self.judgement.state.is_trouble()
@@ -82,7 +95,7 @@ impl Answer {
 }
 
 /// Each cause, and the findings that it explains. A cause that is listed earlier is the better explanation.
-const EDGES: [(&str, &[&str]); 40] = [
+const EDGES: [(&str, &[&str]); 41] = [
     (
         "self.control",
         &[
@@ -129,6 +142,7 @@ const EDGES: [(&str, &[&str]); 40] = [
     ("slices.missing", &["slices.counts", "verdict"]),
     ("slices.port-name", &["verdict", "probe.frontend"]),
     ("slices.stale", &["probe.backend", "flows.stale", "flows.refused"]),
+    ("probe.checks", &["endpoints.never-ready", "slices.counts", "verdict", "probe.frontend"]),
     ("hold.state", &["slices.counts", "verdict", "probe.backend"]),
     ("slices.counts", &["verdict", "probe.frontend", "policy.local-draining"]),
     ("self.hooks", &["probe.frontend"]),
@@ -143,9 +157,9 @@ const EDGES: [(&str, &[&str]); 40] = [
     ("foreign.leftover", &["foreign.kube-proxy"]),
     ("probe.backend", &["probe.frontend"]),
     ("dns.service", &["dns.name"]),
-    ("policy.source-ranges", &["lookup"]),
+    ("policy.source-ranges", &["lookup", "clients.refusals"]),
     ("policy.external-local", &["lookup"]),
-    ("verdict", &["lookup"]),
+    ("verdict", &["lookup", "clients.refusals"]),
 ];
 
 /// The order of groups by which one of several findings that stand alone is said first.
@@ -178,8 +192,9 @@ pub fn answer(material: &Material) -> Answer {
         findings.push(Finding { check, judgement, looked, explains: Vec::new(), explained_by: None });
     }
     explain(&mut findings);
+    explain_silence(&mut findings);
     let first = first(&findings);
-    let end = end(&findings, is_there);
+    let end = end(&findings, is_there, !material.left_out.is_empty());
     Answer { findings, first, end }
 }
 
@@ -220,6 +235,22 @@ fn explain(findings: &mut [Finding]) {
     }
 }
 
+/// Where no apiserver answers, that explains each question to it that has no answer.
+fn explain_silence(findings: &mut [Finding]) {
+    let place = findings.iter().position(|it| it.check.id == "self.control");
+    let is_away = |it: &Finding| it.judgement.state == State::Error;
+    let Some(place) = place.filter(|place| findings.get(*place).is_some_and(is_away)) else { return };
+    let is_silent = |it: &&mut Finding| it.judgement.state == State::Unknown && it.asked_apiserver();
+    let mut silent = Vec::new();
+    for finding in findings.iter_mut().filter(is_silent).filter(|it| it.explained_by.is_none()) {
+        finding.explained_by = Some("self.control");
+        silent.push(finding.check.id);
+    }
+    if let Some(cause) = findings.get_mut(place) {
+        cause.explains.extend(silent);
+    }
+}
+
 /// Whether a cause explains an effect, by their states. That a service was scaled down is no trouble, and explains all
 /// that follows from it. That some pods are not ready does not explain that none is; nor does a map that is filling up,
 /// an apiserver other than the one that is meant, or one node of many explain an error.
@@ -250,7 +281,7 @@ fn first(findings: &[Finding]) -> Option<usize> {
         .or_else(|| place(&|it| it.check.id == "lb.pending" && it.judgement.state == State::Info))
 }
 
-fn end(findings: &[Finding], is_there: bool) -> End {
+fn end(findings: &[Finding], is_there: bool, is_left_out: bool) -> End {
     let any = |state| findings.iter().any(|it| it.judgement.state == state);
     if !is_there {
         return End::NoService;
@@ -259,6 +290,8 @@ fn end(findings: &[Finding], is_there: bool) -> End {
         (true, ..) => End::Wrong,
         (false, true, _) => End::Warned,
         (false, false, true) => End::Incomplete,
+        // What was not looked at may be wrong.
+        (false, false, false) if is_left_out => End::Incomplete,
         (false, false, false) => End::Good,
     }
 }

@@ -16,10 +16,10 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView};
 use holdfast_core::time::Now;
 
-use super::finding::{Judgement, Remedy};
+use super::finding::{Judgement, Remedy, WHY};
 use super::limits::PODS_MAX;
 use super::looks::{Looked, Looks};
-use super::material::{Asked, Lease, Material, Narrowed, NodeSeen, Pod, Pods, Probe, ServiceSeen};
+use super::material::{Asked, Lease, Material, Narrowed, NodeSeen, Place, Pod, Pods, Probe, ServiceSeen};
 
 /// What checks look at.
 #[derive(Debug)]
@@ -82,6 +82,11 @@ impl<'a> Case<'a> {
     /// What else the question says.
     pub const fn narrowed(&self) -> &'a Narrowed {
         &self.material.narrowed
+    }
+
+    /// The places that the diagnosis left out.
+    pub fn left_out(&self) -> &'a [Place] {
+        &self.material.left_out
     }
 
     /// When the material was gathered.
@@ -165,9 +170,27 @@ impl<'a> Case<'a> {
         all
     }
 
+    /// How many endpoints are in which state. An address with the same ports counts once: the first of it that is
+    /// ready, else the first. With other ports it is another endpoint.
     pub fn counts(&self) -> Counts {
+        // A slice may have thousands of ports, so an endpoint names them by a number.
+        let mut port_sets: BTreeMap<Vec<(&str, u16)>, usize> = BTreeMap::new();
+        let mut all: BTreeMap<(IpAddr, usize), Conditions> = BTreeMap::new();
+        for slice in self.slices() {
+            let mut ports: Vec<(&str, u16)> =
+                slice.ports.iter().map(|port| (&*port.name, port.port.get())).collect();
+            ports.sort_unstable();
+            let number = port_sets.len();
+            let ports = *port_sets.entry(ports).or_insert(number);
+            for (address, conditions) in slice.endpoints.iter_brief() {
+                let known = all.entry((address, ports)).or_insert(conditions);
+                if conditions.ready && !known.ready {
+                    *known = conditions;
+                }
+            }
+        }
         let mut counts = Counts::default();
-        self.endpoints().values().for_each(|it| counts.add(it.conditions));
+        all.into_values().for_each(|conditions| counts.add(conditions));
         counts
     }
 
@@ -190,6 +213,11 @@ impl<'a> Case<'a> {
 
     pub fn pods(&self) -> Option<&'a Pods> {
         self.asked_pods().answer()
+    }
+
+    /// Whether the service has more pods than were read.
+    pub fn has_more_pods(&self) -> bool {
+        self.pods().is_some_and(|pods| pods.more)
     }
 
     /// Pods that may get traffic one day: neither ended nor going.
@@ -237,7 +265,7 @@ pub(super) fn missing<T>(asked: &Asked<T>, what: &str) -> Judgement {
                 Asked::Forbidden(right) => Some(right),
                 Asked::Not(_) | Asked::Failed(_) | Asked::Answered(_) => None,
             };
-            let judgement = Judgement::unknown(format!("{what}: {why}"));
+            let judgement = Judgement::unknown(format!("{what}: {why}")).with(WHY, why);
             match right {
                 None => judgement,
                 Some(right) => judgement

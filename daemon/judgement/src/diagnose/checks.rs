@@ -5,6 +5,8 @@
 
 mod announced;
 mod balancer;
+mod checked;
+mod denied;
 mod devices;
 mod dns;
 mod endpoints;
@@ -73,8 +75,8 @@ const fn check(
 }
 
 use Looks::{
-    Address, Endpoints, Events, Flows, History, Host, Kernel, Leases, Namespace, Nodes, Pods, Policies,
-    Probes, Service, Slices, Table, Watch,
+    Address, Checks, Endpoints, Events, Flows, History, Host, Kernel, Leases, Namespace, Nodes, Pods,
+    Policies, Probes, Service, Slices, Table, Watch,
 };
 
 /// All checks, in the order in which they are shown.
@@ -178,16 +180,18 @@ pub(super) static ALL: &[Check] = &[
     check("flows.stale", Group::Views, &[Table, Flows], paths::stale),
     check("flows.refused", Group::Views, &[Table, Flows], paths::refused),
     check("flows.room", Group::Views, &[Watch, Table, Kernel], room::room),
+    check("clients.refusals", Group::Views, &[Watch, Table, Kernel], denied::refusals),
     check("foreign.kube-proxy", Group::Foreign, &[Table, Host], foreign::kube_proxy),
     check("foreign.cilium", Group::Foreign, &[Table, Host], foreign::cilium),
     check("foreign.calico", Group::Foreign, &[Host], foreign::calico),
     check("foreign.kube-router", Group::Foreign, &[Host], foreign::kube_router),
     check("foreign.antrea", Group::Foreign, &[Host], foreign::antrea),
     check("foreign.leftover", Group::Foreign, &[Table, Host], foreign::leftover),
-    check("probe.frontend", Group::Probes, &[Table, Kernel, Probes], probes::frontend),
-    check("probe.backend", Group::Probes, &[Table, Probes, Policies], probes::backend),
+    check("probe.frontend", Group::Probes, &[Watch, Table, Kernel, Probes], probes::frontend),
+    check("probe.backend", Group::Probes, &[Watch, Table, Probes, Policies], probes::backend),
+    check("probe.checks", Group::Probes, &[Checks], checked::checks),
     check("probe.http", Group::Probes, &[Probes], http::http),
-    check("probe.udp", Group::Probes, &[Table, Probes, Policies], names::servers),
+    check("probe.udp", Group::Probes, &[Table, Probes, Checks, Policies], names::servers),
     check("dns.service", Group::Dns, &[Table], dns::service),
     check("dns.name", Group::Dns, &[Watch, Table, Probes], names::own),
     check("dns.external-name", Group::Dns, &[Watch, Table, Service], dns::external_name),

@@ -89,6 +89,9 @@ impl Remedy {
     }
 }
 
+/// The evidence that says why a check could not look.
+pub(super) const WHY: &str = "why";
+
 /// What a check says of what it looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
@@ -113,6 +116,17 @@ impl Judgement {
     /// What was looked at, and that it is as it should be.
     pub fn ok(sentence: impl AsRef<str>) -> Self {
         Self::new(State::Ok, sentence.as_ref())
+    }
+
+    /// The same, unless there is more than was read: that may be otherwise.
+    pub fn ok_unless(is_cut: bool, sentence: impl AsRef<str>) -> Self {
+        let sentence = sentence.as_ref();
+        match is_cut {
+            false => Self::ok(sentence),
+            true => {
+                Self::unknown(format!("Of the first page that was read: {sentence} The rest was not read."))
+            }
+        }
     }
 
     pub fn info(sentence: impl AsRef<str>) -> Self {
@@ -144,6 +158,11 @@ impl Judgement {
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.evidence.insert(name.to_owned(), shown::cleaned(value.into()));
         self
+    }
+
+    /// Why its check could not look, if other checks may have the same reason.
+    pub fn why(&self) -> Option<&str> {
+        self.evidence.get(WHY).and_then(Value::as_str)
     }
 
     /// Says that the judgement is only likely, because a source that would have made it certain was missing.

@@ -12,14 +12,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::answer::{Answer, Finding};
+use super::answer::{Answer, End, Finding};
 use super::case::Case;
 use super::checks::Group;
-use super::finding::{Confidence, Remedy, State};
+use super::finding::{Confidence, Remedy, State, WHY};
 use super::limits::{NAMED_MAX, RECORDS_MAX};
 use super::looks::Looks;
 use super::material::{Asked, Material, Probe, ProbeOf};
-use super::shown::clean;
+use super::shown::{clean, some};
+use super::unknown::{UnknownCheck, UnknownGroup, group_unknown};
 use crate::described::Code;
 use crate::record::Record;
 use crate::rfc3339::Rfc3339;
@@ -116,7 +117,7 @@ pub struct FindingRow<'a> {
     pub sources: Vec<Code<Looks>>,
 }
 
-/// Addresses in slices, each once.
+/// Endpoints in slices; an address with the same ports counts once.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EndpointCounts")]
 pub struct Endpoints {
@@ -168,17 +169,9 @@ impl<'a> Diagnosis<'a> {
     }
 }
 
-/// What was not asked, as when a client of the TCP address wants the diagnosis, and what no node can see.
+/// What this diagnosis left out, as for a client of the TCP address, and what no node can see.
 fn not_checked(material: &Material) -> Vec<&'static str> {
-    let Material { cluster, host, probes, .. } = material;
-    let left_out = [
-        (matches!(cluster.service, Asked::Not(_)), "what the apiserver says now"),
-        // Asked of every host, while most questions are for some services only.
-        (matches!(host.forwards, Asked::Not(_)), "this host"),
-        (matches!(probes, Asked::Not(_)), "connections from this host"),
-    ];
-    let left_out = left_out.into_iter().filter_map(|(is_left_out, what)| is_left_out.then_some(what));
-    left_out.chain(NOT_CHECKED).collect()
+    material.left_out.iter().map(|place| place.as_str()).chain(NOT_CHECKED).collect()
 }
 
 /// Frontends that are listed; `/frontends` has all.
@@ -202,8 +195,10 @@ fn summary(case: &Case<'_>, answer: &Answer) -> Summary {
     let worst = super::checks::worst(case);
     let first = answer.first();
     let well = || match answer.end {
-        super::answer::End::Incomplete => "Nothing is wrong, as far as could be seen.".to_owned(),
-        _ => "Nothing is wrong.".to_owned(),
+        End::Incomplete => {
+            format!("Nothing is wrong, as far as could be seen. Not looked at: {}.", unseen(case, answer))
+        }
+        End::Good | End::Warned | End::Wrong | End::NoService => "Nothing is wrong.".to_owned(),
     };
     Summary {
         state: worst.map(|it| Code(it.verdict)),
@@ -214,6 +209,13 @@ fn summary(case: &Case<'_>, answer: &Answer) -> Summary {
         finding: first.map(|it| it.check.id),
         confidence: Code(first.map_or(Confidence::Certain, |it| it.judgement.confidence)),
     }
+}
+
+/// What was not looked at, so that it may be wrong: whole places, and checks that could not look.
+fn unseen(case: &Case<'_>, answer: &Answer) -> String {
+    let places = case.left_out().iter().map(|place| place.as_str().to_owned());
+    let groups = group_unknown(answer.findings.iter().filter_map(Finding::unknown));
+    some(places.chain(groups.iter().map(UnknownGroup::shown)))
 }
 
 impl Counts {
@@ -230,6 +232,14 @@ impl Counts {
 }
 
 impl<'a> FindingRow<'a> {
+    /// The row as one of a check that could not look; none: its check has looked, or need not.
+    pub(super) fn unknown(&self) -> Option<UnknownCheck<'a>> {
+        let why = self.data.get(WHY).and_then(Value::as_str);
+        let Self { id, message: sentence, explained_by, .. } = *self;
+        let unknown = UnknownCheck { id, sentence, why, explained_by };
+        (self.state.0 == State::Unknown).then_some(unknown)
+    }
+
     fn of(it: &'a Finding) -> Self {
         Self {
             id: it.check.id,

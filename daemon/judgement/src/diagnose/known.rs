@@ -92,6 +92,7 @@ impl Known {
             lookups,
             flows: Asked::default(),
             narrowed,
+            left_out: Vec::new(),
             name: self.name,
             taken,
             snapshot: self.snapshot,

@@ -17,6 +17,8 @@ words! {
         /// /proc and netlink.
         Host = "host",
         Probes = "probes",
+        /// What holdfast's own health checks of backends found out.
+        Checks = "checks",
         /// Connections of clients outside, as packets are translated.
         Flows = "flows",
         /// The apiserver, asked for this diagnosis.
@@ -30,6 +32,25 @@ words! {
         Policies = "api:networkpolicies",
         Namespace = "api:namespaces",
         Events = "api:events",
+    }
+}
+
+impl Looks {
+    /// Whether the apiserver is asked there for this diagnosis.
+    pub const fn is_apiserver(self) -> bool {
+        matches!(
+            self,
+            Self::Service
+                | Self::Slices
+                | Self::Pods
+                | Self::Endpoints
+                | Self::Nodes
+                | Self::Leases
+                | Self::Address
+                | Self::Policies
+                | Self::Namespace
+                | Self::Events
+        )
     }
 }
 

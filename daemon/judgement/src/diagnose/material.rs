@@ -16,15 +16,17 @@ use std::sync::Arc;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
+use holdfast_core::words;
 
 use super::focus::Focus;
 use crate::record::Record;
 use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::View as ApiserverView;
+use crate::views::checks::ChecksSeen;
 use crate::views::datapath::DatapathView;
 use crate::views::proxies::Filter;
 use crate::views::proxies::OtherProxy;
-use crate::views::refusals::Cause;
+use crate::views::refusals::Denied;
 use crate::why::Outcome;
 
 pub use cluster::*;
@@ -118,6 +120,8 @@ impl std::fmt::Display for Right {
 pub struct Material {
     pub name: ObjectName,
     pub narrowed: Narrowed,
+    /// The places that this diagnosis left out, although there was something to look at.
+    pub left_out: Vec<Place>,
     /// When it was gathered.
     pub taken: Timestamp,
     /// What this node serves: facts, slices, frontends with verdicts, as one snapshot.
@@ -142,6 +146,15 @@ pub struct Material {
     pub lookups: Asked<Vec<Lookup>>,
     /// The connections of clients outside, with their backends.
     pub flows: Asked<Flows>,
+}
+
+words! {
+    /// A place outside the daemon at which a diagnosis looks, as people read it.
+    pub enum Place {
+        Apiserver = "what the apiserver says now",
+        Host = "this host",
+        Connections = "connections from this host",
+    }
 }
 
 /// What the question narrows the diagnosis to.
@@ -255,18 +268,10 @@ pub struct Own {
     pub filters: Arc<[Filter]>,
     /// The addresses that the configuration has announced.
     pub announced: Vec<AnnouncedAddress>,
-    /// Clients outside that programs dropped and told of; the one that tried last comes last.
-    pub dropped: Vec<Dropped>,
-}
-
-/// A client outside that was dropped, once or again and again.
-#[derive(Clone, Debug)]
-pub struct Dropped {
-    /// What it dialled: for a node port the address of the node.
-    pub frontend: FrontendKey,
-    pub cause: Cause,
-    pub times: u64,
-    pub last: Timestamp,
+    /// Clients that programs refused or dropped and told of; the one that tried last comes last.
+    pub denied: Vec<Arc<Denied>>,
+    /// What holdfast's own health checks found out about the service's backends; empty where none is configured.
+    pub checks: ChecksSeen,
 }
 
 /// How one watch of the apiserver is doing.

@@ -16,7 +16,7 @@ fn words(id: &str) -> Option<&'static str> {
 }
 
 /// When a check is well, or what it says.
-const WORDS: [(&str, &str); 107] = [
+const WORDS: [(&str, &str); 109] = [
     ("self.ready", "every source has delivered, and the engine moves"),
     (
         "self.watch",
@@ -160,6 +160,10 @@ const WORDS: [(&str, &str); 107] = [
          backends on other nodes answer, had no room for it; not known where refusals were not told on this node \
          and its ports have dropped clients",
     ),
+    (
+        "clients.refusals",
+        "no client was refused or dropped at its frontends in the last five minutes; if one was, why, and how often",
+    ),
     ("foreign.kube-proxy", "kube-proxy does not serve its frontends beside us"),
     (
         "foreign.cilium",
@@ -177,13 +181,18 @@ const WORDS: [(&str, &str); 107] = [
     ("probe.frontend", "its frontends answer a connection from this host, and whoever answers is a backend"),
     ("probe.backend", "its backends do; how they fail says what is wrong"),
     (
+        "probe.checks",
+        "the health checks that `health_check` has holdfast make find each backend well; not known of a backend \
+         whose check has not ended or could not be made",
+    ),
+    (
         "probe.http",
         "each backend that is asked for the path of `--http` answers with 200 to 399, as kubelet judges it",
     ),
     (
         "probe.udp",
         "backends behind port 53 answer as name servers; of other ports by UDP silence may be an answer, so they \
-         are not tried",
+         are not tried, and it is not known whether they answer unless holdfast's own health checks ask them",
     ),
     ("dns.service", "kube-system/kube-dns is served"),
     (

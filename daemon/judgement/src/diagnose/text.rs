@@ -8,6 +8,7 @@ use super::finding::{Risk, State};
 use super::json::{Diagnosis, FindingRow};
 use super::limits::COLUMNS_MAX;
 use super::shown::{clean, count};
+use super::unknown::{UnknownGroup, group_unknown};
 
 /// The column at which the texts of findings begin.
 const INDENT: usize = 34;
@@ -24,11 +25,23 @@ pub fn write(it: &Diagnosis<'_>, all: bool) -> String {
     if !rows.is_empty() {
         out.push('\n');
     }
+    let groups = if all { Vec::new() } else { shared_reasons(&rows) };
     for row in rows {
-        finding(&mut out, row);
+        match groups.iter().find(|group| group.ids.contains(&row.id)) {
+            None => finding(&mut out, row),
+            Some(group) if group.first.id == row.id => unknown(&mut out, group),
+            Some(_) => {}
+        }
     }
     facts(&mut out, it);
     out
+}
+
+/// The checks that could not look, as far as several have one reason.
+fn shared_reasons<'a>(rows: &[&FindingRow<'a>]) -> Vec<UnknownGroup<'a>> {
+    let mut groups = group_unknown(rows.iter().filter_map(|row| row.unknown()));
+    groups.retain(|group| group.ids.len() > 1);
+    groups
 }
 
 const fn rank(state: State) -> u8 {
@@ -104,6 +117,16 @@ fn finding(out: &mut String, it: &FindingRow<'_>) {
     }
     if !it.explains.is_empty() {
         wrapped(out, 4, 8, &format!("explains: {}", it.explains.join(", ")));
+    }
+}
+
+/// Writes one row for checks that could not look for one reason.
+fn unknown(out: &mut String, group: &UnknownGroup<'_>) {
+    let head = format!("  {:<8} {:<22} ", State::Unknown.as_str(), count(group.ids.len(), "check"));
+    let why = group.first.why.map(|why| format!("{why}. ")).unwrap_or_default();
+    wrapped(out, 0, INDENT, &format!("{head}{why}Not looked at: {}.", group.ids.join(", ")));
+    if let Some(cause) = group.first.explained_by {
+        line(out, &format!("{:INDENT$}because of {cause}", ""));
     }
 }
 

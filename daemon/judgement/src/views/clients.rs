@@ -13,7 +13,8 @@ use serde::Serialize;
 
 use super::datapath::DatapathView;
 
-/// The clients of a port or of a service.
+/// The tries of clients at all frontends of a port, or of a service. A client that tries again counts again: TCP does
+/// that by itself when a packet is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Clients {
     /// Clients that were led to a backend: by connect(), or by the first datagram of a conversation.

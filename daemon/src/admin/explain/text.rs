@@ -135,7 +135,8 @@ fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
     }
     line(out, 2, &format!("in the maps now: {}", applied(it)));
     if let Some(Clients { connects, refused, dropped }) = it.applied.clients {
-        line(out, 2, &format!("clients so far: {connects} connected, {refused} refused, {dropped} dropped"));
+        let counted = format!("{connects} connected, {refused} refused, {dropped} dropped");
+        line(out, 2, &format!("tries so far at all frontends of its port together: {counted}"));
     }
     if let Some(announcement) = &it.announcement {
         line(out, 2, &announcement.to_string());

@@ -52,7 +52,8 @@ pub(crate) fn answers_of_the_apiserver() -> Value {
         proxies: Arc::default(),
         filters: Arc::default(),
         announced: Vec::new(),
-        dropped: Vec::new(),
+        denied: Vec::new(),
+        checks: Default::default(),
     };
     let known = Known::of(web(), Arc::new(everything()), &Focus::default());
     let mut material = known.material((own, Vec::new()), &Vec::new(), (Narrowed::default(), THEN));

@@ -1,7 +1,8 @@
 //! Whether backends and frontends of this service take a connection.
 //!
-//! Invariant: a backend is dialled only if the slices of this service list it and it is an address that a pod can have:
-//! neither a loopback nor a link-local one, and none of this host's own unless a pod of this host is said to have it.
+//! Invariant: a backend is dialled only if the slices of this service list it. If tenants wrote those, it is also an
+//! address that a pod can have: neither a loopback nor a link-local one, and none of this host's own unless a pod of
+//! this host is said to have it. The administrator's own backends may be anywhere, this host included.
 //! At most [`PODS_MAX`] backends and as many frontends are dialled, [`PROBES_AT_ONCE`] at a time, each for [`PROBE`].
 //! Nothing is sent over these connections; only this node's health port is sent a question.
 
@@ -84,7 +85,12 @@ fn target(view: &ServiceView, port: &PortView, row: &Row, (node, own): (&str, &[
     let endpoint = port.slice_of(row, &view.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
     let local = endpoint.as_ref().and_then(|it| it.node).is_some_and(|it| it == *node);
     let is_pod = endpoint.and_then(|it| it.target).is_some_and(|target| target.kind == "Pod");
-    let not = barred(row.address, own, local && is_pod);
+    let not = match view.key.source.is_tenants() {
+        true => barred(row.address, own, local && is_pod),
+        false => None,
+    };
+    // The addresses of this host are here, whatever a slice says or leaves out.
+    let local = local || is_host(row.address, own);
     Target { to: row.backend(), of: ProbeOf::Backend { local }, not }
 }
 
@@ -99,6 +105,11 @@ fn barred(address: IpAddr, own: &[IpAddr], is_own_pod: bool) -> Option<&'static 
         }
         _ => None,
     }
+}
+
+fn is_host(address: IpAddr, own: &[IpAddr]) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || own.contains(&address)
 }
 
 /// The frontends over TCP that are in the maps of this node.

@@ -17,9 +17,9 @@ use holdfast_judgement::views::checks::{CheckResult, CheckSeen, ChecksSeen};
 
 #[cfg(test)]
 use super::check::CheckFailed;
-use super::seen::Seen;
 #[cfg(test)]
 use super::seen::{Outcome, Row};
+use super::seen::{Seen, UnusableBackend};
 
 words! {
     /// What checks made of a backend.
@@ -52,6 +52,11 @@ impl Checks {
     /// Each state with the number of backends in it; one that two services have counts twice.
     pub fn backends(&self) -> impl Iterator<Item = (CheckedState, u64)> {
         CheckedState::ALL.into_iter().zip(self.states.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// The first backends that their checks made unusable, and how many more there are.
+    pub fn unusable(&self, most: usize) -> (Vec<UnusableBackend>, usize) {
+        self.seen.unusable(most)
     }
 
     /// The same of one of its backends; none: it is not checked.

@@ -1,8 +1,8 @@
 //! What the last check of each backend came to, for readers.
 //!
 //! Invariant: the source alone writes. A reader holds it up for one look at one backend's row, or at one service's list
-//! of rows, never for longer. There is one row for each backend that is checked, and what a backend answered is in it
-//! as far as [`ERROR_CHARACTERS_MAX`] characters.
+//! of rows, or while the list of services is copied, never for longer. There is one row for each backend that is
+//! checked, and what a backend answered is in it as far as [`ERROR_CHARACTERS_MAX`] characters.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -39,6 +39,14 @@ pub(super) enum Obstacle {
     Node,
     /// It has no route to the backend.
     Route,
+}
+
+/// A backend that gets no new clients because its checks fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusableBackend {
+    pub service: ObjectName,
+    pub backend: SocketAddr,
+    pub check: CheckSeen,
 }
 
 /// What came of one check.
@@ -129,6 +137,26 @@ impl Seen {
         } else {
             lock(&self.0).insert(service.clone(), Arc::new(rows));
         }
+    }
+
+    /// The first backends that their checks made unusable, in the order of their services, and how many more there are.
+    pub(super) fn unusable(&self, most: usize) -> (Vec<UnusableBackend>, usize) {
+        let services: Vec<(ObjectName, Rows)> =
+            lock(&self.0).iter().map(|(name, rows)| (name.clone(), Arc::clone(rows))).collect();
+        let (mut named, mut more) = (Vec::new(), 0);
+        for (service, rows) in services {
+            for (backend, row) in rows.iter() {
+                let check = row.now();
+                match (check.usable, named.len() < most) {
+                    (true, _) => {}
+                    (false, true) => {
+                        named.push(UnusableBackend { service: service.clone(), backend: *backend, check });
+                    }
+                    (false, false) => more += 1,
+                }
+            }
+        }
+        (named, more)
     }
 
     /// What is known of each checked backend of a service.

@@ -13,15 +13,17 @@ use holdfast_core::snapshot::{FrontendView, PortView, ServiceState, ServiceView,
 use super::Case;
 use crate::diagnose::looks::Looks;
 use crate::diagnose::material::{
-    AddressSeen, Asked, Conntrack, Dropped, EndpointsSeen, EventSeen, Flows, HostPort, HttpProbe, Lease,
-    Listener, Lookup, MapRow, Names, NearPod, NodeSeen, Pods, Probe, Resolver, ReversePath, Route, Rule,
-    ServiceSeen, SliceSeen, WatchSeen,
+    AddressSeen, Asked, Conntrack, EndpointsSeen, EventSeen, Flows, HostPort, HttpProbe, Lease, Listener,
+    Lookup, MapRow, Names, NearPod, NodeSeen, Pods, Probe, Resolver, ReversePath, Route, Rule, ServiceSeen,
+    SliceSeen, WatchSeen,
 };
 use crate::record::Record;
 use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::View as ApiserverView;
+use crate::views::checks::ChecksSeen;
 use crate::views::datapath::DatapathView;
 use crate::views::proxies::{Filter, OtherProxy};
+use crate::views::refusals::Denied;
 
 /// One part of the material a line: its name here, its type, where it lies, and the place that is noted.
 macro_rules! reads {
@@ -42,7 +44,8 @@ reads! {
     watches: Vec<WatchSeen> = own.watches, Watch;
     apiserver: Option<Arc<ApiserverView>> = own.apiserver, Watch;
     datapath: Arc<DatapathView> = own.datapath, Kernel;
-    dropped: Vec<Dropped> = own.dropped, Kernel;
+    denied: Vec<Arc<Denied>> = own.denied, Kernel;
+    checks: ChecksSeen = own.checks, Checks;
     map_rows: Asked<Vec<MapRow>> = kernel, Kernel;
     map_rows_left: usize = kernel_left, Kernel;
     lookups: Asked<Vec<Lookup>> = lookups, Kernel;

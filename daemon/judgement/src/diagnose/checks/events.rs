@@ -63,7 +63,9 @@ pub(super) fn list(case: &Case<'_>) -> Judgement {
         return missing(case.events(), "Events");
     }
     let open = open(case);
-    let Some(first) = open.first() else { return Judgement::ok("No Event is open.") };
+    let Some(first) = open.first() else {
+        return Judgement::ok_unless(*case.has_more_events(), "No Event is open.");
+    };
     let when = first.last.map(|last| format!(", {} ago", span(case.age(last)))).unwrap_or_default();
     let object = &first.object;
     let said = format!(

@@ -180,7 +180,7 @@ fn leftovers(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_are_known: boo
 fn beyond(case: &Case<'_>) -> BTreeSet<Family> {
     let own = case.host_addresses().answer().map_or(&[][..], Vec::as_slice);
     let backends = case.backends().into_iter().map(|it| it.ip());
-    backends.filter(|it| !own.contains(it)).map(Family::of).collect()
+    backends.filter(|it| !it.is_loopback() && !own.contains(it)).map(Family::of).collect()
 }
 
 pub(super) fn sysctls(case: &Case<'_>) -> Judgement {

@@ -44,7 +44,7 @@ pub(super) fn http(case: &Case<'_>) -> Judgement {
     let path = case.narrowed().focus.http.as_ref().map_or("/", HttpPath::as_str);
     let bad: Vec<&HttpProbe> = all.iter().filter(|it| !it.is_good()).collect();
     let judgement = match (all.len(), bad.len()) {
-        (0, _) => Judgement::skipped(
+        (0, _) => Judgement::unknown(
             "No backend that took a connection is known to speak HTTP: by appProtocol, or by a probe of its kubelet.",
         ),
         (number, 0) => {

@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use holdfast_core::keys::{Family, Source, Transport};
+use holdfast_core::keys::{Family, Protocol, Source, Transport};
+use holdfast_core::list::Row;
 use holdfast_core::snapshot::ServiceState;
 use serde_json::json;
 
@@ -33,6 +34,35 @@ impl Named {
     }
 }
 
+/// The port at which name servers are asked.
+const DNS_PORT: u16 = 53;
+
+/// Whether it has a port by UDP that clients do not dial at the port of DNS.
+fn is_elsewhere_than_dns(case: &Case<'_>) -> bool {
+    let by_udp = || case.frontends().filter(|it| it.protocol == Protocol::UDP);
+    let is_dns = |name: &str| by_udp().any(|it| it.port.get() == DNS_PORT && *it.port_name == *name);
+    by_udp().any(|it| !is_dns(&it.port_name))
+}
+
+/// The judgement of ports by UDP that nobody may ask. Health checks of holdfast's own stand for a question.
+fn unasked(case: &Case<'_>) -> Judgement {
+    let udp = case.ports().filter(|port| port.key.transport == Transport::Udp);
+    let mut chosen = udp.flat_map(|port| port.rows.all()).filter(|row| row.is_chosen()).peekable();
+    let is_checked = |row: Row| case.checks().contains_key(&row.backend());
+    if chosen.peek().is_none() {
+        return Judgement::skipped("It has no backend by UDP that could be tried.");
+    }
+    if chosen.all(is_checked) {
+        return Judgement::skipped(
+            "Holdfast's own health checks look at its backends by UDP; see probe.checks.",
+        );
+    }
+    Judgement::unknown(
+        "Whether its backends answer by UDP was not tried: only name servers, at port 53, are asked, as silence of \
+         others may be an answer.",
+    )
+}
+
 pub(super) fn servers(case: &Case<'_>) -> Judgement {
     if !case.frontends().any(|it| it.protocol.transport() == Some(Transport::Udp)) {
         return Judgement::skipped("It has no port by UDP.");
@@ -41,13 +71,12 @@ pub(super) fn servers(case: &Case<'_>) -> Judgement {
         return missing(case.names(), "Whether its backends answer by UDP");
     };
     if servers.is_empty() {
-        return Judgement::skipped(
-            "Only name servers, at port 53, are asked by UDP: of others silence may be an answer.",
-        );
+        return unasked(case);
     }
     let failed = servers.iter().filter(|(_, said)| !said.is_answer());
     let failed: Vec<String> = failed.map(|(at, said)| format!("{at} {}", said.word())).collect();
     match failed.is_empty() {
+        true if is_elsewhere_than_dns(case) => unasked(case),
         true => {
             Judgement::ok(format!("Each of {} answers as a name server.", count(servers.len(), "backend")))
         }

@@ -88,7 +88,9 @@ pub(super) fn pending(case: &Case<'_>) -> Judgement {
     }
     let living = case.living();
     let without: Vec<&Pod> = living.iter().copied().filter(|pod| pod.ips.is_empty()).collect();
-    let Some(first) = without.first() else { return Judgement::ok("Every pod has an address.") };
+    let Some(first) = without.first() else {
+        return Judgement::ok_unless(case.has_more_pods(), "Every pod has an address.");
+    };
     let why = first.waiting.as_ref().or(first.reason.as_ref());
     let why = why.map_or_else(|| first.phase.clone(), |why| format!("{}, {why}", first.phase));
     let said = without.iter().find_map(|pod| said_of(case, pod));
@@ -131,7 +133,9 @@ pub(super) fn unready(case: &Case<'_>) -> Judgement {
     }
     let with_address: Vec<&Pod> = case.living().into_iter().filter(|pod| !pod.ips.is_empty()).collect();
     let unready: Vec<&Pod> = with_address.iter().copied().filter(|pod| !pod.is_ready()).collect();
-    let Some(first) = unready.first() else { return Judgement::ok("Every pod with an address is ready.") };
+    let Some(first) = unready.first() else {
+        return Judgement::ok_unless(case.has_more_pods(), "Every pod with an address is ready.");
+    };
     if case.seen().is_some_and(|seen| seen.publishes_not_ready) {
         return Judgement::info(
             "Pods that are not ready get traffic all the same; see policy.publish-not-ready.",
@@ -202,7 +206,7 @@ pub(super) fn named_port(case: &Case<'_>) -> Judgement {
             ));
         }
     }
-    Judgement::ok("Every named target port is declared by the pods.")
+    Judgement::ok_unless(case.has_more_pods(), "Every named target port is declared by the pods.")
 }
 
 pub(super) fn numeric_port(case: &Case<'_>) -> Judgement {
@@ -233,7 +237,9 @@ pub(super) fn terminal(case: &Case<'_>) -> Judgement {
         Err(judgement) => return judgement,
     };
     let ended: Vec<&Pod> = pods.list.iter().filter(|pod| pod.has_ended()).collect();
-    let Some(first) = ended.first() else { return Judgement::ok("No pod of it has ended.") };
+    let Some(first) = ended.first() else {
+        return Judgement::ok_unless(pods.more, "No pod of it has ended.");
+    };
     let said = ended.iter().find_map(|pod| said_of(case, pod));
     let sentence = format!(
         "{} ended and will serve nobody: {}{}.{}",

@@ -4,17 +4,20 @@
 //! the sentences say so where it matters.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
-use holdfast_core::keys::Protocol;
+use holdfast_core::keys::{Protocol, Transport};
+use holdfast_core::snapshot::Verdict;
 use holdfast_datapath::Beside;
 use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};
 use crate::diagnose::command::{Command, Word};
-use crate::diagnose::finding::{Judgement, Remedy};
-use crate::diagnose::limits::NAMED_MAX;
+use crate::diagnose::finding::{self, Judgement, Remedy};
+use crate::diagnose::limits::{NAMED_MAX, PODS_MAX};
 use crate::diagnose::material::{Probe, ProbeOf, ProbeOutcome};
 use crate::diagnose::shown::{count, some};
+use crate::views::apiserver::State;
 
 impl ProbeOutcome {
     /// The outcome in a word or two.
@@ -87,28 +90,91 @@ fn said(probes: &[&Probe]) -> String {
 const FRONTENDS: &str = "Whether its frontends answer";
 const BACKENDS: &str = "Whether its backends answer";
 
+/// The judgement where no connection was tried.
 fn untried(case: &Case<'_>, what: &str) -> Judgement {
-    let is_all = |protocol: &Protocol| {
-        case.frontends().next().is_some() && case.frontends().all(|it| it.protocol == *protocol)
-    };
     let of_backends = what == BACKENDS;
-    let not = case.probes().find_map(|it| match it.outcome {
-        ProbeOutcome::NotTried(why) if matches!(it.of, ProbeOf::Backend { .. }) == of_backends => Some(why),
-        _ => None,
-    });
-    if let Some(why) = not {
-        return Judgement::skipped(format!("{what} was not tried: {why}."));
+    if let Some((_, why)) = not_tried(case, of_backends).first() {
+        let sentence = format!("{what} was not tried: {why}.");
+        return match of_backends || !parts_are_well(case) {
+            true => Judgement::unknown(sentence),
+            false => Judgement::skipped(format!(
+                "{sentence} Programs, maps and backends were looked at one by one, and are well."
+            )),
+        };
     }
     match case.asked_probes().answer() {
         None => missing(case.asked_probes(), what),
-        Some(_) if is_all(&Protocol::UDP) => {
-            Judgement::skipped("UDP cannot be probed: silence may be an answer.")
+        Some(_) if is_all(case, &Protocol::UDP) => {
+            Judgement::skipped("UDP cannot be probed like that; see probe.udp.")
         }
-        Some(_) if is_all(&Protocol::SCTP) => {
-            Judgement::skipped("SCTP is not probed: no socket of this host is served by it.")
+        Some(_) if of_backends && has_sctp(case) => Judgement::unknown(SCTP),
+        Some(all) if of_backends && all.iter().any(|it| matches!(it.of, ProbeOf::Backend { .. })) => {
+            Judgement::ok("Its backends are apiservers, and each answers this daemon.")
         }
         Some(_) => Judgement::skipped("There was nothing to be tried."),
     }
+}
+
+const SCTP: &str =
+    "Whether its backends answer by SCTP was not tried: no socket of this host is served by it.";
+
+fn is_all(case: &Case<'_>, protocol: &Protocol) -> bool {
+    case.frontends().next().is_some() && case.frontends().all(|it| it.protocol == *protocol)
+}
+
+fn has_sctp(case: &Case<'_>) -> bool {
+    case.frontends().any(|it| it.protocol == Protocol::SCTP)
+}
+
+/// The addresses that were not dialled, each with the reason; without apiservers that answer this daemon anyway.
+fn not_tried<'a>(case: &Case<'a>, of_backends: bool) -> Vec<(SocketAddr, &'static str)> {
+    let untried = |it: &'a Probe| match it.outcome {
+        ProbeOutcome::NotTried(why) if matches!(it.of, ProbeOf::Backend { .. }) == of_backends => {
+            Some((it.to, why))
+        }
+        _ => None,
+    };
+    let untried = case.probes().filter_map(untried);
+    untried.filter(|(at, _)| !(of_backends && is_apiserver_that_answers(case, *at))).collect()
+}
+
+fn is_apiserver_that_answers(case: &Case<'_>, at: SocketAddr) -> bool {
+    let view = case.apiserver().as_deref();
+    view.is_some_and(|view| view.endpoints.iter().any(|it| it.address == at && it.state == State::Healthy))
+}
+
+/// Whether everything that a connection to a frontend needs was looked at by itself and is well: the programs are
+/// attached, the maps hold what the table wants, and each backend that clients are led to answers.
+fn parts_are_well(case: &Case<'_>) -> bool {
+    let is_served = case.datapath().status().is_some_and(|status| {
+        status.bare_hooks.is_empty()
+            && status.behind_hooks.is_empty()
+            && !status.waiting
+            && status.cgroup.is_some()
+    });
+    let rows = case.map_rows().answer();
+    let is_written = rows.is_some_and(|rows| rows.iter().all(|row| row.difference.is_none()));
+    is_served && is_written && backend(case).state == finding::State::Ok
+}
+
+/// How many frontends over TCP are in the maps and were not dialled, because there are too many of them.
+fn frontends_left(case: &Case<'_>) -> usize {
+    let dialled = case.probes().filter(|it| it.of == ProbeOf::Frontend).count();
+    let is_absent = |verdict| {
+        matches!(verdict, Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed)
+    };
+    let tcp = case.frontends().filter(|it| it.protocol == Protocol::TCP && !is_absent(it.verdict));
+    if dialled < PODS_MAX { 0 } else { tcp.count().saturating_sub(dialled) }
+}
+
+/// How many backends over TCP get clients and were not dialled, because there are too many of them.
+fn left_untried(case: &Case<'_>) -> usize {
+    let dialled: BTreeSet<SocketAddr> = case.probes().map(|it| it.to).collect();
+    let tcp = case.ports().filter(|port| port.key.transport == Transport::Tcp);
+    let chosen = tcp.flat_map(|port| port.rows.all()).filter(|row| row.is_chosen() && !row.is_held());
+    let left: BTreeSet<SocketAddr> =
+        chosen.map(|row| row.backend()).filter(|it| !dialled.contains(it)).collect();
+    left.len()
 }
 
 pub(super) fn frontend(case: &Case<'_>) -> Judgement {
@@ -118,7 +184,14 @@ pub(super) fn frontend(case: &Case<'_>) -> Judgement {
     }
     let failed = failed(case, &all);
     let Some(first) = failed.first() else {
-        return Judgement::ok(format!("Each of {} answers from this host.", count(all.len(), "frontend")));
+        let left = frontends_left(case);
+        let told = format!("Each of {} answers from this host", count(all.len(), "frontend"));
+        return match left {
+            0 => Judgement::ok(format!("{told}.")),
+            left => {
+                Judgement::unknown(format!("{told}; {left} more were not tried. Ask for one port (--port)."))
+            }
+        };
     };
     let behind = tried(case, true);
     let all_answer = !behind.is_empty() && behind.iter().all(|it| it.outcome == ProbeOutcome::Connected);
@@ -167,7 +240,7 @@ pub(super) fn backend(case: &Case<'_>) -> Judgement {
     }
     let failed = failed(case, &all);
     if failed.is_empty() {
-        return Judgement::ok(format!("Each of {} answers this host.", count(all.len(), "backend")));
+        return answering(case, all.len());
     }
     let (meaning, remedy) = reading(&all, &failed);
     let who = match (failed.len(), all.len()) {
@@ -192,6 +265,26 @@ pub(super) fn backend(case: &Case<'_>) -> Judgement {
     let may_be_kept_out = failed.iter().any(|it| it.outcome != ProbeOutcome::Refused);
     let is_open = may_be_kept_out && case.asked_policies().answer().is_none();
     if is_open { judgement.likely() } else { judgement }
+}
+
+/// The judgement where each backend that was tried answers: others may not have been tried.
+fn answering(case: &Case<'_>, tried: usize) -> Judgement {
+    let answer = match tried {
+        1 => "1 backend was tried and answers this host".to_owned(),
+        tried => format!("{tried} backends were tried and answer this host"),
+    };
+    let (not_tried, left) = (not_tried(case, true), left_untried(case));
+    if let Some((_, why)) = not_tried.first() {
+        let named = some(not_tried.iter().map(|(at, _)| at));
+        return Judgement::unknown(format!("{answer}; {named} was not tried: {why}."));
+    }
+    match (left, has_sctp(case)) {
+        (0, false) => Judgement::ok(format!("Each of {} answers this host.", count(tried, "backend"))),
+        (0, true) => Judgement::unknown(format!("{answer}. {SCTP}")),
+        (left, _) => Judgement::unknown(format!(
+            "{answer}; {left} more were not tried, so that no diagnosis dials too many. Ask for one port (--port)."
+        )),
+    }
 }
 
 /// What it means that these probes failed, and what to look at.

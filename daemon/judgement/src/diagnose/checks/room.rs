@@ -3,35 +3,35 @@
 //! Invariant: only what the programs told of this service's own frontends counts. That nothing was told is no proof
 //! where they left refusals untold and the service's own ports have dropped clients.
 
-use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::FrontendView;
+use std::sync::Arc;
 
+use holdfast_datapath::Denial;
+
+use super::denied::lately;
 use crate::diagnose::case::Case;
 use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy};
-use crate::diagnose::material::Dropped;
 use crate::diagnose::shown::count;
 use crate::views::clients::Counters;
-use crate::views::refusals::Cause;
-
-/// What was longer ago says nothing about now: the programs tell each minute of a client that goes on trying.
-const LATELY_SECONDS: i64 = 300;
+use crate::views::refusals::{Cause, Denied};
 
 pub(super) fn room(case: &Case<'_>) -> Judgement {
-    let since = case.taken().0.saturating_sub(LATELY_SECONDS);
-    let is_own = |it: &&Dropped| case.frontends().any(|frontend| is_at(frontend, it));
-    let lately = case.dropped().iter().filter(|it| it.last.0 >= since);
-    let own: Vec<&Dropped> = lately.filter(is_own).filter(|it| advice(it.cause).is_some()).collect();
-    let Some((why, advised)) = own.last().and_then(|latest| advice(latest.cause)) else {
+    let is_of_room = |it: &&Arc<Denied>| is_dropped_outside(it) && advice(it.refusal.cause).is_some();
+    let own: Vec<&Arc<Denied>> = lately(case).into_iter().filter(is_of_room).collect();
+    let Some((why, advised)) = own.last().and_then(|latest| advice(latest.refusal.cause)) else {
         return none(counted(case).unwrap_or_default());
     };
     let clients = count(own.len(), "client");
     let verb = if own.len() == 1 { "was" } else { "were" };
-    let times: u64 = own.iter().map(|it| it.times).sum();
+    let times: u64 = own.iter().map(|it| it.count).sum();
     Judgement::warning(format!("{clients} outside {verb} dropped in the last five minutes: {why}"))
         .with("clients", own.len())
         .with("times", times)
         .remedy(advised)
+}
+
+fn is_dropped_outside(denied: &Denied) -> bool {
+    denied.refusal.arrival.is_some() && denied.refusal.denial == Denial::Dropped
 }
 
 /// Refusals that were not told on this node, and clients that the service's own ports have dropped, as programs count.
@@ -51,14 +51,6 @@ fn none([lost, dropped]: [u64; 2]) -> Judgement {
     )
     .with("lost", lost)
     .with("dropped", dropped)
-}
-
-/// Whether the client dialled this frontend. A node port is dialled at any address of the node.
-fn is_at(frontend: &FrontendView, dropped: &Dropped) -> bool {
-    let (key, is_node_port) = (&dropped.frontend, frontend.kind == FrontendType::NodePort);
-    frontend.port == key.port
-        && frontend.protocol.transport() == Some(key.transport)
-        && (is_node_port || frontend.address == key.address)
 }
 
 /// What was short, and what to do. None: the client was dropped for another reason, which other checks tell.

@@ -90,7 +90,7 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
     let found: Vec<Stale<'_>> =
         listed.iter().filter_map(|it| of_pods(case, it, &pods.list, pods.more)).collect();
     match found.is_empty() {
-        true => Judgement::ok("Every endpoint is the pod that it names."),
+        true => Judgement::ok_unless(pods.more, "Every endpoint is the pod that it names."),
         false => worded(case, &found, listed.iter().filter(|it| it.ready).count()),
     }
 }
@@ -201,7 +201,7 @@ pub(super) fn absent(case: &Case<'_>) -> Judgement {
     let absent: Vec<&Pod> = case.living().into_iter().filter(is_absent).collect();
     let since = |pod: &Pod| pod.ready.as_ref().and_then(|ready| ready.since).map(|since| case.age(since));
     let Some(longest) = absent.iter().max_by_key(|pod| since(pod)) else {
-        return Judgement::ok("Every ready pod is an endpoint.");
+        return Judgement::ok_unless(case.has_more_pods(), "Every ready pod is an endpoint.");
     };
     let age = since(longest);
     let for_long = age.map(|age| format!(" for {}", span(age))).unwrap_or_default();

@@ -20,6 +20,7 @@ use crate::diagnose::finding::{Remedy, State};
 use crate::diagnose::json::Diagnosis;
 use crate::diagnose::limits::COLUMNS_MAX;
 use crate::diagnose::looks::{Looked, Looks};
+use crate::diagnose::material::Material;
 use crate::diagnose::text;
 use crate::views::devices;
 use given::Given;
@@ -122,7 +123,7 @@ fn find<'a>(answer: &'a Answer, id: &str) -> &'a Finding {
 }
 
 /// What is other than the file says.
-fn wrong(answer: &Answer, expected: &Expected) -> Vec<String> {
+fn wrong(material: &Material, answer: &Answer, expected: &Expected) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut compare = |what: &str, got: String, wanted: &str| {
         if got != wanted {
@@ -157,7 +158,7 @@ fn wrong(answer: &Answer, expected: &Expected) -> Vec<String> {
             "false",
         );
     }
-    let first = said.map_or("", |it| &it.judgement.sentence);
+    let first = &Diagnosis::of(material, answer, "1.0.0").verdict.headline;
     for text in &expected.says {
         compare(&format!("{first:?} says {text:?}"), first.contains(text).to_string(), "true");
     }
@@ -198,8 +199,9 @@ fn findings_told(answer: &Answer) -> String {
 fn each_case_is_answered_as_its_file_says() {
     let mut all_wrong = String::new();
     for (name, given, expected) in all() {
-        let answer = answer(&given.material());
-        let wrong = wrong(&answer, expected);
+        let material = given.material();
+        let answer = answer(&material);
+        let wrong = wrong(&material, &answer, expected);
         if !wrong.is_empty() {
             all_wrong.push_str(&format!("{name}:\n  {}\n{}", wrong.join("\n  "), findings_told(&answer)));
         }
@@ -263,16 +265,42 @@ fn a_diagnosis_is_told_to_the_letter() {
     expect_file!["tests/diagnoses.txt"].assert_eq(&book);
 }
 
-/// Most questions are for some services only: what none of a kind was asked says nothing of the place.
 #[test]
-fn a_host_that_was_looked_at_is_not_said_to_be_unchecked() {
-    let unchecked = |case: &str| {
+fn two_backends_of_one_address_count_as_two_endpoints() {
+    let (_, given, _) =
+        all().iter().find(|(name, ..)| name == "no-traffic/two-backends-of-one-address").unwrap();
+    let material = given.material();
+    let endpoints = Diagnosis::of(&material, &answer(&material), "1.0.0").endpoints;
+    assert_eq!((endpoints.ready, endpoints.unready), (2, 0));
+}
+
+/// People read one row for all questions that one silent apiserver left open; programs read each of them.
+#[test]
+fn checks_that_could_not_look_for_one_reason_share_a_row() {
+    for (case, why) in [
+        ("no-traffic/an-apiserver-that-is-away-is-told-once", "because of self.control"),
+        ("no-traffic/nobody-else-may-be-told", "no answer within 1 s"),
+    ] {
         let (_, given, _) = all().iter().find(|(name, ..)| name == case).unwrap();
         let material = given.material();
-        Diagnosis::of(&material, &answer(&material), "1.0.0").not_checked.contains(&"this host")
-    };
-    assert!(!unchecked("host/filters-by-the-way-back"), "it was asked, though not about listeners");
-    assert!(unchecked("selector"));
+        let answer = answer(&material);
+        let text = text::write(&Diagnosis::of(&material, &answer, "1.0.0"), false);
+        let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("  unknown ")).collect();
+        let silent = answer
+            .findings
+            .iter()
+            .filter_map(Finding::unknown)
+            .filter(|it| it.explained_by.is_some() || it.why == Some("no answer within 1 s"));
+        let number = silent.count();
+        assert!(number > 3 && text.contains(why), "{number}: {text}");
+        let shared = format!("  unknown  {number} checks");
+        assert_eq!(rows.iter().filter(|row| row.starts_with(&shared)).count(), 1, "{text}");
+        let wide = text::write(&Diagnosis::of(&material, &answer, "1.0.0"), true);
+        assert_eq!(
+            wide.lines().filter(|line| line.starts_with("  unknown ")).count(),
+            answer.count(State::Unknown)
+        );
+    }
 }
 
 #[test]

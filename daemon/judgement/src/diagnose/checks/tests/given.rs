@@ -9,11 +9,12 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
 use holdfast_core::keys::{FrontendKey, ObjectName, Source, Transport};
 use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
-use holdfast_core::op::ServiceId;
+use holdfast_core::op::{PortIndex, ServiceId, Share};
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
 use holdfast_datapath::{
-    Beside, DeviceStatus, PacketStatus, PacketSwitches, Shape, ShortcutState, Wraps, XdpState, XdpUse,
+    Arrival, Beside, Denial, DeviceStatus, PacketStatus, PacketSwitches, Refusal, Shape, ShortcutState,
+    Wraps, XdpState, XdpUse,
 };
 use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
 use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
@@ -25,17 +26,18 @@ use crate::diagnose::focus::{Focus, HttpPath, PortWanted};
 use crate::diagnose::known::views;
 use crate::diagnose::lookup::look_up;
 use crate::diagnose::material::{
-    Asked, Cluster, Dropped, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own,
-    Probe, ProbeOf, ProbeOutcome, WatchSeen,
+    Asked, Cluster, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own, Place, Probe,
+    ProbeOf, ProbeOutcome, WatchSeen,
 };
 use crate::rfc3339::Rfc3339;
 use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::{EndpointView, State, Tier, View};
+use crate::views::checks::{CheckResult, CheckSeen, LastCheck};
 use crate::views::datapath::DatapathView;
 use crate::views::devices::{Answers, Class, Decision, Reason as Why, ShortcutDecision};
 use crate::views::proxies::{Filter, FilterKind};
 use crate::views::proxies::{OtherProxy, Trace};
-use crate::views::refusals::Cause;
+use crate::views::refusals::{Cause, Denied};
 
 /// When every case is taken: 2026-11-20T14:02:11Z.
 pub(super) const TAKEN: Timestamp = Timestamp(1_795_183_331);
@@ -63,7 +65,9 @@ pub(super) struct Given {
     kernel_left: usize,
     cluster: Cluster,
     host: Host,
-    /// Address with its port, and what came of it; `local` before it: a backend here.
+    /// The places that the diagnosis left out.
+    left_out: Vec<String>,
+    /// Address with its port, and what came of it; `local` before it: a backend here. `not tried: WHY` is no outcome.
     probes: Option<Vec<(String, String)>>,
     /// Address with its port, and the status that it answered, or 0: nothing; absent: no backend was asked by HTTP.
     http: Option<Vec<(std::net::SocketAddr, u16)>>,
@@ -120,6 +124,12 @@ struct OwnGiven {
     cilium: Vec<(String, String)>,
     /// Clients outside that were dropped: what each dialled, why, how often, and how many seconds ago.
     dropped: Vec<(SocketAddr, String, u64, i64)>,
+    /// Processes of this node that were refused: what each dialled, how often, and how many seconds ago.
+    refused_processes: Vec<(SocketAddr, u64, i64)>,
+    /// Backends with a health check of holdfast's own: whether each gets clients, the last result, and its error.
+    checks: Vec<(SocketAddr, bool, String, Option<String>)>,
+    /// Tables are in memory only.
+    in_memory: bool,
     /// Rules of a firewall, and what has to be dialled for each to count.
     filters: Vec<FilterGiven>,
     /// Addresses that are to be announced; one may have a reason or an error.
@@ -253,6 +263,10 @@ impl Given {
         let lookups = look_up(&snapshot, &views, &own.datapath, (&read, self.client));
         Material {
             narrowed,
+            left_out: Place::ALL
+                .into_iter()
+                .filter(|it| self.left_out.iter().any(|left| left == it.as_str()))
+                .collect(),
             lookups,
             names: self.names.clone().map_or_else(Asked::default, Asked::Answered),
             flows: self.flows.clone().map_or_else(Asked::default, Asked::Answered),
@@ -362,6 +376,7 @@ fn outcome_of(text: &str) -> ProbeOutcome {
         "refused" => ProbeOutcome::Refused,
         "timeout" => ProbeOutcome::TimedOut,
         "EPERM" => ProbeOutcome::NotPermitted,
+        why if why.starts_with("not tried: ") => ProbeOutcome::NotTried(String::from(&why[11..]).leak()),
         at if at.starts_with("at ") => ProbeOutcome::Elsewhere(at[3..].parse().unwrap()),
         other => ProbeOutcome::Unreachable(other.to_owned()),
     }
@@ -399,18 +414,43 @@ fn times(value: &mut Value, shown: &dyn Fn(Timestamp) -> Value) {
     }
 }
 
-fn dropped((dialled, why, times, ago): &(SocketAddr, String, u64, i64)) -> Dropped {
-    let all = [Cause::NoBackend, Cause::Source, Cause::Flows, Cause::Ports, Cause::Address];
-    Dropped {
-        frontend: FrontendKey {
-            address: dialled.ip(),
-            port: dialled.port().try_into().unwrap(),
-            transport: Transport::Tcp,
-        },
-        cause: all.into_iter().find(|it| it.as_str() == why).unwrap(),
-        times: *times,
-        last: Timestamp(TAKEN.0 - ago),
-    }
+fn denied((dialled, times, ago): (&SocketAddr, u64, i64), outside: Option<(u8, Cause)>) -> Arc<Denied> {
+    let source = |last| SocketAddr::from(([198, 51, 100, last], 40_000));
+    let frontend = FrontendKey {
+        address: dialled.ip(),
+        port: dialled.port().try_into().unwrap(),
+        transport: Transport::Tcp,
+    };
+    let refusal = Refusal {
+        at: Duration::ZERO,
+        arrival: outside.map(|(last, _)| Arrival { source: source(last), device: 2 }),
+        process: 0,
+        thread: 0,
+        comm: String::new(),
+        cgroup: 0,
+        netns: 0,
+        frontend,
+        port: PortIndex(0),
+        share: Share::default(),
+        denial: if outside.is_some() { Denial::Dropped } else { Denial::Refused },
+        cause: outside.map_or(Cause::NoBackend, |(_, cause)| cause),
+    };
+    let last = Timestamp(TAKEN.0 - ago);
+    Arc::new(Denied { first: last, last, count: times, refusal })
+}
+
+fn checked(
+    (at, usable, result, error): &(SocketAddr, bool, String, Option<String>),
+) -> (SocketAddr, CheckSeen) {
+    let result = CheckResult::ALL.into_iter().find(|it| it.as_str() == result);
+    let last = result.map(|result| LastCheck {
+        result: Code(result),
+        error: error.clone(),
+        at: crate::rfc3339::Millis::from(TAKEN),
+        took_microseconds: 900,
+        in_a_row: 3,
+    });
+    (*at, CheckSeen { kind: "http", usable: *usable, last })
 }
 
 impl OwnGiven {
@@ -427,12 +467,25 @@ impl OwnGiven {
             stalled: self.stalled.map(Duration::from_secs),
             watches: ["services", "endpointslices", "nodes"].map(watch).into(),
             apiserver: Some(Arc::new(self.apiserver())),
-            datapath: Arc::new(DatapathView::kernel(self.status()).with_devices(self.decisions())),
+            datapath: Arc::new(match self.in_memory {
+                true => DatapathView::memory(),
+                false => DatapathView::kernel(self.status()).with_devices(self.decisions()),
+            }),
             proxies: self.proxies(),
             filters: self.filters.iter().map(FilterGiven::filter).collect(),
             announced: self.announced.iter().map(AnnouncedGiven::announced).collect(),
-            dropped: self.dropped.iter().map(dropped).collect(),
+            denied: self.denied(),
+            checks: self.checks.iter().map(checked).collect(),
         }
+    }
+
+    fn denied(&self) -> Vec<Arc<Denied>> {
+        let cause = |why: &str| Cause::ALL.into_iter().find(|it| it.as_str() == why).unwrap();
+        let dropped = (1..).zip(&self.dropped).map(|(last, (dialled, why, times, ago))| {
+            denied((dialled, *times, *ago), Some((last, cause(why))))
+        });
+        let processes = self.refused_processes.iter();
+        dropped.chain(processes.map(|(dialled, times, ago)| denied((dialled, *times, *ago), None))).collect()
     }
 
     fn apiserver(&self) -> View {

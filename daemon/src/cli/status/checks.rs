@@ -1,0 +1,36 @@
+//! The lines about backends that get no new clients because holdfast's own health checks of them fail.
+//!
+//! Invariant: a failed check is told and is no fault of the daemon.
+
+use serde::{Deserialize, Serialize};
+
+/// A backend that gets no new clients because its health checks fail.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct FailingCheck {
+    service: String,
+    backend: String,
+    check: Check,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Check {
+    kind: String,
+    last: Option<LastCheck>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct LastCheck {
+    result: String,
+    error: Option<String>,
+    at: String,
+}
+
+impl FailingCheck {
+    pub(super) fn spelled(&self) -> String {
+        let Self { service, backend, check: Check { kind, last } } = self;
+        let last = last.as_ref().map_or_else(String::new, |LastCheck { error, at, .. }| {
+            format!(", at {at}: {}", error.as_deref().unwrap_or("no reason is known"))
+        });
+        format!("{service}: {backend} by {kind}{last}")
+    }
+}
