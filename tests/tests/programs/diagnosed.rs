@@ -20,8 +20,7 @@ use serde_json::{Value, json};
 /// A service at 10.96.0.1:80 and the node port 30080, with these endpoints.
 fn snapshot(endpoints: &[&str]) -> Arc<Snapshot> {
     let provenance = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };
-    let (mut engine, _) =
-        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Kubernetes]).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Kubernetes]).unwrap();
     let wire: ServiceWire = from_value(&json!({
         "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
         "spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
