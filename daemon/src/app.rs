@@ -265,7 +265,7 @@ impl App {
         let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
         let (described, sets) = (start::described(config, &maps, kept.as_ref()), start::sets(kept.as_ref()));
         let known_now = known_now(config, &node, &described, access.as_ref())?;
-        let engine = start::engine(maps, seed, &sources_of(config), known_now, (kept, &drains.drains))?;
+        let engine = start::engine(maps, &sources_of(config), known_now, (kept, &drains.drains))?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), device_ends());

@@ -5,6 +5,7 @@
 
 mod circles;
 mod code;
+mod hashes;
 mod house_rules;
 mod licences;
 mod lines;

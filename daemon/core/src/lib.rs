@@ -35,6 +35,7 @@ mod service_view;
 mod shared_names;
 mod shared_set;
 pub mod shared_vec;
+mod siphash;
 pub mod snapshot;
 pub mod sources;
 pub mod spelled;

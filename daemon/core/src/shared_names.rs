@@ -2,14 +2,16 @@
 //!
 //! Invariant: a clone never sees a later change. Names with the same hash share a place, so a caller has to compare the
 //! names of the services that it finds; the seed keeps authors of objects from choosing names that all share one place.
+//! Without a seed all names share one, which is right and slow.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::index::{Seed, hash};
+use crate::index::Seed;
 use crate::keys::ObjectName;
 use crate::op::ServiceId;
 use crate::shared_vec::SharedVec;
+use crate::work;
 
 /// With as many services as there may be, a place has 256 ids, which is what a change copies.
 const PLACES: u64 = 1 << 12;
@@ -18,37 +20,46 @@ const PLACES: u64 = 1 << 12;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedNames {
     ids: SharedVec<Arc<[ServiceId]>>,
-    seed: Seed,
+    seed: Option<Seed>,
 }
 
 impl SharedNames {
     pub(crate) fn new(seed: Seed) -> Self {
-        Self { ids: SharedVec::default(), seed }
+        Self { ids: SharedVec::default(), seed: Some(seed) }
     }
 
     /// The ids of the services of this name, in their order, and perhaps of some with other names.
     pub(crate) fn near(&self, name: &ObjectName) -> &[ServiceId] {
-        self.ids.get(self.place(name)).map_or(&[], AsRef::as_ref)
+        self.ids_at(self.place(name))
     }
 
     pub(crate) fn add(&mut self, name: &ObjectName, id: ServiceId) {
-        let mut ids: Vec<ServiceId> = self.others(name, id).collect();
+        let place = self.place(name);
+        let mut ids: Vec<ServiceId> = self.others(place, id).collect();
         ids.push(id);
         ids.sort_unstable();
-        self.ids.set(self.place(name), Some(ids.into()));
+        self.ids.set(place, Some(ids.into()));
     }
 
     pub(crate) fn remove(&mut self, name: &ObjectName, id: ServiceId) {
-        let ids: Vec<ServiceId> = self.others(name, id).collect();
-        self.ids.set(self.place(name), (!ids.is_empty()).then(|| ids.into()));
+        let place = self.place(name);
+        let ids: Vec<ServiceId> = self.others(place, id).collect();
+        self.ids.set(place, (!ids.is_empty()).then(|| ids.into()));
     }
 
-    fn others(&self, name: &ObjectName, id: ServiceId) -> impl Iterator<Item = ServiceId> {
-        self.near(name).iter().copied().filter(move |it| *it != id)
+    fn ids_at(&self, place: usize) -> &[ServiceId] {
+        self.ids.get(place).map_or(&[], AsRef::as_ref)
+    }
+
+    fn others(&self, place: usize, id: ServiceId) -> impl Iterator<Item = ServiceId> {
+        let ids = self.ids_at(place);
+        work::done(ids.len());
+        ids.iter().copied().filter(move |it| *it != id)
     }
 
     fn place(&self, name: &ObjectName) -> usize {
-        usize::try_from(hash(self.seed, name) % PLACES).unwrap_or_default()
+        let hash = self.seed.map_or(0, |seed| seed.hash(name));
+        usize::try_from(hash % PLACES).unwrap_or_default()
     }
 }
 

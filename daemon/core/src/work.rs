@@ -23,12 +23,6 @@ macro_rules! counted_key {
 
         impl Eq for $key {}
 
-        impl core::hash::Hash for $key {
-            fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
-                $(self.$part.hash(state);)+
-            }
-        }
-
         impl PartialOrd for $key {
             fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
                 Some(self.cmp(other))

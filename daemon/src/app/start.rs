@@ -32,9 +32,17 @@ use crate::sources::kubernetes::{self, Kubernetes};
 use crate::sources::manifests::Manifests;
 use crate::state;
 
-/// The seed that spreads hash tables and checks of apiservers. Without randomness these are merely easier to guess.
+/// The seed that spreads checks and questions of many nodes. Without randomness these are merely easier to guess.
 pub(super) fn seed() -> u64 {
     getrandom::u64().unwrap_or(0)
+}
+
+/// The secret key of the tables' hashes. It has no other use: an apiserver sees when it is asked, and that must not
+/// tell the key. Without randomness authors of objects could choose colliding keys, so there is no start then.
+fn secret() -> Result<Seed, AppError> {
+    let mut key = [0; 16];
+    getrandom::fill(&mut key).map_err(|error| AppError::Runtime(std::io::Error::other(error.to_string())))?;
+    Ok(Seed(u128::from_ne_bytes(key)))
 }
 
 /// Claims the folder for this process alone, opens the maps, and reads meanwhile what a former process wrote down:
@@ -177,12 +185,11 @@ pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Sa
 /// moment.
 pub(super) fn engine(
     maps: AppMaps,
-    seed: u64,
     sources: &[Source],
     now: (Settings, NodeFacts),
     (kept, drains): (Option<state::Saved>, &Arc<Drains>),
 ) -> Result<Engine<AppMaps>, AppError> {
-    let (mut engine, found) = Engine::start(maps, Seed(seed), sources)?;
+    let (mut engine, found) = Engine::start(maps, secret()?, sources)?;
     for error in found {
         tracing::warn!(%error, "the maps hold what holdfast cannot have written; it is written again");
     }
@@ -230,4 +237,16 @@ pub(super) fn record(
     };
     std::thread::Builder::new().name("recorder".to_owned()).spawn(work).map_err(AppError::Runtime)?;
     Ok((history, ended))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_starts_have_the_same_secret() {
+        let [one, other] = [(); 2].map(|()| secret().unwrap());
+        assert_ne!(one, other);
+        assert_ne!(one, Seed(0), "nothing was drawn");
+    }
 }

@@ -100,7 +100,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[SOURCE]).unwrap();
+        let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[SOURCE]).unwrap();
         engine.apply(Event::Synced(SOURCE));
         engine.limit_pieces(u64::MAX);
         let mut rig = Self { engine, steps: 0 };

@@ -28,8 +28,7 @@ const MANIFESTS: &str = include_str!("tests/everything.yaml");
 
 /// What readers see of an engine that has seen every field of every kind.
 pub(super) fn snapshot() -> Snapshot {
-    let (mut engine, _) =
-        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let files = [("everything.yaml".into(), MANIFESTS.as_bytes().to_vec())].into();
     let mut turn = |events: Vec<Event>, at| {
         events.into_iter().for_each(|event| engine.apply(event));
@@ -149,8 +148,7 @@ fn what_is_written_comes_back() {
 /// and a list of the apiserver says which of them are gone.
 #[test]
 fn what_is_imported_comes_back_as_imported() {
-    let (mut engine, _) =
-        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::ClusterSet]).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::ClusterSet]).unwrap();
     let of = Provenance { source: Source::ClusterSet, origin: None, defaulting: Defaulting::Done };
     let meta = |name: &str| {
         json!({"namespace": "demo", "name": name, "uid": "u", "resourceVersion": "7",

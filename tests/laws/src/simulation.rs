@@ -349,7 +349,7 @@ fn empty_maps(rule: Rule, seed: u64) -> FaultyMaps<Observed> {
 
 fn start(maps: FaultyMaps<Observed>, seed: u64) -> Result<Living, String> {
     let (engine, errors) =
-        Engine::start(maps, Seed(seed), &Source::ALL).map_err(|error| error.to_string())?;
+        Engine::start(maps, Seed(seed.into()), &Source::ALL).map_err(|error| error.to_string())?;
     if errors.is_empty() { Ok(engine) } else { Err(format!("found at the start: {errors:?}")) }
 }
 

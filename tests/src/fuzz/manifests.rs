@@ -50,7 +50,7 @@ pub(super) struct Manifests {
 
 impl Manifests {
     pub(super) fn new() -> Result<Self, String> {
-        let started = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]);
+        let started = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]);
         let (mut engine, _) = started.map_err(|error| error.to_string())?;
         engine.apply(Event::Synced(Source::Manifests));
         Ok(Self { files: BTreeMap::new(), texts: Texts::new("fuzz"), engine, now: Duration::ZERO, inputs: 0 })

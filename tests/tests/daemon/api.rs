@@ -98,7 +98,7 @@ fn start_engine(
     folder: &Path,
     stop: &watch::Receiver<bool>,
 ) -> (watch::Receiver<Arc<Snapshot>>, Arc<History>) {
-    let started = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]);
+    let started = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]);
     let (mut engine, _) = started.unwrap();
     // What is emptied here is to be seen empty; holds have tests of their own.
     let hold = Policy { on_empty: OnEmpty::Refuse, ..Policy::default() };

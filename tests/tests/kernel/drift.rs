@@ -34,7 +34,7 @@ const LATER: Duration = Duration::from_millis(500);
 /// An engine that has written its world.
 fn engine(options: &Options, world: Shape) -> Engine<KernelMaps> {
     let maps = KernelMaps::start(options).unwrap();
-    let (mut engine, _strange) = Engine::start(maps, Seed::default(), &[Source::Kubernetes]).unwrap();
+    let (mut engine, _strange) = Engine::start(maps, Seed(0), &[Source::Kubernetes]).unwrap();
     let node =
         NodeFacts { node_port_addresses: ["192.0.2.1".parse().unwrap()].into(), ..NodeFacts::default() };
     let events = world.events().into_iter().chain([Event::NodeApplied(node.into())]);

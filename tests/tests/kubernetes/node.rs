@@ -289,7 +289,7 @@ impl Node {
         let maps = ObservingMaps::new(MemoryMaps::default(), guard.clone());
         let imports = settings.service_imports.then_some(Source::ClusterSet);
         let sources: Vec<_> = [Source::Kubernetes].into_iter().chain(imports).collect();
-        let (engine, _) = Engine::start(maps, Seed::default(), &sources).unwrap();
+        let (engine, _) = Engine::start(maps, Seed(0), &sources).unwrap();
         let (events_out, events) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes, changed) = mpsc::channel(CHANGES_WAITING_MAX);
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
@@ -530,8 +530,7 @@ fn start_log(lines: &Lines) -> DefaultGuard {
 /// The frontends of a world that is told the cluster's objects in one group.
 fn from_scratch(cluster: &Cluster) -> String {
     let provenance = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };
-    let (mut engine, _) =
-        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Kubernetes]).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Kubernetes]).unwrap();
     for object in cluster.objects(Kind::Services) {
         let wire: ServiceWire = from_value(&object).unwrap();
         engine.apply(Event::ServiceApplied(Arc::new(service(&wire, &provenance).unwrap())));

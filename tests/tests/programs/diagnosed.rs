@@ -24,7 +24,7 @@ fn snapshot(endpoints: &[&str]) -> Arc<Snapshot> {
 
 fn snapshot_from(source: Source, endpoints: &[&str]) -> Arc<Snapshot> {
     let provenance = Provenance { source, origin: None, defaulting: Defaulting::Done };
-    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[source]).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[source]).unwrap();
     let wire: ServiceWire = from_value(&json!({
         "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
         "spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],

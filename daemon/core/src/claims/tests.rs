@@ -30,7 +30,7 @@ fn claim(frontends: &mut Frontends, service: u32, (source, given, created): Said
 
 #[track_caller]
 fn check_winner(name: &str, claims: &[Said], winner: u32) {
-    let mut frontends = Frontends::new(Seed::default());
+    let mut frontends = Frontends::new(Seed(0));
     for (service, said) in (0..).zip(claims) {
         claim(&mut frontends, service, *said);
     }

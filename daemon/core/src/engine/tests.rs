@@ -87,8 +87,7 @@ fn slice(service: &str, endpoints: &[&str]) -> Event {
 }
 
 fn engine(events: Vec<Event>) -> Engine<MemoryMaps> {
-    let (mut engine, errors) =
-        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, errors) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     assert_eq!(errors, []);
     events.into_iter().chain([Event::Synced(Source::Manifests)]).for_each(|event| engine.apply(event));
     engine.step(NOW, &mut |_| ());
@@ -123,7 +122,7 @@ fn a_service_whose_name_is_a_prefix_takes_nothing_along() {
 
 #[test]
 fn nothing_is_written_before_a_source_has_delivered() {
-    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &Source::ALL).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &Source::ALL).unwrap();
     engine.apply(service("a", "10.0.0.1"));
     let snapshot = engine.step(NOW, &mut |_| ());
     assert!(!snapshot.is_synced());
@@ -148,7 +147,7 @@ fn all_that_was_written_goes_with_the_service() {
 fn a_restart_finds_its_lists_and_writes_nothing() {
     let events = vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])];
     let maps = engine(events.clone()).into_maps();
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     events.into_iter().chain([Event::Synced(Source::Manifests)]).for_each(|event| engine.apply(event));
     let snapshot = engine.step(NOW, &mut |_| ());
     assert_eq!(snapshot.counters.ops, 0);
@@ -163,7 +162,7 @@ fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
     let mut engine = engine(vec![Event::ServiceApplied(Arc::new(facts))]);
     engine.maps_mut().forget_readers();
     let maps = Recording { maps: engine.into_maps(), ..Recording::default() };
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let node_port_addresses = ["192.168.0.1".parse().unwrap()].into();
     engine.apply(Event::NodeApplied(Arc::new(NodeFacts { node_port_addresses, ..NodeFacts::default() })));
     engine.apply(Event::Synced(Source::Manifests));
@@ -174,7 +173,7 @@ fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
 #[test]
 fn invariant_04_an_address_that_left_the_node_does_not_answer_for_a_new_node_port() {
     let maps = Recording::default();
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let node = |address: &str| {
         let node_port_addresses = [address.parse().unwrap()].into();
         Event::NodeApplied(Arc::new(NodeFacts { node_port_addresses, ..NodeFacts::default() }))
@@ -257,7 +256,7 @@ impl Maps for Together {
 fn start_together(refused: Option<&str>) -> (Engine<Together>, Arc<Snapshot>) {
     let refused = refused.map(|address| address.parse().unwrap());
     let maps = Together { maps: MemoryMaps::default(), refused, steps: Vec::new() };
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let Event::ServiceApplied(facts) = service("b", "10.0.0.2") else { panic!("a service") };
     let mut facts = (*facts).clone();
     facts.external_ips = vec!["198.51.100.2".parse().unwrap()];
@@ -335,8 +334,7 @@ fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
 #[test]
 fn invariant_10_what_a_service_leaves_goes_although_something_of_it_finds_no_room() {
     let capacity = Capacity { ports: 2, ..Capacity::default() };
-    let (mut engine, _) =
-        Engine::start(MemoryMaps::new(capacity), Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::new(capacity), Seed(0), &[Source::Manifests]).unwrap();
     let with = |ports: &[(&str, u16)]| {
         let port = |(name, number): &(&str, u16)| ServicePort {
             name: (*name).into(),
@@ -364,7 +362,7 @@ fn invariant_10_what_a_service_leaves_goes_although_something_of_it_finds_no_roo
 
 #[test]
 fn a_start_over_empty_maps_says_once_what_is_coming() {
-    let (mut engine, _) = Engine::start(Recording::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(Recording::default(), Seed(0), &[Source::Manifests]).unwrap();
     let mut facts = service_facts("b", "fd00::2");
     facts.cluster_ips.push("10.0.0.2".parse().unwrap());
     facts.external_ips = vec!["198.51.100.2".parse().unwrap()];
@@ -392,7 +390,7 @@ fn a_start_over_empty_maps_says_once_what_is_coming() {
 #[test]
 fn a_start_says_what_is_coming_each_time_that_another_source_has_delivered() {
     let sources = [Source::Config, Source::Manifests];
-    let (mut engine, _) = Engine::start(Counting::default(), Seed::default(), &sources).unwrap();
+    let (mut engine, _) = Engine::start(Counting::default(), Seed(0), &sources).unwrap();
     engine.apply(Event::Synced(Source::Config));
     engine.step(NOW, &mut |_| ());
     (1..=40).for_each(|at| engine.apply(service(&format!("s{at}"), &format!("10.0.0.{at}"))));
@@ -412,7 +410,7 @@ fn a_start_says_what_is_coming_each_time_that_another_source_has_delivered() {
 #[test]
 fn invariant_08_a_start_is_filling_the_maps_until_all_is_written_that_each_source_has_told() {
     let sources = [Source::Config, Source::Manifests];
-    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &sources).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &sources).unwrap();
     engine.limit_pieces(64);
     engine.apply(Event::Synced(Source::Config));
     let snapshot = engine.step(NOW, &mut |_| ());
@@ -442,7 +440,7 @@ fn invariant_08_a_start_is_filling_the_maps_until_all_is_written_that_each_sourc
 fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
     let first = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
     let maps = Recording { maps: first.into_maps(), ..Recording::default() };
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     engine.apply(service("a", "10.0.0.1"));
     engine.apply(slice("a", &["1.1.1.1"]));
     engine.apply(Event::Synced(Source::Manifests));
@@ -501,7 +499,7 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
 /// What a source has that has not told it may be in the maps rightly, and nothing is compared until it has.
 #[test]
 fn a_comparison_that_cannot_begin_yet_does_not_say_that_all_is_equal() {
-    let (mut engine, _) = Engine::start(Recording::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(Recording::default(), Seed(0), &[Source::Manifests]).unwrap();
     engine.apply(service("a", "10.0.0.1"));
     engine.step(NOW, &mut |_| ());
     assert_eq!(engine.check(), Err(CheckError::NotYet));
@@ -539,7 +537,7 @@ impl Maps for Counting {
 
 /// Many small services, and one that has as many frontends.
 fn counting() -> Engine<Counting> {
-    let (mut engine, _) = Engine::start(Counting::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(Counting::default(), Seed(0), &[Source::Manifests]).unwrap();
     let address = |number: u32| core::net::Ipv4Addr::from_bits(0x0a00_0000 + number).to_string();
     (0..1_000).for_each(|at| engine.apply(service(&format!("s{at}"), &address(at))));
     let mut heavy = service_facts("heavy", "10.1.0.1");

@@ -80,7 +80,7 @@ pub struct Endpoint<'a> {
 }
 
 /// A name in the slice's text: 24 bits of offset, 8 bits of length. Length 0: none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Name(u32);
 
 impl Name {
@@ -102,7 +102,7 @@ impl Name {
 }
 
 /// What endpoints that are alike share: the parts of names, and what few endpoints of a slice differ in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Kin {
     zone: Name,
     node_start: Name,

@@ -2,14 +2,14 @@
 //!
 //! Invariant: a reader may look between any two ops, and may look up a word now and its slots later, as a program on
 //! another CPU would. A wiped range shows no backend, so a reader that should not be there is found out. Maps in memory
-//! can do nothing that the kernel's could not.
+//! can do nothing that the kernel's could not. What is found by a key is kept sorted: a table of hashes would need a
+//! secret here too.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Capacity, MapError, Maps};
-use crate::index::{Index, Seed};
 use crate::keys::{Family, FrontendKey, Transport};
 use crate::list::{Scope, Slot, SlotState};
 use crate::op::{
@@ -59,11 +59,11 @@ enum Found {
 /// Maps in memory.
 #[derive(Debug)]
 pub struct MemoryMaps {
-    frontends: Index<FrontendKey, FrontendValue>,
+    frontends: BTreeMap<FrontendKey, FrontendValue>,
     words: Vec<[Word; 2]>,
-    facts: Index<PortIndex, PortFacts>,
+    facts: BTreeMap<PortIndex, PortFacts>,
     slots: [Vec<Option<Slot>>; 2],
-    members: Index<MemberKey, SlotState>,
+    members: BTreeMap<MemberKey, SlotState>,
     sources: BTreeSet<SourceKey>,
     node_addresses: BTreeSet<IpAddr>,
     // Tickets of readers under way, and the next ticket: a grace period is over when all older tickets are back.
@@ -81,14 +81,12 @@ impl Default for MemoryMaps {
 impl MemoryMaps {
     /// Empty maps of a given size.
     pub fn new(capacity: Capacity) -> Self {
-        // Only the rules write here, and they have refused keys that were made to collide.
-        let seed = Seed::default();
         Self {
-            frontends: Index::new(seed),
+            frontends: BTreeMap::new(),
             words: Vec::new(),
-            facts: Index::new(seed),
+            facts: BTreeMap::new(),
             slots: [Vec::new(), Vec::new()],
-            members: Index::new(seed),
+            members: BTreeMap::new(),
             sources: BTreeSet::new(),
             node_addresses: BTreeSet::new(),
             readers: BTreeSet::new(),
@@ -258,13 +256,13 @@ impl MemoryMaps {
 
     fn dump_ports(&self) -> (Vec<DumpPort>, Vec<PortIndex>) {
         let families: BTreeMap<_, _> =
-            self.frontends.sorted().map(|(key, value)| (value.port, Family::of(key.address))).collect();
+            self.frontends.iter().map(|(key, value)| (value.port, Family::of(key.address))).collect();
         let with_words = (0..)
             .zip(&self.words)
             .filter(|(_, words)| **words != [Word::EMPTY; 2])
             .map(|(index, _)| PortIndex(index));
-        let with_members = self.members.sorted().map(|(member, _)| member.port);
-        let with_facts = self.facts.sorted().map(|(index, _)| *index);
+        let with_members = self.members.keys().map(|member| member.port);
+        let with_facts = self.facts.keys().copied();
         let with_sources = self.sources.iter().map(|source| source.port);
         let with_others = with_facts.chain(with_members).chain(with_sources);
         let orphans: BTreeSet<_> =
@@ -329,10 +327,10 @@ impl Maps for MemoryMaps {
     fn dump(&mut self) -> Result<Dump, MapError> {
         let (ports, orphans) = self.dump_ports();
         Ok(Dump {
-            frontends: self.frontends.sorted().map(|(key, value)| (*key, *value)).collect(),
+            frontends: self.frontends.iter().map(|(key, value)| (*key, *value)).collect(),
             ports,
             orphans,
-            members: self.members.sorted().map(|(key, state)| (*key, *state)).collect(),
+            members: self.members.iter().map(|(key, state)| (*key, *state)).collect(),
             sources: Some(self.sources.iter().copied().collect()),
             node_addresses: self.node_addresses.iter().copied().collect(),
         })

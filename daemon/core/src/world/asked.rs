@@ -15,6 +15,7 @@ use super::World;
 use super::charges::Charges;
 use super::starved::{Starved, Turn};
 use crate::change::Cause;
+use crate::index::Seed;
 use crate::limits;
 use crate::op::{ServiceId, Share};
 use crate::resolve::{Desired, DesiredFrontend};
@@ -37,7 +38,7 @@ impl Kind {
 }
 
 /// What is asked for of each kind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Asked {
     frontends: Sum,
     chosen: Sum,
@@ -45,6 +46,12 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// Nothing is asked for.
+    pub(super) fn new(seed: Seed) -> Self {
+        let [frontends, chosen, rows] = [(); 3].map(|()| Sum::new(seed));
+        Self { frontends, chosen, rows }
+    }
+
     const fn sum(&self, kind: Kind) -> &Sum {
         match kind {
             Kind::Frontends => &self.frontends,
@@ -70,7 +77,7 @@ impl Asked {
 }
 
 /// What is asked for of one kind, and which services wait to ask for more.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sum {
     /// By the services' ids.
     charges: Charges,
@@ -80,8 +87,17 @@ struct Sum {
 }
 
 impl Sum {
+    fn new(seed: Seed) -> Self {
+        Self { charges: Charges::new(seed), found: BTreeSet::new(), waiting: Starved::default() }
+    }
+
     fn of(&self, part: u32) -> u32 {
         self.charges.of(part).map_or(0, |(_, much)| much)
+    }
+
+    /// What a start found of a namespace and no service has asked for.
+    fn of_found(&self, share: Share) -> u32 {
+        if self.found.contains(&share) { self.of(found(share)) } else { 0 }
     }
 
     fn set(&mut self, part: u32, share: Share, much: u32) {
@@ -94,9 +110,12 @@ impl Sum {
     /// Counts what a service asks for. What it asks for anew counts no longer as found, as far as it is in the maps.
     fn ask(&mut self, id: ServiceId, share: Share, (much, in_maps): (u32, u32)) {
         let before = self.of(id.0);
-        let anew = much.saturating_sub(before).min(in_maps);
-        let found_left = self.of(found(share)).saturating_sub(anew);
-        self.set(found(share), share, found_left);
+        // Once everything is decided, nothing counts as found.
+        if self.found.contains(&share) {
+            let anew = much.saturating_sub(before).min(in_maps);
+            let found_left = self.of_found(share).saturating_sub(anew);
+            self.set(found(share), share, found_left);
+        }
         self.set(id.0, share, much);
         self.waiting.free(before.saturating_sub(much) as usize);
     }
@@ -128,7 +147,7 @@ impl World {
         let sum = self.asked.sum(kind);
         let found = match kind {
             Kind::Frontends | Kind::Chosen => 0,
-            Kind::Rows => sum.of(found(self.tables.share(id))),
+            Kind::Rows => sum.of_found(self.tables.share(id)),
         };
         let own = sum.of(id.0).saturating_add(found);
         own.saturating_add(self.may_ask_more(kind, id)) as usize

@@ -6,6 +6,7 @@
 
 use super::charges::Charges;
 use super::parts::{part, part_mut};
+use crate::index::Seed;
 use crate::keys::Family;
 use crate::limits;
 use crate::op::{Range, Share};
@@ -20,8 +21,8 @@ pub(super) struct Budget {
 
 impl Budget {
     /// The budget of maps with so many slots of each family.
-    pub(super) fn new(slots: u32) -> Self {
-        Self { slots, charges: <[Charges; 2]>::default() }
+    pub(super) fn new(seed: Seed, slots: u32) -> Self {
+        Self { slots, charges: [Charges::new(seed), Charges::new(seed)] }
     }
 
     /// Whether there may be a table of so many places beside all others. What the range that it replaces takes, if that

@@ -19,14 +19,12 @@ pub(super) struct Charges {
     parts: Index<u32, (Share, u32)>,
 }
 
-impl Default for Charges {
-    fn default() -> Self {
-        // The numbers are given out here, so no author of objects can choose ones that collide.
-        Self { all: 0, shares: Vec::new(), parts: Index::new(Seed::default()) }
-    }
-}
-
 impl Charges {
+    /// Nothing is taken.
+    pub(super) fn new(seed: Seed) -> Self {
+        Self { all: 0, shares: Vec::new(), parts: Index::new(seed) }
+    }
+
     /// How much all parts take.
     pub(super) const fn used(&self) -> u32 {
         self.all

@@ -6,6 +6,7 @@
 //! room; no list waits for that, and none is kept from changing by them.
 
 use super::charges::Charges;
+use crate::index::Seed;
 use crate::limits;
 use crate::op::{PortIndex, Share};
 use crate::service::{Port, RealizedPort};
@@ -37,8 +38,8 @@ pub(super) struct Members {
 
 impl Members {
     /// The room of maps with so many slots of each family.
-    pub(super) fn new(slots: u32) -> Self {
-        Self { most: limits::counted_members_max(slots), charges: Charges::default() }
+    pub(super) fn new(seed: Seed, slots: u32) -> Self {
+        Self { most: limits::counted_members_max(slots), charges: Charges::new(seed) }
     }
 
     /// What all ports take.

@@ -12,6 +12,7 @@ use super::members::Members;
 use super::parts::{part, part_mut};
 use super::spares::Spares;
 use crate::claims::RealizedFrontend;
+use crate::index::Seed;
 use crate::keys::Family;
 use crate::limits;
 use crate::maps::Capacity;
@@ -46,20 +47,20 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub(super) fn new(capacity: Capacity) -> Self {
+    pub(super) fn new(seed: Seed, capacity: Capacity) -> Self {
         let slots = Ranges::new(capacity.slots);
         Self {
             indices: Indices {
                 free: BTreeSet::new(),
                 next: 0,
                 capacity: capacity.ports,
-                charges: Charges::default(),
+                charges: Charges::new(seed),
                 positions: Vec::new(),
             },
-            tables: Budget::new(slots.capacity()),
+            tables: Budget::new(seed, slots.capacity()),
             freed: Freed::default(),
-            lists: <[Charges; 2]>::default(),
-            members: Members::new(slots.capacity()),
+            lists: [Charges::new(seed), Charges::new(seed)],
+            members: Members::new(seed, slots.capacity()),
             spares: [Spares::new(slots.capacity()), Spares::new(slots.capacity())],
             slots: [slots.clone(), slots],
         }

@@ -5,6 +5,7 @@ mod adopt;
 mod asked;
 mod balancers;
 mod bounds;
+mod chosen;
 mod claims;
 mod doubts;
 mod drains;
@@ -75,7 +76,7 @@ impl Rig {
     }
 
     pub(super) fn with(capacity: Capacity) -> Self {
-        let mut world = World::new(Seed::default(), capacity, &[SOURCE]);
+        let mut world = World::new(Seed(0), capacity, &[SOURCE]);
         world.limit_pieces(u64::MAX);
         let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
         world.apply(Event::NodeApplied(Arc::new(node)));

@@ -147,7 +147,7 @@ mod tests {
         let name = ObjectName::new("default", "web").unwrap();
         let sources = [Source::Kubernetes, Source::Manifests];
         let maps = MemoryMaps::new(Capacity { slots: 64, ports: 64, services: 64 });
-        let (mut engine, _) = Engine::start(maps, Default::default(), &sources).unwrap();
+        let (mut engine, _) = Engine::start(maps, holdfast_core::index::Seed(0), &sources).unwrap();
         engine.apply(Event::SettingsApplied(Arc::new(Settings::default())));
         engine.apply(served(&name, Source::Kubernetes, [10, 96, 0, 10].into(), 80));
         engine.apply(served(&name, Source::Manifests, [10, 96, 0, 11].into(), 8000));

@@ -69,8 +69,7 @@ impl Life {
     /// A life that writes its drains there, in a folder of its own.
     fn with_state(state: &str) -> Self {
         let (runtime, folder) = (Runtime::new().unwrap(), tempfile::tempdir().unwrap());
-        let (mut engine, _) =
-            Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+        let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
         engine.apply(Event::SettingsApplied(Arc::new(Settings::default())));
         let files = BTreeMap::from([("all.yaml".into(), OBJECTS.as_bytes().to_vec())]);
         Texts::new("manifests").replace(&files).into_iter().for_each(|event| engine.apply(event));

@@ -135,7 +135,7 @@ fn files() -> BTreeMap<Arc<str>, Vec<u8>> {
 /// What the real rules make of them, and all that changed on the way: they come, and their slices go.
 fn world() -> (Snapshot, Vec<Change>, usize) {
     let maps = MemoryMaps::new(Capacity { slots: 4_096, ports: 1_024, services: 1_024 });
-    let (mut engine, _) = Engine::start(maps, Default::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, holdfast_core::index::Seed(0), &[Source::Manifests]).unwrap();
     let node = NodeFacts { name: HOSTILE.into(), zone: Some(HOSTILE.into()), ..NodeFacts::default() };
     engine.apply(Event::NodeApplied(Arc::new(node)));
     engine.apply(Event::SettingsApplied(Arc::<Settings>::default()));

@@ -40,8 +40,7 @@ fn snapshot(endpoints: &[(&str, &str, &str)]) -> Arc<Snapshot> {
 
 fn snapshot_at((protocol, port): (&str, u16), endpoints: &[(&str, &str, &str)]) -> Arc<Snapshot> {
     let provenance = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };
-    let (mut engine, _) =
-        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Kubernetes]).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Kubernetes]).unwrap();
     let object = json!({
         "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
         "spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],

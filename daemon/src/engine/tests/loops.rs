@@ -94,7 +94,7 @@ struct Task {
 fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
     let deeds = Deeds::default();
     let maps = Telling { maps: MemoryMaps::default(), deeds: Arc::clone(&deeds) };
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     engine.apply(Event::Synced(Source::Manifests));
     deeds.lock().unwrap().clear();
     let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);

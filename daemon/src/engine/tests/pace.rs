@@ -12,7 +12,7 @@ use crate::engine::run::{Ends, Upkeep, run};
 /// Another version's programs serve until then, and the daemon is not ready before.
 #[tokio::test]
 async fn the_maps_are_looked_after_as_soon_as_everything_is_written() {
-    let (engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let (events, incoming) = mpsc::channel(4);
     let (stop, stopping) = watch::channel(false);
     let ends = Ends {

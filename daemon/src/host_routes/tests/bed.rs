@@ -55,7 +55,7 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn new() -> Self {
-        let started = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Config]).unwrap();
+        let started = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Config]).unwrap();
         Self { engine: started.0, turns: 0, drains: Drains::default(), source: None }
     }
 
@@ -64,7 +64,7 @@ impl Rules {
         let remembered = Remembered::from(&*self.snapshot());
         let mut later = Self::new();
         let maps = self.engine.into_maps();
-        later.engine = Engine::start(maps, Seed::default(), &[Source::Config]).unwrap().0;
+        later.engine = Engine::start(maps, Seed(0), &[Source::Config]).unwrap().0;
         later.engine.remember(remembered, Now { wall: Timestamp(1_767_870_715), mono: Duration::ZERO });
         later
     }

@@ -74,7 +74,7 @@ pub(super) struct Rules(Engine<MemoryMaps>, u64);
 
 impl Rules {
     pub(super) fn new(addresses: &[&str], objects: &[Value]) -> Self {
-        let started = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+        let started = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
         let mut rules = Self(started.0, 0);
         let node_port_addresses = addresses.iter().map(|it| it.parse().unwrap()).collect();
         let node = NodeFacts { name: NODE.into(), node_port_addresses, ..NodeFacts::default() };

@@ -84,7 +84,7 @@ struct Node {
 impl Node {
     fn start() -> Self {
         let maps = MemoryMaps::default();
-        let (engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+        let (engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
         let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
         let (sender, events) = mpsc::channel(crate::engine::run::GROUPS_WAITING_MAX);
         let asked: Arc<Mutex<Vec<_>>> = Arc::default();

@@ -10,7 +10,7 @@ fn restarted(count: u16) -> Rig {
     services(&mut before, count);
     let now = Now { wall: Timestamp(THEN.cast_signed()), mono: Duration::from_secs(9) };
     let snapshot = before.engine.step(now, &mut |_| {});
-    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[SOURCE]).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[SOURCE]).unwrap();
     engine.limit_pieces(u64::MAX);
     engine.remember(Remembered::from(&*snapshot), now);
     Rig { engine, steps: 10 }

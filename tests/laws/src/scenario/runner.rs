@@ -167,7 +167,7 @@ impl<'a> Runner<'a> {
     }
 
     fn boot(&mut self, maps: Box<dyn Maps>) -> Result<(), String> {
-        let started = Engine::start(maps, Seed::default(), &self.sources);
+        let started = Engine::start(maps, Seed(0), &self.sources);
         let (mut engine, unknown) = started.map_err(|error| error.to_string())?;
         if !unknown.is_empty() {
             return Err(format!("the maps hold what was never written: {unknown:?}"));

@@ -90,7 +90,7 @@ fn maps(services: usize) -> MemoryMaps {
 }
 
 fn start(maps: MemoryMaps, seed: u64) -> Result<Engine<MemoryMaps>, String> {
-    Engine::start(maps, Seed(seed), &Source::ALL).map(|it| it.0).map_err(|error| error.to_string())
+    Engine::start(maps, Seed(seed.into()), &Source::ALL).map(|it| it.0).map_err(|error| error.to_string())
 }
 
 fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {

@@ -94,7 +94,7 @@ pub fn beside(seed: u64, steps: u64) -> Result<Beside, Violation> {
 
 impl Life {
     fn new(seed: u64) -> Result<Self, String> {
-        let (engine, _) = Engine::start(MemoryMaps::new(CAPACITY), Seed(seed), &[Source::Kubernetes])
+        let (engine, _) = Engine::start(MemoryMaps::new(CAPACITY), Seed(seed.into()), &[Source::Kubernetes])
             .map_err(|error| error.to_string())?;
         Ok(Self { engine, snapshot: Arc::default(), records: Vec::new(), heard: 0 })
     }

@@ -54,7 +54,7 @@ fn a_namespace_keeps_its_number_over_a_restart_whatever_is_remembered_and_told_f
         let mut former = engine(all().concat());
         let (before, snapshot) = (numbers(&mut former), told(&mut former, []));
         assert_ne!(before.first_key_value().map(|it| it.1), before.last_key_value().map(|it| it.1));
-        let (mut engine, _) = Engine::start(former.into_maps(), Seed::default(), SOURCES).unwrap();
+        let (mut engine, _) = Engine::start(former.into_maps(), Seed(0), SOURCES).unwrap();
         let mut remembered = Remembered::from(&snapshot);
         if let Some(is_turned) = remembers {
             if is_turned {
@@ -76,7 +76,7 @@ fn a_namespace_that_comes_before_another_one_at_a_start_gets_no_number_that_the_
     let [own, newcomer] = alike();
     let mut former = engine(served(&own, "10.0.0.1").to_vec());
     let before = numbers(&mut former)[&IpAddr::from([10, 0, 0, 1])];
-    let (mut engine, _) = Engine::start(former.into_maps(), Seed::default(), SOURCES).unwrap();
+    let (mut engine, _) = Engine::start(former.into_maps(), Seed(0), SOURCES).unwrap();
     let mut events = served(&newcomer, "10.0.0.2");
     // A service of any namespace may name this external IP, so the IP does not say to which namespace the number in the
     // maps belongs.

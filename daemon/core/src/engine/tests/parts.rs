@@ -22,7 +22,7 @@ impl Maps for Sourceless {
 /// What is told of a service with a range of clients, after some tries, by maps that refuse its range.
 fn told(why: MapError) -> Arc<Snapshot> {
     let maps = Sourceless { maps: MemoryMaps::default(), why };
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let ingress = crate::facts::Ingress { address: [198, 51, 100, 1].into(), proxied: false };
     let facts = ServiceFacts {
         kind: ServiceType::LoadBalancer,
@@ -54,7 +54,7 @@ fn who_lacks_room_beyond_its_part_of_the_ranges_has_nothing_counted_as_failed() 
 #[test]
 fn who_lacks_slots_beyond_its_part_waits_and_does_not_fail() {
     let maps = MemoryMaps::new(Capacity { slots: 1 << 12, ..Capacity::default() });
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let endpoints: Vec<String> = (0..1_024).map(|it| format!("1.1.{}.{}", it / 256, it % 256)).collect();
     let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
     engine.apply(Event::Synced(Source::Manifests));

@@ -27,7 +27,7 @@ fn former() -> (Remembered, MemoryMaps) {
 }
 
 fn start(maps: MemoryMaps, remembered: Remembered) -> Engine<MemoryMaps> {
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     engine.remember(remembered, NOW);
     engine
 }
@@ -139,7 +139,7 @@ impl Maps for Waiting {
 #[test]
 fn what_another_versions_programs_serve_is_not_replaced_by_what_is_remembered_before_its_time() {
     let maps = Waiting(MemoryMaps::default());
-    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     engine.remember(former().0, NOW);
     let snapshot = engine.step(NOW, &mut |_| ());
     assert!(!snapshot.programmed && !engine.is_written(), "what serves is never older");
@@ -249,7 +249,7 @@ const BOTH: [Source; 2] = [Source::Manifests, Source::Kubernetes];
 /// A source that does not answer keeps nothing of the others from clients.
 #[test]
 fn invariant_08_what_a_source_asks_for_is_added_before_the_others_have_spoken() {
-    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &BOTH).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &BOTH).unwrap();
     for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])] {
         engine.apply(event);
     }
@@ -266,7 +266,7 @@ fn invariant_08_what_a_source_asks_for_is_added_before_the_others_have_spoken() 
 
 #[test]
 fn invariant_08_nothing_found_is_removed_before_every_source_has_spoken() {
-    let (mut engine, _) = Engine::start(former().1, Seed::default(), &BOTH).unwrap();
+    let (mut engine, _) = Engine::start(former().1, Seed(0), &BOTH).unwrap();
     for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.9"]), Event::Synced(Source::Manifests)] {
         engine.apply(event);
     }
@@ -285,8 +285,7 @@ fn invariant_08_nothing_found_is_removed_before_every_source_has_spoken() {
 fn invariant_08_half_of_a_first_list_changes_nothing() {
     let mut former = former().1;
     for maps in [MemoryMaps::default(), std::mem::take(&mut former)] {
-        let (mut engine, _) =
-            Engine::start(maps, Seed::default(), &[Source::Config, Source::Manifests]).unwrap();
+        let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Config, Source::Manifests]).unwrap();
         let before = engine.maps().dial("10.0.0.1:80".parse().unwrap());
         engine.apply(Event::Synced(Source::Config));
         engine.apply(service("a", "10.0.0.1"));
@@ -305,7 +304,7 @@ fn invariant_08_half_of_a_first_list_changes_nothing() {
 /// What a source of lower precedence is given first changes hands in place: an address is never missing in between.
 #[test]
 fn invariant_08_an_address_that_two_sources_claim_goes_to_the_better_one_in_place() {
-    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &BOTH).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &BOTH).unwrap();
     let of_cluster = |event| match event {
         Event::ServiceApplied(facts) => {
             let key = ServiceKey { source: Source::Kubernetes, ..facts.key.clone() };

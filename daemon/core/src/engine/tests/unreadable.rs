@@ -20,7 +20,7 @@ fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed
         service("b", "10.0.0.2"),
         slice("b", &["1.1.1.2"]),
     ]);
-    let (mut engine, _) = Engine::start(former.into_maps(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(former.into_maps(), Seed(0), &[Source::Manifests]).unwrap();
     let told = [service("a", "10.0.0.1"), slice("a", &["1.1.1.9"]), service("c", "10.0.0.3")];
     told.into_iter().chain([slice("c", &["1.1.1.3"])]).for_each(|event| engine.apply(event));
     engine.step(NOW, &mut |_| ());
@@ -42,7 +42,7 @@ fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed
 #[test]
 fn a_source_that_cannot_be_read_keeps_no_other_from_being_whole() {
     let sources = [Source::Config, Source::Manifests];
-    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &sources).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &sources).unwrap();
     let told = [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)];
     told.into_iter().for_each(|event| engine.apply(event));
     assert!(!engine.step(NOW, &mut |_| ()).is_told());

@@ -61,8 +61,7 @@ fn endpoints(address: &str) -> Event {
 fn a_range_without_room_freezes_no_list_of_any_port_and_no_address_but_the_balancers() {
     for before in [None, Some(&[][..]), Some(&["192.0.2.0/24"][..])] {
         let (mut engine, _) =
-            Engine::start(Full { has_room: true, ..Full::default() }, Seed::default(), &[Source::Manifests])
-                .unwrap();
+            Engine::start(Full { has_room: true, ..Full::default() }, Seed(0), &[Source::Manifests]).unwrap();
         engine.apply(Event::Synced(Source::Manifests));
         if let Some(ranges) = before {
             engine.apply(balanced(ranges));

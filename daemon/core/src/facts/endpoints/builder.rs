@@ -1,9 +1,11 @@
 //! Packs the endpoints of one slice.
 //!
 //! Invariant: what cannot be a backend is refused with its reason, and leaves the others as they are. Equal endpoints
-//! in equal order are packed alike.
+//! in equal order are packed alike. Names are found in sorted maps: a slice's author chooses them, and has no key to
+//! guess there.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,7 +14,6 @@ use super::{
     Addresses, Endpoint, Endpoints, HintSet, Kin, NODE_SHORT, Name, Packed, TARGET_SHORT, Target, UUID,
     UidText, pack_conditions,
 };
-use crate::index::{Index, Seed};
 use crate::keys::Family;
 use crate::limits;
 use crate::parted::{Own, Parts, Short};
@@ -51,9 +52,9 @@ pub struct EndpointsBuilder {
     hints: Vec<HintSet>,
     text: String,
     // Names that are in `text`; a slice's endpoints share few nodes and zones.
-    names: Index<Box<str>, Name>,
+    names: BTreeMap<Box<str>, Name>,
     // Places in `kin`.
-    places: Index<Kin, u16>,
+    places: BTreeMap<Kin, u16>,
 }
 
 fn has_any(hints: &HintSet) -> bool {
@@ -71,8 +72,8 @@ impl EndpointsBuilder {
             kin: Vec::new(),
             hints: Vec::new(),
             text: String::new(),
-            names: Index::new(Seed::default()),
-            places: Index::new(Seed::default()),
+            names: BTreeMap::new(),
+            places: BTreeMap::new(),
         }
     }
 

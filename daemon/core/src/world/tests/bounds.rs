@@ -96,8 +96,7 @@ fn invariant_10_frontends_count_as_soon_as_they_are_planned() {
 #[test]
 fn invariant_10_slots_and_port_indices() {
     let mut rig = Rig::new();
-    rig.world =
-        World::new(Seed::default(), Capacity { slots: 2, ports: 2, ..Capacity::default() }, &[SOURCE]);
+    rig.world = World::new(Seed(0), Capacity { slots: 2, ports: 2, ..Capacity::default() }, &[SOURCE]);
     rig.world.apply(Event::Synced(SOURCE));
     let snapshot = rig.turn(vec![
         applied(service("a", "10.0.0.1", &[])),
@@ -238,7 +237,7 @@ fn served(snapshot: &Snapshot) -> Vec<std::string::String> {
 #[test]
 fn invariant_10_room_of_a_service_that_goes_is_given_in_turns() {
     let mut rig = Rig::new();
-    rig.world = World::new(Seed::default(), Capacity { services: 2, ..Capacity::default() }, &[SOURCE]);
+    rig.world = World::new(Seed(0), Capacity { services: 2, ..Capacity::default() }, &[SOURCE]);
     rig.world.apply(Event::Synced(SOURCE));
     rig.world.apply(settings(OnEmpty::Refuse));
     let all = [
@@ -475,14 +474,14 @@ fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rej
         applied(ServiceFacts { on_empty: Some("nonsense".into()), ..facts })
     };
     first.extend((0..1_200).map(noisy));
-    rig.world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
+    rig.world = World::new(Seed(0), Capacity::default(), &[SOURCE]);
     rig.world.limit_pieces(u64::MAX);
     rig.world.apply(settings(OnEmpty::Auto));
     rig.world.apply(Event::Synced(SOURCE));
     let before = rig.turn(first);
     assert_eq!(before.rejections.named.len() + before.rejections.more, 1_200);
     let mut next = Rig::new();
-    next.world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
+    next.world = World::new(Seed(0), Capacity::default(), &[SOURCE]);
     next.world.limit_pieces(u64::MAX);
     next.world.remember(Remembered::from(&before), at(1));
     next.world.apply(settings(OnEmpty::Auto));

@@ -564,8 +564,7 @@ fn only_the_local_list_being_empty_is_nothing_to_hold() {
 /// A new process that begins with what the former one wrote down.
 pub(super) fn restarted(rig: &Rig, snapshot: &Snapshot) -> Rig {
     let mut next = Rig::new();
-    next.world =
-        World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
+    next.world = World::new(Seed(0), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
     next.world.remember(Remembered::from(snapshot), Now { mono: Duration::ZERO, ..rig.clock() });
     (next.now, next.booted, next.ahead) = (rig.now, rig.now, rig.ahead);
     next

@@ -232,7 +232,7 @@ fn at_a_start() -> Rig {
 fn at_a_start_of(sources: &[Source]) -> Rig {
     let mut rig = Rig::new();
     let capacity = Capacity { slots: 256, ports: 64, ..Capacity::default() };
-    rig.world = World::new(Seed::default(), capacity, sources);
+    rig.world = World::new(Seed(0), capacity, sources);
     rig.world.limit_pieces(u64::MAX);
     rig
 }

@@ -177,7 +177,7 @@ fn invariant_10_what_one_object_asks_for_beyond_its_bound_costs_nothing() {
 fn invariant_10_ports_times_endpoints_of_one_service_beyond_their_bound_cost_nothing() {
     let work_of = |slices| {
         let size = Size { ports: 50, slices, endpoints: 200, ..ONE };
-        let mut world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
+        let mut world = World::new(Seed(0), Capacity::default(), &[SOURCE]);
         world.apply(Event::Synced(SOURCE));
         world.apply(size.service(0));
         size.slices(0).for_each(|slice| world.apply(slice));

@@ -84,7 +84,7 @@ fn invariant_08_without_the_apiserver_as_a_source_its_versions_are_forgotten_wit
         ..Remembered::default()
     };
     for (sources, kept) in [(&[Source::Manifests][..], 0), (&[Source::Manifests, Source::Kubernetes], 2)] {
-        let mut world = World::new(Seed::default(), Capacity::default(), sources);
+        let mut world = World::new(Seed(0), Capacity::default(), sources);
         world.remember(remembered(), Now::default());
         assert_eq!(world.publish(Now::default()).progress.len(), kept, "{sources:?}");
     }

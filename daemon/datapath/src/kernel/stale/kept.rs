@@ -8,7 +8,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapHandle};
 
@@ -22,7 +21,7 @@ const CONNECTIONS_MAX: usize = 1 << 16;
 const TELLING: usize = size_of::<types::udp_connection>();
 
 /// Connections by their sockets' cookies.
-pub(crate) type Connections = HashMap<u64, Connection, RandomState>;
+pub(crate) type Connections = HashMap<u64, Connection>;
 
 /// The reading program, attached.
 #[derive(Clone, Debug)]

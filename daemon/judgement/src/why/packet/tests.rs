@@ -121,8 +121,7 @@ endpoints:
 
 /// A node that serves [`WORLD`].
 fn world() -> (Arc<Snapshot>, Engine<MemoryMaps>) {
-    let (mut engine, _) =
-        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let addresses = ["10.0.0.5", "fd00::5"].map(|address| address.parse().unwrap());
     let node = NodeFacts {
         name: "node-1".into(),

@@ -40,7 +40,7 @@ impl Rig {
 
     fn of(source: Source) -> Self {
         let maps = FaultyMaps::new(MemoryMaps::default(), Faults { seed: 1, per_mille: 0 });
-        let (mut engine, _) = Engine::start(maps, Seed::default(), &[source]).unwrap();
+        let (mut engine, _) = Engine::start(maps, Seed(0), &[source]).unwrap();
         engine.apply(Event::Synced(source));
         let started = Instant::now().checked_sub(UPTIME).unwrap();
         let mut rig =

@@ -154,7 +154,7 @@ struct Process {
 impl Process {
     /// One that begins with what a former process wrote down.
     fn new(kept: Option<&Snapshot>) -> Self {
-        let (engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Config]).unwrap();
+        let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Config]).unwrap();
         let (wishes, wanted) = watch::channel(Arc::default());
         let remembered = kept.map(written);
         let kept = remembered.as_ref().map(|it| resolved::kept(&it.services)).unwrap_or_default();

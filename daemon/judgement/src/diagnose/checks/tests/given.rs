@@ -302,7 +302,8 @@ impl Given {
     /// What the real engine makes of the objects.
     fn snapshot(&self) -> (Snapshot, Engine<MemoryMaps>) {
         let maps = MemoryMaps::new(Capacity { slots: 1_024, ports: 64, services: 64 });
-        let (mut engine, _) = Engine::start(maps, Default::default(), &[Source::Kubernetes]).unwrap();
+        let (mut engine, _) =
+            Engine::start(maps, holdfast_core::index::Seed(0), &[Source::Kubernetes]).unwrap();
         engine.apply(Event::NodeApplied(Arc::new(self.node())));
         engine.apply(Event::SettingsApplied(Arc::new(Settings::default())));
         self.objects.iter().flat_map(applied).for_each(|event| engine.apply(event));
