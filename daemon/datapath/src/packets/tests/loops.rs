@@ -4,6 +4,7 @@
 use holdfast_core::op::{FrontendType, Share};
 
 use super::craft::{Sent, address, see};
+use super::frames;
 use super::lives::found;
 use super::node::{NEXT, Node, SHOT};
 use super::wrapped::{WAYS, test, wrapped};
@@ -111,5 +112,23 @@ fn kernel_such_a_datagram_that_came_by_another_node_is_dropped() {
             }
         }
         assert_eq!(node.counted(packet_count::COUNT_LOOP), 2);
+    });
+}
+
+/// The driver drops what the program behind it has dropped just now.
+#[test]
+fn kernel_such_datagrams_end_at_the_driver() {
+    const DROPPED: i32 = 1;
+    frames::test(|node| {
+        serve(node, FrontendType::LoadBalancer, OTHER);
+        for [dialled, other] in PAIRS {
+            let frame = Sent::udp(other, dialled, b"?").frame();
+            let ends = |_| {
+                assert_eq!(node.come(&frame).0, SHOT);
+                node.arrive(&frame).0 == DROPPED
+            };
+            // Once in a while a second ends between the two.
+            assert!((0..3).any(ends), "{other} to {dialled}");
+        }
     });
 }
