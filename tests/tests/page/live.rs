@@ -43,6 +43,8 @@ fn a_daemon_that_stops_is_said_and_what_happened_meanwhile_is_filled_in() {
         browser.until_text("#alive", "live");
         node.stop();
         browser.until_text("#alive", "the daemon does not answer since");
+        browser.until_text("#health", "not known: the daemon does not answer");
+        browser.until("document.querySelector('#health').className === 'unknown'");
         browser.until("document.body.classList.contains('old')");
         browser.until_text(".window tbody th", "10.96.0.10:80/TCP");
         node.write("web.yaml", &service(&["10.1.0.1", "10.1.0.2", "10.1.0.3"]));
@@ -50,7 +52,41 @@ fn a_daemon_that_stops_is_said_and_what_happened_meanwhile_is_filled_in() {
         browser.until_text("#alive", "live");
         browser.until_text(".window tbody td:nth-of-type(4)", "3");
         browser.until("!document.body.classList.contains('old')");
+        browser.until_text("#health", "ready");
     }
+}
+
+/// A question whose answer never comes: the page claims nothing of what it has not heard yet.
+#[test]
+fn a_page_that_has_not_heard_claims_neither_none_nor_nothing() {
+    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
+    for (silent, view, says) in [
+        ("/frontends", "", "What this node serves is not known yet."),
+        ("/frontends", "frontends", "Asking for the frontends"),
+        ("/datapath", "", "How full the tables are is not known yet."),
+    ] {
+        let mut browser = Browser::start(BOTH[0]);
+        browser.first(&format!(
+            "() => {{ const real = window.fetch; window.fetch = (url, options) => \
+             String(url).startsWith('{silent}') ? new Promise(() => {{}}) : real(url, options); }}"
+        ));
+        browser.open(&node.url(view));
+        browser.until_text("main", says);
+        for claim in ["0 frontends", "none.", "in memory only"] {
+            let claims =
+                browser.value(&format!("document.querySelector('main').textContent.includes({claim:?})"));
+            assert_eq!((claims, claim), (false.into(), claim), "{silent} at {view:?}");
+        }
+    }
+}
+
+#[test]
+fn events_that_could_not_be_read_are_not_called_none() {
+    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
+    let mut browser = Browser::start(BOTH[0]);
+    browser.open(&node.url("events/shop/web"));
+    browser.until_text("main .bad", "Events could not be read: ");
+    assert_eq!(browser.value("document.querySelector('main').textContent.includes('none')"), false);
 }
 
 /// How many questions the page has asked at a path.

@@ -137,8 +137,12 @@ fn kernel_a_dead_backend_of_this_host_and_a_failed_check_are_no_well_being() {
     daemon.start().unwrap();
     daemon.wait_until(|it| Ok(verdict(it) == "serving")).unwrap();
     daemon.wait_until(|it| Ok(last_results(it).iter().all(|(result, _)| result == "good"))).unwrap();
-    let diagnosed = |name: &str| daemon.answer(&["diagnose", name, "-o", "wide"]).unwrap();
-    let (code, text) = diagnosed("static/web");
+    // In one line, so that no break is in the way.
+    let diagnosed = |daemon: &Daemon<'_>, words: &[&str]| {
+        let (code, text) = daemon.answer(&[&["diagnose"], words].concat()).unwrap();
+        (code, text.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let (code, text) = diagnosed(&daemon, &["static/web", "-o", "wide"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
         text.contains("Nothing is wrong.") && text.contains("Each of 2 backends answers this host."),
@@ -146,18 +150,18 @@ fn kernel_a_dead_backend_of_this_host_and_a_failed_check_are_no_well_being() {
     );
     assert!(!daemon.tell(&["status"]).unwrap().contains("failing health checks"));
 
-    let (code, text) = diagnosed("static/dead");
+    let (code, text) = diagnosed(&daemon, &["static/dead"]);
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains("Its one backend fails: 127.0.0.7:8081 refused."), "{text}");
 
     drop(fails);
     daemon.wait_until(|it| Ok(unusable(it) == 1)).unwrap();
-    let (code, text) = daemon.answer(&["diagnose", "static/web"]).unwrap();
+    let (code, text) = diagnosed(&daemon, &["static/web"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("own health checks fail for 1 of 2 backends: 127.0.0.9:8080"), "{text}");
     let status = daemon.tell(&["status"]).unwrap();
     assert!(status.contains("failing health checks\n  static/web: 127.0.0.9:8080 by tcp"), "{status}");
-    let (code, text) = daemon.answer(&["diagnose", "static/web", "--no-probe"]).unwrap();
+    let (code, text) = diagnosed(&daemon, &["static/web", "--no-probe"]);
     assert!(code == Some(1) && text.contains("not checked connections from this host"), "{text}");
     drop(good);
     daemon.stop().unwrap();

@@ -95,13 +95,20 @@ function title() {
   document.title = visible([current.title, node, "holdfast"].filter(Boolean).join(" – "));
 }
 
+// Of a daemon that does not answer, nobody knows whether it is ready: what it said last is no sign of that.
+function healthWords(ready, bad) {
+  if (isGone()) return ["unknown", "? not known: the daemon does not answer"];
+  if (!ready) return ["unknown", ""];
+  return bad > 0 ? ["bad", `✕ ${count(bad, "thing is", "things are")} wrong`] : ["good", "● ready"];
+}
+
 // How the node is and how old that knowledge is: on every view.
 function frame() {
   const [version, ready] = [answer("/version"), answer("/readyz")];
   const bad = ready ? faults().length : 0;
   renew(place("node"), version ? `${version.version} on ${version.node}` : "");
-  place("health").className = bad > 0 ? "bad" : "good";
-  const words = !ready ? "" : bad > 0 ? `✕ ${count(bad, "thing is", "things are")} wrong` : "● ready";
+  const [tone, words] = healthWords(ready, bad);
+  place("health").className = tone;
   renew(place("health"), words);
   alive();
   title();

@@ -100,6 +100,12 @@ async function askGeneral(paths = GENERAL) {
 
 const answer = (path) => store.answers[path]?.value;
 
+// Whether the table came at least once: before that, no row does not mean that there is none.
+const isLoaded = () => store.filled > 0;
+
+// Whether the daemon does not answer now, so that all that is known is of before.
+const isGone = () => store.live.state === "gone";
+
 // One record of the history or of the stream. It says what clients meet now, so nothing has to be asked for most.
 function learn(record) {
   if (record.kind === "gap") return needTable();

@@ -15,6 +15,8 @@ const VERDICTS = {
 };
 const ORDER = Object.keys(VERDICTS);
 const worse = (one, other) => (ORDER.indexOf(one) <= ORDER.indexOf(other) ? one : other);
+// Whether clients get a backend, or are left to what is meant to serve them. Held and draining lists serve.
+const isServed = (verdict) => isFine(verdict) || verdict === "held" || verdict === "draining";
 const isFine = (verdict) => verdict === "serving" || verdict === "passing" || verdict === "bypassed";
 
 function badge(verdict, reason) {

@@ -45,8 +45,10 @@ const refusalsView = () =>
           "p",
           {},
           `${count(said.refused_total, "refusal")} and ${count(said.dropped_total, "drop")} since the daemon began`,
+          said.lost_total > 0 && `, and ${said.lost_total.toLocaleString("en")} that no program could tell of`,
         ),
-        table("Refusals", ["last", "verdict", "dialled", "service", "why", "by", "device", "times"], rows),
+        (rows.length > 0 || !said.failure) &&
+          table("Refusals", ["last", "verdict", "dialled", "service", "why", "by", "device", "times"], rows),
         same("/refusals", {}, ["refusals"]),
       ];
     },

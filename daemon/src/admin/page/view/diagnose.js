@@ -44,7 +44,7 @@ function diagnosis(service, { verdict, findings, taken }) {
     h(
       "details",
       {},
-      h("summary", {}, `${rest.length} checks found nothing or were not asked`),
+      h("summary", {}, `${rest.length} checks are well or do not apply`),
       findingsTable("The other checks", rest),
     ),
   ];
@@ -70,8 +70,9 @@ function eventsView({ rest: [namespace, own] }) {
     service ? `What the cluster says of ${service}` : "What the cluster says",
     () => ask("/events", { service }),
     (said) => [
-      said.why_not && h("p", {}, said.why_not),
-      table("Events", ["last", "about", "reason", "says", "means", "what helps"], said.events.map(eventRow)),
+      said.why_not && h("p", { class: "bad" }, `Events could not be read: ${said.why_not}`),
+      (said.events.length > 0 || !said.why_not) &&
+        table("Events", ["last", "about", "reason", "says", "means", "what helps"], said.events.map(eventRow)),
       said.omitted > 0 && h("p", {}, `${count(said.omitted, "older event")}`),
       same("/events", { service }, ["events", ...(service ? [service] : [])]),
     ],

@@ -50,7 +50,7 @@ function frontendsView({ given }) {
 }
 
 function matches(row, words, verdict) {
-  const fits = verdict === "" || row.verdict === verdict || (verdict === "not-serving" && !isFine(row.verdict));
+  const fits = verdict === "" || row.verdict === verdict || (verdict === "not-serving" && !isServed(row.verdict));
   return fits && words.every((word) => (word === "error" ? row.error : row.text.includes(word)));
 }
 
@@ -80,9 +80,10 @@ function rowList(filter) {
     drawRows(window, grid, body, found, event?.type === "beforeprint");
   };
   const choose = () => {
-    const words = filter.q.toLowerCase().split(/\s+/u).filter(Boolean);
-    found = [...store.rows.values()].filter((row) => matches(row, words, filter.verdict));
-    renew(number, `${found.length.toLocaleString("en")} of ${count(store.rows.size, "frontend")}`);
+    const terms = filter.q.toLowerCase().split(/\s+/u).filter(Boolean);
+    found = [...store.rows.values()].filter((row) => matches(row, terms, filter.verdict));
+    const words = `${found.length.toLocaleString("en")} of ${count(store.rows.size, "frontend")}`;
+    renew(number, isLoaded() ? words : "Asking for the frontends…");
     draw();
   };
   window.addEventListener("scroll", draw, { passive: true });

@@ -12,13 +12,12 @@ function nowView() {
       renew(
         root,
         health(),
-        verdictBar(),
-        notServing(),
+        isLoaded() ? [verdictBar(), notServing(), servedForNow()] : tableUnknown(),
         apiserverLine(),
         fills(),
         devices(),
         otherProxies(),
-        latest(),
+        isLoaded() && latest(),
         same("/services", {}, ["status"]),
       ),
   };
@@ -47,6 +46,14 @@ function faults() {
     ready?.unwritten_drains && ["the last orders to drain cannot be written: ", ready.unwritten_drains],
     ready?.snapshot.error && ["the snapshot cannot be written: ", ready.snapshot.error],
     ...(ready?.closed_ports ?? []).map((port) => [`${port.purpose} at ${port.address}: `, port.why]),
+    ...(ready?.failing_checks ?? []).map(({ service, backend, check }) => [
+      [toService(service), `: the health check of ${backend} fails: `],
+      check.last?.error ?? null,
+    ]),
+    ready?.failing_checks_omitted > 0 && [
+      `${count(ready.failing_checks_omitted, "more health check fails", "more health checks fail")}`,
+      null,
+    ],
     ...(ready?.event_knowledge_faults ?? []).map((fault) => [`${fault.file}: `, fault.message]),
     rejected > 0 && [
       h("a", { href: link("rejected") }, `${count(rejected, "object is", "objects are")} rejected`),
@@ -68,6 +75,12 @@ function health() {
   const asked = GENERAL.filter((path) => store.answers[path]?.error);
   const unasked = asked.map((path) => h("li", {}, `${path} could not be asked: ${store.answers[path].error}`));
   if (!answer("/readyz")) return h("p", {}, "Whether the node is ready is not known yet.");
+  if (isGone())
+    return h(
+      "p",
+      { class: "unknown" },
+      "? Whether anything is wrong now is not known: the daemon does not answer. All below is what it said last.",
+    );
   if (found.length === 0 && unasked.length === 0)
     return h("p", { class: "good" }, "● Nothing is wrong with holdfast itself.");
   return h(
@@ -82,6 +95,8 @@ function health() {
     ),
   );
 }
+
+const tableUnknown = () => h("p", {}, "What this node serves is not known yet.");
 
 function verdictCounts() {
   const counts = new Map();
@@ -114,12 +129,22 @@ function verdictBar() {
 }
 
 // Services with a frontend that does not serve, worst first.
-function notServing() {
+const notServing = () =>
+  worstOf("Not serving", "Services that do not serve", "not-serving", ({ verdict }) => !isServed(verdict));
+
+// Services that serve by backends that are gone from their list, or are going.
+function servedForNow() {
+  const isMeant = ({ verdict }) => isServed(verdict) && !isFine(verdict);
+  if (![...store.rows.values()].some(isMeant)) return null;
+  return worstOf("Served by their last backends", "Services that are held or draining", "held", isMeant);
+}
+
+// Services with a frontend of this kind, each with its worst one.
+function worstOf(heading, caption, filter, isMeant) {
   const worst = new Map();
   for (const row of store.rows.values()) {
     const known = worst.get(row.service);
-    if (!isFine(row.verdict) && (!known || worse(row.verdict, known.verdict) === row.verdict))
-      worst.set(row.service, row);
+    if (isMeant(row) && (!known || worse(row.verdict, known.verdict) === row.verdict)) worst.set(row.service, row);
   }
   const rows = [...worst.values()].sort(
     (one, other) =>
@@ -135,15 +160,15 @@ function notServing() {
       {},
       h(
         "a",
-        { href: link("frontends", [], { verdict: "not-serving" }) },
+        { href: link("frontends", [], { verdict: filter }) },
         `${count(rows.length - FIRST, "more service")}`,
       ),
     );
   return h(
     "section",
     {},
-    h("h2", {}, "Not serving"),
-    table("Services that do not serve", ["service", "verdict", "frontend", "since"], shown),
+    h("h2", {}, heading),
+    table(caption, ["service", "verdict", "frontend", "since"], shown),
     more,
   );
 }
@@ -190,10 +215,11 @@ function meter(what, used, max) {
 }
 
 function fills() {
-  const [kernel, flows] = [answer("/datapath")?.kernel, answer("/flows")];
+  if (!answer("/datapath")) return h("p", {}, "How full the tables are is not known yet.");
+  const [kernel, flows] = [answer("/datapath").kernel, answer("/flows")];
   const maps = (kernel?.maps ?? []).map((map) => meter(map.map, map.used, map.limit));
   const live = flows?.packets ? [meter("flows", flows.live, flows.max)] : [];
-  if (maps.length + live.length === 0) return h("p", {}, "Tables are in memory only: no program touches traffic.");
+  if (!kernel) return h("p", {}, "Tables are in memory only: no program touches traffic.");
   return h("section", {}, h("h2", {}, "How full"), facts([...maps, ...live]));
 }
 

@@ -111,6 +111,7 @@ function kernelOf({ applied, status, error, owner, announcement }) {
     h(
       "div",
       {},
+      "tries at all frontends of its port: ",
       Object.entries(applied.clients).map(([what, of]) => `${of} ${what} `),
     );
   const problem = applied.error ?? error;
