@@ -23,8 +23,8 @@ use table::{Mutants, Row};
 /// The variable that says which mistake is made; 0, or nothing: none.
 const NUMBER: &str = "HOLDFAST_MUTANT";
 
-/// A test that takes longer with a mistake has failed: without one, each takes seconds.
-const LIMIT: Duration = Duration::from_secs(180);
+/// A test that takes longer has failed: without a mistake each takes seconds, and a minute on a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs the rows of the files whose paths contain `only`. The exit code is 0 if each mistake was caught.
 pub(crate) fn run(places: &Places, only: &str) -> Result<ExitCode, SuiteError> {
@@ -88,7 +88,8 @@ impl Tests {
         tests.dedup_by(|one, other| one.name == other.name);
         let mut failed = Vec::new();
         for test in &tests {
-            if !passes(scratch, test, 0)? {
+            // Clocks and real traffic can be late on a machine that others use too.
+            if !passes(scratch, test, 0)? && !passes(scratch, test, 0)? {
                 failed.push(test.name.clone());
             }
         }
