@@ -375,7 +375,7 @@ INLINE bool give_nat_port(struct flow *flow, __u32 number, __u32 at, bool v4)
 	       !(v4 ? leads_to_frontend4(number, WAY_OF_REMOTE) : leads_to_frontend6(number, WAY_OF_REMOTE));
 }
 
-/* Tries the port of that number as the way back from another node. 0, or why not. A step of its own, as put_chosen(). */
+/* Tries one port as the way back from another node. 0, or why not. A step of its own, as put_chosen(). */
 INLINE int put_remote(__u32 number, __u32 takes, __u32 at, bool v4)
 {
 	struct flow *flow = flow_at(number);

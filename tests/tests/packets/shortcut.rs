@@ -393,8 +393,8 @@ fn count_heard(held: &mut [(TcpStream, TcpStream)]) -> usize {
     held.iter_mut().map(is_heard).filter(|it| *it).count()
 }
 
-/// The server speaks and the client listens, as with logs and events: so the first packet that a firewall sees of such a
-/// connection is one of the server, which opens nothing.
+/// The server speaks and the client listens, as with logs and events: so the first packet that a firewall sees of such
+/// a connection is one of the server, which opens nothing.
 #[test]
 fn a_firewall_that_comes_later_cuts_no_connection() {
     for (setting, before) in [("", Some(TRACKED)), ("", None), ("[packets]\nshortcut = \"never\"\n", None)] {
