@@ -56,7 +56,7 @@ const PIECES: usize = 100;
 
 #[tokio::test]
 async fn a_change_waits_for_one_piece_of_upkeep_and_not_for_all() {
-    let (engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let (events, incoming) = mpsc::channel(4);
     let (stop, stopping) = watch::channel(false);
     let (snapshots, mut seen) = watch::channel(Arc::default());
