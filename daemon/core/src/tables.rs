@@ -127,7 +127,11 @@ impl Tables {
                 self.absent.extend(Some(source).filter(|source| self.synced.get(source) == Some(&false)));
             }
             // These concern what was decided, not what the objects say.
-            Event::Interrupted(_) | Event::Silent(_) | Event::Heard(_) | Event::Probed(_) => {}
+            Event::Interrupted(_)
+            | Event::Silent(_)
+            | Event::Heard(_)
+            | Event::Answered(..)
+            | Event::Probed(_) => {}
             Event::Progress(watched, version) => {
                 self.progress.insert(watched, version);
             }
