@@ -10,6 +10,7 @@ use crate::drains::{Drains, Ordered};
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
 use crate::hold::{PodsAt, Probed};
 use crate::keys::{ServiceKey, SliceKey, Source};
+use crate::time::Uptime;
 
 /// The kinds of objects that an apiserver is watched for, each with a version of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +55,8 @@ pub enum Event {
     Silent(Source),
     /// This source tells of endpoints again.
     Heard(Source),
+    /// This source has answered the question that was put at that time: all that it knew of endpoints then has come.
+    Answered(Source, Uptime),
     /// A backend of a held list was asked whether it is there.
     Probed(Box<Probed>),
     /// The apiserver was asked which pods run at a held address.

@@ -18,10 +18,12 @@
 //! and none is still to be asked, as with UDP, [`HIDDEN_LIMIT`] where a label hides the list from proxies,
 //! [`Policy::mass_loss_limit`] in a mass loss. A bound that is reached while the source of the service cannot tell
 //! whether the endpoints are back counts from then on anew: what takes an apiserver away also empties slices, and what
-//! mends them is not heard. Only the node's own way to the apiserver is held without limit. Another
-//! object that lists a held address proves nothing: its writer may be mistaken, or lie. It has the backend probed out
-//! of turn, once in a hold, and the apiserver asked whose the address is, and no more. If a pod runs there and the one
-//! of the held endpoint does not, the address leaves the hold at once; the other addresses stay.
+//! mends them is not heard. A source that seems well is asked before the list goes, because an apiserver that hangs
+//! and a process that stood still look well for a while: the list goes with the answer, and stays without one. Only the
+//! node's own way to the apiserver is held without limit. Another object that lists a held address proves nothing: its
+//! writer may be mistaken, or lie. It has the backend probed out of turn, once in a hold, and the apiserver asked whose
+//! the address is, and no more. If a pod runs there and the one of the held endpoint does not, the address leaves the
+//! hold at once; the other addresses stay.
 //!
 //! **What is probed.** Of what the apiserver's objects list, only addresses that pods can have: a tenant's slice must
 //! not make a node probe the hosts of other nodes. The others are held for their bound without being asked.
@@ -33,11 +35,10 @@
 //! | `ledger` | which holds are in force, and what may end them |
 //! | `pods` | whose a held address is now |
 //! | `losses` | what the services of each namespace lost lately, and whether that is a mass loss |
-//! | `silence` | which sources cannot tell now whether endpoints are back |
+//! | `silence` | which sources cannot tell now whether endpoints are back, and what they answered |
 //!
 //! Invariant: pure, and every hold has a bound once its source is heard, except that of the node's own way to the
-//! apiserver. The shell probes;
-//! the world marks services dirty, with a cause for each.
+//! apiserver. The shell probes, and has sources answer; the world marks services dirty, with a cause for each.
 
 mod held;
 mod judge;
@@ -47,7 +48,9 @@ mod pods;
 mod silence;
 
 pub(crate) use held::Kept;
-pub use held::{Answer, Asked, FAILURES_MAX, HIDDEN_LIMIT, HeldBackend, Hold, Probed, UNANSWERED_LIMIT};
+pub use held::{
+    Answer, Asked, FAILURES_MAX, HIDDEN_LIMIT, HeldBackend, Hold, Probed, QUESTION_SECONDS, UNANSWERED_LIMIT,
+};
 pub use judge::{Bound, Evidence, Judgement, MASS_LOSS_LEAST, OnEmpty, Policy, RESYNC_WINDOW, judge};
 pub(crate) use judge::{Case, EmptyList, Hidden};
 pub(crate) use ledger::Ledger;

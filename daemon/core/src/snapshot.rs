@@ -19,7 +19,7 @@ pub use crate::service_view::{
 use crate::shared_names::SharedNames;
 use crate::shared_set::SharedSet;
 use crate::shared_vec::SharedVec;
-use crate::time::Now;
+use crate::time::{Now, Uptime};
 use crate::totals::Totals;
 
 /// Everything that rejected itself, named up to a bound.
@@ -159,6 +159,8 @@ pub struct Snapshot {
     pub services: ServiceViews,
     /// How often each source was asked to tell everything once more, because something that it told found no room.
     pub asks: BTreeMap<Source, u64>,
+    /// When each source was asked last whether the endpoints of held lists are back, if it ever was.
+    pub questions: BTreeMap<Source, Uptime>,
     /// Everything that rejected itself.
     pub rejections: Arc<Rejections>,
     /// The own node.
@@ -211,7 +213,19 @@ impl Snapshot {
 
     /// Whether the snapshot says anything that the one before did not, beyond the time and that the engine still runs.
     pub fn is_news_after(&self, before: &Self) -> bool {
-        let Self { services, asks, rejections, node, settings, drains, sources, held, progress, .. } = self;
+        let Self {
+            services,
+            asks,
+            questions,
+            rejections,
+            node,
+            settings,
+            drains,
+            sources,
+            held,
+            progress,
+            ..
+        } = self;
         let shares_all = services.is_same(&before.services)
             && Arc::ptr_eq(rejections, &before.rejections)
             && Arc::ptr_eq(node, &before.node)
@@ -220,6 +234,7 @@ impl Snapshot {
             && Arc::ptr_eq(held, &before.held);
         let counters = Counters { batches: before.counters.batches, ..self.counters };
         let is_as_it_was = (asks, sources, progress) == (&before.asks, &before.sources, &before.progress)
+            && *questions == before.questions
             && self.unreadable == before.unreadable
             && (self.stale_since, self.programmed, self.filling, self.behind)
                 == (before.stale_since, before.programmed, before.filling, before.behind)

@@ -130,6 +130,7 @@ impl Tables {
             Event::Interrupted(_)
             | Event::Silent(_)
             | Event::Heard(_)
+            | Event::Answered(..)
             | Event::Probed(_)
             | Event::PodsHeard(_) => {}
             Event::Progress(watched, version) => {

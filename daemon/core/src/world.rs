@@ -126,6 +126,7 @@ impl World {
             }
             Event::Silent(source) => self.silence(*source, true),
             Event::Heard(source) => self.silence(*source, false),
+            Event::Answered(source, put) => self.answer(*source, *put),
             Event::ServiceApplied(facts) => self.recognise(facts),
             Event::SliceApplied(slice) => {
                 self.hear_claims(slice);

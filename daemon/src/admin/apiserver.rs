@@ -89,6 +89,11 @@ struct EndpointRow<'a> {
     since: Rfc3339,
     /// How many connections it has.
     connections: usize,
+    #[serde(skip)]
+    is_unheard: bool,
+    /// When the last byte of a list or a watch came from it; null if no watch leads to it. An apiserver sends something
+    /// each minute, and one that hangs looks healthy until the next attempt.
+    heard: Option<Rfc3339>,
     /// What was last wrong.
     last_error: Option<&'a str>,
     /// When it was last wrong.
@@ -231,11 +236,19 @@ fn on_the_clock(at: Instant) -> Rfc3339 {
     Rfc3339(Timestamp(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
 }
 
+/// How long a watch may bring nothing while its apiserver is well: that sends a bookmark each minute.
+const BOOKMARK_LATE: Duration = Duration::from_secs(65);
+
 impl<'a> EndpointRow<'a> {
-    fn of(view: &'a EndpointView) -> Self {
+    fn of(view: &'a EndpointView, watches: &[Watch]) -> Self {
         let learned = view.learned.as_ref();
+        let address = view.address.to_string();
+        let own = watches.iter().filter(|watch| watch.endpoint.as_deref() == Some(address.as_str()));
+        let heard = own.filter_map(|watch| watch.heard).max();
         Self {
-            address: view.address.to_string(),
+            address,
+            heard: heard.map(on_the_clock),
+            is_unheard: heard.is_some_and(|at| at.elapsed() > BOOKMARK_LATE),
             tier: Code(view.tier),
             state: Code(view.state),
             active: view.active,
@@ -264,9 +277,14 @@ impl<'a> EndpointRow<'a> {
         let mut cells = Cells::default();
         cells.put(&self.address);
         cells.put(self.tier);
-        cells.put(self.state);
+        if self.is_unheard && self.state.0 == State::Healthy {
+            cells.put("unheard");
+        } else {
+            cells.put(self.state);
+        }
         cells.put(self.used());
         cells.put(self.since);
+        cells.put_optional(self.heard);
         cells.put(self.connections);
         cells.put_optional(self.listed);
         cells.put_optional(self.seen);
@@ -315,7 +333,7 @@ impl<'a> Apiserver<'a> {
             failovers: view.failovers,
             vip: view.vip.as_ref().map(VipRow::of),
             zone_problem: watches.iter().find_map(Watch::zone_problem),
-            endpoints: view.endpoints.iter().map(EndpointRow::of).collect(),
+            endpoints: view.endpoints.iter().map(|endpoint| EndpointRow::of(endpoint, &watches)).collect(),
             credentials: view.credentials.iter().map(CredentialsRow::of).collect(),
             watches: watches.into_iter().map(WatchRow::of).collect(),
         }
@@ -339,9 +357,12 @@ impl<'a> Apiserver<'a> {
             out.extend_from_slice(format!("zone       {problem}\n").as_bytes());
         }
         let learned = ["LISTED", "SEEN", "SOURCE"];
-        let titles =
-            [&["ENDPOINT", "TIER", "STATE", "USE", "SINCE", "CONNECTIONS"][..], &learned, &LAST_ERROR]
-                .concat();
+        let titles = [
+            &["ENDPOINT", "TIER", "STATE", "USE", "SINCE", "HEARD", "CONNECTIONS"][..],
+            &learned,
+            &LAST_ERROR,
+        ]
+        .concat();
         out.push(b'\n');
         table(titles, self.endpoints.iter().map(EndpointRow::cells), &mut out);
         let titles = ["CREDENTIALS", "KIND", "WRITTEN", "EXPIRES", "PROBLEM"];

@@ -12,7 +12,7 @@ use crate::admin::tests::fixture::{THEN, everything, many};
 
 fn hold(reason: Reason, bound: Bound, view: &ServiceView) -> Hold {
     let (begun, slices) = (Uptime(0), Arc::clone(&view.slices));
-    Hold { reason, begun, asked: None, anew: None, bound, slices, backends: Vec::new() }
+    Hold { reason, begun, asked: None, anew: None, unheard: None, bound, slices, backends: Vec::new() }
 }
 
 /// `many` services, the first of which is held for this reason.

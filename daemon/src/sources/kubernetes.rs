@@ -20,6 +20,7 @@ mod outlet;
 pub(crate) mod pace;
 pub(crate) mod page;
 pub(crate) mod piece;
+mod questions;
 mod reflector;
 pub(crate) mod resource;
 mod version;
@@ -47,6 +48,7 @@ use crowd::Crowd;
 use delivered::Delivered;
 use offer::Offer;
 use outlet::{HeadStart, Missing, Outlet};
+use questions::Questions;
 use reflector::{Reflector, SharedDelivered};
 use resource::{Selection, SharedSelection};
 
@@ -454,6 +456,8 @@ fn start(
     let crowd = Crowd::new(snapshots.cloned());
     let Kind { selection, offer, version, delivered, view, asked } = kind;
     let (found, endings) = mpsc::channel(1);
+    let of_endpoints = snapshots.filter(|_| selection.what.is_of_endpoints()).cloned();
+    let questions = Questions::new(selection.what.source(), of_endpoints);
     if let (true, Some(snapshots)) = (selection.what != Resource::Node, snapshots) {
         let known = (selection.what.source(), delivered.clone());
         tasks.spawn(again::run(snapshots.clone(), known, found.clone()));
@@ -485,6 +489,7 @@ fn start(
         outlet,
         view,
         endings,
+        questions,
         reached: version.clone(),
         // A version that another process has reached may be another store's.
         is_doubtful: version.is_some(),

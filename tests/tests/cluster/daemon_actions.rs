@@ -105,7 +105,14 @@ const ACTIONS: [Action; 13] = [
         workload: Workload::Stateful,
         node: stage::NODE,
         act: |stage| stage.api.delete(Kind::Pod, &stage.own("web-0")).unwrap(),
-        may: &["held vanished", "draining scaled-down", "refusing scaled-down", "refusing all-unready"],
+        may: &[
+            "held vanished",
+            "draining scaled-down",
+            "refusing scaled-down",
+            "refusing all-unready",
+            "refusing probes-failed",
+            "refusing hold-expired",
+        ],
         end: "serving",
     },
     Action {

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::judge::{Bound, Case, EmptyList, Judgement, Policy, judge};
+use super::judge::{Bound, Case, EmptyList, Hearing, Judgement, Policy, judge};
 use crate::facts::{Endpoint, SliceFacts, Target};
 use crate::keys::{PortKey, ServiceKey, Transport};
 use crate::list::{LastList, Row, Rows, Scope};
@@ -28,6 +28,10 @@ pub const UNANSWERED_LIMIT: i64 = 30;
 /// speaks for an accident than where endpoints are gone. A minute is enough to take a wrong label back, and half of the
 /// time that Kubernetes' own test of that label waits until clients are refused.
 pub const HIDDEN_LIMIT: i64 = 60;
+
+/// A list whose bound was reached is looked at again so many seconds later, while its source is asked whether the
+/// endpoints are back. An apiserver that is well answers within one.
+pub const QUESTION_SECONDS: i64 = 2;
 
 words! {
     /// How a backend met a probe.
@@ -143,6 +147,8 @@ pub struct Hold {
     pub asked: Option<Uptime>,
     /// From when the bound counts anew, where it was reached while the source could not tell of endpoints.
     pub anew: Option<Uptime>,
+    /// When the bound was reached last and the source had not said since then whether the endpoints are back.
+    pub unheard: Option<Uptime>,
     /// For how long.
     pub bound: Bound,
     /// The slices that the backends were last seen in; their rows point into these.
@@ -161,7 +167,7 @@ impl Hold {
     ) -> Self {
         let backend = |row: Row| HeldBackend::new(row.held(), Asked::before(&row, transport));
         let backends = held_first(last, &slices).into_iter().map(backend).collect();
-        Self { reason, begun: now, asked: None, anew: None, bound, slices, backends }
+        Self { reason, begun: now, asked: None, anew: None, unheard: None, bound, slices, backends }
     }
 
     /// The backends that are still in the list.
@@ -207,8 +213,14 @@ impl Hold {
         }
     }
 
-    /// When the hold ends at the latest, as things stand. A backend that is still to be asked has not failed to answer.
+    /// When the hold ends at the latest, as things stand.
     pub fn until(&self, policy: &Policy) -> Option<Uptime> {
+        let bound = self.bound_at(policy)?;
+        Some(self.unheard.map_or(bound, |at| bound.max(at.plus(QUESTION_SECONDS))))
+    }
+
+    /// When the hold reaches its bound. A backend that is still to be asked has not failed to answer.
+    pub(crate) fn bound_at(&self, policy: &Policy) -> Option<Uptime> {
         let limit = match self.bound {
             Bound::Unlimited => return None,
             Bound::MassLoss => policy.mass_loss_limit,
@@ -221,6 +233,11 @@ impl Hold {
         let is_silent = self.bound == Bound::Guarded && !answered && !self.waits();
         let unanswered = self.asked.map_or(counted, |asked| asked.max(counted)).plus(UNANSWERED_LIMIT);
         Some(if is_silent { limit.min(unanswered) } else { limit })
+    }
+
+    /// The bound that the hold has reached just now and that it outlives until its source has answered.
+    pub(crate) fn bound_outlived(&self, policy: &Policy, now: Uptime) -> Option<Uptime> {
+        self.bound_at(policy).filter(|_| self.unheard == Some(now))
     }
 
     /// Whether the first probe was made and its time is not noted yet.
@@ -377,8 +394,14 @@ impl Kept {
         if hold.is_asked_now() {
             Arc::make_mut(&mut hold).asked = Some(now);
         }
-        if case.is_silent && hold.is_due(case.policy, now) {
-            Arc::make_mut(&mut hold).anew = Some(now);
+        if hold.is_due(case.policy, now) {
+            match case.hearing {
+                Hearing::Silent => Arc::make_mut(&mut hold).anew = Some(now),
+                Hearing::Asked(answered) if answered < hold.bound_at(case.policy) => {
+                    Arc::make_mut(&mut hold).unheard = Some(now);
+                }
+                Hearing::Asked(_) | Hearing::Always => {}
+            }
         }
         self.ended = hold.ends(case.policy, now);
         self.hold = self.ended.is_none().then_some(hold);

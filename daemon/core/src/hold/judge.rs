@@ -217,13 +217,24 @@ pub(crate) struct EmptyList<'a> {
     pub(crate) is_elsewhere: bool,
 }
 
+/// Whether a source can tell that the endpoints of a held list are back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hearing {
+    /// Its files are on this node, so whatever it has to tell has come.
+    Always,
+    /// It cannot, or could not until a moment ago.
+    Silent,
+    /// It seems well, and answered a question that was put at this time; none: no answer is young enough.
+    Asked(Option<Uptime>),
+}
+
 /// What one service's empty lists are judged by, beside the lists themselves.
 pub(crate) struct Case<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) own: Option<OnEmpty>,
     pub(crate) is_resync: bool,
-    /// The source may not have been able to tell that the endpoints are back.
-    pub(crate) is_silent: bool,
+    /// Whether the source could tell that the endpoints are back.
+    pub(crate) hearing: Hearing,
     pub(crate) now: Now,
     /// The service's slices, as they were when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,

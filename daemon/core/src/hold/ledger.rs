@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::held::Hold;
-use super::judge::{Bound, Policy, RESYNC_WINDOW};
+use super::judge::{Bound, Hearing, Policy, RESYNC_WINDOW};
 use super::losses::{Lists, Losses, MassLoss};
 use super::silence::Silence;
 use crate::keys::Source;
@@ -71,9 +71,24 @@ impl Ledger {
         self.silence.tell(source, is_silent);
     }
 
-    /// Whether this source may not have been able to tell that the endpoints of a held list are back.
-    pub(crate) fn is_silent(&self, source: Source, now: Uptime) -> bool {
-        self.silence.covers(source, now)
+    /// Whether this source can tell that the endpoints of a held list are back.
+    pub(crate) fn hearing(&self, source: Source, now: Uptime) -> Hearing {
+        self.silence.hearing(source, now)
+    }
+
+    /// Puts a question to a source, on behalf of a hold that reached its bound at that time.
+    pub(crate) fn ask(&mut self, source: Source, bound: Uptime, now: Uptime) {
+        self.silence.ask(source, bound, now);
+    }
+
+    /// Notes that a source has answered the question that was put at that time.
+    pub(crate) fn answer(&mut self, source: Source, put: Uptime) {
+        self.silence.answer(source, put);
+    }
+
+    /// When each source was asked last whether endpoints are back.
+    pub(crate) const fn questions(&self) -> &BTreeMap<Source, Uptime> {
+        self.silence.questions()
     }
 
     /// Dates the interruptions since the last decision.

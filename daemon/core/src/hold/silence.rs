@@ -1,14 +1,24 @@
-//! Which sources cannot tell now whether the endpoints of a held list are back.
+//! Which sources cannot tell now whether the endpoints of a held list are back, and what they answered when they were
+//! asked.
 //!
 //! Invariant: a source counts as silent from the step in which that was told until it tells again, and then for as long
 //! as it was silent once more, but for no longer than [`RESYNC_WINDOW`]: what mends an accident is written a moment
-//! after the apiserver is back. So a watch that breaks again and again, and is whole in between, prolongs little.
+//! after the apiserver is back. So a watch that breaks again and again, and is whole in between, prolongs little. A
+//! question that is older than [`ANSWER_SECONDS`], or than a standstill of this process, is put again, and its answer
+//! counts for nothing.
 
 use alloc::collections::BTreeMap;
 
-use super::judge::RESYNC_WINDOW;
+use super::judge::{Hearing, RESYNC_WINDOW};
 use crate::keys::Source;
 use crate::time::Uptime;
+
+/// So long an answer counts, and so long one question is waited for. Longer than it takes the nodes of a large cluster
+/// to ask one after the other, to find that one apiserver hangs, and to ask the next one.
+const ANSWER_SECONDS: i64 = 30;
+
+/// A process that decides nothing for so long stood still. It decides each second, and no step takes as long.
+const STANDSTILL_SECONDS: i64 = 5;
 
 /// What is known of the silence of each source.
 #[derive(Debug, Default)]
@@ -18,6 +28,14 @@ pub(super) struct Silence {
     since: BTreeMap<Source, Uptime>,
     /// How long a source that tells again still counts as silent.
     until: BTreeMap<Source, Uptime>,
+    /// When each source was asked last.
+    questions: BTreeMap<Source, Uptime>,
+    /// When the question was put that a source has answered last.
+    answers: BTreeMap<Source, Uptime>,
+    /// The last decision.
+    decided: Uptime,
+    /// When this process went on after it had stood still.
+    resumed: Uptime,
 }
 
 impl Silence {
@@ -27,6 +45,10 @@ impl Silence {
 
     /// Dates what was told since the last decision.
     pub(super) fn begin(&mut self, now: Uptime) {
+        let before = core::mem::replace(&mut self.decided, now);
+        if now.since(before) > STANDSTILL_SECONDS {
+            self.resumed = now;
+        }
         for (source, is_silent) in core::mem::take(&mut self.told) {
             if is_silent {
                 self.since.entry(source).or_insert(now);
@@ -37,7 +59,40 @@ impl Silence {
         }
     }
 
-    pub(super) fn covers(&self, source: Source, now: Uptime) -> bool {
+    /// Puts a question to the source, unless a young one waits for its answer that was put at that time or later.
+    pub(super) fn ask(&mut self, source: Source, since: Uptime, now: Uptime) {
+        let is_open =
+            |put: &Uptime| *put >= since && self.is_young(*put, now) && self.answers.get(&source) < Some(put);
+        let question = self.questions.get(&source).copied().filter(is_open).unwrap_or(now);
+        self.questions.insert(source, question);
+    }
+
+    /// Notes that the source has answered the question that was put at that time.
+    pub(super) fn answer(&mut self, source: Source, put: Uptime) {
+        let answered = self.answers.entry(source).or_insert(put);
+        *answered = put.max(*answered);
+    }
+
+    /// When each source was asked last.
+    pub(super) const fn questions(&self) -> &BTreeMap<Source, Uptime> {
+        &self.questions
+    }
+
+    pub(super) fn hearing(&self, source: Source, now: Uptime) -> Hearing {
+        if self.covers(source, now) {
+            return Hearing::Silent;
+        }
+        if !source.is_tenants() {
+            return Hearing::Always;
+        }
+        Hearing::Asked(self.answers.get(&source).copied().filter(|put| self.is_young(*put, now)))
+    }
+
+    fn is_young(&self, put: Uptime, now: Uptime) -> bool {
+        put >= self.resumed && now.since(put) <= ANSWER_SECONDS
+    }
+
+    fn covers(&self, source: Source, now: Uptime) -> bool {
         self.since.contains_key(&source) || self.until.get(&source).is_some_and(|until| now < *until)
     }
 }
@@ -67,6 +122,65 @@ mod tests {
         // Every failed try tells once more that it is silent, and every watch that it is not.
         assert_eq!(at(&[(0, true), (50, true), (60, false), (62, false)], &[119, 120]), [true, false]);
         assert_eq!(at(&[(0, true), (60, false), (70, true), (71, false)], &[119, 120]), [true, false]);
+    }
+
+    /// What the source was asked, and has answered, after what was done at each second: it was asked on behalf of a hold
+    /// that is due then, or it answered the question of that time.
+    #[track_caller]
+    fn check_asked(done: &[(i64, Option<i64>)], now: i64, expected: (i64, Option<i64>)) {
+        let mut silence = Silence::default();
+        for (second, answers) in done {
+            match answers {
+                None => silence.ask(SOURCE, Uptime(*second), Uptime(*second)),
+                Some(put) => silence.answer(SOURCE, Uptime(*put)),
+            }
+        }
+        let answered = Hearing::Asked(expected.1.map(Uptime));
+        assert_eq!(silence.questions().get(&SOURCE), Some(&Uptime(expected.0)), "{done:?}");
+        assert_eq!(silence.hearing(SOURCE, Uptime(now)), answered, "{done:?}");
+    }
+
+    #[test]
+    fn an_answer_counts_for_its_own_question_and_for_thirty_seconds() {
+        check_asked(&[(10, None)], 11, (10, None));
+        check_asked(&[(10, None), (11, Some(10))], 40, (10, Some(10)));
+        check_asked(&[(10, None), (11, Some(10))], 41, (10, None));
+        check_asked(&[(10, None), (12, None), (13, Some(10))], 13, (12, Some(10)));
+        check_asked(&[(10, None), (11, Some(10)), (11, Some(9))], 12, (10, Some(10)));
+    }
+
+    #[test]
+    fn a_question_is_put_again_when_it_is_answered_older_or_too_old() {
+        let mut silence = Silence::default();
+        let mut ask = |since, now| {
+            silence.begin(Uptime(now));
+            silence.ask(SOURCE, Uptime(since), Uptime(now));
+            silence.questions().get(&SOURCE).copied()
+        };
+        assert_eq!([ask(5, 10), ask(5, 12)], [Some(Uptime(10)); 2], "one question is enough");
+        assert_eq!(ask(11, 13), Some(Uptime(13)), "a later loss wants a later answer");
+        for now in 14..=43 {
+            assert_eq!(ask(11, now), Some(Uptime(13)), "{now}");
+        }
+        assert_eq!(ask(11, 44), Some(Uptime(44)));
+        silence.answer(SOURCE, Uptime(44));
+        silence.ask(SOURCE, Uptime(11), Uptime(45));
+        assert_eq!(silence.questions().get(&SOURCE), Some(&Uptime(45)), "an answer ends a question");
+    }
+
+    #[test]
+    fn nothing_that_was_asked_before_a_standstill_counts_after_it() {
+        for (standstill, put_again) in [(5, 10), (6, 16)] {
+            let mut silence = Silence::default();
+            silence.begin(Uptime(5));
+            silence.begin(Uptime(10));
+            silence.ask(SOURCE, Uptime(10), Uptime(10));
+            silence.answer(SOURCE, Uptime(10));
+            let now = Uptime(10 + standstill);
+            silence.begin(now);
+            let answered = Some(Uptime(10)).filter(|_| put_again == 10);
+            assert_eq!(silence.hearing(SOURCE, now), Hearing::Asked(answered), "{standstill} s");
+        }
     }
 
     #[test]

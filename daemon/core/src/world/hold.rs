@@ -44,7 +44,7 @@ impl World {
             policy: &settings.hold,
             own: known.facts.as_deref().and_then(crate::tables::on_empty),
             is_resync: self.ledger.is_resync(known.key.source, now.uptime()),
-            is_silent: self.ledger.is_silent(known.key.source, now.uptime()),
+            hearing: self.ledger.hearing(known.key.source, now.uptime()),
             now,
             hidden: Hidden::of(&known.slices),
             slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
@@ -62,6 +62,11 @@ impl World {
     /// Notes that a source cannot tell of endpoints, or can again.
     pub(super) fn silence(&mut self, source: Source, is_silent: bool) {
         self.ledger.silence(source, is_silent);
+    }
+
+    /// Notes that a source has answered whether endpoints are back, as it was asked at that time.
+    pub(super) fn answer(&mut self, source: Source, put: Uptime) {
+        self.ledger.answer(source, put);
     }
 
     /// Marks the services with a hold that has reached its bound.
@@ -192,6 +197,10 @@ impl World {
             return self.count_impossible();
         };
         let lists = (before, service.lists());
+        if let Some(bound) = service.holds().filter_map(|hold| hold.bound_outlived(&settings.hold, now)).max()
+        {
+            self.ledger.ask(known.key.source, bound, now);
+        }
         let id = (id, known.key.name.shared_namespace());
         self.ledger.account(id, service.holds(), lists, (&settings.hold, now));
     }

@@ -85,7 +85,7 @@ impl World {
             port.drain(&view.key.name, &self.tables.drains);
             for hold in port.hold.iter_mut().map(Arc::make_mut) {
                 hold.begun = on_my_clock(hold.begun);
-                (hold.asked, hold.anew) = (hold.asked.map(&on_my_clock), None);
+                (hold.asked, hold.anew, hold.unheard) = (hold.asked.map(&on_my_clock), None, None);
             }
         }
         for frontend in &mut view.frontends {

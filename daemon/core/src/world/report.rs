@@ -158,6 +158,7 @@ impl World {
         for source in self.tables.sources_to_ask() {
             *self.report.snapshot.asks.entry(source).or_default() += 1;
         }
+        self.report.snapshot.questions.clone_from(self.ledger.questions());
         self.report.was_whole |= self.is_whole();
         self.report.snapshot.filling = !self.report.was_whole && !self.is_programmed();
         self.report.snapshot.behind = self.has_dirty() || self.sets_aside(Source::Kubernetes);

@@ -38,7 +38,7 @@ const NUMBERS_AT_ONCE: u32 = 4096;
 
 /// How many records are remembered at once that have lost their entry between backend and client and still stand, as
 /// when a process is killed at that moment. More of them are found by the next pass.
-const LEFT_MAX: usize = 1024;
+pub(super) const LEFT_MAX: usize = 1024;
 
 /// Seconds after which no program is still ending such a flow: that takes microseconds.
 const LEFT_AFTER: u32 = 5;

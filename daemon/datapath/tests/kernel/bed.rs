@@ -346,9 +346,15 @@ pub(crate) fn swept(maps: &KernelMaps) -> Swept {
 /// Has all sockets looked at once more, and gives how many were ended since the start.
 #[track_caller]
 pub(crate) fn sweep(maps: &mut KernelMaps) -> u64 {
+    sweep_while(maps, true)
+}
+
+/// The same, where the maps have held all that every source tells, or have not yet.
+#[track_caller]
+pub(crate) fn sweep_while(maps: &mut KernelMaps, is_whole: bool) -> u64 {
     let before = swept(maps).sweeps;
     for _ in 0..4000 {
-        maps.end_stale_sockets(true).unwrap();
+        maps.end_stale_sockets(is_whole).unwrap();
         std::thread::sleep(Duration::from_millis(5));
         if swept(maps).sweeps > before {
             return swept(maps).ended;

@@ -8,7 +8,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use crate::bed::{
     Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, Port, address, answer, bed,
-    check_errno, in_pod, sweep, swept, tells_what_sockets_keep, udp_backend, udp_client, with_capabilities,
+    check_errno, in_pod, sweep, sweep_while, swept, tells_what_sockets_keep, udp_backend, udp_client,
+    with_capabilities,
 };
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
@@ -142,6 +143,27 @@ fn ended_in_pod(maps: &mut KernelMaps) -> u64 {
         assert!(direct.peer_addr().is_ok(), "who dialled a backend directly keeps it");
         ended
     })
+}
+
+/// A start may not have written the frontend yet that the socket dialled.
+#[test]
+fn kernel_sockets_of_a_missing_frontend_stay_until_the_maps_are_whole() {
+    if !tells_what_sockets_keep() {
+        return;
+    }
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends = [udp_backend("127.0.0.2:0")];
+        let port = Port { index: 1, frontends: &[DNS], backends: &backends, ..UDP };
+        port.serve(&mut maps);
+        let socket = connected(address(DNS));
+        let gone = Action::RemoveFrontend(port.key(DNS));
+        assert_eq!(maps.execute_some(&[Op { owner: Owner::Nobody, action: gone }]), Ok(1));
+        (0..SWEEPS_UNTIL_REST).for_each(|_| assert_eq!(sweep_while(&mut maps, false), 0));
+        socket.send(b"who").unwrap();
+        assert_eq!(sweep(&mut maps), 1, "nobody has that frontend");
+        check_errno(socket.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
+    });
 }
 
 #[test]

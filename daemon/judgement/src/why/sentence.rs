@@ -185,7 +185,9 @@ pub fn why(reason: Option<Reason>) -> &'static str {
         Some(Reason::Hidden) => {
             "no slice with an endpoint of it is read: the label service.kubernetes.io/headless keeps proxies away"
         }
-        Some(Reason::Vanished) => "its slices list no endpoint of it any more, and none was seen terminating",
+        Some(Reason::Vanished) => {
+            "its slices do not list the endpoints that served last, and these were not seen terminating"
+        }
         Some(Reason::Resync) => {
             "its endpoints vanished shortly after the source was interrupted or listed anew"
         }

@@ -74,7 +74,16 @@ fn held(holds: &[(Reason, Bound, i64)]) -> Snapshot {
         let begun = Uptime(-seconds);
         let slices = Arc::clone(&view.slices);
         let (reason, bound) = (*reason, *bound);
-        let hold = Hold { reason, begun, asked: None, anew: None, bound, slices, backends: Vec::new() };
+        let hold = Hold {
+            reason,
+            begun,
+            asked: None,
+            anew: None,
+            unheard: None,
+            bound,
+            slices,
+            backends: Vec::new(),
+        };
         view.ports[0].hold = Some(Arc::new(hold));
         snapshot.services.set(id, Some(Arc::new(view)));
         Arc::make_mut(&mut snapshot.held).insert(id);

@@ -1,6 +1,7 @@
 //! What the answers say, to the letter.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use expect_test::{ExpectFile, expect_file};
 use holdfast_datapath::Swept;
@@ -10,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::fixture::{Served, everything, in_memory, many, serve, serve_with, status};
-use crate::sources::kubernetes::View as Watches;
+use crate::sources::kubernetes::{View as Watches, Watch};
 
 #[track_caller]
 fn check(path: &str, expected: &ExpectFile) {
@@ -91,6 +92,25 @@ fn the_way_to_the_apiserver_is_shown() {
     assert_eq!(row[..2], ["services", "watching"]);
     assert_eq!(row[3..9], ["protobuf", "-", "12", "1", "2", "3"]);
     assert_eq!(row[10..], ["10.0.0.10:6443:", "connection", "refused"]);
+}
+
+/// An apiserver that hangs keeps its connections open, and the last attempt went well.
+#[test]
+fn an_apiserver_that_its_watches_have_not_heard_for_long_is_not_called_healthy() {
+    for (seconds, state) in [(1, "healthy"), (70, "unheard")] {
+        let served = serve_with(everything(), |readings| {
+            let heard = Instant::now().checked_sub(Duration::from_secs(seconds));
+            let watches = readings.watches.now().into_iter().map(|watch| Watch { heard, ..watch });
+            readings.watches = Watches::still(watches.collect());
+        });
+        let text = served.get("/apiserver", "").body;
+        let row = text.lines().find(|line| line.starts_with("[fd00::12]:6443  ")).unwrap();
+        assert_eq!(row.split_whitespace().nth(2), Some(state), "{row}");
+        let json: Value = serde_json::from_str(&served.get("/apiserver?format=json", "").body).unwrap();
+        let endpoint = &json["endpoints"][2];
+        assert_eq!((&endpoint["state"], endpoint["heard"].is_string()), (&Value::from("healthy"), true));
+        assert!(json["endpoints"][0]["heard"].is_null(), "no watch leads there");
+    }
 }
 
 #[test]

@@ -100,10 +100,15 @@ async fn a_refusal_that_comes_a_byte_at_a_time_holds_up_no_other_endpoint() {
 
 /// Two servers of which the first fails inside at everything but its identity, and the second one answers so.
 async fn failing_inside(folder: &Path, second: &'static str) -> (Access, [Server; 2]) {
+    answering(folder, ["500 Internal Server Error", second]).await
+}
+
+/// Two servers that answer so to everything but their identity.
+async fn answering(folder: &Path, answers: [&'static str; 2]) -> (Access, [Server; 2]) {
     let authority = Authority::new();
     authority.write(&folder.join("ca.crt"));
     let leaf = authority.leaf("127.0.0.1");
-    let [first, second] = ["500 Internal Server Error", second].map(|it| ours(move |_| answer(it, "{}")));
+    let [first, second] = answers.map(|it| ours(move |_| answer(it, "{}")));
     let first = Server::start(&leaf, Manner::Serve, first).await;
     let second = Server::start(&leaf, Manner::Serve, second).await;
     let keys = format!("endpoints = [{}, {}]\nca_file = \"ca.crt\"", first.url(), second.url());
@@ -122,6 +127,20 @@ async fn a_read_at_which_an_apiserver_fails_inside_goes_to_the_next_one() {
         (row.state, row.last_error.unwrap().0.as_str()),
         (State::Unknown, "500: Internal Server Error")
     );
+}
+
+/// A gateway that has lost its apiserver after the connection was verified.
+#[tokio::test]
+async fn an_answer_about_the_endpoint_leads_on_also_over_a_verified_connection() {
+    let statuses = ["302 Found", "502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout"];
+    for status in statuses {
+        let folder = tempfile::tempdir().unwrap();
+        let (access, [first, second]) = answering(folder.path(), [status, "200 OK"]).await;
+        let reply = access.get("/api/v1/services", None).await.unwrap();
+        assert_eq!((reply.status, &*reply.endpoint), (200, &*second.address.to_string()), "{status}");
+        assert_eq!(first.paths(), ["/api/v1/namespaces/kube-system", "/api/v1/services"], "{status}");
+        assert_eq!(access.view().endpoints[0].state, State::Failed, "{status}");
+    }
 }
 
 /// One object may make all of them fail.

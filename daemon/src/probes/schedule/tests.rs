@@ -25,6 +25,7 @@ fn hold(service: u8, backends: u8, begun: i64) -> Hold {
         begun: Uptime(begun),
         asked: None,
         anew: None,
+        unheard: None,
         bound: Bound::Guarded,
         slices: Arc::default(),
         backends: (0..backends).map(backend).collect(),
@@ -313,6 +314,18 @@ fn whoever_needs_not_wait_for_an_address_is_not_held_up_by_those_who_do() {
     let asked = asked_within(&mut fixture, Duration::from_secs(10));
     let others = asked.iter().filter(|(_, of, _)| of != "tenant").count();
     assert!(others >= 40, "{others} of {}", asked.len());
+    assert!(asked.len() > 4_000, "and no time is lost: {}", asked.len());
+}
+
+#[test]
+fn backends_that_wait_for_an_address_are_not_held_up_by_those_that_need_not() {
+    let mut fixture = Fixture::new();
+    (0..60).for_each(|service| fixture.hold(service, 200, 0));
+    (60..62).for_each(|service| hold_ports(&mut fixture, service, "tenant", 20));
+    fixture.look();
+    let asked = asked_within(&mut fixture, Duration::from_secs(10));
+    let waited = asked.iter().filter(|(_, of, _)| of == "tenant").count();
+    assert!(waited >= 20, "{waited} of {}: three a second at that address", asked.len());
     assert!(asked.len() > 4_000, "and no time is lost: {}", asked.len());
 }
 

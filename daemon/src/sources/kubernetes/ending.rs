@@ -53,6 +53,9 @@ pub(super) enum Ending {
     /// Room became free for something that the table had to leave out.
     #[error("room became free for objects that waited; all are listed again")]
     Asked,
+    /// The engine asks whether the endpoints of a held list are back: a watch that begins now tells.
+    #[error("the watch begins again to hear whether endpoints are back")]
+    Questioned,
     /// The store of the apiserver is older than what it has told.
     #[error(
         "the apiserver went back from version {from} to {to}, as after a restore from a backup; all is read again"

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
+use holdfast_core::time::Uptime;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::apiservers::Apiservers;
@@ -137,6 +138,11 @@ impl Outlet {
         }
         let event = if is_heard { Event::Heard } else { Event::Silent };
         self.events.send(vec![event(self.source)]).await.map_err(|_| Closed)
+    }
+
+    /// Tells the engine that all has come that was known when it put this question.
+    pub(super) async fn answer(&self, question: Uptime) -> Result<(), Closed> {
+        self.events.send(vec![Event::Answered(self.source, question)]).await.map_err(|_| Closed)
     }
 
     /// Notes that the first list has been handed over; the last kind makes the source synced.

@@ -29,6 +29,7 @@ use super::object::Message;
 use super::offer::Offer;
 use super::outlet::{Closed, Outlet};
 use super::pace::{self, Pace, chance};
+use super::questions::Questions;
 use super::resource::{Resource, SharedSelection};
 use super::view::{State, Watch};
 use crate::apiserver::{Access, Connection, Encoding, Reply};
@@ -73,6 +74,8 @@ pub(super) struct Reflector {
     pub(super) view: watch::Sender<Watch>,
     /// Why a list is needed although the watch goes on.
     pub(super) endings: mpsc::Receiver<Ending>,
+    /// What the engine asks of endpoints.
+    pub(super) questions: Questions,
     /// The version from which the next watch begins; `None` if a list is needed.
     pub(super) version: Option<Arc<str>>,
     /// The latest version that the server has told; kept while a list is needed.
@@ -106,6 +109,9 @@ impl Failures {
     /// How long it is until the next request. A list that is needed because a watch's version is gone follows at once,
     /// as far as [`Pace::turn`] grants it.
     fn wait(&mut self, ending: &Ending, was_watch: bool, lived: Duration, spread: Duration) -> Duration {
+        if matches!(ending, Ending::Questioned) {
+            return pace::part(spread, chance());
+        }
         let paced = self.pace.wait(lived, ending.retry_after(), spread, chance());
         let turns = ending.is_gone() && was_watch && self.pace.turn();
         if turns { Duration::ZERO } else { paced }
@@ -183,7 +189,8 @@ impl Reflector {
         if has_moved {
             self.recovered(failures);
         }
-        self.is_doubtful = !self.is_normal(ending, lived);
+        // An answer that is one only if the server knows the newest version.
+        self.is_doubtful = !self.is_normal(ending, lived) || matches!(ending, Ending::Questioned);
         self.heed(ending);
         // A watch that has had its time ends at another moment on each node.
         let is_due = self.is_normal(ending, lived) && lived >= self.timing.watch_length;
@@ -245,6 +252,7 @@ impl Reflector {
     /// Whether a watch has ended as all of them should.
     fn is_normal(&self, ending: &Ending, lived: Duration) -> bool {
         matches!(ending, Ending::Over) && lived >= self.timing.watch_short
+            || matches!(ending, Ending::Questioned)
     }
 
     /// Shows and logs an ending if it is not a normal one; returns whether it was not.
@@ -310,6 +318,14 @@ impl Reflector {
     /// Whether endpoints are told of now: without them a held list waits for what mends it.
     async fn heard(&mut self, is_heard: bool) -> Result<(), Closed> {
         if self.selection.what.is_of_endpoints() { self.outlet.heard(is_heard).await } else { Ok(()) }
+    }
+
+    /// Answers the question to which the watch or the list under way is an answer.
+    async fn answer(&mut self) -> Result<(), Closed> {
+        match self.questions.answer() {
+            Some(question) => self.outlet.answer(question).await,
+            None => Ok(()),
+        }
     }
 
     /// Hands a group over. What a restart has to know of it beside the table is in `delivered` by now.

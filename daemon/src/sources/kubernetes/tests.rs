@@ -4,6 +4,7 @@ mod bed;
 mod costs;
 mod imports;
 mod names;
+mod questions;
 mod refusals;
 
 use std::time::{Duration, Instant};

@@ -85,7 +85,16 @@ impl Held for HoldForm {
         let Self { reason, since, asked, bound, slices, backends } = self;
         let begun = Uptime(since);
         let asked = asked.map(Uptime);
-        Some(Hold { reason, begun, asked, anew: None, bound, slices: sourced(slices, source)?, backends })
+        Some(Hold {
+            reason,
+            begun,
+            asked,
+            anew: None,
+            unheard: None,
+            bound,
+            slices: sourced(slices, source)?,
+            backends,
+        })
     }
 }
 

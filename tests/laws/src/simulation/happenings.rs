@@ -9,6 +9,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts};
 use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::keys::{ServiceKey, SliceKey, Source};
+use holdfast_core::time::Uptime;
 
 use super::{Simulation, population};
 
@@ -116,13 +117,19 @@ impl Simulation {
         Event::Rejected(Rejection { object, origin: None, reason: "not understood".into(), partial: false })
     }
 
-    /// A source may miss something for a while, cannot tell of endpoints, or can again.
+    /// A source may miss something for a while, cannot tell of endpoints, can again, or answers a question of some time
+    /// ago.
     fn interrupt(&mut self) -> Event {
         let source =
             Source::ALL.get(self.random.below(Source::ALL.len())).copied().unwrap_or(Source::Kubernetes);
-        match self.random.below(4) {
-            0 => Event::Silent(source),
-            1 => Event::Heard(source),
+        match self.random.below(8) {
+            0 | 1 => Event::Silent(source),
+            2 | 3 => Event::Heard(source),
+            4 | 5 => {
+                let ago = i64::try_from(self.random.below(40)).unwrap_or(0);
+                let now = self.watch().model.history.now();
+                Event::Answered(source, Uptime(now.saturating_sub(ago)))
+            }
             _ => Event::Interrupted(source),
         }
     }

@@ -58,24 +58,38 @@ struct Held {
     asked: Option<i64>,
     /// When its bound was reached last while the source was silent.
     reached: Option<i64>,
+    /// When its bound was reached last and the source had not answered since.
+    unanswered: Option<i64>,
     members: Vec<HeldMember>,
 }
 
 impl Held {
-    fn end(&mut self, policy: &Policy, now: i64, silent: bool) -> Option<Reason> {
+    fn end(&mut self, policy: &Policy, now: i64, source: Told) -> Option<Reason> {
         if self.members.iter().any(|it| it.asked == Asked::Done) {
             self.asked.get_or_insert(now);
         }
         if self.members.iter().all(|it| it.lost.is_some()) {
             return self.members.last().and_then(|it| it.lost);
         }
-        if silent && self.is_over(policy, now) {
-            self.reached = Some(now);
+        let bound = self.bound(policy).filter(|_| self.is_over(policy, now));
+        match (bound, source) {
+            (None, _) => return None,
+            (Some(_), Told::Silent) => self.reached = Some(now),
+            (Some(bound), Told::Answered(at)) if at.is_none_or(|at| at < bound) => {
+                self.unanswered = Some(now)
+            }
+            _ => {}
         }
         self.is_over(policy, now).then_some(Reason::HoldExpired)
     }
 
+    /// A list whose source has not answered is not looked at for two seconds.
     fn is_over(&self, policy: &Policy, now: i64) -> bool {
+        let rests = self.unanswered.is_some_and(|at| now < at + 2);
+        !rests && self.bound(policy).is_some_and(|end| now >= end)
+    }
+
+    fn bound(&self, policy: &Policy) -> Option<i64> {
         let later = |at: i64| self.reached.map_or(at, |reached| reached.max(at));
         let probing = Probing {
             begun: later(self.begun),
@@ -84,7 +98,7 @@ impl Held {
             answered: self.members.iter().any(|it| it.answered),
             hidden: self.reason == Reason::Hidden,
         };
-        policy::end(self.bound, probing, policy).is_some_and(|end| now >= end)
+        policy::end(self.bound, probing, policy)
     }
 
     /// Where the past alone speaks for a hold, a backend that is listed, and is not usable, is not held.
@@ -102,6 +116,16 @@ impl Held {
     fn is_lost_since(&self, from: i64) -> bool {
         self.begun >= from && matches!(self.bound, Bound::Guarded | Bound::MassLoss)
     }
+}
+
+/// What a source could tell of endpoints that are back.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    /// Everything, at any time: it is files of the node.
+    All,
+    Silent,
+    /// What it knew when this question was put, if it answered one that still counts.
+    Answered(Option<i64>),
 }
 
 /// The past of one port.
@@ -170,7 +194,7 @@ impl Past {
         judged: Option<(Reason, Bound)>,
         policy: &Policy,
         (now, transport): (i64, Transport),
-        (silent, listed): (bool, &BTreeSet<SocketAddr>),
+        (source, listed): (Told, &BTreeSet<SocketAddr>),
     ) {
         match (self.held.take(), judged) {
             (Some(mut held), Some((reason, bound))) => {
@@ -181,7 +205,7 @@ impl Past {
                     held.begun = if begins { now } else { held.begun };
                 }
                 held.leave_out(listed);
-                self.ended = held.end(policy, now, silent);
+                self.ended = held.end(policy, now, source);
                 self.held = if self.ended.is_none() { Some(held) } else { None };
             }
             (None, Some((reason, bound))) if self.had_list => {
@@ -195,7 +219,8 @@ impl Past {
                     lost: None,
                 };
                 let members = self.last.iter().flat_map(|last| last.iter()).map(member).collect();
-                let mut held = Held { reason, bound, begun: now, asked: None, reached: None, members };
+                let (asked, reached, unanswered) = (None, None, None);
+                let mut held = Held { reason, bound, begun: now, asked, reached, unanswered, members };
                 held.leave_out(listed);
                 self.held = Some(held);
             }
@@ -263,6 +288,10 @@ pub struct History {
     silenced_now: BTreeMap<Source, bool>,
     /// Since when a source is silent, and until when one counts so that was.
     silent: BTreeMap<Source, (Option<i64>, i64)>,
+    /// When the youngest question was put that each source has answered.
+    answered: BTreeMap<Source, i64>,
+    /// When the engine went on last, after it had decided nothing for more than five seconds.
+    resumed: i64,
     /// Held addresses that another service lists: the holder, the address, the other service.
     pub claims: Vec<(ServiceKey, SocketAddr, ServiceKey)>,
     /// Services that became part of a mass loss.
@@ -289,6 +318,8 @@ impl History {
             interrupted: BTreeMap::new(),
             silenced_now: BTreeMap::new(),
             silent: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            resumed: 0,
             claims: Vec::new(),
             joined: BTreeSet::new(),
             told: memory.2.clone(),
@@ -310,6 +341,7 @@ impl History {
         let anew = |at: i64| seconds(now) - (seconds(then) - at + between).max(0);
         for (_, held) in self.all_held() {
             (held.begun, held.asked, held.reached) = (anew(held.begun), held.asked.map(anew), None);
+            held.unanswered = None;
         }
     }
 
@@ -342,6 +374,10 @@ impl History {
             }
             Event::Silent(source) => drop(self.silenced_now.insert(*source, true)),
             Event::Heard(source) => drop(self.silenced_now.insert(*source, false)),
+            Event::Answered(source, put) => {
+                let answered = self.answered.entry(*source).or_insert(put.0);
+                *answered = put.0.max(*answered);
+            }
             Event::Probed(probed) => self.probed(probed),
             Event::SliceApplied(slice) => {
                 self.claim(slice);
@@ -407,6 +443,9 @@ impl History {
 
     /// The engine decides.
     pub fn begin(&mut self, now: Now) {
+        if seconds(now) - seconds(self.now) > 5 {
+            self.resumed = seconds(now);
+        }
         self.now = now;
         self.joined.clear();
         for source in std::mem::take(&mut self.interrupted_now) {
@@ -428,13 +467,27 @@ impl History {
         }
     }
 
-    fn is_silent(&self, source: Source) -> bool {
-        self.silent.get(&source).is_some_and(|(since, until)| since.is_some() || seconds(self.now) < *until)
+    fn told(&self, source: Source) -> Told {
+        let now = seconds(self.now);
+        let silent = self.silent.get(&source).is_some_and(|(since, until)| since.is_some() || now < *until);
+        let is_young = |put: &i64| *put >= self.resumed && now - put <= 30;
+        match source {
+            _ if silent => Told::Silent,
+            source if source.is_tenants() => {
+                Told::Answered(self.answered.get(&source).copied().filter(is_young))
+            }
+            _ => Told::All,
+        }
+    }
+
+    /// Seconds since the engine's process began, when it decided last.
+    pub fn now(&self) -> i64 {
+        seconds(self.now)
     }
 
     /// … for one service.
     pub fn conclude(&mut self, service: &ServiceKey, expected: Option<&Expected>, facts: &Facts) {
-        let silent = self.is_silent(service.source);
+        let source = self.told(service.source);
         let pasts = self.pasts.entry(service.clone()).or_default();
         let uid = facts.services.get(service).and_then(|it| it.meta.uid.clone());
         let former = self.uids.insert(service.clone(), uid.clone()).flatten();
@@ -475,7 +528,7 @@ impl History {
                 hidden: last.iter().any(|it| hidden.contains(&it.slot.address)),
                 interrupted,
             };
-            past.judge((self.rule)(&signs), hold, (seconds(self.now), name.1), (silent, &port.listed));
+            past.judge((self.rule)(&signs), hold, (seconds(self.now), name.1), (source, &port.listed));
         }
     }
 

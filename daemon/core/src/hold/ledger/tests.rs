@@ -24,7 +24,7 @@ fn hold(begun: i64, bound: Bound) -> Hold {
         Row::new(backend.ip(), backend.port().try_into().unwrap(), crate::facts::Conditions::READY, 0, 0);
     let backends = vec![HeldBackend::new(row, Asked::Due)];
     let (begun, slices) = (Uptime(begun), Arc::default());
-    Hold { reason: Reason::Vanished, begun, asked: None, anew: None, bound, slices, backends }
+    Hold { reason: Reason::Vanished, begun, asked: None, anew: None, unheard: None, bound, slices, backends }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::weights::{Asked, Weights};
 
 /// A world in which the evidence decides, with two services that have a list: tests look at `a`, and `b` only fills the
 /// node.
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![
         super::settings(OnEmpty::Auto),
@@ -25,13 +25,13 @@ fn rig() -> Rig {
     rig
 }
 
-fn gone(name: &str) -> Event {
+pub(super) fn gone(name: &str) -> Event {
     let name = ObjectName::new("default", name).unwrap();
     Event::SliceDeleted(SliceKey { name, source: SOURCE }, None)
 }
 
 #[track_caller]
-fn check(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<Reason>, usize)) {
+pub(super) fn check(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<Reason>, usize)) {
     let view = view(snapshot, name);
     let row = view.frontends.iter().find(|row| row.kind == FrontendType::ClusterIp).unwrap();
     assert_eq!((row.verdict, row.reason, view.backends(row).count()), expected, "{name}");
@@ -39,7 +39,7 @@ fn check(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<Reason>, us
     assert_eq!(is_held, !snapshot.held.is_empty() && row.verdict == Verdict::Held);
 }
 
-fn probed(backend: &str, answer: Answer) -> Event {
+pub(super) fn probed(backend: &str, answer: Answer) -> Event {
     let port = PortKey { name: "".into(), transport: Transport::Tcp, family: Family::V4 };
     let backend = backend.parse().unwrap();
     Event::Probed(Box::new(Probed { service: service_key("a"), port, backend, answer }))
@@ -149,7 +149,7 @@ fn with_standby() -> Event {
     applied(ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &["10.0.0.9"]) })
 }
 
-fn chosen(snapshot: &Snapshot) -> Vec<IpAddr> {
+pub(super) fn chosen(snapshot: &Snapshot) -> Vec<IpAddr> {
     view(snapshot, "a").ports[0].rows.list(Scope::Cluster).map(|row| row.address).collect()
 }
 
@@ -181,11 +181,11 @@ fn a_standby_of_a_held_list_has_the_clients_when_all_others_fail_their_probes() 
     check(&rig.turn(refused("1.1.1.1:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
 }
 
-const SICK: Conditions = Conditions { ready: false, serving: false, terminating: false };
-const GOING: Conditions = Conditions { ready: false, serving: false, terminating: true };
+pub(super) const SICK: Conditions = Conditions { ready: false, serving: false, terminating: false };
+pub(super) const GOING: Conditions = Conditions { ready: false, serving: false, terminating: true };
 
 /// A slice of the service `a`.
-fn listed(slice: &str, endpoints: &[(&str, Conditions)]) -> Event {
+pub(super) fn listed(slice: &str, endpoints: &[(&str, Conditions)]) -> Event {
     let mut builder = EndpointsBuilder::new(Family::V4);
     for (address, conditions) in endpoints {
         let (address, conditions) = (ip(address), *conditions);
@@ -206,107 +206,6 @@ fn endpoints_that_come_back_unready_end_a_hold() {
     let snapshot = rig.turn(vec![listed("a", &[("1.1.1.1", SICK), ("1.1.1.2", SICK)])]);
     check(&snapshot, "a", (Verdict::Refusing, Some(Reason::AllUnready), 0));
     check(&rig.turn(vec![gone("a")]), "a", (Verdict::Refusing, Some(Reason::Vanished), 0));
-}
-
-/// What is listed of a service with 1.1.1.1 and 1.1.1.2 in the slice `a`, before its list is empty and then; and what
-/// becomes of it.
-type Loss<'a> = (&'a str, Vec<Event>, Vec<Event>, (Verdict, Option<Reason>, usize));
-
-/// An unready endpoint is a rollout or a crash loop, and nothing that the lost backends have a part in.
-#[test]
-fn only_backends_seen_unready_or_terminating_themselves_were_meant_to_go() {
-    let beside = |conditions| listed("beside", &[("1.1.1.7", conditions)]);
-    let held = |left| (Verdict::Held, Some(Reason::Vanished), left);
-    let refused = |reason| (Verdict::Refusing, Some(reason), 0);
-    let both = |a, b| listed("a", &[("1.1.1.1", a), ("1.1.1.2", b)]);
-    let cases: Vec<Loss<'_>> = vec![
-        ("deleted beside an unready one", vec![beside(SICK)], vec![gone("a")], held(2)),
-        ("emptied beside an unready one", vec![beside(SICK)], vec![listed("a", &[])], held(2)),
-        ("beside one that terminates", vec![beside(GOING)], vec![gone("a")], held(2)),
-        ("the unready one comes with the loss", vec![], vec![beside(SICK), gone("a")], held(2)),
-        ("another one is listed in its place", vec![], vec![listed("a", &[("1.1.1.7", SICK)])], held(2)),
-        ("one unready, one gone", vec![], vec![listed("a", &[("1.1.1.1", SICK)])], held(1)),
-        ("both are unready", vec![beside(SICK)], vec![both(SICK, SICK)], refused(Reason::AllUnready)),
-        (
-            "unready in another slice",
-            vec![],
-            vec![listed("beside", &[("1.1.1.1", SICK), ("1.1.1.2", SICK)]), gone("a")],
-            refused(Reason::AllUnready),
-        ),
-        ("unready and terminating", vec![], vec![both(SICK, GOING)], refused(Reason::AllUnready)),
-        (
-            "terminated beside an unready one",
-            vec![beside(SICK)],
-            vec![both(GOING, GOING), gone("a")],
-            refused(Reason::AllUnready),
-        ),
-        ("terminated", vec![], vec![both(GOING, GOING), gone("a")], refused(Reason::ScaledDown)),
-    ];
-    for (name, before, then, expected) in cases {
-        let mut rig = rig();
-        rig.turn(before);
-        check_named(&rig.turn(then), name, expected);
-    }
-}
-
-#[track_caller]
-fn check_named(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<Reason>, usize)) {
-    let view = view(snapshot, "a");
-    let row = row(&view, "10.0.0.1");
-    assert_eq!((row.verdict, row.reason, view.backends(row).count()), expected, "{name}");
-}
-
-#[test]
-fn an_unready_endpoint_beside_a_held_list_does_not_end_the_hold() {
-    let refused = |backend| vec![probed(backend, Answer::Refused); 3];
-    let held = || {
-        let mut rig = rig();
-        rig.turn(vec![gone("a")]);
-        let snapshot = rig.turn(vec![listed("beside", &[("1.1.1.7", SICK)])]);
-        check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 2));
-        (rig, snapshot)
-    };
-    let (mut rig, snapshot) = held();
-    let mut later = restarted(&rig, &snapshot);
-    let confirmed = vec![listed("beside", &[("1.1.1.7", SICK)]), slice("b", &["1.1.1.3"])];
-    let own = vec![applied(service("a", "10.0.0.1", &["10.0.0.9"])), Event::Synced(SOURCE)];
-    let snapshot = later.turn(confirmed.into_iter().chain(own).collect());
-    check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 2));
-    rig.turn(refused("1.1.1.1:8080"));
-    let snapshot = rig.turn(refused("1.1.1.2:8080"));
-    check(&snapshot, "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
-    let (mut rig, _) = held();
-    rig.now += 120;
-    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
-}
-
-#[test]
-fn a_service_that_asks_to_be_refused_says_that_its_backends_vanished() {
-    let mut rig = rig();
-    rig.turn(vec![super::settings(OnEmpty::Refuse), listed("beside", &[("1.1.1.7", SICK)])]);
-    check(&rig.turn(vec![gone("a")]), "a", (Verdict::Refusing, Some(Reason::Vanished), 0));
-}
-
-#[test]
-fn losses_beside_unready_endpoints_are_part_of_a_mass_loss() {
-    let mut rig = rig();
-    let names = ["c", "d", "e", "f"];
-    let service = |name: &&str| applied(service(name, &std::format!("10.0.1.{}", name.as_bytes()[0]), &[]));
-    rig.turn(names.iter().map(service).chain(names.iter().map(|name| slice(name, &["1.1.1.4"]))).collect());
-    let unready = |name: &&str| {
-        let mut builder = EndpointsBuilder::new(Family::V4);
-        let address = ip("1.1.1.7");
-        let endpoint =
-            Endpoint { address, conditions: SICK, node: None, zone: None, hints: None, target: None };
-        builder.push(endpoint).unwrap();
-        let facts = SliceFacts { endpoints: builder.finish(), ..slice_facts(name, name, &[]) };
-        Event::SliceApplied(Arc::new(facts))
-    };
-    let lost = names.iter().map(unready).chain([gone("a"), gone("b")]).collect();
-    let snapshot = rig.turn(lost);
-    for name in names {
-        check(&snapshot, name, (Verdict::Held, Some(Reason::MassLoss), 1));
-    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::super::life::{MARGIN, lifetime};
-use super::super::sweep::{AT_ONCE, Sweep};
+use super::super::sweep::{AT_ONCE, LEFT_MAX, Sweep};
 use super::*;
 use crate::conntrack::translated::Translated;
 
@@ -119,6 +119,26 @@ fn kernel_what_somebody_began_to_take_away_and_left_is_finished_later() {
     pass(&mut sweep);
     bed.check_gone(number, &left);
     assert_eq!((sweep.swept.ended, sweep.swept.left, bed.free()), (1, 1, 1));
+}
+
+/// What was remembered makes room again.
+#[test]
+fn kernel_records_beyond_those_that_are_remembered_are_finished_after_them() {
+    let all = u16::try_from(LEFT_MAX).unwrap() + 1;
+    let bed = Bed::new(all.into());
+    for it in (0..all).map(|n| flow(n, UDP, 1)) {
+        bed.begin(it);
+        bed.entries(&it).delete(&keys(&it)[0]).unwrap();
+    }
+    let mut sweep = sweep(&bed);
+    for step in 0..8 {
+        // A table without a flow is not gone over.
+        if sweep.swept.left < u64::from(all) {
+            CLOCK.set(NOW + 5 * step);
+            pass(&mut sweep);
+        }
+    }
+    assert_eq!((sweep.swept.left, bed.free()), (u64::from(all), usize::from(all)));
 }
 
 /// As when a daemon is killed: from some step on nothing is done.

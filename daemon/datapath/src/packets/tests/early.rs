@@ -188,6 +188,48 @@ fn check_left(node: &Node, frame: &[u8], what: &str) {
     }
 }
 
+/// Has one host be the range of a port.
+fn allow_host(node: &Node, port_index: u32, host: SocketAddr) {
+    match host {
+        SocketAddr::V4(host) => {
+            let address = u32::from_ne_bytes(host.ip().octets());
+            let key = types::source4_key { prefix: 32 + 32, port_index, address };
+            node.put(Map::SourceRanges4, abi::bytes(&key), &1_u32.to_ne_bytes());
+        }
+        SocketAddr::V6(host) => {
+            let octets = host.ip().octets();
+            let word = |at: usize| u32::from_ne_bytes(octets[4 * at..4 * at + 4].try_into().unwrap());
+            let key = types::source6_key { prefix: 32 + 128, port_index, address: [0, 1, 2, 3].map(word) };
+            node.put(Map::SourceRanges6, abi::bytes(&key), &1_u32.to_ne_bytes());
+        }
+    }
+}
+
+/// No range is longer than that of one host.
+#[test]
+fn kernel_a_client_alone_in_its_range_is_let_in_and_its_neighbour_is_not() {
+    test(|node| {
+        for (index, [host, neighbour, frontend], backend) in [
+            (FIRST, ["198.51.100.9:40000", "198.51.100.8:40000", BARRED[0][2]], BACKENDS[0]),
+            (FIRST + 1, ["[2001:db8:1::9]:40000", "[2001:db8:1::8]:40000", BARRED[1][2]], BACKENDS[1]),
+        ] {
+            node.serve(&Port {
+                index,
+                kind: FrontendType::LoadBalancer,
+                frontends: &[frontend],
+                backends: &[address(backend)],
+                flags: sources(),
+                base: index,
+                ..Port::TCP
+            });
+            allow_host(node, index, address(host));
+            let comes = |client| node.come(&Sent::tcp(client, frontend, SYN).frame()).0;
+            assert_eq!(comes(neighbour), SHOT, "{frontend}");
+            assert_ne!(comes(host), SHOT, "{frontend}");
+        }
+    });
+}
+
 #[test]
 fn kernel_who_is_turned_away_ends_at_the_driver_and_is_counted_as_behind_it() {
     test(|node| {

@@ -105,6 +105,30 @@ fn kernel_connections_of_a_client_that_begin_at_once_begin_at_one_backend() {
     }
 }
 
+/// Seconds for which a client is known, and after which it comes again.
+const KNOWN_FOR: u32 = 6;
+const COMES_AGAIN: std::time::Duration = std::time::Duration::from_secs(4);
+
+#[test]
+fn kernel_a_client_that_comes_again_in_time_keeps_its_backend_for_that_time_anew() {
+    for ([frontend, _], backend, client) in PLACES {
+        Node::test(move |node| {
+            let [_, many] = few_and_many(backend);
+            lead(node, 1, frontend, &many);
+            let facts = PortFacts { affinity_timeout: KNOWN_FOR, left_out: 0 };
+            node.maps.execute(&Action::WriteFacts(PortIndex(1), facts)).unwrap();
+            let all = || (0..10).map(client);
+            let firsts: Vec<_> =
+                all().map(|client| begins_and_is_answered(node, &client, frontend)).collect();
+            for port in [40_001, 40_002] {
+                std::thread::sleep(COMES_AGAIN);
+                let again: Vec<_> = all().map(|client| begins(node, &client, port, frontend)).collect();
+                assert_eq!(again, firsts, "{port}");
+            }
+        });
+    }
+}
+
 /// By its address alone the client would get the same backend after each pause, for ever, with Maglev as without.
 #[test]
 fn kernel_a_client_that_was_away_for_too_long_may_get_any_backend() {

@@ -121,6 +121,11 @@ endpoints:
 
 /// A node that serves [`WORLD`].
 fn world() -> (Arc<Snapshot>, Engine<MemoryMaps>) {
+    served(WORLD)
+}
+
+/// A node that serves these objects.
+fn served(objects: &str) -> (Arc<Snapshot>, Engine<MemoryMaps>) {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let addresses = ["10.0.0.5", "fd00::5"].map(|address| address.parse().unwrap());
     let node = NodeFacts {
@@ -130,7 +135,7 @@ fn world() -> (Arc<Snapshot>, Engine<MemoryMaps>) {
         addresses: [].into(),
         is_leaving: false,
     };
-    let files = BTreeMap::from([(Arc::from("world.yaml"), WORLD.as_bytes().to_vec())]);
+    let files = BTreeMap::from([(Arc::from("world.yaml"), objects.as_bytes().to_vec())]);
     let events = [Event::NodeApplied(Arc::new(node)), Event::SettingsApplied(Arc::<Settings>::default())];
     events.into_iter().chain(Texts::new("manifests").replace(&files)).for_each(|event| engine.apply(event));
     engine.apply(Event::Synced(Source::Manifests));
@@ -414,4 +419,42 @@ fn a_list_that_is_too_long_for_a_table_is_not_one_without_room() {
     };
     assert_eq!(told(6_553).matches("There are too many for a table").count(), 2, "{}", told(6_553));
     assert_eq!(told(6_552).matches("There is no room for a table").count(), 2, "{}", told(6_552));
+}
+
+/// Two services name one external IP: a packet meets the one that has it, and the other only claims it.
+#[test]
+fn a_service_that_only_claims_the_address_is_not_the_one_that_a_packet_meets() {
+    let claiming = |name: &str, created: &str, address: &str, backend: &str| {
+        format!(
+            "
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, creationTimestamp: '{created}'}}
+spec: {{clusterIP: {address}, externalIPs: [198.51.100.9], ports: [{{port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}-1, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{port: 80}}]
+endpoints: [{{addresses: [{backend}]}}]
+---"
+        )
+    };
+    let young = claiming("first-by-name", "2026-01-02T00:00:00Z", "10.96.1.1", "10.1.1.1");
+    let old = claiming("owner", "2026-01-01T00:00:00Z", "10.96.1.2", "10.1.1.2");
+    let (snapshot, mut engine) = served(&(young + &old));
+    let (to, from) = (dialled("198.51.100.9:80"), "203.0.113.9".parse().unwrap());
+    let (_, mut subjects) = find::find(&snapshot, &Question::Address(dialled("198.51.100.9:80")));
+    assert_eq!(subjects.len(), 2);
+    let keys = subjects.iter().flat_map(Subject::frontends).filter_map(details::key);
+    let read: ReadBack = keys.map(|key| (key, Ok(engine.maps_mut().read(&key).unwrap()))).collect();
+    for _ in 0..2 {
+        subjects.reverse();
+        let packet = follow(&snapshot, &at(&["eth0"], &[]), (&to, from), &subjects, &read);
+        let backends: Vec<_> = packet.backends.iter().map(|it| it.backend.as_str()).collect();
+        assert_eq!(backends, ["10.1.1.2:80"]);
+        let text = written(&packet);
+        assert!(text.contains("default/owner") && !text.contains("first-by-name"), "{text}");
+    }
 }

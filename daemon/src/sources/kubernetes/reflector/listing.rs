@@ -27,6 +27,7 @@ impl Reflector {
     /// Reads the whole list and hands over what it changes.
     pub(super) async fn list(&mut self) -> Result<(), Stop> {
         self.view.send_modify(Watch::begin_list);
+        self.questions.begin();
         let selection = self.asked_for();
         let version = match self.by_names(&selection).await? {
             Some(version) => version,
@@ -48,6 +49,7 @@ impl Reflector {
         }
         self.deliver(commit.messages).await?;
         self.heard(true).await?;
+        self.answer().await?;
         self.selection.set(selection);
         (self.doubts, self.are_names_late) = (0, false);
         (self.version, self.reached, self.is_doubtful) = (Some(Arc::clone(&version)), Some(version), false);

@@ -32,15 +32,21 @@ impl Reflector {
     /// goes on.
     pub(super) async fn ask_for_newest(&mut self) -> Result<(), Stop> {
         self.is_doubtful = false;
-        let asking = tokio::time::timeout(self.timing.list_idle, self.newest());
+        // The watch is not read meanwhile, and there may be one question after the other.
+        let most = if self.questions.is_pending() { self.timing.alone } else { self.timing.list_idle };
+        let asking = tokio::time::timeout(most, self.newest());
         match asking.await {
             Ok(Ok(newest)) => Ok(self.check_newest(&newest)?),
             Ok(Err(error)) => {
                 self.heed(&error);
                 tracing::debug!(watch = %self.selection.what, %error, "the server does not say which version it has");
+                self.questions.give_up();
                 Ok(())
             }
-            Err(_) => Ok(()),
+            Err(_) => {
+                self.questions.give_up();
+                Ok(())
+            }
         }
     }
 

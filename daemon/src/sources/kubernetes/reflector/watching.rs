@@ -60,6 +60,7 @@ impl Reflector {
         let length = self.timing.watch_length + pace::part(self.timing.watch_length / 4, pace::chance());
         let query = self.selection.now().watch(version, length.as_secs().max(1));
         let was_away = self.was_away();
+        self.questions.begin();
         let reply = self.access.get_as(self.offer.objects(), &query, None).await.map_err(Ending::Away)?;
         let reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
         self.view.send_modify(|view| view.enter(State::Watching));
@@ -78,7 +79,8 @@ impl Reflector {
     async fn follow<C: Codec>(&mut self, mut reply: Reply, deadline: Instant) -> Result<(), Stop> {
         let provenance = self.provenance(&reply.endpoint);
         let now = Instant::now();
-        let ends = Ends { deadline, doubt: now + self.timing.doubt, replay: now + self.timing.replay_max };
+        let doubt = if self.questions.is_pending() { self.timing.quiet } else { self.timing.doubt };
+        let ends = Ends { deadline, doubt: now + doubt, replay: now + self.timing.replay_max };
         let mut frames = C::Frames::default();
         while let Some(chunk) = self.next(&mut reply, &ends).await? {
             let batch = self.batch::<C>(&mut frames, &chunk, &provenance);
@@ -88,7 +90,7 @@ impl Reflector {
     }
 
     /// The next chunk. A watch that goes on where another daemon was counts as up to date once it was quiet for a
-    /// moment, or when what it missed goes on for long.
+    /// moment, or when what it missed goes on for long; and so does one that began because the engine asks.
     async fn next(&mut self, reply: &mut Reply, ends: &Ends) -> Result<Option<Bytes>, Stop> {
         let idle = self.timing.watch_idle;
         if self.outlet.is_awaited() {
@@ -106,9 +108,18 @@ impl Reflector {
             }
             self.ask_for_newest().await?;
         }
+        if self.questions.is_pending() {
+            if Instant::now() < ends.replay
+                && let Ok(missed) = timeout(self.timing.quiet, chunk(reply, idle)).await
+            {
+                return Ok(missed?);
+            }
+            self.answer().await?;
+        }
         tokio::select! {
             chunk = chunk(reply, idle) => Ok(chunk?),
             Some(ending) = self.endings.recv() => Err(ending.into()),
+            () = self.questions.asked() => Err(Ending::Questioned.into()),
             () = sleep_until(ends.deadline) => Err(Ending::Overrun.into()),
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use holdfast_core::event::Event;
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::Snapshot;
+use holdfast_core::time::Uptime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -186,6 +187,13 @@ impl Bed {
         self.running.as_ref().unwrap().snapshots.send_replace(Arc::new(snapshot));
     }
 
+    /// The engine asks whether endpoints are back.
+    pub(super) fn question(&self, put: i64) {
+        let questions = [(Source::Kubernetes, Uptime(put))].into();
+        let snapshot = Snapshot { questions, ..Snapshot::default() };
+        self.running.as_ref().unwrap().snapshots.send_replace(Arc::new(snapshot));
+    }
+
     /// The next things told, as text.
     pub(super) async fn heard(&mut self, count: usize) -> Vec<String> {
         let running = self.running.as_mut().unwrap();
@@ -339,6 +347,7 @@ fn show(event: &Event) -> String {
         }
         Event::Rejected(it) => format!("!{}", it.object),
         Event::Synced(source) => format!("synced{}", mark(source)),
+        Event::Answered(source, put) => format!("answered {}{}", put.0, mark(source)),
         Event::Absent(source) => format!("absent{}", mark(source)),
         Event::Resumed(source) => format!("resumed{}", mark(source)),
         other => format!("{other:?}"),

@@ -1,0 +1,193 @@
+//! Before a held list goes at its bound, an apiserver is asked whether the endpoints are back.
+
+use core::time::Duration;
+
+use super::*;
+use crate::hold::{QUESTION_SECONDS, UNANSWERED_LIMIT};
+use crate::keys::Transport;
+use crate::snapshot::{Reason, Verdict};
+use crate::time::Uptime;
+use crate::world::Remembered;
+
+const APISERVER: Source = Source::Kubernetes;
+
+/// A world with a service by UDP whose one endpoint the apiserver has just lost.
+struct Lost {
+    rig: Rig,
+    last: Snapshot,
+}
+
+fn by_udp() -> ServiceFacts {
+    let mut facts = service("a", "10.0.0.1", &[]);
+    facts.key.source = APISERVER;
+    facts.ports.iter_mut().for_each(|port| port.protocol = Protocol::Transport(Transport::Udp));
+    facts
+}
+
+fn told(endpoints: &[&str]) -> Event {
+    let mut facts = slice_facts("a", "a", endpoints);
+    facts.key.source = APISERVER;
+    let udp = |port: &SlicePort| SlicePort { protocol: Protocol::Transport(Transport::Udp), ..port.clone() };
+    facts.ports = facts.ports.iter().map(udp).collect();
+    Event::SliceApplied(Arc::new(facts))
+}
+
+fn world() -> World {
+    World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[APISERVER])
+}
+
+impl Lost {
+    fn new() -> Self {
+        let mut rig = Rig::new();
+        rig.world = world();
+        rig.world.limit_pieces(u64::MAX);
+        rig.turn(vec![
+            settings(OnEmpty::Auto),
+            applied(by_udp()),
+            told(&["1.1.1.1"]),
+            Event::Synced(APISERVER),
+        ]);
+        // The start counts as an interruption.
+        for _ in 0..30 {
+            rig.now += 3;
+            rig.turn(vec![]);
+        }
+        let last = rig.turn(vec![told(&[])]);
+        Self { rig, last }
+    }
+
+    /// Steps each second, as the engine does.
+    fn wait(&mut self, seconds: i64) -> &mut Self {
+        for _ in 0..seconds {
+            self.last = self.rig.turn(vec![]);
+        }
+        self
+    }
+
+    fn tell(&mut self, events: Vec<Event>) -> &mut Self {
+        self.last = self.rig.turn(events);
+        self
+    }
+
+    /// The process stands still, and goes on.
+    fn stand_still(&mut self, seconds: i64) -> &mut Self {
+        self.rig.now += seconds - 1;
+        self.wait(1)
+    }
+
+    /// When the apiserver was asked last.
+    fn question(&self) -> Option<Uptime> {
+        self.last.questions.get(&APISERVER).copied()
+    }
+
+    /// Waits until the apiserver is asked once more.
+    fn ask_again(&mut self) -> &mut Self {
+        let before = self.question();
+        for _ in 0..40 {
+            if self.question() == before {
+                self.wait(1);
+            }
+        }
+        assert!(self.question() > before, "nothing is asked any more");
+        self
+    }
+
+    fn answer(&mut self) -> &mut Self {
+        let question = self.question().expect("a question");
+        self.tell(vec![Event::Answered(APISERVER, question)])
+    }
+
+    #[track_caller]
+    fn check(&self, expected: (Verdict, Option<Reason>)) {
+        let key = by_udp().key;
+        let view = self.last.services.iter().find(|view| view.key == key).unwrap();
+        let row = row(view, "10.0.0.1");
+        assert_eq!((row.verdict, row.reason), expected);
+    }
+
+    #[track_caller]
+    fn is_held(&mut self) -> &mut Self {
+        self.check((Verdict::Held, Some(Reason::Vanished)));
+        self
+    }
+
+    #[track_caller]
+    fn is_refused(&self) {
+        self.check((Verdict::Refusing, Some(Reason::HoldExpired)));
+    }
+}
+
+#[test]
+fn no_hold_reaches_its_bound_until_the_apiserver_has_answered() {
+    let mut lost = Lost::new();
+    lost.wait(UNANSWERED_LIMIT - 1).is_held();
+    assert_eq!(lost.question(), None, "nothing is asked before the bound");
+    lost.wait(1).is_held();
+    assert!(lost.question().is_some());
+    // An apiserver that hangs answers nothing.
+    lost.wait(600).is_held();
+    lost.ask_again().answer().wait(QUESTION_SECONDS).is_refused();
+}
+
+#[test]
+fn an_apiserver_that_answers_lets_a_hold_go_within_seconds() {
+    let mut lost = Lost::new();
+    lost.wait(UNANSWERED_LIMIT).is_held().answer().wait(QUESTION_SECONDS - 1).is_refused();
+}
+
+#[test]
+fn an_apiserver_is_asked_once_and_again_only_after_a_while() {
+    let mut lost = Lost::new();
+    let first = lost.wait(UNANSWERED_LIMIT).question();
+    assert_eq!(lost.wait(29).question(), first);
+    lost.ask_again();
+}
+
+#[test]
+fn an_apiserver_that_says_it_cannot_tell_has_the_bound_count_anew() {
+    let mut lost = Lost::new();
+    lost.wait(UNANSWERED_LIMIT).tell(vec![Event::Silent(APISERVER)]).wait(300).is_held();
+    lost.tell(vec![Event::Heard(APISERVER)]).wait(59 + UNANSWERED_LIMIT).is_held();
+    lost.wait(UNANSWERED_LIMIT).ask_again().answer().wait(QUESTION_SECONDS).is_refused();
+}
+
+#[test]
+fn endpoints_that_came_back_while_the_process_stood_still_are_heard_of_first() {
+    let mut lost = Lost::new();
+    lost.wait(3).stand_still(1_000).is_held();
+    lost.tell(vec![told(&["1.1.1.1"])]).check((Verdict::Serving, None));
+}
+
+#[test]
+fn an_answer_from_before_a_standstill_lets_nothing_go() {
+    let mut lost = Lost::new();
+    lost.wait(UNANSWERED_LIMIT).answer().is_held();
+    lost.stand_still(8).is_held();
+    lost.wait(1).answer().wait(QUESTION_SECONDS).is_refused();
+}
+
+#[test]
+fn invariant_08_a_bound_that_passed_while_no_process_ran_waits_for_an_answer_too() {
+    let mut lost = Lost::new();
+    lost.wait(3).is_held();
+    let mut next = Rig::new();
+    next.world = world();
+    next.world.limit_pieces(u64::MAX);
+    let now = Now { mono: Duration::ZERO, ..lost.rig.clock() };
+    next.world.remember(Remembered::from(&lost.last), now);
+    let later = lost.rig.now + 1_000;
+    (next.now, next.booted) = (later, later);
+    lost.rig = next;
+    lost.tell(vec![applied(by_udp()), told(&[]), Event::Synced(APISERVER)]).is_held();
+    lost.wait(UNANSWERED_LIMIT + 3).is_held().ask_again().answer().wait(QUESTION_SECONDS).is_refused();
+}
+
+#[test]
+fn files_of_this_node_are_not_asked() {
+    let mut rig = super::holds::rig();
+    rig.turn(vec![super::holds::gone("a")]);
+    rig.now += 119;
+    let snapshot = rig.turn(vec![]);
+    super::holds::check(&snapshot, "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+    assert!(snapshot.questions.is_empty());
+}
