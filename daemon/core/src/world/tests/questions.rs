@@ -33,7 +33,7 @@ fn told(endpoints: &[&str]) -> Event {
 }
 
 fn world() -> World {
-    World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[APISERVER])
+    World::new(Seed(0), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[APISERVER])
 }
 
 impl Lost {
