@@ -2,11 +2,11 @@
 //!
 //! **The judgement.** Each service decides for itself, at the moment when a list that had a backend would have none.
 //! [`judge()`] looks at the evidence alone: what the service asks for, whether the node reaches the apiserver by it,
-//! what became of each backend of the list, whether the source was interrupted. A list is refused at once if each of its
-//! backends was seen terminating or is listed as unready itself; one that went without such a sign is held; neither a
-//! label that only controllers write nor another endpoint that is unready is a sign. A service's own `refuse` or `hold` wins over the evidence. When more services
-//! than a share of all lose their lists within a short time, in more than one namespace or in all of one, the world
-//! judges them once more, together: that is a mass loss.
+//! what became of each backend of the list, whether the source was interrupted. A list is refused at once if each of
+//! its backends was seen terminating or is listed as unready itself; one that went without such a sign is held; neither
+//! a label that only controllers write nor another endpoint that is unready is a sign. A service's own `refuse` or
+//! `hold` wins over the evidence. When more services than a share of all lose their lists within a short time, in more
+//! than one namespace or in all of one, the world judges them once more, together: that is a mass loss.
 //!
 //! **What is kept.** Of each port its last list that was not empty, with the members that were seen terminating since;
 //! while it is held, that list with what probes found of each backend; afterwards, why the hold ended. A hold writes

@@ -14,7 +14,7 @@ use crate::keys::{ServiceKey, Source, Transport};
 use crate::limits;
 use crate::list::{LastList, Row, Rows};
 use crate::snapshot::Reason;
-use crate::time::Now;
+use crate::time::{Now, Uptime};
 use crate::words;
 use crate::work;
 

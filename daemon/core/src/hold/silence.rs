@@ -124,8 +124,8 @@ mod tests {
         assert_eq!(at(&[(0, true), (60, false), (70, true), (71, false)], &[119, 120]), [true, false]);
     }
 
-    /// What the source was asked, and has answered, after what was done at each second: it was asked on behalf of a hold
-    /// that is due then, or it answered the question of that time.
+    /// What the source was asked, and has answered, after what was done at each second: it was asked on behalf of a
+    /// hold that is due then, or it answered the question of that time.
     #[track_caller]
     fn check_asked(done: &[(i64, Option<i64>)], now: i64, expected: (i64, Option<i64>)) {
         let mut silence = Silence::default();

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a question is answered by a watch or a list that began after it, and only when that has told all that the
 //! server knew. So an answer says more than that some apiserver is there: a watch that stands still looks well for a
-//! minute. Questions come as snapshots, and no watch begins for one sooner than [`PAUSE`] after the last answer: a tenant
-//! can have lists reach their bounds all the time, on every node.
+//! minute. Questions come as snapshots, and no watch begins for one sooner than [`PAUSE`] after the last answer: a
+//! tenant can have lists reach their bounds all the time, on every node.
 
 use std::sync::Arc;
 use std::time::Duration;
