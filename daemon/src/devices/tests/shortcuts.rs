@@ -11,9 +11,10 @@ use holdfast_judgement::views::devices::ShortcutDecision::{
 
 use tokio::sync::watch;
 
+use super::super::conntrack::Conntrack;
 use super::super::listed::{By, Rule};
 use super::super::{Follower, Onlookers, netlink};
-use super::{decided_beside, ip, listed};
+use super::{decided_beside, ip, listed, view_without_flows};
 use crate::config::Config;
 use crate::engine::ask;
 
@@ -185,7 +186,9 @@ async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
     let (decisions, mut now) = watch::channel(Arc::default());
     let (engine, _asked) = ask::channel();
     let (_, proxies) = watch::channel(Arc::default());
-    let mut follower = Follower { config, onlookers, proxies, are_known: false, decisions, engine };
+    let conntrack = Conntrack::new(view_without_flows());
+    let mut follower =
+        Follower { config, onlookers, proxies, are_known: false, decisions, engine, conntrack };
     follower.publish(Some(&world));
     assert_eq!(now.borrow_and_update()[0].shortcut, Wanted);
     let (rest, long) = (Duration::from_secs(10), Duration::from_secs(9));

@@ -27,7 +27,7 @@ fn kernel_a_packet_goes_to_another_node_without_what_the_frame_has_behind_it() {
                 for flags in [SYN, ACK, FIN | ACK] {
                     let frame = Sent::by(transport, way.client, way.frontend, flags, &[7; DATA]).frame();
                     for length in LENGTHS {
-                        let came = node.come_to_be_cut(&followed(&frame, &vec![0xa5; length]));
+                        let came = node.come(&followed(&frame, &vec![0xa5; length]));
                         assert_eq!(taken_apart(came).2, frame, "{length} bytes behind {}", way.client);
                     }
                 }
@@ -44,7 +44,7 @@ fn kernel_the_length_of_a_packet_counts_on_its_way_and_not_that_of_its_frame() {
         for (way, fits) in WAYS.iter().zip(FITS) {
             taken_apart(node.come(&Sent::tcp(way.client, way.frontend, SYN).frame()));
             let frame = of_length(way, fits);
-            assert_eq!(taken_apart(node.come_to_be_cut(&followed(&frame, &[0xa5; 64]))).2, frame);
+            assert_eq!(taken_apart(node.come(&followed(&frame, &[0xa5; 64]))).2, frame);
         }
     });
 }
@@ -57,7 +57,7 @@ fn kernel_a_packet_that_came_by_another_node_may_have_bytes_behind_it() {
             for flags in [SYN, ACK] {
                 let sent = Sent::by(TCP, way.client, way.frontend, flags, &[7; DATA]);
                 let frame = followed(&wrapped(&sent.frame(), way.node, way.here), &[0xa5; 4]);
-                let (_, left) = node.come_to_be_cut(&frame);
+                let (_, left) = node.come(&frame);
                 assert_eq!(super::craft::see(&left, true).to, address(way.here));
             }
         }
@@ -79,7 +79,7 @@ fn kernel_what_a_frame_has_behind_a_packet_of_sctp_is_no_chunk() {
             let heard = |node: &Node| found(node, way.client).unwrap().1.of_client;
             for flags in [SYN, ACK] {
                 let frame = Sent::by(SCTP, way.client, way.frontend, flags, b"").frame();
-                node.come_to_be_cut(&followed(&frame, &[ABORT, 0, 0, 4]));
+                node.come(&followed(&frame, &[ABORT, 0, 0, 4]));
                 assert_eq!(heard(node) & RST, 0, "{flags}");
             }
             node.come(&Sent::by(SCTP, way.client, way.frontend, RST, b"").frame());
