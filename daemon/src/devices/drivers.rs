@@ -67,8 +67,10 @@ mod tests {
                 let running = tokio::spawn(run(followed, looks, engine));
                 tokio::task::yield_now().await;
                 run_tool("ethtool", "-K left rxvlan off");
-                tokio::time::timeout(Duration::from_secs(5), looked.changed()).await.unwrap().unwrap();
-                assert!(matches!(asks.recv().await, Some(Ask::LookAfter)));
+                let patience = Duration::from_secs(5);
+                tokio::time::timeout(patience, looked.changed()).await.unwrap().unwrap();
+                let asked = tokio::time::timeout(patience, asks.recv()).await;
+                assert!(matches!(asked, Ok(Some(Ask::LookAfter))));
                 config.send_replace(configured("never"));
                 tokio::time::sleep(2 * PAUSE).await;
                 run_tool("ethtool", "-K left rxvlan on");
