@@ -3,7 +3,7 @@
 //! Invariant: after each step the engine runs until nothing is due, so maps that fail now and then end where
 //! good ones do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Dump;
 use holdfast_core::snapshot::{PortView, Snapshot};
-use holdfast_core::time::Now;
+use holdfast_core::time::{Now, Uptime};
 
 use super::daemon::Daemon;
 use super::outside::Outside;
@@ -83,6 +83,8 @@ pub struct Runner<'a> {
     // Gone only while it is being started again.
     engine: Option<Engine<Box<dyn Maps>>>,
     snapshot: Arc<Snapshot>,
+    /// The questions about held lists that sources have answered, as they were in the snapshot.
+    answered: BTreeMap<Source, Uptime>,
     mono: Duration,
     wall: Timestamp,
 }
@@ -102,6 +104,7 @@ impl<'a> Runner<'a> {
             sources: sources.into_iter().collect(),
             engine: None,
             snapshot: Arc::default(),
+            answered: BTreeMap::new(),
             mono: Duration::ZERO,
             wall: START,
         };
@@ -177,6 +180,7 @@ impl<'a> Runner<'a> {
             engine.remember(remembered, Now { wall: self.wall, mono: self.mono });
         }
         self.engine = Some(engine);
+        self.answered.clear();
         let mut group = self.outside.all()?;
         group.extend(self.sources.iter().map(|source| Event::Synced(*source)));
         self.apply(group)
@@ -218,7 +222,14 @@ impl<'a> Runner<'a> {
             }
             match engine.next_due(self.mono) {
                 Some(due) if due < self.mono + HOPELESS => self.mono = self.mono.max(due),
-                _ => return Ok(()),
+                _ if self.snapshot.questions == self.answered => return Ok(()),
+                // Each source is well: it answers at once that all it knows has come.
+                _ => {
+                    self.answered.clone_from(&self.snapshot.questions);
+                    self.answered
+                        .iter()
+                        .for_each(|(source, put)| engine.apply(Event::Answered(*source, *put)));
+                }
             }
         }
         Err(format!("something is still due after {STEPS_MAX} steps"))

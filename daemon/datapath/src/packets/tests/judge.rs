@@ -156,7 +156,10 @@ impl Read {
 
     fn flags(&self, frame: &[u8]) -> u8 {
         if self.protocol == SCTP {
-            return sctp::flags_of(frame.get(self.transport + sctp::HEADER..).unwrap_or_default());
+            // What a frame has behind its packet is no chunk. A length of 0 says nothing.
+            let headers = self.ip + if self.v4 { 0 } else { 40 };
+            let end = self.end(frame).filter(|end| *end > headers).unwrap_or(frame.len()).min(frame.len());
+            return sctp::flags_of(frame.get(self.transport + sctp::HEADER..end).unwrap_or_default());
         }
         frame.get(self.transport + 13).copied().unwrap_or(0)
     }

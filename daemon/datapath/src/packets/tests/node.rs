@@ -323,7 +323,7 @@ impl Node {
     fn run_cut(&self, program: &OwnedFd, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
         self.forget_answers();
         let (verdict, out) = run_with(program, frame, device, 0).unwrap();
-        let is_cut = verdict == REDIRECTED && out.len() < frame.len() + size_of_error_headers(&out);
+        let is_cut = verdict == REDIRECTED && out.len() < frame.len() + size_of_new_headers(&out);
         assert!(
             is_cut,
             "the sum of the whole packet is not the packet's: {frame:02x?}, {verdict}: {out:02x?}"
@@ -372,11 +372,13 @@ fn device(side: Side, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
     }
 }
 
-/// How much longer than the packet a whole quote of it is.
-fn size_of_error_headers(frame: &[u8]) -> usize {
+/// How many bytes a program has put before a packet: the headers of an ICMP error, or one more header of IP.
+fn size_of_new_headers(frame: &[u8]) -> usize {
     match (frame.get(12..14), frame.get(23), frame.get(20)) {
         (Some([0x08, 0x00]), Some(1), _) => 28,
+        (Some([0x08, 0x00]), Some(4 | 41), _) => 20,
         (Some([0x86, 0xdd]), _, Some(58)) => 48,
+        (Some([0x86, 0xdd]), _, Some(4 | 41)) => 40,
         _ => 0,
     }
 }
