@@ -76,7 +76,7 @@ impl Held {
             (None, _) => return None,
             (Some(_), Told::Silent) => self.reached = Some(now),
             (Some(bound), Told::Answered(at)) if at.is_none_or(|at| at < bound) => {
-                self.unanswered = Some(now)
+                self.unanswered = Some(now);
             }
             _ => {}
         }
