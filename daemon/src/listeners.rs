@@ -3,6 +3,7 @@
 //! Invariant: sockets that cannot be listed now are those that were listed last. They are listed every second while an
 //! external IP is asked for; else every ten, and at once when the first one comes.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
@@ -15,7 +16,7 @@ use holdfast_core::facts::{Listener, Listeners};
 use holdfast_core::keys::Transport;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::netlink::listeners;
+use holdfast_datapath::netlink::listeners::{self, ListeningSocket};
 use tokio::sync::{mpsc, watch};
 
 /// How often sockets are listed while an external IP is asked for. The kernel looks at 64,000 places of its tables at
@@ -28,7 +29,7 @@ const LOOK_AGAIN_IDLE: Duration = Duration::from_secs(10);
 /// The longest answer of the kernel, some 80 bytes for each socket. UDP sockets that ask name servers are among them.
 const ANSWER_BYTES_MAX: usize = 1 << 26;
 
-/// The ports that the kernel gives to sockets which ask for none, of which UDP sockets do not listen.
+/// The ports that the kernel gives to sockets which ask for none: most UDP sockets there are clients for a moment.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 /// The ports that the kernel gives by itself, if it has not been told otherwise.
@@ -36,8 +37,8 @@ const LOCAL_PORTS_USUAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// The sockets as they are now; `None`: they cannot be listed, or are too many.
 pub(crate) fn now() -> Option<Arc<Listeners>> {
-    match list() {
-        Ok(listed) => listed.map(Arc::new),
+    match list(None) {
+        Ok((listed, _)) => listed.map(Arc::new),
         Err(error) => {
             tracing::warn!(%error, "the sockets of this host cannot be listed; external IPs of the node are not served");
             None
@@ -47,15 +48,17 @@ pub(crate) fn now() -> Option<Arc<Listeners>> {
 
 /// Tells the engine of sockets that come and go.
 pub(crate) async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, events: mpsc::Sender<Vec<Event>>) {
-    let mut told = None;
+    let (mut told, mut before) = (None, None);
     loop {
         let is_asked_for = asks_for_external_ips(&snapshots.borrow_and_update());
-        if let Ok(Ok(listed)) = tokio::task::spawn_blocking(list).await
-            && listed.as_ref() != told.as_deref()
-        {
-            told = listed.map(Arc::new);
-            if events.send(vec![Event::ListenersApplied(told.clone())]).await.is_err() {
-                return;
+        let former = before.clone();
+        if let Ok(Ok((listed, brief))) = tokio::task::spawn_blocking(move || list(former.as_ref())).await {
+            before = Some(brief);
+            if listed.as_ref() != told.as_deref() {
+                told = listed.map(Arc::new);
+                if events.send(vec![Event::ListenersApplied(told.clone())]).await.is_err() {
+                    return;
+                }
             }
         }
         let pause = if is_asked_for { LOOK_AGAIN } else { LOOK_AGAIN_IDLE };
@@ -75,24 +78,30 @@ fn asks_for_external_ips(snapshot: &Snapshot) -> bool {
     all.any(|(kind, _, count)| kind == FrontendType::ExternalIp && count > 0)
 }
 
-fn list() -> io::Result<Option<Listeners>> {
+/// UDP sockets at ports that the kernel gives by itself, all of one listing.
+type LocalSockets = BTreeSet<Listener>;
+
+/// Lists the sockets. A UDP socket at a port that the kernel gives by itself may be a client that asks a name server,
+/// or a tunnel of WireGuard: it listens if the listing before had it as well, or if there was none.
+fn list(before: Option<&LocalSockets>) -> io::Result<(Option<Listeners>, LocalSockets)> {
     let local = local_ports(Path::new(LOCAL_PORTS));
-    let mut found = Vec::new();
-    for transport in [Transport::Tcp, Transport::Udp] {
-        let sockets = listeners::list(transport, ANSWER_BYTES_MAX)?;
-        let is_client = |port: u16| transport == Transport::Udp && local.contains(&port);
-        for socket in sockets.iter().filter(|socket| !is_client(socket.port)) {
-            let Some(port) = NonZeroU16::new(socket.port) else { continue };
-            found.extend(socket.addresses().map(|address| Listener { port, transport, address }));
-        }
-    }
+    let tcp = listeners::list(Transport::Tcp, ANSWER_BYTES_MAX)?;
+    let udp = listeners::list(Transport::Udp, ANSWER_BYTES_MAX)?;
     // The kernel lists SCTP only where it has a module for that.
     let sctp = listeners::list(Transport::Sctp, ANSWER_BYTES_MAX).unwrap_or_default();
-    let numbered = sctp.iter().filter_map(|socket| Some((NonZeroU16::new(socket.port)?, socket)));
-    found.extend(numbered.flat_map(|(port, socket)| {
-        socket.addresses().map(move |address| Listener { port, transport: Transport::Sctp, address })
-    }));
-    Ok(Listeners::new(found))
+    let (brief, udp): (LocalSockets, LocalSockets) =
+        numbered(Transport::Udp, &udp).partition(|it| local.contains(&it.port.get()));
+    let lasting = brief.iter().copied().filter(|it| before.is_none_or(|before| before.contains(it)));
+    let others = numbered(Transport::Tcp, &tcp).chain(numbered(Transport::Sctp, &sctp)).chain(udp);
+    let listed = Listeners::new(others.chain(lasting));
+    Ok((listed, brief))
+}
+
+fn numbered(transport: Transport, sockets: &[ListeningSocket]) -> impl Iterator<Item = Listener> {
+    let with_port = sockets.iter().filter_map(|socket| Some((NonZeroU16::new(socket.port)?, socket)));
+    with_port.flat_map(move |(port, socket)| {
+        socket.addresses().map(move |address| Listener { port, transport, address })
+    })
 }
 
 fn local_ports(path: &Path) -> RangeInclusive<u16> {
@@ -138,14 +147,24 @@ mod tests {
     }
 
     #[test]
-    fn kernel_a_udp_socket_at_a_port_that_it_did_not_ask_for_is_a_client() {
+    fn kernel_a_udp_socket_at_a_port_of_clients_listens_once_it_lasts() {
         let local = local_ports(Path::new(LOCAL_PORTS));
         let client = UdpSocket::bind("0.0.0.0:0").unwrap();
         let chosen = (20_000..30_000).filter(|port| !local.contains(port));
         let server = chosen.into_iter().find_map(|port| UdpSocket::bind(("0.0.0.0", port)).ok()).unwrap();
-        let listed = list().unwrap().unwrap();
-        assert!(listed.at(&key(server.local_addr().unwrap().port(), Transport::Udp)).is_some());
-        assert_eq!(listed.at(&key(client.local_addr().unwrap().port(), Transport::Udp)), None);
+        let [client, server] = [client, server].map(|it| (it.local_addr().unwrap().port(), it));
+        let (first, brief) = list(None).unwrap();
+        let nothing = LocalSockets::new();
+        let (fresh, lasting) = (list(Some(&nothing)).unwrap().0, list(Some(&brief)).unwrap().0);
+        for (listed, is_known, when) in [
+            (first, true, "there was no listing before"),
+            (fresh, false, "it is new"),
+            (lasting, true, "it lasts"),
+        ] {
+            let listed = listed.unwrap();
+            assert_eq!(listed.at(&key(client.0, Transport::Udp)).is_some(), is_known, "{when}");
+            assert!(listed.at(&key(server.0, Transport::Udp)).is_some(), "{when}");
+        }
     }
 
     #[test]
