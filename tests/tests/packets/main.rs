@@ -30,6 +30,8 @@ mod maglev;
 #[cfg(test)]
 mod node;
 #[cfg(test)]
+mod own_address;
+#[cfg(test)]
 mod notices;
 #[cfg(test)]
 mod page;
