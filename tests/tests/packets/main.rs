@@ -30,9 +30,9 @@ mod maglev;
 #[cfg(test)]
 mod node;
 #[cfg(test)]
-mod own_address;
-#[cfg(test)]
 mod notices;
+#[cfg(test)]
+mod own_address;
 #[cfg(test)]
 mod page;
 #[cfg(test)]
