@@ -51,8 +51,8 @@ use crate::sources::manifests::Manifests;
 use crate::sources::names::{self, Names};
 use crate::state::{self, Keeper};
 use crate::{
-    announce, drains, host_routes, kube_proxy, logging, node, pod_lookup, probes, proxies, rejections,
-    renamed, sources, systemd,
+    announce, drains, host_routes, kube_proxy, listeners, logging, node, pod_lookup, probes, proxies,
+    rejections, renamed, sources, systemd,
 };
 use holdfast_core::engine::Engine;
 
@@ -352,6 +352,7 @@ impl App {
             (seed, checks),
         ));
         if let Some(kubernetes) = kubernetes {
+            tasks.spawn(listeners::run(engine.snapshots.clone(), events.clone()));
             let kubernetes = kubernetes.heeding(engine.snapshots.clone());
             tasks.spawn(kubernetes.run(events.clone(), nodes));
         }

@@ -25,6 +25,7 @@ pub mod host_routes;
 pub mod import;
 pub mod knowledge;
 pub mod kube_proxy;
+mod listeners;
 pub mod logging;
 pub mod node;
 mod notices;

@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use crate::drains::{Drains, Ordered};
-use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
+use crate::facts::{Listeners, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
 use crate::hold::{PodsAt, Probed};
 use crate::keys::{ServiceKey, SliceKey, Source};
 use crate::time::Uptime;
@@ -37,6 +37,8 @@ pub enum Event {
     RejectionEnded(ObjectKey),
     /// The own node, whole.
     NodeApplied(Arc<NodeFacts>),
+    /// The sockets of the node that wait for clients, whole. `None`: they are not known.
+    ListenersApplied(Option<Arc<Listeners>>),
     /// The settings, whole.
     SettingsApplied(Arc<Settings>),
     /// The drains in force, whole, and the order that made them so.

@@ -5,6 +5,7 @@
 
 pub mod balancer;
 pub mod endpoints;
+mod listeners;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -23,6 +24,7 @@ pub use balancer::BalancerFacts;
 pub use endpoints::{
     Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, NodeName, Target, TargetName,
 };
+pub use listeners::{Listener, Listeners};
 
 /// Seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -320,6 +322,11 @@ impl NodeFacts {
     pub fn has_node_ports_at(&self, address: IpAddr) -> bool {
         let known = if address.is_loopback() { Family::of(address).loopback() } else { address };
         self.node_port_addresses.contains(&known)
+    }
+
+    /// Whether the host has the address, or is said to have it.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.node_port_addresses.contains(&address) || self.addresses.contains(&address)
     }
 
     /// Where others reach its NodePorts.

@@ -104,6 +104,9 @@ pub const SHARES_MAX: u16 = (1 << 12) - 1;
 /// Services known at one time, programmed or not.
 pub const SERVICES_MAX: usize = 1 << 20;
 
+/// Sockets of the node that wait for clients. A host has some dozens; a list of more says less than it costs.
+pub const LISTENERS_MAX: usize = 1 << 14;
+
 /// Text of one slice (node, zone and object names): 24 bits of offset.
 pub const SLICE_TEXT_BYTES_MAX: usize = 1 << 24;
 

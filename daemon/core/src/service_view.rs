@@ -84,6 +84,8 @@ words! {
         LocalPolicy = "local-policy",
         /// Another service has the address.
         Claimed = "claimed",
+        /// A process of the node listens there.
+        Listener = "listener",
         /// The address is one that no object may have, or an external IP that the configuration does not allow.
         Address = "address",
         /// SCTP where no packets are translated, or a protocol that Kubernetes does not know.

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use crate::drains::Drains;
 use crate::event::Watched;
-use crate::facts::{NodeFacts, ObjectKey, Rejection, Settings, Timestamp};
+use crate::facts::{Listeners, NodeFacts, ObjectKey, Rejection, Settings, Timestamp};
 use crate::hold::Hold;
 use crate::index::Seed;
 use crate::keys::{ObjectName, Source};
@@ -165,6 +165,8 @@ pub struct Snapshot {
     pub rejections: Arc<Rejections>,
     /// The own node.
     pub node: Arc<NodeFacts>,
+    /// The sockets of the node that wait for clients; `None`: they are not known.
+    pub listeners: Option<Arc<Listeners>>,
     /// The settings in force.
     pub settings: Arc<Settings>,
     /// The drains in force.
@@ -236,6 +238,7 @@ impl Snapshot {
         let is_as_it_was = (asks, sources, progress) == (&before.asks, &before.sources, &before.progress)
             && *questions == before.questions
             && self.unreadable == before.unreadable
+            && self.listeners == before.listeners
             && (self.stale_since, self.programmed, self.filling, self.behind)
                 == (before.stale_since, before.programmed, before.filling, before.behind)
             && (counters, self.fill, self.checked) == (before.counters, before.fill, before.checked);

@@ -14,13 +14,17 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem;
 use core::net::IpAddr;
 
 use crate::affinity::Prefixes;
 use crate::change::Cause;
 use crate::drains::Drains;
 use crate::event::{Event, Watched};
-use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServiceType, Settings, SliceFacts};
+use crate::facts::{
+    Listeners, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServicePort, ServiceType, Settings,
+    SliceFacts,
+};
 use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
 use crate::keys::{Family, ServiceKey, SliceKey, Source};
@@ -61,6 +65,8 @@ pub(crate) struct Tables {
     admits: bool,
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
     pub(crate) node: Arc<NodeFacts>,
+    /// `None`: they are not known.
+    pub(crate) listeners: Option<Arc<Listeners>>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) drains: Arc<Drains>,
     rejected: Rejected,
@@ -89,6 +95,7 @@ impl Tables {
             admits: false,
             slices: Index::new(seed),
             node: Arc::default(),
+            listeners: None,
             settings: Arc::default(),
             drains: Arc::default(),
             rejected: Rejected::default(),
@@ -101,6 +108,11 @@ impl Tables {
             unconfirmed: Unconfirmed::new(seed),
             impossible: 0,
         }
+    }
+
+    /// What decides whether a frontend is the node's own.
+    pub(crate) fn host(&self) -> (&Settings, &NodeFacts, Option<&Listeners>) {
+        (&self.settings, &self.node, self.listeners.as_deref())
     }
 
     /// The number of a service's namespace.
@@ -118,6 +130,7 @@ impl Tables {
             Event::Rejected(rejection) => self.reject(rejection),
             Event::RejectionEnded(object) => self.rejection_ended(&object, dirty),
             Event::NodeApplied(node) => self.node_applied(node, dirty),
+            Event::ListenersApplied(listeners) => self.listeners_applied(listeners, dirty),
             Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
             // Which services that touches is found out piece by piece.
             Event::DrainsApplied(drains, _) => self.drains = drains,
@@ -320,6 +333,23 @@ impl Tables {
             let facts = self.get(*id).and_then(|known| known.facts.as_deref());
             !same_place || facts.is_some_and(is_concerned)
         };
+        self.ids().filter(is_touched).for_each(|id| dirty(id, Cause::NodeApplied));
+    }
+
+    /// A socket that comes or goes matters to services with an external IP of the node at its port.
+    fn listeners_applied(&mut self, now: Option<Arc<Listeners>>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        let before = mem::replace(&mut self.listeners, now);
+        let turned = match (&before, &self.listeners) {
+            (Some(before), Some(now)) => Some(before.turned(now)),
+            (None, None) => return,
+            _ => None,
+        };
+        let turns = |port: &ServicePort| turned.as_ref().is_none_or(|turned| turned.contains(&port.port));
+        let is_concerned = |facts: &ServiceFacts| {
+            facts.external_ips.iter().any(|it| self.node.has(*it)) && facts.ports.iter().any(turns)
+        };
+        let is_touched =
+            |id: &ServiceId| self.get(*id).and_then(|known| known.facts.as_deref()).is_some_and(is_concerned);
         self.ids().filter(is_touched).for_each(|id| dirty(id, Cause::NodeApplied));
     }
 

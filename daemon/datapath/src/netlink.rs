@@ -5,6 +5,7 @@
 //! count.
 
 mod conversation;
+pub mod listeners;
 
 use std::io;
 use std::net::IpAddr;

@@ -246,18 +246,15 @@ fn headline(snapshot: &Snapshot, question: &Question, found: Found, subjects: &[
         (Question::Trouble, None, _) => none_in_trouble(snapshot),
         (Question::Trouble, Some(subject), Some(frontend)) => {
             let more = "The worst of what is not served:";
-            format!("{more} {}", sentence::of_frontend(&subject.view, frontend, &snapshot.settings))
+            format!("{more} {}", sentence::of_frontend(&subject.view, frontend, snapshot))
         }
         (Question::Address(dialled), Some(subject), _) if found == Found::Backend => {
             details::backend_sentence(&subject.view, dialled, subjects.len())
         }
         (Question::Address(dialled), Some(subject), Some(frontend)) => {
-            sentence::of_frontend(&subject.view, frontend, &snapshot.settings)
-                + &others(dialled, frontend, subjects)
+            sentence::of_frontend(&subject.view, frontend, snapshot) + &others(dialled, frontend, subjects)
         }
-        (_, Some(subject), Some(frontend)) => {
-            sentence::of_frontend(&subject.view, frontend, &snapshot.settings)
-        }
+        (_, Some(subject), Some(frontend)) => sentence::of_frontend(&subject.view, frontend, snapshot),
         (_, Some(subject), None) => sentence::of_service(&subject.view),
         (Question::Service(name), None, _) => unknown(snapshot, name),
         (Question::Address(dialled), None, _) => {
@@ -344,10 +341,8 @@ fn explained<'a>(
         service: view.key.name.to_string(),
         source: Code(view.key.source),
         state: Code(view.state),
-        sentence: worst(subject.frontends()).map_or_else(
-            || sentence::of_service(view),
-            |it| sentence::of_frontend(view, it, &snapshot.settings),
-        ),
+        sentence: worst(subject.frontends())
+            .map_or_else(|| sentence::of_service(view), |it| sentence::of_frontend(view, it, snapshot)),
         load_balancer: LoadBalancer::of(view, snapshot.clock()),
         frontends: subject.frontends().map(row).collect(),
         desired: Desired::of(view, policy),

@@ -24,6 +24,7 @@ use super::patience::{self, Holder};
 use super::{AppError, settings};
 use crate::apiserver::{self, Access};
 use crate::config::{Config, NodeName};
+use crate::listeners;
 use crate::logging::messages::{self, say};
 use crate::node::Described;
 use crate::recorder::{self, Recorder, TimedChange};
@@ -200,6 +201,9 @@ pub(super) fn engine(
     }
     engine.apply(Event::SettingsApplied(Arc::new(now.0)));
     engine.apply(Event::NodeApplied(Arc::new(now.1)));
+    if sources.contains(&Source::Kubernetes) {
+        engine.apply(Event::ListenersApplied(listeners::now()));
+    }
     Ok(engine)
 }
 

@@ -60,6 +60,8 @@ words! {
         External = "external",
         /// Another service has the frontend.
         Claimed = "claimed",
+        /// A process of the node listens there.
+        Listener = "listener",
         /// No object may have such an address.
         Address = "address",
         /// The protocol cannot be translated.
@@ -223,6 +225,7 @@ const fn cause(reason: Reason) -> ConditionCause {
         Reason::ProbesFailed => ConditionCause::ProbesFailed,
         Reason::LocalPolicy => ConditionCause::Internal,
         Reason::Claimed => ConditionCause::Claimed,
+        Reason::Listener => ConditionCause::Listener,
         Reason::Address => ConditionCause::Address,
         Reason::Protocol => ConditionCause::Protocol,
         Reason::Control => ConditionCause::Control,

@@ -16,6 +16,7 @@ mod doors;
 mod files;
 mod machine;
 mod objects;
+mod own_address;
 mod sockets;
 mod stage;
 mod tenant;

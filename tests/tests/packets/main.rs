@@ -32,6 +32,8 @@ mod node;
 #[cfg(test)]
 mod notices;
 #[cfg(test)]
+mod own_address;
+#[cfg(test)]
 mod page;
 #[cfg(test)]
 mod pods;

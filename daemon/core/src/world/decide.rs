@@ -12,7 +12,7 @@ use super::asked::Kind;
 use crate::change::Cause;
 use crate::claims::covers::Coverage;
 use crate::claims::{Claimed, Given, Rank, Wanted};
-use crate::facts::{NodeFacts, Settings};
+use crate::facts::{Listener, Listeners, NodeFacts, Settings};
 use crate::keys::{Family, FrontendKey, Source, Transport};
 use crate::op::{FrontendType, ServiceId};
 use crate::resolve::{self, DesiredFrontend, Part};
@@ -177,10 +177,12 @@ impl World {
     fn claimable(&self, frontends: &[DesiredFrontend], id: ServiceId, rank: Option<Rank>) -> Vec<Wanted> {
         let settings = &self.tables.settings;
         let node = &self.tables.node;
+        let host = self.tables.host();
         let Some(source) = rank.map(Rank::source) else { return Vec::new() };
         let is_free = |key: &FrontendKey, kind| {
             !is_bypassed(key, kind, settings, node)
-                && !is_nodes(key, kind, source, (settings, node))
+                && !is_nodes(key, kind, source, host)
+                && listener(key, kind, source, host).is_none()
                 && self.covered_by(key, kind, (source, id)).is_none()
         };
         let all = frontends.iter().filter_map(|it| Some((it.kind, it.key()?)));
@@ -276,39 +278,55 @@ fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &
     })
 }
 
-/// Whether this is the node's own, and no service of the cluster may have it: for an address that its author chose, all
-/// ports of the addresses at which the node answers NodePorts, unless the administrator named the address; for that and
-/// for a balancer's address, the node's own ports at any address.
+/// Whether this is the node's own, and no service of the cluster may have it: for an address that its author chose and
+/// for a balancer's address, the ports of the node's own servers at any address of the host. While it is not known at
+/// which ports processes of the node listen, it is all ports of the addresses at which the node answers NodePorts,
+/// unless the administrator named the address.
 pub(super) fn is_nodes(
     key: &FrontendKey,
     kind: FrontendType,
     source: Source,
-    (settings, node): (&Settings, &NodeFacts),
+    (settings, node, listeners): Host<'_>,
 ) -> bool {
     let is_named = kind == FrontendType::ExternalIp && settings.external_ips.names(key.address);
     let is_main = node.node_port_addresses.contains(&key.address);
-    let is_own_port = NODES_PORTS.contains(&key.port.get());
+    let is_own_port = NODES_PORTS.contains(&key.port.get())
+        || Given::of(kind) == Given::ByAnybody && CONTROL_PORTS.contains(&key.port.get());
     source.is_tenants()
         && match Given::of(kind) {
             Given::Out => false,
-            Given::ByAnybody if is_main && !is_named => true,
+            Given::ByAnybody if is_main && !is_named && listeners.is_none() => true,
             // What all clusters of a set share is no host's.
-            Given::ByAnybody
-                if kind == FrontendType::ClusterSetIp && node.addresses.contains(&key.address) =>
-            {
-                true
-            }
+            Given::ByAnybody if kind == FrontendType::ClusterSetIp && node.has(key.address) => true,
             // An address that floats from node to node is here for what services ask for at it, not for the node's own
             // ports.
-            Given::ByAnybody | Given::ByController => {
-                is_own_port && (is_main || node.addresses.contains(&key.address))
-            }
+            Given::ByAnybody | Given::ByController => is_own_port && node.has(key.address),
         }
 }
 
 /// What listens at each node's own addresses: kubelet, and the health of this daemon. A controller that gives a
 /// balancer the node's address, as some do that have no other, does not mean these.
 const NODES_PORTS: [u16; 2] = [10_250, 10_256];
+
+/// What listens at the addresses of a node of the control plane: the apiserver, and etcd for its clients and its peers.
+/// They may be away for a moment, as in a restart, and then no list of sockets shows them.
+const CONTROL_PORTS: [u16; 3] = [6_443, 2_379, 2_380];
+
+/// What decides whether a frontend is the node's own.
+type Host<'a> = (&'a Settings, &'a NodeFacts, Option<&'a Listeners>);
+
+/// The socket of the node that keeps its clients from this frontend: a process listens at an address of the host, which
+/// the author of a Service chose. An address that the administrator named is given to the Service.
+pub(super) fn listener(
+    key: &FrontendKey,
+    kind: FrontendType,
+    source: Source,
+    (settings, node, listeners): Host<'_>,
+) -> Option<Listener> {
+    let is_chosen = kind == FrontendType::ExternalIp && source.is_tenants();
+    let is_here = is_chosen && node.has(key.address) && !settings.external_ips.names(key.address);
+    listeners.filter(|_| is_here)?.at(key)
+}
 
 /// Whether this is the apiserver's own address, or a NodePort that would answer at it on this node.
 pub(super) fn is_bypassed(

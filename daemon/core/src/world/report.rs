@@ -163,6 +163,7 @@ impl World {
         self.report.snapshot.filling = !self.report.was_whole && !self.is_programmed();
         self.report.snapshot.behind = self.has_dirty() || self.sets_aside(Source::Kubernetes);
         self.report.snapshot.node = Arc::clone(&self.tables.node);
+        self.report.snapshot.listeners.clone_from(&self.tables.listeners);
         self.report.snapshot.settings = Arc::clone(&self.tables.settings);
         self.report.snapshot.drains = Arc::clone(&self.tables.drains);
         self.report.snapshot.sources = self.tables.sources().collect();

@@ -12,7 +12,7 @@ use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use super::World;
-use super::decide::{is_bypassed, is_nodes};
+use super::decide::{is_bypassed, is_nodes, listener};
 use crate::facts::{AddressType, ServiceFacts, SliceFacts, Timestamp};
 use crate::keys::{Family, FrontendKey, Protocol, Source};
 use crate::lifecycle::Seen;
@@ -21,7 +21,6 @@ use crate::op::{FrontendType, FrontendValue, PortIndex, ServiceId, WordFlags};
 use crate::resolve::DesiredFrontend;
 use crate::service::{Port, RealizedList, RealizedPort, Service};
 use crate::snapshot::{FrontendView, PortView, Reason, ServiceView, Status, Verdict};
-use crate::tables::Tables;
 use crate::time::Now;
 use crate::work;
 
@@ -79,8 +78,8 @@ impl World {
             return view;
         }
         let source = self.tables.get(id).map_or(Source::Kubernetes, |known| known.key.source);
-        if self.is_barred_by_node(&key, it.kind, (source, id)) {
-            view.reason = Some(Reason::Address);
+        if let Some((verdict, reason)) = self.withheld(&key, it.kind, (source, id)) {
+            (view.verdict, view.reason) = (verdict, Some(reason));
             return view;
         }
         let entry = self.frontends.get(&key);
@@ -114,10 +113,21 @@ impl World {
         view
     }
 
-    /// Whether no tenant may choose the address, because it is the node's. The owner of an address says more than that.
-    fn is_barred_by_node(&self, key: &FrontendKey, kind: FrontendType, of: (Source, ServiceId)) -> bool {
-        let Tables { settings, node, .. } = &self.tables;
-        is_nodes(key, kind, of.0, (settings, node)) && self.covered_by(key, kind, of).is_none()
+    /// What keeps the frontend from the service because it is the node's: a rule, or a process that listens there. The
+    /// owner of an address says more than that.
+    fn withheld(
+        &self,
+        key: &FrontendKey,
+        kind: FrontendType,
+        (source, id): (Source, ServiceId),
+    ) -> Option<(Verdict, Reason)> {
+        let host = self.tables.host();
+        let withheld = if is_nodes(key, kind, source, host) {
+            (Verdict::Unprogrammed, Reason::Address)
+        } else {
+            listener(key, kind, source, host).map(|_| (Verdict::Conflict, Reason::Listener))?
+        };
+        self.covered_by(key, kind, (source, id)).is_none().then_some(withheld)
     }
 
     fn realized_port(&self, index: PortIndex, owner: Option<ServiceId>) -> Option<&RealizedPort> {

@@ -5,9 +5,8 @@
 use std::net::SocketAddr;
 
 use holdfast_core::dialable::is_reserved;
-use holdfast_core::facts::Settings;
 use holdfast_core::hold::Bound;
-use holdfast_core::keys::Protocol;
+use holdfast_core::keys::{FrontendKey, Protocol};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{
@@ -20,7 +19,7 @@ use crate::rfc3339::Rfc3339;
 const NAMED_MAX: usize = 3;
 
 /// What a client meets that dials this frontend.
-pub fn of_frontend(view: &ServiceView, it: &FrontendView, settings: &Settings) -> String {
+pub fn of_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
     let backends: Vec<Row> = view.backends(it).collect();
     let name = named(view, it);
     let since = Rfc3339(it.since);
@@ -54,13 +53,19 @@ pub fn of_frontend(view: &ServiceView, it: &FrontendView, settings: &Settings) -
         Verdict::Bypassed => {
             format!("{name} is not translated, because the node reaches the apiserver at this very address.")
         }
+        Verdict::Conflict if it.reason == Some(Reason::Listener) => {
+            format!(
+                "{name} is not served, because a process of this node listens at {}.",
+                socket(it, snapshot)
+            )
+        }
         Verdict::Conflict => {
             let owner =
                 it.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
             format!("{name} is not served, because {owner} owns the address.")
         }
         Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
-            format!("{name} is not served, because {}.", Barred::of(it, settings).why())
+            format!("{name} is not served, because {}.", Barred::of(it, snapshot).why())
         }
         Verdict::Unprogrammed => match &it.status {
             Status::Error(error) => format!("{name} is not served: {error}."),
@@ -100,21 +105,25 @@ enum Barred {
     Reserved,
     /// The configuration does not allow it.
     NotAllowed,
-    /// It is the node's, and the author of the Service chose it.
+    /// It is the node's, and an import may not have it.
     Nodes,
-    /// It is the node's, and the port is kubelet's or this daemon's.
+    /// It is the node's, and nothing is known of the ports at which its processes listen.
+    Unlisted,
+    /// It is the node's, and the port is one of its own servers'.
     NodesPort,
 }
 
 impl Barred {
-    fn of(it: &FrontendView, settings: &Settings) -> Self {
+    fn of(it: &FrontendView, snapshot: &Snapshot) -> Self {
         let is_chosen = matches!(it.kind, FrontendType::ExternalIp | FrontendType::ClusterSetIp);
         if is_reserved(it.address) {
             Self::Reserved
-        } else if is_chosen && !settings.external_ips.allows(it.address) {
+        } else if is_chosen && !snapshot.settings.external_ips.allows(it.address) {
             Self::NotAllowed
-        } else if is_chosen {
+        } else if it.kind == FrontendType::ClusterSetIp {
             Self::Nodes
+        } else if is_chosen && snapshot.listeners.is_none() {
+            Self::Unlisted
         } else {
             Self::NodesPort
         }
@@ -127,10 +136,13 @@ impl Barred {
                 "the address means this host, this link or everybody, and no object may have such a frontend"
             }
             Self::NotAllowed => "`external_ips` under [kubernetes] does not allow the address",
-            Self::Nodes => {
-                "this node has the address itself, and the author of a Service may not take its ports"
+            Self::Nodes => "this node has the address itself, and no ServiceImport may take its ports",
+            Self::Unlisted => {
+                "this node has the address itself, and the kernel has not told at which ports its processes listen"
             }
-            Self::NodesPort => "this node has the address itself, and the port is kubelet's or this daemon's",
+            Self::NodesPort => {
+                "this node has the address itself, and the port is kubelet's, the apiserver's, etcd's or this daemon's"
+            }
         }
     }
 
@@ -142,13 +154,24 @@ impl Barred {
             Self::NotAllowed => {
                 "It is served as soon as `external_ips` under [kubernetes] allows the address."
             }
-            Self::Nodes => {
-                "It is served as soon as `external_ips` under [kubernetes] has this very address, as a range of its \
-                 own, or the node no longer has it."
+            Self::Unlisted => {
+                "It is served as soon as the kernel tells, or `external_ips` under [kubernetes] has this very address, \
+                 as a range of its own."
             }
-            Self::NodesPort => "It is served as soon as the node no longer has the address.",
+            Self::Nodes | Self::NodesPort => "It is served as soon as the node no longer has the address.",
         }
     }
+}
+
+/// The socket that keeps its clients.
+fn socket(it: &FrontendView, snapshot: &Snapshot) -> String {
+    let key = it.protocol.transport().map(|transport| FrontendKey {
+        address: it.address,
+        port: it.port,
+        transport,
+    });
+    let listener = key.and_then(|key| snapshot.listeners.as_ref()?.at(&key));
+    listener.map_or_else(|| "this port".to_owned(), |it| it.to_string())
 }
 
 fn named(view: &ServiceView, it: &FrontendView) -> String {
@@ -196,6 +219,7 @@ pub fn why(reason: Option<Reason>) -> &'static str {
         Some(Reason::ProbesFailed) => "its endpoints vanished, and none of them took a probe any more",
         Some(Reason::LocalPolicy) => "its traffic policy is Local and nobody usable is on this node",
         Some(Reason::Claimed) => "another service has the address",
+        Some(Reason::Listener) => "a process of this node listens there",
         Some(Reason::Address) => "the address may not be a frontend",
         Some(Reason::Protocol) => "its protocol cannot be translated",
         Some(Reason::Control) => "it is how this node reaches the apiserver",
@@ -224,9 +248,14 @@ pub(super) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -
         Verdict::Dropping => "It is served again with the first ready endpoint on this node.".to_owned(),
         Verdict::Passing => "It is translated again with the first endpoint that is ready.".to_owned(),
         Verdict::Bypassed => "Nothing: the direct path stays direct.".to_owned(),
+        Verdict::Conflict if it.reason == Some(Reason::Listener) => {
+            "It is served within some seconds of the moment when no process listens there, or as soon as `external_ips` \
+             under [kubernetes] has this very address, as a range of its own."
+                .to_owned()
+        }
         Verdict::Conflict => "It is served at once when the owner gives the address up.".to_owned(),
         Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
-            Barred::of(it, &snapshot.settings).next().to_owned()
+            Barred::of(it, snapshot).next().to_owned()
         }
         Verdict::Unprogrammed if it.protocol == Protocol::SCTP => {
             "It is served, to clients whose packets are, as soon as `enabled = true` under [packets] says so."

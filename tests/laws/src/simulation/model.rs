@@ -603,7 +603,10 @@ impl Model {
         let is_own = is_main || node.addresses.contains(&frontend.address);
         let is_own_port = [10_250, 10_256].contains(&frontend.number.get());
         match frontend.kind {
-            kind if is_chosen(service, kind) => is_main || is_own && is_own_port,
+            kind if is_chosen(service, kind) => {
+                let is_control = [6_443, 2_379, 2_380].contains(&frontend.number.get());
+                is_main || is_own && (is_own_port || is_control)
+            }
             FrontendType::LoadBalancer => service.source == Source::Kubernetes && is_own && is_own_port,
             _ => false,
         }

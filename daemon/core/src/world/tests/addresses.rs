@@ -161,3 +161,99 @@ fn an_address_of_the_node_that_the_administrator_named_by_itself_may_be_chosen()
         assert!(is_served || met == BARRED);
     }
 }
+
+/// The sockets of the node that wait for clients, each at an address and a port.
+fn listening(sockets: &[(&str, u16)]) -> Event {
+    let socket = |(address, port): &(&str, u16)| crate::facts::Listener {
+        address: ip(address),
+        port: (*port).try_into().unwrap(),
+        transport: crate::keys::Transport::Tcp,
+    };
+    Event::ListenersApplied(crate::facts::Listeners::new(sockets.iter().map(socket)).map(Arc::new))
+}
+
+const HELD_BY_A_PROCESS: (Verdict, Option<Reason>, Option<ServiceKey>) =
+    (Verdict::Conflict, Some(Reason::Listener), None);
+
+/// As an ingress of a bare cluster has it: the node's own address, at 80 and 443.
+#[test]
+fn an_external_ip_of_the_node_is_served_where_no_process_listens() {
+    let sockets = [("0.0.0.0", 22), ("192.0.2.7", 9100), ("127.0.0.1", 8080), ("192.0.2.8", 81), ("::", 53)];
+    let served = (Verdict::Refusing, Some(Reason::NoEndpoints), None);
+    for (address, port, expected) in [
+        ("192.0.2.7", 80, &served),
+        ("2001:db8::7", 443, &served),
+        ("192.0.2.7", 22, &HELD_BY_A_PROCESS),
+        ("192.0.2.8", 22, &HELD_BY_A_PROCESS),
+        ("198.51.100.1", 22, &served),
+        ("192.0.2.7", 9100, &HELD_BY_A_PROCESS),
+        ("192.0.2.7", 8080, &served),
+        ("192.0.2.7", 81, &served),
+        ("192.0.2.8", 81, &HELD_BY_A_PROCESS),
+        ("192.0.2.7", 53, &served),
+        ("2001:db8::7", 53, &HELD_BY_A_PROCESS),
+        ("192.0.2.7", 10_250, &BARRED),
+        ("192.0.2.7", 10_256, &BARRED),
+        ("192.0.2.7", 6_443, &BARRED),
+        ("192.0.2.7", 2_379, &BARRED),
+        ("192.0.2.8", 2_380, &BARRED),
+        ("2001:db8::7", 6_443, &BARRED),
+    ] {
+        let mut rig = Rig::new();
+        let node = node_at(&["192.0.2.7", "2001:db8::7"], &["192.0.2.8"]);
+        let snapshot = rig.turn(vec![node, listening(&sockets), chosen(port, &[address], &[])]);
+        assert_eq!(&met(&snapshot, address), expected, "{address} {port}");
+        let is_written = rig
+            .log
+            .iter()
+            .any(|op| matches!(&op.action, Action::InsertFrontend(key, _) if key.address == ip(address)));
+        assert_eq!(is_written, *expected == served, "{address} {port}");
+    }
+}
+
+#[test]
+fn a_process_that_listens_later_keeps_its_port_until_it_ends() {
+    let mut rig = Rig::new();
+    let address = "192.0.2.7";
+    let key = FrontendKey {
+        address: ip(address),
+        port: NonZeroU16::new(80).unwrap(),
+        transport: crate::keys::Transport::Tcp,
+    };
+    let is_in_the_maps =
+        |rig: &Rig| rig.world.frontends.get(&key).is_some_and(|entry| entry.realized.is_some());
+    let before = rig.turn(vec![node_at(&[address], &[]), listening(&[]), chosen(80, &[address], &[])]);
+    assert_eq!((met(&before, address).0, is_in_the_maps(&rig)), (Verdict::Refusing, true));
+    let later = rig.turn(vec![listening(&[("0.0.0.0", 80)])]);
+    assert_eq!((met(&later, address), is_in_the_maps(&rig)), (HELD_BY_A_PROCESS, false));
+    (0..4).for_each(|_| drop(rig.grace()));
+    rig.turn(vec![listening(&[("0.0.0.0", 80), ("0.0.0.0", 81)])]);
+    assert_eq!(rig.planned, 0, "another port is none of its business");
+    let after = rig.turn(vec![listening(&[("0.0.0.0", 81)])]);
+    assert_eq!((met(&after, address).0, is_in_the_maps(&rig)), (Verdict::Refusing, true));
+    let unknown = rig.turn(vec![Event::ListenersApplied(None)]);
+    assert_eq!(
+        (met(&unknown, address), is_in_the_maps(&rig)),
+        (BARRED, false),
+        "nothing is known of its ports"
+    );
+}
+
+#[test]
+fn a_process_keeps_no_client_from_what_the_apiserver_or_the_administrator_gave() {
+    let mut rig = Rig::new();
+    let events =
+        [node_at(&["192.0.2.7"], &[]), listening(&[("0.0.0.0", 80)]), chosen(80, &[], &["192.0.2.7"])];
+    assert_eq!(met(&rig.turn(events.into()), "192.0.2.7").0, Verdict::Refusing, "a balancer's address");
+    let named = [allowing("192.0.2.7", "192.0.2.7"), chosen(80, &["192.0.2.7"], &[])];
+    assert_eq!(met(&rig.turn(named.into()), "192.0.2.7").0, Verdict::Refusing, "the administrator named it");
+    let owner = {
+        let facts = service("owner", "10.0.0.8", &[]);
+        let port = ServicePort { node_port: NonZeroU16::new(30_080), ..facts.ports[0].clone() };
+        applied(ServiceFacts { kind: ServiceType::NodePort, ports: vec![port], ..dual(8, facts) })
+    };
+    let usual = settings(OnEmpty::Refuse);
+    let taken = [usual, listening(&[("0.0.0.0", 30_080)]), owner, chosen(30_080, &["192.0.2.7"], &[])];
+    let conflict = (Verdict::Conflict, Some(Reason::Claimed), Some(service_key("owner")));
+    assert_eq!(met(&rig.turn(taken.into()), "192.0.2.7"), conflict, "another Service's node port says more");
+}

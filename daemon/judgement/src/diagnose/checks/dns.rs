@@ -29,7 +29,7 @@ pub(super) fn service(case: &Case<'_>) -> Judgement {
     let serves = |verdict| matches!(verdict, Verdict::Serving | Verdict::Draining | Verdict::Held);
     match view.frontends.iter().find(|it| !serves(it.verdict)) {
         None => Judgement::ok("kube-system/kube-dns is served."),
-        Some(frontend) => Judgement::error(crate::why::sentence_of(view, frontend, &case.table().settings))
+        Some(frontend) => Judgement::error(crate::why::sentence_of(view, frontend, case.table()))
             .remedy(Remedy::safe("No pod resolves a name meanwhile: diagnose kube-system/kube-dns.")),
     }
 }

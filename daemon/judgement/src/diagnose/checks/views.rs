@@ -199,7 +199,7 @@ pub(super) fn verdict(case: &Case<'_>) -> Judgement {
     let (Some(view), Some(frontend)) = (case.view(), worst(case)) else {
         return Judgement::skipped("It has no frontend on this node.");
     };
-    let sentence = crate::why::sentence_of(view, frontend, &case.table().settings);
+    let sentence = crate::why::sentence_of(view, frontend, case.table());
     let judgement = match frontend.verdict {
         Verdict::Serving | Verdict::Bypassed => Judgement::ok(sentence),
         Verdict::Passing => Judgement::info(sentence),

@@ -6,47 +6,33 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::net::IpAddr;
 use std::path::Path;
 
 use holdfast_core::keys::Transport;
-use holdfast_datapath::netlink::{Conversation, Part};
+use holdfast_datapath::netlink::listeners::{self, ListeningSocket};
 use holdfast_judgement::diagnose::material::Listener;
-use nix::libc;
 
 use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX};
-
-/// A kind of message, from `linux/sock_diag.h`.
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// States of sockets, from `net/tcp_states.h`: listening, and that of a UDP socket without a peer.
-const LISTEN: u32 = 1 << 10;
-const UNCONNECTED: u32 = 1 << 7;
-
-/// A socket as the kernel lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Socket {
-    address: IpAddr,
-    port: u16,
-    inode: u32,
-}
 
 /// Sockets of TCP and UDP at these ports, with their processes as far as they may be seen. Sockets of SCTP are not
 /// asked for: the kernel tells them only where it has a module for that.
 pub(super) fn at(root: &Path, ports: &BTreeSet<(Transport, u16)>) -> io::Result<Vec<Listener>> {
     let mut found = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            let sockets = list(transport, u8::try_from(family).unwrap_or_default())?;
-            let wanted = sockets.into_iter().filter(|it| ports.contains(&(transport, it.port)));
-            found.extend(wanted.map(|socket| (transport, socket)));
-        }
+        let sockets = listeners::list(transport, NETLINK_BYTES_MAX)?;
+        let wanted = sockets.into_iter().filter(|it| ports.contains(&(transport, it.port)));
+        found.extend(wanted.map(|socket| (transport, socket)));
     }
     let inodes: BTreeSet<u32> = found.iter().map(|(_, socket)| socket.inode).collect();
     let owners = if inodes.is_empty() { BTreeMap::new() } else { owners(&root.join("proc"), &inodes) };
     Ok(found.into_iter().map(|(transport, socket)| listener(transport, socket, &owners)).collect())
 }
 
-fn listener(transport: Transport, socket: Socket, owners: &BTreeMap<u32, (u32, String)>) -> Listener {
+fn listener(
+    transport: Transport,
+    socket: ListeningSocket,
+    owners: &BTreeMap<u32, (u32, String)>,
+) -> Listener {
     let owner = owners.get(&socket.inode);
     Listener {
         port: socket.port,
@@ -56,29 +42,6 @@ fn listener(transport: Transport, socket: Socket, owners: &BTreeMap<u32, (u32, S
         pid: owner.map(|(pid, _)| *pid),
         own: owner.is_some_and(|(pid, _)| *pid == std::process::id()),
     }
-}
-
-fn list(transport: Transport, family: u8) -> io::Result<Vec<Socket>> {
-    let states = if transport == Transport::Udp { UNCONNECTED } else { LISTEN };
-    // An `inet_diag_req_v2`.
-    let asked = [&[family, transport.number(), 0, 0][..], &states.to_ne_bytes(), &[0; 48]].concat();
-    let mut found = Vec::new();
-    Conversation::list(Part::Sockets, (SOCK_DIAG_BY_FAMILY, &asked), NETLINK_BYTES_MAX, |message| {
-        found.extend(decode(message.body));
-    })?;
-    Ok(found)
-}
-
-/// A socket from a `struct inet_diag_msg`.
-fn decode(message: &[u8]) -> Option<Socket> {
-    let port = u16::from_be_bytes(*message.get(4..)?.first_chunk()?);
-    let address = if i32::from(*message.first()?) == libc::AF_INET {
-        IpAddr::from(*message.get(8..)?.first_chunk::<4>()?)
-    } else {
-        IpAddr::from(*message.get(8..)?.first_chunk::<16>()?)
-    };
-    let inode = u32::from_ne_bytes(*message.get(68..)?.first_chunk()?);
-    Some(Socket { address, port, inode })
 }
 
 /// The process that holds each socket open, with its name. This daemon is looked at first.
@@ -140,10 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_no_socket() {
-        for length in 0..72 {
-            assert_eq!(decode(&vec![2; length]), None, "{length}");
-        }
+    fn what_is_no_socket_has_no_inode() {
         assert_eq!((inode("socket:[12]"), inode("pipe:[12]"), inode("socket:[x]")), (Some(12), None, None));
     }
 

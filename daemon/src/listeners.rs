@@ -1,0 +1,185 @@
+//! The sockets of this host that wait for clients, so that no external IP at the host's own address takes theirs.
+//!
+//! Invariant: sockets that cannot be listed now are those that were listed last. They are listed every second while an
+//! external IP is asked for; else every ten, and at once when the first one comes.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{Listener, Listeners};
+use holdfast_core::keys::Transport;
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::netlink::listeners::{self, ListeningSocket};
+use tokio::sync::{mpsc, watch};
+
+/// How often sockets are listed while an external IP is asked for. The kernel looks at 64,000 places of its tables at
+/// most, which takes less than a millisecond.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often they are listed while none is.
+const LOOK_AGAIN_IDLE: Duration = Duration::from_secs(10);
+
+/// The longest answer of the kernel, some 80 bytes for each socket. UDP sockets that ask name servers are among them.
+const ANSWER_BYTES_MAX: usize = 1 << 26;
+
+/// The ports that the kernel gives to sockets which ask for none: most UDP sockets there are clients for a moment.
+const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+/// The ports that the kernel gives by itself, if it has not been told otherwise.
+const LOCAL_PORTS_USUAL: RangeInclusive<u16> = 32_768..=60_999;
+
+/// The sockets as they are now; `None`: they cannot be listed, or are too many.
+pub(crate) fn now() -> Option<Arc<Listeners>> {
+    match list(None) {
+        Ok((listed, _)) => listed.map(Arc::new),
+        Err(error) => {
+            tracing::warn!(%error, "the sockets of this host cannot be listed; external IPs of the node are not served");
+            None
+        }
+    }
+}
+
+/// Tells the engine of sockets that come and go.
+pub(crate) async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, events: mpsc::Sender<Vec<Event>>) {
+    let (mut told, mut before) = (None, None);
+    loop {
+        let is_asked_for = asks_for_external_ips(&snapshots.borrow_and_update());
+        let former = before.clone();
+        if let Ok(Ok((listed, brief))) = tokio::task::spawn_blocking(move || list(former.as_ref())).await {
+            before = Some(brief);
+            if listed.as_ref() != told.as_deref() {
+                told = listed.map(Arc::new);
+                if events.send(vec![Event::ListenersApplied(told.clone())]).await.is_err() {
+                    return;
+                }
+            }
+        }
+        let pause = if is_asked_for { LOOK_AGAIN } else { LOOK_AGAIN_IDLE };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            ended = snapshots.wait_for(|now| asks_for_external_ips(now) && !is_asked_for) => {
+                if ended.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn asks_for_external_ips(snapshot: &Snapshot) -> bool {
+    let mut all = snapshot.services.totals().frontends();
+    all.any(|(kind, _, count)| kind == FrontendType::ExternalIp && count > 0)
+}
+
+/// UDP sockets at ports that the kernel gives by itself, all of one listing.
+type LocalSockets = BTreeSet<Listener>;
+
+/// Lists the sockets. A UDP socket at a port that the kernel gives by itself may be a client that asks a name server,
+/// or a tunnel of WireGuard: it listens if the listing before had it as well, or if there was none.
+fn list(before: Option<&LocalSockets>) -> io::Result<(Option<Listeners>, LocalSockets)> {
+    let local = local_ports(Path::new(LOCAL_PORTS));
+    let tcp = listeners::list(Transport::Tcp, ANSWER_BYTES_MAX)?;
+    let udp = listeners::list(Transport::Udp, ANSWER_BYTES_MAX)?;
+    // The kernel lists SCTP only where it has a module for that.
+    let sctp = listeners::list(Transport::Sctp, ANSWER_BYTES_MAX).unwrap_or_default();
+    let (brief, udp): (LocalSockets, LocalSockets) =
+        numbered(Transport::Udp, &udp).partition(|it| local.contains(&it.port.get()));
+    let lasting = brief.iter().copied().filter(|it| before.is_none_or(|before| before.contains(it)));
+    let others = numbered(Transport::Tcp, &tcp).chain(numbered(Transport::Sctp, &sctp)).chain(udp);
+    let listed = Listeners::new(others.chain(lasting));
+    Ok((listed, brief))
+}
+
+fn numbered(transport: Transport, sockets: &[ListeningSocket]) -> impl Iterator<Item = Listener> {
+    let with_port = sockets.iter().filter_map(|socket| Some((NonZeroU16::new(socket.port)?, socket)));
+    with_port.flat_map(move |(port, socket)| {
+        socket.addresses().map(move |address| Listener { port, transport, address })
+    })
+}
+
+fn local_ports(path: &Path) -> RangeInclusive<u16> {
+    let read = || {
+        let text = std::fs::read_to_string(path).ok()?;
+        let mut words = text.split_whitespace().map(|word| word.parse().ok());
+        Some(words.next()??..=words.next()??)
+    };
+    read().unwrap_or(LOCAL_PORTS_USUAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+
+    use holdfast_core::keys::FrontendKey;
+
+    use super::*;
+
+    const NODE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+
+    fn key(port: u16, transport: Transport) -> FrontendKey {
+        FrontendKey { address: NODE, port: port.try_into().unwrap(), transport }
+    }
+
+    async fn told(events: &mut mpsc::Receiver<Vec<Event>>) -> Arc<Listeners> {
+        let mut events = tokio::time::timeout(Duration::from_secs(60), events.recv()).await.unwrap().unwrap();
+        let Event::ListenersApplied(Some(listeners)) = events.remove(0) else { panic!("no sockets") };
+        listeners
+    }
+
+    #[tokio::test]
+    async fn kernel_a_process_that_listens_on_this_host_is_told_and_one_that_ends() {
+        let first = TcpListener::bind("0.0.0.0:0").unwrap();
+        let port = first.local_addr().unwrap().port();
+        let (_snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
+        let (send, mut events) = mpsc::channel(1);
+        let task = tokio::spawn(run(seen, send));
+        assert!(told(&mut events).await.at(&key(port, Transport::Tcp)).is_some());
+        drop(first);
+        while told(&mut events).await.at(&key(port, Transport::Tcp)).is_some() {}
+        task.abort();
+    }
+
+    #[test]
+    fn kernel_a_udp_socket_at_a_port_of_clients_listens_once_it_lasts() {
+        let local = local_ports(Path::new(LOCAL_PORTS));
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let chosen = (20_000..30_000).filter(|port| !local.contains(port));
+        let server = chosen.into_iter().find_map(|port| UdpSocket::bind(("0.0.0.0", port)).ok()).unwrap();
+        let [client, server] = [client, server].map(|it| (it.local_addr().unwrap().port(), it));
+        let (first, brief) = list(None).unwrap();
+        let nothing = LocalSockets::new();
+        let (fresh, lasting) = (list(Some(&nothing)).unwrap().0, list(Some(&brief)).unwrap().0);
+        for (listed, is_known, when) in [
+            (first, true, "there was no listing before"),
+            (fresh, false, "it is new"),
+            (lasting, true, "it lasts"),
+        ] {
+            let listed = listed.unwrap();
+            assert_eq!(listed.at(&key(client.0, Transport::Udp)).is_some(), is_known, "{when}");
+            assert!(listed.at(&key(server.0, Transport::Udp)).is_some(), "{when}");
+        }
+    }
+
+    #[test]
+    fn ports_of_clients_are_those_of_the_kernel_or_the_usual_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("range");
+        for (text, expected) in [
+            ("1024\t2048\n", 1_024..=2_048),
+            ("1024", LOCAL_PORTS_USUAL),
+            ("a b", LOCAL_PORTS_USUAL),
+            ("", LOCAL_PORTS_USUAL),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(local_ports(&file), expected, "{text:?}");
+        }
+        assert_eq!(local_ports(&folder.path().join("gone")), LOCAL_PORTS_USUAL);
+    }
+}
