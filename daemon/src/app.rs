@@ -170,7 +170,7 @@ impl Sources {
 struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[OtherProxy]>>,
-    devices: (watch::Sender<Arc<[Decision]>>, watch::Sender<()>),
+    devices: DeviceNewsSenders,
     filters: watch::Sender<Arc<[Filter]>>,
     routes: watch::Sender<Arc<Announced>>,
     wishes: Wishes,
@@ -448,8 +448,11 @@ fn naming_services(refusals: Arc<RefusalLog>, engine: &EngineThread) -> Arc<Refu
 /// What each device is to packets, and that a driver has changed.
 type DeviceNews = (watch::Receiver<Arc<[Decision]>>, watch::Receiver<()>);
 
+/// Where that is told.
+type DeviceNewsSenders = (watch::Sender<Arc<[Decision]>>, watch::Sender<()>);
+
 /// The two ends of what is told of devices.
-fn device_ends() -> ((watch::Sender<Arc<[Decision]>>, watch::Sender<()>), DeviceNews) {
+fn device_ends() -> (DeviceNewsSenders, DeviceNews) {
     let ((decisions, decided), (looks, looked)) = (none_yet(), none_yet());
     ((decisions, looks), (decided, looked))
 }

@@ -88,8 +88,8 @@ fn a_file_that_ends_before_its_last_record_is_damaged() {
     let (_folder, state) = written();
     damage(&state, |bytes| {
         let mark = b"\xff\xferec\xfe\xff";
-        let places = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(mark));
-        let last = places.last().unwrap();
+        let mut places = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(mark));
+        let last = places.next_back().unwrap();
         bytes.truncate(last);
     });
     assert!(state.load().unwrap().unwrap().damage.is_some());

@@ -267,7 +267,7 @@ fn kernel_an_uplink_gets_its_programs_beside_more_pods_than_have_room() {
 /// Which of these devices have both programs, and how many programs they have in all.
 fn attached_of(kind: HookKind, names: &[String]) -> (Vec<u32>, usize) {
     let programs = |at: usize| ours(kind, &names[at], i32::try_from(100 + at).unwrap());
-    let found: Vec<_> = (0..names.len()).map(|at| programs(at)).collect();
+    let found: Vec<_> = (0..names.len()).map(programs).collect();
     let all = (100..).zip(&found).filter(|(_, programs)| !programs.contains(&0)).map(|(index, _)| index);
     (all.collect(), found.iter().flatten().filter(|number| **number != 0).count())
 }

@@ -197,7 +197,7 @@ fn kernel_no_client_waits_for_a_port_that_it_has_reset_at_another_frontend() {
 fn take_all_but(node: &Node, at: &str, to: &str, left: u16) {
     let raw = |place: &str| match address(place) {
         std::net::SocketAddr::V4(it) => (u32::from_ne_bytes(it.ip().octets()), it.port().to_be()),
-        other => panic!("{other} is of IPv6"),
+        other @ std::net::SocketAddr::V6(_) => panic!("{other} is of IPv6"),
     };
     for port in THROUGH.filter(|port| *port != left) {
         let (client, backend) = ((raw(at).0, port.to_be()), raw(to));

@@ -47,7 +47,7 @@ fn is_elsewhere_than_dns(case: &Case<'_>) -> bool {
 /// The judgement of ports by UDP that nobody may ask. Health checks of holdfast's own stand for a question.
 fn unasked(case: &Case<'_>) -> Judgement {
     let udp = case.ports().filter(|port| port.key.transport == Transport::Udp);
-    let mut chosen = udp.flat_map(|port| port.rows.all()).filter(|row| row.is_chosen()).peekable();
+    let mut chosen = udp.flat_map(|port| port.rows.all()).filter(Row::is_chosen).peekable();
     let is_checked = |row: Row| case.checks().contains_key(&row.backend());
     if chosen.peek().is_none() {
         return Judgement::skipped("It has no backend by UDP that could be tried.");
