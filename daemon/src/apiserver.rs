@@ -219,11 +219,11 @@ impl Access {
         walk::ask_aside(&self.inner, &http::Ask::read(accept, path_and_query), connection).await
     }
 
-    /// Writes, over a new connection to the best endpoint that serves. Where an answer was lost, another endpoint is
-    /// asked for the same, so a write has to be safe to repeat.
-    pub async fn write(&self, path: &str, write: &Write<'_>) -> Result<Reply, AccessError> {
+    /// Writes something that nothing served depends on, over a new connection to the best endpoint that serves. As with
+    /// [`Self::ask_aside`], whatever comes of it leads to no other endpoint and is not held against this one.
+    pub(crate) async fn write_aside(&self, path: &str, write: &Write<'_>) -> Result<Reply, AccessError> {
         let ask = http::Ask { write: Some(*write), ..http::Ask::read(JSON, path) };
-        walk::ask(&self.inner, &ask, None).await
+        walk::ask_aside(&self.inner, &ask, self.connect().await?).await
     }
 
     /// Takes all the addresses that the cluster names now. Whatever it named before stays in the tier `learned`.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::notice::Notice;
-use crate::apiserver::{Access, AccessError, Reply, Write};
+use crate::apiserver::{Access, AccessError, JSON, Reply, Write};
 
 /// Where Events are. An apiserver that serves EndpointSlices serves this version of Events as well.
 const ROOT: &str = "/apis/events.k8s.io/v1/namespaces";
@@ -61,7 +61,7 @@ struct Status {
 pub(super) async fn write(access: &Access, notice: &Notice, node: &str) -> Result<(), PostError> {
     let events = format!("{ROOT}/{}/events", notice.object.namespace());
     let body = notice.event(node).to_string();
-    let reply = access.write(&events, &Write::Create(&body)).await?;
+    let reply = access.write_aside(&events, &Write::Create(&body)).await?;
     if reply.status == CONFLICT {
         return again(access, notice, &format!("{events}/{}", notice.name(node))).await;
     }
@@ -72,12 +72,12 @@ const CONFLICT: u16 = 409;
 
 /// Adds one to the count of an Event that exists already.
 async fn again(access: &Access, notice: &Notice, path: &str) -> Result<(), PostError> {
-    let known = judged(access.get(path, None).await?).await?;
+    let known = judged(access.ask_aside(JSON, path, access.connect().await?).await?).await?;
     let known: ExistingEvent = serde_json::from_slice(&known).unwrap_or_default();
     // An Event without a series has happened once.
     let count = known.series.map_or(1, |series| series.count).saturating_add(1);
     let body = notice.series(count.max(2)).to_string();
-    judged(access.write(path, &Write::Merge(&body)).await?).await.map(drop)
+    judged(access.write_aside(path, &Write::Merge(&body)).await?).await.map(drop)
 }
 
 async fn judged(reply: Reply) -> Result<bytes::Bytes, PostError> {

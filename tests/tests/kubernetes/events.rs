@@ -117,3 +117,22 @@ fn an_object_that_cannot_be_understood_is_told_with_the_reason() {
     assert_eq!(told["regarding"]["kind"], "EndpointSlice");
     assert!(told["note"].as_str().unwrap().contains("IPv9"), "{told}");
 }
+
+/// A tenant's conflict is enough to have an Event written, and whatever answers Events may be at fault alone.
+#[test]
+fn an_event_that_fails_says_nothing_of_its_apiserver() {
+    let patience = Fault::Status { code: 503, reason: "ServiceUnavailable", retry_after: Some(60) };
+    for fault in
+        [patience, Fault::status(504, "Timeout"), Fault::status(429, "TooManyRequests"), Fault::Close]
+    {
+        let (mut node, counts) = announcing(1);
+        node.server().always(Asked::create(Kind::Events), fault.clone());
+        lose(&node, 0);
+        node.wait("it is not taken", |_| count(&counts, Outcome::Failed) == 1);
+        let row = node.access.view().endpoints.remove(0);
+        assert_eq!(row.state.as_str(), "healthy", "{fault:?}");
+        assert_eq!(node.access.view().failovers, 0, "{fault:?}");
+        restore(&node, 0);
+        node.check();
+    }
+}
