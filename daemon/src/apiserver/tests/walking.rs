@@ -155,7 +155,7 @@ async fn a_read_at_which_all_fail_inside_is_asked_of_each_once_and_a_write_of_on
     };
     assert_eq!(asked("/x"), [1, 1]);
     assert!(access.view().endpoints.iter().all(|row| row.state == State::Unknown));
-    assert_eq!(access.write("/y", &Write::Create("{}")).await.unwrap().status, 500);
+    assert_eq!(access.write_aside("/y", &Write::Create("{}")).await.unwrap().status, 500);
     assert_eq!(asked("/y"), [1, 0]);
 }
 
