@@ -60,6 +60,7 @@ use std::thread::JoinHandle;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use crate::overheard::EventReadings;
 use crate::readings::Readings;
 use door::Inside;
 use serve::Shut;
@@ -92,7 +93,7 @@ pub struct Admin {
 /// the daemon tries again, because services are served without the admin API, too.
 pub fn start(
     settings: &Settings,
-    (readings, acts): (Readings, Acts),
+    (readings, events, acts): (Readings, EventReadings, Acts),
     shut: watch::Sender<Vec<String>>,
 ) -> Result<Admin, AdminError> {
     let loopback = runtime()?;
@@ -100,7 +101,7 @@ pub fn start(
     let tcp = within(&loopback, || listen::open_tcp(settings.listen));
     let socket = within(&local, || listen::open_socket(&settings.socket));
     let address = tcp.as_ref().map_or(settings.listen, |tcp| tcp.address);
-    let inside = Inside { readings: Arc::new(readings), acts: Arc::new(acts) };
+    let inside = Inside { readings: Arc::new(readings), events, acts: Arc::new(acts) };
     let (stop, stopping) = watch::channel(false);
     let shut = Shut::new(shut, stopping);
     let mut admin = Admin { address, stop, threads: Vec::new() };

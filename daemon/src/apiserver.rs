@@ -41,8 +41,7 @@ use learned::Memory;
 use lease::Shared;
 
 pub(crate) use client_tls::ClientTls;
-#[cfg(test)]
-pub(crate) use client_tls::LOOK_EVERY;
+pub use client_tls::LOOK_EVERY;
 pub use http::{Connection, Encoding, Reply, Write};
 pub use learned::{Listed, NotForgotten};
 pub use setup::{Settings, SetupError, Sources};

@@ -42,7 +42,7 @@ use crate::engine::run::{GROUPS_WAITING_MAX, Upkeep};
 use crate::knowledge::{self, Edition};
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
-use crate::overheard::{self, Overheard};
+use crate::overheard::{self, EventReadings};
 use crate::proxies::filters::{self, onlookers};
 use crate::readings::{About, EffectiveConfig, Readings, Verifications};
 use crate::sources::config::{Blocks, BlocksFolder, FolderNews, NamesEnds, Read, Sets};
@@ -51,8 +51,8 @@ use crate::sources::manifests::Manifests;
 use crate::sources::names::{self, Names};
 use crate::state::{self, Keeper};
 use crate::{
-    announce, drains, host_routes, kube_proxy, listeners, logging, node, pod_lookup, probes, proxies,
-    rejections, renamed, sources, systemd,
+    announce, drains, host_routes, kube_proxy, listeners, logging, node, own_node, pod_lookup, probes,
+    proxies, rejections, renamed, sources, systemd,
 };
 use holdfast_core::engine::Engine;
 
@@ -169,6 +169,7 @@ impl Sources {
 /// search for other proxies; and the wishes of clients.
 struct Beside {
     readings: Readings,
+    events: EventReadings,
     proxies: watch::Sender<Arc<[OtherProxy]>>,
     devices: DeviceNewsSenders,
     filters: watch::Sender<Arc<[Filter]>>,
@@ -204,7 +205,7 @@ impl Beside {
                 reload.events.clone(),
             ));
             let config = reload.config.subscribe();
-            let overheard = Arc::clone(&self.readings.overheard);
+            let overheard = Arc::clone(&self.events.overheard);
             tasks.spawn(overheard::run(config, access, node.as_str().into(), overheard));
         }
         let in_force = reload.config.subscribe();
@@ -242,7 +243,7 @@ struct App {
     reload: Reload,
     sources: Sources,
     // With what a former process knew of it.
-    node: (NodeName, node::Described),
+    node: (NodeName, own_node::Described),
     engine: EngineThread,
     admin: admin::Admin,
     beside: Beside,
@@ -288,7 +289,6 @@ impl App {
             names: Arc::default(),
             more_services: more,
             announced: config.kubernetes.events.then(Arc::default),
-            overheard: Arc::new(Overheard::new(gatherer.editions())),
             history,
             written,
             engine: engine.asker.clone(),
@@ -301,16 +301,29 @@ impl App {
             shut: shut_now,
             drains: draining.written(),
             closed_ports: Arc::default(),
-            editions: gatherer.editions(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
+        let event_readings = EventReadings::new(gatherer.editions());
         Ok(Self {
-            admin: admin::start(&settings::admin_settings(config), (readings.clone(), acts), shut)?,
+            admin: admin::start(
+                &settings::admin_settings(config),
+                (readings.clone(), event_readings.clone(), acts),
+                shut,
+            )?,
             reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources::new(config, kubernetes, (blocks, counting), sets),
             node: (node, described),
             engine,
-            beside: Beside { readings, proxies, devices: decisions, filters, routes, wishes, draining },
+            beside: Beside {
+                readings,
+                events: event_readings,
+                proxies,
+                devices: decisions,
+                filters,
+                routes,
+                wishes,
+                draining,
+            },
             written: (recorded, keeper, claim),
             seed,
             ends: ((fail, failures), refused_no_more),
@@ -471,7 +484,7 @@ fn translates_packets(config: &Config) -> bool {
 fn known_now(
     config: &Config,
     node: &NodeName,
-    described: &node::Described,
+    described: &own_node::Described,
     access: Option<&Access>,
 ) -> Result<(Settings, NodeFacts), AppError> {
     let settings = settings::settings(config, settings::apiservers(access));

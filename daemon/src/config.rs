@@ -11,6 +11,7 @@ mod apiserver;
 mod beside;
 mod blocks_file;
 mod datapath;
+pub mod dns_name;
 mod effective;
 mod file;
 mod file_author;

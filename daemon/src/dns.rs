@@ -5,16 +5,15 @@
 //! long to wait is the caller's to say. Nothing is kept here, and nothing on the way to an apiserver asks.
 
 pub mod message;
-pub mod name;
 
 use std::io;
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+pub use crate::config::dns_name::{Name, NoName};
 use crate::exempt;
 pub use message::{Answer, Found, Kind, NO_SUCH_NAME, Question, Server, Unread};
-pub use name::{Name, NoName};
 
 /// The longest datagram that is read: longer than what servers are asked to send.
 const DATAGRAM_BYTES_MAX: usize = 4_096;

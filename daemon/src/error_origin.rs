@@ -69,48 +69,6 @@ impl ErrorOrigin {
     }
 }
 
-/// A network in which this node soon lacks local ports.
-#[cfg(test)]
-pub(crate) mod few_ports {
-    use std::net::SocketAddr;
-
-    use tokio::net::TcpStream;
-
-    const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-
-    /// Runs within a network namespace of its own that has sixteen local ports.
-    pub(crate) fn run_in_network<T: Send + 'static>(run: impl AsyncFnOnce() -> T + Send + 'static) -> T {
-        let running = std::thread::spawn(move || {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
-            assert!(up.success());
-            std::fs::write(PORT_RANGE, "61000 61015").unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(run())
-        });
-        running.join().unwrap()
-    }
-
-    /// Takes all local ports towards a listener, until they are dropped.
-    pub(crate) async fn take_ports(listener: SocketAddr) -> Vec<TcpStream> {
-        let mut taken = Vec::new();
-        while taken.len() <= 16 {
-            match crate::exempt::connect(listener).await {
-                Ok(stream) => {
-                    // Closed in due form, a port would be kept for a minute.
-                    stream.set_zero_linger().unwrap();
-                    taken.push(stream);
-                }
-                Err(error) => {
-                    assert_eq!(error.raw_os_error(), Some(super::libc::EADDRNOTAVAIL));
-                    return taken;
-                }
-            }
-        }
-        panic!("there are more local ports than sixteen");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

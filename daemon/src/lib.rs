@@ -30,8 +30,8 @@ pub mod logging;
 pub mod node;
 mod notices;
 pub mod overheard;
-#[cfg(test)]
-mod patience;
+pub mod own_node;
+mod page;
 pub mod pod_lookup;
 pub mod probes;
 pub mod proxies;

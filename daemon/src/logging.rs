@@ -7,6 +7,7 @@ mod entry;
 mod flood;
 mod journal;
 pub mod messages;
+pub(crate) mod quota;
 #[cfg(test)]
 mod tests;
 

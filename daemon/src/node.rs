@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::config::{Cidr, Config, NoNodeName, NodeName, NodePortAddresses, OuterAddresses};
 use crate::devices;
 use crate::notices::Notices;
+use crate::own_node::{Described, NodeReport};
 
 /// How often the host's addresses are looked at again where the kernel tells of no change.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -53,17 +54,6 @@ pub(crate) fn of_host() -> Result<NodeName, NoNodeName> {
     NodeName::of_host(&nix::unistd::gethostname().unwrap_or_default().to_string_lossy())
 }
 
-/// What a cluster says of the node, or what is assumed until it says something.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Described {
-    pub zone: Option<Arc<str>>,
-    /// The node's addresses, at most one of each family. Until the cluster names them, they are those at which
-    /// NodePorts are answered.
-    pub addresses: Vec<IpAddr>,
-    /// Whether the node is to be deleted.
-    pub is_leaving: bool,
-}
-
 /// The node's facts as they are now. It is an error if the kernel's addresses cannot be read, because nothing is known
 /// of the node without them.
 pub fn facts(config: &Config, name: &NodeName, said: &Described) -> io::Result<NodeFacts> {
@@ -88,15 +78,6 @@ fn facts_with(config: &Config, name: &NodeName, said: &Described, local: &[Local
 fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
     let all = local.iter().map(|it| it.address).chain(said.iter().copied());
     all.filter(|address| !is_reserved(*address)).collect()
-}
-
-/// What the source says of the node.
-#[derive(Debug)]
-pub struct NodeReport {
-    /// What the cluster says; none if it may not be asked. Then the last word on the node holds, but for its addresses.
-    pub node: Option<Described>,
-    /// Answered when the engine's queue has it.
-    pub applied: oneshot::Sender<()>,
 }
 
 /// Tells the engine of the node, now and whenever its addresses, what the cluster says or the configuration change.

@@ -15,8 +15,32 @@ use tokio::task::JoinSet;
 
 use crate::apiserver::Access;
 use crate::config::{Config, EventsRead};
+use crate::knowledge::{self, Editions};
 
 pub use counts::Overheard;
+
+/// What this node knows of the cluster's Events, for the parts that show it.
+#[derive(Clone, Debug)]
+pub struct EventReadings {
+    /// What the Events said that were followed.
+    pub overheard: Arc<Overheard>,
+    /// The editions by which Events are recognised.
+    pub editions: Editions,
+}
+
+impl EventReadings {
+    /// Nothing has been followed yet; Events are recognised by these editions.
+    pub fn new(editions: Editions) -> Self {
+        Self { overheard: Arc::new(Overheard::new(editions.clone())), editions }
+    }
+}
+
+/// Recognises Events by the built-in knowledge alone.
+impl Default for EventReadings {
+    fn default() -> Self {
+        Self::new(knowledge::built_in())
+    }
+}
 
 /// Events that are followed together. An apiserver keeps no cache of Events, so each topic costs it a watch of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,9 @@
 mod closed_ports;
 mod comparison;
 mod conditions;
+#[cfg(test)]
+#[path = "readings/tests/fixture.rs"]
+pub(crate) mod fixture;
 mod readiness;
 
 use std::fmt;
@@ -27,8 +30,6 @@ use crate::datapath::RefusalLog;
 use crate::drains;
 use crate::engine::ask::Asker;
 use crate::engine::steps::Steps;
-use crate::knowledge::Editions;
-use crate::overheard::Overheard;
 use crate::probes::Probes;
 use crate::recorder::History;
 use crate::sources::config::{Checks, Read};
@@ -117,8 +118,6 @@ pub struct Readings {
     pub more_services: watch::Receiver<Arc<[Arc<Read>]>>,
     /// What became of the Events for the cluster; `None`: none are written.
     pub announced: Option<Arc<Announced>>,
-    /// What Events of the cluster said, where they are followed.
-    pub overheard: Arc<Overheard>,
     /// Every change with its cause.
     pub history: Arc<History>,
     /// How the last write of the snapshot went.
@@ -143,8 +142,6 @@ pub struct Readings {
     pub drains: watch::Receiver<drains::Written>,
     /// Which of kube-proxy's ports cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
-    /// What Events are recognised by.
-    pub editions: Editions,
     /// What does not change while the daemon runs.
     pub about: About,
 }

@@ -11,35 +11,7 @@ use holdfast_core::snapshot::{Rejections, Snapshot};
 use tokio::sync::watch;
 
 use crate::logging::messages::{self, say};
-
-/// The most lines about rejected objects in one window; a tenant that writes one bad object may write thousands.
-const LINES_MAX: u64 = 10;
-
-/// How long a window is: long enough that a flood leaves the log readable.
-const LINES_WINDOW: Duration = Duration::from_secs(60);
-
-/// How many lines were wanted in this window, and how many were left out since the last one that was written.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Quota {
-    begun: Duration,
-    wanted: u64,
-    unsaid: u64,
-}
-
-impl Quota {
-    /// Whether a line may be written now and, if so, how many were left out since the last one. `now` never steps back.
-    pub(crate) fn say(&mut self, now: Duration) -> Option<u64> {
-        if now >= self.begun + LINES_WINDOW {
-            *self = Self { begun: now, wanted: 0, unsaid: self.unsaid };
-        }
-        self.wanted += 1;
-        if self.wanted > LINES_MAX {
-            self.unsaid += 1;
-            return None;
-        }
-        Some(std::mem::take(&mut self.unsaid))
-    }
-}
+use crate::logging::quota::Quota;
 
 /// Runs until the publisher of snapshots is gone.
 pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>) {
@@ -83,10 +55,6 @@ mod tests {
 
     use super::*;
 
-    const fn ms(ms: u64) -> Duration {
-        Duration::from_millis(ms)
-    }
-
     fn rejections(list: &[(&str, &str)]) -> Rejections {
         let rejection = |(file, reason): &(&str, &str)| {
             let object = ObjectKey::File(Source::Manifests, (*file).into());
@@ -106,14 +74,5 @@ mod tests {
         check(&[], &[("a", "bad"), ("b", "bad")], &["file a", "file b"]);
         check(&[("a", "bad"), ("b", "bad")], &[("a", "bad"), ("b", "worse")], &["file b"]);
         check(&[("a", "bad")], &[], &[]);
-    }
-
-    #[test]
-    fn a_flood_of_bad_objects_is_a_few_lines() {
-        let mut quota = Quota::default();
-        let said = (0..1_000).filter(|_| quota.say(ms(5)).is_some()).count();
-        assert_eq!(said as u64, LINES_MAX);
-        assert_eq!(quota.say(LINES_WINDOW + ms(5)), Some(990));
-        assert_eq!(quota.say(LINES_WINDOW + ms(6)), Some(0));
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast::admin::{Admin, Settings, start};
+use holdfast::overheard::EventReadings;
 use holdfast::readings::About;
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
@@ -126,7 +127,11 @@ fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
     let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
     let socket = std::env::temp_dir().join(format!("holdfast-bench-{}.sock", std::process::id()));
     let settings = Settings { listen: "127.0.0.1:0".parse()?, socket };
-    Ok(start(&settings, (readings, readings::acts()), watch::channel(Vec::new()).0)?)
+    Ok(start(
+        &settings,
+        (readings, EventReadings::default(), readings::acts()),
+        watch::channel(Vec::new()).0,
+    )?)
 }
 
 /// One GET, read to its end.

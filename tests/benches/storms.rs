@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use holdfast::apiserver::{self, Access};
 use holdfast::config::{Config, NodeName};
-use holdfast::node::NodeReport;
+use holdfast::own_node::NodeReport;
 use holdfast::sources::kubernetes::{Kubernetes, Settings, State, View};
 use holdfast_tests::bed::{Layout, Location};
 use holdfast_tests::peers::{Cluster, Part, PeersError, alike, apiserver as address};

@@ -6,7 +6,6 @@ use holdfast::admin::Acts;
 use holdfast::datapath::RefusalLog;
 use holdfast::diagnose::gather::Gatherer;
 use holdfast::drains;
-use holdfast::knowledge;
 use holdfast::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use holdfast::sources::kubernetes::View;
 use holdfast::state::Written;
@@ -29,7 +28,6 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         names: Arc::default(),
         more_services: watch::channel(Arc::default()).1,
         announced: None,
-        overheard: Arc::default(),
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: holdfast::engine::ask::channel().0,
@@ -42,7 +40,6 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         shut: watch::channel(Vec::new()).1,
         drains: watch::channel(drains::Written::default()).1,
         closed_ports: Arc::default(),
-        editions: knowledge::built_in(),
         about,
     }
 }

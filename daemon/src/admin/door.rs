@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::limits;
 use super::wishes::{Acts, Peer};
 use crate::engine::ask::Busy;
+use crate::overheard::EventReadings;
 use crate::readings::Readings;
 
 /// The kind of a door.
@@ -87,6 +88,7 @@ fn is_root(peer: Option<Peer>) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Inside {
     pub(super) readings: Arc<Readings>,
+    pub(super) events: EventReadings,
     pub(super) acts: Arc<Acts>,
 }
 
@@ -94,6 +96,7 @@ pub(super) struct Inside {
 #[derive(Clone, Debug)]
 pub(super) struct Visit {
     pub(super) readings: Arc<Readings>,
+    pub(super) events: EventReadings,
     pub(super) acts: Arc<Acts>,
     pub(super) door: Arc<Door>,
     /// `None` over TCP, which does not identify the peer.

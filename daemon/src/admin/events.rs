@@ -29,7 +29,7 @@ pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
     let snapshot = visit.readings.snapshot();
     let (heard, edition) = match visit.door.way {
         Way::Unix => visit.acts.gatherer.events(about.as_ref(), &snapshot).await,
-        Way::Tcp(_) => (not_over_tcp(), Arc::clone(&visit.readings.editions.borrow())),
+        Way::Tcp(_) => (not_over_tcp(), Arc::clone(&visit.events.editions.borrow())),
     };
     let version = visit.readings.about.version;
     // The first list may put the knowledge together, and no other client is to wait for that.

@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::answer;
+use super::door::Visit;
 use super::form::Form;
 use super::query::Query;
 use crate::readings::{ClosedPort, Purpose, Readings};
@@ -206,7 +207,8 @@ struct SourceRow {
 }
 
 /// Whether the datapath follows the sources; as JSON, also what a restart would begin with.
-pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
+pub(super) fn readyz(visit: &Visit, _: Query, form: Form) -> Response {
+    let readings = &visit.readings;
     let snapshot = readings.snapshot();
     let reason = readings.unready_by(&snapshot);
     if form != Form::Json {
@@ -229,7 +231,7 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let (closed, closed_ports_omitted) = readings.closed_ports.now();
     let (failing, failing_checks_omitted) = readings.checks.unusable(FAILING_NAMED_MAX);
     let event_knowledge_faults =
-        readings.editions.borrow().faults().iter().map(KnowledgeFault::from).collect();
+        visit.events.editions.borrow().faults().iter().map(KnowledgeFault::from).collect();
     let readiness = Readiness {
         healthy,
         reason,

@@ -16,18 +16,23 @@ mod records;
 mod table;
 
 use crate::exposition::{Exposition, process};
+use crate::overheard::Overheard;
 use crate::readings::Readings;
 use holdfast_core::snapshot::Snapshot;
 
 /// Writes all metrics, of one snapshot and of this moment.
-pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) -> String {
+pub(super) fn exposition(
+    (readings, overheard): (&Readings, &Overheard),
+    snapshot: &Snapshot,
+    ready: bool,
+) -> String {
     let mut out = Exposition::default();
     daemon::write(&mut out, readings, snapshot, ready);
     table::write(&mut out, snapshot);
     holds::write(&mut out, snapshot, &readings.probes);
     holds::checks(&mut out, &readings.checks);
     names::write(&mut out, &readings.names);
-    conditions::write(&mut out, snapshot, (&readings.closed_ports, &readings.overheard));
+    conditions::write(&mut out, snapshot, (&readings.closed_ports, overheard));
     datapath::write(&mut out, readings, snapshot);
     flows::write(&mut out, &readings.datapath());
     if let Some(view) = readings.apiserver() {
@@ -36,7 +41,7 @@ pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) 
     if let Some(announced) = &readings.announced {
         records::announced(&mut out, announced);
     }
-    readings.overheard.write(&mut out);
+    overheard.write(&mut out);
     records::write(&mut out, readings, snapshot);
     process::write(&mut out, readings.about.started);
     out.into_text()

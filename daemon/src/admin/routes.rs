@@ -166,7 +166,7 @@ pub(super) static PATHS: [Path; 22] = [
         path: "/metrics",
         about: "metrics for Prometheus",
         legal: &[],
-        answer: Maker::Known(prometheus),
+        answer: Maker::Asked(|visit, _, _| Box::pin(async move { prometheus(&visit) })),
         answers: Answers::METRICS,
     },
     Path {
@@ -180,7 +180,9 @@ pub(super) static PATHS: [Path; 22] = [
         path: "/readyz",
         about: "whether the datapath follows the sources",
         legal: parameters::FORMAT_ALONE,
-        answer: Maker::Known(health::readyz),
+        answer: Maker::Asked(|visit, query, form| {
+            Box::pin(async move { health::readyz(&visit, query, form) })
+        }),
         answers: Answers::of(schema::<Readiness>).or("503", NO),
     },
     Path {
@@ -258,8 +260,13 @@ fn rows<T: Table>(readings: &Readings, query: Query, form: Form) -> Response {
     table::table::<T>(readings, query.filter, form)
 }
 
-fn prometheus(readings: &Readings, _: Query, _: Form) -> Response {
+fn prometheus(visit: &Visit) -> Response {
+    let readings = &visit.readings;
     let snapshot = readings.snapshot();
-    let text = metrics::exposition(readings, &snapshot, readings.unready_by(&snapshot).is_none());
+    let text = metrics::exposition(
+        (readings, &visit.events.overheard),
+        &snapshot,
+        readings.unready_by(&snapshot).is_none(),
+    );
     answer::typed(StatusCode::OK, CONTENT_TYPE, text)
 }

@@ -174,8 +174,8 @@ async fn serve(
     mut stopping: watch::Receiver<bool>,
 ) -> Ended {
     let door = Arc::new(door);
-    let Inside { readings, acts } = inside;
-    let router = routes::router(Visit { readings, acts, door: Arc::clone(&door), peer: None });
+    let Inside { readings, events, acts } = inside;
+    let router = routes::router(Visit { readings, events, acts, door: Arc::clone(&door), peer: None });
     let mut guests = Guests::default();
     let mut connections = JoinSet::new();
     let ended = loop {

@@ -8,7 +8,7 @@ use holdfast_core::snapshot::{PortView, Reason, Rejections, ServiceView};
 use holdfast_core::time::Uptime;
 
 use super::*;
-use crate::admin::tests::fixture::{THEN, everything, many};
+use holdfast_fixtures::{THEN, everything, many};
 
 fn hold(reason: Reason, bound: Bound, view: &ServiceView) -> Hold {
     let (begun, slices) = (Uptime(0), Arc::clone(&view.slices));

@@ -13,7 +13,7 @@ use super::credentials::{Credentials, Locations, Shown};
 use crate::config::TlsFiles;
 
 /// How often the files are looked at, by a call of the kernel for each.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What TLS needs from one set of files.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use crate::apiserver::{self, Access};
 use crate::config::{Config, NodeName};
 use crate::listeners;
 use crate::logging::messages::{self, say};
-use crate::node::Described;
+use crate::own_node::Described;
 use crate::recorder::{self, Recorder, TimedChange};
 use crate::sources::config::{self, BlocksFolder, Sets};
 use crate::sources::kubernetes::{self, Kubernetes};

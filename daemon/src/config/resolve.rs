@@ -10,10 +10,10 @@ use std::num::NonZeroU16;
 use toml::de::DeValue;
 
 use super::address::address_port;
+use super::dns_name::Name;
 use super::limits::RESOLVERS_MAX;
 use super::table::{Items, Table, WhenEmpty};
 use super::value::{integer, quote, string};
-use crate::dns::name::Name;
 
 /// Where the backends of a block are asked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

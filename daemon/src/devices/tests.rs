@@ -19,7 +19,7 @@ use super::ports::{free, shared, waiting};
 use super::{LOOK_AGAIN, Onlookers};
 use crate::config::Config;
 use crate::engine::ask;
-use crate::patience::NOT_FOR_EVER;
+use holdfast_fixtures::NOT_FOR_EVER;
 
 /// A world in lines: `INDEX NAME KIND [here] [watched] [in MASTER] [on BELOW] [ADDRESS[/BITS] …]
 /// [route|gateway|default] [via GATEWAY] [from SOURCE] [net NETWORK/BITS[@GATEWAY] …] [strict]`. A kind of "-" is

@@ -13,8 +13,8 @@ use tokio::sync::watch;
 
 use super::judge::{Judged, judge};
 use super::kernel::{self, Change, Route, Step};
-use crate::patience::NOT_FOR_EVER;
 use bed::{Rules, config, ip, ip_route};
+use holdfast_fixtures::NOT_FOR_EVER;
 
 /// An address of each family with two ports, and one with a block that says nothing of announcing.
 const BLOCKS: &str = r#"

@@ -41,7 +41,7 @@ use tokio::task::JoinSet;
 
 use crate::apiserver::Access;
 use crate::config::{Encodings, NodeName};
-use crate::node::NodeReport;
+use crate::own_node::NodeReport;
 use asked::{Answers, Askers};
 use audit::Audit;
 use crowd::Crowd;

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::clock;
 pub use crate::config::Resolve;
-use crate::rejections::Quota;
+use crate::logging::quota::Quota;
 use course::{Change, Course};
 pub use lookup::Said;
 use lookup::{Answered, Asking, Unresolved};

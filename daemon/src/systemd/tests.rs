@@ -11,9 +11,9 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use super::{FIRST_LISTS_WAIT, Teller, Watched};
-use crate::admin::tests::fixture;
 use crate::config::Log;
 use crate::logging::Logging;
+use crate::readings::fixture;
 use crate::readings::{Liveness, Readings};
 
 /// What systemd was told, in words.
@@ -32,7 +32,7 @@ impl Listener {
 }
 
 fn programmed() -> Snapshot {
-    Snapshot { programmed: true, published: Timestamp(1), ..fixture::everything() }
+    Snapshot { programmed: true, published: Timestamp(1), ..holdfast_fixtures::everything() }
 }
 
 fn unprogrammed() -> Snapshot {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::admin::{self, Admin, Settings};
+use holdfast::overheard::EventReadings;
 use holdfast::readings::About;
 use holdfast_core::facts::Timestamp;
 use tokio::sync::watch;
@@ -47,8 +48,12 @@ impl Requests {
         let socket = std::env::temp_dir().join(format!("holdfast-fuzz-{}.sock", std::process::id()));
         let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: socket.clone() };
         let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
-        let admin = admin::start(&settings, (readings, readings::acts()), watch::channel(Vec::new()).0)
-            .map_err(|error| error.to_string())?;
+        let admin = admin::start(
+            &settings,
+            (readings, EventReadings::default(), readings::acts()),
+            watch::channel(Vec::new()).0,
+        )
+        .map_err(|error| error.to_string())?;
         Ok(Self { admin, socket })
     }
 

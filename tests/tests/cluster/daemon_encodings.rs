@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use holdfast::apiserver::{Access, Encoding};
 use holdfast::config::{Encodings, NodeName};
-use holdfast::node::NodeReport;
+use holdfast::own_node::NodeReport;
 use holdfast::sources::kubernetes::{Kubernetes, Settings};
 use holdfast_core::event::Event;
 use holdfast_tests::bed::{Layout, Location};

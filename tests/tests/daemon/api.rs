@@ -11,6 +11,7 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 use holdfast::admin::{self, Admin, Settings};
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast::overheard::EventReadings;
 use holdfast::readings::{About, Readings};
 use holdfast::recorder::{History, Recorder};
 use holdfast::sources::manifests::Manifests;
@@ -120,7 +121,12 @@ fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>, history
     let about = About { version: "0.1.0", started: Timestamp(1_767_870_000) };
     let readings = Readings { history, ..readings::of_snapshots(snapshots, about) };
     let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: folder.join("admin.sock") };
-    admin::start(&settings, (readings, readings::acts()), watch::channel(Vec::new()).0).unwrap()
+    admin::start(
+        &settings,
+        (readings, EventReadings::default(), readings::acts()),
+        watch::channel(Vec::new()).0,
+    )
+    .unwrap()
 }
 
 /// What curl prints.

@@ -21,8 +21,8 @@ use holdfast::config::{
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::engine::steps::Steps;
 use holdfast::kube_proxy;
-use holdfast::node::NodeReport;
 use holdfast::overheard::{self, Overheard};
+use holdfast::own_node::NodeReport;
 use holdfast::readings::{About, Liveness, Readings};
 use holdfast::recorder::Recorder;
 use holdfast::rejections;

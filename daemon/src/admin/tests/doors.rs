@@ -13,12 +13,13 @@ use crate::admin::{
     Acts, Admin, AdminError, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
 };
 use crate::apiserver::NotForgotten;
-use crate::patience::NOT_FOR_EVER;
+use crate::overheard::EventReadings;
 use crate::readings::Liveness;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{PacketStatus, Status};
+use holdfast_fixtures::NOT_FOR_EVER;
 use holdfast_judgement::views::datapath::DatapathView;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use std::sync::Arc;
@@ -402,7 +403,7 @@ fn start_at(listen: &str, socket: &std::path::Path) -> (Admin, watch::Receiver<V
     let readings = readings(watch::channel(Arc::new(Snapshot::default())).1);
     let settings = Settings { listen: listen.parse().unwrap(), socket: socket.into() };
     let (shut_out, shut) = watch::channel(Vec::new());
-    (start(&settings, (readings, acts()), shut_out).unwrap(), shut)
+    (start(&settings, (readings, EventReadings::default(), acts()), shut_out).unwrap(), shut)
 }
 
 /// Waits until exactly these errors are told.

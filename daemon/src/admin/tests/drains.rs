@@ -25,6 +25,7 @@ use super::{Got, exchange};
 use crate::admin::wishes::{Acts, Peer};
 use crate::drains::{self, ORDERS_WAITING_MAX};
 use crate::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use crate::overheard::EventReadings;
 
 /// Two services with names that begin alike, with the same backends, and one that has only one of them.
 const OBJECTS: &str = "
@@ -97,7 +98,11 @@ impl Life {
         let follow = |readings: &mut crate::readings::Readings| {
             (readings.snapshots, readings.drains) = (now.clone(), written);
         };
-        let served = serve_all(Snapshot::default(), follow, Acts { drains: orders, ..acts() });
+        let served = serve_all(
+            Snapshot::default(),
+            follow,
+            (EventReadings::default(), Acts { drains: orders, ..acts() }),
+        );
         Self { served, _runtime: runtime, folder, _stop: stop }
     }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::fixture::{everything, serve_with};
+use super::fixture::{everything, serve_following_events};
 use super::promql::selectors;
 use crate::readings::{ConditionCause, ConditionKind};
 use crate::sources::kubernetes::{View as Watches, Watch};
@@ -55,10 +55,9 @@ type Exposed = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 fn exposed() -> Exposed {
     // A watch that has heard nothing yet has no silence, and where no Events are followed none are counted.
-    let served = serve_with(everything(), |readings| {
+    let served = serve_following_events(everything(), |readings| {
         let heard = |watch| Watch { heard: Some(Instant::now()), ..watch };
         readings.watches = Watches::still(readings.watches.now().into_iter().map(heard).collect());
-        readings.overheard.switch(true);
     });
     let body = served.get("/metrics", "").body;
     let mut metrics = Exposed::new();

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::super::Access;
 use super::access;
 use super::server::{Authority, Manner, Script, Server, answer, namespace, ours, plain};
-use crate::patience::NOT_FOR_EVER;
+use holdfast_fixtures::NOT_FOR_EVER;
 
 /// A failover that waits for nothing but a new connection; a busy machine takes its time.
 const AT_ONCE: Duration = Duration::from_secs(3);

@@ -1,11 +1,10 @@
 //! An apiserver of a few lines: it answers what the test tells it, or misbehaves as told.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+pub(crate) use holdfast_fixtures::{Authority, Leaf};
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,43 +19,6 @@ pub(crate) const SLOWLY: char = '\u{e000}';
 
 /// How far apart such bytes are.
 const SLOW: Duration = Duration::from_millis(20);
-
-/// A certificate authority.
-pub(crate) struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pub(crate) pem: String,
-}
-
-/// A certificate with its key, as PEM.
-pub(crate) struct Leaf {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
-}
-
-impl Authority {
-    pub(crate) fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem }
-    }
-
-    pub(crate) fn leaf(&self, name: &str) -> Leaf {
-        self.leaf_with(&CertificateParams::new([name.to_owned()]).unwrap())
-    }
-
-    pub(super) fn leaf_with(&self, params: &CertificateParams) -> Leaf {
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Leaf { certificate, key: key.serialize_pem() }
-    }
-
-    /// Writes the authority's certificate where a configuration can name it.
-    pub(crate) fn write(&self, path: &Path) {
-        std::fs::write(path, &self.pem).unwrap();
-    }
-}
 
 /// How a server treats its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

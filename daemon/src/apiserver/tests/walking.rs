@@ -8,8 +8,8 @@ use holdfast_judgement::views::apiserver::State;
 use super::super::{Access, AccessError, JSON, Write, patrol};
 use super::access;
 use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, answer, ours, plain};
-use crate::error_origin::few_ports;
-use crate::patience::NOT_FOR_EVER;
+use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::few_ports;
 
 const IDLE: Duration = Duration::from_secs(5);
 

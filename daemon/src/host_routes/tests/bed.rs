@@ -17,10 +17,10 @@ use holdfast_judgement::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::admin::tests::fixture;
 use crate::config::Config;
-use crate::patience::NOT_FOR_EVER;
+use crate::readings::fixture;
 use crate::sources::config::{Blocks, StaticService, run};
+use holdfast_fixtures::NOT_FOR_EVER;
 
 pub(super) fn config(text: &str) -> Config {
     Config::parse(text, "config.toml").unwrap().0

@@ -16,7 +16,7 @@ use holdfast_core::time::Now;
 use holdfast_objects::{Defaulting, Provenance, from_value};
 use serde_json::{Value, json};
 
-use crate::patience::NOT_FOR_EVER;
+use holdfast_fixtures::NOT_FOR_EVER;
 
 /// The node that everything is seen from.
 pub(super) const NODE: &str = "n1";

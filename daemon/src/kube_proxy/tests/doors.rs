@@ -15,10 +15,10 @@ use tokio::sync::watch;
 
 use super::super::{Ports, limits};
 use super::bed::{Answer, Rules, ask, balanced, free, slice, until};
-use crate::admin::tests::fixture;
 use crate::config::{Config, KubeProxy, OuterAddresses};
-use crate::patience::NOT_FOR_EVER;
+use crate::readings::fixture;
 use crate::readings::{ClosedPorts, Liveness, Readings};
+use holdfast_fixtures::NOT_FOR_EVER;
 
 /// A daemon's ports, and what decides what they say.
 struct Open {

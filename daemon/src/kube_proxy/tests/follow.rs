@@ -4,7 +4,7 @@ use holdfast_datapath::{DeviceStatus, HookKind, ShortcutState, XdpState, XdpUse}
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
-use crate::admin::tests::fixture;
+use crate::readings::fixture;
 use crate::readings::{fails_packets, translates_packets};
 
 /// `eth0 outer Gateway !`: the mark stands for a device that has no programs.

@@ -5,7 +5,7 @@ use std::process::Command;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::error_origin::few_ports;
+use holdfast_fixtures::few_ports;
 
 #[tokio::test]
 async fn a_listener_accepts_and_a_closed_port_refuses() {

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::config::FileAuthor;
-use crate::patience::NOT_FOR_EVER;
+use holdfast_fixtures::NOT_FOR_EVER;
 
 /// A block of namespace `static` with the port `http`.
 pub(super) fn block(name: &str, frontends: &[&str], backends: &[&str]) -> StaticService {

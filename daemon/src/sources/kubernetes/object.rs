@@ -11,7 +11,7 @@ use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
 use super::envelope::Identity;
 use super::resource::Resource;
 use super::version::{Odd, Version};
-use crate::node::Described;
+use crate::own_node::Described;
 
 /// What stands where a cluster-wide object has no namespace; no namespace can have this name.
 const NO_NAMESPACE: &str = "-";

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::apiservers::Apiservers;
 use super::object::Message;
 use crate::apiserver::Access;
-use crate::node::{Described, NodeReport};
+use crate::own_node::{Described, NodeReport};
 
 /// The receiver is gone.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ use holdfast_core::keys::ObjectName;
 
 use super::{Asker, Oddities, Odds, Remembered, Resource, Settings, Start, State, Timing, Version};
 use crate::config::NodeName;
-use crate::patience::NOT_FOR_EVER;
+use holdfast_fixtures::NOT_FOR_EVER;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::dns::message::tests::Written;
 use crate::dns::{Kind, Name, Question};
-use crate::patience::NOT_FOR_EVER;
+use holdfast_fixtures::NOT_FOR_EVER;
 
 /// What a server says to a question; none: nothing.
 type Reply = dyn Fn(&Question) -> Option<Written> + Send + Sync;

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use super::super::HttpCheck;
 use super::*;
 use crate::config::GrpcCheck;
-use crate::patience::NOT_FOR_EVER;
+use holdfast_fixtures::NOT_FOR_EVER;
 
 /// What a backend does with a connection.
 #[derive(Clone, Copy)]

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::node::NodeWire;
 use super::{Codec, Frame, Framer, NoFrame, Splitter, WHOLE, bookmark, import, refused, service, slice};
-use crate::node::Described;
+use crate::own_node::Described;
 use crate::sources::kubernetes::envelope::{self, Glimpse, Identity, Status};
 use crate::sources::kubernetes::line::Lines;
 use crate::sources::kubernetes::object::{Message, Object, named};

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use crate::node::Described;
+use crate::own_node::Described;
 
 /// The label by which a Node says in which zone it is.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";

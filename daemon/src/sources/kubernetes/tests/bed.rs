@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use super::super::{Kubernetes, Oddities, OddityView, Resource, Settings, Timing, View, Watch};
 use crate::apiserver::tests::access;
 use crate::apiserver::tests::server::{self, Asked, Authority, Manner, Server, ours};
-use crate::node::{Described, NodeReport};
-use crate::patience::NOT_FOR_EVER;
+use crate::own_node::{Described, NodeReport};
+use holdfast_fixtures::NOT_FOR_EVER;
 
 /// Groups of events; a test that only counts requests takes none, and must not hold up the watches by that.
 const UNTAKEN_MAX: usize = 64;

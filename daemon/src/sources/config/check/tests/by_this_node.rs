@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::error_origin::few_ports;
+use holdfast_fixtures::few_ports;
 
 fn kinds() -> [CheckKind; 4] {
     let with_body = HttpCheck { expect_body: Some("well".into()), ..http("/") };

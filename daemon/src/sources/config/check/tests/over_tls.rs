@@ -9,8 +9,8 @@ use rustls::server::WebPkiClientVerifier;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::apiserver::tests::server::{Authority, Leaf};
 use crate::config::{CheckTls, ClientIdentity, FileAuthor, TlsFiles};
+use holdfast_fixtures::{Authority, Leaf};
 
 /// Files of a client, and the authority of servers that it trusts.
 struct Bed {

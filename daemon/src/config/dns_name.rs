@@ -51,7 +51,7 @@ impl Name {
     }
 
     /// The name as a question has it.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.0.len() + 2);
         for label in self.0.split('.').filter(|label| !label.is_empty()) {
             // Never more than `LABEL_BYTES_MAX`.
@@ -79,15 +79,15 @@ const fn is_fit(byte: u8) -> bool {
 
 /// A name as it stands in a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct InMessage {
+pub struct InMessage {
     /// None: a legal name of a message that is no [`Name`].
-    pub(super) name: Option<Name>,
+    pub name: Option<Name>,
     /// Where what follows the name begins.
-    pub(super) end: usize,
+    pub end: usize,
 }
 
 /// The name that begins at a place of a message; none: there is no name.
-pub(super) fn read(message: &[u8], start: usize) -> Option<InMessage> {
+pub fn read(message: &[u8], start: usize) -> Option<InMessage> {
     let mut text = String::new();
     let (mut at, mut earliest, mut end, mut is_fit) = (start, start, None, true);
     let mut pointers = 0;

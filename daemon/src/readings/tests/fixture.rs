@@ -1,0 +1,318 @@
+//! Readings of a daemon that has met everything, for the tests of what shows them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::{FrontendKey, Transport};
+use holdfast_core::op::{PortIndex, Share};
+use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::{Arrival, Cause, Denial, Refusal};
+use holdfast_fixtures::{THEN, name, number};
+use holdfast_judgement::described::Code;
+use holdfast_judgement::views::announced::{Announced, AnnouncedAddress};
+use holdfast_judgement::views::apiserver::{
+    ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View, VipView,
+};
+use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_judgement::views::devices;
+use holdfast_judgement::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
+use holdfast_judgement::views::proxies::{Filter, FilterKind};
+use holdfast_judgement::views::proxies::{OtherProxy, Trace};
+use tokio::sync::watch;
+
+use super::{About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications};
+use crate::apiserver::Encoding;
+use crate::datapath::RefusalLog;
+use crate::sources::config::Checks;
+use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
+use crate::sources::names::Names;
+use crate::state::Written;
+use healthy::devices as decisions;
+pub(crate) use healthy::status;
+
+#[path = "../../../judgement/src/diagnose/checks/tests/healthy.rs"]
+mod healthy;
+
+/// Five clients, each a second after the one before: one refused twice, one dropped, one refused by a frontend that
+/// serves by now, one refused at an address that no service has, and one outside.
+fn refusals() -> Arc<RefusalLog> {
+    let log = RefusalLog::none();
+    let clients = [
+        ("10.96.0.20:80", Transport::Tcp, "curl", Denial::Refused),
+        ("10.96.0.21:80", Transport::Tcp, "wget", Denial::Dropped),
+        ("192.0.2.5:30080", Transport::Tcp, "node\nprobe", Denial::Refused),
+        ("[fd00::99]:53", Transport::Udp, "dig", Denial::Refused),
+    ];
+    for (second, (dialled, transport, comm, denial)) in (1..).zip(clients) {
+        let dialled: SocketAddr = dialled.parse().unwrap();
+        let refusal = Refusal {
+            at: Duration::from_secs(600),
+            process: 4_700 + second,
+            thread: 4_710 + second,
+            comm: comm.to_owned(),
+            cgroup: 7_001,
+            netns: 1,
+            frontend: FrontendKey { address: dialled.ip(), port: number(dialled.port()), transport },
+            port: PortIndex(second),
+            share: Share(1),
+            denial,
+            arrival: None,
+            cause: Cause::NoBackend,
+        };
+        let at = Timestamp(THEN.0 + i64::from(second));
+        log.keep(at, refusal.clone());
+        if second == 1 {
+            log.keep(Timestamp(at.0 + 1), refusal);
+        }
+    }
+    log.keep(Timestamp(THEN.0 + 5), turned_away_outside());
+    log
+}
+
+/// Its packet came by the loopback, which has the same number everywhere.
+fn turned_away_outside() -> Refusal {
+    let dialled =
+        FrontendKey { address: [192, 0, 2, 10].into(), port: number(80), transport: Transport::Tcp };
+    Refusal {
+        at: Duration::from_secs(600),
+        arrival: Some(Arrival { source: "198.51.100.7:50000".parse().unwrap(), device: 1 }),
+        process: 0,
+        thread: 0,
+        comm: String::new(),
+        cgroup: 0,
+        netns: 0,
+        frontend: dialled,
+        port: PortIndex(1),
+        share: Share(1),
+        denial: Denial::Dropped,
+        cause: Cause::Source,
+    }
+}
+
+/// The configured endpoint lost its name, the learned one serves, kubelet's token is gone.
+fn apiserver() -> View {
+    let endpoint = |address: &str, tier, state| EndpointView {
+        address: address.parse().unwrap(),
+        tier,
+        state,
+        since: THEN,
+        active: false,
+        preferred: false,
+        connections: 0,
+        last_error: None,
+        seen: None,
+        learned: None,
+    };
+    let wrong = "certificate is for other.example, not kubernetes".to_owned();
+    View {
+        endpoints: vec![
+            EndpointView {
+                last_error: Some((wrong, Timestamp(THEN.0 + 5))),
+                ..endpoint("10.0.0.10:6443", Tier::Configured, State::Failed)
+            },
+            endpoint("10.0.0.11:6443", Tier::Kubelet, State::Unknown),
+            EndpointView {
+                active: true,
+                preferred: true,
+                connections: 3,
+                seen: Some(THEN),
+                learned: Some(LearnedView {
+                    since: Some(Timestamp(THEN.0 - 60)),
+                    slice: Some("kubernetes".into()),
+                    standing: Standing::Listed,
+                }),
+                ..endpoint("[fd00::12]:6443", Tier::Learned, State::Healthy)
+            },
+        ],
+        credentials: vec![
+            CredentialsView {
+                tier: Tier::Configured,
+                kind: "client certificate",
+                files: vec![("/etc/holdfast/client.crt".into(), Some(THEN))],
+                expires: Some(Timestamp(THEN.0 + 86_400)),
+                problem: None,
+            },
+            CredentialsView {
+                tier: Tier::Kubelet,
+                kind: "none",
+                files: vec![("/etc/kubernetes/kubelet.conf".into(), Some(THEN))],
+                expires: None,
+                problem: Some(("/etc/kubernetes/kubelet.conf: is no kubeconfig".to_owned(), THEN)),
+            },
+        ],
+        cluster: ClusterId::new("2f6d6a52-0001"),
+        unverified: None,
+        memory_problem: Some(
+            "/var/lib/holdfast/apiserver.json: Read-only file system (os error 30)".to_owned(),
+        ),
+        failovers: 4,
+        vip: Some(VipView {
+            address: "169.254.20.1:6443".parse().unwrap(),
+            leads_to: "[fd00::12]:6443".parse().ok(),
+        }),
+    }
+}
+
+/// The watch of Services has heard nothing yet.
+fn watches() -> Watches {
+    let now = Instant::now();
+    let text = Arc::from("10.0.0.10:6443: connection refused");
+    Watches::still(vec![Watch {
+        what: Resource::Services,
+        state: watching::State::Watching,
+        since: now,
+        endpoint: Some("[fd00::12]:6443".into()),
+        encoding: Some(Encoding::Protobuf),
+        resource_version: Some("4711".into()),
+        heard: None,
+        objects: 12,
+        bad: 1,
+        alone: 7,
+        lists: 2,
+        restarts: 3,
+        page_retries: 6,
+        events: 40,
+        losses: 0,
+        audits: 5,
+        differences: 0,
+        last_error: Some(LastError { text, at: now }),
+    }])
+}
+
+fn filters() -> Arc<[Filter]> {
+    let filter = |kind, place: &str, rule: &str| Filter {
+        kind: Code(kind),
+        place: place.to_owned(),
+        rule: rule.to_owned(),
+        about: Vec::new(),
+    };
+    [
+        filter(
+            FilterKind::Early,
+            "table ip raw, chain PREROUTING (prerouting, priority -300)",
+            "drops what is sent to port 30080, and sees it no more",
+        ),
+        filter(
+            FilterKind::Forward,
+            "table ip filter, chain FORWARD (forward, priority 0)",
+            "policy drop: what no rule accepts is not forwarded to backends",
+        ),
+    ]
+    .into()
+}
+
+/// One that is there, one that is not, and one that the kernel does not take.
+fn routes() -> Announced {
+    let one = |address: &str, announced, why: Option<&str>, error: Option<&str>| AnnouncedAddress {
+        address: address.parse().unwrap(),
+        table: 180,
+        announced,
+        why: why.map(str::to_owned),
+        error: error.map(str::to_owned),
+    };
+    let lasts = "it is served, and announced once that has lasted";
+    let addresses = vec![
+        one("192.0.2.10", true, None, None),
+        one("192.0.2.11", false, Some("static/mail is refusing (all-unready) at port 25"), None),
+        one("2001:db8::10", false, Some(lasts), Some("Operation not permitted (os error 1)")),
+    ];
+    Announced { addresses, put: 3, taken: 2, refused: 7 }
+}
+
+fn proxies() -> Arc<[OtherProxy]> {
+    let evidence = vec!["listens on port 10249".to_owned(), "nftables table kube-proxy".to_owned()];
+    let pins = vec!["/sys/fs/bpf/cilium".to_owned()];
+    let trace = |what: &str, remove: &str, translates| Trace {
+        what: what.to_owned(),
+        remove: remove.to_owned(),
+        translates,
+        has_clients: false,
+    };
+    let traces = vec![
+        trace(
+            "programs at the cgroup go on translating connects by a table that nobody writes",
+            "rm -r /sys/fs/bpf/cilium/socketlb",
+            true,
+        ),
+        trace("maps", "rm /sys/fs/bpf/tc/globals/cilium_*", false),
+    ];
+    [
+        OtherProxy { proxy: "Cilium", evidence: pins, traces },
+        OtherProxy { proxy: "kube-proxy", evidence, traces: Vec::new() },
+    ]
+    .into()
+}
+
+fn closed_ports() -> Arc<ClosedPorts> {
+    let (address, why) = ("10.0.0.5:30123".parse().unwrap(), "another process listens there".to_owned());
+    let port = ClosedPort { purpose: Purpose::Service, address, service: Some(name("default/web")), why };
+    Arc::new(ClosedPorts::of(vec![port]))
+}
+
+/// The backend of the configuration's service speaks another protocol than its check.
+fn checks() -> Arc<Checks> {
+    let said = "\u{202e}</script>\r\nSMTP";
+    let backend = "[fd00::1]:9000".parse().unwrap();
+    Arc::new(Checks::of_one_that_is_not_http(&name("default/web"), backend, said, THEN.into()))
+}
+
+/// The name of the configuration's service was answered once, and cannot be resolved now.
+fn names() -> Arc<Names> {
+    let server = "192.0.2.53:53".parse().unwrap();
+    let left_out = Some("left out: 127.0.0.1, which is no address of another host".to_owned());
+    let answer = AnswerSeen { server, at: THEN.into(), ttl_seconds: 30, backends: 1, left_out };
+    let why = "web.example.com: nothing came within 1 s".to_owned();
+    let row = NameSeen {
+        name: "web.example.com:9000".to_owned(),
+        state: Code(NameState::Trouble),
+        answer: Some(answer),
+        trouble: Some(TroubleSeen { since: THEN.into(), server, why }),
+    };
+    Arc::new(Names::showing(&name("default/web"), row))
+}
+
+pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
+    let config = EffectiveConfig {
+        text: "[admin]\nlisten = \"127.0.0.1:9890\"\n".to_owned(),
+        json: r#"{"admin": {"listen": "127.0.0.1:9890"}}"#.to_owned(),
+    };
+    Readings {
+        snapshots,
+        config: watch::channel(Arc::new(config)).1,
+        datapath: watch::channel(Arc::new(DatapathView::kernel(status()).with_devices(decisions().into()))).1,
+        apiserver: Some(watch::channel(Arc::new(apiserver())).1),
+        watches: watches(),
+        refusals: refusals(),
+        probes: Arc::default(),
+        checks: checks(),
+        names: names(),
+        more_services: watch::channel(Arc::default()).1,
+        announced: Some(Arc::default()),
+        history: Arc::default(),
+        written: watch::channel(Written::default()).1,
+        engine: crate::engine::ask::channel().0,
+        verifications: Verifications::default(),
+        liveness: Liveness::new(|| None),
+        proxies: watch::channel(proxies()).1,
+        filters: watch::channel(filters()).1,
+        routes: watch::channel(Arc::new(routes())).1,
+        refused_reload: watch::channel(None).1,
+        shut: watch::channel(Vec::new()).1,
+        drains: watch::channel(crate::drains::Written::default()).1,
+        closed_ports: closed_ports(),
+        about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
+    }
+}
+
+/// No programs, and no client turned away.
+pub fn in_memory(readings: &mut Readings) {
+    readings.datapath = watch::channel(Arc::new(DatapathView::memory())).1;
+    readings.apiserver = None;
+    readings.watches = Watches::default();
+    readings.refusals = RefusalLog::none();
+    readings.proxies = watch::channel(Arc::default()).1;
+    readings.filters = watch::channel(Arc::default()).1;
+    readings.routes = watch::channel(Arc::default()).1;
+}
