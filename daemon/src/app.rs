@@ -309,7 +309,8 @@ impl App {
                 &settings::admin_settings(config),
                 (readings.clone(), event_readings.clone(), acts),
                 shut,
-            )?,
+            )
+            .map_err(|error| AppError::Admin(error.to_string()))?,
             reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources::new(config, kubernetes, (blocks, counting), sets),
             node: (node, described),

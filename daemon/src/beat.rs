@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// The time between two beats.
-pub(crate) const BEAT: Duration = Duration::from_secs(1);
+pub const BEAT: Duration = Duration::from_secs(1);
 
 static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Waits for the next beat, which comes within a second.
-pub(crate) async fn next() {
+pub async fn next() {
     sleep_until(after(*FIRST, Instant::now())).await;
 }
 

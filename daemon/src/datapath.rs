@@ -9,4 +9,4 @@ mod pace;
 mod refusals;
 
 pub use refusals::{LatestRefusals, RefusalLog};
-pub(crate) use refusals::{Stage, device};
+pub use refusals::{Stage, device};

@@ -6,7 +6,7 @@
 
 mod conntrack;
 mod decide;
-pub(crate) mod drivers;
+pub mod drivers;
 mod listed;
 mod netlink;
 mod ports;

@@ -87,8 +87,8 @@ impl Written {
         Self { drains: Arc::clone(&kept.drains), error: kept.unread.as_deref().map(not_before_read) }
     }
 
-    #[cfg(test)]
-    pub(crate) fn that_failed(error: &str) -> Self {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn that_failed(error: &str) -> Self {
         Self { error: Some(error.to_owned()), ..Self::default() }
     }
 

@@ -11,7 +11,7 @@ use nix::libc;
 
 /// Where the error of a socket arose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorOrigin {
+pub enum ErrorOrigin {
     /// This node lacked something or forbade the connection, so the peer was not asked.
     Node,
     /// This node has no route to the peer.
@@ -54,7 +54,7 @@ const OWN_ANSWER_MAX: Duration = Duration::from_millis(1);
 
 impl ErrorOrigin {
     /// Classifies the error of a socket so long `after` its connection was begun.
-    pub(crate) fn classify(error: &io::Error, after: Duration) -> Self {
+    pub fn classify(error: &io::Error, after: Duration) -> Self {
         match error.raw_os_error() {
             Some(number) if NODE_ERRORS.contains(&number) => Self::Node,
             Some(number) if ROUTE_ERRORS.contains(&number) => Self::Route,
@@ -64,7 +64,7 @@ impl ErrorOrigin {
     }
 
     /// Classifies the error of a connection that stands.
-    pub(crate) fn classify_established(error: &io::Error) -> Self {
+    pub fn classify_established(error: &io::Error) -> Self {
         Self::classify(error, Duration::MAX)
     }
 }

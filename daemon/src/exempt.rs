@@ -18,17 +18,17 @@ static MARK: OnceLock<Mark> = OnceLock::new();
 
 /// Sets the mark of all sockets of this process, before anything is dialled, and returns it. Only the first call
 /// counts.
-pub(crate) fn mark_all_with(mark: Mark) -> Mark {
+pub fn mark_all_with(mark: Mark) -> Mark {
     *MARK.get_or_init(|| mark)
 }
 
 /// Connects over TCP as if there were no services.
-pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+pub async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     socket(to)?.connect(to).await
 }
 
 /// A TCP socket of the family of this address, for a connection as if there were no services.
-pub(crate) fn socket(to: SocketAddr) -> io::Result<TcpSocket> {
+pub fn socket(to: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     let mark = MARK.get().copied().unwrap_or_default();
     // A process that may not mark sockets could not have loaded programs either, so there is nothing to be exempt from.
@@ -37,7 +37,7 @@ pub(crate) fn socket(to: SocketAddr) -> io::Result<TcpSocket> {
 }
 
 /// Opens a UDP socket connected to this address, as if there were no services.
-pub(crate) async fn datagrams(to: SocketAddr) -> io::Result<UdpSocket> {
+pub async fn datagrams(to: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     let mark = MARK.get().copied().unwrap_or_default();

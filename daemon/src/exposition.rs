@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is written is version 0.0.4 of the text format. No metrics library is needed.
 
-pub(crate) mod process;
+pub mod process;
 
 use std::fmt::{Display, Write as _};
 
@@ -11,19 +11,19 @@ use holdfast_core::spelled::Spelled;
 use crate::engine::steps::Histogram;
 
 /// The exposition format, version 0.0.4.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Metrics as they are written.
 #[derive(Debug, Default)]
-pub(crate) struct Exposition(String);
+pub struct Exposition(String);
 
 impl Exposition {
     /// Begins a metric. Writing to a String cannot fail.
-    pub(crate) fn begin(&mut self, name: &str, kind: &str, help: &str) {
+    pub fn begin(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.0.push_str(name);
         for (place, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.0, "{}{label}=\"{text}\"", if place == 0 { "{" } else { "," });
@@ -32,7 +32,7 @@ impl Exposition {
     }
 
     /// A metric with one label, which has words of a closed set.
-    pub(crate) fn by<T: Spelled, V: Display>(
+    pub fn by<T: Spelled, V: Display>(
         &mut self,
         name: &str,
         kind: &str,
@@ -44,17 +44,17 @@ impl Exposition {
         values.into_iter().for_each(|(word, value)| self.sample(name, &[(label, word.spelling())], value));
     }
 
-    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.begin(name, "gauge", help);
         self.sample(name, &[], value);
     }
 
-    pub(crate) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+    pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.begin(name, "counter", help);
         self.sample(name, &[], value);
     }
 
-    pub(crate) fn histogram(&mut self, name: &str, help: &str, of: &Histogram) {
+    pub fn histogram(&mut self, name: &str, help: &str, of: &Histogram) {
         self.begin(name, "histogram", help);
         self.buckets(name, &[], of);
     }
@@ -83,7 +83,7 @@ impl Exposition {
         self.sample(&format!("{name}_count"), labels, count);
     }
 
-    pub(crate) fn into_text(self) -> String {
+    pub fn into_text(self) -> String {
         self.0
     }
 }

@@ -27,14 +27,14 @@ struct Client {
 
 /// All clients at one port.
 #[derive(Debug, Default)]
-pub(crate) struct Guests {
+pub struct Guests {
     all: Vec<Weak<Client>>,
     moment: Arc<AtomicU64>,
 }
 
 impl Guests {
     /// Adds a client, which counts as heard at this moment.
-    pub(crate) fn enter(&mut self) -> Guest {
+    pub fn enter(&mut self) -> Guest {
         self.all.retain(|it| it.strong_count() > 0);
         let voice = Voice { known: Arc::default(), moment: Arc::clone(&self.moment) };
         voice.is_heard();
@@ -44,7 +44,7 @@ impl Guests {
 
     /// Asks the client that has been silent for longest to go, and waits until it has gone or has a request after all,
     /// which takes a turn of the runtime. `false`: every client has a request under way.
-    pub(crate) async fn make_room(&mut self) -> bool {
+    pub async fn make_room(&mut self) -> bool {
         let idle = self.all.iter().filter_map(Weak::upgrade);
         let idle = idle.filter(|it| it.requests.load(Ordering::Relaxed) == 0);
         let Some(next) = idle.min_by_key(|it| it.heard.load(Ordering::Relaxed)) else { return false };
@@ -69,7 +69,7 @@ impl Voice {
 
 /// One client. It has to be dropped after everything else of the client, because that frees its place.
 #[derive(Debug)]
-pub(crate) struct Guest(Voice);
+pub struct Guest(Voice);
 
 impl Drop for Guest {
     fn drop(&mut self) {
@@ -79,18 +79,18 @@ impl Drop for Guest {
 
 impl Guest {
     /// Begins a request, which lasts until the returned value is dropped.
-    pub(crate) fn asks(&self) -> Asking {
+    pub fn asks(&self) -> Asking {
         self.0.known.requests.fetch_add(1, Ordering::Relaxed);
         Asking(Arc::clone(&self.0.known))
     }
 
     /// Wraps the client's stream, so that it is noted when the client says something.
-    pub(crate) fn listen<S>(&self, stream: S) -> Listening<S> {
+    pub fn listen<S>(&self, stream: S) -> Listening<S> {
         Listening { stream, voice: self.0.clone() }
     }
 
     /// Serves the client's connection until it ends; none: the client had to go before that.
-    pub(crate) async fn stay<T>(&self, connection: impl Future<Output = T>) -> Option<T> {
+    pub async fn stay<T>(&self, connection: impl Future<Output = T>) -> Option<T> {
         let known = &self.0.known;
         let mut connection = pin!(connection);
         loop {
@@ -116,7 +116,7 @@ impl Guest {
 
 /// A request that is under way.
 #[derive(Debug)]
-pub(crate) struct Asking(Arc<Client>);
+pub struct Asking(Arc<Client>);
 
 impl Drop for Asking {
     fn drop(&mut self) {
@@ -126,7 +126,7 @@ impl Drop for Asking {
 
 /// A client's stream, which notes when the client says something.
 #[derive(Debug)]
-pub(crate) struct Listening<S> {
+pub struct Listening<S> {
     stream: S,
     voice: Voice,
 }

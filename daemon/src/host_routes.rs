@@ -30,7 +30,7 @@ use judge::{Former, Standings, Unread};
 use kernel::Route;
 use routes::Routes;
 
-pub(crate) use kernel::take_all;
+pub use kernel::take_all;
 
 /// Why a route that a former process left is neither kept nor taken yet.
 const NOT_DECIDED: &str = "nothing is decided yet: what a former daemon announced stays";

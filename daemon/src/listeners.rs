@@ -36,7 +36,7 @@ const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const LOCAL_PORTS_USUAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// The sockets as they are now; `None`: they cannot be listed, or are too many.
-pub(crate) fn now() -> Option<Arc<Listeners>> {
+pub fn now() -> Option<Arc<Listeners>> {
     match list(None) {
         Ok((listed, _)) => listed.map(Arc::new),
         Err(error) => {
@@ -47,7 +47,7 @@ pub(crate) fn now() -> Option<Arc<Listeners>> {
 }
 
 /// Tells the engine of sockets that come and go.
-pub(crate) async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, events: mpsc::Sender<Vec<Event>>) {
+pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, events: mpsc::Sender<Vec<Event>>) {
     let (mut told, mut before) = (None, None);
     loop {
         let is_asked_for = asks_for_external_ips(&snapshots.borrow_and_update());

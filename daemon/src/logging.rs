@@ -7,7 +7,7 @@ mod entry;
 mod flood;
 mod journal;
 pub mod messages;
-pub(crate) mod quota;
+pub mod quota;
 #[cfg(test)]
 mod tests;
 
@@ -39,8 +39,8 @@ pub struct Logging {
 
 impl Logging {
     /// A log that writes nothing, for tests.
-    #[cfg(test)]
-    pub(crate) fn silent(log: &Log) -> Self {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn silent(log: &Log) -> Self {
         Self { level: reload::Layer::new(filter(log.level)).1, journal: None, bound: Bound::new() }
     }
 

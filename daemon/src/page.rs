@@ -3,6 +3,8 @@
 //! Invariant: the document consists of the files in `page/`, which are built into the program; nothing that the cluster
 //! says is in it. The policy names its one style and its one script by their hashes, and lets it ask its own API alone.
 
+#![forbid(unsafe_code)]
+
 use std::sync::LazyLock;
 
 use base64::Engine;

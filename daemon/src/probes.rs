@@ -48,7 +48,7 @@ impl Probes {
         Answer::ALL.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    pub(crate) fn count(&self, answer: Answer) {
+    pub fn count(&self, answer: Answer) {
         if let Some((_, count)) = Answer::ALL.into_iter().zip(&self.0).find(|(it, _)| *it == answer) {
             count.fetch_add(1, Ordering::Relaxed);
         }

@@ -5,7 +5,7 @@
 //! port while it runs.
 
 mod cilium;
-pub(crate) mod filters;
+pub mod filters;
 mod leads;
 mod named;
 mod rules;
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use crate::devices;
 use crate::logging::messages::{self, say};
 
-pub(crate) use named::{Found, host_ports, naming};
+pub use named::{Found, host_ports, naming};
 
 /// How often the node is looked at again: an operator may start another proxy while holdfast runs.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
@@ -53,7 +53,7 @@ const TRACES: [(&str, &str); 7] = [
 ];
 
 /// The names of the proxies that may be found.
-pub(crate) const KNOWN: [&str; 5] = ["kube-proxy", CILIUM, "Calico", KUBE_ROUTER, ANTREA];
+pub const KNOWN: [&str; 5] = ["kube-proxy", CILIUM, "Calico", KUBE_ROUTER, ANTREA];
 
 /// Looks now and then, and says in the log what is new. This daemon itself listens at `own_port`, which is one of their
 /// ports.

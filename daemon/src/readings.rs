@@ -7,9 +7,9 @@
 mod closed_ports;
 mod comparison;
 mod conditions;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 #[path = "readings/tests/fixture.rs"]
-pub(crate) mod fixture;
+pub mod fixture;
 mod readiness;
 
 use std::fmt;
@@ -40,11 +40,10 @@ use crate::state::Written;
 pub(crate) use closed_ports::{CLOSED_NAMED_MAX, IN_USE};
 pub use closed_ports::{ClosedPort, ClosedPorts, Purpose};
 pub use comparison::Verifications;
-pub(crate) use comparison::{Comparison, of_flows, of_programs, unwritten};
-#[cfg(test)]
-pub(crate) use conditions::ConditionCause;
-pub(crate) use conditions::{ConditionKind, Conditions};
-pub(crate) use readiness::{fails_packets, missing, translates_packets};
+pub use comparison::{Comparison, of_flows, of_programs, unwritten};
+pub use conditions::ConditionCause;
+pub use conditions::{ConditionKind, Conditions};
+pub use readiness::{fails_packets, missing, translates_packets};
 
 /// What does not change while the daemon runs.
 #[derive(Clone, Debug)]
@@ -68,7 +67,7 @@ pub struct EffectiveConfig {
 #[derive(Clone)]
 pub struct Liveness {
     stalled: Arc<dyn Fn() -> Option<Duration> + Send + Sync>,
-    pub(crate) steps: Arc<Steps>,
+    pub steps: Arc<Steps>,
 }
 
 impl Liveness {
@@ -82,7 +81,7 @@ impl Liveness {
         Self { steps, ..self }
     }
 
-    pub(crate) fn stalled(&self) -> Option<Duration> {
+    pub fn stalled(&self) -> Option<Duration> {
         (self.stalled)()
     }
 }
@@ -147,20 +146,20 @@ pub struct Readings {
 }
 
 impl Readings {
-    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+    pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshots.borrow())
     }
 
     /// Why a restart would not know the last orders to drain.
-    pub(crate) fn drains_problem(&self) -> Option<String> {
+    pub fn drains_problem(&self) -> Option<String> {
         self.drains.borrow().problem().map(ToOwned::to_owned)
     }
 
-    pub(crate) fn datapath(&self) -> Arc<DatapathView> {
+    pub fn datapath(&self) -> Arc<DatapathView> {
         Arc::clone(&self.datapath.borrow())
     }
 
-    pub(crate) fn apiserver(&self) -> Option<Arc<ApiserverView>> {
+    pub fn apiserver(&self) -> Option<Arc<ApiserverView>> {
         self.apiserver.as_ref().map(|views| Arc::clone(&views.borrow()))
     }
 }

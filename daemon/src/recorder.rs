@@ -19,8 +19,8 @@ mod thin;
 mod watchers;
 mod writer;
 
-#[cfg(test)]
-pub(crate) mod tests;
+#[cfg(any(test, feature = "testing"))]
+pub mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use numbers::{Mark, Numbers, Reserve};
 use writer::{Disks, ToDisk};
 
 pub use from_change::{RULES, TimedChange};
-pub(crate) use history::latest;
+pub use history::latest;
 pub use history::{FileHealth, History, Recorded, Wanted};
 pub use ring::{Fill, Line};
 pub use watchers::{Heard, Watch};

@@ -32,7 +32,7 @@ pub struct Renamed {
 }
 
 /// Ends when the daemon has to begin anew.
-pub(crate) async fn run(
+pub async fn run(
     own: NodeName,
     watches: View,
     datapath: watch::Receiver<Arc<DatapathView>>,

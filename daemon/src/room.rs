@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The bytes that may be taken.
 #[derive(Clone, Debug)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub struct Room(Arc<Semaphore>);
 
 /// Bytes that stay taken until this is dropped.
 #[derive(Debug)]
@@ -17,12 +17,12 @@ pub struct Taken {
 }
 
 impl Room {
-    pub(crate) fn new(bytes: usize) -> Self {
+    pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
     /// Takes so many bytes; `None`: there is no room for them now.
-    pub(crate) fn take(&self, bytes: usize) -> Option<Arc<Taken>> {
+    pub fn take(&self, bytes: usize) -> Option<Arc<Taken>> {
         let bytes = u32::try_from(bytes).ok()?;
         let taken = Arc::clone(&self.0).try_acquire_many_owned(bytes).ok()?;
         Some(Arc::new(Taken { _bytes: taken }))

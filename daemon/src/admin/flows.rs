@@ -443,7 +443,7 @@ pub(super) mod tests {
     }
 
     /// What a node that translates packets answers, for tests without a kernel.
-    pub(in crate::admin) fn json() -> serde_json::Value {
+    pub(crate) fn json() -> serde_json::Value {
         shown(None, |flows| serde_json::to_value(flows).unwrap())
     }
 

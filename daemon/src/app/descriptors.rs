@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 const WANTED: u64 = FILES_OF_ALL_ELSE + 4_096 + 3 * 4_096;
 
 /// Raises the soft limit as far as the hard one lets it, and says in the log where that is too little.
-pub(super) fn raise() {
+pub fn raise() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let Some(wanted) = wanted(soft, hard) else { return };
     let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok();

@@ -25,9 +25,9 @@ use crate::recorder::TimedChange;
 const STALLED: Duration = Duration::from_secs(5);
 
 /// The thread that runs the engine, and the ends by which other parts reach it.
-pub(super) struct EngineThread {
-    pub(super) asker: Asker,
-    pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+pub struct EngineThread {
+    pub asker: Asker,
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
     steps: Arc<Steps>,
     progress: Arc<AtomicU64>,
     started: Instant,
@@ -36,7 +36,7 @@ pub(super) struct EngineThread {
 }
 
 impl EngineThread {
-    pub(super) fn start<M: Maps + 'static>(
+    pub fn start<M: Maps + 'static>(
         engine: Engine<M>,
         events: mpsc::Receiver<Vec<Event>>,
         look_after: impl FnMut(&mut Engine<M>, run::Upkeep) -> bool + Send + 'static,
@@ -65,7 +65,7 @@ impl EngineThread {
     }
 
     /// What tells for how long the engine has been stalled.
-    pub(super) fn liveness(&self) -> Liveness {
+    pub fn liveness(&self) -> Liveness {
         let progress = Arc::clone(&self.progress);
         let started = self.started;
         let stalled = move || {
@@ -76,7 +76,7 @@ impl EngineThread {
     }
 
     /// Ends the engine's loop; the maps stay as they are.
-    pub(super) fn stop(self) {
+    pub fn stop(self) {
         self.stop.send_replace(true);
         // A panic on that thread has ended the process already.
         let _ = self.thread.join();

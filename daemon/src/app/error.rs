@@ -2,7 +2,6 @@
 
 use holdfast_datapath::{SelfTestError, StartError, TakeOverError};
 
-use crate::admin::AdminError;
 use crate::apiserver::SetupError;
 use crate::config::{ConfigErrors, NoNodeName};
 use crate::sources::config::InvalidService;
@@ -40,9 +39,9 @@ pub enum AppError {
     /// The datapath did not take over from the former one, which stays.
     #[error("the datapath did not take over, and the one before it stays: {0}")]
     TakeOver(#[from] TakeOverError),
-    /// The admin API cannot listen.
-    #[error(transparent)]
-    Admin(#[from] AdminError),
+    /// The admin API cannot start, for this reason.
+    #[error("{0}")]
+    Admin(String),
     /// Another daemon uses the folder for the state that survives a restart.
     #[error(transparent)]
     State(#[from] crate::state::Taken),

@@ -22,7 +22,7 @@ use holdfast_judgement::views::devices::Decision;
 
 use super::packets::Lines;
 use super::patience::{self, Holder};
-use super::{AppError, settings};
+use super::AppError;
 use crate::config::{self, Cgroup, Config, DatapathKind, Dsr, Protocol, Room, Sockets};
 use crate::datapath::RefusalLog;
 use crate::devices;
@@ -30,7 +30,7 @@ use crate::exempt;
 use crate::logging::messages::{self, say};
 
 /// One kind of maps or the other.
-pub(super) enum AppMaps {
+pub enum AppMaps {
     Memory(Box<MemoryMaps>),
     Kernel(Box<Kernel>),
 }
@@ -58,7 +58,7 @@ const UNREADABLE_WAIT: Duration = Duration::from_secs(60);
 
 /// How much of what there is the maps hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub struct Held {
     /// All that was known when they were first written.
     is_whole: bool,
     /// What every source has told.
@@ -68,7 +68,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn by(engine: &Engine<AppMaps>) -> Self {
+    pub fn by(engine: &Engine<AppMaps>) -> Self {
         let (is_whole, is_synced) = (engine.is_whole(), engine.is_synced());
         Self { is_whole, is_synced, lacks_unreadable: engine.lacks_unreadable() }
     }
@@ -87,8 +87,8 @@ impl Held {
 impl AppMaps {
     /// Opens the maps, large enough for what is expected. The kernel's come with programs, which are tested at once
     /// unless other programs still serve.
-    pub(super) fn open(config: &Config, expected: Coming) -> Result<Self, AppError> {
-        let capacity = settings::capacity(config);
+    pub fn open(config: &Config, expected: Coming) -> Result<Self, AppError> {
+        let capacity = capacity(config);
         match config.datapath.kind {
             DatapathKind::Memory => Ok(Self::Memory(Box::new(MemoryMaps::new(capacity)))),
             DatapathKind::Kernel => {
@@ -108,7 +108,7 @@ impl AppMaps {
     }
 
     /// What the maps say of themselves.
-    pub(super) fn view(&self) -> DatapathView {
+    pub fn view(&self) -> DatapathView {
         match self {
             Self::Memory(_) => DatapathView::memory(),
             Self::Kernel(kernel) => {
@@ -118,7 +118,7 @@ impl AppMaps {
     }
 
     /// The addresses at which NodePorts are answered; none if the maps cannot be read, because they are written anew.
-    pub(super) fn node_addresses(&self) -> Vec<IpAddr> {
+    pub fn node_addresses(&self) -> Vec<IpAddr> {
         match self {
             Self::Memory(_) => Vec::new(),
             Self::Kernel(kernel) => kernel.maps.node_addresses().unwrap_or_default(),
@@ -126,7 +126,7 @@ impl AppMaps {
     }
 
     /// The log of clients that are refused from now on, until the pipe is closed.
-    pub(super) fn refusals(&self) -> Result<(Arc<RefusalLog>, PipeWriter), AppError> {
+    pub fn refusals(&self) -> Result<(Arc<RefusalLog>, PipeWriter), AppError> {
         let (until, open) = std::io::pipe().map_err(AppError::Runtime)?;
         let log = match self {
             Self::Memory(_) => RefusalLog::none(),
@@ -140,7 +140,7 @@ impl AppMaps {
     /// Takes over from another version's programs once everything is written. After that it puts back what another
     /// process took away, and, once all sources have delivered, ends sockets to backends that have left, so that their
     /// owners connect anew.
-    pub(super) fn look_after(&mut self, held: Held) -> Result<(), AppError> {
+    pub fn look_after(&mut self, held: Held) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
         let Kernel { maps, devices, told, trouble, waits, .. } = kernel.as_mut();
         if !maps.is_waiting() {
@@ -154,14 +154,14 @@ impl AppMaps {
     }
 
     /// Follows a new configuration, in how many flows there may be.
-    pub(super) fn follow(&mut self, packets: &config::Packets) {
+    pub fn follow(&mut self, packets: &config::Packets) {
         if let Self::Kernel(kernel) = self {
             kernel.maps.set_flows(packets.flows.most(room()));
         }
     }
 
     /// Takes what each device is to packets from now on.
-    pub(super) fn set_devices(&mut self, decisions: &Arc<[Decision]>) {
+    pub fn set_devices(&mut self, decisions: &Arc<[Decision]>) {
         let Self::Kernel(kernel) = self else { return };
         kernel.coming = Some(Arc::clone(decisions));
         let devices: Vec<_> = decisions.iter().filter_map(Decision::device).collect();
@@ -169,14 +169,14 @@ impl AppMaps {
     }
 
     /// Looks at once whether the drivers of devices still do what their programs need.
-    pub(super) fn look_at_drivers(&mut self) {
+    pub fn look_at_drivers(&mut self) {
         if let Self::Kernel(kernel) = self {
             kernel.maps.look_at_drivers();
         }
     }
 
     /// Goes on with what is to be done at devices, for a piece. `true`: there is more to do.
-    pub(super) fn tend_devices(&mut self) -> bool {
+    pub fn tend_devices(&mut self) -> bool {
         let Self::Kernel(kernel) = self else { return false };
         let begun = Instant::now();
         let is_more = kernel.maps.tend_devices(|| begun.elapsed() >= PIECE);
@@ -411,6 +411,22 @@ impl Maps for AppMaps {
 
     fn is_waiting(&self) -> bool {
         self.maps().is_waiting()
+    }
+}
+
+/// A list takes slots up to the next power of two, fewer than twice its backends: so twice as many slots as the
+/// configured backends hold them, whatever the lengths of the lists are.
+fn capacity(config: &Config) -> Capacity {
+    let limits = config.datapath.limits;
+    let most = Capacity::default();
+    Capacity {
+        slots: limits
+            .backends
+            .saturating_mul(2)
+            .checked_next_power_of_two()
+            .map_or(most.slots, |it| it.min(most.slots)),
+        ports: limits.frontends.min(most.ports),
+        services: usize::try_from(limits.services).unwrap_or(most.services).min(most.services),
     }
 }
 

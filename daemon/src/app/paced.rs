@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 /// A value that may change as often as a tenant likes.
-pub(super) struct Paced<T> {
+pub struct Paced<T> {
     value: Option<watch::Receiver<T>>,
     pace: Duration,
     rests_until: Instant,
@@ -17,12 +17,12 @@ pub(super) struct Paced<T> {
 
 impl<T> Paced<T> {
     /// Tells the changes of a value at this pace. Without a value no change is ever told.
-    pub(super) fn new(value: Option<watch::Receiver<T>>, pace: Duration) -> Self {
+    pub fn new(value: Option<watch::Receiver<T>>, pace: Duration) -> Self {
         Self { value, pace, rests_until: Instant::now() }
     }
 
     /// Waits until the value has changed. A waiter that is dropped loses no change.
-    pub(super) async fn changed(&mut self) {
+    pub async fn changed(&mut self) {
         sleep_until(self.rests_until).await;
         if let Some(value) = &mut self.value
             && value.changed().await.is_ok()

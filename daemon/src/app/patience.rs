@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::systemd;
 
 /// How long the wait may last: a daemon that stops is gone within seconds.
-pub(super) const MOST: Duration = Duration::from_secs(10);
+pub const MOST: Duration = Duration::from_secs(10);
 
 /// After so long the wait is logged.
 const SAID: Duration = Duration::from_secs(1);
@@ -18,11 +18,11 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// The process that has what is waited for, where the kernel tells.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Holder(pub(super) Option<u32>);
+pub struct Holder(pub Option<u32>);
 
 /// Tries to take what is waited for until it is free or the patience is over. `holder` tells whether an error means
 /// that another process has it, and which process.
-pub(super) fn until_free<T, E>(
+pub fn until_free<T, E>(
     patience: Duration,
     what: &str,
     take: impl Fn() -> Result<T, E>,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use holdfast_core::dialable::{AddressRange, ExternalIps};
 use holdfast_core::facts::Settings;
-use holdfast_core::maps::Capacity;
 
 use super::AppError;
 use crate::admin;
@@ -62,22 +61,6 @@ fn external_ips(allowed: &config::ExternalIps) -> ExternalIps {
 /// The addresses that are an apiserver's now.
 pub(super) fn apiservers(access: Option<&Access>) -> BTreeSet<SocketAddr> {
     access.map(|access| access.addresses().borrow().clone()).unwrap_or_default()
-}
-
-/// A list takes slots up to the next power of two, fewer than twice its backends: so twice as many slots as the
-/// configured backends hold them, whatever the lengths of the lists are.
-pub(super) fn capacity(config: &Config) -> Capacity {
-    let limits = config.datapath.limits;
-    let most = Capacity::default();
-    Capacity {
-        slots: limits
-            .backends
-            .saturating_mul(2)
-            .checked_next_power_of_two()
-            .map_or(most.slots, |it| it.min(most.slots)),
-        ports: limits.frontends.min(most.ports),
-        services: usize::try_from(limits.services).unwrap_or(most.services).min(most.services),
-    }
 }
 
 pub(super) fn admin_settings(config: &Config) -> admin::Settings {

@@ -1,14 +1,18 @@
 //! Reloads, one after the other.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use holdfast_objects::manifests::FolderLook;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Reload, settings};
 use crate::admin::{Peer, ReloadWish, Reloaded};
-use crate::config::{ConfigFile, NodeName};
+use crate::config::{ConfigFile, FileAuthor, NodeName};
 use crate::logging::Logging;
+use crate::sources::config::folder::{BlockFiles, Listed};
 use crate::sources::config::joined;
+use crate::sources::folder::Files as _;
 
 /// A daemon's reloads, in a folder of their own.
 struct Bed {
@@ -181,6 +185,15 @@ fn what_other_nodes_send_as_it_came_goes_to_each_backend_that_serves() {
     }
 }
 
+/// What is listed of a folder with one file.
+fn listed(file: &str, text: &str) -> Listed {
+    let (folder, file) = (Path::new("d"), Arc::<str>::from(file));
+    let mut known = BlockFiles::of(folder);
+    let read = BlockFiles::decode(folder, &file, text.as_bytes(), FileAuthor::Administrator);
+    known.take(FolderLook { present: Ok([Arc::clone(&file)].into()), files: vec![(file, read)] });
+    known.files().clone()
+}
+
 /// What blocks of other files stand beside is what runs, so that a reload takes away nothing that is served.
 #[tokio::test]
 async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {
@@ -193,7 +206,7 @@ async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {
     let file = text("sctp", "192.0.2.10:80", "protocol = \"SCTP\"")
         + &text("route", "192.0.2.11:80", "announce = \"route\"")
         + &text("own", "127.0.0.1:9890", "");
-    let files = joined::tests::files(&[("a.toml", &file)]);
+    let files = listed("a.toml", &file);
     let left_out = || {
         let joined = joined::join(&bed.reload.blocks.borrow(), &files);
         joined.rejected().map(|(_, why)| why.to_owned()).collect::<Vec<_>>()

@@ -40,8 +40,7 @@ impl Name {
     }
 
     /// The root.
-    #[cfg(test)]
-    pub(crate) fn root() -> Self {
+    pub fn root() -> Self {
         Self("".into())
     }
 

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The largest file, in bytes. A hand-written file has a few KiB; 1,000 full service blocks fit with room.
-pub(crate) const FILE_BYTES_MAX: usize = 1 << 20;
+pub const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// The most `[[service]]` blocks: beyond what a person keeps in one file, manifests are the better source.
 pub(super) const SERVICES_MAX: usize = 1_000;
@@ -54,7 +54,7 @@ pub(super) const DEVICE_NAME_BYTES_MAX: usize = 15;
 pub(super) const FLOWS: (u32, u32) = (1_024, 4_194_304);
 
 /// The most ranges in `snat_ports`: as many as the programs have room for.
-pub(crate) const SNAT_RANGES_MAX: usize = 4;
+pub const SNAT_RANGES_MAX: usize = 4;
 
 /// The most networks in `dsr_from`: as many of each family as the programs have room for.
 pub(super) const NODE_NETWORKS_MAX: usize = 16;
@@ -63,7 +63,7 @@ pub(super) const NODE_NETWORKS_MAX: usize = 16;
 pub(super) const NODE_BITS_MIN: [u8; 2] = [8, 16];
 
 /// The ports that an apiserver gives to Services of type NodePort, unless its operator chose others.
-pub(crate) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
+pub const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
 /// The most errors, and the most warnings, that a report holds; further errors are counted. It is more than anyone
 /// reads before the first fix.

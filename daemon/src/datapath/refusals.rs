@@ -68,7 +68,7 @@ impl RefusalLog {
     }
 
     /// Names services in the log by these snapshots from now on.
-    pub(crate) fn name_services(&self, snapshots: watch::Receiver<Arc<Snapshot>>) {
+    pub fn name_services(&self, snapshots: watch::Receiver<Arc<Snapshot>>) {
         // Only the start sets it, once.
         let _ = self.snapshots.set(snapshots);
     }
@@ -100,7 +100,7 @@ impl RefusalLog {
     }
 
     /// Notes that no more refusals will be read, and why.
-    pub(crate) fn fail(&self, why: String) {
+    pub fn fail(&self, why: String) {
         self.kept().failure = Some(why);
     }
 
@@ -156,7 +156,7 @@ impl RefusalLog {
 
 words! {
     /// The kind of program that turned a client away.
-    pub(crate) enum Stage {
+    pub enum Stage {
         /// A program at its socket: the client is a process of this node.
         Socket = "socket",
         /// A program at a device: the client is known by its packet.
@@ -165,13 +165,13 @@ words! {
 }
 
 impl Stage {
-    pub(crate) const fn of(refusal: &Refusal) -> Self {
+    pub const fn of(refusal: &Refusal) -> Self {
         if refusal.arrival.is_some() { Self::Packet } else { Self::Socket }
     }
 }
 
 /// The name of a device, or its number if it has gone.
-pub(crate) fn device(arrival: Arrival) -> String {
+pub fn device(arrival: Arrival) -> String {
     let name = if_indextoname(arrival.device).ok().and_then(|name| name.into_string().ok());
     // The name of a device that is not there may come empty.
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("device {}", arrival.device))
@@ -199,7 +199,7 @@ mod tests {
     use holdfast_core::op::{PortIndex, Share};
 
     use super::*;
-    use crate::admin::tests::fixture::everything;
+    use holdfast_fixtures::everything;
 
     const NOW: Timestamp = Timestamp(5);
 

@@ -17,7 +17,7 @@ use crate::notices::Notices;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks for a look after each change, until the configuration's sender is gone.
-pub(crate) async fn run(mut config: watch::Receiver<Arc<Config>>, looks: watch::Sender<()>, engine: Asker) {
+pub async fn run(mut config: watch::Receiver<Arc<Config>>, looks: watch::Sender<()>, engine: Asker) {
     let opened = driver_notices().and_then(Notices::over);
     let mut notices = opened.inspect_err(tell).ok();
     loop {

@@ -16,7 +16,7 @@ use programmed::Programmed;
 #[derive(Debug)]
 pub struct Steps {
     /// How long steps took.
-    pub(crate) took: Histogram,
+    pub took: Histogram,
     /// How long changes of endpoints took to come to the maps.
     pub(crate) programmed: Programmed,
     // Writes that had been tried when the last step ended: a step that adds none is not counted.
@@ -70,7 +70,7 @@ impl Steps {
 
 /// How often something took how long.
 #[derive(Debug)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     // The upper bound of each bucket, and how many fell into it: each counts in the first bucket that it fits.
     buckets: Box<[(Duration, AtomicU64)]>,
     // Those that took longer.
@@ -84,7 +84,7 @@ impl Histogram {
         Self { buckets, beyond: AtomicU64::new(0), microseconds: AtomicU64::new(0) }
     }
 
-    pub(crate) fn add(&self, took: Duration) {
+    pub fn add(&self, took: Duration) {
         let bucket =
             self.buckets.iter().find(|(most, _)| took <= *most).map_or(&self.beyond, |(_, count)| count);
         bucket.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use super::Exposition;
 const TICKS_PER_SECOND: u64 = 100;
 
 /// Writes these metrics, by the names that every Prometheus client gives them.
-pub(crate) fn write(out: &mut Exposition, started: Timestamp) {
+pub fn write(out: &mut Exposition, started: Timestamp) {
     let usage = usage();
     let help = "When the process started.";
     out.gauge("process_start_time_seconds", help, started.0);

@@ -143,7 +143,7 @@ fn body(Route { table, address }: Route) -> Vec<u8> {
 }
 
 /// Takes out every route that a daemon has left, in any table: how many, and why others stay.
-pub(crate) fn take_all() -> io::Result<(usize, Vec<String>)> {
+pub fn take_all() -> io::Result<(usize, Vec<String>)> {
     let steps = list()?.into_iter().map(|route| Step { change: Change::Take, route }).collect();
     let mut stay = Vec::new();
     let outcomes = carry_out(steps);

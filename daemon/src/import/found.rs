@@ -36,14 +36,14 @@ pub(super) struct Check {
 
 /// A service that was found.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub struct Found {
     /// The line at which it begins.
     pub(super) line: usize,
     pub(super) name: String,
     pub(super) transport: Transport,
     pub(super) frontends: Vec<SocketAddr>,
     /// Each with its weight.
-    pub(super) backends: Vec<(SocketAddr, u32)>,
+    pub backends: Vec<(SocketAddr, u32)>,
     pub(super) check: Option<Check>,
     pub(super) affinity: Option<Duration>,
     /// How much of a client's address counts for that.

@@ -103,10 +103,11 @@ messages! {
 }
 
 /// What marks a line of level info as a notice: it is normal, and of more weight than the other lines of its level.
-pub(crate) const NOTICE: &str = "holdfast::notice";
+pub const NOTICE: &str = "holdfast::notice";
 
 /// Logs a message at a level, with fields as `tracing` takes them. The number is the name of the event. A `notice` is a
 /// line of level info that the journal gets with the priority of that name.
+#[macro_export]
 macro_rules! say {
     (notice, $message:expr $(, $($field:tt)+)?) => {
         ::tracing::info!(
@@ -117,7 +118,7 @@ macro_rules! say {
         ::tracing::$level!(name: $message.id, $($($field)+,)? "{}", $message.text)
     };
 }
-pub(crate) use say;
+pub use say;
 
 /// The number that is the name of an event. Other events are named after their place in the code.
 pub(super) fn id(name: &str) -> Option<&'static str> {

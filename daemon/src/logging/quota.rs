@@ -12,7 +12,7 @@ const LINES_WINDOW: Duration = Duration::from_secs(60);
 
 /// How many lines were wanted in this window, and how many were left out since the last one that was written.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Quota {
+pub struct Quota {
     begun: Duration,
     wanted: u64,
     unsaid: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Quota {
 
 impl Quota {
     /// Whether a line may be written now and, if so, how many were left out since the last one. `now` never steps back.
-    pub(crate) fn say(&mut self, now: Duration) -> Option<u64> {
+    pub fn say(&mut self, now: Duration) -> Option<u64> {
         if now >= self.begun + LINES_WINDOW {
             *self = Self { begun: now, wanted: 0, unsaid: self.unsaid };
         }

@@ -9,7 +9,7 @@
 //! bounded as [`super::named`] is.
 
 mod chains;
-pub(crate) mod onlookers;
+pub mod onlookers;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,7 @@ const CONNECTIONS_EACH: u64 = 32_768;
 const CONNECTIONS_LEAST: u64 = 131_072;
 
 /// Looks now and then, and says in the log what is new.
-pub(crate) async fn run(
+pub async fn run(
     found: watch::Sender<Arc<[Filter]>>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     accepted: u32,

@@ -33,11 +33,11 @@ const EXPRESSION: u16 = 2;
 
 /// A frontend that a rule is for; the address of a NodePort is unspecified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) place: String,
-    pub(crate) frontend: SocketAddr,
+pub struct Found {
+    pub place: String,
+    pub frontend: SocketAddr,
     /// Where the rule leads, as far as that is understood.
-    pub(crate) backends: Vec<SocketAddr>,
+    pub backends: Vec<SocketAddr>,
 }
 
 /// The most chains that are read to learn where the rules of one service lead: those of some hundred endpoints.
@@ -53,7 +53,7 @@ struct Compared {
 }
 
 /// Finds kube-proxy's rules for these frontends; a NodePort stands among them with an unspecified address.
-pub(crate) fn naming(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Result<Vec<Found>> {
+pub fn naming(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for (family, word) in FAMILIES {
         let mut room = CHAINS_MAX;
@@ -96,7 +96,7 @@ fn followed(family: u8, leads: Leads, room: &mut usize) -> io::Result<Vec<Socket
 }
 
 /// Ports that the portmap plug-in takes, by iptables or by nftables.
-pub(crate) fn host_ports() -> io::Result<BTreeSet<u16>> {
+pub fn host_ports() -> io::Result<BTreeSet<u16>> {
     let mut found = BTreeSet::new();
     for (family, _) in FAMILIES {
         let rules = asked(GET_RULES, family, "nat", "CNI-HOSTPORT-DNAT")?;

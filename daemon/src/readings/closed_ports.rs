@@ -41,7 +41,7 @@ pub struct ClosedPort {
 
 /// A health check port of a Service that is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ClosedSince {
+pub struct ClosedSince {
     pub(crate) service: ObjectName,
     /// Since when the port is known to be closed.
     pub(crate) since: Timestamp,
@@ -73,7 +73,7 @@ impl ClosedPorts {
     }
 
     /// The closed health check ports of Services, each with the time since which it is closed.
-    pub(crate) fn of_services(&self) -> Vec<ClosedSince> {
+    pub fn of_services(&self) -> Vec<ClosedSince> {
         let known = self.known();
         let closed = known.services.iter().zip(&known.since).filter_map(|(port, since)| {
             let service = port.service.clone()?;
@@ -123,8 +123,8 @@ impl ClosedPorts {
         (known.services, known.since, known.more) = (now, since, more);
     }
 
-    #[cfg(test)]
-    pub(crate) fn of(ports: Vec<ClosedPort>) -> Self {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn of(ports: Vec<ClosedPort>) -> Self {
         let closed = Self::default();
         closed.tell_of_services(ports, 0, Timestamp::default());
         closed

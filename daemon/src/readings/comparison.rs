@@ -39,7 +39,7 @@ impl fmt::Debug for Verifications {
 impl Verifications {
     /// The last comparison if it is fresh, or a new one. If the client that asked for the new one leaves, or the
     /// comparison cannot be made, the next client that waits begins one anew.
-    pub(crate) async fn get(&self, run: impl Future<Output = Comparison>) -> Arc<Comparison> {
+    pub async fn get(&self, run: impl Future<Output = Comparison>) -> Arc<Comparison> {
         let mut last = self.0.lock().await;
         if let Some((_, fresh)) = last.as_ref().filter(|(ended, _)| ended.elapsed() < FRESH) {
             return Arc::clone(fresh);
@@ -52,25 +52,25 @@ impl Verifications {
 
 /// What one comparison found.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
-pub(crate) struct Comparison {
+pub struct Comparison {
     /// `memory with kernel`, `programs with maps`, `apiserver with memory`.
-    pub(crate) what: String,
+    pub what: String,
     /// Null: it could not be made.
-    pub(crate) equal: Option<bool>,
+    pub equal: Option<bool>,
     #[serde(default)]
-    pub(crate) differences: Vec<String>,
+    pub differences: Vec<String>,
     #[serde(default)]
-    pub(crate) omitted: usize,
-    pub(crate) error: Option<String>,
+    pub omitted: usize,
+    pub error: Option<String>,
     /// When it was made; null: it could not be. The apiserver is asked at most once in 10 s, however many clients want
     /// to know.
     compared_at: Option<Rfc3339>,
     /// How long ago that was, in whole seconds.
-    pub(crate) age_seconds: Option<u64>,
+    pub age_seconds: Option<u64>,
 }
 
 impl Comparison {
-    pub(crate) fn of(what: String, compared: Compared) -> Self {
+    pub fn of(what: String, compared: Compared) -> Self {
         let compared_at = compared.at.map(|at| Rfc3339(crate::clock::millis(at).seconds()));
         let age_seconds = compared.at.map(|_| compared.age.as_secs());
         match compared.found {
@@ -90,7 +90,7 @@ impl Comparison {
     }
 
     /// A comparison of memory with maps that was made just now: what it found, or why it could not be made.
-    pub(crate) fn with_maps(kind: &str, found: Result<Vec<String>, String>) -> Self {
+    pub fn with_maps(kind: &str, found: Result<Vec<String>, String>) -> Self {
         let at = found.is_ok().then(SystemTime::now);
         Self::of(format!("memory with {kind}"), Compared { found, at, age: Duration::ZERO })
     }
@@ -98,7 +98,7 @@ impl Comparison {
 
 /// The differences that the last look at a few flows has shown, at most a second ago; `None`: packets are not
 /// translated.
-pub(crate) fn of_flows(view: &DatapathView) -> Option<Comparison> {
+pub fn of_flows(view: &DatapathView) -> Option<Comparison> {
     let sampled = &view.status()?.flows.as_ref()?.sampled;
     let astray = |flow: &Flow| {
         let Flow { client, frontend, transport, .. } = flow;
@@ -112,7 +112,7 @@ pub(crate) fn of_flows(view: &DatapathView) -> Option<Comparison> {
 }
 
 /// Whether the programs that clients meet read the maps that memory is compared with; `None`: there are no programs.
-pub(crate) fn of_programs(view: &DatapathView) -> Option<Comparison> {
+pub fn of_programs(view: &DatapathView) -> Option<Comparison> {
     view.status()?;
     let found = Ok(view.departs().into_iter().collect());
     let compared = Compared { found, at: Some(SystemTime::now()), age: Duration::ZERO };
@@ -120,7 +120,7 @@ pub(crate) fn of_programs(view: &DatapathView) -> Option<Comparison> {
 }
 
 /// The services of which something is not in the maps as it is asked for, because the maps refused it.
-pub(crate) fn unwritten(snapshot: &Snapshot) -> Vec<String> {
+pub fn unwritten(snapshot: &Snapshot) -> Vec<String> {
     let error = |it: &FrontendView| match &it.status {
         Status::Error(error) => Some(Arc::clone(error)),
         Status::Pending | Status::Done => None,

@@ -22,7 +22,7 @@ pub(crate) const CONDITIONS_MAX: usize = 200;
 words! {
     /// What can be wrong with a service.
     #[derive(PartialOrd, Ord)]
-    pub(crate) enum ConditionKind {
+    pub enum ConditionKind {
         /// A client is refused, or left to the real balancer, because there is no backend.
         NoBackends = "no_backends",
         /// A client is dropped: the policy is Local, and no backend is on this node.
@@ -42,7 +42,7 @@ words! {
 
 words! {
     /// Why something is wrong with a service, in the words of metrics.
-    pub(crate) enum ConditionCause {
+    pub enum ConditionCause {
         NeverHadAny = "never_had_any",
         AllUnready = "all_unready",
         ScaledToZero = "scaled_to_zero",
@@ -79,11 +79,11 @@ words! {
 
 /// One thing that is wrong with one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Condition {
-    pub(crate) service: ObjectName,
-    pub(crate) kind: ConditionKind,
-    pub(crate) cause: ConditionCause,
-    pub(crate) since: Timestamp,
+pub struct Condition {
+    pub service: ObjectName,
+    pub kind: ConditionKind,
+    pub cause: ConditionCause,
+    pub since: Timestamp,
 }
 
 impl Condition {
@@ -95,16 +95,16 @@ impl Condition {
 
 /// All that is wrong with services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Conditions {
+pub struct Conditions {
     /// In the order of the services' names.
-    pub(crate) named: Vec<Condition>,
+    pub named: Vec<Condition>,
     /// How many more conditions there are of each of [`ConditionKind::ALL`].
-    pub(crate) truncated: [u64; ConditionKind::ALL.len()],
+    pub truncated: [u64; ConditionKind::ALL.len()],
 }
 
 impl Conditions {
     /// The conditions that a snapshot shows, and those of the health check ports that are closed.
-    pub(crate) fn of(snapshot: &Snapshot, closed: &[ClosedSince]) -> Self {
+    pub fn of(snapshot: &Snapshot, closed: &[ClosedSince]) -> Self {
         let mut known = OldestConditions::default();
         let now = snapshot.clock();
         snapshot.services.troubled().for_each(|view| known.look_at_frontends(view));

@@ -12,7 +12,7 @@ use super::Readings;
 
 impl Readings {
     /// Why clients do not meet yet what the rules ask for, judged by this snapshot.
-    pub(crate) fn unready_by(&self, snapshot: &Snapshot) -> Option<String> {
+    pub fn unready_by(&self, snapshot: &Snapshot) -> Option<String> {
         unwritten(snapshot).or_else(|| waiting(self))
     }
 
@@ -56,14 +56,14 @@ fn unlooked(view: &DatapathView) -> Option<String> {
 }
 
 /// The names of the sources that have not delivered their first list.
-pub(crate) fn missing(snapshot: &Snapshot) -> String {
+pub fn missing(snapshot: &Snapshot) -> String {
     let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
     waiting.map(|(source, _)| source.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether packets from outside are translated at each device by which load balancers come, where the configuration
 /// asks for that. Another device that cannot be served does not make the node unhealthy.
-pub(crate) fn translates_packets(view: &DatapathView) -> bool {
+pub fn translates_packets(view: &DatapathView) -> bool {
     let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return true };
     let is_attached = |it: &Decision| {
         packets.devices.iter().any(|status| status.attached && status.device.index == it.index)
@@ -72,7 +72,7 @@ pub(crate) fn translates_packets(view: &DatapathView) -> bool {
 }
 
 /// Whether packets of clients outside are not translated as the configuration asks for, at one device or at all.
-pub(crate) fn fails_packets(view: &DatapathView) -> bool {
+pub fn fails_packets(view: &DatapathView) -> bool {
     let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return false };
     let fails = |it: &DeviceStatus| it.device.side == Side::Outer && it.error.is_some() && !it.unpinned;
     packets.failure.is_some() || packets.devices.iter().any(fails)

@@ -87,7 +87,7 @@ impl Default for History {
 }
 
 /// The latest `most` of these records, turned round: oldest first.
-pub(crate) fn latest(newest_first: impl Iterator<Item = Record>, most: usize) -> Vec<Record> {
+pub fn latest(newest_first: impl Iterator<Item = Record>, most: usize) -> Vec<Record> {
     let mut records: Vec<Record> = newest_first.take(most).collect();
     records.reverse();
     records
@@ -107,7 +107,7 @@ impl History {
     }
 
     /// The latest `most` records of a service, oldest first.
-    pub(crate) fn of_service(&self, name: &ObjectName, most: usize) -> Vec<Record> {
+    pub fn of_service(&self, name: &ObjectName, most: usize) -> Vec<Record> {
         let wanted = Wanted { service: Some(name.clone()), ..Wanted::default() };
         latest(self.select(&wanted).iter().rev().filter_map(|line| line.record()), most)
     }
@@ -159,7 +159,7 @@ impl History {
         self.watchers.end();
     }
 
-    pub(crate) fn note(&self, note: impl FnOnce(&mut Recorded)) {
+    pub fn note(&self, note: impl FnOnce(&mut Recorded)) {
         note(&mut locked(&self.recorded));
     }
 

@@ -34,7 +34,7 @@ const AHEAD_MAX: u64 = 1 << 24;
 const HEAD_BYTES_MAX: u64 = 2 << 20;
 
 /// Is given each record and each gap, oldest first.
-pub(super) type Found<'a> = &'a mut dyn FnMut(Arc<Line>);
+pub type Found<'a> = &'a mut dyn FnMut(Arc<Line>);
 
 /// What was found in the history beside its records.
 #[derive(Debug, Default)]

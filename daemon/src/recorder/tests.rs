@@ -2,10 +2,17 @@
 //!
 //! Invariant of these tests: what is compared is what an operator would read, so sentences are compared to the letter.
 
+#![cfg_attr(not(test), allow(dead_code, reason = "the tests of other crates need a part of it"))]
+
+#[cfg(test)]
 mod files;
+#[cfg(test)]
 mod flood;
+#[cfg(test)]
 mod remembered;
+#[cfg(test)]
 mod sentences;
+#[cfg(test)]
 mod thinned;
 
 use std::num::NonZeroU16;
@@ -159,8 +166,33 @@ fn services(rig: &mut Rig, count: u16) -> Vec<TimedChange> {
     rig.batch(events.collect::<Vec<_>>())
 }
 
+/// The incident in small: two services with the same backend. A stopping apiserver empties one of them and fills it
+/// again; the other one gets other metadata, and is deleted.
+fn incident() -> Vec<TimedChange> {
+    let mut rig = Rig::new();
+    let mut told = rig.batch([
+        service("kubernetes", "10.96.0.1", meta("1", "kube-apiserver")),
+        slice("kubernetes", &["169.254.128.7"], false, meta("2", "kube-apiserver")),
+        service("kubernetes-intranet", "10.96.0.2", meta("3", "kubectl-create")),
+        slice("kubernetes-intranet", &["169.254.128.7"], false, meta("4", "kubectl-create")),
+    ]);
+    told.extend(rig.batch([slice("kubernetes", &[], true, meta("71", "kube-apiserver"))]));
+    told.extend(rig.batch([service("kubernetes-intranet", "10.96.0.2", meta("72", "cloud-controller"))]));
+    told.extend(rig.batch([slice(
+        "kubernetes",
+        &["169.254.128.7", "169.254.128.8"],
+        false,
+        meta("73", "kube-apiserver"),
+    )]));
+    told.extend(rig.batch([Event::ServiceDeleted(
+        ServiceKey { name: name("kubernetes-intranet"), source: SOURCE },
+        Some(Box::new(meta("74", "kubectl-create"))),
+    )]));
+    told
+}
+
 /// What is recorded of these changes, for tests that show records.
-pub(crate) fn history_of(changes: Vec<Change>) -> Arc<History> {
+pub fn history_of(changes: Vec<Change>) -> Arc<History> {
     let (at, mono, elapsed) = (SystemTime::UNIX_EPOCH, Duration::ZERO, Duration::ZERO);
     recorded(
         changes.into_iter().map(|change| TimedChange { change, at, mono, elapsed, room: None }).collect(),
@@ -169,17 +201,17 @@ pub(crate) fn history_of(changes: Vec<Change>) -> Arc<History> {
 }
 
 /// What is recorded of the incident in small, for tests that show records.
-pub(crate) fn incident_history() -> Arc<History> {
-    recorded(sentences::incident(), None)
+pub fn incident_history() -> Arc<History> {
+    recorded(incident(), None)
 }
 
 /// Tells the watchers all of the incident, with the events that changed nothing for clients, and that there is no more.
-pub(crate) fn tell_incident(history: &Arc<History>) {
-    record_into(history, sentences::incident());
+pub fn tell_incident(history: &Arc<History>) {
+    record_into(history, incident());
 }
 
 /// Tells the same change so many times, as fast as can be.
-pub(crate) fn tell_many(history: &Arc<History>, changes: usize) {
+pub fn tell_many(history: &Arc<History>, changes: usize) {
     let recorded = recorded(services(&mut Rig::new(), 1), None);
     let line = recorded.select(&Wanted::default()).pop().unwrap();
     (0..changes).for_each(|_| history.tell(&line));

@@ -72,7 +72,7 @@ use trust::Trust;
 pub const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(100);
 
 /// Files that may be open beside the sockets of checks.
-pub(crate) const FILES_OF_ALL_ELSE: u64 = 8_192;
+pub const FILES_OF_ALL_ELSE: u64 = 8_192;
 
 /// One `[[service]]` block, as the configuration read it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ const NUMBER_BYTES_MAX: usize = 10;
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Malformed {
+pub enum Malformed {
     #[error("it ends within a field")]
     Cut,
     #[error("a number has more than 64 bits")]
@@ -35,13 +35,13 @@ pub(super) enum Value<'a> {
 
 /// One field of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Field<'a> {
-    pub(super) number: u32,
+pub struct Field<'a> {
+    pub number: u32,
     value: Value<'a>,
 }
 
 impl<'a> Field<'a> {
-    pub(super) const fn bytes(self) -> Result<&'a [u8], Malformed> {
+    pub const fn bytes(self) -> Result<&'a [u8], Malformed> {
         match self.value {
             Value::Bytes(bytes) => Ok(bytes),
             Value::Number(_) | Value::Fixed => Err(Malformed::Mistyped(self.number)),
@@ -49,12 +49,12 @@ impl<'a> Field<'a> {
     }
 
     /// A text as an apiserver's own JSON has it: it takes any bytes from an object's author, also in a text.
-    pub(super) fn text(self) -> Result<Cow<'a, str>, Malformed> {
+    pub fn text(self) -> Result<Cow<'a, str>, Malformed> {
         let bytes = self.bytes()?;
         Ok(str::from_utf8(bytes).map_or_else(|_| Cow::Owned(repaired(bytes)), Cow::Borrowed))
     }
 
-    pub(super) const fn message(self) -> Result<Fields<'a>, Malformed> {
+    pub const fn message(self) -> Result<Fields<'a>, Malformed> {
         match self.bytes() {
             Ok(bytes) => Ok(Fields::of(bytes)),
             Err(malformed) => Err(malformed),
@@ -62,14 +62,14 @@ impl<'a> Field<'a> {
     }
 
     /// Negative numbers of 32 bits are written as those of 64 are.
-    pub(super) const fn number(self) -> Result<i64, Malformed> {
+    pub const fn number(self) -> Result<i64, Malformed> {
         match self.value {
             Value::Number(number) => Ok(number.cast_signed()),
             Value::Bytes(_) | Value::Fixed => Err(Malformed::Mistyped(self.number)),
         }
     }
 
-    pub(super) fn flag(self) -> Result<bool, Malformed> {
+    pub fn flag(self) -> Result<bool, Malformed> {
         self.number().map(|number| number != 0)
     }
 }
@@ -86,16 +86,16 @@ fn repaired(bytes: &[u8]) -> String {
 
 /// The beginning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) number: u32,
+pub struct Head {
+    pub number: u32,
     /// How many bytes the beginning itself has.
-    pub(super) length: usize,
-    pub(super) kind: Kind,
+    pub length: usize,
+    pub kind: Kind,
 }
 
 /// What follows the beginning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// Nothing: the number was part of the beginning.
     Number(u64),
     /// So many bytes of a text, bytes, or another message.
@@ -106,7 +106,7 @@ pub(super) enum Kind {
 
 impl Head {
     /// Reads the beginning of a field; [`Malformed::Cut`] if there are too few bytes for it.
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let (key, key_length) = number(bytes)?;
         let field = u32::try_from(key >> 3).map_err(|_| Malformed::Number)?;
         if field == 0 {
@@ -143,27 +143,27 @@ fn number(bytes: &[u8]) -> Result<(u64, usize), Malformed> {
 
 /// The fields of a message that are still to be read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<'a> {
+pub struct Fields<'a> {
     rest: &'a [u8],
     may_be_cut: bool,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) const fn of(message: &'a [u8]) -> Self {
+    pub const fn of(message: &'a [u8]) -> Self {
         Self { rest: message, may_be_cut: false }
     }
 
     /// The fields of the beginning of a message: the one that is cut is given as far as it is there.
-    pub(super) const fn of_beginning(message: &'a [u8]) -> Self {
+    pub const fn of_beginning(message: &'a [u8]) -> Self {
         Self { rest: message, may_be_cut: true }
     }
 
     /// The fields of a message within this one, which is cut where this one is.
-    pub(super) const fn alike(self, message: &'a [u8]) -> Self {
+    pub const fn alike(self, message: &'a [u8]) -> Self {
         Self { rest: message, ..self }
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<Field<'a>>, Malformed> {
+    pub fn next(&mut self) -> Result<Option<Field<'a>>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -194,7 +194,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The last of the fields of this number, as a message that is no part of what holds it.
-    pub(super) fn last(mut self, number: u32) -> Result<Option<&'a [u8]>, Malformed> {
+    pub fn last(mut self, number: u32) -> Result<Option<&'a [u8]>, Malformed> {
         let mut last = None;
         while let Some(field) = self.next()? {
             if field.number == number {

@@ -22,7 +22,7 @@ const MODE: u32 = 0o600;
 pub struct Taken {
     path: PathBuf,
     /// The process of the other daemon, if the kernel tells.
-    pub(crate) holder: Option<u32>,
+    pub holder: Option<u32>,
 }
 
 /// The right to use the folder, as long as this lives.

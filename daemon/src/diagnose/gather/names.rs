@@ -23,12 +23,10 @@ const DOMAIN: &str = "svc.cluster.local";
 /// A name that every cluster has.
 const EVERYWHERE: &str = "kubernetes.default.svc.cluster.local";
 
-impl From<Answer> for Named {
-    fn from(answer: Answer) -> Self {
-        let addresses = answer.addresses().take(ANSWERS_MAX).collect();
-        let is_unknown = answer.code == dns::NO_SUCH_NAME;
-        Self::Answer { addresses, is_unknown, code: answer.code, is_cut: answer.is_cut }
-    }
+fn to_named(answer: &Answer) -> Named {
+    let addresses = answer.addresses().take(ANSWERS_MAX).collect();
+    let is_unknown = answer.code == dns::NO_SUCH_NAME;
+    Named::Answer { addresses, is_unknown, code: answer.code, is_cut: answer.is_cut }
 }
 
 async fn ask(to: SocketAddr, name: &str, kind: Kind, until: Instant) -> Named {
@@ -39,7 +37,7 @@ async fn ask(to: SocketAddr, name: &str, kind: Kind, until: Instant) -> Named {
     let question = Question::unguessable(&name, kind);
     let until = until.min(Instant::now() + PROBE);
     match timeout_at(until, dns::by_datagram(to, &question)).await {
-        Ok(Ok(answer)) => answer.into(),
+        Ok(Ok(answer)) => to_named(&answer),
         Ok(Err(Failed::Socket(error))) if error.kind() == io::ErrorKind::ConnectionRefused => Named::Refused,
         Ok(Err(error)) => Named::Failed(error.to_string()),
         Err(_) => Named::Silent,

@@ -43,7 +43,7 @@ fn bounds() -> impl Iterator<Item = Duration> {
 
 impl Programmed {
     /// Counts the slices that a step was about for a service, if the maps now hold what these say.
-    pub(in crate::engine) fn count(&self, change: &Change) {
+    pub(crate) fn count(&self, change: &Change) {
         let is_ours = change.service.source == Source::Kubernetes && change.error.is_none();
         for (family, since) in change.after.iter().filter(|_| is_ours).flat_map(|view| begun(change, view)) {
             let took = age(since, SystemTime::now(), self.started.elapsed());

@@ -104,7 +104,7 @@ impl Rules {
 /// Status line, headers and body of one answer.
 #[derive(Debug)]
 pub(super) struct Answer {
-    pub(super) status: String,
+    pub status: String,
     head: String,
     pub(super) body: String,
 }

@@ -11,7 +11,7 @@ use holdfast_core::snapshot::Reason;
 
 use super::super::addresses::ADDRESS_GAP;
 use super::*;
-use crate::admin::tests::fixture::many;
+use holdfast_fixtures::many;
 
 /// The list of this many backends of a service, held since then.
 fn hold(service: u8, backends: u8, begun: i64) -> Hold {

@@ -47,12 +47,12 @@ const BLOCK: u8 = 1;
 
 /// Until the first look: packets go through the stack. Flows that a former daemon had go to other nodes as they came
 /// would end by a policy, so there is none until one is found.
-pub(crate) fn not_looked_yet() -> Onlookers {
+pub fn not_looked_yet() -> Onlookers {
     Onlookers { first: Some("a firewall that was not looked for yet".into()), has_policies: false }
 }
 
 /// Looks after each change of rules and now and then, until the receivers are gone.
-pub(crate) async fn run(found: watch::Sender<Onlookers>) {
+pub async fn run(found: watch::Sender<Onlookers>) {
     let (mut rules, mut policies, mut failed) = (None, None, 0);
     while !found.is_closed() {
         rules = rules.or_else(|| Notices::open(Part::Filters, OF_RULES).ok());

@@ -30,7 +30,7 @@ use crate::sources::kubernetes::{self as watching, LastError, Resource, View as 
 use crate::sources::names::Names;
 use crate::state::Written;
 use healthy::devices as decisions;
-pub(crate) use healthy::status;
+pub use healthy::status;
 
 #[path = "../../../judgement/src/diagnose/checks/tests/healthy.rs"]
 mod healthy;

@@ -7,31 +7,6 @@ use holdfast_judgement::record::Kind;
 
 use super::*;
 
-/// The incident in small: two services with the same backend. A stopping apiserver empties one of them and fills it
-/// again; the other one gets other metadata, and is deleted.
-pub(super) fn incident() -> Vec<TimedChange> {
-    let mut rig = Rig::new();
-    let mut told = rig.batch([
-        service("kubernetes", "10.96.0.1", meta("1", "kube-apiserver")),
-        slice("kubernetes", &["169.254.128.7"], false, meta("2", "kube-apiserver")),
-        service("kubernetes-intranet", "10.96.0.2", meta("3", "kubectl-create")),
-        slice("kubernetes-intranet", &["169.254.128.7"], false, meta("4", "kubectl-create")),
-    ]);
-    told.extend(rig.batch([slice("kubernetes", &[], true, meta("71", "kube-apiserver"))]));
-    told.extend(rig.batch([service("kubernetes-intranet", "10.96.0.2", meta("72", "cloud-controller"))]));
-    told.extend(rig.batch([slice(
-        "kubernetes",
-        &["169.254.128.7", "169.254.128.8"],
-        false,
-        meta("73", "kube-apiserver"),
-    )]));
-    told.extend(rig.batch([Event::ServiceDeleted(
-        ServiceKey { name: name("kubernetes-intranet"), source: SOURCE },
-        Some(Box::new(meta("74", "kubectl-create"))),
-    )]));
-    told
-}
-
 #[track_caller]
 fn check(wanted: &Wanted, expected: &Expect) {
     let history = recorded(incident(), None);

@@ -161,7 +161,7 @@ fn add(blocks: &mut BTreeMap<ObjectName, Arc<Block>>, block: Block) -> Result<()
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::sources) struct Block {
+pub(crate) struct Block {
     /// The facts of the block's service; they do not change with its backends' health.
     pub(super) service: Arc<ServiceFacts>,
     /// The block's slices, without their endpoints' readiness.

@@ -2,22 +2,22 @@
 //!
 //! Invariant: the source alone writes; a reader waits for it, or it for a reader, no longer than a row is copied.
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 use std::time::Duration;
 
 use holdfast_core::keys::ObjectName;
 use holdfast_core::words;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 use holdfast_judgement::rfc3339::Millis;
 use holdfast_judgement::views::checks::{CheckResult, CheckSeen, ChecksSeen};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 use super::check::CheckFailed;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 use super::seen::{Outcome, Row};
 use super::seen::{Seen, UnusableBackend};
 
@@ -64,7 +64,7 @@ impl Checks {
         self.seen.of_backend(service, backend)
     }
 
-    pub(crate) fn count(&self, result: CheckResult) {
+    pub fn count(&self, result: CheckResult) {
         let found = CheckResult::ALL.into_iter().zip(&self.results).find(|(it, _)| *it == result);
         found.into_iter().for_each(|(_, count)| _ = count.fetch_add(1, Ordering::Relaxed));
     }
@@ -74,21 +74,21 @@ impl Checks {
         self.doubted.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add_doubted(&self, backends: u64) {
+    pub fn add_doubted(&self, backends: u64) {
         self.doubted.fetch_add(backends, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_backends(&self, usable: usize, unusable: usize) {
+    pub fn set_backends(&self, usable: usize, unusable: usize) {
         for (state, number) in self.states.iter().zip([usable, unusable]) {
             state.store(number as u64, Ordering::Relaxed);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Checks {
     /// Those of one backend, which answered its last check with something else than HTTP.
-    pub(crate) fn of_one_that_is_not_http(
+    pub fn of_one_that_is_not_http(
         service: &ObjectName,
         backend: SocketAddr,
         said: &str,

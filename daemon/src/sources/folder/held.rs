@@ -10,7 +10,7 @@ use holdfast_objects::manifests::FolderLook;
 
 /// Readings that wait, taken together.
 #[derive(Debug)]
-pub(in crate::sources) struct Held<F: Files> {
+pub(crate) struct Held<F: Files> {
     waiting: Option<Waiting<F::Contents>>,
 }
 
@@ -29,7 +29,7 @@ impl<F: Files> Default for Held<F> {
 
 impl<F: Files> Held<F> {
     /// Takes a reading in, and gives all that may be delivered of the folder now.
-    pub(in crate::sources) fn pass(
+    pub(crate) fn pass(
         &mut self,
         reading: FolderLook<F::Contents>,
         folder: &F,
@@ -48,7 +48,7 @@ impl<F: Files> Held<F> {
     }
 
     /// When the folder should be looked at again although nothing is noticed.
-    pub(in crate::sources) fn until(&self) -> Option<Instant> {
+    pub(crate) fn until(&self) -> Option<Instant> {
         self.waiting.as_ref().map(|waiting| waiting.until)
     }
 }

@@ -7,13 +7,13 @@ use super::piece::{Gathered, Piece};
 
 /// The line that has begun and not ended.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub struct Lines {
     begun: Gathered,
 }
 
 impl Lines {
     /// Takes a chunk, and gives out each line that ends in it, without its end.
-    pub(crate) fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) {
+    pub fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) {
         let mut rest = chunk;
         while let Some(end) = memchr::memchr(b'\n', rest) {
             let (line, after) = rest.split_at(end);

@@ -22,12 +22,12 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 pub(crate) type Chance = u32;
 
 /// A chance from the kernel's randomness; without it nodes move together, which does no other harm.
-pub(crate) fn chance() -> Chance {
+pub fn chance() -> Chance {
     getrandom::u32().unwrap_or(Chance::MAX / 2)
 }
 
 /// A part of a time, by chance.
-pub(crate) fn part(whole: Duration, chance: Chance) -> Duration {
+pub fn part(whole: Duration, chance: Chance) -> Duration {
     whole.mul_f64(f64::from(chance) / f64::from(Chance::MAX))
 }
 

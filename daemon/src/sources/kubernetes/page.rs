@@ -38,7 +38,7 @@ impl<T> Ahead<T> {
 }
 
 /// What takes the items of a page.
-pub(crate) trait Items {
+pub trait Items {
     /// Takes one item, whatever is in it.
     fn take(&mut self, item: Piece<'_>);
 
@@ -60,7 +60,7 @@ impl<Each: FnMut(Piece<'_>)> Items for Each {
 
 /// Why a body is not a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoPage {
+pub enum NoPage {
     /// Something else, such as the HTML of a proxy.
     #[error("the answer is not a list of objects")]
     NotAList,
@@ -90,13 +90,13 @@ pub(crate) enum NoPage {
 /// What a list says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(crate) struct ListFrame {
+pub struct ListFrame {
     /// Such as `discovery.k8s.io/v1`.
     #[serde(rename = "apiVersion")]
     pub(crate) api_version: String,
     /// Such as `ServiceList`.
-    pub(crate) kind: String,
-    pub(crate) metadata: ListMeta,
+    pub kind: String,
+    pub metadata: ListMeta,
 }
 
 impl ListFrame {
@@ -123,11 +123,11 @@ impl ListFrame {
 /// `metadata` of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct ListMeta {
-    pub(crate) resource_version: String,
+pub struct ListMeta {
+    pub resource_version: String,
     /// The token for the next page.
     #[serde(rename = "continue")]
-    pub(crate) token: Option<String>,
+    pub token: Option<String>,
     /// How many objects are on the pages to come, where that is known.
     pub(crate) remaining_item_count: Option<i64>,
 }
@@ -150,7 +150,7 @@ enum Position {
 
 /// One page that has begun.
 #[derive(Debug, Default)]
-pub(crate) struct Page {
+pub struct Page {
     nesting: Nesting,
     position: Position,
     has_items: bool,
@@ -163,7 +163,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// Takes a chunk, and gives out items that end in it, or in an earlier one.
-    pub(crate) fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage> {
+    pub fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage> {
         if self.window.is_empty() {
             let read = self.read(chunk, items, PIECE_BYTES_MAX)?;
             self.window.extend_from_slice(chunk.get(read..).unwrap_or_default());
@@ -177,7 +177,7 @@ impl Page {
     }
 
     /// Gives out the last items, and returns what the page says of itself if it is complete.
-    pub(crate) fn end(mut self, items: &mut dyn Items) -> Result<ListFrame, NoPage> {
+    pub fn end(mut self, items: &mut dyn Items) -> Result<ListFrame, NoPage> {
         self.read_window(items, 0)?;
         if self.nesting.depth > 0 {
             return Err(NoPage::Truncated);

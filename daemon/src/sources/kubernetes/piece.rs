@@ -7,7 +7,7 @@ pub(super) const PIECE_BYTES_MAX: usize = 4 << 20;
 
 /// What a splitter gives out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece<'a> {
+pub enum Piece<'a> {
     /// All bytes of an object.
     Whole(&'a [u8]),
     /// The beginning of an object that is too long; the rest was skipped.

@@ -225,13 +225,13 @@ impl SharedSelection {
 }
 
 /// Makes of a list's request the smallest one that tells which version the server has.
-pub(crate) fn newest(mut list: String) -> String {
+pub fn newest(mut list: String) -> String {
     push(&mut list, "limit", "1");
     list
 }
 
 /// Makes of a list's request the watch of what happens after a version.
-pub(crate) fn watch(mut list: String, version: &str, timeout_s: u64) -> String {
+pub fn watch(mut list: String, version: &str, timeout_s: u64) -> String {
     push(&mut list, "watch", "true");
     push(&mut list, "allowWatchBookmarks", "true");
     push(&mut list, "resourceVersion", version);
@@ -240,10 +240,10 @@ pub(crate) fn watch(mut list: String, version: &str, timeout_s: u64) -> String {
 }
 
 /// All but what RFC 3986 calls unreserved.
-pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+pub const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Adds a parameter unless its value is empty, in the characters that a query may have.
-pub(crate) fn push(query: &mut String, name: &str, value: &str) {
+pub fn push(query: &mut String, name: &str, value: &str) {
     if value.is_empty() {
         return;
     }

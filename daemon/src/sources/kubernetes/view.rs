@@ -78,7 +78,7 @@ const NO_NODE: &str = "there is no Node of this name, so no endpoint counts as t
                        none, and hints for zones have no effect";
 
 impl Watch {
-    pub(crate) fn new(what: Resource) -> Self {
+    pub fn new(what: Resource) -> Self {
         Self {
             what,
             // Whether the cluster has such a kind at all is yet to be seen.
@@ -151,8 +151,8 @@ pub struct View {
 
 impl View {
     /// Watches that stay as they are.
-    #[cfg(test)]
-    pub(crate) fn still(watches: Vec<Watch>) -> Self {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn still(watches: Vec<Watch>) -> Self {
         Self {
             audits: Vec::new(),
             watches: watches.into_iter().map(|watch| watch::channel(watch).1).collect(),

@@ -49,8 +49,8 @@ impl Names {
     }
 
     /// Those of one service.
-    #[cfg(test)]
-    pub(crate) fn showing(service: &ObjectName, row: NameSeen) -> Self {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn showing(service: &ObjectName, row: NameSeen) -> Self {
         let names = Self::default();
         names.put(service, Some(row));
         names

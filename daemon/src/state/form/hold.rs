@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::sourced;
 
 #[derive(Serialize, Deserialize)]
-pub(in crate::state) struct HoldForm {
+pub(crate) struct HoldForm {
     reason: Reason,
     since: i64,
     asked: Option<i64>,
@@ -26,14 +26,14 @@ pub(in crate::state) struct HoldForm {
 }
 
 /// A form of a hold, of this version or a former one.
-pub(in crate::state) trait Held {
+pub(crate) trait Held {
     /// Turns the form into the hold of a port of this transport.
     fn into_hold(self, source: Source, transport: Transport) -> Option<Hold>;
 }
 
 /// A hold as version 3 of the format has it.
 #[derive(Serialize, Deserialize)]
-pub(in crate::state) struct HoldForm3 {
+pub(crate) struct HoldForm3 {
     reason: Reason,
     since: i64,
     bound: Bound,

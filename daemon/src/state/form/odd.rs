@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::sources::kubernetes::{Odd, Odds, Version};
 
 #[derive(Serialize, Deserialize)]
-pub(in crate::state) struct OddForm {
+pub(crate) struct OddForm {
     name: ObjectName,
     uid: Arc<str>,
     resource_version: Arc<str>,
@@ -57,11 +57,11 @@ impl OddForm {
 }
 
 /// The forms of the first odd objects, `most` at most.
-pub(in crate::state) fn forms(odds: &Odds, most: usize) -> Vec<OddForm> {
+pub(crate) fn forms(odds: &Odds, most: usize) -> Vec<OddForm> {
     odds.iter().take(most).map(OddForm::from).collect()
 }
 
 /// The odd objects that these forms say, as objects of one kind.
-pub(in crate::state) fn odds(forms: Vec<OddForm>, key: fn(ObjectName) -> ObjectKey) -> Arc<Odds> {
+pub(crate) fn odds(forms: Vec<OddForm>, key: fn(ObjectName) -> ObjectKey) -> Arc<Odds> {
     Arc::new(forms.into_iter().map(|form| form.into_odd(key)).collect())
 }

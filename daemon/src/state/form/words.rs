@@ -45,7 +45,7 @@ fn once(text: &mut Arc<str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::tests::fixture::many;
+    use holdfast_fixtures::many;
 
     #[test]
     fn texts_that_services_have_in_common_are_kept_once() {

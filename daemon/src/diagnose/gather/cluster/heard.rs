@@ -32,7 +32,7 @@ const ILL_PODS_ANYWHERE: &str = "involvedObject.kind=Pod,type=Warning";
 
 /// Asks until all questions are answered, the first one has no answer, or the time is over. `about` is a service as
 /// this node has it; none: all services.
-pub(in crate::diagnose::gather) async fn hear(
+pub(crate) async fn hear(
     access: &Access,
     (events, reads_events): (&Events, bool),
     about: Option<(&ObjectName, &[Arc<ServiceView>])>,

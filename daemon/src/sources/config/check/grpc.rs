@@ -22,7 +22,7 @@ use crate::config::GrpcCheck;
 
 /// Why a backend that answered is not well, or gave no answer of gRPC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::sources::config) enum NotServing {
+pub(crate) enum NotServing {
     /// What came is no whole answer of HTTP/2.
     #[error("no whole answer of HTTP/2: {0}")]
     NotWhole(#[from] Fault),
@@ -42,7 +42,7 @@ pub(in crate::sources::config) enum NotServing {
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sources::config) struct GrpcStatus(u16);
+pub(crate) struct GrpcStatus(u16);
 
 const OK: u16 = 0;
 

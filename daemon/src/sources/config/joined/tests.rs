@@ -29,7 +29,6 @@ use crate::sources::config::seen::Outcome;
 use crate::sources::config::{Beside, filled};
 use crate::sources::folder::Files as _;
 use crate::sources::names::{NameNews, Said, Set, Wanted};
-use crate::state;
 
 fn block(name: &str, frontend: &str) -> String {
     format!("[[service]]\nname = \"{name}\"\nfrontends = [\"{frontend}\"]\nbackends = [\"192.0.2.1:80\"]\n")
@@ -156,7 +155,7 @@ impl Process {
     fn new(kept: Option<&Snapshot>) -> Self {
         let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Config]).unwrap();
         let (wishes, wanted) = watch::channel(Arc::default());
-        let remembered = kept.map(written);
+        let remembered = kept.map(Remembered::from);
         let kept = remembered.as_ref().map(|it| resolved::kept(&it.services)).unwrap_or_default();
         let names = Resolved::new(NamesEnds { wanted: wishes, news: mpsc::channel(1).1, kept });
         let beside = Beside::new(("d".into(), mpsc::channel(1).1, watch::channel(Arc::default()).0));
@@ -223,14 +222,6 @@ impl Process {
         };
         (1..10).map(step).last().unwrap()
     }
-}
-
-/// What is on disk of a table.
-fn written(snapshot: &Snapshot) -> Remembered {
-    let folder = tempfile::tempdir().unwrap();
-    let state = state::Folder::new(folder.path());
-    state.store(&state::Context::default(), snapshot).unwrap();
-    state.load().unwrap().unwrap().remembered
 }
 
 /// The table of a process that begins with what a former one knew, once these files have been told.

@@ -23,7 +23,7 @@ use holdfast_objects::{
 };
 
 #[derive(Debug)]
-pub(in crate::sources::kubernetes) struct Json;
+pub(crate) struct Json;
 
 impl Splitter for Page {
     fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage> {

@@ -31,7 +31,7 @@ const UNKNOWN_RAW: u32 = 2;
 const METADATA: u32 = 1;
 
 #[derive(Debug)]
-pub(in crate::sources::kubernetes) struct Protobuf;
+pub(crate) struct Protobuf;
 
 impl Codec for Protobuf {
     type Page = list::List;

@@ -9,7 +9,7 @@ use holdfast_datapath::{
 use super::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
 /// Maps that have grown once, and one hook that another program took away.
-pub(crate) fn status() -> Status {
+pub fn status() -> Status {
     let first = Shape { frontends: [4096; 2], ports: 4096, slots: [16_384; 2], members: 4096 };
     Status {
         features: Features { set_retval: true, tcx: true, lengths: true },

@@ -23,7 +23,7 @@ const ANSWER_BYTES_USUAL: usize = 1024;
 
 /// Why there is no whole answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::sources::config) enum Fault {
+pub(crate) enum Fault {
     /// It does not begin as each server of HTTP/2 does, with its settings.
     #[error("it begins {0:?}")]
     NotHttp2(String),
@@ -41,7 +41,7 @@ pub(in crate::sources::config) enum Fault {
 
 /// Why a server ends a stream or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sources::config) struct ErrorCode(u32);
+pub(crate) struct ErrorCode(u32);
 
 const NO_ERROR: u32 = 0;
 

@@ -51,11 +51,11 @@ impl Kind {
 /// The beginning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    pub(super) kind: Kind,
+    pub kind: Kind,
     flags: u8,
     pub(super) stream: u32,
     /// How many bytes follow.
-    pub(super) length: usize,
+    pub length: usize,
 }
 
 impl Head {

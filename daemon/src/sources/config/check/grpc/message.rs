@@ -17,7 +17,7 @@ const SERVICE_KEY: u8 = 0x0a;
 
 words! {
     /// How a service is, by its server.
-    pub(in crate::sources::config) enum ServingStatus {
+    pub(crate) enum ServingStatus {
         Unknown = "UNKNOWN",
         Serving = "SERVING",
         NotServing = "NOT_SERVING",

@@ -15,7 +15,7 @@ const FRAME_BYTES_MAX: usize = 4 * PIECE_BYTES_MAX;
 
 /// The frame that has begun and not ended.
 #[derive(Debug, Default)]
-pub(in crate::sources::kubernetes) struct Frames {
+pub(crate) struct Frames {
     /// The bytes of the length that have come.
     length: Vec<u8>,
     /// How much of the frame is to come.

@@ -36,7 +36,7 @@ enum Place {
 
 /// A list that has begun.
 #[derive(Debug, Default)]
-pub(in crate::sources::kubernetes) struct List {
+pub(crate) struct List {
     has_begun: bool,
     /// The bytes of the beginning of a field that have come.
     head: Vec<u8>,
