@@ -2,13 +2,6 @@
 //!
 //! Invariant: modules know each other only by the channels that they are given here.
 
-mod descriptors;
-mod engine_thread;
-mod error;
-mod maps;
-mod paced;
-mod packets;
-mod patience;
 mod reload;
 mod settings;
 mod start;
@@ -56,10 +49,11 @@ use crate::{
 };
 use holdfast_core::engine::Engine;
 
-use engine_thread::EngineThread;
-pub use error::AppError;
-use maps::{AppMaps, Held};
-use paced::Paced;
+use holdfast_agent::engine_thread::EngineThread;
+pub use holdfast_agent::error::AppError;
+use holdfast_agent::maps::{AppMaps, Held};
+use holdfast_agent::paced::Paced;
+use holdfast_agent::descriptors;
 use wishes::{Draining, Wishes};
 
 /// Runs the daemon until a signal ends it.

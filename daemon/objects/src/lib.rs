@@ -9,6 +9,7 @@ mod error;
 mod import;
 pub mod manifests;
 mod meta;
+pub mod protobuf;
 mod rfc3339;
 mod service;
 mod shared;

@@ -18,9 +18,9 @@ use holdfast_core::time::Now;
 use holdfast_judgement::views::apiserver::ClusterId;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::engine_thread::EngineThread;
-use super::maps::AppMaps;
-use super::patience::{self, Holder};
+use holdfast_agent::engine_thread::EngineThread;
+use holdfast_agent::maps::AppMaps;
+use holdfast_agent::patience::{self, Holder};
 use super::{AppError, settings};
 use crate::apiserver::{self, Access};
 use crate::config::{Config, NodeName};

@@ -4,6 +4,10 @@
 //! exists is legal; no reader has to check a value again. Every error of a file is found in one run. Neither the
 //! environment nor another file changes it; the command line may say the node's name.
 
+#![forbid(unsafe_code)]
+
+pub(crate) use crate as config;
+
 mod address;
 mod agreement;
 mod announce;
@@ -49,7 +53,7 @@ pub use self::file_author::FileAuthor;
 pub use self::health_check::{CheckKind, CheckTls, GrpcCheck, HealthCheck, HttpCheck, Statuses, TlsFiles};
 pub use self::hold::Hold;
 pub use self::kube_proxy::KubeProxy;
-pub(crate) use self::limits::{FILE_BYTES_MAX, NODE_PORTS, SNAT_RANGES_MAX};
+pub use self::limits::{FILE_BYTES_MAX, NODE_PORTS, SNAT_RANGES_MAX};
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses, OuterAddresses};
 pub use self::packets::{
     DeviceName, Dsr, Flows, Mark, OuterDevices, Packets, PodDevices, Room, ShortcutUse, SnatPorts, XdpUse,

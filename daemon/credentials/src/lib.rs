@@ -4,6 +4,15 @@
 //! does not fit, a plugin and a file system that hang are named and change nothing. Files are touched on threads that
 //! may block, and no request waits for a refresh while there are good credentials to use.
 
+#![forbid(unsafe_code)]
+
+#[allow(unused_imports)]
+pub(crate) use holdfast_config as config;
+mod client_tls;
+pub mod tls;
+pub use client_tls::{ClientTls, LOOK_EVERY};
+
+
 mod exec;
 mod expiry;
 mod files;
@@ -22,7 +31,7 @@ use hyper::header::HeaderValue;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use super::tls::{self, Pair};
+use crate::tls::Pair;
 use crate::config::{Apiserver, ApiserverUrl, ClientIdentity, FileAuthor, TlsFiles};
 use exec::{Issued, Plugin};
 use files::{Files, Seen};
@@ -41,7 +50,7 @@ const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
 /// Where the credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Locations {
+pub struct Locations {
     kubeconfig: Option<PathBuf>,
     ca_file: Option<PathBuf>,
     identity: Option<ClientIdentity>,
@@ -56,7 +65,7 @@ pub(super) struct Locations {
 
 impl Locations {
     /// The locations that `[apiserver]` names.
-    pub(super) fn configured(apiserver: &Apiserver) -> Self {
+    pub fn configured(apiserver: &Apiserver) -> Self {
         Self {
             kubeconfig: apiserver.kubeconfig.clone(),
             ca_file: apiserver.ca_file.clone(),
@@ -69,7 +78,7 @@ impl Locations {
     }
 
     /// One kubeconfig that says everything, and that need not be there.
-    pub(super) const fn kubeconfig(path: PathBuf) -> Self {
+    pub const fn kubeconfig(path: PathBuf) -> Self {
         Self {
             kubeconfig: Some(path),
             ca_file: None,
@@ -82,7 +91,7 @@ impl Locations {
     }
 
     /// An authority, and perhaps a client certificate, for what is dialled beside apiservers.
-    pub(super) fn files(files: &TlsFiles) -> Self {
+    pub fn files(files: &TlsFiles) -> Self {
         Self {
             kubeconfig: None,
             ca_file: Some(files.ca_file.clone()),
@@ -94,14 +103,14 @@ impl Locations {
         }
     }
 
-    pub(super) const fn names_an_authority(&self) -> bool {
+    pub const fn names_an_authority(&self) -> bool {
         self.ca_file.is_some() || self.kubeconfig.is_some()
     }
 }
 
 /// Why no credentials could be put together.
 #[derive(Debug)]
-pub(super) enum GatherError {
+pub enum GatherError {
     /// A file is not there or not readable now. That may change.
     Unreadable(String),
     /// A file says something that cannot be followed.
@@ -142,12 +151,12 @@ struct Gathered {
 
 /// What one connection needs.
 #[derive(Debug)]
-pub(super) struct Shown {
-    pub(super) tls: Arc<ClientConfig>,
-    pub(super) authorization: Option<HeaderValue>,
-    pub(super) server_name: Option<ServerName<'static>>,
+pub struct Shown {
+    pub tls: Arc<ClientConfig>,
+    pub authorization: Option<HeaderValue>,
+    pub server_name: Option<ServerName<'static>>,
     /// Where the kubeconfig says that the apiserver is.
-    pub(super) server: Option<SocketAddr>,
+    pub server: Option<SocketAddr>,
     kind: &'static str,
     expires: Option<SystemTime>,
     from: Gathered,
@@ -156,23 +165,23 @@ pub(super) struct Shown {
 
 impl Shown {
     /// The kind of the credential that is shown, for a server that rejects it.
-    pub(super) const fn kind(&self) -> &'static str {
+    pub const fn kind(&self) -> &'static str {
         self.kind
     }
 }
 
 /// For people: what the credentials are, and what is wrong with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Report {
-    pub(super) kind: &'static str,
-    pub(super) files: Vec<(PathBuf, Option<SystemTime>)>,
-    pub(super) expires: Option<SystemTime>,
-    pub(super) problem: Option<(String, SystemTime)>,
+pub struct Report {
+    pub kind: &'static str,
+    pub files: Vec<(PathBuf, Option<SystemTime>)>,
+    pub expires: Option<SystemTime>,
+    pub problem: Option<(String, SystemTime)>,
 }
 
 /// One set of credentials.
 #[derive(Debug)]
-pub(super) struct Credentials {
+pub struct Credentials {
     locations: Locations,
     /// Held by the task that refreshes. A reading that hangs stays inside, so that there is never a second one.
     refreshing: tokio::sync::Mutex<Option<Reading>>,
@@ -203,17 +212,17 @@ impl CredentialState {
 }
 
 impl Credentials {
-    pub(super) fn new(locations: Locations) -> Self {
+    pub fn new(locations: Locations) -> Self {
         Self { locations, refreshing: tokio::sync::Mutex::default(), kept: Mutex::default() }
     }
 
-    pub(super) const fn locations(&self) -> &Locations {
+    pub const fn locations(&self) -> &Locations {
         &self.locations
     }
 
     /// Tells what in files that exist cannot be followed, or else why one cannot be read now, which may change. It
     /// takes a few seconds at most; a file that hangs is not waited for.
-    pub(super) fn check(&self) -> Result<Option<String>, String> {
+    pub fn check(&self) -> Result<Option<String>, String> {
         match reading::gather_in_time(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),
             Some(Err(GatherError::Unreadable(why))) => Ok(Some(why)),
@@ -223,7 +232,7 @@ impl Credentials {
     }
 
     /// The credentials in force. After a 401 they are `doubted`, and read again although no file looks changed.
-    pub(super) async fn current(&self, doubted: bool) -> Result<Arc<Shown>, String> {
+    pub async fn current(&self, doubted: bool) -> Result<Arc<Shown>, String> {
         let good = self.kept().good.clone();
         match (self.refreshing.try_lock(), good) {
             (Ok(mut reading), _) => self.refresh(&mut reading, doubted).await,
@@ -238,7 +247,7 @@ impl Credentials {
     }
 
     /// The last good ones, for a caller that waits for no file and no program.
-    pub(super) fn last(&self) -> Option<Arc<Shown>> {
+    pub fn last(&self) -> Option<Arc<Shown>> {
         self.kept().good.clone()
     }
 
@@ -307,7 +316,7 @@ impl Credentials {
     }
 
     /// What people are shown of the credentials; `None` where no file was ever found and none is needed.
-    pub(super) fn report(&self) -> Option<Report> {
+    pub fn report(&self) -> Option<Report> {
         let kept = self.kept();
         let is_nothing = self.locations.is_optional && kept.good.is_none() && kept.is_absent();
         (!is_nothing).then(|| kept.report())
@@ -436,7 +445,7 @@ fn bearer(token: &str) -> Result<HeaderValue, String> {
 }
 
 /// A name that can stand in a certificate.
-pub(super) fn server_name(name: &str) -> Result<ServerName<'static>, String> {
+pub fn server_name(name: &str) -> Result<ServerName<'static>, String> {
     let parsed = ServerName::try_from(name.to_owned());
     parsed.map_err(|_| format!("tls_server_name {name:?} is neither a DNS name nor an IP address"))
 }

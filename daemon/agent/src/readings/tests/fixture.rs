@@ -32,7 +32,7 @@ use crate::state::Written;
 use healthy::devices as decisions;
 pub use healthy::status;
 
-#[path = "../../../judgement/src/diagnose/checks/tests/healthy.rs"]
+#[path = "../../../../judgement/src/diagnose/checks/tests/healthy.rs"]
 mod healthy;
 
 /// Five clients, each a second after the one before: one refused twice, one dropped, one refused by a frontend that

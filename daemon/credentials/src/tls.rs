@@ -14,19 +14,19 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 const AUTHORITIES_MAX: usize = 1_000;
 
 /// A client's certificate chain and its key.
-pub(super) struct Pair<'a> {
-    pub(super) certificate: &'a [u8],
-    pub(super) key: &'a [u8],
+pub struct Pair<'a> {
+    pub certificate: &'a [u8],
+    pub key: &'a [u8],
 }
 
 impl<'a> Pair<'a> {
-    pub(super) fn of((certificate, key): &'a (Vec<u8>, Vec<u8>)) -> Self {
+    pub fn of((certificate, key): &'a (Vec<u8>, Vec<u8>)) -> Self {
         Self { certificate, key }
     }
 }
 
 /// A configuration that trusts `authorities` and shows `pair`.
-pub(super) fn config(authorities: &[u8], pair: Option<&Pair<'_>>) -> Result<Arc<ClientConfig>, String> {
+pub fn config(authorities: &[u8], pair: Option<&Pair<'_>>) -> Result<Arc<ClientConfig>, String> {
     let builder = verifying(authorities)?;
     let mut config = match pair {
         None => builder.with_no_client_auth(),

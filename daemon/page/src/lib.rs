@@ -1,6 +1,6 @@
 //! The page that a browser gets: one document with its style and its script in it, and the policy for it.
 //!
-//! Invariant: the document consists of the files in `page/`, which are built into the program; nothing that the cluster
+//! Invariant: the document consists of the files in `assets/`, which are built into the program; nothing that the cluster
 //! says is in it. The policy names its one style and its one script by their hashes, and lets it ask its own API alone.
 
 #![forbid(unsafe_code)]
@@ -11,28 +11,28 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 
-const FRAME: &str = include_str!("page/index.html");
-const STYLE: &str = include_str!("page/style.css");
+const FRAME: &str = include_str!("../assets/index.html");
+const STYLE: &str = include_str!("../assets/style.css");
 
 /// The files of the script, in this order: a later one uses what an earlier one defines.
 const SCRIPT: &str = concat!(
-    include_str!("page/dom.js"),
-    include_str!("page/redraw.js"),
-    include_str!("page/words.js"),
-    include_str!("page/route.js"),
-    include_str!("page/api.js"),
-    include_str!("page/store.js"),
-    include_str!("page/live.js"),
-    include_str!("page/same.js"),
-    include_str!("page/way.js"),
-    include_str!("page/strip.js"),
-    include_str!("page/view/now.js"),
-    include_str!("page/view/frontends.js"),
-    include_str!("page/view/service.js"),
-    include_str!("page/view/time.js"),
-    include_str!("page/view/answers.js"),
-    include_str!("page/view/diagnose.js"),
-    include_str!("page/main.js"),
+    include_str!("../assets/dom.js"),
+    include_str!("../assets/redraw.js"),
+    include_str!("../assets/words.js"),
+    include_str!("../assets/route.js"),
+    include_str!("../assets/api.js"),
+    include_str!("../assets/store.js"),
+    include_str!("../assets/live.js"),
+    include_str!("../assets/same.js"),
+    include_str!("../assets/way.js"),
+    include_str!("../assets/strip.js"),
+    include_str!("../assets/view/now.js"),
+    include_str!("../assets/view/frontends.js"),
+    include_str!("../assets/view/service.js"),
+    include_str!("../assets/view/time.js"),
+    include_str!("../assets/view/answers.js"),
+    include_str!("../assets/view/diagnose.js"),
+    include_str!("../assets/main.js"),
 );
 
 /// The places in the frame that the style and the script take.

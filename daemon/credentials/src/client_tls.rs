@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 use tokio::sync::MutexGuard;
 
-use super::credentials::{Credentials, Locations, Shown};
+use super::{Credentials, Locations, Shown};
 use crate::config::TlsFiles;
 
 /// How often the files are looked at, by a call of the kernel for each.
@@ -17,20 +17,20 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What TLS needs from one set of files.
 #[derive(Debug)]
-pub(crate) struct ClientTls {
+pub struct ClientTls {
     credentials: Credentials,
     // When the files were looked at last. Held by the task that looks.
     looked: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl ClientTls {
-    pub(crate) fn new(files: &TlsFiles) -> Self {
+    pub fn new(files: &TlsFiles) -> Self {
         let credentials = Credentials::new(Locations::files(files));
         Self { credentials, looked: tokio::sync::Mutex::default() }
     }
 
     /// What the files say, or said when they could be read; `None`: they never could.
-    pub(crate) async fn current(&self) -> Option<Arc<ClientConfig>> {
+    pub async fn current(&self) -> Option<Arc<ClientConfig>> {
         let shown = match (self.looked.try_lock(), self.credentials.last()) {
             (Ok(looked), _) => self.look(looked).await,
             // Another task is looking already.

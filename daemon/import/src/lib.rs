@@ -4,6 +4,12 @@
 //! Invariant: whatever such a file says is in a block, or is noted with its line; a reader of blocks and notes has lost
 //! nothing. Text in, text out: no file is read here, and no name is looked up.
 
+#![forbid(unsafe_code)]
+
+pub(crate) use crate as import;
+#[cfg(test)]
+pub(crate) use holdfast_config as config;
+
 mod address;
 mod found;
 mod haproxy;

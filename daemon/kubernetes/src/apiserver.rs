@@ -5,8 +5,7 @@
 //! no DNS, no proxy and no pool, and a request that an apiserver has judged is not sent to another one. A 500 judges no
 //! request: the server failed at it inside.
 
-mod client_tls;
-mod credentials;
+pub(crate) use holdfast_credentials as credentials;
 mod endpoints;
 mod guard;
 mod http;
@@ -17,7 +16,7 @@ mod limits;
 mod patrol;
 mod setup;
 mod socket;
-mod tls;
+pub(crate) use holdfast_credentials::tls;
 mod trouble;
 mod walk;
 
@@ -40,8 +39,7 @@ use endpoints::{Endpoint, EndpointId};
 use learned::Memory;
 use lease::Shared;
 
-pub(crate) use client_tls::ClientTls;
-pub use client_tls::LOOK_EVERY;
+pub use holdfast_credentials::{ClientTls, LOOK_EVERY};
 pub use http::{Connection, Encoding, Reply, Write};
 pub use learned::{Listed, NotForgotten};
 pub use setup::{Settings, SetupError, Sources};
@@ -94,7 +92,7 @@ impl AccessError {
 }
 
 /// The form in which answers are asked for, unless the caller wants another one.
-pub(crate) const JSON: &str = "application/json";
+pub const JSON: &str = "application/json";
 
 /// Access to the apiserver over its endpoints in their order. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -203,13 +201,13 @@ impl Access {
     }
 
     /// A new connection to the best endpoint that serves, for [`Self::ask_aside`].
-    pub(crate) async fn connect(&self) -> Result<Connection, AccessError> {
+    pub async fn connect(&self) -> Result<Connection, AccessError> {
         walk::connect(&self.inner).await
     }
 
     /// GETs over this connection something that nothing served depends on. Neither an answer nor a refusal nor silence
     /// leads to another endpoint or is held against this one.
-    pub(crate) async fn ask_aside(
+    pub async fn ask_aside(
         &self,
         accept: &'static str,
         path_and_query: &str,

@@ -1,0 +1,19 @@
+//! What an explanation and a diagnosis rest on: read from the running daemon, asked of the apiserver, this host, backends
+//! and name servers, and heard as Events.
+//!
+//! Invariant: it asks and changes nothing, and judges nothing; what came of it is judged by a crate that asks nobody.
+#![forbid(unsafe_code)]
+
+pub mod diagnose;
+pub mod knowledge;
+pub mod overheard;
+pub mod why;
+
+pub(crate) use holdfast_config as config;
+pub(crate) use holdfast_host::{clock, error_origin, exempt};
+pub(crate) use holdfast_kubernetes::apiserver;
+pub(crate) use holdfast_agent::{exposition, proxies, readings, recorder};
+pub(crate) use holdfast_standalone::dns;
+pub(crate) mod sources {
+    pub(crate) use holdfast_kubernetes::source as kubernetes;
+}

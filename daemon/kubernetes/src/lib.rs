@@ -1,0 +1,19 @@
+//! The apiserver: the way to it, what is listed and watched there, the own Node, the pod at an address, and the Events
+//! that this daemon writes.
+//!
+//! Invariant: nothing here decides what clients meet; objects become the rules' own events, and nothing else leaves this
+//! crate towards them. No connection depends on the cluster's own services.
+#![forbid(unsafe_code)]
+
+pub mod announce;
+pub mod apiserver;
+pub mod own_node;
+pub mod pod_lookup;
+pub mod source;
+
+pub(crate) use holdfast_config as config;
+pub(crate) use holdfast_host::{beat, error_origin, exempt, logging, small_file};
+pub(crate) mod sources {
+    pub(crate) use crate::source as kubernetes;
+    pub(crate) use holdfast_objects::protobuf;
+}

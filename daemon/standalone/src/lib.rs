@@ -1,0 +1,21 @@
+//! Services without a cluster: blocks of the configuration, folders of files and of manifests, health checks of backends,
+//! and the name servers that are asked for backends.
+//!
+//! Invariant: a source ends its first whole list once, and never before it is whole. A source does not know which endpoint
+//! gets traffic.
+#![forbid(unsafe_code)]
+
+pub mod blocks;
+pub mod dns;
+pub mod folder;
+pub mod manifests;
+pub mod names;
+
+pub(crate) use holdfast_config as config;
+#[allow(unused_imports)]
+pub(crate) use holdfast_host::{clock, error_origin, exempt, logging};
+pub(crate) use holdfast_credentials as apiserver;
+pub(crate) mod sources {
+    pub(crate) use crate::{blocks as config, folder, manifests, names};
+    pub(crate) use holdfast_objects::protobuf;
+}
