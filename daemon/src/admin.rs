@@ -21,6 +21,9 @@ mod events;
 mod explain;
 mod flows;
 mod forget;
+#[cfg(any(test, feature = "testing"))]
+#[path = "admin/tests/fixture.rs"]
+pub mod fixture;
 pub(crate) mod form;
 mod frontends;
 mod guard;
@@ -47,7 +50,7 @@ mod stale;
 mod stall;
 mod table;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 pub(crate) mod totals;
 pub(crate) mod verify;
 mod wishes;
@@ -60,8 +63,8 @@ use std::thread::JoinHandle;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use crate::overheard::EventReadings;
-use crate::readings::Readings;
+use holdfast_evidence::overheard::EventReadings;
+use holdfast_agent::readings::Readings;
 use door::Inside;
 use serve::Shut;
 

@@ -33,8 +33,8 @@ use serde_json::{Value, json};
 
 use crate::admin::form::Form;
 use crate::admin::verify::{Verification, Verified};
-use crate::config::{self, ConfigErrors, ConfigFile, NodeName};
-use crate::import::Format;
+use holdfast_config::{self as config, ConfigErrors, ConfigFile, NodeName};
+use holdfast_import::Format;
 use client::{Client, ClientError, Reply};
 use filters::{
     Backends, Diagnosed, Drained, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services,
@@ -275,20 +275,6 @@ pub fn parse(
             Exit::Good
         }
     })
-}
-
-/// Runs the daemon. Why it does not start is written, one sentence that says what to do.
-pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
-    let file = ConfigFile { path: run.config.clone(), node_name: run.node_name.clone() };
-    match crate::app::run(&file) {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(error) => {
-            let why = error.to_string();
-            crate::systemd::failed(&why);
-            crate::logging::last_words(&why, err);
-            error.exit_code().into()
-        }
-    }
 }
 
 impl Cli {

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         Err(exit) => return exit.into(),
     };
     match &cli.command {
-        Command::Run(run) => cli::run(run, &mut err),
+        Command::Run(run) => holdfast::run(run, &mut err),
         Command::Question(question) => cli.answer_in_colour(question, out, &mut err).into(),
     }
 }

@@ -101,7 +101,7 @@ fn run_daemon() -> ExitCode {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     match cli::parse(std::env::args_os(), &mut out, &mut err) {
         Ok(cli) => match &cli.command {
-            cli::Command::Run(run) => cli::run(run, &mut err),
+            cli::Command::Run(run) => holdfast::run(run, &mut err),
             cli::Command::Question(_) => ExitCode::FAILURE,
         },
         Err(exit) => exit.into(),

@@ -11,7 +11,7 @@ pub fn command_line() -> ExitCode {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     match cli::parse(std::env::args_os(), &mut out, &mut err) {
         Ok(cli) => match &cli.command {
-            cli::Command::Run(run) => cli::run(run, &mut err),
+            cli::Command::Run(run) => holdfast::run(run, &mut err),
             cli::Command::Question(question) => cli.answer_in_colour(question, out, &mut err).into(),
         },
         Err(exit) => exit.into(),

@@ -4,11 +4,11 @@
 
 mod flows;
 pub mod gather;
-pub(crate) mod limits;
+pub mod limits;
 mod own;
 
-pub(crate) use flows::flows;
-pub(crate) use own::own;
+pub use flows::flows;
+pub use own::own;
 
 /// The header of an answer that says how the command line ends.
-pub(crate) const EXIT_HEADER: &str = "holdfast-exit";
+pub const EXIT_HEADER: &str = "holdfast-exit";

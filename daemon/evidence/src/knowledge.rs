@@ -47,7 +47,7 @@ impl Edition {
     }
 
     /// The edition of files that were read, with what was wrong with others.
-    pub(crate) fn of(files: Vec<(String, String)>, unread: Vec<Fault>) -> Self {
+    pub fn of(files: Vec<(String, String)>, unread: Vec<Fault>) -> Self {
         let mut edition = Self { files, faults: unread, knowledge: OnceLock::new() };
         if !edition.files.is_empty() {
             // Only the faults are kept: the knowledge itself may never be asked for.

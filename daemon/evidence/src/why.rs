@@ -21,7 +21,7 @@ const RECORDS_MAX: usize = 5;
 const FLOWS_MAX: usize = 1_000;
 
 /// What the answer to this question needs to know.
-pub(crate) fn given(readings: &Readings, walk: &Walk) -> Given {
+pub fn given(readings: &Readings, walk: &Walk) -> Given {
     let datapath = readings.datapath();
     Given {
         apiserver: readings.apiserver(),

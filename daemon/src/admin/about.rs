@@ -16,7 +16,7 @@ use super::answer;
 use super::form::Form;
 use super::path::Path;
 use super::query::Query;
-use crate::readings::Readings;
+use holdfast_agent::readings::Readings;
 
 /// What can be asked here.
 #[derive(Serialize, JsonSchema)]

@@ -21,9 +21,9 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, table};
-use crate::apiserver::Encoding;
-use crate::readings::Readings;
-use crate::sources::kubernetes::{Resource, State as WatchState, Watch};
+use holdfast_kubernetes::apiserver::Encoding;
+use holdfast_agent::readings::Readings;
+use holdfast_kubernetes::source::{Resource, State as WatchState, Watch};
 
 /// The way to the apiserver.
 #[derive(Serialize, JsonSchema)]

@@ -19,8 +19,8 @@ use serde::{Serialize, Serializer};
 
 use super::query::Filter;
 use super::table::{Column, Table, column, wide};
-use crate::readings::Readings;
-use crate::sources::config::Checks;
+use holdfast_agent::readings::Readings;
+use holdfast_standalone::blocks::Checks;
 
 /// The places of the slices that list the rows of the services at hand.
 #[derive(Debug, Default)]

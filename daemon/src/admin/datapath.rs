@@ -26,8 +26,8 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, aligned, table};
-use crate::config::Sockets;
-use crate::readings::Readings;
+use holdfast_config::Sockets;
+use holdfast_agent::readings::Readings;
 
 use packets::Packets;
 

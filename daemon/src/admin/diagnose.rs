@@ -25,11 +25,11 @@ use super::form::Form;
 use super::hint::Hint;
 use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
-use crate::diagnose::gather::{Asks, Outside};
-use crate::diagnose::limits::{MAPS, RESERVE, TOTAL};
-use crate::diagnose::{EXIT_HEADER, flows, own};
-use crate::engine::ask::Busy;
-use crate::readings::Readings;
+use holdfast_evidence::diagnose::gather::{Asks, Outside};
+use holdfast_evidence::diagnose::limits::{MAPS, RESERVE, TOTAL};
+use holdfast_evidence::diagnose::{EXIT_HEADER, flows, own};
+use holdfast_agent::engine::ask::Busy;
+use holdfast_agent::readings::Readings;
 
 /// How often the maps are read at most: a service that changes during a read has them read once more.
 const LOOKS_MAX: usize = 3;
@@ -95,7 +95,7 @@ fn gathered(
     (known, read, outside): (Known, &ReadBack, Option<Outside>),
     query: &Query,
 ) -> Material {
-    let taken = crate::clock::now().seconds();
+    let taken = holdfast_host::clock::now().seconds();
     let own = own(&visit.readings, &known);
     let left_out = left_out(visit, query);
     let told = (own, visit.readings.history.of_service(known.name(), RECORDS_MAX));

@@ -9,9 +9,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::limits;
 use super::wishes::{Acts, Peer};
-use crate::engine::ask::Busy;
-use crate::overheard::EventReadings;
-use crate::readings::Readings;
+use holdfast_agent::engine::ask::Busy;
+use holdfast_evidence::overheard::EventReadings;
+use holdfast_agent::readings::Readings;
 
 /// The kind of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,8 +25,8 @@ use super::parameters;
 use super::query::Query;
 use super::reload::{is_post, only_post};
 use super::wishes::Peer;
-use crate::diagnose::EXIT_HEADER;
-use crate::drains::{Order, Outcome, Taken};
+use holdfast_evidence::diagnose::EXIT_HEADER;
+use holdfast_agent::drains::{Order, Outcome, Taken};
 
 /// The path by which backends are drained.
 pub(super) const ON: &str = "/drain";

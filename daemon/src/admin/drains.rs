@@ -22,7 +22,7 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, table};
-use crate::readings::Readings;
+use holdfast_agent::readings::Readings;
 
 /// So many services are named in an answer; more are only counted.
 pub(super) const NAMED_MAX: usize = 8;

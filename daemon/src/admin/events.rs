@@ -16,7 +16,7 @@ use super::door::{Visit, Way};
 use super::form::Form;
 use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
-use crate::diagnose::EXIT_HEADER;
+use holdfast_evidence::diagnose::EXIT_HEADER;
 
 /// Reads the Events, recognises them, and writes down the list.
 pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
@@ -34,7 +34,7 @@ pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
     let version = visit.readings.about.version;
     // The first list may put the knowledge together, and no other client is to wait for that.
     let written = tokio::task::spawn_blocking(move || {
-        let now = crate::clock::now().seconds();
+        let now = holdfast_host::clock::now().seconds();
         let scope = Scope { about: about.as_ref(), snapshot: &snapshot, now, version };
         written(&EventList::of(&heard, || edition.knowledge(), scope), form)
     });

@@ -13,7 +13,7 @@ use super::answer;
 use super::door::Visit;
 use super::form::Form;
 use super::query::Query;
-use crate::why::given;
+use holdfast_evidence::why::given;
 
 /// Finds the services that are meant, has the maps read, and writes down the answer.
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {

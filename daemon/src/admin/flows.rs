@@ -24,7 +24,7 @@ use super::limits::FLOWS_MAX;
 use super::query::Query;
 use super::refusals::Owners;
 use super::shown::{Cells, table};
-use crate::readings::Readings;
+use holdfast_agent::readings::Readings;
 
 /// The table of flows at this moment.
 #[derive(Serialize, JsonSchema)]

@@ -21,7 +21,7 @@ use super::form::Form;
 use super::limits;
 use super::query::Filter;
 use super::table::{Column, Table, column, wide};
-use crate::readings::Readings;
+use holdfast_agent::readings::Readings;
 
 #[derive(Debug)]
 pub(super) struct Frontends;

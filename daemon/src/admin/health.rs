@@ -20,10 +20,10 @@ use super::answer;
 use super::door::Visit;
 use super::form::Form;
 use super::query::Query;
-use crate::readings::{ClosedPort, Purpose, Readings};
-use crate::recorder::Recorded;
-use crate::sources::config::UnusableBackend;
-use crate::state::Damage;
+use holdfast_agent::readings::{ClosedPort, Purpose, Readings};
+use holdfast_agent::recorder::Recorded;
+use holdfast_standalone::blocks::UnusableBackend;
+use holdfast_agent::state::Damage;
 
 /// How many backends with failing checks are named: as many as fit on a screen.
 const FAILING_NAMED_MAX: usize = 10;

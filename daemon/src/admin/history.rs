@@ -14,8 +14,8 @@ use futures_util::stream;
 use super::answer;
 use super::form::Form;
 use super::query::Query;
-use crate::readings::Readings;
-use crate::recorder::{Line, Wanted};
+use holdfast_agent::readings::Readings;
+use holdfast_agent::recorder::{Line, Wanted};
 
 /// The most records of an answer if the client names no limit: as many as a person reads through.
 const LIMIT_DEFAULT: usize = 1_000;

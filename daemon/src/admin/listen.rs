@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::limits;
-use crate::beat;
+use holdfast_host::beat;
 
 /// Read and write for owner and group: the users that may use the socket are in the group.
 const SOCKET_MODE: u32 = 0o660;

@@ -16,7 +16,7 @@ use super::form::Form;
 use super::hint::Hint;
 use super::query::Query;
 use super::{answer, limits};
-use crate::recorder::{Heard, Line, Watch};
+use holdfast_agent::recorder::{Heard, Line, Watch};
 
 /// The content type of what browsers call server-sent events.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
@@ -100,8 +100,8 @@ mod tests {
     use holdfast_core::keys::ObjectName;
 
     use super::*;
-    use crate::recorder::History;
-    use crate::recorder::tests::{tell_incident, tell_many};
+    use holdfast_agent::recorder::History;
+    use holdfast_agent::recorder::tests::{tell_incident, tell_many};
 
     fn watching(history: &Arc<History>, service: Option<&str>) -> Watching {
         let service = service.map(|name| ObjectName::new("default", name).unwrap());

@@ -15,9 +15,9 @@ mod names;
 mod records;
 mod table;
 
-use crate::exposition::{Exposition, process};
-use crate::overheard::Overheard;
-use crate::readings::Readings;
+use holdfast_agent::exposition::{Exposition, process};
+use holdfast_evidence::overheard::Overheard;
+use holdfast_agent::readings::Readings;
 use holdfast_core::snapshot::Snapshot;
 
 /// Writes all metrics, of one snapshot and of this moment.

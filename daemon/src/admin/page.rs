@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 
 use super::answer;
-use crate::page::{document, policy};
+use holdfast_page::{document, policy};
 
 const HTML: &str = "text/html; charset=utf-8";
 

@@ -18,8 +18,8 @@ use super::form::Form;
 use super::hint::Hint;
 use super::limits::{FLOWS_MAX, RECORDS_MAX};
 use super::query::{Argument, Parameter, Query, Values, bad, quoted};
-use crate::diagnose::limits::TOTAL;
-use crate::recorder::RULES;
+use holdfast_evidence::diagnose::limits::TOTAL;
+use holdfast_agent::recorder::RULES;
 
 pub(super) const FORMAT_ALONE: &[Parameter] = &[FORMAT];
 pub(crate) const FRONTENDS: &[Parameter] = &[
@@ -333,7 +333,7 @@ fn timeout(value: &str) -> Result<Duration, Refusal> {
 /// A time, or how long ago.
 fn time(name: &'static str, value: &str) -> Result<Millis, Refusal> {
     Millis::parse(value)
-        .or_else(|| crate::clock::now().ago(value))
+        .or_else(|| holdfast_host::clock::now().ago(value))
         .ok_or_else(|| bad(format!("{} is no time", quoted(value)), Hint::Time(name)))
 }
 
@@ -372,7 +372,7 @@ mod tests {
         let text = "since=2026-01-08T11:11:55Z&until=1s&reason=vanished&limit=7&after=184";
         let records = Query::read(text, HISTORY).unwrap().records;
         assert_eq!(records.since, Millis::parse("2026-01-08T11:11:55Z"));
-        assert!(records.until < Some(crate::clock::now()) && records.until > records.since);
+        assert!(records.until < Some(holdfast_host::clock::now()) && records.until > records.since);
         let reason = records.reason.as_deref();
         let limit = records.limit;
         let after = records.after;

@@ -10,7 +10,7 @@ use super::answers::Answers;
 use super::door::Visit;
 use super::form::Form;
 use super::query::{Parameter, Query};
-use crate::readings::Readings;
+use holdfast_agent::readings::Readings;
 
 /// What makes the answer.
 #[derive(Clone, Copy)]

@@ -15,7 +15,7 @@ use holdfast_judgement::why::{Dialled, Question};
 use super::answer::Refusal;
 use super::form::Form;
 use super::hint::Hint;
-use crate::recorder::Wanted;
+use holdfast_agent::recorder::Wanted;
 
 /// A parameter of a path: how it is read, what is said of it to programs, and how the command line offers it.
 #[derive(Clone, Copy, Debug)]

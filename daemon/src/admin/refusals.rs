@@ -21,8 +21,8 @@ use super::answer;
 use super::form::Form;
 use super::query::{Filter, Query};
 use super::shown::{Cells, table};
-use crate::datapath::{LatestRefusals, Stage, device};
-use crate::readings::Readings;
+use holdfast_agent::datapath::{LatestRefusals, Stage, device};
+use holdfast_agent::readings::Readings;
 
 /// The latest refusals, newest first, and all of them counted.
 #[derive(Serialize, JsonSchema)]

@@ -35,8 +35,8 @@ use super::verify::{self, Verification};
 use super::{
     diagnose, drain, events, explain, forget, history, live, metrics, openapi, page, parameters, reload,
 };
-use crate::exposition::CONTENT_TYPE;
-use crate::readings::Readings;
+use holdfast_agent::exposition::CONTENT_TYPE;
+use holdfast_agent::readings::Readings;
 
 /// What 503 means on the paths that tell whether something is well.
 const NO: &str = "It is not well; `reason` says why.";

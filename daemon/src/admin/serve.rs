@@ -34,7 +34,7 @@ use super::live::EVENT_STREAM;
 use super::stall::Unstalled;
 use super::wishes::Peer;
 use super::{AdminError, limits, listen, routes};
-use crate::guests::{Asking, Guest, Guests};
+use holdfast_host::guests::{Asking, Guest, Guests};
 
 const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\

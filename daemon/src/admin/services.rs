@@ -22,7 +22,7 @@ use super::query::Filter;
 use super::rejected::{self, Rejected};
 use super::table::{self, Column, Table, column, wide};
 use super::totals;
-use crate::readings::Readings;
+use holdfast_agent::readings::Readings;
 
 #[derive(Debug)]
 pub(super) struct Services {

@@ -7,7 +7,7 @@ use holdfast_judgement::rfc3339::Rfc3339;
 use schemars::{Schema, SchemaGenerator};
 
 use super::form::Form;
-use crate::readings::missing;
+use holdfast_agent::readings::missing;
 
 /// The name of the member.
 pub(super) const NAME: &str = "stale_since";

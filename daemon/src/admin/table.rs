@@ -24,7 +24,7 @@ use super::limits;
 use super::query::Filter;
 use super::shown::{Cells, Widths};
 use super::{answers, stale};
-use crate::readings::Readings;
+use holdfast_agent::readings::Readings;
 
 /// A column of the text: its title, and what stands below it.
 pub(super) struct Column<T: Table> {

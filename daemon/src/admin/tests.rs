@@ -6,7 +6,6 @@ mod doors;
 mod drains;
 mod events;
 mod explanations;
-pub(crate) mod fixture;
 mod history;
 mod hostile;
 mod judged;
@@ -22,7 +21,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use fixture::Served;
+use super::fixture::{self, Served};
 
 /// One answer as it came.
 struct Got {

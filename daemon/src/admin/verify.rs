@@ -19,8 +19,8 @@ use super::answer;
 use super::door::{Visit, Way};
 use super::form::Form;
 use super::query::Query;
-use crate::readings::{Comparison, of_flows, of_programs, unwritten};
-use crate::sources::kubernetes::Asker;
+use holdfast_agent::readings::{Comparison, of_flows, of_programs, unwritten};
+use holdfast_kubernetes::source::Asker;
 
 /// What all comparisons found, those with the apiserver included.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]

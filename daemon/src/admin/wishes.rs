@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::apiserver::NotForgotten;
-use crate::diagnose::gather::Gatherer;
-use crate::drains::Order;
+use holdfast_kubernetes::apiserver::NotForgotten;
+use holdfast_evidence::diagnose::gather::Gatherer;
+use holdfast_agent::drains::Order;
 
 /// Reloads that may wait; each takes milliseconds.
 pub const RELOADS_WAITING_MAX: usize = 4;

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::Exit;
 use super::report::Report;
-use crate::apiserver::{Access, SetupError};
-use crate::config::{Cgroup, Config, DatapathKind, Position, Problem, Subject};
-use crate::knowledge::{self, Edition};
-use crate::sources::config::folder::BlockFiles;
-use crate::sources::config::joined::join;
-use crate::sources::config::{Blocks, BlocksFolder};
-use crate::sources::folder::{Files as _, read_all};
-use crate::sources::manifests::Manifests;
+use holdfast_kubernetes::apiserver::{Access, SetupError};
+use holdfast_config::{Cgroup, Config, DatapathKind, Position, Problem, Subject};
+use holdfast_evidence::knowledge::{self, Edition};
+use holdfast_standalone::blocks::folder::BlockFiles;
+use holdfast_standalone::blocks::joined::join;
+use holdfast_standalone::blocks::{Blocks, BlocksFolder};
+use holdfast_standalone::folder::{Files as _, read_all};
+use holdfast_standalone::manifests::Manifests;
 
 /// Reports every error and warning of a configuration; one without errors is said to be good.
 pub(super) fn check(path: &Path) -> Report {

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use super::report::Report;
 use super::{CONFIG_PATH, Exit};
-use crate::config::{Config, ConfigErrors};
-use crate::host_routes;
-use crate::state::Folder;
+use holdfast_config::{Config, ConfigErrors};
+use holdfast_agent::host_routes;
+use holdfast_agent::state::Folder;
 
 /// Says what was removed, or what stands in the way.
 pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {

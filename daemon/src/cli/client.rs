@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use super::Exit;
 use crate::admin::hint::{COMMAND, WORDS_HEADER};
 use crate::admin::limits::HEADER_BYTES_MAX;
-use crate::diagnose::EXIT_HEADER;
+use holdfast_evidence::diagnose::EXIT_HEADER;
 use stream::{QuestionFirst, Stream, connect_socket, connect_tcp};
 
 /// How long the daemon may be silent: longer than the longest comparison that it makes before it answers.

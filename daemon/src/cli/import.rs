@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::Exit;
 use super::report::Report;
-use crate::config::Config;
-use crate::import::{self, BYTES_MAX, Format, Imported};
+use holdfast_config::Config;
+use holdfast_import::{self as import, BYTES_MAX, Format, Imported};
 
 /// The file that stands for standard input.
 const STANDARD_INPUT: &str = "-";

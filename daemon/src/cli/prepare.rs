@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::report::Report;
 use super::{Exit, cleanup};
-use crate::config::DatapathKind;
+use holdfast_config::DatapathKind;
 
 /// Makes it where it is missing, and says what became of it.
 pub(super) fn prepare(config: Option<&Path>) -> Report {

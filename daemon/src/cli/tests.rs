@@ -13,14 +13,14 @@ use holdfast_judgement::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::admin::tests::fixture::{
+use crate::admin::fixture::{
     self, Folder, Served, acts, everything, in_memory, many, serve, serve_to, serve_with,
 };
 use crate::admin::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
-use crate::apiserver::NotForgotten;
-use crate::drains::{self, Order, Taken};
-use crate::recorder::History;
-use crate::recorder::tests::{incident_history, tell_incident};
+use holdfast_kubernetes::apiserver::NotForgotten;
+use holdfast_agent::drains::{self, Order, Taken};
+use holdfast_agent::recorder::History;
+use holdfast_agent::recorder::tests::{incident_history, tell_incident};
 
 /// What a run of a command line did.
 #[derive(Debug)]
@@ -655,7 +655,7 @@ fn import_writes_blocks_and_says_what_they_do_not_say() {
         ran.err
     );
     assert_eq!(import("nothing of the kind\n").exit, Exit::Config);
-    assert_eq!(import(&"#".repeat(crate::import::BYTES_MAX + 1)).exit, Exit::Config);
+    assert_eq!(import(&"#".repeat(holdfast_import::BYTES_MAX + 1)).exit, Exit::Config);
     assert_eq!(run(&["import", "/nonexistent"]).exit, Exit::Config);
     assert_eq!(run(&["import", path, "--from", "nginx"]).exit, Exit::Usage);
     std::fs::write(path, "listen a\n bind 192.0.2.1:80\n server b 10.0.0.1:80\n").unwrap();

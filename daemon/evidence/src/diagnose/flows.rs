@@ -15,7 +15,7 @@ use holdfast_judgement::diagnose::material::{Asked, FlowSeen, Flows, Material};
 use super::limits::FLOWS_MAX;
 
 /// The connections of clients outside with their backends, at most [`FLOWS_MAX`] of each frontend.
-pub(crate) fn flows(material: &Material) -> Asked<Flows> {
+pub fn flows(material: &Material) -> Asked<Flows> {
     let Some(seen) = material.own.datapath.status().and_then(|status| status.flows.as_ref()) else {
         return Asked::Not("packets are not translated on this node");
     };

@@ -58,12 +58,12 @@ pub struct Asks {
 
 /// What the apiserver, this host, backends and name servers said.
 #[derive(Debug)]
-pub(crate) struct Outside {
-    pub(crate) cluster: Cluster,
-    pub(crate) host: Host,
-    pub(crate) probes: Asked<Vec<Probe>>,
-    pub(crate) http: Asked<Vec<HttpProbe>>,
-    pub(crate) names: Asked<Names>,
+pub struct Outside {
+    pub cluster: Cluster,
+    pub host: Host,
+    pub probes: Asked<Vec<Probe>>,
+    pub http: Asked<Vec<HttpProbe>>,
+    pub names: Asked<Names>,
 }
 
 impl Gatherer {
@@ -80,7 +80,7 @@ impl Gatherer {
 
     /// Asks the apiserver, this host, backends and name servers at once; then, by HTTP, the backends that took a
     /// connection. All of it ends within the time of a diagnosis, and is about what is judged: the services of `known`.
-    pub(crate) async fn outside(&self, known: &Known, (asks, focus): (Asks, &Focus)) -> Outside {
+    pub async fn outside(&self, known: &Known, (asks, focus): (Asks, &Focus)) -> Outside {
         let within = asks.within.unwrap_or(TOTAL).min(TOTAL);
         let deadline = Instant::now() + within.saturating_sub(RESERVE);
         let (name, snapshot, views) = (known.name(), known.snapshot(), known.views());
@@ -110,7 +110,7 @@ impl Gatherer {
 
     /// Asks for Events alone: about one service and its pods, or about what all services depend on. Returns them with
     /// the edition by which they are recognised.
-    pub(crate) async fn events(
+    pub async fn events(
         &self,
         about: Option<&ObjectName>,
         snapshot: &Snapshot,
@@ -137,7 +137,7 @@ impl Gatherer {
     }
 
     /// The editions by which Events are recognised, for callers that follow their changes.
-    pub(crate) fn editions(&self) -> Editions {
+    pub fn editions(&self) -> Editions {
         self.editions.clone()
     }
 

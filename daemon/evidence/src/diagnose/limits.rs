@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 /// How long a diagnosis takes at most, with everything that it asks for: a person waits for it.
-pub(crate) const TOTAL: Duration = Duration::from_secs(5);
+pub const TOTAL: Duration = Duration::from_secs(5);
 
 /// The most requests to the apiserver for one diagnosis: a thousand nodes may ask at once.
 pub(crate) const REQUESTS_MAX: usize = 12;
@@ -16,11 +16,11 @@ pub(crate) const QUESTION: Duration = Duration::from_secs(2);
 
 /// How long reading the maps may take, which comes first. An engine at rest answers within a millisecond. If the engine
 /// is busy with whole lists, the other questions must not wait for long.
-pub(crate) const MAPS: Duration = Duration::from_secs(1);
+pub const MAPS: Duration = Duration::from_secs(1);
 
 /// The time that is kept for judging and showing after the last question: a diagnosis beside 10,000 services takes 40
 /// ms of a processor, and other diagnoses may run too.
-pub(crate) const RESERVE: Duration = Duration::from_millis(200);
+pub const RESERVE: Duration = Duration::from_millis(200);
 
 /// The most objects of one page of a list: a server reads a page at once.
 pub(crate) const PAGE_ITEMS: usize = 500;

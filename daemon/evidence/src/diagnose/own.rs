@@ -15,7 +15,7 @@ use crate::readings::Readings;
 use crate::sources::kubernetes::{State, Watch};
 
 /// What the daemon says of itself, and of what it found out about these services.
-pub(crate) fn own(readings: &Readings, known: &Known) -> Own {
+pub fn own(readings: &Readings, known: &Known) -> Own {
     let now = Instant::now();
     let watch = |it: Watch| WatchSeen {
         what: it.what.as_str().to_owned(),

@@ -123,7 +123,7 @@ impl Overheard {
     }
 
     /// Notes whether Events are followed. If they are, all series are there at once.
-    pub(crate) fn switch(&self, is_on: bool) {
+    pub fn switch(&self, is_on: bool) {
         let mut counts = self.lock();
         counts.is_on = is_on;
         counts.up.clear();
@@ -157,7 +157,7 @@ impl Overheard {
     }
 
     /// Counts an Event, and writes a line of it if there is room.
-    pub(crate) fn count(&self, event: &ClusterEvent) {
+    pub fn count(&self, event: &ClusterEvent) {
         let edition = self.edition();
         let recognised = edition.knowledge().recognise(event);
         let mut counts = self.lock();
@@ -182,7 +182,7 @@ impl Overheard {
     }
 
     /// Why the load balancer of this Service is not made, if Events are followed and one named the cause.
-    pub(crate) fn cause_of(&self, service: &ObjectName) -> Option<String> {
+    pub fn cause_of(&self, service: &ObjectName) -> Option<String> {
         self.lock().of_services.cause_of(service, Instant::now()).map(str::to_owned)
     }
 
@@ -194,7 +194,7 @@ impl Overheard {
     }
 
     /// Writes the metrics; nothing unless Events are followed.
-    pub(crate) fn write(&self, out: &mut Exposition) {
+    pub fn write(&self, out: &mut Exposition) {
         let counts = self.lock();
         if !counts.is_on {
             return;

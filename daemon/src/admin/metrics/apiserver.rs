@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use holdfast_judgement::views::apiserver::{State, Tier, View};
 
-use crate::exposition::Exposition;
-use crate::sources::kubernetes::{self as watching, Watch};
+use holdfast_agent::exposition::Exposition;
+use holdfast_kubernetes::source::{self as watching, Watch};
 
 /// Writes the metrics of the connections to apiservers and of the watches.
 pub(super) fn write(out: &mut Exposition, view: &View, watches: &[Watch]) {

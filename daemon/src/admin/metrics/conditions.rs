@@ -6,10 +6,10 @@
 
 use holdfast_core::snapshot::Snapshot;
 
-use crate::exposition::Exposition;
-use crate::overheard::Overheard;
-use crate::readings::ClosedPorts;
-use crate::readings::{ConditionKind, Conditions};
+use holdfast_agent::exposition::Exposition;
+use holdfast_evidence::overheard::Overheard;
+use holdfast_agent::readings::ClosedPorts;
+use holdfast_agent::readings::{ConditionKind, Conditions};
 
 /// Writes which service has which condition, and since when.
 pub(super) fn write(

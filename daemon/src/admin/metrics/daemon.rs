@@ -6,9 +6,9 @@ use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_judgement::views::announced::Announced;
 
-use crate::exposition::Exposition;
-use crate::proxies;
-use crate::readings::Readings;
+use holdfast_agent::exposition::Exposition;
+use holdfast_agent::proxies;
+use holdfast_agent::readings::Readings;
 
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot, ready: bool) {
     let labels = [("version", readings.about.version), ("datapath", readings.datapath().kind().as_str())];

@@ -9,8 +9,8 @@ use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::refusals::spelled;
 
 use super::super::datapath::fills;
-use crate::exposition::Exposition;
-use crate::readings::Readings;
+use holdfast_agent::exposition::Exposition;
+use holdfast_agent::readings::Readings;
 
 /// Writes how full the maps are, whether the programs are whole, and how many clients were turned away.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {

@@ -5,7 +5,7 @@
 use holdfast_judgement::views::datapath::DatapathView;
 
 use super::Exposition;
-use crate::readings::fails_packets;
+use holdfast_agent::readings::fails_packets;
 
 /// Writes how many flows there are and may be, and which packets were dropped. For maps in memory, writes nothing.
 pub(super) fn write(out: &mut Exposition, view: &DatapathView) {

@@ -8,9 +8,9 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Uptime;
 
 use super::count;
-use crate::exposition::Exposition;
-use crate::probes::Probes;
-use crate::sources::config::Checks;
+use holdfast_agent::exposition::Exposition;
+use holdfast_agent::probes::Probes;
+use holdfast_standalone::blocks::Checks;
 
 #[derive(Debug, Default)]
 struct Counts {

@@ -2,8 +2,8 @@
 //!
 //! Invariant: as for all metrics, see the parent; no series is of a name or of a server.
 
-use crate::exposition::Exposition;
-use crate::sources::names::Names;
+use holdfast_agent::exposition::Exposition;
+use holdfast_standalone::names::Names;
 
 /// Writes how questions went, and how the names are.
 pub(super) fn write(out: &mut Exposition, names: &Names) {

@@ -4,12 +4,12 @@
 
 use holdfast_core::snapshot::Snapshot;
 
-use crate::announce::Announced;
-use crate::engine::steps::Steps;
-use crate::exposition::Exposition;
-use crate::readings::Readings;
-use crate::recorder::History;
-use crate::state::Written;
+use holdfast_kubernetes::announce::Announced;
+use holdfast_agent::engine::steps::Steps;
+use holdfast_agent::exposition::Exposition;
+use holdfast_agent::readings::Readings;
+use holdfast_agent::recorder::History;
+use holdfast_agent::state::Written;
 
 /// Writes how much the engine did, how the history and the snapshot are kept, and how many objects are rejected.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {

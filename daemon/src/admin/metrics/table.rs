@@ -10,7 +10,7 @@ use holdfast_core::totals::{Backends, Statuses, Totals};
 use holdfast_judgement::why::{EndpointState, LoadBalancer, WriteStatus};
 
 use super::count;
-use crate::exposition::Exposition;
+use holdfast_agent::exposition::Exposition;
 
 /// Writes how many services, frontends and endpoints are in which state.
 pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {

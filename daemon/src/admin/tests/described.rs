@@ -15,8 +15,8 @@ use super::judged;
 use super::tables::rows;
 use super::{doors, drains, fixture::Served};
 use crate::admin::flows;
-use crate::recorder::tests::incident_history;
-use crate::state::{Damage, LeftOut, Written};
+use holdfast_agent::recorder::tests::incident_history;
+use holdfast_agent::state::{Damage, LeftOut, Written};
 
 /// Compares the keys of a real value with the schema, and notes which schemas were seen.
 fn compare(value: &Value, schema: &Value, document: &Value, seen: &mut BTreeSet<String>) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::fixture::{Served, everything, serve, serve_with};
-use crate::engine::ask::{self, Ask};
+use holdfast_agent::engine::ask::{self, Ask};
 
 #[test]
 fn a_diagnosis_says_first_what_is_most_likely_wrong() {

@@ -12,9 +12,9 @@ use super::{Got, exchange, got};
 use crate::admin::{
     Acts, Admin, AdminError, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
 };
-use crate::apiserver::NotForgotten;
-use crate::overheard::EventReadings;
-use crate::readings::Liveness;
+use holdfast_kubernetes::apiserver::NotForgotten;
+use holdfast_evidence::overheard::EventReadings;
+use holdfast_agent::readings::Liveness;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
@@ -353,7 +353,7 @@ fn whoever_fills_the_watchers_of_one_door_leaves_the_other_its_own() {
 
 #[test]
 fn whoever_fills_the_questions_of_one_door_leaves_the_other_its_own() {
-    let (asker, mut heard) = crate::engine::ask::channel();
+    let (asker, mut heard) = holdfast_agent::engine::ask::channel();
     let served = serve_with(everything(), |readings| readings.engine = asker);
     let request = format!(
         "GET /explain?endpoint=10.96.0.10:80 HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
@@ -375,7 +375,7 @@ fn whoever_fills_the_questions_of_one_door_leaves_the_other_its_own() {
     let asked = std::thread::spawn(move || exchange(stream, &request));
     std::thread::sleep(Duration::from_millis(200));
     while let Ok(ask) = heard.try_recv() {
-        if let crate::engine::ask::Ask::Read(keys, answer) = ask {
+        if let holdfast_agent::engine::ask::Ask::Read(keys, answer) = ask {
             let _ = answer.send(keys.iter().map(|_| Ok(None)).collect());
         }
     }
@@ -646,7 +646,7 @@ fn what_another_process_has_put_in_the_sockets_place_is_left_there() {
     let beside = path.with_extension("other");
     let other = UnixListener::bind(&beside).unwrap();
     std::fs::rename(&beside, &path).unwrap();
-    std::thread::sleep(2 * crate::beat::BEAT);
+    std::thread::sleep(2 * holdfast_host::beat::BEAT);
     drop(UnixStream::connect(&path).unwrap());
     other.accept().unwrap();
     served.admin.stop();

@@ -23,9 +23,9 @@ use tokio::sync::{mpsc, watch};
 use super::fixture::{Served, acts, serve_all};
 use super::{Got, exchange};
 use crate::admin::wishes::{Acts, Peer};
-use crate::drains::{self, ORDERS_WAITING_MAX};
-use crate::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
-use crate::overheard::EventReadings;
+use holdfast_agent::drains::{self, ORDERS_WAITING_MAX};
+use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast_evidence::overheard::EventReadings;
 
 /// Two services with names that begin alike, with the same backends, and one that has only one of them.
 const OBJECTS: &str = "
@@ -80,7 +80,7 @@ impl Life {
         let (stop, stopping) = watch::channel(false);
         let ends = Ends {
             events: incoming,
-            asks: crate::engine::ask::channel().1,
+            asks: holdfast_agent::engine::ask::channel().1,
             snapshots,
             changes: mpsc::channel(CHANGES_WAITING_MAX).0,
             progress: Arc::new(AtomicU64::new(0)),
@@ -95,7 +95,7 @@ impl Life {
         let whole = now.wait_for(|snapshot| snapshot.programmed && snapshot.services.iter().count() == 3);
         let in_time = async { tokio::time::timeout(Duration::from_secs(20), whole).await.is_ok() };
         assert!(runtime.block_on(in_time), "the engine does not come to rest");
-        let follow = |readings: &mut crate::readings::Readings| {
+        let follow = |readings: &mut holdfast_agent::readings::Readings| {
             (readings.snapshots, readings.drains) = (now.clone(), written);
         };
         let served = serve_all(

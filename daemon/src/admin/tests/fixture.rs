@@ -4,18 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use holdfast_core::snapshot::Snapshot;
-pub(crate) use holdfast_fixtures::{THEN, everything, many};
+pub use holdfast_fixtures::{THEN, everything, many};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{Acts, Admin, Settings, start};
-use crate::diagnose::gather::Gatherer;
-use crate::knowledge::Edition;
-use crate::overheard::EventReadings;
-use crate::readings::Readings;
-pub(crate) use crate::readings::fixture::{in_memory, readings, status};
+use holdfast_evidence::diagnose::gather::Gatherer;
+use holdfast_evidence::knowledge::Edition;
+use holdfast_evidence::overheard::EventReadings;
+use holdfast_agent::readings::Readings;
+pub use holdfast_agent::readings::fixture::{in_memory, readings, status};
 
 /// No apiserver to be asked, and no ear for wishes.
-pub(crate) fn acts() -> Acts {
+pub fn acts() -> Acts {
     Acts {
         gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
         reloads: mpsc::channel(1).0,
@@ -25,19 +25,19 @@ pub(crate) fn acts() -> Acts {
 }
 
 /// A running API over one snapshot.
-pub(crate) struct Served {
-    pub(crate) admin: Admin,
-    pub(crate) socket: PathBuf,
-    pub(crate) folder: Folder,
+pub struct Served {
+    pub admin: Admin,
+    pub socket: PathBuf,
+    pub folder: Folder,
     // Readers see what was sent last, whether or not the sender lives; it is kept for tests that publish again.
-    pub(crate) snapshots: watch::Sender<Arc<Snapshot>>,
+    pub snapshots: watch::Sender<Arc<Snapshot>>,
 }
 
 /// A folder of its own for one test, removed at its end.
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("holdfast-admin-{}-{count}", std::process::id()));
@@ -62,26 +62,26 @@ fn odd_knowledge() -> Edition {
     Edition::of(vec![("/etc/holdfast/events.d/ours.toml".to_owned(), "[[cause]\n".to_owned())], Vec::new())
 }
 
-pub(crate) fn serve(snapshot: Snapshot) -> Served {
+pub fn serve(snapshot: Snapshot) -> Served {
     serve_with(snapshot, |_| {})
 }
 
-pub(crate) fn serve_with(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
+pub fn serve_with(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
     serve_all(snapshot, change, (events(), acts()))
 }
 
-pub(crate) fn serve_to(snapshot: Snapshot, acts: Acts) -> Served {
+pub fn serve_to(snapshot: Snapshot, acts: Acts) -> Served {
     serve_all(snapshot, |_| {}, (events(), acts))
 }
 
 /// As [`serve_with`], with Events that are followed, none of which has come.
-pub(crate) fn serve_following_events(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
+pub fn serve_following_events(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
     let events = events();
     events.overheard.switch(true);
     serve_all(snapshot, change, (events, acts()))
 }
 
-pub(crate) fn serve_all(
+pub fn serve_all(
     snapshot: Snapshot,
     change: impl FnOnce(&mut Readings),
     (events, acts): (EventReadings, Acts),

@@ -4,7 +4,7 @@ use expect_test::expect_file;
 use serde_json::Value;
 
 use super::fixture::{Served, everything, serve_with};
-use crate::recorder::tests::incident_history;
+use holdfast_agent::recorder::tests::incident_history;
 
 fn served() -> Served {
     serve_with(everything(), |readings| readings.history = incident_history())

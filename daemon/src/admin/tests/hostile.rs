@@ -19,7 +19,7 @@ use holdfast_objects::manifests::Texts;
 use serde_json::{Value, json};
 
 use super::fixture::{THEN, serve_with};
-use crate::recorder::tests::history_of;
+use holdfast_agent::recorder::tests::history_of;
 
 fn writers() -> Value {
     json!([{"manager": "kubectl", "operation": "Update", "subresource": "status", "time": "2026-01-08T11:11:55Z",

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::fixture::{Served, everything, serve_with};
 use crate::admin::limits;
-use crate::recorder::History;
-use crate::recorder::tests::{tell_incident, tell_many};
+use holdfast_agent::recorder::History;
+use holdfast_agent::recorder::tests::{tell_incident, tell_many};
 
 fn served() -> (Served, Arc<History>) {
     let history = Arc::<History>::default();

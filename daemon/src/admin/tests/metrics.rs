@@ -13,8 +13,8 @@ use holdfast_core::time::Uptime;
 use tokio::sync::watch;
 
 use super::fixture::{THEN, everything, in_memory, many, serve, serve_with};
-use crate::readings::{Liveness, Readings};
-use crate::sources::config::CheckResult;
+use holdfast_agent::readings::{Liveness, Readings};
+use holdfast_standalone::blocks::CheckResult;
 
 #[test]
 fn metrics_are_to_the_letter() {

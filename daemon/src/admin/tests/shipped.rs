@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::fixture::{everything, serve_following_events};
 use super::promql::selectors;
-use crate::readings::{ConditionCause, ConditionKind};
-use crate::sources::kubernetes::{View as Watches, Watch};
+use holdfast_agent::readings::{ConditionCause, ConditionKind};
+use holdfast_kubernetes::source::{View as Watches, Watch};
 
 /// What others export: Prometheus itself, kube-state-metrics and the control plane.
 const OTHERS: [&str; 7] = [

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::fixture::{Served, everything, in_memory, many, serve, serve_with, status};
-use crate::sources::kubernetes::{View as Watches, Watch};
+use holdfast_kubernetes::source::{View as Watches, Watch};
 
 #[track_caller]
 fn check(path: &str, expected: &ExpectFile) {

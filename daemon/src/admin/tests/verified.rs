@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::fixture::{everything, many, serve_with, status};
-use crate::engine::ask::{self, Ask};
+use holdfast_agent::engine::ask::{self, Ask};
 
 /// The comparison of this name, where the maps themselves compare like that.
 fn verified(name: &str, snapshot: Snapshot, status: Status, found: Result<Vec<Drift>, CheckError>) -> Value {
