@@ -49,11 +49,11 @@ use crate::{
 };
 use holdfast_core::engine::Engine;
 
+use holdfast_agent::descriptors;
 use holdfast_agent::engine_thread::EngineThread;
 pub use holdfast_agent::error::AppError;
 use holdfast_agent::maps::{AppMaps, Held};
 use holdfast_agent::paced::Paced;
-use holdfast_agent::descriptors;
 use wishes::{Draining, Wishes};
 
 /// Runs the daemon until a signal ends it.

@@ -3,21 +3,22 @@
 //! Invariant: the shell talks, the core decides; no rule about endpoints is here.
 #![forbid(unsafe_code)]
 
-pub mod admin;
 pub mod app;
-pub mod cli;
 pub mod sources;
+pub use holdfast_agent::{
+    datapath, devices, drains, engine, host_routes, kube_proxy, node, probes, proxies, readings, recorder,
+    rejections, state,
+};
+pub(crate) use holdfast_agent::{exposition, listeners, renamed};
 pub use holdfast_config as config;
-pub use holdfast_host::{clock, room};
+pub(crate) use holdfast_evidence::why;
+pub use holdfast_evidence::{diagnose, knowledge, overheard};
 pub(crate) use holdfast_host::{beat, error_origin, exempt, guests, small_file};
-pub(crate) use holdfast_page as page;
+pub use holdfast_host::{clock, room};
 pub use holdfast_import as import;
 pub use holdfast_kubernetes::{announce, apiserver, own_node, pod_lookup};
+pub(crate) use holdfast_page as page;
 pub use holdfast_standalone::dns;
-pub use holdfast_agent::{datapath, devices, drains, engine, host_routes, kube_proxy, node, probes, proxies, readings, recorder, rejections, state};
-pub(crate) use holdfast_agent::{exposition, listeners, renamed};
-pub use holdfast_evidence::{diagnose, knowledge, overheard};
-pub(crate) use holdfast_evidence::why;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -40,4 +41,5 @@ pub fn run(run: &Run, err: &mut impl Write) -> ExitCode {
         }
     }
 }
-
+pub use holdfast_api as admin;
+pub use holdfast_cli as cli;

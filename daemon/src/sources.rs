@@ -3,6 +3,6 @@
 //! Invariant: a source ends its first whole list with `Event::Synced`, once, and never before. A source does not know
 //! which endpoint gets traffic.
 
-pub use holdfast_standalone::{blocks as config, folder, manifests, names};
 pub use holdfast_kubernetes::source as kubernetes;
 pub use holdfast_objects::protobuf;
+pub use holdfast_standalone::{blocks as config, folder, manifests, names};

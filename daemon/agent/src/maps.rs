@@ -20,9 +20,9 @@ use holdfast_datapath::{
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::views::devices::Decision;
 
+use super::AppError;
 use super::packets::Lines;
 use super::patience::{self, Holder};
-use super::AppError;
 use crate::config::{self, Cgroup, Config, DatapathKind, Dsr, Protocol, Room, Sockets};
 use crate::datapath::RefusalLog;
 use crate::devices;

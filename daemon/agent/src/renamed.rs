@@ -32,11 +32,7 @@ pub struct Renamed {
 }
 
 /// Ends when the daemon has to begin anew.
-pub async fn run(
-    own: NodeName,
-    watches: View,
-    datapath: watch::Receiver<Arc<DatapathView>>,
-) -> Renamed {
+pub async fn run(own: NodeName, watches: View, datapath: watch::Receiver<Arc<DatapathView>>) -> Renamed {
     if own.as_str().split('.').next() == Some(NO_NAME) {
         tracing::warn!(node = own.as_str(), "this host has no name of its own yet; set `name` under [node]");
     }

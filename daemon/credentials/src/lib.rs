@@ -12,7 +12,6 @@ mod client_tls;
 pub mod tls;
 pub use client_tls::{ClientTls, LOOK_EVERY};
 
-
 mod exec;
 mod expiry;
 mod files;
@@ -31,8 +30,8 @@ use hyper::header::HeaderValue;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use crate::tls::Pair;
 use crate::config::{Apiserver, ApiserverUrl, ClientIdentity, FileAuthor, TlsFiles};
+use crate::tls::Pair;
 use exec::{Issued, Plugin};
 use files::{Files, Seen};
 use kubeconfig::Context;

@@ -18,9 +18,6 @@ use holdfast_core::time::Now;
 use holdfast_judgement::views::apiserver::ClusterId;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use holdfast_agent::engine_thread::EngineThread;
-use holdfast_agent::maps::AppMaps;
-use holdfast_agent::patience::{self, Holder};
 use super::{AppError, settings};
 use crate::apiserver::{self, Access};
 use crate::config::{Config, NodeName};
@@ -32,6 +29,9 @@ use crate::sources::config::{self, BlocksFolder, Sets};
 use crate::sources::kubernetes::{self, Kubernetes};
 use crate::sources::manifests::Manifests;
 use crate::state;
+use holdfast_agent::engine_thread::EngineThread;
+use holdfast_agent::maps::AppMaps;
+use holdfast_agent::patience::{self, Holder};
 
 /// The seed that spreads checks and questions of many nodes. Without randomness these are merely easier to guess.
 pub(super) fn seed() -> u64 {

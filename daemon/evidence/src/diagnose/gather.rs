@@ -110,11 +110,7 @@ impl Gatherer {
 
     /// Asks for Events alone: about one service and its pods, or about what all services depend on. Returns them with
     /// the edition by which they are recognised.
-    pub async fn events(
-        &self,
-        about: Option<&ObjectName>,
-        snapshot: &Snapshot,
-    ) -> (Heard, Arc<Edition>) {
+    pub async fn events(&self, about: Option<&ObjectName>, snapshot: &Snapshot) -> (Heard, Arc<Edition>) {
         let deadline = Instant::now() + TOTAL.saturating_sub(RESERVE);
         let views = about.map(|name| views(name, snapshot)).unwrap_or_default();
         let heard = match &self.access {

@@ -58,7 +58,7 @@ pub(super) struct Question {
 
 /// The form in which a list is asked for, and the kind that the answer then has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Form {
+pub struct Form {
     pub(super) accept: &'static str,
     pub(super) kind: &'static str,
 }

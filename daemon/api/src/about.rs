@@ -1,0 +1,85 @@
+//! `/`, `/config`, `/version`: what can be asked here, and what runs here.
+//!
+//! Invariant: the index is made of the paths that are served.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::datapath::DatapathKind;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::answer;
+use super::form::Form;
+use super::path::Path;
+use super::query::Query;
+use holdfast_agent::readings::Readings;
+
+/// What can be asked here.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Index {
+    paths: Vec<IndexRow>,
+}
+
+/// A path that can be read, and the parameters that it understands.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Path")]
+struct IndexRow {
+    path: &'static str,
+    about: &'static str,
+    parameters: Vec<&'static str>,
+}
+
+/// Every path with the parameters that it understands.
+pub(super) fn index(paths: &[Path], form: Form) -> Response {
+    let names = |path: &Path| path.legal.iter().map(|it| it.name).collect();
+    let row = |path: &Path| IndexRow { path: path.path, about: path.about, parameters: names(path) };
+    let index = Index { paths: paths.iter().map(row).collect() };
+    answer::either(StatusCode::OK, form, &index, || {
+        index.paths.iter().map(IndexRow::line).collect::<String>()
+    })
+}
+
+impl IndexRow {
+    fn line(&self) -> String {
+        let parameters = self.parameters.iter().map(|name| format!("?{name}=")).collect::<Vec<_>>();
+        format!("{:14} {:42} {}", self.path, self.about, parameters.join(" ")).trim_end().to_owned() + "\n"
+    }
+}
+
+/// The configuration in force, every key with its value.
+pub(super) fn config(readings: &Readings, _: Query, form: Form) -> Response {
+    let config = Arc::clone(&readings.config.borrow());
+    let text = match form {
+        Form::Json => &config.json,
+        Form::Table | Form::Wide => &config.text,
+    };
+    let line_end = if text.ends_with('\n') { "" } else { "\n" };
+    answer::typed(StatusCode::OK, form.content_type(), format!("{text}{line_end}"))
+}
+
+/// Which daemon runs here, and with what.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Version {
+    pub version: Cow<'static, str>,
+    pub node: Arc<str>,
+    #[schemars(extend("enum" = DatapathKind::ALL.map(DatapathKind::as_str)))]
+    pub datapath: Cow<'static, str>,
+    pub started: Rfc3339,
+}
+
+/// Which daemon runs here, and since when.
+pub(super) fn version(readings: &Readings, _: Query, form: Form) -> Response {
+    let shown = Version {
+        version: readings.about.version.into(),
+        node: Arc::clone(&readings.snapshot().node.name),
+        datapath: readings.datapath().kind().as_str().into(),
+        started: Rfc3339(readings.about.started),
+    };
+    let Version { version, node, datapath, started } = &shown;
+    let text = || format!("holdfast {version} on {node}, datapath {datapath}, since {started}\n");
+    answer::either(StatusCode::OK, form, &shown, text)
+}

@@ -1,0 +1,385 @@
+//! `/apiserver`: which apiserver is used, why that one, since when, and what is wrong with the others.
+//!
+//! Invariant: the answer is what the way to the apiserver published last, at most a second old; no request is sent for
+//! it. No secret is shown.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_core::facts::Timestamp;
+use holdfast_judgement::described::Code;
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::apiserver::{
+    ClusterId, CredentialsView, EndpointView, Standing, State, Tier, View, VipView,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::answer;
+use super::form::Form;
+use super::query::Query;
+use super::shown::{Cells, table};
+use holdfast_agent::readings::Readings;
+use holdfast_kubernetes::apiserver::Encoding;
+use holdfast_kubernetes::source::{Resource, State as WatchState, Watch};
+
+/// The way to the apiserver.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Apiserver<'a> {
+    /// Whether an apiserver is used; if not, everything else is empty.
+    enabled: bool,
+    /// The uid of the cluster's kube-system.
+    cluster: Option<&'a str>,
+    /// Why an apiserver may not tell which cluster it belongs to.
+    unverified: Option<&'a str>,
+    /// Why what was learned cannot be kept over a restart.
+    memory_problem: Option<&'a str>,
+    /// Requests that went on to another endpoint.
+    failovers: u64,
+    /// The virtual address; null unless `[apiserver] vip` is set.
+    vip: Option<VipRow>,
+    /// Why the zone of this node is not known, or may have changed unnoticed.
+    zone_problem: Option<String>,
+    /// The known endpoints, in the order in which they are preferred.
+    endpoints: Vec<EndpointRow<'a>>,
+    /// The configured credentials, then kubelet's.
+    credentials: Vec<CredentialsRow<'a>>,
+    /// How each watch is doing.
+    watches: Vec<WatchRow>,
+}
+
+/// The address at which others on this node reach an apiserver.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ApiserverVip")]
+struct VipRow {
+    /// What others dial.
+    address: String,
+    /// The endpoint that it leads to; null while no endpoint ever has shown itself.
+    leads_to: Option<String>,
+}
+
+impl VipRow {
+    fn of(view: &VipView) -> Self {
+        Self { address: view.address.to_string(), leads_to: view.leads_to.map(|it| it.to_string()) }
+    }
+
+    fn text(&self) -> String {
+        let leads_to = self.leads_to.as_deref().unwrap_or("nowhere: no endpoint has shown itself yet");
+        format!("vip        {} leads to {leads_to}\n", self.address)
+    }
+}
+
+/// One address of an apiserver.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ApiserverEndpoint")]
+struct EndpointRow<'a> {
+    /// The address of the apiserver, with its port.
+    address: String,
+    /// What named it: the configuration, kubelet, or the cluster.
+    tier: Code<Tier>,
+    /// How the last attempts ended.
+    state: Code<State>,
+    /// Whether it has connections now.
+    active: bool,
+    /// Whether the next connection goes to this endpoint first.
+    preferred: bool,
+    /// Since when it has this state.
+    since: Rfc3339,
+    /// How many connections it has.
+    connections: usize,
+    #[serde(skip)]
+    is_unheard: bool,
+    /// When the last byte of a list or a watch came from it; null if no watch leads to it. An apiserver sends something
+    /// each minute, and one that hangs looks healthy until the next attempt.
+    heard: Option<Rfc3339>,
+    /// What was last wrong.
+    last_error: Option<&'a str>,
+    /// When it was last wrong.
+    last_error_at: Option<Rfc3339>,
+    /// When the cluster last named it; null unless it is learned.
+    seen: Option<Rfc3339>,
+    /// When the cluster named it first; null unless it is learned.
+    learned: Option<Rfc3339>,
+    /// Whether the cluster names a learned endpoint: now, not any more (past), or last, as default/kubernetes names
+    /// none of its family now (held).
+    listed: Option<Code<Standing>>,
+    /// The EndpointSlice that named a learned endpoint last.
+    source: Option<String>,
+}
+
+/// How the daemon identifies itself to the apiserver. Nothing here is secret.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ApiserverCredentials")]
+struct CredentialsRow<'a> {
+    /// The endpoints that the credentials are for; learned endpoints get the configured credentials.
+    tier: Code<Tier>,
+    /// What the credentials are: a token, a client certificate, a program that gives either.
+    kind: &'static str,
+    /// The files that they are read from.
+    files: Vec<FileRow>,
+    /// Until when they are good, as far as they tell.
+    expires: Option<Rfc3339>,
+    /// Why they could not be read last time.
+    problem: Option<&'a str>,
+    /// Since when they cannot be read.
+    problem_since: Option<Rfc3339>,
+}
+
+/// A file of credentials.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CredentialsFile")]
+struct FileRow {
+    /// Where the file is.
+    path: String,
+    /// When it was last written; null if it is not there.
+    modified: Option<Rfc3339>,
+}
+
+/// A watch of one kind of objects.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ApiserverWatch")]
+struct WatchRow {
+    /// The kind of objects that it watches.
+    kind: Code<Resource>,
+    /// What the watch is doing.
+    state: Code<WatchState>,
+    /// Since when it has this state.
+    since: Rfc3339,
+    /// Which apiserver answered last.
+    endpoint: Option<Arc<str>>,
+    /// How its answer was encoded.
+    encoding: Option<Code<Encoding>>,
+    /// When the last byte of a list or a watch came.
+    heard: Option<Rfc3339>,
+    /// The version up to which everything is known.
+    resource_version: Option<Arc<str>>,
+    /// Objects that are known.
+    objects: usize,
+    /// Objects of which the last version could not be understood.
+    bad: usize,
+    /// Objects that could not be read as they were encoded, and were asked for alone as JSON.
+    alone: u64,
+    /// Whole lists that were read.
+    lists: u64,
+    /// Lists and watches that failed or broke off.
+    restarts: u64,
+    /// Pages of lists that had to be asked for again.
+    page_retries: u64,
+    /// Events that changed something.
+    events: u64,
+    /// Lists that removed more than half of everything.
+    losses: u64,
+    /// Comparisons with what the server has.
+    audits: u64,
+    /// Comparisons that found changes which the watch had missed.
+    differences: u64,
+    /// What went wrong last.
+    last_error: Option<Arc<str>>,
+    /// When it went wrong last.
+    last_error_at: Option<Rfc3339>,
+}
+
+const LAST_ERROR: [&str; 2] = ["LAST ERROR AT", "LAST ERROR"];
+
+impl WatchRow {
+    fn of(watch: Watch) -> Self {
+        let (last_error, last_error_at) = watch.last_error.map(|it| (it.text, on_the_clock(it.at))).unzip();
+        Self {
+            kind: Code(watch.what),
+            state: Code(watch.state),
+            since: on_the_clock(watch.since),
+            endpoint: watch.endpoint,
+            encoding: watch.encoding.map(Code),
+            heard: watch.heard.map(on_the_clock),
+            resource_version: watch.resource_version,
+            objects: watch.objects,
+            bad: watch.bad,
+            alone: watch.alone,
+            lists: watch.lists,
+            restarts: watch.restarts,
+            page_retries: watch.page_retries,
+            events: watch.events,
+            losses: watch.losses,
+            audits: watch.audits,
+            differences: watch.differences,
+            last_error,
+            last_error_at,
+        }
+    }
+
+    fn cells(&self) -> Cells {
+        let mut cells = Cells::default();
+        cells.put(self.kind);
+        cells.put(self.state);
+        cells.put(self.since);
+        cells.put_optional(self.encoding);
+        cells.put_optional(self.heard);
+        for count in [self.objects, self.bad] {
+            cells.put(count);
+        }
+        for count in [self.lists, self.restarts] {
+            cells.put(count);
+        }
+        cells.put_optional(self.last_error_at);
+        cells.put_optional(self.last_error.as_deref());
+        cells
+    }
+}
+
+/// A moment of this process as the wall clock shows it, to the nearest second, so that the same moment is always shown
+/// as the same second.
+fn on_the_clock(at: Instant) -> Rfc3339 {
+    let then = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(UNIX_EPOCH) + Duration::from_millis(500);
+    let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Rfc3339(Timestamp(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
+}
+
+/// How long a watch may bring nothing while its apiserver is well: that sends a bookmark each minute.
+const BOOKMARK_LATE: Duration = Duration::from_secs(65);
+
+impl<'a> EndpointRow<'a> {
+    fn of(view: &'a EndpointView, watches: &[Watch]) -> Self {
+        let learned = view.learned.as_ref();
+        let address = view.address.to_string();
+        let own = watches.iter().filter(|watch| watch.endpoint.as_deref() == Some(address.as_str()));
+        let heard = own.filter_map(|watch| watch.heard).max();
+        Self {
+            address,
+            heard: heard.map(on_the_clock),
+            is_unheard: heard.is_some_and(|at| at.elapsed() > BOOKMARK_LATE),
+            tier: Code(view.tier),
+            state: Code(view.state),
+            active: view.active,
+            preferred: view.preferred,
+            since: Rfc3339(view.since),
+            connections: view.connections,
+            last_error: view.last_error.as_ref().map(|(error, _)| error.as_str()),
+            last_error_at: view.last_error.as_ref().map(|(_, at)| Rfc3339(*at)),
+            seen: view.seen.map(Rfc3339),
+            learned: learned.and_then(|it| it.since).map(Rfc3339),
+            listed: learned.map(|it| Code(it.standing)),
+            source: learned.and_then(|it| it.slice.as_ref()).map(|slice| format!("default/{slice}")),
+        }
+    }
+
+    const fn used(&self) -> &'static str {
+        match (self.active, self.preferred) {
+            (true, true) => "active, preferred",
+            (true, false) => "active",
+            (false, true) => "preferred",
+            (false, false) => "",
+        }
+    }
+
+    fn cells(&self) -> Cells {
+        let mut cells = Cells::default();
+        cells.put(&self.address);
+        cells.put(self.tier);
+        if self.is_unheard && self.state.0 == State::Healthy {
+            cells.put("unheard");
+        } else {
+            cells.put(self.state);
+        }
+        cells.put(self.used());
+        cells.put(self.since);
+        cells.put_optional(self.heard);
+        cells.put(self.connections);
+        cells.put_optional(self.listed);
+        cells.put_optional(self.seen);
+        cells.put_optional(self.source.as_deref());
+        cells.put_optional(self.last_error_at);
+        cells.put_optional(self.last_error);
+        cells
+    }
+}
+
+impl<'a> CredentialsRow<'a> {
+    fn of(view: &'a CredentialsView) -> Self {
+        let file = |(path, modified): &(std::path::PathBuf, _)| FileRow {
+            path: path.display().to_string(),
+            modified: Option::map(*modified, Rfc3339),
+        };
+        Self {
+            tier: Code(view.tier),
+            kind: view.kind,
+            files: view.files.iter().map(file).collect(),
+            expires: view.expires.map(Rfc3339),
+            problem: view.problem.as_ref().map(|(problem, _)| problem.as_str()),
+            problem_since: view.problem.as_ref().map(|(_, since)| Rfc3339(*since)),
+        }
+    }
+
+    fn cells(&self) -> Cells {
+        let mut cells = Cells::default();
+        cells.put(self.tier);
+        cells.put(self.kind);
+        let newest = self.files.iter().filter_map(|file| file.modified).max_by_key(|it| it.0);
+        cells.put_optional(newest);
+        cells.put_optional(self.expires);
+        cells.put_optional(self.problem);
+        cells
+    }
+}
+
+impl<'a> Apiserver<'a> {
+    fn of(view: &'a View, watches: Vec<Watch>, enabled: bool) -> Self {
+        Self {
+            enabled,
+            cluster: view.cluster.as_ref().map(ClusterId::as_str),
+            unverified: view.unverified.as_deref(),
+            memory_problem: view.memory_problem.as_deref(),
+            failovers: view.failovers,
+            vip: view.vip.as_ref().map(VipRow::of),
+            zone_problem: watches.iter().find_map(Watch::zone_problem),
+            endpoints: view.endpoints.iter().map(|endpoint| EndpointRow::of(endpoint, &watches)).collect(),
+            credentials: view.credentials.iter().map(CredentialsRow::of).collect(),
+            watches: watches.into_iter().map(WatchRow::of).collect(),
+        }
+    }
+
+    fn text(&self) -> Vec<u8> {
+        if !self.enabled {
+            return b"no apiserver is used: [kubernetes] is not enabled\n".to_vec();
+        }
+        let identity = match (self.unverified, self.cluster) {
+            (Some(why), _) => format!("cannot be verified, {why}"),
+            (None, Some(uid)) => uid.to_owned(),
+            (None, None) => "not known yet".to_owned(),
+        };
+        let mut out = format!("cluster    {identity}\nfailovers  {}\n", self.failovers).into_bytes();
+        out.extend(self.vip.iter().flat_map(|vip| vip.text().into_bytes()));
+        if let Some(problem) = self.memory_problem {
+            out.extend_from_slice(format!("memory     {problem}\n").as_bytes());
+        }
+        if let Some(problem) = &self.zone_problem {
+            out.extend_from_slice(format!("zone       {problem}\n").as_bytes());
+        }
+        let learned = ["LISTED", "SEEN", "SOURCE"];
+        let titles = [
+            &["ENDPOINT", "TIER", "STATE", "USE", "SINCE", "HEARD", "CONNECTIONS"][..],
+            &learned,
+            &LAST_ERROR,
+        ]
+        .concat();
+        out.push(b'\n');
+        table(titles, self.endpoints.iter().map(EndpointRow::cells), &mut out);
+        let titles = ["CREDENTIALS", "KIND", "WRITTEN", "EXPIRES", "PROBLEM"];
+        out.push(b'\n');
+        table(titles, self.credentials.iter().map(CredentialsRow::cells), &mut out);
+        let counts = ["OBJECTS", "BAD", "LISTS", "RESTARTS"];
+        let titles = [&["WATCH", "STATE", "SINCE", "ENCODING", "HEARD"][..], &counts, &LAST_ERROR];
+        out.push(b'\n');
+        table(titles.concat(), self.watches.iter().map(WatchRow::cells), &mut out);
+        out
+    }
+}
+
+/// What access and the watches published last.
+pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
+    let view = readings.apiserver();
+    let none = View::default();
+    let shown = Apiserver::of(view.as_deref().unwrap_or(&none), readings.watches.now(), view.is_some());
+    answer::either(StatusCode::OK, form, &shown, || shown.text())
+}

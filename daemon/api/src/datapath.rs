@@ -1,0 +1,346 @@
+//! `/datapath`: programs and maps in the kernel, and how full the maps are.
+//!
+//! Invariant: the answer is what the engine published last, at most a second old; nothing is read from the kernel here.
+
+mod packets;
+
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_core::limits;
+use holdfast_core::snapshot::Fill;
+use holdfast_datapath::Status;
+use holdfast_judgement::described::Code;
+use holdfast_judgement::views::announced::AnnouncedAddress;
+use holdfast_judgement::views::datapath::DatapathKind;
+use holdfast_judgement::views::devices::Decision;
+use holdfast_judgement::views::proxies::Filter;
+use holdfast_judgement::views::proxies::{OtherProxy, Trace};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::answer;
+use super::form::Form;
+use super::query::Query;
+use super::shown::{Cells, aligned, table};
+use holdfast_agent::readings::Readings;
+use holdfast_config::Sockets;
+
+use packets::Packets;
+
+/// What carries the traffic.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Datapath<'a> {
+    kind: Code<DatapathKind>,
+    /// Other proxies that serve, or served, on this node. They are left alone.
+    other_proxies: &'a [OtherProxy],
+    /// Rules of a firewall that meet packets of services otherwise than with kube-proxy.
+    filters: &'a [Filter],
+    /// Addresses of services with `announce = "route"`, and whether their routes are there.
+    announced_addresses: &'a [AnnouncedAddress],
+    /// Programs and maps; null if the tables are in memory.
+    kernel: Option<Kernel<'a>>,
+}
+
+/// Programs and maps in the kernel.
+#[derive(Serialize, JsonSchema)]
+struct Kernel<'a> {
+    /// The cgroup in which sockets get the services.
+    cgroup: Option<&'a Path>,
+    /// Whether the daemon's cgroup is exempt. If not, only its marked sockets are.
+    own_cgroup_exempt: bool,
+    /// Where everything is pinned.
+    pins: Option<&'a Path>,
+    /// Whether another version's programs still serve, until these maps are filled.
+    waiting: bool,
+    /// Which generation of maps is in use.
+    generation: u32,
+    /// How often the maps have grown since the daemon started.
+    growths: u32,
+    features: Features,
+    maps: Vec<MapFill>,
+    /// Hooks at which another process detached our program or removed its pin.
+    broken_hooks: &'a [&'static str],
+    /// Those of them that have no program of ours; clients there meet no service. The others serve without a pin, and
+    /// end with the daemon.
+    bare_hooks: &'a [&'static str],
+    /// Why programs or pins that were taken away are not put back; it is tried again each second.
+    repair_failure: Option<&'a str>,
+    shared_hooks: Vec<SharedHook>,
+    /// Refusals that were too many to be told, or that the daemon did not read in time.
+    refusals_lost: u64,
+    /// Sockets that have lost their backend; null if the configuration lets them be.
+    stale_sockets: Option<StaleSockets<'a>>,
+    /// Why grace periods do not end; nothing is reused meanwhile.
+    grace_failure: Option<&'a str>,
+    /// Whether the cgroup is the root of a cgroup namespace and not the host's, without being configured.
+    in_cgroup_namespace: bool,
+    /// Hooks at which a program still reads maps that are no longer written; the daemon tries each second to replace
+    /// it.
+    behind_hooks: &'a [&'static str],
+    /// Why maps that no program uses any more are still pinned.
+    leftover: Option<&'a str>,
+    /// Which sockets are served.
+    sockets: Code<Sockets>,
+    /// Whether datagrams are served by sockets.
+    udp_sockets: bool,
+    exempt_cgroups: Vec<ExemptCgroup<'a>>,
+    /// How packets are translated; null if the configuration wants no packets translated.
+    packets: Option<Packets<'a>>,
+}
+
+/// A subtree of cgroups that is left alone, whether or not it exists yet.
+#[derive(Serialize, JsonSchema)]
+struct ExemptCgroup<'a> {
+    /// The path from the root of the hierarchy.
+    path: &'a Path,
+    /// Whether the subtree exists.
+    exists: bool,
+}
+
+/// Sockets that have lost their backend.
+#[derive(Serialize, JsonSchema)]
+struct StaleSockets<'a> {
+    /// How many were ended since the daemon started.
+    ended: u64,
+    /// Why some or all sockets cannot be looked at.
+    failure: Option<&'a str>,
+}
+
+/// A hook where others have programs too.
+#[derive(Serialize, JsonSchema)]
+struct SharedHook {
+    hook: &'static str,
+    /// How many programs of others are there.
+    others: usize,
+}
+
+/// What only newer kernels offer.
+#[derive(Serialize, JsonSchema)]
+struct Features {
+    /// Whether a refusal says its errno (Linux 5.18).
+    set_retval: bool,
+    /// Whether programs of devices have links (Linux 6.6).
+    tcx: bool,
+    /// Whether a program learns that a packet is too long for its way (Linux 5.12), which the shortcut needs.
+    lengths: bool,
+}
+
+/// How full one map is. Slots are counted in whole blocks, and members by these.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct MapFill {
+    #[schemars(extend("enum" = MAPS))]
+    pub(super) map: &'static str,
+    /// Entries in use; slots of backends are counted in whole blocks, and members with those that these may come to.
+    pub(super) used: u64,
+    /// Entries that the map has room for.
+    pub(super) size: u32,
+    /// Entries that the map may grow to.
+    pub(super) limit: u32,
+}
+
+/// The names of all maps that grow.
+const MAPS: [&str; 6] = ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
+
+/// How full each map is.
+pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
+    let [frontends4, frontends6] = status.frontends.map(u64::from);
+    let [backends4, backends6] = fill.slots;
+    let of = |map, used, place: fn(&holdfast_datapath::Shape) -> u32| MapFill {
+        map,
+        used,
+        size: place(&status.shape),
+        limit: place(&status.limits),
+    };
+    // What is left for changes and for tables is no room for lists.
+    let most_members = limits::counted_members_max(status.limits.members);
+    let [of_frontends4, of_frontends6, of_ports, of_backends4, of_backends6, of_members] = MAPS;
+    [
+        of(of_frontends4, frontends4, |shape| shape.frontends[0]),
+        of(of_frontends6, frontends6, |shape| shape.frontends[1]),
+        of(of_ports, fill.ports as u64, |shape| shape.ports),
+        of(of_backends4, backends4, |shape| shape.slots[0]),
+        of(of_backends6, backends6, |shape| shape.slots[1]),
+        MapFill {
+            map: of_members,
+            used: fill.members.max(status.members).into(),
+            size: status.shape.members.min(most_members),
+            limit: most_members,
+        },
+    ]
+}
+
+impl<'a> Kernel<'a> {
+    fn of(status: &'a Status, decisions: &'a [Decision], fill: &Fill) -> Self {
+        let swept = status.flows.as_ref().map(|seen| &seen.swept);
+        Self {
+            cgroup: status.cgroup.as_deref(),
+            own_cgroup_exempt: status.own_cgroup_exempt,
+            pins: status.pins.as_deref(),
+            waiting: status.waiting,
+            generation: status.generation,
+            growths: status.growths,
+            features: Features {
+                set_retval: status.features.set_retval,
+                tcx: status.features.tcx,
+                lengths: status.features.lengths,
+            },
+            maps: fills(status, fill).into(),
+            broken_hooks: &status.broken_hooks,
+            bare_hooks: &status.bare_hooks,
+            repair_failure: status.repair_failure.as_deref(),
+            shared_hooks: status
+                .shared_hooks
+                .iter()
+                .map(|it| SharedHook { hook: it.hook, others: it.count() })
+                .collect(),
+            refusals_lost: status.refusals_lost,
+            stale_sockets: status
+                .stale_sockets
+                .as_ref()
+                .map(|it| StaleSockets { ended: it.ended, failure: it.failure.as_deref() }),
+            grace_failure: status.grace_failure.as_deref(),
+            in_cgroup_namespace: status.in_cgroup_namespace,
+            behind_hooks: &status.behind_hooks,
+            leftover: status.leftover.as_deref(),
+            sockets: Code(if status.served.pods { Sockets::All } else { Sockets::Host }),
+            udp_sockets: status.served.udp,
+            exempt_cgroups: exempt_cgroups(status),
+            packets: status.packets.as_ref().map(|packets| Packets::of(packets, swept, decisions)),
+        }
+    }
+
+    fn lines(&self) -> [(&'static str, String); 16] {
+        let path =
+            |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
+        let cgroup = path(self.cgroup);
+        let namespace = if self.in_cgroup_namespace { NAMESPACE } else { "" };
+        let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+        let shared =
+            self.shared_hooks.iter().map(|SharedHook { hook, others }| format!("{others} at {hook}"));
+        let shared = if self.shared_hooks.is_empty() {
+            "none".to_owned()
+        } else {
+            shared.collect::<Vec<_>>().join(", ")
+        };
+        let grace = self.grace_failure.map_or_else(|| "end".to_owned(), |why| format!("do not end: {why}"));
+        let behind =
+            if self.behind_hooks.is_empty() { "none".to_owned() } else { self.behind_hooks.join(" ") };
+        [
+            ("cgroup", format!("{cgroup}{namespace}")),
+            ("sockets served", self.served()),
+            ("own cgroup exempt", yes(self.own_cgroup_exempt)),
+            ("pins", path(self.pins)),
+            ("serving", if self.waiting { "no: another version's programs serve" } else { "yes" }.to_owned()),
+            ("generation", self.generation.to_string()),
+            ("growths", self.growths.to_string()),
+            ("refusal sets errno", yes(self.features.set_retval)),
+            ("broken hooks", self.broken()),
+            ("others' programs", shared),
+            ("hooks behind", behind),
+            ("refusals lost", self.refusals_lost.to_string()),
+            ("stale sockets", self.stale_sockets.as_ref().map_or_else(|| "stay".to_owned(), spelled)),
+            ("packets", self.packets.as_ref().map_or_else(|| "off".to_owned(), Packets::spelled)),
+            ("grace periods", grace),
+            ("old maps", self.leftover.map_or_else(|| "removed".to_owned(), |why| format!("stay: {why}"))),
+        ]
+    }
+
+    /// The hooks without a program of ours, and those whose program serves, but ends with the daemon.
+    fn broken(&self) -> String {
+        let unpinned: Vec<&str> =
+            self.broken_hooks.iter().filter(|hook| !self.bare_hooks.contains(hook)).copied().collect();
+        let bare = (!self.bare_hooks.is_empty()).then(|| self.bare_hooks.join(" "));
+        let unpinned = (!unpinned.is_empty())
+            .then(|| format!("{} (served, but not pinned: ends with the daemon)", unpinned.join(" ")));
+        let hooks: Vec<String> = bare.into_iter().chain(unpinned).collect();
+        let why = self.repair_failure.map(|why| format!("; {why}")).unwrap_or_default();
+        if hooks.is_empty() { format!("none{why}") } else { format!("{}{why}", hooks.join(", ")) }
+    }
+
+    fn served(&self) -> String {
+        let pods =
+            if self.sockets == Code(Sockets::All) { "of the host and of pods" } else { "of the host only" };
+        let udp = if self.udp_sockets { "" } else { ", TCP only" };
+        let but = if self.exempt_cgroups.is_empty() { "" } else { ", but not below" };
+        let mut line = format!("{pods}{udp}{but}");
+        for ExemptCgroup { path, exists } in &self.exempt_cgroups {
+            let absent = if *exists { "" } else { " (absent)" };
+            line.push_str(&format!(" {}{absent}", path.display()));
+        }
+        line
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let lines = self.lines();
+        let facts = lines.iter().map(|(name, value)| Cells::of([&name as &dyn Display, value]));
+        aligned(&facts.collect::<Vec<_>>(), out);
+        out.push(b'\n');
+        table(["MAP", "USED", "SIZE", "LIMIT"], self.maps.iter().map(MapFill::cells), out);
+        if let Some(packets) = &self.packets {
+            packets.write(out);
+        }
+    }
+}
+
+/// What follows the path of a cgroup that is the root of a cgroup namespace without being configured.
+const NAMESPACE: &str =
+    " (the root of a cgroup namespace, not the host's: processes outside of it are not served)";
+
+fn exempt_cgroups(status: &Status) -> Vec<ExemptCgroup<'_>> {
+    let paths = status.served.exempt_cgroups.iter();
+    paths.map(|path| ExemptCgroup { path, exists: !status.absent_cgroups.contains(path) }).collect()
+}
+
+fn spelled(StaleSockets { ended, failure }: &StaleSockets<'_>) -> String {
+    let failure = failure.map(|why| format!("; not all can be: {why}"));
+    format!("{ended} ended{}", failure.unwrap_or_default())
+}
+
+impl MapFill {
+    fn cells(&self) -> Cells {
+        Cells::of([&self.map as &dyn Display, &self.used, &self.size, &self.limit])
+    }
+}
+
+/// What the engine published last, with other proxies and firewalls on this node.
+pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
+    let view = readings.datapath();
+    let snapshot = readings.snapshot();
+    let proxies = Arc::clone(&readings.proxies.borrow());
+    let filters = Arc::clone(&readings.filters.borrow());
+    let routes = Arc::clone(&readings.routes.borrow());
+    let shown = Datapath {
+        kind: Code(view.kind()),
+        other_proxies: &proxies,
+        filters: &filters,
+        announced_addresses: &routes.addresses,
+        kernel: view.status().map(|status| Kernel::of(status, view.devices(), &snapshot.fill)),
+    };
+    answer::either(StatusCode::OK, form, &shown, || text(&shown))
+}
+
+fn text(Datapath { kind, other_proxies, filters, announced_addresses, kernel }: &Datapath<'_>) -> Vec<u8> {
+    let note =
+        if kernel.is_some() { "" } else { ": everything is computed and shown, no traffic is touched" };
+    let mut out = format!("datapath {kind}{note}\n").into_bytes();
+    for OtherProxy { proxy, evidence, traces } in *other_proxies {
+        out.extend(format!("other proxy: {proxy} ({})\n", evidence.join(", ")).into_bytes());
+        for Trace { what, remove, .. } in traces {
+            out.extend(format!("{proxy}: {what}: {remove}\n").into_bytes());
+        }
+    }
+    for Filter { place, rule, .. } in *filters {
+        out.extend(format!("filter: {place}: {rule}\n").into_bytes());
+    }
+    for address in *announced_addresses {
+        out.extend(format!("{address}\n").into_bytes());
+    }
+    if let Some(kernel) = kernel {
+        kernel.write(&mut out);
+    }
+    out
+}

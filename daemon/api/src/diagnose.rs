@@ -1,0 +1,207 @@
+//! `/diagnose`: what is wrong with a service, and what to do.
+//!
+//! Invariant: it changes nothing. A client by TCP, which may be any process of this host, is told what this node knows
+//! by itself; only for a client of the socket does the daemon ask the apiserver, look at this host and try connections.
+//! All of it is about one snapshot: the maps are read first, in a turn of this door, and the snapshot that they are
+//! compared with also says what is dialled and what is judged. However busy the engine is, an answer comes within the
+//! time of a diagnosis, and says what was not read.
+
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::ObjectName;
+use holdfast_datapath::Status;
+use holdfast_judgement::diagnose::limits::RECORDS_MAX;
+use holdfast_judgement::diagnose::material::{Material, Narrowed, Place};
+use holdfast_judgement::diagnose::shown::some;
+use holdfast_judgement::diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text};
+use holdfast_judgement::why::ReadBack;
+use tokio::time::{Instant, timeout_at};
+
+use super::answer::{self, Refusal};
+use super::door::{Visit, Way};
+use super::explain::{read_back, unread};
+use super::form::Form;
+use super::hint::Hint;
+use super::limits::DIAGNOSES_MAX;
+use super::query::Query;
+use holdfast_agent::engine::ask::Busy;
+use holdfast_agent::readings::Readings;
+use holdfast_evidence::diagnose::gather::{Asks, Outside};
+use holdfast_evidence::diagnose::limits::{MAPS, RESERVE, TOTAL};
+use holdfast_evidence::diagnose::{EXIT_HEADER, flows, own};
+
+/// How often the maps are read at most: a service that changes during a read has them read once more.
+const LOOKS_MAX: usize = 3;
+
+/// Gathers, judges, and writes down what came of it.
+pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response {
+    let Some(name) = query.filter.service.clone() else {
+        return Refusal::new(StatusCode::BAD_REQUEST, "no service is named", Hint::Service).into_response();
+    };
+    let ends = Instant::now() + query.timeout.unwrap_or(TOTAL).min(TOTAL);
+    let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
+        let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
+        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
+            .into_response();
+    };
+    let (known, read) = looked(&visit, (&name, &query.focus), ends).await;
+    if let Some(refusal) = misfit(&known, &query) {
+        return refusal.into_response();
+    }
+    let outside = outside(&visit, &known, &query, ends).await;
+    let mut material = gathered(&visit, (known, &read, outside), &query);
+    let version = visit.readings.about.version;
+    let sees_flows = visit.door.way == Way::Unix;
+    // With many services this takes as long as a large table: on this thread, other clients would wait for it.
+    let written = tokio::task::spawn_blocking(move || {
+        if sees_flows {
+            material.flows = flows(&material);
+        }
+        written(&material, version, form)
+    });
+    written.await.unwrap_or_else(|error| {
+        answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the diagnosis ended: {error}\n"))
+    })
+}
+
+/// Refuses parameters that make no sense together, or for this service.
+fn misfit(known: &Known, query: &Query) -> Option<Refusal> {
+    let Focus { port, http } = &query.focus;
+    if http.is_some() && query.probes == Some(false) {
+        return Some(Refusal::new(StatusCode::BAD_REQUEST, "`http` needs connections", "leave `probe` out"));
+    }
+    let ports = query.focus.missed(known.whole())?;
+    let error = format!("{} has no port {}", known.name(), port.as_ref().map_or("", PortWanted::as_str));
+    Some(Refusal::new(StatusCode::BAD_REQUEST, error, format!("its ports: {}", some(&ports))))
+}
+
+fn written(material: &Material, version: &'static str, form: Form) -> Response {
+    let judged = judge(material);
+    let diagnosis = Diagnosis::of(material, &judged, version);
+    let status = if judged.found_service() { StatusCode::OK } else { StatusCode::NOT_FOUND };
+    let mut response = match form {
+        Form::Json => answer::json(status, &diagnosis),
+        Form::Table => answer::text(status, text::write(&diagnosis, false)),
+        Form::Wide => answer::text(status, text::write(&diagnosis, true)),
+    };
+    let exit = HeaderValue::from(u16::from(diagnosis.exit));
+    response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), exit);
+    response
+}
+
+fn gathered(
+    visit: &Visit,
+    (known, read, outside): (Known, &ReadBack, Option<Outside>),
+    query: &Query,
+) -> Material {
+    let taken = holdfast_host::clock::now().seconds();
+    let own = own(&visit.readings, &known);
+    let left_out = left_out(visit, query);
+    let told = (own, visit.readings.history.of_service(known.name(), RECORDS_MAX));
+    let mut material = known.material(told, read, (narrowed(query, taken), taken));
+    material.left_out = left_out;
+    if let Some(Outside { cluster, host, probes, http, names }) = outside {
+        (material.cluster, material.host) = (cluster, host);
+        (material.probes, material.http, material.names) = (probes, http, names);
+    }
+    material
+}
+
+/// The places at which this diagnosis does not look, although there is something to look at.
+fn left_out(visit: &Visit, query: &Query) -> Vec<Place> {
+    let is_alone = visit.door.way != Way::Unix;
+    let is_left_out = |place: &Place| match place {
+        Place::Apiserver => is_alone && visit.readings.apiserver().is_some(),
+        Place::Host => is_alone,
+        Place::Connections => is_alone || query.probes == Some(false),
+    };
+    Place::ALL.into_iter().filter(is_left_out).collect()
+}
+
+fn narrowed(query: &Query, taken: Timestamp) -> Narrowed {
+    let any = Narrowed::default();
+    let since = query.records.since.map(|since| taken.0.saturating_sub(since.seconds().0).max(0));
+    Narrowed {
+        client: query.flows.client.map(|client| client.address),
+        focus: query.focus.clone(),
+        since_seconds: since.unwrap_or(any.since_seconds),
+    }
+}
+
+/// What the apiserver, this host, backends and name servers say. Only a client of the unix socket may have them asked.
+async fn outside(visit: &Visit, known: &Known, query: &Query, ends: Instant) -> Option<Outside> {
+    if visit.door.way != Way::Unix {
+        return None;
+    }
+    let probes = query.probes.unwrap_or(true);
+    let frontends_not = undialled(&visit.readings);
+    let within = Some(ends.saturating_duration_since(Instant::now()));
+    let asks = Asks { api: true, probes, frontends_not, within };
+    Some(visit.acts.gatherer.outside(known, (asks, &query.focus)).await)
+}
+
+/// Why a connection of this daemon to a frontend would say nothing.
+fn undialled(readings: &Readings) -> Option<&'static str> {
+    unserved(readings.datapath().status())
+}
+
+/// A connection that no program takes would go out by the routes of this host, and any server that answers there would
+/// pass for the service.
+fn unserved(status: Option<&Status>) -> Option<&'static str> {
+    let Some(status) = status else { return Some("tables in memory translate nothing") };
+    let all = [
+        (!status.bare_hooks.is_empty(), "programs that would translate it are not attached"),
+        (!status.behind_hooks.is_empty(), "programs read maps that are no longer written"),
+        (status.waiting, "another version's programs still serve"),
+        (status.cgroup.is_none(), "programs are attached nowhere"),
+        (status.own_cgroup_exempt, "connections of this daemon are not translated"),
+    ];
+    all.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why)
+}
+
+/// Why an answer has nothing from the maps, where the service changed during each read of them.
+const OVERTAKEN: &str = "the service changed each time while the maps were read";
+
+/// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.
+async fn looked(visit: &Visit, (name, focus): (&ObjectName, &Focus), ends: Instant) -> (Known, ReadBack) {
+    let until = (Instant::now() + MAPS).min(ends.checked_sub(RESERVE).unwrap_or(ends));
+    let mut looks = 0;
+    loop {
+        let known = Known::of(name.clone(), visit.readings.snapshot(), focus);
+        let keys = known.keys();
+        let Ok(read) = timeout_at(until, read_back(visit, keys.clone())).await else {
+            return (known, unread(keys, &Busy));
+        };
+        if known.is_still_so(&visit.readings.snapshot()) {
+            return (known, read);
+        }
+        looks += 1;
+        if looks == LOOKS_MAX {
+            return (known, unread(keys, &OVERTAKEN));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::fixture::status;
+
+    #[test]
+    fn no_frontend_is_dialled_where_no_program_takes_the_connection() {
+        let whole = || Status { own_cgroup_exempt: false, ..status() };
+        assert!(!whole().broken_hooks.is_empty());
+        assert_eq!(unserved(Some(&whole())), None, "a program without a pin takes connections");
+        for (broken, why) in [
+            (Status { bare_hooks: vec!["connect4"], ..whole() }, "not attached"),
+            (Status { behind_hooks: vec!["connect4"], ..whole() }, "no longer written"),
+            (Status { waiting: true, ..whole() }, "another version"),
+            (Status { cgroup: None, ..whole() }, "nowhere"),
+            (Status { own_cgroup_exempt: true, ..whole() }, "not translated"),
+        ] {
+            assert!(unserved(Some(&broken)).is_some_and(|said| said.contains(why)), "{why}");
+        }
+        assert!(unserved(None).is_some_and(|said| said.contains("in memory")));
+    }
+}

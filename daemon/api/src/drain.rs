@@ -1,0 +1,278 @@
+//! `POST /drain` and `POST /undrain`: an operator takes new clients from backends, or gives them back.
+//!
+//! Invariant: only over the unix socket, and of its users only root, or the user that the daemon runs as: the group may
+//! look and have files read again, and an order to drain moves clients. The answer says what the order
+//! came to in the lists of now, and the exit code of the command line says whether clients still get such a backend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Extension, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use holdfast_core::drains::{Drain, Ordered};
+use holdfast_judgement::rfc3339::Rfc3339;
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use super::answer::{self, Refusal};
+use super::door::Visit;
+use super::drains::{NAMED_MAX, Reach, spelled};
+use super::form::Form;
+use super::guard::form_of;
+use super::parameters;
+use super::query::Query;
+use super::reload::{is_post, only_post};
+use super::wishes::Peer;
+use holdfast_agent::drains::{Order, Outcome, Taken};
+use holdfast_evidence::diagnose::EXIT_HEADER;
+
+/// The path by which backends are drained.
+pub(super) const ON: &str = "/drain";
+
+/// The path by which that is taken back.
+pub(super) const OFF: &str = "/undrain";
+
+/// How long an order may take, of which the disk may take three seconds.
+const ORDER_TIME_MAX: Duration = Duration::from_secs(6);
+
+/// How long the answer waits until the lists are as ordered: the engine takes an order within milliseconds, unless
+/// everything changes at once.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// What is said of a drain that reaches no backend.
+const NO_SERVICE: &str = "no service lists it now: is it spelled as in `holdfast backends`? It stays drained, and where a service \
+                          lists it later, it gets no client there";
+
+/// What an order came to.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Ordered")]
+pub(super) struct OrderedJson {
+    /// The address, with a port where only that is meant.
+    backend: String,
+    /// The one service that is meant, as `namespace/name`; null: all.
+    service: Option<String>,
+    /// Whether it is drained now, or else not any more.
+    drained: bool,
+    /// Whether that was so before, and the order changed nothing.
+    unchanged: bool,
+    /// The user that drained it, where it was drained before.
+    by: Option<String>,
+    /// When it was drained, where it was drained before.
+    since: Option<Rfc3339>,
+    /// How many services have such a backend now.
+    services: usize,
+    /// The first of them, as `namespace/name`.
+    named: Vec<String>,
+    /// Where it is drained: services in which clients get such a backend all the same, because each other one is
+    /// drained, has weight 0 or is not ready: a drain never makes a list empty.
+    still_used: Vec<String>,
+    /// How many of the services do not do as ordered yet.
+    pending: usize,
+    /// What else drains some of these backends, as far as it is named.
+    also_drained: Vec<String>,
+    /// Why a restart of the daemon would not know it yet; null if it would.
+    memory_problem: Option<String>,
+}
+
+/// Answers the order to drain.
+pub(super) async fn drain(visit: State<Visit>, peer: Extension<Peer>, request: Request) -> Response {
+    order(visit.0, peer.0, request, true).await
+}
+
+/// Answers the order to take that back.
+pub(super) async fn undrain(visit: State<Visit>, peer: Extension<Peer>, request: Request) -> Response {
+    order(visit.0, peer.0, request, false).await
+}
+
+async fn order(visit: Visit, peer: Peer, request: Request, is_on: bool) -> Response {
+    let form = form_of(&request);
+    if !is_post(&request) {
+        return only_post();
+    }
+    let wanted = allowed(peer).and_then(|()| wanted(&request));
+    // A request cannot be kept while its order is waited for.
+    drop(request);
+    match wanted {
+        Ok(drain) => {
+            ordered(&visit, peer, &drain, (is_on, form)).await.unwrap_or_else(Refusal::into_response)
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn ordered(
+    visit: &Visit,
+    peer: Peer,
+    drain: &Drain,
+    (is_on, form): (bool, Form),
+) -> Result<Response, Refusal> {
+    let taken = taken(visit, peer, drain, is_on).await?;
+    let reach = settled(visit, drain, &taken).await;
+    let json = OrderedJson::new(drain, is_on, taken, &reach);
+    let exit = u16::from(json.is_a_finding());
+    let mut response = answer::either(StatusCode::OK, form, &json, || json.text());
+    response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), HeaderValue::from(exit));
+    Ok(response)
+}
+
+fn allowed(peer: Peer) -> Result<(), Refusal> {
+    if may_order(peer) {
+        return Ok(());
+    }
+    let hint = "ask as root, such as by sudo; every user may see what is drained, by `holdfast drain`";
+    Err(Refusal::new(StatusCode::FORBIDDEN, "only root may drain backends", hint))
+}
+
+async fn taken(visit: &Visit, peer: Peer, drain: &Drain, is_on: bool) -> Result<Taken, Refusal> {
+    let asked = ask(&visit.acts.drains, peer, drain.clone(), is_on);
+    match tokio::time::timeout(ORDER_TIME_MAX, asked).await {
+        Ok(Some(Ok(taken))) => Ok(taken),
+        Ok(Some(Err(why))) => {
+            let hint =
+                "take back what is no longer needed: `holdfast drain` lists all, `holdfast undrain` ends one";
+            Err(Refusal::new(StatusCode::CONFLICT, why.to_string(), hint))
+        }
+        Ok(None) | Err(_) => {
+            let hint =
+                "it starts, stops or hangs, or others asked first; `holdfast drain` shows what is in force";
+            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no order now", hint))
+        }
+    }
+}
+
+/// Root, or the user of the daemon itself, where that is another one.
+pub(super) fn may_order(peer: Peer) -> bool {
+    peer.uid == 0 || peer.uid == nix::unistd::geteuid().as_raw()
+}
+
+fn wanted(request: &Request) -> Result<Drain, Refusal> {
+    let query = Query::read(request.uri().query().unwrap_or_default(), parameters::DRAIN)?;
+    let hint =
+        "give it, with a port if only that is meant, such as 10.0.0.5, 10.0.0.5:8080 or [fd00::5]:8080";
+    let refused = |error| Refusal::new(StatusCode::BAD_REQUEST, error, hint);
+    let backend = query.flows.backend.ok_or_else(|| refused("no backend is given"))?;
+    let port =
+        backend.port.map(TryInto::try_into).transpose().map_err(|_| refused("no backend has port 0"))?;
+    if backend.address.is_unspecified() || backend.address.is_multicast() {
+        return Err(refused("no backend can have this address"));
+    }
+    Ok(Drain::new(backend.address, port, query.filter.service))
+}
+
+async fn ask(orders: &mpsc::Sender<Order>, peer: Peer, drain: Drain, is_on: bool) -> Option<Outcome> {
+    let (answer, answered) = oneshot::channel();
+    let Peer { uid, pid } = peer;
+    orders.try_send(Order { uid, pid, drain, is_on, answer }).ok()?;
+    answered.await.ok()
+}
+
+/// What the drain reaches, once the lists are as they were ordered to be, or when that takes too long.
+async fn settled(visit: &Visit, drain: &Drain, taken: &Taken) -> Reach {
+    let mut snapshots = visit.readings.snapshots.clone();
+    let begun = tokio::time::Instant::now();
+    let mut reach = Reach::of(&visit.readings.snapshot(), drain, &taken.drains);
+    while reach.pending > 0 {
+        let changed = tokio::time::timeout_at(begun + SETTLE_TIME_MAX, snapshots.changed()).await;
+        if !matches!(changed, Ok(Ok(()))) {
+            break;
+        }
+        // The engine waits while what it publishes is borrowed.
+        let snapshot = Arc::clone(&snapshots.borrow_and_update());
+        reach.look_again(&snapshot, drain, &taken.drains);
+    }
+    reach
+}
+
+impl OrderedJson {
+    fn new(drain: &Drain, is_on: bool, taken: Taken, reach: &Reach) -> Self {
+        let Taken { drains, before, problem } = taken;
+        Self {
+            backend: drain.to_string(),
+            service: drain.service().map(ToString::to_string),
+            drained: is_on,
+            unchanged: before.is_some() == is_on,
+            by: before.as_ref().map(Ordered::to_string),
+            since: before.map(|before| Rfc3339(before.at)),
+            services: reach.services.len(),
+            named: reach.named(),
+            still_used: if is_on { reach.still_used() } else { Vec::new() },
+            pending: reach.pending,
+            also_drained: also(drain, drains.iter().map(|(other, _)| other)),
+            memory_problem: problem,
+        }
+    }
+
+    /// Whether clients do not get what the operator may expect of the order. An address that no service has may be
+    /// spelled wrong, and another one get clients on.
+    const fn is_a_finding(&self) -> bool {
+        let is_still_drained = !self.drained && !self.also_drained.is_empty();
+        let reaches_none = self.drained && self.services == 0;
+        !self.still_used.is_empty() || is_still_drained || reaches_none || self.pending > 0
+    }
+
+    fn text(&self) -> String {
+        let of = self.service.as_ref().map(|service| format!(" of {service}")).unwrap_or_default();
+        let first = format!("{}{of} {}", self.backend, self.outcome());
+        let lines = [Some(first), self.listed(), self.contrary(), self.unsettled(), self.forgetful()];
+        lines.into_iter().flatten().map(|line| line + "\n").collect()
+    }
+
+    /// What an operator may not expect of it.
+    fn contrary(&self) -> Option<String> {
+        let them = self.still_used.join(", ");
+        let used = format!(
+            "still used by {them}: no other backend there takes clients, and a drain empties no list"
+        );
+        let others = format!("still drained by: {}", self.also_drained.join("; "));
+        match (self.drained, self.still_used.is_empty(), self.also_drained.is_empty()) {
+            (true, false, _) => Some(used),
+            (false, _, false) => Some(others),
+            (true, true, _) | (false, _, true) => None,
+        }
+    }
+
+    fn unsettled(&self) -> Option<String> {
+        let count = self.pending;
+        (count > 0).then(|| format!("not in force yet in {count} of them; ask again by `holdfast drain`"))
+    }
+
+    fn forgetful(&self) -> Option<String> {
+        let problem = self.memory_problem.as_ref()?;
+        Some(format!("not on disk yet, so a restart of the daemon would not know it: {problem}"))
+    }
+
+    fn outcome(&self) -> String {
+        let by = self.by.as_deref().unwrap_or("an unknown user");
+        let since = self.since.map(|since| format!(" since {since}")).unwrap_or_default();
+        match (self.drained, self.unchanged) {
+            (true, false) if self.services == 0 => "is noted as drained, and is no backend now".to_owned(),
+            (true, false) if !self.still_used.is_empty() => {
+                "is drained: it gets new clients only where no other backend takes them, and keeps those that it has"
+                    .to_owned()
+            }
+            (true, false) => "is drained: it gets no new client, and keeps those that it has".to_owned(),
+            (true, true) => format!("is drained already, by {by}{since}"),
+            (false, false) => format!("is no longer drained; it was by {by}{since}"),
+            (false, true) => "is not drained".to_owned(),
+        }
+    }
+
+    fn listed(&self) -> Option<String> {
+        let more = self.services.saturating_sub(self.named.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        match (self.services, self.drained) {
+            (0, true) => Some(NO_SERVICE.to_owned()),
+            (0, false) => None,
+            (1, _) => Some(format!("1 service has it: {}", self.named.join(", "))),
+            (count, _) => Some(format!("{count} services have it: {}{more}", self.named.join(", "))),
+        }
+    }
+}
+
+/// The other drains of the same address.
+fn also(drain: &Drain, drains: impl Iterator<Item = Drain>) -> Vec<String> {
+    let is_near = |other: &Drain| other.address() == drain.address() && other != drain && other.meets(drain);
+    drains.filter(is_near).take(NAMED_MAX).map(|other| spelled(&other)).collect()
+}

@@ -1,0 +1,534 @@
+//! `/flows`: which client has which backend through packets, and what happened to packets.
+//!
+//! Invariant: an answer is read off the table at the moment of the question, and bounded by a limit; flows that are not
+//! shown are counted. A row names the service that has the frontend now: a flow may outlive the service that it began
+//! with.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
+use holdfast_datapath::{
+    Flow, FlowReport, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts, Stage, Wrapped,
+};
+use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::views::refusals::Owner;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::answer::{self, Refusal};
+use super::form::Form;
+use super::limits::FLOWS_MAX;
+use super::query::Query;
+use super::refusals::Owners;
+use super::shown::{Cells, table};
+use holdfast_agent::readings::Readings;
+
+/// The table of flows at this moment.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Flows<'a> {
+    /// Whether packets are translated at all. If not, there are no flows.
+    packets: bool,
+    /// How many flows the table has room for.
+    max: u32,
+    /// How many flows there are.
+    live: u64,
+    /// How many flows have ended and are about to be taken away. No other number counts them.
+    expired: u64,
+    /// How many flows have a port of this node, to which a backend of another node answers.
+    snat_ports: u64,
+    /// How many ports of this node flows can share at each port of each backend of another node; each flow is given
+    /// one.
+    snat_ports_max: u32,
+    /// The port of a backend at which the fewest of these ports are left, as it was some seconds ago; null: no flow has
+    /// one.
+    fullest: Option<FullestBackend>,
+    states: Vec<StateCount>,
+    /// Packets that were dropped, since the maps were made.
+    dropped: Vec<DropCount>,
+    /// What else happened to packets, since the maps were made.
+    events: Vec<EventCount>,
+    swept: Option<Swept>,
+    flows: Vec<FlowRow<'a>>,
+    /// How many more flows fit the question beside those in `flows`.
+    omitted: u64,
+}
+
+/// A backend of another node, and how many ports of this node flows have there.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct FullestBackend {
+    protocol: Code<Transport>,
+    backend_address: IpAddr,
+    backend_port: u16,
+    /// The address that the backend sees as these clients'.
+    nat_address: IpAddr,
+    /// How many ports of this node are taken there.
+    ports: u32,
+}
+
+impl FullestBackend {
+    pub(super) fn of(it: &Fullest) -> Self {
+        Self {
+            protocol: Code(it.transport),
+            backend_address: it.backend.ip(),
+            backend_port: it.backend.port(),
+            nat_address: it.nat,
+            ports: it.taken,
+        }
+    }
+
+    /// The ports that are taken, out of `most`, and the backend.
+    pub(super) fn spelled(&self, most: u32) -> String {
+        let backend = SocketAddr::new(self.backend_address, self.backend_port);
+        format!("{} of {most} at {backend}/{}", self.ports, self.protocol)
+    }
+}
+
+/// How many flows of one protocol are in one state.
+#[derive(Serialize, JsonSchema)]
+struct StateCount {
+    protocol: Code<Transport>,
+    state: Code<Stage>,
+    count: u64,
+}
+
+/// How many packets were dropped for one reason.
+#[derive(Serialize, JsonSchema)]
+struct DropCount {
+    #[schemars(extend("enum" = PACKET_DROPS))]
+    reason: &'static str,
+    count: u64,
+}
+
+/// How often one thing happened to packets.
+#[derive(Serialize, JsonSchema)]
+struct EventCount {
+    #[schemars(extend("enum" = PACKET_EVENTS))]
+    event: &'static str,
+    count: u64,
+}
+
+/// What was done about flows that have ended, since the daemon started.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FlowsSwept")]
+struct Swept {
+    /// How often the whole table was gone over.
+    passes: u64,
+    /// Flows that were taken away.
+    ended: u64,
+    /// Why some flows stay that have ended; null if the last pass met no error.
+    failure: Option<String>,
+    /// Ports that no client is given at one backend, because a connection of another proxy has them there.
+    ports_kept_free: usize,
+    /// Why it is not known which ports those are; null if it is known.
+    ports_failure: Option<String>,
+}
+
+/// A client, what it dialled, and the backend that it got.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Flow")]
+struct FlowRow<'a> {
+    protocol: Code<Transport>,
+    client_address: IpAddr,
+    client_port: u16,
+    frontend_address: IpAddr,
+    frontend_port: u16,
+    backend_address: IpAddr,
+    backend_port: u16,
+    /// The address that the backend sees instead of the client's; null: it sees the client's own.
+    nat_address: Option<IpAddr>,
+    nat_port: Option<u16>,
+    /// The client's port as this node's own stack sees it.
+    through_port: u16,
+    /// Whether its packets pass by the stack, as long as their devices allow that (`/datapath`).
+    shortcut: bool,
+    /// Which way the client's packets go between two nodes as they came (`[packets] dsr`); null: they do not.
+    wrapped: Option<Code<Wrapped>>,
+    state: Code<Stage>,
+    client_heard: Vec<Said>,
+    backend_heard: Vec<Said>,
+    /// How long ago its last packet was, to about a second.
+    idle_seconds: u64,
+    /// How long the flow may be idle before it ends.
+    lifetime_seconds: u64,
+    age_seconds: u64,
+    /// `namespace/name` of the service that has the frontend now; null if none has.
+    service: Option<Text<&'a ObjectName>>,
+    port_name: Option<&'a str>,
+}
+
+/// What one side of a flow was heard to say. By UDP only a refusal is heard, which says that the port is closed.
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Said {
+    Syn,
+    Fin,
+    Rst,
+    Refusal,
+}
+
+impl Said {
+    fn of(heard: Heard) -> Vec<Self> {
+        let all = [
+            (heard.syn, Self::Syn),
+            (heard.fin, Self::Fin),
+            (heard.rst, Self::Rst),
+            (heard.refusal, Self::Refusal),
+        ];
+        all.into_iter().filter(|(was_heard, _)| *was_heard).map(|(_, said)| said).collect()
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Syn => "syn",
+            Self::Fin => "fin",
+            Self::Rst => "rst",
+            Self::Refusal => "refusal",
+        }
+    }
+}
+
+/// What a client dialled, as the key of a frontend.
+fn dialled(flow: &Flow) -> Option<FrontendKey> {
+    let port = NonZeroU16::new(flow.frontend.port())?;
+    Some(FrontendKey { address: flow.frontend.ip(), port, transport: flow.transport })
+}
+
+impl<'a> FlowRow<'a> {
+    fn of(flow: &Flow, owner: Option<Owner<'a>>) -> Self {
+        Self {
+            protocol: Code(flow.transport),
+            client_address: flow.client.ip(),
+            client_port: flow.client.port(),
+            frontend_address: flow.frontend.ip(),
+            frontend_port: flow.frontend.port(),
+            backend_address: flow.backend.ip(),
+            backend_port: flow.backend.port(),
+            nat_address: flow.nat.map(|nat| nat.ip()),
+            nat_port: flow.nat.map(|nat| nat.port()),
+            through_port: flow.through_port,
+            shortcut: flow.shortcut,
+            wrapped: flow.wrapped.map(Code),
+            state: Code(flow.stage),
+            client_heard: Said::of(flow.client_heard),
+            backend_heard: Said::of(flow.backend_heard),
+            idle_seconds: flow.idle.as_secs(),
+            lifetime_seconds: flow.lifetime.as_secs(),
+            age_seconds: flow.age.as_secs(),
+            service: owner.map(|(view, _)| Text(&view.key.name)),
+            port_name: owner.map(|(_, frontend)| frontend.port_name.as_ref()),
+        }
+    }
+
+    fn cells(&self, wide: bool) -> Cells {
+        let at = |address, port| SocketAddr::new(address, port);
+        let mut cells = Cells::default();
+        cells.put(at(self.client_address, self.client_port));
+        cells.put(format_args!("{}/{}", at(self.frontend_address, self.frontend_port), self.protocol));
+        cells.put(at(self.backend_address, self.backend_port));
+        cells.put(self.state);
+        cells.put(format_args!("{} s", self.idle_seconds));
+        if wide {
+            let nat = self.nat_address.zip(self.nat_port);
+            cells.put_optional(nat.map(|(address, port)| at(address, port)));
+            cells.put(self.through_port);
+            cells.put(if self.shortcut { "yes" } else { "no" });
+            cells.put(words(&self.client_heard));
+            cells.put(words(&self.backend_heard));
+            cells.put(format_args!("{} s", self.age_seconds));
+            cells.put(format_args!("{} s", self.lifetime_seconds));
+            cells.put_optional(self.port_name);
+        }
+        cells.put_optional(self.service);
+        cells
+    }
+}
+
+fn words(said: &[Said]) -> String {
+    said.iter().map(|it| it.as_str()).collect::<Vec<_>>().join(",")
+}
+
+fn titles(wide: bool) -> impl Iterator<Item = &'static str> {
+    let first = ["CLIENT", "FRONTEND", "BACKEND", "STATE", "IDLE"];
+    let more = ["SEEN AS", "THROUGH", "SHORTCUT", "CLIENT SAID", "BACKEND SAID", "AGE", "ENDS AFTER", "PORT"];
+    first.into_iter().chain(more.into_iter().filter(move |_| wide)).chain(["SERVICE"])
+}
+
+impl<'a> Flows<'a> {
+    /// Makes the answer. `seen` is how many flows there may be and what was swept; without it, packets are not
+    /// translated.
+    fn of(
+        seen: Option<(u32, FlowsSwept)>,
+        report: &FlowReport,
+        counts: &PacketCounts,
+        owners: &Owners<'a>,
+    ) -> Self {
+        let FlowReport { tally, found, more } = report;
+        let row = |flow: &Flow| FlowRow::of(flow, dialled(flow).and_then(|key| owners.find(&key)));
+        let state =
+            |(protocol, state, count)| StateCount { protocol: Code(protocol), state: Code(state), count };
+        let swept = |it: FlowsSwept| Swept {
+            passes: it.passes,
+            ended: it.ended,
+            failure: it.failure,
+            ports_kept_free: it.kept_free,
+            ports_failure: it.kept_free_failure,
+        };
+        Self {
+            packets: seen.is_some(),
+            max: seen.as_ref().map_or(0, |(max, _)| *max),
+            live: tally.live(),
+            expired: tally.expired,
+            snat_ports: tally.nat,
+            snat_ports_max: seen.as_ref().map_or(0, |(_, it)| it.snat_ports),
+            fullest: seen.as_ref().and_then(|(_, it)| it.fullest.as_ref()).map(FullestBackend::of),
+            states: tally.stages().map(state).collect(),
+            dropped: counts.dropped.map(|(reason, count)| DropCount { reason, count }).into(),
+            events: counts.events.map(|(event, count)| EventCount { event, count }).into(),
+            swept: seen.map(|(_, it)| swept(it)),
+            flows: found.iter().map(row).collect(),
+            omitted: *more,
+        }
+    }
+
+    fn text(&self, wide: bool) -> Vec<u8> {
+        if !self.packets {
+            return b"packets are not translated on this node, so there are no flows\n".to_vec();
+        }
+        let mut out = self.summary().into_bytes();
+        table(titles(wide), self.flows.iter().map(|row| row.cells(wide)), &mut out);
+        if self.omitted > 0 {
+            out.extend(format!("\nand {} more; filters show them\n", self.omitted).bytes());
+        }
+        out
+    }
+
+    /// The lines about the whole table, which come before any single flow.
+    fn summary(&self) -> String {
+        let states = self.states.iter().filter(|it| it.count > 0);
+        let states = states.map(|it| format!(", {} {} {}", it.count, it.protocol, it.state));
+        let dropped = self.dropped.iter().map(|it| format!("{} {}", it.reason, it.count));
+        let events = self.events.iter().map(|it| format!("{} {}", it.event, it.count));
+        let kept = self.swept.as_ref().map_or(0, |swept| swept.ports_kept_free);
+        let kept = if kept == 0 {
+            String::new()
+        } else {
+            format!(", {kept} kept free for another proxy's connections")
+        };
+        let fullest = self.fullest.as_ref().map(|it| format!(", {}", it.spelled(self.snat_ports_max)));
+        let fullest = fullest.unwrap_or_default();
+        let mut text = format!(
+            "flows       {} of {}{}\nSNAT ports  {}{fullest}{kept}\ndropped     {}\nevents      {}\n",
+            self.live,
+            self.max,
+            states.collect::<String>(),
+            self.snat_ports,
+            dropped.collect::<Vec<_>>().join(", "),
+            events.collect::<Vec<_>>().join(", "),
+        );
+        if let Some(failure) = self.swept.as_ref().and_then(|swept| swept.failure.as_ref()) {
+            text += &format!("sweep       cannot take away what has ended: {failure}\n");
+        }
+        if let Some(failure) = self.swept.as_ref().and_then(|swept| swept.ports_failure.as_ref()) {
+            text += &format!(
+                "ports       cannot see which of them another proxy's connections have: {failure}\n"
+            );
+        }
+        text + "\n"
+    }
+}
+
+/// The whole answer, in the order of the table.
+pub(super) fn flows(readings: &Readings, query: Query, form: Form) -> Response {
+    let view = readings.datapath();
+    let snapshot = readings.snapshot();
+    let seen = view.status().and_then(|status| status.flows.as_ref());
+    let Query { flows: filter, records, .. } = query;
+    let limit = records.limit.unwrap_or(FLOWS_MAX);
+    if limit > FLOWS_MAX {
+        let hint = format!("give a number from 1 to {FLOWS_MAX}, and filters for the rest");
+        let error = format!("{limit} flows are too many for one answer");
+        return Refusal::new(StatusCode::BAD_REQUEST, error, hint).into_response();
+    }
+    let report = seen.map(|seen| seen.table.report(&filter, limit)).unwrap_or_default();
+    let counts = seen.map(|seen| seen.table.packet_counts()).unwrap_or_default();
+    let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
+    let seen = seen.map(|seen| (seen.table.max(), seen.swept.clone()));
+    let flows = Flows::of(seen, &report, &counts, &owners);
+    answer::either(StatusCode::OK, form, &flows, || flows.text(form == Form::Wide))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use expect_test::expect;
+    use holdfast_core::op::PortIndex;
+    use holdfast_datapath::Refusing;
+
+    use super::*;
+    use crate::admin::fixture::everything;
+
+    fn flow(client: &str, frontend: &str, backend: &str, stage: Stage) -> Flow {
+        let heard = Heard { syn: true, ..Heard::default() };
+        let is_half = stage == Stage::HalfClosed;
+        Flow {
+            client: client.parse().unwrap(),
+            frontend: frontend.parse().unwrap(),
+            backend: backend.parse().unwrap(),
+            nat: None,
+            through_port: 40_001,
+            shortcut: is_half,
+            wrapped: None,
+            transport: Transport::Tcp,
+            stage,
+            client_heard: heard,
+            backend_heard: Heard { fin: is_half, rst: !is_half, ..heard },
+            port: PortIndex(1),
+            idle: Duration::from_secs(7),
+            age: Duration::from_secs(61),
+            lifetime: Duration::from_secs(3_600),
+        }
+    }
+
+    fn report() -> FlowReport {
+        let found = vec![
+            Flow {
+                nat: Some("192.0.2.5:61007".parse().unwrap()),
+                ..flow("203.0.113.9:40001", "192.0.2.5:30080", "10.1.0.1:8080", Stage::HalfClosed)
+            },
+            flow("[2001:db8::9]:40001", "[fd00::99]:53", "[fd00::7]:53", Stage::Open),
+        ];
+        let mut report = FlowReport { found, ..FlowReport::default() };
+        report.found.iter().for_each(|flow| report.tally.note(flow.transport, flow.stage));
+        report.tally.note(Transport::Udp, Stage::Open);
+        (report.tally.nat, report.more) = (1, 1);
+        report
+    }
+
+    fn shown<T>(failure: Option<&str>, show: impl FnOnce(&Flows<'_>) -> T) -> T {
+        let snapshot = everything();
+        let report = report();
+        let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
+        let failure = failure.map(str::to_owned);
+        let kept_free_failure = failure.as_ref().map(|_| "EPERM: Operation not permitted".to_owned());
+        let fullest = Some(Fullest {
+            backend: "10.1.0.1:8080".parse().unwrap(),
+            nat: "192.0.2.5".parse().unwrap(),
+            transport: Transport::Tcp,
+            taken: 1,
+        });
+        let passes = 3;
+        let ended = 5;
+        let left = 0;
+        let kept_free = 2;
+        let snat_ports = 27_512;
+        let refusing = Refusing::new();
+        let swept = FlowsSwept {
+            passes,
+            ended,
+            left,
+            kept_free,
+            snat_ports,
+            fullest,
+            refusing,
+            failure,
+            kept_free_failure,
+        };
+        let mut counts = PacketCounts::default();
+        counts.dropped[1].1 = 4;
+        show(&Flows::of(Some((131_072, swept)), &report, &counts, &owners))
+    }
+
+    /// What a node that translates packets answers, for tests without a kernel.
+    pub(crate) fn json() -> serde_json::Value {
+        shown(None, |flows| serde_json::to_value(flows).unwrap())
+    }
+
+    fn text(failure: Option<&str>, wide: bool) -> String {
+        shown(failure, |flows| String::from_utf8(flows.text(wide)).unwrap())
+    }
+
+    #[test]
+    fn flows_are_counted_first_and_then_told_one_by_one() {
+        expect![[r#"
+            flows       3 of 131072, 1 TCP open, 1 TCP half-closed, 1 UDP open
+            SNAT ports  1, 1 of 27512 at 10.1.0.1:8080/TCP, 2 kept free for another proxy's connections
+            dropped     source 0, flows 4, ports 0, unwritable 0, not-listed 0, not-here 0, astray 0, no-way 0, loop 0
+            events      begun 0, midway 0, own-socket 0, unanswered 0, reclaimed 0, fragment 0, answer 0, unanswerable 0, icmp-error 0, xdp 0, xdp-dropped 0, wrapped 0, unwrapped 0, joined 0
+
+            CLIENT               FRONTEND             BACKEND        STATE        IDLE  SERVICE
+            203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   default/web
+            [2001:db8::9]:40001  [fd00::99]:53/TCP    [fd00::7]:53   open         7 s   -
+
+            and 1 more; filters show them
+        "#]].assert_eq(&text(None, false));
+    }
+
+    #[test]
+    fn a_wide_table_has_all_that_is_known() {
+        let text = text(None, true);
+        let rows: String = text.lines().skip(5).take(3).map(|line| format!("{line}\n")).collect();
+        expect![[r#"
+            CLIENT               FRONTEND             BACKEND        STATE        IDLE  SEEN AS          THROUGH  SHORTCUT  CLIENT SAID  BACKEND SAID  AGE   ENDS AFTER  PORT  SERVICE
+            203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   192.0.2.5:61007  40001    yes       syn          syn,fin       61 s  3600 s      http  default/web
+            [2001:db8::9]:40001  [fd00::99]:53/TCP    [fd00::7]:53   open         7 s   -                40001    no        syn          syn,rst       61 s  3600 s      -     -
+        "#]].assert_eq(&rows);
+    }
+
+    #[test]
+    fn programs_are_told_all_of_it() {
+        let told = json();
+        assert_eq!(told["max"], 131_072);
+        assert_eq!((&told["live"], &told["snat_ports"], &told["omitted"]), (&3.into(), &1.into(), &1.into()));
+        expect![[r#"
+            {
+              "age_seconds": 61,
+              "backend_address": "10.1.0.1",
+              "backend_heard": [
+                "syn",
+                "fin"
+              ],
+              "backend_port": 8080,
+              "client_address": "203.0.113.9",
+              "client_heard": [
+                "syn"
+              ],
+              "client_port": 40001,
+              "frontend_address": "192.0.2.5",
+              "frontend_port": 30080,
+              "idle_seconds": 7,
+              "lifetime_seconds": 3600,
+              "nat_address": "192.0.2.5",
+              "nat_port": 61007,
+              "port_name": "http",
+              "protocol": "TCP",
+              "service": "default/web",
+              "shortcut": true,
+              "state": "half-closed",
+              "through_port": 40001,
+              "wrapped": null
+            }"#]]
+        .assert_eq(&serde_json::to_string_pretty(&told["flows"][0]).unwrap());
+        assert_eq!(told["dropped"][1], serde_json::json!({ "reason": "flows", "count": 4 }));
+    }
+
+    #[test]
+    fn what_keeps_flows_and_ports_from_being_looked_after_is_told() {
+        let text = text(Some("EPERM"), false);
+        let lines = "
+sweep       cannot take away what has ended: EPERM
+ports       cannot see which of them another proxy's connections have: EPERM: Operation not permitted
+
+CLIENT";
+        assert!(text.contains(lines), "{text}");
+    }
+
+    #[test]
+    fn ports_that_are_kept_for_another_proxy_are_told() {
+        let line = ", 2 kept free for another proxy's connections\n";
+        assert!(text(None, false).contains(line));
+    }
+}

@@ -1,0 +1,252 @@
+//! `/healthz`, `/livez`, `/readyz`: whether the process answers, the engine moves, the datapath follows.
+//!
+//! Invariant: the HTTP status, 200 or 503, says whether all is well, for clients that read no body.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_core::keys::{ObjectName, Source};
+use holdfast_judgement::described::{Code, Text};
+use holdfast_judgement::plain::Plain;
+use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_judgement::views::checks::CheckSeen;
+use holdfast_knowledge::Fault;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::answer;
+use super::door::Visit;
+use super::form::Form;
+use super::query::Query;
+use holdfast_agent::readings::{ClosedPort, Purpose, Readings};
+use holdfast_agent::recorder::Recorded;
+use holdfast_agent::state::Damage;
+use holdfast_standalone::blocks::UnusableBackend;
+
+/// How many backends with failing checks are named: as many as fit on a screen.
+const FAILING_NAMED_MAX: usize = 10;
+
+/// Whether what was asked about is well.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Health {
+    healthy: bool,
+    /// What is wrong; null if all is well.
+    reason: Option<String>,
+}
+
+fn health(reason: Option<String>, form: Form) -> Response {
+    let healthy = reason.is_none();
+    let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let text = format!("{}\n", Plain(reason.as_deref().unwrap_or("ok")));
+    answer::either(status, form, &Health { healthy, reason }, || text)
+}
+
+/// Whether the process answers, which it does.
+pub(super) fn healthz(_: &Readings, _: Query, form: Form) -> Response {
+    health(None, form)
+}
+
+/// Whether the engine moves.
+pub(super) fn livez(readings: &Readings, _: Query, form: Form) -> Response {
+    let reason = |stalled: std::time::Duration| {
+        format!("events have waited for {} s, and the engine does not take them", stalled.as_secs())
+    };
+    health(readings.liveness.stalled().map(reason), form)
+}
+
+/// Whether the datapath follows the sources.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Readiness {
+    healthy: bool,
+    /// What is wrong; null if all is well.
+    reason: Option<String>,
+    sources: Vec<SourceRow>,
+    /// When the state that is served was written down, as long as a source has not delivered since the start.
+    stale_since: Option<Rfc3339>,
+    /// What a restart would begin with.
+    snapshot: SnapshotRow,
+    /// How the recording of changes goes.
+    history: HistoryRow,
+    /// The ports of kube-proxy's that are asked for and cannot be opened; the first ones.
+    closed_ports: Vec<ClosedPortRow>,
+    /// How many more such ports there are.
+    closed_ports_omitted: usize,
+    /// Backends that get no new clients because the health checks of `health_check` fail; the first ones.
+    failing_checks: Vec<FailingCheckRow>,
+    /// How many more such backends there are.
+    failing_checks_omitted: usize,
+    /// What is wrong in the operator's files about Events and is left out; the first faults.
+    event_knowledge_faults: Vec<KnowledgeFault>,
+    /// Why the last reload was refused, so that an earlier configuration is in force than that on disk; null if it was
+    /// not.
+    refused_reload: Option<String>,
+    /// Why the TCP address or the socket of the admin API takes no requests now, one sentence each.
+    shut: Vec<String>,
+    /// Why a restart would not know the last orders to drain backends; null if it would.
+    unwritten_drains: Option<String>,
+}
+
+/// What is wrong in a file of the operator about Events.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct KnowledgeFault {
+    pub file: String,
+    /// The line, counted from 1; null if the fault is of the file as a whole.
+    pub line: Option<usize>,
+    /// The id of the entry, if it has one that can be read.
+    pub id: Option<String>,
+    pub message: String,
+}
+
+impl From<&Fault> for KnowledgeFault {
+    fn from(Fault { file, line, id, message }: &Fault) -> Self {
+        Self { file: file.clone(), line: *line, id: id.clone(), message: message.clone() }
+    }
+}
+
+/// A port of kube-proxy's that cannot be opened.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ClosedPort")]
+struct ClosedPortRow {
+    purpose: Code<Purpose>,
+    address: Text<SocketAddr>,
+    /// The service that has this health check port, as `namespace/name`.
+    service: Option<Text<ObjectName>>,
+    why: String,
+}
+
+impl From<ClosedPort> for ClosedPortRow {
+    fn from(ClosedPort { purpose, address, service, why }: ClosedPort) -> Self {
+        Self { purpose: Code(purpose), address: Text(address), service: service.map(Text), why }
+    }
+}
+
+/// A backend that gets no new clients because its health checks fail.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FailingCheck")]
+struct FailingCheckRow {
+    /// As `namespace/name`.
+    service: Text<ObjectName>,
+    backend: Text<SocketAddr>,
+    check: CheckSeen,
+}
+
+impl From<UnusableBackend> for FailingCheckRow {
+    fn from(UnusableBackend { service, backend, check }: UnusableBackend) -> Self {
+        Self { service: Text(service), backend: Text(backend), check }
+    }
+}
+
+/// What a restart would begin with.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Snapshot")]
+struct SnapshotRow {
+    written: Option<Rfc3339>,
+    bytes: u64,
+    /// Services that are too large for the snapshot, as `namespace/name`; the first ones.
+    left_out: Vec<Arc<str>>,
+    /// What was wrong with the snapshot that this process began with; null if it was whole.
+    damage: Option<DamageRow>,
+    /// Why the last write failed.
+    error: Option<Arc<str>>,
+}
+
+/// What was wrong with the snapshot that a start began with.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "SnapshotDamage")]
+pub struct DamageRow {
+    /// What is wrong with the file.
+    pub error: Arc<str>,
+    /// Services that were taken from the file that was written before it.
+    pub older: u64,
+    /// Services of which neither file had anything whole.
+    pub lost: u64,
+    /// The first of those services, as `namespace/name`.
+    pub lost_services: Vec<Arc<str>>,
+}
+
+impl From<&Damage> for DamageRow {
+    fn from(Damage { error, older, lost }: &Damage) -> Self {
+        let error = Arc::clone(error);
+        let lost_services = lost.named.clone();
+        Self { error, older: older.count, lost: lost.count, lost_services }
+    }
+}
+
+/// How the recording of changes goes.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Recording")]
+pub struct HistoryRow {
+    /// The number of the latest record; 0: none ever.
+    pub seq: u64,
+    /// Places where records are missing, found since the start.
+    pub gaps: u64,
+    /// The size of the history on disk.
+    pub bytes: u64,
+    /// Records that memory has and the disk did not take.
+    pub unwritten: u64,
+    /// Why the last write failed.
+    pub error: Option<Arc<str>>,
+}
+
+impl From<Recorded> for HistoryRow {
+    fn from(recorded: Recorded) -> Self {
+        let Recorded { seq, gaps, file, .. } = recorded;
+        Self { seq, gaps, bytes: file.bytes, unwritten: file.lost, error: file.error }
+    }
+}
+
+/// One source of objects.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Source")]
+struct SourceRow {
+    source: Code<Source>,
+    /// Whether the source has delivered its first whole list.
+    synced: bool,
+}
+
+/// Whether the datapath follows the sources; as JSON, also what a restart would begin with.
+pub(super) fn readyz(visit: &Visit, _: Query, form: Form) -> Response {
+    let readings = &visit.readings;
+    let snapshot = readings.snapshot();
+    let reason = readings.unready_by(&snapshot);
+    if form != Form::Json {
+        return health(reason, form);
+    }
+    let healthy = reason.is_none();
+    let row = |(source, synced): (&Source, &bool)| SourceRow { source: Code(*source), synced: *synced };
+    let sources = snapshot.sources.iter().map(row).collect();
+    let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let written = readings.written.borrow().clone();
+    let snapshot_row = SnapshotRow {
+        written: written.at.map(Rfc3339),
+        bytes: written.bytes,
+        left_out: written.left_out.named,
+        damage: written.damage.as_deref().map(DamageRow::from),
+        error: written.error,
+    };
+    let stale_since = snapshot.stale_since.map(Rfc3339);
+    let history = readings.history.recorded().into();
+    let (closed, closed_ports_omitted) = readings.closed_ports.now();
+    let (failing, failing_checks_omitted) = readings.checks.unusable(FAILING_NAMED_MAX);
+    let event_knowledge_faults =
+        visit.events.editions.borrow().faults().iter().map(KnowledgeFault::from).collect();
+    let readiness = Readiness {
+        healthy,
+        reason,
+        sources,
+        stale_since,
+        snapshot: snapshot_row,
+        history,
+        closed_ports: closed.into_iter().map(ClosedPortRow::from).collect(),
+        closed_ports_omitted,
+        failing_checks: failing.into_iter().map(FailingCheckRow::from).collect(),
+        failing_checks_omitted,
+        event_knowledge_faults,
+        refused_reload: readings.refused_reload.borrow().clone(),
+        shut: readings.shut.borrow().clone(),
+        unwritten_drains: readings.drains_problem(),
+    };
+    answer::json(status, &readiness)
+}

@@ -1,0 +1,113 @@
+//! What to do about a refusal, in the words of the client: parameters of a URL, or arguments of the command line.
+//!
+//! Invariant: no client is told to write what its side does not understand. The command line names itself in a header;
+//! nothing else depends on that header.
+
+use axum::http::HeaderMap;
+
+/// The header by which the command line names itself.
+pub const WORDS_HEADER: &str = "holdfast-words";
+
+/// The value of that header.
+pub const COMMAND: &str = "command";
+
+/// The words in which a client asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    Url,
+    Command,
+}
+
+impl Words {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        match headers.get(WORDS_HEADER) {
+            Some(words) if words.as_bytes() == COMMAND.as_bytes() => Self::Command,
+            _ => Self::Url,
+        }
+    }
+}
+
+/// What to do about a refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Hint {
+    /// A text that is the same in all words.
+    Plain(String),
+    /// Name a service.
+    Service,
+    /// Give an address alone.
+    Address,
+    /// Give an address with its port.
+    Endpoint,
+    /// Give a time to the filter of this name.
+    Time(&'static str),
+    /// Give a record's number.
+    After,
+    /// Watch less: there are too many watchers.
+    Watchers,
+    /// Ask for one of these paths.
+    Paths(String),
+    /// Ask for loopback with this port.
+    Host(u16),
+}
+
+impl From<&str> for Hint {
+    fn from(text: &str) -> Self {
+        Self::Plain(text.to_owned())
+    }
+}
+
+impl From<String> for Hint {
+    fn from(text: String) -> Self {
+        Self::Plain(text)
+    }
+}
+
+impl Hint {
+    pub(super) fn text(&self, words: Words) -> String {
+        match words {
+            Words::Url => self.for_a_url(),
+            Words::Command => self.for_the_command_line(),
+        }
+    }
+
+    fn for_a_url(&self) -> String {
+        match self {
+            Self::Plain(text) => text.clone(),
+            Self::Service => {
+                "give the namespace and the name, such as `?service=default/kubernetes`".to_owned()
+            }
+            Self::Address => "give an IP address without a port, such as `?address=10.96.0.10`".to_owned(),
+            Self::Endpoint => "give an address with its port, such as `?endpoint=10.96.0.10:80`, \
+                               `?endpoint=10.96.0.10:53/UDP` or `?endpoint=[fd00::a]:80`"
+                .to_owned(),
+            Self::Time(name) => format!(
+                "give a time such as `{name}=2026-01-08T11:11:55Z`, or how long ago, such as `{name}=90s`, `15m`, `2h` or `1d`"
+            ),
+            Self::After => "give the number of a record, such as `after=184`".to_owned(),
+            Self::Watchers => "close one of them, or ask `/history` now and then".to_owned(),
+            Self::Paths(paths) => format!("there are {paths}"),
+            Self::Host(port) => format!("ask for localhost:{port}, 127.0.0.1:{port} or [::1]:{port}"),
+        }
+    }
+
+    fn for_the_command_line(&self) -> String {
+        match self {
+            Self::Plain(text) => text.clone(),
+            Self::Service => "give the namespace and the name, such as default/kubernetes".to_owned(),
+            Self::Address => "give an IP address without a port, such as --address 10.96.0.10".to_owned(),
+            Self::Endpoint => "give NAMESPACE/NAME, or an address with its port, such as 10.96.0.10:80, \
+                               10.96.0.10:53/UDP or [fd00::a]:80"
+                .to_owned(),
+            Self::Time(name) => format!(
+                "give a time such as --{name} 2026-01-08T11:11:55Z, or how long ago, such as --{name} 90s, 15m, 2h or 1d"
+            ),
+            Self::After => "give the number of a record, such as --after 184".to_owned(),
+            Self::Watchers => "close one of them, or look at holdfast history now and then".to_owned(),
+            Self::Paths(_) => {
+                "the daemon that runs is older than this command line; restart it: systemctl restart holdfast"
+                    .to_owned()
+            }
+            Self::Host(port) => format!("give --tcp localhost:{port}, 127.0.0.1:{port} or [::1]:{port}"),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The metrics, as Prometheus reads them.
+//!
+//! Invariant: the number of series does not depend on the cluster, but for what is wrong with single services now,
+//! which has a bound. Labels have the closed sets of values of the rules, and every other series is there from the
+//! first scrape on, so that a rate never begins with its first error. Scrapes at one door follow one another, because a
+//! door has one thread. No metrics library is needed: every number is read off at the moment of the scrape.
+
+mod apiserver;
+mod conditions;
+mod daemon;
+mod datapath;
+mod flows;
+mod holds;
+mod names;
+mod records;
+mod table;
+
+use holdfast_agent::exposition::{Exposition, process};
+use holdfast_agent::readings::Readings;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_evidence::overheard::Overheard;
+
+/// Writes all metrics, of one snapshot and of this moment.
+pub(super) fn exposition(
+    (readings, overheard): (&Readings, &Overheard),
+    snapshot: &Snapshot,
+    ready: bool,
+) -> String {
+    let mut out = Exposition::default();
+    daemon::write(&mut out, readings, snapshot, ready);
+    table::write(&mut out, snapshot);
+    holds::write(&mut out, snapshot, &readings.probes);
+    holds::checks(&mut out, &readings.checks);
+    names::write(&mut out, &readings.names);
+    conditions::write(&mut out, snapshot, (&readings.closed_ports, overheard));
+    datapath::write(&mut out, readings, snapshot);
+    flows::write(&mut out, &readings.datapath());
+    if let Some(view) = readings.apiserver() {
+        apiserver::write(&mut out, &view, &readings.watches.now());
+    }
+    if let Some(announced) = &readings.announced {
+        records::announced(&mut out, announced);
+    }
+    overheard.write(&mut out);
+    records::write(&mut out, readings, snapshot);
+    process::write(&mut out, readings.about.started);
+    out.into_text()
+}
+
+fn count<T: PartialEq, const N: usize>(counts: &mut [u64; N], all: &[T; N], found: &T) {
+    if let Some((_, count)) = all.iter().zip(counts).find(|(known, _)| *known == found) {
+        *count += 1;
+    }
+}

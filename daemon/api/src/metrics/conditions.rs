@@ -1,0 +1,78 @@
+//! What is wrong with single services, so that an alert can name them.
+//!
+//! Invariant: these are the only series that bear the name of a service. A service has none while nothing is wrong with
+//! it, and their number has a bound; conditions beyond it are only counted. A cause is a word of ours or of the
+//! knowledge, never of an object.
+
+use holdfast_core::snapshot::Snapshot;
+
+use holdfast_agent::exposition::Exposition;
+use holdfast_agent::readings::ClosedPorts;
+use holdfast_agent::readings::{ConditionKind, Conditions};
+use holdfast_evidence::overheard::Overheard;
+
+/// Writes which service has which condition, and since when.
+pub(super) fn write(
+    out: &mut Exposition,
+    snapshot: &Snapshot,
+    (closed, overheard): (&ClosedPorts, &Overheard),
+) {
+    let conditions = Conditions::of(snapshot, &closed.of_services());
+    let name = "holdfast_service_condition_start_time_seconds";
+    let help = "Since when something is wrong with a service; there is none while nothing is.";
+    out.begin(name, "gauge", help);
+    for it in &conditions.named {
+        let is_pending = it.kind == ConditionKind::LbPending;
+        let said = is_pending.then(|| overheard.cause_of(&it.service)).flatten();
+        let labels = [
+            ("namespace", it.service.namespace()),
+            ("service", it.service.name()),
+            ("condition", it.kind.as_str()),
+            ("cause", said.as_deref().unwrap_or(it.cause.as_str())),
+        ];
+        out.sample(name, &labels, it.since.0);
+    }
+    let help = "What is wrong with services beyond those that have a series, by condition.";
+    let truncated = ConditionKind::ALL.into_iter().zip(conditions.truncated);
+    out.by("holdfast_service_conditions_truncated", "gauge", help, "condition", truncated);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use holdfast_core::facts::ServiceType;
+    use holdfast_core::op::ServiceId;
+    use holdfast_core::snapshot::ServiceView;
+    use holdfast_knowledge::ClusterEvent;
+    use serde_json::json;
+
+    use super::*;
+    use crate::admin::fixture::many;
+
+    #[test]
+    fn a_load_balancer_that_waits_bears_the_cause_that_was_overheard() {
+        let mut snapshot = many(1, 1);
+        let mut view = ServiceView::clone(snapshot.services.iter().next().unwrap());
+        let facts = Arc::make_mut(view.facts.as_mut().unwrap());
+        (facts.kind, facts.balancer) = (ServiceType::LoadBalancer, Some(Box::default()));
+        snapshot.services.set(ServiceId(0), Some(Arc::new(view)));
+        let overheard = Overheard::default();
+        let shown = || {
+            let mut out = Exposition::default();
+            write(&mut out, &snapshot, (&ClosedPorts::of(Vec::new()), &overheard));
+            out.into_text()
+        };
+        let series = |cause: &str| format!("condition=\"lb_pending\",cause=\"{cause}\"}}");
+        assert!(shown().contains(&series("unknown")), "{}", shown());
+        overheard.switch(true);
+        overheard.count(&ClusterEvent::from_json(&json!({
+            "involvedObject": {"kind": "Service", "namespace": "default", "name": "service-00000"},
+            "reason": "SyncLoadBalancerFailed", "message": "RequestLimitExceeded", "type": "Warning",
+            "source": {"component": "service-controller"},
+        })));
+        assert!(shown().contains(&series("cloud.rate_limited")), "{}", shown());
+        overheard.switch(false);
+        assert!(shown().contains(&series("unknown")), "nothing is followed any more");
+    }
+}

@@ -1,0 +1,90 @@
+//! What the engine did, which objects were rejected, and what is written to disk.
+//!
+//! Invariant: as for all metrics, see the parent.
+
+use holdfast_core::snapshot::Snapshot;
+
+use holdfast_agent::engine::steps::Steps;
+use holdfast_agent::exposition::Exposition;
+use holdfast_agent::readings::Readings;
+use holdfast_agent::recorder::History;
+use holdfast_agent::state::Written;
+use holdfast_kubernetes::announce::Announced;
+
+/// Writes how much the engine did, how the history and the snapshot are kept, and how many objects are rejected.
+pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
+    work(out, snapshot);
+    steps(out, &readings.liveness.steps);
+    history(out, &readings.history);
+    rejections(out, snapshot);
+    state(out, &readings.written.borrow());
+}
+
+/// Writes what became of our Events. These series exist only where Events are written to the cluster.
+pub(super) fn announced(out: &mut Exposition, announced: &Announced) {
+    let help = "Events for the cluster, by what became of them.";
+    out.by("holdfast_kubernetes_events_total", "counter", help, "outcome", announced.totals());
+}
+
+fn work(out: &mut Exposition, snapshot: &Snapshot) {
+    let counters = &snapshot.counters;
+    out.counter("holdfast_batches_total", "Batches applied.", counters.batches);
+    out.counter("holdfast_events_total", "Events applied.", counters.events);
+    out.counter("holdfast_ops_total", "Map writes accepted.", counters.ops);
+    out.counter("holdfast_ops_failed_total", "Map writes refused.", counters.ops_failed);
+    let help = "Map writes not tried because their service had not changed. Anything but 0 is a defect.";
+    out.counter("holdfast_cross_service_ops_total", help, counters.cross_service);
+    let help = "Steps left out because an entry that must exist was missing. Anything but 0 is a defect.";
+    out.counter("holdfast_impossible_total", help, counters.impossible);
+    let help = "Things in the maps that somebody else had changed; each is written anew.";
+    out.counter("holdfast_drift_total", help, counters.drift);
+    out.counter("holdfast_changes_total", "Change records made.", counters.changes);
+    let help = "Change records that the recorder had no room for.";
+    out.counter("holdfast_changes_dropped_total", help, counters.changes_dropped);
+}
+
+fn steps(out: &mut Exposition, steps: &Steps) {
+    let help = "How long the engine took for steps that wrote to the maps, or tried to.";
+    out.histogram("holdfast_step_duration_seconds", help, &steps.took);
+}
+
+fn history(out: &mut Exposition, history: &History) {
+    let recorded = history.recorded();
+    let fill = history.fill();
+    out.counter("holdfast_history_records_total", "Changes that were recorded.", recorded.records);
+    let help = "Places in the history where records are missing.";
+    out.counter("holdfast_history_gaps_total", help, recorded.gaps);
+    let help = "Records that memory has and the disk did not take.";
+    out.counter("holdfast_history_unwritten_total", help, recorded.file.lost);
+    let help = "Writes of the history that failed.";
+    out.counter("holdfast_history_write_failures_total", help, recorded.file.failures);
+    let help = "Whether the last write of the history failed.";
+    out.gauge("holdfast_history_failed", help, u8::from(recorded.file.error.is_some()));
+    out.gauge("holdfast_history_disk_bytes", "The history on disk.", recorded.file.bytes);
+    out.gauge("holdfast_history_memory_bytes", "The history in memory, about.", fill.bytes);
+    out.gauge("holdfast_history_watchers", "Who watches.", history.watchers());
+}
+
+fn rejections(out: &mut Exposition, snapshot: &Snapshot) {
+    let rejections = &snapshot.rejections;
+    let count = |objects: usize| u64::try_from(objects).unwrap_or(u64::MAX);
+    let now = count(rejections.named.len() + rejections.more);
+    out.gauge("holdfast_rejected_objects", "Objects that are rejected now.", now);
+    out.gauge("holdfast_waiting_objects", "Objects that wait for room.", count(rejections.waiting));
+    out.counter("holdfast_rejections_total", "Rejections.", rejections.total);
+    out.counter(
+        "holdfast_rejections_unnamed_total",
+        "Rejections with no room for a name.",
+        rejections.dropped,
+    );
+}
+
+fn state(out: &mut Exposition, written: &Written) {
+    let help = "When the snapshot was last written; 0: not by this process.";
+    out.gauge("holdfast_state_written_timestamp_seconds", help, written.at.map_or(0, |at| at.0));
+    out.gauge("holdfast_state_bytes", "The size of the snapshot.", written.bytes);
+    let help = "Services that the snapshot does not have, because each is too large.";
+    out.gauge("holdfast_state_left_out_services", help, written.left_out.count);
+    let help = "Whether the last write of the snapshot failed.";
+    out.gauge("holdfast_state_failed", help, u8::from(written.error.is_some()));
+}

@@ -1,0 +1,281 @@
+//! The query of a request: decoded, checked against what the path understands, and typed.
+//!
+//! Invariant: nothing is ignored. A filter that does nothing would show a table that looks like an answer.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use holdfast_core::keys::{Family, ObjectName};
+use holdfast_core::spelled::Spelled;
+use holdfast_datapath::FlowFilter;
+use holdfast_judgement::diagnose::Focus;
+use holdfast_judgement::why::{Dialled, Question};
+
+use super::answer::Refusal;
+use super::form::Form;
+use super::hint::Hint;
+use holdfast_agent::recorder::Wanted;
+
+/// A parameter of a path: how it is read, what is said of it to programs, and how the command line offers it.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub(super) values: Values,
+    /// Puts a value into the query.
+    pub(super) take: fn(&mut Query, &Self, &str) -> Result<(), Refusal>,
+    pub(super) is_needed: bool,
+    pub argument: Option<Argument>,
+}
+
+/// What may be given for a parameter.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Values {
+    Text,
+    Words(fn() -> Vec<&'static str>),
+    Number { least: Option<usize>, most: Option<usize> },
+}
+
+/// How the command line offers a parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct Argument {
+    pub value_name: &'static str,
+    /// What the command line says of it, unless that is what programs are told.
+    pub help: Option<&'static str>,
+    /// Whether the value is given without the parameter's name.
+    pub is_positional: bool,
+}
+
+impl Parameter {
+    /// Takes a value that may be given once.
+    pub(super) fn once<T>(&self, place: &mut Option<T>, value: T) -> Result<(), Refusal> {
+        match place.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(bad(format!("`{}` is given twice", self.name), "give each filter once")),
+        }
+    }
+}
+
+/// What was asked. `None` is no restriction; everything else is exact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Filter {
+    pub(super) service: Option<ObjectName>,
+    pub(super) kind: Option<&'static str>,
+    pub(super) address: Option<IpAddr>,
+    pub(super) endpoint: Option<Dialled>,
+    /// Only what needs an explanation.
+    pub(super) is_trouble: bool,
+    /// The client that sends a packet to `endpoint`, if one is asked about.
+    pub(super) from: Option<IpAddr>,
+}
+
+impl Filter {
+    /// Whether it asks for more than a service.
+    pub(super) const fn looks_at_rows(&self) -> bool {
+        self.kind.is_some() || self.address.is_some() || self.is_trouble
+    }
+
+    /// Refuses a client without an address that it dials, and one that dials an address of another family.
+    fn check_from(&self) -> Result<(), Refusal> {
+        let Some(from) = self.from else { return Ok(()) };
+        match &self.endpoint {
+            Some(dialled) if Family::of(dialled.address.ip()) == Family::of(from) => Ok(()),
+            Some(dialled) => {
+                Err(bad(format!("{from} cannot send to {dialled}"), "give two addresses of one family"))
+            }
+            None => Err(bad("`from` is given without what it dials".to_owned(), Hint::Endpoint)),
+        }
+    }
+}
+
+/// A query that was understood.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Query {
+    pub(super) filter: Filter,
+    /// Which records; the service is in the filter.
+    pub(super) records: Wanted,
+    /// Which flows; how many of them is the limit in `records`.
+    pub(super) flows: FlowFilter,
+    pub(super) form: Option<Form>,
+    /// Whether connections are tried.
+    pub(super) probes: Option<bool>,
+    /// Which port, and what is asked for by HTTP.
+    pub(super) focus: Focus,
+    /// How long the answer may take.
+    pub(super) timeout: Option<Duration>,
+}
+
+impl Query {
+    /// Reads the whole query, or says what is wrong with it.
+    pub(super) fn read(text: &str, legal: &[Parameter]) -> Result<Self, Refusal> {
+        let mut query = Self::default();
+        for (name, value) in pairs(text) {
+            let name = decoded(name)?;
+            let value = decoded(value)?;
+            let known = legal.iter().find(|it| it.name == name).ok_or_else(|| unknown(&name, legal))?;
+            (known.take)(&mut query, known, &value)?;
+        }
+        query.filter.check_from()?;
+        Ok(query)
+    }
+
+    /// What an explanation is asked about.
+    pub(super) fn question(&self) -> Question {
+        match (&self.filter.endpoint, &self.filter.service) {
+            (Some(dialled), _) => Question::Address(dialled.clone()),
+            (None, Some(service)) => Question::Service(service.clone()),
+            (None, None) => Question::Trouble,
+        }
+    }
+}
+
+/// The form that is asked for, whatever else is wrong with the query: a refusal of the query is written in it too.
+pub(super) fn form_of(text: &str) -> Option<Form> {
+    let (_, value) = pairs(text).find(|(name, _)| *name == "format")?;
+    Form::find(value)
+}
+
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let parts = text.split('&').filter(|part| !part.is_empty());
+    parts.map(|part| part.split_once('=').unwrap_or((part, "")))
+}
+
+fn unknown(name: &str, legal: &[Parameter]) -> Refusal {
+    let names: Vec<&str> = legal.iter().map(|it| it.name).collect();
+    let hint = match names.as_slice() {
+        [] => "this path takes no query".to_owned(),
+        names => format!("legal here: {}", names.join(", ")),
+    };
+    bad(format!("unknown filter {}", quoted(name)), hint)
+}
+
+/// The text in quotes, cut so that it fits on one line.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(80) {
+        Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}
+
+pub(super) fn bad(error: String, hint: impl Into<Hint>) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, error, hint)
+}
+
+/// Decodes what is encoded as browsers encode forms: `+` is a blank, `%` and two hexadecimal digits are a byte.
+fn decoded(text: &str) -> Result<String, Refusal> {
+    let refused = || {
+        bad(
+            format!("the query is not well encoded: {}", quoted(text)),
+            "write bytes as % and two hexadecimal digits of UTF-8",
+        )
+    };
+    let mut bytes = text.bytes();
+    let mut plain = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        plain.push(match byte {
+            b'+' => b' ',
+            b'%' => escaped(&mut bytes).ok_or_else(refused)?,
+            other => other,
+        });
+    }
+    String::from_utf8(plain).map_err(|_| refused())
+}
+
+fn escaped(bytes: &mut impl Iterator<Item = u8>) -> Option<u8> {
+    let mut digit = || char::from(bytes.next()?).to_digit(16);
+    u8::try_from(digit()? * 16 + digit()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::hint::Words;
+    use super::*;
+
+    const ALL: &[Parameter] = super::super::parameters::FRONTENDS;
+
+    fn hint(refusal: &Refusal) -> String {
+        refusal.hint.text(Words::Url)
+    }
+
+    fn read(text: &str) -> Result<Query, String> {
+        Query::read(text, ALL).map_err(|refusal| format!("{} / {}", refusal.error, hint(&refusal)))
+    }
+
+    #[test]
+    fn a_whole_query_is_read() {
+        let query = read("service=a/b&type=NodePort&&address=%3A%3A1&format=wide&").unwrap();
+        let service = Some(ObjectName::new("a", "b").unwrap());
+        let filter = Filter {
+            service,
+            kind: Some("NodePort"),
+            address: Some("::1".parse().unwrap()),
+            ..Filter::default()
+        };
+        assert_eq!(query, Query { filter, form: Some(Form::Wide), ..Query::default() });
+        assert_eq!(read("").unwrap(), Query::default());
+    }
+
+    #[track_caller]
+    fn check_refused(text: &str, expected: &str) {
+        assert_eq!(read(text).unwrap_err(), expected);
+    }
+
+    #[test]
+    fn a_bad_query_is_told_what_is_legal() {
+        check_refused("name=x", "unknown filter \"name\" / legal here: service, type, address, only, format");
+        check_refused(
+            "type=nodeport",
+            "unknown type \"nodeport\" / legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, \
+             ClusterSetIP",
+        );
+        check_refused("format=xml", "unknown format \"xml\" / legal formats: table, wide, json");
+        check_refused("type=NodePort&type=NodePort", "`type` is given twice / give each filter once");
+        check_refused(
+            "address=10.0.0.1:80",
+            "\"10.0.0.1:80\" is no address / give an IP address without a port, such as `?address=10.96.0.10`",
+        );
+        check_refused(
+            "service=web",
+            "\"web\" names no service: it has no slash / give the namespace and the name, such as `?service=default/kubernetes`",
+        );
+        check_refused(
+            "service=a%2F",
+            "\"a/\" names no service: the name is empty / give the namespace and the name, such as `?service=default/kubernetes`",
+        );
+        check_refused(
+            "service=%zz",
+            "the query is not well encoded: \"%zz\" / write bytes as % and two hexadecimal digits of UTF-8",
+        );
+    }
+
+    #[test]
+    fn a_path_without_parameters_says_so() {
+        let refusal = Query::read("format=json", &[]).unwrap_err();
+        assert_eq!(hint(&refusal), "this path takes no query");
+    }
+
+    fn encoded(text: &str) -> String {
+        text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn no_query_makes_the_reader_panic(text in "\\PC*") {
+            let _ = read(&text);
+            let _ = form_of(&text);
+        }
+
+        #[test]
+        fn what_was_encoded_comes_out_unchanged(text in any::<String>()) {
+            prop_assert_eq!(decoded(&encoded(&text)).ok(), Some(text));
+        }
+
+        #[test]
+        fn plain_characters_stay(text in "[a-zA-Z0-9/._:-]*") {
+            prop_assert_eq!(decoded(&text).ok(), Some(text));
+        }
+    }
+}

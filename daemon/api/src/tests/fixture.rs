@@ -1,0 +1,97 @@
+//! The API over a table that has everything.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use holdfast_core::snapshot::Snapshot;
+pub use holdfast_fixtures::{THEN, everything, many};
+use tokio::sync::{mpsc, watch};
+
+use crate::admin::{Acts, Admin, Settings, start};
+use holdfast_agent::readings::Readings;
+pub use holdfast_agent::readings::fixture::{in_memory, readings, status};
+use holdfast_evidence::diagnose::gather::Gatherer;
+use holdfast_evidence::knowledge::Edition;
+use holdfast_evidence::overheard::EventReadings;
+
+/// No apiserver to be asked, and no ear for wishes.
+pub fn acts() -> Acts {
+    Acts {
+        gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
+        reloads: mpsc::channel(1).0,
+        forgets: mpsc::channel(1).0,
+        drains: mpsc::channel(1).0,
+    }
+}
+
+/// A running API over one snapshot.
+pub struct Served {
+    pub admin: Admin,
+    pub socket: PathBuf,
+    pub folder: Folder,
+    // Readers see what was sent last, whether or not the sender lives; it is kept for tests that publish again.
+    pub snapshots: watch::Sender<Arc<Snapshot>>,
+}
+
+/// A folder of its own for one test, removed at its end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("holdfast-admin-{}-{count}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// No Event is followed.
+fn events() -> EventReadings {
+    EventReadings::new(watch::channel(Arc::new(odd_knowledge())).1)
+}
+
+/// A file of the operator that is no TOML.
+fn odd_knowledge() -> Edition {
+    Edition::of(vec![("/etc/holdfast/events.d/ours.toml".to_owned(), "[[cause]\n".to_owned())], Vec::new())
+}
+
+pub fn serve(snapshot: Snapshot) -> Served {
+    serve_with(snapshot, |_| {})
+}
+
+pub fn serve_with(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
+    serve_all(snapshot, change, (events(), acts()))
+}
+
+pub fn serve_to(snapshot: Snapshot, acts: Acts) -> Served {
+    serve_all(snapshot, |_| {}, (events(), acts))
+}
+
+/// As [`serve_with`], with Events that are followed, none of which has come.
+pub fn serve_following_events(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
+    let events = events();
+    events.overheard.switch(true);
+    serve_all(snapshot, change, (events, acts()))
+}
+
+pub fn serve_all(
+    snapshot: Snapshot,
+    change: impl FnOnce(&mut Readings),
+    (events, acts): (EventReadings, Acts),
+) -> Served {
+    let folder = Folder::new();
+    let socket = folder.0.join("admin.sock");
+    let (snapshots, receiver) = watch::channel(Arc::new(snapshot));
+    let mut readings = readings(receiver);
+    change(&mut readings);
+    let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), socket: socket.clone() };
+    let admin = start(&settings, (readings, events, acts), watch::channel(Vec::new()).0).unwrap();
+    Served { admin, socket, folder, snapshots }
+}

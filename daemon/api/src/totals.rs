@@ -1,0 +1,63 @@
+//! How many of what there are in all, as it follows the services in an answer.
+//!
+//! Invariant: whatever filter is given, it is about all services, and no service is looked at for it.
+
+use std::collections::BTreeMap;
+
+use holdfast_core::totals::{Backends, Totals};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+
+use super::form::Form;
+
+/// The name of the member.
+pub(super) const NAME: &str = "totals";
+
+/// How many there are in all, whatever filter is given.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[schemars(rename = "Totals")]
+pub struct TotalsRow {
+    pub services: u64,
+    /// Rows of /frontends.
+    pub frontends: u64,
+    /// Rows of /backends that are in use.
+    pub backends: u64,
+    /// Rows of /backends that are drained, in use or not.
+    pub drained: u64,
+    /// Services by state, without states that no service has.
+    pub states: BTreeMap<String, u64>,
+    /// Services by the verdict of their worst frontend.
+    pub verdicts: BTreeMap<String, u64>,
+}
+
+impl From<&Totals> for TotalsRow {
+    fn from(totals: &Totals) -> Self {
+        let Backends { drained: [rests, used], .. } = totals.backends();
+        Self {
+            services: totals.services(),
+            frontends: totals.frontends().map(|(.., count)| count).sum(),
+            backends: totals.backends().used(),
+            drained: rests + used,
+            states: named(totals.states().map(|(state, count)| (state.as_str(), count))),
+            verdicts: named(totals.worst().map(|(verdict, count)| (verdict.as_str(), count))),
+        }
+    }
+}
+
+fn named(counts: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
+    counts.filter(|(_, count)| *count > 0).map(|(word, count)| (word.to_owned(), count)).collect()
+}
+
+/// Describes the member to programs.
+pub(super) fn described(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<TotalsRow>()
+}
+
+/// Adds the member to JSON; people have `holdfast status`.
+pub(super) fn write(totals: &Totals, form: Form, out: &mut Vec<u8>) {
+    if form == Form::Json {
+        out.extend_from_slice(b",\n\"totals\": ");
+        // A vector takes whatever is written to it.
+        let _ = serde_json::to_writer(out, &TotalsRow::from(totals));
+    }
+}

@@ -1,0 +1,143 @@
+//! `/verify`: what the apiserver has, what is in memory and what is in the kernel, compared now.
+//!
+//! Invariant: equal means that every comparison that can be made was made and found nothing, that the maps refused
+//! nothing, and that the programs that clients meet read just these maps. A comparison that could not be made is
+//! neither equal nor a difference: the answer says so. The comparison itself writes anew what differs in the kernel;
+//! what the watch missed is listed anew only if the question came over the socket. The apiserver is asked once in a
+//! while, however many clients want to know: each comparison says how old it is. Folders and configuration are read
+//! whole whenever they change, so they are not compared.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_judgement::plain::plain;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::answer;
+use super::door::{Visit, Way};
+use super::form::Form;
+use super::query::Query;
+use holdfast_agent::readings::{Comparison, of_flows, of_programs, unwritten};
+use holdfast_kubernetes::source::Asker;
+
+/// What all comparisons found, those with the apiserver included.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+pub struct Verification {
+    /// Every comparison was made and found nothing.
+    pub(crate) equal: bool,
+    /// Every comparison was made, whatever it found.
+    #[serde(default = "is_made")]
+    complete: bool,
+    comparisons: Vec<Arc<Comparison>>,
+}
+
+/// Daemons of before did not say it.
+const fn is_made() -> bool {
+    true
+}
+
+/// What all comparisons come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verified {
+    /// Every comparison was made and found nothing.
+    Equal,
+    /// A comparison found a difference, whether others could be made or not.
+    Different,
+    /// No comparison found a difference, and some could not be made.
+    Incomplete,
+}
+
+impl Verification {
+    fn new(comparisons: Vec<Arc<Comparison>>) -> Self {
+        let complete = comparisons.iter().all(|it| it.equal.is_some());
+        let equal = complete && comparisons.iter().all(|it| it.equal == Some(true));
+        Self { equal, complete, comparisons }
+    }
+
+    /// What they come to. Only the comparisons themselves are looked at, which daemons of before tell as well.
+    pub fn verified(&self) -> Verified {
+        let any = |equal| self.comparisons.iter().any(|it| it.equal == equal);
+        match (any(Some(false)), any(None)) {
+            (true, _) => Verified::Different,
+            (false, true) => Verified::Incomplete,
+            (false, false) if self.comparisons.is_empty() => Verified::Incomplete,
+            (false, false) => Verified::Equal,
+        }
+    }
+
+    /// The comparisons as people read them.
+    pub fn text(&self) -> String {
+        let end = match self.verified() {
+            Verified::Equal => "all equal\n".to_owned(),
+            Verified::Different => "NOT equal\n".to_owned(),
+            Verified::Incomplete => {
+                let made = self.comparisons.iter().filter(|it| it.equal.is_some()).count();
+                let all = self.comparisons.len();
+                format!(
+                    "not fully compared: {made} of {all} comparisons were made, and found no difference\n"
+                )
+            }
+        };
+        self.comparisons.iter().map(|it| text(it)).collect::<String>() + &end
+    }
+}
+
+/// Answers with what the comparisons find now, or found a moment ago.
+pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
+    let asker = match visit.door.way {
+        Way::Tcp(_) => Asker::Looks,
+        Way::Unix => Asker::Mends,
+    };
+    let (kernel, apiserver) = tokio::join!(with_maps(&visit), visit.readings.watches.audit(asker));
+    let datapath = visit.readings.datapath();
+    let mut comparisons = vec![kernel];
+    comparisons.extend(of_programs(&datapath).into_iter().chain(of_flows(&datapath)).map(Arc::new));
+    let of = |(what, compared)| Arc::new(Comparison::of(format!("apiserver with memory, {what}"), compared));
+    comparisons.extend(apiserver.into_iter().map(of));
+    let verification = Verification::new(comparisons);
+    answer::either(StatusCode::OK, form, &verification, || verification.text())
+}
+
+/// One comparison as people read it. Nothing that others said can move a terminal's cursor.
+fn text(it: &Comparison) -> String {
+    let verdict = match (it.equal, &it.error) {
+        (Some(true), _) => "equal".to_owned(),
+        (Some(false), _) => match it.differences.len().saturating_add(it.omitted) {
+            1 => "1 difference".to_owned(),
+            count => format!("{count} differences"),
+        },
+        (None, error) => format!("not compared: {}", error.as_deref().unwrap_or_default()),
+    };
+    let age = match it.age_seconds {
+        Some(age @ 1..) => format!(" ({age} s ago)"),
+        Some(0) | None => String::new(),
+    };
+    let lines = it.differences.iter().map(|it| format!("  {it}"));
+    let lines = std::iter::once(format!("{}: {verdict}{age}", it.what)).chain(lines);
+    lines.map(|line| plain(&line) + "\n").collect()
+}
+
+/// Compares memory with the maps. It takes a turn of this door first, so that a client that waits for one keeps no
+/// client of the other door waiting.
+async fn with_maps(visit: &Visit) -> Arc<Comparison> {
+    let kind = visit.readings.datapath().kind().as_str();
+    match visit.turn().await {
+        Ok(_turn) => visit.readings.verifications.get(compare(visit)).await,
+        Err(busy) => Arc::new(Comparison::with_maps(kind, Err(busy.to_string()))),
+    }
+}
+
+/// What the maps refused is in memory as it is in the maps, and not as it is asked for.
+async fn compare(visit: &Visit) -> Comparison {
+    let found = match visit.readings.engine.check().await {
+        Ok(Ok(drift)) => {
+            let changed = drift.iter().map(ToString::to_string);
+            Ok(changed.chain(unwritten(&visit.readings.snapshot())).collect())
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(busy) => Err(busy.to_string()),
+    };
+    Comparison::with_maps(visit.readings.datapath().kind().as_str(), found)
+}

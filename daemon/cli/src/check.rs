@@ -1,0 +1,167 @@
+//! `check-config`: every error of a configuration in one run.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdfast_judgement::plain::Plain;
+use holdfast_knowledge::Fault;
+use serde_json::{Value, json};
+
+use super::Exit;
+use super::report::Report;
+use holdfast_config::{Cgroup, Config, DatapathKind, Position, Problem, Subject};
+use holdfast_evidence::knowledge::{self, Edition};
+use holdfast_kubernetes::apiserver::{Access, SetupError};
+use holdfast_standalone::blocks::folder::BlockFiles;
+use holdfast_standalone::blocks::joined::join;
+use holdfast_standalone::blocks::{Blocks, BlocksFolder};
+use holdfast_standalone::folder::{Files as _, read_all};
+use holdfast_standalone::manifests::Manifests;
+
+/// Reports every error and warning of a configuration; one without errors is said to be good.
+pub(super) fn check(path: &Path) -> Report {
+    let edition = Edition::read(&knowledge::folder(path));
+    let of_events = || edition.faults().iter().map(of_knowledge);
+    match Config::load(path) {
+        Ok((config, mut warnings)) => {
+            let of_config = |error: String| problem(&path.display().to_string(), &error);
+            let missing = config.manifests.path.as_deref().and_then(|path| Manifests::check(path).err());
+            warnings.extend(missing.map(|error| of_config(error.to_string())));
+            let (access, absent) = match access_checked(&config) {
+                Ok(absent) => (None, absent),
+                Err(error) => (Some(of_config(error.to_string())), None),
+            };
+            let absent =
+                absent.map(|why| format!("[apiserver] {why}; this is tried again when the daemon runs"));
+            warnings.extend(absent.into_iter().chain(no_cgroup(&config)).map(of_config));
+            let (blocks, of_blocks) = own_blocks(&config, path);
+            let (of_files, more) = files(&config, &blocks, path);
+            warnings.extend(more);
+            let own = access.into_iter().chain(of_blocks);
+            let errors: Vec<_> = own.chain(of_files).chain(of_events()).collect();
+            report(path, &warnings, &errors, 0)
+        }
+        Err(refused) => {
+            let errors: Vec<_> = refused.errors.iter().cloned().chain(of_events()).collect();
+            report(path, &refused.warnings, &errors, refused.omitted)
+        }
+    }
+}
+
+fn problem(file: &str, message: &str) -> Problem {
+    Problem { file: file.to_owned(), position: None, place: Subject::File, message: message.to_owned() }
+}
+
+/// The configuration's own blocks, or what is wrong with them as objects: a start refuses that as well.
+fn own_blocks(config: &Config, path: &Path) -> (Arc<Blocks>, Vec<Problem>) {
+    let file = path.to_string_lossy();
+    match Blocks::of(config, &file) {
+        Ok(blocks) => (Arc::new(blocks), Vec::new()),
+        Err(invalid) => {
+            let errors = invalid.iter().map(|it| problem(&file, &it.to_string()));
+            (Arc::default(), errors.collect())
+        }
+    }
+}
+
+/// The errors and the warnings of the folder of further `[[service]]` blocks.
+fn files(config: &Config, configured: &Arc<Blocks>, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
+    let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+    let Some(folder) = config.more_services.path.as_deref() else { return (errors, warnings) };
+    let mut look = match read_all::<BlockFiles>(folder) {
+        Ok(look) => look,
+        Err(reason) => {
+            let error = BlocksFolder::error(folder, reason).to_string();
+            return (errors, vec![problem(&path.to_string_lossy(), &error)]);
+        }
+    };
+    for (_, contents) in &mut look.files {
+        if let Ok(contents) = contents {
+            errors.append(&mut contents.errors);
+            warnings.append(&mut contents.warnings);
+        }
+    }
+    let mut known = BlockFiles::of(folder);
+    known.take(look);
+    let joined = join(configured, known.files());
+    errors.extend(joined.rejected().map(|(file, reason)| problem(file, reason)));
+    (errors, warnings)
+}
+
+/// What is wrong in a file about Events, as a problem. It is about an entry as a whole, so its column is the first one.
+fn of_knowledge(fault: &Fault) -> Problem {
+    Problem {
+        file: fault.file.clone(),
+        position: fault.line.map(|line| Position { line, column: 1 }),
+        place: fault.id.clone().map_or(Subject::File, Subject::Key),
+        message: fault.message.clone(),
+    }
+}
+
+fn report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: usize) -> Report {
+    let is_good = errors.is_empty();
+    let file = path.display().to_string();
+    let mut bad = lines("warning", warnings);
+    bad.extend(lines("error", errors));
+    bad.extend((omitted > 0).then(|| format!("and {omitted} more errors")));
+    let warnings = all(warnings);
+    let errors = all(errors);
+    Report {
+        exit: if is_good { Exit::Good } else { Exit::Config },
+        json: json!({"good": is_good, "file": file, "errors": errors, "omitted": omitted, "warnings": warnings}),
+        good: if is_good { vec![format!("{file}: good")] } else { Vec::new() },
+        bad,
+    }
+}
+
+/// What `[apiserver]` or the files that it names ask for and the daemon cannot do; or else what cannot be read now:
+/// files that are not there may come, and a start waits for none of them.
+fn access_checked(config: &Config) -> Result<Option<String>, SetupError> {
+    if !config.kubernetes.enabled {
+        return Ok(None);
+    }
+    Access::check(&config.apiserver)
+}
+
+/// Why no program could be attached, where a cgroup is named that is not there: a start ends with that.
+fn no_cgroup(config: &Config) -> Option<String> {
+    let Cgroup::Path(path) = &config.datapath.cgroup else { return None };
+    let is_used = config.datapath.kind == DatapathKind::Kernel && !path.is_dir();
+    is_used.then(|| format!("datapath.cgroup: {} is not there; a start would end with that", path.display()))
+}
+
+/// One line for each, whatever the names of files are: who may write them into the folder of services need not be root.
+fn lines(kind: &str, problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(|problem| format!("{kind}: {}", Plain(problem))).collect()
+}
+
+fn all(problems: &[Problem]) -> Vec<Value> {
+    problems.iter().map(shown).collect()
+}
+
+fn shown(problem: &Problem) -> Value {
+    let place = match &problem.place {
+        Subject::File => None,
+        Subject::Table(path) | Subject::Key(path) => Some(path),
+    };
+    let (line, column) = problem.position.map(|at| (at.line, at.column)).unzip();
+    json!({"file": problem.file, "line": line, "column": column, "place": place, "message": problem.message})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No text is known that is read and has such blocks; a start would end with the same words.
+    #[test]
+    fn blocks_that_a_start_refuses_are_errors() {
+        let text =
+            "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.1:80\"]\nbackends = [\"192.0.2.1:80\"]\n";
+        let (mut config, _) = Config::parse(text, "config.toml").unwrap();
+        let path = Path::new("config.toml");
+        assert!(own_blocks(&config, path).1.is_empty());
+        config.services.extend(config.services.clone());
+        let (_, errors) = own_blocks(&config, path);
+        assert!(errors[0].to_string().starts_with("config.toml: [[service]] static/web: "), "{}", errors[0]);
+    }
+}

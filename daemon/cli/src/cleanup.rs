@@ -1,0 +1,185 @@
+//! `cleanup`: takes everything out of the kernel that a daemon left there.
+//!
+//! Invariant: routes to announced addresses go when it is known that no daemon runs; with `--drain` before anything
+//! else, so that routers send nothing more. Programs go before maps, so no client meets programs without maps, and with
+//! `--drain` they go no earlier than clients outside have ended what they have. A running daemon keeps what it has: it
+//! is known by its lock on the pins, and by that on its state where the pins are out of sight. The daemon is not asked,
+//! because this command makes sense only while it does not run.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use holdfast_datapath::{Drained, Entered};
+use serde_json::{Value, json};
+
+use super::report::Report;
+use super::{CONFIG_PATH, Exit};
+use holdfast_agent::host_routes;
+use holdfast_agent::state::Folder;
+use holdfast_config::{Config, ConfigErrors};
+
+/// Says what was removed, or what stands in the way.
+pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
+    let config = match found(config) {
+        Ok(config) => config,
+        Err(errors) => {
+            let texts: Vec<String> = errors.errors.iter().map(ToString::to_string).collect();
+            let json = json!({
+                "pins": null, "found": null, "removed": false, "flows": 0, "ports_taken": 0, "routes": 0,
+                "errors": texts,
+            });
+            return Report {
+                exit: Exit::Config,
+                json,
+                good: Vec::new(),
+                bad: vec![format!("holdfast: {errors}")],
+            };
+        }
+    };
+    let pins = config.datapath.bpffs;
+    // Held until all is done, so that no daemon begins meanwhile.
+    let _claim = match Folder::new(&config.state.path).claim_if_there() {
+        Ok(claim) => claim,
+        Err(taken) => return outcome(&pins, true, &[taken]),
+    };
+    match if drains { holdfast_datapath::drain(&pins) } else { Ok(Drained::default()) } {
+        Ok(Drained { flows: 0, .. }) => remove(&pins),
+        Ok(drained) => with_routes(goes_on(&pins, &drained), take_routes()),
+        Err(error) => outcome(&pins, true, &[error]),
+    }
+}
+
+/// What is left without pins is removed all the same: filters at devices, and routes.
+fn remove(pins: &Path) -> Report {
+    match holdfast_datapath::cleanup(pins) {
+        Ok(removed) => {
+            let routes = take_routes();
+            let found = removed.is_something() || routes != Routes::default();
+            with_routes(outcome(pins, found, &removed.errors), routes)
+        }
+        Err(error) => outcome(pins, true, &[error]),
+    }
+}
+
+/// How many routes to announced addresses were taken out, and why others stay.
+type Routes = (usize, Vec<String>);
+
+fn take_routes() -> Routes {
+    host_routes::take_all()
+        .unwrap_or_else(|error| (0, vec![format!("routes to announced addresses cannot be listed: {error}")]))
+}
+
+/// Adds to a report what became of the routes to announced addresses.
+fn with_routes(mut report: Report, (taken, errors): Routes) -> Report {
+    if taken > 0 {
+        report.good.push(format!("{taken} routes to announced addresses removed"));
+    }
+    if !errors.is_empty() {
+        report.exit = Exit::Finding;
+    }
+    if let Some(json) = report.json.as_object_mut() {
+        json.insert("routes".to_owned(), taken.into());
+        json.get_mut("errors").and_then(Value::as_array_mut).into_iter().for_each(|all| {
+            all.extend(errors.iter().cloned().map(Value::from));
+        });
+    }
+    report.bad.extend(errors.iter().map(|error| format!("holdfast: {error}")));
+    report
+}
+
+/// The report while flows of clients still go on, which is no failure, and all the same not what was asked for.
+fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
+    let pins = pins.display().to_string();
+    let free = free_ports(ports);
+    let said = format!(
+        "{pins}: {flows} flows of clients outside go on, and no other begins; processes of this node are not served any \
+         more. Run this again until all is removed"
+    );
+    let json = json!({
+        "pins": pins, "found": true, "removed": false, "flows": flows, "ports_taken": ports.entered, "routes": 0,
+        "errors": free.iter().collect::<Vec<_>>(),
+    });
+    let bad = free.iter().map(|free| format!("holdfast: {free}")).collect();
+    Report { exit: Exit::Finding, json, good: vec![said], bad }
+}
+
+/// What is still to be done about ports that another program of this node may give to clients of its own.
+fn free_ports(ports: &Entered) -> Option<String> {
+    let error = ports.error.as_ref()?;
+    Some(format!(
+        "conntrack has no entry for {} of these flows ({error}), so whoever masquerades here may give their port to a \
+         client of its own, which then hears nothing. Check that nf_conntrack_netlink is loaded and that the table has \
+         room (net.netfilter.nf_conntrack_max), and run this again",
+        ports.refused
+    ))
+}
+
+fn outcome(pins: &Path, found: bool, errors: &[impl Display]) -> Report {
+    let is_good = errors.is_empty();
+    let good = if found { "removed; no connection is translated any more" } else { "nothing is there" };
+    let pins = pins.display().to_string();
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Report {
+        exit: if is_good { Exit::Good } else { Exit::Finding },
+        json: json!({
+            "pins": pins, "found": found, "removed": found && is_good, "flows": 0, "ports_taken": 0, "routes": 0,
+            "errors": texts,
+        }),
+        good: if is_good { vec![format!("{pins}: {good}")] } else { Vec::new() },
+        bad: texts.iter().map(|error| format!("holdfast: {error}")).collect(),
+    }
+}
+
+/// The configuration. That it is not in its usual place is no error: the package may be gone already.
+pub(super) fn found(config: Option<&Path>) -> Result<Config, ConfigErrors> {
+    let usual = Path::new(CONFIG_PATH);
+    match config.or_else(|| usual.exists().then_some(usual)) {
+        Some(path) => Config::load(path).map(|(config, _)| config),
+        None => Ok(Config::default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn report(ports: Entered) -> Report {
+        goes_on(Path::new("/sys/fs/bpf/holdfast"), &Drained { flows: 7, ports })
+    }
+
+    #[test]
+    fn a_route_alone_is_more_than_nothing() {
+        let pins = Path::new("/sys/fs/bpf/holdfast");
+        let report = with_routes(outcome(pins, true, &[] as &[String]), (2, Vec::new()));
+        let said =
+            ["removed; no connection is translated any more", "2 routes to announced addresses removed"];
+        assert!(report.good.iter().zip(said).all(|(line, said)| line.ends_with(said)), "{:?}", report.good);
+        assert_eq!((&report.json["found"], &report.json["removed"]), (&true.into(), &true.into()));
+    }
+
+    #[test]
+    fn flows_that_go_on_are_counted_and_so_are_their_ports() {
+        let report = report(Entered { entered: 3, ..Entered::default() });
+        assert_eq!(report.exit, Exit::Finding);
+        assert!(report.good[0].starts_with("/sys/fs/bpf/holdfast: 7 flows of clients outside go on"));
+        assert_eq!((report.good.len(), report.bad.len()), (1, 0));
+        assert_eq!((&report.json["flows"], &report.json["ports_taken"]), (&7.into(), &3.into()));
+        assert_eq!(report.json["errors"], json!([]));
+    }
+
+    #[test]
+    fn ports_that_may_be_given_away_are_told_with_what_to_do() {
+        let error = Some(io::Error::from_raw_os_error(nix::libc::ENOMEM));
+        let report = report(Entered { entered: 1, refused: 2, error });
+        assert_eq!((report.exit, report.good.len()), (Exit::Finding, 1), "they go on all the same");
+        let said = &report.bad[0];
+        assert!(
+            said.starts_with("holdfast: conntrack has no entry for 2 of these flows (Cannot allocate memory"),
+            "{said}"
+        );
+        assert!(said.contains("nf_conntrack_max") && said.ends_with("run this again"), "{said}");
+        assert_eq!(report.json["errors"][0], said["holdfast: ".len()..]);
+    }
+}

@@ -1,0 +1,538 @@
+//! The command line: questions to the running daemon, and what needs no daemon at all.
+//!
+//! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree.
+//! Only `verify`, `status`, `top` and `watch` are worded here, from the daemon's JSON. Exit codes are a contract: see
+//! [`Exit`].
+
+#![forbid(unsafe_code)]
+
+pub(crate) use crate as cli;
+pub(crate) use holdfast_api as admin;
+
+mod check;
+mod cleanup;
+mod client;
+mod filters;
+mod fit;
+mod health;
+mod import;
+mod paint;
+mod prepare;
+mod report;
+mod status;
+#[cfg(test)]
+mod tests;
+mod top;
+mod watch;
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use crate::admin::form::Form;
+use crate::admin::verify::{Verification, Verified};
+use client::{Client, ClientError, Reply};
+use filters::{
+    Backends, Diagnosed, Drained, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services,
+    Undrained, Watch,
+};
+use fit::Fit;
+use holdfast_config::{self as config, ConfigErrors, ConfigFile, NodeName};
+use holdfast_import::Format;
+
+/// How a program of this command line ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Done, or the answer is that all is well.
+    Good,
+    /// The answer is that something is not well.
+    Finding,
+    /// The daemon cannot be reached, or its answer broke off.
+    Unreachable,
+    /// The command line, or a filter in it, makes no sense.
+    Usage,
+    /// The configuration is bad.
+    Config,
+    /// A diagnosis found errors.
+    Errors,
+    /// There is no such Service.
+    NoService,
+    /// A diagnosis found nothing, and could not look everywhere; or Events could not be read; or `verify` found no
+    /// difference, and could not compare everything.
+    Incomplete,
+}
+
+impl Exit {
+    /// 64 is `EX_USAGE` of sysexits(3), 78 its `EX_CONFIG`.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Good => 0,
+            Self::Finding => 1,
+            Self::Unreachable => 2,
+            Self::Usage => 64,
+            Self::Config => ConfigErrors::EXIT_CODE,
+            Self::Errors => 3,
+            Self::NoService => 4,
+            Self::Incomplete => 5,
+        }
+    }
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+/// What the exit code of `diagnose` says.
+const DIAGNOSE_EXITS: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon cannot be reached, 3 errors, \
+                              4 no such Service, 5 nothing found and something could not be looked at";
+
+/// What the exit code of `verify` says.
+const VERIFY_EXITS: &str = "Exit code: 0 all is equal, 1 something differs, 2 the daemon cannot be reached, 5 not \
+                            everything could be compared, and what was is equal";
+
+/// What the exit code of `events` says.
+const EVENTS_EXITS: &str =
+    "Exit code: 0 they were read, 2 the daemon cannot be reached, 5 they could not be read";
+
+/// What the exit code of `drain` says.
+const DRAIN_EXITS: &str = "Exit code: 0 no new client gets such a backend, 1 clients of some service still do, because no \
+                           other backend there takes clients, or no service has such a backend, 2 the daemon cannot be reached or does not take it";
+
+/// What the exit code of `undrain` says.
+const UNDRAIN_EXITS: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be reached or does not take it";
+
+/// What the exit code of `import` says.
+const IMPORT_EXITS: &str = "Exit code: 0 the blocks say all that the file says, 1 something is noted on standard error, 78 the file \
+                            cannot be read";
+
+/// Where the configuration is unless the command line names another file.
+pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
+
+/// Kubernetes services on this host, programmed into the kernel.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "holdfast", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    reach: Reach,
+    /// How answers are written
+    #[arg(short, long, global = true, value_enum, default_value_t = Form::Table)]
+    output: Form,
+    /// What is asked for.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How to reach the daemon.
+#[derive(Clone, Debug, clap::Args)]
+struct Reach {
+    /// The daemon's unix socket, and nothing else [default: /run/holdfast/admin.sock, for questions then TCP]
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "tcp")]
+    socket: Option<PathBuf>,
+    /// The daemon's TCP address, and nothing else [default for questions: 127.0.0.1:9890, after the socket]
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    tcp: Option<String>,
+}
+
+/// What a command line asks for.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Command {
+    /// Run the daemon
+    Run(Run),
+    /// What ends with an answer.
+    #[command(flatten)]
+    Question(Question),
+}
+
+/// The arguments of `holdfast run`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Run {
+    /// The file of the configuration
+    #[arg(long, value_name = "FILE", default_value = CONFIG_PATH)]
+    pub config: PathBuf,
+    /// The node's name in Kubernetes, before that of the configuration: for one that many nodes share
+    #[arg(long, value_name = "NAME", value_parser = NodeName::parse)]
+    pub node_name: Option<NodeName>,
+}
+
+/// Everything but running the daemon.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Question {
+    /// Is all well? One screen
+    Status,
+    /// The same on a terminal, live, with what changed last; until interrupted
+    Top,
+    /// What clients dial, and what they get there
+    Frontends(Filters<Frontends>),
+    /// Every endpoint of every port, used or not, and why not
+    Backends(Filters<Backends>),
+    /// Every service that is known, and what was rejected
+    Services(Filters<Services>),
+    /// Why a client meets what it meets at a service or an address
+    Explain(Explained),
+    /// What is wrong with a service, and what to do next? `-o wide` shows also what is as it should be
+    #[command(after_help = DIAGNOSE_EXITS)]
+    Diagnose(Diagnosed),
+    /// What the cluster's components say (Events), what it means, what is behind it and what helps
+    #[command(after_help = EVENTS_EXITS)]
+    Events(Filters<Events>),
+    /// Are apiserver, memory and maps equal? The exit code says so
+    #[command(after_help = VERIFY_EXITS)]
+    Verify,
+    /// Is the daemon alive, or ready? The exit code says so, for probes
+    Health {
+        /// What is asked
+        what: health::Health,
+    },
+    /// Which clients were not served, newest first
+    Refusals(Filters<Refusals>),
+    /// Which clients from outside have which backend, and what happened to their packets
+    Flows(Filters<Flows>),
+    /// Every change with its cause, oldest first
+    History(Filters<History>),
+    /// Every change and every event as it happens, until interrupted
+    Watch(Filters<Watch>),
+    /// Programs and maps in the kernel, and how full those are
+    Datapath,
+    /// Which apiserver is used, why that one, and what is wrong with the others
+    Apiserver {
+        /// What to do about it [default: show it]
+        #[command(subcommand)]
+        action: Option<ApiserverAction>,
+    },
+    /// Detach every program and remove every map of a daemon that does not run
+    Cleanup {
+        /// The configuration, which says where those are [default: /etc/holdfast/holdfast.toml, if it is there]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// First let clients outside end what they have; run it again until all is removed
+        #[arg(long)]
+        drain: bool,
+    },
+    /// Before the daemon starts: make what sockets of clients fill, so that no limit of the daemon pays for it
+    Prepare {
+        /// The configuration, which says where that is [default: /etc/holdfast/holdfast.toml, if it is there]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Give backends no new clients, for maintenance; without a backend: show what is drained
+    #[command(after_help = DRAIN_EXITS)]
+    Drain(Drained),
+    /// Give backends that were drained new clients again
+    #[command(after_help = UNDRAIN_EXITS)]
+    Undrain(Undrained),
+    /// Have the running daemon read its configuration again; the old one stays if the new one is bad
+    Reload,
+    /// Find every error in a configuration
+    CheckConfig {
+        /// The file of the configuration
+        #[arg(default_value = CONFIG_PATH)]
+        file: PathBuf,
+    },
+    /// Say the services of another load balancer's file as `[[service]]` blocks: of IPVS, keepalived or `HAProxy`
+    #[command(after_help = IMPORT_EXITS)]
+    Import {
+        /// What `ipvsadm --save --numeric` wrote, keepalived.conf or haproxy.cfg; "-" is standard input
+        file: PathBuf,
+        /// Whose file it is: ipvs, keepalived or haproxy [default: as its lines show]
+        #[arg(long, value_name = "FORMAT", value_parser = import::format)]
+        from: Option<Format>,
+    },
+    /// Print the completions for a shell
+    Completions {
+        /// The shell that will read them
+        shell: Shell,
+    },
+}
+
+/// What can be done about the apiservers that are known.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum ApiserverAction {
+    /// Forget an address that was learned and that the cluster does not name any more; needs the socket
+    Forget {
+        /// The address with its port, as `holdfast apiserver` shows it
+        #[arg(value_name = "ADDRESS")]
+        address: SocketAddr,
+    },
+}
+
+/// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
+pub fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> Result<Cli, Exit> {
+    Cli::try_parse_from(arguments).map_err(|error| {
+        // If this cannot be written, there is no other way to tell it.
+        if error.use_stderr() {
+            let _ = write!(err, "{error}");
+            Exit::Usage
+        } else {
+            let _ = write!(out, "{error}");
+            Exit::Good
+        }
+    })
+}
+
+impl Cli {
+    /// Answers a question at a terminal or elsewhere: with colours where they can be seen and are wanted.
+    pub fn answer_in_colour(&self, question: &Question, out: impl Write, err: &mut impl Write) -> Exit {
+        let is_file = matches!(question, Question::Completions { .. } | Question::Import { .. });
+        let is_text = !is_file && self.output != Form::Json;
+        let mut painted = paint::Painted::new(out);
+        match is_text {
+            true => self.answer(question, &mut painted, err),
+            false => self.answer(question, painted.plain(), err),
+        }
+    }
+
+    /// Answers a question without colours.
+    pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
+        let client = self.client();
+        let answered = self.answered(&client, question, out, err);
+        client.tell_fallback(err);
+        answered.unwrap_or_else(|error| error.report(err))
+    }
+
+    /// What the daemon says is made fit for a terminal. `top` draws on one, and the rest is said here.
+    fn answered(
+        &self,
+        client: &Client,
+        question: &Question,
+        out: &mut impl Write,
+        err: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let fit = &mut Fit::new(&mut *out, self.output);
+        match question {
+            Question::Status => status::status(client, self.output == Form::Json, fit),
+            Question::Top => top::top(client, out),
+            Question::Frontends(filter) => self.table(client, "frontends", &filter.given, fit),
+            Question::Backends(filter) => self.table(client, "backends", &filter.given, fit),
+            Question::Services(filter) => self.table(client, "services", &filter.given, fit),
+            Question::Explain(asked) => self.explain(client, asked, fit),
+            Question::Diagnose(asked) => self.diagnose(client, asked, fit),
+            Question::Events(filter) => {
+                let begin = format!("/events?format={}", self.output.as_str());
+                self.ending_as_told(client, &path(&begin, &filter.given), fit)
+            }
+            Question::Verify => self.verify(client, fit),
+            Question::Health { what } => health::health(client, *what, self.output, fit),
+            Question::Refusals(filter) => self.table(client, "refusals", &filter.given, fit),
+            Question::Flows(filter) => self.table(client, "flows", &filter.given, fit),
+            Question::History(filter) => self.table(client, "history", &filter.given, fit),
+            Question::Watch(filter) => {
+                watch::watch(client, &path("/watch?", &filter.given), self.output, fit, err)
+            }
+            Question::Datapath => self.table(client, "datapath", &[], fit),
+            Question::Apiserver { action: None } => self.table(client, "apiserver", &[], fit),
+            Question::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
+                self.forget(client, *address, fit)
+            }
+            Question::Drain(Drained { backend: None, .. }) => self.table(client, "drains", &[], fit),
+            Question::Drain(Drained { backend: Some(backend), service }) => {
+                self.order(client, "drain", (backend, service.as_deref()), fit)
+            }
+            Question::Undrain(Undrained { backend, service }) => {
+                self.order(client, "undrain", (backend, service.as_deref()), fit)
+            }
+            Question::Reload => self.reload(client, fit),
+            Question::Cleanup { config, drain } => {
+                cleanup::cleanup(config.as_deref(), *drain).write(self.output, out, err).map_err(Into::into)
+            }
+            Question::Prepare { config } => {
+                prepare::prepare(config.as_deref()).write(self.output, out, err).map_err(Into::into)
+            }
+            Question::CheckConfig { file } => {
+                check::check(file).write(self.output, out, err).map_err(Into::into)
+            }
+            Question::Import { file, from } => {
+                import::import(file, *from).write(self.output, out, err).map_err(Into::into)
+            }
+            Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
+        }
+    }
+
+    fn client(&self) -> Client {
+        match (&self.reach.socket, &self.reach.tcp) {
+            (Some(socket), _) => Client::new(Some(socket.clone()), None),
+            (None, Some(address)) => Client::new(None, Some(address.clone())),
+            (None, None) => {
+                let config::Admin { listen, socket } = config::Admin::default();
+                Client::new(Some(socket), Some(listen.address().to_string()))
+            }
+        }
+    }
+
+    /// Explains an address or a service. What has no slash counts as an address, and so does an address with its port
+    /// before a slash, which has a protocol behind it; anything else is a service.
+    fn explain(&self, client: &Client, asked: &Explained, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let Explained { what, from, udp } = asked;
+        let filter = what.as_deref().map(|what| {
+            let address = what.split_once('/').map_or(what, |(address, _)| address);
+            let is_address = !what.contains('/') || address.parse::<SocketAddr>().is_ok();
+            let name = if is_address { "endpoint" } else { "service" };
+            let by = if *udp { "/UDP" } else { "" };
+            format!("&{name}={}", encoded(&format!("{what}{by}")))
+        });
+        let from = from.as_deref().map(|from| format!("&from={}", encoded(from))).unwrap_or_default();
+        let path = format!("/explain?format={}{}{from}", self.output.as_str(), filter.unwrap_or_default());
+        let mut answer = client.get(&path)?;
+        if answer.status == 404 {
+            answer.copy(out)?;
+            return Ok(Exit::Finding);
+        }
+        shown(answer, out)
+    }
+
+    fn diagnose(
+        &self,
+        client: &Client,
+        asked: &Diagnosed,
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let Diagnosed { service, no_probe, port, http, client: dialler, since, timeout, explain } = asked;
+        if let Some(check) = explain {
+            return explained_check(check, out);
+        }
+        let probe = if *no_probe { "none" } else { "connect" };
+        let start = format!("/diagnose?format={}&probe={probe}", self.output.as_str());
+        let narrowed = [("service", service), ("port", port), ("http", http), ("client", dialler)];
+        let filters = narrowed.into_iter().chain([("since", since), ("timeout", timeout)]);
+        let given: Vec<_> = filters.filter_map(|(name, value)| Some((name, value.clone()?))).collect();
+        self.ending_as_told(client, &path(&start, &given), out)
+    }
+
+    /// The daemon says in its answer how the program ends; an answer that does not say so is broken.
+    fn ending_as_told(&self, client: &Client, path: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let mut answer = client.get(path)?;
+        let Some(exit) = answer.exit else {
+            answer.expect_ok()?;
+            return Err(ClientError::Broken(io::Error::other("it does not say how it ended")));
+        };
+        answer.copy(out)?;
+        Ok(exit)
+    }
+
+    /// Whether all is equal is a field of the JSON, so JSON is asked for in any case.
+    fn verify(&self, client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let json = client.get("/verify?format=json")?.expect_ok()?.whole()?;
+        let answer: Verification =
+            serde_json::from_slice(&json).map_err(|error| ClientError::Broken(error.into()))?;
+        match self.output {
+            Form::Json => out.write_all(&json)?,
+            Form::Table | Form::Wide => out.write_all(answer.text().as_bytes())?,
+        }
+        out.flush()?;
+        Ok(match answer.verified() {
+            Verified::Equal => Exit::Good,
+            Verified::Different => Exit::Finding,
+            Verified::Incomplete => Exit::Incomplete,
+        })
+    }
+
+    /// Has the daemon read its configuration again. Only the socket takes this wish.
+    fn reload(&self, client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let path = format!("/reload?format={}", self.output.as_str());
+        let mut answer = client.post(&path)?;
+        if self.output == Form::Json && answer.status == 422 {
+            let why = answer.rest()?;
+            writeln!(out, "{}", refused_reload(&why))?;
+            return Ok(Exit::Config);
+        }
+        shown(answer, out)
+    }
+
+    /// Has the daemon drain backends, or take that back. Only the socket takes such an order, and the answer says how
+    /// the program ends.
+    fn order(
+        &self,
+        client: &Client,
+        path: &str,
+        (backend, service): (&str, Option<&str>),
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let service = service.map(|service| format!("&service={}", encoded(service))).unwrap_or_default();
+        let form = self.output.as_str();
+        let path = format!("/{path}?backend={}{service}&format={form}", encoded(backend));
+        let answer = client.post(&path)?;
+        let exit = answer.exit;
+        shown(answer, out).map(|good| exit.unwrap_or(good))
+    }
+
+    /// Has the daemon forget an address. Only the socket takes this wish too.
+    fn forget(
+        &self,
+        client: &Client,
+        address: SocketAddr,
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let address = address.to_string();
+        let address = encoded(&address);
+        let form = self.output.as_str();
+        let path = format!("/apiserver/forget?endpoint={address}&format={form}");
+        shown(client.post(&path)?, out)
+    }
+
+    fn table(
+        &self,
+        client: &Client,
+        table: &str,
+        filters: &[(&str, String)],
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let path = path(&format!("/{table}?format={}", self.output.as_str()), filters);
+        shown(client.get(&path)?, out)
+    }
+}
+
+/// Copies a good answer; any other answer is an error.
+fn shown(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError> {
+    answer.expect_ok()?.copy(out)?;
+    Ok(Exit::Good)
+}
+
+/// Prints what a check looks at, without asking the daemon.
+fn explained_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
+    let Some(text) = holdfast_judgement::diagnose::meaning(check) else {
+        let message =
+            format!("no check is called {check:?}\nhint: a diagnosis with `-o wide` names all of them");
+        return Err(ClientError::Refused { status: 400, message });
+    };
+    out.write_all(text.as_bytes())?;
+    Ok(Exit::Good)
+}
+
+fn path(begin: &str, given: &[(&str, String)]) -> String {
+    given.iter().fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encoded(value)))
+}
+
+/// The daemon's refusal, with the field by which a reader of the outcome knows that the reload was refused.
+fn refused_reload(why: &[u8]) -> Value {
+    let mut answer: Value = serde_json::from_slice(why).unwrap_or_else(|_| json!({}));
+    if let Some(fields) = answer.as_object_mut() {
+        fields.insert("reloaded".to_owned(), false.into());
+    }
+    answer
+}
+
+/// Everything that could mean something in a query. Names of services and addresses stay as people write them.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'/').remove(b':');
+
+fn encoded(text: &str) -> impl Display {
+    utf8_percent_encode(text, ENCODED)
+}
+
+fn completions(shell: Shell, out: &mut impl Write) -> io::Result<Exit> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut script);
+    out.write_all(&script)?;
+    Ok(Exit::Good)
+}
