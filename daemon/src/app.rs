@@ -25,29 +25,30 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 
-use crate::admin;
-use crate::apiserver::Access;
-use crate::config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
-use crate::datapath::RefusalLog;
-use crate::devices;
-use crate::diagnose::gather::Gatherer;
-use crate::engine::run::{GROUPS_WAITING_MAX, Upkeep};
-use crate::knowledge::{self, Edition};
-use crate::logging::Logging;
-use crate::logging::messages::{self, say};
-use crate::overheard::{self, EventReadings};
-use crate::proxies::filters::{self, onlookers};
-use crate::readings::{About, EffectiveConfig, Readings, Verifications};
-use crate::sources::config::{Blocks, BlocksFolder, FolderNews, NamesEnds, Read, Sets};
-use crate::sources::kubernetes::Kubernetes;
-use crate::sources::manifests::Manifests;
-use crate::sources::names::{self, Names};
-use crate::state::{self, Keeper};
-use crate::{
-    announce, drains, host_routes, kube_proxy, listeners, logging, node, own_node, pod_lookup, probes,
-    proxies, rejections, renamed, sources, systemd,
+use holdfast_agent::datapath::RefusalLog;
+use holdfast_agent::devices;
+use holdfast_agent::engine::run::{GROUPS_WAITING_MAX, Upkeep};
+use holdfast_agent::proxies::filters::{self, onlookers};
+use holdfast_agent::readings::{About, EffectiveConfig, Readings, Verifications};
+use holdfast_agent::state::{self, Keeper};
+use holdfast_agent::{
+    drains, host_routes, kube_proxy, listeners, node, probes, proxies, rejections, renamed, systemd,
 };
+use holdfast_api as admin;
+use holdfast_config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
 use holdfast_core::engine::Engine;
+use holdfast_evidence::diagnose::gather::Gatherer;
+use holdfast_evidence::knowledge::{self, Edition};
+use holdfast_evidence::overheard::{self, EventReadings};
+use holdfast_host::logging;
+use holdfast_host::logging::Logging;
+use holdfast_host::logging::messages::{self, say};
+use holdfast_kubernetes::apiserver::Access;
+use holdfast_kubernetes::source::Kubernetes;
+use holdfast_kubernetes::{announce, own_node, pod_lookup};
+use holdfast_standalone::blocks::{self, Blocks, BlocksFolder, FolderNews, NamesEnds, Read, Sets};
+use holdfast_standalone::manifests::Manifests;
+use holdfast_standalone::names::{self, Names};
 
 use holdfast_agent::descriptors;
 use holdfast_agent::engine_thread::EngineThread;
@@ -351,7 +352,7 @@ impl App {
         tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
         let led = reload.access.as_ref().map_or_else(|| watch::channel(None).1, Access::led);
         let folder = folder.map(|(folder, path)| (path, told_by(&mut tasks, folder, &stopping), counting));
-        tasks.spawn(sources::config::run(
+        tasks.spawn(blocks::run(
             blocks,
             led,
             (folder, Some(named)),

@@ -3,7 +3,7 @@
 use std::io::{stderr, stdout};
 use std::process::ExitCode;
 
-use holdfast::cli::{self, Command};
+use holdfast_cli::{self as cli, Command};
 use holdfast_datapath::Allocator;
 
 #[global_allocator]

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast::sources::config::{Blocks, CheckKind, GrpcCheck, HealthCheck, HttpCheck, StaticService, run};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Endpoint;
 use holdfast_core::keys::Transport;
 use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_standalone::blocks::{Blocks, CheckKind, GrpcCheck, HealthCheck, HttpCheck, StaticService, run};
 use holdfast_tests::size::sized;
 use nix::libc::linger;
 use nix::sys::resource::{UsageWho, getrusage};

@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use holdfast::engine::run::CHANGES_WAITING_MAX;
-use holdfast::recorder::{Recorder, TimedChange};
+use holdfast_agent::engine::run::CHANGES_WAITING_MAX;
+use holdfast_agent::recorder::{Recorder, TimedChange};
 use holdfast_core::change::Change;
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
-use holdfast::sources::manifests::Manifests;
+use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -24,6 +23,7 @@ use holdfast_core::time::Now;
 use holdfast_datapath::{Allocator, KernelMaps, Options, Served, StaleSockets};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
+use holdfast_standalone::manifests::Manifests;
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::memory::resident;
 use holdfast_tests::size::{self, sized};
@@ -169,7 +169,7 @@ fn change() {
     let (changes, recorded) = mpsc::channel(CHANGES_WAITING_MAX);
     let (stop, stopping) = watch::channel(false);
     let ends = Ends {
-        asks: holdfast::engine::ask::channel().1,
+        asks: holdfast_agent::engine::ask::channel().1,
         events: incoming,
         snapshots: snapshots_in,
         changes,

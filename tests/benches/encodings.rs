@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use holdfast::apiserver::{Access, Connection};
+use holdfast_kubernetes::apiserver::{Access, Connection};
 use holdfast_tests::bed::{Layout, Location};
 use holdfast_tests::peers::{Cluster, Part, PeersError, alike};
 use holdfast_tests::processor;

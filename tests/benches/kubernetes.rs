@@ -13,11 +13,9 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use holdfast::apiserver::{self, Access};
-use holdfast::cli;
-use holdfast::config::{Config, Encodings};
-use holdfast::sources::kubernetes::{Kubernetes, Resource, Settings, Timing, View};
-use holdfast::state;
+use holdfast_agent::state;
+use holdfast_cli as cli;
+use holdfast_config::{Config, Encodings};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::{Event, Watched};
 use holdfast_core::facts::Timestamp;
@@ -28,6 +26,8 @@ use holdfast_core::op::Coming;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
+use holdfast_kubernetes::apiserver::{self, Access};
+use holdfast_kubernetes::source::{Kubernetes, Resource, Settings, Timing, View};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{self, Shape};
 use holdfast_tests::bed::{Bed, Location, Role};
@@ -462,7 +462,7 @@ fn remember(path: &Path, shape: Shape, backend: std::net::SocketAddr) -> u64 {
     engine.apply(Event::Synced(Source::Kubernetes));
     let snapshot =
         step_whole(&mut engine, Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO }, &mut drop);
-    let context = state::Context { boot: holdfast::recorder::boot_id(), ..state::Context::default() };
+    let context = state::Context { boot: holdfast_agent::recorder::boot_id(), ..state::Context::default() };
     state::Folder::new(path).store(&context, &snapshot).unwrap().bytes
 }
 

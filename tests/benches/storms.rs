@@ -11,10 +11,10 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use holdfast::apiserver::{self, Access};
-use holdfast::config::{Config, NodeName};
-use holdfast::own_node::NodeReport;
-use holdfast::sources::kubernetes::{Kubernetes, Settings, State, View};
+use holdfast_config::{Config, NodeName};
+use holdfast_kubernetes::apiserver::{self, Access};
+use holdfast_kubernetes::own_node::NodeReport;
+use holdfast_kubernetes::source::{Kubernetes, Settings, State, View};
 use holdfast_tests::bed::{Layout, Location};
 use holdfast_tests::peers::{Cluster, Part, PeersError, alike, apiserver as address};
 use holdfast_tests::processor;

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use holdfast::cli;
+use holdfast_cli as cli;
 
 /// Does what the arguments of this process ask of `holdfast`.
 pub fn command_line() -> ExitCode {

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use holdfast::admin::Acts;
-use holdfast::datapath::RefusalLog;
-use holdfast::diagnose::gather::Gatherer;
-use holdfast::drains;
-use holdfast::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
-use holdfast::sources::kubernetes::View;
-use holdfast::state::Written;
+use holdfast_agent::datapath::RefusalLog;
+use holdfast_agent::drains;
+use holdfast_agent::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
+use holdfast_agent::state::Written;
+use holdfast_api::Acts;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_evidence::diagnose::gather::Gatherer;
 use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_kubernetes::source::View;
 use tokio::sync::{mpsc, watch};
 
 /// Readings of these snapshots, with nothing to read beside them.
@@ -30,7 +30,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         announced: None,
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
-        engine: holdfast::engine::ask::channel().0,
+        engine: holdfast_agent::engine::ask::channel().0,
         verifications: Verifications::default(),
         liveness: Liveness::new(|| None),
         proxies: watch::channel(Arc::default()).1,

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use holdfast::config::Config;
-use holdfast::drains::{self, Order};
-use holdfast::sources::config::{Blocks, StaticService, run};
-use holdfast::state;
+use holdfast_agent::drains::{self, Order};
+use holdfast_agent::state;
+use holdfast_config::Config;
 use holdfast_core::drains::Drains;
 use holdfast_core::engine::Remembered;
 use holdfast_core::event::Event;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_laws::scenario::Daemon;
+use holdfast_standalone::blocks::{Blocks, StaticService, run};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// As the daemon reads and writes.

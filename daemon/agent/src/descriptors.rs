@@ -3,7 +3,7 @@
 //! Invariant: the limit is never lowered. The unit allows as many files as are needed; a container's runtime gives a
 //! soft limit of 1,024, with room above it.
 
-use crate::sources::config::FILES_OF_ALL_ELSE;
+use holdfast_standalone::blocks::FILES_OF_ALL_ELSE;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Everything that can be open together: the health checks of Services and their connections (5,632), kube-proxy's own

@@ -23,9 +23,9 @@ use holdfast_judgement::views::devices::{Class, Decision};
 use holdfast_judgement::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
-use crate::config::Config;
 use crate::engine::ask::Asker;
 use crate::notices::Notices;
+use holdfast_config::Config;
 
 pub(crate) use ports::{shared_with_sockets, snat_ports};
 

@@ -251,7 +251,7 @@ fn ordered_since(before: &Drains, now: &Drains, mut found: Drains) -> Drains {
 /// The user that orders, at this moment.
 async fn ordered(uid: u32) -> Ordered {
     let user = tokio::task::spawn_blocking(move || user::name(Path::new(user::USERS), uid)).await;
-    Ordered { uid, user: user.ok().flatten(), at: crate::clock::now().seconds() }
+    Ordered { uid, user: user.ok().flatten(), at: holdfast_host::clock::now().seconds() }
 }
 
 /// Writes down what is in force, each time that it is another one, and again where that failed.

@@ -25,6 +25,7 @@ use crate::recorder::TimedChange;
 const STALLED: Duration = Duration::from_secs(5);
 
 /// The thread that runs the engine, and the ends by which other parts reach it.
+#[derive(Debug)]
 pub struct EngineThread {
     pub asker: Asker,
     pub snapshots: watch::Receiver<Arc<Snapshot>>,

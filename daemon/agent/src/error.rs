@@ -2,9 +2,9 @@
 
 use holdfast_datapath::{SelfTestError, StartError, TakeOverError};
 
-use crate::apiserver::SetupError;
-use crate::config::{ConfigErrors, NoNodeName};
-use crate::sources::config::InvalidService;
+use holdfast_config::{ConfigErrors, NoNodeName};
+use holdfast_kubernetes::apiserver::SetupError;
+use holdfast_standalone::blocks::InvalidService;
 
 /// The exit code where another try may succeed: `EX_TEMPFAIL` of sysexits(3).
 const TRY_AGAIN: u8 = 75;

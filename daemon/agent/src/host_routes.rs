@@ -21,11 +21,11 @@ use holdfast_core::snapshot::{Rejections, ServiceViews, Snapshot};
 use holdfast_judgement::views::announced::{Announced, AnnouncedAddress};
 use tokio::sync::watch;
 
-use crate::beat;
-use crate::config::{Config, ServiceBlock};
 use crate::readings::{Readings, translates_packets};
-use crate::sources::config::Read;
 use course::Course;
+use holdfast_config::{Config, ServiceBlock};
+use holdfast_host::beat;
+use holdfast_standalone::blocks::Read;
 use judge::{Former, Standings, Unread};
 use kernel::Route;
 use routes::Routes;

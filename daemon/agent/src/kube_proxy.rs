@@ -24,12 +24,12 @@ use std::thread::JoinHandle;
 
 use tokio::sync::watch;
 
-use crate::config::Config;
 use crate::readings::{Purpose, Readings};
 use answers::{HealthDoor, MetricsDoor};
 use asked::Asked;
 use follow::Follower;
 use health::Health;
+use holdfast_config::Config;
 use service_ports::Plan;
 
 /// Answers at the ports that the configuration has at the start, until the publisher of snapshots is gone.

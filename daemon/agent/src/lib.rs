@@ -31,10 +31,4 @@ pub mod state;
 pub mod systemd;
 
 pub use error::AppError;
-pub(crate) use holdfast_config as config;
-pub(crate) use holdfast_host::{beat, clock, error_origin, exempt, guests, logging, room, small_file};
-pub(crate) use holdfast_kubernetes::{announce, apiserver, own_node};
-pub(crate) mod sources {
-    pub(crate) use holdfast_kubernetes::source as kubernetes;
-    pub(crate) use holdfast_standalone::{blocks as config, names};
-}
+pub(crate) mod sources {}

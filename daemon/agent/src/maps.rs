@@ -23,13 +23,14 @@ use holdfast_judgement::views::devices::Decision;
 use super::AppError;
 use super::packets::Lines;
 use super::patience::{self, Holder};
-use crate::config::{self, Cgroup, Config, DatapathKind, Dsr, Protocol, Room, Sockets};
 use crate::datapath::RefusalLog;
 use crate::devices;
-use crate::exempt;
-use crate::logging::messages::{self, say};
+use holdfast_config::{self as config, Cgroup, Config, DatapathKind, Dsr, Protocol, Room, Sockets};
+use holdfast_host::exempt;
+use holdfast_host::logging::messages::{self, say};
 
 /// One kind of maps or the other.
+#[derive(Debug)]
 pub enum AppMaps {
     Memory(Box<MemoryMaps>),
     Kernel(Box<Kernel>),
@@ -39,7 +40,8 @@ pub enum AppMaps {
 const PIECE: Duration = Duration::from_millis(5);
 
 /// The kernel's maps, and what was said of their devices.
-pub(super) struct Kernel {
+#[derive(Debug)]
+pub struct Kernel {
     maps: KernelMaps,
     devices: Arc<[Decision]>,
     /// What devices are to be, until those that lead to other hosts are so: readers then see both together.

@@ -20,10 +20,10 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::config::{Cidr, Config, NoNodeName, NodeName, NodePortAddresses, OuterAddresses};
 use crate::devices;
 use crate::notices::Notices;
-use crate::own_node::{Described, NodeReport};
+use holdfast_config::{Cidr, Config, NoNodeName, NodeName, NodePortAddresses, OuterAddresses};
+use holdfast_kubernetes::own_node::{Described, NodeReport};
 
 /// How often the host's addresses are looked at again where the kernel tells of no change.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 /// A value that may change as often as a tenant likes.
+#[derive(Debug)]
 pub struct Paced<T> {
     value: Option<watch::Receiver<T>>,
     pace: Duration,

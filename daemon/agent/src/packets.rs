@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::logging::messages::{self, say};
 use holdfast_datapath::{DeviceStatus, GivenUp, PacketStatus, Side};
+use holdfast_host::logging::messages::{self, say};
 use holdfast_judgement::views::devices::Decision;
 
 /// What was told last.

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::config::Config;
+use holdfast_config::Config;
 use schedule::Schedule;
 
 /// The time between two probes of any backends: 500 a second, far below what a node's own clients do.

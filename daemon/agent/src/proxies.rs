@@ -23,7 +23,7 @@ use holdfast_judgement::views::proxies::{LISTENS, OtherProxy};
 use tokio::sync::watch;
 
 use crate::devices;
-use crate::logging::messages::{self, say};
+use holdfast_host::logging::messages::{self, say};
 
 pub use named::{Found, host_ports, naming};
 

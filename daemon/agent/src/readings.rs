@@ -25,17 +25,17 @@ use holdfast_judgement::views::proxies::Filter;
 use holdfast_judgement::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
-use crate::announce::Announced;
 use crate::datapath::RefusalLog;
 use crate::drains;
 use crate::engine::ask::Asker;
 use crate::engine::steps::Steps;
 use crate::probes::Probes;
 use crate::recorder::History;
-use crate::sources::config::{Checks, Read};
-use crate::sources::kubernetes::View as Watches;
-use crate::sources::names::Names;
 use crate::state::Written;
+use holdfast_kubernetes::announce::Announced;
+use holdfast_kubernetes::source::View as Watches;
+use holdfast_standalone::blocks::{Checks, Read};
+use holdfast_standalone::names::Names;
 
 pub(crate) use closed_ports::{CLOSED_NAMED_MAX, IN_USE};
 pub use closed_ports::{ClosedPort, ClosedPorts, Purpose};

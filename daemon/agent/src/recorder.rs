@@ -31,9 +31,9 @@ use holdfast_core::snapshot::{Snapshot, Verdict};
 use holdfast_judgement::record::{Gap, GapCause, Record};
 use tokio::sync::{mpsc, watch};
 
-use crate::logging::messages::{self, say};
-use crate::room::Room;
 use files::{Disk, Files};
+use holdfast_host::logging::messages::{self, say};
+use holdfast_host::room::Room;
 use numbers::{Mark, Numbers, Reserve};
 use writer::{Disks, ToDisk};
 
@@ -209,7 +209,7 @@ impl Recorder {
 
     fn gap(&mut self, gap: Gap) {
         let seq = self.next_number();
-        let time = crate::clock::now();
+        let time = holdfast_host::clock::now();
         self.keep(&restore::gap_record(seq, time, 0, &self.boot_id, gap));
         self.history.note(|recorded| recorded.gaps += 1);
     }

@@ -10,8 +10,8 @@ use holdfast_core::facts::Rejection;
 use holdfast_core::snapshot::{Rejections, Snapshot};
 use tokio::sync::watch;
 
-use crate::logging::messages::{self, say};
-use crate::logging::quota::Quota;
+use holdfast_host::logging::messages::{self, say};
+use holdfast_host::logging::quota::Quota;
 
 /// Runs until the publisher of snapshots is gone.
 pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>) {

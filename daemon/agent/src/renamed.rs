@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use holdfast_judgement::views::datapath::DatapathView;
 use tokio::sync::watch;
 
-use crate::config::NodeName;
 use crate::node;
-use crate::sources::kubernetes::{Resource, State, View, Watch};
+use holdfast_config::NodeName;
+use holdfast_kubernetes::source::{Resource, State, View, Watch};
 
 /// How often the host's name is looked at.
 const LOOK: Duration = Duration::from_secs(10);

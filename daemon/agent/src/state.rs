@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 use holdfast_core::engine::Remembered;
 use holdfast_core::snapshot::Snapshot;
 
-use crate::sources::kubernetes::Oddities;
+use holdfast_kubernetes::source::Oddities;
 
 pub use claim::{Claim, Taken};
 pub use damage::{Damage, LeftOut, LoadError};

@@ -16,10 +16,10 @@ use holdfast_core::snapshot::Snapshot;
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
-use crate::beat::{self, BEAT};
-use crate::logging::Logging;
-use crate::logging::messages::{self, say};
 use crate::readings::{Purpose, Readings};
+use holdfast_host::beat::{self, BEAT};
+use holdfast_host::logging::Logging;
+use holdfast_host::logging::messages::{self, say};
 
 /// How often it is checked whether the daemon is ready; a start takes some tens of milliseconds.
 const STARTING_PACE: Duration = Duration::from_millis(10);

@@ -186,7 +186,7 @@ async fn looked(visit: &Visit, (name, focus): (&ObjectName, &Focus), ends: Insta
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::fixture::status;
+    use crate::fixture::status;
 
     #[test]
     fn no_frontend_is_dialled_where_no_program_takes_the_connection() {

@@ -369,7 +369,7 @@ pub(super) mod tests {
     use holdfast_datapath::Refusing;
 
     use super::*;
-    use crate::admin::fixture::everything;
+    use crate::fixture::everything;
 
     fn flow(client: &str, frontend: &str, backend: &str, stage: Stage) -> Flow {
         let heard = Heard { syn: true, ..Heard::default() };

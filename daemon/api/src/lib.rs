@@ -8,8 +8,6 @@
 
 #![forbid(unsafe_code)]
 
-pub(crate) use crate as admin;
-
 pub mod about;
 mod affinity;
 mod answer;

@@ -326,7 +326,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, DuplexStream};
 
     use super::*;
-    use crate::admin::answer;
+    use crate::answer;
 
     /// An answer that never ends by itself.
     async fn endless(content_type: &'static str) -> Response {

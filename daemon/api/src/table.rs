@@ -395,9 +395,9 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use crate::admin::backends::BackendTable;
-    use crate::admin::fixture::many;
-    use crate::admin::frontends::Frontends;
+    use crate::backends::BackendTable;
+    use crate::fixture::many;
+    use crate::frontends::Frontends;
 
     fn streamed<T: Table>(table: T, snapshot: Snapshot, form: Form) -> InTurn<T> {
         let views = sorted::<T>(&snapshot, &Filter::default());

@@ -28,8 +28,8 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::Exit;
-use crate::admin::hint::{COMMAND, WORDS_HEADER};
-use crate::admin::limits::HEADER_BYTES_MAX;
+use holdfast_api::hint::{COMMAND, WORDS_HEADER};
+use holdfast_api::limits::HEADER_BYTES_MAX;
 use holdfast_evidence::diagnose::EXIT_HEADER;
 use stream::{QuestionFirst, Stream, connect_socket, connect_tcp};
 

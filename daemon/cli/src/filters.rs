@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 
 use clap::{Arg, ArgMatches, Command};
 
-use crate::admin::parameters;
-use crate::admin::query::{Argument, Parameter};
+use holdfast_api::parameters;
+use holdfast_api::query::{Argument, Parameter};
 
 /// A path of the admin API that arguments narrow down.
 pub(crate) trait Narrowed: Clone + std::fmt::Debug + Send + Sync + 'static {

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use holdfast_judgement::plain::is_unfit;
 
-use crate::admin::form::Form;
+use holdfast_api::form::Form;
 
 /// Writes through what is fit to be shown.
 pub(super) struct Fit<W> {

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 
 use super::Exit;
 use super::client::{Client, ClientError};
-use crate::admin::form::Form;
+use holdfast_api::form::Form;
 
 /// What a probe asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

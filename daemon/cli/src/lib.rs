@@ -6,9 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-pub(crate) use crate as cli;
-pub(crate) use holdfast_api as admin;
-
 mod check;
 mod cleanup;
 mod client;
@@ -36,14 +33,14 @@ use clap_complete::Shell;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use crate::admin::form::Form;
-use crate::admin::verify::{Verification, Verified};
 use client::{Client, ClientError, Reply};
 use filters::{
     Backends, Diagnosed, Drained, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services,
     Undrained, Watch,
 };
 use fit::Fit;
+use holdfast_api::form::Form;
+use holdfast_api::verify::{Verification, Verified};
 use holdfast_config::{self as config, ConfigErrors, ConfigFile, NodeName};
 use holdfast_import::Format;
 

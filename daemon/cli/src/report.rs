@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use serde_json::Value;
 
 use super::Exit;
-use crate::admin::form::Form;
+use holdfast_api::form::Form;
 
 /// Both forms of an outcome, of which one is written.
 pub(super) struct Report {

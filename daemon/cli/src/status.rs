@@ -19,9 +19,9 @@ use self::apiserver::Apiserver;
 use self::checks::FailingCheck;
 use super::Exit;
 use super::client::{Client, ClientError};
-use crate::admin::about::Version;
-use crate::admin::health::{DamageRow, HistoryRow, KnowledgeFault};
-use crate::admin::totals::TotalsRow;
+use holdfast_api::about::Version;
+use holdfast_api::health::{DamageRow, HistoryRow, KnowledgeFault};
+use holdfast_api::totals::TotalsRow;
 
 /// How many lines of one section are shown, so that all sections fit on a screen.
 const LINES_MAX: usize = 10;

@@ -13,13 +13,13 @@ use holdfast_judgement::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::admin::fixture::{
-    self, Folder, Served, acts, everything, in_memory, many, serve, serve_to, serve_with,
-};
-use crate::admin::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use holdfast_agent::drains::{self, Order, Taken};
 use holdfast_agent::recorder::History;
 use holdfast_agent::recorder::tests::{incident_history, tell_incident};
+use holdfast_api::fixture::{
+    self, Folder, Served, acts, everything, in_memory, many, serve, serve_to, serve_with,
+};
+use holdfast_api::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use holdfast_kubernetes::apiserver::NotForgotten;
 
 /// What a run of a command line did.

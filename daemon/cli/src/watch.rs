@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::Exit;
 use super::client::{Client, ClientError};
-use crate::admin::form::Form;
+use holdfast_api::form::Form;
 
 #[derive(Debug, Deserialize)]
 struct Last {

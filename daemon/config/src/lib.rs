@@ -6,8 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-pub(crate) use crate as config;
-
 mod address;
 mod agreement;
 mod announce;

@@ -16,14 +16,14 @@ use super::{file, limits};
 
 /// A value that was read, and where.
 #[derive(Clone, Debug)]
-pub struct Found<T> {
+pub(crate) struct Found<T> {
     pub(super) value: T,
     pub(super) site: Site,
 }
 
 /// What a list may hold.
 #[derive(Debug)]
-pub struct Items {
+pub(crate) struct Items {
     /// What the items are, for a message.
     pub(super) what: &'static str,
     pub(super) when_empty: WhenEmpty,

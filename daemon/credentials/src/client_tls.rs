@@ -10,7 +10,7 @@ use rustls::ClientConfig;
 use tokio::sync::MutexGuard;
 
 use super::{Credentials, Locations, Shown};
-use crate::config::TlsFiles;
+use holdfast_config::TlsFiles;
 
 /// How often the files are looked at, by a call of the kernel for each.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::fcntl::OFlag;
 
-use crate::config::FileAuthor;
+use holdfast_config::FileAuthor;
 
 /// The largest file of credentials: a bundle of a few hundred authorities.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -13,7 +13,7 @@ use secrecy::ExposeSecret;
 use super::exec::Plugin;
 use super::files::Files;
 use super::{Client, GatherError};
-use crate::config::ApiserverUrl;
+use holdfast_config::ApiserverUrl;
 
 /// The current context.
 pub(super) struct Context {

@@ -6,8 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-#[allow(unused_imports)]
-pub(crate) use holdfast_config as config;
 mod client_tls;
 pub mod tls;
 pub use client_tls::{ClientTls, LOOK_EVERY};
@@ -30,10 +28,10 @@ use hyper::header::HeaderValue;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use crate::config::{Apiserver, ApiserverUrl, ClientIdentity, FileAuthor, TlsFiles};
 use crate::tls::Pair;
 use exec::{Issued, Plugin};
 use files::{Files, Seen};
+use holdfast_config::{Apiserver, ApiserverUrl, ClientIdentity, FileAuthor, TlsFiles};
 use kubeconfig::Context;
 use reading::Reading;
 

@@ -29,7 +29,7 @@ impl Fixture {
         let endpoints = if keys == BY_KUBECONFIG { "" } else { "endpoints = [\"https://10.0.0.1\"]\n" };
         let text = format!("[node]\nname = \"n\"\n[apiserver]\n{endpoints}{keys}");
         let file = folder.path().join("config.toml");
-        let config = crate::config::Config::parse(&text, &file.to_string_lossy()).unwrap().0;
+        let config = holdfast_config::Config::parse(&text, &file.to_string_lossy()).unwrap().0;
         let fixture =
             Self { folder, credentials: Credentials::new(Locations::configured(&config.apiserver)) };
         fixture.write("ca", &pair().0);

@@ -19,6 +19,13 @@ pub struct Pair<'a> {
     pub key: &'a [u8],
 }
 
+/// A key is never shown.
+impl std::fmt::Debug for Pair<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pair").finish_non_exhaustive()
+    }
+}
+
 impl<'a> Pair<'a> {
     pub fn of((certificate, key): &'a (Vec<u8>, Vec<u8>)) -> Self {
         Self { certificate, key }

@@ -9,11 +9,4 @@ pub mod knowledge;
 pub mod overheard;
 pub mod why;
 
-pub(crate) use holdfast_agent::{exposition, proxies, readings, recorder};
-pub(crate) use holdfast_config as config;
-pub(crate) use holdfast_host::{clock, error_origin, exempt};
-pub(crate) use holdfast_kubernetes::apiserver;
-pub(crate) use holdfast_standalone::dns;
-pub(crate) mod sources {
-    pub(crate) use holdfast_kubernetes::source as kubernetes;
-}
+pub(crate) mod sources {}

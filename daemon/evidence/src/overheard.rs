@@ -13,9 +13,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::apiserver::Access;
-use crate::config::{Config, EventsRead};
 use crate::knowledge::{self, Editions};
+use holdfast_config::{Config, EventsRead};
+use holdfast_kubernetes::apiserver::Access;
 
 pub use counts::Overheard;
 

@@ -11,8 +11,8 @@ use holdfast_judgement::record::Record;
 use holdfast_judgement::views::datapath::DatapathView;
 use holdfast_judgement::why::{Dialled, Given, Walk, is_about};
 
-use crate::readings::Readings;
-use crate::recorder::{Wanted, latest};
+use holdfast_agent::readings::Readings;
+use holdfast_agent::recorder::{Wanted, latest};
 
 /// The most records that are shown of a service or an address.
 const RECORDS_MAX: usize = 5;

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
-use crate::config::Mark;
+use holdfast_config::Mark;
 
 static MARK: OnceLock<Mark> = OnceLock::new();
 

@@ -12,5 +12,3 @@ pub mod guests;
 pub mod logging;
 pub mod room;
 pub mod small_file;
-
-pub(crate) use holdfast_config as config;

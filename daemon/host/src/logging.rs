@@ -24,8 +24,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
-use crate::config::{Log, LogFormat, LogLevel};
 use flood::{Bound, LeftOut};
+use holdfast_config::{Log, LogFormat, LogLevel};
 use journal::{Journal, JournalLayer};
 use messages::say;
 

@@ -36,7 +36,7 @@ pub(super) struct Check {
 
 /// A service that was found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub(crate) struct Found {
     /// The line at which it begins.
     pub(super) line: usize,
     pub(super) name: String,

@@ -6,10 +6,6 @@
 
 #![forbid(unsafe_code)]
 
-pub(crate) use crate as import;
-#[cfg(test)]
-pub(crate) use holdfast_config as config;
-
 mod address;
 mod found;
 mod haproxy;

@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::config::Config;
+use holdfast_config::Config;
 
 /// Imports a text, and shows blocks and notes. What is written has to be legal.
 #[track_caller]

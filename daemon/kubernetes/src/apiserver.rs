@@ -5,7 +5,7 @@
 //! no DNS, no proxy and no pool, and a request that an apiserver has judged is not sent to another one. A 500 judges no
 //! request: the server failed at it inside.
 
-pub(crate) use holdfast_credentials as credentials;
+use holdfast_credentials as credentials;
 mod endpoints;
 mod guard;
 mod http;
@@ -16,7 +16,6 @@ mod limits;
 mod patrol;
 mod setup;
 mod socket;
-pub(crate) use holdfast_credentials::tls;
 mod trouble;
 mod walk;
 
@@ -33,9 +32,9 @@ use holdfast_judgement::views::apiserver::{
 };
 use tokio::sync::{Notify, watch};
 
-use crate::config::Apiserver;
 use credentials::{Credentials, Report};
 use endpoints::{Endpoint, EndpointId};
+use holdfast_config::Apiserver;
 use learned::Memory;
 use lease::Shared;
 

@@ -11,9 +11,4 @@ pub mod own_node;
 pub mod pod_lookup;
 pub mod source;
 
-pub(crate) use holdfast_config as config;
-pub(crate) use holdfast_host::{beat, error_origin, exempt, logging, small_file};
-pub(crate) mod sources {
-    pub(crate) use crate::source as kubernetes;
-    pub(crate) use holdfast_objects::protobuf;
-}
+pub(crate) mod sources {}

@@ -40,12 +40,12 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::apiserver::Access;
-use crate::config::{Encodings, NodeName};
 use crate::own_node::NodeReport;
 use asked::{Answers, Askers};
 use audit::Audit;
 use crowd::Crowd;
 use delivered::Delivered;
+use holdfast_config::{Encodings, NodeName};
 use offer::Offer;
 use outlet::{HeadStart, Missing, Outlet};
 use questions::Questions;

@@ -9,13 +9,13 @@ use holdfast_core::event::Event;
 use tokio::sync::mpsc;
 
 use super::{AppError, Followed, InForce, Reload, Reread, edition, settings, start};
-use crate::admin::{ForgetWish, ReloadWish, Reloaded};
-use crate::apiserver::Access;
-use crate::config::{Config, ConfigFile};
-use crate::logging::Logging;
-use crate::logging::messages::{self, say};
-use crate::node;
-use crate::systemd;
+use holdfast_agent::node;
+use holdfast_agent::systemd;
+use holdfast_api::{ForgetWish, ReloadWish, Reloaded};
+use holdfast_config::{Config, ConfigFile};
+use holdfast_host::logging::Logging;
+use holdfast_host::logging::messages::{self, say};
+use holdfast_kubernetes::apiserver::Access;
 
 /// How long a reload waits for its files and for a place among what the engine is told: less than a client of the
 /// socket does.

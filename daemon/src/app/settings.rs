@@ -11,12 +11,12 @@ use holdfast_core::dialable::{AddressRange, ExternalIps};
 use holdfast_core::facts::Settings;
 
 use super::AppError;
-use crate::admin;
-use crate::apiserver::{self, Access};
-use crate::config::{self, Config, Discovery};
-use crate::readings::EffectiveConfig;
-use crate::sources::config::{Blocks, BlocksFolder};
-use crate::state;
+use holdfast_agent::readings::EffectiveConfig;
+use holdfast_agent::state;
+use holdfast_api as admin;
+use holdfast_config::{self as config, Config, Discovery};
+use holdfast_kubernetes::apiserver::{self, Access};
+use holdfast_standalone::blocks::{Blocks, BlocksFolder};
 
 /// Kubelet's kubeconfig where kubeadm puts it.
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";

@@ -19,19 +19,19 @@ use holdfast_judgement::views::apiserver::ClusterId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{AppError, settings};
-use crate::apiserver::{self, Access};
-use crate::config::{Config, NodeName};
-use crate::listeners;
-use crate::logging::messages::{self, say};
-use crate::own_node::Described;
-use crate::recorder::{self, Recorder, TimedChange};
-use crate::sources::config::{self, BlocksFolder, Sets};
-use crate::sources::kubernetes::{self, Kubernetes};
-use crate::sources::manifests::Manifests;
-use crate::state;
 use holdfast_agent::engine_thread::EngineThread;
+use holdfast_agent::listeners;
 use holdfast_agent::maps::AppMaps;
 use holdfast_agent::patience::{self, Holder};
+use holdfast_agent::recorder::{self, Recorder, TimedChange};
+use holdfast_agent::state;
+use holdfast_config::{Config, NodeName};
+use holdfast_host::logging::messages::{self, say};
+use holdfast_kubernetes::apiserver::{self, Access};
+use holdfast_kubernetes::own_node::Described;
+use holdfast_kubernetes::source::{self as kubernetes, Kubernetes};
+use holdfast_standalone::blocks::{self as config, BlocksFolder, Sets};
+use holdfast_standalone::manifests::Manifests;
 
 /// The seed that spreads checks and questions of many nodes. Without randomness these are merely easier to guess.
 pub(super) fn seed() -> u64 {

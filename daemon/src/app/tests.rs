@@ -7,12 +7,12 @@ use holdfast_objects::manifests::FolderLook;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Reload, settings};
-use crate::admin::{Peer, ReloadWish, Reloaded};
-use crate::config::{ConfigFile, FileAuthor, NodeName};
-use crate::logging::Logging;
-use crate::sources::config::folder::{BlockFiles, Listed};
-use crate::sources::config::joined;
-use crate::sources::folder::Files as _;
+use holdfast_api::{Peer, ReloadWish, Reloaded};
+use holdfast_config::{ConfigFile, FileAuthor, NodeName};
+use holdfast_host::logging::Logging;
+use holdfast_standalone::blocks::folder::{BlockFiles, Listed};
+use holdfast_standalone::blocks::joined;
+use holdfast_standalone::folder::Files as _;
 
 /// A daemon's reloads, in a folder of their own.
 struct Bed {

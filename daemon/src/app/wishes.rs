@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use holdfast_core::event::Event;
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish};
-use crate::diagnose::gather::Gatherer;
-use crate::drains::{self, ORDERS_WAITING_MAX, Order};
+use holdfast_agent::drains::{self, ORDERS_WAITING_MAX, Order};
+use holdfast_api::{Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish};
+use holdfast_evidence::diagnose::gather::Gatherer;
 
 /// Wishes of clients at the unix socket.
 pub(super) struct Wishes {

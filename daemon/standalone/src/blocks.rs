@@ -47,17 +47,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-pub use crate::config::{CheckKind, GrpcCheck, HealthCheck, HttpCheck, Statuses};
+pub use holdfast_config::{CheckKind, GrpcCheck, HealthCheck, HttpCheck, Statuses};
 use holdfast_core::hold::OnEmpty;
 pub use holdfast_judgement::views::checks::CheckResult;
 
-use crate::clock;
-use crate::config::{Resolve, ServiceBlock};
-use crate::logging::messages::NOTICE;
 pub use block::{Blocks, Fault, InvalidService};
 pub use counts::{CheckedState, Checks};
 pub use folder::{BlocksFolder, FolderNews, Read};
 use health::Transition;
+use holdfast_config::{Resolve, ServiceBlock};
+use holdfast_host::clock;
+use holdfast_host::logging::messages::NOTICE;
 use joined::Folder;
 use live::{Change, Live};
 use resolved::Resolved;

@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-pub use crate::config::dns_name::{Name, NoName};
-use crate::exempt;
+pub use holdfast_config::dns_name::{Name, NoName};
+use holdfast_host::exempt;
 pub use message::{Answer, Found, Kind, NO_SUCH_NAME, Question, Server, Unread};
 
 /// The longest datagram that is read: longer than what servers are asked to send.

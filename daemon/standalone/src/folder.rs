@@ -21,9 +21,9 @@ use holdfast_objects::manifests::FolderLook;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
-use crate::config::FileAuthor;
 #[cfg(test)]
 pub(super) use held::Held;
+use holdfast_config::FileAuthor;
 pub use scan::read_all;
 use watching::Watching;
 

@@ -11,11 +11,4 @@ pub mod folder;
 pub mod manifests;
 pub mod names;
 
-pub(crate) use holdfast_config as config;
-pub(crate) use holdfast_credentials as apiserver;
-#[allow(unused_imports)]
-pub(crate) use holdfast_host::{clock, error_origin, exempt, logging};
-pub(crate) mod sources {
-    pub(crate) use crate::{blocks as config, folder, manifests, names};
-    pub(crate) use holdfast_objects::protobuf;
-}
+pub(crate) mod sources {}

@@ -13,7 +13,7 @@ use holdfast_core::keys::Source;
 use holdfast_objects::manifests::{self, Contents, FILE_BYTES_MAX, Folder, FolderLook};
 
 use super::folder::{Files, Watched};
-use crate::config::FileAuthor;
+use holdfast_config::FileAuthor;
 
 /// The folder of manifests, whether it is there or not.
 pub type Manifests = Watched<Folder>;

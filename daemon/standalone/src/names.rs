@@ -20,10 +20,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::clock;
-pub use crate::config::Resolve;
-use crate::logging::quota::Quota;
 use course::{Change, Course};
+pub use holdfast_config::Resolve;
+use holdfast_host::clock;
+use holdfast_host::logging::quota::Quota;
 pub use lookup::Said;
 use lookup::{Answered, Asking, Unresolved};
 use pace::Pace;

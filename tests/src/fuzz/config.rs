@@ -1,7 +1,7 @@
 //! The configuration's reader.
 
-use holdfast::config::Config;
-use holdfast::sources::config::{Blocks, StaticService};
+use holdfast_config::Config;
+use holdfast_standalone::blocks::{Blocks, StaticService};
 
 use super::Target;
 

@@ -1,6 +1,6 @@
 //! Answers of name servers.
 
-use holdfast::dns::{Answer, Found, Kind, Name, Question};
+use holdfast_standalone::dns::{Answer, Found, Kind, Name, Question};
 
 use super::Target;
 

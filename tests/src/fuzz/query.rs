@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::admin::{self, Admin, Settings};
-use holdfast::overheard::EventReadings;
-use holdfast::readings::About;
+use holdfast_agent::readings::About;
+use holdfast_api::{self as admin, Admin, Settings};
 use holdfast_core::facts::Timestamp;
+use holdfast_evidence::overheard::EventReadings;
 use tokio::sync::watch;
 
 use super::Target;

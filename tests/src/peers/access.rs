@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-use holdfast::apiserver::{self, Access};
-use holdfast::config::Config;
+use holdfast_config::Config;
+use holdfast_kubernetes::apiserver::{self, Access};
 
 use super::Cluster;
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use holdfast::clock;
+use holdfast_host::clock;
 use serde_json::{Value, json};
 
 use super::{Api, Kind, PeersError};

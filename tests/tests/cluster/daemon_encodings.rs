@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use holdfast::apiserver::{Access, Encoding};
-use holdfast::config::{Encodings, NodeName};
-use holdfast::own_node::NodeReport;
-use holdfast::sources::kubernetes::{Kubernetes, Settings};
+use holdfast_config::{Encodings, NodeName};
 use holdfast_core::event::Event;
+use holdfast_kubernetes::apiserver::{Access, Encoding};
+use holdfast_kubernetes::own_node::NodeReport;
+use holdfast_kubernetes::source::{Kubernetes, Settings};
 use holdfast_tests::bed::{Layout, Location};
 use holdfast_tests::peers::{Cluster, Crowd, NODE};
 use serde_json::json;

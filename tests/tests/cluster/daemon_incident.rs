@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast::logging::messages::LIST_HELD;
+use holdfast_host::logging::messages::LIST_HELD;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Dialer, Layout, Location, Role};
 use holdfast_tests::peers::{

@@ -103,7 +103,7 @@ fn apply(cluster: &Cluster, object: &Value) {
 
 /// A time as the controller of slices writes it.
 fn now() -> String {
-    holdfast::clock::now().to_string()
+    holdfast_host::clock::now().to_string()
 }
 
 fn endpoints(cluster: &Cluster, endpoints: &[(&str, &str, bool)]) {

@@ -113,7 +113,7 @@ fn change(cluster: &Cluster, last: u8) {
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {
             "name": "web-1", "labels": {"kubernetes.io/service-name": "web"},
-            "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": holdfast::clock::now().to_string()},
+            "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": holdfast_host::clock::now().to_string()},
         },
         "ports": [{"name": "a", "port": 8080}],
         "endpoints": [{"addresses": [format!("10.9.0.{last}")], "conditions": {"ready": true}}],

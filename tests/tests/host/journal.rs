@@ -1,6 +1,8 @@
 //! What the journal holds: the story of a service, with fields, numbers and a catalog.
 
-use holdfast::logging::messages::{BACKENDS_CHANGED, FRONTEND_ADDED, FRONTEND_REMOVED, MESSAGES, STARTED};
+use holdfast_host::logging::messages::{
+    BACKENDS_CHANGED, FRONTEND_ADDED, FRONTEND_REMOVED, MESSAGES, STARTED,
+};
 use holdfast_tests::host::Host;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use holdfast::logging::messages::OTHER_PROXY;
+use holdfast_host::logging::messages::OTHER_PROXY;
 use holdfast_tests::bed::Dialer;
 use holdfast_tests::host::Host;
 

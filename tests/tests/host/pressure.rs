@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast::logging::messages::{LOST, SNAPSHOT_NOT_WRITTEN};
+use holdfast_host::logging::messages::{LOST, SNAPSHOT_NOT_WRITTEN};
 
 use super::{CONFIG, First, address, boot, config, install, property, serving, who_answers};
 

@@ -1,7 +1,7 @@
 //! Credentials that rotate, come late, or are wrong, while they are in use.
 
-use holdfast::config::{Apiserver, ClientIdentity};
-use holdfast::sources::kubernetes::{Resource, Settings};
+use holdfast_config::{Apiserver, ClientIdentity};
+use holdfast_kubernetes::source::{Resource, Settings};
 use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};

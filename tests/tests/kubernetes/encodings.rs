@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use holdfast::apiserver::Encoding;
-use holdfast::config::Encodings;
-use holdfast::sources::kubernetes::{Kubernetes, Resource, Settings};
+use holdfast_config::Encodings;
 use holdfast_core::event::Event;
+use holdfast_kubernetes::apiserver::Encoding;
+use holdfast_kubernetes::source::{Kubernetes, Resource, Settings};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -178,7 +178,7 @@ fn protobuf_is_tried_again_after_a_while() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].once(SLICES, Fault::SayProtobuf(b"<html>".to_vec()));
-    let timing = holdfast::sources::kubernetes::Timing { doubted: ms(1), ..quick() };
+    let timing = holdfast_kubernetes::source::Timing { doubted: ms(1), ..quick() };
     let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
     node.wait_until_synced();
     assert_eq!(encoding(&node), Some(Encoding::Protobuf));

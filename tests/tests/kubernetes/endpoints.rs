@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use holdfast::config::ApiserverUrl;
-use holdfast::sources::kubernetes::{Resource, Settings, Timing};
+use holdfast_config::ApiserverUrl;
+use holdfast_kubernetes::source::{Resource, Settings, Timing};
 use holdfast_tests::fake::{Asked, Cluster, Fault, Greeting, Kind, Names, Server};
 use holdfast_tests::patience::NOT_FOR_EVER;
 use serde_json::json;
@@ -216,7 +216,7 @@ fn addresses_that_the_cluster_tells_are_learned_and_used() {
     };
     setup.cluster.apply(endpoints(&[second.address()])).unwrap();
     let configured = vec![ApiserverUrl::parse(&setup.servers[0].url()).unwrap()];
-    let access = setup.access(holdfast::config::Apiserver { endpoints: configured, ..setup.apiserver() });
+    let access = setup.access(holdfast_config::Apiserver { endpoints: configured, ..setup.apiserver() });
     setup.servers.push(second);
     let mut node = Node::start_over(setup, access, Settings { timing: quick(), ..Settings::default() });
     node.wait_until_synced();

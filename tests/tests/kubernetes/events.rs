@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use holdfast::announce::{Announced, Outcome};
+use holdfast_kubernetes::announce::{Announced, Outcome};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
 

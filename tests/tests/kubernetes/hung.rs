@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use holdfast::config::{Apiserver, ClientIdentity};
-use holdfast::sources::kubernetes::Settings;
+use holdfast_config::{Apiserver, ClientIdentity};
+use holdfast_kubernetes::source::Settings;
 use holdfast_tests::fake::Kind;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};

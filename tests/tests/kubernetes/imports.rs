@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use holdfast::sources::kubernetes::{Resource, Settings, State, Timing};
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Verdict;
+use holdfast_kubernetes::source::{Resource, Settings, State, Timing};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
 

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use holdfast::config::{Apiserver, ApiserverUrl};
-use holdfast::sources::kubernetes::Settings;
+use holdfast_config::{Apiserver, ApiserverUrl};
 use holdfast_judgement::views::apiserver::Tier;
+use holdfast_kubernetes::source::Settings;
 use holdfast_tests::fake::{Names, Server};
 use serde_json::{Value, json};
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use holdfast::config::{Config, EventsRead, Kubernetes};
-use holdfast::diagnose::gather::Gatherer;
+use holdfast_config::{Config, EventsRead, Kubernetes};
 use holdfast_core::keys::ObjectName;
+use holdfast_evidence::diagnose::gather::Gatherer;
 use holdfast_tests::fake::{Asked, Fault, Greeting, Kind, Verb};
 use serde_json::{Value, json};
 use tokio::sync::watch;

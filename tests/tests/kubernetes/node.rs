@@ -12,21 +12,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast::announce::{self, Announced};
-use holdfast::apiserver::{self, Access, Sources};
-use holdfast::config::{
+use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast_agent::engine::steps::Steps;
+use holdfast_agent::kube_proxy;
+use holdfast_agent::readings::{About, Liveness, Readings};
+use holdfast_agent::recorder::Recorder;
+use holdfast_agent::rejections;
+use holdfast_config::{
     Apiserver, ApiserverUrl, ClientIdentity, Config, Encodings, EventsRead, KubeProxy,
     Kubernetes as KubernetesTable,
 };
-use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
-use holdfast::engine::steps::Steps;
-use holdfast::kube_proxy;
-use holdfast::overheard::{self, Overheard};
-use holdfast::own_node::NodeReport;
-use holdfast::readings::{About, Liveness, Readings};
-use holdfast::recorder::Recorder;
-use holdfast::rejections;
-use holdfast::sources::kubernetes::{Kubernetes, Resource, Settings, State, Timing, View, Watch};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -36,6 +31,11 @@ use holdfast_core::maps::{Answer, Client, MemoryMaps};
 use holdfast_core::op::Action;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
+use holdfast_evidence::overheard::{self, Overheard};
+use holdfast_kubernetes::announce::{self, Announced};
+use holdfast_kubernetes::apiserver::{self, Access, Sources};
+use holdfast_kubernetes::own_node::NodeReport;
+use holdfast_kubernetes::source::{Kubernetes, Resource, Settings, State, Timing, View, Watch};
 use holdfast_laws::observing::{ObservingMaps, Witness};
 use holdfast_laws::scenario::{difference, frontends};
 use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
@@ -295,7 +295,7 @@ impl Node {
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
-        let asks = holdfast::engine::ask::channel().1;
+        let asks = holdfast_agent::engine::ask::channel().1;
         let steps = Arc::<Steps>::default();
         let ends = Ends {
             events,

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use holdfast::logging::messages::OBJECT_NOT_UNDERSTOOD;
-use holdfast::sources::kubernetes::{Resource, Settings};
+use holdfast_host::logging::messages::OBJECT_NOT_UNDERSTOOD;
+use holdfast_kubernetes::source::{Resource, Settings};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
 
@@ -201,7 +201,7 @@ fn the_zone_of_the_own_node_is_told() {
     let labels = |zone: &str| json!({"kind": "Node", "metadata": {"name": "node-a", "labels": {"topology.kubernetes.io/zone": zone}}});
     setup.cluster.apply(labels("zone-1")).unwrap();
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "node-b"}})).unwrap();
-    let name = holdfast::config::NodeName::of_host("node-a").unwrap();
+    let name = holdfast_config::NodeName::of_host("node-a").unwrap();
     let settings = Settings { timing: quick(), node: Some(name), ..Settings::default() };
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
@@ -215,7 +215,7 @@ fn services_are_served_without_permission_to_read_nodes() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].always(Asked::of(Kind::Nodes), Fault::status(403, "Forbidden"));
-    let name = holdfast::config::NodeName::of_host("node-a").unwrap();
+    let name = holdfast_config::NodeName::of_host("node-a").unwrap();
     let settings = Settings { timing: quick(), node: Some(name), ..Settings::default() };
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();

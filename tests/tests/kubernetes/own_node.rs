@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use holdfast::config::NodeName;
-use holdfast::sources::kubernetes::{Resource, Settings, Timing};
+use holdfast_config::NodeName;
+use holdfast_kubernetes::source::{Resource, Settings, Timing};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast::sources::kubernetes::{Resource, Settings, Timing};
+use holdfast_kubernetes::source::{Resource, Settings, Timing};
 use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object};

@@ -21,7 +21,7 @@ fn slice_since(number: u8, backends: &[IpAddr], since: &str) -> Value {
 }
 
 fn now() -> String {
-    holdfast::clock::now().to_string()
+    holdfast_host::clock::now().to_string()
 }
 
 /// A node that serves two services, asked at kube-proxy's port.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdfast::sources::kubernetes::Resource;
+use holdfast_kubernetes::source::Resource;
 use holdfast_tests::fake::{Asked, Authority, Fault, Kind, Names};
 
 use crate::credentials::{last_watch, with_certificate, with_token};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast::sources::kubernetes::Resource;
+use holdfast_kubernetes::source::Resource;
 use holdfast_tests::fake::{Asked, Fault, Kind};
 
 use crate::node::{Node, Setup, backend, ms, slice_object, web};

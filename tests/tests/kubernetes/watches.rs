@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast::sources::kubernetes::{Odds, Remembered, Resource, Settings, Start, Timing, Version};
 use holdfast_core::keys::ObjectName;
+use holdfast_kubernetes::source::{Odds, Remembered, Resource, Settings, Start, Timing, Version};
 use holdfast_tests::fake::{Asked, Fault, Kind, Verb};
 use serde_json::Value;
 

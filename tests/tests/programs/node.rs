@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use holdfast::datapath::RefusalLog;
+use holdfast_agent::datapath::RefusalLog;
 use holdfast_core::op::Coming;
 use holdfast_datapath::{KernelMaps, Namespaces, Options, Refusal, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};

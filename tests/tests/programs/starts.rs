@@ -5,12 +5,12 @@ use std::net::Ipv4Addr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use holdfast::logging::messages::TOOK_OVER;
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{Action, Coming, FrontendType, FrontendValue, PortIndex, Share, Word};
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
+use holdfast_host::logging::messages::TOOK_OVER;
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::load::Kind;

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use super::latest::Latest;
 use super::lines::Lines;
 use super::pace::Pace;
-use crate::logging::messages::{self, say};
+use holdfast_host::logging::messages::{self, say};
 
 /// The log as a reader gets it, copied at one instant.
 #[derive(Clone, Debug, Default)]

@@ -15,7 +15,7 @@ use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, Short
 use super::Onlookers;
 use super::listed::{Address, Link, Listed};
 use super::rules;
-use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
+use holdfast_config::{DeviceName, OuterDevices, Packets, PodDevices};
 use shortcuts::Shortcuts;
 use sources::Seen;
 

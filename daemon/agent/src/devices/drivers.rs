@@ -9,9 +9,9 @@ use std::time::Duration;
 use holdfast_datapath::driver_notices;
 use tokio::sync::watch;
 
-use crate::config::{Config, XdpUse};
 use crate::engine::ask::Asker;
 use crate::notices::Notices;
+use holdfast_config::{Config, XdpUse};
 
 /// How long notices are collected after a look.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use crate::config::{NODE_PORTS, SNAT_RANGES_MAX, SnatPorts, overlap};
+use holdfast_config::{NODE_PORTS, SNAT_RANGES_MAX, SnatPorts, overlap};
 
 /// The ports that any process may send from. Those below are left alone: only root may send from them, and some servers
 /// demand such a port.

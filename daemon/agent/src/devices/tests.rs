@@ -17,8 +17,8 @@ use super::decide::decide;
 use super::listed::{Address, Link, Listed, Network, Way};
 use super::ports::{free, shared, waiting};
 use super::{LOOK_AGAIN, Onlookers};
-use crate::config::Config;
 use crate::engine::ask;
+use holdfast_config::Config;
 use holdfast_fixtures::NOT_FOR_EVER;
 
 /// A world in lines: `INDEX NAME KIND [here] [watched] [in MASTER] [on BELOW] [ADDRESS[/BITS] …]

@@ -16,7 +16,7 @@ use holdfast_core::keys::ObjectName;
 use holdfast_judgement::rfc3339::Rfc3339;
 use serde::{Deserialize, Serialize};
 
-use crate::small_file;
+use holdfast_host::small_file;
 
 /// The file's name in the state's folder.
 pub(super) const FILE: &str = "drains.json";

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::small_file;
+use holdfast_host::small_file;
 
 /// Where this node's own users are.
 pub(super) const USERS: &str = "/etc/passwd";

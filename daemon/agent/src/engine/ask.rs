@@ -13,7 +13,7 @@ use holdfast_core::op::Entry;
 use holdfast_judgement::why::FRONTENDS_MAX;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::logging::messages::{self, say};
+use holdfast_host::logging::messages::{self, say};
 
 /// Questions that may wait: more clients than this are programs, not people.
 const WAITING_MAX: usize = 16;

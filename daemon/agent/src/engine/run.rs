@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use super::ask::{self, Ask, Checks};
 use super::steps::Steps;
 use crate::recorder::TimedChange;
-use crate::room::Room;
+use holdfast_host::room::Room;
 
 /// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.
 pub const GROUPS_WAITING_MAX: usize = 64;

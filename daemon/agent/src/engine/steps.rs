@@ -49,12 +49,12 @@ impl Steps {
 
     /// Notes that events were taken in now.
     pub(super) fn took_events(&self) {
-        self.taken.store(crate::clock::now().0, Ordering::Relaxed);
+        self.taken.store(holdfast_host::clock::now().0, Ordering::Relaxed);
     }
 
     /// Notes that the maps have all that is known now.
     pub(super) fn caught_up(&self) {
-        self.caught_up.store(crate::clock::now().0, Ordering::Relaxed);
+        self.caught_up.store(holdfast_host::clock::now().0, Ordering::Relaxed);
     }
 
     /// When events came last.

@@ -13,8 +13,8 @@ use holdfast_core::keys::{ObjectName, Protocol, Source, Transport};
 use holdfast_core::snapshot::{FrontendView, Rejections, ServiceView, ServiceViews, Status, Verdict};
 use holdfast_core::weights::Weight;
 
-use crate::config::{Announce, ServiceBlock};
-use crate::sources::config::FIRST_INTERVAL_MAX;
+use holdfast_config::{Announce, ServiceBlock};
+use holdfast_standalone::blocks::FIRST_INTERVAL_MAX;
 
 /// What is known of each address that is to be announced.
 pub(super) type Standings = BTreeMap<IpAddr, Standing>;

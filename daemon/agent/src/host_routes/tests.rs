@@ -46,7 +46,7 @@ async fn judged(text: &str, drained: &[&str]) -> Vec<String> {
 }
 
 fn shown(
-    config: &crate::config::Config,
+    config: &holdfast_config::Config,
     snapshot: &holdfast_core::snapshot::Snapshot,
     takes_packets: bool,
 ) -> Vec<String> {

@@ -21,8 +21,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::limits;
-use crate::guests::{Guests, Listening};
 use crate::readings::{ClosedPorts, IN_USE, Purpose};
+use holdfast_host::guests::{Guests, Listening};
 
 /// Answers the requests at a port.
 pub(super) trait Answerer: Send + Sync + 'static {

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use super::health::{Health, Well};
 use super::limits;
 use super::service_ports::{Plan, Planner};
-use crate::beat;
-use crate::config::{Config, NodePortAddresses};
 use crate::readings::{Readings, translates_packets};
+use holdfast_config::{Config, NodePortAddresses};
+use holdfast_host::beat;
 
 /// Tells the ports what they are to answer.
 #[derive(Debug)]

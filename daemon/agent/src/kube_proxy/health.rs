@@ -49,7 +49,7 @@ impl Health {
 }
 
 fn spelled(at: SystemTime) -> String {
-    crate::clock::millis(at).to_string()
+    holdfast_host::clock::millis(at).to_string()
 }
 
 /// How Go, kube-proxy's language, writes a time that never was.

@@ -35,7 +35,7 @@ pub(super) async fn run(
         let plan = plans.borrow_and_update().clone();
         listeners.follow(&plan, Instant::now()).await;
         let failed = listeners.failed.values().map(|failed| failed.port.clone());
-        let at = crate::clock::now().seconds();
+        let at = holdfast_host::clock::now().seconds();
         closed.tell_of_services(failed.chain(plan.refused).collect(), plan.more, at);
         tokio::select! {
             changed = plans.changed() => if changed.is_err() { return },

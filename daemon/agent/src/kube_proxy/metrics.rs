@@ -15,7 +15,7 @@ use super::local::is_here;
 use crate::engine::steps::Steps;
 use crate::exposition::{Exposition, process};
 use crate::readings::Readings;
-use crate::sources::kubernetes::Resource;
+use holdfast_kubernetes::source::Resource;
 
 /// All metrics, as of this moment.
 pub(super) fn exposition(readings: &Readings, asked: &Asked) -> String {

@@ -19,8 +19,8 @@ use holdfast_core::snapshot::{PortView, ServiceState, ServiceView, Snapshot};
 use super::answers::Check;
 use super::limits;
 use super::local::is_here;
-use crate::config::{NodePortAddresses, OuterAddresses};
 use crate::readings::{CLOSED_NAMED_MAX, ClosedPort, Purpose};
+use holdfast_config::{NodePortAddresses, OuterAddresses};
 
 /// Which ports are to be open, and which find no place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

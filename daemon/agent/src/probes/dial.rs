@@ -14,8 +14,8 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, 
 use tokio::net::TcpSocket;
 use tokio::time::{Instant, timeout};
 
-use crate::error_origin::ErrorOrigin;
-use crate::exempt;
+use holdfast_host::error_origin::ErrorOrigin;
+use holdfast_host::exempt;
 
 /// How long an answer is waited for: a backend in the same cluster accepts within milliseconds.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_core::words;
 
-use crate::config::KubeProxy;
+use holdfast_config::KubeProxy;
 
 /// How many closed ports of Services are named; the rest is counted.
 pub(crate) const CLOSED_NAMED_MAX: usize = 100;

@@ -7,11 +7,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::sources::kubernetes::Compared;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status};
 use holdfast_datapath::Flow;
 use holdfast_judgement::rfc3339::Rfc3339;
 use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_kubernetes::source::Compared;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -71,7 +71,7 @@ pub struct Comparison {
 
 impl Comparison {
     pub fn of(what: String, compared: Compared) -> Self {
-        let compared_at = compared.at.map(|at| Rfc3339(crate::clock::millis(at).seconds()));
+        let compared_at = compared.at.map(|at| Rfc3339(holdfast_host::clock::millis(at).seconds()));
         let age_seconds = compared.at.map(|_| compared.age.as_secs());
         match compared.found {
             Ok(mut differences) => {

@@ -21,7 +21,7 @@ use holdfast_judgement::rfc3339::Millis;
 
 use super::compare;
 use super::ring::SERVICE_GONE;
-use crate::room::Taken;
+use holdfast_host::room::Taken;
 
 /// The most frontends that one entry names; a service with one port seldom has more addresses.
 const FRONTENDS_MAX: usize = 16;
@@ -77,7 +77,7 @@ impl TimedChange {
         let (transitions, transitions_omitted) = transitions(change);
         Record {
             seq: None,
-            time: crate::clock::millis(self.at),
+            time: holdfast_host::clock::millis(self.at),
             monotonic_us: micros(self.mono),
             boot_id: Arc::clone(boot_id),
             kind: if is_kept { Kind::Change } else { Kind::Event },

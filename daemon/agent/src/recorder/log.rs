@@ -11,7 +11,7 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict
 use holdfast_judgement::record::{Record, Trigger};
 
 use super::from_change::{key, name, places, rows, slot};
-use crate::logging::messages::{self, say};
+use holdfast_host::logging::messages::{self, say};
 
 /// Logs one change, of which this is the record.
 pub(super) fn write(change: &Change, record: &Record) {

@@ -34,7 +34,7 @@ const AHEAD_MAX: u64 = 1 << 24;
 const HEAD_BYTES_MAX: u64 = 2 << 20;
 
 /// Is given each record and each gap, oldest first.
-pub type Found<'a> = &'a mut dyn FnMut(Arc<Line>);
+pub(super) type Found<'a> = &'a mut dyn FnMut(Arc<Line>);
 
 /// What was found in the history beside its records.
 #[derive(Debug, Default)]
@@ -251,7 +251,7 @@ impl<'a> Restoring<'a> {
     /// made and it is one of the oldest.
     fn unreadable(&mut self, segment: &Segment, cause: GapCause) {
         let written = std::fs::metadata(&segment.path).and_then(|found| found.modified());
-        self.time = self.time.max(written.map(crate::clock::millis).unwrap_or_default());
+        self.time = self.time.max(written.map(holdfast_host::clock::millis).unwrap_or_default());
         let begin_of_next =
             self.restored.segments.iter().map(|it| it.first).find(|first| *first > segment.first);
         let most = segment.first.saturating_add(segment.bytes / RECORD_BYTES_MIN);

@@ -19,8 +19,8 @@ use super::history::{FileHealth, History};
 use super::numbers::{Mark, Numbers, Reserve};
 use super::restore::gap_record;
 use super::ring::Line;
-use crate::logging::messages::{self, say};
-use crate::room::Taken;
+use holdfast_host::logging::messages::{self, say};
+use holdfast_host::room::Taken;
 
 /// The most records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
 const WAITING_MAX: usize = 8_192;
@@ -149,7 +149,7 @@ impl Writer {
     fn write_gap(&mut self, last: u64) -> io::Result<()> {
         let Some(missing) = last.checked_sub(self.seq).filter(|missing| *missing > 0) else { return Ok(()) };
         let gap = Gap { records: Some(missing), ..Gap::new(GapCause::NotWritten) };
-        let record = gap_record(last, crate::clock::now(), 0, &self.boot_id, gap);
+        let record = gap_record(last, holdfast_host::clock::now(), 0, &self.boot_id, gap);
         let line = Line::new(&record);
         self.files.append(last, line.iter().map(|it| &*it.json))?;
         self.seq = last;

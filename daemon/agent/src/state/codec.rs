@@ -19,7 +19,7 @@ use super::form::odd::{self, OddForm};
 use super::form::{HoldForm, HoldForm3, Later7, Later8, ServiceForm};
 use super::frames::Kind;
 use super::version::VERSION_MIN;
-use crate::sources::kubernetes::Oddities;
+use holdfast_kubernetes::source::Oddities;
 
 /// The first version that has all that Services say now. After an older one all Services are listed once.
 const HAS_ALL: u32 = 9;

@@ -87,7 +87,7 @@ pub struct Damage {
 
 /// What one file has.
 #[derive(Debug, Default)]
-pub struct Found {
+pub(super) struct Found {
     pub(super) kept: Saved,
     pub(super) has_head: bool,
     /// The services that the file should have records of; `None`: their names are lost too.

@@ -18,9 +18,9 @@ use holdfast_datapath::give_back_freed;
 use tokio::sync::watch;
 
 use super::{Context, Damage, Folder, LeftOut, Stored};
-use crate::logging::messages::{self, say};
 use crate::recorder::{History, boot_id};
-use crate::sources::kubernetes::OddityView;
+use holdfast_host::logging::messages::{self, say};
+use holdfast_kubernetes::source::OddityView;
 
 /// The least time between two writes: a burst of changes is one write.
 const GAP: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use tokio::sync::watch;
 
 use super::*;
-use crate::sources::kubernetes::{Odd, Odds, Start, Version};
+use holdfast_kubernetes::source::{Odd, Odds, Start, Version};
 use holdfast_objects::manifests::Texts;
 use holdfast_objects::{Defaulting, Provenance, from_value};
 use serde_json::json;

@@ -11,10 +11,10 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use super::{FIRST_LISTS_WAIT, Teller, Watched};
-use crate::config::Log;
-use crate::logging::Logging;
 use crate::readings::fixture;
 use crate::readings::{Liveness, Readings};
+use holdfast_config::Log;
+use holdfast_host::logging::Logging;
 
 /// What systemd was told, in words.
 #[derive(Default)]

@@ -48,7 +48,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::admin::fixture::many;
+    use crate::fixture::many;
 
     #[test]
     fn a_load_balancer_that_waits_bears_the_cause_that_was_overheard() {

@@ -14,7 +14,7 @@ use super::fixture::{everything, serve, serve_with};
 use super::judged;
 use super::tables::rows;
 use super::{doors, drains, fixture::Served};
-use crate::admin::flows;
+use crate::flows;
 use holdfast_agent::recorder::tests::incident_history;
 use holdfast_agent::state::{Damage, LeftOut, Written};
 

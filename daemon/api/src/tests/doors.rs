@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::fixture::{self, Folder, acts, everything, many, readings, serve, serve_to, serve_with};
 use super::{Got, exchange, got};
-use crate::admin::{
+use crate::{
     Acts, Admin, AdminError, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
 };
 use holdfast_agent::readings::Liveness;

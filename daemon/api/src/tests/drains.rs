@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::fixture::{Served, acts, serve_all};
 use super::{Got, exchange};
-use crate::admin::wishes::{Acts, Peer};
+use crate::wishes::{Acts, Peer};
 use holdfast_agent::drains::{self, ORDERS_WAITING_MAX};
 use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast_evidence::overheard::EventReadings;
@@ -280,7 +280,7 @@ fn backends_are_drained_only_over_the_socket() {
 #[test]
 fn only_root_and_the_daemons_own_user_may_drain() {
     let own = nix::unistd::geteuid().as_raw();
-    let may = |uid| crate::admin::drain::may_order(Peer { uid, pid: None });
+    let may = |uid| crate::drain::may_order(Peer { uid, pid: None });
     assert!(may(0) && may(own));
     assert!(!may(own + 1) && !may(65_534));
 }

@@ -7,7 +7,7 @@ use holdfast_core::snapshot::Snapshot;
 pub use holdfast_fixtures::{THEN, everything, many};
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{Acts, Admin, Settings, start};
+use crate::{Acts, Admin, Settings, start};
 use holdfast_agent::readings::Readings;
 pub use holdfast_agent::readings::fixture::{in_memory, readings, status};
 use holdfast_evidence::diagnose::gather::Gatherer;

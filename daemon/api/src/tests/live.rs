@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use super::fixture::{Served, everything, serve_with};
-use crate::admin::limits;
+use crate::limits;
 use holdfast_agent::recorder::History;
 use holdfast_agent::recorder::tests::{tell_incident, tell_many};
 

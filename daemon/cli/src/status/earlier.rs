@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{Rejected, Service};
-use crate::admin::totals::TotalsRow;
+use holdfast_api::totals::TotalsRow;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Services {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use toml::de::DeTable;
 
 use super::example::{EXAMPLE, known_keys, shown_keys, uncomment};
-use crate::config::Config;
+use crate::Config;
 
 /// Text and JSON say the same, and the text reads as the configuration that wrote it.
 #[track_caller]

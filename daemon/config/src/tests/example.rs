@@ -6,7 +6,7 @@ use holdfast_core::affinity::Prefixes;
 use toml::de::{DeTable, DeValue};
 
 use super::effective::check_round_trip;
-use crate::config::{CheckKind, Config, HttpCheck};
+use crate::{CheckKind, Config, HttpCheck};
 
 pub(super) const EXAMPLE: &str = include_str!("../../../../config.example.toml");
 

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::effective::check_round_trip;
-use crate::config::Config;
+use crate::Config;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/tests/problems.golden");
 

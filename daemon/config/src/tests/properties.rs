@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::effective::check_round_trip;
-use crate::config::{Config, ConfigErrors};
+use crate::{Config, ConfigErrors};
 
 const EXAMPLE: &str = include_str!("../../../../config.example.toml");
 const GOLDEN: &str = include_str!("problems.golden");

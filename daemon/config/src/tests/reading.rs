@@ -7,7 +7,7 @@ use holdfast_core::hold::OnEmpty;
 use holdfast_core::keys::{Family, Transport};
 
 use super::effective::check_round_trip;
-use crate::config::{
+use crate::{
     CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, GrpcCheck, HttpCheck,
     NodeName, NodePortAddresses, OuterAddresses, Room, ServiceBlock,
 };

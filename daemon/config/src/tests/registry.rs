@@ -1,6 +1,6 @@
 //! What docs/outside.md says that templates for Consul and Nomad become, and how backends are asked for by name.
 
-use crate::config::{BlocksFile, Config};
+use crate::{BlocksFile, Config};
 
 const GUIDE: &str = include_str!("../../../../docs/outside.md");
 

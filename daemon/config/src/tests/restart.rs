@@ -1,7 +1,7 @@
 //! Which keys need a restart.
 
 use super::super::restart::RESTART_KEYS;
-use crate::config::Config;
+use crate::Config;
 
 #[track_caller]
 fn check(text: &str, expected: &[&str]) {

@@ -26,10 +26,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::limits::{PROBES_AT_ONCE, RESERVE, TOTAL};
-use crate::apiserver::Access;
-use crate::config::{Config, EventsRead};
 use crate::knowledge::{self, Edition, Editions};
 use cluster::{Events, Subject};
+use holdfast_config::{Config, EventsRead};
+use holdfast_kubernetes::apiserver::Access;
 use host::Wanted;
 use probes::Target;
 
@@ -155,7 +155,7 @@ impl Gatherer {
                 cluster::not("it is a ServiceImport, and no Service is behind it")
             }
             Some(access) if asks.api => {
-                let now = crate::clock::now().seconds();
+                let now = holdfast_host::clock::now().seconds();
                 let edition = self.edition();
                 let subject = Subject { name, views, node: &self.node, now, edition: &edition };
                 cluster::gather(access, (&self.events, self.reads_events()), subject, deadline).await

@@ -11,8 +11,8 @@ use holdfast_judgement::diagnose::Known;
 use holdfast_judgement::diagnose::material::{Own, WatchSeen};
 use holdfast_judgement::views::checks::ChecksSeen;
 
-use crate::readings::Readings;
-use crate::sources::kubernetes::{State, Watch};
+use holdfast_agent::readings::Readings;
+use holdfast_kubernetes::source::{State, Watch};
 
 /// What the daemon says of itself, and of what it found out about these services.
 pub fn own(readings: &Readings, known: &Known) -> Own {

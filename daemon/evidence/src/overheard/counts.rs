@@ -14,8 +14,8 @@ use holdfast_knowledge::{ClusterEvent, EventReason, EventType, Knowledge};
 
 use super::TOPICS;
 use super::causes::Causes;
-use crate::exposition::Exposition;
 use crate::knowledge::{self, Edition, Editions};
+use holdfast_agent::exposition::Exposition;
 
 /// How many lines may come at once, and how many in each second after that.
 const LINES_AT_ONCE: f64 = 50.0;

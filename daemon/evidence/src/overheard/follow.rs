@@ -13,12 +13,12 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::{Overheard, Topic};
-use crate::apiserver::{Access, Connection, JSON};
-use crate::sources::kubernetes::line::Lines;
-use crate::sources::kubernetes::pace::{chance, part};
-use crate::sources::kubernetes::page::Page;
-use crate::sources::kubernetes::piece::Piece;
-use crate::sources::kubernetes::resource::{self, push};
+use holdfast_kubernetes::apiserver::{Access, Connection, JSON};
+use holdfast_kubernetes::source::line::Lines;
+use holdfast_kubernetes::source::pace::{chance, part};
+use holdfast_kubernetes::source::page::Page;
+use holdfast_kubernetes::source::piece::Piece;
+use holdfast_kubernetes::source::resource::{self, push};
 
 const PATH: &str = "/api/v1/events?";
 
@@ -134,7 +134,7 @@ async fn ask(
     access: &Access,
     query: &str,
     connection: Connection,
-) -> Result<crate::apiserver::Reply, String> {
+) -> Result<holdfast_kubernetes::apiserver::Reply, String> {
     let asked = timeout(ANSWER, access.ask_aside(JSON, query, connection)).await;
     let reply = asked.map_err(|_| "no answer within 10 s".to_owned())?.map_err(shown)?;
     match reply.status {

@@ -32,9 +32,9 @@ use super::limits::{
 use super::trouble::Trouble;
 use super::walk::{self, Opened};
 use super::{Inner, JSON};
-use crate::beat;
-use crate::logging::messages::{self, say};
 use doubts::Doubts;
+use holdfast_host::beat;
+use holdfast_host::logging::messages::{self, say};
 use race::Race;
 
 /// What is asked over the connection, so that a server that hangs is noticed, and keeps the connection open.

@@ -16,7 +16,7 @@ use holdfast_judgement::views::apiserver::Standing;
 use holdfast_judgement::views::apiserver::Tier;
 use serde::{Deserialize, Serialize};
 
-use crate::small_file;
+use holdfast_host::small_file;
 
 /// The most addresses: clusters have three to seven apiservers, and some keep changing theirs.
 const ADDRESSES_MAX: usize = 16;

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::endpoints::{Endpoint, EndpointId, Endpoints};
 use super::trouble::Trouble;
-use crate::logging::messages::{self, say};
+use holdfast_host::logging::messages::{self, say};
 
 /// The table of endpoints, shared by all that dial them.
 #[derive(Clone, Debug)]

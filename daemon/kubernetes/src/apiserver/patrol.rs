@@ -12,7 +12,7 @@ use super::lease::Target;
 use super::trouble::Trouble;
 use super::walk::{self, Patience};
 use super::{Inner, JSON};
-use crate::beat;
+use holdfast_host::beat;
 
 /// How soon a memory that could not be written is written again.
 const WRITE_AGAIN: Duration = Duration::from_secs(60);

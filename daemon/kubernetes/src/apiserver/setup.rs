@@ -20,7 +20,7 @@ use super::endpoints::Endpoints;
 use super::learned::Memory;
 use super::lease::Shared;
 use super::{Access, Asked, Inner, guard};
-use crate::config::Apiserver;
+use holdfast_config::Apiserver;
 
 /// Where apiservers and credentials are to be found. A reload may change it.
 #[derive(Clone, Debug)]

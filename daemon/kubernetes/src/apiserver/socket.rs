@@ -12,7 +12,7 @@ use super::limits::{
     GUARD_KEEPALIVE, GUARD_USER_TIMEOUT, KEEPALIVE, KEEPALIVE_EVERY, KEEPALIVE_PROBES, USER_TIMEOUT,
 };
 use super::trouble::Trouble;
-use crate::exempt;
+use holdfast_host::exempt;
 
 /// How soon a peer is noticed that does not answer any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

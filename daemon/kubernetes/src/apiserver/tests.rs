@@ -9,7 +9,7 @@ mod words;
 use std::path::Path;
 
 use super::{Access, Settings, Sources};
-use crate::config::Config;
+use holdfast_config::Config;
 
 /// Access as a configuration file asks for it.
 pub(crate) fn access(folder: &Path, keys: &str) -> Access {

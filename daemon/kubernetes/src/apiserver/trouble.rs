@@ -9,7 +9,7 @@ use holdfast_judgement::plain::is_unfit;
 use holdfast_judgement::views::apiserver::ClusterId;
 
 use super::limits::{HEADERS, THROTTLED, THROTTLED_MOST};
-use crate::error_origin::ErrorOrigin;
+use holdfast_host::error_origin::ErrorOrigin;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
 

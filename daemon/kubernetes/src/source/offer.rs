@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::ending::Ending;
 use super::resource::Resource;
 use crate::apiserver::Encoding;
-use crate::config::Encodings;
+use holdfast_config::Encodings;
 
 /// Asks for JSON and nothing else.
 pub(super) const JSON: &str = crate::apiserver::JSON;

@@ -18,7 +18,7 @@ pub(super) const OBJECTS_MAX: u32 = 500_000;
 
 /// What reading at the beginning of a text led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ahead<T> {
+pub enum Ahead<T> {
     /// The value was read, and took so many bytes.
     Read(T, usize),
     /// The value does not end in this text.

@@ -11,7 +11,7 @@ use holdfast_core::words;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::page::ListFrame;
-use crate::config::NodeName;
+use holdfast_config::NodeName;
 
 /// The most items of one page. A page is one read of etcd, and a server keeps a whole one in memory.
 pub(super) const PAGE_ITEMS: u32 = 500;

@@ -13,7 +13,7 @@ use bed::{Bed, bookmark, error, event, list, page, service, slice, status};
 use holdfast_core::keys::ObjectName;
 
 use super::{Asker, Oddities, Odds, Remembered, Resource, Settings, Start, State, Timing, Version};
-use crate::config::NodeName;
+use holdfast_config::NodeName;
 use holdfast_fixtures::NOT_FOR_EVER;
 
 const fn ms(ms: u64) -> Duration {

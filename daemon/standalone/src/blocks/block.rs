@@ -20,8 +20,8 @@ use holdfast_core::limits;
 use holdfast_core::weights::{Asked, Weight, Weights};
 
 use super::{HealthCheck, StaticService};
-use crate::config::{Config, VIP_SERVICE};
-use crate::sources::names::{Resolve, Set};
+use crate::names::{Resolve, Set};
+use holdfast_config::{Config, VIP_SERVICE};
 
 /// A block that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

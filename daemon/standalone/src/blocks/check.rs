@@ -26,10 +26,10 @@ use tokio_rustls::client::TlsStream;
 use self::bounded::Bounded;
 use self::search::Search;
 use super::{CheckKind, HealthCheck, Statuses};
-use crate::apiserver::ClientTls;
-use crate::config::CheckTls;
-use crate::error_origin::ErrorOrigin;
-use crate::exempt;
+use holdfast_config::CheckTls;
+use holdfast_credentials::ClientTls;
+use holdfast_host::error_origin::ErrorOrigin;
+use holdfast_host::exempt;
 
 /// The most that is kept of what a backend answers, and the part of it in which a text is looked for: as much as
 /// `HAProxy` has for it, and 128 checks at once then keep 2 MiB.

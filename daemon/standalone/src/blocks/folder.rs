@@ -14,8 +14,8 @@ use holdfast_objects::manifests::FolderLook;
 
 use super::StaticService;
 use super::block::Block;
-use crate::config::{BlocksFile, FILE_BYTES_MAX, FileAuthor, Problem, ServiceBlock, Subject};
-use crate::sources::folder::{Files, Watched};
+use crate::folder::{Files, Watched};
+use holdfast_config::{BlocksFile, FILE_BYTES_MAX, FileAuthor, Problem, ServiceBlock, Subject};
 
 /// The folder of blocks, whether it is there or not.
 pub type BlocksFolder = Watched<BlockFiles>;

@@ -14,7 +14,7 @@ use holdfast_objects::cut_reason;
 use super::block::Blocks;
 use super::folder::{FolderNews, Listed, Read};
 use super::told::{Rejections, Told};
-use crate::config::Beside;
+use holdfast_config::Beside;
 
 /// The folder, as far as it has been told.
 #[derive(Debug, Default)]

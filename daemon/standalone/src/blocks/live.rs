@@ -23,7 +23,7 @@ use super::obstacles::{ObstacleLog, RouteLoss};
 use super::schedule::{CheckId, Places, Schedule, jittered, part};
 use super::seen::{Outcome, Row};
 use super::{Checks, FIRST_INTERVAL_MAX, HealthCheck, ramp};
-use crate::sources::names::Set;
+use crate::names::Set;
 
 /// The writer of what a health check changed.
 const WRITER: &str = "health-check";

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::block::{Block, Blocks};
 use super::told::{Rejections, Told};
-use crate::sources::names::{NameNews, Said, Set, Wanted, Wish};
+use crate::names::{NameNews, Said, Set, Wanted, Wish};
 
 /// The backends of services as a former process knew them.
 pub type Sets = BTreeMap<ObjectName, Kept>;

@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::*;
-use crate::config::FileAuthor;
+use holdfast_config::FileAuthor;
 use holdfast_fixtures::NOT_FOR_EVER;
 
 /// A block of namespace `static` with the port `http`.
@@ -308,8 +308,8 @@ async fn the_source_ends_with_its_reader_or_its_reloads() {
 
 #[tokio::test]
 async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder() {
-    use crate::sources::config::folder::BlockFiles;
-    use crate::sources::folder::Files as _;
+    use crate::blocks::folder::BlockFiles;
+    use crate::folder::Files as _;
 
     let web = block("web", &["10.96.0.10:80"], &["192.0.2.1:8080"]);
     let (_blocks, reloads) = watch::channel(Arc::new(blocks(&[web])));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::HealthCheck;
 use super::block::Blocks;
-use crate::apiserver::ClientTls;
-use crate::config::TlsFiles;
+use holdfast_config::TlsFiles;
+use holdfast_credentials::ClientTls;
 
 #[derive(Debug, Default)]
 pub(super) struct Trust(BTreeMap<TlsFiles, Arc<ClientTls>>);

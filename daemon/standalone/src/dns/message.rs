@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::config::dns_name::{self as name, Name};
+use holdfast_config::dns_name::{self as name, Name};
 
 /// The most bytes of an answer: what two bytes of length can say before one that comes by TCP.
 pub const BYTES_MAX: usize = u16::MAX as usize;

@@ -19,7 +19,7 @@ use nix::fcntl::OFlag;
 
 use super::notice::{Noticed, file_name, is_meant};
 use super::{FILES_MAX, Files, SETTLE};
-use crate::config::FileAuthor;
+use holdfast_config::FileAuthor;
 use holdfast_objects::manifests::FolderLook;
 
 /// A name in characters that can be shown, whatever its bytes are.

@@ -18,7 +18,7 @@ use super::servers::Failures;
 use super::set::{self, Led, LeftOut, Set};
 use super::{Resolve, Wish};
 use crate::dns::{self, Failed, Found, Kind, Name, Unread};
-use crate::error_origin::ErrorOrigin;
+use holdfast_host::error_origin::ErrorOrigin;
 
 /// How long one server may take for one question.
 pub(super) const QUESTION: Duration = Duration::from_secs(1);

@@ -342,7 +342,7 @@ async fn only_the_answer_to_the_question_counts() {
     let told = lab.next().await.unwrap_err();
     assert!(told.ends_with("nothing came within 1 s"), "{told}");
     // An attacker that does not have the server's address is not heard at all.
-    let socket = crate::exempt::datagrams(server.address).await.unwrap();
+    let socket = holdfast_host::exempt::datagrams(server.address).await.unwrap();
     let attacker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let to = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), socket.local_addr().unwrap().port());
     attacker.send_to(b"any", to).await.unwrap();

@@ -11,7 +11,7 @@ use holdfast_datapath::{POD_DEVICES_MAX, XdpUse};
 use holdfast_judgement::views::devices::{Answers, Class, Reason, ShortcutDecision};
 
 use super::super::listed::{Link, Listed};
-use crate::config::{self, Packets, ShortcutUse};
+use holdfast_config::{self as config, Packets, ShortcutUse};
 
 /// How many devices that lead to pods take part, and fewer where pods that are clients need the room. Each costs an
 /// open file, a pin, and some ten milliseconds in which the kernel changes no other device. As many of pods that are

@@ -15,8 +15,8 @@ use super::super::conntrack::Conntrack;
 use super::super::listed::{By, Rule};
 use super::super::{Follower, Onlookers, netlink};
 use super::{decided_beside, ip, listed, view_without_flows};
-use crate::config::Config;
 use crate::engine::ask;
+use holdfast_config::Config;
 
 const ONE_WAY: &str = "2 eth0 - 10.0.0.5 default";
 const TWO_WAYS: &str = "2 eth0 - 10.0.0.5 default\n3 eth1 - 10.1.0.5 strict";

@@ -17,10 +17,10 @@ use holdfast_judgement::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::config::Config;
 use crate::readings::fixture;
-use crate::sources::config::{Blocks, StaticService, run};
+use holdfast_config::Config;
 use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_standalone::blocks::{Blocks, StaticService, run};
 
 pub(super) fn config(text: &str) -> Config {
     Config::parse(text, "config.toml").unwrap().0

@@ -15,9 +15,9 @@ use tokio::sync::watch;
 
 use super::super::{Ports, limits};
 use super::bed::{Answer, Rules, ask, balanced, free, slice, until};
-use crate::config::{Config, KubeProxy, OuterAddresses};
 use crate::readings::fixture;
 use crate::readings::{ClosedPorts, Liveness, Readings};
+use holdfast_config::{Config, KubeProxy, OuterAddresses};
 use holdfast_fixtures::NOT_FOR_EVER;
 
 /// A daemon's ports, and what decides what they say.

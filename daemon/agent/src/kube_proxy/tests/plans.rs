@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::super::limits;
 use super::super::service_ports::{Plan, Planner};
 use super::bed::{Rules, balanced, slice};
-use crate::config::{NodePortAddresses, OuterAddresses};
 use crate::readings::CLOSED_NAMED_MAX;
+use holdfast_config::{NodePortAddresses, OuterAddresses};
 
 const PRIMARY: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Primary);
 const RANGES: NodePortAddresses =

@@ -23,14 +23,14 @@ use holdfast_judgement::views::proxies::{OtherProxy, Trace};
 use tokio::sync::watch;
 
 use super::{About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications};
-use crate::apiserver::Encoding;
 use crate::datapath::RefusalLog;
-use crate::sources::config::Checks;
-use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
-use crate::sources::names::Names;
 use crate::state::Written;
 use healthy::devices as decisions;
 pub use healthy::status;
+use holdfast_kubernetes::apiserver::Encoding;
+use holdfast_kubernetes::source::{self as watching, LastError, Resource, View as Watches, Watch};
+use holdfast_standalone::blocks::Checks;
+use holdfast_standalone::names::Names;
 
 #[path = "../../../../judgement/src/diagnose/checks/tests/healthy.rs"]
 mod healthy;

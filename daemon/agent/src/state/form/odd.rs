@@ -9,7 +9,7 @@ use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::ObjectName;
 use serde::{Deserialize, Serialize};
 
-use crate::sources::kubernetes::{Odd, Odds, Version};
+use holdfast_kubernetes::source::{Odd, Odds, Version};
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct OddForm {

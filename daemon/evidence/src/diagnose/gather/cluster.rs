@@ -24,10 +24,10 @@ use holdfast_core::snapshot::ServiceView;
 use holdfast_judgement::diagnose::material::{Asked, Cluster, Heard, Right};
 use tokio::time::Instant;
 
-use crate::apiserver::Access;
 use crate::diagnose::limits::REQUESTS_MAX;
 use crate::knowledge::Edition;
 use ask::{Bounds, Lane, Question};
+use holdfast_kubernetes::apiserver::Access;
 use network::Network;
 use paths::Name;
 use workload::Workload;

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::probes::{self, Target};
 use crate::diagnose::limits::HOST;
-use crate::proxies;
+use holdfast_agent::proxies;
 
 /// What to look for on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::{Instant, timeout_at};
 
 use crate::diagnose::limits::{HEALTH_BYTES_MAX, PROBE, PROBES_AT_ONCE};
-use crate::exempt;
+use holdfast_host::exempt;
 
 /// Words of `appProtocol` for servers that answer a request in HTTP/1.1.
 const SPEAKERS: [&str; 2] = ["http", "kubernetes.io/ws"];

@@ -12,7 +12,7 @@ use holdfast_judgement::diagnose::material::Named;
 use tokio::time::{Instant, timeout_at};
 
 use crate::diagnose::limits::PROBE;
-use crate::dns::{self, Answer, Failed, Kind, Name, Question};
+use holdfast_standalone::dns::{self, Answer, Failed, Kind, Name, Question};
 
 /// The most addresses of one answer that are read.
 const ANSWERS_MAX: usize = 64;

@@ -24,8 +24,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::http;
 use crate::diagnose::limits::{PROBE, PROBES_AT_ONCE};
-use crate::error_origin::ErrorOrigin;
-use crate::exempt;
+use holdfast_host::error_origin::ErrorOrigin;
+use holdfast_host::exempt;
 
 /// An address to dial, or why it is not dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

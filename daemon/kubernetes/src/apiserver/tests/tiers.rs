@@ -196,7 +196,7 @@ async fn a_reload_changes_where_to_look_and_a_bad_one_changes_nothing() {
     let keys = |server: &Server| format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url());
     let access = access(fixture.path(), &keys(&old));
     access.get("/", None).await.unwrap();
-    let bad = Sources { apiserver: crate::config::Apiserver::default(), kubelet: None, learns: true };
+    let bad = Sources { apiserver: holdfast_config::Apiserver::default(), kubelet: None, learns: true };
     assert!(access.reload(&bad).is_err());
     assert_eq!(rows(&access), [of(Tier::Configured, &old)]);
     access.reload(&settings(fixture.path(), &keys(&new)).sources).unwrap();

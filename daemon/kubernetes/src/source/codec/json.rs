@@ -12,12 +12,12 @@ use serde_json::Value;
 use super::node::NodeWire;
 use super::{Codec, Frame, Framer, NoFrame, Splitter, WHOLE, bookmark, import, refused, service, slice};
 use crate::own_node::Described;
-use crate::sources::kubernetes::envelope::{self, Glimpse, Identity, Status};
-use crate::sources::kubernetes::line::Lines;
-use crate::sources::kubernetes::object::{Message, Object, named};
-use crate::sources::kubernetes::page::{Ahead, Items, ListFrame, NoPage, Page};
-use crate::sources::kubernetes::piece::Piece;
-use crate::sources::kubernetes::resource::Resource;
+use crate::source::envelope::{self, Glimpse, Identity, Status};
+use crate::source::line::Lines;
+use crate::source::object::{Message, Object, named};
+use crate::source::page::{Ahead, Items, ListFrame, NoPage, Page};
+use crate::source::piece::Piece;
+use crate::source::resource::Resource;
 use holdfast_objects::{
     self as objects, ImportWire, ObjectError, Provenance, ServiceWire, SliceWire, from_value,
 };

@@ -14,10 +14,10 @@ use holdfast_objects::{ObjectError, Provenance, ServiceWire, SliceWire};
 
 use super::node::NodeWire;
 use super::{Codec, Frame, NoFrame, WHOLE, refused, service, slice};
-use crate::sources::kubernetes::envelope::{Glimpse, Identity, Status};
-use crate::sources::kubernetes::object::{Message as Told, Object, named};
-use crate::sources::kubernetes::resource::Resource;
-use crate::sources::protobuf::{Field, Fields, Malformed};
+use crate::source::envelope::{Glimpse, Identity, Status};
+use crate::source::object::{Message as Told, Object, named};
+use crate::source::resource::Resource;
+use holdfast_objects::protobuf::{Field, Fields, Malformed};
 use objects::Message;
 
 /// What stands before each message that stands alone.

@@ -5,7 +5,7 @@ use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{ServiceKey, Source};
 
 use super::*;
-use crate::sources::kubernetes::resource::Resource;
+use crate::source::resource::Resource;
 
 fn name(text: &str) -> ObjectName {
     ObjectName::new("default", text).unwrap()

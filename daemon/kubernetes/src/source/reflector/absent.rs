@@ -9,11 +9,11 @@
 use std::time::Duration;
 
 use super::{REFUSALS_MIN, Reflector};
-use crate::sources::kubernetes::ending::Ending;
-use crate::sources::kubernetes::outlet::Closed;
-use crate::sources::kubernetes::pace::{chance, part};
-use crate::sources::kubernetes::resource::Resource;
-use crate::sources::kubernetes::view::State;
+use crate::source::ending::Ending;
+use crate::source::outlet::Closed;
+use crate::source::pace::{chance, part};
+use crate::source::resource::Resource;
+use crate::source::view::State;
 
 /// How many such answers say that no version of the kind is there: each version was asked for.
 const VERSIONS: u32 = 2;

@@ -10,11 +10,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Reflector;
 use crate::apiserver::{Connection, Trouble};
-use crate::sources::kubernetes::codec::{self, Codec, Json};
-use crate::sources::kubernetes::ending::Ending;
-use crate::sources::kubernetes::object::Object;
-use crate::sources::kubernetes::offer;
-use crate::sources::kubernetes::piece::{PIECE_BYTES_MAX, TooLong};
+use crate::source::codec::{self, Codec, Json};
+use crate::source::ending::Ending;
+use crate::source::object::Object;
+use crate::source::offer;
+use crate::source::piece::{PIECE_BYTES_MAX, TooLong};
 
 /// How many objects of one answer are asked for alone: each is a request. Nothing is known that makes even one
 /// doubtful, so more of them speak against the encoding.

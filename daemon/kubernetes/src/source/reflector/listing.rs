@@ -10,13 +10,13 @@ use holdfast_core::event::Event;
 
 use super::alone::Doubts;
 use super::{Reflector, Stop};
-use crate::sources::kubernetes::codec::{self, Codec};
-use crate::sources::kubernetes::delivered::{Commit, Delivered};
-use crate::sources::kubernetes::object::{Message, named};
-use crate::sources::kubernetes::page::{Ahead, Items};
-use crate::sources::kubernetes::piece::{Piece, TooLong};
-use crate::sources::kubernetes::resource::{Resource, Selection};
-use crate::sources::kubernetes::view::Watch;
+use crate::source::codec::{self, Codec};
+use crate::source::delivered::{Commit, Delivered};
+use crate::source::object::{Message, named};
+use crate::source::page::{Ahead, Items};
+use crate::source::piece::{Piece, TooLong};
+use crate::source::resource::{Resource, Selection};
+use crate::source::view::Watch;
 use holdfast_objects::Provenance;
 
 /// How many refusals of a selection in a row it takes until a part of it is left out as a trial. A single refusal may

@@ -13,12 +13,12 @@ use tokio::time::timeout;
 use super::Reflector;
 use super::alone::Alone;
 use crate::apiserver::{Connection, Encoding, Reply};
-use crate::sources::kubernetes::codec::{Codec, Json, Protobuf, Splitter};
-use crate::sources::kubernetes::ending::Ending;
-use crate::sources::kubernetes::envelope::Identity;
-use crate::sources::kubernetes::object::named;
-use crate::sources::kubernetes::piece::Piece;
-use crate::sources::kubernetes::resource::Selection;
+use crate::source::codec::{Codec, Json, Protobuf, Splitter};
+use crate::source::ending::Ending;
+use crate::source::envelope::Identity;
+use crate::source::object::named;
+use crate::source::piece::Piece;
+use crate::source::resource::Selection;
 
 /// Where fewer objects are known, the list itself is as cheap.
 const KNOWN_MIN: usize = 100;

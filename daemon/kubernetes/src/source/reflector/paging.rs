@@ -13,11 +13,11 @@ use super::Reflector;
 use super::alone::Doubts;
 use super::listing::ItemReader;
 use crate::apiserver::{Connection, Encoding, Reply};
-use crate::sources::kubernetes::codec::{Codec, Json, Protobuf, Splitter};
-use crate::sources::kubernetes::ending::Ending;
-use crate::sources::kubernetes::pace::{Pace, chance};
-use crate::sources::kubernetes::page::{ListMeta, NoPage, OBJECTS_MAX};
-use crate::sources::kubernetes::resource::{PAGE_ITEMS, Selection};
+use crate::source::codec::{Codec, Json, Protobuf, Splitter};
+use crate::source::ending::Ending;
+use crate::source::pace::{Pace, chance};
+use crate::source::page::{ListMeta, NoPage, OBJECTS_MAX};
+use crate::source::resource::{PAGE_ITEMS, Selection};
 use holdfast_objects::Provenance;
 
 /// The state that goes from page to page.

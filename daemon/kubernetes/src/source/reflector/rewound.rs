@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use super::{Reflector, Stop};
 use crate::apiserver::{Encoding, Reply};
-use crate::sources::kubernetes::codec::{Codec, Json, Protobuf, Splitter};
-use crate::sources::kubernetes::ending::Ending;
-use crate::sources::kubernetes::piece::Piece;
+use crate::source::codec::{Codec, Json, Protobuf, Splitter};
+use crate::source::ending::Ending;
+use crate::source::piece::Piece;
 
 /// Whether both are numbers, and the first one is lower. Versions of other servers say nothing of their order.
 fn is_before(one: &str, other: &str) -> bool {

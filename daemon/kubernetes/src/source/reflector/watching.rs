@@ -12,15 +12,15 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::alone::Doubts;
 use super::{Reflector, Stop};
 use crate::apiserver::{Encoding, Reply};
-use crate::sources::kubernetes::codec::{self, Codec, Frame, Framer, Json, NoFrame, Protobuf};
-use crate::sources::kubernetes::delivered::Delivered;
-use crate::sources::kubernetes::ending::Ending;
-use crate::sources::kubernetes::object::{Message, Object};
-use crate::sources::kubernetes::pace;
-use crate::sources::kubernetes::piece::{Piece, TooLong};
-use crate::sources::kubernetes::resource::Resource;
-use crate::sources::kubernetes::version::Version;
-use crate::sources::kubernetes::view::State;
+use crate::source::codec::{self, Codec, Frame, Framer, Json, NoFrame, Protobuf};
+use crate::source::delivered::Delivered;
+use crate::source::ending::Ending;
+use crate::source::object::{Message, Object};
+use crate::source::pace;
+use crate::source::piece::{Piece, TooLong};
+use crate::source::resource::Resource;
+use crate::source::version::Version;
+use crate::source::view::State;
 use holdfast_objects::Provenance;
 
 /// What is wrong with a deletion that does not name its object.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bed::{self, Bed, error, event, giant, list, service};
 use super::{Asker, Resource, Settings, State};
 use crate::apiserver::tests::server::SLOWLY;
-use crate::sources::kubernetes::page::OBJECTS_MAX;
+use crate::source::page::OBJECTS_MAX;
 
 /// What a client is told that asks for a comparison of Services, when the apiserver answers that one so.
 async fn compared_with(answer: String) -> String {

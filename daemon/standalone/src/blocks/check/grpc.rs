@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use self::conversation::{Answer, Conversation, Fault};
 use self::message::ServingStatus;
 use super::{CheckFailed, USER_AGENT};
-use crate::config::GrpcCheck;
+use holdfast_config::GrpcCheck;
 
 /// Why a backend that answered is not well, or gave no answer of gRPC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

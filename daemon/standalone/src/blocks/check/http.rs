@@ -20,7 +20,7 @@ use super::super::{HttpCheck, Statuses};
 use super::bounded::Bounded;
 use super::search::Search;
 use super::{ANSWER_BYTES_MAX, CheckFailed, READ_BYTES_MAX, USER_AGENT, excerpt};
-use crate::error_origin::ErrorOrigin;
+use holdfast_host::error_origin::ErrorOrigin;
 
 /// The longest status line: far more than any real one.
 pub(super) const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use super::super::HttpCheck;
 use super::*;
-use crate::config::GrpcCheck;
+use holdfast_config::GrpcCheck;
 use holdfast_fixtures::NOT_FOR_EVER;
 
 /// What a backend does with a connection.
@@ -302,7 +302,7 @@ async fn what_is_around_a_body_is_read_no_further_than_the_bound() {
 async fn the_statuses_that_are_expected_are_the_healthy_ones() {
     let text = "[[service]]\nname = \"web\"\nfrontends = [\"10.0.0.1:80\"]\nbackends = [\"192.0.2.1:80\"]\n\
                 health_check = { kind = \"http\", expect_status = \"200-204, 401\" }";
-    let (mut config, _) = crate::config::Config::parse(text, "").unwrap();
+    let (mut config, _) = holdfast_config::Config::parse(text, "").unwrap();
     let kind = config.services.remove(0).health_check.unwrap().kind;
     for (status, expected) in [
         ("199 x", "status 199, healthy are 200-204,401"),

@@ -167,7 +167,7 @@ fn kernel_what_a_file_of_a_user_names_is_read_as_by_the_user() {
         std::fs::write(&path, block(name.trim_end_matches(".toml"), 1) + check).unwrap();
         std::os::unix::fs::chown(path, Some(owner), None).unwrap();
     }
-    let look = crate::sources::folder::read_all::<BlockFiles>(folder.path()).unwrap();
+    let look = crate::folder::read_all::<BlockFiles>(folder.path()).unwrap();
     let author = |read: &Arc<Read>| read.block.check.as_ref().unwrap().kind.tls().unwrap().files.author;
     let authors = |(_, contents): &(Arc<str>, Result<Contents, String>)| {
         contents.as_ref().unwrap().good.iter().map(author).collect::<Vec<_>>()

@@ -18,17 +18,17 @@ use holdfast_objects::manifests::FolderLook;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::config::{Config, FileAuthor};
-use crate::sources::config::block::Block;
-use crate::sources::config::check::CheckFailed;
-use crate::sources::config::folder::BlockFiles;
-use crate::sources::config::live::{Due, Live};
-use crate::sources::config::resolved::{self, NamesEnds, Resolved};
-use crate::sources::config::schedule::Places;
-use crate::sources::config::seen::Outcome;
-use crate::sources::config::{Beside, filled};
-use crate::sources::folder::Files as _;
-use crate::sources::names::{NameNews, Said, Set, Wanted};
+use crate::blocks::block::Block;
+use crate::blocks::check::CheckFailed;
+use crate::blocks::folder::BlockFiles;
+use crate::blocks::live::{Due, Live};
+use crate::blocks::resolved::{self, NamesEnds, Resolved};
+use crate::blocks::schedule::Places;
+use crate::blocks::seen::Outcome;
+use crate::blocks::{Beside, filled};
+use crate::folder::Files as _;
+use crate::names::{NameNews, Said, Set, Wanted};
+use holdfast_config::{Config, FileAuthor};
 
 fn block(name: &str, frontend: &str) -> String {
     format!("[[service]]\nname = \"{name}\"\nfrontends = [\"{frontend}\"]\nbackends = [\"192.0.2.1:80\"]\n")

@@ -6,10 +6,10 @@ use expect_test::{Expect, expect};
 use holdfast_core::weights::Weight;
 
 use super::*;
-use crate::config::{Config, Resolve};
-use crate::sources::config::schedule::Places;
-use crate::sources::config::tests::show;
-use crate::sources::config::{StaticService, live::Live};
+use crate::blocks::schedule::Places;
+use crate::blocks::tests::show;
+use crate::blocks::{StaticService, live::Live};
+use holdfast_config::{Config, Resolve};
 
 const RESOLVER: &str = "[resolver]\nservers = [\"192.0.2.53:53\"]\n";
 
@@ -272,7 +272,7 @@ fn sets_are_those_of_the_blocks_that_were_served() {
     let service = StaticService {
         backends: vec!["192.0.2.1:80".parse().unwrap(), "192.0.2.2:81".parse().unwrap()],
         weights: vec![("192.0.2.2:81".parse().unwrap(), Weight::new(7).unwrap())],
-        ..crate::sources::config::tests::block("web", &["10.96.0.10:80"], &[])
+        ..crate::blocks::tests::block("web", &["10.96.0.10:80"], &[])
     };
     let block = Block::new(service, &"holdfast.toml".into()).unwrap();
     assert_eq!(block.set(), set(&[("192.0.2.1:80", 1), ("192.0.2.2:81", 7)]));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{service, shown};
-use crate::sources::folder::{HELD_MAX, Held, QUIET};
+use crate::folder::{HELD_MAX, Held, QUIET};
 use holdfast_objects::manifests::decode;
 use holdfast_objects::manifests::{Folder, FolderLook};
 

@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::{service, shown};
-use crate::sources::folder::{FILES_MAX, POLL, QUIET, SETTLE, START_WAIT_MAX};
-use crate::sources::manifests::Manifests;
+use crate::folder::{FILES_MAX, POLL, QUIET, SETTLE, START_WAIT_MAX};
+use crate::manifests::Manifests;
 use holdfast_fixtures::NOT_FOR_EVER;
 
 /// So often is a change made until one is told soon: on a busy machine most may be late.

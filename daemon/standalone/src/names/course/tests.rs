@@ -7,10 +7,10 @@ use holdfast_core::keys::Family;
 use holdfast_core::weights::Weight;
 
 use super::*;
-use crate::config::Resolve;
 use crate::dns::Name;
-use crate::sources::names::Set;
-use crate::sources::names::set::LeftOut;
+use crate::names::Set;
+use crate::names::set::LeftOut;
+use holdfast_config::Resolve;
 
 const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 53)), 53);
 

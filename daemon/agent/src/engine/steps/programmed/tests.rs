@@ -100,7 +100,7 @@ impl Rig {
 
 /// A time of the wall clock so long ago, as the annotation has it.
 fn ago(ago: Duration) -> String {
-    crate::clock::millis(SystemTime::now().checked_sub(ago).unwrap()).to_string()
+    holdfast_host::clock::millis(SystemTime::now().checked_sub(ago).unwrap()).to_string()
 }
 
 /// The number of the slice's version is its backend's too.

@@ -11,13 +11,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
-use crate::apiserver::{Access, Connection, JSON, Reply};
 use crate::diagnose::limits::{
     ANSWER_BYTES_MAX, OBJECT_BYTES_MAX, QUESTION, REFUSAL_BYTES_MAX, REQUESTS_MAX,
 };
-use crate::sources::kubernetes::page::Page;
-use crate::sources::kubernetes::piece::Piece;
-use crate::sources::kubernetes::resource::push;
+use holdfast_kubernetes::apiserver::{Access, Connection, JSON, Reply};
+use holdfast_kubernetes::source::page::Page;
+use holdfast_kubernetes::source::piece::Piece;
+use holdfast_kubernetes::source::resource::push;
 
 /// The status by which an apiserver says that the daemon lacks a right.
 const FORBIDDEN: u16 = 403;
@@ -58,7 +58,7 @@ pub(super) struct Question {
 
 /// The form in which a list is asked for, and the kind that the answer then has.
 #[derive(Clone, Copy, Debug)]
-pub struct Form {
+pub(super) struct Form {
     pub(super) accept: &'static str,
     pub(super) kind: &'static str,
 }

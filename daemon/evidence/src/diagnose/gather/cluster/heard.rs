@@ -17,8 +17,8 @@ use super::events::{Events, Reading};
 use super::filed;
 use super::network::KINDS;
 use super::paths::Name;
-use crate::apiserver::Access;
 use crate::diagnose::limits::{ENDPOINTS_MAX, REQUESTS_MAX};
+use holdfast_kubernetes::apiserver::Access;
 
 /// The fields by which the apiserver leaves out Events about what no Service depends on: they are most of what a
 /// cluster says.

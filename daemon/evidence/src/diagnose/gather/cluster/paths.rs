@@ -10,7 +10,7 @@ use holdfast_judgement::diagnose::limits::NAME_LENGTH_MAX;
 use percent_encoding::utf8_percent_encode;
 
 use crate::diagnose::limits::{PAGE_ITEMS, QUERY_BYTES_MAX};
-use crate::sources::kubernetes::resource::{ENCODED, push};
+use holdfast_kubernetes::source::resource::{ENCODED, push};
 
 /// The most characters of a label's value, and of the part of its name behind the slash.
 const LABEL_LENGTH_MAX: usize = 63;

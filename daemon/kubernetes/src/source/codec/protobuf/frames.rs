@@ -3,8 +3,8 @@
 //! Invariant: the frames given out do not depend on where chunks end, and one never takes more memory than one piece. A
 //! length that no apiserver sends is not waited for: it is given out as a frame that was cut before its first byte.
 
-use crate::sources::kubernetes::codec::Framer;
-use crate::sources::kubernetes::piece::{Gathered, PIECE_BYTES_MAX, Piece};
+use crate::source::codec::Framer;
+use crate::source::piece::{Gathered, PIECE_BYTES_MAX, Piece};
 
 /// How many bytes say how long a frame is.
 const LENGTH_BYTES: usize = 4;

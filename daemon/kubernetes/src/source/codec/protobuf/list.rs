@@ -4,10 +4,10 @@
 //! long a list is, so one that was broken off never passes for a whole one. An item may be wrong inside.
 
 use super::{MAGIC, TYPE_META, UNKNOWN_RAW};
-use crate::sources::kubernetes::codec::Splitter;
-use crate::sources::kubernetes::page::{FRAME_BYTES_MAX, Items, ListFrame, NoPage};
-use crate::sources::kubernetes::piece::{Gathered, Piece};
-use crate::sources::protobuf::{Field, Fields, Head, Kind, Malformed};
+use crate::source::codec::Splitter;
+use crate::source::page::{FRAME_BYTES_MAX, Items, ListFrame, NoPage};
+use crate::source::piece::{Gathered, Piece};
+use holdfast_objects::protobuf::{Field, Fields, Head, Kind, Malformed};
 use std::borrow::Cow;
 
 /// The fields of every list.

@@ -12,8 +12,8 @@ use holdfast_objects::{
     ServiceStatusWire, ServiceWire, SlicePortWire, SliceWire, TargetWire, Text, TimeWire,
 };
 
-use crate::sources::kubernetes::codec::node::NodeWire;
-use crate::sources::protobuf::{Field, Fields, Malformed};
+use crate::source::codec::node::NodeWire;
+use holdfast_objects::protobuf::{Field, Fields, Malformed};
 
 /// A message that is read.
 pub(super) trait Message<'a>: Default {

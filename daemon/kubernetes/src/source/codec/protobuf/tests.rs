@@ -5,9 +5,9 @@ use proptest::prelude::*;
 
 use super::super::tests::{provenance, shown};
 use super::*;
-use crate::sources::kubernetes::codec::{Framer, Splitter};
-use crate::sources::kubernetes::page::{ListFrame, NoPage};
-use crate::sources::kubernetes::piece::Piece;
+use crate::source::codec::{Framer, Splitter};
+use crate::source::page::{ListFrame, NoPage};
+use crate::source::piece::Piece;
 
 fn number(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -217,7 +217,7 @@ fn what_is_no_list_is_refused() {
 
 #[test]
 fn a_giant_item_is_cut_and_the_next_one_is_whole() {
-    use crate::sources::kubernetes::piece::PIECE_BYTES_MAX;
+    use crate::source::piece::PIECE_BYTES_MAX;
     let giant = vec![0; PIECE_BYTES_MAX + 1];
     let list = list_of(&[giant, service_of("b")], &[field(2, b"7")]);
     let (items, _) = taken(&list.chunks(16_384).collect::<Vec<_>>()).unwrap();

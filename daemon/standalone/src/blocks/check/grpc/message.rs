@@ -6,7 +6,7 @@
 use holdfast_core::words;
 
 use super::write_number;
-use crate::sources::protobuf::Fields;
+use holdfast_objects::protobuf::Fields;
 
 /// The method that a call is for.
 pub(super) const PATH: &str = "/grpc.health.v1.Health/Check";

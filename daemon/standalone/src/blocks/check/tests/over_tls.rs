@@ -9,7 +9,7 @@ use rustls::server::WebPkiClientVerifier;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::config::{CheckTls, ClientIdentity, FileAuthor, TlsFiles};
+use holdfast_config::{CheckTls, ClientIdentity, FileAuthor, TlsFiles};
 use holdfast_fixtures::{Authority, Leaf};
 
 /// Files of a client, and the authority of servers that it trusts.
@@ -168,7 +168,7 @@ async fn files_that_cannot_be_read_mark_no_backend_down() {
     tokio::time::timeout(NOT_FOR_EVER, until_read).await.expect("the file is looked at again");
     for content in ["", "-----BEGIN CERTIFICATE-----\nMIIB"] {
         std::fs::write(bed.path("ca.crt"), content).unwrap();
-        tokio::time::sleep(crate::apiserver::LOOK_EVERY).await;
+        tokio::time::sleep(holdfast_credentials::LOOK_EVERY).await;
         assert_eq!(ask(&tls, &asked, &leaf, None, None).await, "healthy", "what was good stays: {content:?}");
     }
 }
