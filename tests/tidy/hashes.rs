@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_start_alone_makes_a_seed() {
-        check(seeds, "daemon/src/engine.rs", "let a = Seed(0);\nb(seed)", &[1]);
+        check(seeds, "daemon/agent/src/engine.rs", "let a = Seed(0);\nb(seed)", &[1]);
         check(seeds, "daemon/core/src/world.rs", "a: Seed,\n// Seed(0)\nb(index::Seed(1))", &[3]);
         check(
             seeds,
@@ -75,9 +75,11 @@ mod tests {
             "DeserializeSeed(0)\n#[cfg(test)]\nmod tests {\n    Seed(0);\n}\n",
             &[],
         );
-        for path in
-            ["daemon/src/app/start.rs", "daemon/src/engine/tests.rs", "daemon/datapath/benches/kernel.rs"]
-        {
+        for path in [
+            "daemon/src/app/start.rs",
+            "daemon/agent/src/engine/tests.rs",
+            "daemon/datapath/benches/kernel.rs",
+        ] {
             check(seeds, path, "Seed(0)", &[]);
         }
         check_repository(seeds);
@@ -85,7 +87,7 @@ mod tests {
 
     #[test]
     fn no_table_has_a_hash_without_a_secret() {
-        check(fixed, "daemon/src/engine.rs", "HashMap::with_hasher(a)\nwith_hashers", &[1, 2]);
+        check(fixed, "daemon/agent/src/engine.rs", "HashMap::with_hasher(a)\nwith_hashers", &[1, 2]);
         check(fixed, "daemon/datapath/src/map.rs", "\nBuildHasherDefault<A>", &[2]);
         check_repository(fixed);
     }

@@ -13,3 +13,5 @@ mod rust_rules;
 mod security;
 mod tree;
 mod vocabulary;
+#[cfg(test)]
+mod walls;

@@ -16,13 +16,20 @@ const FUNCTION_LINES_MAX: usize = 60;
 
 /// Which folders may know a library, or may be unsafe at all.
 const HOMES: [(&str, &[&str]); 7] = [
-    ("kube::", &["daemon/src/apiserver"]),
-    ("k8s_openapi::", &["daemon/src/apiserver", "daemon/src/diagnose/gather/cluster"]),
+    ("kube::", &["daemon/credentials/src"]),
+    (
+        "k8s_openapi::",
+        &[
+            "daemon/credentials/src",
+            "daemon/kubernetes/src/apiserver",
+            "daemon/evidence/src/diagnose/gather/cluster",
+        ],
+    ),
     (
         "jiff::",
         &["daemon/judgement/src/rfc3339", "daemon/objects/src/rfc3339", "daemon/knowledge/src/rfc3339"],
     ),
-    ("axum::", &["daemon/src/admin"]),
+    ("axum::", &["daemon/api/src"]),
     ("libbpf_rs::", &["daemon/datapath/"]),
     ("hashbrown::", &["daemon/core/src/index.rs"]),
     ("unsafe", &["daemon/datapath/"]),
@@ -32,14 +39,11 @@ const HOMES: [(&str, &[&str]); 7] = [
 /// it, and `app`, which makes the maps, gives them to it and starts it. All others read a snapshot or ask.
 const HOLDERS: [(&str, &[&str]); 5] = [
     ("World", &["daemon/core/src/engine", "daemon/core/src/world"]),
-    ("Engine", &["daemon/src/engine", "daemon/src/app"]),
-    ("AppMaps", &["daemon/src/app"]),
-    ("KernelMaps", &["daemon/src/app/maps.rs"]),
-    ("MemoryMaps", &["daemon/src/app/maps.rs"]),
+    ("Engine", &["daemon/agent/src/engine", "daemon/agent/src/maps.rs", "daemon/src/app"]),
+    ("AppMaps", &["daemon/agent/src/engine_thread.rs", "daemon/agent/src/maps.rs", "daemon/src/app"]),
+    ("KernelMaps", &["daemon/agent/src/maps.rs"]),
+    ("MemoryMaps", &["daemon/agent/src/maps.rs"]),
 ];
-
-/// The server at the admin API's door, the module that starts it, and the client that asks there.
-const DOOR_HOMES: [&str; 3] = ["daemon/src/admin", "daemon/src/app", "daemon/src/cli"];
 
 /// A file begins by saying what it owns.
 pub(crate) fn module_doc(source: &Source) -> Vec<Finding> {
@@ -149,15 +153,15 @@ pub(crate) fn pure_objects(source: &Source) -> Vec<Finding> {
 
 /// Readers see snapshots; the state behind them belongs to the engine.
 pub(crate) fn one_writer(source: &Source) -> Vec<Finding> {
-    let floors = ["daemon/src/", "daemon/core/src/"];
-    let Some(floor) = floors.iter().find(|floor| source.path.starts_with(**floor)) else { return Vec::new() };
-    if !is_production(source) {
+    let is_core = |path: &str| path.starts_with("daemon/core/");
+    let is_maker = ["daemon/datapath/", "tests/"].iter().any(|folder| source.path.starts_with(folder));
+    if !is_production(source) || is_maker {
         return Vec::new();
     }
     let code = without_tests(&code_only(&source.text));
     // The compiler keeps what has no home on a floor from it, or it is declared there.
     let is_barred = |homes: &[&str]| {
-        homes.iter().any(|home| home.starts_with(floor))
+        homes.iter().any(|home| is_core(home) == is_core(&source.path))
             && !homes.iter().any(|home| source.path.starts_with(home))
     };
     let barred = HOLDERS.iter().filter(|(_, homes)| is_barred(homes));
@@ -165,17 +169,6 @@ pub(crate) fn one_writer(source: &Source) -> Vec<Finding> {
     found
         .map(|(line, word, homes)| source.finding(line, format!("`{word}` only under {}", homes.join(", "))))
         .collect()
-}
-
-/// The admin API is a door: what it shows is known inside, and only modules that start it or ask at it know the door.
-pub(crate) fn admin_is_a_door(source: &Source) -> Vec<Finding> {
-    let is_inside = is_production(source) && source.path.starts_with("daemon/src/");
-    if !is_inside || DOOR_HOMES.iter().any(|home| source.path.starts_with(home)) {
-        return Vec::new();
-    }
-    let code = without_tests(&code_only(&source.text));
-    let rule = format!("`crate::admin` only under {}; what it shows is elsewhere", DOOR_HOMES.join(", "));
-    lines_with(&code, "crate::admin").map(|line| source.finding(line, rule.clone())).collect()
 }
 
 /// The lines in which the text stands as a path or word of its own, not as a part of a longer one.
@@ -309,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_module_is_a_file_of_its_name() {
-        check(no_mod_rs, "daemon/src/admin.rs", "", &[]);
+        check(no_mod_rs, "daemon/api/src/lib.rs", "", &[]);
         check(no_mod_rs, "daemon/src/admin/mod.rs", "", &[1]);
         check_repository(no_mod_rs);
     }
@@ -327,30 +320,19 @@ mod tests {
 
     #[test]
     fn a_library_is_known_only_where_it_lives() {
-        check(homes, "daemon/src/engine.rs", "use kube::Client;", &[1]);
-        check(homes, "daemon/src/engine.rs", "fn a(x: ::kube::Client)", &[1]);
-        check(homes, "daemon/src/engine.rs", "\nuse k8s_openapi::api;\nuse axum::Router;", &[2, 3]);
-        check(homes, "daemon/src/engine.rs", "use crate::kube::x; // kube::y", &[]);
-        check(homes, "daemon/src/sources/kubernetes.rs", "use kube::Client;", &[1]);
-        check(homes, "daemon/src/apiserver/credentials.rs", "use kube::Client;", &[]);
-        check(homes, "daemon/src/admin.rs", "use axum::Router;", &[]);
+        check(homes, "daemon/agent/src/engine.rs", "use kube::Client;", &[1]);
+        check(homes, "daemon/agent/src/engine.rs", "fn a(x: ::kube::Client)", &[1]);
+        check(homes, "daemon/agent/src/engine.rs", "\nuse k8s_openapi::api;\nuse axum::Router;", &[2, 3]);
+        check(homes, "daemon/agent/src/engine.rs", "use crate::kube::x; // kube::y", &[]);
+        check(homes, "daemon/kubernetes/src/source.rs", "use kube::Client;", &[1]);
+        check(homes, "daemon/credentials/src/lib.rs", "use kube::Client;", &[]);
+        check(homes, "daemon/api/src/lib.rs", "use axum::Router;", &[]);
         check(homes, "daemon/src/sources.rs", "use axum::Router;", &[1]);
-        check(homes, "daemon/src/engine.rs", "use libbpf_rs::Map;\nunsafe { a() }", &[1, 2]);
+        check(homes, "daemon/agent/src/engine.rs", "use libbpf_rs::Map;\nunsafe { a() }", &[1, 2]);
         check(homes, "tests/src/a.rs", "unsafe fn a() {}", &[1]);
         check(homes, "daemon/datapath/src/kernel.rs", "use libbpf_rs::Map;\nunsafe { a() }", &[]);
         check(homes, "daemon/core/src/lib.rs", "#![forbid(unsafe_code)]\nlet a = \"unsafe\";", &[]);
         check_repository(homes);
-    }
-
-    #[test]
-    fn nobody_inside_knows_the_admin_api() {
-        check(admin_is_a_door, "daemon/src/systemd.rs", "\nuse crate::admin::Readings;", &[2]);
-        check(admin_is_a_door, "daemon/src/why.rs", "a(crate::admin)\nuse crate::administer;", &[1]);
-        check(admin_is_a_door, "daemon/src/admin/page.rs", "use crate::admin::limits;", &[]);
-        check(admin_is_a_door, "daemon/src/app.rs", "use crate::admin;", &[]);
-        check(admin_is_a_door, "daemon/src/cli/client.rs", "use crate::admin::hint;", &[]);
-        check(admin_is_a_door, "daemon/src/probes/tests.rs", "use crate::admin::tests::fixture;", &[]);
-        check_repository(admin_is_a_door);
     }
 
     #[test]
@@ -361,11 +343,11 @@ mod tests {
         check(one_writer, "daemon/core/src/hold/judge.rs", "world: World,\nmaps: MemoryMaps", &[1]);
         check(
             one_writer,
-            "daemon/src/admin/frontends.rs",
+            "daemon/api/src/frontends.rs",
             "a: &Engine<M>\nb: EngineView,\nc: AppMaps\nd: &KernelMaps",
             &[1, 3, 4],
         );
-        check(one_writer, "daemon/src/probes/tests/many.rs", "Engine::start(MemoryMaps::new())", &[]);
+        check(one_writer, "daemon/agent/src/probes/tests/many.rs", "Engine::start(MemoryMaps::new())", &[]);
         let gone = HOLDERS.iter().filter(|(word, _)| !is_declared(word)).collect::<Vec<_>>();
         assert!(gone.is_empty(), "these types are gone: {gone:?}");
         check_repository(one_writer);
@@ -381,7 +363,7 @@ mod tests {
             "use std::net::TcpStream;\nuse tokio::sync;",
             &[1, 2],
         );
-        check(pure_objects, "daemon/src/sources/folder/scan.rs", "use std::fs::File;", &[]);
+        check(pure_objects, "daemon/standalone/src/folder/scan.rs", "use std::fs::File;", &[]);
         check_repository(pure_objects);
     }
 
@@ -399,18 +381,18 @@ mod tests {
             &[],
         );
         check(pure_core, "daemon/core/src/plan/tests.rs", "use std::vec;", &[]);
-        check(pure_core, "daemon/src/engine.rs", "use std::time::Instant;", &[]);
+        check(pure_core, "daemon/agent/src/engine.rs", "use std::time::Instant;", &[]);
         check_repository(pure_core);
     }
 
     #[test]
     fn a_file_has_one_subject() {
-        let path = "daemon/src/engine.rs";
+        let path = "daemon/agent/src/engine.rs";
         let at_the_limit = "a;\n".repeat(FILE_LINES_MAX);
         check(file_size, path, &at_the_limit, &[]);
         check(file_size, path, &format!("{at_the_limit}b;\n"), &[FILE_LINES_MAX]);
         check(file_size, path, &format!("{at_the_limit}#[cfg(test)]\nmod tests {{\n    b;\n}}\n"), &[]);
-        check(file_size, "daemon/src/engine/tests.rs", &format!("{at_the_limit}b;\n"), &[]);
+        check(file_size, "daemon/agent/src/engine/tests.rs", &format!("{at_the_limit}b;\n"), &[]);
         check(file_size, "tests/src/simulation.rs", &format!("{at_the_limit}b;\n"), &[FILE_LINES_MAX]);
         check_repository(file_size);
     }

@@ -1,0 +1,141 @@
+//! Which crate of the product may know which: the walls between what serves, what explains and what shows.
+//!
+//! Invariant: dependencies point one way, from the end of [`CRATES`] to its beginning. A crate that serves never knows
+//! one that explains or shows.
+
+use crate::tree::{Finding, Source, assert_none, repository};
+
+/// A crate that serves clients, or one that explains, shows or asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Serves,
+    Explains,
+}
+
+/// Each folder of `daemon/`, what its crate is for, and the crates that it may know.
+const CRATES: [(&str, Role, &[&str]); 17] = [
+    ("core", Role::Serves, &[]),
+    ("objects", Role::Serves, &["core"]),
+    ("status", Role::Serves, &["core"]),
+    ("datapath", Role::Serves, &["core", "status"]),
+    ("config", Role::Serves, &["core", "status"]),
+    ("host", Role::Serves, &["config", "status"]),
+    ("credentials", Role::Serves, &["config"]),
+    ("kubernetes", Role::Serves, &["core", "objects", "config", "status", "host", "credentials"]),
+    ("standalone", Role::Serves, &["core", "objects", "config", "status", "host", "credentials"]),
+    (
+        "agent",
+        Role::Serves,
+        &["core", "objects", "config", "status", "host", "kubernetes", "standalone", "datapath"],
+    ),
+    ("knowledge", Role::Explains, &[]),
+    ("diagnose", Role::Explains, &["core", "objects", "status", "knowledge"]),
+    (
+        "evidence",
+        Role::Explains,
+        &[
+            "core",
+            "objects",
+            "config",
+            "status",
+            "host",
+            "kubernetes",
+            "standalone",
+            "datapath",
+            "agent",
+            "knowledge",
+            "diagnose",
+        ],
+    ),
+    ("page", Role::Explains, &[]),
+    ("import", Role::Explains, &["core", "config"]),
+    (
+        "api",
+        Role::Explains,
+        &[
+            "core",
+            "config",
+            "status",
+            "host",
+            "kubernetes",
+            "standalone",
+            "datapath",
+            "agent",
+            "knowledge",
+            "diagnose",
+            "evidence",
+            "page",
+        ],
+    ),
+    (
+        "cli",
+        Role::Explains,
+        &[
+            "core",
+            "config",
+            "status",
+            "kubernetes",
+            "standalone",
+            "datapath",
+            "agent",
+            "knowledge",
+            "evidence",
+            "import",
+            "api",
+        ],
+    ),
+];
+
+/// Each manifest names only crates that its own may know, and each crate has its row.
+fn walls(source: &Source) -> Vec<Finding> {
+    let folder = source.path.strip_prefix("daemon/").and_then(|path| path.strip_suffix("/Cargo.toml"));
+    let Some(folder) = folder else { return Vec::new() };
+    let Some((_, _, allowed)) = CRATES.iter().find(|(name, ..)| *name == folder) else {
+        return vec![source.finding(1, "tests/tidy/walls.rs says which crates this one may know")];
+    };
+    let barred = dependencies(&source.text).filter(|(_, name)| !allowed.contains(name));
+    barred.map(|(line, name)| source.finding(line, format!("{folder} does not know {name}"))).collect()
+}
+
+/// The crates of ours that a manifest names for the product, with the lines. Tests may know more.
+fn dependencies(manifest: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut section = "";
+    manifest.lines().enumerate().filter_map(move |(at, line)| {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let name = line.strip_prefix("holdfast-")?.split(['.', ' ']).next()?;
+        // What only a feature brings is there for tests.
+        (section == "[dependencies]" && !line.contains("optional = true")).then_some((at + 1, name))
+    })
+}
+
+#[test]
+fn a_crate_knows_only_what_its_row_allows() {
+    let check = |path: &str, text: &str, lines: &[usize]| {
+        let found: Vec<usize> = walls(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
+        assert_eq!(found, lines, "{path}: {text}");
+    };
+    let two = "[dependencies]\nholdfast-core.workspace = true\nholdfast-api = { workspace = true }\n";
+    check("daemon/agent/Cargo.toml", two, &[3]);
+    check("daemon/agent/Cargo.toml", "[dev-dependencies]\nholdfast-api.workspace = true\n", &[]);
+    check("daemon/other/Cargo.toml", two, &[1]);
+    check("tests/Cargo.toml", two, &[]);
+    let findings: Vec<Finding> = repository().unwrap().iter().flat_map(walls).collect();
+    assert_none(&findings);
+}
+
+#[test]
+fn what_serves_never_knows_what_explains() {
+    for (at, (name, role, known)) in CRATES.iter().enumerate() {
+        for other in *known {
+            let place = CRATES.iter().position(|(listed, ..)| listed == other);
+            assert!(
+                place.is_some_and(|place| place < at),
+                "{name} knows {other}, which comes later or nowhere"
+            );
+            let other_role = CRATES.iter().find(|(listed, ..)| listed == other).map(|(_, role, _)| *role);
+            assert!(*role == Role::Explains || other_role == Some(Role::Serves), "{name} knows {other}");
+        }
+    }
+}
