@@ -18,10 +18,7 @@ const FUNCTION_LINES_MAX: usize = 60;
 const HOMES: [(&str, &[&str]); 7] = [
     ("kube::", &["daemon/src/apiserver"]),
     ("k8s_openapi::", &["daemon/src/apiserver", "daemon/src/diagnose/gather/cluster"]),
-    (
-        "jiff::",
-        &["daemon/judgement/src/rfc3339", "daemon/objects/src/rfc3339", "daemon/knowledge/src/rfc3339"],
-    ),
+    ("jiff::", &["daemon/core/src/rfc3339", "daemon/judgement/src/rfc3339", "daemon/knowledge/src/rfc3339"]),
     ("axum::", &["daemon/src/admin"]),
     ("libbpf_rs::", &["daemon/datapath/"]),
     ("hashbrown::", &["daemon/core/src/index.rs"]),
