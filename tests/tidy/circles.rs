@@ -9,13 +9,14 @@ use crate::code::{code_only, without_tests};
 use crate::tree::{Finding, Source};
 
 /// The sources of the crates that are shipped.
-const CRATES: [&str; 6] = [
+const CRATES: [&str; 7] = [
     "daemon/core/src/",
     "daemon/datapath/src/",
     "daemon/judgement/src/",
     "daemon/knowledge/src/",
     "daemon/objects/src/",
     "daemon/src/",
+    "daemon/status/src/",
 ];
 
 /// The modules that each module names.
