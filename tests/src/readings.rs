@@ -11,6 +11,7 @@ use holdfast::readings::{About, EffectiveConfig, Liveness, Readings, Verificatio
 use holdfast::sources::kubernetes::View;
 use holdfast::state::Written;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::LiveMaps;
 use holdfast_judgement::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
@@ -21,6 +22,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         snapshots,
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+        live_maps: watch::channel(LiveMaps::default()).1,
         apiserver: None,
         watches: View::default(),
         refusals: RefusalLog::none(),

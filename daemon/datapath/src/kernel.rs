@@ -50,7 +50,7 @@ pub use proof::SelfTestError;
 pub use repair::{RepairError, Repaired};
 pub use stale::{Namespaces, StaleSockets, Swept};
 pub use start::{Options, TakeOverError};
-pub use status::Status;
+pub use status::{LiveMaps, Status};
 
 /// The maps of the kernel, and whatever reads and writes them.
 #[derive(Debug)]

@@ -56,8 +56,8 @@ pub use flows::{
 };
 pub use ipv6::is_spoken as speaks_ipv6;
 pub use kernel::{
-    FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, RepairError, Repaired, SelfTestError, Served,
-    StaleSockets, Status, Swept, TakeOverError,
+    FlowsSeen, KernelMaps, LiveMaps, Namespaces, Options, PacketStatus, RepairError, Repaired, SelfTestError,
+    Served, StaleSockets, Status, Swept, TakeOverError,
 };
 pub use links::Beside;
 pub use memory::{Allocator, give_back_freed};

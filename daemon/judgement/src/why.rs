@@ -103,6 +103,8 @@ pub const FRONTENDS_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Given {
     pub datapath: Arc<DatapathView>,
+    /// The clients of the ports to which the frontends lead that were read back.
+    pub counters: Counters,
     /// None where no apiserver is used.
     pub apiserver: Option<Arc<ApiserverView>>,
     /// The latest clients that were not served; the one that tried last comes last.
@@ -331,9 +333,8 @@ fn explained<'a>(
 ) -> Explained<'a> {
     let view = &*subject.view;
     let policy = &snapshot.settings.hold;
-    let counters = Counters::of(&given.datapath);
     let row = |it: &'a FrontendView| {
-        let applied = Applied::of(view, it, read, &counters);
+        let applied = Applied::of(view, it, read, &given.counters);
         let next = sentence::next(view, it, snapshot);
         FrontendRow { announcement: given.announcement(view, it), ..FrontendRow::of(view, it, applied, next) }
     };

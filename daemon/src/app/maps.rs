@@ -14,7 +14,7 @@ use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Coming, Dump, DumpPort, FrontendValue, Grace, Op, PortIndex};
 use holdfast_core::sources::SourceRange;
 use holdfast_datapath::{
-    KernelMaps, Namespaces, Options, PacketOptions, PacketSwitches, RepairError, Repaired, Served,
+    KernelMaps, LiveMaps, Namespaces, Options, PacketOptions, PacketSwitches, RepairError, Repaired, Served,
     StaleSockets, StartError, Wraps,
 };
 use holdfast_judgement::views::datapath::DatapathView;
@@ -114,6 +114,14 @@ impl AppMaps {
             Self::Kernel(kernel) => {
                 DatapathView::kernel(kernel.maps.seen()).with_devices(Arc::clone(&kernel.devices))
             }
+        }
+    }
+
+    /// The maps of the kernel that readers look into by themselves.
+    pub(super) fn live_maps(&self) -> LiveMaps {
+        match self {
+            Self::Memory(_) => LiveMaps::default(),
+            Self::Kernel(kernel) => kernel.maps.live_maps(),
         }
     }
 

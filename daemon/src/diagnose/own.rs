@@ -11,7 +11,7 @@ use holdfast_judgement::diagnose::Known;
 use holdfast_judgement::diagnose::material::{Own, WatchSeen};
 use holdfast_judgement::views::checks::ChecksSeen;
 
-use crate::readings::Readings;
+use crate::readings::{Readings, counters};
 use crate::sources::kubernetes::{State, Watch};
 
 /// What the daemon says of itself, and of what it found out about these services.
@@ -24,12 +24,14 @@ pub(crate) fn own(readings: &Readings, known: &Known) -> Own {
         // A watch that is up has got over its last error.
         error: it.last_error.filter(|_| it.state != State::Watching).map(|error| error.text.to_string()),
     };
+    let ports = known.views().iter().flat_map(|view| view.ports.iter());
     Own {
         unready: readings.unready_by(known.snapshot()),
         stalled: readings.liveness.stalled(),
         watches: readings.watches.now().into_iter().map(watch).collect(),
         apiserver: readings.apiserver(),
         datapath: readings.datapath(),
+        counters: counters(readings.port_counts().as_ref(), ports.filter_map(|port| port.index)),
         proxies: Arc::clone(&readings.proxies.borrow()),
         filters: Arc::clone(&readings.filters.borrow()),
         announced: readings.routes.borrow().addresses.clone(),

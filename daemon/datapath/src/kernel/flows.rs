@@ -26,8 +26,6 @@ pub(super) struct Flows {
 /// What is known of the flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowsSeen {
-    /// The flows themselves.
-    pub table: FlowTable,
     /// What was done about those that have ended.
     pub swept: FlowsSwept,
     /// What the last look at a few of them has shown.
@@ -45,10 +43,10 @@ impl Flows {
 }
 
 impl KernelMaps {
-    /// The flows; `None`: no packets are translated.
+    /// What is known of the flows; `None`: no packets are translated.
     pub fn flows(&self) -> Option<FlowsSeen> {
-        let Flows { table, sweeping, sampled } = self.flows.as_ref()?;
-        Some(FlowsSeen { table: table.clone(), swept: sweeping.swept(), sampled: sampled.clone() })
+        let Flows { sweeping, sampled, .. } = self.flows.as_ref()?;
+        Some(FlowsSeen { swept: sweeping.swept(), sampled: sampled.clone() })
     }
 
     /// Opens the table of flows once packets are translated, looks at a few of its flows, and goes on with a change of

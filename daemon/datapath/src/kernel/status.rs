@@ -9,6 +9,7 @@ use super::{FlowsSeen, KernelMaps, PacketStatus, Served, Swept};
 use crate::counts::Counts;
 use crate::error::StartError;
 use crate::features::Features;
+use crate::flows::FlowTable;
 use crate::links::{Beside, Look};
 use crate::map::{Map, handle};
 use crate::refusals::Refusals;
@@ -70,10 +71,18 @@ pub struct Status {
     pub stale_sockets: Option<Swept>,
     /// How packets are translated; `None`: they are not to be.
     pub packets: Option<PacketStatus>,
-    /// The counts of the clients of all ports, which go on while this is looked at.
-    pub counts: Counts,
-    /// Clients and their backends, where packets are translated; `None`: they are not.
+    /// What is known of clients and their backends, where packets are translated; `None`: they are not.
     pub flows: Option<FlowsSeen>,
+}
+
+/// Maps that programs go on writing while readers look into them. Maps that grow are replaced, so a reader takes these
+/// anew for each answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveMaps {
+    /// The counts of the clients of all ports.
+    pub port_counts: Counts,
+    /// Clients and their backends; `None`: packets are not translated.
+    pub flow_table: Option<FlowTable>,
 }
 
 impl KernelMaps {
@@ -118,9 +127,14 @@ impl KernelMaps {
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::Stale::swept),
             packets: self.packets.status(),
-            counts: self.generation.counts(),
             flows: self.flows(),
         }
+    }
+
+    /// The maps that readers look into by themselves.
+    pub fn live_maps(&self) -> LiveMaps {
+        let flow_table = self.flows.as_ref().map(|flows| flows.table.clone());
+        LiveMaps { port_counts: self.generation.counts(), flow_table }
     }
 
     /// Where refused clients are reported.

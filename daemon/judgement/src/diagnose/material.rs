@@ -23,6 +23,7 @@ use crate::record::Record;
 use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::View as ApiserverView;
 use crate::views::checks::ChecksSeen;
+use crate::views::clients::Counters;
 use crate::views::datapath::DatapathView;
 use crate::views::proxies::Filter;
 use crate::views::proxies::OtherProxy;
@@ -264,6 +265,8 @@ pub struct Own {
     /// None where no apiserver is used.
     pub apiserver: Option<Arc<ApiserverView>>,
     pub datapath: Arc<DatapathView>,
+    /// The clients of the service's ports.
+    pub counters: Counters,
     pub proxies: Arc<[OtherProxy]>,
     pub filters: Arc<[Filter]>,
     /// The addresses that the configuration has announced.

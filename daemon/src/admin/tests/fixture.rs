@@ -21,7 +21,7 @@ use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
     Verdict,
 };
-use holdfast_datapath::{Arrival, Cause, Denial, Refusal};
+use holdfast_datapath::{Arrival, Cause, Denial, LiveMaps, Refusal};
 use holdfast_judgement::described::Code;
 use holdfast_judgement::views::announced::{Announced, AnnouncedAddress};
 use holdfast_judgement::views::apiserver::{
@@ -768,6 +768,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::kernel(status()).with_devices(decisions().into()))).1,
+        live_maps: watch::channel(LiveMaps::default()).1,
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         watches: watches(),
         refusals: refusals(),

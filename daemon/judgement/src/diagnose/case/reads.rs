@@ -21,6 +21,7 @@ use crate::record::Record;
 use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::View as ApiserverView;
 use crate::views::checks::ChecksSeen;
+use crate::views::clients::Counters;
 use crate::views::datapath::DatapathView;
 use crate::views::proxies::{Filter, OtherProxy};
 use crate::views::refusals::Denied;
@@ -44,6 +45,7 @@ reads! {
     watches: Vec<WatchSeen> = own.watches, Watch;
     apiserver: Option<Arc<ApiserverView>> = own.apiserver, Watch;
     datapath: Arc<DatapathView> = own.datapath, Kernel;
+    counters: Counters = own.counters, Kernel;
     denied: Vec<Arc<Denied>> = own.denied, Kernel;
     checks: ChecksSeen = own.checks, Checks;
     map_rows: Asked<Vec<MapRow>> = kernel, Kernel;

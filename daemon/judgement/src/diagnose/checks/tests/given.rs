@@ -33,6 +33,7 @@ use crate::rfc3339::Rfc3339;
 use crate::views::announced::AnnouncedAddress;
 use crate::views::apiserver::{EndpointView, State, Tier, View};
 use crate::views::checks::{CheckResult, CheckSeen, LastCheck};
+use crate::views::clients::Counters;
 use crate::views::datapath::DatapathView;
 use crate::views::devices::{Answers, Class, Decision, Reason as Why, ShortcutDecision};
 use crate::views::proxies::{Filter, FilterKind};
@@ -472,6 +473,7 @@ impl OwnGiven {
                 true => DatapathView::memory(),
                 false => DatapathView::kernel(self.status()).with_devices(self.decisions()),
             }),
+            counters: Counters::default(),
             proxies: self.proxies(),
             filters: self.filters.iter().map(FilterGiven::filter).collect(),
             announced: self.announced.iter().map(AnnouncedGiven::announced).collect(),

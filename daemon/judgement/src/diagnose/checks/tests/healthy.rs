@@ -2,8 +2,8 @@
 
 use holdfast_core::sources::SourceRange;
 use holdfast_datapath::{
-    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, PacketSwitches, Served,
-    Shape, ShortcutState, Side, Status, Swept, Wraps, XdpState, XdpUse,
+    Beside, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, PacketSwitches, Served, Shape,
+    ShortcutState, Side, Status, Swept, Wraps, XdpState, XdpUse,
 };
 
 use super::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
@@ -75,7 +75,6 @@ pub(crate) fn status() -> Status {
                 })
                 .collect(),
         }),
-        counts: Counts::default(),
         flows: None,
     }
 }
