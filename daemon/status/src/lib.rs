@@ -4,6 +4,7 @@
 //! it; a reader cannot reach that part through it.
 #![forbid(unsafe_code)]
 
+pub mod datapath;
 pub mod described;
 pub mod plain;
 pub mod record;

@@ -6,11 +6,12 @@
 use std::time::Instant;
 
 use holdfast_core::op::{MemberKey, Membership};
+use holdfast_status::datapath::{FlowsSeen, FlowsSwept, Sampled};
 
 use super::KernelMaps;
 use crate::abi;
 use crate::error::StartError;
-use crate::flows::{FlowTable, FlowsSwept, KeptFree, Sampled, Sweeping};
+use crate::flows::{FlowTable, KeptFree, Sweeping};
 
 /// Flows that are looked at each second: a fraction of a millisecond of the engine's time.
 const SAMPLE: u32 = 32;
@@ -21,15 +22,6 @@ pub(super) struct Flows {
     pub(super) table: FlowTable,
     pub(super) sweeping: Sweeping,
     sampled: Sampled,
-}
-
-/// What is known of the flows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowsSeen {
-    /// What was done about those that have ended.
-    pub swept: FlowsSwept,
-    /// What the last look at a few of them has shown.
-    pub sampled: Sampled,
 }
 
 impl Flows {

@@ -15,7 +15,7 @@ use holdfast_core::op::{Entry, FrontendType, Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::sources;
 use holdfast_core::sources::SourceRange;
-use holdfast_datapath::{DeviceStatus, PacketStatus, ShortcutState, Side, Wraps, XdpState};
+use holdfast_status::datapath::{DeviceStatus, PacketStatus, ShortcutState, Side, Wraps, XdpState};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -19,13 +19,13 @@ use super::*;
 use crate::abi;
 use crate::abi::packets::types;
 use crate::bpf_call;
-use crate::devices::{POD_DEVICES_MAX, ShortcutState, Side};
-use crate::features::Features;
+use crate::devices::{HookKind, POD_DEVICES_MAX, ShortcutState, Side};
 use crate::flows::FlowTable;
 use crate::kernel::bed::{Bed, NONE, Port, bed, pinned};
 use crate::pins::{VERSION, cleanup, drain};
 use crate::probe;
 use holdfast_core::op::FrontendType;
+use holdfast_status::datapath::Features;
 
 const KINDS: [HookKind; 2] = [HookKind::Tcx, HookKind::Clsact];
 const FLOWS: u32 = 64;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::FrontendView;
-use holdfast_datapath::Denial;
+use holdfast_status::datapath::Denial;
 use serde_json::json;
 
 use crate::diagnose::case::Case;

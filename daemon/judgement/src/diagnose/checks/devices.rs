@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use holdfast_datapath::{PacketStatus, Wraps};
+use holdfast_status::datapath::{PacketStatus, Wraps};
 use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use holdfast_datapath::Denial;
+use holdfast_status::datapath::Denial;
 
 use super::denied::lately;
 use crate::diagnose::case::Case;

@@ -12,12 +12,12 @@ use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
 use holdfast_core::op::{PortIndex, ServiceId, Share};
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
-use holdfast_datapath::{
+use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
+use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
+use holdfast_status::datapath::{
     Arrival, Beside, Denial, DeviceStatus, PacketStatus, PacketSwitches, Refusal, Shape, ShortcutState,
     Wraps, XdpState, XdpUse,
 };
-use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
-use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -543,11 +543,11 @@ impl OwnGiven {
         with_devices.map(status).collect()
     }
 
-    fn status(&self) -> holdfast_datapath::Status {
+    fn status(&self) -> holdfast_status::datapath::Status {
         let hook = |name: &String| if name == "connect4" { "connect4" } else { "connect6" };
         let few = Shape { frontends: [16; 2], ports: 16, slots: [64; 2], members: 16 };
         let status = super::healthy::status();
-        holdfast_datapath::Status {
+        holdfast_status::datapath::Status {
             broken_hooks: self.hooks_missing.iter().chain(&self.hooks_unpinned).map(hook).collect(),
             bare_hooks: self.hooks_missing.iter().map(hook).collect(),
             repair_failure: self.not_repaired.clone(),

@@ -1,7 +1,7 @@
 //! The state of programs and maps with which every case begins, and with which the shell's tests of answers begin too.
 
 use holdfast_core::sources::SourceRange;
-use holdfast_datapath::{
+use holdfast_status::datapath::{
     Beside, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, PacketSwitches, Served, Shape,
     ShortcutState, Side, Status, Swept, Wraps, XdpState, XdpUse,
 };
