@@ -16,6 +16,7 @@ changed() {
 		daemon/datapath/* | bpf/*) echo holdfast-datapath ;;
 		daemon/objects/*) echo holdfast-objects ;;
 		daemon/judgement/*) echo holdfast-judgement ;;
+		daemon/status/*) echo holdfast-status ;;
 		daemon/knowledge/* | knowledge/*) echo holdfast-knowledge ;;
 		daemon/*) echo holdfast ;;
 		tests/conformance/*.rs) echo holdfast-conformance ;;

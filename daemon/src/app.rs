@@ -14,13 +14,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use holdfast_core::drains::Drains;
 use holdfast_core::event::Event;
-use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
+use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
-use holdfast_judgement::views::announced::Announced;
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices::Decision;
-use holdfast_judgement::views::proxies::{Filter, OtherProxy};
+use holdfast_datapath::LiveMaps;
+use holdfast_status::views::announced::Announced;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::devices::Decision;
+use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
@@ -214,7 +216,7 @@ impl Beside {
         let proxies = self.proxies.subscribe();
         tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
         let snapshots = self.readings.snapshots.clone();
-        let views = self.readings.datapath.clone();
+        let live_maps = self.readings.live_maps.clone();
         let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping));
         let config = reload.config.subscribe();
@@ -223,7 +225,7 @@ impl Beside {
             tasks.spawn(onlookers::run(seen));
             let (decisions, looks) = self.devices;
             tasks.spawn(devices::drivers::run(config.clone(), looks, engine.clone()));
-            tasks.spawn(devices::run(config.clone(), (looked, proxies), (decisions, views), engine));
+            tasks.spawn(devices::run(config.clone(), (looked, proxies), (decisions, live_maps), engine));
             let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
             tasks.spawn(filters::run(self.filters, snapshots, accepted));
         }
@@ -258,15 +260,14 @@ impl App {
         let (claim, maps, kept) = start::opened(config, &folder)?;
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
         let ((below, damage), drains) = (start::known_of(kept.as_ref()), drains::kept(&config.state.path));
-        let ((refusals, refused_no_more), (views, datapath)) = (maps.refusals()?, known(maps.view()));
+        let ((refusals, refused_no_more), (out, (datapath, live_maps))) = (maps.refusals()?, map_ends(&maps));
         let (described, sets) = (start::described(config, &maps, kept.as_ref()), start::sets(kept.as_ref()));
-        let known_now = known_now(config, &node, &described, access.as_ref())?;
-        let engine = start::engine(maps, &sources_of(config), known_now, (kept, &drains.drains))?;
+        let engine = engine(config, (&node, &described, access.as_ref()), maps, (kept, &drains.drains))?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
         let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), device_ends());
         let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
-        let (engine, told) = EngineThread::start(engine, incoming, tend(views, &fail, devices, &in_force))?;
+        let (engine, told) = EngineThread::start(engine, incoming, tend(out, &fail, devices, &in_force))?;
         let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
         let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
         let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
@@ -276,6 +277,7 @@ impl App {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
             datapath,
+            live_maps,
             apiserver: access.as_ref().map(Access::views),
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals: naming_services(refusals, &engine),
@@ -460,6 +462,16 @@ type DeviceNews = (watch::Receiver<Arc<[Decision]>>, watch::Receiver<()>);
 /// Where that is told.
 type DeviceNewsSenders = (watch::Sender<Arc<[Decision]>>, watch::Sender<()>);
 
+/// The ends by which the engine's thread shows its maps, and by which others read them.
+type MapSenders = (watch::Sender<Arc<DatapathView>>, watch::Sender<LiveMaps>);
+type MapReceivers = (watch::Receiver<Arc<DatapathView>>, watch::Receiver<LiveMaps>);
+
+/// The two ends of what is shown of the maps.
+fn map_ends(maps: &AppMaps) -> (MapSenders, MapReceivers) {
+    let ((views, views_now), (live, live_now)) = (known(maps.view()), watch::channel(maps.live_maps()));
+    ((views, live), (views_now, live_now))
+}
+
 /// The two ends of what is told of devices.
 fn device_ends() -> (DeviceNewsSenders, DeviceNews) {
     let ((decisions, decided), (looks, looked)) = (none_yet(), none_yet());
@@ -476,15 +488,16 @@ fn translates_packets(config: &Config) -> bool {
     config.packets.enabled && config.datapath.kind == DatapathKind::Kernel
 }
 
-/// What the rules have to know before they decide anything.
-fn known_now(
+/// Begins the engine over these maps, with what the rules have to know before they decide anything.
+fn engine(
     config: &Config,
-    node: &NodeName,
-    described: &own_node::Described,
-    access: Option<&Access>,
-) -> Result<(Settings, NodeFacts), AppError> {
+    (node, described, access): (&NodeName, &node::Described, Option<&Access>),
+    maps: AppMaps,
+    kept: (Option<Saved>, &Arc<Drains>),
+) -> Result<Engine<AppMaps>, AppError> {
     let settings = settings::settings(config, settings::apiservers(access));
-    Ok((settings, node::facts(config, node, described).map_err(AppError::Addresses)?))
+    let facts = node::facts(config, node, described).map_err(AppError::Addresses)?;
+    start::engine(maps, &sources_of(config), (settings, facts), kept)
 }
 
 /// Waits until everything is written down, or the disk has had its time.
@@ -504,7 +517,7 @@ async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<
 /// What the engine's thread does beside its events: it keeps the maps well, and shows how they are. The function
 /// returns whether there is more to do.
 fn tend(
-    views: watch::Sender<Arc<DatapathView>>,
+    (views, live_maps): MapSenders,
     fail: &mpsc::Sender<AppError>,
     (mut devices, mut drivers): DeviceNews,
     (config, _): &Followed,
@@ -534,6 +547,7 @@ fn tend(
             look(engine);
         }
         let is_more = engine.maps_mut().tend_devices();
+        live_maps.send_replace(engine.maps().live_maps());
         views.send_replace(Arc::new(engine.maps().view()));
         is_more
     }

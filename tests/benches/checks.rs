@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Endpoint;
 use holdfast_core::keys::Transport;
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::datapath::DatapathView;
 use holdfast_standalone::blocks::{Blocks, CheckKind, GrpcCheck, HealthCheck, HttpCheck, StaticService, run};
 use holdfast_tests::size::sized;
 use nix::libc::linger;

@@ -9,7 +9,8 @@ use holdfast_agent::state::Written;
 use holdfast_api::Acts;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_evidence::diagnose::gather::Gatherer;
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_datapath::LiveMaps;
+use holdfast_status::views::datapath::DatapathView;
 use holdfast_kubernetes::source::View;
 use tokio::sync::{mpsc, watch};
 
@@ -20,6 +21,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         snapshots,
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+        live_maps: watch::channel(LiveMaps::default()).1,
         apiserver: None,
         watches: View::default(),
         refusals: RefusalLog::none(),

@@ -25,10 +25,7 @@ const HOMES: [(&str, &[&str]); 7] = [
             "daemon/evidence/src/diagnose/gather/cluster",
         ],
     ),
-    (
-        "jiff::",
-        &["daemon/judgement/src/rfc3339", "daemon/objects/src/rfc3339", "daemon/knowledge/src/rfc3339"],
-    ),
+    ("jiff::", &["daemon/core/src/rfc3339", "daemon/knowledge/src/rfc3339", "daemon/status/src/rfc3339"]),
     ("axum::", &["daemon/api/src"]),
     ("libbpf_rs::", &["daemon/datapath/"]),
     ("hashbrown::", &["daemon/core/src/index.rs"]),
@@ -136,7 +133,8 @@ const OUTSIDE: [&str; 15] = [
 ];
 
 /// Where text is read or facts are judged, and nothing else is done.
-const READERS: [&str; 3] = ["daemon/judgement/src/", "daemon/knowledge/src/", "daemon/objects/src/"];
+const READERS: [&str; 4] =
+    ["daemon/judgement/src/", "daemon/knowledge/src/", "daemon/objects/src/", "daemon/status/src/"];
 
 /// From text to facts, from Events to what they mean, and from facts to findings, needs nothing of the machine.
 pub(crate) fn pure_objects(source: &Source) -> Vec<Finding> {

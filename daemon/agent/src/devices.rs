@@ -18,9 +18,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices::{Class, Decision};
-use holdfast_judgement::views::proxies::OtherProxy;
+use holdfast_datapath::LiveMaps;
+use holdfast_status::views::devices::{Class, Decision};
+use holdfast_status::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
 use crate::engine::ask::Asker;
@@ -63,12 +63,12 @@ pub struct Onlookers {
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     (mut onlookers, proxies): (watch::Receiver<Onlookers>, watch::Receiver<Arc<[OtherProxy]>>),
-    (decisions, views): (watch::Sender<Arc<[Decision]>>, watch::Receiver<Arc<DatapathView>>),
+    (decisions, live_maps): (watch::Sender<Arc<[Decision]>>, watch::Receiver<LiveMaps>),
     engine: Asker,
 ) {
     // Without the first look, flows that a former daemon had pass by the stack would go through it for a moment.
     let _ = tokio::time::timeout(FIRST_LOOK_MAX, onlookers.changed()).await;
-    let conntrack = Conntrack::new(views);
+    let conntrack = Conntrack::new(live_maps);
     let mut follower =
         Follower { config, onlookers, proxies, are_known: false, decisions, engine, conntrack };
     let mut notices = None;

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::{Rejections, ServiceViews, Snapshot};
-use holdfast_judgement::views::announced::{Announced, AnnouncedAddress};
+use holdfast_status::views::announced::{Announced, AnnouncedAddress};
 use tokio::sync::watch;
 
 use crate::readings::{Readings, translates_packets};

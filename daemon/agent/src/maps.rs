@@ -14,11 +14,11 @@ use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Coming, Dump, DumpPort, FrontendValue, Grace, Op, PortIndex};
 use holdfast_core::sources::SourceRange;
 use holdfast_datapath::{
-    KernelMaps, Namespaces, Options, PacketOptions, PacketSwitches, RepairError, Repaired, Served,
+    KernelMaps, LiveMaps, Namespaces, Options, PacketOptions, PacketSwitches, RepairError, Repaired, Served,
     StaleSockets, StartError, Wraps,
 };
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices::Decision;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::devices::Decision;
 
 use super::AppError;
 use super::packets::Lines;
@@ -116,6 +116,14 @@ impl AppMaps {
             Self::Kernel(kernel) => {
                 DatapathView::kernel(kernel.maps.seen()).with_devices(Arc::clone(&kernel.devices))
             }
+        }
+    }
+
+    /// The maps of the kernel that readers look into by themselves.
+    pub(super) fn live_maps(&self) -> LiveMaps {
+        match self {
+            Self::Memory(_) => LiveMaps::default(),
+            Self::Kernel(kernel) => kernel.maps.live_maps(),
         }
     }
 

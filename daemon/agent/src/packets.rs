@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use holdfast_datapath::{DeviceStatus, GivenUp, PacketStatus, Side};
 use holdfast_host::logging::messages::{self, say};
-use holdfast_judgement::views::devices::Decision;
+use holdfast_status::views::devices::Decision;
 
 /// What was told last.
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_judgement::views::proxies::{LISTENS, OtherProxy};
+use holdfast_status::views::proxies::{LISTENS, OtherProxy};
 use tokio::sync::watch;
 
 use crate::devices;

@@ -17,12 +17,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::facts::Timestamp;
+use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_judgement::views::announced::Announced as Routes;
-use holdfast_judgement::views::apiserver::View as ApiserverView;
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::proxies::Filter;
-use holdfast_judgement::views::proxies::OtherProxy;
+use holdfast_datapath::{Counted, Counts, FlowTable, LiveMaps};
+use holdfast_status::views::announced::Announced as Routes;
+use holdfast_status::views::apiserver::View as ApiserverView;
+use holdfast_status::views::clients::{Clients, Counters};
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::proxies::Filter;
+use holdfast_status::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
 use crate::datapath::RefusalLog;
@@ -101,6 +104,8 @@ pub struct Readings {
     pub config: watch::Receiver<Arc<EffectiveConfig>>,
     /// The newest view of programs and maps.
     pub datapath: watch::Receiver<Arc<DatapathView>>,
+    /// The maps of the kernel that readers look into by themselves.
+    pub live_maps: watch::Receiver<LiveMaps>,
     /// The newest view of the way to the apiserver; `None`: no apiserver is used.
     pub apiserver: Option<watch::Receiver<Arc<ApiserverView>>>,
     /// How each watch of the apiserver is doing.
@@ -159,7 +164,27 @@ impl Readings {
         Arc::clone(&self.datapath.borrow())
     }
 
-    pub fn apiserver(&self) -> Option<Arc<ApiserverView>> {
+    /// The counts of the clients of all ports; none where there are no programs in the kernel.
+    pub(crate) fn port_counts(&self) -> Option<Counts> {
+        self.datapath.borrow().status()?;
+        Some(self.live_maps.borrow().port_counts.clone())
+    }
+
+    /// Clients and their backends; none where packets are not translated.
+    pub(crate) fn flow_table(&self) -> Option<FlowTable> {
+        self.live_maps.borrow().flow_table.clone()
+    }
+
+    pub(crate) fn apiserver(&self) -> Option<Arc<ApiserverView>> {
         self.apiserver.as_ref().map(|views| Arc::clone(&views.borrow()))
     }
+}
+
+/// The clients of these ports at this moment.
+pub(crate) fn counters(counts: Option<&Counts>, ports: impl Iterator<Item = PortIndex>) -> Counters {
+    let read = |index, counts: &Counts| {
+        let Counted { connects, refused, dropped } = counts.at(index);
+        (index, Clients { connects, refused, dropped })
+    };
+    Counters(counts.map(|counts| ports.map(|index| read(index, counts)).collect()))
 }

@@ -28,7 +28,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 
 use holdfast_core::snapshot::{Snapshot, Verdict};
-use holdfast_judgement::record::{Gap, GapCause, Record};
+use holdfast_status::record::{Gap, GapCause, Record};
 use tokio::sync::{mpsc, watch};
 
 use files::{Disk, Files};

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::watch;
 
 use crate::node;

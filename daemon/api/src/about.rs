@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_judgement::rfc3339::Rfc3339;
-use holdfast_judgement::views::datapath::DatapathKind;
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::datapath::DatapathKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::facts::Timestamp;
-use holdfast_judgement::described::Code;
-use holdfast_judgement::rfc3339::Rfc3339;
-use holdfast_judgement::views::apiserver::{
+use holdfast_status::described::Code;
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::apiserver::{
     ClusterId, CredentialsView, EndpointView, Standing, State, Tier, View, VipView,
 };
 use schemars::JsonSchema;

@@ -13,12 +13,12 @@ use axum::response::Response;
 use holdfast_core::limits;
 use holdfast_core::snapshot::Fill;
 use holdfast_datapath::Status;
-use holdfast_judgement::described::Code;
-use holdfast_judgement::views::announced::AnnouncedAddress;
-use holdfast_judgement::views::datapath::DatapathKind;
-use holdfast_judgement::views::devices::Decision;
-use holdfast_judgement::views::proxies::Filter;
-use holdfast_judgement::views::proxies::{OtherProxy, Trace};
+use holdfast_status::described::Code;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::datapath::DatapathKind;
+use holdfast_status::views::devices::Decision;
+use holdfast_status::views::proxies::Filter;
+use holdfast_status::views::proxies::{OtherProxy, Trace};
 use schemars::JsonSchema;
 use serde::Serialize;
 

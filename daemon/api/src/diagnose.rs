@@ -53,10 +53,11 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     let mut material = gathered(&visit, (known, &read, outside), &query);
     let version = visit.readings.about.version;
     let sees_flows = visit.door.way == Way::Unix;
+    let flow_table = visit.readings.flow_table();
     // With many services this takes as long as a large table: on this thread, other clients would wait for it.
     let written = tokio::task::spawn_blocking(move || {
         if sees_flows {
-            material.flows = flows(&material);
+            material.flows = flows(&material, flow_table.as_ref());
         }
         written(&material, version, form)
     });

@@ -11,7 +11,7 @@ use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use holdfast_core::drains::{Drain, Ordered};
-use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Rfc3339;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};

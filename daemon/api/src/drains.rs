@@ -13,8 +13,8 @@ use holdfast_core::keys::ServiceKey;
 use holdfast_core::limits::DRAINS_MAX;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{ServiceView, Snapshot, Status};
-use holdfast_judgement::plain::Plain;
-use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_status::plain::Plain;
+use holdfast_status::rfc3339::Rfc3339;
 use schemars::JsonSchema;
 use serde::Serialize;
 

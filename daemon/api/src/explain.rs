@@ -19,7 +19,7 @@ use holdfast_evidence::why::given;
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
     let walk = Walk::begin(visit.readings.snapshot(), query.question(), query.filter.from);
     let read = read_back(&visit, walk.keys()).await;
-    let explanation = walk.end(&given(&visit.readings, &walk), &read);
+    let explanation = walk.end(&given(&visit.readings, &walk, &read), &read);
     let status = if walk.found_nothing() { StatusCode::NOT_FOUND } else { StatusCode::OK };
     answer::either(status, form, &explanation, || text::write(&explanation))
 }

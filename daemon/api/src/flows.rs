@@ -11,10 +11,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_datapath::{
-    Flow, FlowReport, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts, Stage, Wrapped,
+    Flow, FlowReport, FlowTable, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts,
+    Stage, Wrapped,
 };
-use holdfast_judgement::described::{Code, Text};
-use holdfast_judgement::views::refusals::Owner;
+use holdfast_status::described::{Code, Text};
+use holdfast_status::views::refusals::Owner;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -345,6 +346,7 @@ pub(super) fn flows(readings: &Readings, query: Query, form: Form) -> Response {
     let view = readings.datapath();
     let snapshot = readings.snapshot();
     let seen = view.status().and_then(|status| status.flows.as_ref());
+    let table = readings.flow_table();
     let Query { flows: filter, records, .. } = query;
     let limit = records.limit.unwrap_or(FLOWS_MAX);
     if limit > FLOWS_MAX {
@@ -352,10 +354,10 @@ pub(super) fn flows(readings: &Readings, query: Query, form: Form) -> Response {
         let error = format!("{limit} flows are too many for one answer");
         return Refusal::new(StatusCode::BAD_REQUEST, error, hint).into_response();
     }
-    let report = seen.map(|seen| seen.table.report(&filter, limit)).unwrap_or_default();
-    let counts = seen.map(|seen| seen.table.packet_counts()).unwrap_or_default();
+    let report = table.as_ref().map(|table| table.report(&filter, limit)).unwrap_or_default();
+    let counts = table.as_ref().map(FlowTable::packet_counts).unwrap_or_default();
     let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
-    let seen = seen.map(|seen| (seen.table.max(), seen.swept.clone()));
+    let seen = table.zip(seen).map(|(table, seen)| (table.max(), seen.swept.clone()));
     let flows = Flows::of(seen, &report, &counts, &owners);
     answer::either(StatusCode::OK, form, &flows, || flows.text(form == Form::Wide))
 }

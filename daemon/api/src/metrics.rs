@@ -34,7 +34,7 @@ pub(super) fn exposition(
     names::write(&mut out, &readings.names);
     conditions::write(&mut out, snapshot, (&readings.closed_ports, overheard));
     datapath::write(&mut out, readings, snapshot);
-    flows::write(&mut out, &readings.datapath());
+    flows::write(&mut out, &readings.datapath(), readings.flow_table().as_ref());
     if let Some(view) = readings.apiserver() {
         apiserver::write(&mut out, &view, &readings.watches.now());
     }

@@ -10,7 +10,7 @@ use holdfast_core::keys::{ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
 use holdfast_datapath::{AddressFilter, Stage};
 use holdfast_judgement::diagnose::{HttpPath, PortWanted};
-use holdfast_judgement::rfc3339::Millis;
+use holdfast_status::rfc3339::Millis;
 use holdfast_judgement::why::{Dialled, Found};
 
 use super::answer::Refusal;

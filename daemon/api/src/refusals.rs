@@ -9,9 +9,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::{Reason, Snapshot};
-use holdfast_judgement::described::{Code, Text};
-use holdfast_judgement::rfc3339::Rfc3339;
-use holdfast_judgement::views::refusals::{
+use holdfast_status::described::{Code, Text};
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::refusals::{
     Cause, DENIALS, Denied, Owner, answering, programmed_key, spelled,
 };
 use schemars::JsonSchema;

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::Rejections;
-use holdfast_judgement::described::{Code, Text};
+use holdfast_status::described::{Code, Text};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -9,7 +9,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
 use holdfast_judgement::diagnose::{Diagnosis, EventList};
-use holdfast_judgement::record::Record;
+use holdfast_status::record::Record;
 use holdfast_judgement::why::Explanation;
 
 use super::about::{self, Index, Version};

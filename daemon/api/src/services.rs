@@ -9,9 +9,10 @@ use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
 };
 use holdfast_core::time::Now;
-use holdfast_judgement::described::{Code, Text};
-use holdfast_judgement::rfc3339::Rfc3339;
-use holdfast_judgement::views::clients::{Clients, Counters};
+use holdfast_datapath::Counts;
+use holdfast_status::described::{Code, Text};
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::clients::Clients;
 use holdfast_judgement::why::{LoadBalancer, WriteStatus, status};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -22,11 +23,11 @@ use super::query::Filter;
 use super::rejected::{self, Rejected};
 use super::table::{self, Column, Table, column, wide};
 use super::totals;
-use holdfast_agent::readings::Readings;
+use holdfast_agent::readings::{Readings, counters};
 
 #[derive(Debug)]
 pub(super) struct Services {
-    counters: Counters,
+    counts: Option<Counts>,
     now: Now,
 }
 
@@ -175,7 +176,7 @@ impl Table for Services {
     type Row<'a> = ServiceRow<'a>;
 
     fn new(readings: &Readings) -> Self {
-        Self { counters: Counters::of(&readings.datapath()), now: readings.snapshot().clock() }
+        Self { counts: readings.port_counts(), now: readings.snapshot().clock() }
     }
 
     fn may_have(view: &ServiceView, filter: &Filter) -> bool {
@@ -211,7 +212,8 @@ impl Table for Services {
             backends: backends(view),
             drained: drained(view),
             slices: view.slices.len(),
-            clients: self.counters.service(view),
+            clients: counters(self.counts.as_ref(), view.ports.iter().filter_map(|port| port.index))
+                .service(view),
             internal_policy: facts.map(|facts| Code(facts.internal_policy)),
             external_policy: facts.map(|facts| Code(facts.external_policy)),
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use holdfast_judgement::plain::Through;
+use holdfast_status::plain::Through;
 
 use super::limits;
 

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use holdfast_core::snapshot::Snapshot;
-use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Rfc3339;
 use schemars::{Schema, SchemaGenerator};
 
 use super::form::Form;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_judgement::plain::plain;
+use holdfast_status::plain::plain;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use holdfast_judgement::plain::Plain;
+use holdfast_status::plain::Plain;
 use holdfast_knowledge::Fault;
 use serde_json::{Value, json};
 

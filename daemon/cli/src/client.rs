@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use holdfast_judgement::plain::plain_lines;
+use holdfast_status::plain::plain_lines;
 use hyper::body::{Body as _, Frame, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderValue};

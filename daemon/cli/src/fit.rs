@@ -6,7 +6,7 @@
 
 use std::io::{self, Write};
 
-use holdfast_judgement::plain::is_unfit;
+use holdfast_status::plain::is_unfit;
 
 use holdfast_api::form::Form;
 

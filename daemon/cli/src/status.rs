@@ -9,9 +9,9 @@ mod earlier;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use holdfast_judgement::plain::plain;
-use holdfast_judgement::views::announced::AnnouncedAddress;
-use holdfast_judgement::views::proxies::Trace;
+use holdfast_status::plain::plain;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::proxies::Trace;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use holdfast_datapath::PacketStatus;
-use holdfast_judgement::record::Record;
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::record::Record;
+use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
 use super::*;

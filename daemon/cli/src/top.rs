@@ -8,7 +8,7 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::plain::plain;
+use holdfast_status::plain::plain;
 
 use terminal_size::{Height, Width, terminal_size};
 

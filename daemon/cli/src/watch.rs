@@ -6,8 +6,8 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 
-use holdfast_judgement::plain::Plain;
-use holdfast_judgement::record::Record;
+use holdfast_status::plain::Plain;
+use holdfast_status::record::Record;
 use serde::Deserialize;
 
 use super::Exit;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use holdfast_core::words;
-pub use holdfast_judgement::views::datapath::DatapathKind;
+pub use holdfast_status::views::datapath::DatapathKind;
 use toml::de::DeValue;
 
 use super::limits::{

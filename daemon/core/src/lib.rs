@@ -30,6 +30,7 @@ pub mod op;
 mod parted;
 pub mod ranges;
 pub mod resolve;
+pub mod rfc3339;
 mod service;
 mod service_view;
 mod shared_names;

@@ -12,8 +12,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use holdfast_core::keys::Transport;
+use holdfast_status::datapath::Flow;
 
-use crate::flows::{Flow, FlowTable};
+use crate::flows::FlowTable;
 use crate::netlink::{
     Conversation, HEADER, NESTED, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, Part, message,
     with_kind,

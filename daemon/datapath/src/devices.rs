@@ -23,16 +23,18 @@ mod xdp;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use holdfast_status::datapath::Features;
+
 use crate::abi;
-use crate::features::Features;
 use crate::load::{Layer, PacketPrograms};
 use crate::table::Table;
 
-pub use driver::Mode;
+pub(crate) use holdfast_status::datapath::{
+    Device, DeviceStatus, HookKind, Mode, ShortcutState, Side, XdpState, XdpUse,
+};
 pub(crate) use lengths::knows_lengths;
 pub(crate) use link_layer::layers_of;
 pub use notices::driver_notices;
@@ -40,7 +42,6 @@ pub(crate) use remains::{are_anywhere, remove_all};
 pub use room::POD_DEVICES_MAX;
 pub(crate) use tcx::is_there as has_tcx;
 pub(crate) use told::value_of;
-pub use xdp::{XdpState, XdpUse};
 
 #[cfg(test)]
 pub(crate) use driver::{knows_tags, sends_frames};
@@ -49,148 +50,21 @@ use link::Link;
 use spot::{Direction, Spot};
 use work::{Attempt, WorkQueue};
 
-/// The senders of the packets that come in by a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
-    /// Hosts outside of this node.
-    Outer,
-    /// A pod of this node.
-    Pod,
-    /// Backends of other nodes, and no client.
-    Backends,
-    /// Pods of this node, and no client: their answers pass by the stack, for which one program looks at what comes in.
-    Near,
-}
-
-/// A device at which packets are translated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its number in this network namespace.
-    pub index: u32,
-    /// What people call it. It may change.
-    pub name: String,
-    /// The senders of the packets that come in by it.
-    pub side: Side,
-    /// The address that backends of other nodes see instead of an IPv4 client's, when packets leave by this device; a
-    /// pod that reaches itself sees it too.
-    pub address4: Option<Ipv4Addr>,
-    /// As above, of IPv6.
-    pub address6: Option<Ipv6Addr>,
-    /// So many first bits of `address4` are those of this node's own pods behind the device, which see a client's own
-    /// address; 0: only backends of other nodes are behind it.
-    pub near4: u8,
-    /// As above, of `address6`.
-    pub near6: u8,
-    /// Answers to clients that came by it are routed by the address that they bear, and not by the backend's.
-    pub by_address: bool,
-    /// Packets between it and other such devices pass by the stack, where nothing but the two hooks needs them.
-    pub shortcut: bool,
-    /// Of a device that leads to a pod: packets can be given to its other end right away, because nothing waits for
-    /// them at this one. Of another device: what comes by it bears nothing of this node that a pod must not see.
-    pub peer: bool,
-    /// Whether packets that pass by the stack there are to do so at its driver.
-    pub xdp: XdpUse,
-    /// Whether the kernel finds the way of a packet that comes by it without a look at its ports: of IPv4, and of IPv6,
-    /// where a label counts as ports do.
-    pub plain: [bool; 2],
-    /// Whether a segment of no flow that comes by it may be of a connection that another node has let in, and of none
-    /// that another proxy of this node has.
-    pub joins: bool,
-    /// Whether policies of IPsec are to see what the stack sends and takes: then nothing goes by it to another node as
-    /// it came, and nothing is taken so.
-    pub secured: bool,
-    /// Whether it is a bridge: filters of the stack may have seen its packets at the ports.
-    pub bridge: bool,
-    /// Whether it is a virtual switch, behind which pods of this node are beside those of others, and no way out.
-    pub switch: bool,
-}
-
-impl Device {
-    /// A device of which nothing more is known.
-    pub fn new(index: u32, name: &str, side: Side) -> Self {
-        Self {
-            index,
-            name: name.to_owned(),
-            side,
-            address4: None,
-            address6: None,
-            near4: 0,
-            near6: 0,
-            by_address: false,
-            shortcut: false,
-            peer: false,
-            xdp: XdpUse::Never,
-            plain: [false; 2],
-            joins: false,
-            secured: false,
-            bridge: false,
-            switch: false,
-        }
+/// The status of a device that found no room.
+fn status_without_room(device: &Device) -> DeviceStatus {
+    DeviceStatus {
+        device: device.clone(),
+        attached: false,
+        unpinned: false,
+        others: 0,
+        shortcut: ShortcutState::NotAttached,
+        xdp: XdpState::Unwanted,
+        error: Some(room::NO_ROOM.to_owned()),
     }
 }
 
-/// A device at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceStatus {
-    pub device: Device,
-    /// Whether the programs are in place.
-    pub attached: bool,
-    /// Whether they are, but without their pins: they end with this process.
-    pub unpinned: bool,
-    /// How many programs and filters of others are there too; they are not counted at a device of class pod where
-    /// packets are not to pass by the stack.
-    pub others: usize,
-    /// Whether packets pass by the stack there.
-    pub shortcut: ShortcutState,
-    /// Whether those that do pass by it at the driver.
-    pub xdp: XdpState,
-    /// Why a program is not in place, or has no pin.
-    pub error: Option<String>,
-}
-
-impl DeviceStatus {
-    fn without_room(device: &Device) -> Self {
-        Self {
-            device: device.clone(),
-            attached: false,
-            unpinned: false,
-            others: 0,
-            shortcut: ShortcutState::NotAttached,
-            xdp: XdpState::Unwanted,
-            error: Some(room::NO_ROOM.to_owned()),
-        }
-    }
-}
-
-/// Whether packets pass by the stack at a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShortcutState {
-    /// They do.
-    Taken,
-    /// They are not to.
-    Unwanted,
-    /// This kernel does not tell programs which packets are too long for their way (before Linux 5.12), or has no links
-    /// for programs at devices of pods (before Linux 6.6).
-    Unsupported,
-    /// Programs or filters of others are at the device, and are to see all packets; or they could not be counted.
-    Others,
-    /// Our own programs are not there.
-    NotAttached,
-}
-
-/// What programs hang by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HookKind {
-    /// By links of their own (Linux 6.6).
-    Tcx,
-    /// By a filter among those of others.
-    Clsact,
-}
-
-impl HookKind {
-    pub(crate) const fn of(features: Features) -> Self {
-        if features.tcx { Self::Tcx } else { Self::Clsact }
-    }
+const fn hook_kind(features: Features) -> HookKind {
+    if features.tcx { HookKind::Tcx } else { HookKind::Clsact }
 }
 
 /// One device and what is known of it.
@@ -304,7 +178,7 @@ impl Devices {
         programs: Vec<PacketPrograms>,
         entries: Table,
     ) -> Self {
-        let (kind, lengths, folder) = (HookKind::of(features), features.lengths, folder.to_owned());
+        let (kind, lengths, folder) = (hook_kind(features), features.lengths, folder.to_owned());
         let places = BTreeMap::new();
         let no_frames = "its program is not loaded".to_owned();
         let (left_out, pods_max) = (Vec::new(), room::pod_devices_max());
@@ -570,7 +444,7 @@ impl Devices {
             xdp: place.xdp.state().clone(),
             error: place.error.clone(),
         };
-        named.map(status).chain(self.left_out.iter().map(DeviceStatus::without_room)).collect()
+        named.map(status).chain(self.left_out.iter().map(status_without_room)).collect()
     }
 }
 

@@ -22,14 +22,12 @@ pub(crate) mod worth;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast_core::keys::Transport;
 use holdfast_core::op::PortIndex;
-use holdfast_core::words;
+use holdfast_status::datapath::{Flow, FlowsSwept, Heard, Stage, Wrapped};
 use libbpf_rs::{MapCore, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 
@@ -39,135 +37,63 @@ use crate::abi::transport_of;
 use crate::error::StartError;
 use crate::map::{Handles, Map, handle};
 
-pub use count::{PACKET_DROPS, PACKET_EVENTS, PacketCounts, Tally};
+pub use count::{PACKET_DROPS, PACKET_EVENTS, PacketCounts};
 use entries::Entries;
-pub use find::{AddressFilter, FlowFilter, FlowReport};
-pub use fullest::Fullest;
 pub(crate) use kept_free::KeptFree;
-pub use life::Stage;
 #[cfg(test)]
 pub(crate) use life::tests::LIFETIMES;
-pub use moving::GivenUp;
 pub(crate) use moving::Moving;
 use records::Records;
-pub use refusing::{Refused, Refusing};
-pub use sample::Sampled;
 use shares::Shares;
-pub use sweep::FlowsSwept;
 pub(crate) use sweep::Sweeping;
 
-/// What one side of a connection was heard to say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
-    /// It asked for a connection, or agreed to one.
-    pub syn: bool,
-    /// It has ended its half of the connection.
-    pub fin: bool,
-    /// It broke the connection off.
-    pub rst: bool,
-    /// With UDP: the backend said that its port is closed, and has not answered since.
-    pub refusal: bool,
-}
-
-impl Heard {
-    /// By what a record has of one side. What the two sides have beside each other is not alike.
-    fn of(bits: u8, is_backend: bool) -> Self {
-        let has = |bit: types::heard| u32::from(bits) & bit.0 != 0;
-        Self {
-            syn: has(types::heard::HEARD_SYN),
-            fin: has(types::heard::HEARD_FIN),
-            rst: has(types::heard::HEARD_RST),
-            refusal: is_backend && has(types::heard::HEARD_REFUSAL),
-        }
+/// Decodes what a record has of one side. What the two sides have beside each other is not alike.
+fn decode_heard(bits: u8, is_backend: bool) -> Heard {
+    let has = |bit: types::heard| u32::from(bits) & bit.0 != 0;
+    Heard {
+        syn: has(types::heard::HEARD_SYN),
+        fin: has(types::heard::HEARD_FIN),
+        rst: has(types::heard::HEARD_RST),
+        refusal: is_backend && has(types::heard::HEARD_REFUSAL),
     }
 }
 
-words! {
-    /// Which way a client's packets go between two nodes as they came.
-    pub enum Wrapped {
-        /// To the node of the backend, which answers past this one.
-        There = "to-node",
-        /// From the node by which the client came.
-        From = "from-node",
+fn decode_wrapped(it: &types::flow) -> Option<Wrapped> {
+    let has = |bits: u8, bit: types::heard| u32::from(bits) & bit.0 != 0;
+    if has(it.of_client, types::heard::IS_WRAPPED) {
+        return Some(Wrapped::There);
     }
+    has(it.of_backend, types::heard::CAME_WRAPPED).then_some(Wrapped::From)
 }
 
-impl Wrapped {
-    fn of(it: &types::flow) -> Option<Self> {
-        let has = |bits: u8, bit: types::heard| u32::from(bits) & bit.0 != 0;
-        if has(it.of_client, types::heard::IS_WRAPPED) {
-            return Some(Self::There);
-        }
-        has(it.of_backend, types::heard::CAME_WRAPPED).then_some(Self::From)
-    }
+/// Whether both sides go on with it, and the stack may see what they say to each other. What goes to another node
+/// as it came bears another header there.
+fn is_agreed(flow: &Flow) -> bool {
+    matches!(flow.stage, Stage::Open | Stage::HalfClosed) && flow.wrapped != Some(Wrapped::There)
 }
 
-/// A client, what it dialled, and the backend that it got.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flow {
-    /// The address and port that the client's packets come from.
-    pub client: SocketAddr,
-    /// What the client dialled.
-    pub frontend: SocketAddr,
-    /// The backend that was chosen to answer.
-    pub backend: SocketAddr,
-    /// The address that the backend sees instead of the client's; `None`: it sees the client's.
-    pub nat: Option<SocketAddr>,
-    /// The client's port as this node's own stack sees it: the client's own, or another one that keeps it apart from
-    /// other connections there.
-    pub through_port: u16,
-    /// Whether its packets pass by the stack, as long as their devices allow that.
-    pub shortcut: bool,
-    /// Which way the client's packets go between two nodes as they came; `None`: they do not.
-    pub wrapped: Option<Wrapped>,
-    /// The protocol that client and backend speak.
-    pub transport: Transport,
-    /// How far it has come.
-    pub stage: Stage,
-    /// What the client was heard to say.
-    pub client_heard: Heard,
-    /// What the backend was heard to say.
-    pub backend_heard: Heard,
-    /// The port behind the frontend, when the flow began.
-    pub port: PortIndex,
-    /// How long ago its last packet was, to the second.
-    pub idle: Duration,
-    /// How long ago it began.
-    pub age: Duration,
-    /// How long it may be idle before it has ended.
-    pub lifetime: Duration,
-}
-
-impl Flow {
-    /// Whether both sides go on with it, and the stack may see what they say to each other. What goes to another node
-    /// as it came bears another header there.
-    fn is_agreed(&self) -> bool {
-        matches!(self.stage, Stage::Open | Stage::HalfClosed) && self.wrapped != Some(Wrapped::There)
-    }
-
-    /// The flow that a record tells of. `None`: no program of this version wrote this record.
-    fn of(it: &types::flow, now: u32) -> Option<Self> {
-        let transport = transport_of(it.transport)?;
-        let stage = Stage::of(it)?;
-        let ago = |then: u32| Duration::from_secs(now.saturating_sub(then).into());
-        Some(Self {
-            client: flow::shown((it.client, it.client_port)),
-            frontend: flow::shown((it.frontend, it.frontend_port)),
-            backend: flow::shown((it.backend, it.backend_port)),
-            nat: (it.nat_port != 0).then(|| flow::shown((it.nat, it.nat_port))),
-            through_port: u16::from_be(it.through_port),
-            shortcut: flow::takes_shortcut(it),
-            wrapped: Wrapped::of(it),
-            transport,
-            stage,
-            client_heard: Heard::of(it.of_client, false),
-            backend_heard: Heard::of(it.of_backend, true),
-            port: PortIndex(it.port_and_share & ((1 << types::flow_part::FLOW_SHARE_AT.0) - 1)),
-            idle: ago(it.seen),
-            age: ago(it.began),
-            lifetime: Duration::from_secs(life::lifetime(it)?.into()),
-        })
-    }
+/// Decodes the flow of a record. `None`: no program of this version wrote this record.
+fn decode_flow(it: &types::flow, now: u32) -> Option<Flow> {
+    let transport = transport_of(it.transport)?;
+    let stage = life::decode_stage(it)?;
+    let ago = |then: u32| Duration::from_secs(now.saturating_sub(then).into());
+    Some(Flow {
+        client: flow::shown((it.client, it.client_port)),
+        frontend: flow::shown((it.frontend, it.frontend_port)),
+        backend: flow::shown((it.backend, it.backend_port)),
+        nat: (it.nat_port != 0).then(|| flow::shown((it.nat, it.nat_port))),
+        through_port: u16::from_be(it.through_port),
+        shortcut: flow::takes_shortcut(it),
+        wrapped: decode_wrapped(it),
+        transport,
+        stage,
+        client_heard: decode_heard(it.of_client, false),
+        backend_heard: decode_heard(it.of_backend, true),
+        port: PortIndex(it.port_and_share & ((1 << types::flow_part::FLOW_SHARE_AT.0) - 1)),
+        idle: ago(it.seen),
+        age: ago(it.began),
+        lifetime: Duration::from_secs(life::lifetime(it)?.into()),
+    })
 }
 
 /// The open table of flows. Clones share it.
@@ -298,7 +224,7 @@ impl FlowTable {
             frontend_port,
             backend_port,
             through_port: client_port,
-            transport: Transport::Tcp.number(),
+            transport: holdfast_core::keys::Transport::Tcp.number(),
             state: u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap(),
             v4: 1,
             serial: u32::from(client),

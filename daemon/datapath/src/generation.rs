@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use holdfast_core::keys::Family;
 use holdfast_core::list::{Scope, Slot};
 use holdfast_core::op::{PortFacts, PortIndex, Range, Word};
+use holdfast_status::datapath::Shape;
 use libbpf_rs::{MapCore, MapHandle};
 
 use crate::abi::{self, types};
@@ -17,7 +18,7 @@ use crate::counts::Counts;
 use crate::error::StartError;
 use crate::map::{self, Handles, Map, handle};
 use crate::publish;
-use crate::shape::{PROBE_ENTRIES, Shape, index};
+use crate::shape::{PROBE_ENTRIES, index};
 use crate::table::Table;
 use crate::view::View;
 

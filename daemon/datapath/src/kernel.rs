@@ -30,27 +30,23 @@ use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{
     Action, Coming, Dump, DumpPort, FrontendValue, Grace, MemberKey, Op, PortFacts, PortIndex, Range, Word,
 };
+use holdfast_status::datapath::{Features, Shape};
 use libbpf_rs::ErrorKind;
 
 use crate::abi::{self, FrontendBytes, types};
 use crate::cgroup::Cgroup;
 use crate::error::StartError;
-use crate::features::Features;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
 use crate::links::{Links, Look};
 use crate::pins::Pins;
-use crate::shape::Shape;
 use crate::shared::Shared;
 
-pub use exempt::Served;
-pub use flows::FlowsSeen;
-pub use packets::PacketStatus;
 pub use proof::SelfTestError;
 pub use repair::{RepairError, Repaired};
-pub use stale::{Namespaces, StaleSockets, Swept};
+pub use stale::{Namespaces, StaleSockets};
 pub use start::{Options, TakeOverError};
-pub use status::Status;
+pub use status::LiveMaps;
 
 /// The maps of the kernel, and whatever reads and writes them.
 #[derive(Debug)]

@@ -16,7 +16,6 @@ mod conntrack;
 mod counts;
 mod devices;
 mod error;
-mod features;
 mod flows;
 mod generation;
 mod grace;
@@ -44,25 +43,22 @@ mod view;
 pub use cgroup::memory_limit;
 pub use conntrack::Entered;
 pub use counts::{Counted, Counts};
-pub use devices::{
-    Device, DeviceStatus, HookKind, Mode, POD_DEVICES_MAX, ShortcutState, Side, XdpState, XdpUse,
-    driver_notices,
-};
+pub use devices::{POD_DEVICES_MAX, driver_notices};
 pub use error::{StartError, passes, process_named};
-pub use features::Features;
-pub use flows::{
-    AddressFilter, Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Fullest, GivenUp, Heard,
-    PACKET_DROPS, PACKET_EVENTS, PacketCounts, Refused, Refusing, Sampled, Stage, Tally, Wrapped,
+pub use flows::{FlowTable, PACKET_DROPS, PACKET_EVENTS, PacketCounts};
+pub use holdfast_status::datapath::{
+    AddressFilter, Arrival, Beside, Cause, Denial, Device, DeviceStatus, Features, Flow, FlowFilter,
+    FlowReport, FlowsSeen, FlowsSwept, Fullest, GivenUp, Heard, HookKind, Mode, PacketStatus, PacketSwitches,
+    Refusal, Refused, Refusing, Sampled, Served, Shape, ShortcutState, Side, Stage, Status, Swept, Tally,
+    Wrapped, Wraps, XdpState, XdpUse,
 };
 pub use ipv6::is_spoken as speaks_ipv6;
 pub use kernel::{
-    FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, RepairError, Repaired, SelfTestError, Served,
-    StaleSockets, Status, Swept, TakeOverError,
+    KernelMaps, LiveMaps, Namespaces, Options, RepairError, Repaired, SelfTestError, StaleSockets,
+    TakeOverError,
 };
-pub use links::Beside;
 pub use memory::{Allocator, give_back_freed};
-pub use packets::{PacketOptions, PacketSwitches, Wraps};
+pub use packets::PacketOptions;
 pub use pins::{Drained, Removed, VERSION as PINS_VERSION, cleanup, drain, lock_holder};
-pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
-pub use shape::Shape;
+pub use refusals::Refusals;
 pub use uncharged::{Prepared, prepare};

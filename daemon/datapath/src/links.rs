@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use holdfast_status::datapath::Beside;
 use libbpf_rs::{Link, Program, ProgramMut};
 
 use crate::bpf_call;
@@ -36,28 +37,12 @@ pub(crate) struct Look {
     pub(crate) shared: Vec<Beside>,
 }
 
-/// Programs of others at one hook, by the numbers that the kernel gave them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Beside {
-    pub hook: &'static str,
-    /// Programs that run before ours: what they make of a connection is what ours sees.
-    pub before: Vec<u32>,
-    /// Programs that run after ours.
-    pub after: Vec<u32>,
-}
-
-impl Beside {
-    /// The programs beside ours; `None`: there are none.
-    fn of(hook: &'static str, attached: &[u32], own: u32) -> Option<Self> {
-        let place = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
-        let (before, after) = attached.split_at(place);
-        let beside = Self { hook, before: before.into(), after: after.iter().skip(1).copied().collect() };
-        (beside.count() > 0).then_some(beside)
-    }
-
-    pub const fn count(&self) -> usize {
-        self.before.len() + self.after.len()
-    }
+/// The programs beside ours; `None`: there are none.
+fn other_programs(hook: &'static str, attached: &[u32], own: u32) -> Option<Beside> {
+    let place = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
+    let (before, after) = attached.split_at(place);
+    let beside = Beside { hook, before: before.into(), after: after.iter().skip(1).copied().collect() };
+    (beside.count() > 0).then_some(beside)
 }
 
 /// What a hook had before.
@@ -192,7 +177,7 @@ impl<S: Site> Links<S> {
     }
 
     fn others(&self, hook: &'static str, own: u32) -> Option<Beside> {
-        Beside::of(hook, &self.site.programs(hook).ok()?, own)
+        other_programs(hook, &self.site.programs(hook).ok()?, own)
     }
 
     /// Attaches anew what no longer holds, and moves what is behind. At a hook that is attached anew both programs run

@@ -7,17 +7,16 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::{Builder, Scope};
 
+use holdfast_status::datapath::{Features, Shape};
 use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, libbpf_sys};
 
 use crate::abi;
 use crate::error::StartError;
-use crate::features::Features;
 use crate::ipv6;
 use crate::map::{self, Handles, Map, Size};
 use crate::packets::{self, PacketSwitches};
-use crate::shape::Shape;
 use crate::site::Site;
 use crate::skeleton::packet::types;
 use crate::skeleton::{PacketSkel, PacketSkelBuilder, SocketSkelBuilder, XdpSkelBuilder};
@@ -379,7 +378,7 @@ fn tell_of_nodes(switches: &mut types::rodata, told: &PacketSwitches) {
         }
     }
     switches.knows_nodes = !told.nodes.is_empty();
-    switches.wraps = told.wraps.bits();
+    switches.wraps = packets::wrap_bits(told.wraps);
 }
 
 fn cloned(program: &dyn AsFd) -> Result<OwnedFd, StartError> {

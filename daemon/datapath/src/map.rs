@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use holdfast_status::datapath::Shape;
 use libbpf_rs::MapHandle;
 
 use crate::abi::types;
 use crate::error::StartError;
-use crate::shape::{PROBE_ENTRIES, Shape};
+use crate::shape::PROBE_ENTRIES;
 
 /// Where a map is kept, and so how long it lives.
 #[derive(Clone, Copy, Debug)]

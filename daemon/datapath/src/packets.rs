@@ -9,16 +9,14 @@ use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
-use holdfast_core::keys::Transport;
-use holdfast_core::sources::SourceRange;
-use holdfast_core::words;
+use holdfast_status::datapath::Features;
+pub(crate) use holdfast_status::datapath::{PacketSwitches, Wraps};
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::abi::types::size;
 use crate::abi::{self, packets};
 use crate::bitmap::Bitmap;
 use crate::error::StartError;
-use crate::features::Features;
 use crate::generation::{table, view};
 use crate::map::{Handles, Map, handle};
 use crate::view::View;
@@ -45,49 +43,12 @@ impl PacketOptions {
     }
 }
 
-/// What programs of packets are told when they are loaded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PacketSwitches {
-    /// The mark on packets sent on for a service, so that a firewall can accept them; 0: none.
-    pub forward_mark: u32,
-    /// The transports by which clients' packets go to the nodes of their backends as they came.
-    pub wraps: Wraps,
-    /// Networks in which only nodes live, the first sixteen of each family. Packets that others wrapped are taken from
-    /// there and from nowhere else; without any none is wrapped.
-    pub nodes: Vec<SourceRange>,
-}
-
-words! {
-    /// The transports by which clients' packets go to the nodes of their backends as they came.
-    #[derive(Default)]
-    pub enum Wraps {
-        /// None: backends of other nodes answer to this node.
-        #[default]
-        Nothing = "off",
-        /// TCP alone.
-        Tcp = "tcp",
-        /// TCP and UDP.
-        TcpAndUdp = "all",
-    }
-}
-
-impl Wraps {
-    /// Whether packets of that transport do.
-    pub const fn has(self, transport: Transport) -> bool {
-        match transport {
-            Transport::Tcp => !matches!(self, Self::Nothing),
-            Transport::Udp => matches!(self, Self::TcpAndUdp),
-            Transport::Sctp => false,
-        }
-    }
-
-    /// As the programs have it: see `bpf/arrival.h`.
-    pub(crate) const fn bits(self) -> u32 {
-        match self {
-            Self::Nothing => 0,
-            Self::Tcp => 1,
-            Self::TcpAndUdp => 3,
-        }
+/// The transports as the programs have them: see `bpf/arrival.h`.
+pub(crate) const fn wrap_bits(wraps: Wraps) -> u32 {
+    match wraps {
+        Wraps::Nothing => 0,
+        Wraps::Tcp => 1,
+        Wraps::TcpAndUdp => 3,
     }
 }
 

@@ -5,9 +5,10 @@
 
 use std::io;
 
+use holdfast_status::datapath::Features;
+
 use crate::devices::{has_tcx, knows_lengths};
 use crate::error::StartError;
-use crate::features::Features;
 use crate::load;
 
 /// Finds out what the kernel at hand has.

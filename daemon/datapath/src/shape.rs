@@ -5,6 +5,7 @@
 use holdfast_core::keys::Family;
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::Coming;
+use holdfast_status::datapath::Shape;
 
 /// What a node with a few hundred services never grows out of: half a megabyte in all.
 const FRONTENDS_FIRST: u32 = 4096;
@@ -22,19 +23,6 @@ const MEANWHILE: u32 = 4096;
 /// What is added to the arrays for the self-test: a port and a slot that no service can have.
 pub(crate) const PROBE_ENTRIES: u32 = 1;
 
-/// How many entries each map that grows has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Of `frontends4` and `frontends6`.
-    pub frontends: [u32; 2],
-    /// Of `ports` and what goes with it.
-    pub ports: u32,
-    /// Of `backends4` and `backends6`.
-    pub slots: [u32; 2],
-    /// Of `members`, for both families.
-    pub members: u32,
-}
-
 /// The place of a family in a pair.
 pub(crate) const fn index(family: Family) -> usize {
     match family {
@@ -43,46 +31,59 @@ pub(crate) const fn index(family: Family) -> usize {
     }
 }
 
-impl Shape {
+/// How a shape is chosen, and how it grows.
+pub(crate) trait Growth: Sized {
     /// The shape that a start begins with.
-    pub(crate) fn first(limits: Self) -> Self {
-        Self {
+    fn first(limits: Self) -> Self;
+
+    /// The shape that a start begins with that expects so much.
+    fn for_expected(expected: &Coming, limits: &Self) -> Self;
+
+    /// The shape of maps that hold nothing.
+    const NONE: Self;
+
+    /// What the maps may grow to.
+    fn limits(capacity: Capacity) -> Self;
+
+    /// Makes larger whatever is half in use: what grows with the cluster grows together, so the programs are moved
+    /// once.
+    fn with_room_for(self, used: &Self, limits: &Self) -> Self;
+
+    /// Adds what is about to be written.
+    fn and(self, coming: &Coming) -> Self;
+
+    /// Large enough for what is used. What has to grow gets room for what comes next too: an array an eighth more, a
+    /// hash map as much again, so that it is half empty.
+    fn holding(self, used: &Self, limits: &Self) -> Self;
+
+    /// The larger of both, map by map.
+    fn or_larger(self, other: Self) -> Self;
+}
+
+impl Growth for Shape {
+    fn first(limits: Self) -> Self {
+        let first = Self {
             frontends: [FRONTENDS_FIRST; 2],
             ports: PORTS_FIRST,
             slots: [SLOTS_FIRST; 2],
             members: MEMBERS_FIRST,
-        }
-        .within(limits)
+        };
+        within(first, limits)
     }
 
-    /// The shape that a start begins with that expects so much.
-    pub(crate) fn for_expected(expected: &Coming, limits: &Self) -> Self {
+    fn for_expected(expected: &Coming, limits: &Self) -> Self {
         Self::first(*limits).holding(&Self::NONE.and(expected), limits)
     }
 
-    /// The shape of maps that hold nothing.
-    pub(crate) const NONE: Self = Self { frontends: [0; 2], ports: 0, slots: [0; 2], members: 0 };
+    const NONE: Self = Self { frontends: [0; 2], ports: 0, slots: [0; 2], members: 0 };
 
-    /// What the maps may grow to.
-    pub(crate) fn limits(capacity: Capacity) -> Self {
+    fn limits(capacity: Capacity) -> Self {
         let slots = 1 << capacity.slots.max(1).ilog2();
         let ports = capacity.ports.max(1);
         Self { frontends: [ports; 2], ports, slots: [slots; 2], members: slots }
     }
 
-    fn within(self, limits: Self) -> Self {
-        let least = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.min(c), b.min(d)];
-        Self {
-            frontends: least(self.frontends, limits.frontends),
-            ports: self.ports.min(limits.ports),
-            slots: least(self.slots, limits.slots),
-            members: self.members.min(limits.members),
-        }
-    }
-
-    /// Makes larger whatever is half in use: what grows with the cluster grows together, so the programs are moved
-    /// once.
-    pub(crate) fn with_room_for(self, used: &Self, limits: &Self) -> Self {
+    fn with_room_for(self, used: &Self, limits: &Self) -> Self {
         let grown = |entries: u32, used: u32, limit| match used >= entries / 2 {
             true => grown(entries, 0, limit).unwrap_or(entries),
             false => entries,
@@ -96,8 +97,7 @@ impl Shape {
         }
     }
 
-    /// Adds what is about to be written.
-    pub(crate) fn and(self, coming: &Coming) -> Self {
+    fn and(self, coming: &Coming) -> Self {
         let sum = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.saturating_add(c), b.saturating_add(d)];
         Self {
             frontends: sum(self.frontends, coming.frontends),
@@ -107,9 +107,7 @@ impl Shape {
         }
     }
 
-    /// Large enough for what is used. What has to grow gets room for what comes next too: an array an eighth more, a
-    /// hash map as much again, so that it is half empty.
-    pub(crate) fn holding(self, used: &Self, limits: &Self) -> Self {
+    fn holding(self, used: &Self, limits: &Self) -> Self {
         let array = |entries: u32, used: u32, limit: u32| match used <= entries {
             true => entries,
             false => spacious(used).min(limit),
@@ -131,8 +129,7 @@ impl Shape {
         .or_larger(self)
     }
 
-    /// The larger of both, map by map.
-    pub(crate) fn or_larger(self, other: Self) -> Self {
+    fn or_larger(self, other: Self) -> Self {
         let most = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.max(c), b.max(d)];
         Self {
             frontends: most(self.frontends, other.frontends),
@@ -140,6 +137,16 @@ impl Shape {
             slots: most(self.slots, other.slots),
             members: self.members.max(other.members),
         }
+    }
+}
+
+fn within(shape: Shape, limits: Shape) -> Shape {
+    let least = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.min(c), b.min(d)];
+    Shape {
+        frontends: least(shape.frontends, limits.frontends),
+        ports: shape.ports.min(limits.ports),
+        slots: least(shape.slots, limits.slots),
+        members: shape.members.min(limits.members),
     }
 }
 

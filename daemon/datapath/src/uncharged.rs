@@ -7,9 +7,10 @@
 use std::fs;
 use std::path::Path;
 
+use holdfast_status::datapath::Features;
+
 use crate::cgroup;
 use crate::error::StartError;
-use crate::features::Features;
 use crate::load;
 use crate::pins::{Pins, VERSION};
 

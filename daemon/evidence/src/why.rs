@@ -7,11 +7,10 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use holdfast_datapath::FlowFilter;
-use holdfast_judgement::record::Record;
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::why::{Dialled, Given, Walk, is_about};
+use holdfast_status::record::Record;
+use holdfast_judgement::why::{Dialled, Given, ReadBack, Walk, is_about};
 
-use holdfast_agent::readings::Readings;
+use holdfast_agent::readings::{Readings, counters};
 use holdfast_agent::recorder::{Wanted, latest};
 
 /// The most records that are shown of a service or an address.
@@ -21,12 +20,12 @@ const RECORDS_MAX: usize = 5;
 const FLOWS_MAX: usize = 1_000;
 
 /// What the answer to this question needs to know.
-pub fn given(readings: &Readings, walk: &Walk) -> Given {
-    let datapath = readings.datapath();
+pub(crate) fn given(readings: &Readings, walk: &Walk, read: &ReadBack) -> Given {
+    let entries = read.iter().filter_map(|(_, entry)| entry.as_ref().ok()?.as_ref());
     Given {
         apiserver: readings.apiserver(),
         refusals: readings.refusals.latest().latest,
-        refusing: if walk.is_by_udp() { refusing(&datapath) } else { BTreeSet::new() },
+        refusing: if walk.is_by_udp() { refusing(readings) } else { BTreeSet::new() },
         checks: walk.names().into_iter().map(|name| (name.clone(), readings.checks.of(name))).collect(),
         names: walk
             .names()
@@ -40,17 +39,16 @@ pub fn given(readings: &Readings, walk: &Walk) -> Given {
             .map(|name| (name.clone(), readings.history.of_service(name, RECORDS_MAX)))
             .collect(),
         past: walk.missed().map(|dialled| of_address(readings, dialled)).unwrap_or_default(),
-        datapath,
+        datapath: readings.datapath(),
+        counters: counters(readings.port_counts().as_ref(), entries.map(|entry| entry.port.index)),
     }
 }
 
 /// The backends that refuse a client now, of any service, as far as [`FLOWS_MAX`] flows show them.
-fn refusing(datapath: &DatapathView) -> BTreeSet<SocketAddr> {
-    let Some(flows) = datapath.status().and_then(|status| status.flows.as_ref()) else {
-        return BTreeSet::new();
-    };
+fn refusing(readings: &Readings) -> BTreeSet<SocketAddr> {
+    let Some(table) = readings.flow_table() else { return BTreeSet::new() };
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
-    flows.table.report(&refused, FLOWS_MAX).found.iter().map(|flow| flow.backend).collect()
+    table.report(&refused, FLOWS_MAX).found.iter().map(|flow| flow.backend).collect()
 }
 
 fn of_address(readings: &Readings, dialled: &Dialled) -> Vec<Record> {

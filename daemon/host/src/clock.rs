@@ -4,7 +4,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use holdfast_judgement::rfc3339::Millis;
+use holdfast_status::rfc3339::Millis;
 
 /// Milliseconds of this time.
 pub fn millis(time: SystemTime) -> Millis {

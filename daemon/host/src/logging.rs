@@ -14,7 +14,7 @@ mod tests;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use holdfast_judgement::plain::Plain;
+use holdfast_status::plain::Plain;
 use nix::sys::stat::fstat;
 use tracing::Subscriber;
 use tracing_subscriber::field::MakeExt;

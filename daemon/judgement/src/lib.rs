@@ -5,10 +5,6 @@
 //! reader uncleaned.
 #![forbid(unsafe_code)]
 
-pub mod described;
 pub mod diagnose;
-pub mod plain;
-pub mod record;
-pub mod rfc3339;
-pub mod views;
 pub mod why;
+

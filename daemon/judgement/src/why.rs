@@ -24,16 +24,16 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, S
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::described::Code;
-use crate::record::Record;
-use crate::rfc3339::Rfc3339;
-use crate::views::announced::AnnouncedAddress;
-use crate::views::apiserver::View as ApiserverView;
-use crate::views::checks::ChecksSeen;
-use crate::views::clients::Counters;
-use crate::views::datapath::DatapathView;
-use crate::views::names::NameSeen;
-use crate::views::refusals::Denied;
+use holdfast_status::described::Code;
+use holdfast_status::record::Record;
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::apiserver::View as ApiserverView;
+use holdfast_status::views::checks::ChecksSeen;
+use holdfast_status::views::clients::Counters;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::names::NameSeen;
+use holdfast_status::views::refusals::Denied;
 pub use balancer::LoadBalancer;
 use details::{Applied, Desired, Rejected};
 pub use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef, difference, key};
@@ -103,6 +103,8 @@ pub const FRONTENDS_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Given {
     pub datapath: Arc<DatapathView>,
+    /// The clients of the ports to which the frontends lead that were read back.
+    pub counters: Counters,
     /// None where no apiserver is used.
     pub apiserver: Option<Arc<ApiserverView>>,
     /// The latest clients that were not served; the one that tried last comes last.
@@ -331,9 +333,8 @@ fn explained<'a>(
 ) -> Explained<'a> {
     let view = &*subject.view;
     let policy = &snapshot.settings.hold;
-    let counters = Counters::of(&given.datapath);
     let row = |it: &'a FrontendView| {
-        let applied = Applied::of(view, it, read, &counters);
+        let applied = Applied::of(view, it, read, &given.counters);
         let next = sentence::next(view, it, snapshot);
         FrontendRow { announcement: given.announcement(view, it), ..FrontendRow::of(view, it, applied, next) }
     };

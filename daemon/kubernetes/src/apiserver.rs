@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
-use holdfast_judgement::views::apiserver::{
+use holdfast_status::views::apiserver::{
     ClusterId, CredentialsView, EndpointView, LearnedView, Tier, View, VipView,
 };
 use tokio::sync::{Notify, watch};

@@ -10,7 +10,6 @@ mod import;
 pub mod manifests;
 mod meta;
 pub mod protobuf;
-mod rfc3339;
 mod service;
 mod shared;
 mod slice;
@@ -29,8 +28,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use error::{ObjectError, quoted};
+pub use holdfast_core::rfc3339::{parse as parse_time, parse_micros as parse_time_micros};
 pub use import::import;
-pub use rfc3339::{parse as parse_time, parse_micros as parse_time_micros};
 pub use service::service;
 pub use shared::shared;
 pub use slice::slice;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use holdfast_core::facts::balancer::kept_text;
 use holdfast_core::facts::{Meta, Timestamp, Triggered, Writer};
 use holdfast_core::keys::ObjectName;
+use holdfast_core::rfc3339;
 
 use super::error::quoted;
 use super::shared::shared;
 use super::wire::{ManagedFieldsWire, MetaWire, Text, TimeWire};
 use super::{Defaulting, ObjectError, Provenance};
-use crate::rfc3339;
 
 /// The namespace that the apiserver uses when a request names none.
 const NAMESPACE_DEFAULT: &str = "default";

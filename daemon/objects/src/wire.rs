@@ -9,11 +9,10 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 
 use holdfast_core::facts::Timestamp;
+use holdfast_core::rfc3339;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-
-use super::rfc3339;
 
 /// A text, borrowed from the input unless it has escapes: most of an object is texts, and most are only looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

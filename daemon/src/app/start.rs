@@ -15,7 +15,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::op::Coming;
 use holdfast_core::time::Now;
-use holdfast_judgement::views::apiserver::ClusterId;
+use holdfast_status::views::apiserver::ClusterId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{AppError, settings};

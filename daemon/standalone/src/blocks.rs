@@ -41,7 +41,7 @@ use holdfast_core::event::Event;
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::weights::Weight;
 use holdfast_datapath::Refusing;
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::datapath::DatapathView;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -49,7 +49,7 @@ use tokio::time::Instant;
 
 pub use holdfast_config::{CheckKind, GrpcCheck, HealthCheck, HttpCheck, Statuses};
 use holdfast_core::hold::OnEmpty;
-pub use holdfast_judgement::views::checks::CheckResult;
+pub use holdfast_status::views::checks::CheckResult;
 
 pub use block::{Blocks, Fault, InvalidService};
 pub use counts::{CheckedState, Checks};

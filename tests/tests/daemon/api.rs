@@ -22,7 +22,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_evidence::overheard::EventReadings;
-use holdfast_judgement::record::Record;
+use holdfast_status::record::Record;
 use holdfast_standalone::manifests::Manifests;
 use holdfast_tests::readings;
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use holdfast_config::{Config, EventsRead, Kubernetes};
 use holdfast_core::keys::ObjectName;
 use holdfast_evidence::diagnose::gather::{Asks, Gatherer};
 use holdfast_evidence::overheard::Overheard;
-use holdfast_judgement::views::apiserver::State as EndpointState;
+use holdfast_status::views::apiserver::State as EndpointState;
 use holdfast_tests::fake::{Asked, Fault, Greeting, Kind, Request, Verb};
 use holdfast_tests::patience::NOT_FOR_EVER;
 use serde_json::{Value, json};

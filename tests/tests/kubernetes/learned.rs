@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use holdfast_config::{Apiserver, ApiserverUrl};
-use holdfast_judgement::views::apiserver::Tier;
+use holdfast_status::views::apiserver::Tier;
 use holdfast_kubernetes::source::Settings;
 use holdfast_tests::fake::{Names, Server};
 use serde_json::{Value, json};

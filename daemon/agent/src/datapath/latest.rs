@@ -10,7 +10,7 @@ use std::sync::Arc;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::op::Share;
 use holdfast_datapath::{Cause, Refusal};
-use holdfast_judgement::views::refusals::Denied;
+use holdfast_status::views::refusals::Denied;
 
 /// How many refusals are kept: as many as a person reads through. They take 200 KiB.
 pub(super) const KEPT_MAX: usize = 1_000;

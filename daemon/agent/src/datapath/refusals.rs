@@ -12,7 +12,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::{Reason, Snapshot};
 use holdfast_core::words;
 use holdfast_datapath::{Arrival, Denial, Refusal, Refusals};
-use holdfast_judgement::views::refusals::{Denied, owner, spelled};
+use holdfast_status::views::refusals::{Denied, owner, spelled};
 use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;

@@ -7,8 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_datapath::{Entered, FlowTable};
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_datapath::{Entered, FlowTable, LiveMaps};
 use tokio::sync::watch;
 
 /// How long a firewall waits for its packets meanwhile. A few hundred thousand flows are entered in a second.
@@ -23,14 +22,14 @@ const AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// Makes flows known to conntrack.
 pub(super) struct Conntrack {
-    views: watch::Receiver<Arc<DatapathView>>,
+    live_maps: watch::Receiver<LiveMaps>,
     /// The firewall for which that was done last.
     firewall: Option<Arc<str>>,
 }
 
 impl Conntrack {
-    pub(super) const fn new(views: watch::Receiver<Arc<DatapathView>>) -> Self {
-        Self { views, firewall: None }
+    pub(super) const fn new(live_maps: watch::Receiver<LiveMaps>) -> Self {
+        Self { live_maps, firewall: None }
     }
 
     /// Meets the firewall that is there now; enters all flows if it is another one than before.
@@ -48,8 +47,7 @@ impl Conntrack {
     }
 
     fn table(&self) -> Option<FlowTable> {
-        let view = self.views.borrow();
-        Some(view.status()?.flows.as_ref()?.table.clone())
+        self.live_maps.borrow().flow_table.clone()
     }
 }
 

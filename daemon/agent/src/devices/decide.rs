@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use holdfast_datapath::XdpUse;
-use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
+use holdfast_status::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
 use super::Onlookers;
 use super::listed::{Address, Link, Listed};

@@ -8,9 +8,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices::{Class, Decision};
-use holdfast_judgement::views::proxies::OtherProxy;
+use holdfast_datapath::LiveMaps;
+use holdfast_status::views::devices::{Class, Decision};
+use holdfast_status::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
 use super::decide::decide;
@@ -426,11 +426,6 @@ fn ip(arguments: &str) {
     assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// What a datapath without a table of flows tells.
-fn view_without_flows() -> watch::Receiver<Arc<DatapathView>> {
-    watch::channel(Arc::new(DatapathView::memory())).1
-}
-
 /// Runs a test while the devices of this thread's network namespace are followed, and checks that the engine is told.
 async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &watch::Sender<Arc<Config>>)) {
     let (config, configs) = watch::channel(Arc::new(Config::default()));
@@ -439,7 +434,7 @@ async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &w
     let ((_, onlookers), (_, proxies)) =
         (watch::channel(Onlookers::default()), watch::channel(Arc::default()));
     let (engine, mut asked) = ask::channel();
-    let told = (decisions, view_without_flows());
+    let told = (decisions, watch::channel(LiveMaps::default()).1);
     let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, engine));
     test(&mut now, &config).await;
     assert!(asked.try_recv().is_ok(), "the engine is told at once");
@@ -550,7 +545,7 @@ fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
             let (decisions, mut now) = watch::channel::<Arc<[Decision]>>(Arc::default());
             let (_seen, onlookers) = watch::channel(Onlookers::default());
             let (found, proxies) = watch::channel(Arc::default());
-            let told = (decisions, view_without_flows());
+            let told = (decisions, watch::channel(LiveMaps::default()).1);
             let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, ask::channel().0));
             until(&mut now, "near outer").await;
             assert!(now.borrow().iter().all(|it| !it.joins), "nothing was looked for yet");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use holdfast_core::drains::{Drain, Drains, Ordered};
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Rfc3339;
 use serde::{Deserialize, Serialize};
 
 use holdfast_host::small_file;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_core::snapshot::Counters;
-use holdfast_judgement::rfc3339::Millis;
+use holdfast_status::rfc3339::Millis;
 use programmed::Programmed;
 
 /// The numbers since the start.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::announced::AnnouncedAddress;
+use holdfast_status::views::announced::AnnouncedAddress;
 use nix::libc;
 
 use super::kernel::{Change, Route, Step};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::Source;
-use holdfast_judgement::views::announced::Announced;
+use holdfast_status::views::announced::Announced;
 use tokio::sync::watch;
 
 use super::judge::{Judged, judge};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use holdfast_core::facts::TrafficPolicy;
 use holdfast_core::keys::Family;
 use holdfast_core::snapshot::{PortView, ServiceView, Snapshot};
-use holdfast_judgement::rfc3339::Millis;
+use holdfast_status::rfc3339::Millis;
 
 use super::asked::{Answers, Asked};
 use super::local::is_here;

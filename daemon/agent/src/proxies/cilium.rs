@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use holdfast_judgement::views::proxies::Trace;
+use holdfast_status::views::proxies::Trace;
 
 /// The port at which Cilium's agent answers health checks.
 pub(super) const PORT: u16 = 9879;

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::snapshot::Snapshot;
-use holdfast_judgement::described::Code;
-use holdfast_judgement::views::proxies::{Dialled, Filter, FilterKind};
+use holdfast_status::described::Code;
+use holdfast_status::views::proxies::{Dialled, Filter, FilterKind};
 use tokio::sync::watch;
 
 use super::named::asked;

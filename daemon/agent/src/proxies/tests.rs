@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use holdfast_datapath::netlink::with_kind;
-use holdfast_judgement::views::proxies::OtherProxy;
+use holdfast_status::views::proxies::OtherProxy;
 
 use super::rules::{Object, judge};
 use super::{KNOWN, PORTS, TRACES, look};

@@ -5,8 +5,8 @@
 
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{DeviceStatus, Side};
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices::{Class, Decision, Reason};
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::devices::{Class, Decision, Reason};
 
 use super::Readings;
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use holdfast_core::facts::{BalancerFacts, Conditions, ServiceFacts, SliceFacts};
 use holdfast_core::list::{Row, SlotState};
-use holdfast_judgement::record::{Diff, Word};
+use holdfast_status::record::{Diff, Word};
 
 /// How two lists of the datapath differ; both are sorted by address and port.
 pub(super) fn lists(before: impl Iterator<Item = Row>, after: impl Iterator<Item = Row>) -> Diff {

@@ -16,8 +16,8 @@ use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::keys::{Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::list::{Row, Slot};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Status};
-use holdfast_judgement::record::{Diff, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word};
-use holdfast_judgement::rfc3339::Millis;
+use holdfast_status::record::{Diff, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word};
+use holdfast_status::rfc3339::Millis;
 
 use super::compare;
 use super::ring::SERVICE_GONE;

@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::record::Record;
-use holdfast_judgement::rfc3339::Millis;
+use holdfast_status::record::Record;
+use holdfast_status::rfc3339::Millis;
 
 use super::ring::{self, Fill, Line, Rings};
 use super::watchers::{Watch, Watchers};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use holdfast_core::change::Change;
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict};
-use holdfast_judgement::record::{Record, Trigger};
+use holdfast_status::record::{Record, Trigger};
 
 use super::from_change::{key, name, places, rows, slot};
 use holdfast_host::logging::messages::{self, say};

@@ -11,8 +11,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
-use holdfast_judgement::record::{Gap, GapCause, Kind, Record};
-use holdfast_judgement::rfc3339::Millis;
+use holdfast_status::record::{Gap, GapCause, Kind, Record};
+use holdfast_status::rfc3339::Millis;
 
 use super::frames::{HEADER, Piece, THINNED, pieces};
 use super::from_change::GAP;

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::record::{Record, Word};
-use holdfast_judgement::rfc3339::Millis;
+use holdfast_status::record::{Record, Word};
+use holdfast_status::rfc3339::Millis;
 
 /// The most records of one service: those of some hours, for a service that is rolled out often.
 const RECORDS_PER_SERVICE_MAX: usize = 64;

@@ -30,7 +30,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_judgement::record::Record;
+use holdfast_status::record::Record;
 use tokio::sync::{mpsc, watch};
 
 use super::*;

@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::record::{Gap, GapCause, NamespaceShare};
-use holdfast_judgement::rfc3339::Millis;
+use holdfast_status::record::{Gap, GapCause, NamespaceShare};
+use holdfast_status::rfc3339::Millis;
 
 use super::frames::{self, THINNED};
 use super::restore;

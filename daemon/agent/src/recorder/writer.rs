@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::record::{Gap, GapCause};
+use holdfast_status::record::{Gap, GapCause};
 
 use super::files::Files;
 use super::frames;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::readings::Readings;
 use holdfast_core::snapshot::{ServiceState, ServiceView, Snapshot, Verdict};
-use holdfast_judgement::views::apiserver::{Usage, View};
+use holdfast_status::views::apiserver::{Usage, View};
 
 /// The line: how many services, backends and services with a held list there are, and the apiserver in use.
 pub(super) fn line(readings: &Readings, snapshot: &Snapshot) -> String {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::datapath::DatapathView;
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 

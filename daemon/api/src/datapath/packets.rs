@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, Mode, PacketStatus, Wraps};
-use holdfast_judgement::described::Code;
-use holdfast_judgement::views::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
+use holdfast_status::described::Code;
+use holdfast_status::views::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 use schemars::JsonSchema;
 use serde::Serialize;
 

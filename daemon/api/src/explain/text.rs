@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use holdfast_judgement::plain::Plain;
-use holdfast_judgement::views::clients::Clients;
+use holdfast_status::plain::Plain;
+use holdfast_status::views::clients::Clients;
 use holdfast_judgement::why::{
     EndpointRow, Explained, Explanation, FrontendRow, ObjectRef, Packet, PacketShare, RefusedRow, SeenAs,
     SliceRef,

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use holdfast_judgement::views::apiserver::{State, Tier, View};
+use holdfast_status::views::apiserver::{State, Tier, View};
 
 use holdfast_agent::exposition::Exposition;
 use holdfast_kubernetes::source::{self as watching, Watch};

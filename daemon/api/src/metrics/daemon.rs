@@ -4,7 +4,7 @@
 
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_judgement::views::announced::Announced;
+use holdfast_status::views::announced::Announced;
 
 use holdfast_agent::exposition::Exposition;
 use holdfast_agent::proxies;

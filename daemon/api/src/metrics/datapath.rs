@@ -5,8 +5,8 @@
 //! `holdfast_frontends_not_serving` counts frontends by it.
 
 use holdfast_core::snapshot::Snapshot;
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::refusals::spelled;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::refusals::spelled;
 
 use super::super::datapath::fills;
 use holdfast_agent::exposition::Exposition;

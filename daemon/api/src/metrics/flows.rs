@@ -2,16 +2,16 @@
 //!
 //! Invariant: as for all metrics, see the parent. Where packets are not to be translated, all these numbers are 0.
 
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_datapath::FlowTable;
+use holdfast_status::views::datapath::DatapathView;
 
 use super::Exposition;
 use holdfast_agent::readings::fails_packets;
 
 /// Writes how many flows there are and may be, and which packets were dropped. For maps in memory, writes nothing.
-pub(super) fn write(out: &mut Exposition, view: &DatapathView) {
+pub(super) fn write(out: &mut Exposition, view: &DatapathView, table: Option<&FlowTable>) {
     let Some(status) = view.status() else { return };
-    let seen = status.flows.as_ref();
-    let tally = seen.map(|seen| seen.table.tally()).unwrap_or_default();
+    let tally = table.map(FlowTable::tally).unwrap_or_default();
     out.begin(
         "holdfast_flows",
         "gauge",
@@ -23,12 +23,12 @@ pub(super) fn write(out: &mut Exposition, view: &DatapathView) {
     }
     let help = "Whether packets of clients outside are not translated, by all or one of the devices by which they come.";
     out.gauge("holdfast_packets_failed", help, u8::from(fails_packets(view)));
-    out.gauge("holdfast_flows_max", "Flows that there may be.", seen.map_or(0, |seen| seen.table.max()));
+    out.gauge("holdfast_flows_max", "Flows that there may be.", table.map_or(0, FlowTable::max));
     let help = "Flows that have ended and are about to be taken away.";
     out.gauge("holdfast_flows_expired", help, tally.expired);
     let help = "Flows by whose port of this node a backend of another node answers.";
     out.gauge("holdfast_snat_ports_in_use", help, tally.nat);
-    let swept = seen.map(|seen| seen.swept.clone()).unwrap_or_default();
+    let swept = status.flows.as_ref().map(|seen| seen.swept.clone()).unwrap_or_default();
     let help =
         "Of how many ports of this node one is given, towards each port of each backend of another node.";
     out.gauge("holdfast_snat_ports_max", help, swept.snat_ports);
@@ -40,7 +40,7 @@ pub(super) fn write(out: &mut Exposition, view: &DatapathView) {
     let help =
         "Ports that no client is given at one backend, because a connection of another proxy has them there.";
     out.gauge("holdfast_snat_ports_kept_free", help, swept.kept_free);
-    let counts = seen.map(|seen| seen.table.packet_counts()).unwrap_or_default();
+    let counts = table.map(FlowTable::packet_counts).unwrap_or_default();
     out.begin("holdfast_packets_dropped_total", "counter", "Packets that were dropped, by reason.");
     for (reason, count) in counts.dropped {
         out.sample("holdfast_packets_dropped_total", &[("reason", reason)], count);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use expect_test::expect_file;
-use holdfast_judgement::described::Code;
-use holdfast_judgement::record::{Changed, Gap, GapCause, NamespaceShare};
+use holdfast_status::described::Code;
+use holdfast_status::record::{Changed, Gap, GapCause, NamespaceShare};
 use holdfast_judgement::why::{PacketShare, SeenAs};
 use serde_json::{Value, json};
 use tokio::sync::watch;

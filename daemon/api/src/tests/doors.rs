@@ -19,7 +19,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{PacketStatus, Status};
 use holdfast_evidence::overheard::EventReadings;
 use holdfast_fixtures::NOT_FOR_EVER;
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::datapath::DatapathView;
 use holdfast_kubernetes::apiserver::NotForgotten;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use expect_test::expect_file;
 use holdfast_datapath::Status;
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::watch;
 
 use super::fixture::{everything, serve, serve_with, status};

@@ -13,7 +13,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
-use holdfast_judgement::plain::is_unfit;
+use holdfast_status::plain::is_unfit;
 use holdfast_laws::hostile::{HOSTILE, check_lines};
 use holdfast_objects::manifests::Texts;
 use serde_json::{Value, json};

@@ -10,7 +10,8 @@ use holdfast_judgement::diagnose::material::{
     ServiceSeen, SlicePortSeen, SliceSeen,
 };
 use holdfast_judgement::diagnose::{Diagnosis, EventList, Focus, Known, Scope, judge};
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::clients::Counters;
+use holdfast_status::views::datapath::DatapathView;
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use serde_json::{Value, json};
 
@@ -49,6 +50,7 @@ pub(crate) fn answers_of_the_apiserver() -> Value {
         watches: Vec::new(),
         apiserver: None,
         datapath: Arc::new(DatapathView::memory()),
+        counters: Counters::default(),
         proxies: Arc::default(),
         filters: Arc::default(),
         announced: Vec::new(),

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use expect_test::{ExpectFile, expect_file};
 use holdfast_datapath::Swept;
-use holdfast_judgement::views::apiserver::View;
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::apiserver::View;
+use holdfast_status::views::datapath::DatapathView;
 use serde_json::Value;
 use tokio::sync::watch;
 

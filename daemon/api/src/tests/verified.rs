@@ -5,7 +5,7 @@ use std::sync::Arc;
 use holdfast_core::engine::{CheckError, Drift};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{PacketStatus, Status};
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::datapath::DatapathView;
 use serde_json::Value;
 use tokio::sync::watch;
 

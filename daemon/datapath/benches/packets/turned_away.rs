@@ -138,7 +138,7 @@ impl Node {
                 .parse()
                 .unwrap();
         }
-        let counts = self.maps.status().counts;
+        let counts = self.maps.live_maps().port_counts;
         [1, 2].map(|port| counts.at(PortIndex(port)).dropped).iter().sum()
     }
 

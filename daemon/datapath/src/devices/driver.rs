@@ -4,6 +4,7 @@
 
 use std::io;
 
+use super::Mode;
 use super::link_layer::{self, IFLA_LINKINFO};
 use crate::netlink::{Conversation, Part, attribute, attributes, with_kind};
 
@@ -43,25 +44,6 @@ const TAKES_TAGS: [&[u8]; 2] = [b"rx-vlan-hw-parse", b"rx-vlan-stag-hw-parse"];
 /// devices that may have taken tags off: the members of a bond or of a bridge, or what a macvlan stands on. Hardware
 /// has no kind.
 const WITH_FRAMES: [&str; 5] = ["", "veth", "vxlan", "geneve", "vlan"];
-
-/// Where a program gets frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// In the driver.
-    Native,
-    /// Behind it, from packets that the kernel has made.
-    Generic,
-}
-
-impl Mode {
-    /// As answers spell it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-}
 
 /// How a device has a program for frames, and of which kind the device is; no kind: it is hardware, or stands for some.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 //!
 //! Invariant: plain values; nothing is read or written here.
 
-use super::driver::Mode;
-use super::{Device, Side};
+use super::{Device, Mode, Side};
 use crate::abi;
 use crate::abi::packets::types::{self, device_flag};
 

@@ -13,31 +13,10 @@ use std::path::Path;
 
 use libbpf_rs::libbpf_sys as sys;
 
-use super::driver::{self, Driver, Mode};
+use super::driver::{self, Driver};
 use super::link::Link;
+use super::{Mode, XdpState, XdpUse};
 use crate::bpf_call;
-
-/// At which devices packets may pass by the stack at the driver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum XdpUse {
-    #[default]
-    Never,
-    /// At devices with a driver that has a place for programs.
-    Native,
-    /// At these, and at other devices behind the driver.
-    Generic,
-}
-
-/// Whether packets pass by the stack at a device's driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum XdpState {
-    /// They are not to.
-    Unwanted,
-    /// They do, as far as they pass by the stack at all.
-    Taken(Mode),
-    /// They do not, and why.
-    Not(Reason),
-}
 
 /// Why packets do not pass at a driver.
 type Reason = Cow<'static, str>;

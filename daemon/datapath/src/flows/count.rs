@@ -2,70 +2,28 @@
 //!
 //! Invariant: the sets by which something is counted are closed, and each is there from the beginning.
 
-use holdfast_core::keys::{Family, Transport};
+use holdfast_core::keys::Family;
+use holdfast_status::datapath::Tally;
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::life::{Stage, is_expired};
+use super::life::{decode_stage, is_expired};
 use super::{FlowTable, Maps};
 use crate::abi::flow::types::{self, packet_count};
 use crate::abi::transport_of;
 use crate::shape::index;
 
-/// Flows, by what they are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    // How many flows there are by transport and stage, both in their order.
-    stages: [[u64; Stage::ALL.len()]; Transport::ALL.len()],
-    /// Flows of IPv4 and of IPv6.
-    pub families: [u64; 2],
-    /// Flows for which the backend sees a port of this node instead of the client's.
-    pub nat: u64,
-    /// Flows that have ended by their age, and are not taken away yet. They are in no other number.
-    pub expired: u64,
-}
-
-impl Tally {
-    /// Counts one more flow.
-    pub(super) fn add(&mut self, flow: &types::flow, now: u32) {
-        if is_expired(flow, now, 0) {
-            self.expired += 1;
-            return;
-        }
-        let (Some(transport), Some(stage)) = (transport_of(flow.transport), Stage::of(flow)) else { return };
-        let family = if flow.v4 != 0 { Family::V4 } else { Family::V6 };
-        let [v4, v6] = &mut self.families;
-        *(if index(family) == 0 { v4 } else { v6 }) += 1;
-        self.nat += u64::from(flow.nat_port != 0);
-        self.note(transport, stage);
+/// Counts one more flow.
+pub(super) fn count_flow(tally: &mut Tally, flow: &types::flow, now: u32) {
+    if is_expired(flow, now, 0) {
+        tally.expired += 1;
+        return;
     }
-
-    /// Counts one more flow of this transport and stage.
-    pub fn note(&mut self, transport: Transport, stage: Stage) {
-        let mut of = Transport::ALL.iter().zip(&mut self.stages);
-        let Some((_, stages)) = of.find(|(it, _)| **it == transport) else { return };
-        if let Some((_, count)) = Stage::ALL.iter().zip(stages).find(|(it, _)| **it == stage) {
-            *count += 1;
-        }
-    }
-
-    /// How many flows there are of each transport and stage.
-    pub fn stages(&self) -> impl Iterator<Item = (Transport, Stage, u64)> {
-        let of = |(transport, counts): (Transport, &[u64; Stage::ALL.len()])| {
-            Stage::ALL.into_iter().zip(*counts).map(move |(stage, count)| (transport, stage, count))
-        };
-        Transport::ALL.into_iter().zip(&self.stages).flat_map(of)
-    }
-
-    /// How many flows there are in which client or backend may still send something of meaning.
-    pub fn in_use(&self) -> u64 {
-        let is_over = |stage| matches!(stage, Stage::Closed | Stage::Reset);
-        self.stages().filter(|(_, stage, _)| !is_over(*stage)).map(|(_, _, count)| count).sum()
-    }
-
-    /// How many flows have not ended by their age.
-    pub fn live(&self) -> u64 {
-        self.stages.iter().flatten().sum()
-    }
+    let (Some(transport), Some(stage)) = (transport_of(flow.transport), decode_stage(flow)) else { return };
+    let family = if flow.v4 != 0 { Family::V4 } else { Family::V6 };
+    let [v4, v6] = &mut tally.families;
+    *(if index(family) == 0 { v4 } else { v6 }) += 1;
+    tally.nat += u64::from(flow.nat_port != 0);
+    tally.note(transport, stage);
 }
 
 /// Why packets were dropped.
@@ -147,7 +105,7 @@ impl FlowTable {
         let mut tally = Tally::default();
         let now = self.now();
         let Maps { records, .. } = &*self.0;
-        records.some(0, records.len()).for_each(|(_, flow)| tally.add(&flow, now));
+        records.some(0, records.len()).for_each(|(_, flow)| count_flow(&mut tally, &flow, now));
         tally
     }
 

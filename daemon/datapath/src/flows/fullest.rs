@@ -4,9 +4,8 @@
 //! a pass meets first are counted to its end.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 
-use holdfast_core::keys::Transport;
+use holdfast_status::datapath::Fullest;
 
 use crate::abi::flow::{self, types};
 use crate::abi::{from_mapped, transport_of};
@@ -14,19 +13,6 @@ use crate::abi::{from_mapped, transport_of};
 /// How many backends are told apart: more than a node's clients reach on other nodes at once. Each takes some 60 bytes
 /// while a pass goes on.
 const BACKENDS_MAX: usize = 1 << 14;
-
-/// A port of a backend, and the ports of this node that flows have there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fullest {
-    /// The backend, on another node.
-    pub backend: SocketAddr,
-    /// The address of this node that the backend sees instead of its clients'.
-    pub nat: IpAddr,
-    /// The protocol of these flows.
-    pub transport: Transport,
-    /// How many ports of this node flows have there.
-    pub taken: u32,
-}
 
 /// A backend as records have it, the address that it sees, and the transport.
 type Key = (flow::End, [u32; 4], u8);
@@ -59,6 +45,8 @@ impl Counting {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_core::keys::Transport;
+
     use super::*;
 
     fn flow(backend: &str, transport: u8, nat_port: u16) -> types::flow {

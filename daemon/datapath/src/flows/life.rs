@@ -4,7 +4,7 @@
 //! [`MARGIN`] more have passed: so no program can give new life to a flow that is being taken away.
 
 use holdfast_core::keys::Transport;
-use holdfast_core::words;
+use holdfast_status::datapath::Stage;
 
 use crate::abi::flow::types::{self, flow_state, heard, lifetime as life};
 use crate::abi::transport_of;
@@ -12,48 +12,29 @@ use crate::abi::transport_of;
 /// In seconds. A program that has just found a flow alive is through with its packet long before that.
 pub(super) const MARGIN: u32 = 2;
 
-words! {
-    /// How far a flow has come.
-    #[derive(PartialOrd, Ord)]
-    pub enum Stage {
-        /// The client has been heard, and the two have not agreed yet.
-        Opening = "opening",
-        /// Both have been heard.
-        Open = "open",
-        /// One side of a connection has said its last.
-        HalfClosed = "half-closed",
-        /// Both sides of a connection have said their last.
-        Closed = "closed",
-        /// One side has broken the connection off.
-        Reset = "reset",
-    }
-}
-
-impl Stage {
-    /// The stage of a flow. `None`: the record is free, or no program wrote it.
-    pub(super) fn of(flow: &types::flow) -> Option<Self> {
-        let [client, backend] = [flow.of_client, flow.of_backend];
-        // Datagrams say nothing of the kind, whatever is written.
-        let connects = makes_connections(flow);
-        if !is_in(flow, flow_state::FLOW_OPENING) && !is_in(flow, flow_state::FLOW_OPEN) {
-            None
-        } else if connects && has(client | backend, heard::HEARD_RST) {
-            Some(Self::Reset)
-        } else if is_in(flow, flow_state::FLOW_OPENING) {
-            Some(Self::Opening)
-        } else if connects && has(client & backend, heard::HEARD_FIN) {
-            Some(Self::Closed)
-        } else if connects && has(client | backend, heard::HEARD_FIN) {
-            Some(Self::HalfClosed)
-        } else {
-            Some(Self::Open)
-        }
+/// The stage of a flow. `None`: the record is free, or no program wrote it.
+pub(super) fn decode_stage(flow: &types::flow) -> Option<Stage> {
+    let [client, backend] = [flow.of_client, flow.of_backend];
+    // Datagrams say nothing of the kind, whatever is written.
+    let connects = makes_connections(flow);
+    if !is_in(flow, flow_state::FLOW_OPENING) && !is_in(flow, flow_state::FLOW_OPEN) {
+        None
+    } else if connects && has(client | backend, heard::HEARD_RST) {
+        Some(Stage::Reset)
+    } else if is_in(flow, flow_state::FLOW_OPENING) {
+        Some(Stage::Opening)
+    } else if connects && has(client & backend, heard::HEARD_FIN) {
+        Some(Stage::Closed)
+    } else if connects && has(client | backend, heard::HEARD_FIN) {
+        Some(Stage::HalfClosed)
+    } else {
+        Some(Stage::Open)
     }
 }
 
 /// Seconds without a packet after which this flow has ended; `None`: no program wrote it.
 pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
-    let seconds = match (Stage::of(flow)?, transport_of(flow.transport)?) {
+    let seconds = match (decode_stage(flow)?, transport_of(flow.transport)?) {
         (Stage::Opening, _) => life::LIFE_OPENING,
         (_, Transport::Udp) if is_stream(flow) => life::LIFE_UDP,
         (_, Transport::Udp) => life::LIFE_UDP_BRIEF,

@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use holdfast_status::datapath::GivenUp;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::life::is_expired;
@@ -33,22 +34,6 @@ struct Placed {
     // The serial of the flow; 0: there was no flow.
     serial: u32,
     number: u32,
-}
-
-/// Flows that found no room in a smaller table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GivenUp {
-    /// All flows that found no room.
-    pub all: u64,
-    /// Flows among these in which client or backend may have had something to say.
-    pub needed: u64,
-}
-
-impl GivenUp {
-    pub(crate) fn add(&mut self, more: Self) {
-        self.all = self.all.saturating_add(more.all);
-        self.needed = self.needed.saturating_add(more.needed);
-    }
 }
 
 /// The move of flows from one table into another one.

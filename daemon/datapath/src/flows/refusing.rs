@@ -5,10 +5,9 @@
 //! packets in a backend's name, so this is a reason to ask, and no verdict.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
-use holdfast_core::keys::Transport;
 use holdfast_core::op::Share;
+use holdfast_status::datapath::{Refused, Refusing};
 
 use crate::abi::flow::types::{self, flow_state, heard};
 use crate::abi::{flow, transport_of};
@@ -19,19 +18,6 @@ const REFUSALS_MAX: usize = 256;
 
 /// Seconds for which a refusal is told: longer than a pass takes.
 const TOLD_FOR: u32 = 30;
-
-/// What a client dialled, and the backend that would not have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Refused {
-    /// The number of the service's namespace.
-    pub share: Share,
-    pub frontend: SocketAddr,
-    pub transport: Transport,
-    pub backend: SocketAddr,
-}
-
-/// Refusals, each with the second of its last packet, on the programs' clock.
-pub type Refusing = BTreeMap<Refused, u32>;
 
 /// Whether the backend of a flow refuses its client: it has broken off what it never agreed to, or its port is closed.
 fn is_refused(it: &types::flow) -> bool {
@@ -79,6 +65,8 @@ pub(super) fn forget(now: u32, refusing: &mut Refusing) {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_core::keys::Transport;
+
     use super::*;
 
     const NOW: u32 = 200_000;

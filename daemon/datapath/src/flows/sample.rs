@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::Transport;
 use holdfast_core::op::PortIndex;
+use holdfast_status::datapath::Sampled;
 
 use super::life::is_expired;
-use super::{Flow, FlowTable, Maps};
+use super::{FlowTable, Maps, decode_flow};
 use crate::abi::flow::{came_wrapped, entry_between, entry_of_client, entry_of_nat, types};
 
 /// How many records are looked at for one sample: a millisecond's work where all of them are free.
@@ -16,19 +17,6 @@ const RECORDS_MAX: u32 = 1 << 16;
 
 /// Seconds after which no program is still writing or deleting what leads to a flow.
 const SETTLED: u32 = 2;
-
-/// What a sample of the flows has shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sampled {
-    /// Flows that were looked at.
-    pub looked_at: u32,
-    /// Flows that some entry does not lead to, so that some of their packets are not translated.
-    pub wrong: Vec<Flow>,
-    /// Conversations over UDP with a backend that serves no more.
-    pub without_backend: u32,
-    /// Where the next sample may begin.
-    pub next: u32,
-}
 
 impl FlowTable {
     /// Looks at up to `most` flows that live, from that record on. `serves` says whether a backend serves a port.
@@ -49,7 +37,7 @@ impl FlowTable {
             if is_expired(&record, now, 0) || now.saturating_sub(record.began) < SETTLED {
                 continue;
             }
-            let Some(flow) = Flow::of(&record, now) else { continue };
+            let Some(flow) = decode_flow(&record, now) else { continue };
             sampled.looked_at += 1;
             if self.is_astray(number, &record) {
                 astray.push((number, record, flow));

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::fullest::{Counting, Fullest};
+use super::fullest::Counting;
 use super::life::{MARGIN, is_expired};
 use super::shares::Recount;
-use super::{FlowTable, KeptFree, Maps, NOT_STILL, Refusing, refusing};
+use super::{FlowTable, FlowsSwept, KeptFree, Maps, NOT_STILL, refusing};
 use crate::abi::flow::{entry_between, types};
 use crate::packets::Adopted;
 
@@ -50,30 +50,6 @@ struct Left {
     since: u32,
     // When it was seen last.
     pass: u64,
-}
-
-/// What the sweep has done since the daemon started.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FlowsSwept {
-    /// How often the whole table was gone over.
-    pub passes: u64,
-    /// Flows that were taken away.
-    pub ended: u64,
-    /// Flows among these that another process had begun to take away and left.
-    pub left: u64,
-    /// Ports that no client is given at one backend, because a connection of another proxy has them there.
-    pub kept_free: usize,
-    /// How many ports of this node there are, of which each client gets one on its way to a backend of another node.
-    pub snat_ports: u32,
-    /// The backend at which the fewest of those ports are left, as the last pass has shown it; `None`: no client has
-    /// one.
-    pub fullest: Option<Fullest>,
-    /// Which backends have refused clients lately.
-    pub refusing: Refusing,
-    /// Why some flows stay that have ended; `None`: the last pass met no error.
-    pub failure: Option<String>,
-    /// Why it is not known which ports others have; `None`: it is.
-    pub kept_free_failure: Option<String>,
 }
 
 /// Goes over the table again and again.

@@ -9,7 +9,9 @@ mod programs;
 mod swept;
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 
+use holdfast_core::keys::Transport;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::*;

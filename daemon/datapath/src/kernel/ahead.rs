@@ -5,14 +5,15 @@
 
 use std::thread::JoinHandle;
 
+use holdfast_status::datapath::{Features, Shape};
+
 use super::KernelMaps;
 use crate::error::StartError;
-use crate::features::Features;
 use crate::generation::Generation;
 use crate::load::{self, Layer, LoadedPrograms, PacketPrograms};
 use crate::map::{self, Handles};
 use crate::packets::PacketSwitches;
-use crate::shape::Shape;
+use crate::shape::Growth;
 
 /// What is to be made.
 struct Order {

@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use holdfast_status::datapath::Served;
+
 use crate::abi::types::restriction;
 use crate::cgroup;
 use crate::error::StartError;
@@ -15,33 +17,14 @@ use crate::generation::table;
 use crate::map::{Handles, Map};
 use crate::table::Table;
 
-/// The sockets that are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
-    /// Sockets in network namespaces other than the host's.
-    pub pods: bool,
-    /// Sockets that send datagrams.
-    pub udp: bool,
-    /// Processes in these cgroups and below are not served. Each path begins at the root of the hierarchy.
-    pub exempt_cgroups: Vec<PathBuf>,
-}
-
-impl Default for Served {
-    fn default() -> Self {
-        Self { pods: true, udp: true, exempt_cgroups: Vec::new() }
-    }
-}
-
-impl Served {
-    /// The bits that tell the programs what is not served.
-    pub(super) fn restrictions(&self) -> u32 {
-        let all = [
-            (!self.pods, restriction::ONLY_HOST),
-            (!self.udp, restriction::NOT_UDP),
-            (!self.exempt_cgroups.is_empty(), restriction::NOT_SUBTREES),
-        ];
-        all.into_iter().filter(|(holds, _)| *holds).fold(0, |sum, (_, bit)| sum | bit.0)
-    }
+/// The bits that tell the programs what is not served.
+pub(super) fn restrictions(served: &Served) -> u32 {
+    let all = [
+        (!served.pods, restriction::ONLY_HOST),
+        (!served.udp, restriction::NOT_UDP),
+        (!served.exempt_cgroups.is_empty(), restriction::NOT_SUBTREES),
+    ];
+    all.into_iter().filter(|(holds, _)| *holds).fold(0, |sum, (_, bit)| sum | bit.0)
 }
 
 /// The subtrees that are left alone.

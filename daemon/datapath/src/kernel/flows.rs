@@ -6,11 +6,12 @@
 use std::time::Instant;
 
 use holdfast_core::op::{MemberKey, Membership};
+use holdfast_status::datapath::{FlowsSeen, FlowsSwept, Sampled};
 
 use super::KernelMaps;
 use crate::abi;
 use crate::error::StartError;
-use crate::flows::{FlowTable, FlowsSwept, KeptFree, Sampled, Sweeping};
+use crate::flows::{FlowTable, KeptFree, Sweeping};
 
 /// Flows that are looked at each second: a fraction of a millisecond of the engine's time.
 const SAMPLE: u32 = 32;
@@ -21,17 +22,6 @@ pub(super) struct Flows {
     pub(super) table: FlowTable,
     pub(super) sweeping: Sweeping,
     sampled: Sampled,
-}
-
-/// What is known of the flows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowsSeen {
-    /// The flows themselves.
-    pub table: FlowTable,
-    /// What was done about those that have ended.
-    pub swept: FlowsSwept,
-    /// What the last look at a few of them has shown.
-    pub sampled: Sampled,
 }
 
 impl Flows {
@@ -45,10 +35,10 @@ impl Flows {
 }
 
 impl KernelMaps {
-    /// The flows; `None`: no packets are translated.
+    /// What is known of the flows; `None`: no packets are translated.
     pub fn flows(&self) -> Option<FlowsSeen> {
-        let Flows { table, sweeping, sampled } = self.flows.as_ref()?;
-        Some(FlowsSeen { table: table.clone(), swept: sweeping.swept(), sampled: sampled.clone() })
+        let Flows { sweeping, sampled, .. } = self.flows.as_ref()?;
+        Some(FlowsSeen { swept: sweeping.swept(), sampled: sampled.clone() })
     }
 
     /// Opens the table of flows once packets are translated, looks at a few of its flows, and goes on with a change of

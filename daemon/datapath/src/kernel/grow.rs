@@ -15,11 +15,11 @@ use super::ahead::Larger;
 use super::refused::RefusedGrowths;
 use super::{Attached, BACKENDS, FRONTENDS, KernelMaps, growth_refused};
 use crate::error::StartError;
-use crate::features::Features;
 use crate::load::{self, LoadedPrograms};
 use crate::map::{self, Handles};
-use crate::shape::{Shape, grown, index, is_filling, is_full, is_hash_filling};
+use crate::shape::{Growth, grown, index, is_filling, is_full, is_hash_filling};
 use holdfast_core::maps::MapError;
+use holdfast_status::datapath::{Features, Shape};
 
 impl KernelMaps {
     pub(super) fn make_room_for_frontend(&mut self, family: Family) -> Result<(), MapError> {

@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use holdfast_core::keys::FrontendKey;
+use holdfast_status::datapath::{GivenUp, PacketStatus};
 use libbpf_rs::{MapCore, MapHandle};
 
 use super::KernelMaps;
@@ -17,9 +18,8 @@ use super::first::{self, First};
 use super::repair::Repaired;
 use super::resize::{ResizeFailure, Resizing};
 use crate::bitmap::Bitmap;
-use crate::devices::{self, Device, DeviceStatus, Devices, HookKind};
+use crate::devices::{self, Device, Devices};
 use crate::error::StartError;
-use crate::flows::GivenUp;
 use crate::generation::table;
 use crate::load::{self, Layer, PacketPrograms};
 use crate::map::{self, Handles, Map};
@@ -28,33 +28,6 @@ use crate::packets::{self, Adopted, PacketOptions, PacketSwitches};
 /// The longest wait for the next attempt, in looks. It is one look after the first failure, and twice as long after
 /// each further one: loading costs a good part of a second, and what the kernel refused once it refuses again.
 const LOOKS_MAX: u32 = 256;
-
-/// How packets are translated at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PacketStatus {
-    /// How many flows there may be; 0: packets are not translated.
-    pub flows: u32,
-    /// What the programs hang by; `None`: packets are not translated.
-    pub hooks: Option<HookKind>,
-    /// How many flows there are to be; the table gets that size while clients go on.
-    pub flows_wanted: u32,
-    /// Why the table does not get that size; it is tried again only by the next start, or after another size was asked
-    /// for.
-    pub flows_failure: Option<String>,
-    /// The flows that found no room when the table was made smaller, since the daemon started.
-    pub flows_given_up: GivenUp,
-    /// Why packets are not translated, or not at all devices, or by programs that are behind.
-    pub failure: Option<String>,
-    /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's,
-    /// because this daemon's programs cannot take their place.
-    pub behind: bool,
-    /// How often a program was put back that had been taken away from outside.
-    pub repaired: u64,
-    /// The devices, by their numbers.
-    pub devices: Vec<DeviceStatus>,
-    /// What the programs are told, as far as this kernel can do it.
-    pub switches: PacketSwitches,
-}
 
 /// What is to be done for packets, and how far it has come.
 #[derive(Debug, Default)]

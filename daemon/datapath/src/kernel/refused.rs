@@ -7,8 +7,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use holdfast_status::datapath::Shape;
+
 use crate::error::StartError;
-use crate::shape::Shape;
+use crate::shape::Growth;
 
 /// The first pause. Each time twice as long passes, because what the kernel refused once it mostly refuses again.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
 use holdfast_core::op::{Action, Membership, WordFlags};
+use holdfast_status::datapath::Swept;
 
 use super::KernelMaps;
 use crate::error::StartError;
@@ -40,8 +41,6 @@ use crate::sys;
 use kept::Reader;
 use lists::Lists;
 use sweep::Sweeper;
-
-pub use sweep::Swept;
 
 /// A client may choose its backend before the backend leaves, and connect its socket after the first sweep: the second
 /// one meets it. A start sweeps as often, because a change may have come before it.

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::Coming;
+use holdfast_status::datapath::{Features, Served, Shape};
 
 use libbpf_rs::MapHandle;
 
 use super::ahead::Ahead;
 use super::cluster_ips::ClusterIps;
-use super::exempt::{Exempt, Served};
+use super::exempt::Exempt;
 use super::first::First;
 use super::packets::Packets;
 use super::refused::RefusedGrowths;
@@ -22,7 +23,6 @@ use super::{Attached, KernelMaps, SelfTestError, dump};
 use crate::abi::types;
 use crate::cgroup::{self, Cgroup};
 use crate::error::StartError;
-use crate::features::Features;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
 use crate::links::Links;
@@ -31,7 +31,7 @@ use crate::map::{self, Handles};
 use crate::packets::PacketOptions;
 use crate::pins::{Pins, VERSION};
 use crate::probe;
-use crate::shape::Shape;
+use crate::shape::Growth;
 use crate::shared::{self, Shared};
 use crate::sys;
 
@@ -206,7 +206,7 @@ fn control(options: &Options, cgroup: &Cgroup) -> types::control {
         exempt_cgroup: own.map_or(0, |own| own.0),
         host_netns: sys::own_netns_cookie().unwrap_or_default(),
         exempt_mark: options.mark,
-        restrictions: options.served.restrictions(),
+        restrictions: super::exempt::restrictions(&options.served),
         ..types::control::default()
     }
 }

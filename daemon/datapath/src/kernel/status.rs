@@ -1,79 +1,26 @@
 //! What the datapath says of itself.
 
-use std::path::PathBuf;
-
 use holdfast_core::keys::Family;
+use holdfast_core::maps::Maps;
+use holdfast_status::datapath::Status;
 use libbpf_rs::MapHandle;
 
-use super::{FlowsSeen, KernelMaps, PacketStatus, Served, Swept};
+use super::KernelMaps;
 use crate::counts::Counts;
 use crate::error::StartError;
-use crate::features::Features;
-use crate::links::{Beside, Look};
+use crate::flows::FlowTable;
+use crate::links::Look;
 use crate::map::{Map, handle};
 use crate::refusals::Refusals;
-use crate::shape::Shape;
-use holdfast_core::maps::Maps;
 
-/// The state of programs and maps at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// What this kernel offers.
-    pub features: Features,
-    /// Where the programs are attached; `None`: nowhere.
-    pub cgroup: Option<PathBuf>,
-    /// Where everything is pinned.
-    pub pins: Option<PathBuf>,
-    /// Whether another daemon's programs still serve, until this one's maps are filled.
-    pub waiting: bool,
-    /// Which generation of maps is in use; 0 without pins.
-    pub generation: u32,
-    /// How often the maps have grown since the daemon started.
-    pub growths: u32,
-    /// How large the maps are.
-    pub shape: Shape,
-    /// How large they may become.
-    pub limits: Shape,
-    /// Frontends of IPv4 and IPv6 in use.
-    pub frontends: [u32; 2],
-    /// How many members are in use, of both families.
-    pub members: u32,
-    /// Refusals that found no room in the ring buffer.
-    pub refusals_lost: u64,
-    /// Whether this daemon's cgroup is exempt. If not, only its mark is.
-    pub own_cgroup_exempt: bool,
-    /// Hooks from which the program was detached, or the pin removed, from outside.
-    pub broken_hooks: Vec<&'static str>,
-    /// Those of them that have no program of ours, so that clients there meet no service. The others serve until the
-    /// daemon ends.
-    pub bare_hooks: Vec<&'static str>,
-    /// Why programs or pins that were taken away could not be put back when that was tried last.
-    pub repair_failure: Option<String>,
-    /// Hooks with a program that reads maps which are no longer written; it is put right as soon as that works.
-    pub behind_hooks: Vec<&'static str>,
-    /// Why maps are still pinned that no program uses.
-    pub leftover: Option<String>,
-    /// Whether the cgroup is the root of a cgroup namespace and not of the host's hierarchy, though the configuration
-    /// names no cgroup.
-    pub in_cgroup_namespace: bool,
-    /// The sockets that are served.
-    pub served: Served,
-    /// Subtrees that would be left alone, and are not there.
-    pub absent_cgroups: Vec<PathBuf>,
-    /// Hooks where others have programs too. They are kept.
-    pub shared_hooks: Vec<Beside>,
-    /// How often a detached program was put back since the start.
-    pub hooks_put_back: u64,
-    /// Why grace periods do not end: nothing is reused meanwhile.
-    pub grace_failure: Option<String>,
-    /// What was done about sockets that have lost their backend; `None`: nothing is to be done.
-    pub stale_sockets: Option<Swept>,
-    /// How packets are translated; `None`: they are not to be.
-    pub packets: Option<PacketStatus>,
-    /// The counts of the clients of all ports, which go on while this is looked at.
-    pub counts: Counts,
-    /// Clients and their backends, where packets are translated; `None`: they are not.
-    pub flows: Option<FlowsSeen>,
+/// Maps that programs go on writing while readers look into them. Maps that grow are replaced, so a reader takes these
+/// anew for each answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveMaps {
+    /// The counts of the clients of all ports.
+    pub port_counts: Counts,
+    /// Clients and their backends; `None`: packets are not translated.
+    pub flow_table: Option<FlowTable>,
 }
 
 impl KernelMaps {
@@ -118,9 +65,14 @@ impl KernelMaps {
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::Stale::swept),
             packets: self.packets.status(),
-            counts: self.generation.counts(),
             flows: self.flows(),
         }
+    }
+
+    /// The maps that readers look into by themselves.
+    pub fn live_maps(&self) -> LiveMaps {
+        let flow_table = self.flows.as_ref().map(|flows| flows.table.clone());
+        LiveMaps { port_counts: self.generation.counts(), flow_table }
     }
 
     /// Where refused clients are reported.

@@ -87,7 +87,7 @@ fn kernel_who_listens_at_the_loopback_loses_no_client_to_a_node_port() {
             maps.execute(&Action::RemoveNodeAddress(node.parse().unwrap())).unwrap();
         }
         check_loopback_is_own();
-        let counts = maps.status().counts;
+        let counts = maps.live_maps().port_counts;
         assert_eq!([1, 2].map(|index| counts.at(PortIndex(index))), [Counted::default(); 2]);
     });
 }
@@ -101,7 +101,7 @@ fn kernel_a_frontend_at_the_hosts_loopback_is_not_at_that_of_a_pod() {
         let at_loopback = Port { kind: FrontendType::Static, frontends, ..Port::TCP };
         at_loopback.serve(&mut maps);
         Port { index: 2, keeps_members: true, transport: Transport::Udp, ..at_loopback }.serve(&mut maps);
-        let counts = || [1, 2].map(|index| maps.status().counts.at(PortIndex(index)));
+        let counts = || [1, 2].map(|index| maps.live_maps().port_counts.at(PortIndex(index)));
         // A daemon that does not know its network cannot tell the host's clients from a pod's.
         if knows_its_netns() {
             bed::in_pod(check_loopback_is_own);
@@ -145,7 +145,7 @@ fn kernel_who_dials_the_unspecified_address_means_itself_and_no_node_port() {
         Port { index: 3, frontends: &near, ..Port::TCP }.serve(&mut maps);
         check_unspecified_is_own();
         bed::in_pod(check_unspecified_is_own);
-        let counts = maps.status().counts;
+        let counts = maps.live_maps().port_counts;
         assert_eq!([1, 2].map(|index| counts.at(PortIndex(index))), [Counted::default(); 2]);
     });
 }

@@ -102,7 +102,7 @@ fn kernel_an_empty_list_refuses_and_a_dropping_one_times_out() {
             check_udp_denied(&maps, frontend, errno);
         }
         check_errno(TcpStream::connect(address("[::ffff:10.96.0.10]:80")), refused, "mapped");
-        let counts = maps.status().counts;
+        let counts = maps.live_maps().port_counts;
         assert_eq!(counts.at(PortIndex(1)), Counted { refused: 4, ..Counted::default() });
         assert_eq!(counts.at(PortIndex(2)), Counted { dropped: 3, ..Counted::default() });
     });
@@ -116,8 +116,9 @@ fn kernel_connects_and_conversations_are_counted_for_their_port() {
             ([tcp_backend("127.0.0.2:0")], [udp_backend("127.0.0.2:0"), udp_backend("127.0.0.3:0")]);
         Port { frontends: &["10.96.0.10:80", "10.96.0.11:80"], backends: &tcp, ..Port::TCP }.serve(&mut maps);
         Port { index: 2, frontends: &["10.96.0.10:53"], backends: &udp, base: 8, ..UDP }.serve(&mut maps);
-        let counted =
-            |maps: &KernelMaps| [1, 2].map(|index| maps.status().counts.at(PortIndex(index)).connects);
+        let counted = |maps: &KernelMaps| {
+            [1, 2].map(|index| maps.live_maps().port_counts.at(PortIndex(index)).connects)
+        };
         for vip in ["10.96.0.10:80", "10.96.0.11:80", "[::ffff:10.96.0.10]:80"] {
             TcpStream::connect(address(vip)).unwrap();
         }
@@ -451,7 +452,7 @@ fn kernel_pods_can_be_left_to_their_packets() {
             check_served(false, vip, "what a pod has at that address is its own");
             udp_client("0.0.0.0:0").send_to(b"x", address(vip)).unwrap();
         });
-        assert_eq!(maps.status().counts.at(PortIndex(2)), Counted::default());
+        assert_eq!(maps.live_maps().port_counts.at(PortIndex(2)), Counted::default());
         // A daemon that does not know its network takes the machine's first one for the host's, which this is not.
         check_served(knows_its_netns(), vip, "the host");
         drop(maps);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use holdfast_core::keys::Transport;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_datapath::{AddressFilter, Flow, FlowFilter, Stage};
+use holdfast_datapath::{AddressFilter, Flow, FlowFilter, FlowTable, Stage};
 use holdfast_judgement::diagnose::frontends;
 use holdfast_judgement::diagnose::limits::NAMED_MAX;
 use holdfast_judgement::diagnose::material::{Asked, FlowSeen, Flows, Material};
@@ -15,8 +15,8 @@ use holdfast_judgement::diagnose::material::{Asked, FlowSeen, Flows, Material};
 use super::limits::FLOWS_MAX;
 
 /// The connections of clients outside with their backends, at most [`FLOWS_MAX`] of each frontend.
-pub fn flows(material: &Material) -> Asked<Flows> {
-    let Some(seen) = material.own.datapath.status().and_then(|status| status.flows.as_ref()) else {
+pub(crate) fn flows(material: &Material, table: Option<&FlowTable>) -> Asked<Flows> {
+    let Some(table) = table else {
         return Asked::Not("packets are not translated on this node");
     };
     let mut flows = Flows::default();
@@ -25,14 +25,14 @@ pub fn flows(material: &Material) -> Asked<Flows> {
     for (at, protocol) in all().take(NAMED_MAX) {
         let place = AddressFilter { address: at.ip(), port: Some(at.port()) };
         let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
-        let report = seen.table.report(&filter, FLOWS_MAX);
+        let report = table.report(&filter, FLOWS_MAX);
         let of_it = |it: &&Flow| Some(it.transport) == protocol.transport() && lives(it);
         flows.list.extend(report.found.iter().filter(of_it).map(shown));
         flows.more += report.more;
     }
     // Few connections are refused, so all refused ones are looked at, whichever frontend they dialled.
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
-    let refused = seen.table.report(&refused, FLOWS_MAX).found;
+    let refused = table.report(&refused, FLOWS_MAX).found;
     for flow in refused.iter().filter(|flow| lives(flow) && is_behind(&material.views, flow)).map(shown) {
         if !flows.list.contains(&flow) {
             flows.list.push(flow);

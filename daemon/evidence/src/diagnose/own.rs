@@ -9,9 +9,9 @@ use holdfast_core::keys::Source;
 use holdfast_core::snapshot::ServiceView;
 use holdfast_judgement::diagnose::Known;
 use holdfast_judgement::diagnose::material::{Own, WatchSeen};
-use holdfast_judgement::views::checks::ChecksSeen;
+use holdfast_status::views::checks::ChecksSeen;
 
-use holdfast_agent::readings::Readings;
+use holdfast_agent::readings::{Readings, counters};
 use holdfast_kubernetes::source::{State, Watch};
 
 /// What the daemon says of itself, and of what it found out about these services.
@@ -24,12 +24,14 @@ pub fn own(readings: &Readings, known: &Known) -> Own {
         // A watch that is up has got over its last error.
         error: it.last_error.filter(|_| it.state != State::Watching).map(|error| error.text.to_string()),
     };
+    let ports = known.views().iter().flat_map(|view| view.ports.iter());
     Own {
         unready: readings.unready_by(known.snapshot()),
         stalled: readings.liveness.stalled(),
         watches: readings.watches.now().into_iter().map(watch).collect(),
         apiserver: readings.apiserver(),
         datapath: readings.datapath(),
+        counters: counters(readings.port_counts().as_ref(), ports.filter_map(|port| port.index)),
         proxies: Arc::clone(&readings.proxies.borrow()),
         filters: Arc::clone(&readings.filters.borrow()),
         announced: readings.routes.borrow().addresses.clone(),

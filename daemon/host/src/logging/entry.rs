@@ -5,7 +5,7 @@
 
 use std::fmt::{Debug, Write};
 
-use holdfast_judgement::plain::plain;
+use holdfast_status::plain::plain;
 use tracing::Level;
 use tracing::field::{Field, Visit};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::plain::is_unfit;
+use holdfast_status::plain::is_unfit;
 use holdfast_laws::hostile::{HOSTILE, check_lines};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tracing_subscriber::layer::SubscriberExt;

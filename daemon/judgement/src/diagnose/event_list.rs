@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::limits::EVENTS_LISTED_MAX;
 use super::material::{Asked, Heard, Right};
 use super::shown::clean;
-use crate::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Rfc3339;
 use row::{EventRow, rows};
 
 /// The version of this form.

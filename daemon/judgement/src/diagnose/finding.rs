@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::command::Command;
 use super::shown;
-use crate::described::Code;
+use holdfast_status::described::Code;
 
 words! {
     /// How a check came out.

@@ -21,9 +21,9 @@ use super::looks::Looks;
 use super::material::{Asked, Material, Probe, ProbeOf};
 use super::shown::{clean, some};
 use super::unknown::{UnknownCheck, UnknownGroup, group_unknown};
-use crate::described::Code;
-use crate::record::Record;
-use crate::rfc3339::Rfc3339;
+use holdfast_status::described::Code;
+use holdfast_status::record::Record;
+use holdfast_status::rfc3339::Rfc3339;
 use api::Api;
 
 /// The version of this form.

@@ -11,7 +11,7 @@ use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 use super::focus::Focus;
 use super::lookup::look_up;
 use super::material::{Asked, Cluster, Host, MapRow, Material, Narrowed, Own};
-use crate::record::Record;
+use holdfast_status::record::Record;
 use crate::why::{FRONTENDS_MAX, ReadBack, difference, key};
 
 /// All services of that name, and what the maps are to be asked about them.

@@ -19,14 +19,15 @@ use holdfast_core::snapshot::{ServiceView, Snapshot};
 use holdfast_core::words;
 
 use super::focus::Focus;
-use crate::record::Record;
-use crate::views::announced::AnnouncedAddress;
-use crate::views::apiserver::View as ApiserverView;
-use crate::views::checks::ChecksSeen;
-use crate::views::datapath::DatapathView;
-use crate::views::proxies::Filter;
-use crate::views::proxies::OtherProxy;
-use crate::views::refusals::Denied;
+use holdfast_status::record::Record;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::apiserver::View as ApiserverView;
+use holdfast_status::views::checks::ChecksSeen;
+use holdfast_status::views::clients::Counters;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::proxies::Filter;
+use holdfast_status::views::proxies::OtherProxy;
+use holdfast_status::views::refusals::Denied;
 use crate::why::Outcome;
 
 pub use cluster::*;
@@ -264,6 +265,8 @@ pub struct Own {
     /// None where no apiserver is used.
     pub apiserver: Option<Arc<ApiserverView>>,
     pub datapath: Arc<DatapathView>,
+    /// The clients of the service's ports.
+    pub counters: Counters,
     pub proxies: Arc<[OtherProxy]>,
     pub filters: Arc<[Filter]>,
     /// The addresses that the configuration has announced.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::limits::{NAMED_MAX, TEXT_LENGTH_MAX};
-use crate::plain::is_unfit;
+use holdfast_status::plain::is_unfit;
 
 /// Makes a text one line: what would steer a terminal is dropped, what is too long is cut, and of several blanks one is
 /// left, so that no foreign text can look like our columns.

@@ -19,13 +19,13 @@ use serde::Serialize;
 use super::find::{self, Dialled};
 use super::states::{EndpointState, WriteStatus, state, status};
 use super::{ReadBack, Subject};
-use crate::described::{Code, Text};
-use crate::rfc3339::Rfc3339;
-use crate::views::announced::AnnouncedAddress;
-use crate::views::apiserver::{Usage, View};
-use crate::views::checks::{CheckSeen, ChecksSeen};
-use crate::views::clients::{Clients, Counters};
-use crate::views::refusals::{Cause, DENIALS, Denied, answering, spelled};
+use holdfast_status::described::{Code, Text};
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::apiserver::{Usage, View};
+use holdfast_status::views::checks::{CheckSeen, ChecksSeen};
+use holdfast_status::views::clients::{Clients, Counters};
+use holdfast_status::views::refusals::{Cause, DENIALS, Denied, answering, spelled};
 
 /// Endpoints of one service that are named; a larger service is better read in `/backends`.
 const ENDPOINTS_MAX: usize = 200;

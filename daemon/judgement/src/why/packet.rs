@@ -15,14 +15,14 @@ use holdfast_core::op::{Entry, FrontendType, Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::sources;
 use holdfast_core::sources::SourceRange;
-use holdfast_datapath::{DeviceStatus, PacketStatus, ShortcutState, Side, Wraps, XdpState};
+use holdfast_status::datapath::{DeviceStatus, PacketStatus, ShortcutState, Side, Wraps, XdpState};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::find::{Dialled, Subject};
 use super::{ReadBack, details};
-use crate::described::Code;
-use crate::views::datapath::DatapathView;
+use holdfast_status::described::Code;
+use holdfast_status::views::datapath::DatapathView;
 use words::{Class, StepKind};
 pub use words::{Outcome, SeenAs};
 

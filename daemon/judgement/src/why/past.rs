@@ -4,7 +4,7 @@
 //! from which the change came is neither. `/history` has what is older.
 
 use super::find::Dialled;
-use crate::record::{Diff, Record};
+use holdfast_status::record::{Diff, Record};
 
 /// Whether a record is about a frontend or a backend at this address.
 pub fn is_about(record: &Record, dialled: &Dialled) -> bool {

@@ -13,7 +13,7 @@ use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
 };
 
-use crate::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Rfc3339;
 
 /// Backends named in a sentence; more are counted.
 const NAMED_MAX: usize = 3;

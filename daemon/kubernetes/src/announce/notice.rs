@@ -8,7 +8,7 @@ use std::sync::Arc;
 use holdfast_core::facts::{ObjectKey, Timestamp};
 use holdfast_core::keys::{ObjectName, ServiceKey};
 use holdfast_core::snapshot::{Reason, ServiceView, Snapshot};
-use holdfast_judgement::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Rfc3339;
 use serde_json::{Value, json};
 
 use super::seen::Topic;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::apiserver::{State, Tier};
+use holdfast_status::views::apiserver::{State, Tier};
 
 use super::limits::{CHECK_EVERY, CONFIRM_AFTER, PENALTY_FIRST, PENALTY_MOST};
 use super::trouble::Trouble;

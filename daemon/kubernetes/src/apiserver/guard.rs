@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use holdfast_judgement::views::apiserver::Tier;
+use holdfast_status::views::apiserver::Tier;
 use tokio::time::{sleep, timeout};
 
 use super::http::{Ask, Connection};

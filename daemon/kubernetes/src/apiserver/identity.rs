@@ -3,7 +3,7 @@
 //! Invariant: the first uid that was ever seen is the cluster's. The uid does not prove that the server is an apiserver
 //! of the cluster; its certificate does.
 
-use holdfast_judgement::views::apiserver::ClusterId;
+use holdfast_status::views::apiserver::ClusterId;
 use k8s_openapi::api::core::v1::Namespace;
 
 /// The path of the object that has the uid.

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
-use holdfast_judgement::views::apiserver::ClusterId;
-use holdfast_judgement::views::apiserver::Standing;
-use holdfast_judgement::views::apiserver::Tier;
+use holdfast_status::views::apiserver::ClusterId;
+use holdfast_status::views::apiserver::Standing;
+use holdfast_status::views::apiserver::Tier;
 use serde::{Deserialize, Serialize};
 
 use holdfast_host::small_file;

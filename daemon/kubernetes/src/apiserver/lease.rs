@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use holdfast_judgement::views::apiserver::{State, Tier};
+use holdfast_status::views::apiserver::{State, Tier};
 use tokio::sync::Notify;
 
 use super::endpoints::{Endpoint, EndpointId, Endpoints};

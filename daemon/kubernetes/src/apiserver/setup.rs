@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use holdfast_judgement::views::apiserver::ClusterId;
-use holdfast_judgement::views::apiserver::Tier;
-use holdfast_judgement::views::apiserver::View;
+use holdfast_status::views::apiserver::ClusterId;
+use holdfast_status::views::apiserver::Tier;
+use holdfast_status::views::apiserver::View;
 use tokio::sync::{Notify, watch};
 
 use super::credentials::{self, Credentials, Locations};

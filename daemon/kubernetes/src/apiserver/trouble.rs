@@ -5,8 +5,8 @@
 use std::io;
 use std::time::Duration;
 
-use holdfast_judgement::plain::is_unfit;
-use holdfast_judgement::views::apiserver::ClusterId;
+use holdfast_status::plain::is_unfit;
+use holdfast_status::views::apiserver::ClusterId;
 
 use super::limits::{HEADERS, THROTTLED, THROTTLED_MOST};
 use holdfast_host::error_origin::ErrorOrigin;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::apiserver::Tier;
+use holdfast_status::views::apiserver::Tier;
 use rustls::pki_types::ServerName;
 
 use super::credentials::Shown;

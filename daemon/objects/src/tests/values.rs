@@ -68,7 +68,7 @@ fn source_ranges_are_trimmed_and_shown_canonical() {
 
 #[track_caller]
 fn check_time(text: &str, expected: Option<i64>) {
-    assert_eq!(crate::rfc3339::parse(text), expected.map(Timestamp), "{text:?}");
+    assert_eq!(crate::parse_time(text), expected.map(Timestamp), "{text:?}");
 }
 
 #[test]

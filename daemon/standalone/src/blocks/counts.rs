@@ -12,8 +12,8 @@ use std::time::Duration;
 use holdfast_core::keys::ObjectName;
 use holdfast_core::words;
 #[cfg(any(test, feature = "testing"))]
-use holdfast_judgement::rfc3339::Millis;
-use holdfast_judgement::views::checks::{CheckResult, CheckSeen, ChecksSeen};
+use holdfast_status::rfc3339::Millis;
+use holdfast_status::views::checks::{CheckResult, CheckSeen, ChecksSeen};
 
 #[cfg(any(test, feature = "testing"))]
 use super::check::CheckFailed;

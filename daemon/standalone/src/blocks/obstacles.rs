@@ -57,7 +57,7 @@ impl ObstacleLog {
 mod tests {
     use std::io;
 
-    use holdfast_judgement::rfc3339::Millis;
+    use holdfast_status::rfc3339::Millis;
     use nix::libc;
 
     use super::super::check::CheckFailed;

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::described::Code;
-use holdfast_judgement::plain::Plain;
-use holdfast_judgement::rfc3339::Millis;
-use holdfast_judgement::views::checks::{CheckResult, CheckSeen, ChecksSeen, LastCheck};
+use holdfast_status::described::Code;
+use holdfast_status::plain::Plain;
+use holdfast_status::rfc3339::Millis;
+use holdfast_status::views::checks::{CheckResult, CheckSeen, ChecksSeen, LastCheck};
 
 use super::check::CheckFailed;
 
@@ -181,7 +181,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::io;
 
-    use holdfast_judgement::plain::is_unfit;
+    use holdfast_status::plain::is_unfit;
 
     use super::*;
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::described::Code;
-use holdfast_judgement::rfc3339::Millis;
-use holdfast_judgement::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
+use holdfast_status::described::Code;
+use holdfast_status::rfc3339::Millis;
+use holdfast_status::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
 
 use super::lookup::{Answered, Said, Unresolved};
 use super::{NameNews, News, Wanted, Wish};

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use holdfast_core::keys::Family;
-use holdfast_judgement::views::names::QueryResult;
+use holdfast_status::views::names::QueryResult;
 use tokio::time::{Instant, timeout};
 
 use super::pace::Pace;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::views::names::{NameSeen, NameState, QueryResult};
+use holdfast_status::views::names::{NameSeen, NameState, QueryResult};
 
 /// The rows of all services, and how many questions came to what since the start.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_datapath::{POD_DEVICES_MAX, XdpUse};
-use holdfast_judgement::views::devices::{Answers, Class, Reason, ShortcutDecision};
+use holdfast_status::views::devices::{Answers, Class, Reason, ShortcutDecision};
 
 use super::super::listed::{Link, Listed};
 use holdfast_config::{self as config, Packets, ShortcutUse};

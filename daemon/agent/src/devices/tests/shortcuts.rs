@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_datapath::{Side, XdpUse};
-use holdfast_judgement::views::devices::Decision;
-use holdfast_judgement::views::devices::ShortcutDecision::{
+use holdfast_datapath::{LiveMaps, Side, XdpUse};
+use holdfast_status::views::devices::Decision;
+use holdfast_status::views::devices::ShortcutDecision::{
     self, ByAddress, Inside, Many, Marked, Needed, Never, NoEthernet, NoWayIn, StrictPaths, Wanted,
 };
 
@@ -14,7 +14,8 @@ use tokio::sync::watch;
 use super::super::conntrack::Conntrack;
 use super::super::listed::{By, Rule};
 use super::super::{Follower, Onlookers, netlink};
-use super::{decided_beside, ip, listed, view_without_flows};
+use super::{decided_beside, ip, listed};
+use holdfast_config::Config;
 use crate::engine::ask;
 use holdfast_config::Config;
 
@@ -186,7 +187,7 @@ async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
     let (decisions, mut now) = watch::channel(Arc::default());
     let (engine, _asked) = ask::channel();
     let (_, proxies) = watch::channel(Arc::default());
-    let conntrack = Conntrack::new(view_without_flows());
+    let conntrack = Conntrack::new(watch::channel(LiveMaps::default()).1);
     let mut follower =
         Follower { config, onlookers, proxies, are_known: false, decisions, engine, conntrack };
     follower.publish(Some(&world));

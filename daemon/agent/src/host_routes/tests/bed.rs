@@ -12,8 +12,8 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
-use holdfast_judgement::views::announced::Announced;
-use holdfast_judgement::views::datapath::DatapathView;
+use holdfast_status::views::announced::Announced;
+use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 

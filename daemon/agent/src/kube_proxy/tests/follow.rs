@@ -1,8 +1,8 @@
 //! Whether packets are translated where balancers come, by what the devices are and which of them have programs.
 
 use holdfast_datapath::{DeviceStatus, HookKind, ShortcutState, XdpState, XdpUse};
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
 use crate::readings::fixture;
 use crate::readings::{fails_packets, translates_packets};

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use holdfast_judgement::views::proxies::{Dialled, Filter};
+use holdfast_status::views::proxies::{Dialled, Filter};
 
 use super::{connections, look};
 

@@ -8,18 +8,18 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::op::{PortIndex, Share};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::{Arrival, Cause, Denial, Refusal};
+use holdfast_datapath::{Arrival, Cause, Denial, LiveMaps, Refusal};
 use holdfast_fixtures::{THEN, name, number};
-use holdfast_judgement::described::Code;
-use holdfast_judgement::views::announced::{Announced, AnnouncedAddress};
-use holdfast_judgement::views::apiserver::{
+use holdfast_status::described::Code;
+use holdfast_status::views::announced::{Announced, AnnouncedAddress};
+use holdfast_status::views::apiserver::{
     ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View, VipView,
 };
-use holdfast_judgement::views::datapath::DatapathView;
-use holdfast_judgement::views::devices;
-use holdfast_judgement::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
-use holdfast_judgement::views::proxies::{Filter, FilterKind};
-use holdfast_judgement::views::proxies::{OtherProxy, Trace};
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::devices;
+use holdfast_status::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
+use holdfast_status::views::proxies::{Filter, FilterKind};
+use holdfast_status::views::proxies::{OtherProxy, Trace};
 use tokio::sync::watch;
 
 use super::{About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications};
@@ -282,6 +282,7 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::kernel(status()).with_devices(decisions().into()))).1,
+        live_maps: watch::channel(LiveMaps::default()).1,
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         watches: watches(),
         refusals: refusals(),

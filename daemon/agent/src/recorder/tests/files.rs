@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_core::change::Cause;
-use holdfast_judgement::record::{GapCause, Kind, Record};
+use holdfast_status::record::{GapCause, Kind, Record};
 use tempfile::TempDir;
 
 use super::*;

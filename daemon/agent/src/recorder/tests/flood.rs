@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt as _;
 use holdfast_core::snapshot::Counters;
-use holdfast_judgement::record::GapCause;
+use holdfast_status::record::GapCause;
 
 use super::*;
 

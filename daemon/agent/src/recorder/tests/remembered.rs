@@ -31,7 +31,7 @@ fn watchers_hear_that_a_remembered_service_is_in_the_maps_again() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let Heard::Line(line) = runtime.block_on(watch.next()) else { panic!("nothing was told") };
     let record = line.record().unwrap();
-    assert_eq!((record.seq, record.kind), (None, holdfast_judgement::record::Kind::Event));
+    assert_eq!((record.seq, record.kind), (None, holdfast_status::record::Kind::Event));
     let after: Vec<_> = record.transitions.iter().filter_map(|it| it.after.as_ref()).collect();
     assert_eq!(after.iter().map(|met| &*met.status).collect::<Vec<_>>(), ["done"]);
 }

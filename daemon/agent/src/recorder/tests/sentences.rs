@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 use futures_util::FutureExt as _;
 use holdfast_core::drains::{Drain, Drains, Ordered};
-use holdfast_judgement::record::Kind;
+use holdfast_status::record::Kind;
 
 use super::*;
 

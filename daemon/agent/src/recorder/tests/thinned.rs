@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use holdfast_judgement::record::{Gap, GapCause, NamespaceShare};
+use holdfast_status::record::{Gap, GapCause, NamespaceShare};
 use tempfile::TempDir;
 
 use super::*;

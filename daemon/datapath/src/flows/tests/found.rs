@@ -1,6 +1,7 @@
 //! Reports, counts and samples of flows say what is in the table.
 
-use super::super::life::Stage;
+use holdfast_status::datapath::{AddressFilter, FlowFilter, Tally};
+
 use super::*;
 
 fn place(text: &str) -> Option<AddressFilter> {

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::moving::{GivenUp, Moving};
+use holdfast_status::datapath::{FlowFilter, GivenUp};
+
+use super::super::moving::Moving;
 use super::super::sweep::Sweep;
 use super::*;
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use holdfast_core::op::FrontendType;
+use holdfast_status::datapath::FlowFilter;
 use libbpf_rs::libbpf_sys;
 
 use super::super::sweep::Sweep;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use holdfast_status::datapath::Tally;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 

@@ -19,13 +19,13 @@ use super::*;
 use crate::abi;
 use crate::abi::packets::types;
 use crate::bpf_call;
-use crate::devices::{POD_DEVICES_MAX, ShortcutState, Side};
-use crate::features::Features;
+use crate::devices::{HookKind, POD_DEVICES_MAX, ShortcutState, Side};
 use crate::flows::FlowTable;
 use crate::kernel::bed::{Bed, NONE, Port, bed, pinned};
 use crate::pins::{VERSION, cleanup, drain};
 use crate::probe;
 use holdfast_core::op::FrontendType;
+use holdfast_status::datapath::Features;
 
 const KINDS: [HookKind; 2] = [HookKind::Tcx, HookKind::Clsact];
 const FLOWS: u32 = 64;
@@ -1094,11 +1094,11 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
         set_devices(&mut maps, &[outer(70, "left")]);
         let before = check_attached(&maps, kind, "left", 70);
         maps.follow_flows().unwrap();
-        begin_flows(&maps.flows().unwrap().table, 1..21);
+        begin_flows(&maps.live_maps().flow_table.unwrap(), 1..21);
         for flows in [1_024, 32] {
             resize(&mut maps, flows);
-            let seen = maps.flows().unwrap();
-            assert_eq!((seen.table.max(), seen.table.tally().live()), (flows, 20));
+            let table = maps.live_maps().flow_table.unwrap();
+            assert_eq!((table.max(), table.tally().live()), (flows, 20));
             assert_eq!(packets_of(&maps).flows_given_up, GivenUp::default());
             let pinned =
                 MapHandle::from_pinned_path(bed.options().bpffs.join("flows1").join(Map::Flows.name()));
@@ -1111,13 +1111,13 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
         assert!(!names.iter().any(|it| it.file_name().to_string_lossy().contains('-')), "{names:?}");
         resize(&mut maps, 8);
         assert_eq!(packets_of(&maps).flows_given_up, GivenUp { all: 13, needed: 13 });
-        assert_eq!(maps.flows().unwrap().table.tally().live(), 7);
+        assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 7);
         drop(maps);
         // A start finds them, and gives the table the size that is asked for then.
         let mut maps = start(bed, kind);
         assert_eq!(packets_of(&maps).flows, 8);
         look_at_flows(&mut maps, |maps| packets_of(maps).flows == FLOWS);
-        assert_eq!(maps.flows().unwrap().table.tally().live(), 7);
+        assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 7);
         set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
     });
@@ -1147,7 +1147,7 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
     bed(|bed| {
         let mut maps = start(bed, HookKind::Tcx);
         maps.follow_flows().unwrap();
-        begin_flows(&maps.flows().unwrap().table, 1..4);
+        begin_flows(&maps.live_maps().flow_table.unwrap(), 1..4);
         drop(maps);
         let folder = bed.options().bpffs;
         // Between the two renames.
@@ -1155,13 +1155,13 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
         std::fs::create_dir(folder.join("flows-next")).unwrap();
         let mut maps = start(bed, HookKind::Tcx);
         maps.follow_flows().unwrap();
-        assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
+        assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 3);
         drop(maps);
         // After them.
         std::fs::create_dir(folder.join("flows-former")).unwrap();
         let mut maps = start(bed, HookKind::Tcx);
         maps.follow_flows().unwrap();
-        assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
+        assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 3);
         assert!(!folder.join("flows-former").exists() && !folder.join("flows-next").exists());
     });
 }
@@ -1186,7 +1186,7 @@ fn kernel_a_daemon_that_was_killed_when_another_table_was_pinned_has_lost_no_num
         const LARGER: u32 = 16_384;
         let mut maps = start(bed, HookKind::Tcx);
         maps.follow_flows().unwrap();
-        begin_flows(&maps.flows().unwrap().table, 1..4);
+        begin_flows(&maps.live_maps().flow_table.unwrap(), 1..4);
         maps.set_flows(LARGER);
         look_at_flows(&mut maps, |maps| maps.packets.resizing.is_some());
         maps.resize_as_far_as_pins();
@@ -1194,8 +1194,8 @@ fn kernel_a_daemon_that_was_killed_when_another_table_was_pinned_has_lost_no_num
         let mut maps = start(bed, HookKind::Tcx);
         maps.set_flows(LARGER);
         maps.follow_flows().unwrap();
-        look_at_flows(&mut maps, |maps| maps.flows().unwrap().table.hand_out_is_over());
-        assert_eq!(maps.flows().unwrap().table.tally().live(), 3);
+        look_at_flows(&mut maps, |maps| maps.live_maps().flow_table.unwrap().hand_out_is_over());
+        assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 3);
         let numbers = maps.packets.running.as_ref().unwrap().handles.get(&Map::FreeFlows).unwrap();
         let free = std::iter::from_fn(|| numbers.lookup_and_delete(&[]).unwrap()).count();
         assert_eq!(free, LARGER as usize - 3);
@@ -1291,9 +1291,9 @@ fn kernel_flows_are_shown_as_long_as_packets_are_translated() {
         drop(maps);
         let mut maps = start(bed, HookKind::Tcx);
         maps.follow_flows().unwrap();
-        let seen = maps.status().flows.unwrap();
-        assert_eq!((seen.table.max(), seen.table.tally().live()), (FLOWS, 0));
+        let table = maps.live_maps().flow_table.unwrap();
+        assert_eq!((table.max(), table.tally().live()), (FLOWS, 0));
         maps.follow_flows().unwrap();
-        assert_eq!(maps.flows().unwrap().table, seen.table, "they are opened once");
+        assert_eq!(maps.live_maps().flow_table.unwrap(), table, "they are opened once");
     });
 }

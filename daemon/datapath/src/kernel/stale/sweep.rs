@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use holdfast_core::keys::Transport;
+use holdfast_status::datapath::Swept;
 
 use super::diag::{Connected, Diag};
 use super::netns::Home;
@@ -20,17 +21,6 @@ const REST: u32 = 19;
 
 /// Sockets that are remembered at once, some 8 MB. More of them are found by looking again.
 const STALE_MAX: usize = 1 << 16;
-
-/// What has been done about sockets that have lost their backend.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// How often all sockets were looked at.
-    pub sweeps: u64,
-    /// How many sockets were ended.
-    pub ended: u64,
-    /// Why some or all sockets are not looked at.
-    pub failure: Option<String>,
-}
 
 /// Says of a socket whether its backend has left.
 pub(crate) trait Judge: Send {

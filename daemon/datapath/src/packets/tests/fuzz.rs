@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use holdfast_core::op::{FrontendType, WordFlags};
 use holdfast_laws::simulation::Random;
+use holdfast_status::datapath::FlowFilter;
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error};
 use super::judge::{Judge, Known, NODE6, Service, Way};
 use super::node::{NEXT, Node};
 use super::sctp::{SCTP, chunk_of};
-use crate::flows::{FlowFilter, FlowTable};
+use crate::flows::FlowTable;
 use crate::kernel::bed::Port;
 
 /// A part of a run, after which all flows are looked at.

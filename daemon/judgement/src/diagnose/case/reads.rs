@@ -17,13 +17,14 @@ use crate::diagnose::material::{
     Lookup, MapRow, Names, NearPod, NodeSeen, Pods, Probe, Resolver, ReversePath, Route, Rule, ServiceSeen,
     SliceSeen, WatchSeen,
 };
-use crate::record::Record;
-use crate::views::announced::AnnouncedAddress;
-use crate::views::apiserver::View as ApiserverView;
-use crate::views::checks::ChecksSeen;
-use crate::views::datapath::DatapathView;
-use crate::views::proxies::{Filter, OtherProxy};
-use crate::views::refusals::Denied;
+use holdfast_status::record::Record;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::apiserver::View as ApiserverView;
+use holdfast_status::views::checks::ChecksSeen;
+use holdfast_status::views::clients::Counters;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::proxies::{Filter, OtherProxy};
+use holdfast_status::views::refusals::Denied;
 
 /// One part of the material a line: its name here, its type, where it lies, and the place that is noted.
 macro_rules! reads {
@@ -44,6 +45,7 @@ reads! {
     watches: Vec<WatchSeen> = own.watches, Watch;
     apiserver: Option<Arc<ApiserverView>> = own.apiserver, Watch;
     datapath: Arc<DatapathView> = own.datapath, Kernel;
+    counters: Counters = own.counters, Kernel;
     denied: Vec<Arc<Denied>> = own.denied, Kernel;
     checks: ChecksSeen = own.checks, Checks;
     map_rows: Asked<Vec<MapRow>> = kernel, Kernel;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use crate::diagnose::case::Case;
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::shown::some;
-use crate::views::announced::AnnouncedAddress;
+use holdfast_status::views::announced::AnnouncedAddress;
 
 pub(super) fn announced(case: &Case<'_>) -> Judgement {
     let own: BTreeSet<IpAddr> = case.frontends().map(|it| it.address).collect();

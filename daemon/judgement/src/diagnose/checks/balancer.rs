@@ -103,7 +103,7 @@ pub(super) fn state(case: &Case<'_>) -> Judgement {
     let age = balancer.since.map(|since| format!(" for {}", span(case.age(since)))).unwrap_or_default();
     Judgement::ok(format!("Its load balancer is {}{age}.", balancer.state.as_str()))
         .with("state", balancer.state.as_str())
-        .with("since", balancer.since.map(|since| crate::rfc3339::Rfc3339(since).to_string()))
+        .with("since", balancer.since.map(|since| holdfast_status::rfc3339::Rfc3339(since).to_string()))
 }
 
 /// Words one of core's findings, with the remedies for it.

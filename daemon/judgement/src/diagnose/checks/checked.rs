@@ -11,7 +11,7 @@ use crate::diagnose::case::Case;
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::shown::{count, some};
-use crate::views::checks::{CheckResult, CheckSeen};
+use holdfast_status::views::checks::{CheckResult, CheckSeen};
 
 type Checked<'a> = (&'a SocketAddr, &'a CheckSeen);
 

@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::FrontendView;
-use holdfast_datapath::Denial;
+use holdfast_status::datapath::Denial;
 use serde_json::json;
 
 use crate::diagnose::case::Case;
 use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::shown::{count, some, span};
-use crate::views::clients::Counters;
-use crate::views::refusals::{Cause, Denied};
+use holdfast_status::views::refusals::{Cause, Denied};
 
 /// A denial that is older says nothing about now: the programs tell each minute of a client that goes on trying.
 pub(super) const LATELY_SECONDS: i64 = 300;
@@ -110,7 +109,7 @@ fn remedies(unserved: &[&Arc<Denied>], kept_out: &[&Arc<Denied>]) -> Vec<Remedy>
 /// The judgement where the programs told of no client.
 fn none(case: &Case<'_>) -> Judgement {
     let lost = case.datapath().status().map_or(0, |status| status.refusals_lost);
-    let counted = case.view().and_then(|view| Counters::of(case.datapath()).service(view));
+    let counted = case.view().and_then(|view| case.counters().service(view));
     untold(lost, counted.map_or(0, |it| it.refused))
 }
 

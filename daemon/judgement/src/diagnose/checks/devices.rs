@@ -6,14 +6,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use holdfast_datapath::{PacketStatus, Wraps};
+use holdfast_status::datapath::{PacketStatus, Wraps};
 use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::shown::some;
-use crate::views::devices::{Class, Decision};
+use holdfast_status::views::devices::{Class, Decision};
 
 /// A backend, and the device that leads to it.
 struct Way<'a> {

@@ -12,8 +12,8 @@ use crate::diagnose::finding::{Judgement, Remedy, Risk};
 use crate::diagnose::limits::EVENTS_MAX;
 use crate::diagnose::material::{EventSeen, RemedySeen};
 use crate::diagnose::shown::{count, some, span};
-use crate::record::Record;
-use crate::rfc3339::{Millis, Rfc3339};
+use holdfast_status::record::Record;
+use holdfast_status::rfc3339::{Millis, Rfc3339};
 
 /// What is said of a loss mostly comes within a minute of it, before or after.
 const NEAR_SECONDS: u64 = 60;

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::diagnose::case::Case;
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
-use crate::views::proxies::{Dialled, Filter, FilterKind};
+use holdfast_status::views::proxies::{Dialled, Filter, FilterKind};
 
 pub(super) fn filters(case: &Case<'_>) -> Judgement {
     let all = case.filters();

@@ -13,7 +13,7 @@ use crate::diagnose::finding::{Judgement, Remedy, State};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::Rule;
 use crate::diagnose::shown::some;
-use crate::views::proxies::{OtherProxy, Trace};
+use holdfast_status::views::proxies::{OtherProxy, Trace};
 
 pub(super) fn kube_proxy(case: &Case<'_>) -> Judgement {
     let cleanup = Command::of(&[Word::Ours("kube-proxy"), Word::Ours("--cleanup")]);

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::diagnose::case::Case;
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::shown::{some, span};
-use crate::record::{Changed, Record};
+use holdfast_status::record::{Changed, Record};
 
 /// The history's word for an endpoint that may get traffic.
 const READY: &str = "ready";

@@ -10,8 +10,8 @@ use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::material::WatchSeen;
 use crate::diagnose::shown::{some, span};
-use crate::rfc3339::Rfc3339;
-use crate::views::apiserver::{EndpointView, State, Tier, View};
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::apiserver::{EndpointView, State, Tier, View};
 use holdfast_core::snapshot::Status;
 use serde_json::json;
 
@@ -166,7 +166,7 @@ fn errors(view: &View) -> String {
 }
 
 /// Judges programs that serve, and would not outlive the daemon: a restart is what would end the service.
-fn unpinned_programs(places: &[&str], status: &holdfast_datapath::Status) -> Judgement {
+fn unpinned_programs(places: &[&str], status: &holdfast_status::datapath::Status) -> Judgement {
     let named = some(places);
     let why = status.repair_failure.as_ref().map(|why| format!(" It is tried each second: {why}."));
     let mount = ["mount", "-t", "bpf", "bpf", "/sys/fs/bpf"].map(Word::Ours);
@@ -247,14 +247,13 @@ pub(super) fn hooks(case: &Case<'_>) -> Judgement {
 }
 
 /// Which programs of others see a connection before ours: `connect4: program 37`.
-fn ahead(status: &holdfast_datapath::Status) -> String {
+fn ahead(status: &holdfast_status::datapath::Status) -> String {
     let before = status.shared_hooks.iter().filter(|it| !it.before.is_empty());
     some(before.map(|it| format!("{}: program {}", it.hook, some(&it.before))))
 }
 
-fn shared(status: &holdfast_datapath::Status) -> serde_json::Value {
-    let one =
-        |it: &holdfast_datapath::Beside| json!({ "hook": it.hook, "before": it.before, "after": it.after });
+fn shared(status: &holdfast_status::datapath::Status) -> serde_json::Value {
+    let one = |it: &holdfast_status::datapath::Beside| json!({ "hook": it.hook, "before": it.before, "after": it.after });
     json!(status.shared_hooks.iter().map(one).collect::<Vec<_>>())
 }
 

@@ -15,7 +15,7 @@ use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::{EventSeen, Pod, Pods, TargetPort};
 use crate::diagnose::shown::{self, count, some};
-use crate::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Rfc3339;
 
 /// The pods, or why there is nothing to say of them.
 fn list<'a>(case: &Case<'a>, what: &str) -> Result<&'a Pods, Judgement> {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::{Protocol, Transport};
 use holdfast_core::snapshot::Verdict;
-use holdfast_datapath::Beside;
+use holdfast_status::datapath::Beside;
 use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};
@@ -17,7 +17,7 @@ use crate::diagnose::finding::{self, Judgement, Remedy};
 use crate::diagnose::limits::{NAMED_MAX, PODS_MAX};
 use crate::diagnose::material::{Probe, ProbeOf, ProbeOutcome};
 use crate::diagnose::shown::{count, some};
-use crate::views::apiserver::State;
+use holdfast_status::views::apiserver::State;
 
 impl ProbeOutcome {
     /// The outcome in a word or two.
@@ -68,7 +68,7 @@ pub(super) fn is_led_astray(case: &Case<'_>) -> bool {
 }
 
 /// What to do about programs of others: first to find out where they come from.
-pub(super) fn remedies_of_others(status: &holdfast_datapath::Status) -> Vec<Remedy> {
+pub(super) fn remedies_of_others(status: &holdfast_status::datapath::Status) -> Vec<Remedy> {
     let all = || status.shared_hooks.iter().flat_map(|it| it.before.iter().chain(&it.after));
     let show = all().next().and_then(|id| {
         let words = ["bpftool", "prog", "show", "id"].map(Word::Ours);

@@ -5,15 +5,14 @@
 
 use std::sync::Arc;
 
-use holdfast_datapath::Denial;
+use holdfast_status::datapath::Denial;
 
 use super::denied::lately;
 use crate::diagnose::case::Case;
 use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::shown::count;
-use crate::views::clients::Counters;
-use crate::views::refusals::{Cause, Denied};
+use holdfast_status::views::refusals::{Cause, Denied};
 
 pub(super) fn room(case: &Case<'_>) -> Judgement {
     let is_of_room = |it: &&Arc<Denied>| is_dropped_outside(it) && advice(it.refusal.cause).is_some();
@@ -36,8 +35,8 @@ fn is_dropped_outside(denied: &Denied) -> bool {
 
 /// Refusals that were not told on this node, and clients that the service's own ports have dropped, as programs count.
 fn counted(case: &Case<'_>) -> Option<[u64; 2]> {
-    let datapath = case.datapath();
-    Some([datapath.status()?.refusals_lost, Counters::of(datapath).service(case.view()?)?.dropped])
+    let lost = case.datapath().status()?.refusals_lost;
+    Some([lost, case.counters().service(case.view()?)?.dropped])
 }
 
 /// The judgement where no client is listed as dropped.

@@ -22,7 +22,7 @@ use crate::diagnose::limits::COLUMNS_MAX;
 use crate::diagnose::looks::{Looked, Looks};
 use crate::diagnose::material::Material;
 use crate::diagnose::text;
-use crate::views::devices;
+use holdfast_status::views::devices;
 use given::Given;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/diagnose");

@@ -172,7 +172,7 @@ pub(super) fn drift(case: &Case<'_>) -> Judgement {
 pub(super) fn hold(case: &Case<'_>) -> Judgement {
     let held: Vec<&FrontendView> = case.frontends().filter(|it| it.verdict == Verdict::Held).collect();
     let Some(first) = held.first() else { return Judgement::ok("No list is held.") };
-    let since = crate::rfc3339::Rfc3339(first.since);
+    let since = holdfast_status::rfc3339::Rfc3339(first.since);
     Judgement::warning(format!(
         "Its list is held since {since}: new connections go to the last known backends, because {}.",
         why(first.reason)

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::Scope;
 use crate::diagnose::finding::{Remedy, Risk};
-use crate::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Rfc3339;
 
 const TYPES: [&str; 3] = [EventType::Normal.as_str(), EventType::Warning.as_str(), EventType::Other.as_str()];
 const CONFIDENCES: [&str; 4] = [

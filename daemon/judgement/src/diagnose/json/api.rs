@@ -13,7 +13,7 @@ use crate::diagnose::material::{
     Cluster, EndpointSeen, IngressSeen, Pod, Request, ServiceSeen, SlicePortSeen, SliceSeen,
 };
 use crate::diagnose::shown::clean;
-use crate::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Rfc3339;
 
 /// What the apiserver said; null where it was not asked or did not answer.
 #[derive(Debug, Serialize, JsonSchema)]

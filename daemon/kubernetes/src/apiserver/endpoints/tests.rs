@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_judgement::views::apiserver::{State, Tier};
+use holdfast_status::views::apiserver::{State, Tier};
 
 use super::*;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::apiserver::Tier;
+use holdfast_status::views::apiserver::Tier;
 
 use super::super::{Access, AccessError, Listed, NotForgotten, Sources};
 use super::server::{Asked, Authority, Manner, Script, Server, answer, ours, plain};

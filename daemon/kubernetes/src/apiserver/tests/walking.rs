@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use holdfast_judgement::views::apiserver::State;
+use holdfast_status::views::apiserver::State;
 
 use super::super::{Access, AccessError, JSON, Write, patrol};
 use super::access;

@@ -3,8 +3,8 @@
 use expect_test::expect;
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::weights::Weight;
-use holdfast_judgement::rfc3339::Millis;
-use holdfast_judgement::views::checks::{CheckResult, CheckSeen};
+use holdfast_status::rfc3339::Millis;
+use holdfast_status::views::checks::{CheckResult, CheckSeen};
 use proptest::prelude::*;
 
 use super::super::check::CheckFailed;

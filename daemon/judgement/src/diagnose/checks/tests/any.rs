@@ -16,7 +16,7 @@ use crate::diagnose::material::{
     Probe, ProbeOf, ProbeOutcome, Right,
 };
 use crate::diagnose::text;
-use crate::plain::is_unfit;
+use holdfast_status::plain::is_unfit;
 
 /// What may become of one question.
 fn other<T>(asked: &mut Asked<T>, how: u8) {

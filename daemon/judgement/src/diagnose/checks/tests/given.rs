@@ -12,16 +12,16 @@ use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
 use holdfast_core::op::{PortIndex, ServiceId, Share};
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
-use holdfast_datapath::{
+use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
+use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
+use holdfast_status::datapath::{
     Arrival, Beside, Denial, DeviceStatus, PacketStatus, PacketSwitches, Refusal, Shape, ShortcutState,
     Wraps, XdpState, XdpUse,
 };
-use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
-use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::described::Code;
+use holdfast_status::described::Code;
 use crate::diagnose::focus::{Focus, HttpPath, PortWanted};
 use crate::diagnose::known::views;
 use crate::diagnose::lookup::look_up;
@@ -29,15 +29,16 @@ use crate::diagnose::material::{
     Asked, Cluster, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own, Place, Probe,
     ProbeOf, ProbeOutcome, WatchSeen,
 };
-use crate::rfc3339::Rfc3339;
-use crate::views::announced::AnnouncedAddress;
-use crate::views::apiserver::{EndpointView, State, Tier, View};
-use crate::views::checks::{CheckResult, CheckSeen, LastCheck};
-use crate::views::datapath::DatapathView;
-use crate::views::devices::{Answers, Class, Decision, Reason as Why, ShortcutDecision};
-use crate::views::proxies::{Filter, FilterKind};
-use crate::views::proxies::{OtherProxy, Trace};
-use crate::views::refusals::{Cause, Denied};
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::apiserver::{EndpointView, State, Tier, View};
+use holdfast_status::views::checks::{CheckResult, CheckSeen, LastCheck};
+use holdfast_status::views::clients::Counters;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::devices::{Answers, Class, Decision, Reason as Why, ShortcutDecision};
+use holdfast_status::views::proxies::{Filter, FilterKind};
+use holdfast_status::views::proxies::{OtherProxy, Trace};
+use holdfast_status::views::refusals::{Cause, Denied};
 
 /// When every case is taken: 2026-11-20T14:02:11Z.
 pub(super) const TAKEN: Timestamp = Timestamp(1_795_183_331);
@@ -79,7 +80,7 @@ pub(super) struct Given {
     flows: Option<Flows>,
     /// What name servers said; absent: none was asked.
     names: Option<Names>,
-    history: Vec<crate::record::Record>,
+    history: Vec<holdfast_status::record::Record>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -405,7 +406,7 @@ fn times(value: &mut Value, shown: &dyn Fn(Timestamp) -> Value) {
     match value {
         Value::String(text) => {
             if let Some(ago) = text.strip_prefix('@') {
-                let millis = crate::rfc3339::Millis::from(TAKEN).ago(ago).unwrap();
+                let millis = holdfast_status::rfc3339::Millis::from(TAKEN).ago(ago).unwrap();
                 *value = shown(millis.seconds());
             }
         }
@@ -447,7 +448,7 @@ fn checked(
     let last = result.map(|result| LastCheck {
         result: Code(result),
         error: error.clone(),
-        at: crate::rfc3339::Millis::from(TAKEN),
+        at: holdfast_status::rfc3339::Millis::from(TAKEN),
         took_microseconds: 900,
         in_a_row: 3,
     });
@@ -472,6 +473,7 @@ impl OwnGiven {
                 true => DatapathView::memory(),
                 false => DatapathView::kernel(self.status()).with_devices(self.decisions()),
             }),
+            counters: Counters::default(),
             proxies: self.proxies(),
             filters: self.filters.iter().map(FilterGiven::filter).collect(),
             announced: self.announced.iter().map(AnnouncedGiven::announced).collect(),
@@ -541,11 +543,11 @@ impl OwnGiven {
         with_devices.map(status).collect()
     }
 
-    fn status(&self) -> holdfast_datapath::Status {
+    fn status(&self) -> holdfast_status::datapath::Status {
         let hook = |name: &String| if name == "connect4" { "connect4" } else { "connect6" };
         let few = Shape { frontends: [16; 2], ports: 16, slots: [64; 2], members: 16 };
         let status = super::healthy::status();
-        holdfast_datapath::Status {
+        holdfast_status::datapath::Status {
             broken_hooks: self.hooks_missing.iter().chain(&self.hooks_unpinned).map(hook).collect(),
             bare_hooks: self.hooks_missing.iter().map(hook).collect(),
             repair_failure: self.not_repaired.clone(),

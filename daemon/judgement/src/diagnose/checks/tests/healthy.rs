@@ -1,9 +1,9 @@
 //! The state of programs and maps with which every case begins, and with which the shell's tests of answers begin too.
 
 use holdfast_core::sources::SourceRange;
-use holdfast_datapath::{
-    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, PacketSwitches, Served,
-    Shape, ShortcutState, Side, Status, Swept, Wraps, XdpState, XdpUse,
+use holdfast_status::datapath::{
+    Beside, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, PacketSwitches, Served, Shape,
+    ShortcutState, Side, Status, Swept, Wraps, XdpState, XdpUse,
 };
 
 use super::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
@@ -75,7 +75,6 @@ pub fn status() -> Status {
                 })
                 .collect(),
         }),
-        counts: Counts::default(),
         flows: None,
     }
 }

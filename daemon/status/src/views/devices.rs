@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use holdfast_datapath::{Device, DeviceStatus, Mode, ShortcutState, Side, XdpState, XdpUse};
+use crate::datapath::{Device, DeviceStatus, Mode, ShortcutState, Side, XdpState, XdpUse};
 
 /// What a device is to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

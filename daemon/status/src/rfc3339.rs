@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use holdfast_core::facts::Timestamp;
-use holdfast_objects::parse_time_micros;
+use holdfast_core::rfc3339::parse_micros;
 use jiff::SignedDuration;
 use jiff::civil::{DateTime, date};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -30,7 +30,7 @@ pub struct Millis(pub i64);
 impl Millis {
     /// Reads RFC 3339; digits past the third are dropped.
     pub fn parse(text: &str) -> Option<Self> {
-        Some(Self(parse_time_micros(text)?.div_euclid(1000)))
+        Some(Self(parse_micros(text)?.div_euclid(1000)))
     }
 
     /// The time that is so long before this one, which `text` says as a number and `s`, `m`, `h` or `d`.
@@ -131,7 +131,7 @@ impl Serialize for Rfc3339 {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_objects::parse_time;
+    use holdfast_core::rfc3339::parse;
 
     use super::*;
 
@@ -171,12 +171,12 @@ mod tests {
         fn every_time_that_is_shown_is_read_as_the_same(millis in 0..=253_402_300_799_999_i64) {
             proptest::prop_assert_eq!(Millis::parse(&Millis(millis).to_string()), Some(Millis(millis)));
             let seconds = Millis(millis).seconds();
-            proptest::prop_assert_eq!(parse_time(&Rfc3339(seconds).to_string()), Some(seconds));
+            proptest::prop_assert_eq!(parse(&Rfc3339(seconds).to_string()), Some(seconds));
         }
 
         #[test]
         fn no_text_makes_the_reader_panic(text in "[-0-9TtZz:.+é]{0,40}") {
-            let _ = parse_time(&text);
+            let _ = parse(&text);
         }
     }
 

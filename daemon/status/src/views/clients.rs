@@ -3,15 +3,12 @@
 //! Invariant: a port counts since it has its place in the maps, over restarts of the daemon. The counts are no metrics:
 //! those would be a series for each service of the cluster on each of its nodes.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_datapath::{Counted, Counts};
 use schemars::JsonSchema;
 use serde::Serialize;
-
-use super::datapath::DatapathView;
 
 /// The tries of clients at all frontends of a port, or of a service. A client that tries again counts again: TCP does
 /// that by itself when a packet is dropped.
@@ -23,22 +20,17 @@ pub struct Clients {
     pub dropped: u64,
 }
 
-/// The counters of all ports; none where there are no programs in the kernel.
-#[derive(Debug, Default)]
-pub struct Counters(Option<Counts>);
+/// The clients of some ports at one moment; none where there are no programs in the kernel.
+#[derive(Clone, Debug, Default)]
+pub struct Counters(pub Option<BTreeMap<PortIndex, Clients>>);
 
 impl Counters {
-    pub fn of(view: &Arc<DatapathView>) -> Self {
-        Self(view.status().map(|status| status.counts.clone()))
-    }
-
-    /// The clients of one port.
+    /// The clients of one port, if that port was read.
     pub fn port(&self, index: PortIndex) -> Option<Clients> {
-        let Counted { connects, refused, dropped } = self.0.as_ref()?.at(index);
-        Some(Clients { connects, refused, dropped })
+        self.0.as_ref()?.get(&index).copied()
     }
 
-    /// The clients of all ports of a service.
+    /// The clients of all ports of a service that were read.
     pub fn service(&self, view: &ServiceView) -> Option<Clients> {
         let ports = view.ports.iter().filter_map(|port| self.port(port.index?));
         self.0.as_ref()?;

@@ -3,8 +3,9 @@
 //! Invariant: a time is rounded down to the unit that is asked for, and a leap second counts as the second after it.
 //! The calendar is jiff's; what jiff reads beside RFC 3339 is refused here.
 
-use holdfast_core::facts::Timestamp;
 use jiff::civil::{DateTime, date};
+
+use crate::facts::Timestamp;
 
 /// Where times are counted from.
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
@@ -28,7 +29,7 @@ pub fn parse(text: &str) -> Option<Timestamp> {
 pub fn parse_micros(text: &str) -> Option<i64> {
     let seconds = parse(text)?.0.checked_mul(1_000_000)?;
     let digits = text.split_once('.').map_or("", |(_, rest)| rest).bytes();
-    let digits = digits.take_while(u8::is_ascii_digit).chain(std::iter::repeat(b'0')).take(6);
+    let digits = digits.take_while(u8::is_ascii_digit).chain(core::iter::repeat(b'0')).take(6);
     Some(seconds + digits.fold(0, |number, digit| number * 10 + i64::from(digit - b'0')))
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Invariant: plain data, with times as people read them. A reader finds the names of services in the snapshot.
 
+pub use crate::datapath::Cause;
+use crate::datapath::{Denial, Refusal};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
-pub use holdfast_datapath::Cause;
-use holdfast_datapath::{Denial, Refusal};
 
 /// A client that was not served, once or again and again, with times as people read them.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
+use crate::datapath::Status;
 use holdfast_core::words;
-use holdfast_datapath::Status;
 
 use super::devices::Decision;
 

@@ -1,0 +1,12 @@
+//! What the parts of the daemon report about themselves, so that others judge it, show it and store it.
+//!
+//! Invariant: plain data, and how it is written. No file, no socket, no clock. The part that a struct describes fills
+//! it; a reader cannot reach that part through it.
+#![forbid(unsafe_code)]
+
+pub mod datapath;
+pub mod described;
+pub mod plain;
+pub mod record;
+pub mod rfc3339;
+pub mod views;
