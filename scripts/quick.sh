@@ -15,7 +15,7 @@ changed() {
 		daemon/core/*) echo holdfast-core ;;
 		daemon/datapath/* | bpf/*) echo holdfast-datapath ;;
 		daemon/objects/*) echo holdfast-objects ;;
-		daemon/judgement/*) echo holdfast-judgement ;;
+		daemon/diagnose/*) echo holdfast-diagnose ;;
 		daemon/status/*) echo holdfast-status ;;
 		daemon/knowledge/* | knowledge/*) echo holdfast-knowledge ;;
 		daemon/*) echo holdfast ;;

@@ -32,7 +32,8 @@ use holdfast_agent::devices;
 use holdfast_agent::engine::run::{GROUPS_WAITING_MAX, Upkeep};
 use holdfast_agent::proxies::filters::{self, onlookers};
 use holdfast_agent::readings::{About, EffectiveConfig, Readings, Verifications};
-use holdfast_agent::state::{self, Keeper};
+use holdfast_agent::recorder::History;
+use holdfast_agent::state::{self, Keeper, Saved};
 use holdfast_agent::{
     drains, host_routes, kube_proxy, listeners, node, probes, proxies, rejections, renamed, systemd,
 };
@@ -252,62 +253,112 @@ struct App {
     ends: (Failing, PipeWriter),
 }
 
-impl App {
-    /// Does everything that can fail at the start, in the order in which an operator would look for the cause.
-    fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
-        let (node, seed, folder) = (node::name(config)?, start::seed(), settings::state(config));
-        let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, &file.path)?));
-        let (claim, maps, kept) = start::opened(config, &folder)?;
-        let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
-        let ((below, damage), drains) = (start::known_of(kept.as_ref()), drains::kept(&config.state.path));
-        let ((refusals, refused_no_more), (out, (datapath, live_maps))) = (maps.refusals()?, map_ends(&maps));
-        let (described, sets) = (start::described(config, &maps, kept.as_ref()), start::sets(kept.as_ref()));
-        let engine = engine(config, (&node, &described, access.as_ref()), maps, (kept, &drains.drains))?;
-        let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
-        let ((proxies, proxies_now), (filters, filters_now)) = (none_yet(), none_yet());
-        let ((shut, shut_now), (decisions, devices)) = (watch::channel(Vec::new()), device_ends());
-        let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
-        let (engine, told) = EngineThread::start(engine, incoming, tend(out, &fail, devices, &in_force))?;
-        let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
-        let ((effective, effective_now), (counting, more)) = (known(settings::effective(config)), none_yet());
-        let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
-        let (acts, wishes, draining) = wishes::channels(gatherer.clone(), drains, &config.state.path);
-        let ((refused, refused_now), (routes, routes_now)) = (watch::channel(None), none_yet());
+/// Where parts tell what the readings show.
+struct ReadingSenders {
+    effective: watch::Sender<Arc<EffectiveConfig>>,
+    counting: watch::Sender<Arc<[Arc<Read>]>>,
+    proxies: watch::Sender<Arc<[OtherProxy]>>,
+    filters: watch::Sender<Arc<[Filter]>>,
+    routes: watch::Sender<Arc<Announced>>,
+    refused: watch::Sender<Option<String>>,
+    shut: watch::Sender<Vec<String>>,
+}
+
+/// The parts that the readings are taken from.
+struct ReadParts<'a> {
+    config: &'a Config,
+    cluster: (Option<&'a Access>, Option<&'a Kubernetes>),
+    engine: &'a EngineThread,
+    maps: MapReceivers,
+    refusals: Arc<RefusalLog>,
+    history: Arc<History>,
+    written: watch::Receiver<state::Written>,
+    drains: watch::Receiver<drains::Written>,
+}
+
+impl ReadParts<'_> {
+    /// The readings, and where what they show beside these parts is told.
+    fn read(self) -> (Readings, ReadingSenders) {
+        let (datapath, live_maps) = self.maps;
+        let (access, kubernetes) = self.cluster;
+        let (effective, effective_now) = known(settings::effective(self.config));
+        let (counting, more_services) = none_yet();
+        let (proxies, proxies_now) = none_yet();
+        let (filters, filters_now) = none_yet();
+        let (routes, routes_now) = none_yet();
+        let (refused, refused_reload) = none_yet();
+        let (shut, shut_now) = none_yet();
         let readings = Readings {
-            snapshots: engine.snapshots.clone(),
+            snapshots: self.engine.snapshots.clone(),
             config: effective_now,
             datapath,
             live_maps,
-            apiserver: access.as_ref().map(Access::views),
-            watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
-            refusals: naming_services(refusals, &engine),
+            apiserver: access.map(Access::views),
+            watches: kubernetes.map(Kubernetes::view).unwrap_or_default(),
+            refusals: naming_services(self.refusals, self.engine),
             probes: Arc::default(),
             checks: Arc::default(),
             names: Arc::default(),
-            more_services: more,
-            announced: config.kubernetes.events.then(Arc::default),
-            history,
-            written,
-            engine: engine.asker.clone(),
+            more_services,
+            announced: self.config.kubernetes.events.then(Arc::default),
+            history: self.history,
+            written: self.written,
+            engine: self.engine.asker.clone(),
             verifications: Verifications::default(),
-            liveness: engine.liveness(),
+            liveness: self.engine.liveness(),
             proxies: proxies_now,
             filters: filters_now,
             routes: routes_now,
-            refused_reload: refused_now,
+            refused_reload,
             shut: shut_now,
-            drains: draining.written(),
+            drains: self.drains,
             closed_ports: Arc::default(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
+        (readings, ReadingSenders { effective, counting, proxies, filters, routes, refused, shut })
+    }
+}
+
+impl App {
+    /// Does everything that can fail at the start, in the order in which an operator would look for the cause.
+    fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
+        let node = node::name(config)?;
+        let (seed, folder) = (start::seed(), settings::state(config));
+        let (blocks_out, blocks) = known(settings::blocks(config, &file.path)?);
+        let (claim, maps, kept) = start::opened(config, &folder)?;
+        let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
+        let (below, damage) = start::known_of(kept.as_ref());
+        let drains = drains::kept(&config.state.path);
+        let (refusals, refused_no_more) = maps.refusals()?;
+        let (map_senders, map_receivers) = map_ends(&maps);
+        let (described, sets) = (start::described(config, &maps, kept.as_ref()), start::sets(kept.as_ref()));
+        let engine = engine(config, (&node, &described, access.as_ref()), maps, (kept, &drains.drains))?;
+        let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
+        let (fail, failures) = mpsc::channel(1);
+        let (decisions, devices) = device_ends();
+        let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
+        let upkeep = tend(map_senders, &fail, devices, &in_force);
+        let (engine, told) = EngineThread::start(engine, incoming, upkeep)?;
+        let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
+        let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
         let event_readings = EventReadings::new(gatherer.editions());
+        let (acts, wishes, draining) = wishes::channels(gatherer, drains, &config.state.path);
+        let (readings, senders) = ReadParts {
+            config,
+            cluster: (access.as_ref(), kubernetes.as_ref()),
+            engine: &engine,
+            maps: map_receivers,
+            refusals,
+            history,
+            written,
+            drains: draining.written(),
+        }
+        .read();
+        let ReadingSenders { effective, counting, proxies, filters, routes, refused, shut } = senders;
+        let shown = (readings.clone(), event_readings.clone(), acts);
+        let admin = admin::start(&settings::admin_settings(config), shown, shut);
         Ok(Self {
-            admin: admin::start(
-                &settings::admin_settings(config),
-                (readings.clone(), event_readings.clone(), acts),
-                shut,
-            )
-            .map_err(|error| AppError::Admin(error.to_string()))?,
+            admin: admin.map_err(|error| AppError::Admin(error.to_string()))?,
             reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources::new(config, kubernetes, (blocks, counting), sets),
             node: (node, described),
@@ -491,7 +542,7 @@ fn translates_packets(config: &Config) -> bool {
 /// Begins the engine over these maps, with what the rules have to know before they decide anything.
 fn engine(
     config: &Config,
-    (node, described, access): (&NodeName, &node::Described, Option<&Access>),
+    (node, described, access): (&NodeName, &own_node::Described, Option<&Access>),
     maps: AppMaps,
     kept: (Option<Saved>, &Arc<Drains>),
 ) -> Result<Engine<AppMaps>, AppError> {

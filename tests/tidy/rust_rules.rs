@@ -134,7 +134,7 @@ const OUTSIDE: [&str; 15] = [
 
 /// Where text is read or facts are judged, and nothing else is done.
 const READERS: [&str; 4] =
-    ["daemon/judgement/src/", "daemon/knowledge/src/", "daemon/objects/src/", "daemon/status/src/"];
+    ["daemon/diagnose/src/", "daemon/knowledge/src/", "daemon/objects/src/", "daemon/status/src/"];
 
 /// From text to facts, from Events to what they mean, and from facts to findings, needs nothing of the machine.
 pub(crate) fn pure_objects(source: &Source) -> Vec<Finding> {
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn invariant_01_only_the_engine_holds_tables_and_realized() {
-        check(one_writer, "daemon/src/engine/batch.rs", "engine: Engine<M>, maps: KernelMaps,", &[1]);
+        check(one_writer, "daemon/agent/src/engine/batch.rs", "engine: Engine<M>, maps: KernelMaps,", &[1]);
         check(one_writer, "daemon/src/app/start.rs", "engine: Engine<AppMaps>,", &[]);
         check(one_writer, "daemon/core/src/engine.rs", "world: World,", &[]);
         check(one_writer, "daemon/core/src/hold/judge.rs", "world: World,\nmaps: MemoryMaps", &[1]);
@@ -357,7 +357,7 @@ mod tests {
         check(pure_objects, "daemon/knowledge/src/event.rs", "\nuse std::time::SystemTime;", &[2]);
         check(
             pure_objects,
-            "daemon/judgement/src/why.rs",
+            "daemon/diagnose/src/why.rs",
             "use std::net::TcpStream;\nuse tokio::sync;",
             &[1, 2],
         );

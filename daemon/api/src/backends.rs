@@ -13,7 +13,7 @@ use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::checks::CheckSeen;
-use holdfast_judgement::why::{EndpointState, state};
+use holdfast_diagnose::why::{EndpointState, state};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 

@@ -11,11 +11,11 @@ use axum::response::{IntoResponse, Response};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_datapath::Status;
-use holdfast_judgement::diagnose::limits::RECORDS_MAX;
-use holdfast_judgement::diagnose::material::{Material, Narrowed, Place};
-use holdfast_judgement::diagnose::shown::some;
-use holdfast_judgement::diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text};
-use holdfast_judgement::why::ReadBack;
+use holdfast_diagnose::limits::RECORDS_MAX;
+use holdfast_diagnose::material::{Material, Narrowed, Place};
+use holdfast_diagnose::shown::some;
+use holdfast_diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text};
+use holdfast_diagnose::why::ReadBack;
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::{self, Refusal};

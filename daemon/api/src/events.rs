@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use holdfast_judgement::diagnose::material::{Asked, Heard};
-use holdfast_judgement::diagnose::{EventList, Scope};
+use holdfast_diagnose::material::{Asked, Heard};
+use holdfast_diagnose::{EventList, Scope};
 
 use super::answer::{self, Refusal};
 use super::door::{Visit, Way};

@@ -7,7 +7,7 @@ mod text;
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::FrontendKey;
-use holdfast_judgement::why::{ReadBack, Walk};
+use holdfast_diagnose::why::{ReadBack, Walk};
 
 use super::answer;
 use super::door::Visit;

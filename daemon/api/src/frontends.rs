@@ -12,7 +12,7 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Verdict};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_judgement::why::{ChosenState, WriteStatus, chosen_state, status};
+use holdfast_diagnose::why::{ChosenState, WriteStatus, chosen_state, status};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 

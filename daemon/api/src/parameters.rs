@@ -9,9 +9,9 @@ use std::time::Duration;
 use holdfast_core::keys::{ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
 use holdfast_datapath::{AddressFilter, Stage};
-use holdfast_judgement::diagnose::{HttpPath, PortWanted};
+use holdfast_diagnose::{HttpPath, PortWanted};
 use holdfast_status::rfc3339::Millis;
-use holdfast_judgement::why::{Dialled, Found};
+use holdfast_diagnose::why::{Dialled, Found};
 
 use super::answer::Refusal;
 use super::form::Form;

@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use holdfast_core::keys::{Family, ObjectName};
 use holdfast_core::spelled::Spelled;
 use holdfast_datapath::FlowFilter;
-use holdfast_judgement::diagnose::Focus;
-use holdfast_judgement::why::{Dialled, Question};
+use holdfast_diagnose::Focus;
+use holdfast_diagnose::why::{Dialled, Question};
 
 use super::answer::Refusal;
 use super::form::Form;

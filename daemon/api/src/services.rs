@@ -13,7 +13,7 @@ use holdfast_datapath::Counts;
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::clients::Clients;
-use holdfast_judgement::why::{LoadBalancer, WriteStatus, status};
+use holdfast_diagnose::why::{LoadBalancer, WriteStatus, status};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! What a diagnosis asks: of this daemon, the apiserver, this host, backends and name servers.
 //!
-//! Invariant: it asks and changes nothing. What came of it is the `Material`, which [`holdfast_judgement`] judges.
+//! Invariant: it asks and changes nothing. What came of it is the `Material`, which [`holdfast_diagnose`] judges.
 
 mod flows;
 pub mod gather;

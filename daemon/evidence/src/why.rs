@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use holdfast_datapath::FlowFilter;
 use holdfast_status::record::Record;
-use holdfast_judgement::why::{Dialled, Given, ReadBack, Walk, is_about};
+use holdfast_diagnose::why::{Dialled, Given, ReadBack, Walk, is_about};
 
 use holdfast_agent::readings::{Readings, counters};
 use holdfast_agent::recorder::{Wanted, latest};

@@ -10,7 +10,7 @@ use holdfast_core::engine::{CheckError, Drift, Engine};
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::maps::{MapError, Maps};
 use holdfast_core::op::Entry;
-use holdfast_judgement::why::FRONTENDS_MAX;
+use holdfast_diagnose::why::FRONTENDS_MAX;
 use tokio::sync::{mpsc, oneshot};
 
 use holdfast_host::logging::messages::{self, say};

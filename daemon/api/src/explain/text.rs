@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use holdfast_status::plain::Plain;
 use holdfast_status::views::clients::Clients;
-use holdfast_judgement::why::{
+use holdfast_diagnose::why::{
     EndpointRow, Explained, Explanation, FrontendRow, ObjectRef, Packet, PacketShare, RefusedRow, SeenAs,
     SliceRef,
 };

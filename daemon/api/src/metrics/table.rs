@@ -7,7 +7,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::lifecycle::State as BalancerState;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::totals::{Backends, Statuses, Totals};
-use holdfast_judgement::why::{EndpointState, LoadBalancer, WriteStatus};
+use holdfast_diagnose::why::{EndpointState, LoadBalancer, WriteStatus};
 
 use super::count;
 use holdfast_agent::exposition::Exposition;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_judgement::diagnose::material::{
+use holdfast_diagnose::material::{
     Asked, Cluster, EndpointSeen, Heard, IngressSeen, Narrowed, Own, Owner, Pod, Pods, Request, Right,
     ServiceSeen, SlicePortSeen, SliceSeen,
 };
-use holdfast_judgement::diagnose::{Diagnosis, EventList, Focus, Known, Scope, judge};
+use holdfast_diagnose::{Diagnosis, EventList, Focus, Known, Scope, judge};
 use holdfast_status::views::clients::Counters;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_knowledge::{ClusterEvent, Knowledge};

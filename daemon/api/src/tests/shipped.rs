@@ -26,7 +26,7 @@ const OTHERS: [&str; 7] = [
 const TARGET_LABELS: [&str; 3] = ["instance", "cluster", "job"];
 
 fn shipped(path: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

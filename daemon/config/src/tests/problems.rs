@@ -7,7 +7,7 @@ use std::path::Path;
 use super::effective::check_round_trip;
 use crate::Config;
 
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/tests/problems.golden");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/problems.golden");
 
 /// Rows below this number mean that the file was cut by accident.
 const ROWS_MIN: usize = 140;

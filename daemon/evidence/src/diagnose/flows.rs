@@ -8,9 +8,9 @@ use std::sync::Arc;
 use holdfast_core::keys::Transport;
 use holdfast_core::snapshot::ServiceView;
 use holdfast_datapath::{AddressFilter, Flow, FlowFilter, FlowTable, Stage};
-use holdfast_judgement::diagnose::frontends;
-use holdfast_judgement::diagnose::limits::NAMED_MAX;
-use holdfast_judgement::diagnose::material::{Asked, FlowSeen, Flows, Material};
+use holdfast_diagnose::frontends;
+use holdfast_diagnose::limits::NAMED_MAX;
+use holdfast_diagnose::material::{Asked, FlowSeen, Flows, Material};
 
 use super::limits::FLOWS_MAX;
 

@@ -20,8 +20,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use holdfast_core::keys::{Family, ObjectName, Source};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
-use holdfast_judgement::diagnose::material::{Asked, Cluster, Heard, Host, HttpProbe, Names, Probe};
-use holdfast_judgement::diagnose::{Focus, Known, views};
+use holdfast_diagnose::material::{Asked, Cluster, Heard, Host, HttpProbe, Names, Probe};
+use holdfast_diagnose::{Focus, Known, views};
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_judgement::diagnose::Known;
-use holdfast_judgement::diagnose::material::{Own, WatchSeen};
+use holdfast_diagnose::Known;
+use holdfast_diagnose::material::{Own, WatchSeen};
 use holdfast_status::views::checks::ChecksSeen;
 
 use holdfast_agent::readings::{Readings, counters};

@@ -258,7 +258,7 @@ fn kinds_beyond_the_bound_are_counted_together() {
 }
 
 fn catalog() -> String {
-    let catalog = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/systemd/holdfast.catalog");
+    let catalog = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd/holdfast.catalog");
     std::fs::read_to_string(catalog).unwrap()
 }
 
@@ -285,7 +285,7 @@ fn places<'a>(sources: &'a str, name: &str) -> Vec<&'a str> {
 #[test]
 fn every_message_is_said_with_the_fields_that_its_explanation_shows() {
     let mut sources = String::new();
-    read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut sources);
+    read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut sources);
     let catalog = catalog();
     for (name, message) in messages::NAMES.iter().zip(MESSAGES) {
         let places = places(&sources, name);

@@ -32,7 +32,7 @@ use holdfast_kubernetes::source::{self as watching, LastError, Resource, View as
 use holdfast_standalone::blocks::Checks;
 use holdfast_standalone::names::Names;
 
-#[path = "../../../../judgement/src/diagnose/checks/tests/healthy.rs"]
+#[path = "../../../../diagnose/src/checks/tests/healthy.rs"]
 mod healthy;
 
 /// Five clients, each a second after the one before: one refused twice, one dropped, one refused by a frontend that

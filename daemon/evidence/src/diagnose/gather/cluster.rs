@@ -21,7 +21,7 @@ use std::sync::Arc;
 use holdfast_core::facts::{ServiceFacts, ServiceType, Timestamp};
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_judgement::diagnose::material::{Asked, Cluster, Heard, Right};
+use holdfast_diagnose::material::{Asked, Cluster, Heard, Right};
 use tokio::time::Instant;
 
 use crate::diagnose::limits::REQUESTS_MAX;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use holdfast_core::keys::Transport;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_judgement::diagnose::material::{Asked, Host, Listener, ReversePath, Route, Rule};
+use holdfast_diagnose::material::{Asked, Host, Listener, ReversePath, Route, Rule};
 use nix::ifaddrs::getifaddrs;
 use tokio::time::{Instant, timeout_at};
 

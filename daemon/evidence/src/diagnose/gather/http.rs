@@ -13,8 +13,8 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use holdfast_core::keys::{ObjectName, Transport};
 use holdfast_core::snapshot::ServiceView;
-use holdfast_judgement::diagnose::HttpPath;
-use holdfast_judgement::diagnose::material::{
+use holdfast_diagnose::HttpPath;
+use holdfast_diagnose::material::{
     Asked, Cluster, HttpAnswer, HttpProbe, Pod, PortSeen, Probe, ProbeOf, ProbeOutcome,
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -101,7 +101,7 @@ pub(super) async fn status(to: SocketAddr, host: &str, path: &str) -> io::Result
 mod tests {
     use std::time::Duration;
 
-    use holdfast_judgement::diagnose::material::{Pod, Pods, Right};
+    use holdfast_diagnose::material::{Pod, Pods, Right};
     use tokio::net::TcpListener;
 
     use super::*;

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::diagnose::material::Named;
+use holdfast_diagnose::material::Named;
 use tokio::time::{Instant, timeout_at};
 
 use crate::diagnose::limits::PROBE;

@@ -16,9 +16,9 @@ use holdfast_core::dialable::is_reserved;
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
-use holdfast_judgement::diagnose::dialled;
-use holdfast_judgement::diagnose::limits::PODS_MAX;
-use holdfast_judgement::diagnose::material::{Asked, Listener, Probe, ProbeOf, ProbeOutcome};
+use holdfast_diagnose::dialled;
+use holdfast_diagnose::limits::PODS_MAX;
+use holdfast_diagnose::material::{Asked, Listener, Probe, ProbeOf, ProbeOutcome};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 

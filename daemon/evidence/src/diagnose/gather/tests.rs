@@ -12,10 +12,10 @@ use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
-use holdfast_judgement::diagnose::material::{
+use holdfast_diagnose::material::{
     Asked, Cluster, Pod, Pods, PortSeen, Probe, ProbeOf, ProbeOutcome, ServiceSeen, TargetPort,
 };
-use holdfast_judgement::diagnose::{Focus, HttpPath, Known, views};
+use holdfast_diagnose::{Focus, HttpPath, Known, views};
 use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -213,7 +213,7 @@ async fn kernel_the_health_port_is_asked_where_it_listens() {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n").await.unwrap();
     };
-    let listening = holdfast_judgement::diagnose::material::Listener {
+    let listening = holdfast_diagnose::material::Listener {
         port,
         protocol: "TCP".to_owned(),
         address: "127.0.0.1".parse().unwrap(),

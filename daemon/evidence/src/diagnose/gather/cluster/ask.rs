@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use holdfast_judgement::diagnose::material::{Asked, Request, Right};
+use holdfast_diagnose::material::{Asked, Request, Right};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};

@@ -5,7 +5,7 @@
 //! come first. The last two find no cause: one is for clients that read Endpoints, which this node does not, the other
 //! for pods that are well.
 
-use holdfast_judgement::diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, Heard, HostPort};
+use holdfast_diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, Heard, HostPort};
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod as PodObject};
 use k8s_openapi::api::networking::v1::IPAddress;
 

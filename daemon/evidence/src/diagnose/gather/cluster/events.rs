@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_judgement::diagnose::limits::{EVENTS_KEPT_MAX, PAGES_MAX};
-use holdfast_judgement::diagnose::material::{Asked, Heard, Right};
+use holdfast_diagnose::limits::{EVENTS_KEPT_MAX, PAGES_MAX};
+use holdfast_diagnose::material::{Asked, Heard, Right};
 use holdfast_knowledge::ClusterEvent;
 use serde_json::Value;
 use tokio::time::Instant;

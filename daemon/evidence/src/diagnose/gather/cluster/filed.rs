@@ -5,7 +5,7 @@
 //! which the message names no service is not shown.
 
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::diagnose::material::Heard;
+use holdfast_diagnose::material::Heard;
 use holdfast_knowledge::ClusterEvent;
 
 use super::ask::Lane;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_judgement::diagnose::limits::PAGES_MAX;
-use holdfast_judgement::diagnose::material::{Asked, Heard};
+use holdfast_diagnose::limits::PAGES_MAX;
+use holdfast_diagnose::material::{Asked, Heard};
 use tokio::time::Instant;
 
 use super::ask::{Bounds, Lane};

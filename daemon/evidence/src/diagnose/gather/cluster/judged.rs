@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
-use holdfast_judgement::diagnose::material::{EventSeen, ObjectSeen, RemedySeen};
+use holdfast_diagnose::material::{EventSeen, ObjectSeen, RemedySeen};
 use holdfast_knowledge::{
     ClusterEvent, EventType, Knowledge, ObjectRef, Present, Severity, Standing, Time, Values,
 };

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use holdfast_judgement::diagnose::limits::PAGES_MAX;
-use holdfast_judgement::diagnose::material::{Asked, Heard, Lease, NodeSeen, SliceSeen};
+use holdfast_diagnose::limits::PAGES_MAX;
+use holdfast_diagnose::material::{Asked, Heard, Lease, NodeSeen, SliceSeen};
 use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;

@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 
 use holdfast_core::facts::Timestamp;
-use holdfast_judgement::diagnose::limits::NAME_LENGTH_MAX;
-use holdfast_judgement::diagnose::material::{
+use holdfast_diagnose::limits::NAME_LENGTH_MAX;
+use holdfast_diagnose::material::{
     AddressSeen, Condition, EndpointSeen, EndpointsSeen, HostPort, IngressSeen, Lease, NearPod, NodeSeen,
     Owner, Pod, PodPort, PortSeen, ServiceSeen, SlicePortSeen, SliceSeen, TargetPort, TargetSeen,
 };

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use holdfast_judgement::diagnose::limits::NAME_LENGTH_MAX;
+use holdfast_diagnose::limits::NAME_LENGTH_MAX;
 use percent_encoding::utf8_percent_encode;
 
 use crate::diagnose::limits::{PAGE_ITEMS, QUERY_BYTES_MAX};

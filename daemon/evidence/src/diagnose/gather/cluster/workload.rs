@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_judgement::diagnose::material::{Asked, Heard, NearPod, Pod, Pods, ServiceSeen};
+use holdfast_diagnose::material::{Asked, Heard, NearPod, Pod, Pods, ServiceSeen};
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use k8s_openapi::api::core::v1::{Pod as PodObject, Service};
 

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use holdfast_judgement::diagnose::material::{Asked, Conntrack, Resolver, ReversePath};
+use holdfast_diagnose::material::{Asked, Conntrack, Resolver, ReversePath};
 
 use crate::diagnose::limits::FILE_BYTES_MAX;
 

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use holdfast_core::keys::Transport;
 use holdfast_datapath::netlink::listeners::{self, ListeningSocket};
-use holdfast_judgement::diagnose::material::Listener;
+use holdfast_diagnose::material::Listener;
 
 use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX};
 

@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 
 use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes, with_kind};
-use holdfast_judgement::diagnose::material::Route;
+use holdfast_diagnose::material::Route;
 use nix::libc;
 use nix::net::if_::if_indextoname;
 

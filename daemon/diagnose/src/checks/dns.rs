@@ -1,0 +1,118 @@
+//! The cluster's DNS, as far as it can be seen from the tables, and what kubelet will say of this node's own.
+//!
+//! Invariant: nothing is asked of any name server; what name servers said is in [`super::names`].
+
+use std::net::IpAddr;
+
+use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::Verdict;
+
+use crate::case::{Case, missing};
+use crate::command::is_name;
+use crate::finding::{Judgement, Remedy};
+
+/// What nearly every cluster calls its DNS, whatever serves it.
+const SERVICE: (&str, &str) = ("kube-system", "kube-dns");
+
+/// The most that a pod's resolver takes; kubelet adds three search domains of its own to the node's.
+const NAMESERVERS_MAX: usize = 3;
+const SEARCH_DOMAINS_MAX: usize = 29;
+const SEARCH_BYTES_MAX: usize = 2_048;
+
+pub(super) fn service(case: &Case<'_>) -> Judgement {
+    let name = ObjectName::new(SERVICE.0, SERVICE.1).ok();
+    let Some(view) = name.and_then(|name| case.table().services.named(&name).next()) else {
+        return Judgement::skipped(
+            "This node knows no Service kube-system/kube-dns; DNS may have another name.",
+        );
+    };
+    let serves = |verdict| matches!(verdict, Verdict::Serving | Verdict::Draining | Verdict::Held);
+    match view.frontends.iter().find(|it| !serves(it.verdict)) {
+        None => Judgement::ok("kube-system/kube-dns is served."),
+        Some(frontend) => Judgement::error(crate::why::sentence_of(view, frontend, case.table()))
+            .remedy(Remedy::safe("No pod resolves a name meanwhile: diagnose kube-system/kube-dns.")),
+    }
+}
+
+/// What follows the names of a Service and of its namespace, in every cluster's domain.
+const OF_SERVICES: &str = "svc";
+
+/// Judges the name that the Service is an alias of. Whether it resolves is not asked: a tenant that may write Services
+/// could make this node ask DNS for any name.
+pub(super) fn external_name(case: &Case<'_>) -> Judgement {
+    if !case.is_alias() {
+        return Judgement::skipped("It is no alias.");
+    }
+    let Some(seen) = case.seen() else {
+        return missing(case.asked_service(), "What it is an alias of");
+    };
+    let target = seen.external_name.trim_end_matches('.');
+    let correct = || Remedy::safe("Correct externalName of the Service.");
+    if target.parse::<IpAddr>().is_ok() {
+        return Judgement::error(format!(
+            "It is an alias of {target}, which DNS takes for a name that nobody has."
+        ))
+        .remedy(Remedy::safe("For an address, write a Service without a selector and an EndpointSlice."));
+    }
+    if !is_name(target) {
+        return Judgement::error(format!("It is an alias of {target:?}, which is no name of DNS."))
+            .remedy(correct());
+    }
+    match of_service(target) {
+        Some(name) if name == *case.name() => {
+            Judgement::error(format!("It is an alias of itself: {target}.")).remedy(correct())
+        }
+        Some(name) if case.table().services.named(&name).next().is_none() => {
+            Judgement::error(format!("It is an alias of {name}, and there is no such Service."))
+                .remedy(correct())
+                .remedy(Remedy::safe("Or apply that Service's manifest."))
+        }
+        Some(name) => Judgement::info(format!("It is an alias of {name}: diagnose that one.")),
+        None => {
+            Judgement::info(format!("It is an alias of {target}; ask your DNS whether that name resolves."))
+        }
+    }
+    .with("target", target)
+}
+
+/// The Service that a name of this cluster means: `name.namespace.svc.…`.
+fn of_service(target: &str) -> Option<ObjectName> {
+    let mut labels = target.split('.');
+    let name = labels.next()?;
+    let namespace = labels.next()?;
+    let kind = labels.next()?;
+    (kind == OF_SERVICES).then(|| ObjectName::new(namespace, name).ok()).flatten()
+}
+
+pub(super) fn node(case: &Case<'_>) -> Judgement {
+    let Some(resolver) = case.resolver().answer() else {
+        return missing(case.resolver(), "This node's resolv.conf");
+    };
+    if resolver.missing {
+        return Judgement::error("There is no resolv.conf on this node: kubelet starts no new pod.")
+            .remedy(Remedy::safe("Restore the file, or point kubelet's resolvConf to one that is there."));
+    }
+    let over = [
+        (
+            resolver.nameservers > NAMESERVERS_MAX,
+            format!("{} name servers of {NAMESERVERS_MAX}", resolver.nameservers),
+        ),
+        (
+            resolver.search_domains > SEARCH_DOMAINS_MAX,
+            format!("{} search domains of {SEARCH_DOMAINS_MAX}", resolver.search_domains),
+        ),
+        (
+            resolver.search_bytes > SEARCH_BYTES_MAX,
+            format!("{} bytes of search domains of {SEARCH_BYTES_MAX}", resolver.search_bytes),
+        ),
+    ];
+    let over: Vec<String> = over.into_iter().filter(|(is_over, _)| *is_over).map(|(_, what)| what).collect();
+    match over.is_empty() {
+        true => Judgement::ok("This node's resolv.conf is within what pods take."),
+        false => Judgement::warning(format!(
+            "This node's resolv.conf has more than pods take: {}.",
+            over.join(", ")
+        ))
+        .remedy(Remedy::safe("Shorten it, or point kubelet's resolvConf to a shorter one.")),
+    }
+}

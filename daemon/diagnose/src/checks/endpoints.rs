@@ -1,0 +1,403 @@
+//! EndpointSlices: are they there, do they fit the Service, which controller writes them, where do they lead.
+//!
+//! Invariant: counts are of addresses, each once, as proxies count them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
+use holdfast_core::facts::AddressType;
+use holdfast_core::keys::{Family, Source};
+use holdfast_core::lifecycle::{Severity, endpoints as lifecycle};
+use holdfast_core::snapshot::Verdict;
+use serde_json::json;
+
+use super::service::word;
+use crate::case::{Case, missing, permit};
+use crate::command::{Command, Word};
+use crate::finding::{Judgement, Remedy, State};
+use crate::limits::NAMED_MAX;
+use crate::material::{Condition, Lease};
+use crate::shown::{count, some, span};
+
+/// A lease that is older has no living holder: a controller renews its lease every few seconds.
+const LEASE_SECONDS: i64 = 60;
+
+/// The longest that a change of a pod may take until its slice is here.
+const LAG_SECONDS: i64 = 60;
+
+/// A remedy that makes the controller write slices anew, and does no harm: a change of the Service itself. The value is
+/// another one each time, because the same one would change nothing.
+pub(super) fn nudge(case: &Case<'_>) -> Remedy {
+    if case.source().is_some_and(|source| source != Source::Kubernetes) {
+        return Remedy::safe(
+            "Write an EndpointSlice with its name beside it: no controller does for this source.",
+        );
+    }
+    let words = [
+        Word::Ours("annotate"),
+        Word::Ours("service"),
+        Word::Name(case.name().name()),
+        Word::Ours("--overwrite"),
+        Word::Pair("holdfast.io/nudge", case.taken().0.unsigned_abs()),
+    ];
+    Remedy::safe("Touch the Service, so that the controller writes its slices anew.")
+        .by(Command::kubectl(case.namespace(), &words))
+}
+
+pub(super) fn restart_controller() -> Remedy {
+    Remedy::disruptive("Restart kube-controller-manager on the node that holds its lease.")
+}
+
+pub(super) fn exist(case: &Case<'_>) -> Judgement {
+    let number = case.all_slices().count();
+    if number > 0 {
+        return Judgement::ok(format!("{} of it.", has(number))).with("slices", number);
+    }
+    if case.selector().is_some_and(BTreeMap::is_empty) {
+        return Judgement::skipped("It has no selector; see svc.selector.");
+    }
+    match case.pods().map(|pods| pods.list.len()) {
+        Some(0) => Judgement::error("No EndpointSlice has its name, and no pod matches its selector.")
+            .remedy(Remedy::safe("See pods.match.")),
+        Some(pods) => Judgement::error(format!(
+            "No EndpointSlice has its name, although {} its selector.",
+            matches(pods)
+        ))
+        .remedy(nudge(case))
+        .remedy(restart_controller()),
+        None => Judgement::error("No EndpointSlice has its name.").likely().remedy(nudge(case)),
+    }
+}
+
+fn has(number: usize) -> String {
+    format!("There {} {}", if number == 1 { "is" } else { "are" }, count(number, "EndpointSlice"))
+}
+
+fn matches(number: usize) -> String {
+    format!("{} {}", count(number, "pod"), if number == 1 { "matches" } else { "match" })
+}
+
+pub(super) fn counts(case: &Case<'_>) -> Judgement {
+    let counts = case.counts();
+    let ready = counts.ready;
+    let total = counts.total();
+    let is_held = case.frontends().any(|it| it.verdict == Verdict::Held);
+    let judgement = match (ready, counts.serving, total) {
+        (0, 0, _) if is_held => Judgement::warning("No endpoint of it is ready, and its last list is held."),
+        (0, 0, 0) => Judgement::error("No endpoint is listed."),
+        (0, 0, _) => Judgement::error(format!("None of {} is ready.", count(total, "endpoint"))),
+        (0, serving, _) => {
+            Judgement::warning(format!("Only terminating endpoints are left: {serving} that still answer."))
+        }
+        _ if ready * 2 < total => {
+            Judgement::warning(format!("Only {ready} of {} are ready.", count(total, "endpoint")))
+        }
+        _ => Judgement::ok(format!("{ready} of {} ready.", count(total, "endpoint"))),
+    };
+    let judgement = judgement
+        .with("ready", ready)
+        .with("serving", counts.serving)
+        .with("terminating", counts.terminating)
+        .with("unready", counts.unready);
+    let remedies = permit(case.asked_pods()).into_iter().chain([who_could_serve()]);
+    let judgement = if judgement.state.is_trouble() { judgement.remedies(remedies) } else { judgement };
+    match (case.pods(), judgement.state) {
+        (None, State::Error) => judgement.likely().with("missing", "pods: they would say why"),
+        _ => judgement,
+    }
+}
+
+fn who_could_serve() -> Remedy {
+    Remedy::safe("See the findings on pods: who should be behind it, and what keeps them from being ready.")
+}
+
+pub(super) fn port_name(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::skipped("Its ports are not known.") };
+    let offered: BTreeSet<_> = case
+        .slices()
+        .flat_map(|slice| slice.ports.iter())
+        .map(|port| (&*port.name, port.protocol.as_str()))
+        .collect();
+    if offered.is_empty() {
+        return no_ports(case);
+    }
+    let lacks = |name: &str, protocol: &str| !offered.contains(&(name, protocol));
+    let lacking = facts.ports.iter().filter(|port| lacks(&port.name, port.protocol.as_str()));
+    let lacking: Vec<String> = lacking.map(|port| format!("{:?}/{}", &*port.name, port.protocol)).collect();
+    match lacking.is_empty() {
+        true => Judgement::ok("Every port has its counterpart in a slice."),
+        false => Judgement::error(format!(
+            "No slice has a port named {}; names and protocols must be equal.",
+            some(&lacking)
+        ))
+        .with("ports", json!(lacking.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+        .remedy(Remedy::safe("Give the ports of hand-written slices the names of the Service's ports."))
+        .remedy(Remedy::safe("If the target port has a name, see pods.named-port.")),
+    }
+}
+
+/// Judges slices without ports. The controller writes them where a pod has no port of the name that targetPort says:
+/// each slice shows that by itself, also where this node may not list pods.
+fn no_ports(case: &Case<'_>) -> Judgement {
+    let full = case.slices().find(|slice| !slice.endpoints.is_empty() && !slice.headless);
+    let is_asked = case.facts().is_some_and(|facts| !facts.ports.is_empty());
+    let Some(slice) = full.filter(|_| is_asked) else {
+        return Judgement::skipped("No slice has a port to compare with.");
+    };
+    let endpoints = count(slice.endpoints.len(), "endpoint");
+    Judgement::error(format!(
+        "EndpointSlice {} has {endpoints} and no port: its targetPort names no port of the pods.",
+        slice.key.name
+    ))
+    .remedy(Remedy::safe(
+        "Give the pods' container a port of the name that targetPort says, or write its number there.",
+    ))
+    .remedy(Remedy::safe("If somebody else writes its slices, give them the Service's ports."))
+}
+
+pub(super) fn family(case: &Case<'_>) -> Judgement {
+    let wanted = case.families();
+    let have = Types::of(case.slices().map(|slice| slice.address_type));
+    if have.families.is_empty() && !have.fqdn {
+        return Judgement::skipped("There is no slice.");
+    }
+    let lacking: Vec<&str> =
+        wanted.iter().filter(|it| !have.families.contains(it)).map(|it| word(*it)).collect();
+    match (lacking.is_empty(), have.fqdn) {
+        (true, false) => Judgement::ok("There are slices for each of its families."),
+        (true, true) => Judgement::info("Slices of host names are left alone, as by every proxy."),
+        (false, _) => Judgement::warning(format!(
+            "No slice has {} addresses: its cluster IP of that family has nobody.",
+            lacking.join(" and ")
+        ))
+        .with("lacking", json!(lacking))
+        .remedy(Remedy::safe("Look whether the pods have addresses of that family.")),
+    }
+}
+
+#[derive(Default)]
+struct Types {
+    families: BTreeSet<Family>,
+    fqdn: bool,
+}
+
+impl Types {
+    fn of(all: impl Iterator<Item = AddressType>) -> Self {
+        let mut types = Self::default();
+        for it in all {
+            match it {
+                AddressType::Ip(family) => {
+                    types.families.insert(family);
+                }
+                AddressType::Fqdn => types.fqdn = true,
+            }
+        }
+        types
+    }
+}
+
+pub(super) fn lag(case: &Case<'_>) -> Judgement {
+    let Some(slices) = case.asked_slices().answer() else {
+        return missing(case.asked_slices(), "How fast news of slices comes");
+    };
+    let known = |name: &str| case.all_slices().find(|it| it.key.name.name() == name);
+    let behind = slices.iter().filter(|slice| {
+        let version = known(&slice.name).and_then(|it| it.meta.resource_version.as_deref());
+        version.is_some_and(|version| version != slice.resource_version)
+    });
+    let oldest = behind.filter_map(|slice| slice.triggered).map(|triggered| case.age(triggered)).max();
+    match oldest {
+        Some(age) if age > LAG_SECONDS => Judgement::warning(format!(
+            "A change of {} ago has reached the apiserver and not this node.",
+            span(age)
+        ))
+        .with("seconds", age)
+        .remedy(Remedy::safe("See self.watch and self.control.")),
+        _ => Judgement::ok("What the apiserver has of its slices has come."),
+    }
+}
+
+pub(super) fn duplicates(case: &Case<'_>) -> Judgement {
+    let mut places: BTreeMap<(IpAddr, NonZeroU16), usize> = BTreeMap::new();
+    for slice in case.slices() {
+        for (endpoint, port) in
+            slice.endpoints.iter().flat_map(|it| slice.ports.iter().map(move |at| (it, at)))
+        {
+            *places.entry((endpoint.address, port.port)).or_default() += 1;
+        }
+    }
+    let twice = places.into_iter().filter(|(_, times)| *times > 1).map(|((address, _), _)| address);
+    let twice: BTreeSet<IpAddr> = twice.collect();
+    if twice.is_empty() {
+        return Judgement::ok("No address is listed twice.");
+    }
+    let lasting = case.view().and_then(|view| lifecycle::duplicates(&view.slices, case.taken()));
+    let judgement = match lasting {
+        None => Judgement::info(format!(
+            "Listed twice, which is legal while endpoints move between slices: {}.",
+            some(&twice)
+        )),
+        Some(found) => Judgement::error_if(
+            found.severity == Severity::Error,
+            format!(
+                "Listed twice for longer than a move takes: {}.",
+                some(found.evidence.iter().filter_map(|it| it.address))
+            ),
+        )
+        .remedy(Remedy::safe("Look who writes each of the two slices; see slices.manager."))
+        .remedy(nudge(case)),
+    };
+    judgement.with("addresses", json!(twice.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+}
+
+pub(super) fn manager(case: &Case<'_>) -> Judgement {
+    let Some(slices) = case.asked_slices().answer() else {
+        return missing(case.asked_slices(), "Who writes its slices");
+    };
+    let managers: BTreeSet<&str> =
+        slices.iter().map(|slice| slice.manager.as_deref().unwrap_or("nobody by its label")).collect();
+    let all = some(&managers);
+    match managers.first() {
+        _ if managers.len() > 1 => Judgement::warning(format!("Its slices have several writers: {all}."))
+            .with("managers", json!(managers.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+            .remedy(Remedy::safe("Leave one of them to write slices for this Service.")),
+        Some(&"endpointslice-controller.k8s.io") => {
+            Judgement::ok("Its slices are written by Kubernetes' controller.")
+        }
+        Some(&"endpointslicemirroring-controller.k8s.io") => {
+            Judgement::info("Its slices mirror an Endpoints object that somebody else writes.")
+        }
+        Some(other) => Judgement::info(format!("Its slices are written by {other}.")),
+        None => Judgement::skipped("There is no slice."),
+    }
+}
+
+pub(super) fn hidden(case: &Case<'_>) -> Judgement {
+    let is_normal = case.is_ours();
+    let slices = case.all_slices();
+    let hidden: Vec<&str> =
+        slices.filter(|slice| slice.headless).map(|slice| slice.key.name.name()).collect();
+    match hidden.is_empty() || !is_normal {
+        true => Judgement::ok("No slice of it is hidden from proxies."),
+        false => Judgement::error(format!(
+            "The label service.kubernetes.io/headless hides {} from every proxy: {}.",
+            count(hidden.len(), "slice"),
+            some(&hidden)
+        ))
+        .with("slices", json!(hidden.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+        .remedy(Remedy::disruptive(
+            "Remove the label; Kubernetes' controller does it when the Service is touched.",
+        ))
+        .remedy(nudge(case)),
+    }
+}
+
+pub(super) fn truncated(case: &Case<'_>) -> Judgement {
+    let Some(endpoints) = case.asked_endpoints().answer() else {
+        return missing(case.asked_endpoints(), "Its Endpoints object");
+    };
+    let over = endpoints.as_ref().and_then(|it| it.over_capacity.as_deref());
+    match over {
+        None => Judgement::ok("The Endpoints object is whole, or there is none."),
+        Some(how) => Judgement::warning(format!(
+            "The Endpoints object is {how}: who reads Endpoints sees 1000 addresses, who reads slices all."
+        ))
+        .remedy(Remedy::safe("Have its readers read EndpointSlices. This node does.")),
+    }
+}
+
+pub(super) fn handmade(case: &Case<'_>) -> Judgement {
+    let Some(endpoints) = case.asked_endpoints().answer() else {
+        return missing(case.asked_endpoints(), "Its Endpoints object");
+    };
+    let has_selector = case.selector().is_some_and(|selector| !selector.is_empty());
+    match endpoints {
+        Some(it) if !it.by_controller && has_selector => Judgement::warning(
+            "An Endpoints object of its name was written by hand, although the Service has a selector: \
+             Kubernetes' controller cannot create its own.",
+        )
+        .remedy(
+            Remedy::disruptive("Delete the Endpoints object; the controller writes it anew.").by(
+                Command::kubectl(
+                    case.namespace(),
+                    &[Word::Ours("delete"), Word::Ours("endpoints"), Word::Name(case.name().name())],
+                ),
+            ),
+        ),
+        Some(_) | None => Judgement::ok("Nobody writes Endpoints against the controller."),
+    }
+}
+
+pub(super) fn controller(case: &Case<'_>) -> Judgement {
+    alive(case, "kube-controller-manager")
+}
+
+/// Whether a controller renews its lease. Managed control planes hide their leases.
+pub(super) fn alive(case: &Case<'_>, name: &str) -> Judgement {
+    if case.asked_leases().answer().is_none() {
+        return missing(case.asked_leases(), &format!("Whether {name} lives"));
+    }
+    let Some(Lease { holder, renewed, .. }) = case.lease(name) else {
+        return Judgement::skipped(format!(
+            "There is no lease of {name}, as where others run the control plane."
+        ));
+    };
+    let Some(age) = renewed.map(|renewed| case.age(renewed)) else {
+        return Judgement::skipped(format!("The lease of {name} was never renewed."));
+    };
+    let holder = holder.as_deref().unwrap_or("nobody");
+    match age > LEASE_SECONDS {
+        false => Judgement::ok(format!("{name} lives: {holder} renewed its lease {} ago.", span(age))),
+        true => {
+            Judgement::error(format!("{name} does not live: {holder} renewed its lease {} ago.", span(age)))
+                .with("holder", holder)
+                .with("seconds", age)
+                .likely()
+                .remedy(Remedy::safe(format!("Start {name}, and read its log: nobody else does its work.")))
+        }
+    }
+}
+
+pub(super) fn nodes(case: &Case<'_>) -> Judgement {
+    let Some(nodes) = case.asked_nodes().answer() else {
+        return missing(case.asked_nodes(), "Whether the nodes of endpoints are ready");
+    };
+    let on = case.endpoints().into_values().filter_map(|it| it.node);
+    let names: BTreeSet<String> = on.map(|node| node.to_string()).collect();
+    let used: Vec<_> = nodes.iter().filter(|node| names.contains(&node.name)).collect();
+    let unasked: Vec<&String> = case.nodes_unasked().iter().filter(|name| names.contains(*name)).collect();
+    if used.is_empty() && unasked.is_empty() {
+        return Judgement::skipped("No endpoint says on which node it is, or none of those was read.");
+    }
+    let is_bad = |ready: &Option<Condition>| ready.as_ref().is_none_or(|it| !it.is_true);
+    let bad: Vec<&str> = used
+        .iter()
+        .filter(|node| !node.exists || is_bad(&node.ready))
+        .map(|node| node.name.as_str())
+        .collect();
+    let not_asked = match unasked.len() {
+        0 => String::new(),
+        number => format!(" {number} more of them have no label, and were not asked for one by one."),
+    };
+    if bad.is_empty() {
+        let sentence = format!("{} of its endpoints ready.{not_asked}", count(used.len(), "node"));
+        return if unasked.is_empty() { Judgement::ok(sentence) } else { Judgement::unknown(sentence) };
+    }
+    Judgement::error_if(
+        bad.len() + unasked.len() == names.len(),
+        format!("Not ready of the nodes of its endpoints: {}.{not_asked}", some(&bad)),
+    )
+    .with("nodes", json!(bad.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+    .with("not_asked", unasked.len())
+    .remedy(Remedy::safe("Look at the node: kubelet, container runtime, network.").by(
+        bad.first().and_then(|node| {
+            Command::of(&[
+                Word::Ours("kubectl"),
+                Word::Ours("describe"),
+                Word::Ours("node"),
+                Word::Name(node),
+            ])
+        }),
+    ))
+}

@@ -1,0 +1,268 @@
+//! This host: what else wants the Service's ports, and whether the kernel is set up for it.
+//!
+//! Invariant: what could not be read is unknown. Names of processes are shown, never used.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use holdfast_core::facts::NodeFacts;
+use holdfast_core::keys::Family;
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, Verdict};
+use serde_json::json;
+
+use crate::case::{Case, missing};
+use crate::finding::{Judgement, Remedy};
+use crate::limits::NAMED_MAX;
+use crate::material::{HostPort, Listener};
+use crate::shown::{count, some};
+
+/// The percentage from which on the table of connections counts as full: it drops new connections once it is.
+const CONNTRACK_PERCENT: u64 = 80;
+
+/// Node ports with their protocols.
+fn node_ports(case: &Case<'_>) -> BTreeSet<(u16, String)> {
+    case.frontends_of(FrontendType::NodePort).map(|it| (it.port.get(), it.protocol.to_string())).collect()
+}
+
+pub(super) fn node_port_addresses(case: &Case<'_>) -> Judgement {
+    let ports = node_ports(case);
+    if ports.is_empty() {
+        return Judgement::skipped("It has no node port.");
+    }
+    let served: BTreeSet<Family> = case
+        .frontends_of(FrontendType::NodePort)
+        .filter(is_in_maps)
+        .map(|it| Family::of(it.address))
+        .collect();
+    if served.is_empty() {
+        return Judgement::skipped("None of its node ports is in the maps; `verdict` says why.");
+    }
+    let node = &case.table().node;
+    let at = |family: &Family| answered_at(node, *family);
+    let silent: Vec<_> = served.iter().filter(|family| at(family).is_empty()).map(family_name).collect();
+    let all: Vec<String> = served.iter().flat_map(at).collect();
+    let remedy = Remedy::safe("Look at `node_port_addresses` of the configuration.");
+    match (all.is_empty(), silent.first()) {
+        (true, _) => Judgement::error("No address of this node answers its node ports.").remedy(remedy),
+        (false, None) => Judgement::ok(format!("Its node ports answer at {}.", some(all))),
+        (false, Some(silent)) => {
+            Judgement::info(format!("Its node ports answer at {}, and at no address of {silent}.", some(all)))
+                .remedy(remedy)
+        }
+    }
+}
+
+/// Whether programs find the frontend.
+fn is_in_maps(it: &&FrontendView) -> bool {
+    !matches!(it.verdict, Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed)
+}
+
+/// The addresses of a family at which node ports answer; the loopback as the whole of its range.
+fn answered_at(node: &NodeFacts, family: Family) -> Vec<String> {
+    let outer = node.outer_addresses().filter(|address| Family::of(*address) == family);
+    let looped = node.has_node_ports_at(family.loopback()).then(|| match family {
+        Family::V4 => "127.0.0.0/8 (this host's own processes)".to_owned(),
+        Family::V6 => "::1 (this host's own processes)".to_owned(),
+    });
+    outer.map(|address| address.to_string()).chain(looped).collect()
+}
+
+const fn family_name(family: &Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+pub(super) fn listener(case: &Case<'_>) -> Judgement {
+    let ports = node_ports(case);
+    if ports.is_empty() {
+        return Judgement::skipped("It has no node port.");
+    }
+    let Some(listeners) = case.listeners().answer() else {
+        return missing(case.listeners(), "Who listens at its node ports");
+    };
+    let in_way = |it: &&Listener| !it.own && ports.contains(&(it.port, it.protocol.clone()));
+    let found: Vec<&Listener> = listeners.iter().filter(in_way).collect();
+    let Some(first) = found.first() else { return Judgement::ok("Nobody else listens at its node ports.") };
+    let who = first.process.as_deref().unwrap_or("a process that cannot be told");
+    let pid = first.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    Judgement::warning(format!(
+        "{who}{pid} listens at {}/{}, a node port of it: clients of the node's addresses get the Service, \
+         the process gets nobody.",
+        first.port, first.protocol
+    ))
+    .with("listeners", found.len())
+    .with("process", who)
+    .with("port", first.port)
+    .remedy(Remedy::disruptive("Move the process to a port outside the node ports."))
+}
+
+pub(super) fn ephemeral(case: &Case<'_>) -> Judgement {
+    let ports = node_ports(case);
+    if ports.is_empty() {
+        return Judgement::skipped("It has no node port.");
+    }
+    let Some((first, last)) = case.port_range().answer() else {
+        return missing(case.port_range(), "Which ports the kernel gives to connections");
+    };
+    let reserved = case.reserved().answer();
+    let is_reserved =
+        |port: u16| reserved.is_some_and(|all| all.iter().any(|(from, to)| (*from..=*to).contains(&port)));
+    let inside = ports
+        .iter()
+        .map(|(port, _)| *port)
+        .filter(|port| (*first..=*last).contains(port) && !is_reserved(*port));
+    let inside: BTreeSet<u16> = inside.collect();
+    match inside.is_empty() {
+        true => Judgement::ok("The kernel gives its node ports to nobody."),
+        false => Judgement::warning(format!(
+            "Node port {} lies inside ip_local_port_range {first}-{last}: the kernel may give it to a connection.",
+            some(&inside)
+        ))
+        .with("ports", json!(inside.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+        .remedy(Remedy::safe("Reserve the range of node ports: net.ipv4.ip_local_reserved_ports = 30000-32767.")),
+    }
+}
+
+pub(super) fn port_pods(case: &Case<'_>) -> Judgement {
+    let mut ports = node_ports(case);
+    let own: BTreeSet<_> = case.table().node.node_port_addresses.iter().copied().collect();
+    let at_node = case.frontends().filter(|it| own.contains(&it.address));
+    ports.extend(at_node.map(|it| (it.port.get(), it.protocol.to_string())));
+    if ports.is_empty() {
+        return Judgement::skipped("It has no port at an address of this node.");
+    }
+    let clashes = |it: &&HostPort| ports.contains(&(it.port, it.protocol.clone()));
+    if let Some(hosted) = case.host_ports().answer() {
+        let found: Vec<&HostPort> = hosted.iter().filter(clashes).collect();
+        if let Some(first) = found.first() {
+            return Judgement::error(format!(
+                "Pod {} has host port {}/{}, which is a port of this Service at this node.",
+                first.pod, first.port, first.protocol
+            ))
+            .with("pods", json!(found.iter().map(|it| &it.pod).take(NAMED_MAX).collect::<Vec<_>>()))
+            .with("port", first.port)
+            .remedy(Remedy::disruptive("Give the pod another host port, or the Service another port."));
+        }
+    }
+    match (case.host_port_rules().answer(), case.host_ports().answer()) {
+        (Some(rules), hosted) => {
+            let is_taken = |rule: &u16| hosted.into_iter().flatten().any(|it| it.port == *rule);
+            let nobodys: Vec<u16> = rules.iter().copied().filter(|rule| !is_taken(rule)).collect();
+            leftovers(&ports, &nobodys, hosted.is_some())
+        }
+        (None, Some(_)) => Judgement::ok("No pod on this node has one of its ports as host port."),
+        (None, None) => missing(case.host_ports(), "Host ports of pods on this node"),
+    }
+}
+
+/// Judges rules for host ports that no pod has any more.
+fn leftovers(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_are_known: bool) -> Judgement {
+    let stale: Vec<u16> =
+        rules.iter().copied().filter(|rule| ports.iter().any(|(port, _)| port == rule)).collect();
+    let Some(port) = stale.first() else {
+        return Judgement::ok("No host port stands in the way of its ports.");
+    };
+    let judgement = Judgement::error(format!(
+        "Rules of the CNI plug-in lead port {port} to a pod's host port{}.",
+        if pods_are_known { ", and no pod has it any more" } else { "" }
+    ))
+    .with("ports", json!(stale.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+    .remedy(Remedy::disruptive(
+        "Have the CNI plug-in remove them: delete the pod's sandbox that it left, or restart the node.",
+    ));
+    if pods_are_known { judgement } else { judgement.likely() }
+}
+
+/// The families of backends that have no address of this host: others are reached without being forwarded to.
+fn beyond(case: &Case<'_>) -> BTreeSet<Family> {
+    let own = case.host_addresses().answer().map_or(&[][..], Vec::as_slice);
+    let backends = case.backends().into_iter().map(|it| it.ip());
+    backends.filter(|it| !it.is_loopback() && !own.contains(it)).map(Family::of).collect()
+}
+
+pub(super) fn sysctls(case: &Case<'_>) -> Judgement {
+    if case.forwards().answer().is_none() {
+        return missing(case.forwards(), "Whether this host forwards");
+    }
+    let beyond = beyond(case);
+    for family in &beyond {
+        let (forwards, setting) = match family {
+            Family::V4 => (case.forwards(), "net.ipv4.ip_forward"),
+            Family::V6 => (case.forwards6(), "net.ipv6.conf.all.forwarding"),
+        };
+        match forwards.answer() {
+            None => return missing(forwards, "Whether this host forwards"),
+            Some(true) => {}
+            Some(false) => {
+                return Judgement::warning(format!(
+                    "{setting} is 0: packets of clients outside, and of pods, go nowhere if their backend is in a pod \
+                     or on another host."
+                ))
+                .remedy(Remedy::safe(format!("Set {setting} to 1, as Kubernetes needs it.")));
+            }
+        }
+    }
+    let strict = case.reverse_path().answer().into_iter().flatten().filter(|it| it.mode == 1);
+    let strict: Vec<&str> = strict.map(|it| it.device.as_str()).collect();
+    match strict.is_empty() {
+        true if beyond.is_empty() => {
+            Judgement::ok("No backend is beyond this host, and no device filters by the way back.")
+        }
+        true => Judgement::ok("This host forwards, and no device filters by the way back."),
+        false => Judgement::info(format!(
+            "rp_filter is strict at {}: answers that come another way are dropped.",
+            some(&strict)
+        ))
+        .with("devices", json!(strict.iter().take(NAMED_MAX).collect::<Vec<_>>())),
+    }
+}
+
+pub(super) fn conntrack(case: &Case<'_>) -> Judgement {
+    let Some(table) = case.conntrack().answer() else {
+        return missing(case.conntrack(), "How full the table of connections is");
+    };
+    let entries = table.entries;
+    let room = table.entries_max;
+    let is_full = room > 0 && entries.saturating_mul(100) >= room.saturating_mul(CONNTRACK_PERCENT);
+    let judgement = match is_full {
+        false => Judgement::ok(format!("The kernel's table of connections has {entries} of {room}.")),
+        true => Judgement::error_if(
+            entries >= room,
+            format!("The kernel's table of connections has {entries} of {room}: it drops new ones when it is full."),
+        )
+        .remedy(Remedy::safe("Raise net.netfilter.nf_conntrack_max.")),
+    };
+    judgement.with("entries", entries).with("room", room)
+}
+
+pub(super) fn routes(case: &Case<'_>) -> Judgement {
+    let Some(routes) = case.routes().answer() else {
+        return missing(case.routes(), "The ways to its backends");
+    };
+    let lost: Vec<_> = routes.iter().filter(|it| it.unreachable.is_some()).collect();
+    if let Some(first) = lost.first() {
+        let why = first.unreachable.as_deref().unwrap_or_default();
+        return Judgement::error_if(
+            lost.len() == routes.len(),
+            format!("There is no way from this host to {}: {why}.", some(lost.iter().map(|it| it.to))),
+        )
+        .with("backends", json!(lost.iter().take(NAMED_MAX).map(|it| it.to).collect::<Vec<_>>()))
+        .remedy(Remedy::safe("Look at the CNI plug-in on this node: it makes the routes to pods."));
+    }
+    let mtus: BTreeSet<u32> = routes.iter().filter_map(|it| it.mtu).collect();
+    match (mtus.first(), mtus.last()) {
+        (Some(least), Some(most)) if least < most => Judgement::info(format!(
+            "Ways to its backends take packets of {least} to {most} bytes; large ones rely on path MTU discovery."
+        ))
+        .with("mtu", json!(mtus.iter().take(NAMED_MAX).collect::<Vec<_>>())),
+        _ => Judgement::ok(format!("There is a way to each of {}.", count(routes.len(), "backend"))),
+    }
+}
+
+/// A frontend as an address with its port.
+pub(super) fn at(it: &FrontendView) -> SocketAddr {
+    SocketAddr::new(it.address, it.port.get())
+}

@@ -1,0 +1,76 @@
+//! What backends answer by HTTP, to the path that the question names.
+//!
+//! Invariant: as kubelet judges it, any status from 200 to 399 is good. What else an answer says is not looked at.
+
+use serde_json::json;
+
+use crate::case::{Case, missing};
+use crate::finding::{Judgement, Remedy};
+use crate::focus::HttpPath;
+use crate::limits::NAMED_MAX;
+use crate::material::{HttpAnswer, HttpProbe};
+use crate::shown::{count, some};
+
+impl HttpProbe {
+    const fn status(&self) -> Option<u16> {
+        match self.answer {
+            HttpAnswer::Status(status) => Some(status),
+            HttpAnswer::Silent | HttpAnswer::Failed(_) => None,
+        }
+    }
+
+    fn is_good(&self) -> bool {
+        self.status().is_some_and(|status| (200..400).contains(&status))
+    }
+
+    /// Whether the path alone may be at fault: the backend may not have it.
+    fn is_of_path(&self) -> bool {
+        self.status().is_some_and(|status| (400..500).contains(&status))
+    }
+
+    fn shown(&self) -> String {
+        match &self.answer {
+            HttpAnswer::Status(status) => format!("{} {status}", self.to),
+            HttpAnswer::Silent => format!("{} nothing within a second", self.to),
+            HttpAnswer::Failed(error) => format!("{} {error}", self.to),
+        }
+    }
+}
+
+pub(super) fn http(case: &Case<'_>) -> Judgement {
+    let Some(all) = case.http().answer() else {
+        return missing(case.http(), "What its backends answer by HTTP");
+    };
+    let path = case.narrowed().focus.http.as_ref().map_or("/", HttpPath::as_str);
+    let bad: Vec<&HttpProbe> = all.iter().filter(|it| !it.is_good()).collect();
+    let judgement = match (all.len(), bad.len()) {
+        (0, _) => Judgement::unknown(
+            "No backend that took a connection is known to speak HTTP: by appProtocol, or by a probe of its kubelet.",
+        ),
+        (number, 0) => {
+            Judgement::ok(format!("Each of {} answers GET {path} well.", count(number, "backend")))
+        }
+        (number, failed) => {
+            let is_error = number == failed && !bad.iter().any(|it| it.is_of_path());
+            let told = some(bad.iter().map(|it| it.shown()));
+            let sentence =
+                format!("{failed} of {} do not answer GET {path} well: {told}.", count(number, "backend"));
+            Judgement::error_if(is_error, sentence).remedy(remedy(&bad))
+        }
+    };
+    judgement.with("answers", json!(all.iter().take(NAMED_MAX).map(row).collect::<Vec<_>>()))
+}
+
+fn remedy(bad: &[&HttpProbe]) -> Remedy {
+    match bad.iter().all(|it| it.is_of_path()) {
+        true => Remedy::safe("Look whether the application has that path, and whom it lets read it."),
+        false => {
+            Remedy::safe("Look at the application's own log: the connection is taken, and it does not serve.")
+        }
+    }
+}
+
+fn row(it: &HttpProbe) -> serde_json::Value {
+    let took = u64::try_from(it.took.as_millis()).unwrap_or(u64::MAX);
+    json!({ "to": it.to.to_string(), "status": it.status(), "took_ms": took })
+}

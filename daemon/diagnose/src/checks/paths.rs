@@ -1,0 +1,133 @@
+//! The ways of clients: what the next connection of a client would meet by the maps, and where open connections lead.
+//!
+//! Invariant: nothing is sent; the next connection is judged only for the client that the question names.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use holdfast_core::keys::{Protocol, Transport};
+use serde_json::json;
+
+use crate::case::{Case, missing};
+use crate::command::{Command, Word};
+use crate::finding::{Judgement, Remedy};
+use crate::limits::NAMED_MAX;
+use crate::material::{FlowSeen, Flows, Lookup};
+use crate::shown::{count, some};
+use crate::why::Outcome;
+
+pub(super) fn lookup(case: &Case<'_>) -> Judgement {
+    let Some(all) = case.lookups().answer() else {
+        return missing(case.lookups(), "What a client would meet");
+    };
+    let of = |wanted: &'static [Outcome]| all.iter().filter(move |it| wanted.contains(&it.outcome));
+    let Some(first) = all.first() else {
+        return Judgement::skipped("It has no frontend of that family here.");
+    };
+    let judgement = if let Some(lost) = of(&[Outcome::Refused, Outcome::Dropped]).next() {
+        Judgement::error(&lost.sentence).remedies(remedies(case, lost))
+    } else if let Some(unread) = of(&[Outcome::Unknown]).next() {
+        Judgement::unknown(&unread.sentence)
+    } else if let Some(passed) = of(&[Outcome::Passed]).next() {
+        Judgement::info(&passed.sentence)
+    } else {
+        Judgement::ok(format!("A backend gets the client at each of {}.", count(all.len(), "frontend")))
+    };
+    let told = all.iter().map(|it| json!({ "frontend": it.frontend.to_string(), "outcome": it.outcome.as_str(),
+                                           "backends": it.backends.iter().take(NAMED_MAX).collect::<Vec<_>>() }));
+    judgement.with("lookups", told.collect::<Vec<_>>()).with("first", &*first.sentence)
+}
+
+/// What to do: first of all, to ask `explain` the same question, because it shows each step.
+fn remedies(case: &Case<'_>, lost: &Lookup) -> Vec<Remedy> {
+    let client = case.narrowed().client;
+    let command = client.and_then(|client| {
+        let words =
+            [Word::Ours("holdfast"), Word::Ours("explain"), Word::At(lost.frontend), Word::Ours("--from")];
+        Command::of(&[&words[..], &[Word::Ip(client)]].concat())
+    });
+    let steps = Remedy::safe("See each step that leads to it.").by(command);
+    vec![steps, Remedy::safe("See policy.* for what was asked for, and the findings on endpoints.")]
+}
+
+pub(super) fn stale(case: &Case<'_>) -> Judgement {
+    let Some(flows) = case.flows().answer() else {
+        return missing(case.flows(), "Who has the connections of clients outside");
+    };
+    let lost: Vec<&FlowSeen> = flows.list.iter().filter(|flow| !case.is_backend(flow.backend)).collect();
+    let backends: BTreeSet<SocketAddr> = lost.iter().map(|flow| flow.backend).collect();
+    let conversations = lost.iter().filter(|flow| flow.is_udp).count();
+    let more = unlooked(flows);
+    let judgement = match (lost.len(), conversations) {
+        (0, _) if !more.is_empty() => Judgement::ok(format!(
+            "Of {} that were looked at none leads to somebody who is no backend.{more}",
+            count(flows.list.len(), "connection")
+        )),
+        (0, _) => Judgement::ok(format!(
+            "No connection of {} leads to somebody who is no backend.",
+            count(flows.list.len(), "client")
+        )),
+        (number, 0) => Judgement::info(format!(
+            "{} of clients outside stay with backends that are none any more: {}. Each ends with its backend.{more}",
+            count(number, "connection"),
+            some(&backends)
+        )),
+        // None of the UDP conversations that are shown has sent anything since its backend left.
+        (number, of_udp) => Judgement::info(format!(
+            "{} of clients outside were with backends that are none any more: {}. Of these {of_udp} by UDP get another \
+             one within a second, with their next datagram; a connection ends with its backend.{more}",
+            count(number, "conversation"),
+            some(&backends)
+        )),
+    };
+    judgement.with("stale", lost.len()).with("flows", flows.list.len())
+}
+
+/// Whether backends said themselves that their UDP port is closed. No datagram is sent to find out: it may mean
+/// anything to the process that gets it.
+pub(super) fn refused(case: &Case<'_>) -> Judgement {
+    let by_udp = Protocol::Transport(Transport::Udp);
+    if !case.frontends().any(|it| it.protocol == by_udp) {
+        return Judgement::skipped("It has no port by UDP.");
+    }
+    let Some(flows) = case.flows().answer() else {
+        return missing(case.flows(), "Whether its backends refuse datagrams");
+    };
+    let conversations: Vec<&FlowSeen> =
+        flows.list.iter().filter(|it| it.is_udp && case.is_backend(it.backend)).collect();
+    if conversations.is_empty() {
+        return Judgement::skipped(
+            "No client outside speaks to it by UDP through this node now, so nothing is known of its backends' ports.",
+        );
+    }
+    let refused: Vec<_> = conversations.iter().filter(|it| it.is_refused).collect();
+    let backends: BTreeSet<SocketAddr> = refused.iter().map(|it| it.backend).collect();
+    let all: BTreeSet<SocketAddr> = conversations.iter().map(|it| it.backend).collect();
+    if refused.is_empty() {
+        return Judgement::ok(format!("None of {} was refused.", count(conversations.len(), "conversation")));
+    }
+    let who = count(refused.len(), "client");
+    Judgement::error_if(
+        backends == all,
+        format!(
+            "{who} outside {} refused by {}: no process listens at that port there (ICMP port unreachable).",
+            if refused.len() == 1 { "is" } else { "are" },
+            some(&backends)
+        ),
+    )
+    .with("backends", json!(backends.iter().take(NAMED_MAX).map(ToString::to_string).collect::<Vec<_>>()))
+    .with("refused", refused.len())
+    .with("conversations", conversations.len())
+    .remedy(Remedy::safe(
+        "Look at which port the application listens by UDP, and correct targetPort or the application.",
+    ))
+}
+
+/// How much was not looked at, as a sentence.
+fn unlooked(flows: &Flows) -> String {
+    let left = [(flows.more, "more connection"), (flows.frontends_left as u64, "more frontend")];
+    let left = left.into_iter().filter(|(number, _)| *number > 0);
+    let told = left.map(|(number, what)| count(usize::try_from(number).unwrap_or(usize::MAX), what));
+    let told: Vec<String> = told.collect();
+    if told.is_empty() { String::new() } else { format!(" At {} nobody looked.", told.join(" and ")) }
+}

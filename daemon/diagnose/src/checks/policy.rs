@@ -1,0 +1,209 @@
+//! Settings of the Service that decide which client gets which backend: traffic policies, hints, affinity, source
+//! ranges.
+//!
+//! Invariant: what works as it was asked for is an info at most.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use holdfast_core::affinity::Prefixes;
+use holdfast_core::facts::TrafficPolicy;
+use holdfast_core::keys::Family;
+use holdfast_core::list::Scope;
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{PortView, UnusedBecause, Verdict};
+use holdfast_core::sources::SourceRange;
+use serde_json::json;
+
+use super::service::word;
+use crate::case::{Case, missing};
+use crate::command::Command;
+use crate::finding::{Judgement, Remedy};
+use crate::limits::NAMED_MAX;
+use crate::shown::{count, some};
+
+/// The nodes of ready endpoints.
+fn nodes(case: &Case<'_>) -> BTreeSet<String> {
+    let ready = case.endpoints().into_values().filter(|it| it.conditions.ready);
+    ready.filter_map(|it| it.node).map(|node| node.to_string()).collect()
+}
+
+fn listed(nodes: &BTreeSet<String>) -> serde_json::Value {
+    json!(nodes.iter().take(NAMED_MAX).collect::<Vec<_>>())
+}
+
+/// Where the endpoints are, as far as the slices say.
+fn at(nodes: &BTreeSet<String>) -> String {
+    if nodes.is_empty() { "elsewhere".to_owned() } else { format!("on {}", some(nodes)) }
+}
+
+fn spread() -> Remedy {
+    Remedy::disruptive(
+        "Or spread the pods: podAntiAffinity on kubernetes.io/hostname, more replicas, or a DaemonSet.",
+    )
+}
+
+pub(super) fn internal_local(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::skipped("Its policies are not known.") };
+    if facts.internal_policy != TrafficPolicy::Local {
+        return Judgement::ok("Clients on this node get any endpoint of the cluster.");
+    }
+    if !case.frontends().any(|it| it.scope == Scope::Local && it.verdict == Verdict::Dropping) {
+        return Judgement::ok("The internal policy is Local, and somebody is here.");
+    }
+    let nodes = nodes(case);
+    Judgement::error(format!(
+        "The internal traffic policy is Local and every usable endpoint is {}: clients here wait in vain.",
+        at(&nodes)
+    ))
+    .with("nodes_with_endpoints", listed(&nodes))
+    .remedy(Remedy::disruptive("Set internalTrafficPolicy to Cluster.").by(Command::set(
+        case.name(),
+        "internalTrafficPolicy",
+        "Cluster",
+    )))
+    .remedy(spread())
+}
+
+pub(super) fn external_local(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts().filter(|facts| facts.external_policy == TrafficPolicy::Local) else {
+        return Judgement::ok("Clients from outside get any endpoint of the cluster.");
+    };
+    let nodes = nodes(case);
+    let outside = [FrontendType::NodePort, FrontendType::LoadBalancer, FrontendType::ExternalIp];
+    if !case.frontends().any(|it| outside.contains(&it.kind)) || case.counts().ready == 0 {
+        return Judgement::skipped("There is nobody to come from outside, or nobody at all to be led to.");
+    }
+    if nodes.iter().any(|node| case.is_here(Some(node.as_str().into()))) {
+        return Judgement::ok("The external policy is Local, and somebody is here.");
+    }
+    let eligible = |node: &str| case.node(node).is_none_or(|it| it.exists && !it.excluded && !it.leaving);
+    let are_known = case.asked_nodes().answer().is_some() && !nodes.is_empty();
+    let is_nowhere = are_known && !nodes.iter().any(|node| eligible(node));
+    let here =
+        format!("The external traffic policy is Local and no endpoint is here: they are {}.", at(&nodes));
+    let judgement = match (is_nowhere, case.is_balanced(), facts.health_check_node_port) {
+        (true, ..) => Judgement::error(format!("{here} No load balancer sends anybody to those nodes.")),
+        (false, true, Some(port)) => Judgement::info(format!(
+            "{here} Port {port} tells load balancers so, and they go elsewhere; it was asked for."
+        )),
+        (false, true, None) => Judgement::warning(format!("{here} No health port tells load balancers so.")),
+        (false, false, _) => {
+            Judgement::warning(format!("{here} Who dials this node from outside waits in vain."))
+        }
+    };
+    judgement
+        .with("nodes_with_endpoints", listed(&nodes))
+        .remedy(
+            Remedy::disruptive(
+                "Set externalTrafficPolicy to Cluster; pods then see the node's address, not the client's.",
+            )
+            .by(Command::set(case.name(), "externalTrafficPolicy", "Cluster")),
+        )
+        .remedy(spread())
+}
+
+pub(super) fn local_draining(case: &Case<'_>) -> Judgement {
+    match case.ports().any(|port| port.local_used && port.rows.is_draining(Scope::Local)) {
+        false => Judgement::ok("Nobody here is only there because he is terminating."),
+        true => Judgement::warning(
+            "Only terminating endpoints are left on this node: they still serve, and load balancers are told to leave.",
+        )
+        .remedy(Remedy::safe("Wait for the rollout, or look why no new pod starts on this node.")),
+    }
+}
+
+pub(super) fn topology(case: &Case<'_>) -> Judgement {
+    let endpoints = case.endpoints();
+    let ready = || endpoints.values().filter(|it| it.conditions.ready);
+    let with_hints = ready().filter(|it| it.hints.is_some()).count();
+    let all = ready().count();
+    if with_hints == 0 {
+        return Judgement::ok("No hints narrow down the endpoints.");
+    }
+    if with_hints < all {
+        return Judgement::warning(format!(
+            "Hints are left alone, because {} of {} have none: traffic crosses zones.",
+            all - with_hints,
+            count(all, "endpoint")
+        ))
+        .remedy(Remedy::safe(
+            "Look at the Event TopologyAwareHintsDisabled of the Service, which says why.",
+        ));
+    }
+    let left_out = |port: &PortView| {
+        port.rows.all().filter(|row| port.unused_because(row) == Some(UnusedBecause::Zone)).count()
+    };
+    match case.ports().map(left_out).max().unwrap_or(0) {
+        0 => Judgement::ok("Hints leave nobody out here."),
+        out => Judgement::info(format!(
+            "Hints keep {} of {} for this node.",
+            all.saturating_sub(out),
+            count(all, "endpoint")
+        )),
+    }
+}
+
+pub(super) fn affinity(case: &Case<'_>) -> Judgement {
+    let Some((facts, seconds)) = case.facts().and_then(|it| Some((it, it.affinity_timeout?))) else {
+        return Judgement::ok("No client is bound to a backend.");
+    };
+    let prefixes = facts.affinity_prefixes().filter(|it| *it != Prefixes::WHOLE);
+    let who = prefixes.map_or_else(
+        || "A client keeps its".to_owned(),
+        |it| format!("All clients of a prefix ({it}) keep one"),
+    );
+    Judgement::info(format!("{who} backend for {seconds} s, each port for itself (ClientIP)."))
+        .with("seconds", seconds)
+}
+
+pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts().filter(|facts| !facts.source_ranges.is_empty()) else {
+        return Judgement::ok("Its load balancer is for everybody.");
+    };
+    let read: Vec<Option<SourceRange>> =
+        facts.source_ranges.iter().map(|text| SourceRange::parse(text)).collect();
+    if read.iter().any(Option::is_none) {
+        let bad =
+            facts.source_ranges.iter().zip(&read).filter(|(_, range)| range.is_none()).map(|(text, _)| text);
+        return Judgement::warning(format!("Not a range of addresses: {}.", some(bad)))
+            .remedy(Remedy::safe("Write ranges such as 10.0.0.0/8 in loadBalancerSourceRanges."));
+    }
+    let of_family =
+        |client: IpAddr| read.iter().flatten().filter(move |range| range.family() == Family::of(client));
+    let kept_out = |client: &IpAddr| {
+        case.is_balanced()
+            && of_family(*client).count() > 0
+            && !of_family(*client).any(|range| range.has(*client))
+    };
+    if let Some(client) = case.narrowed().client.filter(kept_out) {
+        return Judgement::error(format!(
+            "{client} is in none of the source ranges: its packets to the load balancer's addresses are dropped."
+        ))
+        .with("client", client.to_string())
+        .remedy(Remedy::disruptive("Add a range to loadBalancerSourceRanges that has the client, if it is to come in."));
+    }
+    let ranged: BTreeSet<Family> = read.iter().flatten().map(|range| Family::of(range.address())).collect();
+    let open: Vec<&str> = case.families().difference(&ranged).map(|family| word(*family)).collect();
+    match open.is_empty() {
+        true => Judgement::info(format!("Its load balancer is for {} alone.", some(&facts.source_ranges))),
+        false => Judgement::warning(format!(
+            "No source range is of {}: that family is open to everybody.",
+            open.join(" and ")
+        ))
+        .with("open", json!(open))
+        .remedy(Remedy::safe("Add a range of that family to loadBalancerSourceRanges.")),
+    }
+}
+
+pub(super) fn publish_not_ready(case: &Case<'_>) -> Judgement {
+    let Some(seen) = case.seen() else {
+        return missing(case.asked_service(), "Whether it publishes pods that are not ready");
+    };
+    match seen.publishes_not_ready {
+        false => Judgement::ok("Only ready pods get traffic."),
+        true => Judgement::info(
+            "Pods that are not ready get traffic too, because publishNotReadyAddresses says so.",
+        ),
+    }
+}

@@ -1,0 +1,371 @@
+//! The Service itself: is it there, is it ours, does it say what it means.
+//!
+//! Invariant: a service is found by its exact name alone; what is only near is called near.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts, ServicePort};
+use holdfast_core::keys::{Family, ObjectName, Protocol, Source};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Verdict};
+use serde_json::json;
+
+use super::selector::distance;
+use crate::case::{Case, missing};
+use crate::command::{Command, Word};
+use crate::finding::{Judgement, Remedy};
+use crate::limits::NAMED_MAX;
+use crate::shown::{self, clean, some, span};
+
+/// A difference from the apiserver is news on its way only if the watch has said something within this time.
+const LAG_SECONDS: u64 = 5;
+
+/// By how many letters two names may differ for one of them to be a slip of the other.
+const SLIP_MAX: usize = 2;
+
+pub(super) fn exists(case: &Case<'_>) -> Judgement {
+    let name = case.name();
+    if case.facts().is_some() {
+        return Judgement::ok(format!("{name} is known."));
+    }
+    let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
+    if let Some(rejection) = case.table().rejections.named.values().find(of_it) {
+        return Judgement::error(format!("{name} is rejected: {}.", rejection.reason))
+            .remedy(Remedy::safe("Correct what the finding names; the object is taken once it is right."));
+    }
+    match case.asked_service().answer() {
+        Some(Some(seen)) if seen.proxy_name.is_some() => {
+            Judgement::ok(format!("The apiserver has {name}, whose label gives it to another proxy."))
+        }
+        Some(Some(_)) => {
+            Judgement::error(format!("The apiserver has {name}, and this node does not know it."))
+                .remedy(Remedy::safe("See self.watch and self.control: the news has not come."))
+        }
+        Some(None) => unknown(case, "the apiserver has no such Service"),
+        None => unknown(case, "this node knows no such Service").likely(),
+    }
+}
+
+fn unknown(case: &Case<'_>, why: &str) -> Judgement {
+    let name = case.name();
+    let near = near(case);
+    let meant = if near.is_empty() { String::new() } else { format!(" Did you mean {}?", some(&near)) };
+    let gone = case.history().iter().rev().find(|record| record.rule == "service-gone");
+    let before = gone.map(|record| format!(" {}", record.sentence())).unwrap_or_default();
+    Judgement::error(format!("There is no Service {name}: {why}.{meant}{before}"))
+        .with("near", json!(near))
+        .remedy(Remedy::safe("Look at the name and the namespace, or apply the Service's manifest again."))
+}
+
+/// The same name in another namespace, and names that differ by a slip.
+fn near(case: &Case<'_>) -> Vec<String> {
+    let wanted = case.name();
+    let is_near = |name: &ObjectName| {
+        let same = name.name() == wanted.name();
+        let slip =
+            || name.namespace() == wanted.namespace() && distance(name.name(), wanted.name()) <= SLIP_MAX;
+        name != wanted && (same || slip())
+    };
+    let services = case.table().services.iter().map(|view| &view.key.name);
+    let near: BTreeSet<String> = services.filter(|name| is_near(name)).map(ToString::to_string).collect();
+    near.into_iter().take(NAMED_MAX).collect()
+}
+
+pub(super) fn understood(case: &Case<'_>) -> Judgement {
+    let Some(view) = case.view() else { return Judgement::skipped("There is no object to understand.") };
+    let slices: BTreeSet<_> = view.slices.iter().map(|slice| &slice.key).collect();
+    let of_it = |it: &&Rejection| match &it.object {
+        ObjectKey::Service(key) => *key == view.key,
+        ObjectKey::Slice(key) => slices.contains(key),
+        _ => false,
+    };
+    let named = case.table().rejections.named.values().filter(of_it);
+    let words: Vec<String> = named.map(|it| format!("{}: {}", it.object, it.reason)).collect();
+    match words.is_empty() {
+        true => Judgement::ok("Its objects are understood."),
+        false => Judgement::warning(format!("Some of what its objects say is left out: {}.", some(&words)))
+            .with("rejected", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+            .remedy(Remedy::safe(
+                "Correct what the finding names; the last good version stays in force until then.",
+            )),
+    }
+}
+
+pub(super) fn cache_lag(case: &Case<'_>) -> Judgement {
+    let is_of_cluster = case.source() == Some(Source::Kubernetes);
+    if is_of_cluster && case.facts().is_some() && matches!(case.asked_service().answer(), Some(None)) {
+        return Judgement::warning(
+            "The apiserver has no such Service any more, and this node still serves it.",
+        )
+        .remedy(Remedy::safe("See self.watch and self.control: the news has not come."));
+    }
+    let (Some(facts), Some(seen)) = (case.facts(), case.seen()) else {
+        return missing(case.asked_service(), "The Service was not compared");
+    };
+    let ours = facts.meta.resource_version.as_deref();
+    if ours.is_none() || ours == Some(&*seen.resource_version) {
+        return Judgement::ok("This node has the version that the apiserver has.");
+    }
+    let silent = |it: &crate::material::WatchSeen| {
+        it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS)
+    };
+    let is_silent = case.watches().iter().any(|it| it.what == "services" && silent(it));
+    let sentence = format!(
+        "The apiserver has version {} of the Service, this node {}.",
+        seen.resource_version,
+        ours.unwrap_or_default()
+    );
+    match is_silent {
+        true => Judgement::warning(sentence).remedy(Remedy::safe("See self.watch: the news has not come.")),
+        false => Judgement::info(format!("{sentence} The news is on its way.")),
+    }
+}
+
+pub(super) fn handled(case: &Case<'_>) -> Judgement {
+    if let Some(proxy) = case.seen().and_then(|seen| seen.proxy_name.as_deref()) {
+        return of_another(proxy);
+    }
+    let Some(view) = case.view() else { return Judgement::skipped("There is no Service.") };
+    let label = || view.facts.as_ref().and_then(|facts| facts.proxy_name.clone()).unwrap_or_default();
+    match view.state {
+        ServiceState::Served => Judgement::ok("This node serves it."),
+        ServiceState::NoAddress => Judgement::warning("It has no address that a client could dial.")
+            .remedy(Remedy::safe("Look whether the apiserver has given it a cluster IP.")),
+        ServiceState::Headless => Judgement::info(
+            "It is headless: clients find its endpoints by DNS, and no proxy has to do with it.",
+        ),
+        ServiceState::ExternalName => {
+            Judgement::info("It is an alias in DNS, and no proxy has to do with it.")
+        }
+        ServiceState::OtherProxy => of_another(&label()),
+        ServiceState::NoService => {
+            Judgement::warning("Only EndpointSlices name it; there is no Service for this node.")
+                .remedy(Remedy::safe("Apply the Service's manifest, or remove the slices."))
+        }
+    }
+}
+
+fn of_another(proxy: &str) -> Judgement {
+    Judgement::info(format!(
+        "It belongs to another proxy: its label service.kubernetes.io/service-proxy-name is {:?}.",
+        clean(proxy)
+    ))
+}
+
+pub(super) fn deleting(case: &Case<'_>) -> Judgement {
+    let Some(seen) = case.seen() else {
+        return missing(case.asked_service(), "Whether it is being deleted");
+    };
+    let Some(deletion) = seen.deletion else { return Judgement::ok("It is not being deleted.") };
+    let age = span(case.age(deletion));
+    let finalizers = if seen.finalizers.is_empty() { "none".to_owned() } else { some(&seen.finalizers) };
+    Judgement::info(format!("It has been in deletion for {age}; finalizers that are left: {finalizers}."))
+        .with("finalizers", json!(seen.finalizers.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+}
+
+/// The finding about ports of protocols that are not translated on this node, or on none.
+fn untranslated(case: &Case<'_>, facts: &ServiceFacts) -> Option<Judgement> {
+    let rows = || case.frontends().filter(|it| it.reason == Some(Reason::Protocol));
+    let is_other = |port: &&ServicePort| {
+        port.protocol.transport().is_none() || rows().any(|it| it.protocol == port.protocol)
+    };
+    let other: Vec<&ServicePort> = facts.ports.iter().filter(is_other).collect();
+    let named: Vec<String> = other.iter().map(|port| format!("{}/{}", port.port, port.protocol)).collect();
+    let by_packets = other.iter().all(|port| port.protocol == Protocol::SCTP);
+    let judgement = match (named.is_empty(), by_packets) {
+        (true, _) => return None,
+        (false, true) => Judgement::warning(format!(
+            "SCTP is translated by packets alone, and this node translates no packets: {} is not served.",
+            some(&named)
+        ))
+        .remedy(Remedy::safe(
+            "Have packets translated: `enabled = true` under [packets] of the configuration.",
+        )),
+        (false, false) => {
+            Judgement::warning(format!("Only TCP, UDP and SCTP are translated; {} is not.", some(&named)))
+        }
+    };
+    let means = "Serve that protocol by other means, such as hostNetwork or endpoints by DNS.";
+    Some(judgement.with("ports", json!(named)).remedy(Remedy::safe(means)))
+}
+
+pub(super) fn ports(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::skipped("Its ports are not known.") };
+    if let Some(judgement) = untranslated(case, facts) {
+        return judgement;
+    }
+    let mut known: BTreeSet<(u16, &Protocol)> = BTreeSet::new();
+    let twice = facts.ports.iter().find(|port| !known.insert((port.port.get(), &port.protocol)));
+    match (twice, facts.ports.is_empty()) {
+        (Some(port), _) => {
+            Judgement::warning(format!("The Service lists port {}/{} twice.", port.port, port.protocol))
+                .remedy(Remedy::safe("Remove one of the two."))
+        }
+        (None, true) => Judgement::warning("It has no port.").remedy(Remedy::safe("Give it a port.")),
+        (None, false) => Judgement::ok("Its ports can be served.").with("ports", facts.ports.len()),
+    }
+}
+
+pub(super) fn families(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::skipped("Its families are not known.") };
+    let have = case.families();
+    let lacking: Vec<&str> = facts
+        .ip_families
+        .iter()
+        .filter(|family| !have.contains(family))
+        .map(|family| word(*family))
+        .collect();
+    match lacking.is_empty() || have.is_empty() {
+        true => Judgement::ok("Its cluster IPs fit its families."),
+        false => {
+            Judgement::warning(format!("It asks for {} and has no cluster IP of it.", lacking.join(" and ")))
+                .remedy(Remedy::disruptive(
+                    "Create the Service anew, so that it gets an address of each family.",
+                ))
+        }
+    }
+}
+
+pub(super) const fn word(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+pub(super) fn selector(case: &Case<'_>) -> Judgement {
+    let Some(selector) = case.selector() else { return missing(case.asked_service(), "Its selector") };
+    if !case.is_known() {
+        return Judgement::skipped("This node does not know it.");
+    }
+    if !selector.is_empty() {
+        return Judgement::ok(format!("It selects pods by {}.", shown::selector(selector)));
+    }
+    if case.slices().next().is_some() {
+        return Judgement::info(
+            "It has no selector: its slices are written by something other than Kubernetes' controllers.",
+        );
+    }
+    Judgement::error("It has no selector and no EndpointSlice: nothing says which backends it has.")
+        .remedy(Remedy::safe("Write EndpointSlices for it, or give it a selector."))
+}
+
+pub(super) fn collision(case: &Case<'_>) -> Judgement {
+    let lost: Vec<_> = case.frontends().filter(|it| it.verdict == Verdict::Conflict).collect();
+    let Some(first) = lost.first() else { return rivals(case) };
+    let owner = first.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
+    let address = SocketAddr::new(first.address, first.port.get());
+    let all = lost.iter().map(|it| format!("{}/{}", SocketAddr::new(it.address, it.port.get()), it.protocol));
+    // Age alone does not decide: a cluster IP comes before an external IP, however old that is.
+    Judgement::error(format!(
+        "{address}/{} belongs to {owner}, whose claim comes first (by source, kind of address, age, then name).",
+        first.protocol
+    ))
+        .with("owner", owner)
+        .with("frontends", json!(all.take(NAMED_MAX).collect::<Vec<_>>()))
+        .remedy(Remedy::disruptive("Change the address or the port of one of the two."))
+}
+
+/// The services that claim in vain what this one has, or an address that its node ports or cluster IPs cover.
+fn rivals(case: &Case<'_>) -> Judgement {
+    let Some(own) = case.view() else { return Judgement::skipped("There is no Service.") };
+    let is_in_vain =
+        |it: &&FrontendView| it.verdict == Verdict::Conflict && it.owner.as_ref() == Some(&own.key);
+    let views = case.table().services.troubled();
+    let mut all =
+        views.flat_map(|view| view.frontends.iter().filter(is_in_vain).map(move |it| (&view.key.name, it)));
+    let shown = |(of, it): (&ObjectName, &FrontendView)| {
+        format!("{of} ({}/{})", SocketAddr::new(it.address, it.port.get()), it.protocol)
+    };
+    let named: Vec<String> = all.by_ref().take(NAMED_MAX).map(shown).collect();
+    let sentence = match (named.len(), all.count()) {
+        (0, _) => return Judgement::ok("No other service claims its addresses."),
+        (1, _) => format!("{} claims what this service has, in vain.", some(&named)),
+        (_, 0) => format!("{} claim what this service has, in vain.", some(&named)),
+        (_, more) => format!("{} and {more} more claim what this service has, in vain.", some(&named)),
+    };
+    Judgement::info(sentence).with("rivals", json!(named))
+}
+
+pub(super) fn cluster_ip(case: &Case<'_>) -> Judgement {
+    let asked = case.asked_address();
+    let name = case.name();
+    match asked.answer() {
+        None => missing(asked, "Which service has its cluster IP by the apiserver's IPAddress object"),
+        Some(None) => Judgement::warning(
+            "The apiserver keeps no IPAddress object for its cluster IP: the address may be given away.",
+        )
+        .remedy(Remedy::safe("Wait for the apiserver's repair, which runs every 3 minutes, and look again."))
+        .remedy(Remedy::disruptive("Create the Service anew.")),
+        Some(Some(of)) if (of.namespace.as_str(), of.name.as_str()) == (name.namespace(), name.name()) => {
+            Judgement::ok(format!("{} is given to it.", of.address))
+        }
+        Some(Some(of)) => Judgement::error(format!(
+            "The apiserver's IPAddress object gives {} to {}/{}.",
+            of.address, of.namespace, of.name
+        ))
+        .with("owner", format!("{}/{}", of.namespace, of.name))
+        .remedy(Remedy::disruptive("Create the younger of the two Services anew.")),
+    }
+}
+
+/// Other services that lead to the same backends.
+pub(super) fn shared_backends(case: &Case<'_>) -> Judgement {
+    let Some(own) = case.view() else { return Judgement::skipped("There is no Service.") };
+    let backends = case.backends();
+    let shares = |view: &&ServiceView| {
+        view.key != own.key
+            && view.ports.iter().any(|port| backends.iter().any(|backend| port.rows.find(*backend).is_some()))
+    };
+    let services = case.table().services.iter().map(AsRef::as_ref);
+    let others: Vec<&ObjectName> = services.filter(shares).map(|view| &view.key.name).collect();
+    if others.is_empty() {
+        return Judgement::ok("No other service leads to its backends.");
+    }
+    let mut named: Vec<String> = others.iter().map(ToString::to_string).collect();
+    named.sort();
+    let listed = json!(named.iter().take(NAMED_MAX).collect::<Vec<_>>());
+    let judgement = match confusable(case, &others) {
+        None if named.len() > 1 => Judgement::info(format!("{} lead to the same backends.", some(&named))),
+        None => Judgement::info(format!("{} leads to the same backends.", some(&named))),
+        Some(other) => Judgement::warning(format!(
+            "{other} leads to the same backends, one name begins with the other, and Cilium runs here: some of its \
+             versions take the endpoints of one for those of the other."
+        ))
+        .possible()
+        .remedy(Remedy::safe("Have Cilium leave Services alone, or update it.")),
+    };
+    judgement.with("services", listed)
+}
+
+fn confusable<'a>(case: &Case<'_>, others: &[&'a ObjectName]) -> Option<&'a ObjectName> {
+    let own = case.name();
+    let begins =
+        |other: &ObjectName| other.name().starts_with(own.name()) || own.name().starts_with(other.name());
+    let runs = case.proxies().iter().any(|it| it.proxy == "Cilium");
+    let other = others.iter().find(|other| other.namespace() == own.namespace() && begins(other));
+    other.copied().filter(|_| runs)
+}
+
+pub(super) fn namespace(case: &Case<'_>) -> Judgement {
+    let asked = case.asked_namespace();
+    match asked.answer() {
+        None => missing(asked, "Whether its namespace is terminating"),
+        Some(Some(false)) => Judgement::ok("Its namespace is active."),
+        Some(Some(true)) => {
+            Judgement::warning("Its namespace is terminating: the apiserver refuses new endpoints there.")
+                .remedy(Remedy::safe("Wait until that is gone, or look at what keeps it.").by(Command::of(
+                    &[
+                        Word::Ours("kubectl"),
+                        Word::Ours("get"),
+                        Word::Ours("namespace"),
+                        Word::Name(case.namespace()),
+                        Word::Ours("-o"),
+                        Word::Ours("yaml"),
+                    ],
+                )))
+        }
+        Some(None) => Judgement::warning("The apiserver has no such namespace.")
+            .remedy(Remedy::safe("Look at the name of the namespace.")),
+    }
+}

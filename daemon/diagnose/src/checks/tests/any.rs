@@ -1,0 +1,158 @@
+//! Material with any of its parts missing, and with hostile texts.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_laws::hostile::HOSTILE;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::answer::answer;
+use crate::json::Diagnosis;
+use crate::limits::COLUMNS_MAX;
+use crate::material::{
+    Asked, EventSeen, HostPort, HttpAnswer, HttpProbe, Listener, Material, NearPod, ObjectSeen, Pod, Pods,
+    Probe, ProbeOf, ProbeOutcome, Right,
+};
+use crate::text;
+use holdfast_status::plain::is_unfit;
+
+/// What may become of one question.
+fn other<T>(asked: &mut Asked<T>, how: u8) {
+    match how {
+        0 => *asked = Asked::Not("it is switched off"),
+        1 => {
+            *asked = Asked::Forbidden(Right {
+                group: "",
+                resource: "pods",
+                verbs: "list",
+                namespace: Some("\u{1b}[2J".into()),
+            });
+        }
+        2 => *asked = Asked::Failed("no\u{202e} answer".into()),
+        _ => {}
+    }
+}
+
+fn disturb(material: &mut Material, how: &[u8; 24], text: &str, number: i64) {
+    let Material { cluster, host, .. } = material;
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = *how;
+    other(&mut cluster.service, a);
+    other(&mut cluster.slices, b);
+    other(&mut cluster.pods, c);
+    other(&mut cluster.near, d);
+    other(&mut cluster.endpoints, e);
+    other(&mut cluster.hosted, f);
+    other(&mut cluster.nodes, g);
+    other(&mut cluster.leases, h);
+    other(&mut cluster.address, i);
+    other(&mut cluster.policies, j);
+    other(&mut cluster.namespace, k);
+    other(&mut cluster.events, l);
+    other(&mut host.listeners, m);
+    other(&mut host.port_range, n);
+    other(&mut host.conntrack, o);
+    other(&mut host.resolver, p);
+    other(&mut host.rules, q);
+    other(&mut host.health, r);
+    other(&mut material.kernel, s);
+    other(&mut material.probes, t);
+    if u == 0 {
+        material.views.clear();
+    }
+    if v == 0 {
+        material.own.apiserver = None;
+        material.own.watches.clear();
+    }
+    if w == 0 {
+        forge(material, text, number);
+    }
+    if x == 0 {
+        material.taken.0 = number;
+        material.snapshot = Arc::default();
+    }
+}
+
+/// What a tenant, or a writer of Events, might have written.
+fn forge(material: &mut Material, text: &str, number: i64) {
+    let text = || text.to_owned();
+    let labels = || [(text(), text()), ("app".to_owned(), text())].into();
+    let cluster = &mut material.cluster;
+    if let Asked::Answered(Some(seen)) = &mut cluster.service {
+        seen.selector = labels();
+        seen.resource_version = text();
+    }
+    let pod = Pod { name: text(), uid: text(), phase: text(), waiting: Some(text()), ..Pod::default() };
+    cluster.pods =
+        Asked::Answered(Pods { list: if number % 2 == 0 { vec![pod] } else { Vec::new() }, more: false });
+    cluster.near = Asked::Answered(vec![NearPod { name: text(), labels: labels(), running: None }]);
+    cluster.hosted =
+        Asked::Answered(vec![HostPort { pod: text(), port: 30080, protocol: "TCP".into(), address: None }]);
+    let object = ObjectSeen { kind: "Service".into(), namespace: text(), name: text() };
+    let time = Some(holdfast_core::facts::Timestamp(number));
+    let event = EventSeen {
+        reason: text(),
+        component: text(),
+        object,
+        warning: true,
+        count: u32::MAX,
+        first: time,
+        last: time,
+        open: true,
+        message: text(),
+        cause: Some(text()),
+        ..EventSeen::default()
+    };
+    cluster.events = Asked::Answered(vec![event; 50]);
+    let process = Some(text());
+    let address = [0, 0, 0, 0].into();
+    let listener = Listener { port: 30080, protocol: "TCP".into(), address, process, pid: None, own: false };
+    material.host.listeners = Asked::Answered(vec![listener]);
+    let to: SocketAddr = "10.244.1.10:8080".parse().unwrap();
+    let outcome = ProbeOutcome::Unreachable(text());
+    let probe = Probe { to, of: ProbeOf::Backend { local: true }, outcome, took: Duration::MAX };
+    material.probes = Asked::Answered(vec![probe]);
+    let answer = HttpAnswer::Failed(text());
+    material.http = Asked::Answered(vec![HttpProbe { to, answer, took: Duration::MAX }]);
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.chars().any(is_unfit)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_missing_there_is_an_answer(
+        place in any::<proptest::sample::Index>(),
+        how in proptest::array::uniform24(0_u8..8),
+        text in prop_oneof![
+            any::<String>(),
+            select(vec!["\u{1b}[31m".to_owned(), "x".repeat(20_000), "$(reboot)\n".to_owned(), format!("{} {HOSTILE}", "y".repeat(80))]),
+        ],
+        number in prop_oneof![any::<i64>(), select(vec![0, i64::MIN, i64::MAX, 1_795_183_331])],
+    ) {
+        let (_, given, _) = place.get(super::all());
+        let mut material = given.material();
+        disturb(&mut material, &how, &text, number);
+        let answer = answer(&material);
+        prop_assert_eq!(answer.findings.len(), super::ALL.len());
+        let diagnosis = Diagnosis::of(&material, &answer, "1.0.0");
+        prop_assert!(is_plain(&serde_json::to_string(&diagnosis).unwrap()));
+        for line in text::write(&diagnosis, true).lines() {
+            prop_assert!(is_plain(line) && !line.starts_with("FORGED"), "{line:?}");
+            prop_assert!(line.chars().count() <= COLUMNS_MAX || line.starts_with("        "), "{line}");
+        }
+        for finding in &answer.findings {
+            let judgement = &finding.judgement;
+            prop_assert!(is_plain(&judgement.sentence), "{}: {:?}", finding.check.id, judgement.sentence);
+            prop_assert!(is_plain(&serde_json::to_string(&judgement.evidence).unwrap()));
+            for remedy in &judgement.remedies {
+                let command = remedy.command.as_ref().map(ToString::to_string).unwrap_or_default();
+                prop_assert!(is_plain(&remedy.text) && command.is_ascii() && !command.contains("$("), "{command}");
+            }
+        }
+    }
+}

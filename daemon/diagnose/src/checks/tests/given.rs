@@ -1,0 +1,615 @@
+//! What a file gives, made into material.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::engine::Engine;
+use holdfast_core::event::Event;
+use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
+use holdfast_core::keys::{FrontendKey, ObjectName, Source, Transport};
+use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
+use holdfast_core::op::{PortIndex, ServiceId, Share};
+use holdfast_core::snapshot::{Snapshot, Status, Verdict};
+use holdfast_core::time::Now;
+use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
+use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
+use holdfast_status::datapath::{
+    Arrival, Beside, Denial, DeviceStatus, PacketStatus, PacketSwitches, Refusal, Shape, ShortcutState,
+    Wraps, XdpState, XdpUse,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use holdfast_status::described::Code;
+use crate::focus::{Focus, HttpPath, PortWanted};
+use crate::known::views;
+use crate::lookup::look_up;
+use crate::material::{
+    Asked, Cluster, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own, Place, Probe,
+    ProbeOf, ProbeOutcome, WatchSeen,
+};
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::apiserver::{EndpointView, State, Tier, View};
+use holdfast_status::views::checks::{CheckResult, CheckSeen, LastCheck};
+use holdfast_status::views::clients::Counters;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::devices::{Answers, Class, Decision, Reason as Why, ShortcutDecision};
+use holdfast_status::views::proxies::{Filter, FilterKind};
+use holdfast_status::views::proxies::{OtherProxy, Trace};
+use holdfast_status::views::refusals::{Cause, Denied};
+
+/// When every case is taken: 2026-11-20T14:02:11Z.
+pub(super) const TAKEN: Timestamp = Timestamp(1_795_183_331);
+
+/// When the engine began to run.
+const BEGUN: Duration = Duration::from_secs(10_000);
+
+/// What a file gives.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Given {
+    /// `namespace/name` of what is asked about.
+    service: String,
+    /// Objects as the apiserver has them.
+    objects: Vec<Value>,
+    /// Objects that take the place of those of their name, one after the other.
+    then: Vec<Value>,
+    /// For how many seconds they have been known; a few, if it does not say.
+    known_for: Option<i64>,
+    node: Node,
+    own: OwnGiven,
+    /// What the maps lack, by frontend; `not asked`, or nothing: they are as they should be.
+    kernel: Vec<(String, String)>,
+    /// Of how many more frontends the maps were not asked.
+    kernel_left: usize,
+    cluster: Cluster,
+    host: Host,
+    /// The places that the diagnosis left out.
+    left_out: Vec<String>,
+    /// Address with its port, and what came of it; `local` before it: a backend here. `not tried: WHY` is no outcome.
+    probes: Option<Vec<(String, String)>>,
+    /// Address with its port, and the status that it answered, or 0: nothing; absent: no backend was asked by HTTP.
+    http: Option<Vec<(std::net::SocketAddr, u16)>>,
+    /// The one port that is asked about.
+    port: Option<String>,
+    /// The client that does not reach it.
+    client: Option<std::net::IpAddr>,
+    /// Connections of clients outside; absent: they were not looked at.
+    flows: Option<Flows>,
+    /// What name servers said; absent: none was asked.
+    names: Option<Names>,
+    history: Vec<holdfast_status::record::Record>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Node {
+    name: String,
+    zone: Option<String>,
+    addresses: Vec<std::net::IpAddr>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { name: "node-01".into(), zone: None, addresses: vec!["192.0.2.5".parse().unwrap()] }
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct OwnGiven {
+    unready: Option<String>,
+    stalled: Option<u64>,
+    /// For how many seconds nothing came; absent: a second.
+    silent: Option<u64>,
+    /// No apiserver answers, or only one that was learned.
+    apiserver: Option<String>,
+    hooks_missing: Vec<String>,
+    /// The hooks whose program serves without its pin, and why it has none.
+    hooks_unpinned: Vec<String>,
+    not_repaired: Option<String>,
+    /// Programs of others at connect4, before and after ours.
+    hooks_before: Vec<u32>,
+    hooks_after: Vec<u32>,
+    hooks_put_back: u64,
+    /// Why slices are not watched.
+    interrupted: Option<String>,
+    full: bool,
+    /// Why the maps refused the last change.
+    refused: Option<String>,
+    /// `kube-proxy`, `Cilium` and others, each with what shows it.
+    proxies: Vec<(String, String)>,
+    /// What of Cilium translates here, each with the command that removes it.
+    cilium: Vec<(String, String)>,
+    /// Clients outside that were dropped: what each dialled, why, how often, and how many seconds ago.
+    dropped: Vec<(SocketAddr, String, u64, i64)>,
+    /// Processes of this node that were refused: what each dialled, how often, and how many seconds ago.
+    refused_processes: Vec<(SocketAddr, u64, i64)>,
+    /// Backends with a health check of holdfast's own: whether each gets clients, the last result, and its error.
+    checks: Vec<(SocketAddr, bool, String, Option<String>)>,
+    /// Tables are in memory only.
+    in_memory: bool,
+    /// Rules of a firewall, and what has to be dialled for each to count.
+    filters: Vec<FilterGiven>,
+    /// Addresses that are to be announced; one may have a reason or an error.
+    announced: Vec<AnnouncedGiven>,
+    drift: u64,
+    stale: bool,
+    /// This node's name is not known.
+    nameless: bool,
+    /// Packets go to backends' nodes as they came, between nodes in 192.0.2.0/24.
+    dsr: bool,
+    /// Devices that lead elsewhere, by what each is.
+    devices: Vec<DeviceGiven>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceGiven {
+    name: String,
+    /// The configuration names others.
+    #[serde(default)]
+    left_out: bool,
+    /// What backends see.
+    address: Option<std::net::Ipv4Addr>,
+    /// Why no program is there.
+    error: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FilterGiven {
+    kind: String,
+    place: String,
+    rule: String,
+    #[serde(default)]
+    about: Vec<(Option<std::net::IpAddr>, u16)>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnnouncedGiven {
+    address: std::net::IpAddr,
+    #[serde(default)]
+    absent: bool,
+    #[serde(default)]
+    why: Option<String>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+impl AnnouncedGiven {
+    fn announced(&self) -> AnnouncedAddress {
+        let Self { address, absent, why, error } = self.clone();
+        AnnouncedAddress { address, table: 104, announced: !absent, why, error }
+    }
+}
+
+impl FilterGiven {
+    fn filter(&self) -> Filter {
+        let kind = FilterKind::ALL.into_iter().find(|it| it.as_str() == self.kind).unwrap();
+        let (place, rule) = (self.place.clone(), self.rule.clone());
+        Filter { kind: Code(kind), place, rule, about: self.about.clone() }
+    }
+}
+
+impl DeviceGiven {
+    fn decision(&self, index: u32) -> Decision {
+        Decision {
+            index,
+            name: self.name.clone(),
+            class: if self.left_out { Class::Backends } else { Class::Outer },
+            reason: if self.left_out { Why::LeftOut } else { Why::Gateway },
+            address4: self.address,
+            address6: None,
+            near4: 0,
+            near6: 0,
+            answers: Answers::Backend,
+            shortcut: ShortcutDecision::Wanted,
+            peer: false,
+            xdp: XdpUse::Never,
+            plain: [true; 2],
+            joins: false,
+            secured: false,
+            bridge: false,
+            switch: false,
+        }
+    }
+}
+
+impl Given {
+    pub(super) fn new(mut value: Value) -> Self {
+        for part in ["objects", "then"] {
+            if let Some(objects) = value.get_mut(part) {
+                times(objects, &|at| Value::from(Rfc3339(at).to_string()));
+            }
+        }
+        times(&mut value, &|at| Value::from(at.0));
+        let shown = value.to_string();
+        let mut given: Self =
+            serde_json::from_value(value).unwrap_or_else(|error| panic!("{error}: {shown}"));
+        given.recognise();
+        given
+    }
+
+    /// What each Event says of a load balancer is the catalogue's to say.
+    fn recognise(&mut self) {
+        let Asked::Answered(events) = &mut self.cluster.events else { return };
+        for event in events {
+            let object = json!({"kind": &event.object.kind, "name": &event.object.name});
+            let (reason, message) = (&event.reason, &event.message);
+            let source = json!({"component": &event.component});
+            let said =
+                json!({"reason": reason, "message": message, "source": source, "involvedObject": object});
+            let said = ClusterEvent::from_json(&said);
+            let recognised = Knowledge::built_in().recognise(&said);
+            event.step = recognised.step;
+            event.notice = recognised.reason.is_some() && recognised.severity < Severity::Warning;
+        }
+    }
+
+    pub(super) fn material(&self) -> Material {
+        let (snapshot, mut engine) = self.snapshot();
+        let snapshot = Arc::new(snapshot);
+        let (namespace, name) = self.service.split_once('/').unwrap();
+        let name = ObjectName::new(namespace, name).unwrap();
+        let focus = self.focus();
+        let views = focus.narrow(&views(&name, &snapshot));
+        let own = self.own.own();
+        let narrowed = Narrowed { client: self.client, focus, ..Narrowed::default() };
+        let keys = views.iter().flat_map(|view| &view.frontends).filter_map(crate::why::key);
+        let read = keys.map(|key| (key, Ok(engine.maps_mut().read(&key).unwrap()))).collect();
+        let lookups = look_up(&snapshot, &views, &own.datapath, (&read, self.client));
+        Material {
+            narrowed,
+            left_out: Place::ALL
+                .into_iter()
+                .filter(|it| self.left_out.iter().any(|left| left == it.as_str()))
+                .collect(),
+            lookups,
+            names: self.names.clone().map_or_else(Asked::default, Asked::Answered),
+            flows: self.flows.clone().map_or_else(Asked::default, Asked::Answered),
+            taken: TAKEN,
+            kernel: Asked::Answered(self.kernel(&views)),
+            kernel_left: self.kernel_left,
+            history: self.history.clone(),
+            cluster: self.cluster.clone(),
+            host: self.host.clone(),
+            probes: self.probes(),
+            http: self.http(),
+            own,
+            views,
+            snapshot,
+            name,
+        }
+    }
+
+    fn focus(&self) -> Focus {
+        let port = self.port.as_deref().map(|port| PortWanted::parse(port).unwrap());
+        Focus { port, http: HttpPath::parse("/healthz") }
+    }
+
+    fn http(&self) -> Asked<Vec<HttpProbe>> {
+        let one = |(to, status): &(std::net::SocketAddr, u16)| {
+            let answer = if *status == 0 { HttpAnswer::Silent } else { HttpAnswer::Status(*status) };
+            HttpProbe { to: *to, answer, took: Duration::from_millis(3) }
+        };
+        let all = self.http.as_ref().map(|all| all.iter().map(one).collect());
+        all.map_or_else(Asked::default, Asked::Answered)
+    }
+
+    /// What the real engine makes of the objects.
+    fn snapshot(&self) -> (Snapshot, Engine<MemoryMaps>) {
+        let maps = MemoryMaps::new(Capacity { slots: 1_024, ports: 64, services: 64 });
+        let (mut engine, _) =
+            Engine::start(maps, holdfast_core::index::Seed(0), &[Source::Kubernetes]).unwrap();
+        engine.apply(Event::NodeApplied(Arc::new(self.node())));
+        engine.apply(Event::SettingsApplied(Arc::new(Settings::default())));
+        self.objects.iter().flat_map(applied).for_each(|event| engine.apply(event));
+        engine.apply(Event::Synced(Source::Kubernetes));
+        let known_for = self.known_for.unwrap_or(8);
+        let now = |second: i64| Now {
+            wall: Timestamp(TAKEN.0 - known_for + second),
+            mono: BEGUN + Duration::from_secs(second.unsigned_abs()),
+        };
+        for second in 0..4 {
+            engine.step(now(second), &mut |_| {});
+        }
+        for object in &self.then {
+            applied(object).into_iter().for_each(|event| engine.apply(event));
+            engine.step(now(4), &mut |_| {});
+        }
+        let mut snapshot = (5..9).map(|second| engine.step(now(second), &mut |_| {})).last().unwrap();
+        self.own.disturb(Arc::make_mut(&mut snapshot));
+        (Arc::unwrap_or_clone(snapshot), engine)
+    }
+
+    fn node(&self) -> NodeFacts {
+        let Node { name, zone, addresses } = &self.node;
+        NodeFacts {
+            name: if self.own.nameless { "".into() } else { name.as_str().into() },
+            zone: zone.as_deref().map(Into::into),
+            node_port_addresses: addresses.iter().copied().collect(),
+            addresses: [].into(),
+            is_leaving: false,
+        }
+    }
+
+    fn kernel(&self, views: &[Arc<holdfast_core::snapshot::ServiceView>]) -> Vec<MapRow> {
+        let programmed =
+            |verdict| !matches!(verdict, Verdict::Conflict | Verdict::Unprogrammed | Verdict::Bypassed);
+        let frontends = views.iter().flat_map(|view| &view.frontends).filter(|it| programmed(it.verdict));
+        let row = |it: &holdfast_core::snapshot::FrontendView| {
+            let frontend = holdfast_core::keys::FrontendKey {
+                address: it.address,
+                port: it.port,
+                transport: it.protocol.transport().unwrap(),
+            };
+            let shown = format!("{}:{}", it.address, it.port);
+            let differs = self.kernel.iter().find(|(of, _)| *of == shown);
+            MapRow { frontend, difference: differs.map(|(_, how)| how.clone()) }
+        };
+        frontends.map(row).collect()
+    }
+
+    fn probes(&self) -> Asked<Vec<Probe>> {
+        let Some(probes) = &self.probes else { return Asked::default() };
+        let one = |(to, outcome): &(String, String)| {
+            let (of, to) = match to.split_once(' ') {
+                None => (ProbeOf::Frontend, to.as_str()),
+                Some((kind, to)) => (ProbeOf::Backend { local: kind == "local" }, to),
+            };
+            Probe {
+                to: to.parse().unwrap(),
+                of,
+                outcome: outcome_of(outcome),
+                took: Duration::from_millis(1),
+            }
+        };
+        Asked::Answered(probes.iter().map(one).collect())
+    }
+}
+
+fn outcome_of(text: &str) -> ProbeOutcome {
+    match text {
+        "ok" => ProbeOutcome::Connected,
+        "refused" => ProbeOutcome::Refused,
+        "timeout" => ProbeOutcome::TimedOut,
+        "EPERM" => ProbeOutcome::NotPermitted,
+        why if why.starts_with("not tried: ") => ProbeOutcome::NotTried(String::from(&why[11..]).leak()),
+        at if at.starts_with("at ") => ProbeOutcome::Elsewhere(at[3..].parse().unwrap()),
+        other => ProbeOutcome::Unreachable(other.to_owned()),
+    }
+}
+
+fn applied(object: &Value) -> Vec<Event> {
+    let provenance =
+        Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::AsApiserver };
+    let rejected = |rejection| panic!("{rejection:?}");
+    match object.get("kind").and_then(Value::as_str).unwrap() {
+        "Service" => match service(&from_value(object).unwrap(), &provenance) {
+            Ok(facts) => vec![Event::ServiceApplied(Arc::new(facts))],
+            Err(rejection) => vec![Event::Rejected(rejection)],
+        },
+        "EndpointSlice" => {
+            let (facts, partial) = slice(&from_value(object).unwrap(), &provenance).unwrap_or_else(rejected);
+            [Event::SliceApplied(Arc::new(facts))].into_iter().chain(partial.map(Event::Rejected)).collect()
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Times are written as how long ago they were: `@10m`.
+fn times(value: &mut Value, shown: &dyn Fn(Timestamp) -> Value) {
+    match value {
+        Value::String(text) => {
+            if let Some(ago) = text.strip_prefix('@') {
+                let millis = holdfast_status::rfc3339::Millis::from(TAKEN).ago(ago).unwrap();
+                *value = shown(millis.seconds());
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|it| times(it, shown)),
+        Value::Object(fields) => fields.values_mut().for_each(|it| times(it, shown)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn denied((dialled, times, ago): (&SocketAddr, u64, i64), outside: Option<(u8, Cause)>) -> Arc<Denied> {
+    let source = |last| SocketAddr::from(([198, 51, 100, last], 40_000));
+    let frontend = FrontendKey {
+        address: dialled.ip(),
+        port: dialled.port().try_into().unwrap(),
+        transport: Transport::Tcp,
+    };
+    let refusal = Refusal {
+        at: Duration::ZERO,
+        arrival: outside.map(|(last, _)| Arrival { source: source(last), device: 2 }),
+        process: 0,
+        thread: 0,
+        comm: String::new(),
+        cgroup: 0,
+        netns: 0,
+        frontend,
+        port: PortIndex(0),
+        share: Share::default(),
+        denial: if outside.is_some() { Denial::Dropped } else { Denial::Refused },
+        cause: outside.map_or(Cause::NoBackend, |(_, cause)| cause),
+    };
+    let last = Timestamp(TAKEN.0 - ago);
+    Arc::new(Denied { first: last, last, count: times, refusal })
+}
+
+fn checked(
+    (at, usable, result, error): &(SocketAddr, bool, String, Option<String>),
+) -> (SocketAddr, CheckSeen) {
+    let result = CheckResult::ALL.into_iter().find(|it| it.as_str() == result);
+    let last = result.map(|result| LastCheck {
+        result: Code(result),
+        error: error.clone(),
+        at: holdfast_status::rfc3339::Millis::from(TAKEN),
+        took_microseconds: 900,
+        in_a_row: 3,
+    });
+    (*at, CheckSeen { kind: "http", usable: *usable, last })
+}
+
+impl OwnGiven {
+    fn own(&self) -> Own {
+        let silent = self.silent.unwrap_or(1);
+        let watch = |what: &str| WatchSeen {
+            what: what.into(),
+            state: "watching".into(),
+            silent: (silent != u64::MAX).then(|| Duration::from_secs(silent)),
+            error: self.interrupted.clone().filter(|_| what == "endpointslices"),
+        };
+        Own {
+            unready: self.unready.clone(),
+            stalled: self.stalled.map(Duration::from_secs),
+            watches: ["services", "endpointslices", "nodes"].map(watch).into(),
+            apiserver: Some(Arc::new(self.apiserver())),
+            datapath: Arc::new(match self.in_memory {
+                true => DatapathView::memory(),
+                false => DatapathView::kernel(self.status()).with_devices(self.decisions()),
+            }),
+            counters: Counters::default(),
+            proxies: self.proxies(),
+            filters: self.filters.iter().map(FilterGiven::filter).collect(),
+            announced: self.announced.iter().map(AnnouncedGiven::announced).collect(),
+            denied: self.denied(),
+            checks: self.checks.iter().map(checked).collect(),
+        }
+    }
+
+    fn denied(&self) -> Vec<Arc<Denied>> {
+        let cause = |why: &str| Cause::ALL.into_iter().find(|it| it.as_str() == why).unwrap();
+        let dropped = (1..).zip(&self.dropped).map(|(last, (dialled, why, times, ago))| {
+            denied((dialled, *times, *ago), Some((last, cause(why))))
+        });
+        let processes = self.refused_processes.iter();
+        dropped.chain(processes.map(|(dialled, times, ago)| denied((dialled, *times, *ago), None))).collect()
+    }
+
+    fn apiserver(&self) -> View {
+        let endpoint = |address: &str, tier, state| EndpointView {
+            address: address.parse().unwrap(),
+            tier,
+            state,
+            since: TAKEN,
+            active: state == State::Healthy,
+            preferred: false,
+            connections: 0,
+            last_error: matches!(state, State::Failed).then(|| ("connection refused".to_owned(), TAKEN)),
+            seen: None,
+            learned: None,
+        };
+        let (first, second) = match self.apiserver.as_deref() {
+            Some("down") => (State::Failed, State::Failed),
+            Some("unreached") => (State::Unknown, State::Unknown),
+            Some("fallback") => (State::Failed, State::Healthy),
+            _ => (State::Healthy, State::Healthy),
+        };
+        View {
+            endpoints: vec![
+                endpoint("10.0.0.10:6443", Tier::Configured, first),
+                endpoint("10.0.0.12:6443", Tier::Learned, second),
+            ],
+            credentials: Vec::new(),
+            cluster: None,
+            unverified: None,
+            memory_problem: None,
+            failovers: 0,
+            vip: None,
+        }
+    }
+
+    fn decisions(&self) -> Arc<[Decision]> {
+        (10..).zip(&self.devices).map(|(index, it)| it.decision(index)).collect()
+    }
+
+    fn device_statuses(&self) -> Vec<DeviceStatus> {
+        let decisions = self.decisions();
+        let with_devices = decisions.iter().filter_map(Decision::device).zip(&self.devices);
+        let status = |(device, given): (_, &DeviceGiven)| DeviceStatus {
+            device,
+            attached: given.error.is_none(),
+            unpinned: false,
+            others: 0,
+            shortcut: ShortcutState::Taken,
+            xdp: XdpState::Unwanted,
+            error: given.error.clone(),
+        };
+        with_devices.map(status).collect()
+    }
+
+    fn status(&self) -> holdfast_status::datapath::Status {
+        let hook = |name: &String| if name == "connect4" { "connect4" } else { "connect6" };
+        let few = Shape { frontends: [16; 2], ports: 16, slots: [64; 2], members: 16 };
+        let status = super::healthy::status();
+        holdfast_status::datapath::Status {
+            broken_hooks: self.hooks_missing.iter().chain(&self.hooks_unpinned).map(hook).collect(),
+            bare_hooks: self.hooks_missing.iter().map(hook).collect(),
+            repair_failure: self.not_repaired.clone(),
+            shared_hooks: [&self.hooks_before, &self.hooks_after]
+                .iter()
+                .any(|ids| !ids.is_empty())
+                .then(|| Beside {
+                    hook: "connect4",
+                    before: self.hooks_before.clone(),
+                    after: self.hooks_after.clone(),
+                })
+                .into_iter()
+                .collect(),
+            hooks_put_back: self.hooks_put_back,
+            frontends: [14, 14],
+            limits: if self.full { few } else { status.limits },
+            packets: status.packets.map(|packets| {
+                let devices = packets.devices.iter().cloned().chain(self.device_statuses()).collect();
+                let wraps = if self.dsr { Wraps::Tcp } else { Wraps::Nothing };
+                let switches = PacketSwitches { wraps, ..packets.switches };
+                PacketStatus { devices, switches, ..packets }
+            }),
+            ..status
+        }
+    }
+
+    fn proxies(&self) -> Arc<[OtherProxy]> {
+        let known = |proxy: &str| {
+            ["kube-proxy", "Cilium", "Calico", "kube-router", "Antrea"]
+                .into_iter()
+                .find(|it| *it == proxy)
+                .unwrap()
+        };
+        self.proxies
+            .iter()
+            .map(|(proxy, evidence)| OtherProxy {
+                proxy: known(proxy),
+                evidence: vec![evidence.clone()],
+                traces: self.traces().filter(|_| proxy == "Cilium").collect(),
+            })
+            .collect()
+    }
+
+    fn traces(&self) -> impl Iterator<Item = Trace> + '_ {
+        let trace = |(what, remove): &(String, String)| Trace::translating(what, remove);
+        self.cilium.iter().map(trace)
+    }
+
+    /// What no object can bring about.
+    fn disturb(&self, snapshot: &mut Snapshot) {
+        snapshot.counters.drift = self.drift;
+        snapshot.stale_since = self.stale.then_some(TAKEN);
+        if let Some(error) = &self.refused {
+            let refused = |view: &Arc<holdfast_core::snapshot::ServiceView>| {
+                let mut view = holdfast_core::snapshot::ServiceView::clone(view);
+                view.frontends.iter_mut().for_each(|it| it.status = Status::Error(error.as_str().into()));
+                Arc::new(view)
+            };
+            let changed: Vec<_> = snapshot.services.iter().map(refused).collect();
+            for (id, view) in (0..).map(ServiceId).zip(changed) {
+                snapshot.services.set(id, Some(view));
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! One Event with what it means, what is behind it and what helps.
+//!
+//! Invariant: pure. A remedy has names in it only where they pass Kubernetes' grammar; they are those of the service
+//! that was asked about, and otherwise those of the object that the Event says it is about.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_knowledge::{
+    Cause, ClusterEvent, Confidence, EventType, Knowledge, ObjectRef, Present, Risk as KnownRisk, Severity,
+    Standing, Time, Values,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Scope;
+use crate::finding::{Remedy, Risk};
+use holdfast_status::rfc3339::Rfc3339;
+
+const TYPES: [&str; 3] = [EventType::Normal.as_str(), EventType::Warning.as_str(), EventType::Other.as_str()];
+const CONFIDENCES: [&str; 4] = [
+    Confidence::Exact.as_str(),
+    Confidence::Alias.as_str(),
+    Confidence::ReasonOnly.as_str(),
+    Confidence::None.as_str(),
+];
+const SEVERITIES: [&str; 4] = [
+    Severity::Info.as_str(),
+    Severity::Notice.as_str(),
+    Severity::Warning.as_str(),
+    Severity::Error.as_str(),
+];
+
+/// An Event, recognised.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ClusterEvent")]
+pub(super) struct EventRow {
+    pub(super) object: EventObject,
+    pub(super) reason: String,
+    #[schemars(extend("enum" = TYPES))]
+    pub(super) r#type: &'static str,
+    /// The component that says it.
+    pub(super) component: String,
+    pub(super) count: u32,
+    pub(super) first: Option<Rfc3339>,
+    pub(super) last: Option<Rfc3339>,
+    /// Whether it still says something of now: nothing that came later ended it, and it is not too old.
+    pub(super) open: bool,
+    /// The id of the reason in the catalogue; null: it is not known there.
+    pub(super) entry: Option<String>,
+    /// How sure it is that it is that one.
+    #[schemars(extend("enum" = CONFIDENCES))]
+    pub(super) confidence: &'static str,
+    #[schemars(extend("enum" = SEVERITIES))]
+    pub(super) severity: &'static str,
+    /// What the reason means.
+    pub(super) meaning: Option<String>,
+    /// What is behind the message; null: nothing in it tells.
+    pub(super) cause: Option<EventCause>,
+    /// What may be behind it as well.
+    pub(super) also: Vec<EventCause>,
+    /// Where to look.
+    pub(super) checks: Vec<String>,
+    /// What a person can do, the best first; it is never done here.
+    pub(super) remedies: Vec<Remedy>,
+    /// As its writer worded it.
+    pub(super) message: String,
+}
+
+/// What an Event is about.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct EventObject {
+    pub(super) kind: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// A cause of the catalogue.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct EventCause {
+    pub(super) id: String,
+    pub(super) means: String,
+}
+
+/// The rows of all these Events, the latest first.
+pub(super) fn rows(events: &[ClusterEvent], knowledge: &Knowledge, scope: Scope<'_>) -> Vec<EventRow> {
+    let mut objects: BTreeMap<(&str, &str, &str), Vec<ClusterEvent>> = BTreeMap::new();
+    for event in events {
+        let ObjectRef { kind, namespace, name, .. } = &event.object;
+        objects.entry((kind, namespace, name)).or_default().push(event.clone());
+    }
+    let mut rows = Vec::new();
+    for ((kind, namespace, name), events) in &objects {
+        let uid = (*kind == "Service").then(|| uid(scope.snapshot, namespace, name)).flatten();
+        let values = values(scope, (kind, namespace, name));
+        let standing = knowledge.standing(events, Present { uid, changed: None }, Time(scope.now.0));
+        rows.extend(standing.iter().map(|it| EventRow::of(it, &values)));
+    }
+    rows.sort_by_key(|row| Reverse(row.last.map(|last| last.0)));
+    rows
+}
+
+/// The uid of the Service as it is now: what was said of a former one is past.
+fn uid<'a>(snapshot: &'a Snapshot, namespace: &str, name: &str) -> Option<&'a str> {
+    let name = ObjectName::new(namespace, name).ok()?;
+    let mut uids = snapshot.services.named(&name).filter_map(|view| view.facts.as_ref()?.meta.uid.as_deref());
+    uids.next()
+}
+
+fn values(scope: Scope<'_>, (kind, namespace, name): (&str, &str, &str)) -> Values {
+    let values = match scope.about {
+        Some(about) => Values::default().namespace(about.namespace()).name(about.name()),
+        None => Values::default().namespace(namespace),
+    };
+    match kind {
+        "Service" | "Endpoints" if scope.about.is_none() => values.name(name),
+        "Pod" => values.pod(name),
+        "Node" => values.node(name),
+        _ => values,
+    }
+}
+
+impl EventRow {
+    fn of(standing: &Standing<'_, '_>, values: &Values) -> Self {
+        let event = standing.event;
+        let recognised = &standing.recognised;
+        let advice = recognised.advice();
+        let remedies = advice.remedies.iter().map(|it| Remedy::new(risk(it.risk), values.fill(&it.action)));
+        let fallback = (!advice.fallback.is_empty()).then(|| Remedy::safe(values.fill(advice.fallback)));
+        let ObjectRef { kind, namespace, name, .. } = event.object.clone();
+        Self {
+            object: EventObject { kind, namespace, name },
+            reason: event.reason.clone(),
+            r#type: event.event_type.as_str(),
+            component: event.component.clone(),
+            count: event.count,
+            first: event.first.map(time),
+            last: event.last.map(time),
+            open: standing.is_open(),
+            entry: recognised.reason.map(|reason| reason.id.clone()),
+            confidence: recognised.confidence.as_str(),
+            severity: recognised.severity.as_str(),
+            meaning: recognised.reason.map(|reason| values.fill(&reason.meaning)),
+            cause: recognised.cause.map(|it| cause(it, values)),
+            also: recognised.also.iter().map(|it| cause(it, values)).collect(),
+            checks: advice.check.iter().map(|it| values.fill(it)).collect(),
+            remedies: remedies.chain(fallback).collect(),
+            message: event.message.clone(),
+        }
+    }
+}
+
+fn cause(cause: &Cause, values: &Values) -> EventCause {
+    EventCause { id: cause.id.clone(), means: values.fill(&cause.means) }
+}
+
+fn time(time: Time) -> Rfc3339 {
+    Rfc3339(Timestamp(time.0))
+}
+
+const fn risk(risk: KnownRisk) -> Risk {
+    match risk {
+        KnownRisk::Safe => Risk::Safe,
+        KnownRisk::Disruptive => Risk::Disruptive,
+        KnownRisk::Destructive => Risk::Destructive,
+    }
+}
