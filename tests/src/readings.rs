@@ -8,10 +8,10 @@ use holdfast_agent::readings::{About, EffectiveConfig, Liveness, Readings, Verif
 use holdfast_agent::state::Written;
 use holdfast_api::Acts;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_evidence::diagnose::gather::Gatherer;
 use holdfast_datapath::LiveMaps;
-use holdfast_status::views::datapath::DatapathView;
+use holdfast_evidence::diagnose::gather::Gatherer;
 use holdfast_kubernetes::source::View;
+use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
 /// Readings of these snapshots, with nothing to read beside them.

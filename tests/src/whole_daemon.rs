@@ -9,9 +9,9 @@ use holdfast_core::drains::Drains;
 use holdfast_core::engine::Remembered;
 use holdfast_core::event::Event;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_status::views::datapath::DatapathView;
 use holdfast_laws::scenario::Daemon;
 use holdfast_standalone::blocks::{Blocks, StaticService, run};
+use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// As the daemon reads and writes.

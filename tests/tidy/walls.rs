@@ -79,6 +79,7 @@ const CRATES: [(&str, Role, &[&str]); 17] = [
             "datapath",
             "agent",
             "knowledge",
+            "diagnose",
             "evidence",
             "import",
             "api",

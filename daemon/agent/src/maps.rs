@@ -120,7 +120,7 @@ impl AppMaps {
     }
 
     /// The maps of the kernel that readers look into by themselves.
-    pub(super) fn live_maps(&self) -> LiveMaps {
+    pub fn live_maps(&self) -> LiveMaps {
         match self {
             Self::Memory(_) => LiveMaps::default(),
             Self::Kernel(kernel) => kernel.maps.live_maps(),

@@ -165,23 +165,23 @@ impl Readings {
     }
 
     /// The counts of the clients of all ports; none where there are no programs in the kernel.
-    pub(crate) fn port_counts(&self) -> Option<Counts> {
+    pub fn port_counts(&self) -> Option<Counts> {
         self.datapath.borrow().status()?;
         Some(self.live_maps.borrow().port_counts.clone())
     }
 
     /// Clients and their backends; none where packets are not translated.
-    pub(crate) fn flow_table(&self) -> Option<FlowTable> {
+    pub fn flow_table(&self) -> Option<FlowTable> {
         self.live_maps.borrow().flow_table.clone()
     }
 
-    pub(crate) fn apiserver(&self) -> Option<Arc<ApiserverView>> {
+    pub fn apiserver(&self) -> Option<Arc<ApiserverView>> {
         self.apiserver.as_ref().map(|views| Arc::clone(&views.borrow()))
     }
 }
 
 /// The clients of these ports at this moment.
-pub(crate) fn counters(counts: Option<&Counts>, ports: impl Iterator<Item = PortIndex>) -> Counters {
+pub fn counters(counts: Option<&Counts>, ports: impl Iterator<Item = PortIndex>) -> Counters {
     let read = |index, counts: &Counts| {
         let Counted { connects, refused, dropped } = counts.at(index);
         (index, Clients { connects, refused, dropped })

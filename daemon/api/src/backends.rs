@@ -10,10 +10,10 @@ use holdfast_core::facts::{AddressType, Endpoint, NodeName, SliceFacts, TargetNa
 use holdfast_core::keys::{ObjectName, PortKey, Source, Transport};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
+use holdfast_diagnose::why::{EndpointState, state};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::checks::CheckSeen;
-use holdfast_diagnose::why::{EndpointState, state};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 

@@ -14,8 +14,8 @@ use holdfast_datapath::Status;
 use holdfast_diagnose::limits::RECORDS_MAX;
 use holdfast_diagnose::material::{Material, Narrowed, Place};
 use holdfast_diagnose::shown::some;
-use holdfast_diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text};
 use holdfast_diagnose::why::ReadBack;
+use holdfast_diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text};
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::{self, Refusal};

@@ -10,9 +10,9 @@ use holdfast_core::keys::{Family, ObjectName, ServiceKey, Source};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Verdict};
+use holdfast_diagnose::why::{ChosenState, WriteStatus, chosen_state, status};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_diagnose::why::{ChosenState, WriteStatus, chosen_state, status};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 

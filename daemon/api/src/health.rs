@@ -8,11 +8,11 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::{ObjectName, Source};
+use holdfast_knowledge::Fault;
 use holdfast_status::described::{Code, Text};
 use holdfast_status::plain::Plain;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::checks::CheckSeen;
-use holdfast_knowledge::Fault;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use holdfast_core::keys::{ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
 use holdfast_datapath::{AddressFilter, Stage};
+use holdfast_diagnose::why::{Dialled, Found};
 use holdfast_diagnose::{HttpPath, PortWanted};
 use holdfast_status::rfc3339::Millis;
-use holdfast_diagnose::why::{Dialled, Found};
 
 use super::answer::Refusal;
 use super::form::Form;

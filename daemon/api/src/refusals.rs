@@ -11,9 +11,7 @@ use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::{Reason, Snapshot};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_status::views::refusals::{
-    Cause, DENIALS, Denied, Owner, answering, programmed_key, spelled,
-};
+use holdfast_status::views::refusals::{Cause, DENIALS, Denied, Owner, answering, programmed_key, spelled};
 use schemars::JsonSchema;
 use serde::Serialize;
 

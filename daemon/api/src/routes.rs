@@ -8,9 +8,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
+use holdfast_diagnose::why::Explanation;
 use holdfast_diagnose::{Diagnosis, EventList};
 use holdfast_status::record::Record;
-use holdfast_diagnose::why::Explanation;
 
 use super::about::{self, Index, Version};
 use super::answer::{self, Refusal};

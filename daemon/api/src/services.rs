@@ -10,10 +10,10 @@ use holdfast_core::snapshot::{
 };
 use holdfast_core::time::Now;
 use holdfast_datapath::Counts;
+use holdfast_diagnose::why::{LoadBalancer, WriteStatus, status};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::clients::Clients;
-use holdfast_diagnose::why::{LoadBalancer, WriteStatus, status};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use holdfast_status::plain::Plain;
 use holdfast_knowledge::Fault;
+use holdfast_status::plain::Plain;
 use serde_json::{Value, json};
 
 use super::Exit;

@@ -41,7 +41,7 @@ use filters::{
 use fit::Fit;
 use holdfast_api::form::Form;
 use holdfast_api::verify::{Verification, Verified};
-use holdfast_config::{self as config, ConfigErrors, ConfigFile, NodeName};
+use holdfast_config::{self as config, ConfigErrors, NodeName};
 use holdfast_import::Format;
 
 /// How a program of this command line ends.

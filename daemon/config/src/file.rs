@@ -43,7 +43,7 @@ pub(super) fn refuse_pipe(path: &Path, file: &str) -> Result<(), ConfigErrors> {
 
 /// A file that could not be read; whether another try may, the errno says.
 pub(super) fn unread(file: &str, error: &io::Error) -> ConfigErrors {
-    let passes = error.raw_os_error().is_some_and(holdfast_datapath::passes);
+    let passes = error.raw_os_error().is_some_and(holdfast_status::errno::passes);
     ConfigErrors { passes, ..ConfigErrors::of_file(file, None, why_unreadable(error)) }
 }
 

@@ -205,6 +205,9 @@ pub const fn spare_blocks(slots: u32, order: u32) -> u32 {
     }
 }
 
+/// The most frontends of one answer, so that they are read back from the maps within less than a millisecond.
+pub const READ_BACK_MAX: usize = 64;
+
 /// The members that are counted, of as many as there are slots of a family. The others are not counted: backends of
 /// tables, each of which has ten places and more, so a fifth for tables of all slots of both families; and those of one
 /// port, because new ones come before former ones go.

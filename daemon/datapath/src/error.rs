@@ -1,5 +1,6 @@
 //! Errors that say why the datapath did not start: what failed, on which object, and what to do.
 
+use holdfast_status::errno::passes;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -164,13 +165,6 @@ impl StartError {
             _ => Self::ForeignPin { path, source },
         }
     }
-}
-
-/// Whether a system call that failed so may succeed when it is made again: it says what this host is short of at this
-/// moment, and nothing of what the host can do or of what was asked.
-pub const fn passes(errno: i32) -> bool {
-    use libc::{EAGAIN, EBUSY, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM};
-    matches!(errno, EAGAIN | EBUSY | EINTR | EMFILE | ENFILE | ENOBUFS | ENOMEM)
 }
 
 fn not_a_cgroup(said: Option<&io::Error>) -> &'static str {

@@ -44,7 +44,7 @@ pub use cgroup::memory_limit;
 pub use conntrack::Entered;
 pub use counts::{Counted, Counts};
 pub use devices::{POD_DEVICES_MAX, driver_notices};
-pub use error::{StartError, passes, process_named};
+pub use error::{StartError, process_named};
 pub use flows::{FlowTable, PACKET_DROPS, PACKET_EVENTS, PacketCounts};
 pub use holdfast_status::datapath::{
     AddressFilter, Arrival, Beside, Cause, Denial, Device, DeviceStatus, Features, Flow, FlowFilter,

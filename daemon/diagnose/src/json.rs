@@ -21,10 +21,10 @@ use super::looks::Looks;
 use super::material::{Asked, Material, Probe, ProbeOf};
 use super::shown::{clean, some};
 use super::unknown::{UnknownCheck, UnknownGroup, group_unknown};
+use api::Api;
 use holdfast_status::described::Code;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
-use api::Api;
 
 /// The version of this form.
 const SCHEMA: &str = "holdfast.diagnose/1";

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName};
+use holdfast_core::limits::READ_BACK_MAX;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 
 use super::focus::Focus;
 use super::lookup::look_up;
 use super::material::{Asked, Cluster, Host, MapRow, Material, Narrowed, Own};
+use crate::why::{ReadBack, difference, key};
 use holdfast_status::record::Record;
-use crate::why::{FRONTENDS_MAX, ReadBack, difference, key};
 
 /// All services of that name, and what the maps are to be asked about them.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl Known {
 
     /// The frontends of which the maps are asked.
     pub fn keys(&self) -> Vec<FrontendKey> {
-        self.frontends().filter_map(|(_, it)| key(it)).take(FRONTENDS_MAX).collect()
+        self.frontends().filter_map(|(_, it)| key(it)).take(READ_BACK_MAX).collect()
     }
 
     /// The snapshot in which the services were found.
@@ -80,7 +81,7 @@ impl Known {
         };
         let in_maps = self.frontends().filter(|(_, it)| key(it).is_some()).count();
         Material {
-            kernel_left: in_maps.saturating_sub(FRONTENDS_MAX),
+            kernel_left: in_maps.saturating_sub(READ_BACK_MAX),
             history,
             own,
             kernel,

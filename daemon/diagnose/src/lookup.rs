@@ -12,8 +12,8 @@ use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 
 use super::limits::NAMED_MAX;
 use super::material::{Asked, Lookup};
-use holdfast_status::views::datapath::DatapathView;
 use crate::why::{Dialled, Question, ReadBack, Walk};
+use holdfast_status::views::datapath::DatapathView;
 
 /// Where a client dials a frontend: a node port is dialled at an address of the node. `None`: the node has no address
 /// of the node port's family.

@@ -19,6 +19,7 @@ use holdfast_core::snapshot::{ServiceView, Snapshot};
 use holdfast_core::words;
 
 use super::focus::Focus;
+use crate::why::Outcome;
 use holdfast_status::record::Record;
 use holdfast_status::views::announced::AnnouncedAddress;
 use holdfast_status::views::apiserver::View as ApiserverView;
@@ -28,7 +29,6 @@ use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::proxies::Filter;
 use holdfast_status::views::proxies::OtherProxy;
 use holdfast_status::views::refusals::Denied;
-use crate::why::Outcome;
 
 pub use cluster::*;
 pub use heard::Heard;

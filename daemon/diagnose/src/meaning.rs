@@ -230,7 +230,7 @@ mod tests {
         for other in ["dns", "dns.", "", "error", "check", "` | ", "kubectl get endpoints"] {
             assert_eq!(meaning(other), None, "{other}");
         }
-        let page = include_str!("../../../../docs/diagnose.md");
+        let page = include_str!("../../../docs/diagnose.md");
         for check in ALL {
             let places: Vec<String> = check.looks.iter().map(|place| format!("`{place}`")).collect();
             let row = format!("| `{}` | {} | {} |", check.id, places.join(", "), words(check.id).unwrap());

@@ -19,11 +19,17 @@ use std::sync::Arc;
 
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{FrontendKey, ObjectName, Source};
+use holdfast_core::limits::READ_BACK_MAX;
 use holdfast_core::op::Entry;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use balancer::LoadBalancer;
+use details::{Applied, Desired, Rejected};
+pub use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef, difference, key};
+use find::Subject;
+pub use find::{Dialled, Found, Question};
 use holdfast_status::described::Code;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
@@ -34,11 +40,6 @@ use holdfast_status::views::clients::Counters;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::names::NameSeen;
 use holdfast_status::views::refusals::Denied;
-pub use balancer::LoadBalancer;
-use details::{Applied, Desired, Rejected};
-pub use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef, difference, key};
-use find::Subject;
-pub use find::{Dialled, Found, Question};
 use packet::Watched;
 pub use packet::{Outcome, Packet, SeenAs, Share as PacketShare};
 pub use past::is_about;
@@ -95,9 +96,6 @@ pub struct NearRow {
     pub what: &'static str,
     pub name: String,
 }
-
-/// The most frontends of one answer, so that they are read back from the maps within less than a millisecond.
-pub const FRONTENDS_MAX: usize = 64;
 
 /// What the running daemon knows beside its tables and maps, taken for one answer.
 #[derive(Debug)]
@@ -175,7 +173,7 @@ impl Walk {
     /// The frontends of which the answer needs what the maps say.
     pub fn keys(&self) -> Vec<FrontendKey> {
         let frontends = self.subjects.iter().flat_map(Subject::frontends);
-        frontends.filter_map(details::key).take(FRONTENDS_MAX).collect()
+        frontends.filter_map(details::key).take(READ_BACK_MAX).collect()
     }
 
     /// The services of which the answer has records.

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use holdfast_datapath::FlowFilter;
-use holdfast_status::record::Record;
 use holdfast_diagnose::why::{Dialled, Given, ReadBack, Walk, is_about};
+use holdfast_status::record::Record;
 
 use holdfast_agent::readings::{Readings, counters};
 use holdfast_agent::recorder::{Wanted, latest};
@@ -20,7 +20,7 @@ const RECORDS_MAX: usize = 5;
 const FLOWS_MAX: usize = 1_000;
 
 /// What the answer to this question needs to know.
-pub(crate) fn given(readings: &Readings, walk: &Walk, read: &ReadBack) -> Given {
+pub fn given(readings: &Readings, walk: &Walk, read: &ReadBack) -> Given {
     let entries = read.iter().filter_map(|(_, entry)| entry.as_ref().ok()?.as_ref());
     Given {
         apiserver: readings.apiserver(),

@@ -40,7 +40,7 @@ use holdfast_core::affinity::Prefixes;
 use holdfast_core::event::Event;
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::weights::Weight;
-use holdfast_datapath::Refusing;
+use holdfast_status::datapath::Refusing;
 use holdfast_status::views::datapath::DatapathView;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::{mpsc, watch};

@@ -6,6 +6,7 @@
 
 pub mod datapath;
 pub mod described;
+pub mod errno;
 pub mod plain;
 pub mod record;
 pub mod rfc3339;

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use holdfast_config::{Apiserver, ApiserverUrl};
-use holdfast_status::views::apiserver::Tier;
 use holdfast_kubernetes::source::Settings;
+use holdfast_status::views::apiserver::Tier;
 use holdfast_tests::fake::{Names, Server};
 use serde_json::{Value, json};
 

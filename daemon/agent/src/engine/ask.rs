@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use holdfast_core::engine::{CheckError, Drift, Engine};
 use holdfast_core::keys::FrontendKey;
+use holdfast_core::limits::READ_BACK_MAX;
 use holdfast_core::maps::{MapError, Maps};
 use holdfast_core::op::Entry;
-use holdfast_diagnose::why::FRONTENDS_MAX;
 use tokio::sync::{mpsc, oneshot};
 
 use holdfast_host::logging::messages::{self, say};
@@ -60,9 +60,9 @@ pub fn channel() -> (Asker, mpsc::Receiver<Ask>) {
 }
 
 impl Asker {
-    /// What the maps say of these frontends now; of the first [`FRONTENDS_MAX`].
+    /// What the maps say of these frontends now; of the first [`READ_BACK_MAX`].
     pub async fn read(&self, mut keys: Vec<FrontendKey>) -> Result<Entries, Busy> {
-        keys.truncate(FRONTENDS_MAX);
+        keys.truncate(READ_BACK_MAX);
         self.ask(PATIENCE, |answer| Ask::Read(keys, answer)).await
     }
 

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status};
 use holdfast_datapath::Flow;
+use holdfast_kubernetes::source::Compared;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_kubernetes::source::Compared;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;

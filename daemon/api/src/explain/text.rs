@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use holdfast_status::plain::Plain;
-use holdfast_status::views::clients::Clients;
 use holdfast_diagnose::why::{
     EndpointRow, Explained, Explanation, FrontendRow, ObjectRef, Packet, PacketShare, RefusedRow, SeenAs,
     SliceRef,
 };
+use holdfast_status::plain::Plain;
+use holdfast_status::views::clients::Clients;
 
 /// All of it as lines.
 pub(super) fn write(explanation: &Explanation<'_>) -> String {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use expect_test::expect_file;
+use holdfast_diagnose::why::{PacketShare, SeenAs};
 use holdfast_status::described::Code;
 use holdfast_status::record::{Changed, Gap, GapCause, NamespaceShare};
-use holdfast_diagnose::why::{PacketShare, SeenAs};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

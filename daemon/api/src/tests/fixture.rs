@@ -25,6 +25,7 @@ pub fn acts() -> Acts {
 }
 
 /// A running API over one snapshot.
+#[derive(Debug)]
 pub struct Served {
     pub admin: Admin,
     pub socket: PathBuf,
@@ -34,6 +35,7 @@ pub struct Served {
 }
 
 /// A folder of its own for one test, removed at its end.
+#[derive(Debug)]
 pub struct Folder(pub PathBuf);
 
 impl Folder {

@@ -13,9 +13,9 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
-use holdfast_status::plain::is_unfit;
 use holdfast_laws::hostile::{HOSTILE, check_lines};
 use holdfast_objects::manifests::Texts;
+use holdfast_status::plain::is_unfit;
 use serde_json::{Value, json};
 
 use super::fixture::{THEN, serve_with};

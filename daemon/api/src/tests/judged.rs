@@ -10,9 +10,9 @@ use holdfast_diagnose::material::{
     ServiceSeen, SlicePortSeen, SliceSeen,
 };
 use holdfast_diagnose::{Diagnosis, EventList, Focus, Known, Scope, judge};
+use holdfast_knowledge::{ClusterEvent, Knowledge};
 use holdfast_status::views::clients::Counters;
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_knowledge::{ClusterEvent, Knowledge};
 use serde_json::{Value, json};
 
 use super::fixture::{THEN, everything};

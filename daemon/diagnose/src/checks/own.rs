@@ -10,9 +10,9 @@ use crate::command::{Command, Word};
 use crate::finding::{Judgement, Remedy};
 use crate::material::WatchSeen;
 use crate::shown::{some, span};
+use holdfast_core::snapshot::Status;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::apiserver::{EndpointView, State, Tier, View};
-use holdfast_core::snapshot::Status;
 use serde_json::json;
 
 /// A watch that has been silent for longer is a warning, and then an error: bookmarks come about once a minute.

@@ -106,9 +106,8 @@ pub(super) fn cache_lag(case: &Case<'_>) -> Judgement {
     if ours.is_none() || ours == Some(&*seen.resource_version) {
         return Judgement::ok("This node has the version that the apiserver has.");
     }
-    let silent = |it: &crate::material::WatchSeen| {
-        it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS)
-    };
+    let silent =
+        |it: &crate::material::WatchSeen| it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS);
     let is_silent = case.watches().iter().any(|it| it.what == "services" && silent(it));
     let sentence = format!(
         "The apiserver has version {} of the Service, this node {}.",

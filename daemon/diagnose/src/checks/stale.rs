@@ -44,10 +44,7 @@ fn listed(case: &Case<'_>) -> Vec<Listed> {
     match case.asked_slices().answer() {
         Some(slices) => {
             let endpoints = slices.iter().flat_map(|slice| slice.endpoints.iter().map(move |it| (slice, it)));
-            let listed = |(slice, it): (
-                &crate::material::SliceSeen,
-                &crate::material::EndpointSeen,
-            )| {
+            let listed = |(slice, it): (&crate::material::SliceSeen, &crate::material::EndpointSeen)| {
                 let target = it.target.as_ref().filter(|target| target.kind == "Pod")?;
                 Some(Listed {
                     address: it.address?,

@@ -22,8 +22,8 @@ use crate::limits::COLUMNS_MAX;
 use crate::looks::{Looked, Looks};
 use crate::material::Material;
 use crate::text;
-use holdfast_status::views::devices;
 use given::Given;
+use holdfast_status::views::devices;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/diagnose");
 
@@ -322,7 +322,7 @@ fn no_line_is_longer_than_a_terminal_and_none_moves_its_cursor() {
 
 #[test]
 fn the_example_of_the_page_is_what_is_told() {
-    let page = include_str!("../../../../../docs/diagnose.md");
+    let page = include_str!("../../../../docs/diagnose.md");
     let (_, given, _) = all().iter().find(|(name, ..)| name == "selector").unwrap();
     let material = given.material();
     let text = text::write(&Diagnosis::of(&material, &answer(&material), "1.0.0"), false);

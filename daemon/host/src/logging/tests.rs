@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_status::plain::is_unfit;
 use holdfast_laws::hostile::{HOSTILE, check_lines};
+use holdfast_status::plain::is_unfit;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tracing_subscriber::layer::SubscriberExt;
 

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use holdfast_core::keys::Transport;
-use holdfast_datapath::Refusing;
+use holdfast_status::datapath::Refusing;
 
 /// The doubts about one backend.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use holdfast_core::op::Share;
-    use holdfast_datapath::Refused as Refusal;
+    use holdfast_status::datapath::Refused as Refusal;
 
     use super::*;
 

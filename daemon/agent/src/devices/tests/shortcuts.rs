@@ -15,7 +15,6 @@ use super::super::conntrack::Conntrack;
 use super::super::listed::{By, Rule};
 use super::super::{Follower, Onlookers, netlink};
 use super::{decided_beside, ip, listed};
-use holdfast_config::Config;
 use crate::engine::ask;
 use holdfast_config::Config;
 

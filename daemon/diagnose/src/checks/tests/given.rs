@@ -21,7 +21,6 @@ use holdfast_status::datapath::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use holdfast_status::described::Code;
 use crate::focus::{Focus, HttpPath, PortWanted};
 use crate::known::views;
 use crate::lookup::look_up;
@@ -29,6 +28,7 @@ use crate::material::{
     Asked, Cluster, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own, Place, Probe,
     ProbeOf, ProbeOutcome, WatchSeen,
 };
+use holdfast_status::described::Code;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::announced::AnnouncedAddress;
 use holdfast_status::views::apiserver::{EndpointView, State, Tier, View};

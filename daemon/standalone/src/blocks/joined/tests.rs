@@ -13,8 +13,8 @@ use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::{Snapshot, Verdict};
 use holdfast_core::time::Now;
 use holdfast_core::weights::Weight;
-use holdfast_status::rfc3339::Millis;
 use holdfast_objects::manifests::FolderLook;
+use holdfast_status::rfc3339::Millis;
 use tokio::sync::{mpsc, watch};
 
 use super::*;

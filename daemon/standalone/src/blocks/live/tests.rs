@@ -532,7 +532,7 @@ fn a_change_names_what_the_log_needs() {
 fn refusing(frontend: &str, backend: &str, second: u32) -> Refusing {
     let (frontend, backend) = (frontend.parse().unwrap(), backend.parse().unwrap());
     let (share, transport) = (holdfast_core::op::Share::default(), Transport::Tcp);
-    Refusing::from([(holdfast_datapath::Refused { share, frontend, transport, backend }, second)])
+    Refusing::from([(holdfast_status::datapath::Refused { share, frontend, transport, backend }, second)])
 }
 
 const FRONTEND: &str = "10.96.0.10:80";
