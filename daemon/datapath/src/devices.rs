@@ -32,7 +32,6 @@ use crate::features::Features;
 use crate::load::{Layer, PacketPrograms};
 use crate::table::Table;
 
-pub use driver::Mode;
 pub(crate) use lengths::knows_lengths;
 pub(crate) use link_layer::layers_of;
 pub use notices::driver_notices;
@@ -410,7 +409,7 @@ impl Devices {
     /// What the programs have to know of a device.
     fn value(&self, place: &DeviceState) -> abi::packets::types::device {
         let shortcut = self.takes_shortcut(place);
-        value_of(&Device { shortcut, ..place.device.clone() }, place.xdp.mode())
+        value_of(&Device { shortcut, ..place.device.clone() }, place.xdp.passes_frames())
     }
 
     fn takes_shortcut(&self, place: &DeviceState) -> bool {

@@ -45,8 +45,7 @@ pub use cgroup::memory_limit;
 pub use conntrack::Entered;
 pub use counts::{Counted, Counts};
 pub use devices::{
-    Device, DeviceStatus, HookKind, Mode, POD_DEVICES_MAX, ShortcutState, Side, XdpState, XdpUse,
-    driver_notices,
+    Device, DeviceStatus, HookKind, POD_DEVICES_MAX, ShortcutState, Side, XdpState, XdpUse, driver_notices,
 };
 pub use error::{StartError, passes, process_named};
 pub use features::Features;

@@ -2,8 +2,8 @@
 
 use holdfast_core::sources::SourceRange;
 use holdfast_datapath::{
-    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, PacketSwitches, Served,
-    Shape, ShortcutState, Side, Status, Swept, Wraps, XdpState, XdpUse,
+    Beside, Counts, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, PacketSwitches, Served, Shape,
+    ShortcutState, Side, Status, Swept, Wraps, XdpState, XdpUse,
 };
 
 use super::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
@@ -67,7 +67,7 @@ pub(crate) fn status() -> Status {
                     },
                     xdp: match device.xdp {
                         XdpUse::Never => XdpState::Unwanted,
-                        _ => XdpState::Taken(Mode::Native),
+                        XdpUse::Native => XdpState::Taken,
                     },
                     error: (!matches!(device.side, Side::Outer | Side::Near))
                         .then(|| "cannot attach in: busy".to_owned()),
