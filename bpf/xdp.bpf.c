@@ -33,7 +33,7 @@ INLINE bool is_settled(const struct flow *flow, enum direction direction, __u32 
 	return direction == TO_BACKEND || (!flow->waits && !is_to_come_back(flow));
 }
 
-/* Whether frames may pass between two devices. A driver sends another one's frame only if it has all it needs for it. */
+/* Whether frames may pass between two devices: a driver sends another one's frame only if it has all it needs. */
 INLINE bool may_pass_between(__u32 here, __u32 there)
 {
 	return here & there & DEVICE_SHORTCUT && here & there & DEVICE_FRAMES;
