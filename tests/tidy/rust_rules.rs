@@ -281,15 +281,7 @@ pub(crate) fn no_ignored_tests(source: &Source) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{assert_none, repository};
-
-    type Rule = fn(&Source) -> Vec<Finding>;
-
-    #[track_caller]
-    fn check(rule: Rule, path: &str, text: &str, lines: &[usize]) {
-        let found: Vec<usize> = rule(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
-        assert_eq!(found, lines, "in {path}: {text}");
-    }
+    use crate::tree::{Rule, assert_none, check, repository};
 
     #[track_caller]
     fn check_repository(rule: Rule) {

@@ -15,12 +15,12 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::maps::Maps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
-use nix::time::{ClockId, clock_gettime};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 
 use super::ask::{self, Ask, Checks};
 use super::steps::Steps;
+use crate::clock::since_boot;
 use crate::recorder::TimedChange;
 use crate::room::Room;
 
@@ -302,11 +302,6 @@ fn weight(event: &Event) -> usize {
         _ => 0,
     };
     1 + parts / PARTS_PER_EVENT
-}
-
-/// The time since boot, by the clock that the journal uses too.
-fn since_boot() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
 
 fn now(started: Instant, at: SystemTime) -> Now {

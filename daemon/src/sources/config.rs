@@ -51,7 +51,7 @@ pub use crate::config::{CheckKind, GrpcCheck, HealthCheck, HttpCheck, Statuses};
 use holdfast_core::hold::OnEmpty;
 pub use holdfast_judgement::views::checks::CheckResult;
 
-use crate::clock;
+use crate::clock::{self, sleep_until};
 use crate::config::{Resolve, ServiceBlock};
 use crate::logging::messages::NOTICE;
 pub use block::{Blocks, Fault, InvalidService};
@@ -296,13 +296,6 @@ async fn refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Refusing
         }
     }
     std::future::pending().await
-}
-
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// The blocks with what is known of their backends, and the checks that run.

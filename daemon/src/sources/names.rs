@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::clock;
+use crate::clock::{self, sleep_until};
 pub use crate::config::Resolve;
 use crate::rejections::Quota;
 use course::{Change, Course};
@@ -148,13 +148,6 @@ impl Running {
         }
         self.seen.put(service, Some(row));
         news
-    }
-}
-
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 
