@@ -44,7 +44,7 @@ INLINE void note_turned_away(const struct __sk_buff *skb, __u32 device_flags)
 	const struct ethhdr *link = header(skb, 0, sizeof(*link));
 	struct turned_away *noted;
 
-	if (LIKELY(!(device_flags & (DEVICE_FRAMES | DEVICE_GENERIC))) || link_header != ETH_HLEN || !link ||
+	if (LIKELY(!(device_flags & DEVICE_FRAMES)) || link_header != ETH_HLEN || !link ||
 	    skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return;
 	noted = turned_away_at(skb->ifindex);

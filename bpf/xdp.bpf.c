@@ -33,13 +33,10 @@ INLINE bool is_settled(const struct flow *flow, enum direction direction, __u32 
 	return direction == TO_BACKEND || (!flow->waits && !is_to_come_back(flow));
 }
 
-/*
- * Whether frames may pass between two devices. A driver sends a frame of another one only where it has all that it
- * needs for that, and no frame of which the kernel has made a packet already.
- */
+/* Whether frames may pass between two devices: a driver sends another one's frame only if it has all it needs. */
 INLINE bool may_pass_between(__u32 here, __u32 there)
 {
-	return here & there & DEVICE_SHORTCUT && here & there & (DEVICE_FRAMES | DEVICE_GENERIC);
+	return here & there & DEVICE_SHORTCUT && here & there & DEVICE_FRAMES;
 }
 
 /* How a packet of a flow with another node leaves: as the other side's packet would come, turned round. */

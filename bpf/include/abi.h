@@ -221,8 +221,6 @@ enum device_flag {
 	DEVICE_PEER = 64,
 	/* Frames pass by the stack between it and other such devices, from driver to driver: see xdp.bpf.c. */
 	DEVICE_FRAMES = 128,
-	/* The same, between devices that have the program behind the driver: the kernel has made packets by then. */
-	DEVICE_GENERIC = 256,
 	/*
 	 * The kernel finds the way of a packet of IPv4 that comes by the device without a look at its ports; that of one of
 	 * IPv6, without a look at ports and label.

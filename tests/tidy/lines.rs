@@ -55,19 +55,7 @@ pub(crate) fn no_ritual_header(source: &Source) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{assert_none, repository};
-
-    #[track_caller]
-    fn check(rule: fn(&Source) -> Vec<Finding>, path: &str, text: &str, lines: &[usize]) {
-        let found: Vec<usize> = rule(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
-        assert_eq!(found, lines, "in {path}: {text}");
-    }
-
-    #[track_caller]
-    fn check_repository(rule: fn(&Source) -> Vec<Finding>) {
-        let sources = repository().unwrap();
-        assert_none(&sources.iter().flat_map(rule).collect::<Vec<_>>());
-    }
+    use crate::tree::{check, check_repository};
 
     #[test]
     fn lines_have_at_most_120_columns() {

@@ -3,6 +3,7 @@
 //! Each rule is a function over texts, so each is tested twice: on snippets, to show that it bites, and on the
 //! repository. What the compiler, clippy, rustfmt or cargo-deny enforce is not repeated.
 
+mod bindings;
 mod circles;
 mod code;
 mod hashes;

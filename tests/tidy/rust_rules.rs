@@ -2,6 +2,7 @@
 //!
 //! Each rule looks at one file alone. No rule has exceptions by file name; one that needs them is wrong.
 
+use crate::bindings::Bindings;
 use crate::code::{code_only, is_word, tokens, without_tests, words};
 use crate::tree::{Finding, Source};
 
@@ -11,7 +12,8 @@ const BANNED_WORDS: [&str; 8] = ["manager", "handler", "helper", "helpers", "uti
 /// Past this, a file owns more than one thing.
 const FILE_LINES_MAX: usize = 600;
 
-/// Past this, a function cannot be read at one glance.
+/// Past this, a function cannot be read at one glance. A line counts as many times as names are bound in it by `let`,
+/// and once at least: `let ((a, b), c) = …` saves no lines, and a function is cut where a thought ends.
 const FUNCTION_LINES_MAX: usize = 60;
 
 /// Which folders may know a library, or may be unsafe at all.
@@ -209,11 +211,18 @@ pub(crate) fn function_size(source: &Source) -> Vec<Finding> {
     }
     let code = without_tests(&code_only(&source.text));
     let lines: Vec<&str> = code.lines().collect();
+    let mut bindings = Bindings::default();
+    let weights: Vec<usize> = lines.iter().map(|line| bindings.count(line).max(1)).collect();
     let starts = lines.iter().enumerate().filter(|(_, line)| is_function_start(line));
-    let lengths = starts.map(|(at, _)| (at + 1, function_len(lines.get(at..).unwrap_or_default())));
+    let lengths = starts.map(|(at, _)| {
+        let length = function_len(lines.get(at..).unwrap_or_default());
+        (at + 1, weights.iter().skip(at).take(length).sum::<usize>())
+    });
     let long = lengths.filter(|(_, length)| *length > FUNCTION_LINES_MAX);
     long.map(|(line, length)| {
-        source.finding(line, format!("{length} lines; a function has at most {FUNCTION_LINES_MAX}"))
+        let what =
+            format!("{length} lines and further bindings; a function has at most {FUNCTION_LINES_MAX}");
+        source.finding(line, what)
     })
     .collect()
 }
@@ -263,15 +272,7 @@ pub(crate) fn no_ignored_tests(source: &Source) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{assert_none, repository};
-
-    type Rule = fn(&Source) -> Vec<Finding>;
-
-    #[track_caller]
-    fn check(rule: Rule, path: &str, text: &str, lines: &[usize]) {
-        let found: Vec<usize> = rule(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
-        assert_eq!(found, lines, "in {path}: {text}");
-    }
+    use crate::tree::{Rule, assert_none, check, repository};
 
     #[track_caller]
     fn check_repository(rule: Rule) {
@@ -406,6 +407,9 @@ mod tests {
         };
         check(function_size, path, &function(FUNCTION_LINES_MAX), &[]);
         check(function_size, path, &function(FUNCTION_LINES_MAX + 1), &[2]);
+        let packed = function(FUNCTION_LINES_MAX - 1).replacen("d;", "let (d, e) = f;", 1);
+        check(function_size, path, &packed, &[]);
+        check(function_size, path, &packed.replacen("(d, e)", "((d, e), g)", 1), &[2]);
         check(function_size, path, &format!("fn a() {{}}\nfn b() -> C;\n{}", "d;\n".repeat(90)), &[]);
         check(function_size, path, &format!("fn a() {{\n{}", "    d;\n".repeat(90)), &[1]);
         check_repository(function_size);

@@ -86,6 +86,23 @@ pub(crate) fn assert_none(findings: &[Finding]) {
     assert!(lines.is_empty(), "\n{}", lines.join("\n"));
 }
 
+/// A rule about one file.
+pub(crate) type Rule = fn(&Source) -> Vec<Finding>;
+
+/// Fails unless the rule finds just these lines of a text.
+#[track_caller]
+pub(crate) fn check(rule: Rule, path: &str, text: &str, lines: &[usize]) {
+    let found: Vec<usize> = rule(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
+    assert_eq!(found, lines, "in {path}: {text}");
+}
+
+/// Fails if the rule finds anything in the repository.
+#[track_caller]
+pub(crate) fn check_repository(rule: Rule) {
+    let sources = repository().unwrap();
+    assert_none(&sources.iter().flat_map(rule).collect::<Vec<_>>());
+}
+
 #[test]
 fn the_repository_is_read_whole() {
     let sources = repository().unwrap();

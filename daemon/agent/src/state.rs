@@ -15,7 +15,6 @@ mod form;
 mod frames;
 mod keeper;
 mod sample;
-mod version;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +33,9 @@ pub use damage::{Damage, LeftOut, LoadError};
 pub use file::{StoreError, Stored};
 pub use keeper::{Keeper, Written};
 pub use sample::Sample;
+
+/// The only format of the file that is written and read. No other format was ever released.
+const VERSION: u32 = 9;
 
 /// The name of the file in the state's folder.
 const FILE: &str = "snapshot";
@@ -100,8 +102,7 @@ impl Folder {
     pub fn load(&self) -> Result<Option<Saved>, LoadError> {
         let path = self.path.join(FILE);
         let older = || file::load(&self.path.join(BEFORE)).ok().flatten();
-        let what = "some of its records are not as they were written";
-        let damaged = || LoadError::Damaged { path: path.clone(), what };
+        let damaged = || LoadError::Damaged(path.clone());
         let newest = file::load(&path);
         let is_damaged = newest.as_ref().map_or(true, |found| found.as_ref().is_some_and(|it| it.is_damaged));
         let kept = damage::mended(newest, older, damaged);

@@ -4,7 +4,6 @@
 
 mod apiserver;
 mod checks;
-mod earlier;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -226,7 +225,7 @@ pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Resul
     let readiness = read(client, "/readyz?format=json")?;
     let datapath = read(client, "/datapath?format=json")?;
     let apiserver = read(client, "/apiserver?format=json")?;
-    let services = services(client)?;
+    let services = read(client, "/services?only=trouble&format=json")?;
     let status = Status::of(version, readiness, datapath, apiserver, services);
     if json {
         let text =
@@ -237,17 +236,6 @@ pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Resul
     }
     out.flush()?;
     Ok(if status.good { Exit::Good } else { Exit::Finding })
-}
-
-/// What is not served, and how much there is. A daemon of an earlier version, which runs until an upgrade has started
-/// it anew, refuses a question for so little, and is asked for all services.
-fn services(client: &Client) -> Result<Services, ClientError> {
-    match read(client, "/services?only=trouble&format=json") {
-        Err(ClientError::Refused { status: 400, .. }) => {
-            read::<earlier::Services>(client, "/services?format=json").map(Services::from)
-        }
-        answered => answered,
-    }
 }
 
 /// Reads one answer of the API. A 503 is an answer too, because the reason is in it.

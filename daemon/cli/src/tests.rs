@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -523,47 +523,6 @@ fn whoever_else_listens_there_is_no_daemon() {
     other.join().unwrap();
     assert_eq!(ran.exit, Exit::Unreachable);
     assert!(ran.err.starts_with("holdfast: the daemon's answer cannot be used: "), "{}", ran.err);
-}
-
-/// A daemon of an earlier version, between programs and a served snapshot: it refuses to give a part of the services.
-/// It ends with the process.
-fn earlier(served: &Served) -> Folder {
-    let folder = Folder::new();
-    let listener = UnixListener::bind(folder.0.join("earlier.sock")).unwrap();
-    let later = served.socket.clone();
-    let refusal = "unknown parameter \"only\"\n";
-    let refused = format!(
-        "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{refusal}",
-        refusal.len()
-    );
-    std::thread::spawn(move || {
-        for mut client in listener.incoming().map(Result::unwrap) {
-            let mut question = vec![0; 4096];
-            let count = client.read(&mut question).unwrap();
-            question.truncate(count);
-            if String::from_utf8_lossy(&question).contains("only=") {
-                client.write_all(refused.as_bytes()).unwrap();
-            } else {
-                let mut stream = UnixStream::connect(&later).unwrap();
-                stream.write_all(&question).unwrap();
-                io::copy(&mut stream, &mut client).unwrap();
-            }
-        }
-    });
-    folder
-}
-
-/// A package is installed before its daemon is started anew.
-#[test]
-fn status_says_the_same_of_a_daemon_of_an_earlier_version() {
-    let served = serve(everything());
-    let folder = earlier(&served);
-    let socket = folder.0.join("earlier.sock");
-    for form in [&["status"][..], &["status", "-o", "json"]] {
-        let ran = run(&[&["--socket", socket.to_str().unwrap()], form].concat());
-        let expected = served.ask(form);
-        assert_eq!((ran.exit, ran.out, ran.err), (expected.exit, expected.out, expected.err));
-    }
 }
 
 struct ClosedPipe;

@@ -183,8 +183,6 @@ words! {
         Never = "never",
         /// Where the driver has a place for programs.
         Native = "native",
-        /// There, and behind the drivers of other devices.
-        Generic = "generic",
     }
 }
 
@@ -260,12 +258,19 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
         flows: table.take("flows", flows).unwrap_or(default.flows),
         maglev: table.take("maglev", boolean).unwrap_or(default.maglev),
         shortcut: table.take("shortcut", word).unwrap_or(default.shortcut),
-        xdp: table.take("xdp", word).unwrap_or(default.xdp),
+        xdp: table.take("xdp", xdp).unwrap_or(default.xdp),
         dsr,
         dsr_from,
         mark: table.take("mark", mark).unwrap_or(default.mark),
         forward_mark: table.take("forward_mark", forward_mark).unwrap_or(default.forward_mark),
     }
+}
+
+fn xdp(value: &DeValue<'_>) -> Result<XdpUse, String> {
+    if value.as_str() == Some("generic") {
+        return Err("behind the driver a program gains little: write \"native\" or \"never\"".to_owned());
+    }
+    word(value)
 }
 
 fn flows(value: &DeValue<'_>) -> Result<Flows, String> {

@@ -172,8 +172,8 @@ pub struct ServiceFacts {
     pub proxy_name: Option<Arc<str>>,
     /// The annotation `holdfast.io/on-empty` or the setting of the block, as written.
     pub on_empty: Option<Arc<str>>,
-    /// The annotation `holdfast.io/maglev` or the setting of the block, as written. The state's file has it behind the
-    /// rest, because former versions did not know it.
+    /// The annotation `holdfast.io/maglev` or the setting of the block, as written. The state's file has it at the end
+    /// of the service.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub maglev: Option<Arc<str>>,
     /// The annotation `holdfast.io/session-affinity-prefix` or the setting of the block, as written. The state's file
@@ -288,8 +288,8 @@ pub struct SliceFacts {
     pub endpoints: Endpoints,
     /// The object said `endpoints: null`, not `[]`.
     pub endpoints_null: bool,
-    /// The annotation `holdfast.io/weights`, which holds for the slice's own endpoints. The state's file has it behind
-    /// the rest, because former versions did not know it.
+    /// The annotation `holdfast.io/weights`, which holds for the slice's own endpoints. The state's file has it at the
+    /// end of the service.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub weights: Option<Box<Asked>>,
 }

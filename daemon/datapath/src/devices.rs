@@ -33,7 +33,7 @@ use crate::load::{Layer, PacketPrograms};
 use crate::table::Table;
 
 pub(crate) use holdfast_status::datapath::{
-    Device, DeviceStatus, HookKind, Mode, ShortcutState, Side, XdpState, XdpUse,
+    Device, DeviceStatus, HookKind, ShortcutState, Side, XdpState, XdpUse,
 };
 pub(crate) use lengths::knows_lengths;
 pub(crate) use link_layer::layers_of;
@@ -284,7 +284,7 @@ impl Devices {
     /// What the programs have to know of a device.
     fn value(&self, place: &DeviceState) -> abi::packets::types::device {
         let shortcut = self.takes_shortcut(place);
-        value_of(&Device { shortcut, ..place.device.clone() }, place.xdp.mode())
+        value_of(&Device { shortcut, ..place.device.clone() }, place.xdp.passes_frames())
     }
 
     fn takes_shortcut(&self, place: &DeviceState) -> bool {

@@ -48,7 +48,7 @@ pub use error::{StartError, process_named};
 pub use flows::{FlowTable, PACKET_DROPS, PACKET_EVENTS, PacketCounts};
 pub use holdfast_status::datapath::{
     AddressFilter, Arrival, Beside, Cause, Denial, Device, DeviceStatus, Features, Flow, FlowFilter,
-    FlowReport, FlowsSeen, FlowsSwept, Fullest, GivenUp, Heard, HookKind, Mode, PacketStatus, PacketSwitches,
+    FlowReport, FlowsSeen, FlowsSwept, Fullest, GivenUp, Heard, HookKind, PacketStatus, PacketSwitches,
     Refusal, Refused, Refusing, Sampled, Served, Shape, ShortcutState, Side, Stage, Status, Swept, Tally,
     Wrapped, Wraps, XdpState, XdpUse,
 };

@@ -8,10 +8,10 @@
 //! <bpffs>/flows1/flow_table …    flows and what leads to them, which outlive any version of the other maps too
 //! <bpffs>/flows-next/…           flows in a table of another size, until it takes the place of `flows1`
 //! <bpffs>/flows-former/…         flows in the table before, until they are removed
-//! <bpffs>/v7/shared/affinity …   maps that keep their size
-//! <bpffs>/v7/packets/devices …   maps for packets alone
-//! <bpffs>/v7/g3/frontends4 …     one generation of the maps that grow
-//! <bpffs>/v7/filling/…           a generation that is not whole yet: ignored and removed by a start
+//! <bpffs>/v8/shared/affinity …   maps that keep their size
+//! <bpffs>/v8/packets/devices …   maps for packets alone
+//! <bpffs>/v8/g3/frontends4 …     one generation of the maps that grow
+//! <bpffs>/v8/filling/…           a generation that is not whole yet: ignored and removed by a start
 //! <bpffs>/v4/…                   what another version of the daemon left, until this one has taken over
 //! ```
 //!

@@ -1,10 +1,12 @@
-//! The wall clock, as times are shown.
+//! The wall clock, as times are shown, the clock since boot, and sleep until a time.
 //!
 //! Invariant: a time before 1970 counts as 1970.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_status::rfc3339::Millis;
+use nix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
 
 /// Milliseconds of this time.
 pub fn millis(time: SystemTime) -> Millis {
@@ -15,4 +17,18 @@ pub fn millis(time: SystemTime) -> Millis {
 /// Milliseconds of now.
 pub fn now() -> Millis {
     millis(SystemTime::now())
+}
+
+/// The time since boot, by the clock of the programs and of the journal, which stands still while the machine sleeps.
+pub fn since_boot() -> Duration {
+    // The kernel always has this clock.
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
+}
+
+/// Sleeps until this time; for ever where nothing is due.
+pub async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
 }

@@ -65,7 +65,8 @@ impl Knowledge {
     }
 
     /// What is wrong with what came with this program; a test sees to it that nothing is.
-    pub fn built_in_faults() -> &'static [Fault] {
+    #[cfg(test)]
+    pub(crate) fn built_in_faults() -> &'static [Fault] {
         &KNOWLEDGE.1
     }
 
@@ -103,11 +104,6 @@ impl Knowledge {
 
     pub fn beliefs(&self) -> &[Belief] {
         &self.beliefs
-    }
-
-    /// The beliefs about a reason or a cause: what is said of it and is not so.
-    pub fn beliefs_about(&self, id: &str) -> impl Iterator<Item = &Belief> {
-        self.beliefs.iter().filter(move |belief| belief.about.iter().any(|about| about == id))
     }
 
     pub fn symptoms(&self) -> &[Symptom] {

@@ -45,6 +45,7 @@ use asked::{Answers, Askers};
 use audit::Audit;
 use crowd::Crowd;
 use delivered::Delivered;
+use ending::Ending;
 use holdfast_config::{Encodings, NodeName};
 use offer::Offer;
 use outlet::{HeadStart, Missing, Outlet};
@@ -452,31 +453,10 @@ fn start(
     (timing, snapshots, start_age): (&Timing, Option<&watch::Receiver<Arc<Snapshot>>>, Duration),
     tasks: &mut JoinSet<()>,
 ) {
-    let returned = Arc::<Notify>::default();
-    let crowd = Crowd::new(snapshots.cloned());
     let Kind { selection, offer, version, delivered, view, asked } = kind;
     let (found, endings) = mpsc::channel(1);
-    let of_endpoints = snapshots.filter(|_| selection.what.is_of_endpoints()).cloned();
-    let questions = Questions::new(selection.what.source(), of_endpoints);
-    if let (true, Some(snapshots)) = (selection.what != Resource::Node, snapshots) {
-        let known = (selection.what.source(), delivered.clone());
-        tasks.spawn(again::run(snapshots.clone(), known, found.clone()));
-    }
-    if selection.what != Resource::Node {
-        let audit = Audit {
-            access: outlet.access.clone(),
-            selection: selection.clone(),
-            offer: offer.clone(),
-            timing: timing.clone(),
-            delivered: delivered.clone(),
-            view: view.clone(),
-            found,
-            answers: asked.1,
-            returned: Arc::clone(&returned),
-            crowd: crowd.clone(),
-        };
-        tasks.spawn(audit.run());
-    }
+    let what = selection.what;
+    let of_endpoints = snapshots.filter(|_| what.is_of_endpoints()).cloned();
     let reflector = Reflector {
         access: outlet.access.clone(),
         selection,
@@ -484,22 +464,45 @@ fn start(
         doubts: 0,
         are_names_late: false,
         timing: timing.clone(),
-        crowd,
+        crowd: Crowd::new(snapshots.cloned()),
         delivered,
         outlet,
         view,
         endings,
-        questions,
+        questions: Questions::new(what.source(), of_endpoints),
         reached: version.clone(),
         // A version that another process has reached may be another store's.
         is_doubtful: version.is_some(),
         is_from_long_ago: version.is_some() && start_age >= timing.away,
-        returned,
+        returned: Arc::<Notify>::default(),
         version,
         is_there,
         needs,
     };
+    if let (true, Some(snapshots)) = (what != Resource::Node, snapshots) {
+        let known = (what.source(), reflector.delivered.clone());
+        tasks.spawn(again::run(snapshots.clone(), known, found.clone()));
+    }
+    if what != Resource::Node {
+        tasks.spawn(audit(&reflector, found, asked.1).run());
+    }
     tasks.spawn(async move {
         let _closed = reflector.run().await;
     });
+}
+
+/// The audit of what a reflector delivers.
+fn audit(reflector: &Reflector, found: mpsc::Sender<Ending>, answers: Answers) -> Audit {
+    Audit {
+        access: reflector.access.clone(),
+        selection: reflector.selection.clone(),
+        offer: reflector.offer.clone(),
+        timing: reflector.timing.clone(),
+        delivered: reflector.delivered.clone(),
+        view: reflector.view.clone(),
+        found,
+        answers,
+        returned: Arc::clone(&reflector.returned),
+        crowd: reflector.crowd.clone(),
+    }
 }

@@ -56,7 +56,7 @@ pub use counts::{CheckedState, Checks};
 pub use folder::{BlocksFolder, FolderNews, Read};
 use health::Transition;
 use holdfast_config::{Resolve, ServiceBlock};
-use holdfast_host::clock;
+use holdfast_host::clock::{self, sleep_until};
 use holdfast_host::logging::messages::NOTICE;
 use joined::Folder;
 use live::{Change, Live};
@@ -149,56 +149,52 @@ pub async fn run(
     mut datapath: watch::Receiver<Arc<DatapathView>>,
     (seed, counts): (u64, Arc<Checks>),
 ) {
-    let began = Instant::now();
-    let (mut live, mut trust) = (Live::new(seed, Arc::clone(&counts), places()), Trust::default());
-    let mut running: JoinSet<Finished> = JoinSet::new();
-    let mut is_told = folder.is_none();
-    let (mut beside, mut names) = (folder.map(Beside::new), names.map(Resolved::new));
-    let mut bare = in_force(&mut blocks, &mut led);
-    let (first, news) = filled(&bare, (names.as_mut(), &live), (beside.as_ref(), is_told));
-    let mut group = live.apply(&first, began.elapsed());
-    group.extend(news.into_iter().chain(is_told.then_some(Event::Synced(Source::Config))));
+    let mut checks = Checking::new(seed, Arc::clone(&counts));
+    let mut turn = Turn::Blocks { is_whole: folder.is_none() };
+    let mut is_told = false;
+    let mut beside = folder.map(Beside::new);
+    let mut names = names.map(Resolved::new);
+    let mut bare = Arc::clone(&blocks.borrow());
     loop {
+        let is_whole = matches!(turn, Turn::Blocks { is_whole: true });
+        is_told |= is_whole;
+        let mut file_events = Vec::new();
+        if let Turn::Blocks { .. } = turn {
+            (bare, file_events) = joined(&in_force(&mut blocks, &mut led), beside.as_mut());
+        }
+        let group = if let Turn::Checks = turn {
+            checks.live.take_changes(checks.now())
+        } else {
+            let (filled, news) = filled(&bare, (names.as_mut(), &checks.live), (beside.as_ref(), is_told));
+            let events = checks.apply(&filled).into_iter().chain(file_events).chain(news);
+            events.chain(is_whole.then_some(Event::Synced(Source::Config))).collect()
+        };
         if !group.is_empty() && events.send(group).await.is_err() {
             return;
         }
-        counts.set_backends(live.usable(), live.unusable());
-        start_due(&mut live, &mut trust, &mut running, began);
-        let turn = tokio::select! {
+        counts.set_backends(checks.live.usable(), checks.live.unusable());
+        checks.start_due();
+        let due = checks.next_due();
+        turn = tokio::select! {
             reload = blocks.changed() => match reload {
                 Ok(()) => Turn::Blocks { is_whole: false },
                 Err(_) => return,
             },
             refusing = refusals(&mut datapath) => {
-                counts.add_doubted(live.doubt(&refusing, began.elapsed()));
+                counts.add_doubted(checks.live.doubt(&refusing, checks.now()));
                 Turn::Checks
             }
             () = leads_elsewhere(&mut led) => Turn::Blocks { is_whole: false },
             is_whole = told(&mut beside) => Turn::Blocks { is_whole },
             () = said(&mut names) => Turn::Names,
             // Never an error: no check is aborted while it is awaited, and a panic ends the whole process.
-            Some(Ok(finished)) = running.join_next() => {
-                take_finished(&mut live, &mut running, finished);
+            Some(Ok(finished)) = checks.running.join_next() => {
+                checks.take_finished(finished);
                 Turn::Checks
             }
-            () = sleep_until(live.next_due().map(|due| began + due)) => Turn::Checks,
+            () = sleep_until(due) => Turn::Checks,
             () = events.closed() => return,
         };
-        let is_whole = matches!(turn, Turn::Blocks { is_whole: true });
-        let mut told = Vec::new();
-        match turn {
-            Turn::Checks => {
-                group = live.take_changes(began.elapsed());
-                continue;
-            }
-            Turn::Names => {}
-            Turn::Blocks { .. } => (bare, told) = joined(&in_force(&mut blocks, &mut led), beside.as_mut()),
-        }
-        is_told |= is_whole;
-        let (blocks, news) = filled(&bare, (names.as_mut(), &live), (beside.as_ref(), is_told));
-        trust.retain(&blocks);
-        group = live.apply(&blocks, began.elapsed());
-        group.extend(told.into_iter().chain(news).chain(is_whole.then_some(Event::Synced(Source::Config))));
     }
 }
 
@@ -302,33 +298,59 @@ async fn refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Refusing
     std::future::pending().await
 }
 
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
-    }
+/// The blocks with what is known of their backends, and the checks that run.
+struct Checking {
+    live: Live,
+    trust: Trust,
+    running: JoinSet<Finished>,
+    began: Instant,
 }
 
-fn start_due(live: &mut Live, trust: &mut Trust, running: &mut JoinSet<Finished>, began: Instant) {
-    while let Some(due) = live.start_due(began.elapsed()) {
-        let tls = trust.of(&due.check);
-        running.spawn(async move {
-            let begun = began.elapsed();
-            let result = check::run(&due.check, due.backend, tls.as_deref()).await;
-            let ended = began.elapsed();
-            (due.id, Outcome::new(&result, clock::now(), ended.saturating_sub(begun)), ended)
-        });
+impl Checking {
+    fn new(seed: u64, counts: Arc<Checks>) -> Self {
+        let live = Live::new(seed, counts, places());
+        Self { live, trust: Trust::default(), running: JoinSet::new(), began: Instant::now() }
     }
-}
 
-/// Takes every check that has finished by now, so that a slice is applied once when many of its backends turn together.
-fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, first: Finished) {
-    let mut next = Some(first);
-    while let Some((id, outcome, at)) = next {
-        if let Some(change) = live.finished(id, outcome, at) {
-            log(&change);
+    /// The time since the task began.
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Takes all blocks in; returns what is news of them.
+    fn apply(&mut self, blocks: &Blocks) -> Vec<Event> {
+        self.trust.retain(blocks);
+        self.live.apply(blocks, self.began.elapsed())
+    }
+
+    /// When the next check is due.
+    fn next_due(&self) -> Option<Instant> {
+        self.live.next_due().map(|due| self.began + due)
+    }
+
+    fn start_due(&mut self) {
+        let began = self.began;
+        while let Some(due) = self.live.start_due(began.elapsed()) {
+            let tls = self.trust.of(&due.check);
+            self.running.spawn(async move {
+                let begun = began.elapsed();
+                let result = check::run(&due.check, due.backend, tls.as_deref()).await;
+                let ended = began.elapsed();
+                (due.id, Outcome::new(&result, clock::now(), ended.saturating_sub(begun)), ended)
+            });
         }
-        next = running.try_join_next().and_then(Result::ok);
+    }
+
+    /// Takes every check that has finished by now, so that a slice is applied once when many of its backends turn
+    /// together.
+    fn take_finished(&mut self, first: Finished) {
+        let mut next = Some(first);
+        while let Some((id, outcome, at)) = next {
+            if let Some(change) = self.live.finished(id, outcome, at) {
+                log(&change);
+            }
+            next = self.running.try_join_next().and_then(Result::ok);
+        }
     }
 }
 

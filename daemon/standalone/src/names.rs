@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use course::{Change, Course};
 pub use holdfast_config::Resolve;
-use holdfast_host::clock;
+use holdfast_host::clock::{self, sleep_until};
 use holdfast_host::logging::quota::Quota;
 pub use lookup::Said;
 use lookup::{Answered, Asking, Unresolved};
@@ -148,13 +148,6 @@ impl Running {
         }
         self.seen.put(service, Some(row));
         news
-    }
-}
-
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

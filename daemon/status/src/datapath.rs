@@ -8,7 +8,7 @@ mod packets;
 mod refusals;
 mod status;
 
-pub use devices::{Device, DeviceStatus, HookKind, Mode, ShortcutState, Side, XdpState, XdpUse};
+pub use devices::{Device, DeviceStatus, HookKind, ShortcutState, Side, XdpState, XdpUse};
 pub use flows::{
     AddressFilter, Flow, FlowFilter, FlowReport, FlowsSwept, Fullest, Heard, Refused, Refusing, Sampled,
     Stage, Tally, Wrapped,

@@ -14,12 +14,12 @@ use holdfast_core::words;
 use holdfast_datapath::{Arrival, Denial, Refusal, Refusals};
 use holdfast_status::views::refusals::{Denied, owner, spelled};
 use nix::net::if_::if_indextoname;
-use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 
 use super::latest::Latest;
 use super::lines::Lines;
 use super::pace::Pace;
+use holdfast_host::clock::since_boot;
 use holdfast_host::logging::messages::{self, say};
 
 /// The log as a reader gets it, copied at one instant.
@@ -175,12 +175,6 @@ pub fn device(arrival: Arrival) -> String {
     let name = if_indextoname(arrival.device).ok().and_then(|name| name.into_string().ok());
     // The name of a device that is not there may come empty.
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("device {}", arrival.device))
-}
-
-/// The programs' clock, which stands still while the machine sleeps.
-fn since_boot() -> Duration {
-    // The kernel always has this clock.
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
 
 /// The wall-clock time that lies `ago` before now: a refusal may be older than this daemon, if a former one did not

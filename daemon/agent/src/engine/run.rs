@@ -15,13 +15,13 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::maps::Maps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
-use nix::time::{ClockId, clock_gettime};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 
 use super::ask::{self, Ask, Checks};
 use super::steps::Steps;
 use crate::recorder::TimedChange;
+use holdfast_host::clock::since_boot;
 use holdfast_host::room::Room;
 
 /// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.
@@ -127,7 +127,7 @@ pub async fn run<M: Maps>(
     mut look_after: impl FnMut(&mut Engine<M>, Upkeep) -> bool,
 ) -> Engine<M> {
     let started = Instant::now();
-    let (mut dropped, room) = (0, Room::new(CHANGES_BYTES_MAX));
+    let mut changes = ChangeQueue { room: Room::new(CHANGES_BYTES_MAX), dropped: 0 };
     let mut checks = Checks::default();
     let (mut checked, mut asked) = (started, started);
     let mut was_written = false;
@@ -152,19 +152,7 @@ pub async fn run<M: Maps>(
         if ends.asks.is_empty() && !checks.is_running() {
             asked = Instant::now();
         }
-        let at = SystemTime::now();
-        let mono = since_boot();
-        let begun = Instant::now();
-        let mut snapshot = engine.step(now(started, at), &mut |change| {
-            ends.steps.programmed.count(&change);
-            let room = room.take(change.bytes());
-            let timed = TimedChange { change, at, mono, elapsed: begun.elapsed(), room };
-            dropped += u64::from(timed.room.is_none() || ends.changes.try_send(timed).is_err());
-        });
-        let counters = &mut Arc::make_mut(&mut snapshot).counters;
-        counters.changes_dropped = dropped;
-        ends.steps.stepped(counters, begun.elapsed());
-        ends.publish(snapshot);
+        ends.step(&mut engine, started, &mut changes);
         let is_first = !was_written && engine.is_whole();
         was_written |= is_first;
         let is_look = checks.is_look_due() || is_first || pieces.is_look_due();
@@ -187,7 +175,30 @@ fn is_due<M: Maps>(engine: &Engine<M>, now: Duration) -> bool {
     engine.next_due(now).is_some_and(|due| due <= now)
 }
 
+/// The room that change records have, and how many found none.
+struct ChangeQueue {
+    room: Room,
+    dropped: u64,
+}
+
 impl Ends {
+    /// Has the engine carry out what is wanted, and passes its change records and its snapshot on.
+    fn step<M: Maps>(&self, engine: &mut Engine<M>, started: Instant, changes: &mut ChangeQueue) {
+        let at = SystemTime::now();
+        let mono = since_boot();
+        let begun = Instant::now();
+        let mut snapshot = engine.step(now(started, at), &mut |change| {
+            self.steps.programmed.count(&change);
+            let room = changes.room.take(change.bytes());
+            let timed = TimedChange { change, at, mono, elapsed: begun.elapsed(), room };
+            changes.dropped += u64::from(timed.room.is_none() || self.changes.try_send(timed).is_err());
+        });
+        let counters = &mut Arc::make_mut(&mut snapshot).counters;
+        counters.changes_dropped = changes.dropped;
+        self.steps.stepped(counters, begun.elapsed());
+        self.publish(snapshot);
+    }
+
     /// Notes that the engine moved just now.
     fn note_progress(&self, started: Instant) {
         let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -291,11 +302,6 @@ fn weight(event: &Event) -> usize {
         _ => 0,
     };
     1 + parts / PARTS_PER_EVENT
-}
-
-/// The time since boot, by the clock that the journal uses too.
-fn since_boot() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }
 
 fn now(started: Instant, at: SystemTime) -> Now {

@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use holdfast_core::keys::ServiceKey;
 
-use super::Saved;
-use super::version::{VERSION, VERSION_MIN};
+use super::{Saved, VERSION};
 
 /// So many services are named; more are only counted.
 const NAMED_MAX: usize = 8;
@@ -30,20 +29,19 @@ pub enum LoadError {
     /// The file was not written by holdfast.
     #[error("{} is not a snapshot of holdfast", .0.display())]
     Foreign(PathBuf),
-    /// The file has a format that this version of holdfast does not read.
-    #[error("{} has format {found}; this version reads {VERSION_MIN} to {VERSION}", path.display())]
+    /// Another version of holdfast wrote the file, in a format that this one does not read.
+    #[error(
+        "{} has format {found}; this version reads {VERSION} only, starts without the file and writes it anew",
+        path.display()
+    )]
     Version {
         path: PathBuf,
         /// The format that the file says it has.
         found: u32,
     },
     /// The file was cut short, or changed since it was written.
-    #[error("{} is damaged: {what}", path.display())]
-    Damaged {
-        path: PathBuf,
-        /// What shows the damage.
-        what: &'static str,
-    },
+    #[error("{} is damaged: some of its records are not as they were written", .0.display())]
+    Damaged(PathBuf),
 }
 
 /// Services that the file does not have, because each of them is too large, or was damaged.

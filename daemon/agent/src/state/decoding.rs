@@ -32,12 +32,12 @@ struct Batch {
 }
 
 impl Batch {
-    fn decoded(&self, version: u32) -> Decoded {
+    fn decoded(&self) -> Decoded {
         let mut rest = self.bytes.as_slice();
         let record = |length: &usize| {
             let (record, behind) = rest.split_at_checked(*length)?;
             rest = behind;
-            codec::service(version, record)
+            codec::service(record)
         };
         self.lengths.iter().map(record).collect()
     }
@@ -50,12 +50,12 @@ struct Decoder {
 }
 
 impl Decoder {
-    fn start<'scope>(scope: &'scope Scope<'scope, '_>, version: u32) -> std::io::Result<Self> {
+    fn start<'scope>(scope: &'scope Scope<'scope, '_>) -> std::io::Result<Self> {
         let (batches, waiting) = sync_channel::<Batch>(WAITING_MAX);
         let (out, done) = channel();
         let work = move || {
             // The receiver is gone if the file cannot be read on.
-            let _ = waiting.iter().try_for_each(|batch| out.send(batch.decoded(version)));
+            let _ = waiting.iter().try_for_each(|batch| out.send(batch.decoded()));
         };
         Builder::new().name("decoding".to_owned()).spawn_scoped(scope, work)?;
         Ok(Self { batches, done })
@@ -65,7 +65,6 @@ impl Decoder {
 /// All threads, and the records that wait for the next one of them.
 pub(super) struct Decoding<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
-    version: u32,
     /// `None`: they have not begun.
     decoders: Option<Vec<Decoder>>,
     /// How many batches they were given.
@@ -76,8 +75,8 @@ pub(super) struct Decoding<'scope, 'env> {
 }
 
 impl<'scope, 'env> Decoding<'scope, 'env> {
-    pub(super) fn new(scope: &'scope Scope<'scope, 'env>, version: u32) -> Self {
-        Self { scope, version, decoders: None, given: 0, batch: Batch::default(), own: Vec::new() }
+    pub(super) fn new(scope: &'scope Scope<'scope, 'env>) -> Self {
+        Self { scope, decoders: None, given: 0, batch: Batch::default(), own: Vec::new() }
     }
 
     /// Takes a record in.
@@ -92,10 +91,10 @@ impl<'scope, 'env> Decoding<'scope, 'env> {
     /// Gives the batch to the thread whose turn it is.
     fn hand_over(&mut self) {
         let batch = std::mem::take(&mut self.batch);
-        let (scope, version) = (self.scope, self.version);
+        let scope = self.scope;
         let decoders = self.decoders.get_or_insert_with(|| {
             let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-            (0..threads).map_while(|_| Decoder::start(scope, version).ok()).collect()
+            (0..threads).map_while(|_| Decoder::start(scope).ok()).collect()
         });
         let turn = self.given.checked_rem(decoders.len()).and_then(|at| decoders.get(at));
         match turn {
@@ -104,19 +103,19 @@ impl<'scope, 'env> Decoding<'scope, 'env> {
                 // A thread ends only after its last batch.
                 let _ = decoder.batches.send(batch);
             }
-            None => self.own.extend(batch.decoded(version)),
+            None => self.own.extend(batch.decoded()),
         }
     }
 
     /// All services, in the order of their records.
     pub(super) fn finish(self) -> Decoded {
-        let Self { version, decoders, given, batch, own, .. } = self;
+        let Self { decoders, given, batch, own, .. } = self;
         let decoders = decoders.unwrap_or_default();
         let done: Vec<_> = decoders.into_iter().map(|decoder| decoder.done).collect();
         let in_turn = done.iter().cycle().take(given);
         // A thread that gave no answer has lost its records.
         let theirs = in_turn.flat_map(|done| done.recv().unwrap_or_else(|_| vec![None]));
-        theirs.chain(own).chain(batch.decoded(version)).collect()
+        theirs.chain(own).chain(batch.decoded()).collect()
     }
 }
 

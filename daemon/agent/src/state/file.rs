@@ -3,8 +3,7 @@
 //!
 //! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all
 //! records that are as they were stored, and says whether those are all. A service that is too large is left out and
-//! named, and takes no other with it. A file of a version up to 5 has one checksum over everything, and nothing is
-//! taken from it if it is damaged.
+//! named, and takes no other with it. Nothing is read of a file of another version.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -13,12 +12,11 @@ use std::path::{Path, PathBuf};
 
 use holdfast_core::snapshot::Snapshot;
 
-use super::Context;
 use super::codec;
 use super::damage::{Found, LeftOut, LoadError};
 use super::decoding::Decoding;
 use super::frames::{self, Frames, Kind, RECORD_BYTES_MAX};
-use super::version::{HAS_FRAMES, VERSION, VERSION_MIN};
+use super::{Context, VERSION};
 
 const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
 
@@ -132,103 +130,49 @@ pub(super) fn load(path: &Path) -> Result<Option<Found>, LoadError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    let version = version_of(path)?;
+    check_version(path)?;
+    let mut input = open(path).map_err(failed)?;
+    skip(&mut input, BODY).map_err(failed)?;
     let mut found = Found::default();
-    let mut reading = codec::RecordReader::new(&mut found, version);
-    if version < HAS_FRAMES {
-        load_former(path, length, &mut reading)?;
-    } else {
-        let mut input = open(path).map_err(failed)?;
-        skip(&mut input, BODY).map_err(failed)?;
-        let mut frames = Frames::new(input, BODY, length);
-        let is_whole = load_frames(&mut frames, &mut reading, version).map_err(failed)?;
-        found.is_damaged = !is_whole;
-    }
+    let is_whole = load_frames(&mut Frames::new(input, BODY, length), &mut found).map_err(failed)?;
+    found.is_damaged = !is_whole;
     Ok(Some(found))
 }
 
 /// Takes in what is whole, and says whether that is all.
-fn load_frames(
-    frames: &mut Frames<BufReader<File>>,
-    reading: &mut codec::RecordReader<'_>,
-    version: u32,
-) -> io::Result<bool> {
+fn load_frames(frames: &mut Frames<BufReader<File>>, found: &mut Found) -> io::Result<bool> {
     let (mut record, mut last, mut is_whole) = (Vec::new(), None, true);
     let services = std::thread::scope(|scope| {
-        let mut decoding = Decoding::new(scope, version);
+        let mut decoding = Decoding::new(scope);
         while let Some(kind) = frames.next(&mut record)? {
             match kind {
                 Kind::Service => decoding.push(&record),
-                Kind::Head | Kind::Names | Kind::LeftOut => is_whole &= reading.take(kind, &record).is_some(),
+                Kind::Head | Kind::Names | Kind::LeftOut => {
+                    is_whole &= codec::take(found, kind, &record).is_some()
+                }
             }
             last = Some(kind);
         }
         io::Result::Ok(decoding.finish())
     })?;
     is_whole &= services.iter().all(Option::is_some);
-    reading.add(services.into_iter().flatten());
+    found.kept.remembered.services.extend(services.into_iter().flatten());
     Ok(is_whole && !frames.is_damaged && last == Some(Kind::Head))
 }
 
-/// Reads a file of one checksum twice: first for the checksum, so that nothing of a damaged file is ever looked at.
-fn load_former(path: &Path, length: u64, reading: &mut codec::RecordReader<'_>) -> Result<(), LoadError> {
-    let failed = |source| LoadError::Io { path: path.to_owned(), source };
-    let damaged = |what| LoadError::Damaged { path: path.to_owned(), what };
-    if !is_whole(path, length).map_err(failed)? {
-        return Err(damaged("its checksum is wrong; it was cut short or changed"));
-    }
-    let mut input = open(path).map_err(failed)?;
-    skip(&mut input, BODY).map_err(failed)?;
-    let mut record = Vec::new();
-    let mut kind = Kind::Head;
-    while next_record(&mut input, &mut record).map_err(failed)? {
-        reading.take(kind, &record).ok_or_else(|| damaged("a record cannot be read"))?;
-        kind = Kind::Service;
-    }
-    (kind == Kind::Service).then_some(()).ok_or_else(|| damaged("it has no head"))
-}
-
-pub(super) fn version_of(path: &Path) -> Result<u32, LoadError> {
+/// Whether this version of holdfast reads the file.
+pub(super) fn check_version(path: &Path) -> Result<(), LoadError> {
     let mut head = [0; MAGIC.len() + 4];
     let mut input = open(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     let foreign = || LoadError::Foreign(path.to_owned());
     input.read_exact(&mut head).map_err(|_| foreign())?;
     let (magic, version) = head.split_at(MAGIC.len());
     let found = u32::from_le_bytes(version.try_into().map_err(|_| foreign())?);
-    match (magic == MAGIC, (VERSION_MIN..=VERSION).contains(&found)) {
-        (true, true) => Ok(found),
+    match (magic == MAGIC, found == VERSION) {
+        (true, true) => Ok(()),
         (true, false) => Err(LoadError::Version { path: path.to_owned(), found }),
         (false, _) => Err(foreign()),
     }
-}
-
-fn is_whole(path: &Path, length: u64) -> io::Result<bool> {
-    let Some(summed) = length.checked_sub(4) else { return Ok(false) };
-    let mut input = open(path)?;
-    let mut sum = crc32fast::Hasher::new();
-    let mut buffer = vec![0; 1 << 18];
-    let mut body = (&mut input).take(summed);
-    loop {
-        let read = body.read(&mut buffer)?;
-        if read == 0 {
-            break;
-        }
-        sum.update(buffer.get(..read).unwrap_or_default());
-    }
-    let mut written = [0; 4];
-    Ok(input.read_exact(&mut written).is_ok() && u32::from_le_bytes(written) == sum.finalize())
-}
-
-fn next_record(input: &mut impl Read, record: &mut Vec<u8>) -> io::Result<bool> {
-    let mut length = [0; 4];
-    input.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length);
-    if length > RECORD_BYTES_MAX {
-        return Err(io::Error::other("a record is too large"));
-    }
-    record.clear();
-    input.take(u64::from(length)).read_to_end(record)?;
-    Ok(length > 0)
 }
 
 fn open(path: &Path) -> io::Result<BufReader<File>> {

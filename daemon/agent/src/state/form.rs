@@ -3,12 +3,11 @@
 //!
 //! Invariant: a form is made from one value of the table and gives that value back unchanged; `None` says that no
 //! daemon can have written the form. These types and those that core writes are the file's format: a change of one of
-//! them makes a new version of the format, and the former type stays beside the new one. The file has no names of
-//! fields; their order stands for them.
+//! them makes a new version of the format. The file has no names of fields; their order stands for them.
 //!
-//! Forms of their own: a service, because its source is written once for it and its slices, and what former versions
-//! did not know of it stands at its end; a port, because its last list usually is its rows; a hold, because its times
-//! are kept on the clock of a process; and whatever a former version wrote differently.
+//! Forms of their own: a service, because its source is written once for it and its slices, and because the fields that
+//! the facts, rows and slices leave out stand at its end; a port, because its last list usually is its rows; and a
+//! hold, because its times are kept on the clock of a process.
 
 mod hold;
 pub(super) mod odd;
@@ -24,102 +23,31 @@ use holdfast_core::time::Now;
 use holdfast_core::weights::{Asked, OfBackends};
 use serde::{Deserialize, Serialize};
 
-use hold::Held;
-pub(super) use hold::{HoldForm, HoldForm3};
+use hold::HoldForm;
 
-/// One service as readers see it. Versions of the format differ in two parts of it: in the form of a hold, `H`, and in
-/// what they know that the first one did not, `L`.
+/// One service as readers see it.
 #[derive(Serialize, Deserialize)]
-pub(super) struct ServiceForm<H = HoldForm, L = Later> {
+pub(super) struct ServiceForm {
     name: ObjectName,
     source: Source,
     facts: Option<Arc<ServiceFacts>>,
     slices: Arc<[Arc<SliceFacts>]>,
     state: ServiceState,
-    ports: Vec<PortForm<H>>,
+    ports: Vec<PortForm>,
     frontends: Box<[FrontendView]>,
-    later: L,
-}
-
-/// What a service and its slices say that the first version of the format had no place for.
-#[derive(Default, Serialize, Deserialize)]
-pub(super) struct Later {
-    before: Later8,
-    affinity_prefix: Option<Arc<str>>,
-}
-
-/// The same as version 8 wrote it.
-#[derive(Default, Serialize, Deserialize)]
-pub(super) struct Later8 {
-    before: Later7,
-    /// The weights that its slices have, in the order of these.
-    of_slices: Vec<Option<Box<Asked>>>,
-}
-
-/// The same as version 7 wrote it.
-#[derive(Default, Serialize, Deserialize)]
-pub(super) struct Later7 {
     balancer: Option<Box<BalancerFacts>>,
     maglev: Option<Arc<str>>,
     weights: Option<Box<Asked>>,
-    /// The weights of the backends of its ports, in the order of these.
-    of_backends: Vec<OfBackends>,
-}
-
-/// Versions 3 and 4 wrote nothing more; `()` takes no bytes in the file.
-impl From<()> for Later {
-    fn from((): ()) -> Self {
-        Self::default()
-    }
-}
-
-/// Versions 5 and 6 wrote what it says of its load balancer.
-impl From<Option<Box<BalancerFacts>>> for Later {
-    fn from(balancer: Option<Box<BalancerFacts>>) -> Self {
-        Later7 { balancer, ..Later7::default() }.into()
-    }
-}
-
-/// Version 7 knew of no weights of slices.
-impl From<Later7> for Later {
-    fn from(before: Later7) -> Self {
-        Later8 { before, of_slices: Vec::new() }.into()
-    }
-}
-
-/// Version 8 knew of no prefixes of clients.
-impl From<Later8> for Later {
-    fn from(before: Later8) -> Self {
-        Self { before, affinity_prefix: None }
-    }
-}
-
-impl From<&ServiceView> for Later {
-    fn from(view: &ServiceView) -> Self {
-        let affinity_prefix = view.facts.as_ref().and_then(|facts| facts.affinity_prefix.clone());
-        Self { before: view.into(), affinity_prefix }
-    }
-}
-
-impl From<&ServiceView> for Later8 {
-    fn from(view: &ServiceView) -> Self {
-        let has_any = view.slices.iter().any(|slice| slice.weights.is_some());
-        let of_slices = view.slices.iter().filter(|_| has_any).map(|slice| slice.weights.clone()).collect();
-        Self { before: view.into(), of_slices }
-    }
-}
-
-impl From<&ServiceView> for Later7 {
-    fn from(view: &ServiceView) -> Self {
-        let of_backends = view.ports.iter().map(|port| port.rows.weights().clone()).collect();
-        let Some(facts) = &view.facts else { return Self { of_backends, ..Self::default() } };
-        let ServiceFacts { balancer, maglev, weights, .. } = &**facts;
-        Self { balancer: balancer.clone(), maglev: maglev.clone(), weights: weights.clone(), of_backends }
-    }
+    /// The weights of the backends of each port.
+    port_weights: Vec<OfBackends>,
+    /// The weights that each slice asks for; empty where no slice asks for any.
+    slice_weights: Vec<Option<Box<Asked>>>,
+    affinity_prefix: Option<Arc<str>>,
 }
 
 impl ServiceForm {
     pub(super) fn new(view: &ServiceView, clock: Now) -> Self {
+        let facts = view.facts.as_deref();
         Self {
             name: view.key.name.clone(),
             source: view.key.source,
@@ -128,40 +56,44 @@ impl ServiceForm {
             state: view.state,
             ports: view.ports.iter().map(|port| PortForm::new(port, clock)).collect(),
             frontends: view.frontends.clone(),
-            later: view.into(),
+            balancer: facts.and_then(|facts| facts.balancer.clone()),
+            maglev: facts.and_then(|facts| facts.maglev.clone()),
+            weights: facts.and_then(|facts| facts.weights.clone()),
+            port_weights: view.ports.iter().map(|port| port.rows.weights().clone()).collect(),
+            slice_weights: slice_weights(&view.slices),
+            affinity_prefix: facts.and_then(|facts| facts.affinity_prefix.clone()),
         }
     }
-}
 
-impl<H: Held, L: Into<Later>> ServiceForm<H, L> {
-    pub(super) fn into_view(self) -> Option<ServiceView> {
-        let Self { name, source, mut facts, slices, state, ports, frontends, later } = self;
-        let Later { before, affinity_prefix } = later.into();
-        let Later8 { before, of_slices } = before;
-        let Later7 { balancer, maglev, weights, of_backends } = before;
-        if let Some(facts) = facts.as_mut().map(Arc::make_mut) {
+    pub(super) fn into_view(mut self) -> Option<ServiceView> {
+        let source = self.source;
+        if let Some(facts) = self.facts.as_mut().map(Arc::make_mut) {
             facts.key.source = source;
-            (facts.balancer, facts.maglev, facts.weights) = (balancer, maglev, weights);
-            facts.affinity_prefix = affinity_prefix;
+            facts.balancer = self.balancer;
+            facts.maglev = self.maglev;
+            facts.weights = self.weights;
+            facts.affinity_prefix = self.affinity_prefix;
         }
-        let of_backends = of_backends.into_iter().chain(std::iter::repeat(OfBackends::default()));
+        let port_weights = self.port_weights.into_iter().chain(std::iter::repeat(OfBackends::default()));
+        let ports = self.ports.into_iter().zip(port_weights);
         let mut view = ServiceView {
-            key: ServiceKey { name, source },
-            facts,
-            slices: weighed(sourced(slices, source)?, of_slices),
-            state,
-            ports: ports
-                .into_iter()
-                .zip(of_backends)
-                .map(|(port, weights)| port.into_view(source, weights))
-                .collect::<Option<_>>()?,
-            frontends,
+            key: ServiceKey { name: self.name, source },
+            facts: self.facts,
+            slices: weighed(sourced(self.slices, source)?, self.slice_weights),
+            state: self.state,
+            ports: ports.map(|(port, weights)| port.into_view(source, weights)).collect::<Option<_>>()?,
+            frontends: self.frontends,
             // What was seen of the load balancer is not written down: it is seen anew.
             seen: None,
         };
         words::share(&mut view);
         Some(view)
     }
+}
+
+fn slice_weights(slices: &[Arc<SliceFacts>]) -> Vec<Option<Box<Asked>>> {
+    let has_any = slices.iter().any(|slice| slice.weights.is_some());
+    slices.iter().filter(|_| has_any).map(|slice| slice.weights.clone()).collect()
 }
 
 /// The slices with their weights.
@@ -190,7 +122,7 @@ fn sourced(mut slices: Arc<[Arc<SliceFacts>]>, source: Source) -> Option<Arc<[Ar
 }
 
 #[derive(Serialize, Deserialize)]
-struct PortForm<H> {
+struct PortForm {
     key: PortKey,
     rows: Vec<Row>,
     last: Option<Vec<Row>>,
@@ -198,11 +130,11 @@ struct PortForm<H> {
     last_is_now: bool,
     cluster_used: bool,
     local_used: bool,
-    hold: Option<H>,
+    hold: Option<HoldForm>,
     ended: Option<Reason>,
 }
 
-impl PortForm<HoldForm> {
+impl PortForm {
     fn new(view: &PortView, clock: Now) -> Self {
         let last_is_now = view.last.rows() == Some(&view.rows);
         let last = view.last.rows().filter(|_| !last_is_now);
@@ -217,9 +149,7 @@ impl PortForm<HoldForm> {
             ended: view.ended,
         }
     }
-}
 
-impl<H: Held> PortForm<H> {
     fn into_view(self, source: Source, weights: OfBackends) -> Option<PortView> {
         let rows = Arc::new(Rows::remembered(&self.rows)?.weighted(weights));
         let last = match self.last {
@@ -227,7 +157,7 @@ impl<H: Held> PortForm<H> {
             None => self.last_is_now.then(|| Arc::clone(&rows)),
         };
         let hold = match self.hold {
-            Some(hold) => Some(Arc::new(hold.into_hold(source, self.key.transport)?)),
+            Some(hold) => Some(Arc::new(hold.into_hold(source)?)),
             None => None,
         };
         Some(PortView {

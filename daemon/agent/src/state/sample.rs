@@ -12,9 +12,8 @@ use holdfast_core::op::Coming;
 use holdfast_core::snapshot::ServiceView;
 
 use super::codec;
-use super::file::{BODY, version_of};
+use super::file::{BODY, check_version};
 use super::frames::{Frames, Kind};
-use super::version::HAS_FRAMES;
 
 /// Where the file is looked at, at equal distances: services of one namespace stand side by side, and are alike.
 const PLACES: u64 = 256;
@@ -53,12 +52,12 @@ impl Sample {
     }
 }
 
-/// `None`: the file is small, of a former format, or has no service.
+/// `None`: the file is small, of another format, or has no service.
 pub(super) fn sample(path: &Path) -> io::Result<Option<Sample>> {
     let length = fs::metadata(path)?.len();
-    let Some(version) = version_of(path).ok().filter(|it| *it >= HAS_FRAMES && length >= BYTES_MIN) else {
+    if length < BYTES_MIN || check_version(path).is_err() {
         return Ok(None);
-    };
+    }
     let mut frames = Frames::new(BufReader::with_capacity(BUFFER_BYTES, File::open(path)?), BODY, length);
     let mut record = Vec::new();
     let Some(all) = count(&mut frames, &mut record)? else { return Ok(None) };
@@ -70,7 +69,7 @@ pub(super) fn sample(path: &Path) -> io::Result<Option<Sample>> {
         let mut kind = frames.next_behind(place, &mut record)?;
         for _ in 0..AT_EACH {
             let is_service = kind == Some(Kind::Service);
-            services.extend(is_service.then(|| codec::service(version, &record)).flatten());
+            services.extend(is_service.then(|| codec::service(&record)).flatten());
             kind = frames.next(&mut record)?;
         }
     }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, Mode, PacketStatus, Wraps};
+use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, PacketStatus, Wraps};
 use holdfast_status::described::Code;
 use holdfast_status::views::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
 use schemars::JsonSchema;
@@ -97,9 +97,9 @@ struct Device<'a> {
     shortcut: bool,
     /// Why they do not; null where they do, and at devices by which no flow with clients outside leads.
     no_shortcut: Option<String>,
-    /// Where those to and from other nodes pass by it at the driver already (`[packets] xdp`): in the driver, or
-    /// behind it. Null where they do not.
-    #[schemars(extend("enum" = [MODES[0], MODES[1], None::<&str>]))]
+    /// Where those to and from other nodes pass by it at the driver already (`[packets] xdp`). Null where they do
+    /// not.
+    #[schemars(extend("enum" = [NATIVE, None::<&str>]))]
     xdp: Option<&'static str>,
     /// Why they do not pass there, where they are to.
     no_xdp: Option<Cow<'static, str>>,
@@ -215,7 +215,7 @@ impl<'a> Device<'a> {
             answers: (decision.class == Class::Outer).then(|| decision.answers.as_str()),
             others: status.map_or(0, |status| status.others),
             shortcut: why_no_shortcut.is_none(),
-            xdp: decision.at_driver(status).map(Mode::as_str),
+            xdp: decision.at_driver(status).then_some(NATIVE),
             no_xdp: decision.why_not_at_driver(status),
             no_shortcut: why_no_shortcut.filter(|_| decision.leads_on()).map(Cow::into_owned),
             error: status.and_then(|status| status.error.as_deref()),
@@ -281,7 +281,7 @@ impl Device<'_> {
 
 const DIRECT: &str = "clients' packets as they came";
 
-/// The ways of frames at a driver.
-const MODES: [&str; 2] = [Mode::Native.as_str(), Mode::Generic.as_str()];
+/// The way of frames at a driver.
+const NATIVE: &str = "native";
 
 const BY_ADDRESS: &str = "; answers are routed by the address that was dialled";

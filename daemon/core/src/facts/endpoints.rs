@@ -13,6 +13,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub use self::builder::{EndpointRefused, EndpointsBuilder};
 pub use self::uid::UidText;
 use crate::keys::Family;
+use crate::limits;
 pub use crate::parted::{NodeName, TargetName};
 use crate::parted::{Own, Parts, Short};
 
@@ -85,7 +86,8 @@ struct Name(u32);
 
 impl Name {
     fn new(offset: usize, length: usize) -> Option<Self> {
-        let offset = u32::try_from(offset).ok().filter(|offset| *offset < 1 << 24)?;
+        let offset = Some(offset).filter(|offset| *offset < limits::SLICE_TEXT_BYTES_MAX)?;
+        let offset = u32::try_from(offset).ok()?;
         let length = u8::try_from(length).ok()?;
         Some(Self(offset << 8 | u32::from(length)))
     }

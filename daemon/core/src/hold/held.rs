@@ -68,7 +68,7 @@ words! {
 
 impl Asked {
     /// What is said of a backend before its first probe.
-    pub fn before(row: &Row, transport: Transport) -> Self {
+    fn before(row: &Row, transport: Transport) -> Self {
         if can_be_asked(row, transport) { Self::Due } else { Self::Never }
     }
 }

@@ -13,9 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use holdfast_core::op::FrontendType;
-use holdfast_datapath::{
-    Device, KernelMaps, Mode, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse,
-};
+use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse};
 use libbpf_rs::libbpf_sys as sys;
 
 use crate::bed::{Bed, Port, address};
@@ -187,7 +185,7 @@ impl Node {
         while self.maps.tend_devices(|| false) {}
         if way == Way::Driver {
             let state = &self.maps.packets().unwrap().devices[0].xdp;
-            assert_eq!(*state, XdpState::Taken(Mode::Native));
+            assert_eq!(*state, XdpState::Taken);
         }
         self.send(way, WARM_UP / 2);
         if way != Way::Plain {

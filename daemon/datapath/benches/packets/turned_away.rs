@@ -12,9 +12,7 @@ use std::time::Duration;
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, FrontendType, PortIndex, Share, SourceKey, WordFlags};
 use holdfast_core::sources::SourceRange;
-use holdfast_datapath::{
-    Device, KernelMaps, Mode, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse,
-};
+use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse};
 
 use crate::bed::{Bed, Port, address};
 use crate::clock::{self, median};
@@ -115,7 +113,7 @@ impl Node {
         self.maps.set_devices(&[Device { shortcut: true, peer: true, xdp, ..outer }]);
         while self.maps.tend_devices(|| false) {}
         let state = &self.maps.packets().unwrap().devices[0].xdp;
-        assert_eq!(*state == XdpState::Taken(Mode::Native), way == Way::Driver);
+        assert_eq!(*state == XdpState::Taken, way == Way::Driver);
     }
 
     fn leave(&mut self, way: Way) {

@@ -4,7 +4,6 @@
 
 use std::io;
 
-use super::Mode;
 use super::link_layer::{self, IFLA_LINKINFO};
 use crate::netlink::{Conversation, Part, attribute, attributes, with_kind};
 
@@ -13,7 +12,6 @@ const IFLA_XDP: u16 = 43;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const XDP_ATTACHED_DRV: u8 = 1;
-const XDP_ATTACHED_SKB: u8 = 2;
 
 /// From `linux/genetlink.h` and `linux/netdev.h`.
 const GENL_ID_CTRL: u16 = 16;
@@ -40,15 +38,11 @@ const NLA_F_NESTED: u16 = 1 << 15;
 /// What a device does that takes the tags of VLANs off, those of 802.1Q and of 802.1ad.
 const TAKES_TAGS: [&[u8]; 2] = [b"rx-vlan-hw-parse", b"rx-vlan-stag-hw-parse"];
 
-/// Kinds of devices that have frames of their own, with the tags that these came with. Frames of all others come by
-/// devices that may have taken tags off: the members of a bond or of a bridge, or what a macvlan stands on. Hardware
-/// has no kind.
-const WITH_FRAMES: [&str; 5] = ["", "veth", "vxlan", "geneve", "vlan"];
-
-/// How a device has a program for frames, and of which kind the device is; no kind: it is hardware, or stands for some.
+/// Whether a driver has a program for frames, and of which kind its device is; no kind: it is hardware, or stands for
+/// some.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Driver {
-    pub(super) mode: Option<Mode>,
+    pub(super) has_program: bool,
     kind: String,
 }
 
@@ -59,24 +53,15 @@ impl Driver {
 
     fn read(told: &[u8]) -> Self {
         let attached = attribute(told, IFLA_XDP).and_then(|xdp| attribute(xdp, IFLA_XDP_ATTACHED));
-        let mode = match attached.and_then(<[u8]>::first) {
-            Some(&XDP_ATTACHED_DRV) => Some(Mode::Native),
-            Some(&XDP_ATTACHED_SKB) => Some(Mode::Generic),
-            _ => None,
-        };
+        let has_program = attached.and_then(<[u8]>::first) == Some(&XDP_ATTACHED_DRV);
         let kind = attribute(told, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND));
         let kind = kind.map(|kind| kind.split(|byte| *byte == 0).next().unwrap_or_default());
-        Self { mode, kind: String::from_utf8_lossy(kind.unwrap_or_default()).into_owned() }
+        Self { has_program, kind: String::from_utf8_lossy(kind.unwrap_or_default()).into_owned() }
     }
 
     /// Whether a bond or a team: its frames come by its members, and bear their numbers.
     pub(super) fn has_members(&self) -> bool {
         matches!(self.kind.as_str(), "bond" | "team")
-    }
-
-    /// Whether frames come by other devices first, where a program would not see all of a frame.
-    pub(super) fn is_second(&self) -> bool {
-        !WITH_FRAMES.contains(&self.kind.as_str())
     }
 
     pub(super) fn is_veth(&self) -> bool {
@@ -142,20 +127,18 @@ mod tests {
         let of_kind = |kind: &[u8]| with_kind(IFLA_LINKINFO, &with_kind(IFLA_INFO_KIND, kind));
         let read = |told: &[Vec<u8>]| Driver::read(&told.concat());
         assert_eq!(read(&[]), Driver::default());
-        assert_eq!(read(&[attached(0)]).mode, None);
-        assert_eq!(read(&[attached(XDP_ATTACHED_DRV)]).mode, Some(Mode::Native));
-        assert_eq!(read(&[attached(XDP_ATTACHED_SKB)]).mode, Some(Mode::Generic));
+        for (mode, has_program) in [(0, false), (XDP_ATTACHED_DRV, true), (2, false)] {
+            assert_eq!(read(&[attached(mode)]).has_program, has_program);
+        }
         let veth = read(&[of_kind(b"veth\0"), attached(XDP_ATTACHED_DRV)]);
-        assert!(veth.is_veth() && veth.mode == Some(Mode::Native) && !veth.is_second());
-        assert!(!read(&[]).is_second() && !read(&[of_kind(b"vlan")]).is_second());
+        assert!(veth.is_veth() && veth.has_program);
     }
 
     #[test]
-    fn frames_that_come_by_other_devices_first_are_theirs() {
-        for kind in ["bond", "team", "bridge", "macvlan", "macvtap", "ipvlan", "vrf", "unheard-of"] {
+    fn frames_of_members_are_theirs() {
+        for kind in ["bond", "team", "bridge", "macvlan", "unheard-of"] {
             let told = with_kind(IFLA_LINKINFO, &with_kind(IFLA_INFO_KIND, kind.as_bytes()));
-            let driver = Driver::read(&told);
-            assert_eq!((driver.is_second(), driver.has_members()), (true, ["bond", "team"].contains(&kind)));
+            assert_eq!(Driver::read(&told).has_members(), ["bond", "team"].contains(&kind));
         }
     }
 

@@ -16,7 +16,7 @@ impl Devices {
     /// Puts the program at the driver where it is to be, or takes it away. Of a device without a name it is not known
     /// whether it is to be there: what a former daemon left stays.
     pub(super) fn put_xdp(&mut self, place: &mut DeviceState) {
-        if !place.device.name.is_empty() && place.xdp.is_to_go(place.device.xdp, place.device.index) {
+        if !place.device.name.is_empty() && place.xdp.is_to_go(place.device.xdp) {
             self.clear_driver(place);
         }
         let DeviceState { device, xdp, .. } = place;

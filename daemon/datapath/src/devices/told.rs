@@ -2,7 +2,7 @@
 //!
 //! Invariant: plain values; nothing is read or written here.
 
-use super::{Device, Mode, Side};
+use super::{Device, Side};
 use crate::abi;
 use crate::abi::packets::types::{self, device_flag};
 
@@ -18,8 +18,8 @@ pub(super) fn unnamed(index: u32, told: Option<&[u8]>) -> Device {
     Device { shortcut, ..Device::new(index, "", side) }
 }
 
-/// What the programs are told of a device, and how frames pass by the stack at its driver.
-pub(crate) fn value_of(device: &Device, frames: Option<Mode>) -> types::device {
+/// What the programs are told of a device, and whether frames pass by the stack at its driver.
+pub(crate) fn value_of(device: &Device, frames: bool) -> types::device {
     types::device {
         address4: device.address4.map_or(0, abi::address4),
         address6: device.address6.map_or([0; 4], abi::address6),
@@ -32,13 +32,12 @@ pub(crate) fn value_of(device: &Device, frames: Option<Mode>) -> types::device {
 /// What programs were told of a device, without what says that frames may be given to its driver.
 pub(super) fn without_frames(told: &[u8]) -> Option<types::device> {
     let told = abi::value::<types::device>(told)?;
-    let frames = device_flag::DEVICE_FRAMES.0 | device_flag::DEVICE_GENERIC.0;
-    let flags = u16::try_from(u32::from(told.flags) & !frames).unwrap_or_default();
+    let flags = u16::try_from(u32::from(told.flags) & !device_flag::DEVICE_FRAMES.0).unwrap_or_default();
     Some(types::device { flags, ..told })
 }
 
 /// The bits of `enum device_flag`; all of them fit.
-fn flags(device: &Device, frames: Option<Mode>) -> u16 {
+fn flags(device: &Device, frames: bool) -> u16 {
     let side = match device.side {
         Side::Outer => device_flag::DEVICE_OUTER,
         Side::Pod if device.shortcut => device_flag(device_flag::DEVICE_POD.0 | device_flag::DEVICE_NEAR.0),
@@ -56,11 +55,7 @@ fn flags(device: &Device, frames: Option<Mode>) -> u16 {
     let secured = if_so(device.secured, device_flag::DEVICE_SECURED);
     let bridge = if_so(device.bridge, device_flag::DEVICE_BRIDGE);
     let switch = if_so(device.switch, device_flag::DEVICE_SWITCH);
-    let frames = match frames {
-        None => 0,
-        Some(Mode::Native) => device_flag::DEVICE_FRAMES.0,
-        Some(Mode::Generic) => device_flag::DEVICE_GENERIC.0,
-    };
+    let frames = if_so(frames, device_flag::DEVICE_FRAMES);
     let of_kind = bridge | switch;
     u16::try_from(side.0 | by_address | shortcut | peer | plain | joins | secured | of_kind | frames)
         .unwrap_or_default()

@@ -15,7 +15,7 @@ use libbpf_rs::libbpf_sys as sys;
 
 use super::driver::{self, Driver};
 use super::link::Link;
-use super::{Mode, XdpState, XdpUse};
+use super::{XdpState, XdpUse};
 use crate::bpf_call;
 
 /// Why packets do not pass at a driver.
@@ -24,7 +24,6 @@ type Reason = Cow<'static, str>;
 const NO_DRIVER: &str = "its driver has no place for such a program";
 const OF_OTHERS: &str = "a program of another owner is there";
 const OF_MEMBERS: &str = "its frames come by its members";
-const SECOND: &str = "its frames come by another device, which may have taken VLAN tags off";
 const NO_TAGS: &str = "it takes VLAN tags off before a program can see them (`ethtool -K DEVICE rxvlan off`, and rx-vlan-stag-hw-parse)";
 const NO_SENDER: &str =
     "it does not send what programs give it, as a veth without GRO or a program at its other end";
@@ -67,12 +66,9 @@ impl Place {
         self.link.is_some()
     }
 
-    /// Where frames are passed on.
-    pub(super) const fn mode(&self) -> Option<Mode> {
-        match self.state {
-            XdpState::Taken(mode) => Some(mode),
-            _ => None,
-        }
+    /// Whether frames are passed on.
+    pub(super) const fn passes_frames(&self) -> bool {
+        matches!(self.state, XdpState::Taken)
     }
 
     fn program_at(&self, index: u32) -> Option<u32> {
@@ -90,10 +86,9 @@ impl Place {
         }
     }
 
-    /// Whether the program, where one is, is not to be there in this way. It is taken away before [`Self::put`].
-    pub(super) fn is_to_go(&self, wanted: XdpUse, index: u32) -> bool {
-        let is_generic = || Driver::of(index).is_ok_and(|driver| driver.mode == Some(Mode::Generic));
-        self.link.is_some() && (wanted == XdpUse::Never || (wanted == XdpUse::Native && is_generic()))
+    /// Whether there is a program that is not to be there. It is taken away before [`Self::put`].
+    pub(super) fn is_to_go(&self, wanted: XdpUse) -> bool {
+        self.link.is_some() && wanted == XdpUse::Never
     }
 
     /// Whether the program has been there for nothing long enough.
@@ -116,7 +111,7 @@ impl Place {
                 return;
             }
             (_, Err(why)) => Err(Cow::Owned(why.clone())),
-            (_, Ok(program)) => self.attach(wanted, index, program, pin),
+            (_, Ok(program)) => self.attach(index, program, pin),
         };
         match attached {
             Ok(()) => self.look(index),
@@ -124,13 +119,7 @@ impl Place {
         }
     }
 
-    fn attach(
-        &mut self,
-        wanted: XdpUse,
-        index: u32,
-        program: BorrowedFd<'_>,
-        pin: &Path,
-    ) -> Result<(), Reason> {
+    fn attach(&mut self, index: u32, program: BorrowedFd<'_>, pin: &Path) -> Result<(), Reason> {
         let own = bpf_call::program_number(program).map_err(|error| why(&error))?;
         if self.program_at(index).is_some() {
             self.own = Some(own);
@@ -141,7 +130,7 @@ impl Place {
             self.vain = 0;
             return Err(Cow::Borrowed(why));
         }
-        let link = self.attach_anew(wanted, index, program, &driver)?;
+        let link = self.attach_anew(index, program, &driver)?;
         link.keep(pin).map_err(|error| why(&error))?;
         (self.link, self.own) = (Some(link), Some(own));
         Ok(())
@@ -153,28 +142,13 @@ impl Place {
         if pin.exists() { Ok(()) } else { link.keep(pin) }
     }
 
-    fn attach_anew(
-        &self,
-        wanted: XdpUse,
-        index: u32,
-        program: BorrowedFd<'_>,
-        driver: &Driver,
-    ) -> Result<Link, Reason> {
-        let target = i32::try_from(index).unwrap_or(i32::MAX);
-        let create = |mode| {
-            let created = bpf_call::create_link(program, target, sys::BPF_XDP, flags(mode));
-            created.map(Link).map_err(|error| why(&error))
-        };
-        let native = match self.no_sender(driver, index) {
-            Some(why) => Err(Cow::Borrowed(why)),
-            None => create(Mode::Native),
-        };
-        match native {
-            Err(why) if wanted != XdpUse::Generic || why == OF_OTHERS => Err(why),
-            Err(_) if driver.is_second() => Err(Cow::Borrowed(SECOND)),
-            Err(_) => create(Mode::Generic),
-            created => created,
+    fn attach_anew(&self, index: u32, program: BorrowedFd<'_>, driver: &Driver) -> Result<Link, Reason> {
+        if let Some(why) = self.no_sender(driver, index) {
+            return Err(Cow::Borrowed(why));
         }
+        let target = i32::try_from(index).unwrap_or(i32::MAX);
+        let created = bpf_call::create_link(program, target, sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE);
+        created.map(Link).map_err(|error| why(&error))
     }
 
     /// Why the driver would not send frames, as far as that is known before the program is there. Some kernels tell it
@@ -199,7 +173,7 @@ impl Place {
     /// does not count: a driver that is set anew gives several at once.
     fn look(&mut self, index: u32) {
         self.look_now(index);
-        self.vain = if self.mode().is_some() { 0 } else { self.vain.saturating_add(1) };
+        self.vain = if self.passes_frames() { 0 } else { self.vain.saturating_add(1) };
     }
 
     /// Puts back what was taken away, and looks at the device again if that is due: the kernel answers under a lock
@@ -228,7 +202,7 @@ impl Place {
             self.put(wanted, index, program, pin);
             (self.again, self.gap) = (gap, gap);
         }
-        was_there && self.mode().is_some()
+        was_there && self.passes_frames()
     }
 
     /// Takes the program away.
@@ -252,21 +226,13 @@ fn in_the_way(driver: &Driver, index: u32) -> Option<&'static str> {
 
 /// Whether frames may pass at a device that has the program.
 fn state_of(driver: &Driver, index: u32) -> XdpState {
-    let Some(mode) = driver.mode else { return XdpState::Not(Cow::Borrowed(NO_DRIVER)) };
-    let why = in_the_way(driver, index).or_else(|| match mode {
-        Mode::Generic => driver.is_second().then_some(SECOND),
-        Mode::Native => {
-            driver::sends_frames(index).map_or(Some(NOT_TOLD), |sends| (!sends).then_some(NO_SENDER))
-        }
-    });
-    why.map_or(XdpState::Taken(mode), |why| XdpState::Not(Cow::Borrowed(why)))
-}
-
-const fn flags(mode: Mode) -> u32 {
-    match mode {
-        Mode::Native => sys::XDP_FLAGS_DRV_MODE,
-        Mode::Generic => sys::XDP_FLAGS_SKB_MODE,
+    if !driver.has_program {
+        return XdpState::Not(Cow::Borrowed(NO_DRIVER));
     }
+    let why = in_the_way(driver, index).or_else(|| {
+        driver::sends_frames(index).map_or(Some(NOT_TOLD), |sends| (!sends).then_some(NO_SENDER))
+    });
+    why.map_or(XdpState::Taken, |why| XdpState::Not(Cow::Borrowed(why)))
 }
 
 fn is_of_others(error: &io::Error) -> bool {

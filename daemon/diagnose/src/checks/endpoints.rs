@@ -12,7 +12,6 @@ use holdfast_core::lifecycle::{Severity, endpoints as lifecycle};
 use holdfast_core::snapshot::Verdict;
 use serde_json::json;
 
-use super::service::word;
 use crate::case::{Case, missing, permit};
 use crate::command::{Command, Word};
 use crate::finding::{Judgement, Remedy, State};
@@ -163,7 +162,7 @@ pub(super) fn family(case: &Case<'_>) -> Judgement {
         return Judgement::skipped("There is no slice.");
     }
     let lacking: Vec<&str> =
-        wanted.iter().filter(|it| !have.families.contains(it)).map(|it| word(*it)).collect();
+        wanted.iter().filter(|it| !have.families.contains(it)).map(|it| it.as_str()).collect();
     match (lacking.is_empty(), have.fqdn) {
         (true, false) => Judgement::ok("There are slices for each of its families."),
         (true, true) => Judgement::info("Slices of host names are left alone, as by every proxy."),

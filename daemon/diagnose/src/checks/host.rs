@@ -40,7 +40,7 @@ pub(super) fn node_port_addresses(case: &Case<'_>) -> Judgement {
     }
     let node = &case.table().node;
     let at = |family: &Family| answered_at(node, *family);
-    let silent: Vec<_> = served.iter().filter(|family| at(family).is_empty()).map(family_name).collect();
+    let silent: Vec<_> = served.iter().filter(|family| at(family).is_empty()).map(|it| it.as_str()).collect();
     let all: Vec<String> = served.iter().flat_map(at).collect();
     let remedy = Remedy::safe("Look at `node_port_addresses` of the configuration.");
     match (all.is_empty(), silent.first()) {
@@ -66,13 +66,6 @@ fn answered_at(node: &NodeFacts, family: Family) -> Vec<String> {
         Family::V6 => "::1 (this host's own processes)".to_owned(),
     });
     outer.map(|address| address.to_string()).chain(looped).collect()
-}
-
-const fn family_name(family: &Family) -> &'static str {
-    match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
-    }
 }
 
 pub(super) fn listener(case: &Case<'_>) -> Judgement {

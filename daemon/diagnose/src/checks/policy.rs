@@ -15,7 +15,6 @@ use holdfast_core::snapshot::{PortView, UnusedBecause, Verdict};
 use holdfast_core::sources::SourceRange;
 use serde_json::json;
 
-use super::service::word;
 use crate::case::{Case, missing};
 use crate::command::Command;
 use crate::finding::{Judgement, Remedy};
@@ -184,7 +183,7 @@ pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::disruptive("Add a range to loadBalancerSourceRanges that has the client, if it is to come in."));
     }
     let ranged: BTreeSet<Family> = read.iter().flatten().map(|range| Family::of(range.address())).collect();
-    let open: Vec<&str> = case.families().difference(&ranged).map(|family| word(*family)).collect();
+    let open: Vec<&str> = case.families().difference(&ranged).map(|family| family.as_str()).collect();
     match open.is_empty() {
         true => Judgement::info(format!("Its load balancer is for {} alone.", some(&facts.source_ranges))),
         false => Judgement::warning(format!(

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts, ServicePort};
-use holdfast_core::keys::{Family, ObjectName, Protocol, Source};
+use holdfast_core::keys::{ObjectName, Protocol, Source};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Verdict};
 use serde_json::json;
 
@@ -212,7 +212,7 @@ pub(super) fn families(case: &Case<'_>) -> Judgement {
         .ip_families
         .iter()
         .filter(|family| !have.contains(family))
-        .map(|family| word(*family))
+        .map(|family| family.as_str())
         .collect();
     match lacking.is_empty() || have.is_empty() {
         true => Judgement::ok("Its cluster IPs fit its families."),
@@ -222,13 +222,6 @@ pub(super) fn families(case: &Case<'_>) -> Judgement {
                     "Create the Service anew, so that it gets an address of each family.",
                 ))
         }
-    }
-}
-
-pub(super) const fn word(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
     }
 }
 

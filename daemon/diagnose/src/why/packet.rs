@@ -137,7 +137,7 @@ impl Watched {
             others: attached(&|it| takes(it) && !is_of_pods(it)),
             near: attached(&|it| takes(it) && is_of_pods(it)),
             pods: attached(&|it| takes(it) && is_pods(it)),
-            drivers: attached(&|it| takes(it) && matches!(it.xdp, XdpState::Taken(_))),
+            drivers: attached(&|it| takes(it) && it.xdp == XdpState::Taken),
         };
         if !(outer.is_empty() && pods.is_empty()) {
             return Self::At { outer, pods, shortcut, direct: Direct::of(packets) };

@@ -178,7 +178,9 @@ fn reason(reason: &EventReason) -> String {
 
 fn beliefs(id: &str) -> String {
     Knowledge::built_in()
-        .beliefs_about(id)
+        .beliefs()
+        .iter()
+        .filter(|belief| belief.about.iter().any(|about| about == id))
         .map(|belief| {
             format!("- believed, and not so: [{}](#what-people-believe)\n", belief.id.replace('-', " "))
         })

@@ -129,25 +129,6 @@ pub enum HookKind {
     Clsact,
 }
 
-/// Where a program gets frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// In the driver.
-    Native,
-    /// Behind it, from packets that the kernel has made.
-    Generic,
-}
-
-impl Mode {
-    /// As answers spell it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-}
-
 /// At which devices packets may pass by the stack at the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpUse {
@@ -155,8 +136,6 @@ pub enum XdpUse {
     Never,
     /// At devices with a driver that has a place for programs.
     Native,
-    /// At these, and at other devices behind the driver.
-    Generic,
 }
 
 /// Whether packets pass by the stack at a device's driver.
@@ -165,7 +144,7 @@ pub enum XdpState {
     /// They are not to.
     Unwanted,
     /// They do, as far as they pass by the stack at all.
-    Taken(Mode),
+    Taken,
     /// They do not, and why.
     Not(Cow<'static, str>),
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::datapath::{Device, DeviceStatus, Mode, ShortcutState, Side, XdpState, XdpUse};
+use crate::datapath::{Device, DeviceStatus, ShortcutState, Side, XdpState, XdpUse};
 
 /// What a device is to packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,22 +251,19 @@ impl Decision {
         self.shortcut.why_not().or(at_hand.map(Cow::Borrowed))
     }
 
-    /// How packets pass by the stack at the device's driver; `None`: they do not.
-    pub fn at_driver(&self, found: Option<&DeviceStatus>) -> Option<Mode> {
-        match &found?.xdp {
-            XdpState::Taken(mode) if self.why_no_shortcut(found).is_none() => Some(*mode),
-            _ => None,
-        }
+    /// Whether packets pass by the stack at the device's driver.
+    pub fn at_driver(&self, found: Option<&DeviceStatus>) -> bool {
+        found.is_some_and(|it| it.xdp == XdpState::Taken) && self.why_no_shortcut(found).is_none()
     }
 
     /// Why packets do not pass by the stack at the device's driver; `None`: they do, or are not to.
     pub fn why_not_at_driver(&self, found: Option<&DeviceStatus>) -> Option<Cow<'static, str>> {
-        if self.xdp == XdpUse::Never || self.at_driver(found).is_some() {
+        if self.xdp == XdpUse::Never || self.at_driver(found) {
             return None;
         }
         match found.map(|it| &it.xdp) {
             Some(XdpState::Not(why)) => Some(why.clone()),
-            Some(XdpState::Taken(_)) => Some(Cow::Borrowed("packets go through the stack there")),
+            Some(XdpState::Taken) => Some(Cow::Borrowed("packets go through the stack there")),
             Some(XdpState::Unwanted) | None => Some(Cow::Borrowed("its programs do not know of it yet")),
         }
     }

@@ -117,7 +117,6 @@ impl<'a> Shortcuts<'a> {
             _ if !leads_on(class) || self.way_of_any(link).is_some() => XdpUse::Never,
             config::XdpUse::Never => XdpUse::Never,
             config::XdpUse::Native => XdpUse::Native,
-            config::XdpUse::Generic => XdpUse::Generic,
         }
     }
 

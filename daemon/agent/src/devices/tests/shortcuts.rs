@@ -106,7 +106,6 @@ fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_f
     let (never, native) = (XdpUse::Never, XdpUse::Native);
     check("", ONE_WAY, None, &[never]);
     check(ASKED, ONE_WAY, None, &[native]);
-    check("xdp = \"generic\"", ONE_WAY, None, &[XdpUse::Generic]);
     check(ASKED, ONE_WAY, Some("a policy of IPsec"), &[native]);
     check(ASKED, TWO_WAYS, None, &[native, native]);
     check("xdp = \"native\"\nshortcut = \"never\"", ONE_WAY, None, &[never]);

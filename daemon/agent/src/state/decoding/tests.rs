@@ -4,7 +4,6 @@ use super::*;
 use crate::state::codec;
 use crate::state::form::ServiceForm;
 use crate::state::tests::snapshot;
-use crate::state::version::VERSION;
 
 /// The records of all services of a snapshot, over and over again, with one in between that makes no sense.
 fn records(count: usize, bad: Option<usize>) -> Vec<Vec<u8>> {
@@ -22,12 +21,12 @@ fn check(count: usize, bad: Option<usize>) {
     let bytes: usize = records.iter().map(Vec::len).sum();
     assert!(count < 100 || bytes > 5 * BATCH_BYTES, "several batches: {bytes}");
     let decoded = std::thread::scope(|scope| {
-        let mut decoding = Decoding::new(scope, VERSION);
+        let mut decoding = Decoding::new(scope);
         records.iter().for_each(|record| decoding.push(record));
         decoding.finish()
     });
     let name = |it: &Option<Arc<ServiceView>>| it.as_ref().map(|view| view.key.clone());
-    let alone: Vec<_> = records.iter().map(|record| name(&codec::service(VERSION, record))).collect();
+    let alone: Vec<_> = records.iter().map(|record| name(&codec::service(record))).collect();
     assert_eq!(decoded.iter().map(name).collect::<Vec<_>>(), alone);
     assert_eq!(decoded.iter().position(Option::is_none), bad);
 }

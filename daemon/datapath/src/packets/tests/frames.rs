@@ -10,7 +10,6 @@ use super::node::{Node, REDIRECTED};
 use super::past::{Way, passed, serve};
 use crate::abi::packets::types::packet_count;
 use crate::bpf_call;
-use crate::devices::Mode;
 
 /// What the program returns if the frame goes on to the kernel, or leaves.
 pub(super) const PASSED: i32 = 2;
@@ -33,7 +32,7 @@ pub(super) fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
         sched_setaffinity(Pid::from_raw(0), &first).unwrap();
         serve(node, &WAYS);
         network::know_routers();
-        node.tell_of_frames(OUTER, true, Some(Mode::Native));
+        node.tell_of_frames(OUTER, true, true);
         // The kernel's test run takes a device as the frame's own only where a program is.
         let index = i32::try_from(OUTER).unwrap();
         let link =
@@ -62,7 +61,7 @@ fn is_before(major: u32, minor: u32) -> bool {
 #[track_caller]
 fn check_elsewhere(node: &Node) {
     const LOOPBACK: u32 = 1;
-    node.tell_of_frames(LOOPBACK, true, Some(Mode::Native));
+    node.tell_of_frames(LOOPBACK, true, true);
     for way in WAYS {
         for transport in [TCP, UDP] {
             for sent in begin(node, way, transport) {
@@ -357,18 +356,14 @@ fn kernel_what_follows_a_forged_syn_is_noted_before_it_is_the_drivers() {
 fn kernel_frames_stay_with_the_kernel_where_their_device_does_not_take_part() {
     test(|node| {
         let flows = WAYS.map(|way| begin(node, way, UDP));
-        for (shortcut, frames, expected) in [
-            (true, Some(Mode::Native), SENT),
-            (true, Some(Mode::Generic), SENT),
-            (true, None, PASSED),
-            (false, Some(Mode::Native), PASSED),
-            (true, Some(Mode::Native), SENT),
-        ] {
+        for (shortcut, frames, expected) in
+            [(true, true, SENT), (true, false, PASSED), (false, true, PASSED), (true, true, SENT)]
+        {
             for sent in flows.iter().flatten() {
-                node.tell_of_frames(OUTER, true, Some(Mode::Native));
+                node.tell_of_frames(OUTER, true, true);
                 check_sent(node, sent, &sent.frame());
                 node.tell_of_frames(OUTER, shortcut, frames);
-                assert_eq!(node.arrive(&sent.frame()).0, expected, "{shortcut} {frames:?}");
+                assert_eq!(node.arrive(&sent.frame()).0, expected, "{shortcut} {frames}");
             }
         }
     });
@@ -378,14 +373,14 @@ fn kernel_frames_stay_with_the_kernel_where_their_device_does_not_take_part() {
 #[test]
 fn kernel_frames_of_flows_that_go_through_the_stack_are_not_the_drivers() {
     test(|node| {
-        node.tell_of_frames(OUTER, false, Some(Mode::Native));
+        node.tell_of_frames(OUTER, false, true);
         for (client, frontend, backend) in WAYS {
             let sent = Sent::udp(client, frontend, b"?");
             assert_eq!(node.comes(&sent).to, address(backend));
-            node.tell_of_frames(OUTER, true, Some(Mode::Native));
+            node.tell_of_frames(OUTER, true, true);
             let frame = sent.frame();
             assert_eq!(node.arrive(&frame), (PASSED, frame));
-            node.tell_of_frames(OUTER, false, Some(Mode::Native));
+            node.tell_of_frames(OUTER, false, true);
         }
     });
 }

@@ -12,7 +12,7 @@ use super::craft::{Seen, Sent, see};
 use super::network::{self, OUTER, PODS};
 use crate::abi;
 use crate::abi::packets::types;
-use crate::devices::{self, Device, Mode, Side};
+use crate::devices::{self, Device, Side};
 use crate::kernel::KernelMaps;
 use crate::kernel::bed::{Bed, CAPACITY, Port, bed};
 use crate::load::{self, PacketPrograms};
@@ -216,7 +216,7 @@ impl Node {
     }
 
     /// The same of any device, and whether frames may pass at its driver.
-    pub(super) fn tell_of_frames(&self, index: u32, shortcut: bool, frames: Option<Mode>) {
+    pub(super) fn tell_of_frames(&self, index: u32, shortcut: bool, frames: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
         let device = Device { index, shortcut, peer: true, ..device(Side::Outer, seen) };
         let told = devices::value_of(&device, frames);
@@ -265,7 +265,7 @@ impl Node {
     }
 
     fn tell(&self, device: &Device) {
-        self.put(Map::Devices, &device.index.to_ne_bytes(), abi::bytes(&devices::value_of(device, None)));
+        self.put(Map::Devices, &device.index.to_ne_bytes(), abi::bytes(&devices::value_of(device, false)));
     }
 
     /// What becomes of a frame that a pod of this node sends.

@@ -2,7 +2,7 @@
 
 use holdfast_core::sources::SourceRange;
 use holdfast_status::datapath::{
-    Beside, DeviceStatus, Features, GivenUp, HookKind, Mode, PacketStatus, PacketSwitches, Served, Shape,
+    Beside, DeviceStatus, Features, GivenUp, HookKind, PacketStatus, PacketSwitches, Served, Shape,
     ShortcutState, Side, Status, Swept, Wraps, XdpState, XdpUse,
 };
 
@@ -67,7 +67,7 @@ pub fn status() -> Status {
                     },
                     xdp: match device.xdp {
                         XdpUse::Never => XdpState::Unwanted,
-                        _ => XdpState::Taken(Mode::Native),
+                        XdpUse::Native => XdpState::Taken,
                     },
                     error: (!matches!(device.side, Side::Outer | Side::Near))
                         .then(|| "cannot attach in: busy".to_owned()),

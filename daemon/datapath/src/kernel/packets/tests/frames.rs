@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::devices::{Mode, XdpState, XdpUse, driver_notices, knows_tags, sends_frames};
+use crate::devices::{XdpState, XdpUse, driver_notices, knows_tags, sends_frames};
 
 /// A device of which others' programs know that frames pass there.
 fn with_frames(index: u32, name: &str, xdp: XdpUse) -> Device {
@@ -20,14 +20,8 @@ fn state(maps: &KernelMaps, index: u32) -> XdpState {
 fn told(maps: &KernelMaps, index: u32) -> XdpState {
     let shown = state(maps, index);
     let flags = u32::from(entry(maps, index).unwrap().flags);
-    let has = |flag: types::device_flag| flags & flag.0 != 0;
-    let expected = match shown {
-        XdpState::Taken(Mode::Native) => (true, false),
-        XdpState::Taken(Mode::Generic) => (false, true),
-        _ => (false, false),
-    };
-    let flags = (has(types::device_flag::DEVICE_FRAMES), has(types::device_flag::DEVICE_GENERIC));
-    assert_eq!(flags, expected, "{shown:?}");
+    let is_told = flags & types::device_flag::DEVICE_FRAMES.0 != 0;
+    assert_eq!(is_told, shown == XdpState::Taken, "{shown:?}");
     shown
 }
 
@@ -88,7 +82,7 @@ fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
         }
         check_not(&maps, 70, "does not send what programs give it");
         pass(&mut maps, 1);
-        assert_eq!(told(&maps, 70), XdpState::Taken(Mode::Native));
+        assert_eq!(told(&maps, 70), XdpState::Taken);
         run("ethtool", "-K right gro off");
         set_devices(&mut maps, &wanted);
         repair(&mut maps);
@@ -99,7 +93,7 @@ fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
         check_not(&maps, 70, "does not send what programs give it");
         run("ethtool", "-K right gro on");
         pass(&mut maps, 7);
-        assert_eq!(told(&maps, 70), XdpState::Taken(Mode::Native));
+        assert_eq!(told(&maps, 70), XdpState::Taken);
     });
 }
 
@@ -113,7 +107,7 @@ fn kernel_a_device_with_a_program_at_its_driver_is_looked_at_once_in_ten_rounds(
         run("ethtool", "-K right gro off");
         let rounds = (0..20).take_while(|_| {
             repair(&mut maps);
-            told(&maps, 70) == XdpState::Taken(Mode::Native)
+            told(&maps, 70) == XdpState::Taken
         });
         assert!((5..=10).contains(&rounds.count()));
     });
@@ -136,7 +130,7 @@ fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
         let notices = driver_notices().unwrap();
-        assert_eq!(told(&maps, 70), XdpState::Taken(Mode::Native));
+        assert_eq!(told(&maps, 70), XdpState::Taken);
         for _ in 0..2 {
             is_noticed(&notices);
             run("ethtool", "-K right gro off");
@@ -149,7 +143,7 @@ fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
             run("ethtool", "-K right gro on");
             assert!(is_noticed(&notices));
             maps.look_at_drivers();
-            assert_eq!(told(&maps, 70), XdpState::Taken(Mode::Native));
+            assert_eq!(told(&maps, 70), XdpState::Taken);
         }
     });
 }
@@ -165,42 +159,19 @@ fn kernel_what_ethtool_sets_has_a_notice() {
     });
 }
 
-/// What is behind a device without a place for programs the kernel can give to one all the same, if it is asked to.
-#[test]
-fn kernel_a_device_without_a_place_for_programs_passes_frames_behind_its_driver_if_that_is_asked_for() {
-    with_each(|bed, kind| {
-        run("ip", "link add above index 75 type vxlan id 7 dstport 4789");
-        run("ip", "link set above up");
-        let mut maps = start(bed, kind);
-        for _ in 0..2 {
-            set_devices(&mut maps, &[with_frames(75, "above", XdpUse::Native)]);
-            check_not(&maps, 75, "has no place for such a program");
-            assert_eq!(shown("above"), None);
-            set_devices(&mut maps, &[with_frames(75, "above", XdpUse::Generic)]);
-            assert_eq!(told(&maps, 75), XdpState::Taken(Mode::Generic));
-            assert_eq!(shown("above").unwrap().0, "xdpgeneric");
-        }
-        set_devices(&mut maps, &[with_frames(75, "above", XdpUse::Never)]);
-        assert_eq!((told(&maps, 75), shown("above")), (XdpState::Unwanted, None));
-    });
-}
-
 /// What stands on another device has packets of VLANs without their tags.
 #[test]
-fn kernel_a_device_whose_frames_come_by_another_one_has_no_program() {
-    with_each(|bed, kind| {
-        run("ip", "link add link left name above index 75 type macvlan");
-        run("ip", "link add above2 index 76 type bridge");
-        for name in ["above", "above2"] {
-            run("ip", &format!("link set {name} up"));
-        }
+fn kernel_a_device_whose_driver_has_no_place_for_programs_has_none() {
+    with_each_told(|bed, kind| {
+        const DEVICES: [(u32, &str); 3] = [(75, "tunnel"), (76, "above"), (77, "bridge")];
+        run("ip", "link add tunnel index 75 type vxlan id 7 dstport 4789");
+        run("ip", "link add link left name above index 76 type macvlan");
+        run("ip", "link add bridge index 77 type bridge");
+        DEVICES.iter().for_each(|(_, name)| drop(run("ip", &format!("link set {name} up"))));
         let mut maps = start(bed, kind);
-        set_devices(
-            &mut maps,
-            &[(75, "above"), (76, "above2")].map(|(index, name)| with_frames(index, name, XdpUse::Generic)),
-        );
-        for (index, name) in [(75, "above"), (76, "above2")] {
-            check_not(&maps, index, "come by another device");
+        set_devices(&mut maps, &DEVICES.map(|(index, name)| with_frames(index, name, XdpUse::Native)));
+        for (index, name) in DEVICES {
+            check_not(&maps, index, "has no place for such a program");
             assert_eq!(shown(name), None);
         }
     });
@@ -215,7 +186,7 @@ fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
             bpf_call::create_link(program.as_fd(), 70, sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE).unwrap();
         let before = shown("left").unwrap();
         let mut maps = start(bed, kind);
-        for xdp in [XdpUse::Native, XdpUse::Generic, XdpUse::Never] {
+        for xdp in [XdpUse::Native, XdpUse::Never] {
             set_devices(&mut maps, &[with_frames(70, "left", xdp)]);
             (0..3).for_each(|_| drop(repair(&mut maps)));
             if xdp != XdpUse::Never {
