@@ -2,8 +2,11 @@
 //!
 //! Invariant: modules know each other only by the channels that they are given here.
 
+mod background;
+mod readings;
 mod reload;
 mod settings;
+mod sources;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -19,46 +22,39 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_datapath::LiveMaps;
-use holdfast_status::views::announced::Announced;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::devices::Decision;
-use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet};
 
-use holdfast_agent::datapath::RefusalLog;
-use holdfast_agent::devices;
 use holdfast_agent::engine::run::{GROUPS_WAITING_MAX, Upkeep};
-use holdfast_agent::proxies::filters::{self, onlookers};
-use holdfast_agent::readings::{About, EffectiveConfig, Readings, Verifications};
-use holdfast_agent::recorder::History;
+use holdfast_agent::readings::{EffectiveConfig, Readings};
 use holdfast_agent::state::{self, Keeper, Saved};
-use holdfast_agent::{
-    drains, host_routes, kube_proxy, listeners, node, probes, proxies, rejections, renamed, systemd,
-};
+use holdfast_agent::{drains, node, renamed, systemd};
 use holdfast_api as admin;
-use holdfast_config::{Config, ConfigFile, DatapathKind, Mark, NodeName};
+use holdfast_config::{Config, ConfigFile, NodeName};
 use holdfast_core::engine::Engine;
 use holdfast_evidence::diagnose::gather::Gatherer;
 use holdfast_evidence::knowledge::{self, Edition};
-use holdfast_evidence::overheard::{self, EventReadings};
+use holdfast_evidence::overheard::EventReadings;
 use holdfast_host::logging;
 use holdfast_host::logging::Logging;
 use holdfast_host::logging::messages::{self, say};
 use holdfast_kubernetes::apiserver::Access;
-use holdfast_kubernetes::source::Kubernetes;
-use holdfast_kubernetes::{announce, own_node, pod_lookup};
-use holdfast_standalone::blocks::{self, Blocks, BlocksFolder, FolderNews, NamesEnds, Read, Sets};
-use holdfast_standalone::manifests::Manifests;
-use holdfast_standalone::names::{self, Names};
+use holdfast_kubernetes::own_node;
+use holdfast_standalone::blocks::Blocks;
 
 use holdfast_agent::descriptors;
 use holdfast_agent::engine_thread::EngineThread;
 pub use holdfast_agent::error::AppError;
 use holdfast_agent::maps::{AppMaps, Held};
 use holdfast_agent::paced::Paced;
-use wishes::{Draining, Wishes};
+use wishes::Wishes;
+
+use background::BackgroundTasks;
+use readings::{ReadParts, ReadingSenders};
+use sources::{SourceEnds, Sources};
 
 /// Runs the daemon until a signal ends it.
 pub fn run(file: &ConfigFile) -> Result<(), AppError> {
@@ -136,104 +132,6 @@ type Followed = (watch::Sender<Arc<Config>>, watch::Sender<Arc<Edition>>);
 type InForce =
     (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
 
-/// The sources, before they run.
-struct Sources {
-    manifests: Option<Manifests>,
-    kubernetes: Option<Kubernetes>,
-    blocks: watch::Receiver<Arc<Blocks>>,
-    /// The folder of further blocks, its path, and where those go that count.
-    folder: Option<(BlocksFolder, Arc<str>)>,
-    counting: watch::Sender<Arc<[Arc<Read>]>>,
-    /// The backends of the configuration's services as a former process had them.
-    kept: Sets,
-}
-
-/// What other modules are given of the blocks, and told of them.
-type BlocksEnds = (watch::Receiver<Arc<Blocks>>, watch::Sender<Arc<[Arc<Read>]>>);
-
-impl Sources {
-    fn new(
-        config: &Config,
-        kubernetes: Option<Kubernetes>,
-        (blocks, counting): BlocksEnds,
-        kept: Sets,
-    ) -> Self {
-        let manifests = config.manifests.path.as_deref().map(Manifests::new);
-        Self { manifests, kubernetes, blocks, folder: settings::folder(config), counting, kept }
-    }
-}
-
-/// What runs beside the engine and the sources: probes, Events, kube-proxy's ports, the service manager, devices, the
-/// search for other proxies; and the wishes of clients.
-struct Beside {
-    readings: Readings,
-    events: EventReadings,
-    proxies: watch::Sender<Arc<[OtherProxy]>>,
-    devices: DeviceNewsSenders,
-    filters: watch::Sender<Arc<[Filter]>>,
-    routes: watch::Sender<Arc<Announced>>,
-    wishes: Wishes,
-    draining: Draining,
-}
-
-impl Beside {
-    /// Starts all of these parts, and gives back the wishes, which another task fulfils.
-    fn start(
-        self,
-        tasks: &mut JoinSet<()>,
-        reload: &Reload,
-        node: &NodeName,
-        stopping: watch::Receiver<bool>,
-    ) -> Wishes {
-        let Readings { snapshots, probes, announced, .. } = self.readings.clone();
-        let config = reload.config.subscribe();
-        let events = reload.events.clone();
-        let engine = self.readings.engine.clone();
-        self.readings.refusals.name_services(snapshots.clone());
-        tasks.spawn(self.draining.run(events.clone()));
-        tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
-        tasks.spawn(rejections::run(snapshots.clone()));
-        if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
-            tasks.spawn(announce::run(snapshots, access, node.as_str().into(), announced));
-        }
-        if let Some(access) = reload.access.clone() {
-            tasks.spawn(pod_lookup::run(
-                self.readings.snapshots.clone(),
-                access.clone(),
-                reload.events.clone(),
-            ));
-            let config = reload.config.subscribe();
-            let overheard = Arc::clone(&self.events.overheard);
-            tasks.spawn(overheard::run(config, access, node.as_str().into(), overheard));
-        }
-        let in_force = reload.config.subscribe();
-        let ports = in_force.borrow().kube_proxy;
-        let closed = Arc::clone(&self.readings.closed_ports);
-        tasks.spawn(kube_proxy::run(in_force, self.readings.clone()));
-        let config = reload.config.subscribe();
-        if config.borrow().datapath.kind == DatapathKind::Kernel {
-            tasks.spawn(host_routes::run(config, self.readings.clone(), self.routes));
-        }
-        let proxies = self.proxies.subscribe();
-        tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
-        let snapshots = self.readings.snapshots.clone();
-        let live_maps = self.readings.live_maps.clone();
-        let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
-        tasks.spawn(systemd::run(watched, stopping));
-        let config = reload.config.subscribe();
-        if translates_packets(&config.borrow()) {
-            let (seen, looked) = watch::channel(onlookers::not_looked_yet());
-            tasks.spawn(onlookers::run(seen));
-            let (decisions, looks) = self.devices;
-            tasks.spawn(devices::drivers::run(config.clone(), looks, engine.clone()));
-            tasks.spawn(devices::run(config.clone(), (looked, proxies), (decisions, live_maps), engine));
-            let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
-            tasks.spawn(filters::run(self.filters, snapshots, accepted));
-        }
-        self.wishes
-    }
-}
-
 /// The channel by which a task says what ends the daemon.
 type Failing = (mpsc::Sender<AppError>, mpsc::Receiver<AppError>);
 
@@ -244,79 +142,13 @@ struct App {
     node: (NodeName, own_node::Described),
     engine: EngineThread,
     admin: admin::Admin,
-    beside: Beside,
+    beside: BackgroundTasks,
     // The claim is held until the last write is done.
     written: (oneshot::Receiver<()>, Keeper, state::Claim),
     seed: u64,
     // The channel for what ends the daemon; and the pipe that is closed when the daemon stops, for the thread that
     // waits for refusals.
     ends: (Failing, PipeWriter),
-}
-
-/// Where parts tell what the readings show.
-struct ReadingSenders {
-    effective: watch::Sender<Arc<EffectiveConfig>>,
-    counting: watch::Sender<Arc<[Arc<Read>]>>,
-    proxies: watch::Sender<Arc<[OtherProxy]>>,
-    filters: watch::Sender<Arc<[Filter]>>,
-    routes: watch::Sender<Arc<Announced>>,
-    refused: watch::Sender<Option<String>>,
-    shut: watch::Sender<Vec<String>>,
-}
-
-/// The parts that the readings are taken from.
-struct ReadParts<'a> {
-    config: &'a Config,
-    cluster: (Option<&'a Access>, Option<&'a Kubernetes>),
-    engine: &'a EngineThread,
-    maps: MapReceivers,
-    refusals: Arc<RefusalLog>,
-    history: Arc<History>,
-    written: watch::Receiver<state::Written>,
-    drains: watch::Receiver<drains::Written>,
-}
-
-impl ReadParts<'_> {
-    /// The readings, and where what they show beside these parts is told.
-    fn read(self) -> (Readings, ReadingSenders) {
-        let (datapath, live_maps) = self.maps;
-        let (access, kubernetes) = self.cluster;
-        let (effective, effective_now) = known(settings::effective(self.config));
-        let (counting, more_services) = none_yet();
-        let (proxies, proxies_now) = none_yet();
-        let (filters, filters_now) = none_yet();
-        let (routes, routes_now) = none_yet();
-        let (refused, refused_reload) = none_yet();
-        let (shut, shut_now) = none_yet();
-        let readings = Readings {
-            snapshots: self.engine.snapshots.clone(),
-            config: effective_now,
-            datapath,
-            live_maps,
-            apiserver: access.map(Access::views),
-            watches: kubernetes.map(Kubernetes::view).unwrap_or_default(),
-            refusals: naming_services(self.refusals, self.engine),
-            probes: Arc::default(),
-            checks: Arc::default(),
-            names: Arc::default(),
-            more_services,
-            announced: self.config.kubernetes.events.then(Arc::default),
-            history: self.history,
-            written: self.written,
-            engine: self.engine.asker.clone(),
-            verifications: Verifications::default(),
-            liveness: self.engine.liveness(),
-            proxies: proxies_now,
-            filters: filters_now,
-            routes: routes_now,
-            refused_reload,
-            shut: shut_now,
-            drains: self.drains,
-            closed_ports: Arc::default(),
-            about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
-        };
-        (readings, ReadingSenders { effective, counting, proxies, filters, routes, refused, shut })
-    }
 }
 
 impl App {
@@ -363,7 +195,7 @@ impl App {
             sources: Sources::new(config, kubernetes, (blocks, counting), sets),
             node: (node, described),
             engine,
-            beside: Beside {
+            beside: BackgroundTasks {
                 readings,
                 events: event_readings,
                 proxies,
@@ -391,45 +223,26 @@ impl App {
             seed,
             ends: ((fail, failures), refused_no_more),
         } = self;
-        let Sources { manifests, kubernetes, blocks, folder, counting, kept } = sources;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        let events = reload.events.clone();
-        let datapath = beside.readings.datapath.clone();
-        let checks = Arc::clone(&beside.readings.checks);
-        let named = resolving(&mut tasks, Arc::clone(&beside.readings.names), kept, seed);
+        let readings = beside.readings.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        look_for_another_name(&mut tasks, &reload, &node, &beside.readings, fail);
+        look_for_another_name(&mut tasks, &reload, &node, &readings, fail);
         let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
-        let (nodes, nodes_told) = mpsc::channel(1);
-        tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
-        let led = reload.access.as_ref().map_or_else(|| watch::channel(None).1, Access::led);
-        let folder = folder.map(|(folder, path)| (path, told_by(&mut tasks, folder, &stopping), counting));
-        tasks.spawn(blocks::run(
-            blocks,
-            led,
-            (folder, Some(named)),
-            events.clone(),
-            datapath.clone(),
-            (seed, checks),
-        ));
-        if let Some(kubernetes) = kubernetes {
-            tasks.spawn(listeners::run(engine.snapshots.clone(), events.clone()));
-            let kubernetes = kubernetes.heeding(engine.snapshots.clone());
-            tasks.spawn(kubernetes.run(events.clone(), nodes));
-        }
+        sources.start(
+            &mut tasks,
+            SourceEnds { reload: &reload, readings: &readings, seed, stopping },
+            (node, described),
+        );
         if let Some(access) = reload.access.clone() {
             tasks.spawn(access.patrol());
-        }
-        if let Some(manifests) = manifests.map(|it| it.heeding(engine.snapshots.clone())) {
-            tasks.spawn(follow(manifests.run(events, stopping), "manifests"));
         }
         say!(info, messages::STARTED, address = %admin.address(), version = env!("CARGO_PKG_VERSION"));
         let ended = serve_signals(signals, &reload, wishes, failures).await;
         if !matches!(ended, Ok(()) | Err(AppError::Renamed(_))) {
             return ended;
         }
-        tell_of_stop(&datapath.borrow());
+        tell_of_stop(&readings.datapath());
         stop.send_replace(true);
         drop(refused_no_more);
         drop(reload);
@@ -439,25 +252,6 @@ impl App {
         admin.stop();
         ended
     }
-}
-
-/// Starts to ask for the backends that have names.
-fn resolving(tasks: &mut JoinSet<()>, seen: Arc<Names>, kept: Sets, seed: u64) -> NamesEnds {
-    let (wanted, wishes) = watch::channel(Arc::default());
-    let (told, news) = mpsc::channel(1);
-    tasks.spawn(names::run(wishes, told, seen, seed));
-    NamesEnds { wanted, news, kept }
-}
-
-/// Follows the folder of further blocks, and gives what it tells.
-fn told_by(
-    tasks: &mut JoinSet<()>,
-    folder: BlocksFolder,
-    stopping: &watch::Receiver<bool>,
-) -> mpsc::Receiver<Vec<FolderNews>> {
-    let (news, told) = mpsc::channel(1);
-    tasks.spawn(follow(folder.run(news, stopping.clone()), "files of services"));
-    told
 }
 
 /// Looks whether the host has got another name, where the configuration gives the node none.
@@ -473,13 +267,6 @@ fn look_for_another_name(
     }
     let renamed = renamed::run(node.clone(), readings.watches.clone(), readings.datapath.clone());
     tasks.spawn(async move { drop(fail.send(renamed.await.into()).await) });
-}
-
-/// Follows a folder until it is told to stop.
-async fn follow(folder: impl Future<Output = Result<(), JoinError>>, named: &'static str) {
-    if let Err(error) = folder.await {
-        tracing::error!(%error, "the {named} are no longer read");
-    }
 }
 
 /// Tells that the daemon stops, and which hooks and devices lose their program by that: a program without a pin ends
@@ -499,12 +286,6 @@ fn tell_of_stop(datapath: &DatapathView) {
 /// The two ends of a value that is known from the start, and may become another one later.
 fn known<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) {
     watch::channel(Arc::new(now))
-}
-
-/// The log of clients that are turned away, which names services by what the engine knows.
-fn naming_services(refusals: Arc<RefusalLog>, engine: &EngineThread) -> Arc<RefusalLog> {
-    refusals.name_services(engine.snapshots.clone());
-    refusals
 }
 
 /// What each device is to packets, and that a driver has changed.
@@ -532,11 +313,6 @@ fn device_ends() -> (DeviceNewsSenders, DeviceNews) {
 /// The two ends of a value that is not known yet.
 fn none_yet<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
     watch::channel(T::default())
-}
-
-/// Whether packets are translated, which is all that devices are needed for.
-fn translates_packets(config: &Config) -> bool {
-    config.packets.enabled && config.datapath.kind == DatapathKind::Kernel
 }
 
 /// Begins the engine over these maps, with what the rules have to know before they decide anything.
