@@ -8,22 +8,17 @@
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
-use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use libbpf_rs::MapCore;
 
 /// One mapped array, word by word.
 #[derive(Debug)]
 pub(crate) struct View {
-    words: NonNull<AtomicU64>,
+    // Atomic, because threads share it as they share the words; it never changes.
+    words: AtomicPtr<AtomicU64>,
     len: usize,
 }
-
-// SAFETY: the memory is shared with the kernel anyway and only accessed atomically; the mapping has one owner.
-unsafe impl Send for View {}
-// SAFETY: as above.
-unsafe impl Sync for View {}
 
 impl View {
     /// Maps a whole array with values of a multiple of 8 bytes.
@@ -43,8 +38,7 @@ impl View {
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let words = NonNull::new(memory.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(Self { words, len: bytes / size_of::<u64>() })
+        Ok(Self { words: AtomicPtr::new(memory.cast()), len: bytes / size_of::<u64>() })
     }
 }
 
@@ -53,13 +47,13 @@ impl Deref for View {
 
     fn deref(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, has `len` words and lives as long as `self`; the kernel zeroed it first.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.words.load(Ordering::Relaxed), self.len) }
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
         // SAFETY: this is the mapping that `new` made, and no reference into it outlives `self`.
-        unsafe { libc::munmap(self.words.as_ptr().cast(), self.len * size_of::<u64>()) };
+        unsafe { libc::munmap(self.words.get_mut().cast(), self.len * size_of::<u64>()) };
     }
 }
