@@ -3,6 +3,7 @@
 //! Invariant: modules know each other only by the channels that they are given here.
 
 mod background;
+mod foundation;
 mod readings;
 mod reload;
 mod settings;
@@ -17,11 +18,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_core::drains::Drains;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
-use holdfast_core::keys::Source;
-use holdfast_datapath::LiveMaps;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::devices::Decision;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,8 +28,8 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use holdfast_agent::engine::run::{GROUPS_WAITING_MAX, Upkeep};
 use holdfast_agent::readings::{EffectiveConfig, Readings};
-use holdfast_agent::state::{self, Keeper, Saved};
-use holdfast_agent::{drains, node, renamed, systemd};
+use holdfast_agent::state::{self, Keeper};
+use holdfast_agent::{renamed, systemd};
 use holdfast_api as admin;
 use holdfast_config::{Config, ConfigFile, NodeName};
 use holdfast_core::engine::Engine;
@@ -53,7 +51,8 @@ use holdfast_agent::paced::Paced;
 use wishes::Wishes;
 
 use background::BackgroundTasks;
-use readings::{ReadParts, ReadingSenders};
+use foundation::{Foundation, MapSenders};
+use readings::ReadParts;
 use sources::{SourceEnds, Sources};
 
 /// Runs the daemon until a signal ends it.
@@ -154,60 +153,53 @@ struct App {
 impl App {
     /// Does everything that can fail at the start, in the order in which an operator would look for the cause.
     fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
-        let node = node::name(config)?;
         let (seed, folder) = (start::seed(), settings::state(config));
         let (blocks_out, blocks) = known(settings::blocks(config, &file.path)?);
-        let (claim, maps, kept) = start::opened(config, &folder)?;
-        let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
-        let (below, damage) = start::known_of(kept.as_ref());
-        let drains = drains::kept(&config.state.path);
-        let (refusals, refused_no_more) = maps.refusals()?;
-        let (map_senders, map_receivers) = map_ends(&maps);
-        let (described, sets) = (start::described(config, &maps, kept.as_ref()), start::sets(kept.as_ref()));
-        let engine = engine(config, (&node, &described, access.as_ref()), maps, (kept, &drains.drains))?;
+        let base = Foundation::open(config, seed, &folder)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
         let (decisions, devices) = device_ends();
-        let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
-        let upkeep = tend(map_senders, &fail, devices, &in_force);
-        let (engine, told) = EngineThread::start(engine, incoming, upkeep)?;
-        let (history, recorded) = start::record(&config.state.path, below, told, &engine)?;
-        let (keeper, written) = start::keeper((folder, damage), &engine, (&access, &kubernetes), &history);
+        let (in_force, gatherer) = in_force(&file.path, config, base.access.as_ref(), &base.node.0);
+        let upkeep = tend(base.map_senders, &fail, devices, &in_force);
+        let (engine, told) = EngineThread::start(base.engine, incoming, upkeep)?;
+        let (history, recorded) = start::record(&config.state.path, base.numbers_below, told, &engine)?;
+        let cluster = (&base.access, &base.kubernetes);
+        let (keeper, written) = start::keeper((folder, base.damage), &engine, cluster, &history);
         let event_readings = EventReadings::new(gatherer.editions());
-        let (acts, wishes, draining) = wishes::channels(gatherer, drains, &config.state.path);
-        let (readings, senders) = ReadParts {
+        let (acts, wishes, draining) = wishes::channels(gatherer, base.drains, &config.state.path);
+        let read = ReadParts {
             config,
-            cluster: (access.as_ref(), kubernetes.as_ref()),
+            cluster: (base.access.as_ref(), base.kubernetes.as_ref()),
             engine: &engine,
-            maps: map_receivers,
-            refusals,
+            maps: base.map_receivers,
+            refusals: base.refusals,
             history,
             written,
             drains: draining.written(),
-        }
-        .read();
-        let ReadingSenders { effective, counting, proxies, filters, routes, refused, shut } = senders;
+        };
+        let (readings, senders) = read.read();
         let shown = (readings.clone(), event_readings.clone(), acts);
-        let admin = admin::start(&settings::admin_settings(config), shown, shut);
+        let admin = admin::start(&settings::admin_settings(config), shown, senders.shut);
+        let in_force_ends = (senders.effective, blocks_out, senders.refused);
         Ok(Self {
             admin: admin.map_err(|error| AppError::Admin(error.to_string()))?,
-            reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
-            sources: Sources::new(config, kubernetes, (blocks, counting), sets),
-            node: (node, described),
+            reload: Reload::new(file, in_force, logging, base.access, events, in_force_ends),
+            sources: Sources::new(config, base.kubernetes, (blocks, senders.counting), base.sets),
+            node: base.node,
             engine,
             beside: BackgroundTasks {
                 readings,
                 events: event_readings,
-                proxies,
+                proxies: senders.proxies,
                 devices: decisions,
-                filters,
-                routes,
+                filters: senders.filters,
+                routes: senders.routes,
                 wishes,
                 draining,
             },
-            written: (recorded, keeper, claim),
+            written: (recorded, keeper, base.claim),
             seed,
-            ends: ((fail, failures), refused_no_more),
+            ends: ((fail, failures), base.refusals_end),
         })
     }
 
@@ -294,16 +286,6 @@ type DeviceNews = (watch::Receiver<Arc<[Decision]>>, watch::Receiver<()>);
 /// Where that is told.
 type DeviceNewsSenders = (watch::Sender<Arc<[Decision]>>, watch::Sender<()>);
 
-/// The ends by which the engine's thread shows its maps, and by which others read them.
-type MapSenders = (watch::Sender<Arc<DatapathView>>, watch::Sender<LiveMaps>);
-type MapReceivers = (watch::Receiver<Arc<DatapathView>>, watch::Receiver<LiveMaps>);
-
-/// The two ends of what is shown of the maps.
-fn map_ends(maps: &AppMaps) -> (MapSenders, MapReceivers) {
-    let ((views, views_now), (live, live_now)) = (known(maps.view()), watch::channel(maps.live_maps()));
-    ((views, live), (views_now, live_now))
-}
-
 /// The two ends of what is told of devices.
 fn device_ends() -> (DeviceNewsSenders, DeviceNews) {
     let ((decisions, decided), (looks, looked)) = (none_yet(), none_yet());
@@ -313,18 +295,6 @@ fn device_ends() -> (DeviceNewsSenders, DeviceNews) {
 /// The two ends of a value that is not known yet.
 fn none_yet<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
     watch::channel(T::default())
-}
-
-/// Begins the engine over these maps, with what the rules have to know before they decide anything.
-fn engine(
-    config: &Config,
-    (node, described, access): (&NodeName, &own_node::Described, Option<&Access>),
-    maps: AppMaps,
-    kept: (Option<Saved>, &Arc<Drains>),
-) -> Result<Engine<AppMaps>, AppError> {
-    let settings = settings::settings(config, settings::apiservers(access));
-    let facts = node::facts(config, node, described).map_err(AppError::Addresses)?;
-    start::engine(maps, &sources_of(config), (settings, facts), kept)
 }
 
 /// Waits until everything is written down, or the disk has had its time.
@@ -378,14 +348,6 @@ fn tend(
         views.send_replace(Arc::new(engine.maps().view()));
         is_more
     }
-}
-
-/// The sources that must deliver before anything is removed.
-fn sources_of(config: &Config) -> Vec<Source> {
-    let manifests = config.manifests.path.is_some().then_some(Source::Manifests);
-    let kubernetes = config.kubernetes.enabled.then_some(Source::Kubernetes);
-    let imports = kubernetes.filter(|_| config.kubernetes.service_imports).map(|_| Source::ClusterSet);
-    [Source::Config].into_iter().chain(manifests).chain(kubernetes).chain(imports).collect()
 }
 
 /// Reloads on SIGHUP or on a wish, and returns on the signals that end the daemon, or when it cannot go on.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: no I/O, no clock, no hash order. The compiler enforces the first two (`no_std`), [`index`] the third.
 //! Time is an argument. Nothing is logged: what happened is returned as a value, and the shell tells it.
+
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

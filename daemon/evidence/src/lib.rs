@@ -1,7 +1,8 @@
-//! What an explanation and a diagnosis rest on: read from the running daemon, asked of the apiserver, this host, backends
-//! and name servers, and heard as Events.
+//! What an explanation and a diagnosis rest on: read from the running daemon, asked of the apiserver, this host,
+//! backends and name servers, and heard as Events.
 //!
-//! Invariant: it asks and changes nothing, and judges nothing; what came of it is judged by a crate that asks nobody.
+//! Invariant: it asks, and changes nothing. It judges nothing either: a crate that asks nobody judges what came of it.
+
 #![forbid(unsafe_code)]
 
 pub mod diagnose;

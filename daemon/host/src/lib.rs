@@ -2,6 +2,7 @@
 //! all, small files that are replaced in one step, and where the error of a socket arose.
 //!
 //! Invariant: nothing here knows Kubernetes, a service or the programs; each module stands alone.
+
 #![forbid(unsafe_code)]
 
 pub mod beat;

@@ -1,8 +1,9 @@
 //! The apiserver: the way to it, what is listed and watched there, the own Node, the pod at an address, and the Events
 //! that this daemon writes.
 //!
-//! Invariant: nothing here decides what clients meet; objects become the rules' own events, and nothing else leaves this
-//! crate towards them. No connection depends on the cluster's own services.
+//! Invariant: nothing here decides what clients meet. Objects become the rules' own events, and nothing else goes from
+//! here to the rules. No connection depends on the cluster's own services.
+
 #![forbid(unsafe_code)]
 
 pub mod announce;

@@ -1,7 +1,8 @@
 //! The page that a browser gets: one document with its style and its script in it, and the policy for it.
 //!
-//! Invariant: the document consists of the files in `assets/`, which are built into the program; nothing that the cluster
-//! says is in it. The policy names its one style and its one script by their hashes, and lets it ask its own API alone.
+//! Invariant: the document consists of the files in `assets/`, which are built into the program; nothing that the
+//! cluster says is in it. The policy names its one style and its one script by their hashes, and lets it ask its own
+//! API alone.
 
 #![forbid(unsafe_code)]
 

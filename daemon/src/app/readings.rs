@@ -18,7 +18,8 @@ use holdfast_status::views::announced::Announced;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::sync::watch;
 
-use super::{MapReceivers, known, none_yet, now, settings};
+use super::foundation::MapReceivers;
+use super::{known, none_yet, now, settings};
 
 /// Where parts tell what the readings show.
 pub(super) struct ReadingSenders {

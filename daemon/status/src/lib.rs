@@ -2,6 +2,7 @@
 //!
 //! Invariant: plain data, and how it is written. No file, no socket, no clock. The part that a struct describes fills
 //! it; a reader cannot reach that part through it.
+
 #![forbid(unsafe_code)]
 
 pub mod datapath;

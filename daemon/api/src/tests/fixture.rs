@@ -1,5 +1,16 @@
 //! The API over a table that has everything.
 
+#![cfg_attr(
+    not(test),
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        reason = "it is for tests"
+    )
+)]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
 use holdfast_core::weights::Asked;
-use holdfast_datapath::Refusing;
+use holdfast_status::datapath::Refusing;
 
 use super::block::{Block, Blocks};
 use super::doubt::{Doubt, Refused, Told};

@@ -1,5 +1,16 @@
 //! Readings of a daemon that has met everything, for the tests of what shows them.
 
+#![cfg_attr(
+    not(test),
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        reason = "it is for tests"
+    )
+)]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
