@@ -153,9 +153,8 @@ struct App {
 impl App {
     /// Does everything that can fail at the start, in the order in which an operator would look for the cause.
     fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
-        let (seed, folder) = (start::seed(), settings::state(config));
         let (blocks_out, blocks) = known(settings::blocks(config, &file.path)?);
-        let base = Foundation::open(config, seed, &folder)?;
+        let base = Foundation::open(config)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
         let (decisions, devices) = device_ends();
@@ -164,7 +163,7 @@ impl App {
         let (engine, told) = EngineThread::start(base.engine, incoming, upkeep)?;
         let (history, recorded) = start::record(&config.state.path, base.numbers_below, told, &engine)?;
         let cluster = (&base.access, &base.kubernetes);
-        let (keeper, written) = start::keeper((folder, base.damage), &engine, cluster, &history);
+        let (keeper, written) = start::keeper((base.folder, base.damage), &engine, cluster, &history);
         let event_readings = EventReadings::new(gatherer.editions());
         let (acts, wishes, draining) = wishes::channels(gatherer, base.drains, &config.state.path);
         let read = ReadParts {
@@ -198,7 +197,7 @@ impl App {
                 draining,
             },
             written: (recorded, keeper, base.claim),
-            seed,
+            seed: base.seed,
             ends: ((fail, failures), base.refusals_end),
         })
     }

@@ -39,6 +39,10 @@ pub(super) struct Foundation {
     pub(super) node: (NodeName, own_node::Described),
     /// The backends that the configuration's services had.
     pub(super) sets: Sets,
+    /// It spreads what many nodes do at once.
+    pub(super) seed: u64,
+    /// The folder of what survives a restart, and the claim on it.
+    pub(super) folder: state::Folder,
     pub(super) claim: state::Claim,
     pub(super) access: Option<Access>,
     pub(super) kubernetes: Option<Kubernetes>,
@@ -56,9 +60,10 @@ pub(super) struct Foundation {
 
 impl Foundation {
     /// Opens maps and state, and begins the engine with what a former process left.
-    pub(super) fn open(config: &Config, seed: u64, folder: &state::Folder) -> Result<Self, AppError> {
+    pub(super) fn open(config: &Config) -> Result<Self, AppError> {
+        let (seed, folder) = (start::seed(), settings::state(config));
         let node = node::name(config)?;
-        let (claim, maps, kept) = start::opened(config, folder)?;
+        let (claim, maps, kept) = start::opened(config, &folder)?;
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
         let (numbers_below, damage) = start::known_of(kept.as_ref());
         let drains = drains::kept(&config.state.path);
@@ -70,6 +75,8 @@ impl Foundation {
         Ok(Self {
             node: (node, described),
             sets,
+            seed,
+            folder,
             claim,
             access,
             kubernetes,
