@@ -349,6 +349,47 @@ fn is_another(before: Option<&ServiceFacts>, now: Option<&ServiceFacts>) -> bool
     matches!((uid(before), uid(now)), (Some(before), Some(now)) if before != now)
 }
 
+/// How far a service is on its way to the maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The maps and the readers have what was decided, or what the maps took of it.
+    #[default]
+    Settled,
+    /// It waits for its piece, or is in it.
+    Dirty,
+    /// A piece was too small for it, so it goes on with a later one.
+    Unfinished,
+}
+
+/// Whether the last decision for a service still stands. A claim won or lost needs no new decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    #[default]
+    Current,
+    /// The service's own facts, the node or the settings changed.
+    Stale,
+    /// The same, and other services wait for the new decision.
+    Awaited,
+}
+
+/// Whether the start of this process waits for a service to be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum StartupWrite {
+    #[default]
+    Done,
+    Pending,
+}
+
+/// How the source told the facts of a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FactsOrigin {
+    /// In its first list, or a former process remembered them.
+    #[default]
+    List,
+    /// While every source was followed.
+    Watch,
+}
+
 /// One service between the rules and the maps.
 #[derive(Debug)]
 pub(crate) struct Service {
@@ -372,19 +413,13 @@ pub(crate) struct Service {
     pub(crate) causes: Vec<Cause>,
     /// How many of the service's own causes gave way to later ones.
     pub(crate) suppressed: u32,
-    pub(crate) dirty: bool,
-    /// Its own facts, the node or the settings changed; a claim won or lost needs no new decision.
-    pub(crate) stale: bool,
-    /// Its facts were told while their source was being followed, not in a first list.
-    pub(crate) is_live: bool,
+    pub(crate) phase: Phase,
+    pub(crate) freshness: Freshness,
+    pub(crate) facts_origin: FactsOrigin,
     /// The facts that it became dirty with, until it is decided what it claims by them.
     pub(crate) asked: Option<Arc<ServiceFacts>>,
-    /// Other services wait for its decision.
-    pub(crate) awaited: bool,
-    /// The start waits for it to be written.
-    pub(crate) unwritten: bool,
-    /// It goes on with a later piece, from here.
-    pub(crate) unfinished: bool,
+    pub(crate) startup_write: StartupWrite,
+    /// From here its plan goes on.
     pub(crate) cursor: Cursor,
     pub(crate) ops: u32,
     /// What kept the last plan from being carried out.
@@ -407,13 +442,11 @@ impl Default for Service {
             view: None,
             causes: Vec::new(),
             suppressed: 0,
-            dirty: false,
-            stale: false,
-            is_live: false,
+            phase: Phase::default(),
+            freshness: Freshness::default(),
+            facts_origin: FactsOrigin::default(),
             asked: None,
-            awaited: false,
-            unwritten: false,
-            unfinished: false,
+            startup_write: StartupWrite::default(),
             cursor: Cursor::default(),
             ops: 0,
             error: None,
@@ -440,6 +473,34 @@ impl Service {
             self.causes.reserve_exact(2);
         }
         self.causes.push(cause);
+    }
+
+    /// Whether the service may be written to.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.phase != Phase::Settled
+    }
+
+    /// Whether what the service wants has to be decided again.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.freshness != Freshness::Current
+    }
+
+    /// Whether the service goes on with a later piece.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.phase == Phase::Unfinished
+    }
+
+    /// Leaves the rest of its plan to a later piece.
+    pub(crate) fn put_off(&mut self, cursor: Cursor) {
+        (self.phase, self.cursor) = (Phase::Unfinished, cursor);
+    }
+
+    /// Notes what kept its plan from being carried out; that is told with its next view.
+    pub(crate) fn fail(&mut self, error: Arc<str>) {
+        self.error = Some(error);
+        if self.is_unfinished() {
+            self.phase = Phase::Dirty;
+        }
     }
 
     /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end. The

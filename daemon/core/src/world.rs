@@ -46,7 +46,7 @@ use crate::index::Seed;
 use crate::keys::{FrontendKey, Source};
 use crate::maps::Capacity;
 use crate::op::{PortIndex, ServiceId};
-use crate::service::Port;
+use crate::service::{FactsOrigin, Port, Service};
 use crate::tables::Tables;
 
 pub use adopt::AdoptError;
@@ -150,7 +150,7 @@ impl World {
         if goes_on {
             self.go_on_with_waiting();
         }
-        let is_live = self.tables.is_synced();
+        let facts_origin = if self.tables.is_synced() { FactsOrigin::Watch } else { FactsOrigin::List };
         let mut woken = Vec::new();
         let Self { tables, services, turns, .. } = self;
         tables.apply(event, &mut |id, cause| {
@@ -158,7 +158,7 @@ impl World {
                 if let Cause::ServiceApplied(facts) = &cause { Some(Arc::clone(facts)) } else { None };
             services.mark(id, cause, true);
             if let (Some(facts), Some(service)) = (facts, services.get_mut(id)) {
-                service.is_live = is_live;
+                service.facts_origin = facts_origin;
                 woken.append(&mut service.ask_with(facts, &mut turns.undecided));
             }
         });
@@ -202,7 +202,7 @@ impl World {
 
     /// Whether this service may be written to.
     pub(crate) fn is_dirty(&self, id: ServiceId) -> bool {
-        self.services.get(id).is_some_and(|service| service.dirty)
+        self.services.get(id).is_some_and(Service::is_dirty)
     }
 
     /// Whether the maps certainly do not have this frontend, so that it does not matter when it comes.

@@ -16,6 +16,7 @@ use crate::facts::{Listener, Listeners, NodeFacts, Settings};
 use crate::keys::{Family, FrontendKey, Source, Transport};
 use crate::op::{FrontendType, ServiceId};
 use crate::resolve::{self, DesiredFrontend, Part};
+use crate::service::{Freshness, Service};
 use crate::snapshot::Verdict;
 use crate::time::Now;
 use crate::work;
@@ -49,23 +50,28 @@ impl World {
     /// Decides again for services of the piece that were decided before another one covered what they ask for, or
     /// ceased to.
     fn decide_again(&mut self, now: Now) {
-        let is_stale = |id: &ServiceId| self.services.get(*id).is_some_and(|service| service.stale);
+        let is_stale = |id: &ServiceId| self.services.get(*id).is_some_and(Service::is_stale);
         let again: Vec<_> = self.turns.piece.iter().copied().filter(is_stale).collect();
         for id in again {
-            self.services.get_mut(id).into_iter().for_each(|service| service.stale = false);
-            self.decide_one(id, now);
-            self.is_decided(id);
+            self.decide_if_stale(id, now);
         }
     }
 
     /// Decides for a service if it is stale, and returns the work that the service takes of the piece.
     fn decide_next(&mut self, id: ServiceId, now: Now) -> u64 {
-        let is_stale = self.services.get_mut(id).is_some_and(|service| core::mem::take(&mut service.stale));
-        if is_stale {
-            self.decide_one(id, now);
-            self.is_decided(id);
-        }
-        self.take_into_piece(id, is_stale)
+        let was_stale = self.decide_if_stale(id, now);
+        self.take_into_piece(id, was_stale)
+    }
+
+    /// Decides for a service if it is stale, and returns whether it was.
+    fn decide_if_stale(&mut self, id: ServiceId, now: Now) -> bool {
+        let Some(service) = self.services.get_mut(id).filter(|service| service.is_stale()) else {
+            return false;
+        };
+        let was_awaited = core::mem::take(&mut service.freshness) == Freshness::Awaited;
+        self.decide_one(id, now);
+        self.mark_decided(id, was_awaited);
+        true
     }
 
     /// Sets aside the dirty services of sources that have not delivered yet: a first list that is not whole counts for
@@ -91,9 +97,12 @@ impl World {
     /// Has nothing wait for a service that is set aside: neither a start, nor, where its source is absent, another
     /// service whose frontends it asks for.
     fn put_aside(&mut self, id: ServiceId) {
-        self.is_written_out(id);
+        self.mark_written(id);
         if self.tables.get(id).is_some_and(|known| self.tables.is_absent(known.key.source)) {
-            self.is_decided(id);
+            let service = self.services.get_mut(id);
+            let awaited = service.filter(|service| service.freshness == Freshness::Awaited);
+            let was_awaited = awaited.map(|service| service.freshness = Freshness::Stale).is_some();
+            self.mark_decided(id, was_awaited);
         }
     }
 
@@ -101,7 +110,7 @@ impl World {
     pub(super) fn go_on_with_waiting(&mut self) {
         self.services.dirty.append(&mut self.turns.waiting);
         for id in self.services.dirty.clone() {
-            self.turns.is_to_be_written(self.services.get_mut(id));
+            self.turns.mark_unwritten(self.services.get_mut(id));
         }
     }
 

@@ -91,7 +91,7 @@ impl World {
     /// is told again as it is, nothing is lost.
     pub(super) fn note_told(&mut self, key: &SliceKey, next: Option<&Arc<SliceFacts>>) {
         let Some((told, id)) = self.tables.slice(key) else { return };
-        let Some(service) = self.services.get_mut(id).filter(|service| service.stale) else { return };
+        let Some(service) = self.services.get_mut(id).filter(|service| service.is_stale()) else { return };
         let decided = service.view.as_deref().map_or(&[][..], |view| &view.slices);
         let at = decided.binary_search_by(|it| it.key.cmp(key));
         // An equal slice that was told once more is news, because another version may have come in between.

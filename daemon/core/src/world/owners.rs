@@ -108,7 +108,7 @@ impl World {
     /// Writes the rows of one service anew, and returns the work that it took. A dirty service names the owner in its
     /// next view.
     fn tell_owners_to(&mut self, id: ServiceId) -> u64 {
-        let Some(service) = self.services.get(id).filter(|service| !service.dirty) else { return 1 };
+        let Some(service) = self.services.get(id).filter(|service| !service.is_dirty()) else { return 1 };
         let Some(view) = service.view.as_deref() else { return 1 };
         let work = view.frontends.len();
         work::done(work);

@@ -19,7 +19,7 @@ use crate::keys::FrontendKey;
 use crate::limits;
 use crate::op::ServiceId;
 use crate::resolve::listed;
-use crate::service::{Port, Service};
+use crate::service::{Freshness, Phase, Port, Service, StartupWrite};
 use crate::time::Uptime;
 
 /// The order in which services are carried out.
@@ -71,9 +71,9 @@ impl Turns {
     }
 
     /// Notes that a start is not over before this service is in the maps.
-    pub(super) fn is_to_be_written(&mut self, service: Option<&mut Service>) {
-        if let Some(service) = service.filter(|service| !service.unwritten) {
-            service.unwritten = true;
+    pub(super) fn mark_unwritten(&mut self, service: Option<&mut Service>) {
+        if let Some(service) = service.filter(|service| service.startup_write == StartupWrite::Done) {
+            service.startup_write = StartupWrite::Pending;
             self.unwritten += 1;
         }
     }
@@ -118,7 +118,7 @@ impl World {
 
     /// Whether this service goes on with a later piece.
     pub(crate) fn is_unfinished(&self, id: ServiceId) -> bool {
-        self.services.get(id).is_some_and(|service| service.unfinished)
+        self.services.get(id).is_some_and(Service::is_unfinished)
     }
 
     /// Sets another size of pieces, for a caller that wants many small ones or a single one.
@@ -159,11 +159,11 @@ impl World {
     pub(super) fn await_undecided(&mut self) {
         for position in 0..self.services.len() {
             let id = ServiceId(u32::try_from(position).unwrap_or(u32::MAX));
-            if self.services.get_mut(id).is_some_and(|service| service.stale && !service.awaited)
-                && self.may_decide(id)
-            {
+            let is_stale = |service: &Service| service.freshness == Freshness::Stale;
+            if self.services.get(id).is_some_and(is_stale) && self.may_decide(id) {
                 self.turns.awaited += 1;
-                self.services.get_mut(id).into_iter().for_each(|service| service.awaited = true);
+                let service = self.services.get_mut(id);
+                service.into_iter().for_each(|service| service.freshness = Freshness::Awaited);
             }
         }
     }
@@ -191,7 +191,7 @@ impl World {
         let work = self.work_of(id) + if was_stale { self.looks_of(id) } else { 0 };
         if let Some(service) = self.services.get_mut(id) {
             // The decision for a heavy service was a piece of its own.
-            service.unfinished = was_stale && work > most;
+            service.phase = if was_stale && work > most { Phase::Unfinished } else { Phase::Dirty };
         }
         let work = work.min(most);
         self.turns.queue.charge(work);
@@ -214,7 +214,7 @@ impl World {
         }
         self.turns.is_open = true;
         for id in [self.turns.gathered.as_slice(), &self.turns.piece].concat() {
-            self.turns.is_to_be_written(self.services.get_mut(id));
+            self.turns.mark_unwritten(self.services.get_mut(id));
         }
     }
 
@@ -224,8 +224,10 @@ impl World {
     }
 
     /// Notes that a service is as it should be in the maps, or that readers are told why not.
-    pub(super) fn is_written_out(&mut self, id: ServiceId) {
-        if self.services.get_mut(id).is_some_and(|service| mem::take(&mut service.unwritten)) {
+    pub(super) fn mark_written(&mut self, id: ServiceId) {
+        let service = self.services.get_mut(id);
+        let before = service.map(|service| mem::take(&mut service.startup_write));
+        if before == Some(StartupWrite::Pending) {
             self.turns.unwritten = self.turns.unwritten.saturating_sub(1);
         }
     }
@@ -262,14 +264,14 @@ impl World {
     }
 
     /// Notes that the decision for a service is made: no other one waits for what it will claim any more.
-    pub(super) fn is_decided(&mut self, id: ServiceId) {
+    pub(super) fn mark_decided(&mut self, id: ServiceId, was_awaited: bool) {
         let asked = self.services.get_mut(id).and_then(|service| service.asked.take());
         if let Some(facts) = asked {
             for id in self.turns.undecided.remove(&facts) {
                 self.retry(id);
             }
         }
-        if self.services.get_mut(id).is_some_and(|service| mem::take(&mut service.awaited)) {
+        if was_awaited {
             self.turns.awaited = self.turns.awaited.saturating_sub(1);
             if self.turns.awaited == 0 {
                 mem::take(&mut self.turns.held_up).into_iter().for_each(|id| self.retry(id));

@@ -75,7 +75,7 @@ impl World {
     pub(crate) fn coming(&self) -> Coming {
         let mut coming = Coming::default();
         let mut tables = [0; 2];
-        let begins = |service: &&Service| !service.unfinished && service.cursor == Cursor::default();
+        let begins = |service: &&Service| !service.is_unfinished() && service.cursor == Cursor::default();
         let of = |id: &ServiceId| self.services.get(*id);
         let begun = self.piece().iter().filter_map(of).filter(begins);
         let all = self.gathered().iter().filter_map(of).chain(begun);
@@ -157,7 +157,7 @@ impl World {
     /// Leaves the rest of this service's plan to a later piece.
     fn put_off(&mut self, id: ServiceId, cursor: Cursor) {
         if let Some(service) = self.services.get_mut(id) {
-            (service.unfinished, service.cursor) = (true, cursor);
+            service.put_off(cursor);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::index::Seed;
 use crate::keys::{Family, Source};
 use crate::maps::MapError;
 use crate::op::ServiceId;
-use crate::service::{Cursor, Service};
+use crate::service::{Cursor, Phase, Service};
 use crate::snapshot::{Checked, Counters, Fill, FrontendView, ServiceView, ServiceViews, Snapshot, Verdict};
 use crate::time::Now;
 use crate::work;
@@ -43,8 +43,7 @@ impl World {
     /// Notes what kept a service's plan from being carried out; that is told with its next view.
     pub(crate) fn fail(&mut self, id: ServiceId, error: Arc<str>) {
         if let Some(service) = self.services.get_mut(id) {
-            service.error = Some(error);
-            service.unfinished = false;
+            service.fail(error);
         }
     }
 
@@ -70,7 +69,7 @@ impl World {
         (self.frontends.all.coming, self.frontends.chosen.coming) = (0, 0);
         self.forget_leftovers();
         for id in self.take_piece() {
-            self.is_written_out(id);
+            self.mark_written(id);
             self.report_one(id, now, changed);
         }
         self.release_gathered();
@@ -96,7 +95,7 @@ impl World {
         let view = self.view(id, now).map(Arc::new);
         let gone = view.is_none();
         let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
-        service.dirty = false;
+        service.phase = Phase::Settled;
         service.cursor = Cursor::default();
         let causes = mem::take(&mut service.causes);
         let suppressed = mem::take(&mut service.suppressed);

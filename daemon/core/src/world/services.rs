@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::change::Cause;
 use crate::list::Rows;
 use crate::op::ServiceId;
-use crate::service::{Cursor, Service};
+use crate::service::{Cursor, Freshness, Phase, Service};
 
 /// All services by their ids.
 #[derive(Debug, Default)]
@@ -45,10 +45,12 @@ impl Services {
         }
         let Some(service) = self.all.get_mut(position) else { return };
         service.add_cause(cause);
-        service.stale |= stale;
+        if stale && service.freshness == Freshness::Current {
+            service.freshness = Freshness::Stale;
+        }
         service.cursor = Cursor::default();
-        if !service.dirty {
-            service.dirty = true;
+        if !service.is_dirty() {
+            service.phase = Phase::Dirty;
             self.dirty.push(id);
         }
     }
@@ -57,7 +59,7 @@ impl Services {
     /// cause of that too.
     pub(super) fn plan_anew(&mut self, id: ServiceId) {
         match self.get_mut(id) {
-            Some(service) if service.dirty => service.cursor = Cursor::default(),
+            Some(service) if service.is_dirty() => service.cursor = Cursor::default(),
             _ => self.mark(id, Cause::Retry, false),
         }
     }

@@ -19,7 +19,7 @@ use crate::lifecycle::Seen;
 use crate::list::{Row, Rows, Scope};
 use crate::op::{FrontendType, FrontendValue, PortIndex, ServiceId, WordFlags};
 use crate::resolve::DesiredFrontend;
-use crate::service::{Port, RealizedList, RealizedPort, Service};
+use crate::service::{FactsOrigin, Port, RealizedList, RealizedPort, Service};
 use crate::snapshot::{FrontendView, PortView, Reason, ServiceView, Status, Verdict};
 use crate::time::Now;
 use crate::work;
@@ -139,7 +139,7 @@ impl World {
 /// What this node has seen of the service's load balancer until now.
 fn seen(service: &Service, before: Option<&ServiceView>, facts: &ServiceFacts, now: Now) -> Option<Seen> {
     let before = before.and_then(|view| Some((view.facts.as_deref()?, view.seen.as_deref())));
-    Seen::after(before, facts, service.is_live, now)
+    Seen::after(before, facts, service.facts_origin == FactsOrigin::Watch, now)
 }
 
 /// A row before it is known what the maps do.
