@@ -186,6 +186,11 @@ impl Frontends {
         self.entries.get(key)
     }
 
+    /// Whether the maps certainly do not have this frontend, so that it does not matter when it comes.
+    pub(crate) fn is_new(&self, key: &FrontendKey) -> bool {
+        self.get(key).is_none_or(|entry| entry.realized.is_none() && !entry.uncertain)
+    }
+
     pub(crate) fn winner(&self, key: &FrontendKey) -> Option<ServiceId> {
         self.entries.get(key)?.winner()
     }

@@ -123,7 +123,7 @@ impl<M: Maps> Engine<M> {
     /// is left is due at once, so that events can be taken first.
     pub fn step(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Arc<Snapshot> {
         for id in self.retries.take_due(now.mono) {
-            self.world.retry(id);
+            self.world.services.retry(id, &self.world.tables);
         }
         self.collect_freed();
         let mut snapshot = if self.may_write(now.mono) {
@@ -164,7 +164,7 @@ impl<M: Maps> Engine<M> {
 
     /// Begins a comparison of the maps with what was realized, unless the maps may hold what is not known yet.
     pub fn begin_check(&mut self) {
-        self.checks = self.world.is_open() && self.world.is_complete();
+        self.checks = self.world.is_open() && self.world.tables.is_complete();
         if self.checks {
             self.world.begin_check();
         }
@@ -184,7 +184,7 @@ impl<M: Maps> Engine<M> {
     /// Whether the maps hold what all sources have told that can be read, or what is remembered of the sources, except
     /// for what the maps refused.
     pub fn is_written(&self) -> bool {
-        self.is_open && self.world.is_complete() && !self.world.has_dirty()
+        self.is_open && self.world.tables.is_complete() && !self.world.has_dirty()
     }
 
     /// Whether the maps hold all that was known when they were first written, except for what they refused. From then
@@ -195,7 +195,7 @@ impl<M: Maps> Engine<M> {
 
     /// Whether the maps cannot hold what a source has that cannot be read, because nothing remembers it.
     pub fn lacks_unreadable(&self) -> bool {
-        self.world.lacks_unreadable()
+        self.world.tables.lacks_unreadable()
     }
 
     /// Sets another size of pieces, for a caller that wants many small ones or a single one.
@@ -205,7 +205,7 @@ impl<M: Maps> Engine<M> {
 
     /// Whether every source has told all that it has.
     pub fn is_synced(&self) -> bool {
-        self.world.is_synced()
+        self.world.tables.is_synced()
     }
 
     /// When the next step is due although no event came.
@@ -241,11 +241,11 @@ impl<M: Maps> Engine<M> {
 
     /// When the maps may be written at the latest; `None`: not known yet.
     fn opens_at(&self) -> Option<Duration> {
-        match (self.world.is_told_of_services(), self.world.is_remembering()) {
+        match (self.world.tables.is_told_of_services(), self.world.tables.is_remembering()) {
             (true, _) => Some(Duration::ZERO),
             (false, true) if self.is_bare => Some(Duration::ZERO),
             (false, true) => Some(REMEMBERED_WAIT),
-            (false, false) => self.world.has_delivered().then_some(Duration::ZERO),
+            (false, false) => self.world.tables.has_delivered().then_some(Duration::ZERO),
         }
     }
 
@@ -263,9 +263,9 @@ impl<M: Maps> Engine<M> {
     /// do. The largest source is seldom the first that delivers, so each makes them look again; what is remembered says
     /// all in advance.
     fn prepare(&mut self) {
-        let delivered = if self.world.is_remembering() { 0 } else { self.world.delivered() };
+        let delivered = if self.world.tables.is_remembering() { 0 } else { self.world.tables.delivered() };
         if self.foreseen.replace(delivered) != Some(delivered) {
-            self.maps.prepare(&self.world.foreseen());
+            self.maps.prepare(&self.world.tables.foreseen());
         }
     }
 
@@ -295,7 +295,7 @@ impl<M: Maps> Engine<M> {
         self.execute_together(now, &mut refused);
         self.write_removals(&piece, now, &mut refused);
         for id in piece.into_iter().filter(|id| !refused.contains(id) && !lacking.contains(id)) {
-            if !self.world.is_unfinished(id) {
+            if !self.world.services.is_unfinished(id) {
                 self.retries.succeeded(id);
             }
         }
@@ -425,7 +425,7 @@ impl<M: Maps> Engine<M> {
 
     fn execute_at(&mut self, position: usize) -> Result<(), MapError> {
         let Some(op) = self.ops.get(position) else {
-            self.world.count_impossible();
+            self.world.services.count_impossible();
             return Ok(());
         };
         let executed = if may_touch(&self.world, op) {
@@ -453,7 +453,7 @@ impl<M: Maps> Engine<M> {
 
     /// Notes why a service is not carried out, and whether that is because its namespace has its part.
     fn failed(&mut self, id: ServiceId, (error, is_part): (String, bool), now: Duration) {
-        self.world.fail(id, error.into());
+        self.world.services.fail(id, error.into());
         self.retries.failed(id, now, is_part);
     }
 }
@@ -482,7 +482,7 @@ const fn is_new_source(op: &Op) -> bool {
 }
 
 fn is_new(world: &World, op: &Op) -> bool {
-    matches!(&op.action, Action::InsertFrontend(key, _) if world.is_new(key))
+    matches!(&op.action, Action::InsertFrontend(key, _) if world.frontends.is_new(key))
 }
 
 fn is_removal(op: &Op) -> bool {
@@ -491,7 +491,7 @@ fn is_removal(op: &Op) -> bool {
 
 fn may_touch(world: &World, op: &Op) -> bool {
     match op.owner {
-        Owner::Service(id) => world.is_dirty(id),
+        Owner::Service(id) => world.services.is_dirty(id),
         Owner::Node | Owner::Nobody => true,
     }
 }

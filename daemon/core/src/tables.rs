@@ -24,7 +24,7 @@ use crate::drains::Drains;
 use crate::event::{Event, Watched};
 use crate::facts::{
     Listeners, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServicePort, ServiceType, Settings,
-    SliceFacts,
+    SliceFacts, Timestamp,
 };
 use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
@@ -80,6 +80,8 @@ pub(crate) struct Tables {
     /// else does.
     unreadable: BTreeSet<Source>,
     pub(crate) progress: BTreeMap<Watched, Arc<str>>,
+    /// When the sources last confirmed, to a former process, what this one began with.
+    pub(crate) remembered_at: Option<Timestamp>,
     unconfirmed: Unconfirmed,
     /// Steps that were left out, because something was missing that always is there.
     pub(crate) impossible: u64,
@@ -106,6 +108,7 @@ impl Tables {
             absent: BTreeSet::new(),
             unreadable: BTreeSet::new(),
             progress: BTreeMap::new(),
+            remembered_at: None,
             unconfirmed: Unconfirmed::new(seed),
             impossible: 0,
         }

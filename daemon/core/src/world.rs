@@ -43,10 +43,9 @@ use crate::claims::covers::Covers;
 use crate::event::Event;
 use crate::hold::Ledger;
 use crate::index::Seed;
-use crate::keys::{FrontendKey, Source};
+use crate::keys::Source;
 use crate::maps::Capacity;
-use crate::op::{PortIndex, ServiceId};
-use crate::service::{FactsOrigin, Port, Service};
+use crate::service::FactsOrigin;
 use crate::tables::Tables;
 
 pub use adopt::AdoptError;
@@ -58,11 +57,11 @@ pub use remember::Remembered;
 #[derive(Debug)]
 pub(crate) struct World {
     /// What the sources say.
-    tables: Tables,
+    pub(crate) tables: Tables,
     /// What each service wants, and has in the maps.
-    services: services::Services,
+    pub(crate) services: services::Services,
     /// The claims on each frontend, and what the maps say of it.
-    frontends: Frontends,
+    pub(crate) frontends: Frontends,
     /// What addresses cover beside the frontends at them.
     covers: Covers,
     /// Frontends with losers that still name a former owner.
@@ -152,7 +151,7 @@ impl World {
         }
         let facts_origin = if self.tables.is_synced() { FactsOrigin::Watch } else { FactsOrigin::List };
         let mut woken = Vec::new();
-        let Self { tables, services, turns, .. } = self;
+        let Self { tables, services, turns, .. } = &mut *self;
         tables.apply(event, &mut |id, cause| {
             let facts =
                 if let Cause::ServiceApplied(facts) = &cause { Some(Arc::clone(facts)) } else { None };
@@ -162,71 +161,11 @@ impl World {
                 woken.append(&mut service.ask_with(facts, &mut turns.undecided));
             }
         });
-        woken.into_iter().for_each(|id| self.retry(id));
+        woken.into_iter().for_each(|id| services.retry(id, tables));
         self.report.counters.events += 1;
         if is_of_all {
             self.await_undecided();
         }
-    }
-
-    /// Whether every source has delivered, so that what no service asks for may be removed.
-    pub(crate) fn is_synced(&self) -> bool {
-        self.tables.is_synced()
-    }
-
-    /// Whether every source of Services has delivered, so that what is remembered of them need not be waited for.
-    pub(crate) fn is_told_of_services(&self) -> bool {
-        self.tables.is_told_of_services()
-    }
-
-    /// Whether some source has delivered, or what it can, so that what it asks for may be added.
-    pub(crate) fn has_delivered(&self) -> bool {
-        self.tables.synced.values().any(|synced| *synced) || !self.tables.unreadable().is_empty()
-    }
-
-    /// Whether what is known is all there is to know now: told by every source that can be read, or remembered.
-    pub(crate) fn is_complete(&self) -> bool {
-        let has_told = |(source, synced)| synced || self.tables.unreadable().contains(&source);
-        self.is_remembering() || self.tables.sources().all(has_told)
-    }
-
-    /// Whether nothing is known of a source that cannot be read: it has not told, and nothing is remembered.
-    pub(crate) fn lacks_unreadable(&self) -> bool {
-        !self.is_remembering() && !self.tables.unreadable().is_empty()
-    }
-
-    /// How many sources have delivered.
-    pub(crate) fn delivered(&self) -> usize {
-        self.tables.synced.values().filter(|synced| **synced).count()
-    }
-
-    /// Whether this service may be written to.
-    pub(crate) fn is_dirty(&self, id: ServiceId) -> bool {
-        self.services.get(id).is_some_and(Service::is_dirty)
-    }
-
-    /// Whether the maps certainly do not have this frontend, so that it does not matter when it comes.
-    pub(crate) fn is_new(&self, key: &FrontendKey) -> bool {
-        self.frontends.get(key).is_none_or(|entry| entry.realized.is_none() && !entry.uncertain)
-    }
-
-    /// Marks a service to be planned again, because its last plan was not carried out.
-    pub(crate) fn retry(&mut self, id: ServiceId) {
-        if self.tables.get(id).is_some() {
-            self.services.mark(id, Cause::Retry, false);
-        }
-    }
-
-    /// The port of a service that has this index.
-    fn port_at(&self, id: ServiceId, index: PortIndex) -> Option<&Port> {
-        let port = self.services.get(id)?.ports.get(self.space.indices.position(index)?)?;
-        (port.index == Some(index)).then_some(port)
-    }
-
-    /// The port of a service that has this index, to change it.
-    fn port_at_mut(&mut self, id: ServiceId, index: PortIndex) -> Option<&mut Port> {
-        let position = self.space.indices.position(index)?;
-        self.services.get_mut(id)?.ports.get_mut(position).filter(|port| port.index == Some(index))
     }
 }
 

@@ -51,4 +51,30 @@ impl Tables {
         let is_here = |(source, _): &(&Source, &bool)| !self.is_absent(**source);
         self.synced.iter().filter(is_here).map(|(source, synced)| (*source, *synced))
     }
+
+    /// How many sources have delivered.
+    pub(crate) fn delivered(&self) -> usize {
+        self.synced.values().filter(|synced| **synced).count()
+    }
+
+    /// Whether some source has delivered, or what it can, so that what it asks for may be added.
+    pub(crate) fn has_delivered(&self) -> bool {
+        self.synced.values().any(|synced| *synced) || !self.unreadable.is_empty()
+    }
+
+    /// Whether there are remembered services to serve although no source has delivered yet.
+    pub(crate) const fn is_remembering(&self) -> bool {
+        self.remembered_at.is_some()
+    }
+
+    /// Whether what is known is all there is to know now: told by every source that can be read, or remembered.
+    pub(crate) fn is_complete(&self) -> bool {
+        let has_told = |(source, synced)| synced || self.unreadable.contains(&source);
+        self.is_remembering() || self.sources().all(has_told)
+    }
+
+    /// Whether nothing is known of a source that cannot be read: it has not told, and nothing is remembered.
+    pub(crate) fn lacks_unreadable(&self) -> bool {
+        !self.is_remembering() && !self.unreadable.is_empty()
+    }
 }

@@ -223,7 +223,7 @@ impl World {
 
     /// Has services decided for anew that may ask for more now, in turn. There may be room for others after them.
     pub(super) fn feed_asked(&mut self) {
-        let is_decided = self.is_synced() && self.is_awaiting_nobody();
+        let is_decided = self.tables.is_synced() && self.is_awaiting_nobody();
         for kind in Kind::ALL {
             if is_decided {
                 self.asked.sum_mut(kind).forget_found();

@@ -131,7 +131,7 @@ impl World {
     }
 
     fn decide_one(&mut self, id: ServiceId, now: Now) {
-        let Some(known) = self.tables.get(id) else { return self.count_impossible() };
+        let Some(known) = self.tables.get(id) else { return self.services.count_impossible() };
         let facts = known.facts.clone();
         let node = Arc::clone(&self.tables.node);
         let settings = Arc::clone(&self.tables.settings);
@@ -148,11 +148,13 @@ impl World {
         let own = desired.frontends.iter().chain(&desired.covering);
         self.cover(id, rank, Coverage::of(own, &node));
         let wanted = self.claimable(&desired.frontends, id, rank);
-        let Some(case) = self.case(id, (&settings, &drains), now) else { return self.count_impossible() };
+        let Some(case) = self.case(id, (&settings, &drains), now) else {
+            return self.services.count_impossible();
+        };
         let rows_most = self.may_ask(Kind::Rows, id);
         let Self { services, space, .. } = self;
         let nothing = services.nothing();
-        let Some(service) = services.get_mut(id) else { return self.count_impossible() };
+        let Some(service) = services.get_mut(id) else { return self.services.count_impossible() };
         let before = service.lists();
         cut.rows = service.take(desired, facts, (&case, rows_most), &nothing);
         space.indices.put_all(&service.ports);
@@ -217,7 +219,7 @@ impl World {
 
     /// Replaces the claims of a service. With another rank, all of them are entered anew.
     fn claim(&mut self, id: ServiceId, wanted: Vec<Wanted>, rank: Option<Rank>) {
-        let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
+        let Some(service) = self.services.get_mut(id) else { return self.services.count_impossible() };
         let same_rank = service.rank == rank;
         if same_rank && service.claimed == wanted {
             return;
@@ -261,7 +263,7 @@ impl World {
     /// Marks the service that owned the frontend until now. All others lost it before, and merely name another owner
     /// from now on.
     fn lost(&mut self, former: ServiceId, key: FrontendKey, to: ServiceId) {
-        let Some(to) = self.tables.get(to) else { return self.count_impossible() };
+        let Some(to) = self.tables.get(to) else { return self.services.count_impossible() };
         let cause = Cause::ClaimLost(key, to.key.clone());
         self.services.mark(former, cause, false);
         self.changed_hands(key);

@@ -187,7 +187,7 @@ impl World {
             checking.go_on();
         }
         if checking.drift.len() > before {
-            self.retry(id);
+            self.services.retry(id, &self.tables);
         }
         Ok(work)
     }

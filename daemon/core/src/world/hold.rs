@@ -134,7 +134,7 @@ impl World {
             |address: &SocketAddr| NonZeroU16::new(address.port()).is_some_and(|port| ports.contains(&port));
         for (address, id) in held.iter().filter(|(address, _)| is_listed(address)) {
             let Some(service) = self.services.get_mut(*id) else {
-                self.report.counters.impossible += 1;
+                self.services.count_impossible();
                 continue;
             };
             if !service.holds().any(|hold| hold.is_news(*address, by)) {
@@ -194,7 +194,7 @@ impl World {
         now: Uptime,
     ) {
         let (Some(service), Some(known)) = (self.services.get(id), self.tables.get(id)) else {
-            return self.count_impossible();
+            return self.services.count_impossible();
         };
         let lists = (before, service.lists());
         if let Some(bound) = service.holds().filter_map(|hold| hold.bound_outlived(&settings.hold, now)).max()
@@ -208,7 +208,7 @@ impl World {
     /// Keeps account of the lists and holds that a remembered service has before anything is decided.
     pub(super) fn account_for_remembered(&mut self, id: ServiceId) {
         let (Some(service), Some(known)) = (self.services.get(id), self.tables.get(id)) else {
-            return self.count_impossible();
+            return self.services.count_impossible();
         };
         let id = (id, known.key.name.shared_namespace());
         self.ledger.remember(id, service.holds(), service.lists(), &self.tables.settings.hold);
@@ -226,7 +226,7 @@ impl World {
     }
 
     fn join_mass_loss(&mut self, id: ServiceId, policy: &Policy, cause: Cause) {
-        let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
+        let Some(service) = self.services.get_mut(id) else { return self.services.count_impossible() };
         if service.holds_mut().map(Hold::join_mass_loss).filter(|joined| *joined).count() > 0 {
             self.ledger.index(id, service.holds(), policy);
             self.services.mark(id, cause, false);

@@ -93,7 +93,7 @@ impl World {
 
     /// Whether this piece leaves nothing to do.
     pub(crate) fn is_last_piece(&self) -> bool {
-        !self.has_more() && !self.turns.piece.iter().any(|id| self.is_unfinished(*id))
+        !self.has_more() && !self.turns.piece.iter().any(|id| self.services.is_unfinished(*id))
     }
 
     /// Whether what was decided may be written: everything is decided that was known at the start.
@@ -113,12 +113,7 @@ impl World {
 
     /// Whether all that was known at the start is written, and is all there is to know now.
     pub(crate) fn is_whole(&self) -> bool {
-        self.is_programmed() && self.is_complete()
-    }
-
-    /// Whether this service goes on with a later piece.
-    pub(crate) fn is_unfinished(&self, id: ServiceId) -> bool {
-        self.services.get(id).is_some_and(Service::is_unfinished)
+        self.is_programmed() && self.tables.is_complete()
     }
 
     /// Sets another size of pieces, for a caller that wants many small ones or a single one.
@@ -241,7 +236,7 @@ impl World {
     /// Ends the piece and returns its services that are done. Those that it was too small for go back to the queue.
     pub(super) fn take_piece(&mut self) -> Vec<ServiceId> {
         let mut piece = mem::take(&mut self.turns.piece);
-        let unfinished: Vec<_> = piece.extract_if(.., |id| self.is_unfinished(*id)).collect();
+        let unfinished: Vec<_> = piece.extract_if(.., |id| self.services.is_unfinished(*id)).collect();
         for id in unfinished {
             if let Some(known) = self.tables.get(id) {
                 self.turns.queue.put_back(known.key.name.shared_namespace(), id);
@@ -268,13 +263,15 @@ impl World {
         let asked = self.services.get_mut(id).and_then(|service| service.asked.take());
         if let Some(facts) = asked {
             for id in self.turns.undecided.remove(&facts) {
-                self.retry(id);
+                self.services.retry(id, &self.tables);
             }
         }
         if was_awaited {
             self.turns.awaited = self.turns.awaited.saturating_sub(1);
             if self.turns.awaited == 0 {
-                mem::take(&mut self.turns.held_up).into_iter().for_each(|id| self.retry(id));
+                for id in mem::take(&mut self.turns.held_up) {
+                    self.services.retry(id, &self.tables);
+                }
             }
         }
     }

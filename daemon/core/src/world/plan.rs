@@ -114,7 +114,7 @@ impl World {
     }
 
     fn plan_some(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
-        if self.is_unfinished(id) {
+        if self.services.is_unfinished(id) {
             return Ok(());
         }
         let owner = Owner::Service(id);
@@ -196,7 +196,7 @@ impl World {
         }
         let share = self.tables.share(id);
         let Some(port) = self.services.get(id).and_then(|service| service.ports.get(position)) else {
-            self.count_impossible();
+            self.services.count_impossible();
             return Ok(());
         };
         if port.realized.facts != Some(port.facts()) {
@@ -261,7 +261,7 @@ impl World {
     fn plan_frontends(&mut self, id: ServiceId, begin: usize, mut left: u64, ops: &mut Vec<Op>) -> usize {
         let freed = self.make_room_of_own(id, begin, ops);
         let Some(service) = self.services.get(id) else {
-            self.count_impossible();
+            self.services.count_impossible();
             return begin;
         };
         let share = self.tables.share(id);
@@ -367,7 +367,7 @@ impl World {
     /// its lists. Words are emptied in a later piece than the one that took away what led to them: a grace period lies
     /// between.
     pub(crate) fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
-        if self.is_unfinished(id) {
+        if self.services.is_unfinished(id) {
             return;
         }
         let (dialled, left) = self.dialled(id);

@@ -67,7 +67,7 @@ impl World {
     /// The maps refused the op at this place; those after it were not tried.
     pub(crate) fn refused(&mut self, ops: &[Op], failed: usize) {
         self.give_back_unpublished(ops, failed);
-        let Some(op) = ops.get(failed) else { return self.count_impossible() };
+        let Some(op) = ops.get(failed) else { return self.services.count_impossible() };
         self.checking.iter_mut().for_each(|checking| checking.note(op));
         match &op.action {
             Action::WriteRange(..) => {}
@@ -172,7 +172,7 @@ impl World {
     }
 
     fn inserted(&mut self, owner: Owner, key: FrontendKey, value: FrontendValue) {
-        let Owner::Service(id) = owner else { return self.count_impossible() };
+        let Owner::Service(id) = owner else { return self.services.count_impossible() };
         let now = RealizedFrontend { value, owner: Some(id) };
         let (before, doubters) = self.frontend_is_certain(key, Some(now));
         if let Some(RealizedFrontend { owner: None, value }) = before {
@@ -255,9 +255,10 @@ impl World {
     fn with_port(&mut self, owner: Owner, index: PortIndex, change: impl FnOnce(Written<'_>)) {
         let nothing;
         let written = match owner {
-            Owner::Service(id) => {
-                self.port_at_mut(id, index).map(|port| (&mut port.realized, port.key.family, &port.rows))
-            }
+            Owner::Service(id) => self
+                .services
+                .port_at_mut(id, index, &self.space.indices)
+                .map(|port| (&mut port.realized, port.key.family, &port.rows)),
             Owner::Nobody => {
                 nothing = Arc::default();
                 self.adopted.get_mut(index).map(|port| (&mut port.realized, port.family, &nothing))
@@ -266,7 +267,7 @@ impl World {
         };
         match written {
             Some((realized, family, rows)) => change(Written { realized, family, rows }),
-            None => self.count_impossible(),
+            None => self.services.count_impossible(),
         }
     }
 }

@@ -50,7 +50,7 @@ impl World {
     /// Begins with the services that are remembered of sources that are still used. Called once, before any event.
     pub(crate) fn remember(&mut self, remembered: Remembered, now: Now) {
         let then = remembered.clock;
-        self.report.remembered_at = Some(remembered.at);
+        self.tables.remembered_at = Some(remembered.at);
         // Where the apiserver is no source now, its objects are forgotten, and a later process has to be told of all.
         if self.tables.synced.contains_key(&Source::Kubernetes) {
             self.tables.progress = remembered.progress;
@@ -70,11 +70,6 @@ impl World {
                 self.remember_service(view, |at| now.uptime_at(then.wall_at(at)));
             }
         }
-    }
-
-    /// Whether there are remembered services to serve although no source has delivered yet.
-    pub(crate) const fn is_remembering(&self) -> bool {
-        self.report.remembered_at.is_some()
     }
 
     fn remember_service(&mut self, mut shared: Arc<ServiceView>, on_my_clock: impl Fn(Uptime) -> Uptime) {

@@ -9,7 +9,6 @@ use core::mem;
 use super::World;
 use super::plan::Dialled;
 use crate::change::{Cause, Change};
-use crate::facts::Timestamp;
 use crate::index::Seed;
 use crate::keys::{Family, Source};
 use crate::maps::MapError;
@@ -26,8 +25,6 @@ pub(super) struct Report {
     pub(super) counters: Counters,
     /// How many differences a comparison has found that no snapshot tells of yet.
     pub(super) found: Option<usize>,
-    /// When the sources last confirmed, to a former process, what this one began with.
-    pub(super) remembered_at: Option<Timestamp>,
     /// All was in the maps once that a start began with, told by every source or remembered.
     was_whole: bool,
 }
@@ -40,13 +37,6 @@ impl Report {
 }
 
 impl World {
-    /// Notes what kept a service's plan from being carried out; that is told with its next view.
-    pub(crate) fn fail(&mut self, id: ServiceId, error: Arc<str>) {
-        if let Some(service) = self.services.get_mut(id) {
-            service.fail(error);
-        }
-    }
-
     /// Counts an op that the maps refused, unless the namespace has its part: that is its own affair, and may last.
     pub(crate) const fn count_refusal(&mut self, error: &MapError) {
         self.report.counters.ops_failed += !error.is_part() as u64;
@@ -55,11 +45,6 @@ impl World {
     /// Counts an op that was not even tried, because its owner was not dirty.
     pub(crate) fn count_cross_service(&mut self) {
         self.report.counters.cross_service += 1;
-    }
-
-    /// Counts a step that was left out, because something was missing that always is there.
-    pub(crate) fn count_impossible(&mut self) {
-        self.report.counters.impossible += 1;
     }
 
     /// Ends the piece: calls back with each change and gives what readers see from now on.
@@ -77,7 +62,7 @@ impl World {
         self.feed();
         // A service that was woken by another service's op is planned again in the next piece.
         for id in mem::take(&mut self.turns.woken) {
-            self.retry(id);
+            self.services.retry(id, &self.tables);
         }
         self.tell_owners(now.mono);
         self.report.snapshot.programmed |= self.is_programmed();
@@ -94,7 +79,7 @@ impl World {
         self.drop_wiped(id);
         let view = self.view(id, now).map(Arc::new);
         let gone = view.is_none();
-        let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
+        let Some(service) = self.services.get_mut(id) else { return self.services.count_impossible() };
         service.phase = Phase::Settled;
         service.cursor = Cursor::default();
         let causes = mem::take(&mut service.causes);
@@ -169,8 +154,8 @@ impl World {
         self.report.snapshot.unreadable.clone_from(self.tables.unreadable());
         self.report.snapshot.held = self.held();
         self.report.snapshot.progress.clone_from(&self.tables.progress);
-        self.report.snapshot.stale_since = self.report.remembered_at.filter(|_| !self.tables.is_synced());
-        let impossible = self.report.counters.impossible + self.tables.impossible;
+        self.report.snapshot.stale_since = self.tables.remembered_at.filter(|_| !self.tables.is_synced());
+        let impossible = self.services.impossible + self.tables.impossible;
         self.report.snapshot.counters = Counters { impossible, ..self.report.counters };
         self.report.snapshot.fill = Fill {
             frontends: self.frontends.all.realized,

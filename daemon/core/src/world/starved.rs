@@ -95,13 +95,13 @@ impl World {
                 | PlanError::Part { .. }
                 | PlanError::Chosen(_),
             ) => {
-                let Some(turn) = self.turn(id) else { return self.count_impossible() };
+                let Some(turn) = self.turn(id) else { return self.services.count_impossible() };
                 self.starved.put(turn);
             }
             Ok(_) | Err(PlanError::Place(NoPlace::List(_))) => self.starved.remove(id),
         }
         // The last piece of a service says it of all its ports.
-        if !self.is_unfinished(id) {
+        if !self.services.is_unfinished(id) {
             self.account_for_tables(id);
         }
     }
@@ -125,7 +125,7 @@ impl World {
     pub(super) fn feed(&mut self) {
         let room = core::mem::take(&mut self.starved.freed).min(limits::FED_PER_BATCH);
         let fed: Vec<ServiceId> = (0..room).map_while(|_| self.starved.next()).collect();
-        fed.into_iter().for_each(|id| self.retry(id));
+        fed.into_iter().for_each(|id| self.services.retry(id, &self.tables));
         self.feed_tables();
         self.feed_asked();
     }
@@ -138,7 +138,7 @@ impl World {
         let waiting: Vec<_> = (0..limits::FED_PER_BATCH).map_while(|_| self.tableless.next()).collect();
         for id in waiting {
             if self.has_room_for_a_table(id) {
-                self.retry(id);
+                self.services.retry(id, &self.tables);
             }
             self.account_for_tables(id);
         }

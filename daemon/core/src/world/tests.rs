@@ -44,10 +44,13 @@ use crate::facts::{
     ServiceType, Settings, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
 };
 use crate::hold::{OnEmpty, Policy};
-use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey};
+use crate::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::limits;
 use crate::list::{Scope, SlotState};
-use crate::op::{Action, Dump, DumpPort, Grace, MemberKey, Membership, Op, Share, SourceKey};
+use crate::op::{
+    Action, Dump, DumpPort, Grace, MemberKey, Membership, Op, PortIndex, ServiceId, Share, SourceKey,
+};
+use crate::service::Port;
 use crate::snapshot::{FrontendView, ServiceView, Snapshot};
 use crate::time::Now;
 
@@ -123,7 +126,7 @@ impl Rig {
             let planned = self.world.plan_lists(id, &mut ops);
             let is_written = self.execute(&ops);
             if !is_written || planned.is_err() {
-                self.world.fail(id, "refused".into());
+                self.world.services.fail(id, "refused".into());
             }
             if is_written {
                 whole.push(id);
@@ -133,7 +136,7 @@ impl Rig {
             let mut ops = Vec::new();
             self.world.plan_removals(id, &mut ops);
             if !self.execute(&ops) {
-                self.world.fail(id, "refused".into());
+                self.world.services.fail(id, "refused".into());
             }
         }
         self.carry_out(World::plan_node_removals);
@@ -154,6 +157,10 @@ impl Rig {
         }
         self.execute(&ops);
         self.turn(vec![])
+    }
+
+    pub(super) fn retry(&mut self, id: ServiceId) {
+        self.world.services.retry(id, &self.world.tables);
     }
 
     fn carry_out(&mut self, plan: fn(&World, &mut Vec<Op>)) {

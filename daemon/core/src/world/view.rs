@@ -132,7 +132,7 @@ impl World {
 
     fn realized_port(&self, index: PortIndex, owner: Option<ServiceId>) -> Option<&RealizedPort> {
         let Some(owner) = owner else { return self.adopted.get(index).map(|adopted| &adopted.realized) };
-        self.port_at(owner, index).map(|port| &port.realized)
+        self.services.port_at(owner, index, &self.space.indices).map(|port| &port.realized)
     }
 }
 

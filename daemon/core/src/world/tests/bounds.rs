@@ -429,7 +429,7 @@ fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backe
     for _ in 0..3 {
         rig.grace();
     }
-    rig.world.retry(rig.id("web"));
+    rig.retry(rig.id("web"));
     rig.turn(vec![]);
     assert_eq!((rig.dump().frontends.len(), list(&rig)), (2, vec![ip("1.1.1.2")]), "room came back");
 }

@@ -79,7 +79,7 @@ impl Size {
         rig.refuse = |op| matches!(op.action, Action::InsertFrontend(..) | Action::PublishWord(..));
         rig.turn([self.service(2)].into_iter().chain(self.slices(2)).collect());
         rig.refuse = |_| false;
-        rig.world.retry(rig.id("a"));
+        rig.retry(rig.id("a"));
         rig.turn(vec![]);
         rig.grace();
         let mut later = Rig::with(capacity);

@@ -46,7 +46,7 @@ fn invariant_04_a_list_outlives_a_frontend_that_another_service_takes_over() {
     rig.turn(vec![applied(next)]);
     assert_eq!(positions(&rig.log, Scope::Cluster), (None, None), "the heir's op was refused: {:?}", rig.log);
     rig.refuse = |_| false;
-    rig.world.retry(rig.id("b"));
+    rig.retry(rig.id("b"));
     let mut log = Vec::new();
     for _ in 0..3 {
         rig.turn(vec![]);
