@@ -140,12 +140,12 @@ impl<M: Maps> Engine<M> {
     }
 
     fn write_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
-        if !self.world.is_open() {
+        if !self.world.queue.is_open() {
             return self.world.publish(now);
         }
         let departed = self.carry_out(World::plan_node_removals);
         self.write_services(now.mono);
-        let is_late = now.mono >= self.upkeep_at + UPKEEP_WAIT_MAX && self.world.is_awaiting_nobody();
+        let is_late = now.mono >= self.upkeep_at + UPKEEP_WAIT_MAX && self.world.queue.is_awaiting_nobody();
         if is_late || self.world.is_last_piece() {
             self.upkeep(now.mono, departed.is_ok());
         }
@@ -164,7 +164,7 @@ impl<M: Maps> Engine<M> {
 
     /// Begins a comparison of the maps with what was realized, unless the maps may hold what is not known yet.
     pub fn begin_check(&mut self) {
-        self.checks = self.world.is_open() && self.world.tables.is_complete();
+        self.checks = self.world.queue.is_open() && self.world.tables.is_complete();
         if self.checks {
             self.world.begin_check();
         }
@@ -200,7 +200,7 @@ impl<M: Maps> Engine<M> {
 
     /// Sets another size of pieces, for a caller that wants many small ones or a single one.
     pub const fn limit_pieces(&mut self, most: u64) {
-        self.world.limit_pieces(most);
+        self.world.queue.most = most;
     }
 
     /// Whether every source has told all that it has.
@@ -217,7 +217,7 @@ impl<M: Maps> Engine<M> {
         }
         let waits_for_grace = self.first_grace.is_some() || self.world.next_grace().is_some();
         let poll = waits_for_grace.then(|| now + GRACE_POLL);
-        let owners = self.world.owners_due().filter(|_| may_write).map(|due| due.max(now));
+        let owners = self.world.owners.due().filter(|_| may_write).map(|due| due.max(now));
         [self.retries.next_due(), self.upkeep_due, poll, opens.filter(|due| *due > now), owners]
             .into_iter()
             .flatten()
@@ -271,7 +271,7 @@ impl<M: Maps> Engine<M> {
 
     /// Writes all lists first, then all removals: so a frontend that changes hands is never missing in between.
     fn write_services(&mut self, now: Duration) {
-        let piece = self.world.piece().to_vec();
+        let piece = self.world.queue.piece.to_vec();
         // What does not fit shows in the op that needs it.
         let _ = self.maps.make_room(&self.world.coming());
         let (mut refused, mut lacking) = (BTreeSet::new(), BTreeSet::new());
@@ -482,7 +482,7 @@ const fn is_new_source(op: &Op) -> bool {
 }
 
 fn is_new(world: &World, op: &Op) -> bool {
-    matches!(&op.action, Action::InsertFrontend(key, _) if world.frontends.is_new(key))
+    matches!(&op.action, Action::InsertFrontend(key, _) if world.owners.frontends.is_new(key))
 }
 
 fn is_removal(op: &Op) -> bool {

@@ -28,6 +28,7 @@ mod realize;
 mod remember;
 mod report;
 mod services;
+mod shortage;
 mod space;
 mod spares;
 mod starved;
@@ -38,8 +39,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::change::Cause;
-use crate::claims::Frontends;
-use crate::claims::covers::Covers;
 use crate::event::Event;
 use crate::hold::Ledger;
 use crate::index::Seed;
@@ -60,22 +59,14 @@ pub(crate) struct World {
     pub(crate) tables: Tables,
     /// What each service wants, and has in the maps.
     pub(crate) services: services::Services,
-    /// The claims on each frontend, and what the maps say of it.
-    pub(crate) frontends: Frontends,
-    /// What addresses cover beside the frontends at them.
-    covers: Covers,
-    /// Frontends with losers that still name a former owner.
-    misnamed: owners::Misnamed,
+    /// Which service owns a frontend.
+    pub(crate) owners: owners::Owners,
     /// What is taken of the maps.
     space: space::Space,
-    /// How many frontends services ask for.
-    asked: asked::Asked,
-    /// The services without room in the maps.
-    starved: starved::Starved,
-    /// What plans found no room for.
-    lacking: lacking::Lacking,
-    /// The services with a list that would be a table if there were room.
-    tableless: starved::Starved,
+    /// How much services ask for.
+    demand: asked::Demand,
+    /// What found no room.
+    shortage: shortage::Shortage,
     node: node::NodeAddresses,
     /// What was drained or taken back, while its services are looked for.
     drained: drains::Walk,
@@ -84,7 +75,7 @@ pub(crate) struct World {
     /// The lists that are held, and those that were lost lately.
     ledger: Ledger,
     /// The order in which services are carried out.
-    turns: piece::Turns,
+    pub(crate) queue: piece::WorkQueue,
     /// A comparison with what the maps hold.
     checking: Option<drift::Checking>,
     /// What readers see.
@@ -94,22 +85,19 @@ pub(crate) struct World {
 impl World {
     /// Empty tables and empty maps, waiting for these sources.
     pub(crate) fn new(seed: Seed, capacity: Capacity, sources: &[Source]) -> Self {
+        let space = space::Space::new(seed, capacity);
         Self {
             tables: Tables::new(seed, sources, capacity.services),
             services: services::Services::default(),
-            frontends: Frontends::new(seed),
-            covers: Covers::new(seed),
-            misnamed: owners::Misnamed::default(),
-            space: space::Space::new(seed, capacity),
-            asked: asked::Asked::new(seed),
-            starved: starved::Starved::default(),
-            lacking: lacking::Lacking::default(),
-            tableless: starved::Starved::default(),
+            owners: owners::Owners::new(seed),
+            demand: asked::Demand::new(seed, space.capacity()),
+            space,
+            shortage: shortage::Shortage::default(),
             node: node::NodeAddresses::default(),
             drained: drains::Walk::default(),
             adopted: adopt::Adopted::default(),
             ledger: Ledger::default(),
-            turns: piece::Turns::new(seed),
+            queue: piece::WorkQueue::new(seed),
             checking: None,
             report: report::Report::new(seed),
         }
@@ -151,14 +139,14 @@ impl World {
         }
         let facts_origin = if self.tables.is_synced() { FactsOrigin::Watch } else { FactsOrigin::List };
         let mut woken = Vec::new();
-        let Self { tables, services, turns, .. } = &mut *self;
+        let Self { tables, services, queue, .. } = &mut *self;
         tables.apply(event, &mut |id, cause| {
             let facts =
                 if let Cause::ServiceApplied(facts) = &cause { Some(Arc::clone(facts)) } else { None };
             services.mark(id, cause, true);
             if let (Some(facts), Some(service)) = (facts, services.get_mut(id)) {
                 service.facts_origin = facts_origin;
-                woken.append(&mut service.ask_with(facts, &mut turns.undecided));
+                woken.append(&mut service.ask_with(facts, &mut queue.undecided));
             }
         });
         woken.into_iter().for_each(|id| services.retry(id, tables));

@@ -129,11 +129,11 @@ impl World {
         }
         self.adopted.found_any = !dump.frontends.is_empty();
         for (key, value) in &dump.frontends {
-            self.frontends.adopt(*key, *value);
+            self.owners.frontends.adopt(*key, *value);
             self.tables.number_found(value.share);
-            self.asked.found(Kind::Frontends, value.share, 1);
+            self.demand.found(Kind::Frontends, value.share, 1);
             if value.kind.is_chosen() {
-                self.asked.found(Kind::Chosen, value.share, 1);
+                self.demand.found(Kind::Chosen, value.share, 1);
             }
             if let Some(port) = self.adopted.get_mut(value.port) {
                 port.frontends.insert(*key);
@@ -147,7 +147,7 @@ impl World {
         for (index, port) in &self.adopted.ports {
             let share = shares.get(index).copied().unwrap_or_default();
             self.space.members.found(*index, share, &port.realized);
-            self.asked.found(Kind::Rows, share, port.rows());
+            self.demand.found(Kind::Rows, share, port.rows());
         }
         for source in dump.sources.iter().flatten() {
             if let Some(port) = self.adopted.get_mut(source.port) {
@@ -167,7 +167,7 @@ impl World {
         }
         let found = |(key, kind): (FrontendKey, FrontendType)| {
             work::done(1);
-            let realized = self.frontends.get(&key)?.realized?;
+            let realized = self.owners.frontends.get(&key)?.realized?;
             (realized.owner.is_none() && realized.value.kind == kind).then_some(realized.value.share)
         };
         if let Some(share) = given_out(facts).find_map(found) {
@@ -201,7 +201,7 @@ impl World {
         for row in &view.frontends {
             let (Some(rows), Some(transport)) = (view.rows(row), row.protocol.transport()) else { continue };
             let key = FrontendKey { address: row.address, port: row.port, transport };
-            let realized = self.frontends.get(&key)?.realized?;
+            let realized = self.owners.frontends.get(&key)?.realized?;
             work::done(1);
             match realized.owner {
                 Some(owner) if owner == id => continue,
@@ -264,13 +264,13 @@ impl World {
         // A frontend has to be of the same kind too: until it is written anew, it reads the lists as its old kind does.
         let is_own = |key: &FrontendKey| {
             work::done(1);
-            let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
+            let entry = self.owners.frontends.get(key).filter(|entry| entry.winner() == Some(id));
             let realized = entry.and_then(|entry| entry.realized);
             realized.is_some_and(|realized| own.binary_search(&(*key, realized.value.kind)).is_ok())
         };
         let mut tried = BTreeSet::new();
         let mut index_of = |key: &FrontendKey| {
-            let index = self.frontends.get(key)?.realized?.value.port;
+            let index = self.owners.frontends.get(key)?.realized?.value.port;
             let adopted = self.adopted.get(index).filter(|_| tried.insert(index))?;
             // Under another policy the two words could not be replaced without a moment that fits neither.
             let alike = adopted.family == family && adopted.realized.cluster.word.flags.policy() == policy;
@@ -280,7 +280,7 @@ impl World {
         let index = own.iter().find_map(|(key, _)| index_of(key))?;
         let adopted = self.adopted.ports.remove(&index)?;
         for key in &adopted.frontends {
-            self.frontends.update(*key, |entry| {
+            self.owners.frontends.update(*key, |entry| {
                 if let Some(realized) = &mut entry.realized {
                     realized.owner = Some(id);
                 }
@@ -302,7 +302,7 @@ impl World {
             return;
         }
         let owner = Owner::Nobody;
-        let strays = self.frontends.strays.iter().filter(|key| self.is_unwanted(key));
+        let strays = self.owners.frontends.strays.iter().filter(|key| self.is_unwanted(key));
         ops.extend(strays.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
         for (index, adopted) in &self.adopted.ports {
             let left = adopted.frontends.iter().filter(|key| self.is_unwanted(key));
@@ -317,14 +317,14 @@ impl World {
 
     /// Whether no service claims a frontend or is about to, or its owner leaves it to the real balancer.
     fn is_unwanted(&self, key: &FrontendKey) -> bool {
-        let winner = self.frontends.winner(key).and_then(|id| self.services.get(id));
-        let is_free = || !self.turns.undecided.asks_for(key) && !self.is_of_absent(key);
+        let winner = self.owners.frontends.winner(key).and_then(|id| self.services.get(id));
+        let is_free = || !self.queue.undecided.asks_for(key) && !self.is_of_absent(key);
         winner.map_or_else(is_free, |service| service.passes(key))
     }
 
     /// Whether a frontend may be one of a ServiceImport that nothing has told of yet.
     fn is_of_absent(&self, key: &FrontendKey) -> bool {
-        let realized = self.frontends.get(key).and_then(|entry| entry.realized);
+        let realized = self.owners.frontends.get(key).and_then(|entry| entry.realized);
         let is_of_import = realized.is_some_and(|it| it.value.kind == FrontendType::ClusterSetIp);
         is_of_import && self.tables.is_absent(Source::ClusterSet)
     }

@@ -11,14 +11,17 @@
 use alloc::collections::BTreeSet;
 use core::mem;
 
-use super::World;
 use super::charges::Charges;
-use super::starved::{Starved, Turn};
+use super::services::Services;
+use super::starved::{Starved, turn};
 use crate::change::Cause;
+use crate::claims::Frontends;
+use crate::facts::Settings;
 use crate::index::Seed;
 use crate::limits;
 use crate::op::{ServiceId, Share};
-use crate::resolve::{Desired, DesiredFrontend};
+use crate::resolve::Desired;
+use crate::tables::{KnownService, Tables};
 use crate::work;
 
 /// What a start found of a namespace is charged under this and the number of the namespace; no service has such an id.
@@ -39,17 +42,19 @@ impl Kind {
 
 /// What is asked for of each kind.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(crate) struct Demand {
     frontends: Sum,
     chosen: Sum,
     rows: Sum,
+    /// The most rows of all services together.
+    rows_max: u32,
 }
 
-impl Asked {
-    /// Nothing is asked for.
-    pub(super) fn new(seed: Seed) -> Self {
+impl Demand {
+    /// Nothing is asked for, of maps with so many slots of each family.
+    pub(super) fn new(seed: Seed, slots: u32) -> Self {
         let [frontends, chosen, rows] = [(); 3].map(|()| Sum::new(seed));
-        Self { frontends, chosen, rows }
+        Self { frontends, chosen, rows, rows_max: limits::rows_asked_max(slots) }
     }
 
     const fn sum(&self, kind: Kind) -> &Sum {
@@ -73,6 +78,101 @@ impl Asked {
         let sum = self.sum_mut(kind);
         sum.found.insert(share);
         sum.set(found(share), share, sum.of(found(share)).saturating_add(more));
+    }
+
+    /// How much a service may ask for beside what does not count. Rows have no key by which a service would know its
+    /// own among those that a start found; frontends have, and stay whatever this says.
+    pub(super) fn allowance(
+        &self,
+        kind: Kind,
+        (id, share): (ServiceId, Share),
+        settings: &Settings,
+    ) -> usize {
+        let sum = self.sum(kind);
+        let found = match kind {
+            Kind::Frontends | Kind::Chosen => 0,
+            Kind::Rows => sum.of_found(share),
+        };
+        let own = sum.of(id.0).saturating_add(found);
+        own.saturating_add(self.rest(kind, share, settings)) as usize
+    }
+
+    /// How much more a namespace leaves to others.
+    fn rest(&self, kind: Kind, share: Share, settings: &Settings) -> u32 {
+        let Some(most) = self.most(kind, settings) else { return u32::MAX };
+        let charges = &self.sum(kind).charges;
+        charges.most_more(share, most.saturating_sub(charges.used()))
+    }
+
+    /// How much all services together may ask for.
+    fn most(&self, kind: Kind, settings: &Settings) -> Option<u32> {
+        match kind {
+            Kind::Frontends => {
+                let most = limits::frontends_asked_max(settings.frontends_max?);
+                Some(u32::try_from(most).unwrap_or(u32::MAX))
+            }
+            Kind::Chosen => Some(self.most(Kind::Frontends, settings)? / limits::CHOSEN_SHARE),
+            Kind::Rows => Some(self.rows_max),
+        }
+    }
+
+    /// Counts the frontends that a service asks for from now on, but for the first, and of them those at external IPs.
+    /// It waits if it wants more.
+    pub(super) fn count_frontends(
+        &mut self,
+        id: ServiceId,
+        known: &KnownService,
+        desired: &Desired,
+        frontends: &Frontends,
+    ) {
+        let is_starting = !self.frontends.found.is_empty();
+        let (mut all, mut chosen) = ((0_usize, 0), (0, 0));
+        for frontend in &desired.frontends {
+            let in_maps = usize::from(is_starting && frontends.has_written(id, known.share, frontend));
+            all = (all.0 + 1, all.1 + in_maps);
+            if frontend.kind.is_chosen() {
+                chosen = (chosen.0 + 1, chosen.1 + in_maps);
+            }
+        }
+        all.0 = all.0.saturating_sub(1);
+        let cut = desired.cut;
+        self.frontends.count((id, known), all, cut.frontends > cut.chosen);
+        self.chosen.count((id, known), chosen, cut.chosen > 0);
+    }
+
+    /// Counts the rows that a service asks for from now on, but for the first ones of each port.
+    pub(super) fn count_rows(&mut self, id: ServiceId, known: &KnownService, rows: usize, wants_more: bool) {
+        self.rows.count((id, known), (rows, rows), wants_more);
+    }
+
+    /// Has services decided for anew that may ask for more now, in turn. There may be room for others after them. Once
+    /// everything is decided, nothing counts as found.
+    pub(super) fn feed(&mut self, is_decided: bool, tables: &Tables, services: &mut Services) {
+        for kind in Kind::ALL {
+            if is_decided {
+                self.sum_mut(kind).forget_found();
+            }
+            if self.sum_mut(kind).waiting.take_room() > 0 {
+                self.feed_waiting(kind, tables, services);
+            }
+        }
+    }
+
+    fn feed_waiting(&mut self, kind: Kind, tables: &Tables, services: &mut Services) {
+        let mut fed = 0;
+        for _ in 0..self.sum(kind).waiting.namespaces().max(limits::FED_PER_BATCH) {
+            let is_last = fed == limits::FED_PER_BATCH;
+            let next = if is_last { None } else { self.sum_mut(kind).waiting.next() };
+            let Some(id) = next else { break };
+            work::done(1);
+            if self.rest(kind, tables.share(id), &tables.settings) > 0 {
+                fed += 1;
+                services.mark(id, Cause::Retry, true);
+            } else if let Some(known) = tables.get(id) {
+                self.sum_mut(kind).waiting.put(turn(known, id));
+            }
+        }
+        self.sum_mut(kind).waiting.free(fed);
     }
 }
 
@@ -128,126 +228,23 @@ impl Sum {
         }
     }
 
-    fn wait(&mut self, id: ServiceId, turn: Option<Turn>) {
-        match turn {
-            Some(turn) => self.waiting.put(turn),
-            None => self.waiting.remove(id),
+    /// Counts how much a service asks for, and how much of that is in the maps.
+    fn count(
+        &mut self,
+        (id, known): (ServiceId, &KnownService),
+        (much, in_maps): (usize, usize),
+        wants_more: bool,
+    ) {
+        if wants_more {
+            self.waiting.put(turn(known, id));
+        } else {
+            self.waiting.remove(id);
         }
+        let [much, in_maps] = [much, in_maps].map(|it| u32::try_from(it).unwrap_or(u32::MAX));
+        self.ask(id, known.share, (much, in_maps));
     }
 }
 
 const fn found(share: Share) -> u32 {
     FOUND | share.0 as u32
-}
-
-impl World {
-    /// How much a service may ask for beside what does not count. Rows have no key by which a service would know its
-    /// own among those that a start found; frontends have, and stay whatever this says.
-    pub(super) fn may_ask(&self, kind: Kind, id: ServiceId) -> usize {
-        let sum = self.asked.sum(kind);
-        let found = match kind {
-            Kind::Frontends | Kind::Chosen => 0,
-            Kind::Rows => sum.of_found(self.tables.share(id)),
-        };
-        let own = sum.of(id.0).saturating_add(found);
-        own.saturating_add(self.may_ask_more(kind, id)) as usize
-    }
-
-    /// How much more its namespace leaves to others.
-    fn may_ask_more(&self, kind: Kind, id: ServiceId) -> u32 {
-        let Some(most) = self.most_asked(kind) else { return u32::MAX };
-        let charges = &self.asked.sum(kind).charges;
-        charges.most_more(self.tables.share(id), most.saturating_sub(charges.used()))
-    }
-
-    /// How much all services together may ask for.
-    fn most_asked(&self, kind: Kind) -> Option<u32> {
-        match kind {
-            Kind::Frontends => {
-                let most = limits::frontends_asked_max(self.tables.settings.frontends_max?);
-                Some(u32::try_from(most).unwrap_or(u32::MAX))
-            }
-            Kind::Chosen => Some(self.most_asked(Kind::Frontends)? / limits::CHOSEN_SHARE),
-            Kind::Rows => Some(limits::rows_asked_max(self.space.capacity())),
-        }
-    }
-
-    /// Whether the maps have that frontend on this service's behalf.
-    pub(super) fn has_written(&self, id: ServiceId, frontend: &DesiredFrontend) -> bool {
-        work::done(1);
-        let realized = frontend.key().and_then(|key| self.frontends.get(&key)?.realized);
-        realized.is_some_and(|it| match it.owner {
-            Some(owner) => owner == id,
-            // A start found it: it is of this service, or of another one of the namespace.
-            None => it.value.share == self.tables.share(id),
-        })
-    }
-
-    /// Counts the frontends that a service asks for from now on, but for the first, and of them those at external IPs.
-    /// It waits if it wants more.
-    pub(super) fn account_for_frontends(&mut self, id: ServiceId, desired: &Desired) {
-        let is_starting = !self.asked.frontends.found.is_empty();
-        let (mut all, mut chosen) = ((0_usize, 0), (0, 0));
-        for frontend in &desired.frontends {
-            let in_maps = usize::from(is_starting && self.has_written(id, frontend));
-            all = (all.0 + 1, all.1 + in_maps);
-            if frontend.kind.is_chosen() {
-                chosen = (chosen.0 + 1, chosen.1 + in_maps);
-            }
-        }
-        all.0 = all.0.saturating_sub(1);
-        let cut = desired.cut;
-        self.account_for_asked(Kind::Frontends, id, all, cut.frontends > cut.chosen);
-        self.account_for_asked(Kind::Chosen, id, chosen, cut.chosen > 0);
-    }
-
-    /// Counts the rows that a service asks for from now on, but for the first ones of each port.
-    pub(super) fn account_for_rows(&mut self, id: ServiceId, rows: usize, wants_more: bool) {
-        self.account_for_asked(Kind::Rows, id, (rows, rows), wants_more);
-    }
-
-    fn account_for_asked(
-        &mut self,
-        kind: Kind,
-        id: ServiceId,
-        (much, in_maps): (usize, usize),
-        wants_more: bool,
-    ) {
-        let turn = if wants_more { self.turn(id) } else { None };
-        let share = self.tables.share(id);
-        let sum = self.asked.sum_mut(kind);
-        sum.wait(id, turn);
-        let [much, in_maps] = [much, in_maps].map(|it| u32::try_from(it).unwrap_or(u32::MAX));
-        sum.ask(id, share, (much, in_maps));
-    }
-
-    /// Has services decided for anew that may ask for more now, in turn. There may be room for others after them.
-    pub(super) fn feed_asked(&mut self) {
-        let is_decided = self.tables.is_synced() && self.is_awaiting_nobody();
-        for kind in Kind::ALL {
-            if is_decided {
-                self.asked.sum_mut(kind).forget_found();
-            }
-            if self.asked.sum_mut(kind).waiting.take_freed() {
-                self.feed_waiting(kind);
-            }
-        }
-    }
-
-    fn feed_waiting(&mut self, kind: Kind) {
-        let mut fed = 0;
-        for _ in 0..self.asked.sum(kind).waiting.namespaces().max(limits::FED_PER_BATCH) {
-            let is_last = fed == limits::FED_PER_BATCH;
-            let next = if is_last { None } else { self.asked.sum_mut(kind).waiting.next() };
-            let Some(id) = next else { break };
-            work::done(1);
-            if self.may_ask_more(kind, id) > 0 {
-                fed += 1;
-                self.services.mark(id, Cause::Retry, true);
-            } else if let Some(turn) = self.turn(id) {
-                self.asked.sum_mut(kind).waiting.put(turn);
-            }
-        }
-        self.asked.sum_mut(kind).waiting.free(fed);
-    }
 }

@@ -90,7 +90,7 @@ impl World {
 
     /// Goes on with the walk, for as long as a piece takes.
     pub(super) fn walk_drained(&mut self) {
-        let mut left = self.most_work();
+        let mut left = self.queue.most;
         while self.drained.is_under_way() && left > 0 {
             let id = ServiceId(self.drained.next);
             let mut causes = Vec::new();

@@ -122,7 +122,7 @@ impl World {
     /// engine's next piece writes it anew. Maps that cannot be read end the comparison, too.
     pub(crate) fn check_some(&mut self, maps: &mut dyn Maps) -> Result<Option<Vec<Drift>>, MapError> {
         let Some(mut checking) = self.checking.take() else { return Ok(Some(Vec::new())) };
-        let mut left = self.most_work();
+        let mut left = self.queue.most;
         while left > 0 && !checking.is_read {
             left = left.saturating_sub(self.look_for_strays(&mut checking, maps)?);
         }
@@ -160,8 +160,9 @@ impl World {
 
     fn check_stray(&mut self, key: FrontendKey, checking: &mut Checking) {
         let known = |entry: &crate::claims::Frontend| entry.realized.is_some() || entry.uncertain;
-        let is_known = checking.frontends.contains(&key) || self.frontends.get(&key).is_some_and(known);
-        if !is_known && self.frontends.strays.insert(key) {
+        let is_known =
+            checking.frontends.contains(&key) || self.owners.frontends.get(&key).is_some_and(known);
+        if !is_known && self.owners.frontends.strays.insert(key) {
             checking.strays.push(Drift::Stray(key));
         }
     }
@@ -210,11 +211,11 @@ impl World {
             }
             looked_up += 1;
             checking.after = Some(*key);
-            let certain = self.frontends.get(key).filter(|entry| !entry.uncertain);
+            let certain = self.owners.frontends.get(key).filter(|entry| !entry.uncertain);
             let realized = certain.and_then(|it| it.realized).filter(|it| it.owner == Some(id));
             let Some(realized) = realized.filter(|_| !checking.frontends.contains(key)) else { continue };
             if maps.read_value(key)? != Some(realized.value) {
-                self.frontends.update(*key, |entry| entry.uncertain = true);
+                self.owners.frontends.update(*key, |entry| entry.uncertain = true);
                 checking.drift.push(Drift::Frontend(known.key.clone(), *key));
             }
         }

@@ -41,11 +41,11 @@ impl World {
         if self.space.freed.leads_to(id) {
             return None;
         }
-        let known = self.lacking.heirs.take().filter(|heirs| heirs.of == id);
+        let known = self.shortage.lacking.heirs.take().filter(|heirs| heirs.of == id);
         let mut heirs = known.unwrap_or_else(|| self.heirs(id));
         let left =
             self.services.get(id).and_then(|service| heirs.left_to(service, position, &self.space.indices));
-        self.lacking.heirs = Some(heirs);
+        self.shortage.lacking.heirs = Some(heirs);
         self.hand_over(id, left?, position)
     }
 
@@ -56,7 +56,7 @@ impl World {
         let mut leading = BTreeMap::<PortIndex, usize>::new();
         for key in service.frontends.iter() {
             work::done(1);
-            match self.frontends.get(key) {
+            match self.owners.frontends.get(key) {
                 // It may lead to any of them.
                 Some(entry) if entry.uncertain => return heirs,
                 entry => {
@@ -85,7 +85,7 @@ impl World {
         for frontend in &service.desired {
             work::done(1);
             let (Some(position), Some(key)) = (frontend.position, frontend.key()) else { continue };
-            let entry = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id));
+            let entry = self.owners.frontends.get(&key).filter(|entry| entry.winner() == Some(id));
             let Some(realized) = entry.and_then(|entry| entry.realized) else { continue };
             let counted = own.entry(realized.value.port).or_insert(Some((position, 0)));
             *counted = counted.filter(|(of, _)| *of == position).map(|(of, count)| (of, count + 1));

@@ -17,9 +17,11 @@ use crate::claims::Frontend;
 use crate::dialable::is_reserved;
 use crate::drains::Drains;
 use crate::facts::{Endpoint, NodeFacts, Settings, SliceFacts};
-use crate::hold::{Case, Hidden, Hold, Lists, MassLoss, PodsAt, Policy, Probed};
+use crate::hold::{Case, Hidden, Hold, Ledger, Lists, MassLoss, PodsAt, Policy, Probed};
 use crate::keys::{FrontendKey, ServiceKey, SliceKey, Source, Transport};
 use crate::op::ServiceId;
+use crate::service::Service;
+use crate::tables::KnownService;
 use crate::time::{Now, Uptime};
 
 /// Whether a pod can have this address, as far as a node knows: no address that means a host, a link or a group, none
@@ -30,30 +32,32 @@ fn can_be_a_pods(address: IpAddr, node: &NodeFacts, settings: &Settings) -> bool
     !is_reserved(address) && !is_of_node && !settings.apiservers().any(|it| it.ip() == address)
 }
 
-impl World {
+impl Ledger {
     /// What the empty lists of this service are judged by.
     pub(super) fn case<'a>(
         &self,
-        id: ServiceId,
+        known: &KnownService,
+        service: &Service,
         (settings, drains): (&'a Settings, &'a Drains),
         now: Now,
-    ) -> Option<Case<'a>> {
-        let known = self.tables.get(id)?;
-        let before = self.services.get(id).and_then(|service| service.view.as_ref());
-        Some(Case {
+    ) -> Case<'a> {
+        let slices = service.view.as_ref().map(|view| Arc::clone(&view.slices));
+        Case {
             policy: &settings.hold,
             own: known.facts.as_deref().and_then(crate::tables::on_empty),
-            is_resync: self.ledger.is_resync(known.key.source, now.uptime()),
-            hearing: self.ledger.hearing(known.key.source, now.uptime()),
+            is_resync: self.is_resync(known.key.source, now.uptime()),
+            hearing: self.hearing(known.key.source, now.uptime()),
             now,
             hidden: Hidden::of(&known.slices),
-            slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
+            slices: slices.unwrap_or_default(),
             key: known.key.clone(),
             settings,
             drains,
-        })
+        }
     }
+}
 
+impl World {
     /// Notes that a source was interrupted, resumed or listed whole: a loss that it tells next may come of that.
     pub(super) fn interrupt(&mut self, source: Source) {
         self.ledger.interrupt(source);
@@ -170,12 +174,12 @@ impl World {
 
     /// Takes notice of which held backends may be probed.
     pub(super) fn open_holds(&mut self, id: ServiceId, settings: &Settings, node: &NodeFacts) {
-        let Self { services, frontends, tables, .. } = self;
+        let Self { services, owners, tables, .. } = self;
         let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
         let is_tenants = known.key.source.is_tenants();
         let is_given = |backend: SocketAddr| {
             let port = NonZeroU16::new(backend.port())?;
-            frontends.get(&FrontendKey { address: backend.ip(), port, transport: Transport::Tcp })
+            owners.frontends.get(&FrontendKey { address: backend.ip(), port, transport: Transport::Tcp })
         };
         let is_open = |backend: SocketAddr| {
             !is_tenants

@@ -24,8 +24,8 @@ use crate::time::Uptime;
 
 /// The order in which services are carried out.
 #[derive(Debug)]
-pub(super) struct Turns {
-    queue: Queue,
+pub(crate) struct WorkQueue {
+    lanes: Queue,
     /// Dirty services that wait until their source has delivered.
     pub(super) waiting: Vec<ServiceId>,
     /// What services ask for that is not decided yet.
@@ -33,9 +33,9 @@ pub(super) struct Turns {
     /// Services to be planned again, because another service's op made way for them.
     pub(super) woken: BTreeSet<ServiceId>,
     /// The services of this piece, in their order.
-    pub(super) piece: Vec<ServiceId>,
+    pub(crate) piece: Vec<ServiceId>,
     /// Services that the start has decided for, not to be written before it has decided for all.
-    gathered: Vec<ServiceId>,
+    pub(super) gathered: Vec<ServiceId>,
     /// Everything that was known when the first piece was begun is decided.
     is_open: bool,
     is_begun: bool,
@@ -48,13 +48,13 @@ pub(super) struct Turns {
     /// When losses were judged last.
     judged: Uptime,
     /// The most work of a piece.
-    most: u64,
+    pub(crate) most: u64,
 }
 
-impl Turns {
+impl WorkQueue {
     pub(super) fn new(seed: Seed) -> Self {
         Self {
-            queue: Queue::default(),
+            lanes: Queue::default(),
             waiting: Vec::new(),
             undecided: Undecided::new(seed),
             woken: BTreeSet::new(),
@@ -70,6 +70,21 @@ impl Turns {
         }
     }
 
+    /// Whether what was decided may be written: everything is decided that was known at the start.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether everything is decided that was known when something changed for all.
+    pub(crate) const fn is_awaiting_nobody(&self) -> bool {
+        self.awaited == 0
+    }
+
+    /// Whether all that was known at the start is written, of each source that has delivered.
+    pub(crate) const fn is_programmed(&self) -> bool {
+        self.is_open && self.unwritten == 0
+    }
+
     /// Notes that a start is not over before this service is in the maps.
     pub(super) fn mark_unwritten(&mut self, service: Option<&mut Service>) {
         if let Some(service) = service.filter(|service| service.startup_write == StartupWrite::Done) {
@@ -80,45 +95,20 @@ impl Turns {
 }
 
 impl World {
-    /// The services of this piece, to be planned in this order.
-    pub(crate) fn piece(&self) -> &[ServiceId] {
-        &self.turns.piece
-    }
-
     /// Whether anything is dirty, of this piece or of later ones, or is about to become so.
     pub(crate) fn has_dirty(&self) -> bool {
-        let is_dirty = !self.turns.piece.is_empty() || !self.turns.gathered.is_empty() || self.has_more();
+        let is_dirty = !self.queue.piece.is_empty() || !self.queue.gathered.is_empty() || self.has_more();
         is_dirty || self.drained.is_under_way()
     }
 
     /// Whether this piece leaves nothing to do.
     pub(crate) fn is_last_piece(&self) -> bool {
-        !self.has_more() && !self.turns.piece.iter().any(|id| self.services.is_unfinished(*id))
-    }
-
-    /// Whether what was decided may be written: everything is decided that was known at the start.
-    pub(crate) const fn is_open(&self) -> bool {
-        self.turns.is_open
-    }
-
-    /// Whether everything is decided that was known when something changed for all.
-    pub(crate) const fn is_awaiting_nobody(&self) -> bool {
-        self.turns.awaited == 0
-    }
-
-    /// Whether all that was known at the start is written, of each source that has delivered.
-    pub(crate) const fn is_programmed(&self) -> bool {
-        self.turns.is_open && self.turns.unwritten == 0
+        !self.has_more() && !self.queue.piece.iter().any(|id| self.services.is_unfinished(*id))
     }
 
     /// Whether all that was known at the start is written, and is all there is to know now.
     pub(crate) fn is_whole(&self) -> bool {
-        self.is_programmed() && self.tables.is_complete()
-    }
-
-    /// Sets another size of pieces, for a caller that wants many small ones or a single one.
-    pub(crate) const fn limit_pieces(&mut self, most: u64) {
-        self.turns.most = most;
+        self.queue.is_programmed() && self.tables.is_complete()
     }
 
     /// The most work that it takes to carry a service out.
@@ -136,17 +126,8 @@ impl World {
         looks as u64 / limits::LOOKS_OF_A_SLOT + left_out as u64
     }
 
-    pub(super) const fn most_work(&self) -> u64 {
-        self.turns.most
-    }
-
     pub(super) fn has_more(&self) -> bool {
-        !self.services.dirty.is_empty() || !self.turns.queue.is_empty()
-    }
-
-    /// Services that a start has decided for and not begun to write.
-    pub(super) fn gathered(&self) -> &[ServiceId] {
-        &self.turns.gathered
+        !self.services.dirty.is_empty() || !self.queue.lanes.is_empty()
     }
 
     /// Begins to wait for a decision on every service that is stale now, but for those of a source that has yet to
@@ -156,7 +137,7 @@ impl World {
             let id = ServiceId(u32::try_from(position).unwrap_or(u32::MAX));
             let is_stale = |service: &Service| service.freshness == Freshness::Stale;
             if self.services.get(id).is_some_and(is_stale) && self.may_decide(id) {
-                self.turns.awaited += 1;
+                self.queue.awaited += 1;
                 let service = self.services.get_mut(id);
                 service.into_iter().for_each(|service| service.freshness = Freshness::Awaited);
             }
@@ -165,7 +146,7 @@ impl World {
 
     /// Begins a start with all services that are known.
     pub(super) fn begin_pieces(&mut self) {
-        if !mem::replace(&mut self.turns.is_begun, true) {
+        if !mem::replace(&mut self.queue.is_begun, true) {
             self.await_undecided();
         }
     }
@@ -174,48 +155,48 @@ impl World {
     pub(super) fn next_of_piece(&mut self) -> Option<ServiceId> {
         for id in mem::take(&mut self.services.dirty) {
             if let Some(known) = self.tables.get(id) {
-                self.turns.queue.push(known.key.name.shared_namespace(), id);
+                self.queue.lanes.push(known.key.name.shared_namespace(), id);
             }
         }
-        self.turns.queue.pop(self.turns.most / limits::TURN_SHARE)
+        self.queue.lanes.pop(self.queue.most / limits::TURN_SHARE)
     }
 
     /// Takes a service into the piece, and returns the work that it takes of the piece.
     pub(super) fn take_into_piece(&mut self, id: ServiceId, was_stale: bool) -> u64 {
-        let most = self.turns.most;
+        let most = self.queue.most;
         let work = self.work_of(id) + if was_stale { self.looks_of(id) } else { 0 };
         if let Some(service) = self.services.get_mut(id) {
             // The decision for a heavy service was a piece of its own.
             service.phase = if was_stale && work > most { Phase::Unfinished } else { Phase::Dirty };
         }
         let work = work.min(most);
-        self.turns.queue.charge(work);
-        self.turns.piece.push(id);
+        self.queue.lanes.charge(work);
+        self.queue.piece.push(id);
         work
     }
 
     /// Ends the choice of a piece: what a start has decided is kept until everything is decided, and then written.
     pub(super) fn gather(&mut self) {
-        if self.turns.is_open {
+        if self.queue.is_open {
             return;
         }
-        if self.turns.awaited > 0 {
-            self.turns.gathered.append(&mut self.turns.piece);
+        if self.queue.awaited > 0 {
+            self.queue.gathered.append(&mut self.queue.piece);
             if !self.has_more() {
                 // One of the gathered services has changed since it was decided.
-                self.services.dirty.append(&mut self.turns.gathered);
+                self.services.dirty.append(&mut self.queue.gathered);
             }
             return;
         }
-        self.turns.is_open = true;
-        for id in [self.turns.gathered.as_slice(), &self.turns.piece].concat() {
-            self.turns.mark_unwritten(self.services.get_mut(id));
+        self.queue.is_open = true;
+        for id in [self.queue.gathered.as_slice(), &self.queue.piece].concat() {
+            self.queue.mark_unwritten(self.services.get_mut(id));
         }
     }
 
     /// Has what was gathered written from the next piece on.
     pub(super) fn release_gathered(&mut self) {
-        self.services.dirty.append(&mut self.turns.gathered);
+        self.services.dirty.append(&mut self.queue.gathered);
     }
 
     /// Notes that a service is as it should be in the maps, or that readers are told why not.
@@ -223,23 +204,23 @@ impl World {
         let service = self.services.get_mut(id);
         let before = service.map(|service| mem::take(&mut service.startup_write));
         if before == Some(StartupWrite::Pending) {
-            self.turns.unwritten = self.turns.unwritten.saturating_sub(1);
+            self.queue.unwritten = self.queue.unwritten.saturating_sub(1);
         }
     }
 
     /// Whether it is time to judge losses: over all that is decided, or once a second while that takes its time.
     pub(super) fn is_judging(&mut self, now: Uptime) -> bool {
-        let before = mem::replace(&mut self.turns.judged, now);
+        let before = mem::replace(&mut self.queue.judged, now);
         !self.has_more() || before != now
     }
 
     /// Ends the piece and returns its services that are done. Those that it was too small for go back to the queue.
     pub(super) fn take_piece(&mut self) -> Vec<ServiceId> {
-        let mut piece = mem::take(&mut self.turns.piece);
+        let mut piece = mem::take(&mut self.queue.piece);
         let unfinished: Vec<_> = piece.extract_if(.., |id| self.services.is_unfinished(*id)).collect();
         for id in unfinished {
             if let Some(known) = self.tables.get(id) {
-                self.turns.queue.put_back(known.key.name.shared_namespace(), id);
+                self.queue.lanes.put_back(known.key.name.shared_namespace(), id);
             }
         }
         piece
@@ -247,13 +228,13 @@ impl World {
 
     /// Whether a frontend that no service claims stays for now, because one may be about to claim it.
     pub(super) fn is_held_up(&mut self, key: &FrontendKey, by: ServiceId) -> bool {
-        if self.turns.awaited > 0 {
-            self.turns.held_up.insert(by);
+        if self.queue.awaited > 0 {
+            self.queue.held_up.insert(by);
             return true;
         }
-        let asked = self.turns.undecided.asks_for(key);
+        let asked = self.queue.undecided.asks_for(key);
         if asked {
-            self.turns.undecided.wait(key, by);
+            self.queue.undecided.wait(key, by);
         }
         asked
     }
@@ -262,14 +243,14 @@ impl World {
     pub(super) fn mark_decided(&mut self, id: ServiceId, was_awaited: bool) {
         let asked = self.services.get_mut(id).and_then(|service| service.asked.take());
         if let Some(facts) = asked {
-            for id in self.turns.undecided.remove(&facts) {
+            for id in self.queue.undecided.remove(&facts) {
                 self.services.retry(id, &self.tables);
             }
         }
         if was_awaited {
-            self.turns.awaited = self.turns.awaited.saturating_sub(1);
-            if self.turns.awaited == 0 {
-                for id in mem::take(&mut self.turns.held_up) {
+            self.queue.awaited = self.queue.awaited.saturating_sub(1);
+            if self.queue.awaited == 0 {
+                for id in mem::take(&mut self.queue.held_up) {
                     self.services.retry(id, &self.tables);
                 }
             }

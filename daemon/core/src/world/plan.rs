@@ -11,9 +11,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::World;
+use super::lacking::PlanError;
 use super::parts::part_mut;
 use super::place::{NoPlace, Placed};
-use super::space::NoIndex;
 use crate::claims::{Frontend, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
@@ -27,48 +27,6 @@ use crate::service::{Cursor, Port, Service};
 use crate::work;
 use sources::{looks_for_sources, plan_revoked_sources, plan_sources, plan_stale_sources};
 
-/// Why a plan stops short of what is desired.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PlanError {
-    /// A list has no place.
-    #[error(transparent)]
-    Place(#[from] NoPlace),
-    /// A port has no index.
-    #[error(transparent)]
-    Index(#[from] NoIndex),
-    /// The configured number is reached.
-    #[error("{0} frontends are programmed, as many as `datapath.limits.frontends` allows; raise it")]
-    Frontends(usize),
-    /// The namespace has its part.
-    #[error(
-        "{own} frontends of this namespace are programmed and leave {left} to all others, which is their part; raise \
-             `datapath.limits.frontends`"
-    )]
-    Part { own: usize, left: usize },
-    /// External IPs have what they may have together.
-    #[error(
-        "{0} frontends at external IPs are programmed, of all namespaces together, and may take half of \
-             `datapath.limits.frontends`; raise it"
-    )]
-    Chosen(usize),
-}
-
-impl PlanError {
-    /// Whether there would be room, if the namespace did not have its part already.
-    pub(crate) const fn is_part(&self) -> bool {
-        match self {
-            Self::Place(NoPlace::Members(no_members)) => no_members.is_part(),
-            Self::Place(NoPlace::Part { .. })
-            | Self::Index(NoIndex::Part { .. })
-            | Self::Part { .. }
-            | Self::Chosen(_) => true,
-            Self::Place(NoPlace::Slots(_) | NoPlace::List(_))
-            | Self::Index(NoIndex::All(_))
-            | Self::Frontends(_) => false,
-        }
-    }
-}
-
 impl World {
     /// What the services of the piece still lack in the maps; at a start, what all gathered services lack. Room for a
     /// service that is carried out in several pieces is made with the first of these.
@@ -77,8 +35,8 @@ impl World {
         let mut tables = [0; 2];
         let begins = |service: &&Service| !service.is_unfinished() && service.cursor == Cursor::default();
         let of = |id: &ServiceId| self.services.get(*id);
-        let begun = self.piece().iter().filter_map(of).filter(begins);
-        let all = self.gathered().iter().filter_map(of).chain(begun);
+        let begun = self.queue.piece.iter().filter_map(of).filter(begins);
+        let all = self.queue.gathered.iter().filter_map(of).chain(begun);
         all.for_each(|service| self.add_coming(service, &mut coming, &mut tables));
         for family in Family::ALL {
             let tables = part_mut(&mut tables, family);
@@ -90,7 +48,8 @@ impl World {
 
     /// Adds what the service lacks; `tables`: the slots of tables, of which no more are made than there may be.
     fn add_coming(&self, service: &Service, coming: &mut Coming, tables: &mut [u32; 2]) {
-        let new = |key: &FrontendKey| self.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
+        let new =
+            |key: &FrontendKey| self.owners.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
         let stays = |it: &&DesiredFrontend| !it.passes;
         for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
             *part_mut(&mut coming.frontends, Family::of(key.address)) += 1;
@@ -109,7 +68,8 @@ impl World {
     /// also where something found no room, which the error says.
     pub(crate) fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let planned = self.plan_some(id, ops);
-        self.account_for_room(id, &planned);
+        let Self { shortage, services, tables, .. } = self;
+        shortage.note(id, &planned, tables, services);
         planned
     }
 
@@ -118,15 +78,15 @@ impl World {
             return Ok(());
         }
         let owner = Owner::Service(id);
-        self.lacking.heirs = None;
+        self.shortage.lacking.heirs = None;
         let (wanted, begun) =
             self.services.get_mut(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
         if begun == Cursor::default() {
-            self.lacking.begin(id);
+            self.shortage.lacking.begin(id);
             // Frontends that are left to the real balancer go before the list that they led to.
             ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
         }
-        let mut left = self.most_work();
+        let mut left = self.queue.most;
         for position in begun.ports..wanted {
             if left == 0 {
                 self.put_off(id, Cursor { ports: position, ..begun });
@@ -135,11 +95,11 @@ impl World {
             work::done(1);
             left = left.saturating_sub(self.port_work(id, position));
             if let Err(error) = self.plan_port(id, position, &mut |action| ops.push(Op { owner, action })) {
-                self.lacking.note(id, Some(position), error);
+                self.shortage.lacking.note(id, Some(position), error);
             }
         }
         let position = self.plan_frontends(id, begun.frontends, left, ops);
-        let why = self.lacking.why(id).cloned();
+        let why = self.shortage.lacking.why(id).cloned();
         let desired = self.services.get_mut(id).map_or(0, |service| service.desired.len());
         let cursor = Cursor { ports: wanted, frontends: position };
         let is_heavy = begun != Cursor::default() && begun.frontends < desired;
@@ -170,7 +130,7 @@ impl World {
     fn passing(&self, id: ServiceId) -> impl Iterator<Item = FrontendKey> {
         let desired = self.services.get(id).into_iter().flat_map(|service| &service.desired);
         desired.filter(|it| it.passes).filter_map(DesiredFrontend::key).filter(move |key| {
-            let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
+            let entry = self.owners.frontends.get(key).filter(|entry| entry.winner() == Some(id));
             entry.is_some_and(|entry| match entry.realized {
                 // A restart found this one, and nothing that it found is removed before every source has delivered.
                 Some(RealizedFrontend { owner: None, .. }) => self.tables.is_synced(),
@@ -272,7 +232,8 @@ impl World {
         {
             work::done(1);
             let Some(key) = frontend.key() else { continue };
-            let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id)) else {
+            let Some(entry) = self.owners.frontends.get(&key).filter(|entry| entry.winner() == Some(id))
+            else {
                 continue;
             };
             let index = frontend.position.and_then(|position| service.ports.get(position)?.index);
@@ -306,10 +267,10 @@ impl World {
             chosen += if entry.realized.is_none() { is_chosen } else { 0 };
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
-        self.frontends.all.coming += more;
-        self.frontends.chosen.coming += chosen;
+        self.owners.frontends.all.coming += more;
+        self.owners.frontends.chosen.coming += chosen;
         kept.into_iter().for_each(|former| self.services.plan_anew(former));
-        full.into_iter().for_each(|error| self.lacking.note(id, None, error));
+        full.into_iter().for_each(|error| self.shortage.lacking.note(id, None, error));
         end
     }
 
@@ -323,13 +284,13 @@ impl World {
         freed: usize,
     ) -> Result<(), PlanError> {
         let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
-        let all = self.frontends.all.soon().saturating_sub(freed);
-        let own = self.frontends.used_by(share).saturating_sub(freed);
+        let all = self.owners.frontends.all.soon().saturating_sub(freed);
+        let own = self.owners.frontends.used_by(share).saturating_sub(freed);
         let left = limit.saturating_sub(all);
         let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
         let is_shared = limit >= limits::SHARED_MIN as usize;
         let most = rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize);
-        let external = self.frontends.chosen.soon() + chosen;
+        let external = self.owners.frontends.chosen.soon() + chosen;
         if is_shared && is_chosen > 0 && external >= limit / limits::CHOSEN_SHARE as usize {
             return Err(PlanError::Chosen(external));
         }
@@ -339,7 +300,7 @@ impl World {
 
     /// Whether nothing is there of the port at this place of a service, because it found no room.
     fn leads_nowhere(&self, id: ServiceId, position: Option<usize>) -> bool {
-        let Some(position) = position.filter(|position| self.lacking.has(id, *position)) else {
+        let Some(position) = position.filter(|position| self.shortage.lacking.has(id, *position)) else {
             return false;
         };
         let port = self.services.get(id).and_then(|service| service.ports.get(position));
@@ -354,7 +315,7 @@ impl World {
         if self.has_frontends(self.tables.share(id), (new, 0, 0), 0).is_ok() {
             return 0;
         }
-        let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
+        let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
         let (_, left) = self.dialled(id);
         let left = left.into_iter().filter(|key| !self.is_held_up(key, id));
         let removals = left.map(|key| Op { owner: Owner::Service(id), action: Action::RemoveFrontend(key) });
@@ -378,8 +339,8 @@ impl World {
             return;
         };
         let begin = ops.len();
-        let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
-        let is_whole = |position: &usize| !self.lacking.has(id, *position);
+        let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
+        let is_whole = |position: &usize| !self.shortage.lacking.has(id, *position);
         for (position, port) in service.ports.iter().enumerate().filter(|(position, _)| is_whole(position)) {
             let Some(index) = port.index.filter(|index| !dialled.has(*index)) else { continue };
             if (ops.len() - begin) as u64 >= most {
@@ -399,10 +360,10 @@ impl World {
         let mut left = Vec::new();
         let service = self.services.get(id);
         // A frontend that could not be led elsewhere still leads where it did.
-        let lacks = self.lacking.why(id).is_some();
+        let lacks = self.shortage.lacking.why(id).is_some();
         for key in service.into_iter().flat_map(|service| service.frontends.iter()) {
             work::done(1);
-            let entry = self.frontends.get(key);
+            let entry = self.owners.frontends.get(key);
             match entry.and_then(|entry| Some((entry, entry.winner()?))) {
                 None => left.push(*key),
                 Some((_, winner)) if self.keeps_room_from(id, winner, key) => left.push(*key),
@@ -418,13 +379,13 @@ impl World {
     fn keeps_room_from(&self, id: ServiceId, winner: ServiceId, key: &FrontendKey) -> bool {
         let asks = |service: &Service| service.claimed.binary_search_by(|it| it.key.cmp(key)).is_ok();
         winner != id
-            && self.lacking.why(winner).is_some()
+            && self.shortage.lacking.why(winner).is_some()
             && self.services.get(id).is_some_and(|service| !asks(service))
     }
 
     /// Removes what no service claims, but for what one may be about to claim.
     fn plan_left(&mut self, id: ServiceId, left: Vec<FrontendKey>, ops: &mut Vec<Op>) {
-        let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
+        let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
         let begin = ops.len();
         for key in left {
             if (ops.len() - begin) as u64 >= most {

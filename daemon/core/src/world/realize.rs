@@ -37,8 +37,7 @@ impl World {
             Action::RemoveFrontend(key) => self.removed(*key),
             Action::FreeRange(range) => {
                 self.space.give_back(*range);
-                self.starved.free(1);
-                self.tableless.free(1);
+                self.shortage.free_range();
             }
             Action::InsertNodeAddress(address) => self.node.accepted(*address, true),
             Action::RemoveNodeAddress(address) => self.node.accepted(*address, false),
@@ -115,13 +114,13 @@ impl World {
     /// ranges.
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Some((grace, mut leaving)) = self.space.freed.waiting.pop_front() else { return true };
-        self.starved.free(leaving.indices.len());
+        self.shortage.free(leaving.indices.len());
         mem::take(&mut leaving.indices).into_iter().for_each(|index| self.space.give_back_index(index));
         let Self { tables, services, .. } = self;
         for id in mem::take(&mut leaving.services).into_iter().filter(|id| tables.get(*id).is_some()) {
             services.mark(id, Cause::ReadersLeft, false);
         }
-        let mut left = self.most_work();
+        let mut left = self.queue.most;
         while left > 0
             && let Some(range) = leaving.ranges.pop()
         {
@@ -189,13 +188,13 @@ impl World {
 
     fn removed(&mut self, key: FrontendKey) {
         let (before, doubters) = self.frontend_is_certain(key, None);
-        self.starved.free(usize::from(before.is_some()));
+        self.shortage.free(usize::from(before.is_some()));
         let owner = before.and_then(|before| before.owner);
         for id in owner.into_iter().chain(doubters) {
             self.let_go(id, key);
         }
         // A winner that leaves the frontend to the real balancer can say so now that the maps do not have it.
-        self.turns.woken.extend(self.frontends.winner(&key));
+        self.queue.woken.extend(self.owners.frontends.winner(&key));
         if let Some(before) = before {
             self.adopted.leave(before.value.port, &key);
         }
@@ -208,7 +207,7 @@ impl World {
         key: FrontendKey,
         now: Option<RealizedFrontend>,
     ) -> (Option<RealizedFrontend>, Vec<ServiceId>) {
-        let (before, doubters) = self.frontends.is_certain(key, now);
+        let (before, doubters) = self.owners.frontends.is_certain(key, now);
         if let Some(left) = before.filter(|it| now.is_none_or(|now| now.value != it.value)) {
             self.space.freed.now.left(left);
         }
@@ -219,7 +218,7 @@ impl World {
     /// The maps may have the frontend or not; the service that tried keeps its port until that is settled.
     fn doubt_frontend(&mut self, owner: Owner, key: FrontendKey) {
         let by = if let Owner::Service(id) = owner { Some(id) } else { None };
-        self.frontends.doubt(key, by);
+        self.owners.frontends.doubt(key, by);
         if let Some(service) = by.and_then(|id| self.services.get_mut(id)) {
             service.frontends.insert(key);
         }
@@ -230,7 +229,7 @@ impl World {
         if let Some(service) = self.services.get_mut(id) {
             service.frontends.remove(&key);
         }
-        self.turns.woken.insert(id);
+        self.queue.woken.insert(id);
     }
 
     /// Gives back the ranges of words that were never tried, whether the ranges were written or not: no reader has seen
@@ -247,7 +246,7 @@ impl World {
             let untried = ops.iter().enumerate().skip(position).find(|(_, op)| publishes(op));
             if untried.is_some_and(|(position, _)| position > failed) {
                 self.space.give_back(range);
-                self.tableless.free(1);
+                self.shortage.free_unpublished();
             }
         }
     }

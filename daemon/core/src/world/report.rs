@@ -51,7 +51,7 @@ impl World {
     pub(crate) fn end_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.report.counters.batches += 1;
         // A frontend that was refused comes with another batch.
-        (self.frontends.all.coming, self.frontends.chosen.coming) = (0, 0);
+        (self.owners.frontends.all.coming, self.owners.frontends.chosen.coming) = (0, 0);
         self.forget_leftovers();
         for id in self.take_piece() {
             self.mark_written(id);
@@ -59,13 +59,17 @@ impl World {
         }
         self.release_gathered();
         self.admit();
-        self.feed();
+        let Self { shortage, demand, services, tables, space, .. } = self;
+        shortage.feed(tables, services, space);
+        demand.feed(tables.is_synced() && self.queue.is_awaiting_nobody(), tables, services);
         // A service that was woken by another service's op is planned again in the next piece.
-        for id in mem::take(&mut self.turns.woken) {
+        for id in mem::take(&mut self.queue.woken) {
             self.services.retry(id, &self.tables);
         }
-        self.tell_owners(now.mono);
-        self.report.snapshot.programmed |= self.is_programmed();
+        let Self { owners, services, tables, report, .. } = self;
+        let most = self.queue.most;
+        owners.name_anew((now.mono, most), services, tables, &mut report.snapshot.services);
+        self.report.snapshot.programmed |= self.queue.is_programmed();
         self.publish(now)
     }
 
@@ -108,7 +112,7 @@ impl World {
     /// Forgets leaving ports of which the maps hold nothing any more, and to which no frontend that is there on the
     /// service's behalf may lead.
     fn drop_wiped(&mut self, id: ServiceId) {
-        let Self { services, frontends, space, .. } = self;
+        let Self { services, owners, space, .. } = self;
         let Some(Service { ports, frontends: own, wanted, .. }) = services.get_mut(id) else {
             return;
         };
@@ -116,7 +120,7 @@ impl World {
             return;
         }
         let mut dialled = Dialled::default();
-        own.iter().filter_map(|key| frontends.get(key)).for_each(|entry| dialled.by(entry));
+        own.iter().filter_map(|key| owners.frontends.get(key)).for_each(|entry| dialled.by(entry));
         work::done(own.len() + ports.len());
         let mut position = 0;
         ports.retain(|port| {
@@ -144,7 +148,7 @@ impl World {
         }
         self.report.snapshot.questions.clone_from(self.ledger.questions());
         self.report.was_whole |= self.is_whole();
-        self.report.snapshot.filling = !self.report.was_whole && !self.is_programmed();
+        self.report.snapshot.filling = !self.report.was_whole && !self.queue.is_programmed();
         self.report.snapshot.behind = self.has_dirty() || self.sets_aside(Source::Kubernetes);
         self.report.snapshot.node = Arc::clone(&self.tables.node);
         self.report.snapshot.listeners.clone_from(&self.tables.listeners);
@@ -158,7 +162,7 @@ impl World {
         let impossible = self.services.impossible + self.tables.impossible;
         self.report.snapshot.counters = Counters { impossible, ..self.report.counters };
         self.report.snapshot.fill = Fill {
-            frontends: self.frontends.all.realized,
+            frontends: self.owners.frontends.all.realized,
             ports: self.space.indices.used(),
             slots,
             members: self.space.members.used(),

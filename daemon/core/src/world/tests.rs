@@ -82,7 +82,7 @@ impl Rig {
 
     pub(super) fn with(capacity: Capacity) -> Self {
         let mut world = World::new(Seed(0), capacity, &[SOURCE]);
-        world.limit_pieces(u64::MAX);
+        world.queue.most = u64::MAX;
         let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
         world.apply(Event::NodeApplied(Arc::new(node)));
         world.apply(settings(OnEmpty::Refuse));
@@ -115,10 +115,10 @@ impl Rig {
         let now = self.clock();
         self.world.decide(now);
         self.changes.clear();
-        if !self.world.is_open() {
+        if !self.world.queue.is_open() {
             return self.world.publish(now);
         }
-        let dirty = self.world.piece().to_vec();
+        let dirty = self.world.queue.piece.to_vec();
         self.planned = dirty.len();
         let mut whole = Vec::new();
         for id in dirty {
@@ -200,7 +200,8 @@ impl Rig {
         let ids: Vec<_> = self.world.tables.ids().collect();
         for service in ids.iter().filter_map(|id| self.world.services.get(*id)) {
             for key in service.frontends.iter() {
-                dump.frontends.push((*key, self.world.frontends.get(key).unwrap().realized.unwrap().value));
+                dump.frontends
+                    .push((*key, self.world.owners.frontends.get(key).unwrap().realized.unwrap().value));
             }
             for (port, index) in service.ports.iter().filter_map(|port| Some((port, port.index?))) {
                 let list = |scope| {

@@ -82,8 +82,8 @@ impl World {
             (view.verdict, view.reason) = (verdict, Some(reason));
             return view;
         }
-        let entry = self.frontends.get(&key);
-        let owner = self.owner_of(&key, it.kind, (source, id));
+        let entry = self.owners.frontends.get(&key);
+        let owner = self.owners.owner(&key, it.kind, (source, id), &self.tables);
         if owner != Some(id) {
             (view.verdict, view.reason) = (Verdict::Conflict, Some(Reason::Claimed));
             view.owner = owner.and_then(|owner| Some(self.tables.get(owner)?.key.clone()));
@@ -127,7 +127,7 @@ impl World {
         } else {
             listener(key, kind, source, host).map(|_| (Verdict::Conflict, Reason::Listener))?
         };
-        self.covered_by(key, kind, (source, id)).is_none().then_some(withheld)
+        self.owners.coverer(key, kind, (source, id), &self.tables).is_none().then_some(withheld)
     }
 
     fn realized_port(&self, index: PortIndex, owner: Option<ServiceId>) -> Option<&RealizedPort> {

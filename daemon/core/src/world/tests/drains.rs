@@ -164,7 +164,7 @@ fn a_walk_through_many_services_goes_piece_by_piece() {
     let named = |at: usize| std::format!("s{at}");
     let known = (1..SERVICES).flat_map(|at| [plain(&named(at), &address(at)), two(&named(at))]);
     rig.turn(known.collect());
-    rig.world.limit_pieces(10);
+    rig.world.queue.most = 10;
     rig.turn(vec![draining(&["1.1.1.1"])]);
     assert!(rig.planned < 10, "{}", rig.planned);
     assert!(rig.world.has_dirty());
@@ -196,7 +196,7 @@ fn each_order_has_its_round_however_many_follow() {
     });
     rig.turn(all.collect());
     // A piece of the walk is about three services.
-    rig.world.limit_pieces(6);
+    rig.world.queue.most = 6;
     let mut others = vec![String::from("1.1.1.1")];
     let is_drained = |snapshot: &Snapshot, at: usize| {
         because(snapshot, &std::format!("s{at}"), "1.1.1.1:8080") == Some(UnusedBecause::Drained)
