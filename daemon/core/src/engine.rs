@@ -106,7 +106,7 @@ impl<M: Maps> Engine<M> {
 
     /// Begins with the drains that were in force. Called before anything is remembered.
     pub fn begin_with_drains(&mut self, drains: Arc<Drains>) {
-        self.world.begin_with_drains(drains);
+        self.world.tables.drains = drains;
     }
 
     /// Begins with what a former process wrote down. Called before any event.
@@ -132,8 +132,8 @@ impl<M: Maps> Engine<M> {
         } else {
             self.world.publish(now)
         };
-        if self.world.has_freed() {
-            self.world.begin_grace(self.maps.begin_grace());
+        if self.world.space.freed.has_new() {
+            self.world.space.freed.begin_grace(self.maps.begin_grace());
         }
         (snapshot.fill.retries, snapshot.fill.failing) = (self.retries.len(), self.retries.failing());
         Arc::new(snapshot)
@@ -146,7 +146,7 @@ impl<M: Maps> Engine<M> {
         let departed = self.carry_out(World::plan_node_removals);
         self.write_services(now.mono);
         let is_late = now.mono >= self.upkeep_at + UPKEEP_WAIT_MAX && self.world.queue.is_awaiting_nobody();
-        if is_late || self.world.is_last_piece() {
+        if is_late || self.world.queue.is_last_piece(&self.world.services) {
             self.upkeep(now.mono, departed.is_ok());
         }
         self.world.end_piece(now, changed)
@@ -166,7 +166,7 @@ impl<M: Maps> Engine<M> {
     pub fn begin_check(&mut self) {
         self.checks = self.world.queue.is_open() && self.world.tables.is_complete();
         if self.checks {
-            self.world.begin_check();
+            self.world.realized.begin_check();
         }
     }
 
@@ -215,7 +215,7 @@ impl<M: Maps> Engine<M> {
         if may_write && self.world.has_dirty() {
             return Some(now);
         }
-        let waits_for_grace = self.first_grace.is_some() || self.world.next_grace().is_some();
+        let waits_for_grace = self.first_grace.is_some() || self.world.space.freed.next_grace().is_some();
         let poll = waits_for_grace.then(|| now + GRACE_POLL);
         let owners = self.world.owners.due().filter(|_| may_write).map(|due| due.max(now));
         [self.retries.next_due(), self.upkeep_due, poll, opens.filter(|due| *due > now), owners]
@@ -271,7 +271,7 @@ impl<M: Maps> Engine<M> {
 
     /// Writes all lists first, then all removals: so a frontend that changes hands is never missing in between.
     fn write_services(&mut self, now: Duration) {
-        let piece = self.world.queue.piece.to_vec();
+        let piece = self.world.queue.piece.clone();
         // What does not fit shows in the op that needs it.
         let _ = self.maps.make_room(&self.world.coming());
         let (mut refused, mut lacking) = (BTreeSet::new(), BTreeSet::new());
@@ -350,7 +350,7 @@ impl<M: Maps> Engine<M> {
                     rest
                 }
                 Err(error) => {
-                    self.world.count_refusal(&error);
+                    self.world.report.count_refusal(&error);
                     self.world.refused(core::slice::from_ref(first), 0);
                     if let Owner::Service(id) = first.owner {
                         self.failed(id, (error.to_string(), error.is_part()), now);
@@ -382,7 +382,7 @@ impl<M: Maps> Engine<M> {
     }
 
     fn collect_freed(&mut self) {
-        while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
+        while self.world.space.freed.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
             self.ops.clear();
             let is_whole = self.world.end_grace(&mut self.ops);
             // Each range stands for itself: a range that cannot be wiped now is freed again, and holds up no other.
@@ -390,7 +390,7 @@ impl<M: Maps> Engine<M> {
                 match self.maps.execute(&op.action) {
                     Ok(()) => self.world.accepted(&op),
                     Err(error) => {
-                        self.world.count_refusal(&error);
+                        self.world.report.count_refusal(&error);
                         self.world.refused(core::slice::from_ref(&op), 0);
                     }
                 }
@@ -431,14 +431,14 @@ impl<M: Maps> Engine<M> {
         let executed = if may_touch(&self.world, op) {
             self.maps.execute(&op.action)
         } else {
-            self.world.count_cross_service();
+            self.world.report.count_cross_service();
             let cause = "INVARIANT_CROSS_SERVICE: its owner is not dirty".to_owned();
             Err(MapError::Refused { op: op.action.name(), cause })
         };
         match &executed {
             Ok(()) => self.world.accepted(op),
             Err(error) => {
-                self.world.count_refusal(error);
+                self.world.report.count_refusal(error);
                 // What comes after a range is executed all the same.
                 let (ops, at) = if is_new_source(op) {
                     (core::slice::from_ref(op), 0)

@@ -62,24 +62,21 @@ pub(crate) struct World {
     /// Which service owns a frontend.
     pub(crate) owners: owners::Owners,
     /// What is taken of the maps.
-    space: space::Space,
+    pub(crate) space: space::Space,
     /// How much services ask for.
     demand: asked::Demand,
     /// What found no room.
     shortage: shortage::Shortage,
-    node: node::NodeAddresses,
+    /// What the maps hold beside what services have in them.
+    pub(crate) realized: realize::Realized,
     /// What was drained or taken back, while its services are looked for.
     drained: drains::Walk,
-    /// What a start found in the maps and no service has taken over.
-    adopted: adopt::Adopted,
     /// The lists that are held, and those that were lost lately.
     ledger: Ledger,
     /// The order in which services are carried out.
     pub(crate) queue: piece::WorkQueue,
-    /// A comparison with what the maps hold.
-    checking: Option<drift::Checking>,
     /// What readers see.
-    report: report::Report,
+    pub(crate) report: report::Report,
 }
 
 impl World {
@@ -93,53 +90,70 @@ impl World {
             demand: asked::Demand::new(seed, space.capacity()),
             space,
             shortage: shortage::Shortage::default(),
-            node: node::NodeAddresses::default(),
+            realized: realize::Realized::default(),
             drained: drains::Walk::default(),
-            adopted: adopt::Adopted::default(),
             ledger: Ledger::default(),
             queue: piece::WorkQueue::new(seed),
-            checking: None,
             report: report::Report::new(seed),
         }
     }
 
-    /// Takes one event in.
+    /// Takes one event in: what it says beside the objects, then the objects, then who waits for new decisions.
     pub(crate) fn apply(&mut self, event: Event) {
-        match &event {
-            Event::Interrupted(source) | Event::Resumed(source) => self.interrupt(*source),
+        let Self { tables, services, owners, drained, ledger, queue, .. } = self;
+        let mut concerns_all = false;
+        match event {
+            Event::Probed(probed) => return hold::hear_probe(probed, services, tables),
+            Event::PodsHeard(pods) => return ledger.hear_pods(&pods, services, tables),
+            Event::NodeApplied(_) | Event::SettingsApplied(_) => concerns_all = true,
             Event::Synced(source) => {
-                self.interrupt(*source);
-                self.silence(*source, false);
+                ledger.interrupt(source);
+                ledger.silence(source, false);
+                queue.resume_waiting(services);
+                concerns_all = true;
             }
-            Event::Silent(source) => self.silence(*source, true),
-            Event::Heard(source) => self.silence(*source, false),
-            Event::Answered(source, put) => self.answer(*source, *put),
-            Event::ServiceApplied(facts) => self.recognise(facts),
-            Event::SliceApplied(slice) => {
-                self.hear_claims(slice);
-                self.note_told(&slice.key, Some(slice));
+            Event::Absent(_) => queue.resume_waiting(services),
+            Event::Rejected(ref rejection) if tables.begins_unreadable(rejection) => {
+                queue.resume_waiting(services);
             }
-            Event::SliceDeleted(key, _) => self.note_told(key, None),
-            Event::DrainsApplied(drains, by) => self.turn_drains(drains, by),
-            _ => {}
+            Event::Interrupted(source) | Event::Resumed(source) => ledger.interrupt(source),
+            Event::Silent(source) => ledger.silence(source, true),
+            Event::Heard(source) => ledger.silence(source, false),
+            Event::Answered(source, put) => ledger.answer(source, put),
+            Event::ServiceApplied(ref facts) => tables.recognise(facts, &owners.frontends),
+            Event::SliceApplied(ref slice) => {
+                ledger.hear_claims(slice, services);
+                hold::note_told(&slice.key, Some(slice), services, tables);
+            }
+            Event::SliceDeleted(ref key, _) => hold::note_told(key, None, services, tables),
+            Event::DrainsApplied(ref drains, ref by) => drained.turn(drains, by, tables, services),
+            Event::ServiceDeleted(..)
+            | Event::Rejected(_)
+            | Event::RejectionEnded(_)
+            | Event::ListenersApplied(_)
+            | Event::Progress(..) => {}
         }
-        let event = match event {
-            Event::Probed(probed) => return self.probed(probed),
-            Event::PodsHeard(pods) => return self.hear_pods(&pods),
-            event => event,
-        };
-        let is_of_all = matches!(event, Event::Synced(_) | Event::NodeApplied(_) | Event::SettingsApplied(_));
-        let goes_on = match &event {
-            Event::Synced(_) | Event::Absent(_) => true,
-            Event::Rejected(rejection) => self.tables.begins_unreadable(rejection),
-            _ => false,
-        };
-        if goes_on {
-            self.go_on_with_waiting();
+        self.enter(event);
+        if concerns_all {
+            self.await_undecided();
         }
-        let facts_origin = if self.tables.is_synced() { FactsOrigin::Watch } else { FactsOrigin::List };
+    }
+
+    /// Whether anything is dirty, of this piece or of later ones, or is about to become so.
+    pub(crate) fn has_dirty(&self) -> bool {
+        self.queue.has_dirty(&self.services) || self.drained.is_under_way()
+    }
+
+    /// Whether all that was known at the start is written, and is all there is to know now.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.queue.is_programmed() && self.tables.is_complete()
+    }
+
+    /// Has the tables take an event in, and marks the services that it touches.
+    fn enter(&mut self, event: Event) {
+        let Self { tables, services, queue, report, .. } = self;
+        let facts_origin = if tables.is_synced() { FactsOrigin::Watch } else { FactsOrigin::List };
         let mut woken = Vec::new();
-        let Self { tables, services, queue, .. } = &mut *self;
         tables.apply(event, &mut |id, cause| {
             let facts =
                 if let Cause::ServiceApplied(facts) = &cause { Some(Arc::clone(facts)) } else { None };
@@ -150,10 +164,7 @@ impl World {
             }
         });
         woken.into_iter().for_each(|id| services.retry(id, tables));
-        self.report.counters.events += 1;
-        if is_of_all {
-            self.await_undecided();
-        }
+        report.counters.events += 1;
     }
 }
 

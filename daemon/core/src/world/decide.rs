@@ -8,41 +8,67 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::World;
+use super::adopt::Found;
 use super::asked::Kind;
+use super::hold::open_holds;
+use super::services::Services;
 use crate::claims::covers::Coverage;
-use crate::claims::{Given, Rank};
+use crate::claims::{Frontends, Given, Rank};
 use crate::facts::{Listener, Listeners, NodeFacts, Settings};
 use crate::keys::{Family, FrontendKey, Source, Transport};
 use crate::op::{FrontendType, ServiceId};
 use crate::resolve::{self, DesiredFrontend, Part};
 use crate::service::{Freshness, Service};
 use crate::snapshot::Verdict;
+use crate::tables::Tables;
 use crate::time::Now;
 
 impl World {
     /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source
     /// has to tell.
     pub(crate) fn decide(&mut self, now: Now) {
-        self.expire_holds(now.uptime());
-        self.walk_drained();
-        self.set_aside();
+        self.ledger.expire(now.uptime(), &mut self.services);
+        self.drained.advance(self.queue.most, &mut self.services);
         self.begin_pieces();
         let mut left = self.queue.most;
         loop {
             // Claims may make more services dirty while this runs.
             while left > 0
-                && let Some(id) = self.next_of_piece()
+                && let Some(id) = self.queue.next(&mut self.services, &self.tables)
             {
-                left = left.saturating_sub(self.decide_next(id, now));
+                let was_stale = self.decide_if_stale(id, now);
+                let Self { queue, services, tables, .. } = self;
+                left = left.saturating_sub(queue.take_into_piece(id, was_stale, services, tables));
             }
             self.decide_again(now);
-            if self.is_judging(now.uptime()) {
-                self.judge_mass(now.uptime());
+            let Self { queue, services, ledger, tables, .. } = self;
+            if queue.begin_judging(now.uptime(), services) {
+                ledger.hold_masses(&tables.settings.hold, now.uptime(), services);
             }
-            if left == 0 || !self.has_more() {
-                return self.gather();
+            if left == 0 || !queue.has_more(services) {
+                return queue.gather(services);
             }
         }
+    }
+
+    /// Sets aside the dirty services of sources that have not delivered yet: a first list that is not whole counts for
+    /// nothing, because a service with slices still to come has no backend in it. What is remembered is whole.
+    fn begin_pieces(&mut self) {
+        let Self { queue, services, tables, realized, owners, .. } = self;
+        let found = (&realized.found, &owners.frontends);
+        let may_decide = |id, services: &Services| may_decide(id, services, tables, found);
+        if !tables.is_told_all() {
+            queue.set_aside(services, tables, &may_decide);
+        }
+        queue.begin(services, &may_decide);
+    }
+
+    /// Begins to wait for all decisions that something makes necessary that changed for all services.
+    pub(super) fn await_undecided(&mut self) {
+        let Self { queue, services, tables, realized, owners, .. } = self;
+        let found = (&realized.found, &owners.frontends);
+        let may_decide = |id, services: &Services| may_decide(id, services, tables, found);
+        queue.await_undecided(services, &may_decide);
     }
 
     /// Decides again for services of the piece that were decided before another one covered what they ask for, or
@@ -55,12 +81,6 @@ impl World {
         }
     }
 
-    /// Decides for a service if it is stale, and returns the work that the service takes of the piece.
-    fn decide_next(&mut self, id: ServiceId, now: Now) -> u64 {
-        let was_stale = self.decide_if_stale(id, now);
-        self.take_into_piece(id, was_stale)
-    }
-
     /// Decides for a service if it is stale, and returns whether it was.
     fn decide_if_stale(&mut self, id: ServiceId, now: Now) -> bool {
         let Some(service) = self.services.get_mut(id).filter(|service| service.is_stale()) else {
@@ -68,64 +88,8 @@ impl World {
         };
         let was_awaited = core::mem::take(&mut service.freshness) == Freshness::Awaited;
         self.decide_one(id, now);
-        self.mark_decided(id, was_awaited);
+        self.queue.mark_decided(id, was_awaited, &mut self.services, &self.tables);
         true
-    }
-
-    /// Sets aside the dirty services of sources that have not delivered yet: a first list that is not whole counts for
-    /// nothing, because a service with slices still to come has no backend in it. What is remembered is whole.
-    fn set_aside(&mut self) {
-        if self.tables.is_told_all() {
-            return;
-        }
-        let dirty = core::mem::take(&mut self.services.dirty);
-        let (ready, waiting): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|id| self.may_decide(*id));
-        self.services.dirty = ready;
-        waiting.iter().for_each(|id| self.put_aside(*id));
-        self.queue.waiting.extend(waiting);
-    }
-
-    /// Whether services of that source are set aside.
-    pub(super) fn sets_aside(&self, source: Source) -> bool {
-        let is_of_it = |id: &ServiceId| self.tables.get(*id).is_some_and(|known| known.key.source == source);
-        // A source that has delivered has none there, and no more is looked at.
-        self.tables.synced.get(&source) == Some(&false) && self.queue.waiting.iter().any(is_of_it)
-    }
-
-    /// Has nothing wait for a service that is set aside: neither a start, nor, where its source is absent, another
-    /// service whose frontends it asks for.
-    fn put_aside(&mut self, id: ServiceId) {
-        self.mark_written(id);
-        if self.tables.get(id).is_some_and(|known| self.tables.is_absent(known.key.source)) {
-            let service = self.services.get_mut(id);
-            let awaited = service.filter(|service| service.freshness == Freshness::Awaited);
-            let was_awaited = awaited.map(|service| service.freshness = Freshness::Stale).is_some();
-            self.mark_decided(id, was_awaited);
-        }
-    }
-
-    /// Has the services that were set aside decided for, because a source has delivered, or is not waited for.
-    pub(super) fn go_on_with_waiting(&mut self) {
-        self.services.dirty.append(&mut self.queue.waiting);
-        for id in self.services.dirty.clone() {
-            self.queue.mark_unwritten(self.services.get_mut(id));
-        }
-    }
-
-    /// What a source has told that cannot be read further counts: each of its services is told whole. A ServiceImport
-    /// waits for the cluster's Services too: each of them goes before it, and until they have come it would have their
-    /// addresses. One that a former process served is served, but never over maps that say otherwise: those are newer
-    /// than what was written down.
-    pub(super) fn may_decide(&self, id: ServiceId) -> bool {
-        let Some(source) = self.tables.get(id).map(|known| known.key.source) else { return true };
-        let has_delivered = |source| self.tables.synced.get(&source) != Some(&false);
-        let view = self.services.get(id).and_then(|service| service.view.as_deref());
-        let remembered = view.filter(|view| !self.has_found_any() || self.is_as_found(id, view));
-        if source != Source::ClusterSet || has_delivered(Source::Kubernetes) {
-            let is_told = self.tables.get(id).is_some_and(|known| self.tables.is_told_apart(&known.key));
-            return has_delivered(source) || is_told || remembered.is_some();
-        }
-        remembered.is_some_and(|view| view.frontends.iter().all(|it| it.verdict != Verdict::Conflict))
     }
 
     fn decide_one(&mut self, id: ServiceId, now: Now) {
@@ -160,10 +124,34 @@ impl World {
         space.indices.put_all(&service.ports);
         demand.count_rows(id, known, service.rows_counted(), cut.rows > 0);
         tables.cut_short(id, cut);
-        self.open_holds(id, &settings, &node);
-        self.account_for_holds(id, before, &settings, now.uptime());
-        self.owners.claim(id, wanted, rank, &mut self.services, &self.tables);
+        let (Some(known), Some(service)) = (tables.get(id), services.get_mut(id)) else {
+            return services.count_impossible();
+        };
+        open_holds(known, service, &owners.frontends, (&settings, &node));
+        self.ledger.note((id, known), service, before, (&settings.hold, now.uptime()));
+        owners.claim(id, wanted, rank, services, tables);
     }
+}
+
+/// What a source has told that cannot be read further counts: each of its services is told whole. A ServiceImport waits
+/// for the cluster's Services too: each of them goes before it, and until they have come it would have their addresses.
+/// One that a former process served is served, but never over maps that say otherwise: those are newer than what was
+/// written down.
+fn may_decide(
+    id: ServiceId,
+    services: &Services,
+    tables: &Tables,
+    (found, frontends): (&Found, &Frontends),
+) -> bool {
+    let Some(known) = tables.get(id) else { return true };
+    let source = known.key.source;
+    let has_delivered = |source| tables.synced.get(&source) != Some(&false);
+    let view = services.get(id).and_then(|service| service.view.as_deref());
+    let remembered = view.filter(|view| !found.found_any || found.holds(id, view, frontends));
+    if source != Source::ClusterSet || has_delivered(Source::Kubernetes) {
+        return has_delivered(source) || tables.is_told_apart(&known.key) || remembered.is_some();
+    }
+    remembered.is_some_and(|view| view.frontends.iter().all(|it| it.verdict != Verdict::Conflict))
 }
 
 /// Whether this is the node's own, and no service of the cluster may have it: for an address that its author chose and

@@ -9,17 +9,18 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::World;
 use super::queue::Queue;
+use super::services::Services;
 use super::undecided::Undecided;
 use crate::facts::ServiceFacts;
 use crate::hold::Hidden;
 use crate::index::Seed;
-use crate::keys::FrontendKey;
+use crate::keys::{FrontendKey, Source};
 use crate::limits;
 use crate::op::ServiceId;
 use crate::resolve::listed;
 use crate::service::{Freshness, Phase, Port, Service, StartupWrite};
+use crate::tables::{KnownService, Tables};
 use crate::time::Uptime;
 
 /// The order in which services are carried out.
@@ -27,7 +28,7 @@ use crate::time::Uptime;
 pub(crate) struct WorkQueue {
     lanes: Queue,
     /// Dirty services that wait until their source has delivered.
-    pub(super) waiting: Vec<ServiceId>,
+    waiting: Vec<ServiceId>,
     /// What services ask for that is not decided yet.
     pub(super) undecided: Undecided,
     /// Services to be planned again, because another service's op made way for them.
@@ -92,169 +93,195 @@ impl WorkQueue {
             self.unwritten += 1;
         }
     }
-}
 
-impl World {
-    /// Whether anything is dirty, of this piece or of later ones, or is about to become so.
-    pub(crate) fn has_dirty(&self) -> bool {
-        let is_dirty = !self.queue.piece.is_empty() || !self.queue.gathered.is_empty() || self.has_more();
-        is_dirty || self.drained.is_under_way()
+    /// Whether anything is dirty and not in this piece.
+    pub(super) fn has_more(&self, services: &Services) -> bool {
+        !services.dirty.is_empty() || !self.lanes.is_empty()
+    }
+
+    /// Whether anything is dirty, of this piece or of later ones.
+    pub(super) fn has_dirty(&self, services: &Services) -> bool {
+        !self.piece.is_empty() || !self.gathered.is_empty() || self.has_more(services)
     }
 
     /// Whether this piece leaves nothing to do.
-    pub(crate) fn is_last_piece(&self) -> bool {
-        !self.has_more() && !self.queue.piece.iter().any(|id| self.services.is_unfinished(*id))
-    }
-
-    /// Whether all that was known at the start is written, and is all there is to know now.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.queue.is_programmed() && self.tables.is_complete()
-    }
-
-    /// The most work that it takes to carry a service out.
-    pub(super) fn work_of(&self, id: ServiceId) -> u64 {
-        self.services.get(id).map_or(0, Service::work)
-    }
-
-    /// What a decision looks at beside what it makes of it.
-    fn looks_of(&self, id: ServiceId) -> u64 {
-        let known = self.tables.get(id);
-        let slices = known.map_or(&[][..], |known| &known.slices);
-        let looks = Hidden::looks(slices) + listed::looks(slices).min(limits::SLICE_PORTS_PER_SERVICE_MAX);
-        // Frontends that are left out were made and ordered.
-        let left_out = known.map_or(0, |known| known.cut.frontends);
-        looks as u64 / limits::LOOKS_OF_A_SLOT + left_out as u64
-    }
-
-    pub(super) fn has_more(&self) -> bool {
-        !self.services.dirty.is_empty() || !self.queue.lanes.is_empty()
+    pub(crate) fn is_last_piece(&self, services: &Services) -> bool {
+        !self.has_more(services) && !self.piece.iter().any(|id| services.is_unfinished(*id))
     }
 
     /// Begins to wait for a decision on every service that is stale now, but for those of a source that has yet to
     /// deliver: until then a frontend or port that no service claims may be one that a service is about to claim.
-    pub(super) fn await_undecided(&mut self) {
-        for position in 0..self.services.len() {
+    pub(super) fn await_undecided(&mut self, services: &mut Services, may_decide: MayDecide<'_>) {
+        for position in 0..services.len() {
             let id = ServiceId(u32::try_from(position).unwrap_or(u32::MAX));
             let is_stale = |service: &Service| service.freshness == Freshness::Stale;
-            if self.services.get(id).is_some_and(is_stale) && self.may_decide(id) {
-                self.queue.awaited += 1;
-                let service = self.services.get_mut(id);
-                service.into_iter().for_each(|service| service.freshness = Freshness::Awaited);
+            if services.get(id).is_some_and(is_stale) && may_decide(id, services) {
+                self.awaited += 1;
+                services.get_mut(id).into_iter().for_each(|service| service.freshness = Freshness::Awaited);
             }
         }
     }
 
     /// Begins a start with all services that are known.
-    pub(super) fn begin_pieces(&mut self) {
-        if !mem::replace(&mut self.queue.is_begun, true) {
-            self.await_undecided();
+    pub(super) fn begin(&mut self, services: &mut Services, may_decide: MayDecide<'_>) {
+        if !mem::replace(&mut self.is_begun, true) {
+            self.await_undecided(services, may_decide);
+        }
+    }
+
+    /// Sets aside the dirty services that must not be decided for yet. Nothing waits for one of these: neither a start,
+    /// nor, where its source is absent, another service whose frontends it asks for.
+    pub(super) fn set_aside(&mut self, services: &mut Services, tables: &Tables, may_decide: MayDecide<'_>) {
+        let dirty = mem::take(&mut services.dirty);
+        let (ready, waiting): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|id| may_decide(*id, services));
+        services.dirty = ready;
+        for id in &waiting {
+            self.mark_written(*id, services);
+            if tables.get(*id).is_some_and(|known| tables.is_absent(known.key.source)) {
+                let service = services.get_mut(*id);
+                let awaited = service.filter(|service| service.freshness == Freshness::Awaited);
+                let was_awaited = awaited.map(|service| service.freshness = Freshness::Stale).is_some();
+                self.mark_decided(*id, was_awaited, services, tables);
+            }
+        }
+        self.waiting.extend(waiting);
+    }
+
+    /// Whether services of that source are set aside.
+    pub(super) fn sets_aside(&self, source: Source, tables: &Tables) -> bool {
+        let is_of_it = |id: &ServiceId| tables.get(*id).is_some_and(|known| known.key.source == source);
+        // A source that has delivered has none there, and no more is looked at.
+        tables.synced.get(&source) == Some(&false) && self.waiting.iter().any(is_of_it)
+    }
+
+    /// Has the services that were set aside decided for, because a source has delivered, or is not waited for.
+    pub(super) fn resume_waiting(&mut self, services: &mut Services) {
+        services.dirty.append(&mut self.waiting);
+        for id in services.dirty.clone() {
+            self.mark_unwritten(services.get_mut(id));
         }
     }
 
     /// The next service of the piece.
-    pub(super) fn next_of_piece(&mut self) -> Option<ServiceId> {
-        for id in mem::take(&mut self.services.dirty) {
-            if let Some(known) = self.tables.get(id) {
-                self.queue.lanes.push(known.key.name.shared_namespace(), id);
+    pub(super) fn next(&mut self, services: &mut Services, tables: &Tables) -> Option<ServiceId> {
+        for id in mem::take(&mut services.dirty) {
+            if let Some(known) = tables.get(id) {
+                self.lanes.push(known.key.name.shared_namespace(), id);
             }
         }
-        self.queue.lanes.pop(self.queue.most / limits::TURN_SHARE)
+        self.lanes.pop(self.most / limits::TURN_SHARE)
     }
 
     /// Takes a service into the piece, and returns the work that it takes of the piece.
-    pub(super) fn take_into_piece(&mut self, id: ServiceId, was_stale: bool) -> u64 {
-        let most = self.queue.most;
-        let work = self.work_of(id) + if was_stale { self.looks_of(id) } else { 0 };
-        if let Some(service) = self.services.get_mut(id) {
+    pub(super) fn take_into_piece(
+        &mut self,
+        id: ServiceId,
+        was_stale: bool,
+        services: &mut Services,
+        tables: &Tables,
+    ) -> u64 {
+        let most = self.most;
+        let looks = if was_stale { tables.get(id).map_or(0, KnownService::looks) } else { 0 };
+        let work = services.get(id).map_or(0, Service::work) + looks;
+        if let Some(service) = services.get_mut(id) {
             // The decision for a heavy service was a piece of its own.
             service.phase = if was_stale && work > most { Phase::Unfinished } else { Phase::Dirty };
         }
         let work = work.min(most);
-        self.queue.lanes.charge(work);
-        self.queue.piece.push(id);
+        self.lanes.charge(work);
+        self.piece.push(id);
         work
     }
 
     /// Ends the choice of a piece: what a start has decided is kept until everything is decided, and then written.
-    pub(super) fn gather(&mut self) {
-        if self.queue.is_open {
+    pub(super) fn gather(&mut self, services: &mut Services) {
+        if self.is_open {
             return;
         }
-        if self.queue.awaited > 0 {
-            self.queue.gathered.append(&mut self.queue.piece);
-            if !self.has_more() {
+        if self.awaited > 0 {
+            self.gathered.append(&mut self.piece);
+            if !self.has_more(services) {
                 // One of the gathered services has changed since it was decided.
-                self.services.dirty.append(&mut self.queue.gathered);
+                services.dirty.append(&mut self.gathered);
             }
             return;
         }
-        self.queue.is_open = true;
-        for id in [self.queue.gathered.as_slice(), &self.queue.piece].concat() {
-            self.queue.mark_unwritten(self.services.get_mut(id));
+        self.is_open = true;
+        for id in [self.gathered.as_slice(), &self.piece].concat() {
+            self.mark_unwritten(services.get_mut(id));
         }
-    }
-
-    /// Has what was gathered written from the next piece on.
-    pub(super) fn release_gathered(&mut self) {
-        self.services.dirty.append(&mut self.queue.gathered);
     }
 
     /// Notes that a service is as it should be in the maps, or that readers are told why not.
-    pub(super) fn mark_written(&mut self, id: ServiceId) {
-        let service = self.services.get_mut(id);
-        let before = service.map(|service| mem::take(&mut service.startup_write));
+    pub(super) fn mark_written(&mut self, id: ServiceId, services: &mut Services) {
+        let before = services.get_mut(id).map(|service| mem::take(&mut service.startup_write));
         if before == Some(StartupWrite::Pending) {
-            self.queue.unwritten = self.queue.unwritten.saturating_sub(1);
+            self.unwritten = self.unwritten.saturating_sub(1);
         }
     }
 
-    /// Whether it is time to judge losses: over all that is decided, or once a second while that takes its time.
-    pub(super) fn is_judging(&mut self, now: Uptime) -> bool {
-        let before = mem::replace(&mut self.queue.judged, now);
-        !self.has_more() || before != now
+    /// Notes when losses were looked at. `true`: they are to be judged, over all that is decided, or once a second while
+    /// that takes its time.
+    pub(super) fn begin_judging(&mut self, now: Uptime, services: &Services) -> bool {
+        let before = mem::replace(&mut self.judged, now);
+        !self.has_more(services) || before != now
     }
 
     /// Ends the piece and returns its services that are done. Those that it was too small for go back to the queue.
-    pub(super) fn take_piece(&mut self) -> Vec<ServiceId> {
-        let mut piece = mem::take(&mut self.queue.piece);
-        let unfinished: Vec<_> = piece.extract_if(.., |id| self.services.is_unfinished(*id)).collect();
+    pub(super) fn take_piece(&mut self, services: &Services, tables: &Tables) -> Vec<ServiceId> {
+        let mut piece = mem::take(&mut self.piece);
+        let unfinished: Vec<_> = piece.extract_if(.., |id| services.is_unfinished(*id)).collect();
         for id in unfinished {
-            if let Some(known) = self.tables.get(id) {
-                self.queue.lanes.put_back(known.key.name.shared_namespace(), id);
+            if let Some(known) = tables.get(id) {
+                self.lanes.put_back(known.key.name.shared_namespace(), id);
             }
         }
         piece
     }
 
-    /// Whether a frontend that no service claims stays for now, because one may be about to claim it.
-    pub(super) fn is_held_up(&mut self, key: &FrontendKey, by: ServiceId) -> bool {
-        if self.queue.awaited > 0 {
-            self.queue.held_up.insert(by);
+    /// Has a service wait with a frontend that no service claims, if one may be about to claim it. `false`: none is.
+    pub(super) fn hold_up(&mut self, key: &FrontendKey, by: ServiceId) -> bool {
+        if self.awaited > 0 {
+            self.held_up.insert(by);
             return true;
         }
-        let asked = self.queue.undecided.asks_for(key);
+        let asked = self.undecided.asks_for(key);
         if asked {
-            self.queue.undecided.wait(key, by);
+            self.undecided.wait(key, by);
         }
         asked
     }
 
     /// Notes that the decision for a service is made: no other one waits for what it will claim any more.
-    pub(super) fn mark_decided(&mut self, id: ServiceId, was_awaited: bool) {
-        let asked = self.services.get_mut(id).and_then(|service| service.asked.take());
-        if let Some(facts) = asked {
-            for id in self.queue.undecided.remove(&facts) {
-                self.services.retry(id, &self.tables);
-            }
-        }
+    pub(super) fn mark_decided(
+        &mut self,
+        id: ServiceId,
+        was_awaited: bool,
+        services: &mut Services,
+        tables: &Tables,
+    ) {
+        let asked = services.get_mut(id).and_then(|service| service.asked.take());
+        let woken = asked.map(|facts| self.undecided.remove(&facts)).unwrap_or_default();
+        woken.into_iter().for_each(|id| services.retry(id, tables));
         if was_awaited {
-            self.queue.awaited = self.queue.awaited.saturating_sub(1);
-            if self.queue.awaited == 0 {
-                for id in mem::take(&mut self.queue.held_up) {
-                    self.services.retry(id, &self.tables);
-                }
+            self.awaited = self.awaited.saturating_sub(1);
+            if self.awaited == 0 {
+                mem::take(&mut self.held_up).into_iter().for_each(|id| services.retry(id, tables));
             }
         }
+    }
+}
+
+/// Whether a service may be decided for before its source has told all.
+pub(super) type MayDecide<'a> = &'a dyn Fn(ServiceId, &Services) -> bool;
+
+impl KnownService {
+    /// What a decision looks at beside what it makes of it.
+    fn looks(&self) -> u64 {
+        let ports = listed::looks(&self.slices).min(limits::SLICE_PORTS_PER_SERVICE_MAX);
+        let looks = Hidden::looks(&self.slices) + ports;
+        // Frontends that are left out were made and ordered.
+        looks as u64 / limits::LOOKS_OF_A_SLOT + self.cut.frontends as u64
     }
 }
 

@@ -4,6 +4,7 @@
 //! Lists of all services of a piece come first, removals after them and after the services that may be about to claim
 //! what is removed, so that a frontend that changes hands is never missing in between.
 
+mod leftovers;
 mod sources;
 
 use alloc::collections::BTreeSet;
@@ -11,10 +12,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::World;
-use super::lacking::PlanError;
+use super::adopt::Found;
+use super::heirs::{Heirs, hand_over};
+use super::lacking::{Lacking, PlanError};
 use super::parts::part_mut;
+use super::piece::WorkQueue;
 use super::place::{NoPlace, Placed};
-use crate::claims::{Frontend, RealizedFrontend};
+use super::services::Services;
+use super::space::Space;
+use crate::claims::{Frontend, Frontends, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::list::{Row, Scope};
@@ -24,6 +30,7 @@ use crate::op::{
 };
 use crate::resolve::DesiredFrontend;
 use crate::service::{Cursor, Port, Service};
+use crate::tables::Tables;
 use crate::work;
 use sources::{looks_for_sources, plan_revoked_sources, plan_sources, plan_stale_sources};
 
@@ -31,58 +38,84 @@ impl World {
     /// What the services of the piece still lack in the maps; at a start, what all gathered services lack. Room for a
     /// service that is carried out in several pieces is made with the first of these.
     pub(crate) fn coming(&self) -> Coming {
+        let Self { queue, services, owners, space, .. } = self;
         let mut coming = Coming::default();
         let mut tables = [0; 2];
         let begins = |service: &&Service| !service.is_unfinished() && service.cursor == Cursor::default();
-        let of = |id: &ServiceId| self.services.get(*id);
-        let begun = self.queue.piece.iter().filter_map(of).filter(begins);
-        let all = self.queue.gathered.iter().filter_map(of).chain(begun);
-        all.for_each(|service| self.add_coming(service, &mut coming, &mut tables));
+        let begun = queue.piece.iter().filter_map(|id| services.get(*id)).filter(begins);
+        let all = queue.gathered.iter().filter_map(|id| services.get(*id)).chain(begun);
+        all.for_each(|service| add_coming(service, &owners.frontends, &mut coming, &mut tables));
         for family in Family::ALL {
             let tables = part_mut(&mut tables, family);
             let slots = part_mut(&mut coming.slots, family);
-            *slots = slots.saturating_add((*tables).min(self.space.tables.left(family)));
+            *slots = slots.saturating_add((*tables).min(space.tables.left(family)));
         }
         coming
-    }
-
-    /// Adds what the service lacks; `tables`: the slots of tables, of which no more are made than there may be.
-    fn add_coming(&self, service: &Service, coming: &mut Coming, tables: &mut [u32; 2]) {
-        let new =
-            |key: &FrontendKey| self.owners.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
-        let stays = |it: &&DesiredFrontend| !it.passes;
-        for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
-            *part_mut(&mut coming.frontends, Family::of(key.address)) += 1;
-        }
-        for port in service.ports.iter().filter(|port| port.index.is_none()) {
-            coming.ports += 1;
-            let members = u32::try_from(members(port).count()).unwrap_or(u32::MAX);
-            coming.members = coming.members.saturating_add(members);
-            for scope in Scope::ALL.into_iter().filter(|scope| port.uses(*scope)) {
-                add_list(port, scope, coming, tables);
-            }
-        }
     }
 
     /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned is to be executed
     /// also where something found no room, which the error says.
     pub(crate) fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
-        let planned = self.plan_some(id, ops);
+        let planned = self.planner().plan_lists(id, ops);
         let Self { shortage, services, tables, .. } = self;
         shortage.note(id, &planned, tables, services);
         planned
     }
 
-    fn plan_some(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
+    /// Ops that take from the maps what a service no longer has. They are planned when every service of the piece has
+    /// its lists. Words are emptied in a later piece than the one that took away what led to them: a grace period lies
+    /// between.
+    pub(crate) fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
+        self.planner().plan_removals(id, ops);
+    }
+
+    /// Ops for addresses that are no longer the node's.
+    pub(crate) fn plan_node_removals(&self, ops: &mut Vec<Op>) {
+        self.realized.node.plan_removals(&self.tables.node.node_port_addresses, ops);
+    }
+
+    /// Ops for new addresses of the node.
+    pub(crate) fn plan_node(&self, ops: &mut Vec<Op>) {
+        self.realized.node.plan(&self.tables.node.node_port_addresses, ops);
+    }
+
+    const fn planner(&mut self) -> Planner<'_> {
+        Planner {
+            tables: &self.tables,
+            services: &mut self.services,
+            frontends: &mut self.owners.frontends,
+            space: &mut self.space,
+            found: &mut self.realized.found,
+            lacking: &mut self.shortage.lacking,
+            queue: &mut self.queue,
+        }
+    }
+}
+
+/// What planning for a service reads and changes: of the service, how far its plan has come and where its lists stand;
+/// of all, what is taken of the maps and who waits. What the maps hold changes when they have accepted an op.
+struct Planner<'a> {
+    tables: &'a Tables,
+    services: &'a mut Services,
+    frontends: &'a mut Frontends,
+    space: &'a mut Space,
+    found: &'a mut Found,
+    lacking: &'a mut Lacking,
+    queue: &'a mut WorkQueue,
+}
+
+impl Planner<'_> {
+    /// Ops that give a service its lists and frontends.
+    fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         if self.services.is_unfinished(id) {
             return Ok(());
         }
         let owner = Owner::Service(id);
-        self.shortage.lacking.heirs = None;
+        self.lacking.heirs = None;
         let (wanted, begun) =
             self.services.get_mut(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
         if begun == Cursor::default() {
-            self.shortage.lacking.begin(id);
+            self.lacking.begin(id);
             // Frontends that are left to the real balancer go before the list that they led to.
             ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
         }
@@ -93,13 +126,14 @@ impl World {
                 return Ok(());
             }
             work::done(1);
-            left = left.saturating_sub(self.port_work(id, position));
+            let work = limits::FRONTEND_WORK + self.services.port(id, position).map_or(0, Port::work);
+            left = left.saturating_sub(work);
             if let Err(error) = self.plan_port(id, position, &mut |action| ops.push(Op { owner, action })) {
-                self.shortage.lacking.note(id, Some(position), error);
+                self.lacking.note(id, Some(position), error);
             }
         }
         let position = self.plan_frontends(id, begun.frontends, left, ops);
-        let why = self.shortage.lacking.why(id).cloned();
+        let why = self.lacking.why(id).cloned();
         let desired = self.services.get_mut(id).map_or(0, |service| service.desired.len());
         let cursor = Cursor { ports: wanted, frontends: position };
         let is_heavy = begun != Cursor::default() && begun.frontends < desired;
@@ -116,21 +150,14 @@ impl World {
 
     /// Leaves the rest of this service's plan to a later piece.
     fn put_off(&mut self, id: ServiceId, cursor: Cursor) {
-        if let Some(service) = self.services.get_mut(id) {
-            service.put_off(cursor);
-        }
-    }
-
-    fn port_work(&self, id: ServiceId, position: usize) -> u64 {
-        let port = self.services.get(id).and_then(|service| service.ports.get(position));
-        limits::FRONTEND_WORK + port.map_or(0, Port::work)
+        self.services.get_mut(id).into_iter().for_each(|service| service.put_off(cursor));
     }
 
     /// The frontends that this service leaves to the real balancer and the maps still have, on behalf of any service.
     fn passing(&self, id: ServiceId) -> impl Iterator<Item = FrontendKey> {
         let desired = self.services.get(id).into_iter().flat_map(|service| &service.desired);
         desired.filter(|it| it.passes).filter_map(DesiredFrontend::key).filter(move |key| {
-            let entry = self.owners.frontends.get(key).filter(|entry| entry.winner() == Some(id));
+            let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
             entry.is_some_and(|entry| match entry.realized {
                 // A restart found this one, and nothing that it found is removed before every source has delivered.
                 Some(RealizedFrontend { owner: None, .. }) => self.tables.is_synced(),
@@ -149,13 +176,13 @@ impl World {
         let mut index = self.index_of(id, position)?;
         let (mut lists, mut placed) = self.place_lists(id, position, index);
         let gets_none = placed.is_err() && lists.iter().all(|list| list.range.is_none());
-        if gets_none && self.has_nothing(id, position) {
+        if gets_none && is_empty(self.services.port(id, position)) {
             let Some(left) = self.inherit(id, position) else { return Ok(placed?) };
             index = left;
             (lists, placed) = self.place_lists(id, position, index);
         }
         let share = self.tables.share(id);
-        let Some(port) = self.services.get(id).and_then(|service| service.ports.get(position)) else {
+        let Some(port) = self.services.port(id, position) else {
             self.services.count_impossible();
             return Ok(());
         };
@@ -195,21 +222,25 @@ impl World {
     ) -> (Vec<Placed>, Result<(), NoPlace>) {
         let share = self.tables.share(id);
         let Self { services, space, .. } = self;
-        let port = services.get_mut(id).and_then(|service| service.ports.get_mut(position));
+        let port = services.port_mut(id, position);
         port.map_or((Vec::new(), Ok(())), |port| space.place_lists(port, index, share))
     }
 
     /// The port's index: the one it has, one that a restart found and that is wholly its own, or a free one.
     fn index_of(&mut self, id: ServiceId, position: usize) -> Result<PortIndex, PlanError> {
-        let known = |world: &mut Self| world.services.get_mut(id)?.ports.get(position)?.index;
-        if let Some(index) = known(self).or_else(|| self.take_over(id, position)) {
+        let Self { services, frontends, space, found, .. } = self;
+        if let Some(index) = services.port(id, position).and_then(|port| port.index) {
+            return Ok(index);
+        }
+        if let Some(index) = found.give_port(id, position, services, frontends) {
+            space.indices.put(index, position);
             return Ok(index);
         }
         let index = match self.space.indices.take(self.tables.share(id)) {
             Ok(index) => index,
             Err(full) => return self.inherit(id, position).ok_or(full.into()),
         };
-        if let Some(port) = self.services.get_mut(id).and_then(|service| service.ports.get_mut(position)) {
+        if let Some(port) = self.services.port_mut(id, position) {
             port.index = Some(index);
         }
         self.space.indices.put(index, position);
@@ -224,7 +255,7 @@ impl World {
             self.services.count_impossible();
             return begin;
         };
-        let share = self.tables.share(id);
+        let (limit, share) = (self.tables.settings.frontends_max, self.tables.share(id));
         let (mut more, mut chosen, mut full, mut kept) = (0, 0, None, BTreeSet::new());
         let mut end = service.desired.len();
         for (position, frontend) in
@@ -232,8 +263,7 @@ impl World {
         {
             work::done(1);
             let Some(key) = frontend.key() else { continue };
-            let Some(entry) = self.owners.frontends.get(&key).filter(|entry| entry.winner() == Some(id))
-            else {
+            let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id)) else {
                 continue;
             };
             let index = frontend.position.and_then(|position| service.ports.get(position)?.index);
@@ -253,7 +283,8 @@ impl World {
             }
             let is_chosen = usize::from(frontend.kind.is_chosen());
             if entry.realized.is_none()
-                && let Err(error) = self.has_frontends(share, (more + 1, chosen, is_chosen), freed)
+                && let Err(error) =
+                    has_frontends(self.frontends, (limit, share), (more + 1, chosen, is_chosen), freed)
             {
                 full = full.or(Some(error));
                 continue;
@@ -267,43 +298,19 @@ impl World {
             chosen += if entry.realized.is_none() { is_chosen } else { 0 };
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
-        self.owners.frontends.all.coming += more;
-        self.owners.frontends.chosen.coming += chosen;
+        self.frontends.all.coming += more;
+        self.frontends.chosen.coming += chosen;
         kept.into_iter().for_each(|former| self.services.plan_anew(former));
-        full.into_iter().for_each(|error| self.shortage.lacking.note(id, None, error));
+        full.into_iter().for_each(|error| self.lacking.note(id, None, error));
         end
-    }
-
-    /// Whether there is room for so many new frontends of a namespace, of which `freed` go first; `chosen` of them, and
-    /// the last one or not, are at external IPs. Those keep half of the room free for what the apiserver gives out:
-    /// one small object may have thousands of them, and namespaces that leave each other a ninth part leave little.
-    fn has_frontends(
-        &self,
-        share: Share,
-        (more, chosen, is_chosen): (usize, usize, usize),
-        freed: usize,
-    ) -> Result<(), PlanError> {
-        let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
-        let all = self.owners.frontends.all.soon().saturating_sub(freed);
-        let own = self.owners.frontends.used_by(share).saturating_sub(freed);
-        let left = limit.saturating_sub(all);
-        let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
-        let is_shared = limit >= limits::SHARED_MIN as usize;
-        let most = rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize);
-        let external = self.owners.frontends.chosen.soon() + chosen;
-        if is_shared && is_chosen > 0 && external >= limit / limits::CHOSEN_SHARE as usize {
-            return Err(PlanError::Chosen(external));
-        }
-        let has_part = is_shared && own + more > most;
-        if has_part { Err(PlanError::Part { own, left }) } else { Ok(()) }
     }
 
     /// Whether nothing is there of the port at this place of a service, because it found no room.
     fn leads_nowhere(&self, id: ServiceId, position: Option<usize>) -> bool {
-        let Some(position) = position.filter(|position| self.shortage.lacking.has(id, *position)) else {
+        let Some(position) = position.filter(|position| self.lacking.has(id, *position)) else {
             return false;
         };
-        let port = self.services.get(id).and_then(|service| service.ports.get(position));
+        let port = self.services.port(id, position);
         port.is_none_or(|port| port.realized.cluster.word == Word::EMPTY)
     }
 
@@ -312,22 +319,27 @@ impl World {
     /// ones.
     fn make_room_of_own(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
         let new = self.services.get(id).map_or(0, |service| service.desired.len().saturating_sub(begin));
-        if self.has_frontends(self.tables.share(id), (new, 0, 0), 0).is_ok() {
+        if has_frontends(
+            self.frontends,
+            (self.tables.settings.frontends_max, self.tables.share(id)),
+            (new, 0, 0),
+            0,
+        )
+        .is_ok()
+        {
             return 0;
         }
         let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
         let (_, left) = self.dialled(id);
-        let left = left.into_iter().filter(|key| !self.is_held_up(key, id));
+        let left = left.into_iter().filter(|key| !self.queue.hold_up(key, id));
         let removals = left.map(|key| Op { owner: Owner::Service(id), action: Action::RemoveFrontend(key) });
         let before = ops.len();
         ops.extend(removals.take(usize::try_from(most).unwrap_or(usize::MAX)));
         ops.len() - before
     }
 
-    /// Ops that take from the maps what a service no longer has. They are planned when every service of the piece has
-    /// its lists. Words are emptied in a later piece than the one that took away what led to them: a grace period lies
-    /// between.
-    pub(crate) fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
+    /// Ops that take from the maps what a service no longer has.
+    fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         if self.services.is_unfinished(id) {
             return;
         }
@@ -340,7 +352,7 @@ impl World {
         };
         let begin = ops.len();
         let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
-        let is_whole = |position: &usize| !self.shortage.lacking.has(id, *position);
+        let is_whole = |position: &usize| !self.lacking.has(id, *position);
         for (position, port) in service.ports.iter().enumerate().filter(|(position, _)| is_whole(position)) {
             let Some(index) = port.index.filter(|index| !dialled.has(*index)) else { continue };
             if (ops.len() - begin) as u64 >= most {
@@ -360,10 +372,10 @@ impl World {
         let mut left = Vec::new();
         let service = self.services.get(id);
         // A frontend that could not be led elsewhere still leads where it did.
-        let lacks = self.shortage.lacking.why(id).is_some();
+        let lacks = self.lacking.why(id).is_some();
         for key in service.into_iter().flat_map(|service| service.frontends.iter()) {
             work::done(1);
-            let entry = self.owners.frontends.get(key);
+            let entry = self.frontends.get(key);
             match entry.and_then(|entry| Some((entry, entry.winner()?))) {
                 None => left.push(*key),
                 Some((_, winner)) if self.keeps_room_from(id, winner, key) => left.push(*key),
@@ -379,7 +391,7 @@ impl World {
     fn keeps_room_from(&self, id: ServiceId, winner: ServiceId, key: &FrontendKey) -> bool {
         let asks = |service: &Service| service.claimed.binary_search_by(|it| it.key.cmp(key)).is_ok();
         winner != id
-            && self.shortage.lacking.why(winner).is_some()
+            && self.lacking.why(winner).is_some()
             && self.services.get(id).is_some_and(|service| !asks(service))
     }
 
@@ -392,21 +404,72 @@ impl World {
                 let cursor = self.services.get_mut(id).map(|service| service.cursor).unwrap_or_default();
                 return self.put_off(id, cursor);
             }
-            if !self.is_held_up(&key, id) {
+            if !self.queue.hold_up(&key, id) {
                 ops.push(Op { owner: Owner::Service(id), action: Action::RemoveFrontend(key) });
             }
         }
     }
 
-    /// Ops for addresses that are no longer the node's.
-    pub(crate) fn plan_node_removals(&self, ops: &mut Vec<Op>) {
-        self.node.plan_removals(&self.tables.node.node_port_addresses, ops);
+    /// Gives a port that finds no room the index of a port that leaves, with all that is there of it: as where a port
+    /// has another name, or another number once no frontend has the former one. The lists are replaced as those of any
+    /// port that changes.
+    fn inherit(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
+        let Self { services, frontends, space, lacking, .. } = self;
+        if space.freed.leads_to(id) {
+            return None;
+        }
+        let known = lacking.heirs.take().filter(|heirs| heirs.of == id);
+        let mut heirs = known.unwrap_or_else(|| Heirs::find(id, services, frontends));
+        let left = services.get(id).and_then(|service| heirs.left_to(service, position, &space.indices));
+        lacking.heirs = Some(heirs);
+        hand_over(id, left?, position, services, space)
     }
+}
 
-    /// Ops for new addresses of the node.
-    pub(crate) fn plan_node(&self, ops: &mut Vec<Op>) {
-        self.node.plan(&self.tables.node.node_port_addresses, ops);
+/// Adds what the service lacks; `tables`: the slots of tables, of which no more are made than there may be.
+fn add_coming(service: &Service, frontends: &Frontends, coming: &mut Coming, tables: &mut [u32; 2]) {
+    let new = |key: &FrontendKey| frontends.get(key).is_none_or(|entry| entry.realized.is_none());
+    let stays = |it: &&DesiredFrontend| !it.passes;
+    for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
+        *part_mut(&mut coming.frontends, Family::of(key.address)) += 1;
     }
+    for port in service.ports.iter().filter(|port| port.index.is_none()) {
+        coming.ports += 1;
+        let members = u32::try_from(members(port).count()).unwrap_or(u32::MAX);
+        coming.members = coming.members.saturating_add(members);
+        for scope in Scope::ALL.into_iter().filter(|scope| port.uses(*scope)) {
+            add_list(port, scope, coming, tables);
+        }
+    }
+}
+
+/// Whether there is room for so many new frontends of a namespace, of which `freed` go first; `chosen` of them, and
+/// the last one or not, are at external IPs. Those keep half of the room free for what the apiserver gives out:
+/// one small object may have thousands of them, and namespaces that leave each other a ninth part leave little.
+fn has_frontends(
+    frontends: &Frontends,
+    (limit, share): (Option<usize>, Share),
+    (more, chosen, is_chosen): (usize, usize, usize),
+    freed: usize,
+) -> Result<(), PlanError> {
+    let limit = limit.unwrap_or(usize::MAX);
+    let all = frontends.all.soon().saturating_sub(freed);
+    let own = frontends.used_by(share).saturating_sub(freed);
+    let left = limit.saturating_sub(all);
+    let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
+    let is_shared = limit >= limits::SHARED_MIN as usize;
+    let most = rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize);
+    let external = frontends.chosen.soon() + chosen;
+    if is_shared && is_chosen > 0 && external >= limit / limits::CHOSEN_SHARE as usize {
+        return Err(PlanError::Chosen(external));
+    }
+    let has_part = is_shared && own + more > most;
+    if has_part { Err(PlanError::Part { own, left }) } else { Ok(()) }
+}
+
+/// Whether nothing of the port is in the maps.
+fn is_empty(port: Option<&Port>) -> bool {
+    port.is_none_or(|port| port.realized.is_wiped())
 }
 
 /// The indices that clients may still reach by frontends which other services are about to take over. Until they have,

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use super::space::Indices;
 use crate::change::Cause;
+use crate::keys::FrontendKey;
 use crate::list::Rows;
 use crate::op::{PortIndex, ServiceId};
 use crate::service::{Cursor, Freshness, Phase, Port, Service};
@@ -120,5 +121,17 @@ impl Services {
         indices: &Indices,
     ) -> Option<&mut Port> {
         self.port_mut(id, indices.position(index)?).filter(|port| port.index == Some(index))
+    }
+
+    /// Notes that a frontend is certainly not in the maps on these services' behalf. Returns them, because they can go on
+    /// with their removals.
+    pub(super) fn let_go(
+        &mut self,
+        key: FrontendKey,
+        ids: impl IntoIterator<Item = ServiceId>,
+    ) -> impl Iterator<Item = ServiceId> {
+        ids.into_iter().inspect(move |id| {
+            self.get_mut(*id).into_iter().for_each(|service| service.frontends.remove(&key));
+        })
     }
 }

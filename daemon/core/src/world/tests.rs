@@ -140,7 +140,7 @@ impl Rig {
             }
         }
         self.carry_out(World::plan_node_removals);
-        if self.world.is_last_piece() {
+        if self.world.queue.is_last_piece(&self.world.services) {
             self.carry_out(World::plan_leftovers);
             self.carry_out(World::plan_node);
         }
@@ -150,9 +150,9 @@ impl Rig {
 
     /// All readers under way leave, and the next batch comes.
     pub(super) fn grace(&mut self) -> Snapshot {
-        self.world.begin_grace(Grace(0));
+        self.world.space.freed.begin_grace(Grace(0));
         let mut ops = Vec::new();
-        while self.world.next_grace().is_some() {
+        while self.world.space.freed.next_grace().is_some() {
             self.world.end_grace(&mut ops);
         }
         self.execute(&ops);

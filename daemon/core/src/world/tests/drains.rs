@@ -332,7 +332,7 @@ fn invariant_8_a_restart_between_any_two_orders_is_no_change() {
     }
     let mut world = World::new(Seed(0), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
     assert_eq!(world.adopt(&before.dump()), []);
-    world.begin_with_drains(drains(&["1.1.1.1 of a"]));
+    world.tables.drains = drains(&["1.1.1.1 of a"]);
     let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
     let mut again = Rig { world, ..Rig::new() };
     again.world.remember(remembered, again.clock());

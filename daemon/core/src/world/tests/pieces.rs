@@ -287,7 +287,7 @@ impl Maps for Said {
 
 /// Compares in pieces; between two of them something happens.
 fn check_while(rig: &mut Rig, dump: Dump, mut between: impl FnMut(&mut Rig, usize)) -> (usize, Vec<String>) {
-    rig.world.begin_check();
+    rig.world.realized.begin_check();
     let mut maps = Said(dump);
     for piece in 0..1_000 {
         if let Some(drift) = rig.world.check_some(&mut maps).unwrap() {
