@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use super::plan_wipe;
+use super::port::plan_wipe;
 use crate::keys::{FrontendKey, Source};
 use crate::op::{Action, FrontendType, Op, Owner};
 use crate::world::World;
