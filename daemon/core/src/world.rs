@@ -6,11 +6,10 @@
 //! are taken between two pieces.
 
 mod adopt;
-mod asked;
 mod budget;
 mod charges;
 mod decide;
-mod drains;
+mod demand;
 mod drift;
 mod foreseen;
 mod heirs;
@@ -20,25 +19,26 @@ mod members;
 mod node;
 mod owners;
 mod parts;
-mod piece;
 mod place;
 mod plan;
 mod queue;
 mod realize;
 mod remember;
 mod report;
-mod services;
+pub(crate) mod services;
 mod shortage;
 mod space;
 mod spares;
 mod starved;
 mod undecided;
 mod view;
+mod work_queue;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::change::Cause;
+use crate::drains::walk::Walk;
 use crate::event::Event;
 use crate::hold::Ledger;
 use crate::index::Seed;
@@ -64,17 +64,17 @@ pub(crate) struct World {
     /// What is taken of the maps.
     pub(crate) space: space::Space,
     /// How much services ask for.
-    demand: asked::Demand,
+    demand: demand::Demand,
     /// What found no room.
     shortage: shortage::Shortage,
     /// What the maps hold beside what services have in them.
     pub(crate) realized: realize::Realized,
     /// What was drained or taken back, while its services are looked for.
-    drained: drains::Walk,
+    drained: Walk,
     /// The lists that are held, and those that were lost lately.
     ledger: Ledger,
     /// The order in which services are carried out.
-    pub(crate) queue: piece::WorkQueue,
+    pub(crate) queue: work_queue::WorkQueue,
     /// What readers see.
     pub(crate) report: report::Report,
 }
@@ -87,13 +87,13 @@ impl World {
             tables: Tables::new(seed, sources, capacity.services),
             services: services::Services::default(),
             owners: owners::Owners::new(seed),
-            demand: asked::Demand::new(seed, space.capacity()),
+            demand: demand::Demand::new(seed, space.capacity()),
             space,
             shortage: shortage::Shortage::default(),
             realized: realize::Realized::default(),
-            drained: drains::Walk::default(),
+            drained: Walk::default(),
             ledger: Ledger::default(),
-            queue: piece::WorkQueue::new(seed),
+            queue: work_queue::WorkQueue::new(seed),
             report: report::Report::new(seed),
         }
     }

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
 use super::World;
-use super::asked::Kind;
+use super::demand::Kind;
 use super::parts::part_mut;
 use super::services::Services;
 use super::space::Space;

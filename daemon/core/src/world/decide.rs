@@ -9,7 +9,7 @@ use core::net::SocketAddr;
 
 use super::World;
 use super::adopt::Found;
-use super::asked::Kind;
+use super::demand::Kind;
 use super::hold::open_holds;
 use super::services::Services;
 use crate::claims::covers::Coverage;

@@ -5,7 +5,7 @@
 //! the end, because the retries of failed services include these. Services that are served and would have a table if
 //! there were room wait by themselves, so that they take no turn of those; of them only those are tried that would find
 //! room, and the others go on waiting without a word. So do services that may ask for no more frontends
-//! ([`super::asked`]).
+//! ([`super::demand`]).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

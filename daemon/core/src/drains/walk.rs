@@ -8,18 +8,18 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::services::Services;
+use super::{Drain, Drains, Ordered, Turned};
 use crate::change::Cause;
-use crate::drains::{Drain, Drains, Ordered, Turned};
 use crate::keys::{ObjectName, ServiceKey, Source};
 use crate::op::ServiceId;
 use crate::service::{Port, Service};
 use crate::tables::Tables;
 use crate::work;
+use crate::world::services::Services;
 
 /// A walk through all services, round and round as long as any order has not had its round.
 #[derive(Debug, Default)]
-pub(super) struct Walk {
+pub(crate) struct Walk {
     /// What was drained or taken back of all services.
     turned: BTreeMap<Drain, Round>,
     /// The service that comes next.
@@ -37,7 +37,7 @@ struct Round {
 }
 
 impl Walk {
-    pub(super) fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         !self.turned.is_empty()
     }
 
@@ -58,7 +58,7 @@ impl Walk {
     }
 
     /// Takes notice of what is about to be drained or taken back. A service that is named is found by its name.
-    pub(super) fn turn(&mut self, drains: &Drains, by: &Ordered, tables: &Tables, services: &mut Services) {
+    pub(crate) fn turn(&mut self, drains: &Drains, by: &Ordered, tables: &Tables, services: &mut Services) {
         for drain in tables.drains.difference(drains) {
             let is_on = drains.get(&drain).is_some();
             let turned = Arc::new(Turned { drain: drain.clone(), is_on, by: by.clone() });
@@ -70,7 +70,7 @@ impl Walk {
     }
 
     /// Goes on with the walk, for so much work.
-    pub(super) fn advance(&mut self, mut left: u64, services: &mut Services) {
+    pub(crate) fn advance(&mut self, mut left: u64, services: &mut Services) {
         while self.is_under_way() && left > 0 {
             let id = ServiceId(self.next);
             let mut causes = Vec::new();
