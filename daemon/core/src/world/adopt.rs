@@ -32,7 +32,7 @@ pub enum AdoptError {
     Slots { index: PortIndex, word: Word },
 }
 
-/// What was found in the maps and no service has taken over.
+/// What a start found in the maps and no service has taken over.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) ports: BTreeMap<PortIndex, FoundPort>,

@@ -1,4 +1,4 @@
-//! Decides again for every stale service, and settles the owner of each frontend.
+//! Decides again for every stale service of a piece, and says what belongs to the node and to no service.
 //!
 //! Invariant: deciding for one service changes no other service's lists. Another service is reached by a claim won or
 //! lost only, and is marked dirty with that as its cause.

@@ -248,3 +248,23 @@ impl Sum {
 const fn found(share: Share) -> u32 {
     FOUND | share.0 as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::tests::{retried, told};
+
+    #[test]
+    fn a_service_that_wants_more_is_decided_for_anew_once_another_asks_for_less() {
+        let (tables, mut services) = told(&["a", "b"]);
+        let mut demand = Demand::new(Seed(0), 1 << 10);
+        let mut count = |demand: &mut Demand, id, rows, wants_more| {
+            demand.count_rows(id, tables.get(id).unwrap(), rows, wants_more);
+            demand.feed(false, &tables, &mut services);
+            retried(&services)
+        };
+        assert_eq!(count(&mut demand, ServiceId(1), 40, false), []);
+        assert_eq!(count(&mut demand, ServiceId(0), 10, true), []);
+        assert_eq!(count(&mut demand, ServiceId(1), 30, false), [ServiceId(0)]);
+    }
+}

@@ -1,9 +1,9 @@
 //! The owners of frontends: which service has claimed what, what its addresses cover, and who has to be told.
 //!
 //! Invariant: a service that does not get an address, neither before nor after it goes from one owner to another, is
-//! neither dirty nor planned: its row names the owner, and nothing else of it changes. That row names the new owner within [`WAIT`], but for the
-//! time of a piece, and many changes of hands within that time are told as one; so an address that thousands claim and
-//! that changes hands all the time costs what its two owners cost.
+//! neither dirty nor planned: its row names the owner, and nothing else of it changes. That row names the new owner
+//! within [`WAIT`], but for the time of a piece, and many changes of hands within that time are told as one; so an
+//! address that thousands claim and that changes hands all the time costs what its two owners cost.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -307,4 +307,33 @@ fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &
         while others.next_if(|other| other < it).is_some() {}
         others.peek() != Some(it)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+    use crate::keys::Transport;
+    use crate::world::tests::{ip, told};
+
+    #[test]
+    fn a_claim_that_is_taken_back_goes_to_its_heir() {
+        let (tables, mut services) = told(&["a", "b"]);
+        let [a, b] = [ServiceId(0), ServiceId(1)];
+        let rank = tables.get(a).unwrap().facts.as_deref().map(Rank::of);
+        let port = 80.try_into().unwrap();
+        let key = FrontendKey { address: ip("1.2.3.4"), port, transport: Transport::Tcp };
+        let wanted = || vec![Wanted { key, given: Given::ByAnybody }];
+        let mut owners = Owners::new(Seed(0));
+        for id in [b, a] {
+            owners.claim(id, wanted(), rank, &mut services, &tables);
+            assert_eq!(owners.frontends.winner(&key), Some(id), "the first of two names has it");
+        }
+        owners.claim(a, vec![], rank, &mut services, &tables);
+        assert_eq!(owners.frontends.winner(&key), Some(b));
+        let causes = &services.get(b).unwrap().causes;
+        assert!(matches!(causes.as_slice(), [.., Cause::ClaimLost(..), Cause::ClaimWon(..)]), "{causes:?}");
+        assert_eq!(owners.due(), Some(Duration::ZERO), "the row of the former loser named its owner");
+    }
 }

@@ -14,12 +14,13 @@ use super::drift::Checking;
 use super::node::NodeAddresses;
 use super::services::Services;
 use super::shortage::Shortage;
-use super::space::{Leaving, Space};
+use super::space::{Leaving, Settled, Space};
+use super::work_queue::WorkQueue;
 use crate::change::Cause;
 use crate::claims::{Frontends, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::list::{Rows, Scope};
-use crate::op::{Action, MemberKey, Membership, Op, Owner, PortIndex, Range, Word};
+use crate::op::{Action, MemberKey, Membership, Op, Owner, PortIndex, Range, ServiceId, SourceKey, Word};
 use crate::service::RealizedPort;
 use crate::work;
 
@@ -58,6 +59,36 @@ impl Realized {
         if let (true, Owner::Service(id)) = (redirects, owner) {
             space.freed.now.services.insert(id);
         }
+    }
+
+    /// Notes that a frontend leads to a service now. The other services that had it, or tried to, go on.
+    fn hand_frontend_over(
+        &mut self,
+        key: FrontendKey,
+        id: ServiceId,
+        (before, doubters): Settled,
+        services: &mut Services,
+        queue: &mut WorkQueue,
+    ) {
+        self.found.lose(key, before.filter(|before| before.owner.is_none()));
+        let others = before.and_then(|it| it.owner).into_iter().chain(doubters);
+        queue.woken.extend(services.let_go(key, others.filter(|other| *other != id)));
+        if let Some(service) = services.get_mut(id) {
+            service.frontends.insert(key);
+        }
+    }
+
+    /// Notes that a frontend is gone. The services that had it, or tried to change it, go on.
+    fn end_frontend(
+        &mut self,
+        key: FrontendKey,
+        (before, doubters): Settled,
+        services: &mut Services,
+        queue: &mut WorkQueue,
+    ) {
+        let others = before.and_then(|it| it.owner).into_iter().chain(doubters);
+        queue.woken.extend(services.let_go(key, others));
+        self.found.lose(key, before);
     }
 
     fn change_port(
@@ -106,20 +137,15 @@ impl World {
             Action::InsertFrontend(key, value) => {
                 let Owner::Service(id) = op.owner else { return services.count_impossible() };
                 let now = RealizedFrontend { value: *value, owner: Some(id) };
-                let (before, doubters) = space.freed.settle(*key, Some(now), &mut owners.frontends);
-                realized.found.lose(*key, before.filter(|before| before.owner.is_none()));
-                let others = before.and_then(|it| it.owner).into_iter().chain(doubters);
-                queue.woken.extend(services.let_go(*key, others.filter(|other| *other != id)));
-                services.get_mut(id).into_iter().for_each(|service| service.frontends.insert(*key));
+                let settled = space.freed.settle(*key, Some(now), &mut owners.frontends);
+                realized.hand_frontend_over(*key, id, settled, services, queue);
             }
             Action::RemoveFrontend(key) => {
-                let (before, doubters) = space.freed.settle(*key, None, &mut owners.frontends);
-                shortage.free(usize::from(before.is_some()));
-                let others = before.and_then(|it| it.owner).into_iter().chain(doubters);
-                queue.woken.extend(services.let_go(*key, others));
+                let settled = space.freed.settle(*key, None, &mut owners.frontends);
+                shortage.free(usize::from(settled.0.is_some()));
                 // A winner that leaves the frontend to the real balancer can say so now that the maps do not have it.
                 queue.woken.extend(owners.frontends.winner(key));
-                realized.found.lose(*key, before);
+                realized.end_frontend(*key, settled, services, queue);
             }
             Action::FreeRange(range) => {
                 space.give_back(*range);
@@ -127,31 +153,13 @@ impl World {
             }
             Action::InsertNodeAddress(address) => realized.node.accepted(*address, true),
             Action::RemoveNodeAddress(address) => realized.node.accepted(*address, false),
-            Action::WriteFacts(index, facts) => {
-                realized.change_port(op.owner, *index, services, space, |port| {
-                    port.realized.facts = Some(*facts)
-                });
+            Action::WriteFacts(port, _)
+            | Action::InsertMember(MemberKey { port, .. }, _)
+            | Action::RemoveMember(MemberKey { port, .. })
+            | Action::InsertSource(SourceKey { port, .. }, _)
+            | Action::RemoveSource(SourceKey { port, .. }) => {
+                realized.change_port(op.owner, *port, services, space, |port| port.accept(&op.action));
             }
-            Action::InsertMember(key, state) => {
-                realized.change_port(op.owner, key.port, services, space, |port| {
-                    port.realized.uncertain_members.remove(&member(key));
-                    port.realized.members.insert(member(key), *state);
-                })
-            }
-            Action::RemoveMember(key) => realized.change_port(op.owner, key.port, services, space, |port| {
-                port.realized.uncertain_members.remove(&member(key));
-                port.realized.members.remove(&member(key));
-            }),
-            Action::InsertSource(key, _) => {
-                realized.change_port(op.owner, key.port, services, space, |port| {
-                    port.realized.uncertain_sources.remove(&key.range);
-                    port.realized.sources.insert(key.range);
-                })
-            }
-            Action::RemoveSource(key) => realized.change_port(op.owner, key.port, services, space, |port| {
-                port.realized.uncertain_sources.remove(&key.range);
-                port.realized.sources.remove(&key.range);
-            }),
         }
     }
 
@@ -246,8 +254,8 @@ struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// Notes that a word leads elsewhere now, and frees the ranges to which it led. `true`: it may lead fewer readers to
-    /// the other list than before.
+    /// Notes that a word leads elsewhere now, and frees the ranges to which it led. `true`: it may lead fewer readers
+    /// to the other list than before.
     fn publish(self, scope: Scope, word: Word, freed: &mut Vec<Range>) -> bool {
         let list = self.realized.list_mut(scope);
         let now = word.range(self.family);
@@ -260,6 +268,32 @@ impl Written<'_> {
         let suspects = mem::take(&mut list.suspects).into_iter();
         freed.extend(suspects.chain(before).filter(|range| Some(*range) != now));
         redirects
+    }
+
+    /// Notes what an op has written of the port beside its words.
+    fn accept(self, action: &Action) {
+        let RealizedPort { facts, members, uncertain_members, sources, uncertain_sources, .. } =
+            self.realized;
+        match action {
+            Action::WriteFacts(_, written) => *facts = Some(*written),
+            Action::InsertMember(key, state) => {
+                uncertain_members.remove(&member(key));
+                members.insert(member(key), *state);
+            }
+            Action::RemoveMember(key) => {
+                uncertain_members.remove(&member(key));
+                members.remove(&member(key));
+            }
+            Action::InsertSource(key, _) => {
+                uncertain_sources.remove(&key.range);
+                sources.insert(key.range);
+            }
+            Action::RemoveSource(key) => {
+                uncertain_sources.remove(&key.range);
+                sources.remove(&key.range);
+            }
+            _ => {}
+        }
     }
 
     /// Publishing failed, or seemed to: readers may see the old range or the new one, so both stay.

@@ -123,8 +123,8 @@ impl Services {
         self.port_mut(id, indices.position(index)?).filter(|port| port.index == Some(index))
     }
 
-    /// Notes that a frontend is certainly not in the maps on these services' behalf. Returns them, because they can go on
-    /// with their removals.
+    /// Notes that a frontend is certainly not in the maps on these services' behalf. Returns them, because they can go
+    /// on with their removals.
     pub(super) fn let_go(
         &mut self,
         key: FrontendKey,

@@ -104,3 +104,31 @@ impl Shortage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Seed;
+    use crate::maps::Capacity;
+    use crate::world::tests::{retried, told};
+
+    #[test]
+    fn as_many_services_are_tried_again_as_room_came_free_for() {
+        let (tables, mut services) = told(&["a", "b", "c"]);
+        let space = Space::new(Seed(0), Capacity::default());
+        let mut shortage = Shortage::default();
+        shortage.free(9);
+        for id in (0..3).map(ServiceId) {
+            shortage.note::<()>(id, &Err(PlanError::Frontends(1)), &tables, &mut services);
+        }
+        shortage.feed(&tables, &mut services, &space);
+        assert_eq!(
+            retried(&services),
+            [],
+            "room that came free before anything was lacking is room for none"
+        );
+        shortage.free(2);
+        shortage.feed(&tables, &mut services, &space);
+        assert_eq!(retried(&services), [ServiceId(0), ServiceId(1)]);
+    }
+}

@@ -193,6 +193,9 @@ impl Indices {
     }
 }
 
+/// What was known of a frontend before an op settled it, and the services of the ops that had failed on it.
+pub(super) type Settled = (Option<RealizedFrontend>, Vec<ServiceId>);
+
 /// What readers may still be on their way to, until a grace period has passed.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
@@ -237,7 +240,7 @@ impl Freed {
         key: FrontendKey,
         now: Option<RealizedFrontend>,
         frontends: &mut Frontends,
-    ) -> (Option<RealizedFrontend>, Vec<ServiceId>) {
+    ) -> Settled {
         let (before, doubters) = frontends.is_certain(key, now);
         if let Some(left) = before.filter(|it| now.is_none_or(|now| now.value != it.value)) {
             self.now.left(left);

@@ -263,6 +263,27 @@ pub(super) fn service(name: &str, cluster_ip: &str, external_ips: &[&str]) -> Se
     }
 }
 
+/// The tables that know services of these names, and the services, which are still to be decided for. A part of the
+/// world needs no more to be tested alone.
+pub(super) fn told(names: &[&str]) -> (Tables, services::Services) {
+    let mut tables = Tables::new(Seed(0), &[SOURCE], names.len());
+    let mut services = services::Services::default();
+    for name in names {
+        let event = applied(service(name, "10.0.0.1", &[]));
+        tables.apply(event, &mut |id, cause| services.mark(id, cause, true));
+    }
+    (tables, services)
+}
+
+/// The services of which something is to be tried again.
+pub(super) fn retried(services: &services::Services) -> Vec<ServiceId> {
+    let is_retried = |id: &ServiceId| {
+        let causes = services.get(*id).map(|service| service.causes.as_slice()).unwrap_or_default();
+        causes.iter().any(|cause| matches!(cause, Cause::Retry))
+    };
+    (0..4).map(ServiceId).filter(is_retried).collect()
+}
+
 /// The number of the namespace that all of these services are in.
 pub(super) fn share() -> Share {
     let mut rig = Rig::new();

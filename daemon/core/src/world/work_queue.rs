@@ -220,8 +220,8 @@ impl WorkQueue {
         }
     }
 
-    /// Notes when losses were looked at. `true`: they are to be judged, over all that is decided, or once a second while
-    /// that takes its time.
+    /// Notes when losses were looked at. `true`: they are to be judged, over all that is decided, or once a second
+    /// while that takes its time.
     pub(super) fn begin_judging(&mut self, now: Uptime, services: &Services) -> bool {
         let before = mem::replace(&mut self.judged, now);
         !self.has_more(services) || before != now
@@ -298,5 +298,44 @@ impl Service {
     pub(super) fn ask_with(&mut self, facts: Arc<ServiceFacts>, undecided: &mut Undecided) -> Vec<ServiceId> {
         undecided.add(&facts);
         self.asked.replace(facts).map(|before| undecided.remove(&before)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Transport;
+    use crate::world::tests::{ip, retried, told};
+
+    const A: ServiceId = ServiceId(0);
+    const B: ServiceId = ServiceId(1);
+
+    #[test]
+    fn a_start_is_open_once_all_awaited_decisions_are_made_and_over_once_all_is_written() {
+        let (tables, mut services) = told(&["a", "b"]);
+        let mut queue = WorkQueue::new(Seed(0));
+        queue.begin(&mut services, &|_, _| true);
+        for is_open in [false, true] {
+            let id = queue.next(&mut services, &tables).unwrap();
+            services.get_mut(id).unwrap().freshness = Freshness::Current;
+            queue.mark_decided(id, true, &mut services, &tables);
+            queue.take_into_piece(id, true, &mut services, &tables);
+            queue.gather(&mut services);
+            assert_eq!((queue.is_open(), queue.is_programmed()), (is_open, false), "{id:?}");
+        }
+        [A, B].into_iter().for_each(|id| queue.mark_written(id, &mut services));
+        assert!(queue.is_programmed());
+    }
+
+    #[test]
+    fn a_removal_waits_for_the_decisions_that_are_awaited_and_is_planned_after_them() {
+        let (tables, mut services) = told(&["a", "b"]);
+        let mut queue = WorkQueue::new(Seed(0));
+        queue.await_undecided(&mut services, &|id, _| id == A);
+        let port = 80.try_into().unwrap();
+        let key = FrontendKey { address: ip("10.0.0.9"), port, transport: Transport::Tcp };
+        assert!(queue.hold_up(&key, B));
+        queue.mark_decided(A, true, &mut services, &tables);
+        assert_eq!((queue.hold_up(&key, B), retried(&services)), (false, [B].into()));
     }
 }
