@@ -5,6 +5,7 @@
 
 mod members;
 mod part;
+mod phase;
 mod renamed;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ use crate::snapshot::{ServiceState, ServiceView, Status};
 use crate::sources::{SourceRange, SourceRanges};
 use crate::weights::OfBackends;
 use crate::work;
+pub(crate) use phase::{FactsOrigin, Freshness, Phase, StartupWrite};
 
 /// How far the plan of a service that is too heavy for one piece has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -349,47 +351,6 @@ fn is_another(before: Option<&ServiceFacts>, now: Option<&ServiceFacts>) -> bool
     matches!((uid(before), uid(now)), (Some(before), Some(now)) if before != now)
 }
 
-/// How far a service is on its way to the maps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// The maps and the readers have what was decided, or what the maps took of it.
-    #[default]
-    Settled,
-    /// It waits for its piece, or is in it.
-    Dirty,
-    /// A piece was too small for it, so it goes on with a later one.
-    Unfinished,
-}
-
-/// Whether the last decision for a service still stands. A claim won or lost needs no new decision.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Freshness {
-    #[default]
-    Current,
-    /// The service's own facts, the node or the settings changed.
-    Stale,
-    /// The same, and other services wait for the new decision.
-    Awaited,
-}
-
-/// Whether the start of this process waits for a service to be written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum StartupWrite {
-    #[default]
-    Done,
-    Pending,
-}
-
-/// How the source told the facts of a service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum FactsOrigin {
-    /// In its first list, or a former process remembered them.
-    #[default]
-    List,
-    /// While every source was followed.
-    Watch,
-}
-
 /// One service between the rules and the maps.
 #[derive(Debug)]
 pub(crate) struct Service {
@@ -473,34 +434,6 @@ impl Service {
             self.causes.reserve_exact(2);
         }
         self.causes.push(cause);
-    }
-
-    /// Whether the service may be written to.
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.phase != Phase::Settled
-    }
-
-    /// Whether what the service wants has to be decided again.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.freshness != Freshness::Current
-    }
-
-    /// Whether the service goes on with a later piece.
-    pub(crate) fn is_unfinished(&self) -> bool {
-        self.phase == Phase::Unfinished
-    }
-
-    /// Leaves the rest of its plan to a later piece.
-    pub(crate) fn put_off(&mut self, cursor: Cursor) {
-        (self.phase, self.cursor) = (Phase::Unfinished, cursor);
-    }
-
-    /// Notes what kept its plan from being carried out; that is told with its next view.
-    pub(crate) fn fail(&mut self, error: Arc<str>) {
-        self.error = Some(error);
-        if self.is_unfinished() {
-            self.phase = Phase::Dirty;
-        }
     }
 
     /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end. The
