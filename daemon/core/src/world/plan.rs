@@ -174,7 +174,8 @@ impl Planner<'_> {
         let mut index = self.index_of(id, position)?;
         let (mut lists, mut placed) = self.place_lists(id, position, index);
         let gets_none = placed.is_err() && lists.iter().all(|list| list.range.is_none());
-        if gets_none && is_empty(self.services.port(id, position)) {
+        let has_nothing = |port: &Port| port.realized.is_wiped();
+        if gets_none && self.services.port(id, position).is_none_or(has_nothing) {
             let Some(left) = self.inherit(id, position) else { return Ok(placed?) };
             index = left;
             (lists, placed) = self.place_lists(id, position, index);
@@ -317,14 +318,8 @@ impl Planner<'_> {
     /// ones.
     fn make_room_of_own(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
         let new = self.services.get(id).map_or(0, |service| service.desired.len().saturating_sub(begin));
-        if has_frontends(
-            self.frontends,
-            (self.tables.settings.frontends_max, self.tables.share(id)),
-            (new, 0, 0),
-            0,
-        )
-        .is_ok()
-        {
+        let (limit, share) = (self.tables.settings.frontends_max, self.tables.share(id));
+        if has_frontends(self.frontends, (limit, share), (new, 0, 0), 0).is_ok() {
             return 0;
         }
         let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
@@ -463,11 +458,6 @@ fn has_frontends(
     }
     let has_part = is_shared && own + more > most;
     if has_part { Err(PlanError::Part { own, left }) } else { Ok(()) }
-}
-
-/// Whether nothing of the port is in the maps.
-fn is_empty(port: Option<&Port>) -> bool {
-    port.is_none_or(|port| port.realized.is_wiped())
 }
 
 /// The indices that clients may still reach by frontends which other services are about to take over. Until they have,

@@ -142,14 +142,15 @@ impl World {
             }
             Action::RemoveFrontend(key) => {
                 let settled = space.freed.settle(*key, None, &mut owners.frontends);
-                shortage.free(usize::from(settled.0.is_some()));
+                shortage.starved.free(usize::from(settled.0.is_some()));
                 // A winner that leaves the frontend to the real balancer can say so now that the maps do not have it.
                 queue.woken.extend(owners.frontends.winner(key));
                 realized.end_frontend(*key, settled, services, queue);
             }
             Action::FreeRange(range) => {
                 space.give_back(*range);
-                shortage.free_range();
+                shortage.starved.free(1);
+                shortage.tableless.free(1);
             }
             Action::InsertNodeAddress(address) => realized.node.accepted(*address, true),
             Action::RemoveNodeAddress(address) => realized.node.accepted(*address, false),
@@ -203,7 +204,7 @@ impl World {
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Self { space, shortage, tables, services, queue, .. } = self;
         let Some((grace, mut leaving)) = space.freed.waiting.pop_front() else { return true };
-        shortage.free(leaving.indices.len());
+        shortage.starved.free(leaving.indices.len());
         mem::take(&mut leaving.indices).into_iter().for_each(|index| space.give_back_index(index));
         for id in mem::take(&mut leaving.services).into_iter().filter(|id| tables.get(*id).is_some()) {
             services.mark(id, Cause::ReadersLeft, false);
@@ -241,7 +242,7 @@ fn give_back_unpublished(ops: &[Op], failed: usize, space: &mut Space, shortage:
         let untried = ops.iter().enumerate().skip(position).find(|(_, op)| publishes(op));
         if untried.is_some_and(|(position, _)| position > failed) {
             space.give_back(range);
-            shortage.free_unpublished();
+            shortage.tableless.free(1);
         }
     }
 }

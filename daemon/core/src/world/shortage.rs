@@ -23,28 +23,12 @@ pub(super) struct Shortage {
     /// What plans left out.
     pub(super) lacking: Lacking,
     /// The services without room in the maps.
-    starved: Starved,
+    pub(super) starved: Starved,
     /// The services with a list that would be a table if there were room.
-    tableless: Starved,
+    pub(super) tableless: Starved,
 }
 
 impl Shortage {
-    /// Notes that room for so many ports or frontends came free.
-    pub(super) fn free(&mut self, room: usize) {
-        self.starved.free(room);
-    }
-
-    /// Notes that a range came free that no list has had, so that only tables may be waiting for it.
-    pub(super) fn free_unpublished(&mut self) {
-        self.tableless.free(1);
-    }
-
-    /// Notes that a range of slots came free.
-    pub(super) fn free_range(&mut self) {
-        self.starved.free(1);
-        self.tableless.free(1);
-    }
-
     /// Notes whether a planned service found room.
     pub(super) fn note<T>(
         &mut self,
@@ -117,7 +101,7 @@ mod tests {
         let (tables, mut services) = told(&["a", "b", "c"]);
         let space = Space::new(Seed(0), Capacity::default());
         let mut shortage = Shortage::default();
-        shortage.free(9);
+        shortage.starved.free(9);
         for id in (0..3).map(ServiceId) {
             shortage.note::<()>(id, &Err(PlanError::Frontends(1)), &tables, &mut services);
         }
@@ -127,7 +111,7 @@ mod tests {
             [],
             "room that came free before anything was lacking is room for none"
         );
-        shortage.free(2);
+        shortage.starved.free(2);
         shortage.feed(&tables, &mut services, &space);
         assert_eq!(retried(&services), [ServiceId(0), ServiceId(1)]);
     }
