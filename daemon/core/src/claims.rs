@@ -14,6 +14,8 @@ use crate::facts::ServiceFacts;
 use crate::index::{Index, Seed};
 use crate::keys::{FrontendKey, Source};
 use crate::op::{FrontendType, FrontendValue, ServiceId, Share};
+use crate::resolve::DesiredFrontend;
+use crate::work;
 
 /// What decides between two services before their names do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,8 +188,24 @@ impl Frontends {
         self.entries.get(key)
     }
 
+    /// Whether the maps certainly do not have this frontend, so that it does not matter when it comes.
+    pub(crate) fn is_new(&self, key: &FrontendKey) -> bool {
+        self.get(key).is_none_or(|entry| entry.realized.is_none() && !entry.uncertain)
+    }
+
     pub(crate) fn winner(&self, key: &FrontendKey) -> Option<ServiceId> {
         self.entries.get(key)?.winner()
+    }
+
+    /// Whether the maps have that frontend on the service's behalf.
+    pub(crate) fn has_written(&self, id: ServiceId, share: Share, frontend: &DesiredFrontend) -> bool {
+        work::done(1);
+        let realized = frontend.key().and_then(|key| self.get(&key)?.realized);
+        realized.is_some_and(|it| match it.owner {
+            Some(owner) => owner == id,
+            // A start found it: it is of this service, or of another one of the namespace.
+            None => it.value.share == share,
+        })
     }
 
     /// Enters a claim, and gives what came of it: among that, the service that owned the frontend until now, or that

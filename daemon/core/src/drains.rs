@@ -4,6 +4,8 @@
 //! reaches no service with a name that merely looks like that. There are no more than [`limits::DRAINS_MAX`] of them.
 //! What a drain makes of a list is what a weight of 0 makes of it, so drains never make a list empty.
 
+pub(crate) mod walk;
+
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::fmt;

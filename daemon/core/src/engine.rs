@@ -106,7 +106,7 @@ impl<M: Maps> Engine<M> {
 
     /// Begins with the drains that were in force. Called before anything is remembered.
     pub fn begin_with_drains(&mut self, drains: Arc<Drains>) {
-        self.world.begin_with_drains(drains);
+        self.world.tables.drains = drains;
     }
 
     /// Begins with what a former process wrote down. Called before any event.
@@ -123,7 +123,7 @@ impl<M: Maps> Engine<M> {
     /// is left is due at once, so that events can be taken first.
     pub fn step(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Arc<Snapshot> {
         for id in self.retries.take_due(now.mono) {
-            self.world.retry(id);
+            self.world.services.retry(id, &self.world.tables);
         }
         self.collect_freed();
         let mut snapshot = if self.may_write(now.mono) {
@@ -132,21 +132,21 @@ impl<M: Maps> Engine<M> {
         } else {
             self.world.publish(now)
         };
-        if self.world.has_freed() {
-            self.world.begin_grace(self.maps.begin_grace());
+        if self.world.space.freed.has_new() {
+            self.world.space.freed.begin_grace(self.maps.begin_grace());
         }
         (snapshot.fill.retries, snapshot.fill.failing) = (self.retries.len(), self.retries.failing());
         Arc::new(snapshot)
     }
 
     fn write_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
-        if !self.world.is_open() {
+        if !self.world.queue.is_open() {
             return self.world.publish(now);
         }
         let departed = self.carry_out(World::plan_node_removals);
         self.write_services(now.mono);
-        let is_late = now.mono >= self.upkeep_at + UPKEEP_WAIT_MAX && self.world.is_awaiting_nobody();
-        if is_late || self.world.is_last_piece() {
+        let is_late = now.mono >= self.upkeep_at + UPKEEP_WAIT_MAX && self.world.queue.is_awaiting_nobody();
+        if is_late || self.world.queue.is_last_piece(&self.world.services) {
             self.upkeep(now.mono, departed.is_ok());
         }
         self.world.end_piece(now, changed)
@@ -164,9 +164,9 @@ impl<M: Maps> Engine<M> {
 
     /// Begins a comparison of the maps with what was realized, unless the maps may hold what is not known yet.
     pub fn begin_check(&mut self) {
-        self.checks = self.world.is_open() && self.world.is_complete();
+        self.checks = self.world.queue.is_open() && self.world.tables.is_complete();
         if self.checks {
-            self.world.begin_check();
+            self.world.realized.begin_check();
         }
     }
 
@@ -184,7 +184,7 @@ impl<M: Maps> Engine<M> {
     /// Whether the maps hold what all sources have told that can be read, or what is remembered of the sources, except
     /// for what the maps refused.
     pub fn is_written(&self) -> bool {
-        self.is_open && self.world.is_complete() && !self.world.has_dirty()
+        self.is_open && self.world.tables.is_complete() && !self.world.has_dirty()
     }
 
     /// Whether the maps hold all that was known when they were first written, except for what they refused. From then
@@ -195,17 +195,17 @@ impl<M: Maps> Engine<M> {
 
     /// Whether the maps cannot hold what a source has that cannot be read, because nothing remembers it.
     pub fn lacks_unreadable(&self) -> bool {
-        self.world.lacks_unreadable()
+        self.world.tables.lacks_unreadable()
     }
 
     /// Sets another size of pieces, for a caller that wants many small ones or a single one.
     pub const fn limit_pieces(&mut self, most: u64) {
-        self.world.limit_pieces(most);
+        self.world.queue.most = most;
     }
 
     /// Whether every source has told all that it has.
     pub fn is_synced(&self) -> bool {
-        self.world.is_synced()
+        self.world.tables.is_synced()
     }
 
     /// When the next step is due although no event came.
@@ -215,9 +215,9 @@ impl<M: Maps> Engine<M> {
         if may_write && self.world.has_dirty() {
             return Some(now);
         }
-        let waits_for_grace = self.first_grace.is_some() || self.world.next_grace().is_some();
+        let waits_for_grace = self.first_grace.is_some() || self.world.space.freed.next_grace().is_some();
         let poll = waits_for_grace.then(|| now + GRACE_POLL);
-        let owners = self.world.owners_due().filter(|_| may_write).map(|due| due.max(now));
+        let owners = self.world.owners.due().filter(|_| may_write).map(|due| due.max(now));
         [self.retries.next_due(), self.upkeep_due, poll, opens.filter(|due| *due > now), owners]
             .into_iter()
             .flatten()
@@ -241,11 +241,11 @@ impl<M: Maps> Engine<M> {
 
     /// When the maps may be written at the latest; `None`: not known yet.
     fn opens_at(&self) -> Option<Duration> {
-        match (self.world.is_told_of_services(), self.world.is_remembering()) {
+        match (self.world.tables.is_told_of_services(), self.world.tables.is_remembering()) {
             (true, _) => Some(Duration::ZERO),
             (false, true) if self.is_bare => Some(Duration::ZERO),
             (false, true) => Some(REMEMBERED_WAIT),
-            (false, false) => self.world.has_delivered().then_some(Duration::ZERO),
+            (false, false) => self.world.tables.has_delivered().then_some(Duration::ZERO),
         }
     }
 
@@ -263,15 +263,15 @@ impl<M: Maps> Engine<M> {
     /// do. The largest source is seldom the first that delivers, so each makes them look again; what is remembered says
     /// all in advance.
     fn prepare(&mut self) {
-        let delivered = if self.world.is_remembering() { 0 } else { self.world.delivered() };
+        let delivered = if self.world.tables.is_remembering() { 0 } else { self.world.tables.delivered() };
         if self.foreseen.replace(delivered) != Some(delivered) {
-            self.maps.prepare(&self.world.foreseen());
+            self.maps.prepare(&self.world.tables.foreseen());
         }
     }
 
     /// Writes all lists first, then all removals: so a frontend that changes hands is never missing in between.
     fn write_services(&mut self, now: Duration) {
-        let piece = self.world.piece().to_vec();
+        let piece = self.world.queue.piece.clone();
         // What does not fit shows in the op that needs it.
         let _ = self.maps.make_room(&self.world.coming());
         let (mut refused, mut lacking) = (BTreeSet::new(), BTreeSet::new());
@@ -295,7 +295,7 @@ impl<M: Maps> Engine<M> {
         self.execute_together(now, &mut refused);
         self.write_removals(&piece, now, &mut refused);
         for id in piece.into_iter().filter(|id| !refused.contains(id) && !lacking.contains(id)) {
-            if !self.world.is_unfinished(id) {
+            if !self.world.services.is_unfinished(id) {
                 self.retries.succeeded(id);
             }
         }
@@ -350,7 +350,7 @@ impl<M: Maps> Engine<M> {
                     rest
                 }
                 Err(error) => {
-                    self.world.count_refusal(&error);
+                    self.world.report.count_refusal(&error);
                     self.world.refused(core::slice::from_ref(first), 0);
                     if let Owner::Service(id) = first.owner {
                         self.failed(id, (error.to_string(), error.is_part()), now);
@@ -382,7 +382,7 @@ impl<M: Maps> Engine<M> {
     }
 
     fn collect_freed(&mut self) {
-        while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
+        while self.world.space.freed.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
             self.ops.clear();
             let is_whole = self.world.end_grace(&mut self.ops);
             // Each range stands for itself: a range that cannot be wiped now is freed again, and holds up no other.
@@ -390,7 +390,7 @@ impl<M: Maps> Engine<M> {
                 match self.maps.execute(&op.action) {
                     Ok(()) => self.world.accepted(&op),
                     Err(error) => {
-                        self.world.count_refusal(&error);
+                        self.world.report.count_refusal(&error);
                         self.world.refused(core::slice::from_ref(&op), 0);
                     }
                 }
@@ -425,20 +425,20 @@ impl<M: Maps> Engine<M> {
 
     fn execute_at(&mut self, position: usize) -> Result<(), MapError> {
         let Some(op) = self.ops.get(position) else {
-            self.world.count_impossible();
+            self.world.services.count_impossible();
             return Ok(());
         };
         let executed = if may_touch(&self.world, op) {
             self.maps.execute(&op.action)
         } else {
-            self.world.count_cross_service();
+            self.world.report.count_cross_service();
             let cause = "INVARIANT_CROSS_SERVICE: its owner is not dirty".to_owned();
             Err(MapError::Refused { op: op.action.name(), cause })
         };
         match &executed {
             Ok(()) => self.world.accepted(op),
             Err(error) => {
-                self.world.count_refusal(error);
+                self.world.report.count_refusal(error);
                 // What comes after a range is executed all the same.
                 let (ops, at) = if is_new_source(op) {
                     (core::slice::from_ref(op), 0)
@@ -453,7 +453,7 @@ impl<M: Maps> Engine<M> {
 
     /// Notes why a service is not carried out, and whether that is because its namespace has its part.
     fn failed(&mut self, id: ServiceId, (error, is_part): (String, bool), now: Duration) {
-        self.world.fail(id, error.into());
+        self.world.services.fail(id, error.into());
         self.retries.failed(id, now, is_part);
     }
 }
@@ -482,7 +482,7 @@ const fn is_new_source(op: &Op) -> bool {
 }
 
 fn is_new(world: &World, op: &Op) -> bool {
-    matches!(&op.action, Action::InsertFrontend(key, _) if world.is_new(key))
+    matches!(&op.action, Action::InsertFrontend(key, _) if world.owners.frontends.is_new(key))
 }
 
 fn is_removal(op: &Op) -> bool {
@@ -491,7 +491,7 @@ fn is_removal(op: &Op) -> bool {
 
 fn may_touch(world: &World, op: &Op) -> bool {
     match op.owner {
-        Owner::Service(id) => world.is_dirty(id),
+        Owner::Service(id) => world.services.is_dirty(id),
         Owner::Node | Owner::Nobody => true,
     }
 }

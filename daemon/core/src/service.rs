@@ -5,6 +5,7 @@
 
 mod members;
 mod part;
+mod phase;
 mod renamed;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ use crate::snapshot::{ServiceState, ServiceView, Status};
 use crate::sources::{SourceRange, SourceRanges};
 use crate::weights::OfBackends;
 use crate::work;
+pub(crate) use phase::{FactsOrigin, Freshness, Phase, StartupWrite};
 
 /// How far the plan of a service that is too heavy for one piece has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -372,19 +374,13 @@ pub(crate) struct Service {
     pub(crate) causes: Vec<Cause>,
     /// How many of the service's own causes gave way to later ones.
     pub(crate) suppressed: u32,
-    pub(crate) dirty: bool,
-    /// Its own facts, the node or the settings changed; a claim won or lost needs no new decision.
-    pub(crate) stale: bool,
-    /// Its facts were told while their source was being followed, not in a first list.
-    pub(crate) is_live: bool,
+    pub(crate) phase: Phase,
+    pub(crate) freshness: Freshness,
+    pub(crate) facts_origin: FactsOrigin,
     /// The facts that it became dirty with, until it is decided what it claims by them.
     pub(crate) asked: Option<Arc<ServiceFacts>>,
-    /// Other services wait for its decision.
-    pub(crate) awaited: bool,
-    /// The start waits for it to be written.
-    pub(crate) unwritten: bool,
-    /// It goes on with a later piece, from here.
-    pub(crate) unfinished: bool,
+    pub(crate) startup_write: StartupWrite,
+    /// From here its plan goes on.
     pub(crate) cursor: Cursor,
     pub(crate) ops: u32,
     /// What kept the last plan from being carried out.
@@ -407,13 +403,11 @@ impl Default for Service {
             view: None,
             causes: Vec::new(),
             suppressed: 0,
-            dirty: false,
-            stale: false,
-            is_live: false,
+            phase: Phase::default(),
+            freshness: Freshness::default(),
+            facts_origin: FactsOrigin::default(),
             asked: None,
-            awaited: false,
-            unwritten: false,
-            unfinished: false,
+            startup_write: StartupWrite::default(),
             cursor: Cursor::default(),
             ops: 0,
             error: None,

@@ -3,6 +3,7 @@
 //! Invariant: a service is found by its exact key only, and a slice belongs to the one service that its label names, in
 //! its own namespace and source.
 
+mod delivery;
 mod rejected;
 mod remembered;
 mod residents;
@@ -23,7 +24,7 @@ use crate::drains::Drains;
 use crate::event::{Event, Watched};
 use crate::facts::{
     Listeners, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServicePort, ServiceType, Settings,
-    SliceFacts,
+    SliceFacts, Timestamp,
 };
 use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
@@ -79,6 +80,8 @@ pub(crate) struct Tables {
     /// else does.
     unreadable: BTreeSet<Source>,
     pub(crate) progress: BTreeMap<Watched, Arc<str>>,
+    /// When the sources last confirmed, to a former process, what this one began with.
+    pub(crate) remembered_at: Option<Timestamp>,
     unconfirmed: Unconfirmed,
     /// Steps that were left out, because something was missing that always is there.
     pub(crate) impossible: u64,
@@ -105,6 +108,7 @@ impl Tables {
             absent: BTreeSet::new(),
             unreadable: BTreeSet::new(),
             progress: BTreeMap::new(),
+            remembered_at: None,
             unconfirmed: Unconfirmed::new(seed),
             impossible: 0,
         }
@@ -176,49 +180,6 @@ impl Tables {
     /// The id of a service that is known.
     pub(crate) fn id_of(&self, key: &ServiceKey) -> Option<ServiceId> {
         self.names.get(key).copied()
-    }
-
-    /// Whether every source has delivered its first whole list, but for those that nothing waits for.
-    pub(crate) fn is_synced(&self) -> bool {
-        self.sources().all(|(_, synced)| synced)
-    }
-
-    /// The same of all Services: ServiceImports come after them.
-    pub(crate) fn is_told_of_services(&self) -> bool {
-        self.sources().all(|(source, synced)| synced || source == Source::ClusterSet)
-    }
-
-    /// Whether every source has delivered its first whole list.
-    pub(crate) fn is_told_all(&self) -> bool {
-        self.synced.values().all(|synced| *synced)
-    }
-
-    /// The sources that cannot be read.
-    pub(crate) const fn unreadable(&self) -> &BTreeSet<Source> {
-        &self.unreadable
-    }
-
-    /// Whether this is the first that is heard of a source that cannot be read.
-    pub(crate) fn begins_unreadable(&self, rejection: &Rejection) -> bool {
-        let ObjectKey::File(source, _) = &rejection.object else { return false };
-        self.synced.get(source) == Some(&false) && !self.unreadable.contains(source)
-    }
-
-    /// Whether a source that cannot be read has told of this service all the same.
-    pub(crate) fn is_told_apart(&self, key: &ServiceKey) -> bool {
-        let object = || ObjectKey::Service(key.clone());
-        self.unreadable.contains(&key.source) && !self.unconfirmed.has(&object())
-    }
-
-    /// Whether nothing waits for this source, which has told nothing whole.
-    pub(crate) fn is_absent(&self, source: Source) -> bool {
-        self.absent.contains(&source)
-    }
-
-    /// The sources, but for those that nothing waits for, each with whether it has delivered its first whole list.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, bool)> {
-        let is_here = |(source, _): &(&Source, &bool)| !self.is_absent(**source);
-        self.synced.iter().filter(is_here).map(|(source, synced)| (*source, *synced))
     }
 
     /// Every id in use.

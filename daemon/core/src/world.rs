@@ -6,11 +6,10 @@
 //! are taken between two pieces.
 
 mod adopt;
-mod asked;
 mod budget;
 mod charges;
 mod decide;
-mod drains;
+mod demand;
 mod drift;
 mod foreseen;
 mod heirs;
@@ -20,33 +19,32 @@ mod members;
 mod node;
 mod owners;
 mod parts;
-mod piece;
 mod place;
 mod plan;
 mod queue;
 mod realize;
 mod remember;
 mod report;
-mod services;
+pub(crate) mod services;
+mod shortage;
 mod space;
 mod spares;
 mod starved;
 mod undecided;
 mod view;
+mod work_queue;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::change::Cause;
-use crate::claims::Frontends;
-use crate::claims::covers::Covers;
+use crate::drains::walk::Walk;
 use crate::event::Event;
 use crate::hold::Ledger;
 use crate::index::Seed;
-use crate::keys::{FrontendKey, Source};
+use crate::keys::Source;
 use crate::maps::Capacity;
-use crate::op::{PortIndex, ServiceId};
-use crate::service::Port;
+use crate::service::FactsOrigin;
 use crate::tables::Tables;
 
 pub use adopt::AdoptError;
@@ -58,175 +56,115 @@ pub use remember::Remembered;
 #[derive(Debug)]
 pub(crate) struct World {
     /// What the sources say.
-    tables: Tables,
+    pub(crate) tables: Tables,
     /// What each service wants, and has in the maps.
-    services: services::Services,
-    /// The claims on each frontend, and what the maps say of it.
-    frontends: Frontends,
-    /// What addresses cover beside the frontends at them.
-    covers: Covers,
-    /// Frontends with losers that still name a former owner.
-    misnamed: owners::Misnamed,
+    pub(crate) services: services::Services,
+    /// Which service owns a frontend.
+    pub(crate) owners: owners::Owners,
     /// What is taken of the maps.
-    space: space::Space,
-    /// How many frontends services ask for.
-    asked: asked::Asked,
-    /// The services without room in the maps.
-    starved: starved::Starved,
-    /// What plans found no room for.
-    lacking: lacking::Lacking,
-    /// The services with a list that would be a table if there were room.
-    tableless: starved::Starved,
-    node: node::NodeAddresses,
+    pub(crate) space: space::Space,
+    /// How much services ask for.
+    demand: demand::Demand,
+    /// What found no room.
+    shortage: shortage::Shortage,
+    /// What the maps hold beside what services have in them.
+    pub(crate) realized: realize::Realized,
     /// What was drained or taken back, while its services are looked for.
-    drained: drains::Walk,
-    /// What a start found in the maps and no service has taken over.
-    adopted: adopt::Adopted,
+    drained: Walk,
     /// The lists that are held, and those that were lost lately.
     ledger: Ledger,
     /// The order in which services are carried out.
-    turns: piece::Turns,
-    /// A comparison with what the maps hold.
-    checking: Option<drift::Checking>,
+    pub(crate) queue: work_queue::WorkQueue,
     /// What readers see.
-    report: report::Report,
+    pub(crate) report: report::Report,
 }
 
 impl World {
     /// Empty tables and empty maps, waiting for these sources.
     pub(crate) fn new(seed: Seed, capacity: Capacity, sources: &[Source]) -> Self {
+        let space = space::Space::new(seed, capacity);
         Self {
             tables: Tables::new(seed, sources, capacity.services),
             services: services::Services::default(),
-            frontends: Frontends::new(seed),
-            covers: Covers::new(seed),
-            misnamed: owners::Misnamed::default(),
-            space: space::Space::new(seed, capacity),
-            asked: asked::Asked::new(seed),
-            starved: starved::Starved::default(),
-            lacking: lacking::Lacking::default(),
-            tableless: starved::Starved::default(),
-            node: node::NodeAddresses::default(),
-            drained: drains::Walk::default(),
-            adopted: adopt::Adopted::default(),
+            owners: owners::Owners::new(seed),
+            demand: demand::Demand::new(seed, space.capacity()),
+            space,
+            shortage: shortage::Shortage::default(),
+            realized: realize::Realized::default(),
+            drained: Walk::default(),
             ledger: Ledger::default(),
-            turns: piece::Turns::new(seed),
-            checking: None,
+            queue: work_queue::WorkQueue::new(seed),
             report: report::Report::new(seed),
         }
     }
 
-    /// Takes one event in.
+    /// Takes one event in: what it says beside the objects, then the objects, then who waits for new decisions.
     pub(crate) fn apply(&mut self, event: Event) {
-        match &event {
-            Event::Interrupted(source) | Event::Resumed(source) => self.interrupt(*source),
+        let Self { tables, services, owners, drained, ledger, queue, .. } = self;
+        let mut concerns_all = false;
+        match event {
+            Event::Probed(probed) => return hold::hear_probe(probed, services, tables),
+            Event::PodsHeard(pods) => return ledger.hear_pods(&pods, services, tables),
+            Event::NodeApplied(_) | Event::SettingsApplied(_) => concerns_all = true,
             Event::Synced(source) => {
-                self.interrupt(*source);
-                self.silence(*source, false);
+                ledger.interrupt(source);
+                ledger.silence(source, false);
+                queue.resume_waiting(services);
+                concerns_all = true;
             }
-            Event::Silent(source) => self.silence(*source, true),
-            Event::Heard(source) => self.silence(*source, false),
-            Event::Answered(source, put) => self.answer(*source, *put),
-            Event::ServiceApplied(facts) => self.recognise(facts),
-            Event::SliceApplied(slice) => {
-                self.hear_claims(slice);
-                self.note_told(&slice.key, Some(slice));
+            Event::Absent(_) => queue.resume_waiting(services),
+            Event::Rejected(ref rejection) if tables.begins_unreadable(rejection) => {
+                queue.resume_waiting(services);
             }
-            Event::SliceDeleted(key, _) => self.note_told(key, None),
-            Event::DrainsApplied(drains, by) => self.turn_drains(drains, by),
-            _ => {}
+            Event::Interrupted(source) | Event::Resumed(source) => ledger.interrupt(source),
+            Event::Silent(source) => ledger.silence(source, true),
+            Event::Heard(source) => ledger.silence(source, false),
+            Event::Answered(source, put) => ledger.answer(source, put),
+            Event::ServiceApplied(ref facts) => tables.recognise(facts, &owners.frontends),
+            Event::SliceApplied(ref slice) => {
+                ledger.hear_claims(slice, services);
+                hold::note_told(&slice.key, Some(slice), services, tables);
+            }
+            Event::SliceDeleted(ref key, _) => hold::note_told(key, None, services, tables),
+            Event::DrainsApplied(ref drains, ref by) => drained.turn(drains, by, tables, services),
+            Event::ServiceDeleted(..)
+            | Event::Rejected(_)
+            | Event::RejectionEnded(_)
+            | Event::ListenersApplied(_)
+            | Event::Progress(..) => {}
         }
-        let event = match event {
-            Event::Probed(probed) => return self.probed(probed),
-            Event::PodsHeard(pods) => return self.hear_pods(&pods),
-            event => event,
-        };
-        let is_of_all = matches!(event, Event::Synced(_) | Event::NodeApplied(_) | Event::SettingsApplied(_));
-        let goes_on = match &event {
-            Event::Synced(_) | Event::Absent(_) => true,
-            Event::Rejected(rejection) => self.tables.begins_unreadable(rejection),
-            _ => false,
-        };
-        if goes_on {
-            self.go_on_with_waiting();
+        self.enter(event);
+        if concerns_all {
+            self.await_undecided();
         }
-        let is_live = self.tables.is_synced();
+    }
+
+    /// Whether anything is dirty, of this piece or of later ones, or is about to become so.
+    pub(crate) fn has_dirty(&self) -> bool {
+        self.queue.has_dirty(&self.services) || self.drained.is_under_way()
+    }
+
+    /// Whether all that was known at the start is written, and is all there is to know now.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.queue.is_programmed() && self.tables.is_complete()
+    }
+
+    /// Has the tables take an event in, and marks the services that it touches.
+    fn enter(&mut self, event: Event) {
+        let Self { tables, services, queue, report, .. } = self;
+        let facts_origin = if tables.is_synced() { FactsOrigin::Watch } else { FactsOrigin::List };
         let mut woken = Vec::new();
-        let Self { tables, services, turns, .. } = self;
         tables.apply(event, &mut |id, cause| {
             let facts =
                 if let Cause::ServiceApplied(facts) = &cause { Some(Arc::clone(facts)) } else { None };
             services.mark(id, cause, true);
             if let (Some(facts), Some(service)) = (facts, services.get_mut(id)) {
-                service.is_live = is_live;
-                woken.append(&mut service.ask_with(facts, &mut turns.undecided));
+                service.facts_origin = facts_origin;
+                woken.append(&mut service.ask_with(facts, &mut queue.undecided));
             }
         });
-        woken.into_iter().for_each(|id| self.retry(id));
-        self.report.counters.events += 1;
-        if is_of_all {
-            self.await_undecided();
-        }
-    }
-
-    /// Whether every source has delivered, so that what no service asks for may be removed.
-    pub(crate) fn is_synced(&self) -> bool {
-        self.tables.is_synced()
-    }
-
-    /// Whether every source of Services has delivered, so that what is remembered of them need not be waited for.
-    pub(crate) fn is_told_of_services(&self) -> bool {
-        self.tables.is_told_of_services()
-    }
-
-    /// Whether some source has delivered, or what it can, so that what it asks for may be added.
-    pub(crate) fn has_delivered(&self) -> bool {
-        self.tables.synced.values().any(|synced| *synced) || !self.tables.unreadable().is_empty()
-    }
-
-    /// Whether what is known is all there is to know now: told by every source that can be read, or remembered.
-    pub(crate) fn is_complete(&self) -> bool {
-        let has_told = |(source, synced)| synced || self.tables.unreadable().contains(&source);
-        self.is_remembering() || self.tables.sources().all(has_told)
-    }
-
-    /// Whether nothing is known of a source that cannot be read: it has not told, and nothing is remembered.
-    pub(crate) fn lacks_unreadable(&self) -> bool {
-        !self.is_remembering() && !self.tables.unreadable().is_empty()
-    }
-
-    /// How many sources have delivered.
-    pub(crate) fn delivered(&self) -> usize {
-        self.tables.synced.values().filter(|synced| **synced).count()
-    }
-
-    /// Whether this service may be written to.
-    pub(crate) fn is_dirty(&self, id: ServiceId) -> bool {
-        self.services.get(id).is_some_and(|service| service.dirty)
-    }
-
-    /// Whether the maps certainly do not have this frontend, so that it does not matter when it comes.
-    pub(crate) fn is_new(&self, key: &FrontendKey) -> bool {
-        self.frontends.get(key).is_none_or(|entry| entry.realized.is_none() && !entry.uncertain)
-    }
-
-    /// Marks a service to be planned again, because its last plan was not carried out.
-    pub(crate) fn retry(&mut self, id: ServiceId) {
-        if self.tables.get(id).is_some() {
-            self.services.mark(id, Cause::Retry, false);
-        }
-    }
-
-    /// The port of a service that has this index.
-    fn port_at(&self, id: ServiceId, index: PortIndex) -> Option<&Port> {
-        let port = self.services.get(id)?.ports.get(self.space.indices.position(index)?)?;
-        (port.index == Some(index)).then_some(port)
-    }
-
-    /// The port of a service that has this index, to change it.
-    fn port_at_mut(&mut self, id: ServiceId, index: PortIndex) -> Option<&mut Port> {
-        let position = self.space.indices.position(index)?;
-        self.services.get_mut(id)?.ports.get_mut(position).filter(|port| port.index == Some(index))
+        woken.into_iter().for_each(|id| services.retry(id, tables));
+        report.counters.events += 1;
     }
 }
 

@@ -10,16 +10,18 @@ use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
 use super::World;
-use super::asked::Kind;
+use super::demand::Kind;
 use super::parts::part_mut;
-use super::plan::plan_wipe;
+use super::services::Services;
 use super::space::Space;
+use crate::claims::{Frontends, RealizedFrontend};
 use crate::facts::{ServiceFacts, ServiceType};
-use crate::keys::{Family, FrontendKey, PortKey, Source, Transport};
+use crate::keys::{Family, FrontendKey, PortKey, Transport};
 use crate::list::{Rows, Scope, Slot};
-use crate::op::{Action, Dump, DumpPort, FrontendType, Op, Owner, PortIndex, ServiceId, Share, Word};
+use crate::op::{Dump, DumpPort, FrontendType, PortIndex, ServiceId, Share, Word};
 use crate::service::{Port, RealizedList, RealizedPort};
 use crate::snapshot::ServiceView;
+use crate::tables::Tables;
 use crate::work;
 
 /// Something in the maps that no version of the rules would have written. It is written anew.
@@ -30,49 +32,177 @@ pub enum AdoptError {
     Slots { index: PortIndex, word: Word },
 }
 
-/// What was found in the maps and no service has taken over.
+/// What a start found in the maps and no service has taken over.
 #[derive(Debug, Default)]
-pub(super) struct Adopted {
-    ports: BTreeMap<PortIndex, AdoptedPort>,
+pub(super) struct Found {
+    pub(super) ports: BTreeMap<PortIndex, FoundPort>,
     /// Ports that may be wiped by now. A start has as many ports as services, and asks after each of its pieces.
     touched: BTreeSet<PortIndex>,
-    /// Whether the start found a frontend.
-    found_any: bool,
+    /// Whether the start found a frontend, which serves clients since.
+    pub(super) found_any: bool,
 }
 
-impl Adopted {
-    pub(super) fn get(&self, index: PortIndex) -> Option<&AdoptedPort> {
+impl Found {
+    pub(super) fn get(&self, index: PortIndex) -> Option<&FoundPort> {
         self.ports.get(&index)
     }
 
-    pub(super) fn get_mut(&mut self, index: PortIndex) -> Option<&mut AdoptedPort> {
+    pub(super) fn get_mut(&mut self, index: PortIndex) -> Option<&mut FoundPort> {
         let port = self.ports.get_mut(&index);
         self.touched.extend(port.is_some().then_some(index));
         port
     }
 
     fn add(&mut self, index: PortIndex, family: Family, realized: RealizedPort) {
-        let port = AdoptedPort { family, realized, frontends: BTreeSet::new(), has_left: false };
+        let port = FoundPort { family, realized, frontends: BTreeSet::new(), has_left: false };
         self.ports.insert(index, port);
         self.touched.insert(index);
     }
 
-    /// Notes that a frontend points elsewhere than to this port now, or nowhere.
-    pub(super) fn leave(&mut self, index: PortIndex, key: &FrontendKey) {
-        if let Some(port) = self.get_mut(index) {
-            port.has_left |= port.frontends.remove(key);
+    /// Notes that a frontend points elsewhere than to the port to which it pointed before, or nowhere.
+    pub(super) fn lose(&mut self, key: FrontendKey, before: Option<RealizedFrontend>) {
+        if let Some(port) = before.and_then(|before| self.get_mut(before.value.port)) {
+            port.has_left |= port.frontends.remove(&key);
         }
     }
 
     /// Forgets the ports that are wiped, and returns their indices.
     pub(super) fn forget_wiped(&mut self) -> Vec<PortIndex> {
-        let is_over = |port: &AdoptedPort| port.frontends.is_empty() && port.realized.is_wiped();
+        let is_over = |port: &FoundPort| port.frontends.is_empty() && port.realized.is_wiped();
         let touched = core::mem::take(&mut self.touched);
         work::done(touched.len());
         let wiped: Vec<_> =
             touched.into_iter().filter(|index| self.ports.get(index).is_some_and(is_over)).collect();
         wiped.iter().for_each(|index| drop(self.ports.remove(index)));
         wiped
+    }
+
+    /// Takes in the ports of the maps, with what leads to them, and returns what cannot be right in it.
+    fn adopt(
+        &mut self,
+        dump: &Dump,
+        shares: &BTreeMap<PortIndex, Share>,
+        space: &mut Space,
+    ) -> Vec<AdoptError> {
+        let mut errors = Vec::new();
+        for port in &dump.ports {
+            let share = shares.get(&port.index).copied().unwrap_or_default();
+            self.adopt_port(port, share, space, &mut errors);
+        }
+        for index in &dump.orphans {
+            self.adopt_orphan(*index, space);
+        }
+        self.found_any = !dump.frontends.is_empty();
+        for (key, value) in &dump.frontends {
+            if let Some(port) = self.get_mut(value.port) {
+                port.frontends.insert(*key);
+            }
+        }
+        for (member, state) in &dump.members {
+            if let Some(port) = self.get_mut(member.port) {
+                port.realized.members.insert((member.membership, member.backend), *state);
+            }
+        }
+        for source in dump.sources.iter().flatten() {
+            if let Some(port) = self.get_mut(source.port) {
+                port.realized.sources.insert(source.range);
+            }
+        }
+        errors
+    }
+
+    fn adopt_port(&mut self, port: &DumpPort, share: Share, space: &mut Space, errors: &mut Vec<AdoptError>) {
+        space.indices.reserve(port.index, share);
+        let mut list = |scope, (word, slots): &(Word, Vec<Slot>)| {
+            let own = word.count == 0 || space.slots(port.family).reserve(word.base, word.count);
+            if own {
+                let rows = Arc::new(Rows::from_slots(slots, scope));
+                if let Some(range) = word.range(port.family) {
+                    let is_table = range.count > rows.len(scope);
+                    let Space { tables, lists, .. } = space;
+                    let family = range.family;
+                    let charges = if is_table { tables.charges(family) } else { part_mut(lists, family) };
+                    charges.charge(range.base, share, range.count.next_power_of_two());
+                }
+                // What stands in another order than this version writes is written anew.
+                let uncertain = !rows.placed(scope, word.count).eq(slots.iter().copied());
+                return RealizedList { word: *word, rows, uncertain, ..RealizedList::default() };
+            }
+            errors.push(AdoptError::Slots { index: port.index, word: *word });
+            RealizedList { uncertain: true, ..RealizedList::default() }
+        };
+        let cluster = list(Scope::Cluster, &port.cluster);
+        let local = list(Scope::Local, &port.local);
+        let realized = RealizedPort { cluster, local, facts: Some(port.facts), ..RealizedPort::default() };
+        self.add(port.index, port.family, realized);
+    }
+
+    /// No client dials an orphan; it only has to be wiped before its index is used again.
+    fn adopt_orphan(&mut self, index: PortIndex, space: &mut Space) {
+        space.indices.reserve(index, Share::default());
+        let unknown = || RealizedList { uncertain: true, ..RealizedList::default() };
+        let realized = RealizedPort { cluster: unknown(), local: unknown(), ..RealizedPort::default() };
+        self.add(index, Family::V4, realized);
+    }
+
+    /// Whether the maps hold just what is remembered of a service. If not, they are newer: a former process writes to
+    /// them first, and to the disk afterwards, which may have been full for days.
+    pub(super) fn holds(&self, id: ServiceId, view: &ServiceView, frontends: &Frontends) -> bool {
+        let is_found = |((index, scope, _), rows): (&FoundList, &&Arc<Rows>)| {
+            self.get(*index).is_some_and(|port| port.has_list_of(rows, *scope))
+        };
+        lists_found(id, view, frontends).is_some_and(|lists| lists.iter().all(is_found))
+    }
+
+    /// Gives a port that has no index the one that its frontends point to already, if that is wholly its own.
+    pub(super) fn give_port(
+        &mut self,
+        id: ServiceId,
+        position: usize,
+        services: &mut Services,
+        frontends: &mut Frontends,
+    ) -> Option<PortIndex> {
+        if self.ports.is_empty() {
+            return None;
+        }
+        let service = services.get(id)?;
+        let port = service.ports.get(position)?;
+        let family = port.key.family;
+        let policy = port.flags(Scope::Cluster).policy();
+        let mut own: Vec<_> =
+            service.desired_of(position).filter_map(|it| Some((it.key()?, it.kind))).collect();
+        own.sort_unstable();
+        // A frontend has to be of the same kind too: until it is written anew, it reads the lists as its old kind does.
+        let is_own = |key: &FrontendKey| {
+            work::done(1);
+            let entry = frontends.get(key).filter(|entry| entry.winner() == Some(id));
+            let realized = entry.and_then(|entry| entry.realized);
+            realized.is_some_and(|realized| own.binary_search(&(*key, realized.value.kind)).is_ok())
+        };
+        let mut tried = BTreeSet::new();
+        let mut index_of = |key: &FrontendKey| {
+            let index = frontends.get(key)?.realized?.value.port;
+            let adopted = self.get(index).filter(|_| tried.insert(index))?;
+            // Under another policy the two words could not be replaced without a moment that fits neither.
+            let alike = adopted.family == family && adopted.realized.cluster.word.flags.policy() == policy;
+            let whole = alike && !adopted.has_left;
+            (whole && adopted.frontends.iter().all(is_own)).then_some(index)
+        };
+        let index = own.iter().find_map(|(key, _)| index_of(key))?;
+        let adopted = self.ports.remove(&index)?;
+        for key in &adopted.frontends {
+            frontends.update(*key, |entry| {
+                if let Some(realized) = &mut entry.realized {
+                    realized.owner = Some(id);
+                }
+            });
+        }
+        let service = services.get_mut(id)?;
+        adopted.frontends.iter().for_each(|key| service.frontends.insert(*key));
+        let port = service.ports.get_mut(position)?;
+        port.index = Some(index);
+        port.realized = adopted.realized;
+        Some(index)
     }
 }
 
@@ -81,16 +211,16 @@ type FoundList = (PortIndex, Scope, Option<usize>);
 
 /// A port that was found in the maps.
 #[derive(Debug)]
-pub(super) struct AdoptedPort {
+pub(super) struct FoundPort {
     pub(super) family: Family,
     pub(super) realized: RealizedPort,
-    frontends: BTreeSet<FrontendKey>,
+    pub(super) frontends: BTreeSet<FrontendKey>,
     /// A frontend has left it, and clients on their way from there may not have read the word yet: no other service's
     /// lists may come here.
     has_left: bool,
 }
 
-impl AdoptedPort {
+impl FoundPort {
     /// Whether it has the same backends as these rows.
     fn has_list_of(&self, rows: &Rows, scope: Scope) -> bool {
         let found = match scope {
@@ -108,7 +238,7 @@ impl AdoptedPort {
     }
 
     /// The same as a port of no service, so that it is wiped like any other.
-    fn as_port(&self) -> Port {
+    pub(super) fn as_port(&self) -> Port {
         let key = PortKey { name: Arc::from(""), transport: Transport::Tcp, family: self.family };
         Port { realized: self.realized.clone(), ..Port::new(key, &Arc::default()) }
     }
@@ -117,221 +247,70 @@ impl AdoptedPort {
 impl World {
     /// Takes what the maps hold as realized, and returns what cannot be right in it, which is written anew.
     pub(crate) fn adopt(&mut self, dump: &Dump) -> Vec<AdoptError> {
-        let mut errors = Vec::new();
+        let Self { realized, space, tables, owners, demand, .. } = self;
         let shares: BTreeMap<_, _> =
             dump.frontends.iter().map(|(_, value)| (value.port, value.share)).collect();
-        for port in &dump.ports {
-            let share = shares.get(&port.index).copied().unwrap_or_default();
-            self.adopt_port(port, share, &mut errors);
-        }
-        for index in &dump.orphans {
-            self.adopt_orphan(*index);
-        }
-        self.adopted.found_any = !dump.frontends.is_empty();
+        let errors = realized.found.adopt(dump, &shares, space);
         for (key, value) in &dump.frontends {
-            self.frontends.adopt(*key, *value);
-            self.tables.number_found(value.share);
-            self.asked.found(Kind::Frontends, value.share, 1);
+            owners.frontends.adopt(*key, *value);
+            tables.number_found(value.share);
+            demand.found(Kind::Frontends, value.share, 1);
             if value.kind.is_chosen() {
-                self.asked.found(Kind::Chosen, value.share, 1);
-            }
-            if let Some(port) = self.adopted.get_mut(value.port) {
-                port.frontends.insert(*key);
+                demand.found(Kind::Chosen, value.share, 1);
             }
         }
-        for (member, state) in &dump.members {
-            if let Some(port) = self.adopted.get_mut(member.port) {
-                port.realized.members.insert((member.membership, member.backend), *state);
-            }
-        }
-        for (index, port) in &self.adopted.ports {
+        for (index, port) in &realized.found.ports {
             let share = shares.get(index).copied().unwrap_or_default();
-            self.space.members.found(*index, share, &port.realized);
-            self.asked.found(Kind::Rows, share, port.rows());
+            space.members.found(*index, share, &port.realized);
+            demand.found(Kind::Rows, share, port.rows());
         }
-        for source in dump.sources.iter().flatten() {
-            if let Some(port) = self.adopted.get_mut(source.port) {
-                port.realized.sources.insert(source.range);
-            }
-        }
-        self.node.realized = dump.node_addresses.iter().copied().collect();
+        realized.node.realized = dump.node_addresses.iter().copied().collect();
         errors
     }
+}
 
+/// The lists in the maps that frontends of a view lead to, and what is remembered of each. A list is there once,
+/// however many frontends lead to it; of a frontend that the service has taken over, there is none. `None`: a
+/// frontend is not in the maps, or is another service's.
+fn lists_found<'v>(
+    id: ServiceId,
+    view: &'v ServiceView,
+    frontends: &Frontends,
+) -> Option<BTreeMap<FoundList, &'v Arc<Rows>>> {
+    let mut lists = BTreeMap::new();
+    for row in &view.frontends {
+        let (Some(rows), Some(transport)) = (view.rows(row), row.protocol.transport()) else { continue };
+        let key = FrontendKey { address: row.address, port: row.port, transport };
+        let realized = frontends.get(&key)?.realized?;
+        work::done(1);
+        match realized.owner {
+            Some(owner) if owner == id => continue,
+            Some(_) => return None,
+            None => {}
+        }
+        let local = Some(Scope::Local).filter(|_| row.external_local);
+        let scopes = core::iter::once(row.scope).chain(local);
+        lists.extend(scopes.map(|scope| ((realized.value.port, scope, row.position), rows)));
+    }
+    Some(lists)
+}
+
+impl Tables {
     /// Lets the namespace of a service keep the number that a start found at an address of the service. The address has
     /// to be one that was given out, and found as such: any service may name any external IP.
-    pub(super) fn recognise(&mut self, facts: &ServiceFacts) {
+    pub(super) fn recognise(&mut self, facts: &ServiceFacts, frontends: &Frontends) {
         let namespace = facts.key.name.namespace();
-        if self.tables.is_numbered(namespace) {
+        if self.is_numbered(namespace) {
             return;
         }
         let found = |(key, kind): (FrontendKey, FrontendType)| {
             work::done(1);
-            let realized = self.frontends.get(&key)?.realized?;
+            let realized = frontends.get(&key)?.realized?;
             (realized.owner.is_none() && realized.value.kind == kind).then_some(realized.value.share)
         };
         if let Some(share) = given_out(facts).find_map(found) {
-            self.tables.had_number(namespace, share);
+            self.had_number(namespace, share);
         }
-    }
-
-    /// Whether a start found frontends in the maps, which serve clients since.
-    pub(super) const fn has_found_any(&self) -> bool {
-        self.adopted.found_any
-    }
-
-    /// Whether the maps hold just what is remembered of a service. If not, they are newer: a former process writes to
-    /// them first, and to the disk afterwards, which may have been full for days.
-    pub(super) fn is_as_found(&self, id: ServiceId, view: &ServiceView) -> bool {
-        let is_found = |((index, scope, _), rows): (&FoundList, &&Arc<Rows>)| {
-            self.adopted.get(*index).is_some_and(|port| port.has_list_of(rows, *scope))
-        };
-        self.lists_found(id, view).is_some_and(|lists| lists.iter().all(is_found))
-    }
-
-    /// The lists in the maps that frontends of a view lead to, and what is remembered of each. A list is there once,
-    /// however many frontends lead to it; of a frontend that the service has taken over, there is none. `None`: a
-    /// frontend is not in the maps, or is another service's.
-    fn lists_found<'v>(
-        &self,
-        id: ServiceId,
-        view: &'v ServiceView,
-    ) -> Option<BTreeMap<FoundList, &'v Arc<Rows>>> {
-        let mut lists = BTreeMap::new();
-        for row in &view.frontends {
-            let (Some(rows), Some(transport)) = (view.rows(row), row.protocol.transport()) else { continue };
-            let key = FrontendKey { address: row.address, port: row.port, transport };
-            let realized = self.frontends.get(&key)?.realized?;
-            work::done(1);
-            match realized.owner {
-                Some(owner) if owner == id => continue,
-                Some(_) => return None,
-                None => {}
-            }
-            let local = Some(Scope::Local).filter(|_| row.external_local);
-            let scopes = core::iter::once(row.scope).chain(local);
-            lists.extend(scopes.map(|scope| ((realized.value.port, scope, row.position), rows)));
-        }
-        Some(lists)
-    }
-
-    fn adopt_port(&mut self, port: &DumpPort, share: Share, errors: &mut Vec<AdoptError>) {
-        self.space.indices.reserve(port.index, share);
-        let mut list = |scope, (word, slots): &(Word, Vec<Slot>)| {
-            let own = word.count == 0 || self.space.slots(port.family).reserve(word.base, word.count);
-            if own {
-                let rows = Arc::new(Rows::from_slots(slots, scope));
-                if let Some(range) = word.range(port.family) {
-                    let is_table = range.count > rows.len(scope);
-                    let Space { tables, lists, .. } = &mut self.space;
-                    let family = range.family;
-                    let charges = if is_table { tables.charges(family) } else { part_mut(lists, family) };
-                    charges.charge(range.base, share, range.count.next_power_of_two());
-                }
-                // What stands in another order than this version writes is written anew.
-                let uncertain = !rows.placed(scope, word.count).eq(slots.iter().copied());
-                return RealizedList { word: *word, rows, uncertain, ..RealizedList::default() };
-            }
-            errors.push(AdoptError::Slots { index: port.index, word: *word });
-            RealizedList { uncertain: true, ..RealizedList::default() }
-        };
-        let cluster = list(Scope::Cluster, &port.cluster);
-        let local = list(Scope::Local, &port.local);
-        let realized = RealizedPort { cluster, local, facts: Some(port.facts), ..RealizedPort::default() };
-        self.adopted.add(port.index, port.family, realized);
-    }
-
-    /// No client dials an orphan; it only has to be wiped before its index is used again.
-    fn adopt_orphan(&mut self, index: PortIndex) {
-        self.space.indices.reserve(index, Share::default());
-        let unknown = || RealizedList { uncertain: true, ..RealizedList::default() };
-        let realized = RealizedPort { cluster: unknown(), local: unknown(), ..RealizedPort::default() };
-        self.adopted.add(index, Family::V4, realized);
-    }
-
-    /// Gives a port that has no index the one that its frontends point to already, if that is wholly its own.
-    pub(super) fn take_over(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
-        if self.adopted.ports.is_empty() {
-            return None;
-        }
-        let service = self.services.get(id)?;
-        let port = service.ports.get(position)?;
-        let family = port.key.family;
-        let policy = port.flags(Scope::Cluster).policy();
-        let mut own: Vec<_> =
-            service.desired_of(position).filter_map(|it| Some((it.key()?, it.kind))).collect();
-        own.sort_unstable();
-        // A frontend has to be of the same kind too: until it is written anew, it reads the lists as its old kind does.
-        let is_own = |key: &FrontendKey| {
-            work::done(1);
-            let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
-            let realized = entry.and_then(|entry| entry.realized);
-            realized.is_some_and(|realized| own.binary_search(&(*key, realized.value.kind)).is_ok())
-        };
-        let mut tried = BTreeSet::new();
-        let mut index_of = |key: &FrontendKey| {
-            let index = self.frontends.get(key)?.realized?.value.port;
-            let adopted = self.adopted.get(index).filter(|_| tried.insert(index))?;
-            // Under another policy the two words could not be replaced without a moment that fits neither.
-            let alike = adopted.family == family && adopted.realized.cluster.word.flags.policy() == policy;
-            let whole = alike && !adopted.has_left;
-            (whole && adopted.frontends.iter().all(is_own)).then_some(index)
-        };
-        let index = own.iter().find_map(|(key, _)| index_of(key))?;
-        let adopted = self.adopted.ports.remove(&index)?;
-        for key in &adopted.frontends {
-            self.frontends.update(*key, |entry| {
-                if let Some(realized) = &mut entry.realized {
-                    realized.owner = Some(id);
-                }
-            });
-        }
-        let service = self.services.get_mut(id)?;
-        adopted.frontends.iter().for_each(|key| service.frontends.insert(*key));
-        let port = service.ports.get_mut(position)?;
-        port.index = Some(index);
-        port.realized = adopted.realized;
-        self.space.indices.put(index, position);
-        Some(index)
-    }
-
-    /// Ops that remove what a restart found and no service has taken over, once every source has delivered. What a
-    /// service asks for that is still to be decided stays.
-    pub(crate) fn plan_leftovers(&self, ops: &mut Vec<Op>) {
-        if !self.tables.is_synced() {
-            return;
-        }
-        let owner = Owner::Nobody;
-        let strays = self.frontends.strays.iter().filter(|key| self.is_unwanted(key));
-        ops.extend(strays.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
-        for (index, adopted) in &self.adopted.ports {
-            let left = adopted.frontends.iter().filter(|key| self.is_unwanted(key));
-            ops.extend(left.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
-            // A frontend with a new owner is replaced by it, and until then its clients keep this list, as do clients
-            // that are on their way from a frontend that has gone.
-            if adopted.frontends.is_empty() && !self.space.freed.leads_to_found(*index) {
-                plan_wipe(&adopted.as_port(), *index, &mut |action| ops.push(Op { owner, action }));
-            }
-        }
-    }
-
-    /// Whether no service claims a frontend or is about to, or its owner leaves it to the real balancer.
-    fn is_unwanted(&self, key: &FrontendKey) -> bool {
-        let winner = self.frontends.winner(key).and_then(|id| self.services.get(id));
-        let is_free = || !self.turns.undecided.asks_for(key) && !self.is_of_absent(key);
-        winner.map_or_else(is_free, |service| service.passes(key))
-    }
-
-    /// Whether a frontend may be one of a ServiceImport that nothing has told of yet.
-    fn is_of_absent(&self, key: &FrontendKey) -> bool {
-        let realized = self.frontends.get(key).and_then(|entry| entry.realized);
-        let is_of_import = realized.is_some_and(|it| it.value.kind == FrontendType::ClusterSetIp);
-        is_of_import && self.tables.is_absent(Source::ClusterSet)
-    }
-
-    /// Forgets leftovers that are wiped, and frees their indices.
-    pub(super) fn forget_leftovers(&mut self) {
-        self.space.freed.now.indices.append(&mut self.adopted.forget_wiped());
     }
 }
 

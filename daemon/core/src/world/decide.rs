@@ -1,4 +1,4 @@
-//! Decides again for every stale service, and settles the owner of each frontend.
+//! Decides again for every stale service of a piece, and says what belongs to the node and to no service.
 //!
 //! Invariant: deciding for one service changes no other service's lists. Another service is reached by a claim won or
 //! lost only, and is marked dirty with that as its cause.
@@ -8,274 +8,150 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::World;
-use super::asked::Kind;
-use crate::change::Cause;
+use super::adopt::Found;
+use super::demand::Kind;
+use super::hold::open_holds;
+use super::services::Services;
 use crate::claims::covers::Coverage;
-use crate::claims::{Claimed, Given, Rank, Wanted};
+use crate::claims::{Frontends, Given, Rank};
 use crate::facts::{Listener, Listeners, NodeFacts, Settings};
 use crate::keys::{Family, FrontendKey, Source, Transport};
 use crate::op::{FrontendType, ServiceId};
 use crate::resolve::{self, DesiredFrontend, Part};
+use crate::service::{Freshness, Service};
 use crate::snapshot::Verdict;
+use crate::tables::Tables;
 use crate::time::Now;
-use crate::work;
 
 impl World {
     /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source
     /// has to tell.
     pub(crate) fn decide(&mut self, now: Now) {
-        self.expire_holds(now.uptime());
-        self.walk_drained();
-        self.set_aside();
+        self.ledger.expire(now.uptime(), &mut self.services);
+        self.drained.advance(self.queue.most, &mut self.services);
         self.begin_pieces();
-        let mut left = self.most_work();
+        let mut left = self.queue.most;
         loop {
             // Claims may make more services dirty while this runs.
             while left > 0
-                && let Some(id) = self.next_of_piece()
+                && let Some(id) = self.queue.next(&mut self.services, &self.tables)
             {
-                left = left.saturating_sub(self.decide_next(id, now));
+                let was_stale = self.decide_if_stale(id, now);
+                let Self { queue, services, tables, .. } = self;
+                left = left.saturating_sub(queue.take_into_piece(id, was_stale, services, tables));
             }
             self.decide_again(now);
-            if self.is_judging(now.uptime()) {
-                self.judge_mass(now.uptime());
+            let Self { queue, services, ledger, tables, .. } = self;
+            if queue.begin_judging(now.uptime(), services) {
+                ledger.hold_masses(&tables.settings.hold, now.uptime(), services);
             }
-            if left == 0 || !self.has_more() {
-                return self.gather();
+            if left == 0 || !queue.has_more(services) {
+                return queue.gather(services);
             }
         }
+    }
+
+    /// Sets aside the dirty services of sources that have not delivered yet: a first list that is not whole counts for
+    /// nothing, because a service with slices still to come has no backend in it. What is remembered is whole.
+    fn begin_pieces(&mut self) {
+        let Self { queue, services, tables, realized, owners, .. } = self;
+        let found = (&realized.found, &owners.frontends);
+        let may_decide = |id, services: &Services| may_decide(id, services, tables, found);
+        if !tables.is_told_all() {
+            queue.set_aside(services, tables, &may_decide);
+        }
+        queue.begin(services, &may_decide);
+    }
+
+    /// Begins to wait for all decisions that something makes necessary that changed for all services.
+    pub(super) fn await_undecided(&mut self) {
+        let Self { queue, services, tables, realized, owners, .. } = self;
+        let found = (&realized.found, &owners.frontends);
+        let may_decide = |id, services: &Services| may_decide(id, services, tables, found);
+        queue.await_undecided(services, &may_decide);
     }
 
     /// Decides again for services of the piece that were decided before another one covered what they ask for, or
     /// ceased to.
     fn decide_again(&mut self, now: Now) {
-        let is_stale = |id: &ServiceId| self.services.get(*id).is_some_and(|service| service.stale);
-        let again: Vec<_> = self.turns.piece.iter().copied().filter(is_stale).collect();
+        let is_stale = |id: &ServiceId| self.services.get(*id).is_some_and(Service::is_stale);
+        let again: Vec<_> = self.queue.piece.iter().copied().filter(is_stale).collect();
         for id in again {
-            self.services.get_mut(id).into_iter().for_each(|service| service.stale = false);
-            self.decide_one(id, now);
-            self.is_decided(id);
+            self.decide_if_stale(id, now);
         }
     }
 
-    /// Decides for a service if it is stale, and returns the work that the service takes of the piece.
-    fn decide_next(&mut self, id: ServiceId, now: Now) -> u64 {
-        let is_stale = self.services.get_mut(id).is_some_and(|service| core::mem::take(&mut service.stale));
-        if is_stale {
-            self.decide_one(id, now);
-            self.is_decided(id);
-        }
-        self.take_into_piece(id, is_stale)
-    }
-
-    /// Sets aside the dirty services of sources that have not delivered yet: a first list that is not whole counts for
-    /// nothing, because a service with slices still to come has no backend in it. What is remembered is whole.
-    fn set_aside(&mut self) {
-        if self.tables.is_told_all() {
-            return;
-        }
-        let dirty = core::mem::take(&mut self.services.dirty);
-        let (ready, waiting): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|id| self.may_decide(*id));
-        self.services.dirty = ready;
-        waiting.iter().for_each(|id| self.put_aside(*id));
-        self.turns.waiting.extend(waiting);
-    }
-
-    /// Whether services of that source are set aside.
-    pub(super) fn sets_aside(&self, source: Source) -> bool {
-        let is_of_it = |id: &ServiceId| self.tables.get(*id).is_some_and(|known| known.key.source == source);
-        // A source that has delivered has none there, and no more is looked at.
-        self.tables.synced.get(&source) == Some(&false) && self.turns.waiting.iter().any(is_of_it)
-    }
-
-    /// Has nothing wait for a service that is set aside: neither a start, nor, where its source is absent, another
-    /// service whose frontends it asks for.
-    fn put_aside(&mut self, id: ServiceId) {
-        self.is_written_out(id);
-        if self.tables.get(id).is_some_and(|known| self.tables.is_absent(known.key.source)) {
-            self.is_decided(id);
-        }
-    }
-
-    /// Has the services that were set aside decided for, because a source has delivered, or is not waited for.
-    pub(super) fn go_on_with_waiting(&mut self) {
-        self.services.dirty.append(&mut self.turns.waiting);
-        for id in self.services.dirty.clone() {
-            self.turns.is_to_be_written(self.services.get_mut(id));
-        }
-    }
-
-    /// What a source has told that cannot be read further counts: each of its services is told whole. A ServiceImport
-    /// waits for the cluster's Services too: each of them goes before it, and until they have come it would have their
-    /// addresses. One that a former process served is served, but never over maps that say otherwise: those are newer
-    /// than what was written down.
-    pub(super) fn may_decide(&self, id: ServiceId) -> bool {
-        let Some(source) = self.tables.get(id).map(|known| known.key.source) else { return true };
-        let has_delivered = |source| self.tables.synced.get(&source) != Some(&false);
-        let view = self.services.get(id).and_then(|service| service.view.as_deref());
-        let remembered = view.filter(|view| !self.has_found_any() || self.is_as_found(id, view));
-        if source != Source::ClusterSet || has_delivered(Source::Kubernetes) {
-            let is_told = self.tables.get(id).is_some_and(|known| self.tables.is_told_apart(&known.key));
-            return has_delivered(source) || is_told || remembered.is_some();
-        }
-        remembered.is_some_and(|view| view.frontends.iter().all(|it| it.verdict != Verdict::Conflict))
+    /// Decides for a service if it is stale, and returns whether it was.
+    fn decide_if_stale(&mut self, id: ServiceId, now: Now) -> bool {
+        let Some(service) = self.services.get_mut(id).filter(|service| service.is_stale()) else {
+            return false;
+        };
+        let was_awaited = core::mem::take(&mut service.freshness) == Freshness::Awaited;
+        self.decide_one(id, now);
+        self.queue.mark_decided(id, was_awaited, &mut self.services, &self.tables);
+        true
     }
 
     fn decide_one(&mut self, id: ServiceId, now: Now) {
-        let Some(known) = self.tables.get(id) else { return self.count_impossible() };
+        let Self { tables, services, owners, demand, space, .. } = self;
+        let Some(known) = tables.get(id) else { return services.count_impossible() };
         let facts = known.facts.clone();
-        let node = Arc::clone(&self.tables.node);
-        let settings = Arc::clone(&self.tables.settings);
-        let drains = Arc::clone(&self.tables.drains);
+        let node = Arc::clone(&tables.node);
+        let settings = Arc::clone(&tables.settings);
+        let drains = Arc::clone(&tables.drains);
         let given = (&*node, &*settings, &*drains);
-        let has = |it: &DesiredFrontend| self.has_written(id, it);
-        let most = self.may_ask(Kind::Frontends, id).saturating_add(1);
-        let part = Part { most, chosen: self.may_ask(Kind::Chosen, id), has: &has };
+        let has = |it: &DesiredFrontend| owners.frontends.has_written(id, known.share, it);
+        let may_ask = |kind| demand.allowance(kind, (id, known.share), &settings);
+        let part = Part {
+            most: may_ask(Kind::Frontends).saturating_add(1),
+            chosen: may_ask(Kind::Chosen),
+            has: &has,
+        };
         let desired = resolve::resolve(facts.as_deref(), &known.slices, given, part);
         let mut cut = desired.cut;
-        self.account_for_frontends(id, &desired);
+        demand.count_frontends(id, known, &desired, &owners.frontends);
         let rank = facts.as_deref().map(Rank::of);
         // What is left out of a service is covered all the same.
         let own = desired.frontends.iter().chain(&desired.covering);
-        self.cover(id, rank, Coverage::of(own, &node));
-        let wanted = self.claimable(&desired.frontends, id, rank);
-        let Some(case) = self.case(id, (&settings, &drains), now) else { return self.count_impossible() };
-        let rows_most = self.may_ask(Kind::Rows, id);
-        let Self { services, space, .. } = self;
+        owners.cover(id, rank, Coverage::of(own, &node), services, tables);
+        let wanted = owners.claimable(&desired.frontends, id, rank, tables);
+        let rows_most = demand.allowance(Kind::Rows, (id, known.share), &settings);
         let nothing = services.nothing();
-        let Some(service) = services.get_mut(id) else { return self.count_impossible() };
+        let Some(service) = services.get_mut(id) else { return services.count_impossible() };
+        let case = self.ledger.case(known, service, (&settings, &drains), now);
         let before = service.lists();
         cut.rows = service.take(desired, facts, (&case, rows_most), &nothing);
         space.indices.put_all(&service.ports);
-        let counted = service.rows_counted();
-        self.account_for_rows(id, counted, cut.rows > 0);
-        self.tables.cut_short(id, cut);
-        self.open_holds(id, &settings, &node);
-        self.account_for_holds(id, before, &settings, now.uptime());
-        self.claim(id, wanted, rank);
-    }
-
-    /// Replaces what the service covers. Other services that ask for something inside of what it began or ceased to
-    /// cover are decided for anew.
-    fn cover(&mut self, id: ServiceId, rank: Option<Rank>, now: Coverage) {
-        let Self { services, covers, tables, .. } = self;
-        let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
-        if service.coverage == now {
-            return;
-        }
-        let before = core::mem::replace(&mut service.coverage, now);
-        let source = rank.map_or(known.key.source, Rank::source);
-        let told = covers.replace((source, id), &before, &service.coverage);
-        work::done(told.len());
-        for (other, key) in told {
-            services.mark(other, Cause::ClaimLost(key, known.key.clone()), true);
-        }
-    }
-
-    /// What a service claims, sorted: all that can be programmed, but for the apiserver's own addresses, those of the
-    /// node, and what another service covers.
-    fn claimable(&self, frontends: &[DesiredFrontend], id: ServiceId, rank: Option<Rank>) -> Vec<Wanted> {
-        let settings = &self.tables.settings;
-        let node = &self.tables.node;
-        let host = self.tables.host();
-        let Some(source) = rank.map(Rank::source) else { return Vec::new() };
-        let is_free = |key: &FrontendKey, kind| {
-            !is_bypassed(key, kind, settings, node)
-                && !is_nodes(key, kind, source, host)
-                && listener(key, kind, source, host).is_none()
-                && self.covered_by(key, kind, (source, id)).is_none()
+        demand.count_rows(id, known, service.rows_counted(), cut.rows > 0);
+        tables.cut_short(id, cut);
+        let (Some(known), Some(service)) = (tables.get(id), services.get_mut(id)) else {
+            return services.count_impossible();
         };
-        let all = frontends.iter().filter_map(|it| Some((it.kind, it.key()?)));
-        let free = all.filter(|(kind, key)| is_free(key, *kind));
-        // Nearly always all of them: then nothing is moved when what is too much is given back.
-        let mut wanted = Vec::with_capacity(frontends.len());
-        wanted.extend(free.map(|(kind, key)| Wanted { key, given: Given::of(kind) }));
-        wanted.sort_unstable();
-        wanted.shrink_to_fit();
-        wanted
-    }
-
-    /// The other service that covers a frontend.
-    pub(super) fn covered_by(
-        &self,
-        key: &FrontendKey,
-        kind: FrontendType,
-        of: (Source, ServiceId),
-    ) -> Option<ServiceId> {
-        let name = |id| self.tables.get(id).map(|known| &known.key);
-        self.covers.owner(key, kind, &self.tables.node, of, &|a, b| name(a).cmp(&name(b)))
-    }
-
-    /// Replaces the claims of a service. With another rank, all of them are entered anew.
-    fn claim(&mut self, id: ServiceId, wanted: Vec<Wanted>, rank: Option<Rank>) {
-        let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
-        let same_rank = service.rank == rank;
-        if same_rank && service.claimed == wanted {
-            return;
-        }
-        service.rank = rank;
-        let claimed = core::mem::take(&mut service.claimed);
-        for it in missing(&claimed, if same_rank { &wanted } else { &[] }) {
-            match self.frontends.withdraw(it.key, id) {
-                Some(heir) => self.won(heir, it.key, id),
-                None => self.left_over(it.key, id),
-            }
-        }
-        if let Some(rank) = rank {
-            self.enter(id, rank, missing(&wanted, if same_rank { &claimed } else { &[] }));
-        }
-        if let Some(service) = self.services.get_mut(id) {
-            service.claimed = wanted;
-        }
-    }
-
-    /// Enters claims of a service.
-    fn enter<'a>(&mut self, id: ServiceId, rank: Rank, wanted: impl Iterator<Item = &'a Wanted>) {
-        for it in wanted {
-            let tables = &self.tables;
-            let name = |id| tables.get(id).map(|known| &known.key);
-            match self.frontends.claim(*it, id, rank, &|a, b| name(a).cmp(&name(b))) {
-                Claimed::Alone | Claimed::LostTo(_) => {}
-                Claimed::WonFrom(former) => self.lost(former, it.key, id),
-            }
-        }
-    }
-
-    fn won(&mut self, heir: ServiceId, key: FrontendKey, from: ServiceId) {
-        if let Some(from) = self.tables.get(from) {
-            let cause = Cause::ClaimWon(key, from.key.clone());
-            self.services.mark(heir, cause, false);
-        }
-        self.changed_hands(key);
-    }
-
-    /// Marks the service that owned the frontend until now. All others lost it before, and merely name another owner
-    /// from now on.
-    fn lost(&mut self, former: ServiceId, key: FrontendKey, to: ServiceId) {
-        let Some(to) = self.tables.get(to) else { return self.count_impossible() };
-        let cause = Cause::ClaimLost(key, to.key.clone());
-        self.services.mark(former, cause, false);
-        self.changed_hands(key);
-    }
-
-    /// Has a frontend that no service claims any more removed by the service that has it in the maps, where that is not
-    /// the one that withdrew.
-    fn left_over(&mut self, key: FrontendKey, by: ServiceId) {
-        let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner().is_none()) else { return };
-        let owner = entry.realized.and_then(|realized| realized.owner);
-        if let Some(owner) = owner.filter(|owner| *owner != by) {
-            self.services.plan_anew(owner);
-        }
+        open_holds(known, service, &owners.frontends, (&settings, &node));
+        self.ledger.note((id, known), service, before, (&settings.hold, now.uptime()));
+        owners.claim(id, wanted, rank, services, tables);
     }
 }
 
-/// Which of these the others lack; both are sorted.
-fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &'a Wanted> {
-    let mut others = others.iter().peekable();
-    of.iter().filter(move |it| {
-        while others.next_if(|other| other < it).is_some() {}
-        others.peek() != Some(it)
-    })
+/// What a source has told that cannot be read further counts: each of its services is told whole. A ServiceImport waits
+/// for the cluster's Services too: each of them goes before it, and until they have come it would have their addresses.
+/// One that a former process served is served, but never over maps that say otherwise: those are newer than what was
+/// written down.
+fn may_decide(
+    id: ServiceId,
+    services: &Services,
+    tables: &Tables,
+    (found, frontends): (&Found, &Frontends),
+) -> bool {
+    let Some(known) = tables.get(id) else { return true };
+    let source = known.key.source;
+    let has_delivered = |source| tables.synced.get(&source) != Some(&false);
+    let view = services.get(id).and_then(|service| service.view.as_deref());
+    let remembered = view.filter(|view| !found.found_any || found.holds(id, view, frontends));
+    if source != Source::ClusterSet || has_delivered(Source::Kubernetes) {
+        return has_delivered(source) || tables.is_told_apart(&known.key) || remembered.is_some();
+    }
+    remembered.is_some_and(|view| view.frontends.iter().all(|it| it.verdict != Verdict::Conflict))
 }
 
 /// Whether this is the node's own, and no service of the cluster may have it: for an address that its author chose and

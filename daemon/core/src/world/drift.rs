@@ -11,13 +11,16 @@ use core::mem;
 use core::net::{IpAddr, SocketAddr};
 
 use super::World;
+use super::services::Services;
+use crate::claims::Frontends;
 use crate::keys::{FrontendKey, PortKey, ServiceKey};
 use crate::limits;
 use crate::list::{Scope, Slot, SlotState};
 use crate::maps::{MapError, Maps};
 use crate::op::{Action, Dump, DumpPort, Membership, Op, Owner, PortIndex, ServiceId, Word};
-use crate::service::{Port, RealizedList, RealizedPort};
+use crate::service::{Port, RealizedList, RealizedPort, Service};
 use crate::sources::SourceRange;
+use crate::tables::Tables;
 
 /// One thing in the maps that is not as the engine left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,84 +113,55 @@ impl Checking {
         self.service += 1;
         self.after = None;
     }
-}
-
-impl World {
-    /// Begins to compare realized with what the maps hold.
-    pub(crate) fn begin_check(&mut self) {
-        self.checking = Some(Checking::default());
-    }
-
-    /// Reads and compares as much as a piece takes. When the comparison ends, gives everything that differs; the
-    /// engine's next piece writes it anew. Maps that cannot be read end the comparison, too.
-    pub(crate) fn check_some(&mut self, maps: &mut dyn Maps) -> Result<Option<Vec<Drift>>, MapError> {
-        let Some(mut checking) = self.checking.take() else { return Ok(Some(Vec::new())) };
-        let mut left = self.most_work();
-        while left > 0 && !checking.is_read {
-            left = left.saturating_sub(self.look_for_strays(&mut checking, maps)?);
-        }
-        while left > 0 && checking.service < self.services.len() {
-            left = left.saturating_sub(self.check_next(&mut checking, maps, left)?);
-        }
-        if left == 0 {
-            self.checking = Some(checking);
-            return Ok(None);
-        }
-        Ok(Some(self.conclude_check(checking)))
-    }
-
-    fn conclude_check(&mut self, checking: Checking) -> Vec<Drift> {
-        let Checking { mut drift, strays, node_addresses, addresses, .. } = checking;
-        let differing = self.node.compare(&node_addresses, &addresses);
-        drift.extend(strays.into_iter().chain(differing.into_iter().map(Drift::NodeAddress)));
-        self.report.counters.drift += drift.len() as u64;
-        self.report.found = Some(drift.len());
-        drift
-    }
 
     /// Reads the next piece of the maps, and finds frontends that no service has put there. Gives the work of it.
-    fn look_for_strays(&mut self, checking: &mut Checking, maps: &mut dyn Maps) -> Result<u64, MapError> {
-        let anew = !mem::replace(&mut checking.is_begun, true);
+    fn find_strays(&mut self, frontends: &mut Frontends, maps: &mut dyn Maps) -> Result<u64, MapError> {
+        let anew = !mem::replace(&mut self.is_begun, true);
         let Some(piece) = maps.read_on(anew)? else {
-            checking.is_read = true;
+            self.is_read = true;
             return Ok(0);
         };
-        piece.frontends.iter().for_each(|(key, _)| self.check_stray(*key, checking));
+        piece.frontends.iter().for_each(|(key, _)| self.check_stray(*key, frontends));
         let work = piece.frontends.len() as u64 * limits::FRONTEND_WORK + piece.members.len() as u64;
-        checking.take(piece);
+        self.take(piece);
         Ok(work)
     }
 
-    fn check_stray(&mut self, key: FrontendKey, checking: &mut Checking) {
+    fn check_stray(&mut self, key: FrontendKey, frontends: &mut Frontends) {
         let known = |entry: &crate::claims::Frontend| entry.realized.is_some() || entry.uncertain;
-        let is_known = checking.frontends.contains(&key) || self.frontends.get(&key).is_some_and(known);
-        if !is_known && self.frontends.strays.insert(key) {
-            checking.strays.push(Drift::Stray(key));
+        let is_known = self.frontends.contains(&key) || frontends.get(&key).is_some_and(known);
+        if !is_known && frontends.strays.insert(key) {
+            self.strays.push(Drift::Stray(key));
         }
     }
 
     /// Compares the next service, or as many of its frontends as there is work left for. Gives the work of it.
     fn check_next(
         &mut self,
-        checking: &mut Checking,
+        (tables, services, frontends): (&Tables, &mut Services, &mut Frontends),
         maps: &mut dyn Maps,
         left: u64,
     ) -> Result<u64, MapError> {
-        let id = ServiceId(u32::try_from(checking.service).unwrap_or(u32::MAX));
-        if checking.services.contains(&id) {
-            checking.go_on();
+        let id = ServiceId(u32::try_from(self.service).unwrap_or(u32::MAX));
+        if self.services.contains(&id) {
+            self.go_on();
             return Ok(1);
         }
-        let before = checking.drift.len();
+        let before = self.drift.len();
         let most = left / limits::FRONTEND_WORK + 1;
-        let looked_up = self.check_frontends(id, checking, maps, most)?;
+        let known = tables.get(id).zip(services.get_mut(id));
+        let Some((known, service)) = known else {
+            self.go_on();
+            return Ok(1);
+        };
+        let looked_up = self.check_frontends((id, &known.key, &*service), frontends, maps, most)?;
         let mut work = looked_up * limits::FRONTEND_WORK + 1;
         if looked_up < most {
-            work += self.check_ports(id, checking, maps)?;
-            checking.go_on();
+            work += self.check_ports((&known.key, service), maps)?;
+            self.go_on();
         }
-        if checking.drift.len() > before {
-            self.retry(id);
+        if self.drift.len() > before {
+            services.retry(id, tables);
         }
         Ok(work)
     }
@@ -195,27 +169,24 @@ impl World {
     /// Looks up the service's next frontends, and gives how many.
     fn check_frontends(
         &mut self,
-        id: ServiceId,
-        checking: &mut Checking,
+        (id, key, service): (ServiceId, &ServiceKey, &Service),
+        frontends: &mut Frontends,
         maps: &mut dyn Maps,
         most: u64,
     ) -> Result<u64, MapError> {
-        let (Some(known), Some(service)) = (self.tables.get(id), self.services.get(id)) else {
-            return Ok(0);
-        };
         let mut looked_up = 0;
-        for key in service.frontends.after(checking.after) {
+        for frontend in service.frontends.after(self.after) {
             if looked_up == most {
                 break;
             }
             looked_up += 1;
-            checking.after = Some(*key);
-            let certain = self.frontends.get(key).filter(|entry| !entry.uncertain);
+            self.after = Some(*frontend);
+            let certain = frontends.get(frontend).filter(|entry| !entry.uncertain);
             let realized = certain.and_then(|it| it.realized).filter(|it| it.owner == Some(id));
-            let Some(realized) = realized.filter(|_| !checking.frontends.contains(key)) else { continue };
-            if maps.read_value(key)? != Some(realized.value) {
-                self.frontends.update(*key, |entry| entry.uncertain = true);
-                checking.drift.push(Drift::Frontend(known.key.clone(), *key));
+            let Some(realized) = realized.filter(|_| !self.frontends.contains(frontend)) else { continue };
+            if maps.read_value(frontend)? != Some(realized.value) {
+                frontends.update(*frontend, |entry| entry.uncertain = true);
+                self.drift.push(Drift::Frontend(key.clone(), *frontend));
             }
         }
         Ok(looked_up)
@@ -224,24 +195,48 @@ impl World {
     /// Compares the service's ports, and gives the work of it.
     fn check_ports(
         &mut self,
-        id: ServiceId,
-        checking: &mut Checking,
+        (key, service): (&ServiceKey, &mut Service),
         maps: &mut dyn Maps,
     ) -> Result<u64, MapError> {
-        let Some(known) = self.tables.get(id) else { return Ok(0) };
-        let Some(service) = self.services.get_mut(id) else { return Ok(0) };
         let mut work = 0;
         for port in &mut service.ports {
             let Some(index) = port.index else { continue };
             work += limits::FRONTEND_WORK + port.work();
             // Maps may be unable to read a port that no frontend leads to; then a later comparison sees it.
             let Some(there) = maps.read_port(index, port.key.family)? else { continue };
-            let sources = checking.sources.as_ref().map(|all| all.get(&index));
-            if check_port(port, &there, checking.members.get(&index), sources) {
-                checking.drift.push(Drift::Port(known.key.clone(), port.key.clone()));
+            let sources = self.sources.as_ref().map(|all| all.get(&index));
+            if check_port(port, &there, self.members.get(&index), sources) {
+                self.drift.push(Drift::Port(key.clone(), port.key.clone()));
             }
         }
         Ok(work)
+    }
+}
+
+impl World {
+    /// Reads and compares as much as a piece takes. When the comparison ends, gives everything that differs; the
+    /// engine's next piece writes it anew. Maps that cannot be read end the comparison, too.
+    pub(crate) fn check_some(&mut self, maps: &mut dyn Maps) -> Result<Option<Vec<Drift>>, MapError> {
+        let Self { realized, tables, services, owners, report, queue, .. } = self;
+        let Some(mut checking) = realized.checking.take() else { return Ok(Some(Vec::new())) };
+        let mut left = queue.most;
+        while left > 0 && !checking.is_read {
+            left = left.saturating_sub(checking.find_strays(&mut owners.frontends, maps)?);
+        }
+        while left > 0 && checking.service < services.len() {
+            let parts = (&*tables, &mut *services, &mut owners.frontends);
+            left = left.saturating_sub(checking.check_next(parts, maps, left)?);
+        }
+        if left == 0 {
+            realized.checking = Some(checking);
+            return Ok(None);
+        }
+        let Checking { mut drift, strays, node_addresses, addresses, .. } = checking;
+        let differing = realized.node.compare(&node_addresses, &addresses);
+        drift.extend(strays.into_iter().chain(differing.into_iter().map(Drift::NodeAddress)));
+        report.counters.drift += drift.len() as u64;
+        report.found = Some(drift.len());
+        Ok(Some(drift))
     }
 }
 

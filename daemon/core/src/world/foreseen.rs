@@ -6,22 +6,22 @@
 
 use alloc::sync::Arc;
 
-use super::World;
 use crate::facts::{AddressType, ServiceFacts, Settings, SliceFacts};
 use crate::keys::{Family, Transport};
 use crate::limits;
 use crate::op::Coming;
 use crate::resolve::frontends;
 use crate::snapshot::{ServiceState, ServiceView};
+use crate::tables::Tables;
 use crate::work;
 
-impl World {
+impl Tables {
     /// What all services that are known would take of empty maps.
     pub(crate) fn foreseen(&self) -> Coming {
         let mut coming = Coming::default();
-        let known = self.tables.ids().filter_map(|id| self.tables.get(id));
+        let known = self.ids().filter_map(|id| self.get(id));
         for service in known {
-            foresee((service.facts.as_deref(), &service.slices), &self.tables.settings, &mut coming);
+            foresee((service.facts.as_deref(), &service.slices), &self.settings, &mut coming);
         }
         coming
     }

@@ -7,7 +7,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::World;
+use super::services::Services;
+use super::space::{Indices, Space};
+use crate::claims::Frontends;
 use crate::keys::Family;
 use crate::list::Scope;
 use crate::op::{PortIndex, ServiceId};
@@ -17,7 +19,7 @@ use crate::work;
 /// What the ports of one service that leave can give to others of it.
 #[derive(Debug)]
 pub(super) struct Heirs {
-    of: ServiceId,
+    pub(super) of: ServiceId,
     /// By the place of the one port that all frontends are of which lead there.
     led: BTreeMap<usize, PortIndex>,
     /// Those to which nothing leads, by their family.
@@ -33,30 +35,51 @@ impl Heirs {
 /// Which port the frontends are of that lead to an index, and how many they are; `None`: they are of several ports.
 type Own = Option<(usize, usize)>;
 
-impl World {
-    /// Gives a port that finds no room the index of a port that leaves, with all that is there of it: as where a port
-    /// has another name, or another number once no frontend has the former one. The lists are replaced as those of any
-    /// port that changes.
-    pub(super) fn inherit(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
-        if self.space.freed.leads_to(id) {
-            return None;
-        }
-        let known = self.lacking.heirs.take().filter(|heirs| heirs.of == id);
-        let mut heirs = known.unwrap_or_else(|| self.heirs(id));
-        let left =
-            self.services.get(id).and_then(|service| heirs.left_to(service, position, &self.space.indices));
-        self.lacking.heirs = Some(heirs);
-        self.hand_over(id, left?, position)
+/// Where the frontends lead now that the service is to have and has won.
+fn own_by_index(id: ServiceId, service: &Service, frontends: &Frontends) -> BTreeMap<PortIndex, Own> {
+    let mut own = BTreeMap::<PortIndex, Own>::new();
+    for frontend in &service.desired {
+        work::done(1);
+        let (Some(position), Some(key)) = (frontend.position, frontend.key()) else { continue };
+        let entry = frontends.get(&key).filter(|entry| entry.winner() == Some(id));
+        let Some(realized) = entry.and_then(|entry| entry.realized) else { continue };
+        let counted = own.entry(realized.value.port).or_insert(Some((position, 0)));
+        *counted = counted.filter(|(of, _)| *of == position).map(|(of, count)| (of, count + 1));
     }
+    own
+}
 
+/// Hands the index over, with all that is there of the port that leaves.
+pub(super) fn hand_over(
+    id: ServiceId,
+    index: PortIndex,
+    position: usize,
+    services: &mut Services,
+    space: &mut Space,
+) -> Option<PortIndex> {
+    let (place, nothing) = (space.indices.position(index)?, services.nothing());
+    let service = services.get_mut(id)?;
+    let leaving = service.ports.get_mut(place).filter(|port| port.index == Some(index))?;
+    leaving.index = None;
+    let tables = mem::take(&mut leaving.tables);
+    let realized = mem::replace(&mut leaving.realized, RealizedPort::unused(&nothing));
+    let heir = service.ports.get_mut(position)?;
+    // Nothing leads to one that found no place for its lists.
+    heir.index.take().into_iter().for_each(|fresh| space.give_back_index(fresh));
+    (heir.index, heir.tables, heir.realized) = (Some(index), tables, realized);
+    space.indices.put(index, position);
+    Some(index)
+}
+
+impl Heirs {
     /// One look at each frontend, however many ports leave.
-    fn heirs(&self, id: ServiceId) -> Heirs {
-        let mut heirs = Heirs::none(id);
-        let Some(service) = self.services.get(id) else { return heirs };
+    pub(super) fn find(id: ServiceId, services: &Services, frontends: &Frontends) -> Self {
+        let mut heirs = Self::none(id);
+        let Some(service) = services.get(id) else { return heirs };
         let mut leading = BTreeMap::<PortIndex, usize>::new();
         for key in service.frontends.iter() {
             work::done(1);
-            match self.frontends.get(key) {
+            match frontends.get(key) {
                 // It may lead to any of them.
                 Some(entry) if entry.uncertain => return heirs,
                 entry => {
@@ -65,7 +88,7 @@ impl World {
                 }
             }
         }
-        let own = self.own_by_index(id, service);
+        let own = own_by_index(id, service, frontends);
         for port in service.ports.iter().skip(service.wanted) {
             let Some(index) = port.index else { continue };
             match (own.get(&index), leading.get(&index)) {
@@ -79,44 +102,6 @@ impl World {
         heirs
     }
 
-    /// Where the frontends lead now that the service is to have and has won.
-    fn own_by_index(&self, id: ServiceId, service: &Service) -> BTreeMap<PortIndex, Own> {
-        let mut own = BTreeMap::<PortIndex, Own>::new();
-        for frontend in &service.desired {
-            work::done(1);
-            let (Some(position), Some(key)) = (frontend.position, frontend.key()) else { continue };
-            let entry = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id));
-            let Some(realized) = entry.and_then(|entry| entry.realized) else { continue };
-            let counted = own.entry(realized.value.port).or_insert(Some((position, 0)));
-            *counted = counted.filter(|(of, _)| *of == position).map(|(of, count)| (of, count + 1));
-        }
-        own
-    }
-
-    fn hand_over(&mut self, id: ServiceId, index: PortIndex, position: usize) -> Option<PortIndex> {
-        let Self { services, space, .. } = self;
-        let (place, nothing) = (space.indices.position(index)?, services.nothing());
-        let service = services.get_mut(id)?;
-        let leaving = service.ports.get_mut(place).filter(|port| port.index == Some(index))?;
-        leaving.index = None;
-        let tables = mem::take(&mut leaving.tables);
-        let realized = mem::replace(&mut leaving.realized, RealizedPort::unused(&nothing));
-        let heir = service.ports.get_mut(position)?;
-        // Nothing leads to one that found no place for its lists.
-        heir.index.take().into_iter().for_each(|fresh| space.give_back_index(fresh));
-        (heir.index, heir.tables, heir.realized) = (Some(index), tables, realized);
-        space.indices.put(index, position);
-        Some(index)
-    }
-
-    /// Whether nothing of the port is in the maps.
-    pub(super) fn has_nothing(&self, id: ServiceId, position: usize) -> bool {
-        let port = self.services.get(id).and_then(|service| service.ports.get(position));
-        port.is_none_or(|port| port.realized.is_wiped())
-    }
-}
-
-impl Heirs {
     const fn idle_mut(&mut self, family: Family) -> &mut Vec<PortIndex> {
         let [v4, v6] = &mut self.idle;
         match family {
@@ -126,11 +111,11 @@ impl Heirs {
     }
 
     /// What is left to the port at that place.
-    fn left_to(
+    pub(super) fn left_to(
         &mut self,
         service: &Service,
         position: usize,
-        indices: &super::space::Indices,
+        indices: &Indices,
     ) -> Option<PortIndex> {
         let heir = service.ports.get(position)?;
         let leaving = |index: &PortIndex| service.ports.get(indices.position(*index)?);

@@ -11,15 +11,17 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
-use super::World;
+use super::services::Services;
 use crate::change::Cause;
-use crate::claims::Frontend;
+use crate::claims::{Frontend, Frontends};
 use crate::dialable::is_reserved;
 use crate::drains::Drains;
 use crate::facts::{Endpoint, NodeFacts, Settings, SliceFacts};
-use crate::hold::{Case, Hidden, Hold, Lists, MassLoss, PodsAt, Policy, Probed};
+use crate::hold::{Case, Hidden, Hold, Ledger, Lists, MassLoss, PodsAt, Policy, Probed};
 use crate::keys::{FrontendKey, ServiceKey, SliceKey, Source, Transport};
 use crate::op::ServiceId;
+use crate::service::Service;
+use crate::tables::{KnownService, Tables};
 use crate::time::{Now, Uptime};
 
 /// Whether a pod can have this address, as far as a node knows: no address that means a host, a link or a group, none
@@ -30,81 +32,42 @@ fn can_be_a_pods(address: IpAddr, node: &NodeFacts, settings: &Settings) -> bool
     !is_reserved(address) && !is_of_node && !settings.apiservers().any(|it| it.ip() == address)
 }
 
-impl World {
+impl Ledger {
     /// What the empty lists of this service are judged by.
     pub(super) fn case<'a>(
         &self,
-        id: ServiceId,
+        known: &KnownService,
+        service: &Service,
         (settings, drains): (&'a Settings, &'a Drains),
         now: Now,
-    ) -> Option<Case<'a>> {
-        let known = self.tables.get(id)?;
-        let before = self.services.get(id).and_then(|service| service.view.as_ref());
-        Some(Case {
+    ) -> Case<'a> {
+        let slices = service.view.as_ref().map(|view| Arc::clone(&view.slices));
+        Case {
             policy: &settings.hold,
             own: known.facts.as_deref().and_then(crate::tables::on_empty),
-            is_resync: self.ledger.is_resync(known.key.source, now.uptime()),
-            hearing: self.ledger.hearing(known.key.source, now.uptime()),
+            is_resync: self.is_resync(known.key.source, now.uptime()),
+            hearing: self.hearing(known.key.source, now.uptime()),
             now,
             hidden: Hidden::of(&known.slices),
-            slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
+            slices: slices.unwrap_or_default(),
             key: known.key.clone(),
             settings,
             drains,
-        })
-    }
-
-    /// Notes that a source was interrupted, resumed or listed whole: a loss that it tells next may come of that.
-    pub(super) fn interrupt(&mut self, source: Source) {
-        self.ledger.interrupt(source);
-    }
-
-    /// Notes that a source cannot tell of endpoints, or can again.
-    pub(super) fn silence(&mut self, source: Source, is_silent: bool) {
-        self.ledger.silence(source, is_silent);
-    }
-
-    /// Notes that a source has answered whether endpoints are back, as it was asked at that time.
-    pub(super) fn answer(&mut self, source: Source, put: Uptime) {
-        self.ledger.answer(source, put);
+        }
     }
 
     /// Marks the services with a hold that has reached its bound.
-    pub(super) fn expire_holds(&mut self, now: Uptime) {
-        self.ledger.begin(now);
-        while let Some(id) = self.ledger.take_due(now) {
-            self.services.mark(id, Cause::HoldDue, true);
-        }
-    }
-
-    /// Takes notice of what a probe found.
-    pub(super) fn probed(&mut self, probed: Box<Probed>) {
-        let Some(id) = self.tables.id_of(&probed.service) else { return };
-        let hold = self.services.get_mut(id).and_then(|service| service.hold_of(&probed.port));
-        if hold.is_some_and(|hold| Arc::make_mut(hold).observe(probed.backend, probed.answer)) {
-            self.services.mark(id, Cause::Probed(probed), true);
-        }
-    }
-
-    /// Notes what a slice said that is about to be replaced or deleted, if no decision was made by it: that an endpoint
-    /// was seen terminating is told once, and must not be lost because more was told within one batch. Where the slice
-    /// is told again as it is, nothing is lost.
-    pub(super) fn note_told(&mut self, key: &SliceKey, next: Option<&Arc<SliceFacts>>) {
-        let Some((told, id)) = self.tables.slice(key) else { return };
-        let Some(service) = self.services.get_mut(id).filter(|service| service.stale) else { return };
-        let decided = service.view.as_deref().map_or(&[][..], |view| &view.slices);
-        let at = decided.binary_search_by(|it| it.key.cmp(key));
-        // An equal slice that was told once more is news, because another version may have come in between.
-        let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| Arc::ptr_eq(it, told));
-        if !is_decided && !told.headless && next != Some(told) {
-            service.observe_told(&Arc::clone(told));
+    pub(super) fn expire(&mut self, now: Uptime, services: &mut Services) {
+        self.begin(now);
+        while let Some(id) = self.take_due(now) {
+            services.mark(id, Cause::HoldDue, true);
         }
     }
 
     /// Has held addresses probed out of turn that this slice lists for another target. That proves nothing: any tenant
     /// can write such a slice, and so can a controller that is not Kubernetes' own.
-    pub(super) fn hear_claims(&mut self, slice: &SliceFacts) {
-        if self.ledger.is_empty() {
+    pub(super) fn hear_claims(&mut self, slice: &SliceFacts, services: &mut Services) {
+        if self.is_empty() {
             return;
         }
         let Some(claimant) = crate::tables::service_of(slice) else { return };
@@ -112,7 +75,7 @@ impl World {
         let ports: BTreeSet<NonZeroU16> = slice.ports.iter().map(|port| port.port).collect();
         let is_known = |it: &Endpoint<'_>| it.target.is_some_and(|target| !target.uid.is_empty());
         for endpoint in slice.endpoints.iter().filter(is_known) {
-            if !self.hear_claim(endpoint, &ports, &claimant) {
+            if !self.hear_claim(endpoint, &ports, &claimant, services) {
                 return;
             }
         }
@@ -124,38 +87,39 @@ impl World {
         endpoint: Endpoint<'_>,
         ports: &BTreeSet<NonZeroU16>,
         claimant: &ServiceKey,
+        services: &mut Services,
     ) -> bool {
         let namespace = claimant.name.shared_namespace();
-        let (Some(held), Some(by)) = (self.ledger.look(endpoint.address, namespace), endpoint.target) else {
+        let (Some(held), Some(by)) = (self.look(endpoint.address, namespace), endpoint.target) else {
             return true;
         };
         crate::work::done(held.len());
         let is_listed =
             |address: &SocketAddr| NonZeroU16::new(address.port()).is_some_and(|port| ports.contains(&port));
         for (address, id) in held.iter().filter(|(address, _)| is_listed(address)) {
-            let Some(service) = self.services.get_mut(*id) else {
-                self.report.counters.impossible += 1;
+            let Some(service) = services.get_mut(*id) else {
+                services.count_impossible();
                 continue;
             };
             if !service.holds().any(|hold| hold.is_news(*address, by)) {
                 continue;
             }
-            if !self.ledger.hears(namespace) {
+            if !self.hears(namespace) {
                 return false;
             }
             let heard = service.holds_mut().filter(|hold| hold.is_news(*address, by));
             heard.for_each(|hold| Arc::make_mut(hold).hear(*address));
-            self.services.mark(*id, Cause::AddressClaimed(*address, claimant.clone()), false);
+            services.mark(*id, Cause::AddressClaimed(*address, claimant.clone()), false);
         }
         !held.is_empty()
     }
 
     /// Takes notice of which pods run at an address that another object lists too. Services of other sources may have
     /// their backends in another network.
-    pub(super) fn hear_pods(&mut self, pods: &PodsAt) {
-        for id in self.ledger.holders(pods.address) {
-            let is_asked = |id| self.tables.get(id).is_some_and(|it| it.key.source == Source::Kubernetes);
-            let Some(service) = self.services.get_mut(id).filter(|_| is_asked(id)) else { continue };
+    pub(super) fn hear_pods(&self, pods: &PodsAt, services: &mut Services, tables: &Tables) {
+        for id in self.holders(pods.address) {
+            let is_asked = |id| tables.get(id).is_some_and(|it| it.key.source == Source::Kubernetes);
+            let Some(service) = services.get_mut(id).filter(|_| is_asked(id)) else { continue };
             let is_disputed = |hold: &Hold| hold.disputed().any(|address| address == pods.address);
             if !service.holds().any(is_disputed) {
                 continue;
@@ -163,78 +127,89 @@ impl World {
             // Each of its lists is looked at, so that all ports let go of the address together.
             let left: Vec<bool> = service.holds_mut().map(|hold| Hold::leave_to(hold, pods)).collect();
             if left.contains(&true) {
-                self.services.mark(id, Cause::AddressReused(pods.address), true);
+                services.mark(id, Cause::AddressReused(pods.address), true);
             }
         }
     }
 
-    /// Takes notice of which held backends may be probed.
-    pub(super) fn open_holds(&mut self, id: ServiceId, settings: &Settings, node: &NodeFacts) {
-        let Self { services, frontends, tables, .. } = self;
-        let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
-        let is_tenants = known.key.source.is_tenants();
-        let is_given = |backend: SocketAddr| {
-            let port = NonZeroU16::new(backend.port())?;
-            frontends.get(&FrontendKey { address: backend.ip(), port, transport: Transport::Tcp })
-        };
-        let is_open = |backend: SocketAddr| {
-            !is_tenants
-                || can_be_a_pods(backend.ip(), node, settings)
-                    && !is_given(backend).is_some_and(Frontend::is_given)
-        };
-        service.holds_mut().for_each(|hold| Hold::open(hold, is_open));
-    }
-
     /// Keeps account of what a decision made of a service's holds.
-    pub(super) fn account_for_holds(
+    pub(super) fn note(
         &mut self,
-        id: ServiceId,
+        (id, known): (ServiceId, &KnownService),
+        service: &Service,
         before: Lists,
-        settings: &Settings,
-        now: Uptime,
+        (policy, now): (&Policy, Uptime),
     ) {
-        let (Some(service), Some(known)) = (self.services.get(id), self.tables.get(id)) else {
-            return self.count_impossible();
-        };
-        let lists = (before, service.lists());
-        if let Some(bound) = service.holds().filter_map(|hold| hold.bound_outlived(&settings.hold, now)).max()
-        {
-            self.ledger.ask(known.key.source, bound, now);
+        if let Some(bound) = service.holds().filter_map(|hold| hold.bound_outlived(policy, now)).max() {
+            self.ask(known.key.source, bound, now);
         }
         let id = (id, known.key.name.shared_namespace());
-        self.ledger.account(id, service.holds(), lists, (&settings.hold, now));
-    }
-
-    /// Keeps account of the lists and holds that a remembered service has before anything is decided.
-    pub(super) fn account_for_remembered(&mut self, id: ServiceId) {
-        let (Some(service), Some(known)) = (self.services.get(id), self.tables.get(id)) else {
-            return self.count_impossible();
-        };
-        let id = (id, known.key.name.shared_namespace());
-        self.ledger.remember(id, service.holds(), service.lists(), &self.tables.settings.hold);
+        self.account(id, service.holds(), (before, service.lists()), (policy, now));
     }
 
     /// Holds the lists of all services that lost theirs within the window for as long as a mass loss is held, if there
     /// are so many. That is judged once for all that a batch decided, so that the order within a batch does not matter.
-    pub(super) fn judge_mass(&mut self, now: Uptime) {
-        let policy = self.tables.settings.hold;
-        for MassLoss { lost, populated, services } in self.ledger.judge_mass(&policy, now) {
-            for id in services {
-                self.join_mass_loss(id, &policy, Cause::MassLoss { lost, populated });
+    pub(super) fn hold_masses(&mut self, policy: &Policy, now: Uptime, services: &mut Services) {
+        for MassLoss { lost, populated, services: losers } in self.judge_mass(policy, now) {
+            for id in losers {
+                let Some(service) = services.get_mut(id) else {
+                    services.count_impossible();
+                    continue;
+                };
+                if service.holds_mut().map(Hold::join_mass_loss).filter(|joined| *joined).count() > 0 {
+                    self.index(id, service.holds(), policy);
+                    services.mark(id, Cause::MassLoss { lost, populated }, false);
+                }
             }
         }
     }
+}
 
-    fn join_mass_loss(&mut self, id: ServiceId, policy: &Policy, cause: Cause) {
-        let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
-        if service.holds_mut().map(Hold::join_mass_loss).filter(|joined| *joined).count() > 0 {
-            self.ledger.index(id, service.holds(), policy);
-            self.services.mark(id, cause, false);
-        }
+/// Takes notice of what a probe found.
+pub(super) fn hear_probe(probed: Box<Probed>, services: &mut Services, tables: &Tables) {
+    let Some(id) = tables.id_of(&probed.service) else { return };
+    let hold = services.get_mut(id).and_then(|service| service.hold_of(&probed.port));
+    if hold.is_some_and(|hold| Arc::make_mut(hold).observe(probed.backend, probed.answer)) {
+        services.mark(id, Cause::Probed(probed), true);
     }
+}
 
-    /// Services of which some list is held.
-    pub(super) fn held(&self) -> Arc<BTreeSet<ServiceId>> {
-        self.ledger.held()
+/// Notes what a slice said that is about to be replaced or deleted, if no decision was made by it: that an endpoint was
+/// seen terminating is told once, and must not be lost because more was told within one batch. Where the slice is told
+/// again as it is, nothing is lost.
+pub(super) fn note_told(
+    key: &SliceKey,
+    next: Option<&Arc<SliceFacts>>,
+    services: &mut Services,
+    tables: &Tables,
+) {
+    let Some((told, id)) = tables.slice(key) else { return };
+    let Some(service) = services.get_mut(id).filter(|service| service.is_stale()) else { return };
+    let decided = service.view.as_deref().map_or(&[][..], |view| &view.slices);
+    let at = decided.binary_search_by(|it| it.key.cmp(key));
+    // An equal slice that was told once more is news, because another version may have come in between.
+    let is_decided = at.ok().and_then(|at| decided.get(at)).is_some_and(|it| Arc::ptr_eq(it, told));
+    if !is_decided && !told.headless && next != Some(told) {
+        service.observe_told(told);
     }
+}
+
+/// Notes which held backends of a service may be probed.
+pub(super) fn open_holds(
+    known: &KnownService,
+    service: &mut Service,
+    frontends: &Frontends,
+    (settings, node): (&Settings, &NodeFacts),
+) {
+    let is_tenants = known.key.source.is_tenants();
+    let is_given = |backend: SocketAddr| {
+        let port = NonZeroU16::new(backend.port())?;
+        frontends.get(&FrontendKey { address: backend.ip(), port, transport: Transport::Tcp })
+    };
+    let is_open = |backend: SocketAddr| {
+        !is_tenants
+            || can_be_a_pods(backend.ip(), node, settings)
+                && !is_given(backend).is_some_and(Frontend::is_given)
+    };
+    service.holds_mut().for_each(|hold| Hold::open(hold, is_open));
 }

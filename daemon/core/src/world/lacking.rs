@@ -7,8 +7,51 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use super::heirs::Heirs;
-use super::plan::PlanError;
+use super::place::NoPlace;
+use super::space::NoIndex;
 use crate::op::ServiceId;
+
+/// Why a plan stops short of what is desired.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PlanError {
+    /// A list has no place.
+    #[error(transparent)]
+    Place(#[from] NoPlace),
+    /// A port has no index.
+    #[error(transparent)]
+    Index(#[from] NoIndex),
+    /// The configured number is reached.
+    #[error("{0} frontends are programmed, as many as `datapath.limits.frontends` allows; raise it")]
+    Frontends(usize),
+    /// The namespace has its part.
+    #[error(
+        "{own} frontends of this namespace are programmed and leave {left} to all others, which is their part; raise \
+             `datapath.limits.frontends`"
+    )]
+    Part { own: usize, left: usize },
+    /// External IPs have what they may have together.
+    #[error(
+        "{0} frontends at external IPs are programmed, of all namespaces together, and may take half of \
+             `datapath.limits.frontends`; raise it"
+    )]
+    Chosen(usize),
+}
+
+impl PlanError {
+    /// Whether there would be room, if the namespace did not have its part already.
+    pub(crate) const fn is_part(&self) -> bool {
+        match self {
+            Self::Place(NoPlace::Members(no_members)) => no_members.is_part(),
+            Self::Place(NoPlace::Part { .. })
+            | Self::Index(NoIndex::Part { .. })
+            | Self::Part { .. }
+            | Self::Chosen(_) => true,
+            Self::Place(NoPlace::Slots(_) | NoPlace::List(_))
+            | Self::Index(NoIndex::All(_))
+            | Self::Frontends(_) => false,
+        }
+    }
+}
 
 /// The services that lack something, each since its last plan began.
 #[derive(Debug, Default)]

@@ -1,9 +1,9 @@
-//! Services that do not get an address, neither before nor after it goes from one owner to another: their rows name the
-//! owner, and nothing else of them changes.
+//! The owners of frontends: which service has claimed what, what its addresses cover, and who has to be told.
 //!
-//! Invariant: such a service is neither dirty nor planned. Its row names the new owner within [`WAIT`], but for the
-//! time of a piece, and many changes of hands within that time are told as one; so an address that thousands claim and
-//! that changes hands all the time costs what its two owners cost.
+//! Invariant: a service that does not get an address, neither before nor after it goes from one owner to another, is
+//! neither dirty nor planned: its row names the owner, and nothing else of it changes. That row names the new owner
+//! within [`WAIT`], but for the time of a piece, and many changes of hands within that time are told as one; so an
+//! address that thousands claim and that changes hands all the time costs what its two owners cost.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -11,11 +11,17 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::World;
-use crate::claims::Frontend;
+use super::decide::{is_bypassed, is_nodes, listener};
+use super::services::Services;
+use crate::change::Cause;
+use crate::claims::covers::{Coverage, Covers};
+use crate::claims::{Claimed, Frontend, Frontends, Given, Rank, Wanted};
+use crate::index::Seed;
 use crate::keys::{FrontendKey, ServiceKey, Source};
 use crate::op::{FrontendType, ServiceId};
-use crate::snapshot::{ServiceView, Verdict};
+use crate::resolve::DesiredFrontend;
+use crate::snapshot::{ServiceView, ServiceViews, Verdict};
+use crate::tables::Tables;
 use crate::work;
 
 /// How long a row may name a former owner, where changes of owners were told a moment ago. The first change is told at
@@ -56,37 +62,179 @@ impl Misnamed {
     }
 }
 
-impl World {
+/// The claims and covers of all services.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    /// The claims on each frontend, and what the maps say of it.
+    pub(crate) frontends: Frontends,
+    /// What addresses cover beside the frontends at them.
+    pub(super) covers: Covers,
+    /// Frontends with losers that still name a former owner.
+    misnamed: Misnamed,
+}
+
+impl Owners {
+    pub(super) fn new(seed: Seed) -> Self {
+        Self { frontends: Frontends::new(seed), covers: Covers::new(seed), misnamed: Misnamed::default() }
+    }
+
+    /// When rows that name a former owner are due to be written anew.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.misnamed.due()
+    }
+
+    /// The other service that covers a frontend.
+    pub(super) fn coverer(
+        &self,
+        key: &FrontendKey,
+        kind: FrontendType,
+        asker: (Source, ServiceId),
+        tables: &Tables,
+    ) -> Option<ServiceId> {
+        let name = |id| tables.get(id).map(|known| &known.key);
+        self.covers.owner(key, kind, &tables.node, asker, &|a, b| name(a).cmp(&name(b)))
+    }
+
+    /// The owner of a frontend that a service asks for: the other service that covers it, else the winner of the
+    /// claims.
+    pub(super) fn owner(
+        &self,
+        key: &FrontendKey,
+        kind: FrontendType,
+        asker: (Source, ServiceId),
+        tables: &Tables,
+    ) -> Option<ServiceId> {
+        let winner = || self.frontends.get(key).and_then(Frontend::winner);
+        self.coverer(key, kind, asker, tables).or_else(winner)
+    }
+
+    /// Replaces what the service covers. Other services that ask for something inside of what it began or ceased to
+    /// cover are decided for anew.
+    pub(super) fn cover(
+        &mut self,
+        id: ServiceId,
+        rank: Option<Rank>,
+        now: Coverage,
+        services: &mut Services,
+        tables: &Tables,
+    ) {
+        let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
+        if service.coverage == now {
+            return;
+        }
+        let before = mem::replace(&mut service.coverage, now);
+        let source = rank.map_or(known.key.source, Rank::source);
+        let told = self.covers.replace((source, id), &before, &service.coverage);
+        work::done(told.len());
+        for (other, key) in told {
+            services.mark(other, Cause::ClaimLost(key, known.key.clone()), true);
+        }
+    }
+
+    /// What a service claims, sorted: all that can be programmed, but for the apiserver's own addresses, those of the
+    /// node, and what another service covers.
+    pub(super) fn claimable(
+        &self,
+        desired: &[DesiredFrontend],
+        id: ServiceId,
+        rank: Option<Rank>,
+        tables: &Tables,
+    ) -> Vec<Wanted> {
+        let Some(source) = rank.map(Rank::source) else { return Vec::new() };
+        let host = tables.host();
+        let is_free = |key: &FrontendKey, kind| {
+            !is_bypassed(key, kind, &tables.settings, &tables.node)
+                && !is_nodes(key, kind, source, host)
+                && listener(key, kind, source, host).is_none()
+                && self.coverer(key, kind, (source, id), tables).is_none()
+        };
+        let all = desired.iter().filter_map(|it| Some((it.kind, it.key()?)));
+        let free = all.filter(|(kind, key)| is_free(key, *kind));
+        // Nearly always all of them: then nothing is moved when what is too much is given back.
+        let mut wanted = Vec::with_capacity(desired.len());
+        wanted.extend(free.map(|(kind, key)| Wanted { key, given: Given::of(kind) }));
+        wanted.sort_unstable();
+        wanted.shrink_to_fit();
+        wanted
+    }
+
+    /// Replaces the claims of a service. With another rank, all of them are entered anew.
+    pub(super) fn claim(
+        &mut self,
+        id: ServiceId,
+        wanted: Vec<Wanted>,
+        rank: Option<Rank>,
+        services: &mut Services,
+        tables: &Tables,
+    ) {
+        let Some(service) = services.get_mut(id) else { return services.count_impossible() };
+        let same_rank = service.rank == rank;
+        if same_rank && service.claimed == wanted {
+            return;
+        }
+        service.rank = rank;
+        let claimed = mem::take(&mut service.claimed);
+        for it in missing(&claimed, if same_rank { &wanted } else { &[] }) {
+            self.withdraw(it.key, id, services, tables);
+        }
+        if let Some(rank) = rank {
+            for it in missing(&wanted, if same_rank { &claimed } else { &[] }) {
+                self.enter(*it, id, rank, services, tables);
+            }
+        }
+        if let Some(service) = services.get_mut(id) {
+            service.claimed = wanted;
+        }
+    }
+
+    /// Takes a claim back. Its heir is planned; without one, the service that has the frontend in the maps removes it,
+    /// where that is not the one that withdrew.
+    fn withdraw(&mut self, key: FrontendKey, id: ServiceId, services: &mut Services, tables: &Tables) {
+        if let Some(heir) = self.frontends.withdraw(key, id) {
+            if let Some(from) = tables.get(id) {
+                services.mark(heir, Cause::ClaimWon(key, from.key.clone()), false);
+            }
+            return self.note_handover(key);
+        }
+        let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner().is_none()) else { return };
+        let owner = entry.realized.and_then(|realized| realized.owner);
+        if let Some(owner) = owner.filter(|owner| *owner != id) {
+            services.plan_anew(owner);
+        }
+    }
+
+    /// Enters a claim, and marks the service that owned the frontend until now. All others lost it before, and merely
+    /// name another owner from now on.
+    fn enter(&mut self, it: Wanted, id: ServiceId, rank: Rank, services: &mut Services, tables: &Tables) {
+        let name = |id| tables.get(id).map(|known| &known.key);
+        let Claimed::WonFrom(former) = self.frontends.claim(it, id, rank, &|a, b| name(a).cmp(&name(b)))
+        else {
+            return;
+        };
+        let Some(to) = name(id) else { return services.count_impossible() };
+        services.mark(former, Cause::ClaimLost(it.key, to.clone()), false);
+        self.note_handover(it.key);
+    }
+
     /// Notes that a frontend has another owner than before.
-    pub(super) fn changed_hands(&mut self, key: FrontendKey) {
+    fn note_handover(&mut self, key: FrontendKey) {
         if self.frontends.get(&key).is_some_and(|entry| entry.losers().next().is_some()) {
             self.misnamed.waiting.insert(key);
         }
     }
 
-    /// When rows that name a former owner are due to be written anew.
-    pub(crate) fn owners_due(&self) -> Option<Duration> {
-        self.misnamed.due()
-    }
-
-    /// The owner of a frontend that a service asks for: the other service that covers it, else the winner of the
-    /// claims.
-    pub(super) fn owner_of(
-        &self,
-        key: &FrontendKey,
-        kind: FrontendType,
-        of: (Source, ServiceId),
-    ) -> Option<ServiceId> {
-        let winner = || self.frontends.get(key).and_then(Frontend::winner);
-        self.covered_by(key, kind, of).or_else(winner)
-    }
-
-    /// Writes rows anew that name a former owner, as many as a piece takes.
-    pub(super) fn tell_owners(&mut self, now: Duration) {
+    /// Writes rows anew that name a former owner, for as much work as a piece takes.
+    pub(super) fn name_anew(
+        &mut self,
+        (now, most): (Duration, u64),
+        services: &mut Services,
+        tables: &Tables,
+        views: &mut ServiceViews,
+    ) {
         if !self.misnamed.begin(now) {
             return;
         }
-        let mut left = self.most_work();
+        let mut left = most;
         while left > 0
             && let Some(key) = self.misnamed.looked_at.pop_first()
         {
@@ -98,7 +246,7 @@ impl World {
         while left > 0
             && let Some(id) = self.misnamed.losers.pop_first()
         {
-            left = left.saturating_sub(self.tell_owners_to(id));
+            left = left.saturating_sub(self.name_owners_to(id, services, tables, views));
         }
         if !self.misnamed.is_under_way() {
             self.misnamed.told = Some(now);
@@ -107,12 +255,18 @@ impl World {
 
     /// Writes the rows of one service anew, and returns the work that it took. A dirty service names the owner in its
     /// next view.
-    fn tell_owners_to(&mut self, id: ServiceId) -> u64 {
-        let Some(service) = self.services.get(id).filter(|service| !service.dirty) else { return 1 };
+    fn name_owners_to(
+        &self,
+        id: ServiceId,
+        services: &mut Services,
+        tables: &Tables,
+        views: &mut ServiceViews,
+    ) -> u64 {
+        let Some(service) = services.get_mut(id).filter(|service| !service.is_dirty()) else { return 1 };
         let Some(view) = service.view.as_deref() else { return 1 };
         let work = view.frontends.len();
         work::done(work);
-        let changed = self.other_owners(id, view);
+        let changed = self.other_owners(id, view, &service.desired, tables);
         if !changed.is_empty() {
             let mut view = view.clone();
             for (position, owner) in changed {
@@ -121,24 +275,65 @@ impl World {
                 }
             }
             let view = Some(Arc::new(view));
-            if let Some(service) = self.services.get_mut(id) {
-                service.view.clone_from(&view);
-            }
-            self.report.snapshot.services.set(id, view);
+            service.view.clone_from(&view);
+            views.set(id, view);
         }
         1 + work as u64
     }
 
     /// The rows that name a former owner, each with the owner now.
-    fn other_owners(&self, id: ServiceId, view: &ServiceView) -> Vec<(usize, ServiceKey)> {
-        let desired = self.services.get(id).map(|service| service.desired.as_slice()).unwrap_or_default();
+    fn other_owners(
+        &self,
+        id: ServiceId,
+        view: &ServiceView,
+        desired: &[DesiredFrontend],
+        tables: &Tables,
+    ) -> Vec<(usize, ServiceKey)> {
         let rows = view.frontends.iter().zip(desired).enumerate();
         let lost = rows.filter(|(_, (row, _))| row.verdict == Verdict::Conflict);
         let changed = lost.filter_map(|(position, (row, it))| {
-            let owner = self.owner_of(&it.key()?, it.kind, (view.key.source, id))?;
-            let owner = self.tables.get(owner)?.key.clone();
+            let owner = self.owner(&it.key()?, it.kind, (view.key.source, id), tables)?;
+            let owner = tables.get(owner)?.key.clone();
             (row.owner.as_ref() != Some(&owner)).then_some((position, owner))
         });
         changed.collect()
+    }
+}
+
+/// Which of these the others lack; both are sorted.
+fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &'a Wanted> {
+    let mut others = others.iter().peekable();
+    of.iter().filter(move |it| {
+        while others.next_if(|other| other < it).is_some() {}
+        others.peek() != Some(it)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+    use crate::keys::Transport;
+    use crate::world::tests::{ip, told};
+
+    #[test]
+    fn a_claim_that_is_taken_back_goes_to_its_heir() {
+        let (tables, mut services) = told(&["a", "b"]);
+        let [a, b] = [ServiceId(0), ServiceId(1)];
+        let rank = tables.get(a).unwrap().facts.as_deref().map(Rank::of);
+        let port = 80.try_into().unwrap();
+        let key = FrontendKey { address: ip("1.2.3.4"), port, transport: Transport::Tcp };
+        let wanted = || vec![Wanted { key, given: Given::ByAnybody }];
+        let mut owners = Owners::new(Seed(0));
+        for id in [b, a] {
+            owners.claim(id, wanted(), rank, &mut services, &tables);
+            assert_eq!(owners.frontends.winner(&key), Some(id), "the first of two names has it");
+        }
+        owners.claim(a, vec![], rank, &mut services, &tables);
+        assert_eq!(owners.frontends.winner(&key), Some(b));
+        let causes = &services.get(b).unwrap().causes;
+        assert!(matches!(causes.as_slice(), [.., Cause::ClaimLost(..), Cause::ClaimWon(..)]), "{causes:?}");
+        assert_eq!(owners.due(), Some(Duration::ZERO), "the row of the former loser named its owner");
     }
 }

@@ -4,117 +4,108 @@
 //! Lists of all services of a piece come first, removals after them and after the services that may be about to claim
 //! what is removed, so that a frontend that changes hands is never missing in between.
 
+mod leftovers;
+mod port;
 mod sources;
 
 use alloc::collections::BTreeSet;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::World;
+use super::adopt::Found;
+use super::heirs::{Heirs, hand_over};
+use super::lacking::{Lacking, PlanError};
 use super::parts::part_mut;
 use super::place::{NoPlace, Placed};
-use super::space::NoIndex;
-use crate::claims::{Frontend, RealizedFrontend};
+use super::services::Services;
+use super::space::Space;
+use super::work_queue::WorkQueue;
+use crate::claims::{Frontend, Frontends, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
-use crate::list::{Row, Scope};
-use crate::op::{
-    Action, Coming, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, ServiceId, Share,
-    Word, WordFlags,
-};
+use crate::list::Scope;
+use crate::op::{Action, Coming, FrontendValue, Op, Owner, PortIndex, ServiceId, Share, Word};
 use crate::resolve::DesiredFrontend;
 use crate::service::{Cursor, Port, Service};
+use crate::tables::Tables;
 use crate::work;
-use sources::{looks_for_sources, plan_revoked_sources, plan_sources, plan_stale_sources};
-
-/// Why a plan stops short of what is desired.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PlanError {
-    /// A list has no place.
-    #[error(transparent)]
-    Place(#[from] NoPlace),
-    /// A port has no index.
-    #[error(transparent)]
-    Index(#[from] NoIndex),
-    /// The configured number is reached.
-    #[error("{0} frontends are programmed, as many as `datapath.limits.frontends` allows; raise it")]
-    Frontends(usize),
-    /// The namespace has its part.
-    #[error(
-        "{own} frontends of this namespace are programmed and leave {left} to all others, which is their part; raise \
-             `datapath.limits.frontends`"
-    )]
-    Part { own: usize, left: usize },
-    /// External IPs have what they may have together.
-    #[error(
-        "{0} frontends at external IPs are programmed, of all namespaces together, and may take half of \
-             `datapath.limits.frontends`; raise it"
-    )]
-    Chosen(usize),
-}
-
-impl PlanError {
-    /// Whether there would be room, if the namespace did not have its part already.
-    pub(crate) const fn is_part(&self) -> bool {
-        match self {
-            Self::Place(NoPlace::Members(no_members)) => no_members.is_part(),
-            Self::Place(NoPlace::Part { .. })
-            | Self::Index(NoIndex::Part { .. })
-            | Self::Part { .. }
-            | Self::Chosen(_) => true,
-            Self::Place(NoPlace::Slots(_) | NoPlace::List(_))
-            | Self::Index(NoIndex::All(_))
-            | Self::Frontends(_) => false,
-        }
-    }
-}
+use port::{members, plan_list, plan_new_members, plan_stale_members, plan_unused, plan_wipe};
+use sources::{looks_for_sources, plan_revoked_sources, plan_sources};
 
 impl World {
     /// What the services of the piece still lack in the maps; at a start, what all gathered services lack. Room for a
     /// service that is carried out in several pieces is made with the first of these.
     pub(crate) fn coming(&self) -> Coming {
+        let Self { queue, services, owners, space, .. } = self;
         let mut coming = Coming::default();
         let mut tables = [0; 2];
-        let begins = |service: &&Service| !service.unfinished && service.cursor == Cursor::default();
-        let of = |id: &ServiceId| self.services.get(*id);
-        let begun = self.piece().iter().filter_map(of).filter(begins);
-        let all = self.gathered().iter().filter_map(of).chain(begun);
-        all.for_each(|service| self.add_coming(service, &mut coming, &mut tables));
+        let begins = |service: &&Service| !service.is_unfinished() && service.cursor == Cursor::default();
+        let begun = queue.piece.iter().filter_map(|id| services.get(*id)).filter(begins);
+        let all = queue.gathered.iter().filter_map(|id| services.get(*id)).chain(begun);
+        all.for_each(|service| add_coming(service, &owners.frontends, &mut coming, &mut tables));
         for family in Family::ALL {
             let tables = part_mut(&mut tables, family);
             let slots = part_mut(&mut coming.slots, family);
-            *slots = slots.saturating_add((*tables).min(self.space.tables.left(family)));
+            *slots = slots.saturating_add((*tables).min(space.tables.left(family)));
         }
         coming
-    }
-
-    /// Adds what the service lacks; `tables`: the slots of tables, of which no more are made than there may be.
-    fn add_coming(&self, service: &Service, coming: &mut Coming, tables: &mut [u32; 2]) {
-        let new = |key: &FrontendKey| self.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
-        let stays = |it: &&DesiredFrontend| !it.passes;
-        for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
-            *part_mut(&mut coming.frontends, Family::of(key.address)) += 1;
-        }
-        for port in service.ports.iter().filter(|port| port.index.is_none()) {
-            coming.ports += 1;
-            let members = u32::try_from(members(port).count()).unwrap_or(u32::MAX);
-            coming.members = coming.members.saturating_add(members);
-            for scope in Scope::ALL.into_iter().filter(|scope| port.uses(*scope)) {
-                add_list(port, scope, coming, tables);
-            }
-        }
     }
 
     /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned is to be executed
     /// also where something found no room, which the error says.
     pub(crate) fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
-        let planned = self.plan_some(id, ops);
-        self.account_for_room(id, &planned);
+        let planned = self.planner().plan_lists(id, ops);
+        let Self { shortage, services, tables, .. } = self;
+        shortage.note(id, &planned, tables, services);
         planned
     }
 
-    fn plan_some(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
-        if self.is_unfinished(id) {
+    /// Ops that take from the maps what a service no longer has. They are planned when every service of the piece has
+    /// its lists. Words are emptied in a later piece than the one that took away what led to them: a grace period lies
+    /// between.
+    pub(crate) fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
+        self.planner().plan_removals(id, ops);
+    }
+
+    /// Ops for addresses that are no longer the node's.
+    pub(crate) fn plan_node_removals(&self, ops: &mut Vec<Op>) {
+        self.realized.node.plan_removals(&self.tables.node.node_port_addresses, ops);
+    }
+
+    /// Ops for new addresses of the node.
+    pub(crate) fn plan_node(&self, ops: &mut Vec<Op>) {
+        self.realized.node.plan(&self.tables.node.node_port_addresses, ops);
+    }
+
+    const fn planner(&mut self) -> Planner<'_> {
+        Planner {
+            tables: &self.tables,
+            services: &mut self.services,
+            frontends: &mut self.owners.frontends,
+            space: &mut self.space,
+            found: &mut self.realized.found,
+            lacking: &mut self.shortage.lacking,
+            queue: &mut self.queue,
+        }
+    }
+}
+
+/// What planning for a service reads and changes: of the service, how far its plan has come and where its lists stand;
+/// of all, what is taken of the maps and who waits. What the maps hold changes when they have accepted an op.
+struct Planner<'a> {
+    tables: &'a Tables,
+    services: &'a mut Services,
+    frontends: &'a mut Frontends,
+    space: &'a mut Space,
+    found: &'a mut Found,
+    lacking: &'a mut Lacking,
+    queue: &'a mut WorkQueue,
+}
+
+impl Planner<'_> {
+    /// Ops that give a service its lists and frontends.
+    fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
+        if self.services.is_unfinished(id) {
             return Ok(());
         }
         let owner = Owner::Service(id);
@@ -126,14 +117,15 @@ impl World {
             // Frontends that are left to the real balancer go before the list that they led to.
             ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
         }
-        let mut left = self.most_work();
+        let mut left = self.queue.most;
         for position in begun.ports..wanted {
             if left == 0 {
                 self.put_off(id, Cursor { ports: position, ..begun });
                 return Ok(());
             }
             work::done(1);
-            left = left.saturating_sub(self.port_work(id, position));
+            let work = limits::FRONTEND_WORK + self.services.port(id, position).map_or(0, Port::work);
+            left = left.saturating_sub(work);
             if let Err(error) = self.plan_port(id, position, &mut |action| ops.push(Op { owner, action })) {
                 self.lacking.note(id, Some(position), error);
             }
@@ -156,14 +148,7 @@ impl World {
 
     /// Leaves the rest of this service's plan to a later piece.
     fn put_off(&mut self, id: ServiceId, cursor: Cursor) {
-        if let Some(service) = self.services.get_mut(id) {
-            (service.unfinished, service.cursor) = (true, cursor);
-        }
-    }
-
-    fn port_work(&self, id: ServiceId, position: usize) -> u64 {
-        let port = self.services.get(id).and_then(|service| service.ports.get(position));
-        limits::FRONTEND_WORK + port.map_or(0, Port::work)
+        self.services.get_mut(id).into_iter().for_each(|service| service.put_off(cursor));
     }
 
     /// The frontends that this service leaves to the real balancer and the maps still have, on behalf of any service.
@@ -189,14 +174,15 @@ impl World {
         let mut index = self.index_of(id, position)?;
         let (mut lists, mut placed) = self.place_lists(id, position, index);
         let gets_none = placed.is_err() && lists.iter().all(|list| list.range.is_none());
-        if gets_none && self.has_nothing(id, position) {
+        let has_nothing = |port: &Port| port.realized.is_wiped();
+        if gets_none && self.services.port(id, position).is_none_or(has_nothing) {
             let Some(left) = self.inherit(id, position) else { return Ok(placed?) };
             index = left;
             (lists, placed) = self.place_lists(id, position, index);
         }
         let share = self.tables.share(id);
-        let Some(port) = self.services.get(id).and_then(|service| service.ports.get(position)) else {
-            self.count_impossible();
+        let Some(port) = self.services.port(id, position) else {
+            self.services.count_impossible();
             return Ok(());
         };
         if port.realized.facts != Some(port.facts()) {
@@ -235,21 +221,25 @@ impl World {
     ) -> (Vec<Placed>, Result<(), NoPlace>) {
         let share = self.tables.share(id);
         let Self { services, space, .. } = self;
-        let port = services.get_mut(id).and_then(|service| service.ports.get_mut(position));
+        let port = services.port_mut(id, position);
         port.map_or((Vec::new(), Ok(())), |port| space.place_lists(port, index, share))
     }
 
     /// The port's index: the one it has, one that a restart found and that is wholly its own, or a free one.
     fn index_of(&mut self, id: ServiceId, position: usize) -> Result<PortIndex, PlanError> {
-        let known = |world: &mut Self| world.services.get_mut(id)?.ports.get(position)?.index;
-        if let Some(index) = known(self).or_else(|| self.take_over(id, position)) {
+        let Self { services, frontends, space, found, .. } = self;
+        if let Some(index) = services.port(id, position).and_then(|port| port.index) {
+            return Ok(index);
+        }
+        if let Some(index) = found.give_port(id, position, services, frontends) {
+            space.indices.put(index, position);
             return Ok(index);
         }
         let index = match self.space.indices.take(self.tables.share(id)) {
             Ok(index) => index,
             Err(full) => return self.inherit(id, position).ok_or(full.into()),
         };
-        if let Some(port) = self.services.get_mut(id).and_then(|service| service.ports.get_mut(position)) {
+        if let Some(port) = self.services.port_mut(id, position) {
             port.index = Some(index);
         }
         self.space.indices.put(index, position);
@@ -261,10 +251,10 @@ impl World {
     fn plan_frontends(&mut self, id: ServiceId, begin: usize, mut left: u64, ops: &mut Vec<Op>) -> usize {
         let freed = self.make_room_of_own(id, begin, ops);
         let Some(service) = self.services.get(id) else {
-            self.count_impossible();
+            self.services.count_impossible();
             return begin;
         };
-        let share = self.tables.share(id);
+        let (limit, share) = (self.tables.settings.frontends_max, self.tables.share(id));
         let (mut more, mut chosen, mut full, mut kept) = (0, 0, None, BTreeSet::new());
         let mut end = service.desired.len();
         for (position, frontend) in
@@ -292,7 +282,8 @@ impl World {
             }
             let is_chosen = usize::from(frontend.kind.is_chosen());
             if entry.realized.is_none()
-                && let Err(error) = self.has_frontends(share, (more + 1, chosen, is_chosen), freed)
+                && let Err(error) =
+                    has_frontends(self.frontends, (limit, share), (more + 1, chosen, is_chosen), freed)
             {
                 full = full.or(Some(error));
                 continue;
@@ -313,36 +304,12 @@ impl World {
         end
     }
 
-    /// Whether there is room for so many new frontends of a namespace, of which `freed` go first; `chosen` of them, and
-    /// the last one or not, are at external IPs. Those keep half of the room free for what the apiserver gives out:
-    /// one small object may have thousands of them, and namespaces that leave each other a ninth part leave little.
-    fn has_frontends(
-        &self,
-        share: Share,
-        (more, chosen, is_chosen): (usize, usize, usize),
-        freed: usize,
-    ) -> Result<(), PlanError> {
-        let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
-        let all = self.frontends.all.soon().saturating_sub(freed);
-        let own = self.frontends.used_by(share).saturating_sub(freed);
-        let left = limit.saturating_sub(all);
-        let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
-        let is_shared = limit >= limits::SHARED_MIN as usize;
-        let most = rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize);
-        let external = self.frontends.chosen.soon() + chosen;
-        if is_shared && is_chosen > 0 && external >= limit / limits::CHOSEN_SHARE as usize {
-            return Err(PlanError::Chosen(external));
-        }
-        let has_part = is_shared && own + more > most;
-        if has_part { Err(PlanError::Part { own, left }) } else { Ok(()) }
-    }
-
     /// Whether nothing is there of the port at this place of a service, because it found no room.
     fn leads_nowhere(&self, id: ServiceId, position: Option<usize>) -> bool {
         let Some(position) = position.filter(|position| self.lacking.has(id, *position)) else {
             return false;
         };
-        let port = self.services.get(id).and_then(|service| service.ports.get(position));
+        let port = self.services.port(id, position);
         port.is_none_or(|port| port.realized.cluster.word == Word::EMPTY)
     }
 
@@ -351,23 +318,22 @@ impl World {
     /// ones.
     fn make_room_of_own(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
         let new = self.services.get(id).map_or(0, |service| service.desired.len().saturating_sub(begin));
-        if self.has_frontends(self.tables.share(id), (new, 0, 0), 0).is_ok() {
+        let (limit, share) = (self.tables.settings.frontends_max, self.tables.share(id));
+        if has_frontends(self.frontends, (limit, share), (new, 0, 0), 0).is_ok() {
             return 0;
         }
-        let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
+        let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
         let (_, left) = self.dialled(id);
-        let left = left.into_iter().filter(|key| !self.is_held_up(key, id));
+        let left = left.into_iter().filter(|key| !self.queue.hold_up(key, id));
         let removals = left.map(|key| Op { owner: Owner::Service(id), action: Action::RemoveFrontend(key) });
         let before = ops.len();
         ops.extend(removals.take(usize::try_from(most).unwrap_or(usize::MAX)));
         ops.len() - before
     }
 
-    /// Ops that take from the maps what a service no longer has. They are planned when every service of the piece has
-    /// its lists. Words are emptied in a later piece than the one that took away what led to them: a grace period lies
-    /// between.
-    pub(crate) fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
-        if self.is_unfinished(id) {
+    /// Ops that take from the maps what a service no longer has.
+    fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
+        if self.services.is_unfinished(id) {
             return;
         }
         let (dialled, left) = self.dialled(id);
@@ -378,7 +344,7 @@ impl World {
             return;
         };
         let begin = ops.len();
-        let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
+        let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
         let is_whole = |position: &usize| !self.lacking.has(id, *position);
         for (position, port) in service.ports.iter().enumerate().filter(|(position, _)| is_whole(position)) {
             let Some(index) = port.index.filter(|index| !dialled.has(*index)) else { continue };
@@ -424,28 +390,74 @@ impl World {
 
     /// Removes what no service claims, but for what one may be about to claim.
     fn plan_left(&mut self, id: ServiceId, left: Vec<FrontendKey>, ops: &mut Vec<Op>) {
-        let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
+        let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
         let begin = ops.len();
         for key in left {
             if (ops.len() - begin) as u64 >= most {
                 let cursor = self.services.get_mut(id).map(|service| service.cursor).unwrap_or_default();
                 return self.put_off(id, cursor);
             }
-            if !self.is_held_up(&key, id) {
+            if !self.queue.hold_up(&key, id) {
                 ops.push(Op { owner: Owner::Service(id), action: Action::RemoveFrontend(key) });
             }
         }
     }
 
-    /// Ops for addresses that are no longer the node's.
-    pub(crate) fn plan_node_removals(&self, ops: &mut Vec<Op>) {
-        self.node.plan_removals(&self.tables.node.node_port_addresses, ops);
+    /// Gives a port that finds no room the index of a port that leaves, with all that is there of it: as where a port
+    /// has another name, or another number once no frontend has the former one. The lists are replaced as those of any
+    /// port that changes.
+    fn inherit(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
+        let Self { services, frontends, space, lacking, .. } = self;
+        if space.freed.leads_to(id) {
+            return None;
+        }
+        let known = lacking.heirs.take().filter(|heirs| heirs.of == id);
+        let mut heirs = known.unwrap_or_else(|| Heirs::find(id, services, frontends));
+        let left = services.get(id).and_then(|service| heirs.left_to(service, position, &space.indices));
+        lacking.heirs = Some(heirs);
+        hand_over(id, left?, position, services, space)
     }
+}
 
-    /// Ops for new addresses of the node.
-    pub(crate) fn plan_node(&self, ops: &mut Vec<Op>) {
-        self.node.plan(&self.tables.node.node_port_addresses, ops);
+/// Adds what the service lacks; `tables`: the slots of tables, of which no more are made than there may be.
+fn add_coming(service: &Service, frontends: &Frontends, coming: &mut Coming, tables: &mut [u32; 2]) {
+    let new = |key: &FrontendKey| frontends.get(key).is_none_or(|entry| entry.realized.is_none());
+    let stays = |it: &&DesiredFrontend| !it.passes;
+    for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
+        *part_mut(&mut coming.frontends, Family::of(key.address)) += 1;
     }
+    for port in service.ports.iter().filter(|port| port.index.is_none()) {
+        coming.ports += 1;
+        let members = u32::try_from(members(port).count()).unwrap_or(u32::MAX);
+        coming.members = coming.members.saturating_add(members);
+        for scope in Scope::ALL.into_iter().filter(|scope| port.uses(*scope)) {
+            add_list(port, scope, coming, tables);
+        }
+    }
+}
+
+/// Whether there is room for so many new frontends of a namespace, of which `freed` go first; `chosen` of them, and
+/// the last one or not, are at external IPs. Those keep half of the room free for what the apiserver gives out:
+/// one small object may have thousands of them, and namespaces that leave each other a ninth part leave little.
+fn has_frontends(
+    frontends: &Frontends,
+    (limit, share): (Option<usize>, Share),
+    (more, chosen, is_chosen): (usize, usize, usize),
+    freed: usize,
+) -> Result<(), PlanError> {
+    let limit = limit.unwrap_or(usize::MAX);
+    let all = frontends.all.soon().saturating_sub(freed);
+    let own = frontends.used_by(share).saturating_sub(freed);
+    let left = limit.saturating_sub(all);
+    let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
+    let is_shared = limit >= limits::SHARED_MIN as usize;
+    let most = rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize);
+    let external = frontends.chosen.soon() + chosen;
+    if is_shared && is_chosen > 0 && external >= limit / limits::CHOSEN_SHARE as usize {
+        return Err(PlanError::Chosen(external));
+    }
+    let has_part = is_shared && own + more > most;
+    if has_part { Err(PlanError::Part { own, left }) } else { Ok(()) }
 }
 
 /// The indices that clients may still reach by frontends which other services are about to take over. Until they have,
@@ -477,117 +489,4 @@ fn add_list(port: &Port, scope: Scope, coming: &mut Coming, tables: &mut [u32; 2
     *room = room.saturating_add(slots);
     let is_listed = places > backends && port.policy.affinity_timeout == 0;
     coming.members = coming.members.saturating_add(if is_listed { backends } else { 0 });
-}
-
-pub(super) fn plan_list(port: &Port, index: PortIndex, list: &Placed, push: &mut dyn FnMut(Action)) {
-    let realized = port.realized.list(list.scope);
-    if let Some(range) = list.range {
-        push(Action::WriteRange(range, list.scope, Arc::clone(&port.rows)));
-    }
-    if list.word != realized.word || realized.uncertain {
-        push(Action::PublishWord(index, list.scope, list.word));
-    }
-}
-
-/// Empties what none of the service's own frontends reads any more. Where the cluster word ceases to send clients to
-/// the local one, it is published first, and the rest is emptied a grace period later.
-fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
-    for scope in Scope::ALL {
-        let realized = port.realized.list(scope);
-        let kept = if port.uses(scope) { realized.word } else { Word::EMPTY };
-        let is_table = kept.flags.has(WordFlags::TABLE);
-        let word = Word { flags: port.flags(scope).with(WordFlags::TABLE, is_table), ..kept };
-        if word != realized.word {
-            push(Action::PublishWord(index, scope, word));
-        }
-        if !word.flags.has(realized.word.flags.leads()) {
-            return;
-        }
-    }
-    plan_stale_sources(port, index, push);
-}
-
-/// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be
-/// checked; each one of a table, in which none can be searched for; and every serving one, so that sockets stay with
-/// theirs.
-fn members(port: &Port) -> impl Iterator<Item = (Membership, Row)> {
-    let has_table = Scope::ALL.into_iter().any(|scope| port.is_table(scope));
-    let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members || has_table;
-    let rows = has_any.then(|| port.rows.all()).into_iter().flatten();
-    let of = |row| Membership::ALL.into_iter().map(move |membership| (membership, row));
-    rows.flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))
-}
-
-fn plan_new_members(
-    port: &Port,
-    index: PortIndex,
-    stays: &dyn Fn(Scope) -> bool,
-    push: &mut dyn FnMut(Action),
-) {
-    let waits = |membership, row: &Row| match membership {
-        Membership::List(scope) => stays(scope),
-        Membership::Serving => {
-            row.is_chosen() && Scope::ALL.into_iter().all(|scope| stays(scope) || !row.is_in(scope))
-        }
-    };
-    for (membership, row) in members(port) {
-        let backend = row.backend();
-        let state = row.state();
-        let member = (membership, backend);
-        let known = port.realized.members.get(&member);
-        if known.is_none() && waits(membership, &row) {
-            continue;
-        }
-        if known != Some(&state) || port.realized.uncertain_members.contains(&member) {
-            push(Action::InsertMember(MemberKey { port: index, membership, backend }, state));
-        }
-    }
-}
-
-/// Ops that remove the members that no published word needs any more: those of a list that stays as it was are needed.
-fn plan_stale_members(
-    port: &Port,
-    index: PortIndex,
-    stays: &dyn Fn(Scope) -> bool,
-    push: &mut dyn FnMut(Action),
-) {
-    let realized = &port.realized;
-    if realized.members.is_empty() && realized.uncertain_members.is_empty() {
-        return;
-    }
-    let wanted = |membership, backend| {
-        let row = port.rows.find(backend);
-        row.is_some_and(|row| port.is_member(&row, membership))
-    };
-    let needed = |membership, backend| {
-        Scope::ALL.into_iter().filter(|scope| stays(*scope)).any(|scope| {
-            let row = realized.list(scope).rows.find(backend).filter(|row| row.is_in(scope));
-            row.is_some() && (membership == Membership::List(scope) || membership == Membership::Serving)
-        })
-    };
-    let mut known: Vec<_> = realized.members.keys().chain(&realized.uncertain_members).collect();
-    known.sort_unstable();
-    known.dedup();
-    for (membership, backend) in known {
-        work::done(1);
-        if !wanted(*membership, *backend) && !needed(*membership, *backend) {
-            let key = MemberKey { port: index, membership: *membership, backend: *backend };
-            push(Action::RemoveMember(key));
-        }
-    }
-}
-
-/// All ops that make an index as good as new.
-pub(super) fn plan_wipe(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
-    for scope in Scope::ALL {
-        let list = port.realized.list(scope);
-        if list.word != Word::EMPTY || list.uncertain {
-            push(Action::PublishWord(index, scope, Word::EMPTY));
-        }
-    }
-    plan_stale_members(port, index, &|_| false, push);
-    plan_stale_sources(port, index, push);
-    if port.realized.facts != Some(PortFacts::default()) {
-        push(Action::WriteFacts(index, PortFacts::default()));
-    }
 }

@@ -9,264 +9,240 @@ use core::mem;
 use core::net::SocketAddr;
 
 use super::World;
-use super::space::Leaving;
+use super::adopt::Found;
+use super::drift::Checking;
+use super::node::NodeAddresses;
+use super::services::Services;
+use super::shortage::Shortage;
+use super::space::{Leaving, Settled, Space};
+use super::work_queue::WorkQueue;
 use crate::change::Cause;
-use crate::claims::RealizedFrontend;
+use crate::claims::{Frontends, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
-use crate::limits;
 use crate::list::{Rows, Scope};
-use crate::op::{Action, FrontendValue, Grace, MemberKey, Membership, Op, Owner, PortIndex, ServiceId, Word};
+use crate::op::{Action, MemberKey, Membership, Op, Owner, PortIndex, Range, ServiceId, SourceKey, Word};
 use crate::service::RealizedPort;
 use crate::work;
+
+/// What the maps hold beside what services have in them.
+#[derive(Debug, Default)]
+pub(crate) struct Realized {
+    /// The node's own addresses.
+    pub(super) node: NodeAddresses,
+    /// What a start found in the maps and no service has taken over.
+    pub(super) found: Found,
+    /// A comparison with what the maps hold.
+    pub(super) checking: Option<Checking>,
+}
+
+impl Realized {
+    /// Begins to compare realized with what the maps hold.
+    pub(crate) fn begin_check(&mut self) {
+        self.checking = Some(Checking::default());
+    }
+
+    /// Notes that a word leads to a list now: what it led to before is freed.
+    fn publish(
+        &mut self,
+        owner: Owner,
+        index: PortIndex,
+        (scope, word): (Scope, Word),
+        services: &mut Services,
+        space: &mut Space,
+    ) {
+        let mut freed = mem::take(&mut space.freed.now.ranges);
+        let mut redirects = false;
+        self.change_port(owner, index, services, space, |port| {
+            redirects = port.publish(scope, word, &mut freed)
+        });
+        space.freed.now.ranges = freed;
+        if let (true, Owner::Service(id)) = (redirects, owner) {
+            space.freed.now.services.insert(id);
+        }
+    }
+
+    /// Notes that a frontend leads to a service now. The other services that had it, or tried to, go on.
+    fn hand_frontend_over(
+        &mut self,
+        key: FrontendKey,
+        id: ServiceId,
+        (before, doubters): Settled,
+        services: &mut Services,
+        queue: &mut WorkQueue,
+    ) {
+        self.found.lose(key, before.filter(|before| before.owner.is_none()));
+        let others = before.and_then(|it| it.owner).into_iter().chain(doubters);
+        queue.woken.extend(services.let_go(key, others.filter(|other| *other != id)));
+        if let Some(service) = services.get_mut(id) {
+            service.frontends.insert(key);
+        }
+    }
+
+    /// Notes that a frontend is gone. The services that had it, or tried to change it, go on.
+    fn end_frontend(
+        &mut self,
+        key: FrontendKey,
+        (before, doubters): Settled,
+        services: &mut Services,
+        queue: &mut WorkQueue,
+    ) {
+        let others = before.and_then(|it| it.owner).into_iter().chain(doubters);
+        queue.woken.extend(services.let_go(key, others));
+        self.found.lose(key, before);
+    }
+
+    fn change_port(
+        &mut self,
+        owner: Owner,
+        index: PortIndex,
+        services: &mut Services,
+        space: &Space,
+        change: impl FnOnce(Written<'_>),
+    ) {
+        let nothing;
+        let written = match owner {
+            Owner::Service(id) => services
+                .port_at_mut(id, index, &space.indices)
+                .map(|port| (&mut port.realized, port.key.family, &port.rows)),
+            Owner::Nobody => {
+                nothing = Arc::default();
+                self.found.get_mut(index).map(|port| (&mut port.realized, port.family, &nothing))
+            }
+            Owner::Node => None,
+        };
+        match written {
+            Some((realized, family, rows)) => change(Written { realized, family, rows }),
+            None => services.count_impossible(),
+        }
+    }
+}
 
 impl World {
     /// Notes what this op, which the maps accepted, has changed.
     pub(crate) fn accepted(&mut self, op: &Op) {
         work::done(1);
         self.report.counters.ops += 1;
-        self.checking.iter_mut().for_each(|checking| checking.note(op));
+        let Self { realized, services, owners, space, shortage, queue, .. } = self;
+        realized.checking.iter_mut().for_each(|checking| checking.note(op));
         if let Owner::Service(id) = op.owner
-            && let Some(service) = self.services.get_mut(id)
+            && let Some(service) = services.get_mut(id)
         {
             service.ops += 1;
         }
         match &op.action {
             Action::WriteRange(..) => {}
-            Action::PublishWord(index, scope, word) => self.published(op.owner, *index, *scope, *word),
-            Action::InsertFrontend(key, value) => self.inserted(op.owner, *key, *value),
-            Action::RemoveFrontend(key) => self.removed(*key),
+            Action::PublishWord(index, scope, word) => {
+                realized.publish(op.owner, *index, (*scope, *word), services, space);
+            }
+            Action::InsertFrontend(key, value) => {
+                let Owner::Service(id) = op.owner else { return services.count_impossible() };
+                let now = RealizedFrontend { value: *value, owner: Some(id) };
+                let settled = space.freed.settle(*key, Some(now), &mut owners.frontends);
+                realized.hand_frontend_over(*key, id, settled, services, queue);
+            }
+            Action::RemoveFrontend(key) => {
+                let settled = space.freed.settle(*key, None, &mut owners.frontends);
+                shortage.starved.free(usize::from(settled.0.is_some()));
+                // A winner that leaves the frontend to the real balancer can say so now that the maps do not have it.
+                queue.woken.extend(owners.frontends.winner(key));
+                realized.end_frontend(*key, settled, services, queue);
+            }
             Action::FreeRange(range) => {
-                self.space.give_back(*range);
-                self.starved.free(1);
-                self.tableless.free(1);
+                space.give_back(*range);
+                shortage.starved.free(1);
+                shortage.tableless.free(1);
             }
-            Action::InsertNodeAddress(address) => self.node.accepted(*address, true),
-            Action::RemoveNodeAddress(address) => self.node.accepted(*address, false),
-            Action::WriteFacts(index, facts) => {
-                self.with_port(op.owner, *index, |port| port.realized.facts = Some(*facts));
+            Action::InsertNodeAddress(address) => realized.node.accepted(*address, true),
+            Action::RemoveNodeAddress(address) => realized.node.accepted(*address, false),
+            Action::WriteFacts(port, _)
+            | Action::InsertMember(MemberKey { port, .. }, _)
+            | Action::RemoveMember(MemberKey { port, .. })
+            | Action::InsertSource(SourceKey { port, .. }, _)
+            | Action::RemoveSource(SourceKey { port, .. }) => {
+                realized.change_port(op.owner, *port, services, space, |port| port.accept(&op.action));
             }
-            Action::InsertMember(key, state) => self.with_port(op.owner, key.port, |port| {
-                port.realized.uncertain_members.remove(&member(key));
-                port.realized.members.insert(member(key), *state);
-            }),
-            Action::RemoveMember(key) => self.with_port(op.owner, key.port, |port| {
-                port.realized.uncertain_members.remove(&member(key));
-                port.realized.members.remove(&member(key));
-            }),
-            Action::InsertSource(key, _) => self.with_port(op.owner, key.port, |port| {
-                port.realized.uncertain_sources.remove(&key.range);
-                port.realized.sources.insert(key.range);
-            }),
-            Action::RemoveSource(key) => self.with_port(op.owner, key.port, |port| {
-                port.realized.uncertain_sources.remove(&key.range);
-                port.realized.sources.remove(&key.range);
-            }),
         }
     }
 
     /// The maps refused the op at this place; those after it were not tried.
     pub(crate) fn refused(&mut self, ops: &[Op], failed: usize) {
-        self.give_back_unpublished(ops, failed);
-        let Some(op) = ops.get(failed) else { return self.count_impossible() };
-        self.checking.iter_mut().for_each(|checking| checking.note(op));
+        let Self { realized, services, owners, space, shortage, .. } = self;
+        give_back_unpublished(ops, failed, space, shortage);
+        let Some(op) = ops.get(failed) else { return services.count_impossible() };
+        realized.checking.iter_mut().for_each(|checking| checking.note(op));
         match &op.action {
             Action::WriteRange(..) => {}
-            Action::PublishWord(index, scope, word) => self.doubt_word(op.owner, *index, *scope, *word),
-            Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => {
-                self.doubt_frontend(op.owner, *key);
+            Action::PublishWord(index, scope, word) => {
+                realized.change_port(op.owner, *index, services, space, |port| port.doubt(*scope, *word));
             }
-            Action::FreeRange(range) => self.space.freed.now.ranges.push(*range),
+            Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => {
+                doubt_frontend(op.owner, *key, services, &mut owners.frontends);
+            }
+            Action::FreeRange(range) => space.freed.now.ranges.push(*range),
             Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
-                self.node.refused(*address);
+                realized.node.refused(*address);
             }
             Action::WriteFacts(index, _) => {
-                self.with_port(op.owner, *index, |port| port.realized.facts = None);
+                realized.change_port(op.owner, *index, services, space, |port| port.realized.facts = None);
             }
             Action::InsertMember(key, _) | Action::RemoveMember(key) => {
-                self.with_port(op.owner, key.port, |port| {
+                realized.change_port(op.owner, key.port, services, space, |port| {
                     port.realized.uncertain_members.insert(member(key));
                 });
             }
             Action::InsertSource(key, _) | Action::RemoveSource(key) => {
-                self.with_port(op.owner, key.port, |port| {
+                realized.change_port(op.owner, key.port, services, space, |port| {
                     port.realized.uncertain_sources.insert(key.range);
                 });
             }
         }
     }
 
-    /// Whether something waits for a grace period that has not begun.
-    pub(crate) fn has_freed(&self) -> bool {
-        !self.space.freed.now.is_empty()
-    }
-
-    /// The maps began a grace period for all that was freed until now.
-    pub(crate) fn begin_grace(&mut self, grace: Grace) {
-        self.space.freed.waiting.push_back((grace, mem::take(&mut self.space.freed.now)));
-    }
-
-    /// The grace period that ends next, if one is under way.
-    pub(crate) fn next_grace(&self) -> Option<Grace> {
-        self.space.freed.waiting.front().map(|(grace, _)| *grace)
-    }
-
     /// Ends the next grace period. Its port indices are free again; `ops` gets the ops that wipe its ranges, as many as
     /// a piece takes; services that waited for readers to leave go on with their removals. `false`: there are more
     /// ranges.
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
-        let Some((grace, mut leaving)) = self.space.freed.waiting.pop_front() else { return true };
-        self.starved.free(leaving.indices.len());
-        mem::take(&mut leaving.indices).into_iter().for_each(|index| self.space.give_back_index(index));
-        let Self { tables, services, .. } = self;
+        let Self { space, shortage, tables, services, queue, .. } = self;
+        let Some((grace, mut leaving)) = space.freed.waiting.pop_front() else { return true };
+        shortage.starved.free(leaving.indices.len());
+        mem::take(&mut leaving.indices).into_iter().for_each(|index| space.give_back_index(index));
         for id in mem::take(&mut leaving.services).into_iter().filter(|id| tables.get(*id).is_some()) {
             services.mark(id, Cause::ReadersLeft, false);
         }
-        let mut left = self.most_work();
-        while left > 0
-            && let Some(range) = leaving.ranges.pop()
-        {
-            let wiped = u64::from(range.count) / limits::PLACES_OF_A_SLOT;
-            left = left.saturating_sub(limits::FRONTEND_WORK + wiped);
-            ops.push(Op { owner: Owner::Nobody, action: Action::FreeRange(range) });
-        }
+        leaving.plan_wipes(queue.most, ops);
         let is_whole = leaving.ranges.is_empty();
         if !is_whole {
-            self.space
-                .freed
-                .waiting
-                .push_front((grace, Leaving { ranges: leaving.ranges, ..Leaving::default() }));
+            let leaving = Leaving { ranges: leaving.ranges, ..Leaving::default() };
+            space.freed.waiting.push_front((grace, leaving));
         }
         is_whole
     }
+}
 
-    fn published(&mut self, owner: Owner, index: PortIndex, scope: Scope, word: Word) {
-        let mut freed = mem::take(&mut self.space.freed.now.ranges);
-        let mut redirects = false;
-        self.with_port(owner, index, |port| {
-            let list = port.realized.list_mut(scope);
-            let now = word.range(port.family);
-            let old = mem::replace(&mut list.word, word);
-            let before = old.range(port.family);
-            redirects = mem::take(&mut list.uncertain) || !word.flags.has(old.flags.leads());
-            if now != before {
-                list.rows = if now.is_some() { Arc::clone(port.rows) } else { Arc::default() };
-            }
-            freed.extend(
-                mem::take(&mut list.suspects).into_iter().chain(before).filter(|range| Some(*range) != now),
-            );
-        });
-        self.space.freed.now.ranges = freed;
-        if let (true, Owner::Service(id)) = (redirects, owner) {
-            self.space.freed.now.services.insert(id);
-        }
+/// The maps may have the frontend or not; the service that tried keeps its port until that is settled.
+fn doubt_frontend(owner: Owner, key: FrontendKey, services: &mut Services, frontends: &mut Frontends) {
+    let by = if let Owner::Service(id) = owner { Some(id) } else { None };
+    frontends.doubt(key, by);
+    if let Some(service) = by.and_then(|id| services.get_mut(id)) {
+        service.frontends.insert(key);
     }
+}
 
-    /// Publishing failed, or seemed to: readers may see the old range or the new one, so both stay.
-    fn doubt_word(&mut self, owner: Owner, index: PortIndex, scope: Scope, word: Word) {
-        self.with_port(owner, index, |port| {
-            let list = port.realized.list_mut(scope);
-            list.uncertain = true;
-            let live = list.word.range(port.family);
-            list.suspects.extend(word.range(port.family).filter(|range| Some(*range) != live));
-        });
-    }
-
-    fn inserted(&mut self, owner: Owner, key: FrontendKey, value: FrontendValue) {
-        let Owner::Service(id) = owner else { return self.count_impossible() };
-        let now = RealizedFrontend { value, owner: Some(id) };
-        let (before, doubters) = self.frontend_is_certain(key, Some(now));
-        if let Some(RealizedFrontend { owner: None, value }) = before {
-            self.adopted.leave(value.port, &key);
-        }
-        let owner = before.and_then(|before| before.owner);
-        for other in owner.into_iter().chain(doubters).filter(|other| *other != id) {
-            self.let_go(other, key);
-        }
-        if let Some(service) = self.services.get_mut(id) {
-            service.frontends.insert(key);
-        }
-    }
-
-    fn removed(&mut self, key: FrontendKey) {
-        let (before, doubters) = self.frontend_is_certain(key, None);
-        self.starved.free(usize::from(before.is_some()));
-        let owner = before.and_then(|before| before.owner);
-        for id in owner.into_iter().chain(doubters) {
-            self.let_go(id, key);
-        }
-        // A winner that leaves the frontend to the real balancer can say so now that the maps do not have it.
-        self.turns.woken.extend(self.frontends.winner(&key));
-        if let Some(before) = before {
-            self.adopted.leave(before.value.port, &key);
-        }
-    }
-
-    /// Notes what the maps say of a frontend, which is certain now. Returns what was known before, and the services of
-    /// the ops that had failed on the frontend.
-    fn frontend_is_certain(
-        &mut self,
-        key: FrontendKey,
-        now: Option<RealizedFrontend>,
-    ) -> (Option<RealizedFrontend>, Vec<ServiceId>) {
-        let (before, doubters) = self.frontends.is_certain(key, now);
-        if let Some(left) = before.filter(|it| now.is_none_or(|now| now.value != it.value)) {
-            self.space.freed.now.left(left);
-        }
-        self.space.freed.now.services.extend(doubters.iter().copied());
-        (before, doubters)
-    }
-
-    /// The maps may have the frontend or not; the service that tried keeps its port until that is settled.
-    fn doubt_frontend(&mut self, owner: Owner, key: FrontendKey) {
-        let by = if let Owner::Service(id) = owner { Some(id) } else { None };
-        self.frontends.doubt(key, by);
-        if let Some(service) = by.and_then(|id| self.services.get_mut(id)) {
-            service.frontends.insert(key);
-        }
-    }
-
-    /// A frontend is certainly not in the maps on this service's behalf: the service can go on with its removals.
-    fn let_go(&mut self, id: ServiceId, key: FrontendKey) {
-        if let Some(service) = self.services.get_mut(id) {
-            service.frontends.remove(&key);
-        }
-        self.turns.woken.insert(id);
-    }
-
-    /// Gives back the ranges of words that were never tried, whether the ranges were written or not: no reader has seen
-    /// these ranges.
-    fn give_back_unpublished(&mut self, ops: &[Op], failed: usize) {
-        for (position, op) in ops.iter().enumerate() {
-            let Action::WriteRange(range, ..) = op.action else { continue };
-            let publishes = |op: &Op| match op.action {
-                Action::PublishWord(_, _, word) => word.range(range.family) == Some(range),
-                _ => false,
-            };
-            work::done(1);
-            // Only a word after the write counts: an earlier one, of the other family, may look the same.
-            let untried = ops.iter().enumerate().skip(position).find(|(_, op)| publishes(op));
-            if untried.is_some_and(|(position, _)| position > failed) {
-                self.space.give_back(range);
-                self.tableless.free(1);
-            }
-        }
-    }
-
-    fn with_port(&mut self, owner: Owner, index: PortIndex, change: impl FnOnce(Written<'_>)) {
-        let nothing;
-        let written = match owner {
-            Owner::Service(id) => {
-                self.port_at_mut(id, index).map(|port| (&mut port.realized, port.key.family, &port.rows))
-            }
-            Owner::Nobody => {
-                nothing = Arc::default();
-                self.adopted.get_mut(index).map(|port| (&mut port.realized, port.family, &nothing))
-            }
-            Owner::Node => None,
+/// Gives back the ranges of words that were never tried, whether the ranges were written or not: no reader has seen
+/// these ranges.
+fn give_back_unpublished(ops: &[Op], failed: usize, space: &mut Space, shortage: &mut Shortage) {
+    for (position, op) in ops.iter().enumerate() {
+        let Action::WriteRange(range, ..) = op.action else { continue };
+        let publishes = |op: &Op| match op.action {
+            Action::PublishWord(_, _, word) => word.range(range.family) == Some(range),
+            _ => false,
         };
-        match written {
-            Some((realized, family, rows)) => change(Written { realized, family, rows }),
-            None => self.count_impossible(),
+        work::done(1);
+        // Only a word after the write counts: an earlier one, of the other family, may look the same.
+        let untried = ops.iter().enumerate().skip(position).find(|(_, op)| publishes(op));
+        if untried.is_some_and(|(position, _)| position > failed) {
+            space.give_back(range);
+            shortage.tableless.free(1);
         }
     }
 }
@@ -276,6 +252,58 @@ struct Written<'a> {
     realized: &'a mut RealizedPort,
     family: Family,
     rows: &'a Arc<Rows>,
+}
+
+impl Written<'_> {
+    /// Notes that a word leads elsewhere now, and frees the ranges to which it led. `true`: it may lead fewer readers
+    /// to the other list than before.
+    fn publish(self, scope: Scope, word: Word, freed: &mut Vec<Range>) -> bool {
+        let list = self.realized.list_mut(scope);
+        let now = word.range(self.family);
+        let old = mem::replace(&mut list.word, word);
+        let before = old.range(self.family);
+        let redirects = mem::take(&mut list.uncertain) || !word.flags.has(old.flags.leads());
+        if now != before {
+            list.rows = if now.is_some() { Arc::clone(self.rows) } else { Arc::default() };
+        }
+        let suspects = mem::take(&mut list.suspects).into_iter();
+        freed.extend(suspects.chain(before).filter(|range| Some(*range) != now));
+        redirects
+    }
+
+    /// Notes what an op has written of the port beside its words.
+    fn accept(self, action: &Action) {
+        let RealizedPort { facts, members, uncertain_members, sources, uncertain_sources, .. } =
+            self.realized;
+        match action {
+            Action::WriteFacts(_, written) => *facts = Some(*written),
+            Action::InsertMember(key, state) => {
+                uncertain_members.remove(&member(key));
+                members.insert(member(key), *state);
+            }
+            Action::RemoveMember(key) => {
+                uncertain_members.remove(&member(key));
+                members.remove(&member(key));
+            }
+            Action::InsertSource(key, _) => {
+                uncertain_sources.remove(&key.range);
+                sources.insert(key.range);
+            }
+            Action::RemoveSource(key) => {
+                uncertain_sources.remove(&key.range);
+                sources.remove(&key.range);
+            }
+            _ => {}
+        }
+    }
+
+    /// Publishing failed, or seemed to: readers may see the old range or the new one, so both stay.
+    fn doubt(self, scope: Scope, word: Word) {
+        let list = self.realized.list_mut(scope);
+        list.uncertain = true;
+        let live = list.word.range(self.family);
+        list.suspects.extend(word.range(self.family).filter(|range| Some(*range) != live));
+    }
 }
 
 fn member(key: &MemberKey) -> (Membership, SocketAddr) {

@@ -50,7 +50,7 @@ impl World {
     /// Begins with the services that are remembered of sources that are still used. Called once, before any event.
     pub(crate) fn remember(&mut self, remembered: Remembered, now: Now) {
         let then = remembered.clock;
-        self.report.remembered_at = Some(remembered.at);
+        self.tables.remembered_at = Some(remembered.at);
         // Where the apiserver is no source now, its objects are forgotten, and a later process has to be told of all.
         if self.tables.synced.contains_key(&Source::Kubernetes) {
             self.tables.progress = remembered.progress;
@@ -59,22 +59,17 @@ impl World {
         self.tables.make_room_for(remembered.services.len(), slices);
         // All remembered services say which numbers their namespaces have, before any namespace gets a new one.
         for facts in remembered.services.iter().filter_map(|view| view.facts.as_deref()) {
-            self.recognise(facts);
+            self.tables.recognise(facts, &self.owners.frontends);
         }
         // What has ended meanwhile is not known until a source tells.
         for source in Source::ALL.into_iter().filter(|source| source.is_tenants()) {
-            self.silence(source, true);
+            self.ledger.silence(source, true);
         }
         for view in remembered.services {
             if self.tables.synced.contains_key(&view.key.source) {
                 self.remember_service(view, |at| now.uptime_at(then.wall_at(at)));
             }
         }
-    }
-
-    /// Whether there are remembered services to serve although no source has delivered yet.
-    pub(crate) const fn is_remembering(&self) -> bool {
-        self.report.remembered_at.is_some()
     }
 
     fn remember_service(&mut self, mut shared: Arc<ServiceView>, on_my_clock: impl Fn(Uptime) -> Uptime) {
@@ -93,12 +88,15 @@ impl World {
         }
         // The times of what was seen are by the clock of another process.
         view.seen = None;
-        let is_bare = !self.has_found_any();
-        self.services.mark(id, Cause::Remembered { is_bare }, true);
-        if let Some(service) = self.services.get_mut(id) {
-            service.begin_with(&shared);
-        }
-        self.account_for_remembered(id);
+        let is_bare = !self.realized.found.found_any;
+        let Self { services, tables, ledger, .. } = self;
+        services.mark(id, Cause::Remembered { is_bare }, true);
+        let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else {
+            return services.count_impossible();
+        };
+        service.begin_with(&shared);
+        let namespace = known.key.name.shared_namespace();
+        ledger.remember((id, namespace), service.holds(), service.lists(), &tables.settings.hold);
         self.report.snapshot.services.set(id, Some(shared));
     }
 }

@@ -8,26 +8,26 @@ use core::mem;
 
 use super::World;
 use super::plan::Dialled;
+use super::space::Space;
+use super::view::Viewer;
 use crate::change::{Cause, Change};
-use crate::facts::Timestamp;
+use crate::claims::Frontends;
 use crate::index::Seed;
 use crate::keys::{Family, Source};
 use crate::maps::MapError;
 use crate::op::ServiceId;
-use crate::service::{Cursor, Service};
+use crate::service::{Cursor, Phase, Service};
 use crate::snapshot::{Checked, Counters, Fill, FrontendView, ServiceView, ServiceViews, Snapshot, Verdict};
 use crate::time::Now;
 use crate::work;
 
 /// What readers see, and what is counted.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(crate) struct Report {
     pub(super) snapshot: Snapshot,
     pub(super) counters: Counters,
     /// How many differences a comparison has found that no snapshot tells of yet.
     pub(super) found: Option<usize>,
-    /// When the sources last confirmed, to a former process, what this one began with.
-    pub(super) remembered_at: Option<Timestamp>,
     /// All was in the maps once that a start began with, told by every source or remembered.
     was_whole: bool,
 }
@@ -37,156 +37,146 @@ impl Report {
         let snapshot = Snapshot { services: ServiceViews::new(seed), ..Snapshot::default() };
         Self { snapshot, ..Self::default() }
     }
-}
-
-impl World {
-    /// Notes what kept a service's plan from being carried out; that is told with its next view.
-    pub(crate) fn fail(&mut self, id: ServiceId, error: Arc<str>) {
-        if let Some(service) = self.services.get_mut(id) {
-            service.error = Some(error);
-            service.unfinished = false;
-        }
-    }
 
     /// Counts an op that the maps refused, unless the namespace has its part: that is its own affair, and may last.
     pub(crate) const fn count_refusal(&mut self, error: &MapError) {
-        self.report.counters.ops_failed += !error.is_part() as u64;
+        self.counters.ops_failed += !error.is_part() as u64;
     }
 
     /// Counts an op that was not even tried, because its owner was not dirty.
     pub(crate) fn count_cross_service(&mut self) {
-        self.report.counters.cross_service += 1;
+        self.counters.cross_service += 1;
     }
+}
 
-    /// Counts a step that was left out, because something was missing that always is there.
-    pub(crate) fn count_impossible(&mut self) {
-        self.report.counters.impossible += 1;
-    }
-
+impl World {
     /// Ends the piece: calls back with each change and gives what readers see from now on.
     pub(crate) fn end_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.report.counters.batches += 1;
         // A frontend that was refused comes with another batch.
-        (self.frontends.all.coming, self.frontends.chosen.coming) = (0, 0);
-        self.forget_leftovers();
-        for id in self.take_piece() {
-            self.is_written_out(id);
+        (self.owners.frontends.all.coming, self.owners.frontends.chosen.coming) = (0, 0);
+        self.space.freed.now.indices.append(&mut self.realized.found.forget_wiped());
+        for id in self.queue.take_piece(&self.services, &self.tables) {
+            self.queue.mark_written(id, &mut self.services);
             self.report_one(id, now, changed);
         }
-        self.release_gathered();
-        self.admit();
-        self.feed();
+        self.services.dirty.append(&mut self.queue.gathered);
+        // Services that waited for an id are decided for in a later piece.
+        let Self { tables, services, .. } = self;
+        tables.admit(&mut |id, cause| services.mark(id, cause, true));
+        let Self { shortage, demand, services, tables, space, queue, .. } = self;
+        shortage.feed(tables, services, space);
+        demand.feed(tables.is_synced() && queue.is_awaiting_nobody(), tables, services);
         // A service that was woken by another service's op is planned again in the next piece.
-        for id in mem::take(&mut self.turns.woken) {
-            self.retry(id);
+        for id in mem::take(&mut self.queue.woken) {
+            self.services.retry(id, &self.tables);
         }
-        self.tell_owners(now.mono);
-        self.report.snapshot.programmed |= self.is_programmed();
+        let Self { owners, services, tables, report, .. } = self;
+        let most = self.queue.most;
+        owners.name_anew((now.mono, most), services, tables, &mut report.snapshot.services);
+        self.report.snapshot.programmed |= self.queue.is_programmed();
         self.publish(now)
     }
 
-    /// Gives room that came free to services that waited for it. They are decided for in a later piece.
-    fn admit(&mut self) {
-        let Self { tables, services, .. } = self;
-        tables.admit(&mut |id, cause| services.mark(id, cause, true));
-    }
-
     fn report_one(&mut self, id: ServiceId, now: Now, changed: &mut dyn FnMut(Change)) {
-        self.drop_wiped(id);
-        let view = self.view(id, now).map(Arc::new);
+        let Self { tables, services, owners, space, realized, report, .. } = self;
+        if let Some(service) = services.get_mut(id) {
+            drop_wiped(service, &owners.frontends, space);
+        }
+        let viewer = Viewer { tables, services, owners, found: &realized.found, indices: &space.indices };
+        let view = viewer.view(id, now).map(Arc::new);
         let gone = view.is_none();
-        let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
-        service.dirty = false;
+        let Some(service) = services.get_mut(id) else { return services.count_impossible() };
+        service.phase = Phase::Settled;
         service.cursor = Cursor::default();
         let causes = mem::take(&mut service.causes);
         let suppressed = mem::take(&mut service.suppressed);
         let ops = mem::take(&mut service.ops);
         let error = service.error.take();
         let before = mem::replace(&mut service.view, view.clone());
-        self.report.snapshot.services.set(id, view.clone());
+        report.snapshot.services.set(id, view.clone());
         let visible = ops > 0 || error.is_some() || is_visible(before.as_deref(), view.as_deref());
         let is_recorded = visible || causes.iter().any(Cause::is_of_an_object);
         let key = view.as_ref().or(before.as_ref()).map(|view| view.key.clone());
         if let Some(service) = key.filter(|_| is_recorded) {
-            self.report.counters.changes += u64::from(visible);
+            report.counters.changes += u64::from(visible);
             let after = view;
             changed(Change { service, at: now.wall, causes, suppressed, visible, before, after, ops, error });
         }
         if gone
-            && self.services.get_mut(id).is_some_and(|service| service.is_empty())
-            && self.tables.forget(id)
-            && let Some(service) = self.services.get_mut(id)
+            && services.get_mut(id).is_some_and(|service| service.is_empty())
+            && tables.forget(id)
+            && let Some(service) = services.get_mut(id)
         {
             *service = Service::default();
         }
     }
 
-    /// Forgets leaving ports of which the maps hold nothing any more, and to which no frontend that is there on the
-    /// service's behalf may lead.
-    fn drop_wiped(&mut self, id: ServiceId) {
-        let Self { services, frontends, space, .. } = self;
-        let Some(Service { ports, frontends: own, wanted, .. }) = services.get_mut(id) else {
-            return;
-        };
-        if ports.len() <= *wanted {
-            return;
-        }
-        let mut dialled = Dialled::default();
-        own.iter().filter_map(|key| frontends.get(key)).for_each(|entry| dialled.by(entry));
-        work::done(own.len() + ports.len());
-        let mut position = 0;
-        ports.retain(|port| {
-            position += 1;
-            if position <= *wanted {
-                return true;
-            }
-            // Another port has got all that there was of this one.
-            let Some(index) = port.index else { return false };
-            let stays = !port.realized.is_wiped() || dialled.has(index);
-            if !stays {
-                space.freed.now.indices.push(index);
-            }
-            stays
-        });
-        space.indices.put_all(ports);
-    }
-
     /// What readers see from now on: at the end of a piece, and while nothing may be written yet.
     pub(crate) fn publish(&mut self, now: Now) -> Snapshot {
-        let slots = Family::ALL.map(|family| u64::from(self.space.used(family)));
-        self.report.snapshot.rejections = self.tables.rejections();
-        for source in self.tables.sources_to_ask() {
-            *self.report.snapshot.asks.entry(source).or_default() += 1;
+        let is_whole = self.is_whole();
+        let behind = self.has_dirty() || self.queue.sets_aside(Source::Kubernetes, &self.tables);
+        let Self { report, tables, services, owners, ledger, space, queue, .. } = self;
+        report.was_whole |= is_whole;
+        let Report { snapshot, counters, .. } = report;
+        snapshot.rejections = tables.rejections();
+        for source in tables.sources_to_ask() {
+            *snapshot.asks.entry(source).or_default() += 1;
         }
-        self.report.snapshot.questions.clone_from(self.ledger.questions());
-        self.report.was_whole |= self.is_whole();
-        self.report.snapshot.filling = !self.report.was_whole && !self.is_programmed();
-        self.report.snapshot.behind = self.has_dirty() || self.sets_aside(Source::Kubernetes);
-        self.report.snapshot.node = Arc::clone(&self.tables.node);
-        self.report.snapshot.listeners.clone_from(&self.tables.listeners);
-        self.report.snapshot.settings = Arc::clone(&self.tables.settings);
-        self.report.snapshot.drains = Arc::clone(&self.tables.drains);
-        self.report.snapshot.sources = self.tables.sources().collect();
-        self.report.snapshot.unreadable.clone_from(self.tables.unreadable());
-        self.report.snapshot.held = self.held();
-        self.report.snapshot.progress.clone_from(&self.tables.progress);
-        self.report.snapshot.stale_since = self.report.remembered_at.filter(|_| !self.tables.is_synced());
-        let impossible = self.report.counters.impossible + self.tables.impossible;
-        self.report.snapshot.counters = Counters { impossible, ..self.report.counters };
-        self.report.snapshot.fill = Fill {
-            frontends: self.frontends.all.realized,
-            ports: self.space.indices.used(),
-            slots,
-            members: self.space.members.used(),
+        snapshot.questions.clone_from(ledger.questions());
+        snapshot.filling = !report.was_whole && !queue.is_programmed();
+        snapshot.behind = behind;
+        snapshot.node = Arc::clone(&tables.node);
+        snapshot.listeners.clone_from(&tables.listeners);
+        snapshot.settings = Arc::clone(&tables.settings);
+        snapshot.drains = Arc::clone(&tables.drains);
+        snapshot.sources = tables.sources().collect();
+        snapshot.unreadable.clone_from(tables.unreadable());
+        snapshot.held = ledger.held();
+        snapshot.progress.clone_from(&tables.progress);
+        snapshot.stale_since = tables.remembered_at.filter(|_| !tables.is_synced());
+        snapshot.counters = Counters { impossible: services.impossible + tables.impossible, ..*counters };
+        snapshot.fill = Fill {
+            frontends: owners.frontends.all.realized,
+            ports: space.indices.used(),
+            slots: Family::ALL.map(|family| u64::from(space.used(family))),
+            members: space.members.used(),
             retries: 0,
             failing: 0,
         };
-        if let Some(differences) = self.report.found.take() {
-            self.report.snapshot.checked = Some(Checked { at: now.wall, differences });
+        if let Some(differences) = report.found.take() {
+            snapshot.checked = Some(Checked { at: now.wall, differences });
         }
-        (self.report.snapshot.published, self.report.snapshot.mono) = (now.wall, now.mono);
-        self.report.snapshot.clone()
+        (snapshot.published, snapshot.mono) = (now.wall, now.mono);
+        snapshot.clone()
     }
+}
+
+/// Forgets leaving ports of which the maps hold nothing any more, and to which no frontend that is there on the
+/// service's behalf may lead.
+fn drop_wiped(service: &mut Service, frontends: &Frontends, space: &mut Space) {
+    let Service { ports, frontends: own, wanted, .. } = service;
+    if ports.len() <= *wanted {
+        return;
+    }
+    let mut dialled = Dialled::default();
+    own.iter().filter_map(|key| frontends.get(key)).for_each(|entry| dialled.by(entry));
+    work::done(own.len() + ports.len());
+    let mut position = 0;
+    ports.retain(|port| {
+        position += 1;
+        if position <= *wanted {
+            return true;
+        }
+        // Another port has got all that there was of this one.
+        let Some(index) = port.index else { return false };
+        let stays = !port.realized.is_wiped() || dialled.has(index);
+        if !stays {
+            space.freed.now.indices.push(index);
+        }
+        stays
+    });
+    space.indices.put_all(ports);
 }
 
 /// Whether readers see another verdict, list or set of frontends than before.

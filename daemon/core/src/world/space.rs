@@ -5,18 +5,19 @@
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::mem;
 
 use super::budget::Budget;
 use super::charges::Charges;
 use super::members::Members;
 use super::parts::{part, part_mut};
 use super::spares::Spares;
-use crate::claims::RealizedFrontend;
+use crate::claims::{Frontends, RealizedFrontend};
 use crate::index::Seed;
-use crate::keys::Family;
+use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::maps::Capacity;
-use crate::op::{Grace, PortIndex, Range, ServiceId, Share};
+use crate::op::{Action, Grace, Op, Owner, PortIndex, Range, ServiceId, Share};
 use crate::ranges::Ranges;
 use crate::service::Port;
 
@@ -34,7 +35,7 @@ pub(crate) enum NoIndex {
 
 /// Slots and indices of the maps.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(crate) struct Space {
     pub(super) slots: [Ranges; 2],
     spares: [Spares; 2],
     /// What plain lists take of the slots.
@@ -43,7 +44,7 @@ pub(super) struct Space {
     pub(super) indices: Indices,
     /// What the tables of lists take of the slots.
     pub(super) tables: Budget,
-    pub(super) freed: Freed,
+    pub(crate) freed: Freed,
 }
 
 impl Space {
@@ -192,9 +193,12 @@ impl Indices {
     }
 }
 
+/// What was known of a frontend before an op settled it, and the services of the ops that had failed on it.
+pub(super) type Settled = (Option<RealizedFrontend>, Vec<ServiceId>);
+
 /// What readers may still be on their way to, until a grace period has passed.
 #[derive(Debug, Default)]
-pub(super) struct Freed {
+pub(crate) struct Freed {
     pub(super) now: Leaving,
     pub(super) waiting: VecDeque<(Grace, Leaving)>,
 }
@@ -214,6 +218,37 @@ pub(super) struct Leaving {
 }
 
 impl Freed {
+    /// Whether something waits for a grace period that has not begun.
+    pub(crate) fn has_new(&self) -> bool {
+        !self.now.is_empty()
+    }
+
+    /// The maps began a grace period for all that was freed until now.
+    pub(crate) fn begin_grace(&mut self, grace: Grace) {
+        self.waiting.push_back((grace, mem::take(&mut self.now)));
+    }
+
+    /// The grace period that ends next, if one is under way.
+    pub(crate) fn next_grace(&self) -> Option<Grace> {
+        self.waiting.front().map(|(grace, _)| *grace)
+    }
+
+    /// Notes what the maps say of a frontend, which is certain now. Returns what was known before, and the services of
+    /// the ops that had failed on the frontend.
+    pub(super) fn settle(
+        &mut self,
+        key: FrontendKey,
+        now: Option<RealizedFrontend>,
+        frontends: &mut Frontends,
+    ) -> Settled {
+        let (before, doubters) = frontends.is_certain(key, now);
+        if let Some(left) = before.filter(|it| now.is_none_or(|now| now.value != it.value)) {
+            self.now.left(left);
+        }
+        self.now.services.extend(doubters.iter().copied());
+        (before, doubters)
+    }
+
     fn leavings(&self) -> impl Iterator<Item = &Leaving> {
         core::iter::once(&self.now).chain(self.waiting.iter().map(|(_, leaving)| leaving))
     }
@@ -233,6 +268,17 @@ impl Leaving {
     pub(super) fn is_empty(&self) -> bool {
         let Self { ranges, indices, services, found } = self;
         ranges.is_empty() && indices.is_empty() && services.is_empty() && found.is_empty()
+    }
+
+    /// Ops that wipe ranges, for so much work.
+    pub(super) fn plan_wipes(&mut self, mut left: u64, ops: &mut Vec<Op>) {
+        while left > 0
+            && let Some(range) = self.ranges.pop()
+        {
+            let wiped = u64::from(range.count) / limits::PLACES_OF_A_SLOT;
+            left = left.saturating_sub(limits::FRONTEND_WORK + wiped);
+            ops.push(Op { owner: Owner::Nobody, action: Action::FreeRange(range) });
+        }
     }
 
     /// Notes that a frontend leads elsewhere now, or nowhere.

@@ -44,10 +44,13 @@ use crate::facts::{
     ServiceType, Settings, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
 };
 use crate::hold::{OnEmpty, Policy};
-use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey};
+use crate::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::limits;
 use crate::list::{Scope, SlotState};
-use crate::op::{Action, Dump, DumpPort, Grace, MemberKey, Membership, Op, Share, SourceKey};
+use crate::op::{
+    Action, Dump, DumpPort, Grace, MemberKey, Membership, Op, PortIndex, ServiceId, Share, SourceKey,
+};
+use crate::service::Port;
 use crate::snapshot::{FrontendView, ServiceView, Snapshot};
 use crate::time::Now;
 
@@ -79,7 +82,7 @@ impl Rig {
 
     pub(super) fn with(capacity: Capacity) -> Self {
         let mut world = World::new(Seed(0), capacity, &[SOURCE]);
-        world.limit_pieces(u64::MAX);
+        world.queue.most = u64::MAX;
         let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
         world.apply(Event::NodeApplied(Arc::new(node)));
         world.apply(settings(OnEmpty::Refuse));
@@ -112,10 +115,10 @@ impl Rig {
         let now = self.clock();
         self.world.decide(now);
         self.changes.clear();
-        if !self.world.is_open() {
+        if !self.world.queue.is_open() {
             return self.world.publish(now);
         }
-        let dirty = self.world.piece().to_vec();
+        let dirty = self.world.queue.piece.to_vec();
         self.planned = dirty.len();
         let mut whole = Vec::new();
         for id in dirty {
@@ -123,7 +126,7 @@ impl Rig {
             let planned = self.world.plan_lists(id, &mut ops);
             let is_written = self.execute(&ops);
             if !is_written || planned.is_err() {
-                self.world.fail(id, "refused".into());
+                self.world.services.fail(id, "refused".into());
             }
             if is_written {
                 whole.push(id);
@@ -133,11 +136,11 @@ impl Rig {
             let mut ops = Vec::new();
             self.world.plan_removals(id, &mut ops);
             if !self.execute(&ops) {
-                self.world.fail(id, "refused".into());
+                self.world.services.fail(id, "refused".into());
             }
         }
         self.carry_out(World::plan_node_removals);
-        if self.world.is_last_piece() {
+        if self.world.queue.is_last_piece(&self.world.services) {
             self.carry_out(World::plan_leftovers);
             self.carry_out(World::plan_node);
         }
@@ -147,13 +150,17 @@ impl Rig {
 
     /// All readers under way leave, and the next batch comes.
     pub(super) fn grace(&mut self) -> Snapshot {
-        self.world.begin_grace(Grace(0));
+        self.world.space.freed.begin_grace(Grace(0));
         let mut ops = Vec::new();
-        while self.world.next_grace().is_some() {
+        while self.world.space.freed.next_grace().is_some() {
             self.world.end_grace(&mut ops);
         }
         self.execute(&ops);
         self.turn(vec![])
+    }
+
+    pub(super) fn retry(&mut self, id: ServiceId) {
+        self.world.services.retry(id, &self.world.tables);
     }
 
     fn carry_out(&mut self, plan: fn(&World, &mut Vec<Op>)) {
@@ -193,7 +200,8 @@ impl Rig {
         let ids: Vec<_> = self.world.tables.ids().collect();
         for service in ids.iter().filter_map(|id| self.world.services.get(*id)) {
             for key in service.frontends.iter() {
-                dump.frontends.push((*key, self.world.frontends.get(key).unwrap().realized.unwrap().value));
+                dump.frontends
+                    .push((*key, self.world.owners.frontends.get(key).unwrap().realized.unwrap().value));
             }
             for (port, index) in service.ports.iter().filter_map(|port| Some((port, port.index?))) {
                 let list = |scope| {
@@ -253,6 +261,27 @@ pub(super) fn service(name: &str, cluster_ip: &str, external_ips: &[&str]) -> Se
         ports: vec![ServicePort { name: "".into(), protocol: Protocol::TCP, port, node_port: None }],
         ..ServiceFacts::new(service_key(name), ServiceType::ClusterIp)
     }
+}
+
+/// The tables that know services of these names, and the services, which are still to be decided for. A part of the
+/// world needs no more to be tested alone.
+pub(super) fn told(names: &[&str]) -> (Tables, services::Services) {
+    let mut tables = Tables::new(Seed(0), &[SOURCE], names.len());
+    let mut services = services::Services::default();
+    for name in names {
+        let event = applied(service(name, "10.0.0.1", &[]));
+        tables.apply(event, &mut |id, cause| services.mark(id, cause, true));
+    }
+    (tables, services)
+}
+
+/// The services of which something is to be tried again.
+pub(super) fn retried(services: &services::Services) -> Vec<ServiceId> {
+    let is_retried = |id: &ServiceId| {
+        let causes = services.get(*id).map(|service| service.causes.as_slice()).unwrap_or_default();
+        causes.iter().any(|cause| matches!(cause, Cause::Retry))
+    };
+    (0..4).map(ServiceId).filter(is_retried).collect()
 }
 
 /// The number of the namespace that all of these services are in.

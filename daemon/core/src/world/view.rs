@@ -11,20 +11,34 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
-use super::World;
+use super::adopt::Found;
 use super::decide::{is_bypassed, is_nodes, listener};
+use super::owners::Owners;
+use super::services::Services;
+use super::space::Indices;
 use crate::facts::{AddressType, ServiceFacts, SliceFacts, Timestamp};
 use crate::keys::{Family, FrontendKey, Protocol, Source};
 use crate::lifecycle::Seen;
 use crate::list::{Row, Rows, Scope};
 use crate::op::{FrontendType, FrontendValue, PortIndex, ServiceId, WordFlags};
 use crate::resolve::DesiredFrontend;
-use crate::service::{Port, RealizedList, RealizedPort, Service};
+use crate::service::{FactsOrigin, Port, RealizedList, RealizedPort, Service};
 use crate::snapshot::{FrontendView, PortView, Reason, ServiceView, Status, Verdict};
+use crate::tables::Tables;
 use crate::time::Now;
 use crate::work;
 
-impl World {
+/// What a view is made of.
+pub(super) struct Viewer<'a> {
+    pub(super) tables: &'a Tables,
+    pub(super) services: &'a Services,
+    pub(super) owners: &'a Owners,
+    pub(super) found: &'a Found,
+    pub(super) indices: &'a Indices,
+}
+
+impl Viewer<'_> {
+    /// What readers see of a service; `None`: nothing is known of it.
     pub(super) fn view(&self, id: ServiceId, now: Now) -> Option<ServiceView> {
         let known = self.tables.get(id)?;
         let service = self.services.get(id)?;
@@ -82,8 +96,8 @@ impl World {
             (view.verdict, view.reason) = (verdict, Some(reason));
             return view;
         }
-        let entry = self.frontends.get(&key);
-        let owner = self.owner_of(&key, it.kind, (source, id));
+        let entry = self.owners.frontends.get(&key);
+        let owner = self.owners.owner(&key, it.kind, (source, id), self.tables);
         if owner != Some(id) {
             (view.verdict, view.reason) = (Verdict::Conflict, Some(Reason::Claimed));
             view.owner = owner.and_then(|owner| Some(self.tables.get(owner)?.key.clone()));
@@ -127,19 +141,19 @@ impl World {
         } else {
             listener(key, kind, source, host).map(|_| (Verdict::Conflict, Reason::Listener))?
         };
-        self.covered_by(key, kind, (source, id)).is_none().then_some(withheld)
+        self.owners.coverer(key, kind, (source, id), self.tables).is_none().then_some(withheld)
     }
 
     fn realized_port(&self, index: PortIndex, owner: Option<ServiceId>) -> Option<&RealizedPort> {
-        let Some(owner) = owner else { return self.adopted.get(index).map(|adopted| &adopted.realized) };
-        self.port_at(owner, index).map(|port| &port.realized)
+        let Some(owner) = owner else { return self.found.get(index).map(|found| &found.realized) };
+        self.services.port_at(owner, index, self.indices).map(|port| &port.realized)
     }
 }
 
 /// What this node has seen of the service's load balancer until now.
 fn seen(service: &Service, before: Option<&ServiceView>, facts: &ServiceFacts, now: Now) -> Option<Seen> {
     let before = before.and_then(|view| Some((view.facts.as_deref()?, view.seen.as_deref())));
-    Seen::after(before, facts, service.is_live, now)
+    Seen::after(before, facts, service.facts_origin == FactsOrigin::Watch, now)
 }
 
 /// A row before it is known what the maps do.

@@ -221,7 +221,7 @@ fn a_process_that_listens_later_keeps_its_port_until_it_ends() {
         transport: crate::keys::Transport::Tcp,
     };
     let is_in_the_maps =
-        |rig: &Rig| rig.world.frontends.get(&key).is_some_and(|entry| entry.realized.is_some());
+        |rig: &Rig| rig.world.owners.frontends.get(&key).is_some_and(|entry| entry.realized.is_some());
     let before = rig.turn(vec![node_at(&[address], &[]), listening(&[]), chosen(80, &[address], &[])]);
     assert_eq!((met(&before, address).0, is_in_the_maps(&rig)), (Verdict::Refusing, true));
     let later = rig.turn(vec![listening(&[("0.0.0.0", 80)])]);

@@ -229,7 +229,7 @@ fn invariant_10_room_that_comes_back_costs_as_much_however_many_wait() {
 #[test]
 fn invariant_10_a_decision_of_what_is_left_out_takes_part_of_a_piece() {
     let mut rig = rig();
-    rig.world.limit_pieces(limits::PIECE_WORK);
+    rig.world.queue.most = limits::PIECE_WORK;
     for number in 0..40 {
         rig.turn(crowd("tenant", number..number + 1, 1_000));
     }

@@ -86,8 +86,14 @@ fn invariant_10_frontends_count_as_soon_as_they_are_planned() {
     rig.world.apply(applied(service("b", "10.0.0.2", &[])));
     rig.world.decide(at(0));
     let mut ops = Vec::new();
-    let planned: Vec<_> =
-        rig.world.piece().to_vec().into_iter().map(|id| rig.world.plan_lists(id, &mut ops).is_ok()).collect();
+    let planned: Vec<_> = rig
+        .world
+        .queue
+        .piece
+        .to_vec()
+        .into_iter()
+        .map(|id| rig.world.plan_lists(id, &mut ops).is_ok())
+        .collect();
     assert_eq!(planned, [true, false]);
     let inserts = ops.iter().filter(|op| matches!(op.action, Action::InsertFrontend(..)));
     assert_eq!(inserts.count(), 1);
@@ -429,7 +435,7 @@ fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backe
     for _ in 0..3 {
         rig.grace();
     }
-    rig.world.retry(rig.id("web"));
+    rig.retry(rig.id("web"));
     rig.turn(vec![]);
     assert_eq!((rig.dump().frontends.len(), list(&rig)), (2, vec![ip("1.1.1.2")]), "room came back");
 }
@@ -475,14 +481,14 @@ fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rej
     };
     first.extend((0..1_200).map(noisy));
     rig.world = World::new(Seed(0), Capacity::default(), &[SOURCE]);
-    rig.world.limit_pieces(u64::MAX);
+    rig.world.queue.most = u64::MAX;
     rig.world.apply(settings(OnEmpty::Auto));
     rig.world.apply(Event::Synced(SOURCE));
     let before = rig.turn(first);
     assert_eq!(before.rejections.named.len() + before.rejections.more, 1_200);
     let mut next = Rig::new();
     next.world = World::new(Seed(0), Capacity::default(), &[SOURCE]);
-    next.world.limit_pieces(u64::MAX);
+    next.world.queue.most = u64::MAX;
     next.world.remember(Remembered::from(&before), at(1));
     next.world.apply(settings(OnEmpty::Auto));
     let mut told: Vec<_> = (0..1_200).map(noisy).collect();

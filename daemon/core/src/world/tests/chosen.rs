@@ -57,7 +57,7 @@ fn life(end: u64) -> u64 {
     later.turn((0..SERVICES).map(|service| chosen(service, 81, end)).collect());
     later.turn((0..SERVICES).map(|service| deleted(&format!("s-{service:02}"))).collect());
     (0..4).for_each(|_| drop(later.grace()));
-    assert_eq!(later.world.frontends.all.realized, 0);
+    assert_eq!(later.world.owners.frontends.all.realized, 0);
     work::take()
 }
 

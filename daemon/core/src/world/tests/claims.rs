@@ -92,7 +92,7 @@ fn invariant_10_who_loses_an_address_either_way_is_not_planned_when_it_changes_h
         let late = rig.turn(vec![]);
         assert_eq!((rig.planned, rig.changes.len()), (0, 0));
         check_row(&late, &std::format!("s{:03}", services - 1), Verdict::Conflict, Some("s000"));
-        assert_eq!(rig.world.owners_due(), None, "nothing is left to be told");
+        assert_eq!(rig.world.owners.due(), None, "nothing is left to be told");
         work
     };
     let (few, many) = (toggled(100), toggled(200));
@@ -171,7 +171,7 @@ fn what_a_node_port_or_a_cluster_ip_covers_no_other_service_takes_in_whatever_or
         let inside = row(&view, "10.0.0.8");
         assert_eq!((inside.verdict, inside.owner.clone()), (Verdict::Conflict, Some(service_key("owner"))));
         rig.turn(vec![deleted("owner"), deleted("thief")]);
-        assert!(rig.world.covers.is_empty(), "nothing is left behind");
+        assert!(rig.world.owners.covers.is_empty(), "nothing is left behind");
     }
 }
 

@@ -164,7 +164,7 @@ fn a_walk_through_many_services_goes_piece_by_piece() {
     let named = |at: usize| std::format!("s{at}");
     let known = (1..SERVICES).flat_map(|at| [plain(&named(at), &address(at)), two(&named(at))]);
     rig.turn(known.collect());
-    rig.world.limit_pieces(10);
+    rig.world.queue.most = 10;
     rig.turn(vec![draining(&["1.1.1.1"])]);
     assert!(rig.planned < 10, "{}", rig.planned);
     assert!(rig.world.has_dirty());
@@ -196,7 +196,7 @@ fn each_order_has_its_round_however_many_follow() {
     });
     rig.turn(all.collect());
     // A piece of the walk is about three services.
-    rig.world.limit_pieces(6);
+    rig.world.queue.most = 6;
     let mut others = vec![String::from("1.1.1.1")];
     let is_drained = |snapshot: &Snapshot, at: usize| {
         because(snapshot, &std::format!("s{at}"), "1.1.1.1:8080") == Some(UnusedBecause::Drained)
@@ -332,7 +332,7 @@ fn invariant_8_a_restart_between_any_two_orders_is_no_change() {
     }
     let mut world = World::new(Seed(0), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
     assert_eq!(world.adopt(&before.dump()), []);
-    world.begin_with_drains(drains(&["1.1.1.1 of a"]));
+    world.tables.drains = drains(&["1.1.1.1 of a"]);
     let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
     let mut again = Rig { world, ..Rig::new() };
     again.world.remember(remembered, again.clock());

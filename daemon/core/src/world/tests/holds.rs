@@ -443,7 +443,7 @@ fn an_address_that_is_won_and_passes_is_taken_from_who_had_it() {
     assert_eq!((passing.verdict, &passing.status), (Verdict::Passing, &crate::snapshot::Status::Done));
     let key =
         FrontendKey { address: ip("10.0.0.8"), port: 80.try_into().unwrap(), transport: Transport::Tcp };
-    assert_eq!(rig.world.frontends.get(&key).and_then(|entry| entry.realized), None);
+    assert_eq!(rig.world.owners.frontends.get(&key).and_then(|entry| entry.realized), None);
 }
 
 #[test]

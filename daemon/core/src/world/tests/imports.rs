@@ -233,7 +233,7 @@ fn at_a_start_of(sources: &[Source]) -> Rig {
     let mut rig = Rig::new();
     let capacity = Capacity { slots: 256, ports: 64, ..Capacity::default() };
     rig.world = World::new(Seed(0), capacity, sources);
-    rig.world.limit_pieces(u64::MAX);
+    rig.world.queue.most = u64::MAX;
     rig
 }
 

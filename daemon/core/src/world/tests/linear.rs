@@ -79,7 +79,7 @@ impl Size {
         rig.refuse = |op| matches!(op.action, Action::InsertFrontend(..) | Action::PublishWord(..));
         rig.turn([self.service(2)].into_iter().chain(self.slices(2)).collect());
         rig.refuse = |_| false;
-        rig.world.retry(rig.id("a"));
+        rig.retry(rig.id("a"));
         rig.turn(vec![]);
         rig.grace();
         let mut later = Rig::with(capacity);
@@ -143,7 +143,7 @@ fn start_over(services: u32) -> u64 {
     let mut rig = Rig::with(capacity);
     rig.turn(events());
     let mut later = Rig::with(capacity);
-    later.world.limit_pieces(1);
+    later.world.queue.most = 1;
     let dump = rig.dump();
     assert_eq!(dump.frontends.len(), names.len());
     work::take();
@@ -193,7 +193,7 @@ fn invariant_10_ports_times_endpoints_of_one_service_beyond_their_bound_cost_not
 /// slices, which a label hides, or else whose ports are those of no service.
 fn work_beside(hides: bool, slices: u32, of: Size) -> u64 {
     let mut rig = Rig::new();
-    rig.world.limit_pieces(limits::PIECE_WORK);
+    rig.world.queue.most = limits::PIECE_WORK;
     rig.turn(vec![settings(crate::hold::OnEmpty::Auto)]);
     let names: Vec<_> = (1..=6).map(|number| format!("s-{number}")).collect();
     let facts = |name: &std::string::String| service(name, &format!("10.0.0.{}", &name[2..]), &[]);

@@ -46,7 +46,7 @@ fn invariant_04_a_list_outlives_a_frontend_that_another_service_takes_over() {
     rig.turn(vec![applied(next)]);
     assert_eq!(positions(&rig.log, Scope::Cluster), (None, None), "the heir's op was refused: {:?}", rig.log);
     rig.refuse = |_| false;
-    rig.world.retry(rig.id("b"));
+    rig.retry(rig.id("b"));
     let mut log = Vec::new();
     for _ in 0..3 {
         rig.turn(vec![]);
@@ -91,11 +91,14 @@ fn invariant_04_range_then_word_then_frontend() {
     rig.turn(vec![deleted("a")]);
     let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
     assert_eq!(names, ["remove frontend"]);
-    assert!(rig.world.has_freed(), "the word waits until every reader has left that found the frontend");
+    assert!(
+        rig.world.space.freed.has_new(),
+        "the word waits until every reader has left that found the frontend"
+    );
     rig.grace();
     let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
     assert_eq!(names, ["publish word"]);
-    assert!(rig.world.has_freed(), "the range waits as well");
+    assert!(rig.world.space.freed.has_new(), "the range waits as well");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn find(snapshot: &Snapshot, namespace: &str, name: &str) -> Option<Arc<ServiceV
 fn rig() -> Rig {
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 14, ..Capacity::default() });
     rig.turn(vec![]);
-    rig.world.limit_pieces(SMALL);
+    rig.world.queue.most = SMALL;
     rig
 }
 
@@ -202,7 +202,7 @@ fn invariant_08_a_start_gives_no_frontend_to_one_who_is_about_to_lose_it() {
     before.turn(vec![of("z-old", 1), of("a-young", 2), slice("z-old", &["1.1.1.1"])]);
     rest(&mut before);
     let mut later = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 14, ..Capacity::default() });
-    later.world.limit_pieces(SMALL);
+    later.world.queue.most = SMALL;
     later.world.adopt(&before.dump());
     let mut events = vec![of("a-young", 2)];
     events.extend(crowd("tenant", 100));
@@ -228,7 +228,7 @@ fn invariant_08_what_a_start_found_is_removed_only_when_all_are_decided() {
     before.turn(crowd("tenant", 100));
     rest(&mut before);
     let mut later = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 14, ..Capacity::default() });
-    later.world.limit_pieces(SMALL);
+    later.world.queue.most = SMALL;
     later.world.adopt(&before.dump());
     later.turn(crowd("tenant", 99));
     let mut removed = 0;
@@ -242,7 +242,7 @@ fn invariant_08_what_a_start_found_is_removed_only_when_all_are_decided() {
 #[test]
 fn losses_in_many_pieces_are_one_mass_loss() {
     let mut rig = rig();
-    rig.world.limit_pieces(u64::MAX);
+    rig.world.queue.most = u64::MAX;
     let slices = |endpoints: &'static [&'static str]| {
         (0..40).map(move |number| slice(&format!("s{number}"), endpoints))
     };
@@ -250,7 +250,7 @@ fn losses_in_many_pieces_are_one_mass_loss() {
     events.push(settings(OnEmpty::Auto));
     events.extend(slices(&["1.1.1.1"]));
     rig.turn(events);
-    rig.world.limit_pieces(SMALL);
+    rig.world.queue.most = SMALL;
     rig.turn(slices(&[]).collect());
     let (snapshot, pieces) = rest(&mut rig);
     assert!(pieces > 5, "{pieces}");
@@ -287,7 +287,7 @@ impl Maps for Said {
 
 /// Compares in pieces; between two of them something happens.
 fn check_while(rig: &mut Rig, dump: Dump, mut between: impl FnMut(&mut Rig, usize)) -> (usize, Vec<String>) {
-    rig.world.begin_check();
+    rig.world.realized.begin_check();
     let mut maps = Said(dump);
     for piece in 0..1_000 {
         if let Some(drift) = rig.world.check_some(&mut maps).unwrap() {
@@ -341,7 +341,7 @@ fn what_somebody_else_changed_is_found_by_whichever_piece() {
 #[test]
 fn a_start_is_over_although_something_that_it_began_with_has_gone() {
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 14, ..Capacity::default() });
-    rig.world.limit_pieces(SMALL);
+    rig.world.queue.most = SMALL;
     let mut events = crowd("tenant", 20);
     events.extend([applied(service("gone", "10.0.0.1", &[])), deleted("gone")]);
     rig.turn(events);
@@ -353,10 +353,10 @@ fn a_start_is_over_although_something_that_it_began_with_has_gone() {
 #[test]
 fn what_changes_while_a_start_gathers_is_decided_again() {
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 14, ..Capacity::default() });
-    rig.world.limit_pieces(SMALL);
+    rig.world.queue.most = SMALL;
     rig.turn(crowd("default", 20));
     rig.turn(vec![]);
-    assert!(!rig.world.is_open());
+    assert!(!rig.world.queue.is_open());
     rig.turn(
         (0..20)
             .map(|number| slice(&format!("s{number}"), &["1.1.1.1"]))

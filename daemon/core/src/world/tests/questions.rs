@@ -40,7 +40,7 @@ impl Lost {
     fn new() -> Self {
         let mut rig = Rig::new();
         rig.world = world();
-        rig.world.limit_pieces(u64::MAX);
+        rig.world.queue.most = u64::MAX;
         rig.turn(vec![
             settings(OnEmpty::Auto),
             applied(by_udp()),
@@ -172,7 +172,7 @@ fn invariant_08_a_bound_that_passed_while_no_process_ran_waits_for_an_answer_too
     lost.wait(3).is_held();
     let mut next = Rig::new();
     next.world = world();
-    next.world.limit_pieces(u64::MAX);
+    next.world.queue.most = u64::MAX;
     let now = Now { mono: Duration::ZERO, ..lost.rig.clock() };
     next.world.remember(Remembered::from(&lost.last), now);
     let later = lost.rig.now + 1_000;

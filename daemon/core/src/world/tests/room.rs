@@ -84,7 +84,7 @@ fn a_service_without_room_for_its_table_gets_one_when_another_leaves() {
 fn a_service_that_finds_no_room_for_its_table_again_writes_nothing() {
     let mut rig = full();
     rig.turn(weighing("e", 5, 2));
-    rig.world.retry(rig.id("e"));
+    rig.retry(rig.id("e"));
     rig.turn(vec![]);
     assert_eq!((rig.log.len(), rig.planned), (0, 1));
     // Room comes free, but none for a table.
@@ -107,7 +107,7 @@ fn a_table_that_found_no_run_of_slots_is_made_when_there_is_one() {
     });
     rig.turn(weighing("a", 1, 2));
     assert_eq!(count(&rig, "a"), 2);
-    rig.world.retry(rig.id("a"));
+    rig.retry(rig.id("a"));
     rig.turn(vec![]);
     assert_eq!((rig.log.len(), rig.planned), (0, 1), "its list is there");
     rig.world.space.freed.now.ranges.extend(taken);

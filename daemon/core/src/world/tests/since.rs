@@ -26,7 +26,7 @@ fn since_moves_when_a_list_that_was_refused_is_accepted() {
     assert_eq!(backends(&refused, row(&refused, "10.0.0.1")), ["1.1.1.1"], "what the maps still serve");
     assert_eq!(row(&refused, "10.0.0.1").since, Timestamp(101));
     rig.refuse = |_| false;
-    rig.world.retry(rig.id("a"));
+    rig.retry(rig.id("a"));
     let accepted = view(&rig.turn(vec![]), "a");
     assert_eq!(backends(&accepted, row(&accepted, "10.0.0.1")), ["1.1.1.2"]);
     assert_eq!(row(&accepted, "10.0.0.1").since, Timestamp(103));

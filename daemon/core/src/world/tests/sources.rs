@@ -160,7 +160,7 @@ fn a_vip_is_not_served_before_its_sources_are_there() {
     assert_eq!(names(&rig.log), [] as [&str; 0]);
     assert_eq!(row(&view(&snapshot, "a"), VIP).status, Status::Error("refused".into()));
     rig.refuse = |_| false;
-    rig.world.retry(rig.id("a"));
+    rig.retry(rig.id("a"));
     let snapshot = rig.turn(vec![]);
     assert_eq!(names(&rig.log)[0], "insert source");
     assert_eq!(row(&view(&snapshot, "a"), VIP).status, Status::Done);

@@ -200,7 +200,7 @@ fn a_namespace_whose_other_services_are_held_as_control_can_lose_all() {
 /// How many backends of the first service's hold are to be probed, and the bound of that hold.
 fn probed(rig: &mut Rig, address: &str, node: NodeFacts, bypass: &[&str], source: Source) -> (usize, Bound) {
     rig.world = World::new(Seed(0), Capacity { slots: 64, ports: 64, ..Capacity::default() }, &[source]);
-    rig.world.limit_pieces(u64::MAX);
+    rig.world.queue.most = u64::MAX;
     let bypass = bypass.iter().map(|text| text.parse().unwrap()).collect();
     let own = ServiceFacts {
         on_empty: Some("hold".into()),

@@ -8,17 +8,18 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::World;
+use super::{Drain, Drains, Ordered, Turned};
 use crate::change::Cause;
-use crate::drains::{Drain, Drains, Ordered, Turned};
-use crate::keys::{ServiceKey, Source};
+use crate::keys::{ObjectName, ServiceKey, Source};
 use crate::op::ServiceId;
 use crate::service::{Port, Service};
+use crate::tables::Tables;
 use crate::work;
+use crate::world::services::Services;
 
 /// A walk through all services, round and round as long as any order has not had its round.
 #[derive(Debug, Default)]
-pub(super) struct Walk {
+pub(crate) struct Walk {
     /// What was drained or taken back of all services.
     turned: BTreeMap<Drain, Round>,
     /// The service that comes next.
@@ -36,7 +37,7 @@ struct Round {
 }
 
 impl Walk {
-    pub(super) fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         !self.turned.is_empty()
     }
 
@@ -55,54 +56,42 @@ impl Walk {
         let next = self.next;
         self.turned.retain(|_, round| !round.is_late || next < round.from);
     }
-}
-
-impl World {
-    /// Begins with the drains that a former process left. Called once, before anything is remembered.
-    pub(crate) fn begin_with_drains(&mut self, drains: Arc<Drains>) {
-        self.tables.drains = drains;
-    }
 
     /// Takes notice of what is about to be drained or taken back. A service that is named is found by its name.
-    pub(super) fn turn_drains(&mut self, drains: &Drains, by: &Ordered) {
-        let before = Arc::clone(&self.tables.drains);
-        for drain in before.difference(drains) {
+    pub(crate) fn turn(&mut self, drains: &Drains, by: &Ordered, tables: &Tables, services: &mut Services) {
+        for drain in tables.drains.difference(drains) {
             let is_on = drains.get(&drain).is_some();
             let turned = Arc::new(Turned { drain: drain.clone(), is_on, by: by.clone() });
-            if drain.service().is_some() {
-                self.turn_named(&turned);
-            } else {
-                self.drained.begin(drain, turned);
+            match drain.service() {
+                Some(name) => turn_named(name, &turned, tables, services),
+                None => self.begin(drain, turned),
             }
         }
     }
 
-    fn turn_named(&mut self, turned: &Arc<Turned>) {
-        let name = turned.drain.service();
-        let key = |source| name.map(|name| ServiceKey { name: name.clone(), source });
-        let found = Source::ALL.into_iter().filter_map(key).filter_map(|key| self.tables.id_of(&key));
-        for id in found.collect::<Vec<_>>() {
-            if self.services.get(id).is_some_and(|service| service.has(&turned.drain)) {
-                self.services.mark(id, Cause::Drained(Arc::clone(turned)), true);
-            }
-        }
-    }
-
-    /// Goes on with the walk, for as long as a piece takes.
-    pub(super) fn walk_drained(&mut self) {
-        let mut left = self.most_work();
-        while self.drained.is_under_way() && left > 0 {
-            let id = ServiceId(self.drained.next);
+    /// Goes on with the walk, for so much work.
+    pub(crate) fn advance(&mut self, mut left: u64, services: &mut Services) {
+        while self.is_under_way() && left > 0 {
+            let id = ServiceId(self.next);
             let mut causes = Vec::new();
-            if let Some(service) = self.services.get(id) {
-                let looks = 1 + service.ports.len() * self.drained.turned.len();
+            if let Some(service) = services.get(id) {
+                let looks = 1 + service.ports.len() * self.turned.len();
                 work::done(looks);
                 left = left.saturating_sub(looks as u64);
-                let rounds = self.drained.turned.values().map(|round| &round.turned);
+                let rounds = self.turned.values().map(|round| &round.turned);
                 causes.extend(rounds.filter(|turned| service.has(&turned.drain)).cloned());
             }
-            causes.into_iter().for_each(|turned| self.services.mark(id, Cause::Drained(turned), true));
-            self.drained.go_on(self.services.len());
+            causes.into_iter().for_each(|turned| services.mark(id, Cause::Drained(turned), true));
+            self.go_on(services.len());
+        }
+    }
+}
+
+fn turn_named(name: &ObjectName, turned: &Arc<Turned>, tables: &Tables, services: &mut Services) {
+    for source in Source::ALL {
+        let Some(id) = tables.id_of(&ServiceKey { name: name.clone(), source }) else { continue };
+        if services.get(id).is_some_and(|service| service.has(&turned.drain)) {
+            services.mark(id, Cause::Drained(Arc::clone(turned)), true);
         }
     }
 }

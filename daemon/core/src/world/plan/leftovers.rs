@@ -1,0 +1,47 @@
+//! The ops that remove what a restart found and no service has taken over.
+//!
+//! Invariant: nothing is removed before every source has delivered, nor while a service that asks for it is still to be
+//! decided for.
+
+use alloc::vec::Vec;
+
+use super::port::plan_wipe;
+use crate::keys::{FrontendKey, Source};
+use crate::op::{Action, FrontendType, Op, Owner};
+use crate::world::World;
+
+impl World {
+    /// Ops that remove what a restart found and no service has taken over, once every source has delivered. What a
+    /// service asks for that is still to be decided stays.
+    pub(crate) fn plan_leftovers(&self, ops: &mut Vec<Op>) {
+        if !self.tables.is_synced() {
+            return;
+        }
+        let owner = Owner::Nobody;
+        let strays = self.owners.frontends.strays.iter().filter(|key| self.is_unwanted(key));
+        ops.extend(strays.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
+        for (index, found) in &self.realized.found.ports {
+            let left = found.frontends.iter().filter(|key| self.is_unwanted(key));
+            ops.extend(left.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
+            // A frontend with a new owner is replaced by it, and until then its clients keep this list, as do clients
+            // that are on their way from a frontend that has gone.
+            if found.frontends.is_empty() && !self.space.freed.leads_to_found(*index) {
+                plan_wipe(&found.as_port(), *index, &mut |action| ops.push(Op { owner, action }));
+            }
+        }
+    }
+
+    /// Whether no service claims a frontend or is about to, or its owner leaves it to the real balancer. One of a
+    /// ServiceImport that nothing has told of yet may still be claimed.
+    fn is_unwanted(&self, key: &FrontendKey) -> bool {
+        let frontends = &self.owners.frontends;
+        let is_absent = || {
+            let realized = frontends.get(key).and_then(|entry| entry.realized);
+            let is_of_import = realized.is_some_and(|it| it.value.kind == FrontendType::ClusterSetIp);
+            is_of_import && self.tables.is_absent(Source::ClusterSet)
+        };
+        let winner = frontends.winner(key).and_then(|id| self.services.get(id));
+        let is_free = || !self.queue.undecided.asks_for(key) && !is_absent();
+        winner.map_or_else(is_free, |service| service.passes(key))
+    }
+}

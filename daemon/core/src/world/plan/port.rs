@@ -1,0 +1,126 @@
+//! The ops for the lists and members of one port.
+//!
+//! Invariant: members come before the word that needs them and go after it; a word is emptied before the rest is.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::sources::plan_stale_sources;
+use crate::list::{Row, Scope};
+use crate::op::{Action, MemberKey, Membership, PortFacts, PortIndex, Word, WordFlags};
+use crate::service::Port;
+use crate::work;
+use crate::world::place::Placed;
+
+pub(super) fn plan_list(port: &Port, index: PortIndex, list: &Placed, push: &mut dyn FnMut(Action)) {
+    let realized = port.realized.list(list.scope);
+    if let Some(range) = list.range {
+        push(Action::WriteRange(range, list.scope, Arc::clone(&port.rows)));
+    }
+    if list.word != realized.word || realized.uncertain {
+        push(Action::PublishWord(index, list.scope, list.word));
+    }
+}
+
+/// Empties what none of the service's own frontends reads any more. Where the cluster word ceases to send clients to
+/// the local one, it is published first, and the rest is emptied a grace period later.
+pub(super) fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    for scope in Scope::ALL {
+        let realized = port.realized.list(scope);
+        let kept = if port.uses(scope) { realized.word } else { Word::EMPTY };
+        let is_table = kept.flags.has(WordFlags::TABLE);
+        let word = Word { flags: port.flags(scope).with(WordFlags::TABLE, is_table), ..kept };
+        if word != realized.word {
+            push(Action::PublishWord(index, scope, word));
+        }
+        if !word.flags.has(realized.word.flags.leads()) {
+            return;
+        }
+    }
+    plan_stale_sources(port, index, push);
+}
+
+/// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be
+/// checked; each one of a table, in which none can be searched for; and every serving one, so that sockets stay with
+/// theirs.
+pub(super) fn members(port: &Port) -> impl Iterator<Item = (Membership, Row)> {
+    let has_table = Scope::ALL.into_iter().any(|scope| port.is_table(scope));
+    let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members || has_table;
+    let rows = has_any.then(|| port.rows.all()).into_iter().flatten();
+    let of = |row| Membership::ALL.into_iter().map(move |membership| (membership, row));
+    rows.flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))
+}
+
+pub(super) fn plan_new_members(
+    port: &Port,
+    index: PortIndex,
+    stays: &dyn Fn(Scope) -> bool,
+    push: &mut dyn FnMut(Action),
+) {
+    let waits = |membership, row: &Row| match membership {
+        Membership::List(scope) => stays(scope),
+        Membership::Serving => {
+            row.is_chosen() && Scope::ALL.into_iter().all(|scope| stays(scope) || !row.is_in(scope))
+        }
+    };
+    for (membership, row) in members(port) {
+        let backend = row.backend();
+        let state = row.state();
+        let member = (membership, backend);
+        let known = port.realized.members.get(&member);
+        if known.is_none() && waits(membership, &row) {
+            continue;
+        }
+        if known != Some(&state) || port.realized.uncertain_members.contains(&member) {
+            push(Action::InsertMember(MemberKey { port: index, membership, backend }, state));
+        }
+    }
+}
+
+/// Ops that remove the members that no published word needs any more: those of a list that stays as it was are needed.
+pub(super) fn plan_stale_members(
+    port: &Port,
+    index: PortIndex,
+    stays: &dyn Fn(Scope) -> bool,
+    push: &mut dyn FnMut(Action),
+) {
+    let realized = &port.realized;
+    if realized.members.is_empty() && realized.uncertain_members.is_empty() {
+        return;
+    }
+    let wanted = |membership, backend| {
+        let row = port.rows.find(backend);
+        row.is_some_and(|row| port.is_member(&row, membership))
+    };
+    let needed = |membership, backend| {
+        Scope::ALL.into_iter().filter(|scope| stays(*scope)).any(|scope| {
+            let row = realized.list(scope).rows.find(backend).filter(|row| row.is_in(scope));
+            row.is_some() && (membership == Membership::List(scope) || membership == Membership::Serving)
+        })
+    };
+    let mut known: Vec<_> = realized.members.keys().chain(&realized.uncertain_members).collect();
+    known.sort_unstable();
+    known.dedup();
+    for (membership, backend) in known {
+        work::done(1);
+        if !wanted(*membership, *backend) && !needed(*membership, *backend) {
+            let key = MemberKey { port: index, membership: *membership, backend: *backend };
+            push(Action::RemoveMember(key));
+        }
+    }
+}
+
+/// All ops that make an index as good as new.
+pub(super) fn plan_wipe(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    for scope in Scope::ALL {
+        let list = port.realized.list(scope);
+        if list.word != Word::EMPTY || list.uncertain {
+            push(Action::PublishWord(index, scope, Word::EMPTY));
+        }
+    }
+    plan_stale_members(port, index, &|_| false, push);
+    plan_stale_sources(port, index, push);
+    if port.realized.facts != Some(PortFacts::default()) {
+        push(Action::WriteFacts(index, PortFacts::default()));
+    }
+}

@@ -1,0 +1,118 @@
+//! What found no room in the maps, and which services are tried again when room comes free.
+//!
+//! Invariant: as many services are tried as there is freed room for. Services that are served and would have a table if
+//! there were room wait by themselves, so that they take no turn of the others; of them only those are tried that would
+//! find room.
+
+use alloc::vec::Vec;
+
+use super::lacking::{Lacking, PlanError};
+use super::place::NoPlace;
+use super::services::Services;
+use super::space::Space;
+use super::starved::{Starved, turn};
+use crate::limits;
+use crate::op::ServiceId;
+use crate::service::Service;
+use crate::tables::Tables;
+use crate::work;
+
+/// All that found no room.
+#[derive(Debug, Default)]
+pub(super) struct Shortage {
+    /// What plans left out.
+    pub(super) lacking: Lacking,
+    /// The services without room in the maps.
+    pub(super) starved: Starved,
+    /// The services with a list that would be a table if there were room.
+    pub(super) tableless: Starved,
+}
+
+impl Shortage {
+    /// Notes whether a planned service found room.
+    pub(super) fn note<T>(
+        &mut self,
+        id: ServiceId,
+        planned: &Result<T, PlanError>,
+        tables: &Tables,
+        services: &mut Services,
+    ) {
+        match planned {
+            Err(
+                PlanError::Place(NoPlace::Slots(_) | NoPlace::Part { .. } | NoPlace::Members(_))
+                | PlanError::Index(_)
+                | PlanError::Frontends(_)
+                | PlanError::Part { .. }
+                | PlanError::Chosen(_),
+            ) => {
+                let Some(known) = tables.get(id) else { return services.count_impossible() };
+                self.starved.put(turn(known, id));
+            }
+            Ok(_) | Err(PlanError::Place(NoPlace::List(_))) => self.starved.remove(id),
+        }
+        // The last piece of a service says it of all its ports.
+        if !services.is_unfinished(id) {
+            self.note_tables(id, tables, services);
+        }
+    }
+
+    fn note_tables(&mut self, id: ServiceId, tables: &Tables, services: &Services) {
+        let lacks = |service: &Service| service.ports.iter().any(|port| port.lacking().next().is_some());
+        match tables.get(id).filter(|_| services.get(id).is_some_and(lacks)) {
+            Some(known) => self.tableless.put(turn(known, id)),
+            None => self.tableless.remove(id),
+        }
+    }
+
+    /// Tries as many services again, in turn, as room came free for.
+    pub(super) fn feed(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
+        let room = self.starved.take_room().min(limits::FED_PER_BATCH);
+        let fed: Vec<ServiceId> = (0..room).map_while(|_| self.starved.next()).collect();
+        fed.into_iter().for_each(|id| services.retry(id, tables));
+        self.feed_tables(tables, services, space);
+    }
+
+    /// Tries again the services that would find room for their tables now.
+    fn feed_tables(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
+        if self.tableless.take_room() == 0 {
+            return;
+        }
+        let waiting: Vec<_> = (0..limits::FED_PER_BATCH).map_while(|_| self.tableless.next()).collect();
+        for id in waiting {
+            let share = tables.share(id);
+            let ports = services.get(id).map_or(&[][..], |service| &service.ports);
+            if ports.iter().inspect(|_| work::done(1)).any(|port| space.has_room(port, share)) {
+                services.retry(id, tables);
+            }
+            self.note_tables(id, tables, services);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Seed;
+    use crate::maps::Capacity;
+    use crate::world::tests::{retried, told};
+
+    #[test]
+    fn as_many_services_are_tried_again_as_room_came_free_for() {
+        let (tables, mut services) = told(&["a", "b", "c"]);
+        let space = Space::new(Seed(0), Capacity::default());
+        let mut shortage = Shortage::default();
+        shortage.starved.free(9);
+        for id in (0..3).map(ServiceId) {
+            shortage.note::<()>(id, &Err(PlanError::Frontends(1)), &tables, &mut services);
+        }
+        shortage.feed(&tables, &mut services, &space);
+        assert_eq!(
+            retried(&services),
+            [],
+            "room that came free before anything was lacking is room for none"
+        );
+        shortage.starved.free(2);
+        shortage.feed(&tables, &mut services, &space);
+        assert_eq!(retried(&services), [ServiceId(0), ServiceId(1)]);
+    }
+}
