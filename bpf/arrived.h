@@ -43,7 +43,7 @@ struct arrival {
 	/* Of a packet that takes the shortcut: enum direction, and the serial of its flow. */
 	__u32 direction;
 	__u32 serial;
-	/* The number, counted from 1, of the flow of which the next packet is not given to its pod at once; 0: of none. */
+	/* The number, counted from 1, of a flow whose next packet does not go straight to its pod. 0: no such flow. */
 	__u32 unheard;
 	/* The second program has nothing to look at in the packet. */
 	__u32 is_whole;

@@ -112,8 +112,8 @@ INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, cons
 }
 
 /*
- * Notes an error of which no flow is known here, as if the client had sent it of which it quotes the answer. MAY_JOIN:
- * another node may know the connection.
+ * Notes an ICMP error that belongs to no flow of this node, as if the client whose answer it quotes had sent it.
+ * MAY_JOIN: another node may know the connection.
  */
 INLINE int note_foreign_error(const struct __sk_buff *skb, const struct packet *packet, const struct tuple *sent)
 {

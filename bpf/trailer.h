@@ -9,7 +9,7 @@
 #include "packet.h"
 
 /*
- * Cuts off what the frame has behind the packet of which the header of IP is at that place. What the kernel has put
+ * Cuts off what the frame has behind the packet whose IP header begins at that place. What the kernel has put
  * together has no such bytes. A frame that was filled up to the least that Ethernet has stays as it is: most
  * acknowledgements are such frames, and to cut costs more than all else that is done with one.
  */
