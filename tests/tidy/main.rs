@@ -5,6 +5,7 @@
 
 mod bindings;
 mod circles;
+mod claims;
 mod code;
 mod hashes;
 mod house_rules;
