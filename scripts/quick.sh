@@ -12,14 +12,12 @@ changed() {
 		git ls-files --others --exclude-standard
 	} | while read -r path; do
 		case $path in
-		daemon/core/*) echo holdfast-core ;;
-		daemon/datapath/* | bpf/*) echo holdfast-datapath ;;
-		daemon/objects/*) echo holdfast-objects ;;
-		daemon/diagnose/*) echo holdfast-diagnose ;;
-		daemon/status/*) echo holdfast-status ;;
-		daemon/knowledge/* | knowledge/*) echo holdfast-knowledge ;;
-		daemon/*) echo holdfast ;;
+		daemon/src/* | daemon/Cargo.toml) echo holdfast ;;
+		daemon/*/*) path=${path#daemon/} && echo "holdfast-${path%%/*}" ;;
+		bpf/*) echo holdfast-datapath ;;
+		knowledge/*) echo holdfast-knowledge ;;
 		tests/conformance/*.rs) echo holdfast-conformance ;;
+		tests/fixtures/src/* | tests/fixtures/Cargo.toml) echo holdfast-fixtures ;;
 		tests/laws/*) echo holdfast-laws ;;
 		tests/remains/*) echo holdfast-remains ;;
 		tests/suite/*) echo holdfast-suite ;;

@@ -1,5 +1,5 @@
-//! The claims of the pages for developers about files: each path exists, and the file of each hop of a walk declares the
-//! name of the hop.
+//! The claims of the pages for developers about files: each path exists, and each hop of a walk names something that
+//! its file declares.
 //!
 //! Invariant: only paths in backticks are judged. A path with a placeholder in it stands for many, and is not judged.
 

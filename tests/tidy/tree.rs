@@ -97,6 +97,7 @@ pub(crate) fn check(rule: Rule, path: &str, text: &str, lines: &[usize]) {
 }
 
 /// Fails if the rule finds anything in the repository.
+#[cfg(test)]
 #[track_caller]
 pub(crate) fn check_repository(rule: Rule) {
     let sources = repository().unwrap();
