@@ -3,6 +3,8 @@
 //! Invariant: each drain in force is a row, whether or not a service has such a backend. What a row counts is of one
 //! snapshot.
 
+pub(super) mod order;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

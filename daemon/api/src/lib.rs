@@ -17,7 +17,6 @@ mod backends;
 mod datapath;
 mod diagnose;
 mod door;
-mod drain;
 mod drains;
 mod events;
 mod explain;

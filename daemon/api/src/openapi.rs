@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{self, RefusalJson};
 use super::answers::{Answers, Describe, JSON, SCHEMAS, TEXT, content, schema, text};
-use super::drain::{self, OrderedJson};
+use super::drains::order::{self, OrderedJson};
 use super::forget::{self, ForgottenJson};
 use super::form::Form;
 use super::parameters;
@@ -55,7 +55,7 @@ const WISHES: [Wish; 4] = [
         refused: ("409", "It stays: it is configured, named by the cluster now, held, or not known."),
     },
     Wish {
-        path: drain::ON,
+        path: order::ON,
         summary: "Give backends no new clients; over the unix socket only, and for root alone",
         legal: parameters::DRAIN,
         describe: schema::<OrderedJson>,
@@ -63,7 +63,7 @@ const WISHES: [Wish; 4] = [
         refused: ("409", "As many drains are in force as may be."),
     },
     Wish {
-        path: drain::OFF,
+        path: order::OFF,
         summary: "Give backends new clients again; over the unix socket only, and for root alone",
         legal: parameters::DRAIN,
         describe: schema::<OrderedJson>,

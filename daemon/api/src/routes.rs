@@ -209,13 +209,13 @@ pub(super) fn router(visit: Visit) -> Router {
         Way::Unix => router
             .route(reload::PATH, any(reload::reload))
             .route(forget::PATH, any(forget::forget))
-            .route(drain::ON, any(drain::drain))
-            .route(drain::OFF, any(drain::undrain)),
+            .route(drains::order::ON, any(drains::order::drain))
+            .route(drains::order::OFF, any(drains::order::undrain)),
         Way::Tcp(_) => router
             .route(reload::PATH, any(reload::only_by_socket))
             .route(forget::PATH, any(reload::only_by_socket))
-            .route(drain::ON, any(reload::only_by_socket))
-            .route(drain::OFF, any(reload::only_by_socket)),
+            .route(drains::order::ON, any(reload::only_by_socket))
+            .route(drains::order::OFF, any(reload::only_by_socket)),
     };
     router
         .fallback(unknown_path)

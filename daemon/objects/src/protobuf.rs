@@ -163,7 +163,7 @@ impl<'a> Fields<'a> {
         Self { rest: message, ..self }
     }
 
-    pub fn next(&mut self) -> Result<Option<Field<'a>>, Malformed> {
+    pub fn next_field(&mut self) -> Result<Option<Field<'a>>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -196,7 +196,7 @@ impl<'a> Fields<'a> {
     /// The last of the fields of this number, as a message that is no part of what holds it.
     pub fn last(mut self, number: u32) -> Result<Option<&'a [u8]>, Malformed> {
         let mut last = None;
-        while let Some(field) = self.next()? {
+        while let Some(field) = self.next_field()? {
             if field.number == number {
                 last = Some(field.bytes()?);
             }
@@ -212,7 +212,7 @@ mod tests {
     fn read(bytes: &[u8]) -> Result<Vec<Field<'_>>, Malformed> {
         let mut fields = Fields::of(bytes);
         let mut found = Vec::new();
-        while let Some(field) = fields.next()? {
+        while let Some(field) = fields.next_field()? {
             found.push(field);
         }
         Ok(found)
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_beginning_gives_what_is_there() {
         let mut fields = Fields::of_beginning(&[0x12, 0x7f, b'a', b'b']);
-        assert_eq!(fields.next().map(|it| it.map(Field::text)), Ok(Some(Ok("ab".into()))));
-        assert_eq!(fields.next(), Ok(None));
+        assert_eq!(fields.next_field().map(|it| it.map(Field::text)), Ok(Some(Ok("ab".into()))));
+        assert_eq!(fields.next_field(), Ok(None));
     }
 }

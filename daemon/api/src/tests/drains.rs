@@ -280,7 +280,7 @@ fn backends_are_drained_only_over_the_socket() {
 #[test]
 fn only_root_and_the_daemons_own_user_may_drain() {
     let own = nix::unistd::geteuid().as_raw();
-    let may = |uid| crate::drain::may_order(Peer { uid, pid: None });
+    let may = |uid| crate::drains::order::may_order(Peer { uid, pid: None });
     assert!(may(0) && may(own));
     assert!(!may(own + 1) && !may(65_534));
 }

@@ -53,7 +53,7 @@ impl Realized {
         let mut freed = mem::take(&mut space.freed.now.ranges);
         let mut redirects = false;
         self.change_port(owner, index, services, space, |port| {
-            redirects = port.publish(scope, word, &mut freed)
+            redirects = port.publish(scope, word, &mut freed);
         });
         space.freed.now.ranges = freed;
         if let (true, Owner::Service(id)) = (redirects, owner) {

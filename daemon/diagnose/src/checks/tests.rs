@@ -5,7 +5,6 @@
 
 mod any;
 mod given;
-mod healthy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;

@@ -36,15 +36,12 @@ use tokio::sync::watch;
 use super::{About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications};
 use crate::datapath::RefusalLog;
 use crate::state::Written;
-use healthy::devices as decisions;
-pub use healthy::status;
+use holdfast_fixtures::healthy::devices as decisions;
+pub use holdfast_fixtures::healthy::status;
 use holdfast_kubernetes::apiserver::Encoding;
 use holdfast_kubernetes::source::{self as watching, LastError, Resource, View as Watches, Watch};
 use holdfast_standalone::blocks::Checks;
 use holdfast_standalone::names::Names;
-
-#[path = "../../../../diagnose/src/checks/tests/healthy.rs"]
-mod healthy;
 
 /// Five clients, each a second after the one before: one refused twice, one dropped, one refused by a frontend that
 /// serves by now, one refused at an address that no service has, and one outside.

@@ -546,7 +546,7 @@ impl OwnGiven {
     fn status(&self) -> holdfast_status::datapath::Status {
         let hook = |name: &String| if name == "connect4" { "connect4" } else { "connect6" };
         let few = Shape { frontends: [16; 2], ports: 16, slots: [64; 2], members: 16 };
-        let status = super::healthy::status();
+        let status = holdfast_fixtures::healthy::status();
         holdfast_status::datapath::Status {
             broken_hooks: self.hooks_missing.iter().chain(&self.hooks_unpinned).map(hook).collect(),
             bare_hooks: self.hooks_missing.iter().map(hook).collect(),

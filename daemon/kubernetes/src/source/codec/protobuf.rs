@@ -55,7 +55,7 @@ impl Codec for Protobuf {
         let mut found = None;
         let mut fields = Fields::of_beginning(bytes);
         // The name stands first of all, so that something wrong behind it leaves it legible.
-        while let Ok(Some(field)) = fields.next() {
+        while let Ok(Some(field)) = fields.next_field() {
             if field.number == METADATA && identify(found.get_or_insert_default(), field).is_err() {
                 break;
             }
@@ -69,7 +69,7 @@ impl Codec for Protobuf {
         found.kind = Some(kind.into_owned()).filter(|kind| !kind.is_empty());
         let object = object.and_then(|object| object.strip_prefix(MAGIC));
         let mut fields = Fields::of_beginning(object.unwrap_or_default());
-        while let Ok(Some(field)) = fields.next() {
+        while let Ok(Some(field)) = fields.next_field() {
             if field.number == UNKNOWN_RAW {
                 found.identity = field.bytes().ok().and_then(Self::peek);
             }
@@ -116,7 +116,7 @@ fn event<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Option<&'a [u8]>),
     const OBJECT: u32 = 2;
     const RAW: u32 = 1;
     let (mut kind, mut object) = (Cow::Borrowed(""), None);
-    while let Some(field) = fields.next()? {
+    while let Some(field) = fields.next_field()? {
         match field.number {
             TYPE => kind = field.text()?,
             OBJECT => object = fields.alike(field.bytes()?).last(RAW)?.or(object),
@@ -136,7 +136,7 @@ fn alone(bytes: &[u8]) -> Result<Option<&[u8]>, Malformed> {
 fn type_meta(message: &[u8]) -> Result<(String, String), Malformed> {
     let (mut api_version, mut kind) = (String::new(), String::new());
     let mut fields = Fields::of(message);
-    while let Some(field) = fields.next()? {
+    while let Some(field) = fields.next_field()? {
         match field.number {
             1 => api_version = field.text()?.into_owned(),
             2 => kind = field.text()?.into_owned(),
@@ -150,7 +150,7 @@ fn status(message: &[u8]) -> Result<Status, Malformed> {
     let mut status = Status::default();
     let mut fields = Fields::of(message);
     let filled = |field: Field<'_>| Ok(Some(field.text()?.into_owned()).filter(|text| !text.is_empty()));
-    while let Some(field) = fields.next()? {
+    while let Some(field) = fields.next_field()? {
         match field.number {
             3 => status.message = filled(field)?,
             4 => status.reason = filled(field)?,
@@ -165,7 +165,7 @@ fn status(message: &[u8]) -> Result<Status, Malformed> {
 fn identify(identity: &mut Identity, metadata: Field<'_>) -> Result<(), Malformed> {
     const HEADLESS: &str = "service.kubernetes.io/headless";
     let mut fields = metadata.message()?;
-    while let Some(field) = fields.next()? {
+    while let Some(field) = fields.next_field()? {
         let text = || field.text().map(|text| Some(text.into_owned()));
         match field.number {
             1 => identity.name = text()?,

@@ -180,7 +180,7 @@ fn frame(type_meta: &[u8], list_meta: &[u8]) -> Result<ListFrame, Malformed> {
     let mut frame = ListFrame::default();
     (frame.api_version, frame.kind) = super::type_meta(type_meta)?;
     let mut fields = Fields::of(list_meta);
-    while let Some(field) = fields.next()? {
+    while let Some(field) = fields.next_field()? {
         match field.number {
             RESOURCE_VERSION => frame.metadata.resource_version = owned(field)?,
             CONTINUE => frame.metadata.token = Some(owned(field)?),

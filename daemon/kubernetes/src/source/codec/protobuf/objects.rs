@@ -22,7 +22,7 @@ pub(super) trait Message<'a>: Default {
 
     /// Takes all fields of a message in, after those that came before.
     fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), Malformed> {
-        while let Some(field) = fields.next()? {
+        while let Some(field) = fields.next_field()? {
             self.take(field)?;
         }
         Ok(())
@@ -72,7 +72,7 @@ fn time(field: Field<'_>) -> Result<Option<TimeWire<'_>>, Malformed> {
     const SECONDS: u32 = 1;
     let mut fields = field.message()?;
     let mut seconds = None;
-    while let Some(field) = fields.next()? {
+    while let Some(field) = fields.next_field()? {
         seconds = if field.number == SECONDS { Some(field.number()?) } else { seconds.or(Some(0)) };
     }
     Ok(seconds.map(TimeWire::Counted))
@@ -82,7 +82,7 @@ fn time(field: Field<'_>) -> Result<Option<TimeWire<'_>>, Malformed> {
 fn entry(field: Field<'_>) -> Result<(Cow<'_, str>, Text<'_>), Malformed> {
     let (mut key, mut value) = (Cow::Borrowed(""), Cow::Borrowed(""));
     let mut fields = field.message()?;
-    while let Some(field) = fields.next()? {
+    while let Some(field) = fields.next_field()? {
         match field.number {
             1 => key = field.text()?,
             2 => value = field.text()?,
@@ -323,7 +323,7 @@ impl<'a> Message<'a> for TargetWire<'a> {
 impl<'a> Message<'a> for NodeWire<'a> {
     fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
         let mut fields = field.message()?;
-        while let Some(inner) = fields.next()? {
+        while let Some(inner) = fields.next_field()? {
             match (field.number, inner.number) {
                 (1, 9) => self.is_deleted = time(inner)?.is_some(),
                 (1, 11) => {
@@ -343,7 +343,7 @@ impl<'a> Message<'a> for NodeWire<'a> {
 fn first(message: Field<'_>, number: u32) -> Result<&str, Malformed> {
     let mut found = "";
     let mut fields = message.message()?;
-    while let Some(field) = fields.next()? {
+    while let Some(field) = fields.next_field()? {
         if field.number == number {
             found = if let Cow::Borrowed(text) = field.text()? { text } else { "" };
         }

@@ -43,7 +43,7 @@ pub(super) fn answer(bytes: &[u8]) -> Option<ServingStatus> {
     let is_whole = usize::try_from(u32::from_be_bytes([a, b, c, d])) == Ok(message.len());
     let mut fields = (is_whole && compressed == 0).then(|| Fields::of(message))?;
     let mut status = 0;
-    while let Some(field) = fields.next().ok()? {
+    while let Some(field) = fields.next_field().ok()? {
         if field.number == FIELD {
             status = field.number().ok()?;
         }

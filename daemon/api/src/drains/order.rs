@@ -16,15 +16,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::answer::{self, Refusal};
-use super::door::Visit;
-use super::drains::{NAMED_MAX, Reach, spelled};
-use super::form::Form;
-use super::guard::form_of;
-use super::parameters;
-use super::query::Query;
-use super::reload::{is_post, only_post};
-use super::wishes::Peer;
+use super::{NAMED_MAX, Reach, spelled};
+use crate::answer::{self, Refusal};
+use crate::door::Visit;
+use crate::form::Form;
+use crate::guard::form_of;
+use crate::parameters;
+use crate::query::Query;
+use crate::reload::{is_post, only_post};
+use crate::wishes::Peer;
 use holdfast_agent::drains::{Order, Outcome, Taken};
 use holdfast_evidence::diagnose::EXIT_HEADER;
 
