@@ -3,8 +3,11 @@
 //! Invariant: the table is none of the kernel's own. Which addresses may be announced is judged in `agreement`.
 
 use holdfast_core::words;
+use toml::Value;
 
+use super::keys::table;
 use super::limits::ROUTE_TABLES;
+use super::show;
 use super::table::Table;
 use super::value::integer;
 
@@ -34,20 +37,20 @@ impl RouteTable {
     }
 }
 
-/// The table `[announce]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Announcing {
-    /// Where the routes are.
-    pub table: RouteTable,
-}
-
-impl Default for Announcing {
-    fn default() -> Self {
-        Self { table: RouteTable::DEFAULT }
+table! {
+    /// The table `[announce]`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Announcing "announce" {
+        /// Where the routes are.
+        table: RouteTable = RouteTable::DEFAULT, take_route_table, show_route_table, reload;
     }
 }
 
-pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Announcing {
-    let number = table.take("table", integer(ROUTE_TABLES)).and_then(|number| u8::try_from(number).ok());
-    Announcing { table: number.map_or(RouteTable::DEFAULT, RouteTable) }
+fn take_route_table(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<RouteTable> {
+    let number = table.take(key, integer(ROUTE_TABLES))?;
+    u8::try_from(number).ok().map(RouteTable)
+}
+
+fn show_route_table(table: &RouteTable) -> Option<Value> {
+    show::plain(&i64::from(table.0))
 }

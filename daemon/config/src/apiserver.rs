@@ -7,11 +7,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use holdfast_core::words;
+use toml::Value;
 use toml::de::DeValue;
 
 use super::address::{ApiserverUrl, Cidr, address_port, apiserver_url, cidr};
+use super::keys::{Keys as _, table, take, take_some, take_some_path};
 use super::limits::{APISERVERS_MAX, CIDRS_MAX};
 use super::report::Site;
+use super::show;
 use super::table::{Found, Items, Table, WhenEmpty};
 use super::value::{boolean, dns_name, label_value, quote, string, word};
 
@@ -52,26 +55,29 @@ pub enum ClientIdentity {
     },
 }
 
-/// The table `[apiserver]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Apiserver {
-    /// The addresses, in the order in which they are preferred; no duplicates.
-    pub endpoints: Vec<ApiserverUrl>,
-    /// The name that the certificate must have; none means the kubeconfig's, or else the dialled address. A learned
-    /// address then needs a certificate for `kubernetes.default.svc`.
-    pub tls_server_name: Option<String>,
-    /// A kubeconfig, for what the other keys do not say.
-    pub kubeconfig: Option<PathBuf>,
-    /// The certificate authorities to trust; none means the kubeconfig's.
-    pub ca_file: Option<PathBuf>,
-    /// The client's identity; none means the kubeconfig's.
-    pub identity: Option<ClientIdentity>,
-    /// The tiers behind the configured addresses.
-    pub discover: Vec<Discovery>,
-    /// The address at which others on this node reach an apiserver; none means nowhere.
-    pub vip: Option<SocketAddr>,
-    /// In which encodings objects are asked for.
-    pub encoding: Encodings,
+table! {
+    /// The table `[apiserver]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Apiserver "apiserver" {
+        /// The addresses, in the order in which they are preferred; no duplicates.
+        endpoints: Vec<ApiserverUrl> = Vec::new(), take_endpoints, show::filled_list, reload;
+        /// The address at which others on this node reach an apiserver; none means nowhere.
+        vip: Option<SocketAddr> = None, take_some(address_port), show::given(show::text), reload;
+        /// The name that the certificate must have; none means the kubeconfig's, or else the dialled address. A learned
+        /// address then needs a certificate for `kubernetes.default.svc`.
+        tls_server_name: Option<String> = None, take_some(server_name), show::given(show::text), reload;
+        /// A kubeconfig, for what the other keys do not say.
+        kubeconfig: Option<PathBuf> = None, take_some_path, show::given(show::path), reload;
+        /// The certificate authorities to trust; none means the kubeconfig's.
+        ca_file: Option<PathBuf> = None, take_some_path, show::given(show::path), reload;
+        /// The client's identity; none means the kubeconfig's.
+        // It has three keys of its own, which stand in this table.
+        identity: Option<ClientIdentity> = None, take_identity, show::given(show_identity), reload;
+        /// The tiers behind the configured addresses.
+        discover: Vec<Discovery> = vec![Discovery::Kubelet, Discovery::Learned], take_discover, show::list, reload;
+        /// In which encodings objects are asked for.
+        encoding: Encodings = Encodings::Auto, take(word), show::word, restart;
+    }
 }
 
 /// The service of the virtual address: namespace and name.
@@ -86,21 +92,6 @@ impl Apiserver {
     /// Whether requests would carry any identity.
     fn has_identity(&self) -> bool {
         self.identity.is_some() || self.kubeconfig.is_some()
-    }
-}
-
-impl Default for Apiserver {
-    fn default() -> Self {
-        Self {
-            endpoints: Vec::new(),
-            tls_server_name: None,
-            kubeconfig: None,
-            ca_file: None,
-            identity: None,
-            discover: vec![Discovery::Kubelet, Discovery::Learned],
-            vip: None,
-            encoding: Encodings::default(),
-        }
     }
 }
 
@@ -128,34 +119,23 @@ words! {
     }
 }
 
-/// The table `[kubernetes]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kubernetes {
-    /// Whether Services and EndpointSlices come from the apiserver. By default they do if an apiserver is given.
-    pub enabled: bool,
-    /// Serve the Services that have this value in the label `service.kubernetes.io/service-proxy-name`; none means
-    /// those without the label.
-    pub service_proxy_name: Option<String>,
-    /// Whether Events are written to the cluster.
-    pub events: bool,
-    /// When Events of the cluster are read.
-    pub events_read: EventsRead,
-    /// Which addresses `spec.externalIPs` may claim, and `spec.ips` of ServiceImports.
-    pub external_ips: ExternalIps,
-    /// Whether ServiceImports are served, where the cluster has them.
-    pub service_imports: bool,
-}
-
-impl Default for Kubernetes {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            service_proxy_name: None,
-            events: false,
-            events_read: EventsRead::default(),
-            external_ips: ExternalIps::default(),
-            service_imports: true,
-        }
+table! {
+    /// The table `[kubernetes]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Kubernetes "kubernetes" {
+        /// Whether Services and EndpointSlices come from the apiserver. By default they do if an apiserver is given.
+        enabled: bool = false, take(boolean), show::plain, restart;
+        /// Serve the Services that have this value in the label `service.kubernetes.io/service-proxy-name`; none means
+        /// those without the label.
+        service_proxy_name: Option<String> = None, take_some(label_value), show::given(show::text), restart;
+        /// Whether Events are written to the cluster.
+        events: bool = false, take(boolean), show::plain, restart;
+        /// When Events of the cluster are read.
+        events_read: EventsRead = EventsRead::OnDemand, take(word), show::word, reload;
+        /// Which addresses `spec.externalIPs` may claim, and `spec.ips` of ServiceImports.
+        external_ips: ExternalIps = ExternalIps::All, take(external_ips), show_external_ips, reload;
+        /// Whether ServiceImports are served, where the cluster has them.
+        service_imports: bool = true, take(boolean), show::plain, restart;
     }
 }
 
@@ -177,56 +157,50 @@ pub(super) struct ReadApiserver {
 }
 
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> ReadApiserver {
-    let default = Apiserver::default();
-    let endpoints = table.list("endpoints", &ENDPOINTS, apiserver_url);
-    let endpoints = distinct(table, endpoints.unwrap_or_default());
-    let apiserver = Apiserver {
-        vip: vip(table, &endpoints),
-        endpoints,
-        tls_server_name: table.take("tls_server_name", server_name),
-        kubeconfig: table.path("kubeconfig").map(|found| found.value),
-        ca_file: table.path("ca_file").map(|found| found.value),
-        identity: identity(table),
-        discover: discover(table).unwrap_or(default.discover),
-        encoding: table.take("encoding", word).unwrap_or_default(),
-    };
+    let apiserver = Apiserver::read(table);
+    check_vip(table, &apiserver);
     let is_named = table.has("endpoints") || table.has("kubeconfig");
     check_companions(table, is_named);
     ReadApiserver { apiserver, site: table.site().clone(), is_named }
 }
 
 pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserver) -> Kubernetes {
-    let default = Kubernetes::default();
-    let enabled = table.find("enabled", boolean);
-    let service_proxy_name = table.take("service_proxy_name", label_value);
-    let events = table.find("events", boolean);
-    if let Some(Found { value: true, site }) = &enabled
+    let default = Kubernetes { enabled: read.apiserver.is_given(), ..Kubernetes::default() };
+    let kubernetes = Kubernetes::read_over(default, table);
+    check_identity(table, read, kubernetes.enabled);
+    if table.report().is_whole() {
+        check_use(table, read, &kubernetes);
+    }
+    kubernetes
+}
+
+/// Reports keys that are of no use, because no apiserver is given or none is used.
+fn check_use(table: &mut Table<'_, '_, '_>, read: &ReadApiserver, kubernetes: &Kubernetes) {
+    if let Some(site) = table.good_site("enabled")
+        && kubernetes.enabled
         && !read.is_named
-        && table.report().is_whole()
     {
         let message = "there is no apiserver to read from: set `endpoints` or `kubeconfig` under [apiserver]";
-        table.report().error(site, message.to_owned());
+        table.report().error(&site, message.to_owned());
     }
-    let enabled = enabled.map_or(read.apiserver.is_given(), |found| found.value);
-    check_identity(table, read, enabled);
-    if read.apiserver.vip.is_some() && read.is_named && !enabled && table.report().is_whole() {
+    if read.apiserver.vip.is_some() && read.is_named && !kubernetes.enabled {
         let message = "apiserver.vip is given, but no apiserver is used: [kubernetes] is not enabled";
         table.report().error(&read.site, message.to_owned());
     }
-    if let Some(Found { value: true, site }) = &events
-        && !enabled
-        && table.report().is_whole()
+    if let Some(site) = table.good_site("events")
+        && kubernetes.events
+        && !kubernetes.enabled
     {
         let message = "there is no cluster to write Events to: [kubernetes] is not enabled";
-        table.report().error(site, message.to_owned());
+        table.report().error(&site, message.to_owned());
     }
-    Kubernetes {
-        enabled,
-        service_proxy_name,
-        events: events.is_some_and(|found| found.value),
-        events_read: table.take("events_read", word).unwrap_or_default(),
-        external_ips: table.take("external_ips", external_ips).unwrap_or_default(),
-        service_imports: table.take("service_imports", boolean).unwrap_or(default.service_imports),
+}
+
+fn show_external_ips(ips: &ExternalIps) -> Option<Value> {
+    match ips {
+        ExternalIps::All => show::text("all"),
+        ExternalIps::None => show::text("none"),
+        ExternalIps::Cidrs(cidrs) => show::list(cidrs),
     }
 }
 
@@ -276,7 +250,8 @@ fn check_companions(table: &mut Table<'_, '_, '_>, is_named: bool) {
     }
 }
 
-fn distinct(table: &mut Table<'_, '_, '_>, found: Vec<Found<ApiserverUrl>>) -> Vec<ApiserverUrl> {
+fn take_endpoints(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Vec<ApiserverUrl>> {
+    let found = table.list(key, &ENDPOINTS, apiserver_url)?;
     let mut distinct = Vec::new();
     for Found { value, site } in found {
         match distinct.contains(&value) {
@@ -284,25 +259,25 @@ fn distinct(table: &mut Table<'_, '_, '_>, found: Vec<Found<ApiserverUrl>>) -> V
             false => distinct.push(value),
         }
     }
-    distinct
+    Some(distinct)
 }
 
 /// An endpoint's own address would be served in place of the endpoint.
-fn vip(table: &mut Table<'_, '_, '_>, endpoints: &[ApiserverUrl]) -> Option<SocketAddr> {
-    let Found { value, site } = table.find("vip", address_port)?;
-    if endpoints.iter().any(|endpoint| endpoint.address() == value) {
-        let message = format!("{value} is an endpoint's own address: the virtual one must be another");
+fn check_vip(table: &mut Table<'_, '_, '_>, apiserver: &Apiserver) {
+    let endpoints = &apiserver.endpoints;
+    let Some((vip, site)) = apiserver.vip.zip(table.good_site("vip")) else { return };
+    if endpoints.iter().any(|endpoint| endpoint.address() == vip) {
+        let message = format!("{vip} is an endpoint's own address: the virtual one must be another");
         table.report().error(&site, message);
     }
-    if !endpoints.is_empty() && endpoints.iter().all(|it| it.address().is_ipv4() != value.is_ipv4()) {
-        let message = format!("no endpoint has the family of {value}: it leads only to learned ones");
+    if !endpoints.is_empty() && endpoints.iter().all(|it| it.address().is_ipv4() != vip.is_ipv4()) {
+        let message = format!("no endpoint has the family of {vip}: it leads only to learned ones");
         table.report().warning(&site, message);
     }
-    Some(value)
 }
 
-fn discover(table: &mut Table<'_, '_, '_>) -> Option<Vec<Discovery>> {
-    let found = table.list("discover", &DISCOVER, word)?;
+fn take_discover(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Vec<Discovery>> {
+    let found = table.list(key, &DISCOVER, word)?;
     let mut distinct: Vec<Discovery> = found.into_iter().map(|found| found.value).collect();
     // Tiers have one order, whatever the order of the words.
     distinct.sort_unstable();
@@ -310,11 +285,11 @@ fn discover(table: &mut Table<'_, '_, '_>) -> Option<Vec<Discovery>> {
     Some(distinct)
 }
 
-fn identity(table: &mut Table<'_, '_, '_>) -> Option<ClientIdentity> {
+fn take_identity(table: &mut Table<'_, '_, '_>, _key: &'static str) -> Option<Option<ClientIdentity>> {
     let token = table.path("token_file");
     let certificate = table.path("client_certificate_file");
     let key = table.path("client_key_file");
-    match (token, certificate, key) {
+    Some(match (token, certificate, key) {
         (None, certificate, key) => client_certificate(table, certificate, key),
         (Some(token), None, None) => Some(ClientIdentity::TokenFile(token.value)),
         (Some(token), _, _) => refuse(
@@ -322,7 +297,18 @@ fn identity(table: &mut Table<'_, '_, '_>) -> Option<ClientIdentity> {
             &token,
             "there are two identities: keep the token or the client certificate, not both",
         ),
-    }
+    })
+}
+
+/// The keys of an identity, with their values.
+pub(super) fn show_identity(identity: &ClientIdentity) -> Option<Value> {
+    Some(match identity {
+        ClientIdentity::TokenFile(token) => show::table([("token_file", show::path(token))]),
+        ClientIdentity::Certificate { certificate_file, key_file } => show::table([
+            ("client_certificate_file", show::path(certificate_file)),
+            ("client_key_file", show::path(key_file)),
+        ]),
+    })
 }
 
 /// A client's certificate and its key, of which there is none without the other one.

@@ -4,12 +4,15 @@ use std::path::PathBuf;
 
 use holdfast_core::words;
 pub use holdfast_status::views::datapath::DatapathKind;
+use toml::Value;
 use toml::de::DeValue;
 
+use super::keys::{Keys as _, show_table, table, take, take_path, take_table};
 use super::limits::{
     CGROUP_LEVELS_MAX, DATAPATH_BACKENDS, DATAPATH_FRONTENDS, DATAPATH_SERVICES, EXEMPT_CGROUPS_MAX,
 };
-use super::table::{Items, Table, WhenEmpty};
+use super::show;
+use super::table::{Found, Items, Table, WhenEmpty};
 use super::value::{boolean, integer, path_text, quote, string, word};
 
 /// The cgroup of the processes that get the services.
@@ -47,14 +50,18 @@ impl std::fmt::Display for CgroupPath {
     }
 }
 
-/// How much the datapath may hold. What comes beyond is refused by name; the rest goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DatapathLimits {
-    pub services: u32,
-    /// Addresses and ports that clients dial.
-    pub frontends: u32,
-    /// Slots in the lists of all ports.
-    pub backends: u32,
+table! {
+    /// How much the datapath may hold. What comes beyond is refused by name; the rest goes on.
+    // The defaults are ten times what the largest clusters have that Kubernetes is tested with. Maps grow up to these
+    // limits, so high limits cost nothing.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct DatapathLimits "datapath.limits" {
+        services: u32 = 100_000, take(integer(DATAPATH_SERVICES)), show::plain, restart;
+        /// Addresses and ports that clients dial.
+        frontends: u32 = 500_000, take(integer(DATAPATH_FRONTENDS)), show::plain, restart;
+        /// Slots in the lists of all ports.
+        backends: u32 = 4_000_000, take(integer(DATAPATH_BACKENDS)), show::plain, restart;
+    }
 }
 
 words! {
@@ -76,91 +83,71 @@ words! {
     }
 }
 
-/// Which sockets are ended when their backend leaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StaleSockets {
-    /// Sockets of these protocols, in the order of the words; none: no socket is ended.
-    pub protocols: Vec<Protocol>,
-    /// Sockets in these network namespaces.
-    pub namespaces: Namespaces,
-}
-
-impl Default for StaleSockets {
-    fn default() -> Self {
-        // A UDP client never notices by itself; a TCP connection may end well without help.
-        Self { protocols: vec![Protocol::Udp], namespaces: Namespaces::Host }
-    }
-}
-
-/// The table `[datapath]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Datapath {
-    /// What carries the traffic.
-    pub kind: DatapathKind,
-    /// The cgroup of the processes that get the services.
-    pub cgroup: Cgroup,
-    /// The folder on a BPF file system under which everything is pinned.
-    pub bpffs: PathBuf,
-    /// How much the datapath may hold.
-    pub limits: DatapathLimits,
+table! {
     /// Which sockets are ended when their backend leaves.
-    pub stale_sockets: StaleSockets,
-    /// Which sockets are served.
-    pub sockets: Sockets,
-    /// Whether datagrams are served by sockets.
-    pub udp_sockets: bool,
-    /// Processes in these cgroups and in those below them are left alone.
-    pub exempt_cgroups: Vec<CgroupPath>,
-}
-
-impl Default for Datapath {
-    fn default() -> Self {
-        // Ten times what the largest clusters have that Kubernetes is tested with. Maps grow up to these limits, so
-        // high limits cost nothing.
-        let limits = DatapathLimits { services: 100_000, frontends: 500_000, backends: 4_000_000 };
-        let bpffs = PathBuf::from("/sys/fs/bpf/holdfast");
-        let stale_sockets = StaleSockets::default();
-        Self {
-            kind: DatapathKind::Kernel,
-            cgroup: Cgroup::Auto,
-            bpffs,
-            limits,
-            stale_sockets,
-            sockets: Sockets::All,
-            udp_sockets: true,
-            exempt_cgroups: Vec::new(),
-        }
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct StaleSockets "datapath.stale_sockets" {
+        /// Sockets of these protocols, in the order of the words; none: no socket is ended.
+        // A UDP client never notices by itself; a TCP connection may end well without help.
+        protocols: Vec<Protocol> = vec![Protocol::Udp], take_protocols, show::list, restart;
+        /// Sockets in these network namespaces.
+        namespaces: Namespaces = Namespaces::Host, take(word), show::word, restart;
     }
 }
 
+table! {
+    /// The table `[datapath]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Datapath "datapath" {
+        /// What carries the traffic.
+        kind: DatapathKind = DatapathKind::Kernel, take(word), show::word, restart;
+        /// The cgroup of the processes that get the services.
+        cgroup: Cgroup = Cgroup::Auto, take_cgroup, show_cgroup, restart;
+        /// The folder on a BPF file system under which everything is pinned.
+        bpffs: PathBuf = "/sys/fs/bpf/holdfast".into(), take_path, show::path, restart;
+        /// How much the datapath may hold.
+        limits: DatapathLimits = DatapathLimits::default(), take_table, show_table, inner;
+        /// Which sockets are ended when their backend leaves.
+        stale_sockets: StaleSockets = StaleSockets::default(), take_table, show_table, inner;
+        /// Which sockets are served.
+        sockets: Sockets = Sockets::All, take(word), show::word, restart;
+        /// Whether datagrams are served by sockets.
+        udp_sockets: bool = true, take(boolean), show::plain, restart;
+        /// Processes in these cgroups and in those below them are left alone.
+        exempt_cgroups: Vec<CgroupPath> = Vec::new(), take_exempt, show::filled_list, restart;
+    }
+}
+
+/// Reads the table. Messages name its tables last.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Datapath {
-    let default = Datapath::default();
-    Datapath {
-        kind: table.take("kind", word).unwrap_or(default.kind),
-        cgroup: read_cgroup(table).unwrap_or(default.cgroup),
-        bpffs: table.path("bpffs").map_or(default.bpffs, |found| found.value),
-        sockets: table.take("sockets", word).unwrap_or(default.sockets),
-        udp_sockets: table.take("udp_sockets", boolean).unwrap_or(default.udp_sockets),
-        exempt_cgroups: read_exempt(table),
-        limits: table.table("limits", |limits| read_limits(limits, default.limits)),
-        stale_sockets: table.table("stale_sockets", |sockets| read_sockets(sockets, default.stale_sockets)),
-    }
+    table.name_first(&["kind", "cgroup", "bpffs", "sockets", "udp_sockets", "exempt_cgroups"]);
+    Datapath::read(table)
 }
 
-fn read_cgroup(table: &mut Table<'_, '_, '_>) -> Option<Cgroup> {
-    let text = table.take("cgroup", path_text)?;
+fn take_cgroup(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Cgroup> {
+    let text = table.take(key, path_text)?;
     Some(match text.as_str() {
         "auto" => Cgroup::Auto,
         path => Cgroup::Path(table.report().resolve(path)),
     })
 }
 
+fn show_cgroup(cgroup: &Cgroup) -> Option<Value> {
+    match cgroup {
+        Cgroup::Auto => show::text("auto"),
+        Cgroup::Path(folder) => show::path(folder),
+    }
+}
+
 const EXEMPT: Items =
     Items { what: "cgroups such as \"/kata.slice\"", when_empty: WhenEmpty::Fine, most: EXEMPT_CGROUPS_MAX };
 
-fn read_exempt(table: &mut Table<'_, '_, '_>) -> Vec<CgroupPath> {
-    let found = table.list("exempt_cgroups", &EXEMPT, cgroup_path).unwrap_or_default();
-    let mut distinct: Vec<_> = found.into_iter().map(|found| found.value).collect();
+fn take_exempt(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Vec<CgroupPath>> {
+    table.list(key, &EXEMPT, cgroup_path).map(sort_distinct)
+}
+
+fn sort_distinct<T: Ord>(found: Vec<Found<T>>) -> Vec<T> {
+    let mut distinct: Vec<T> = found.into_iter().map(|found| found.value).collect();
     distinct.sort_unstable();
     distinct.dedup();
     distinct
@@ -182,26 +169,9 @@ fn cgroup_path(value: &DeValue<'_>) -> Result<CgroupPath, String> {
     }
 }
 
-fn read_limits(table: &mut Table<'_, '_, '_>, default: DatapathLimits) -> DatapathLimits {
-    DatapathLimits {
-        services: table.take("services", integer(DATAPATH_SERVICES)).unwrap_or(default.services),
-        frontends: table.take("frontends", integer(DATAPATH_FRONTENDS)).unwrap_or(default.frontends),
-        backends: table.take("backends", integer(DATAPATH_BACKENDS)).unwrap_or(default.backends),
-    }
-}
-
 const PROTOCOLS: Items =
     Items { what: "the words TCP, UDP", when_empty: WhenEmpty::Fine, most: Protocol::ALL.len() };
 
-fn read_sockets(table: &mut Table<'_, '_, '_>, default: StaleSockets) -> StaleSockets {
-    let protocols = table.list("protocols", &PROTOCOLS, word).map(|found| {
-        let mut distinct: Vec<Protocol> = found.into_iter().map(|found| found.value).collect();
-        distinct.sort_unstable();
-        distinct.dedup();
-        distinct
-    });
-    StaleSockets {
-        protocols: protocols.unwrap_or(default.protocols),
-        namespaces: table.take("namespaces", word).unwrap_or(default.namespaces),
-    }
+fn take_protocols(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Vec<Protocol>> {
+    table.list(key, &PROTOCOLS, word).map(sort_distinct)
 }

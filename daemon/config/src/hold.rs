@@ -3,39 +3,31 @@
 use std::time::Duration;
 
 use holdfast_core::hold::{OnEmpty, Policy};
+use toml::Value;
 use toml::de::DeValue;
 
+use super::keys::{Keys as _, table, take};
 use super::limits::{HOLD, INTERVAL, MASS_LOSS_WINDOW};
-use super::table::{Found, Table};
+use super::show;
+use super::table::Table;
 use super::value::{Share, duration, share, show_duration, word, word_among};
 
-/// The table `[hold]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
-    /// The policy of every service that has none of its own.
-    pub on_empty: OnEmpty,
-    /// How long a list is held.
-    pub limit: Duration,
-    /// How often each held backend is probed.
-    pub probe_interval: Duration,
-    /// The share of the services that have to lose all their endpoints to make it a mass loss.
-    pub mass_loss_share: Share,
-    /// The time within which those services have to lose them.
-    pub mass_loss_window: Duration,
-    /// How long a list is held in a mass loss.
-    pub mass_loss_limit: Duration,
-}
-
-impl Default for Hold {
-    fn default() -> Self {
-        Self {
-            on_empty: OnEmpty::Auto,
-            limit: Duration::from_secs(120),
-            probe_interval: Duration::from_secs(2),
-            mass_loss_share: Share::QUARTER,
-            mass_loss_window: Duration::from_secs(30),
-            mass_loss_limit: Duration::from_secs(600),
-        }
+table! {
+    /// The table `[hold]`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Hold "hold" {
+        /// How long a list is held.
+        limit: Duration = Duration::from_secs(120), take(duration(HOLD)), show::time, reload;
+        /// How often each held backend is probed.
+        probe_interval: Duration = Duration::from_secs(2), take(duration(INTERVAL)), show::time, reload;
+        /// The time within which so many services have to lose their endpoints to make it a mass loss.
+        mass_loss_window: Duration = Duration::from_secs(30), take(duration(MASS_LOSS_WINDOW)), show::time, reload;
+        /// How long a list is held in a mass loss.
+        mass_loss_limit: Duration = Duration::from_secs(600), take(duration(HOLD)), show::time, reload;
+        /// The policy of every service that has none of its own.
+        on_empty: OnEmpty = OnEmpty::Auto, take(word), show::word, reload;
+        /// The share of the services that have to lose all their endpoints to make it a mass loss.
+        mass_loss_share: Share = Share::QUARTER, take(share), show_share, reload;
     }
 }
 
@@ -54,33 +46,19 @@ impl Hold {
 }
 
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Hold {
-    let default = Hold::default();
-    let mut time = |key, bounds, default| table.take(key, duration(bounds)).unwrap_or(default);
-    let limit = time("limit", HOLD, default.limit);
-    let probe_interval = time("probe_interval", INTERVAL, default.probe_interval);
-    let mass_loss_window = time("mass_loss_window", MASS_LOSS_WINDOW, default.mass_loss_window);
-    let mass_loss_limit = table.find("mass_loss_limit", duration(HOLD));
-    let hold = Hold {
-        on_empty: table.take("on_empty", word).unwrap_or(default.on_empty),
-        limit,
-        probe_interval,
-        mass_loss_share: table.take("mass_loss_share", share).unwrap_or(default.mass_loss_share),
-        mass_loss_window,
-        mass_loss_limit: mass_loss_limit.as_ref().map_or(default.mass_loss_limit, |found| found.value),
-    };
-    check_mass_loss(table, &hold, mass_loss_limit.as_ref());
+    let hold = Hold::read(table);
+    if hold.mass_loss_limit < hold.limit {
+        let site = table.good_site("mass_loss_limit").unwrap_or_else(|| table.site().clone());
+        let mass = show_duration(hold.mass_loss_limit);
+        let single = show_duration(hold.limit);
+        let message = format!("a mass loss is held for {mass}, less than a single loss (limit = {single:?})");
+        table.report().warning(&site, message);
+    }
     hold
 }
 
-fn check_mass_loss(table: &mut Table<'_, '_, '_>, hold: &Hold, found: Option<&Found<Duration>>) {
-    if hold.mass_loss_limit >= hold.limit {
-        return;
-    }
-    let site = found.map_or_else(|| table.site().clone(), |found| found.site.clone());
-    let mass = show_duration(hold.mass_loss_limit);
-    let single = show_duration(hold.limit);
-    let message = format!("a mass loss is held for {mass}, less than a single loss (limit = {single:?})");
-    table.report().warning(&site, message);
+fn show_share(share: &Share) -> Option<Value> {
+    show::plain(&(f64::from(share.millionths()) / 1e6))
 }
 
 /// The policy that a `[[service]]` may have: any but `pass`, which needs an address that another balancer serves too.

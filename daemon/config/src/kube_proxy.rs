@@ -5,23 +5,27 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use toml::Value;
 use toml::de::DeValue;
 
 use super::address::parse_address_port;
-use super::table::{Found, Table};
+use super::keys::{Keys as _, table, take};
+use super::table::Table;
 use super::value::{expected, quote};
-use super::{Config, DatapathKind};
+use super::{Datapath, DatapathKind, Kubernetes, Packets, show};
 
 /// The value that keeps a port closed.
-pub(super) const OFF: &str = "off";
+const OFF: &str = "off";
 
-/// The table `[kube_proxy]`; `None` is off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KubeProxy {
-    /// Where load balancers ask for health. While this is off, the health check ports of Services stay closed too.
-    pub health: Option<SocketAddr>,
-    /// Where kube-proxy's metrics and mode are asked for.
-    pub metrics: Option<SocketAddr>,
+table! {
+    /// The table `[kube_proxy]`; `None` is off.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct KubeProxy "kube_proxy" {
+        /// Where load balancers ask for health. While this is off, the health check ports of Services stay closed too.
+        health: Option<SocketAddr> = None, take(port), show_port, restart;
+        /// Where kube-proxy's metrics and mode are asked for.
+        metrics: Option<SocketAddr> = None, take(port), show_port, restart;
+    }
 }
 
 /// kube-proxy's default addresses. Its "0.0.0.0" answers both families, so health listens at the unspecified IPv6
@@ -29,37 +33,29 @@ pub struct KubeProxy {
 const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10256);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
-/// The table as read, before it is known whether this daemon stands in kube-proxy's place.
-#[derive(Debug, Default)]
-pub(super) struct ReadKubeProxy {
-    health: Option<Option<SocketAddr>>,
-    metrics: Option<Option<SocketAddr>>,
-}
-
-impl ReadKubeProxy {
-    /// The table with the defaults filled in, which depend on the rest of the configuration.
-    pub(super) fn within(&self, config: &Config) -> KubeProxy {
-        let stands_in = config.kubernetes.enabled
-            && config.kubernetes.service_proxy_name.is_none()
-            && config.datapath.kind == DatapathKind::Kernel
-            && config.packets.enabled;
-        KubeProxy {
-            health: self.health.unwrap_or(stands_in.then_some(HEALTH)),
-            metrics: self.metrics.unwrap_or(stands_in.then_some(METRICS)),
-        }
-    }
-}
-
-pub(super) fn read(table: &mut Table<'_, '_, '_>) -> ReadKubeProxy {
-    let health = table.find("health", port);
-    let metrics = table.find("metrics", port);
-    let both = health.as_ref().zip(metrics.as_ref());
-    if let Some((health, Found { value: Some(address), site })) = both
-        && health.value == Some(*address)
+/// Reads the table. Its defaults depend on whether this daemon stands in kube-proxy's place.
+pub(super) fn read(table: &mut Table<'_, '_, '_>, stands_in: bool) -> KubeProxy {
+    let default = KubeProxy { health: stands_in.then_some(HEALTH), metrics: stands_in.then_some(METRICS) };
+    let read = KubeProxy::read_over(default, table);
+    let sites = table.good_site("health").zip(table.good_site("metrics"));
+    if let (Some(address), Some((_, site))) = (read.metrics, sites)
+        && read.health == Some(address)
     {
-        table.report().error(site, format!("{address} is where health listens: give metrics another port"));
+        table.report().error(&site, format!("{address} is where health listens: give metrics another port"));
     }
-    ReadKubeProxy { health: health.map(|it| it.value), metrics: metrics.map(|it| it.value) }
+    read
+}
+
+/// Whether this daemon serves a cluster's Services in kube-proxy's place.
+pub(super) fn stands_in(kubernetes: &Kubernetes, datapath: &Datapath, packets: &Packets) -> bool {
+    kubernetes.enabled
+        && kubernetes.service_proxy_name.is_none()
+        && datapath.kind == DatapathKind::Kernel
+        && packets.enabled
+}
+
+fn show_port(port: &Option<SocketAddr>) -> Option<Value> {
+    port.map_or_else(|| show::text(OFF), |address| show::text(&address))
 }
 
 const LEGAL: &str = "an address and port such as \"0.0.0.0:10256\", or \"off\"";

@@ -19,6 +19,7 @@ mod file;
 mod file_author;
 mod health_check;
 mod hold;
+mod keys;
 mod kube_proxy;
 mod limits;
 mod nearest;
@@ -30,6 +31,7 @@ mod resolve;
 mod restart;
 mod service;
 mod settings;
+mod show;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -64,6 +66,7 @@ pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, Services, S
 pub use self::value::{DnsLabel, Share};
 
 use self::agreement::Own;
+use self::keys::Keys as _;
 use self::report::{Report, Site};
 use self::table::Table;
 
@@ -129,22 +132,23 @@ impl Config {
 }
 
 fn read(root: &mut Table<'_, '_, '_>) -> Config {
-    let node = root.table("node", node::read);
+    let node = root.table("node", Node::read);
     let read_apiserver = root.table("apiserver", apiserver::read);
     let kubernetes = root.table("kubernetes", |table| apiserver::read_kubernetes(table, &read_apiserver));
-    let manifests = root.table("manifests", settings::read_manifests);
+    let manifests = root.table("manifests", Manifests::read);
     let blocks = root.blocks("service", limits::SERVICES_MAX, service::read);
     let blocks: Vec<service::ReadBlock> = blocks.into_iter().flatten().collect();
-    let more_services = root.table("services", settings::read_services);
-    let resolver = root.table("resolver", resolve::read_resolver);
-    let announce = root.table("announce", announce::read);
+    let more_services = root.table("services", Services::read);
+    let resolver = root.table("resolver", Resolver::read);
+    let announce = root.table("announce", Announcing::read);
     let datapath = root.table("datapath", datapath::read);
     let packets = root.table("packets", packets::read);
-    let kube_proxy = root.table("kube_proxy", kube_proxy::read);
+    let stands_in = kube_proxy::stands_in(&kubernetes, &datapath, &packets);
+    let kube_proxy = root.table("kube_proxy", |table| kube_proxy::read(table, stands_in));
     let hold = root.table("hold", hold::read);
-    let state = root.table("state", settings::read_state);
-    let admin = root.table("admin", settings::read_admin);
-    let log = root.table("log", settings::read_log);
+    let state = root.table("state", State::read);
+    let admin = root.table("admin", Admin::read);
+    let log = root.table("log", Log::read);
     let apiserver = read_apiserver.apiserver;
     agreement::check(
         root.report(),
@@ -152,7 +156,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
         Own { admin: &admin, apiserver: &apiserver, packets: &packets, resolver: &resolver },
     );
     let services = blocks.into_iter().map(|read| read.block).collect();
-    let mut config = Config {
+    let config = Config {
         node,
         apiserver,
         kubernetes,
@@ -163,13 +167,12 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
         announce,
         datapath,
         packets,
-        kube_proxy: KubeProxy::default(),
+        kube_proxy,
         hold,
         state,
         admin,
         log,
     };
-    config.kube_proxy = kube_proxy.within(&config);
     check_sources(root.report(), &config);
     config
 }

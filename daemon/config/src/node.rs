@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use toml::Value;
 use toml::de::DeValue;
 
 use super::address::{Cidr, cidr};
+use super::keys::{table, take_some};
 use super::limits::CIDRS_MAX;
+use super::show;
 use super::table::{Found, Items, Table, WhenEmpty};
 use super::value::{dns_name, label_value, quote, string};
 
@@ -65,34 +68,40 @@ pub enum OuterAddresses {
     Ranges { cidrs: Vec<Cidr>, primary: bool },
 }
 
-/// The table `[node]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// The node's name; without it, the host name counts ([`NodeName::of_host`]).
-    pub name: Option<NodeName>,
-    /// The node's zone; without it, the label of the Node object counts.
-    pub zone: Option<String>,
-    /// Which local addresses answer NodePorts.
-    pub node_port_addresses: NodePortAddresses,
-}
-
-impl Default for Node {
-    fn default() -> Self {
-        Self { name: None, zone: None, node_port_addresses: NodePortAddresses::of(OuterAddresses::Primary) }
-    }
-}
-
-pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Node {
-    let default = Node::default();
-    Node {
-        name: table.take("name", node_name),
-        zone: table.take("zone", label_value),
-        node_port_addresses: node_port_addresses(table).unwrap_or(default.node_port_addresses),
+table! {
+    /// The table `[node]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Node "node" {
+        /// The node's name; without it, the host name counts ([`NodeName::of_host`]).
+        name: Option<NodeName> = None, take_some(node_name), show::given(show_name), restart;
+        /// The node's zone; without it, the label of the Node object counts.
+        zone: Option<String> = None, take_some(label_value), show::given(show::text), reload;
+        /// Which local addresses answer NodePorts.
+        node_port_addresses: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Primary),
+            take_addresses, show_addresses, reload;
     }
 }
 
 fn node_name(value: &DeValue<'_>) -> Result<NodeName, String> {
     NodeName::parse(string(value, "a node's name")?)
+}
+
+fn show_name(name: &NodeName) -> Option<Value> {
+    show::text(name.as_str())
+}
+
+fn show_addresses(setting: &NodePortAddresses) -> Option<Value> {
+    let mut items = match &setting.outer {
+        OuterAddresses::Nowhere => Vec::new(),
+        OuterAddresses::Primary => vec!["primary".to_owned()],
+        OuterAddresses::All => vec!["all".to_owned()],
+        OuterAddresses::Ranges { cidrs, primary } => {
+            let word = primary.then(|| "primary".to_owned());
+            word.into_iter().chain(cidrs.iter().map(ToString::to_string)).collect()
+        }
+    };
+    items.extend(setting.localhost.then(|| "localhost".to_owned()));
+    show::list(&items)
 }
 
 /// One item of the list: a word, or a range.
@@ -122,8 +131,8 @@ const ADDRESSES: Items = Items {
     most: CIDRS_MAX,
 };
 
-fn node_port_addresses(table: &mut Table<'_, '_, '_>) -> Option<NodePortAddresses> {
-    let items = table.list("node_port_addresses", &ADDRESSES, item)?;
+fn take_addresses(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<NodePortAddresses> {
+    let items = table.list(key, &ADDRESSES, item)?;
     for (position, found) in items.iter().enumerate() {
         if items.iter().take(position).any(|before| before.value == found.value) {
             table.report().error(&found.site, format!("{} is already in the list", found.value));

@@ -3,13 +3,16 @@
 use std::ops::RangeInclusive;
 
 use holdfast_core::words;
+use toml::Value;
 use toml::de::DeValue;
 
 use super::address::{Cidr, cidr};
+use super::keys::{Keys as _, table, take};
 use super::limits::{
     DEVICE_NAME_BYTES_MAX, DEVICE_NAMES_MAX, FLOWS, NODE_BITS_MIN, NODE_NETWORKS_MAX, NODE_PORTS,
     SNAT_RANGES_MAX,
 };
+use super::show;
 use super::table::Table;
 use super::value::{boolean, expected, integer, quote, string, word};
 
@@ -198,72 +201,82 @@ words! {
     }
 }
 
-/// The table `[packets]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packets {
-    /// Whether packets are translated at all.
-    pub enabled: bool,
-    /// By which devices others reach this node.
-    pub devices: OuterDevices,
-    /// By which devices pods are served that have no served sockets.
-    pub pod_devices: PodDevices,
-    /// Ports that clients get on their way to backends of other nodes.
-    pub snat_ports: SnatPorts,
-    /// The most flows.
-    pub flows: Flows,
-    /// Whether services that say nothing of it have their clients' backends computed, alike on all nodes.
-    pub maglev: bool,
-    /// When packets that this node sends on to other nodes pass by its stack.
-    pub shortcut: ShortcutUse,
-    /// Where packets that pass by the stack are taken at the driver of their device already.
-    pub xdp: XdpUse,
-    /// Which clients' packets go to the nodes of their backends as they came.
-    pub dsr: Dsr,
-    /// Networks in which only nodes live: such packets are taken from there and from nowhere else.
-    pub dsr_from: Vec<Cidr>,
-    /// The bit that marks the daemon's own sockets.
-    pub mark: Mark,
-    /// The bit by which a firewall knows what is sent on for a service.
-    pub forward_mark: Option<Mark>,
-}
-
-impl Default for Packets {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            devices: OuterDevices::default(),
-            pod_devices: PodDevices::default(),
-            snat_ports: SnatPorts::default(),
-            flows: Flows::default(),
-            maglev: false,
-            shortcut: ShortcutUse::Auto,
-            xdp: XdpUse::Never,
-            dsr: Dsr::Off,
-            dsr_from: Vec::new(),
-            mark: Mark::default(),
-            forward_mark: None,
-        }
+table! {
+    /// The table `[packets]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Packets "packets" {
+        /// Whether packets are translated at all.
+        enabled: bool = true, take(boolean), show::plain, restart;
+        /// By which devices others reach this node.
+        devices: OuterDevices = OuterDevices::Auto, take(outer_devices), show_outer_devices, reload;
+        /// By which devices pods are served that have no served sockets.
+        pod_devices: PodDevices = PodDevices::None, take(pod_devices), show_pod_devices, reload;
+        /// Ports that clients get on their way to backends of other nodes.
+        snat_ports: SnatPorts = SnatPorts::Auto, take(snat_ports), show_snat_ports, restart;
+        /// The most flows.
+        flows: Flows = Flows::Auto, take(flows), show_flows, reload;
+        /// Whether services that say nothing of it have their clients' backends computed, alike on all nodes.
+        maglev: bool = false, take(boolean), show::plain, reload;
+        /// When packets that this node sends on to other nodes pass by its stack.
+        shortcut: ShortcutUse = ShortcutUse::Auto, take(word), show::word, reload;
+        /// Where packets that pass by the stack are taken at the driver of their device already.
+        xdp: XdpUse = XdpUse::Never, take(xdp), show::word, reload;
+        /// Which clients' packets go to the nodes of their backends as they came.
+        dsr: Dsr = Dsr::Off, take(word), show::word, restart;
+        /// Networks in which only nodes live: such packets are taken from there and from nowhere else.
+        dsr_from: Vec<Cidr> = Vec::new(), take(dsr_from), show::filled_list, restart;
+        /// The bit that marks the daemon's own sockets.
+        mark: Mark = Mark::DEFAULT, take(mark), show::text, restart;
+        /// The bit by which a firewall knows what is sent on for a service.
+        forward_mark: Option<Mark> = None, take(forward_mark), show_forward_mark, restart;
     }
 }
 
+/// Reads the table. DSR needs the networks of the nodes: without them, another node cannot know such a packet. Messages
+/// name the two keys first.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
-    let default = Packets::default();
-    let dsr_from = table.take("dsr_from", dsr_from).unwrap_or_default();
-    let dsr = table.take("dsr", |value| dsr(value, &dsr_from)).unwrap_or(default.dsr);
-    Packets {
-        enabled: table.take("enabled", boolean).unwrap_or(default.enabled),
-        devices: table.take("devices", outer_devices).unwrap_or(default.devices),
-        pod_devices: table.take("pod_devices", pod_devices).unwrap_or(default.pod_devices),
-        snat_ports: table.take("snat_ports", snat_ports).unwrap_or(default.snat_ports),
-        flows: table.take("flows", flows).unwrap_or(default.flows),
-        maglev: table.take("maglev", boolean).unwrap_or(default.maglev),
-        shortcut: table.take("shortcut", word).unwrap_or(default.shortcut),
-        xdp: table.take("xdp", xdp).unwrap_or(default.xdp),
-        dsr,
-        dsr_from,
-        mark: table.take("mark", mark).unwrap_or(default.mark),
-        forward_mark: table.take("forward_mark", forward_mark).unwrap_or(default.forward_mark),
+    table.name_first(&["dsr_from", "dsr"]);
+    let mut packets = Packets::read(table);
+    if packets.dsr_from.is_empty()
+        && packets.dsr != Dsr::Off
+        && let Some(site) = table.good_site("dsr")
+    {
+        let message = "dsr needs the networks of the nodes: write them as dsr_from, on all nodes first";
+        table.report().error(&site, message.to_owned());
+        packets.dsr = Dsr::Off;
     }
+    packets
+}
+
+fn show_outer_devices(devices: &OuterDevices) -> Option<Value> {
+    match devices {
+        OuterDevices::Auto => show::text("auto"),
+        OuterDevices::Named(names) => show::list(names),
+    }
+}
+
+fn show_pod_devices(devices: &PodDevices) -> Option<Value> {
+    match devices {
+        PodDevices::None => show::text("none"),
+        PodDevices::Auto => show::text("auto"),
+        PodDevices::Named(patterns) => show::list(patterns),
+    }
+}
+
+fn show_snat_ports(ports: &SnatPorts) -> Option<Value> {
+    let ports = ports.spelled();
+    if let [ports] = ports.as_slice() { show::text(ports) } else { show::list(&ports) }
+}
+
+fn show_flows(flows: &Flows) -> Option<Value> {
+    match flows {
+        Flows::Auto => show::text("auto"),
+        Flows::Most(most) => show::plain(most),
+    }
+}
+
+fn show_forward_mark(mark: &Option<Mark>) -> Option<Value> {
+    mark.map_or_else(|| show::text("none"), |mark| show::text(&mark))
 }
 
 fn xdp(value: &DeValue<'_>) -> Result<XdpUse, String> {
@@ -366,17 +379,6 @@ fn port_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
         return Err(format!("{} has node ports in it ({taken}): choose ports above or below", quote(text)));
     }
     Ok(range)
-}
-
-/// Without a network of nodes nothing is sent to another node so, because that node would know it by nothing.
-fn dsr(value: &DeValue<'_>, from: &[Cidr]) -> Result<Dsr, String> {
-    let dsr = word(value)?;
-    if dsr != Dsr::Off && from.is_empty() {
-        return Err(
-            "dsr needs the networks of the nodes: write them as dsr_from, on all nodes first".to_owned()
-        );
-    }
-    Ok(dsr)
 }
 
 fn dsr_from(value: &DeValue<'_>) -> Result<Vec<Cidr>, String> {

@@ -11,7 +11,9 @@ use toml::de::DeValue;
 
 use super::address::address_port;
 use super::dns_name::Name;
+use super::keys::table;
 use super::limits::RESOLVERS_MAX;
+use super::show;
 use super::table::{Items, Table, WhenEmpty};
 use super::value::{integer, quote, string};
 
@@ -33,11 +35,13 @@ impl fmt::Display for Resolve {
     }
 }
 
-/// The table `[resolver]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resolver {
-    /// The name servers, in the order in which they are asked. Empty: no name can be resolved.
-    pub servers: Vec<SocketAddr>,
+table! {
+    /// The table `[resolver]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Resolver "resolver" {
+        /// The name servers, in the order in which they are asked. Empty: no name can be resolved.
+        servers: Vec<SocketAddr> = Vec::new(), take_servers, show::filled_list, reload;
+    }
 }
 
 /// Reads `resolve`; none: it is bad, and the report says why.
@@ -78,7 +82,7 @@ const SERVERS: Items = Items {
     most: RESOLVERS_MAX,
 };
 
-pub(super) fn read_resolver(table: &mut Table<'_, '_, '_>) -> Resolver {
-    let servers = table.list("servers", &SERVERS, address_port).unwrap_or_default();
-    Resolver { servers: servers.into_iter().map(|found| found.value).collect() }
+fn take_servers(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Vec<SocketAddr>> {
+    let servers = table.list(key, &SERVERS, address_port)?;
+    Some(servers.into_iter().map(|found| found.value).collect())
 }

@@ -1,72 +1,41 @@
 //! Which changes a reload cannot bring about.
 //!
-//! Invariant: a key is listed if, and only if, the part of the daemon that it is for reads it once, when the daemon
-//! starts. A restart costs no traffic, because the datapath stays; but a reload that ignored a key without a word would
-//! be a lie.
+//! Invariant: a key says `restart` in the declaration of its table if, and only if, the part of the daemon that it is
+//! for reads it once, when the daemon starts. A restart costs no traffic, because the datapath stays; but a reload that
+//! ignored a key without a word would be a lie.
 
 use super::Config;
 use super::agreement::{Clash, own_address};
-
-/// A key that is read once, at the start.
-pub(super) struct Key {
-    pub(super) name: &'static str,
-    differs: fn(&Config, &Config) -> bool,
-    /// Puts the value in force into a configuration that was read later.
-    keep: fn(&mut Config, &Config),
-}
-
-/// A key by its name, and where its value is.
-macro_rules! key {
-    ($name:literal, $($place:ident).+) => {
-        Key {
-            name: $name,
-            differs: |a, b| a.$($place).+ != b.$($place).+,
-            keep: |read, runs| read.$($place).+.clone_from(&runs.$($place).+),
-        }
-    };
-}
-
-pub(super) const RESTART_KEYS: [Key; 31] = [
-    key!("node.name", node.name),
-    key!("apiserver.encoding", apiserver.encoding),
-    key!("kubernetes.enabled", kubernetes.enabled),
-    key!("kubernetes.service_proxy_name", kubernetes.service_proxy_name),
-    key!("kubernetes.events", kubernetes.events),
-    key!("kubernetes.service_imports", kubernetes.service_imports),
-    key!("manifests.path", manifests.path),
-    key!("services.path", more_services.path),
-    key!("datapath.kind", datapath.kind),
-    key!("datapath.cgroup", datapath.cgroup),
-    key!("datapath.bpffs", datapath.bpffs),
-    key!("datapath.limits.services", datapath.limits.services),
-    key!("datapath.limits.frontends", datapath.limits.frontends),
-    key!("datapath.limits.backends", datapath.limits.backends),
-    key!("datapath.stale_sockets.protocols", datapath.stale_sockets.protocols),
-    key!("datapath.stale_sockets.namespaces", datapath.stale_sockets.namespaces),
-    key!("datapath.sockets", datapath.sockets),
-    key!("datapath.udp_sockets", datapath.udp_sockets),
-    key!("datapath.exempt_cgroups", datapath.exempt_cgroups),
-    key!("packets.enabled", packets.enabled),
-    key!("packets.snat_ports", packets.snat_ports),
-    key!("packets.dsr", packets.dsr),
-    key!("packets.dsr_from", packets.dsr_from),
-    key!("packets.mark", packets.mark),
-    key!("packets.forward_mark", packets.forward_mark),
-    key!("kube_proxy.health", kube_proxy.health),
-    key!("kube_proxy.metrics", kube_proxy.metrics),
-    key!("state.path", state.path),
-    key!("admin.listen", admin.listen),
-    key!("admin.socket", admin.socket),
-    key!("log.format", log.format),
-];
+use super::keys::{Keys as _, RestartKey};
 
 impl Config {
     /// The part of `read`, a later state of the file, that comes into force in a process that runs with `self`; and the
-    /// keys with new values that wait for a restart, in the order of `RESTART_KEYS`.
+    /// keys with new values that wait for a restart, in the order in which the tables declare them.
     pub fn reloaded(&self, mut read: Self) -> (Self, Vec<&'static str>) {
-        let waiting = self.restart_keys_changed(&read);
-        RESTART_KEYS.iter().for_each(|key| (key.keep)(&mut read, self));
+        let changed = read.keep(self).into_iter().filter(|key| key.differs);
+        let waiting = changed.map(|key| key.name).collect();
         (read, waiting)
+    }
+
+    /// Takes over the values in force of the keys that wait for a restart. Returns each of these keys.
+    pub(super) fn keep(&mut self, in_force: &Self) -> Vec<RestartKey> {
+        let tables = [
+            self.node.keep(&in_force.node),
+            self.apiserver.keep(&in_force.apiserver),
+            self.kubernetes.keep(&in_force.kubernetes),
+            self.manifests.keep(&in_force.manifests),
+            self.more_services.keep(&in_force.more_services),
+            self.resolver.keep(&in_force.resolver),
+            self.announce.keep(&in_force.announce),
+            self.datapath.keep(&in_force.datapath),
+            self.packets.keep(&in_force.packets),
+            self.kube_proxy.keep(&in_force.kube_proxy),
+            self.hold.keep(&in_force.hold),
+            self.state.keep(&in_force.state),
+            self.admin.keep(&in_force.admin),
+            self.log.keep(&in_force.log),
+        ];
+        tables.concat()
     }
 
     /// Says which block of this configuration, as it comes into force, has the address at which the daemon listens
@@ -82,10 +51,5 @@ impl Config {
                 block.namespace, block.name
             )),
         }
-    }
-
-    /// The keys with new values in `other` that take effect only after a restart.
-    fn restart_keys_changed(&self, other: &Self) -> Vec<&'static str> {
-        RESTART_KEYS.iter().filter(|key| (key.differs)(self, other)).map(|key| key.name).collect()
     }
 }

@@ -4,50 +4,50 @@ use std::path::PathBuf;
 
 use holdfast_core::words;
 
+use toml::Value;
+
 use super::address::{ListenAddress, listen_address};
+use super::keys::{table, take, take_path, take_some_path};
 use super::limits::SOCKET_PATH_BYTES_MAX;
+use super::show;
 use super::table::{Found, Table};
 use super::value::word;
 
-/// The table `[manifests]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Manifests {
-    /// The folder of Kubernetes YAML and JSON files; none means that there is no such source.
-    pub path: Option<PathBuf>,
-}
-
-/// The table `[services]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Services {
-    /// The folder of TOML files with further `[[service]]` blocks; none means that there are no others.
-    pub path: Option<PathBuf>,
-}
-
-/// The table `[state]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
-    /// The folder of the snapshot and the history.
-    pub path: PathBuf,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self { path: PathBuf::from("/var/lib/holdfast") }
+table! {
+    /// The table `[manifests]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Manifests "manifests" {
+        /// The folder of Kubernetes YAML and JSON files; none means that there is no such source.
+        path: Option<PathBuf> = None, take_some_path, show::given(show::path), restart;
     }
 }
 
-/// The table `[admin]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admin {
-    /// Where reads are answered over TCP.
-    pub listen: ListenAddress,
-    /// The unix socket that answers reads and takes changes.
-    pub socket: PathBuf,
+table! {
+    /// The table `[services]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Services "services" {
+        /// The folder of TOML files with further `[[service]]` blocks; none means that there are no others.
+        path: Option<PathBuf> = None, take_some_path, show::given(show::path), restart;
+    }
 }
 
-impl Default for Admin {
-    fn default() -> Self {
-        Self { listen: ListenAddress::DEFAULT, socket: PathBuf::from("/run/holdfast/admin.sock") }
+table! {
+    /// The table `[state]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct State "state" {
+        /// The folder of the snapshot and the history.
+        path: PathBuf = "/var/lib/holdfast".into(), take_path, show::path, restart;
+    }
+}
+
+table! {
+    /// The table `[admin]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Admin "admin" {
+        /// Where reads are answered over TCP.
+        listen: ListenAddress = ListenAddress::DEFAULT, take(listen_address), show_listen, restart;
+        /// The unix socket that answers reads and takes changes.
+        socket: PathBuf = "/run/holdfast/admin.sock".into(), take_socket, show::path, restart;
     }
 }
 
@@ -82,42 +82,22 @@ words! {
     }
 }
 
-/// The table `[log]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Log {
-    /// The level from which on something is logged.
-    pub level: LogLevel,
-    pub format: LogFormat,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self { level: LogLevel::Info, format: LogFormat::Auto }
+table! {
+    /// The table `[log]`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Log "log" {
+        /// The level from which on something is logged.
+        level: LogLevel = LogLevel::Info, take(word), show::word, reload;
+        format: LogFormat = LogFormat::Auto, take(word), show::word, restart;
     }
 }
 
-pub(super) fn read_manifests(table: &mut Table<'_, '_, '_>) -> Manifests {
-    Manifests { path: table.path("path").map(|found| found.value) }
+fn show_listen(listen: &ListenAddress) -> Option<Value> {
+    show::text(&listen.address())
 }
 
-pub(super) fn read_services(table: &mut Table<'_, '_, '_>) -> Services {
-    Services { path: table.path("path").map(|found| found.value) }
-}
-
-pub(super) fn read_state(table: &mut Table<'_, '_, '_>) -> State {
-    State { path: table.path("path").map_or(State::default().path, |found| found.value) }
-}
-
-pub(super) fn read_admin(table: &mut Table<'_, '_, '_>) -> Admin {
-    let default = Admin::default();
-    Admin {
-        listen: table.take("listen", listen_address).unwrap_or(default.listen),
-        socket: read_socket(table).unwrap_or(default.socket),
-    }
-}
-
-fn read_socket(table: &mut Table<'_, '_, '_>) -> Option<PathBuf> {
-    let Found { value, site } = table.path("socket")?;
+fn take_socket(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<PathBuf> {
+    let Found { value, site } = table.path(key)?;
     let bytes = value.as_os_str().len();
     if bytes <= SOCKET_PATH_BYTES_MAX {
         return Some(value);
@@ -125,12 +105,4 @@ fn read_socket(table: &mut Table<'_, '_, '_>) -> Option<PathBuf> {
     let message = format!("the path has {bytes} bytes: a unix socket's has at most {SOCKET_PATH_BYTES_MAX}");
     table.report().error(&site, message);
     None
-}
-
-pub(super) fn read_log(table: &mut Table<'_, '_, '_>) -> Log {
-    let default = Log::default();
-    Log {
-        level: table.take("level", word).unwrap_or(default.level),
-        format: table.take("format", word).unwrap_or(default.format),
-    }
 }

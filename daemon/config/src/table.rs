@@ -63,6 +63,8 @@ pub(super) struct Table<'r, 'd, 't> {
     site: Site,
     path: String,
     asked: Vec<&'static str>,
+    // The keys whose values are good, and where these are.
+    good: Vec<(&'static str, Site)>,
 }
 
 impl<'r, 'd, 't> Table<'r, 'd, 't> {
@@ -91,7 +93,14 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         read: impl FnOnce(&mut Table<'_, 'd, 't>) -> T,
     ) -> T {
         let site = Site { place: Subject::File, offset: 0 };
-        let mut root = Self { report, entries: Some(document), site, path: String::new(), asked: Vec::new() };
+        let mut root = Self {
+            report,
+            entries: Some(document),
+            site,
+            path: String::new(),
+            asked: Vec::new(),
+            good: Vec::new(),
+        };
         root.read_to_end(read)
     }
 
@@ -108,6 +117,16 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
     /// Whether the file has this key here, good or bad.
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.is_some_and(|entries| entries.contains_key(key))
+    }
+
+    /// Where the value of `key` is, if it was read as a single value and is good.
+    pub(super) fn good_site(&self, key: &str) -> Option<Site> {
+        self.good.iter().find(|(good, _)| *good == key).map(|(_, site)| site.clone())
+    }
+
+    /// Puts these keys first in the list of legal keys that messages give.
+    pub(super) fn name_first(&mut self, keys: &[&'static str]) {
+        self.asked.extend(keys);
     }
 
     /// The value of `key`, if it is there and good.
@@ -127,7 +146,10 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
     ) -> Option<Found<T>> {
         let (site, value) = self.entry(key)?;
         match read(value) {
-            Ok(value) => Some(Found { value, site }),
+            Ok(value) => {
+                self.good.push((key, site.clone()));
+                Some(Found { value, site })
+            }
             Err(message) => {
                 self.report.error(&site, message);
                 None
@@ -251,11 +273,13 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
     }
 
     fn child(&mut self, entries: Option<&'d DeTable<'d>>, site: Site, path: String) -> Table<'_, 'd, 't> {
-        Table { report: self.report, entries, site, path, asked: Vec::new() }
+        Table { report: self.report, entries, site, path, asked: Vec::new(), good: Vec::new() }
     }
 
     fn entry(&mut self, key: &'static str) -> Option<(Site, &'d DeValue<'d>)> {
-        self.asked.push(key);
+        if !self.asked.contains(&key) {
+            self.asked.push(key);
+        }
         // A value that the parser could not read at all has no extent; its error is reported.
         let value = self.entries?.get(key).filter(|value| !value.span().is_empty())?;
         let site = Site { place: Subject::Key(self.key_path(key)), offset: value.span().start };

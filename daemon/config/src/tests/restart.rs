@@ -1,6 +1,5 @@
 //! Which keys need a restart.
 
-use super::super::restart::RESTART_KEYS;
 use crate::Config;
 
 #[track_caller]
@@ -71,6 +70,6 @@ fn the_guide_lists_the_keys_that_need_a_restart() {
     const GUIDE: &str = include_str!("../../../../docs/configure.md");
     let (_, chapter) = GUIDE.split_once("## Reload and restart").expect("the chapter");
     let listed = chapter.lines().filter_map(|line| line.strip_prefix("- `")?.strip_suffix('`'));
-    let keys = RESTART_KEYS.iter().map(|key| key.name);
+    let keys = Config::default().keep(&Config::default()).into_iter().map(|key| key.name);
     assert!(listed.eq(keys), "{chapter}");
 }

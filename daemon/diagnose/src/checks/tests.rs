@@ -22,7 +22,6 @@ use crate::looks::{Looked, Looks};
 use crate::material::Material;
 use crate::text;
 use given::Given;
-use holdfast_status::views::devices;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/diagnose");
 
