@@ -32,9 +32,7 @@ use super::refusals::{self, Refusals};
 use super::services::Services;
 use super::table::{self, Table};
 use super::verify::{self, Verification};
-use super::{
-    diagnose, drain, events, explain, forget, history, live, metrics, openapi, page, parameters, reload,
-};
+use super::{diagnose, events, explain, forget, history, live, metrics, openapi, page, parameters, reload};
 use holdfast_agent::exposition::CONTENT_TYPE;
 use holdfast_agent::readings::Readings;
 

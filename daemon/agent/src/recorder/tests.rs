@@ -2,15 +2,13 @@
 //!
 //! Invariant of these tests: what is compared is what an operator would read, so sentences are compared to the letter.
 
-#![cfg_attr(
-    not(test),
-    allow(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        reason = "it is for tests"
-    )
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::wildcard_imports,
+    reason = "it is for tests"
 )]
 #![cfg_attr(not(test), allow(dead_code, reason = "the tests of other crates need a part of it"))]
 

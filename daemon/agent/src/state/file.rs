@@ -148,7 +148,7 @@ fn load_frames(frames: &mut Frames<BufReader<File>>, found: &mut Found) -> io::R
             match kind {
                 Kind::Service => decoding.push(&record),
                 Kind::Head | Kind::Names | Kind::LeftOut => {
-                    is_whole &= codec::take(found, kind, &record).is_some()
+                    is_whole &= codec::take(found, kind, &record).is_some();
                 }
             }
             last = Some(kind);

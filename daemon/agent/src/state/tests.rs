@@ -220,7 +220,7 @@ fn a_version_of_the_file_never_changes() {
         fs::write(&golden, &bytes).unwrap();
     }
     let expected = fs::read(&golden).unwrap_or_else(|error| panic!("{golden}: {error}; BLESS=1 writes it"));
-    assert!(bytes == expected, "the form of version {} has changed", VERSION);
+    assert!(bytes == expected, "the form of version {VERSION} has changed");
 }
 
 #[test]

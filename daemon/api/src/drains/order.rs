@@ -29,10 +29,10 @@ use holdfast_agent::drains::{Order, Outcome, Taken};
 use holdfast_evidence::diagnose::EXIT_HEADER;
 
 /// The path by which backends are drained.
-pub(super) const ON: &str = "/drain";
+pub(crate) const ON: &str = "/drain";
 
 /// The path by which that is taken back.
-pub(super) const OFF: &str = "/undrain";
+pub(crate) const OFF: &str = "/undrain";
 
 /// How long an order may take, of which the disk may take three seconds.
 const ORDER_TIME_MAX: Duration = Duration::from_secs(6);
@@ -48,7 +48,7 @@ const NO_SERVICE: &str = "no service lists it now: is it spelled as in `holdfast
 /// What an order came to.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Ordered")]
-pub(super) struct OrderedJson {
+pub(crate) struct OrderedJson {
     /// The address, with a port where only that is meant.
     backend: String,
     /// The one service that is meant, as `namespace/name`; null: all.
@@ -77,12 +77,12 @@ pub(super) struct OrderedJson {
 }
 
 /// Answers the order to drain.
-pub(super) async fn drain(visit: State<Visit>, peer: Extension<Peer>, request: Request) -> Response {
+pub(crate) async fn drain(visit: State<Visit>, peer: Extension<Peer>, request: Request) -> Response {
     order(visit.0, peer.0, request, true).await
 }
 
 /// Answers the order to take that back.
-pub(super) async fn undrain(visit: State<Visit>, peer: Extension<Peer>, request: Request) -> Response {
+pub(crate) async fn undrain(visit: State<Visit>, peer: Extension<Peer>, request: Request) -> Response {
     order(visit.0, peer.0, request, false).await
 }
 
@@ -143,7 +143,7 @@ async fn taken(visit: &Visit, peer: Peer, drain: &Drain, is_on: bool) -> Result<
 }
 
 /// Root, or the user of the daemon itself, where that is another one.
-pub(super) fn may_order(peer: Peer) -> bool {
+pub(crate) fn may_order(peer: Peer) -> bool {
     peer.uid == 0 || peer.uid == nix::unistd::geteuid().as_raw()
 }
 

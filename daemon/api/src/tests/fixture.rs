@@ -1,14 +1,12 @@
 //! The API over a table that has everything.
 
-#![cfg_attr(
-    not(test),
-    allow(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        reason = "it is for tests"
-    )
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::wildcard_imports,
+    reason = "it is for tests"
 )]
 
 use std::path::PathBuf;

@@ -1,14 +1,12 @@
 //! Readings of a daemon that has met everything, for the tests of what shows them.
 
-#![cfg_attr(
-    not(test),
-    allow(
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic,
-        clippy::indexing_slicing,
-        reason = "it is for tests"
-    )
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::wildcard_imports,
+    reason = "it is for tests"
 )]
 
 use std::net::SocketAddr;
@@ -27,7 +25,6 @@ use holdfast_status::views::apiserver::{
     ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View, VipView,
 };
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::devices;
 use holdfast_status::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
 use holdfast_status::views::proxies::{Filter, FilterKind};
 use holdfast_status::views::proxies::{OtherProxy, Trace};

@@ -86,14 +86,8 @@ fn invariant_10_frontends_count_as_soon_as_they_are_planned() {
     rig.world.apply(applied(service("b", "10.0.0.2", &[])));
     rig.world.decide(at(0));
     let mut ops = Vec::new();
-    let planned: Vec<_> = rig
-        .world
-        .queue
-        .piece
-        .to_vec()
-        .into_iter()
-        .map(|id| rig.world.plan_lists(id, &mut ops).is_ok())
-        .collect();
+    let piece = rig.world.queue.piece.to_vec();
+    let planned: Vec<_> = piece.into_iter().map(|id| rig.world.plan_lists(id, &mut ops).is_ok()).collect();
     assert_eq!(planned, [true, false]);
     let inserts = ops.iter().filter(|op| matches!(op.action, Action::InsertFrontend(..)));
     assert_eq!(inserts.count(), 1);
