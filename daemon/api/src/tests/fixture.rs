@@ -47,6 +47,12 @@ pub struct Served {
 #[derive(Debug)]
 pub struct Folder(pub PathBuf);
 
+impl Default for Folder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Folder {
     pub fn new() -> Self {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
