@@ -76,7 +76,7 @@ table! {
         /// The tiers behind the configured addresses.
         discover: Vec<Discovery> = vec![Discovery::Kubelet, Discovery::Learned], take_discover, show::list, reload;
         /// In which encodings objects are asked for.
-        encoding: Encodings = Encodings::Auto, take(word), show::word, restart;
+        encoding: Encodings = Encodings::default(), take(word), show::word, restart;
     }
 }
 
@@ -96,10 +96,9 @@ impl Apiserver {
 }
 
 /// Which addresses Services of the cluster may claim by `spec.externalIPs`, and ServiceImports by `spec.ips`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExternalIps {
     /// Any: a tenant that may write a Service decides, as with kube-proxy.
-    #[default]
     All,
     None,
     /// The addresses within these ranges, of which there is at least one.
@@ -131,7 +130,7 @@ table! {
         /// Whether Events are written to the cluster.
         events: bool = false, take(boolean), show::plain, restart;
         /// When Events of the cluster are read.
-        events_read: EventsRead = EventsRead::OnDemand, take(word), show::word, reload;
+        events_read: EventsRead = EventsRead::default(), take(word), show::word, reload;
         /// Which addresses `spec.externalIPs` may claim, and `spec.ips` of ServiceImports.
         external_ips: ExternalIps = ExternalIps::All, take(external_ips), show_external_ips, reload;
         /// Whether ServiceImports are served, where the cluster has them.

@@ -36,7 +36,7 @@ pub(super) struct RestartKey {
     pub(super) differs: bool,
 }
 
-/// Declares a table as a struct, with a line for each key: `name: Type = default, reader, show, reload or restart;`. The
+/// Declares a table as a struct, with a line per key: `name: Type = default, reader, show, reload or restart;`. The
 /// reader is one of the functions `take…` below, or has their arguments. `show` is one of the functions in `show.rs`,
 /// or has their argument. A table within a table says `inner` in the last place.
 macro_rules! table {

@@ -74,20 +74,18 @@ impl std::fmt::Display for DeviceName {
 }
 
 /// By which devices others reach this node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OuterDevices {
     /// By those that addresses and routes show.
-    #[default]
     Auto,
     /// By these and no others.
     Named(Vec<DeviceName>),
 }
 
 /// By which devices pods are served that have no served sockets.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodDevices {
     /// By none: the sockets of all pods are served.
-    #[default]
     None,
     /// By each that leads to a pod.
     Auto,
@@ -96,10 +94,9 @@ pub enum PodDevices {
 }
 
 /// Ports that clients get on their way to backends of other nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnatPorts {
     /// Most of the ports that no other program on the node uses.
-    #[default]
     Auto,
     /// A few ranges that do not overlap, at least one.
     Ranges(Vec<RangeInclusive<u16>>),
@@ -116,10 +113,9 @@ impl SnatPorts {
 }
 
 /// How many flows there may be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flows {
     /// As many as fit into a small part of the node's memory.
-    #[default]
     Auto,
     /// So many.
     Most(u32),
@@ -226,7 +222,7 @@ table! {
         /// Networks in which only nodes live: such packets are taken from there and from nowhere else.
         dsr_from: Vec<Cidr> = Vec::new(), take(dsr_from), show::filled_list, restart;
         /// The bit that marks the daemon's own sockets.
-        mark: Mark = Mark::DEFAULT, take(mark), show::text, restart;
+        mark: Mark = Mark::default(), take(mark), show::text, restart;
         /// The bit by which a firewall knows what is sent on for a service.
         forward_mark: Option<Mark> = None, take(forward_mark), show_forward_mark, restart;
     }
