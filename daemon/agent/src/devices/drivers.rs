@@ -1,6 +1,6 @@
 //! Has the engine look at the drivers of devices as soon as one of them can do more or less than before.
 //!
-//! Invariant: a notice is heeded at once, and as often as every [`PAUSE`], so a pod that switches its own end of a veth
+//! Invariant: a notice is heeded at once, and as often as every `PAUSE`, so a pod that switches its own end of a veth
 //! on and off costs the node no more than that.
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use holdfast_diagnose::material::{Asked, FlowSeen, Flows, Material};
 
 use super::limits::FLOWS_MAX;
 
-/// The connections of clients outside with their backends, at most [`FLOWS_MAX`] of each frontend.
+/// The connections of clients outside with their backends, at most `FLOWS_MAX` of each frontend.
 pub fn flows(material: &Material, table: Option<&FlowTable>) -> Asked<Flows> {
     let Some(table) = table else {
         return Asked::Not("packets are not translated on this node");

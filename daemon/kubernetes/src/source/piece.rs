@@ -1,6 +1,6 @@
 //! One object's worth of a body, as the splitters of pages and of watch lines give it out.
 //!
-//! Invariant: no piece is longer than [`PIECE_BYTES_MAX`], whatever a server sends.
+//! Invariant: no piece is longer than `PIECE_BYTES_MAX`, whatever a server sends.
 
 /// The longest piece that is kept: ten times a slice of 1,000 endpoints, and far more than etcd stores of one object.
 pub(super) const PIECE_BYTES_MAX: usize = 4 << 20;
