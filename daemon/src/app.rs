@@ -141,7 +141,7 @@ struct App {
     node: (NodeName, own_node::Described),
     engine: EngineThread,
     admin: admin::Admin,
-    beside: BackgroundTasks,
+    background: BackgroundTasks,
     // The claim is held until the last write is done.
     written: (oneshot::Receiver<()>, Keeper, state::Claim),
     seed: u64,
@@ -186,7 +186,7 @@ impl App {
             sources: Sources::new(config, base.kubernetes, (blocks, senders.counting), base.sets),
             node: base.node,
             engine,
-            beside: BackgroundTasks {
+            background: BackgroundTasks {
                 readings,
                 events: event_readings,
                 proxies: senders.proxies,
@@ -209,17 +209,17 @@ impl App {
             node: (node, described),
             engine,
             admin,
-            beside,
+            background: background_tasks,
             written: (recorded, keeper, _claim),
             seed,
             ends: ((fail, failures), refused_no_more),
         } = self;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        let readings = beside.readings.clone();
+        let readings = background_tasks.readings.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         look_for_another_name(&mut tasks, &reload, &node, &readings, fail);
-        let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
+        let wishes = background_tasks.start(&mut tasks, &reload, &node, stopping.clone());
         sources.start(
             &mut tasks,
             SourceEnds { reload: &reload, readings: &readings, seed, stopping },

@@ -8,4 +8,4 @@ use std::time::Duration;
 /// Says "not for ever", and nothing else: ten times what the slowest wait needs on a machine that rests (ten seconds),
 /// because tests run beside others, which may have all processors. It is below the limits in `tests/parts.toml`, so
 /// that a test still says itself what it waited for.
-pub const NOT_FOR_EVER: Duration = Duration::from_secs(100);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(100);

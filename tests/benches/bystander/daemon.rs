@@ -17,7 +17,7 @@ use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Layout, Location, Role};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
 use holdfast_tests::memory;
-use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::patience::TEST_TIMEOUT;
 use holdfast_tests::size::sized;
 use serde_json::{Value, json};
 
@@ -213,7 +213,7 @@ struct Watcher {
 impl Watcher {
     fn arrive(daemon: &Daemon<'_>) -> Self {
         let mut stream = UnixStream::connect(daemon.socket()).unwrap();
-        stream.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let request = "GET /watch?service=bystander/web HTTP/1.1\r\nhost: localhost\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         let mut watcher = Self { told: BufReader::new(stream), changes: 1 };
@@ -242,7 +242,7 @@ impl Watcher {
 
 #[track_caller]
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + NOT_FOR_EVER;
+    let end = Instant::now() + TEST_TIMEOUT;
     while !holds() {
         assert!(Instant::now() < end, "never {what}");
         thread::sleep(Duration::from_millis(20));
@@ -274,7 +274,7 @@ fn check(bed: &Bed, daemon: &Daemon<'_>) {
 
 fn checked(port: u16, path: &str) -> String {
     let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::new(10, 128, 0, 1), port))).unwrap();
-    stream.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

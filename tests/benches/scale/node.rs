@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use holdfast_tests::bed::Location;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::figures::Figure;
-use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::patience::TEST_TIMEOUT;
 use holdfast_tests::size::sized;
 
 use super::process::{cpu, forget_most, megabytes, written};
@@ -140,7 +140,7 @@ impl Node<'_> {
         self.stage.forget();
         let begun = Instant::now();
         while self.lists() < lists + 2.0 {
-            assert!(begun.elapsed() < NOT_FOR_EVER, "{}", daemon.logged());
+            assert!(begun.elapsed() < TEST_TIMEOUT, "{}", daemon.logged());
             std::thread::sleep(Duration::from_millis(100));
         }
         self.tell_one("s of a processor for lists in which nothing is new", (cpu(pid) - spent).as_secs_f64());
@@ -182,7 +182,7 @@ impl Node<'_> {
             if now == before {
                 return now;
             }
-            assert!(begun.elapsed() < NOT_FOR_EVER, "writes to the maps do not end");
+            assert!(begun.elapsed() < TEST_TIMEOUT, "writes to the maps do not end");
             before = now;
         }
     }

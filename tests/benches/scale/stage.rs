@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server, many};
-use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 
 /// So many services with so many endpoints each.
@@ -83,7 +83,7 @@ impl Stage {
         let begun = Instant::now();
         let connect = || TcpStream::connect("127.0.0.1:9890").unwrap();
         let mut stream = self.bed.within(Location::NODE, connect).unwrap();
-        stream.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost:9890\r\nconnection: close\r\n\r\n").unwrap();
         let (mut buffer, mut answer, mut body) = (vec![0; 1 << 18], Vec::new(), None);
         loop {
@@ -125,7 +125,7 @@ pub(super) fn start(daemon: &mut Daemon<'_>) -> Duration {
     let begun = Instant::now();
     daemon.launch().unwrap();
     while !is_ready(daemon) {
-        assert!(daemon.is_running() && begun.elapsed() < NOT_FOR_EVER, "{}", daemon.logged());
+        assert!(daemon.is_running() && begun.elapsed() < TEST_TIMEOUT, "{}", daemon.logged());
         thread::sleep(Duration::from_millis(2));
     }
     begun.elapsed()
@@ -167,7 +167,7 @@ pub(super) struct Bystander {
 impl Bystander {
     pub(super) fn arrive(daemon: &Daemon<'_>) -> Self {
         let mut stream = UnixStream::connect(daemon.socket()).unwrap();
-        stream.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let request = format!("GET /watch?service={BYSTANDER} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut bystander = Self { told: BufReader::new(stream), changes: 1 };

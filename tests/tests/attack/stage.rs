@@ -29,7 +29,7 @@ pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 pub(crate) const CHANGES: usize = 100;
 
 /// As long as a test waits for anything at all.
-pub(crate) use holdfast_tests::patience::NOT_FOR_EVER as SOON;
+pub(crate) use holdfast_tests::patience::TEST_TIMEOUT as SOON;
 
 /// Unprivileged clients that ask this over TCP all the time.
 pub(crate) fn nobody_asks(bed: &Bed, clients: usize, path: &str) -> Crowd {

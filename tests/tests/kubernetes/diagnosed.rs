@@ -8,7 +8,7 @@ use holdfast_evidence::diagnose::gather::{Asks, Gatherer};
 use holdfast_evidence::overheard::Overheard;
 use holdfast_status::views::apiserver::State as EndpointState;
 use holdfast_tests::fake::{Asked, Fault, Greeting, Kind, Request, Verb};
-use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -63,7 +63,7 @@ fn diagnose(node: &Node) -> Diagnosed {
 fn diagnose_by(node: &Node, gatherer: &Gatherer, name: &ObjectName) -> Diagnosed {
     let before = node.server().requests().len();
     let snapshot = Arc::clone(&node.snapshots.borrow());
-    let asking = async { timeout(NOT_FOR_EVER, gatherer.ask(name, &snapshot, API)).await };
+    let asking = async { timeout(TEST_TIMEOUT, gatherer.ask(name, &snapshot, API)).await };
     let text = format!("{:?}", node.run(asking).expect("a diagnosis ends"));
     let asked = node.server().requests().split_off(before);
     let asked = asked.into_iter().filter(|it| it.verb != Verb::Watch && it.kind != Kind::Ready).collect();
@@ -310,7 +310,7 @@ fn a_silent_apiserver_ends_no_diagnosis_late_and_delays_no_other() {
     let both = node.run(async {
         let name = shop();
         let one = || gatherer.ask(&name, &snapshot, API);
-        let both = timeout(NOT_FOR_EVER, futures(one(), one())).await;
+        let both = timeout(TEST_TIMEOUT, futures(one(), one())).await;
         let (first, second) = both.expect("a diagnosis ends");
         [format!("{first:?}"), format!("{second:?}")]
     });

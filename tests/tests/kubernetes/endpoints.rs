@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use holdfast_config::ApiserverUrl;
 use holdfast_kubernetes::source::{Resource, Settings, Timing};
 use holdfast_tests::fake::{Asked, Cluster, Fault, Greeting, Kind, Names, Server};
-use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -17,7 +17,7 @@ const READY: &str = "/readyz";
 fn ask(setup: &Setup) -> Result<String, String> {
     let access = setup.access(setup.apiserver());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let reply = runtime.block_on(async { timeout(NOT_FOR_EVER, access.get(READY, None)).await });
+    let reply = runtime.block_on(async { timeout(TEST_TIMEOUT, access.get(READY, None)).await });
     let reply = reply.expect("each endpoint that does not answer is given up");
     reply.map(|reply| reply.endpoint.to_string()).map_err(|error| error.to_string())
 }
@@ -163,7 +163,7 @@ fn a_cable_that_is_pulled_is_noticed_without_a_word() {
     let setup = Setup::new(2);
     setup.services(1);
     // Only the socket itself can notice: silence is allowed for longer than the test waits.
-    let timing = Timing { watch_idle: NOT_FOR_EVER * 2, ..quick() };
+    let timing = Timing { watch_idle: TEST_TIMEOUT * 2, ..quick() };
     let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);

@@ -40,7 +40,7 @@ use holdfast_laws::observing::{ObservingMaps, Witness};
 use holdfast_laws::scenario::{difference, frontends};
 use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
-use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::patience::TEST_TIMEOUT;
 use holdfast_tests::readings;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -397,7 +397,7 @@ impl Node {
     pub(crate) fn wait(&mut self, what: &str, mut seen: impl FnMut(&Self) -> bool) -> Duration {
         let begun = Instant::now();
         while !seen(self) {
-            assert!(begun.elapsed() < NOT_FOR_EVER, "still waiting until {what}\n{}", self.log());
+            assert!(begun.elapsed() < TEST_TIMEOUT, "still waiting until {what}\n{}", self.log());
             self.live(ms(1));
         }
         begun.elapsed()
@@ -489,7 +489,7 @@ impl Node {
         let expected = from_scratch(&self.setup.cluster);
         let begun = Instant::now();
         let mut seen = frontends(&self.snapshots.borrow());
-        while seen != expected && begun.elapsed() < NOT_FOR_EVER {
+        while seen != expected && begun.elapsed() < TEST_TIMEOUT {
             self.live(ms(10));
             seen = frontends(&self.snapshots.borrow());
         }

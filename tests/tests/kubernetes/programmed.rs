@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Instant;
 
 use holdfast_tests::fake::Kind;
-use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 
 use crate::node::{Node, Setup, backend, ms, slice_object, web};
@@ -57,7 +57,7 @@ impl Asked {
 
     fn ask(&self) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(self.port)?;
-        stream.set_read_timeout(Some(NOT_FOR_EVER))?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         write!(stream, "GET /metrics HTTP/1.1\r\nHost: prometheus\r\nConnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text).map(|_| text)

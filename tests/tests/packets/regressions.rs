@@ -8,7 +8,7 @@ use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
 use holdfast_tests::bed::uplinks::ASYMMETRIC;
 use holdfast_tests::bed::{Bed, Location, succeed};
 use holdfast_tests::packets::{Family, frontend, outside};
-use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::Value;
 
 use crate::node::{SERVED, ip, on_a_node, on_this};
@@ -131,7 +131,7 @@ fn large_segments_pass_both_ways() {
         for ((service, address), family) in ways.iter().flat_map(|it| FAMILIES.map(|of| (*it, of))) {
             let to = frontend(service, address, family).unwrap();
             // A packet that is taken for too large never arrives. One that is only slow, on a busy machine, does.
-            let patience = NOT_FOR_EVER;
+            let patience = TEST_TIMEOUT;
             let question =
                 Question { patience, ..Question::new(Transport::Tcp, to).from(outside(family, 0)) };
             let questions = [question.clone().sized(MUCH, 0), question.sized(0, MUCH)];

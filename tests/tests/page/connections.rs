@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::patience::NOT_FOR_EVER;
+use holdfast_tests::patience::TEST_TIMEOUT;
 
 use crate::browser::{BOTH, Browser};
 use crate::node::Node;
@@ -59,7 +59,7 @@ fn most_of(view: &str) -> usize {
     browser.open(&node.url(view));
     browser.until_text("#alive", "live");
     sleep(WINDOW);
-    let end = Instant::now() + NOT_FOR_EVER;
+    let end = Instant::now() + TEST_TIMEOUT;
     let mut most = most_within_window(node.port());
     while most > MOST && Instant::now() < end {
         most = most_within_window(node.port());
@@ -146,7 +146,7 @@ fn a_page_says_that_others_have_all_connections() {
             sleep(Duration::from_millis(50));
         };
         fill();
-        let until = Instant::now() + NOT_FOR_EVER;
+        let until = Instant::now() + TEST_TIMEOUT;
         while has_place(node.port()) {
             assert!(Instant::now() < until, "there is always room for one more");
             fill();
@@ -180,7 +180,7 @@ fn watcher(port: u16) -> TcpStream {
 fn has_place(port: u16) -> bool {
     let mut head = [0; "HTTP/1.1 200".len()];
     let mut stream = watcher(port);
-    stream.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     stream.read_exact(&mut head).is_ok() && head.ends_with(b"200")
 }
 

@@ -19,7 +19,7 @@ use super::ports::{free, shared, waiting};
 use super::{LOOK_AGAIN, Onlookers};
 use crate::engine::ask;
 use holdfast_config::Config;
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// A world in lines: `INDEX NAME KIND [here] [watched] [in MASTER] [on BELOW] [ADDRESS[/BITS] …]
 /// [route|gateway|default] [via GATEWAY] [from SOURCE] [net NETWORK/BITS[@GATEWAY] …] [strict]`. A kind of "-" is
@@ -445,7 +445,7 @@ async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &w
 async fn until(now: &mut watch::Receiver<Arc<[Decision]>>, expected: &str) -> Duration {
     let begun = Instant::now();
     let holds = now.wait_for(|decisions| shown(decisions).contains(expected));
-    let decided = tokio::time::timeout(NOT_FOR_EVER, holds).await.is_ok();
+    let decided = tokio::time::timeout(TEST_TIMEOUT, holds).await.is_ok();
     assert!(decided, "{expected:?} is awaited, and there is:\n{}", shown(&now.borrow()));
     begun.elapsed()
 }
@@ -480,7 +480,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
             until(now, "away outer Gateway 10.244.1.7 near 10.244.1.0/24\n").await;
             ip("link delete uplink");
             let gone = now.wait_for(|decisions| !shown(decisions).contains("uplink"));
-            tokio::time::timeout(NOT_FOR_EVER, gone).await.unwrap().unwrap();
+            tokio::time::timeout(TEST_TIMEOUT, gone).await.unwrap().unwrap();
         }));
     };
     std::thread::spawn(test).join().unwrap();
@@ -554,7 +554,7 @@ fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
                 found.send_replace([proxy].into_iter().filter(|it| !it.proxy.is_empty()).collect());
                 let joins = |it: &Decision| it.joins;
                 let turned = now.wait_for(|all| all.iter().any(joins) == expected);
-                assert!(tokio::time::timeout(NOT_FOR_EVER, turned).await.is_ok(), "{there:?}");
+                assert!(tokio::time::timeout(TEST_TIMEOUT, turned).await.is_ok(), "{there:?}");
                 let of_clients = |it: &Decision| it.class == Class::Outer;
                 assert!(now.borrow().iter().all(|it| !it.joins || of_clients(it)), "{there:?}");
             }

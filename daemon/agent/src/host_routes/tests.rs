@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::judge::{Judged, judge};
 use super::kernel::{self, Change, Route, Step};
 use bed::{Rules, config, ip, ip_route};
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// An address of each family with two ports, and one with a block that says nothing of announcing.
 const BLOCKS: &str = r#"
@@ -168,7 +168,7 @@ async fn until(shown: &mut watch::Receiver<Arc<Announced>>, expected: &[&str]) {
         let there = announced.addresses.iter().filter(|it| it.announced);
         there.map(|it| format!("{} {}", it.table, it.address)).collect()
     };
-    let fits = tokio::time::timeout(NOT_FOR_EVER, shown.wait_for(|now| line(now) == expected)).await.is_ok();
+    let fits = tokio::time::timeout(TEST_TIMEOUT, shown.wait_for(|now| line(now) == expected)).await.is_ok();
     assert!(fits, "{expected:?} is awaited, and there is {:?}", shown.borrow());
 }
 

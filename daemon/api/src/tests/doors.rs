@@ -18,7 +18,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{PacketStatus, Status};
 use holdfast_evidence::overheard::EventReadings;
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_kubernetes::apiserver::NotForgotten;
 use holdfast_status::views::datapath::DatapathView;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
@@ -243,7 +243,7 @@ fn a_slow_header_is_cut() {
     // A reset is as good an end as a close.
     let _ = stream.read_to_end(&mut rest);
     let seconds = begun.elapsed().as_secs_f64();
-    assert!((4.5..NOT_FOR_EVER.as_secs_f64()).contains(&seconds), "cut after {seconds} s");
+    assert!((4.5..TEST_TIMEOUT.as_secs_f64()).contains(&seconds), "cut after {seconds} s");
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn who_finds_all_places_taken_is_told_so() {
     assert_eq!(exchange(stream, request).status, 200, "the socket has places of its own");
 
     held.pop().unwrap().shutdown(Shutdown::Both).unwrap();
-    let end = Instant::now() + NOT_FOR_EVER;
+    let end = Instant::now() + TEST_TIMEOUT;
     while !is_let_in(&served) {
         assert!(Instant::now() < end, "no place is free again");
     }
@@ -411,7 +411,7 @@ fn start_at(listen: &str, socket: &std::path::Path) -> (Admin, watch::Receiver<V
 fn wait_for(shut: &watch::Receiver<Vec<String>>, expected: &[String]) {
     let begun = Instant::now();
     while *shut.borrow() != expected {
-        assert!(begun.elapsed() < NOT_FOR_EVER, "{:?}", shut.borrow());
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", shut.borrow());
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -23,7 +23,7 @@ use crate::map;
 use holdfast_core::maps::Capacity;
 
 /// Says "not for ever", and nothing else: ten times what the slowest wait here needs on a machine that rests.
-const NOT_FOR_EVER: std::time::Duration = std::time::Duration::from_secs(100);
+const TEST_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(100);
 
 /// Long enough after the machine's start for the oldest of flows.
 const NOW: u32 = 200_000;

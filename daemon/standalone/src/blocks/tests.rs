@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::*;
 use holdfast_config::FileAuthor;
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// A block of namespace `static` with the port `http`.
 pub(super) fn block(name: &str, frontends: &[&str], backends: &[&str]) -> StaticService {
@@ -145,7 +145,7 @@ impl Running {
     }
 
     async fn group(&mut self) -> Vec<Event> {
-        timeout(NOT_FOR_EVER, self.events.recv()).await.expect("a group in time").expect("a running source")
+        timeout(TEST_TIMEOUT, self.events.recv()).await.expect("a group in time").expect("a running source")
     }
 
     fn reload(&self, next: &[StaticService]) {
@@ -298,12 +298,12 @@ async fn the_source_ends_with_its_reader_or_its_reloads() {
     let mut running = Running::start(&[]);
     running.group().await;
     drop(running.blocks);
-    timeout(NOT_FOR_EVER, running.task).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, running.task).await.unwrap().unwrap();
 
     let mut running = Running::start(&[]);
     running.group().await;
     drop(running.events);
-    timeout(NOT_FOR_EVER, running.task).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, running.task).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -319,7 +319,7 @@ async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder
     let ends = Some(("d".into(), told, counting));
     let (_datapath, view) = watch::channel(Arc::new(DatapathView::memory()));
     tokio::spawn(run(reloads, watch::channel(None).1, (ends, None), sender, view, (1, Arc::default())));
-    let mut next = async || show(&timeout(NOT_FOR_EVER, events.recv()).await.unwrap().unwrap());
+    let mut next = async || show(&timeout(TEST_TIMEOUT, events.recv()).await.unwrap().unwrap());
     expect_test::expect![[r#"
         service static/web config Static http TCP 80: [10.96.0.10:80] affinity None on-empty None, holdfast.toml by file
         slice static/web-v4-8080 of web V4 http TCP 8080: 192.0.2.1 ready, holdfast.toml by file

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::dns::message::tests::Written;
 use crate::dns::{Kind, Name, Question};
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// What a server says to a question; none: nothing.
 type Reply = dyn Fn(&Question) -> Option<Written> + Send + Sync;
@@ -111,7 +111,7 @@ impl Lab {
     }
 
     async fn next(&mut self) -> News {
-        let news = timeout(NOT_FOR_EVER, self.news.recv()).await.unwrap().unwrap();
+        let news = timeout(TEST_TIMEOUT, self.news.recv()).await.unwrap().unwrap();
         assert_eq!(news.len(), 1, "{news:?}");
         news.into_iter().next().unwrap().said
     }
@@ -359,7 +359,7 @@ async fn numbers_and_ports_of_questions_differ() {
     let mut seen = std::collections::BTreeSet::new();
     let mut bytes = [0; 512];
     for _ in 0..20 {
-        let (_, from) = timeout(NOT_FOR_EVER, server.recv_from(&mut bytes)).await.unwrap().unwrap();
+        let (_, from) = timeout(TEST_TIMEOUT, server.recv_from(&mut bytes)).await.unwrap().unwrap();
         seen.insert((from.port(), [bytes[0], bytes[1]]));
     }
     let ports: std::collections::BTreeSet<_> = seen.iter().map(|(port, _)| *port).collect();

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::readings::fixture;
 use holdfast_config::Config;
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_standalone::blocks::{Blocks, StaticService, run};
 
 pub(super) fn config(text: &str) -> Config {
@@ -93,7 +93,7 @@ impl Rules {
         });
         // The source runs only when this task waits, so what it finds first are these.
         sender.send_replace(blocks);
-        let group = tokio::time::timeout(NOT_FOR_EVER, events.recv()).await.unwrap().unwrap();
+        let group = tokio::time::timeout(TEST_TIMEOUT, events.recv()).await.unwrap().unwrap();
         group.into_iter().for_each(|event| self.engine.apply(event));
     }
 
@@ -148,6 +148,6 @@ impl Running {
     /// Ends as with the daemon: nothing publishes any more.
     pub(super) async fn stop(self) {
         drop((self.config, self.snapshots));
-        tokio::time::timeout(NOT_FOR_EVER, self.task).await.unwrap().unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, self.task).await.unwrap().unwrap();
     }
 }

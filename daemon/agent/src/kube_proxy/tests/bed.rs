@@ -16,7 +16,7 @@ use holdfast_core::time::Now;
 use holdfast_objects::{Defaulting, Provenance, from_value};
 use serde_json::{Value, json};
 
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// The node that everything is seen from.
 pub(super) const NODE: &str = "n1";
@@ -123,7 +123,7 @@ impl Answer {
 /// One request, on a connection of its own.
 pub(super) fn ask(address: SocketAddr, path: &str) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(NOT_FOR_EVER))?;
+    stream.set_read_timeout(Some(TEST_TIMEOUT))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: load-balancer\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -137,7 +137,7 @@ pub(super) fn ask(address: SocketAddr, path: &str) -> std::io::Result<Answer> {
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < NOT_FOR_EVER, "{what}");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

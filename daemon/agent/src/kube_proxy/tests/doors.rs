@@ -18,7 +18,7 @@ use super::bed::{Answer, Rules, ask, balanced, free, slice, until};
 use crate::readings::fixture;
 use crate::readings::{ClosedPorts, Liveness, Readings};
 use holdfast_config::{Config, KubeProxy, OuterAddresses};
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// A daemon's ports, and what decides what they say.
 struct Open {
@@ -139,7 +139,7 @@ fn of_several_checkers_that_come_at_once_each_is_answered() {
     let mut checkers: Vec<TcpStream> = (0..together).map(|_| TcpStream::connect(at).unwrap()).collect();
     checkers.iter_mut().for_each(|it| it.write_all(b"GET / HTTP/1.1\r\nHost: n1\r\n\r\n").unwrap());
     for mut checker in checkers {
-        checker.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+        checker.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let mut answer = [0; 15];
         checker.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"HTTP/1.1 200 OK");
@@ -219,7 +219,7 @@ fn whoever_fills_one_port_keeps_nobody_from_it_nor_from_another() {
         assert_eq!(ask(at, "/").unwrap().status, "HTTP/1.1 200 OK");
         // The client that has sent nothing for longest has made room.
         let first = &mut idle[0];
-        first.set_read_timeout(Some(NOT_FOR_EVER)).unwrap();
+        first.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         assert!(matches!(first.read(&mut [0; 1]), Ok(0) | Err(_)));
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::super::Access;
 use super::access;
 use super::server::{Authority, Manner, Script, Server, answer, namespace, ours, plain};
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// A failover that waits for nothing but a new connection; a busy machine takes its time.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -87,7 +87,7 @@ async fn only_a_server_that_has_shown_itself_is_led_to() {
     let urls: Vec<String> = strangers.iter().chain([&good]).map(Server::url).collect();
     let mut guarded = Guarded::start(folder.path(), &urls);
     assert_eq!(*guarded.led.borrow(), None, "before any has");
-    guarded.comes_to(&good, NOT_FOR_EVER).await;
+    guarded.comes_to(&good, TEST_TIMEOUT).await;
 }
 
 #[tokio::test]
@@ -111,14 +111,14 @@ async fn a_server_that_goes_is_left_at_once_and_comes_back() {
     let (folder, authority) = cluster();
     let (first, second) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
     let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
-    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    guarded.comes_to(&first, TEST_TIMEOUT).await;
     let address = first.address;
     drop(first);
     let gone = Instant::now();
-    guarded.comes_to(&second, NOT_FOR_EVER).await;
+    guarded.comes_to(&second, TEST_TIMEOUT).await;
     assert!(gone.elapsed() < AT_ONCE, "{:?}", gone.elapsed());
     let first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
-    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    guarded.comes_to(&first, TEST_TIMEOUT).await;
 }
 
 #[tokio::test]
@@ -131,14 +131,14 @@ async fn silent_endpoints_before_a_good_one_do_not_add_up() {
     }
     let urls: Vec<String> = [&first].into_iter().chain(&silent).chain([&last]).map(Server::url).collect();
     let mut guarded = Guarded::start(folder.path(), &urls);
-    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    guarded.comes_to(&first, TEST_TIMEOUT).await;
     drop(first);
     guarded.comes_to(&last, AT_ONCE).await;
     drop(guarded);
     let folder = tempfile::tempdir().unwrap();
     authority.write(&folder.path().join("ca.crt"));
     let mut anew = Guarded::start(folder.path(), &urls);
-    anew.comes_to(&last, NOT_FOR_EVER).await;
+    anew.comes_to(&last, TEST_TIMEOUT).await;
 }
 
 /// As an apiserver that runs out of memory as soon as all nodes have come back to it.
@@ -150,7 +150,7 @@ async fn a_server_that_dies_whenever_it_has_just_come_back_is_left_at_once_each_
     let address = first.address;
     let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
     for _ in 0..6 {
-        guarded.comes_to(&first, NOT_FOR_EVER).await;
+        guarded.comes_to(&first, TEST_TIMEOUT).await;
         drop(first);
         guarded.comes_to(&second, AT_ONCE).await;
         first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
@@ -166,7 +166,7 @@ async fn a_server_that_was_away_for_long_is_tried_at_once_when_the_only_other_on
     drop(first);
     let second = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[url, second.url()]);
-    guarded.comes_to(&second, NOT_FOR_EVER).await;
+    guarded.comes_to(&second, TEST_TIMEOUT).await;
     // Until the pause between two attempts at the first one has grown to 8 s.
     tokio::time::sleep(Duration::from_secs(9)).await;
     let first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
@@ -186,7 +186,7 @@ async fn a_guard_that_begins_with_dead_endpoints_alone_leads_to_the_first_that_c
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(*guarded.led.borrow(), None);
     let last = Server::start_at(*addresses.last().unwrap(), &authority.leaf("kubernetes"), plain()).await;
-    guarded.comes_to(&last, NOT_FOR_EVER).await;
+    guarded.comes_to(&last, TEST_TIMEOUT).await;
 }
 
 #[tokio::test]
@@ -195,14 +195,14 @@ async fn another_order_of_the_endpoints_is_followed_at_once() {
     let (first, second) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
     let access = guarding(folder.path(), &[first.url(), second.url()]);
     let mut guarded = Guarded { led: access.led(), patrol: tokio::spawn(access.clone().patrol()) };
-    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    guarded.comes_to(&first, TEST_TIMEOUT).await;
     let reload = |endpoints: &[String]| {
         access.reload(&super::settings(folder.path(), &keys(endpoints)).sources).unwrap();
     };
     reload(&[second.url(), first.url()]);
-    guarded.comes_to(&second, NOT_FOR_EVER).await;
+    guarded.comes_to(&second, TEST_TIMEOUT).await;
     reload(&[first.url()]);
-    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    guarded.comes_to(&first, TEST_TIMEOUT).await;
 }
 
 #[tokio::test]
@@ -216,8 +216,8 @@ async fn a_server_that_hangs_is_left() {
     let stuck = serving(&authority, once).await;
     let good = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[stuck.url(), good.url()]);
-    guarded.comes_to(&stuck, NOT_FOR_EVER).await;
-    guarded.comes_to(&good, NOT_FOR_EVER).await;
+    guarded.comes_to(&stuck, TEST_TIMEOUT).await;
+    guarded.comes_to(&good, TEST_TIMEOUT).await;
 }
 
 #[tokio::test]
@@ -231,9 +231,9 @@ async fn a_server_that_says_that_it_is_not_ready_is_left() {
     let ending = serving(&authority, ends).await;
     let good = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[unready.url(), ending.url(), good.url()]);
-    let first = *timeout(NOT_FOR_EVER, guarded.led.wait_for(Option::is_some)).await.unwrap().unwrap();
+    let first = *timeout(TEST_TIMEOUT, guarded.led.wait_for(Option::is_some)).await.unwrap().unwrap();
     assert_eq!(first, Some(ending.address), "never to a server that is not ready");
-    guarded.comes_to(&good, NOT_FOR_EVER).await;
+    guarded.comes_to(&good, TEST_TIMEOUT).await;
 }
 
 /// As where a store of keys fails for all of them, and then a host dies.
@@ -250,15 +250,15 @@ async fn where_none_is_ready_one_that_answers_is_led_to_rather_than_one_that_doe
     };
     let (first, second) = (serving(&authority, script()).await, serving(&authority, script()).await);
     let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
-    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    guarded.comes_to(&first, TEST_TIMEOUT).await;
     is_ready.store(false, Ordering::Relaxed);
     tokio::time::sleep(AT_ONCE).await;
     guarded.leads_to(&first);
     first.set(Manner::Close);
-    guarded.comes_to(&second, NOT_FOR_EVER).await;
+    guarded.comes_to(&second, TEST_TIMEOUT).await;
     first.set(Manner::Serve);
     is_ready.store(true, Ordering::Relaxed);
-    guarded.comes_to(&first, NOT_FOR_EVER).await;
+    guarded.comes_to(&first, TEST_TIMEOUT).await;
 }
 
 #[tokio::test]
@@ -267,13 +267,13 @@ async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
     let server = serving(&authority, plain()).await;
     let urls = [server.url()];
     let mut guarded = Guarded::start(folder.path(), &urls);
-    guarded.comes_to(&server, NOT_FOR_EVER).await;
+    guarded.comes_to(&server, TEST_TIMEOUT).await;
     server.set(Manner::Close);
     tokio::time::sleep(Duration::from_millis(600)).await;
     guarded.leads_to(&server);
     let file = folder.path().join("apiserver.json");
     let is_kept = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("\"led\": \"127"));
-    timeout(NOT_FOR_EVER, async {
+    timeout(TEST_TIMEOUT, async {
         while !is_kept() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -292,7 +292,7 @@ async fn a_server_that_may_not_say_its_cluster_is_led_to_at_the_operators_word_a
     let (folder, authority) = cluster();
     let silent = serving(&authority, Arc::new(|_| answer("403 Forbidden", "{}"))).await;
     let mut guarded = Guarded::start(folder.path(), &[silent.url()]);
-    guarded.comes_to(&silent, NOT_FOR_EVER).await;
+    guarded.comes_to(&silent, TEST_TIMEOUT).await;
     let access = guarding(folder.path(), &["\"https://127.0.0.1:1\"".to_owned()]);
     let listed = super::super::Listed { slice: "kubernetes".into(), address: silent.address };
     access.learn(&[listed]);
@@ -323,7 +323,7 @@ async fn a_proxy_that_closes_after_each_answer_is_asked_ever_less_often_and_kept
     let closes = serving(&authority, closing).await;
     let other = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[closes.url(), other.url()]);
-    guarded.comes_to(&closes, NOT_FOR_EVER).await;
+    guarded.comes_to(&closes, TEST_TIMEOUT).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     guarded.leads_to(&closes);
     let asked = closes.paths().iter().filter(|path| *path == "/readyz").count();
@@ -337,7 +337,7 @@ async fn a_server_that_asks_for_patience_is_not_left() {
     let busy = serving(&authority, ours(|_| answer("429 Too Many Requests", "{}"))).await;
     let other = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[busy.url(), other.url()]);
-    guarded.comes_to(&busy, NOT_FOR_EVER).await;
+    guarded.comes_to(&busy, TEST_TIMEOUT).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     guarded.leads_to(&busy);
     assert!(other.paths().is_empty(), "{:?}", other.paths());
@@ -369,7 +369,7 @@ async fn the_virtual_address_is_no_endpoint_whatever_names_it() {
     access.learn(&[super::super::Listed { slice: "kubernetes".into(), address: vip }]);
     let (mut led, addresses, views) = (access.led(), access.addresses(), access.views());
     let patrol = tokio::spawn(access.patrol());
-    timeout(NOT_FOR_EVER, led.wait_for(|led| *led == Some(server.address))).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, led.wait_for(|led| *led == Some(server.address))).await.unwrap().unwrap();
     assert!(!addresses.borrow().contains(&vip), "or its own frontend would be left out");
     assert!(views.borrow().endpoints.iter().all(|row| row.address != vip), "{:?}", views.borrow());
     patrol.abort();

@@ -8,7 +8,7 @@ use holdfast_status::views::apiserver::State;
 use super::super::{Access, AccessError, JSON, Write, patrol};
 use super::access;
 use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, answer, ours, plain};
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_fixtures::few_ports;
 
 const IDLE: Duration = Duration::from_secs(5);
@@ -94,7 +94,7 @@ async fn a_refusal_that_comes_a_byte_at_a_time_holds_up_no_other_endpoint() {
     let good = Server::start(&leaf, Manner::Serve, plain()).await;
     let keys = format!("endpoints = [{}, {}]\nca_file = \"ca.crt\"", slow.url(), good.url());
     let access = access(folder.path(), &keys);
-    let reply = tokio::time::timeout(NOT_FOR_EVER, access.get("/", None)).await;
+    let reply = tokio::time::timeout(TEST_TIMEOUT, access.get("/", None)).await;
     assert_eq!(*reply.expect("an answer").unwrap().endpoint, good.address.to_string());
 }
 

@@ -17,7 +17,7 @@ use super::super::{Kubernetes, Oddities, OddityView, Resource, Settings, Timing,
 use crate::apiserver::tests::access;
 use crate::apiserver::tests::server::{self, Asked, Authority, Manner, Server, ours};
 use crate::own_node::{Described, NodeReport};
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// Groups of events; a test that only counts requests takes none, and must not hold up the watches by that.
 const UNTAKEN_MAX: usize = 64;
@@ -204,7 +204,7 @@ impl Bed {
                 continue;
             }
             let more =
-                timeout(NOT_FOR_EVER, running.more()).await.unwrap_or_else(|_| panic!("only {told:?} came"));
+                timeout(TEST_TIMEOUT, running.more()).await.unwrap_or_else(|_| panic!("only {told:?} came"));
             running.ready.extend(more);
         }
         assert!(running.ready.is_empty(), "{told:?}, and {:?} more", running.ready);
@@ -259,7 +259,7 @@ impl Bed {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(NOT_FOR_EVER, enough).await.unwrap_or_else(|_| panic!("only {:?}", self.paths(resource)));
+        timeout(TEST_TIMEOUT, enough).await.unwrap_or_else(|_| panic!("only {:?}", self.paths(resource)));
     }
 
     pub(super) fn watch(&self, what: Resource) -> Watch {
@@ -279,7 +279,7 @@ impl Bed {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(NOT_FOR_EVER, so).await.unwrap_or_else(|_| panic!("only {:?}", view.now()));
+        timeout(TEST_TIMEOUT, so).await.unwrap_or_else(|_| panic!("only {:?}", view.now()));
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use super::super::HttpCheck;
 use super::*;
 use holdfast_config::GrpcCheck;
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// What a backend does with a connection.
 #[derive(Clone, Copy)]
@@ -117,7 +117,7 @@ const LATE: &str = "no answer within 400 ms";
 
 /// Only what is to be late is not waited for, however busy the machine is.
 async fn check(rule: &str, server: Server, kind: CheckKind, expected: &str) {
-    let timeout = if expected == LATE { Duration::from_millis(400) } else { NOT_FOR_EVER };
+    let timeout = if expected == LATE { Duration::from_millis(400) } else { TEST_TIMEOUT };
     assert_eq!(outcome(server, kind, timeout).await, expected, "{rule}");
 }
 

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use super::{service, shown};
 use crate::folder::{FILES_MAX, POLL, QUIET, SETTLE, START_WAIT_MAX};
 use crate::manifests::Manifests;
-use holdfast_fixtures::NOT_FOR_EVER;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 /// So often is a change made until one is told soon: on a busy machine most may be late.
 const TRIES: u8 = 100;
@@ -62,14 +62,14 @@ impl Folder {
     }
 
     async fn check(&mut self, expected: &str) {
-        let group = timeout(NOT_FOR_EVER, self.groups.recv())
+        let group = timeout(TEST_TIMEOUT, self.groups.recv())
             .await
             .unwrap_or_else(|_| panic!("nothing came, not {expected}"));
         assert_eq!(shown(&group.expect("the task runs")), expected);
     }
 
     async fn next(&mut self) -> String {
-        let group = timeout(NOT_FOR_EVER, self.groups.recv()).await.expect("a group");
+        let group = timeout(TEST_TIMEOUT, self.groups.recv()).await.expect("a group");
         shown(&group.expect("the task runs"))
     }
 
@@ -95,7 +95,7 @@ impl Folder {
 
     async fn stop(self) {
         self.stop.send(true).expect("the task listens");
-        timeout(NOT_FOR_EVER, self.task).await.expect("it ends at once").expect("and well");
+        timeout(TEST_TIMEOUT, self.task).await.expect("it ends at once").expect("and well");
     }
 }
 
@@ -474,7 +474,7 @@ async fn a_burst_is_told_in_few_groups() {
     }
     let (mut told, mut groups) = (0, 0);
     while told < FILES {
-        let group = timeout(NOT_FOR_EVER, folder.groups.recv()).await.expect("all are told");
+        let group = timeout(TEST_TIMEOUT, folder.groups.recv()).await.expect("all are told");
         told += group.expect("the task runs").len();
         groups += 1;
     }
@@ -534,7 +534,7 @@ async fn it_ends_when_nobody_listens() {
     let Folder { root, groups, task, .. } = Folder::start(&[], "synced manifests\n").await;
     drop(groups);
     fs::write(root.path().join("a.yaml"), a("10.0.0.1")).expect("a file");
-    timeout(NOT_FOR_EVER, task).await.expect("it ends").expect("and well");
+    timeout(TEST_TIMEOUT, task).await.expect("it ends").expect("and well");
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ async fn ask(
     let expect_body = expect_body.map(str::to_owned);
     let kind = CheckKind::Http(HttpCheck { tls: Some(asked.clone()), expect_body, ..http("/") });
     assert_eq!(kind.as_str(), "https");
-    let outcome = run(&check_of(kind, NOT_FOR_EVER), backend, Some(tls)).await;
+    let outcome = run(&check_of(kind, TEST_TIMEOUT), backend, Some(tls)).await;
     serving.abort();
     outcome.map_or_else(|failed| failed.to_string(), |()| "healthy".to_owned())
 }
@@ -165,7 +165,7 @@ async fn files_that_cannot_be_read_mark_no_backend_down() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(NOT_FOR_EVER, until_read).await.expect("the file is looked at again");
+    tokio::time::timeout(TEST_TIMEOUT, until_read).await.expect("the file is looked at again");
     for content in ["", "-----BEGIN CERTIFICATE-----\nMIIB"] {
         std::fs::write(bed.path("ca.crt"), content).unwrap();
         tokio::time::sleep(holdfast_credentials::LOOK_EVERY).await;
@@ -188,7 +188,7 @@ async fn files_that_have_changed_are_used() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(NOT_FOR_EVER, until_read).await.expect("the file is looked at again");
+    tokio::time::timeout(TEST_TIMEOUT, until_read).await.expect("the file is looked at again");
 }
 
 /// Root's key speaks with root's rights to whatever the check dials.
@@ -240,7 +240,7 @@ async fn a_check_by_grpc_over_tls_asks_for_http_2() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let backend = listener.local_addr().unwrap();
         let asked = GrpcCheck { tls: Some(named(None, bed.files(false))), ..GrpcCheck::default() };
-        let check = check_of(CheckKind::Grpc(asked), NOT_FOR_EVER);
+        let check = check_of(CheckKind::Grpc(asked), TEST_TIMEOUT);
         let (outcome, ()) =
             tokio::join!(run(&check, backend, Some(&tls)), serve_grpc(listener, leaf, offered));
         let outcome = outcome.map_or_else(|failed| failed.to_string(), |()| "healthy".to_owned());
