@@ -17,7 +17,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_evidence::overheard::EventReadings;
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
@@ -119,8 +119,8 @@ fn world() -> Result<(Engine<MemoryMaps>, Arc<Snapshot>), Failed> {
     Ok((engine, snapshot))
 }
 
-fn now(step: u32) -> Now {
-    Now { wall: Timestamp(1_767_870_715 + i64::from(step)), mono: Duration::from_secs(step.into()) }
+fn now(step: u32) -> ClockReading {
+    ClockReading { wall: Timestamp(1_767_870_715 + i64::from(step)), mono: Duration::from_secs(step.into()) }
 }
 
 fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {

@@ -14,8 +14,8 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::Capacity;
-use holdfast_core::op::Coming;
-use holdfast_core::time::Now;
+use holdfast_core::op::MapGrowth;
+use holdfast_core::time::ClockReading;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{SERVED, Shape, served_by};
@@ -91,7 +91,7 @@ impl Datapath for Kernel {
             bpffs: bed.bpffs().join("holdfast"),
             capacity: Capacity::default(),
             mark: 0,
-            expected: Coming::default(),
+            expected: MapGrowth::default(),
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
             packets: None,
@@ -103,7 +103,7 @@ impl Datapath for Kernel {
         events.chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
         // The first step waits for readers that a former daemon may have left.
         std::thread::sleep(Duration::from_millis(100));
-        let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
+        let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
         let snapshot = step_whole(&mut engine, now, &mut drop);
         if snapshot.fill.frontends != self.services as usize {
             return Err(

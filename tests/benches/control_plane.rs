@@ -19,9 +19,9 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maglev;
-use holdfast_core::maps::{Answer, Capacity, MapError, Maps, MemoryMaps};
+use holdfast_core::maps::{Capacity, DialOutcome, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, Grace};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_datapath::Allocator;
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{Shape, cluster_ip};
@@ -80,7 +80,7 @@ fn step(engine: &mut Engine<MemoryMaps>) {
 
 /// Change records go to another thread in the daemon, which frees them; here they wait until the clock has stopped.
 fn step_into(engine: &mut Engine<MemoryMaps>, changes: &mut Vec<Change>) {
-    let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
+    let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
     step_whole(engine, now, &mut |change| changes.push(change));
 }
 
@@ -111,7 +111,7 @@ fn tables() {
     for count in [3, 100, 1_000] {
         let address = |at| std::net::Ipv4Addr::from_bits(0x0a01_0000 + at * 7);
         let backends = (0..count).map(|at| ((address(at), 8080).into(), 1));
-        let places = maglev::places(count);
+        let places = maglev::table_size(count);
         let (mut made, mut written) = (Vec::new(), Vec::new());
         for _ in 0..sized(201, 3) {
             let started = Instant::now();
@@ -138,7 +138,7 @@ fn bulk() {
         baselines.push(baseline(shape));
         let mut engine = engine();
         inserts.push(feed(&mut engine, shape.events()));
-        assert!(matches!(engine.maps().dial((cluster_ip(0), 1).into()), Answer::Served(_)));
+        assert!(matches!(engine.maps().dial((cluster_ip(0), 1).into()), DialOutcome::Served(_)));
         deletes.push(take_away(&mut engine, shape.deletions()));
         (0..STEPS_TO_REST).for_each(|_| step(&mut engine));
         assert_eq!(engine.maps().entries(), 0);
@@ -199,7 +199,7 @@ fn memory() {
     let (mut engine, _) = Engine::start(Sink, Seed(7), &[Source::Kubernetes]).unwrap();
     engine.apply(Event::Synced(Source::Kubernetes));
     let before = resident(std::process::id()).unwrap();
-    let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
+    let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
     for service in 0..shape.services {
         shape.service_events(service).into_iter().for_each(|event| engine.apply(event));
         if service % 1_000 == 999 {
@@ -225,7 +225,7 @@ impl Maps for Sink {
         Grace(0)
     }
 
-    fn is_over(&self, _: Grace) -> bool {
+    fn is_grace_over(&self, _: Grace) -> bool {
         true
     }
 

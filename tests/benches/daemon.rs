@@ -17,9 +17,9 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
-use holdfast_core::op::Coming;
+use holdfast_core::op::MapGrowth;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_datapath::{Allocator, KernelMaps, Options, Served, StaleSockets};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
@@ -66,7 +66,7 @@ fn kernel(bed: &Bed) -> KernelMaps {
         bpffs: bed.bpffs().join("holdfast"),
         capacity: Capacity::default(),
         mark: 0,
-        expected: Coming::default(),
+        expected: MapGrowth::default(),
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
         packets: None,
@@ -75,7 +75,7 @@ fn kernel(bed: &Bed) -> KernelMaps {
 }
 
 fn step<M: Maps>(engine: &mut Engine<M>, mono: Duration) -> Arc<Snapshot> {
-    step_whole(engine, Now { wall: Timestamp(1_800_000_000), mono }, &mut drop)
+    step_whole(engine, ClockReading { wall: Timestamp(1_800_000_000), mono }, &mut drop)
 }
 
 /// From the first event until everything is in the maps.

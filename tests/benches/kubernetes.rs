@@ -17,14 +17,14 @@ use holdfast_agent::state;
 use holdfast_cli as cli;
 use holdfast_config::{Config, Encodings};
 use holdfast_core::engine::Engine;
-use holdfast_core::event::{Event, Watched};
+use holdfast_core::event::{Event, WatchKind};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
-use holdfast_core::op::Coming;
+use holdfast_core::op::MapGrowth;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_kubernetes::apiserver::{self, Access};
 use holdfast_kubernetes::source::{Kubernetes, Resource, Settings, Timing, View};
@@ -124,7 +124,7 @@ fn over_maps(real: impl FnOnce(KernelMaps), memory: impl FnOnce(MemoryMaps)) {
         bpffs: bed.bpffs().join("holdfast"),
         capacity: Capacity::default(),
         mark: 0,
-        expected: Coming::default(),
+        expected: MapGrowth::default(),
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
         packets: None,
@@ -235,7 +235,7 @@ impl<M: Maps> Client<M> {
     }
 
     fn step(&mut self) {
-        let now = Now { wall: Timestamp(1_800_000_000), mono: self.started.elapsed() };
+        let now = ClockReading { wall: Timestamp(1_800_000_000), mono: self.started.elapsed() };
         self.snapshot = step_whole(&mut self.engine, now, &mut drop);
     }
 
@@ -456,12 +456,15 @@ fn measure_cold(shape: Shape) {
 fn remember(path: &Path, shape: Shape, backend: std::net::SocketAddr) -> u64 {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[Source::Kubernetes]).unwrap();
     shape.events().into_iter().chain(worlds::served_by(backend)).for_each(|event| engine.apply(event));
-    for kind in [Watched::Services, Watched::Slices] {
+    for kind in [WatchKind::Services, WatchKind::Slices] {
         engine.apply(Event::Progress(kind, "1000".into()));
     }
     engine.apply(Event::Synced(Source::Kubernetes));
-    let snapshot =
-        step_whole(&mut engine, Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO }, &mut drop);
+    let snapshot = step_whole(
+        &mut engine,
+        ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO },
+        &mut drop,
+    );
     let context = state::Context { boot: holdfast_agent::recorder::boot_id(), ..state::Context::default() };
     state::Folder::new(path).store(&context, &snapshot).unwrap().bytes
 }

@@ -1,7 +1,7 @@
 //! A booted Linux for tests of packages: real systemd as PID 1, real journald, real dpkg, in namespaces of its own. In
 //! a guest that was made for it (`vm run --disk`) it is the guest itself.
 //!
-//! Invariant: nothing outside changes, and everything goes when the `Host` is dropped or its process ends in any way:
+//! Invariant: nothing outside changes, and everything goes when the `HostContext` is dropped or its process ends in any way:
 //! its first process dies with the thread that started it, and with it all others; a guest goes as a whole. Memory and
 //! CPU are not limited in there; the machine may have given those controllers to another hierarchy.
 

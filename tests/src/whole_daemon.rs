@@ -6,7 +6,7 @@ use holdfast_agent::drains::{self, Order};
 use holdfast_agent::state;
 use holdfast_config::Config;
 use holdfast_core::drains::Drains;
-use holdfast_core::engine::Remembered;
+use holdfast_core::engine::SavedSnapshot;
 use holdfast_core::event::Event;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_laws::scenario::Daemon;
@@ -27,7 +27,7 @@ impl Daemon for WholeDaemon {
     }
 
     /// Through the disk.
-    fn written_down(&self, snapshot: &Snapshot) -> Result<Remembered, String> {
+    fn written_down(&self, snapshot: &Snapshot) -> Result<SavedSnapshot, String> {
         let disk = tempfile::tempdir().map_err(|error| error.to_string())?;
         let folder = state::Folder::new(disk.path());
         folder.store(&state::Context::default(), snapshot).map_err(|error| error.to_string())?;

@@ -34,7 +34,7 @@ const LINE: &str =
 /// kernel clears and copies memory with them then, and emulated they are the slowest way.
 const CPU: &str = "max,la57=off,erms=off,fsrm=off";
 
-/// A getty waits for a device that is never announced. The last word is for `Host::around`.
+/// A getty waits for a device that is never announced. The last word is for `HostContext::enclosing_reservations`.
 const LINE_OF_A_SYSTEM: &str =
     "rdinit=/system systemd.mask=getty.target systemd.show_status=no holdfast.guest";
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::drains::{Drain, Drains, Ordered, TooMany};
+use holdfast_core::drains::{Drain, DrainOrder, Drains, TooManyDrains};
 use holdfast_core::event::Event;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -47,13 +47,13 @@ pub struct Taken {
     /// All drains from now on.
     pub drains: Arc<Drains>,
     /// The order by which it was drained before; `None`: it was not.
-    pub before: Option<Ordered>,
+    pub before: Option<DrainOrder>,
     /// Why a restart would not know it yet.
     pub problem: Option<String>,
 }
 
 /// How an order ended.
-pub type Outcome = Result<Taken, TooMany>;
+pub type Outcome = Result<Taken, TooManyDrains>;
 
 /// The drains that a former process left.
 #[derive(Clone, Debug, Default)]
@@ -193,8 +193,8 @@ impl Desk {
         &self,
         drain: &Drain,
         is_on: bool,
-        by: &Ordered,
-    ) -> Result<(Option<Ordered>, Option<Drains>), TooMany> {
+        by: &DrainOrder,
+    ) -> Result<(Option<DrainOrder>, Option<Drains>), TooManyDrains> {
         let now = Arc::clone(&self.wanted.borrow());
         let before = now.get(drain).cloned();
         if before.is_some() == is_on {
@@ -209,7 +209,12 @@ impl Desk {
         Ok((before, Some(next)))
     }
 
-    async fn put_in_force(&mut self, before: Option<Ordered>, next: Option<Drains>, by: Ordered) -> Taken {
+    async fn put_in_force(
+        &mut self,
+        before: Option<DrainOrder>,
+        next: Option<Drains>,
+        by: DrainOrder,
+    ) -> Taken {
         if let Some(next) = next.map(Arc::new) {
             self.force(next, by).await;
         }
@@ -218,7 +223,7 @@ impl Desk {
         Taken { drains, before, problem }
     }
 
-    async fn force(&self, next: Arc<Drains>, by: Ordered) {
+    async fn force(&self, next: Arc<Drains>, by: DrainOrder) {
         self.wanted.send_replace(Arc::clone(&next));
         // The engine listens until it is stopped; after that no event matters.
         let _ = self.events.send(vec![Event::DrainsApplied(next, by)]).await;
@@ -249,9 +254,9 @@ fn ordered_since(before: &Drains, now: &Drains, mut found: Drains) -> Drains {
 }
 
 /// The user that orders, at this moment.
-async fn ordered(uid: u32) -> Ordered {
+async fn ordered(uid: u32) -> DrainOrder {
     let user = tokio::task::spawn_blocking(move || user::name(Path::new(user::USERS), uid)).await;
-    Ordered { uid, user: user.ok().flatten(), at: holdfast_host::clock::now().seconds() }
+    DrainOrder { uid, user: user.ok().flatten(), at: holdfast_host::clock::now().seconds() }
 }
 
 /// Writes down what is in force, each time that it is another one, and again where that failed.

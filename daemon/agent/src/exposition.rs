@@ -6,7 +6,7 @@ pub mod process;
 
 use std::fmt::{Display, Write as _};
 
-use holdfast_core::spelled::Spelled;
+use holdfast_core::str_enum::StrEnum;
 
 use crate::engine::steps::Histogram;
 
@@ -32,7 +32,7 @@ impl Exposition {
     }
 
     /// A metric with one label, which has words of a closed set.
-    pub fn by<T: Spelled, V: Display>(
+    pub fn by<T: StrEnum, V: Display>(
         &mut self,
         name: &str,
         kind: &str,
@@ -60,7 +60,7 @@ impl Exposition {
     }
 
     /// Histograms with one label, which has words of a closed set.
-    pub(crate) fn histogram_by<'a, T: Spelled>(
+    pub(crate) fn histogram_by<'a, T: StrEnum>(
         &mut self,
         name: &str,
         help: &str,

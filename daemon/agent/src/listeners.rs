@@ -140,9 +140,9 @@ mod tests {
         let (_snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
         let (send, mut events) = mpsc::channel(1);
         let task = tokio::spawn(run(seen, send));
-        assert!(told(&mut events).await.at(&key(port, Transport::Tcp)).is_some());
+        assert!(told(&mut events).await.find_listener(&key(port, Transport::Tcp)).is_some());
         drop(first);
-        while told(&mut events).await.at(&key(port, Transport::Tcp)).is_some() {}
+        while told(&mut events).await.find_listener(&key(port, Transport::Tcp)).is_some() {}
         task.abort();
     }
 
@@ -162,8 +162,8 @@ mod tests {
             (lasting, true, "it lasts"),
         ] {
             let listed = listed.unwrap();
-            assert_eq!(listed.at(&key(client.0, Transport::Udp)).is_some(), is_known, "{when}");
-            assert!(listed.at(&key(server.0, Transport::Udp)).is_some(), "{when}");
+            assert_eq!(listed.find_listener(&key(client.0, Transport::Udp)).is_some(), is_known, "{when}");
+            assert!(listed.find_listener(&key(server.0, Transport::Udp)).is_some(), "{when}");
         }
     }
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use holdfast_core::engine::Engine;
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
-use holdfast_core::op::{Action, Coming, Dump, DumpPort, FrontendValue, Grace, Op, PortIndex};
-use holdfast_core::sources::SourceRange;
+use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, Grace, MapGrowth, Op, PortIndex};
+use holdfast_core::source_ranges::SourceRange;
 use holdfast_datapath::{
     KernelMaps, LiveMaps, Namespaces, Options, PacketOptions, PacketSwitches, RepairError, Repaired, Served,
     StaleSockets, StartError, Wraps,
@@ -71,8 +71,8 @@ pub struct Held {
 
 impl Held {
     pub fn by(engine: &Engine<AppMaps>) -> Self {
-        let (is_whole, is_synced) = (engine.is_whole(), engine.is_synced());
-        Self { is_whole, is_synced, lacks_unreadable: engine.lacks_unreadable() }
+        let (is_whole, is_synced) = (engine.has_initial_state(), engine.is_synced());
+        Self { is_whole, is_synced, lacks_unreadable: engine.lacks_unreadable_source() }
     }
 
     /// Whether what former programs serve may end. `waits` is since when nothing else is missing but what cannot be
@@ -89,7 +89,7 @@ impl Held {
 impl AppMaps {
     /// Opens the maps, large enough for what is expected. The kernel's come with programs, which are tested at once
     /// unless other programs still serve.
-    pub fn open(config: &Config, expected: Coming) -> Result<Self, AppError> {
+    pub fn open(config: &Config, expected: MapGrowth) -> Result<Self, AppError> {
         let capacity = capacity(config);
         match config.datapath.kind {
             DatapathKind::Memory => Ok(Self::Memory(Box::new(MemoryMaps::new(capacity)))),
@@ -153,7 +153,7 @@ impl AppMaps {
     pub fn look_after(&mut self, held: Held) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
         let Kernel { maps, devices, told, trouble, waits, .. } = kernel.as_mut();
-        if !maps.is_waiting() {
+        if !maps.is_predecessor_serving() {
             look_after(maps, trouble, held.is_whole && held.is_synced);
         } else if held.may_take_over(waits, Instant::now()) {
             maps.take_over()?;
@@ -242,7 +242,7 @@ fn tell_repaired(Repaired { hooks, devices, pins, bits, leftover }: Repaired) {
     }
 }
 
-fn kernel(config: &Config, (capacity, expected): (Capacity, Coming)) -> Result<KernelMaps, AppError> {
+fn kernel(config: &Config, (capacity, expected): (Capacity, MapGrowth)) -> Result<KernelMaps, AppError> {
     let cgroup = match &config.datapath.cgroup {
         Cgroup::Auto => None,
         Cgroup::Path(path) => Some(path.clone()),
@@ -259,7 +259,7 @@ fn kernel(config: &Config, (capacity, expected): (Capacity, Coming)) -> Result<K
     };
     let mut maps = start(&options)?;
     tell_of_start(&maps);
-    if maps.is_waiting() {
+    if maps.is_predecessor_serving() {
         tracing::info!("other programs serve until everything is written");
     } else {
         maps.self_test()?;
@@ -379,32 +379,32 @@ impl Maps for AppMaps {
         self.maps_mut().execute(action)
     }
 
-    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
-        self.maps_mut().execute_some(inserts)
+    fn execute_batch(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        self.maps_mut().execute_batch(inserts)
     }
 
-    fn prepare(&mut self, coming: &Coming) {
+    fn prepare(&mut self, coming: &MapGrowth) {
         self.maps_mut().prepare(coming);
     }
 
-    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
-        self.maps_mut().make_room(coming)
+    fn reserve_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
+        self.maps_mut().reserve_capacity(coming)
     }
 
     fn begin_grace(&mut self) -> Grace {
         self.maps_mut().begin_grace()
     }
 
-    fn is_over(&self, grace: Grace) -> bool {
-        self.maps().is_over(grace)
+    fn is_grace_over(&self, grace: Grace) -> bool {
+        self.maps().is_grace_over(grace)
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         self.maps_mut().dump()
     }
 
-    fn read_on(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
-        self.maps_mut().read_on(anew)
+    fn read_piece(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
+        self.maps_mut().read_piece(anew)
     }
 
     fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
@@ -419,8 +419,8 @@ impl Maps for AppMaps {
         self.maps().capacity()
     }
 
-    fn is_waiting(&self) -> bool {
-        self.maps().is_waiting()
+    fn is_predecessor_serving(&self) -> bool {
+        self.maps().is_predecessor_serving()
     }
 }
 

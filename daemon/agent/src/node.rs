@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::dialable::is_reserved;
+use holdfast_core::address_policy::is_reserved;
 use holdfast_core::event::Event;
 use holdfast_core::facts::NodeFacts;
 use holdfast_core::keys::Family;
@@ -155,12 +155,13 @@ pub fn node_port_addresses(
 ) -> BTreeSet<IpAddr> {
     let families = [Family::V4, Family::V6];
     let outer = families.into_iter().flat_map(|family| {
-        let is_outer = |it: &LocalAddress| Family::of(it.address) == family && !it.address.is_loopback();
+        let is_outer =
+            |it: &LocalAddress| Family::from_address(it.address) == family && !it.address.is_loopback();
         let own: Vec<_> = local.iter().copied().filter(is_outer).collect();
         outer_addresses(&setting.outer, family, &own, said)
     });
     let looped = local.iter().filter(|it| it.address.is_loopback() && setting.localhost);
-    outer.chain(looped.map(|it| Family::of(it.address).loopback())).collect()
+    outer.chain(looped.map(|it| Family::from_address(it.address).loopback_address())).collect()
 }
 
 /// The addresses of one family that answer, without its loopback.
@@ -176,7 +177,7 @@ fn outer_addresses(
         OuterAddresses::All => all.collect(),
         OuterAddresses::Primary => primary(own, said).into_iter().collect(),
         OuterAddresses::Ranges { cidrs, primary: beside } => {
-            let speaks = |cidr: &&Cidr| Family::of(cidr.network()) == family;
+            let speaks = |cidr: &&Cidr| Family::from_address(cidr.network()) == family;
             let speaking: Vec<_> = cidrs.iter().filter(speaks).collect();
             let named = if *beside { primary(own, said) } else { None };
             let covers = |address: &IpAddr| speaking.iter().any(|cidr| cidr.contains(*address));

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_core::event::Event;
-use holdfast_core::hold::{Answer, Probed};
+use holdfast_core::hold::{ProbeAnswer, ProbeResult};
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -40,16 +40,16 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many probes met which answer, since the start.
 #[derive(Debug, Default)]
-pub struct Probes([AtomicU64; Answer::ALL.len()]);
+pub struct Probes([AtomicU64; ProbeAnswer::ALL.len()]);
 
 impl Probes {
     /// Each answer with its count.
-    pub fn totals(&self) -> impl Iterator<Item = (Answer, u64)> {
-        Answer::ALL.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
+    pub fn totals(&self) -> impl Iterator<Item = (ProbeAnswer, u64)> {
+        ProbeAnswer::ALL.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    pub fn count(&self, answer: Answer) {
-        if let Some((_, count)) = Answer::ALL.into_iter().zip(&self.0).find(|(it, _)| *it == answer) {
+    pub fn count(&self, answer: ProbeAnswer) {
+        if let Some((_, count)) = ProbeAnswer::ALL.into_iter().zip(&self.0).find(|(it, _)| *it == answer) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -65,7 +65,7 @@ pub async fn run(
     run_by(dial::ask, snapshots, config, events, counts).await;
 }
 
-async fn run_by<A: Future<Output = Option<Answer>> + Send + 'static>(
+async fn run_by<A: Future<Output = Option<ProbeAnswer>> + Send + 'static>(
     ask: impl Fn(SocketAddr) -> A,
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     config: watch::Receiver<Arc<Config>>,
@@ -73,7 +73,7 @@ async fn run_by<A: Future<Output = Option<Answer>> + Send + 'static>(
     counts: Arc<Probes>,
 ) {
     let mut schedule = Schedule::default();
-    let mut probes: JoinSet<Option<Probed>> = JoinSet::new();
+    let mut probes: JoinSet<Option<ProbeResult>> = JoinSet::new();
     let mut look = Instant::now();
     let mut begin = Instant::now();
     let mut is_news = false;

@@ -95,7 +95,7 @@ impl Recorder {
         (recorder, history)
     }
 
-    /// Adds what the snapshot on disk remembers of [`Recorded::below`], for a folder that has lost it.
+    /// Adds what the snapshot on disk remembers of [`Recorded::reduce_below`], for a folder that has lost it.
     #[must_use]
     pub fn remembering(mut self, below: u64) -> Self {
         self.remembered = (below > 0).then_some(Mark { below, is_exact: false });

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use holdfast_core::engine::Remembered;
+use holdfast_core::engine::SavedSnapshot;
 use holdfast_core::snapshot::Snapshot;
 
 use holdfast_kubernetes::source::Oddities;
@@ -69,7 +69,7 @@ pub struct Saved {
     /// What goes with the table.
     pub context: Context,
     /// The table as readers saw it last.
-    pub remembered: Remembered,
+    pub remembered: SavedSnapshot,
     /// What was wrong with the file, if anything was.
     pub damage: Option<Arc<Damage>>,
 }

@@ -19,7 +19,7 @@ impl AffinityPrefix {
     /// `None`: clients are not kept, or by whole addresses because the service says nothing else that can be read.
     pub(super) fn of(facts: &ServiceFacts) -> Option<Self> {
         let prefixes: Prefixes = facts.affinity_prefixes().filter(|_| facts.affinity_timeout.is_some())?;
-        Some(Self { ipv4: prefixes.of(Family::V4), ipv6: prefixes.of(Family::V6) })
+        Some(Self { ipv4: prefixes.length(Family::V4), ipv6: prefixes.length(Family::V6) })
     }
 
     pub(super) const fn for_family(self, family: Family) -> u8 {

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 
-use holdfast_core::drains::{Drains, Ordered};
+use holdfast_core::drains::{DrainOrder, Drains};
 use holdfast_core::facts::{AddressType, Endpoint, NodeName, SliceFacts, TargetName, endpoints::UidText};
 use holdfast_core::keys::{ObjectName, PortKey, Source, Transport};
 use holdfast_core::list::Row;
-use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
+use holdfast_core::snapshot::{PortView, ServiceView, UnusedReason};
 use holdfast_diagnose::why::{EndpointState, state};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
@@ -60,7 +60,7 @@ pub(super) struct BackendRow<'a> {
     slices: Slices<'a>,
     target: Option<Target<'a>>,
     since: Rfc3339,
-    unused_because: Option<Code<UnusedBecause>>,
+    unused_because: Option<Code<UnusedReason>>,
     /// How many new clients it gets beside the other backends: 1 unless the service says more; 0 is none.
     weight: u16,
     /// The user that drained it; null unless it is drained.
@@ -154,7 +154,7 @@ impl BackendTable {
         let listings = listings(view, &port.key);
         let offset = self.slices.len();
         self.slices.extend(listings.iter().map(|(_, _, slice)| *slice));
-        for (row, found) in port.rows.all().enumerate() {
+        for (row, found) in port.rows.iter().enumerate() {
             if filter.address.is_none_or(|address| address == found.address) {
                 let slices = find(&listings, &found);
                 into.push(BackendPlace {
@@ -204,7 +204,7 @@ impl Table for BackendTable {
     }
 
     fn may_have(view: &ServiceView, filter: &Filter) -> bool {
-        let is_at = |address| view.ports.iter().any(|port| port.rows.at(address).next().is_some());
+        let is_at = |address| view.ports.iter().any(|port| port.rows.rows_at(address).next().is_some());
         filter.address.is_none_or(is_at)
     }
 
@@ -228,7 +228,7 @@ impl Table for BackendTable {
         let conditions = row.conditions();
         let slices = self.slices.get(place.first_slice..place.first_slice + place.slices);
         let is_gone = row.is_held() && place.slices == 0;
-        let before = port.slice_of(&row, &view.slices).filter(|_| is_gone).map(|slice| &**slice);
+        let before = port.row_slice(&row, &view.slices).filter(|_| is_gone).map(|slice| &**slice);
         let drained = drained_by(&self.drains, view, port, &row);
         Some(BackendRow {
             address: row.address,
@@ -245,7 +245,7 @@ impl Table for BackendTable {
             slices: Slices { view, places: slices.unwrap_or_default(), before },
             target: endpoint.and_then(|endpoint| endpoint.target).map(Target::from),
             since: Rfc3339(row.since()),
-            unused_because: port.unused_because(&row).map(Code),
+            unused_because: port.unused_reason(&row).map(Code),
             weight: port.rows.weight(row.backend()).number(),
             drained_by: drained.map(ToString::to_string),
             drained_since: drained.map(|drained| Rfc3339(drained.at)),
@@ -260,13 +260,18 @@ impl Table for BackendTable {
 }
 
 fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Option<Endpoint<'a>> {
-    port.slice_of(row, &view.slices)?.endpoints.get(usize::from(row.endpoint))
+    port.row_slice(row, &view.slices)?.endpoints.get(usize::from(row.endpoint))
 }
 
 /// The order by which a backend is drained, where it is.
-fn drained_by<'a>(drains: &'a Drains, view: &ServiceView, port: &PortView, row: &Row) -> Option<&'a Ordered> {
+fn drained_by<'a>(
+    drains: &'a Drains,
+    view: &ServiceView,
+    port: &PortView,
+    row: &Row,
+) -> Option<&'a DrainOrder> {
     let is_drained = port.rows.weights().is_drained(row.backend());
-    is_drained.then(|| drains.of(&view.key.name, row.backend()))?.map(|(_, by)| by)
+    is_drained.then(|| drains.find_drain(&view.key.name, row.backend()))?.map(|(_, by)| by)
 }
 
 /// The order within one namespace and name, up to the source.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_core::drains::{Drain, Drains, Ordered};
+use holdfast_core::drains::{Drain, DrainOrder, Drains};
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::limits::DRAINS_MAX;
 use holdfast_core::list::Row;
@@ -76,7 +76,7 @@ const TITLES: [&str; 6] = ["BACKEND", "OF SERVICE", "BY", "SINCE", "SERVICES", "
 pub(super) fn drains(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot = readings.snapshot();
     let counts = counts(&snapshot);
-    let row = |(drain, by): (Drain, &Ordered)| {
+    let row = |(drain, by): (Drain, &DrainOrder)| {
         let (services, used) = counts.get(&drain).copied().unwrap_or_default();
         let service = drain.service().map(ToString::to_string);
         DrainRow {
@@ -125,8 +125,9 @@ fn counts(snapshot: &Snapshot) -> BTreeMap<Drain, (usize, usize)> {
 /// The drains that mean any backend of a service, and whether clients get one of those.
 fn met(view: &ServiceView, drains: &Drains) -> BTreeMap<Drain, bool> {
     let mut met = BTreeMap::new();
-    for row in view.ports.iter().flat_map(|port| port.rows.all()) {
-        for drain in drains.at(row.address).filter(|it| it.means(&view.key.name, row.backend())) {
+    for row in view.ports.iter().flat_map(|port| port.rows.iter()) {
+        for drain in drains.at_address(row.address).filter(|it| it.applies_to(&view.key.name, row.backend()))
+        {
             *met.entry(drain).or_default() |= row.is_chosen();
         }
     }
@@ -164,7 +165,7 @@ impl Reach {
     pub(super) fn of(snapshot: &Snapshot, drain: &Drain, drains: &Drains) -> Self {
         let look = |view: &Arc<ServiceView>| reached(view, drain, drains);
         let services = match drain.service() {
-            Some(name) => snapshot.services.named(name).filter_map(look).collect(),
+            Some(name) => snapshot.services.find_by_name(name).filter_map(look).collect(),
             None => snapshot.services.iter().filter_map(look).collect(),
         };
         Self::counted(services)
@@ -179,7 +180,7 @@ impl Reach {
     /// Looks again at the services that were found.
     pub(super) fn look_again(&mut self, snapshot: &Snapshot, drain: &Drain, drains: &Drains) {
         let again = |known: &Reached| {
-            let mut views = snapshot.services.named(&known.key.name);
+            let mut views = snapshot.services.find_by_name(&known.key.name);
             reached(views.find(|view| view.key == known.key)?, drain, drains)
         };
         *self = Self::counted(self.services.iter().filter_map(again).collect());
@@ -199,17 +200,17 @@ impl Reach {
 
 fn reached(view: &ServiceView, drain: &Drain, drains: &Drains) -> Option<Reached> {
     let name = &view.key.name;
-    let meant = |row: &Row| drain.means(name, row.backend());
+    let meant = |row: &Row| drain.applies_to(name, row.backend());
     let rows = view
         .ports
         .iter()
-        .flat_map(|port| port.rows.at(drain.address()).filter(meant).map(move |row| (port, row)));
+        .flat_map(|port| port.rows.rows_at(drain.address()).filter(meant).map(move |row| (port, row)));
     let mut rows = rows.peekable();
     rows.peek()?;
     let is_written = view.frontends.iter().all(|frontend| frontend.status == Status::Done);
     let mut reached = Reached { key: view.key.clone(), is_used: false, is_pending: !is_written };
     for (port, row) in rows {
-        let is_drained = drains.of(name, row.backend()).is_some();
+        let is_drained = drains.find_drain(name, row.backend()).is_some();
         reached.is_used |= row.is_chosen();
         reached.is_pending |= port.rows.weights().is_drained(row.backend()) != is_drained;
     }

@@ -199,7 +199,7 @@ impl Table for Frontends {
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
             affinity_prefix: facts
                 .and_then(AffinityPrefix::of)
-                .map(|prefix| prefix.for_family(Family::of(frontend.address))),
+                .map(|prefix| prefix.for_family(Family::from_address(frontend.address))),
             source_ranges: source_ranges(facts, frontend),
             verdict: Code(frontend.verdict),
             reason: frontend.reason.map(Code),
@@ -214,13 +214,13 @@ impl Table for Frontends {
 fn passes(frontend: &FrontendView, filter: &Filter) -> bool {
     filter.kind.is_none_or(|kind| kind == frontend.kind.as_str())
         && filter.address.is_none_or(|address| address == frontend.address)
-        && !(filter.is_trouble && frontend.is_well())
+        && !(filter.is_trouble && frontend.is_healthy())
 }
 
 /// The order within one namespace and name, up to the source.
 fn rank(frontend: &FrontendView) -> (&str, u8, IpAddr, &str, u16) {
     let FrontendView { port_name, kind, address, protocol, port, .. } = frontend;
-    (port_name, kind.order(), *address, protocol.as_str(), port.get())
+    (port_name, kind.table_order(), *address, protocol.as_str(), port.get())
 }
 
 impl fmt::Display for ExternalBackends<'_> {

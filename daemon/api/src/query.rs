@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use holdfast_core::keys::{Family, ObjectName};
-use holdfast_core::spelled::Spelled;
+use holdfast_core::str_enum::StrEnum;
 use holdfast_datapath::FlowFilter;
 use holdfast_diagnose::Focus;
 use holdfast_diagnose::why::{Dialled, Question};
@@ -80,7 +80,9 @@ impl Filter {
     fn check_from(&self) -> Result<(), Refusal> {
         let Some(from) = self.from else { return Ok(()) };
         match &self.endpoint {
-            Some(dialled) if Family::of(dialled.address.ip()) == Family::of(from) => Ok(()),
+            Some(dialled) if Family::from_address(dialled.address.ip()) == Family::from_address(from) => {
+                Ok(())
+            }
             Some(dialled) => {
                 Err(bad(format!("{from} cannot send to {dialled}"), "give two addresses of one family"))
             }
@@ -133,7 +135,7 @@ impl Query {
 /// The form that is asked for, whatever else is wrong with the query: a refusal of the query is written in it too.
 pub(super) fn form_of(text: &str) -> Option<Form> {
     let (_, value) = pairs(text).find(|(name, _)| *name == "format")?;
-    Form::find(value)
+    Form::from_spelling(value)
 }
 
 fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {

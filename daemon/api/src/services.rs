@@ -8,7 +8,7 @@ use holdfast_core::list::Row;
 use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
 };
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_datapath::Counts;
 use holdfast_diagnose::why::{LoadBalancer, WriteStatus, status};
 use holdfast_status::described::{Code, Text};
@@ -28,7 +28,7 @@ use holdfast_agent::readings::{Readings, counters};
 #[derive(Debug)]
 pub(super) struct Services {
     counts: Option<Counts>,
-    now: Now,
+    now: ClockReading,
 }
 
 /// One service, its object and what became of it.
@@ -122,14 +122,14 @@ fn reason(view: &ServiceView, worst: Option<&FrontendView>) -> Option<&'static s
 
 /// How many rows of `/backends` are in use.
 fn backends(view: &ServiceView) -> usize {
-    view.ports.iter().map(|port| port.rows.all().filter(Row::is_chosen).count()).sum()
+    view.ports.iter().map(|port| port.rows.iter().filter(Row::is_chosen).count()).sum()
 }
 
 /// How many rows of `/backends` are drained.
 fn drained(view: &ServiceView) -> usize {
     let of_port = |port: &PortView| {
         let is_drained = |row: &Row| port.rows.weights().is_drained(row.backend());
-        if port.rows.weights().is_none() { 0 } else { port.rows.all().filter(is_drained).count() }
+        if port.rows.weights().is_uniform() { 0 } else { port.rows.iter().filter(is_drained).count() }
     };
     view.ports.iter().map(of_port).sum()
 }
@@ -181,7 +181,7 @@ impl Table for Services {
 
     fn may_have(view: &ServiceView, filter: &Filter) -> bool {
         let is_of = |kind| view.facts.as_ref().is_some_and(|facts| facts.kind.as_str() == kind);
-        (view.is_troubled() || !filter.is_trouble) && filter.kind.is_none_or(is_of)
+        (view.has_problem() || !filter.is_trouble) && filter.kind.is_none_or(is_of)
     }
 
     fn places(&mut self, _: &ServiceView, _: &Filter, into: &mut Vec<()>) {
@@ -195,7 +195,7 @@ impl Table for Services {
     fn row<'a>(&'a self, view: &'a ServiceView, (): ()) -> Option<ServiceRow<'a>> {
         let facts = view.facts.as_deref();
         let meta = facts.map(|facts| &facts.meta);
-        let worst = view.worst();
+        let worst = view.worst_frontend();
         let urgent = view.frontends.iter().max_by_key(|frontend| urgency(&frontend.status));
         let (status, error) = urgent.map_or((WriteStatus::Done, None), |frontend| status(&frontend.status));
         Some(ServiceRow {

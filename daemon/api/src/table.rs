@@ -115,8 +115,8 @@ fn sorted<T: Table>(snapshot: &Snapshot, filter: &Filter) -> Arc<[Arc<ServiceVie
     let services = &snapshot.services;
     let may_have = |view: &&Arc<ServiceView>| T::may_have(view, filter);
     in_order(match (&filter.service, filter.is_trouble) {
-        (Some(name), _) => services.named(name).filter(may_have).collect(),
-        (None, true) => services.troubled().filter(may_have).collect(),
+        (Some(name), _) => services.find_by_name(name).filter(may_have).collect(),
+        (None, true) => services.with_problems().filter(may_have).collect(),
         (None, false) => services.iter().filter(may_have).collect(),
     })
 }

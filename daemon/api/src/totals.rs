@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_core::totals::{Backends, Totals};
+use holdfast_core::totals::{BackendCounts, Totals};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
@@ -32,14 +32,14 @@ pub struct TotalsRow {
 
 impl From<&Totals> for TotalsRow {
     fn from(totals: &Totals) -> Self {
-        let Backends { drained: [rests, used], .. } = totals.backends();
+        let BackendCounts { drained: [rests, used], .. } = totals.backends();
         Self {
             services: totals.services(),
             frontends: totals.frontends().map(|(.., count)| count).sum(),
             backends: totals.backends().used(),
             drained: rests + used,
             states: named(totals.states().map(|(state, count)| (state.as_str(), count))),
-            verdicts: named(totals.worst().map(|(verdict, count)| (verdict.as_str(), count))),
+            verdicts: named(totals.worst_verdicts().map(|(verdict, count)| (verdict.as_str(), count))),
         }
     }
 }

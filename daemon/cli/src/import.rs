@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use holdfast_core::spelled::Spelled;
+use holdfast_core::str_enum::StrEnum;
 use serde_json::json;
 
 use super::Exit;

@@ -1,6 +1,6 @@
 //! Names of hosts and services, as the configuration writes them and as messages have them.
 //!
-//! Invariant: a [`Name`] is of lower-case letters, digits, `-` and `_`, and fits a message. So two names are equal if,
+//! Invariant: a [`TextSpan`] is of lower-case letters, digits, `-` and `_`, and fits a message. So two names are equal if,
 //! and only if, their texts are, and whatever a name server says can be shown as it is. A name is absolute: no other
 //! one is ever tried in its place.
 
@@ -79,7 +79,7 @@ const fn is_fit(byte: u8) -> bool {
 /// A name as it stands in a message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InMessage {
-    /// None: a legal name of a message that is no [`Name`].
+    /// None: a legal name of a message that is no [`TextSpan`].
     pub name: Option<Name>,
     /// Where what follows the name begins.
     pub end: usize,
@@ -120,7 +120,7 @@ pub fn read(message: &[u8], start: usize) -> Option<InMessage> {
     }
 }
 
-/// Adds a part to a name; says whether it is one of a [`Name`].
+/// Adds a part to a name; says whether it is one of a [`TextSpan`].
 fn append(text: &mut String, label: &[u8]) -> bool {
     if !text.is_empty() {
         text.push('.');

@@ -112,7 +112,7 @@ fn service(block: &ServiceBlock) -> Value {
 }
 
 fn prefixes(prefixes: Prefixes) -> Value {
-    let length = |family| Some(i64::from(prefixes.of(family)).into());
+    let length = |family| Some(i64::from(prefixes.length(family)).into());
     table([("ipv4", length(Family::V4)), ("ipv6", length(Family::V6))])
 }
 

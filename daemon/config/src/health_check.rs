@@ -91,7 +91,7 @@ words! {
 pub struct HttpCheck {
     /// The path, from its first slash on.
     pub path: String,
-    /// The header `Host`; none means the address that is dialled.
+    /// The header `HostContext`; none means the address that is dialled.
     pub host: Option<String>,
     pub expect_status: Statuses,
     /// What the body has somewhere in it; none means that the body is not read.

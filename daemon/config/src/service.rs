@@ -165,7 +165,7 @@ fn backend(value: &DeValue<'_>) -> Result<(SocketAddr, Weight), String> {
 }
 
 fn backend_weight(value: &DeValue<'_>) -> Result<Weight, String> {
-    let number = integer((0, Weight::MOST.into()))(value)?;
+    let number = integer((0, Weight::MAX.into()))(value)?;
     u16::try_from(number).ok().and_then(Weight::new).ok_or_else(|| expected("a weight", value))
 }
 
@@ -227,7 +227,10 @@ fn prefixes(value: &DeValue<'_>) -> Result<Prefixes, String> {
 }
 
 fn of_family(all: Prefixes, family: Family, value: &DeValue<'_>) -> Result<Prefixes, String> {
-    let (least, most) = Prefixes::legal(family);
+    let (least, most) = Prefixes::legal_lengths(family);
     let length = integer((least.into(), most.into()))(value)?;
-    u8::try_from(length).ok().and_then(|it| all.with(family, it)).ok_or_else(|| expected("a length", value))
+    u8::try_from(length)
+        .ok()
+        .and_then(|it| all.with_length(family, it))
+        .ok_or_else(|| expected("a length", value))
 }

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use holdfast_core::spelled::Spelled;
+use holdfast_core::str_enum::StrEnum;
 use toml::{Table, Value};
 
 use super::value::show_duration;
@@ -41,7 +41,7 @@ pub(super) fn time(duration: &Duration) -> Option<Value> {
     text(&show_duration(*duration))
 }
 
-pub(super) fn word<T: Spelled>(value: &T) -> Option<Value> {
+pub(super) fn word<T: StrEnum>(value: &T) -> Option<Value> {
     text(value.spelling())
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use holdfast_core::spelled::Spelled;
+use holdfast_core::str_enum::StrEnum;
 use toml::de::DeValue;
 
 use super::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX, QUOTED_CHARS_MAX};
@@ -47,12 +47,12 @@ pub(super) fn path_text(value: &DeValue<'_>) -> Result<String, String> {
 }
 
 /// One of the words of `T`.
-pub(super) fn word<T: Spelled>(value: &DeValue<'_>) -> Result<T, String> {
+pub(super) fn word<T: StrEnum>(value: &DeValue<'_>) -> Result<T, String> {
     word_among(T::ALL, value)
 }
 
 /// One of some words of `T`.
-pub(super) fn word_among<T: Spelled>(words: &[T], value: &DeValue<'_>) -> Result<T, String> {
+pub(super) fn word_among<T: StrEnum>(words: &[T], value: &DeValue<'_>) -> Result<T, String> {
     let legal: Vec<&str> = words.iter().map(|word| word.spelling()).collect();
     let text = string(value, &format!("one of {}", legal.join(", ")))?;
     let meant = words.iter().copied().find(|word| word.spelling() == text);

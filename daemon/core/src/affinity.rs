@@ -21,7 +21,7 @@ impl Prefixes {
     pub const WHOLE: Self = Self { ipv4: 32, ipv6: 128 };
 
     /// The lengths that are legal for a family, from the least to the whole address.
-    pub const fn legal(family: Family) -> (u8, u8) {
+    pub const fn legal_lengths(family: Family) -> (u8, u8) {
         match family {
             Family::V4 => (AFFINITY_PREFIX_V4, Self::WHOLE.ipv4),
             Family::V6 => (AFFINITY_PREFIX_V6, Self::WHOLE.ipv6),
@@ -29,8 +29,8 @@ impl Prefixes {
     }
 
     /// The same with another length for a family; `None`: that length is not legal.
-    pub const fn with(mut self, family: Family, length: u8) -> Option<Self> {
-        let (least, most) = Self::legal(family);
+    pub const fn with_length(mut self, family: Family, length: u8) -> Option<Self> {
+        let (least, most) = Self::legal_lengths(family);
         if length < least || length > most {
             return None;
         }
@@ -42,22 +42,22 @@ impl Prefixes {
     }
 
     /// Reads `ipv4=24,ipv6=64`, or one of the two, or says what cannot be read and what could.
-    pub fn read(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let mut all = Self::WHOLE;
         for item in text.split(',').map(str::trim) {
             let read = item.split_once('=').and_then(|(word, length)| all.with_item(word, length));
-            all = read.ok_or_else(|| unread(item))?;
+            all = read.ok_or_else(|| invalid_item_reason(item))?;
         }
         Ok(all)
     }
 
     fn with_item(self, word: &str, length: &str) -> Option<Self> {
-        let family = Family::ALL.into_iter().find(|family| word_of(*family) == word.trim())?;
+        let family = Family::ALL.into_iter().find(|family| family_name(*family) == word.trim())?;
         let digits = Some(length.trim()).filter(|length| length.bytes().all(|byte| byte.is_ascii_digit()));
-        self.with(family, digits?.parse().ok()?)
+        self.with_length(family, digits?.parse().ok()?)
     }
 
-    pub const fn of(self, family: Family) -> u8 {
+    pub const fn length(self, family: Family) -> u8 {
         match family {
             Family::V4 => self.ipv4,
             Family::V6 => self.ipv6,
@@ -65,20 +65,20 @@ impl Prefixes {
     }
 
     /// How many last bits of an address do not count.
-    pub(crate) const fn left_out(self, family: Family) -> u8 {
-        Self::WHOLE.of(family).saturating_sub(self.of(family))
+    pub(crate) const fn ignored_bits(self, family: Family) -> u8 {
+        Self::WHOLE.length(family).saturating_sub(self.length(family))
     }
 }
 
-/// As [`Prefixes::read`] takes it.
+/// As [`Prefixes::parse`] takes it.
 impl fmt::Display for Prefixes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [ipv4, ipv6] = Family::ALL.map(word_of);
+        let [ipv4, ipv6] = Family::ALL.map(family_name);
         write!(out, "{ipv4}={},{ipv6}={}", self.ipv4, self.ipv6)
     }
 }
 
-const fn word_of(family: Family) -> &'static str {
+const fn family_name(family: Family) -> &'static str {
     match family {
         Family::V4 => "ipv4",
         Family::V6 => "ipv6",
@@ -86,11 +86,11 @@ const fn word_of(family: Family) -> &'static str {
 }
 
 /// How many characters are shown of an item that cannot be read.
-const SHOWN_MAX: usize = 60;
+const EXCERPT_MAX: usize = 60;
 
-fn unread(item: &str) -> String {
-    let shown: String = item.chars().take(SHOWN_MAX).collect();
-    let [(v4, v4_most), (v6, v6_most)] = Family::ALL.map(Prefixes::legal);
+fn invalid_item_reason(item: &str) -> String {
+    let shown: String = item.chars().take(EXCERPT_MAX).collect();
+    let [(v4, v4_most), (v6, v6_most)] = Family::ALL.map(Prefixes::legal_lengths);
     format!("{shown:?} is no prefix: legal are ipv4={v4} to ipv4={v4_most} and ipv6={v6} to ipv6={v6_most}")
 }
 

@@ -9,9 +9,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::drains::Turned;
+use crate::drains::DrainChange;
 use crate::facts::{Meta, ServiceFacts, SliceFacts, Timestamp};
-use crate::hold::Probed;
+use crate::hold::ProbeResult;
 use crate::keys::{FrontendKey, ServiceKey, SliceKey};
 use crate::snapshot::ServiceView;
 
@@ -37,15 +37,15 @@ pub enum Cause {
     /// The settings changed.
     SettingsApplied,
     /// An operator drained one of the service's backends, or took that back.
-    Drained(Arc<Turned>),
+    Drained(Arc<DrainChange>),
     /// The maps refused an op before.
     Retry,
-    /// A former process wrote the service down; `is_bare`: this one began with maps that served no client.
-    Remembered { is_bare: bool },
+    /// A former process wrote the service down; `is_cold_start`: this one began with maps that served no client.
+    Restored { is_cold_start: bool },
     /// A hold has reached its bound.
     HoldDue,
     /// A held backend was probed.
-    Probed(Box<Probed>),
+    Probed(Box<ProbeResult>),
     /// A slice of the other service lists a held address for another target.
     AddressClaimed(SocketAddr, ServiceKey),
     /// Another pod has a held address, as the apiserver says.
@@ -62,12 +62,12 @@ pub enum Cause {
 
 impl Cause {
     /// Whether an object of another service said it, which changes nothing of this one.
-    pub(crate) const fn is_of_others(&self) -> bool {
+    pub(crate) const fn is_foreign(&self) -> bool {
         matches!(self, Self::AddressClaimed(..))
     }
 
     /// Whether an object of this service was written or removed.
-    pub(crate) const fn is_of_an_object(&self) -> bool {
+    pub(crate) const fn is_object_event(&self) -> bool {
         match self {
             Self::ServiceApplied(_)
             | Self::ServiceDeleted(..)
@@ -80,7 +80,7 @@ impl Cause {
             | Self::SettingsApplied
             | Self::Drained(_)
             | Self::Retry
-            | Self::Remembered { .. }
+            | Self::Restored { .. }
             | Self::HoldDue
             | Self::Probed(_)
             | Self::AddressClaimed(..)

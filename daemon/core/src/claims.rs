@@ -4,7 +4,7 @@
 //! cluster IP before what a controller writes into a status, and that before what any author of a service may write
 //! down, then the oldest service, then namespace and name.
 
-pub(crate) mod covers;
+pub(crate) mod reservations;
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use core::mem;
 use crate::facts::ServiceFacts;
 use crate::index::{Index, Seed};
 use crate::keys::{FrontendKey, Source};
-use crate::op::{FrontendType, FrontendValue, ServiceId, Share};
+use crate::op::{FrontendType, FrontendValue, QuotaId, ServiceId};
 use crate::resolve::DesiredFrontend;
 use crate::work;
 
@@ -30,7 +30,7 @@ impl Rank {
     }
 
     /// A service without a creation time counts as the youngest.
-    pub(crate) fn of(service: &ServiceFacts) -> Self {
+    pub(crate) fn for_service(service: &ServiceFacts) -> Self {
         let created = service.meta.created.map_or(i64::MAX, |created| created.0);
         Self { source: service.key.source, created }
     }
@@ -38,28 +38,28 @@ impl Rank {
 
 /// An address that a service asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Wanted {
+pub(crate) struct ClaimRequest {
     pub(crate) key: FrontendKey,
-    pub(crate) given: Given,
+    pub(crate) origin: AddressOrigin,
 }
 
 /// How a service came to its address. The order is the precedence within one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Given {
+pub(crate) enum AddressOrigin {
     /// The apiserver gives cluster IPs and node ports out, each once; the administrator wrote a static one.
-    Out,
+    Allocated,
     /// A load balancer's: a controller wrote it into the status.
-    ByController,
+    FromController,
     /// An external IP, or an address of a ServiceImport: the author of the object chose it.
-    ByAnybody,
+    FromAuthor,
 }
 
-impl Given {
-    pub(crate) const fn of(kind: FrontendType) -> Self {
+impl AddressOrigin {
+    pub(crate) const fn from_type(kind: FrontendType) -> Self {
         match kind {
-            FrontendType::LoadBalancer => Self::ByController,
-            FrontendType::ExternalIp | FrontendType::ClusterSetIp => Self::ByAnybody,
-            FrontendType::ClusterIp | FrontendType::NodePort | FrontendType::Static => Self::Out,
+            FrontendType::LoadBalancer => Self::FromController,
+            FrontendType::ExternalIp | FrontendType::ClusterSetIp => Self::FromAuthor,
+            FrontendType::ClusterIp | FrontendType::NodePort | FrontendType::Static => Self::Allocated,
         }
     }
 }
@@ -67,13 +67,13 @@ impl Given {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     rank: Rank,
-    given: Given,
+    origin: AddressOrigin,
     service: ServiceId,
 }
 
 impl Claim {
-    const fn rank(&self) -> (Source, Given, i64) {
-        (self.rank.source, self.given, self.rank.created)
+    const fn rank(&self) -> (Source, AddressOrigin, i64) {
+        (self.rank.source, self.origin, self.rank.created)
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Frontend {
     /// An op failed, so the maps may say something else than `realized`.
     pub(crate) uncertain: bool,
     /// The services of which an op for this frontend failed.
-    pub(crate) doubters: Vec<ServiceId>,
+    pub(crate) failed_services: Vec<ServiceId>,
 }
 
 impl Frontend {
@@ -104,10 +104,10 @@ impl Frontend {
         self.first.map(|claim| claim.service)
     }
 
-    /// Whether the winner's address was given out ([`Given::Out`]), so that no author of a service can simply have
+    /// Whether the winner's address was given out ([`AddressOrigin::Allocated`]), so that no author of a service can simply have
     /// written it down.
-    pub(crate) fn is_given(&self) -> bool {
-        self.first.is_some_and(|claim| claim.given == Given::Out)
+    pub(crate) fn is_allocated(&self) -> bool {
+        self.first.is_some_and(|claim| claim.origin == AddressOrigin::Allocated)
     }
 
     /// The services that claim the frontend in vain, in the order in which they would inherit it.
@@ -124,26 +124,26 @@ impl Frontend {
         None
     }
 
-    fn is_forgotten(&self) -> bool {
+    fn is_unused(&self) -> bool {
         self.first.is_none() && self.realized.is_none() && !self.uncertain
     }
 }
 
 /// How many frontends there are of one kind, or of all.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sum {
+pub(crate) struct FrontendCount {
     /// In the maps.
     pub(crate) realized: usize,
     /// Planned in this piece, and not in the maps yet.
-    pub(crate) coming: usize,
+    pub(crate) planned: usize,
 }
 
-impl Sum {
+impl FrontendCount {
     /// Counts a frontend that was in the maps or not, and is there now or not.
-    fn turn(&mut self, before: bool, now: bool) {
+    fn record_change(&mut self, before: bool, now: bool) {
         match (before, now) {
             (false, true) => {
-                (self.realized, self.coming) = (self.realized + 1, self.coming.saturating_sub(1));
+                (self.realized, self.planned) = (self.realized + 1, self.planned.saturating_sub(1));
             }
             (true, false) => self.realized = self.realized.saturating_sub(1),
             _ => {}
@@ -151,8 +151,8 @@ impl Sum {
     }
 
     /// Those in the maps and those to come.
-    pub(crate) const fn soon(self) -> usize {
-        self.realized + self.coming
+    pub(crate) const fn total_planned(self) -> usize {
+        self.realized + self.planned
     }
 }
 
@@ -161,25 +161,25 @@ impl Sum {
 pub(crate) struct Frontends {
     entries: Index<FrontendKey, Frontend>,
     /// All frontends.
-    pub(crate) all: Sum,
+    pub(crate) all: FrontendCount,
     /// The frontends at addresses that authors of Services chose.
-    pub(crate) chosen: Sum,
+    pub(crate) external_ips: FrontendCount,
     /// How many of each namespace the maps have, by its number.
-    shares: Vec<u32>,
+    quota_counts: Vec<u32>,
     /// Frontends in the maps that another writer put there.
     pub(crate) strays: BTreeSet<FrontendKey>,
 }
 
 /// Orders two services of equal rank by their names.
-pub(crate) type ByName<'a> = &'a dyn Fn(ServiceId, ServiceId) -> core::cmp::Ordering;
+pub(crate) type NameOrder<'a> = &'a dyn Fn(ServiceId, ServiceId) -> core::cmp::Ordering;
 
 impl Frontends {
     pub(crate) fn new(seed: Seed) -> Self {
         Self {
             entries: Index::new(seed),
-            all: Sum::default(),
-            chosen: Sum::default(),
-            shares: Vec::new(),
+            all: FrontendCount::default(),
+            external_ips: FrontendCount::default(),
+            quota_counts: Vec::new(),
             strays: BTreeSet::new(),
         }
     }
@@ -198,13 +198,13 @@ impl Frontends {
     }
 
     /// Whether the maps have that frontend on the service's behalf.
-    pub(crate) fn has_written(&self, id: ServiceId, share: Share, frontend: &DesiredFrontend) -> bool {
-        work::done(1);
+    pub(crate) fn is_realized_for(&self, id: ServiceId, share: QuotaId, frontend: &DesiredFrontend) -> bool {
+        work::count_work(1);
         let realized = frontend.key().and_then(|key| self.get(&key)?.realized);
         realized.is_some_and(|it| match it.owner {
             Some(owner) => owner == id,
             // A start found it: it is of this service, or of another one of the namespace.
-            None => it.value.share == share,
+            None => it.value.quota == share,
         })
     }
 
@@ -212,28 +212,28 @@ impl Frontends {
     /// goes on owning it.
     pub(crate) fn claim(
         &mut self,
-        wanted: Wanted,
+        wanted: ClaimRequest,
         service: ServiceId,
         rank: Rank,
-        by_name: ByName<'_>,
-    ) -> Claimed {
-        let Wanted { key, given } = wanted;
+        by_name: NameOrder<'_>,
+    ) -> ClaimOutcome {
+        let ClaimRequest { key, origin: given } = wanted;
         let entry = self.entries.get_or_insert_with(key, Frontend::default);
-        let mine = Claim { rank, given, service };
+        let mine = Claim { rank, origin: given, service };
         let Some(first) = entry.first else {
             entry.first = Some(mine);
-            return Claimed::Alone;
+            return ClaimOutcome::Uncontested;
         };
         let better =
             |a: &Claim, b: &Claim| a.rank().cmp(&b.rank()).then_with(|| by_name(a.service, b.service));
         if better(&mine, &first).is_lt() {
             entry.first = Some(mine);
             entry.rest.push_front(first);
-            return Claimed::WonFrom(first.service);
+            return ClaimOutcome::WonFrom(first.service);
         }
         let position = entry.rest.partition_point(|other| better(other, &mine).is_lt());
         entry.rest.insert(position, mine);
-        Claimed::LostTo(first.service)
+        ClaimOutcome::LostTo(first.service)
     }
 
     /// Takes a claim back. Gives the service that owns the frontend from now on, if that changed.
@@ -245,71 +245,72 @@ impl Frontends {
 
     /// Takes in what the maps are now certain to say of a frontend. Gives what was known before, and the services that
     /// had doubts.
-    pub(crate) fn is_certain(
+    pub(crate) fn confirm_realized(
         &mut self,
         key: FrontendKey,
         now: Option<RealizedFrontend>,
     ) -> (Option<RealizedFrontend>, Vec<ServiceId>) {
         let mut before = (None, Vec::new());
         self.update(key, |entry| {
-            before = (mem::replace(&mut entry.realized, now), mem::take(&mut entry.doubters));
+            before = (mem::replace(&mut entry.realized, now), mem::take(&mut entry.failed_services));
             entry.uncertain = false;
         });
         self.strays.remove(&key);
-        let share = |it: RealizedFrontend| it.value.share;
-        before.0.into_iter().for_each(|it| self.count(share(it), u32::saturating_sub, 1));
-        now.into_iter().for_each(|it| self.count(share(it), u32::saturating_add, 1));
-        let is_chosen = |it: &RealizedFrontend| it.value.kind.is_chosen();
-        self.chosen.turn(before.0.as_ref().is_some_and(is_chosen), now.as_ref().is_some_and(is_chosen));
-        self.all.turn(before.0.is_some(), now.is_some());
+        let share = |it: RealizedFrontend| it.value.quota;
+        before.0.into_iter().for_each(|it| self.adjust_quota(share(it), u32::saturating_sub, 1));
+        now.into_iter().for_each(|it| self.adjust_quota(share(it), u32::saturating_add, 1));
+        let is_chosen = |it: &RealizedFrontend| it.value.kind.is_author_chosen();
+        self.external_ips
+            .record_change(before.0.as_ref().is_some_and(is_chosen), now.as_ref().is_some_and(is_chosen));
+        self.all.record_change(before.0.is_some(), now.is_some());
         before
     }
 
     /// How many of a namespace the maps have.
-    pub(crate) fn used_by(&self, share: Share) -> usize {
-        self.shares.get(usize::from(share.0)).map_or(0, |count| *count as usize)
+    pub(crate) fn used_by(&self, share: QuotaId) -> usize {
+        self.quota_counts.get(usize::from(share.0)).map_or(0, |count| *count as usize)
     }
 
-    fn count(&mut self, share: Share, by: fn(u32, u32) -> u32, much: u32) {
+    fn adjust_quota(&mut self, share: QuotaId, by: fn(u32, u32) -> u32, much: u32) {
         let at = usize::from(share.0);
-        if self.shares.len() <= at {
-            self.shares.resize(at + 1, 0);
+        if self.quota_counts.len() <= at {
+            self.quota_counts.resize(at + 1, 0);
         }
-        if let Some(count) = self.shares.get_mut(at) {
+        if let Some(count) = self.quota_counts.get_mut(at) {
             *count = by(*count, much);
         }
     }
 
     /// Notes that the maps may have this frontend or not, because an op failed.
-    pub(crate) fn doubt(&mut self, key: FrontendKey, by: Option<ServiceId>) {
+    pub(crate) fn mark_uncertain(&mut self, key: FrontendKey, by: Option<ServiceId>) {
         self.update(key, |entry| {
             entry.uncertain = true;
-            entry.doubters.extend(by.filter(|id| !entry.doubters.contains(id)));
+            entry.failed_services.extend(by.filter(|id| !entry.failed_services.contains(id)));
         });
     }
 
     /// Adopts a frontend that a start found in the maps.
     pub(crate) fn adopt(&mut self, key: FrontendKey, value: FrontendValue) {
         self.update(key, |entry| entry.realized = Some(RealizedFrontend { value, owner: None }));
-        self.all.turn(false, true);
-        self.chosen.turn(false, value.kind.is_chosen());
-        self.count(value.share, u32::saturating_add, 1);
+        self.all.record_change(false, true);
+        self.external_ips.record_change(false, value.kind.is_author_chosen());
+        self.adjust_quota(value.quota, u32::saturating_add, 1);
     }
 
     /// Changes what is known of a frontend. The entry goes when nothing is known of the frontend any more.
     pub(crate) fn update(&mut self, key: FrontendKey, change: impl FnOnce(&mut Frontend)) {
         self.entries.update(key, Frontend::default, |entry| {
             change(entry);
-            !entry.is_forgotten()
+            !entry.is_unused()
         });
     }
 }
 
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claimed {
+pub(crate) enum ClaimOutcome {
     /// No other service claims the frontend.
-    Alone,
+    Uncontested,
     /// The claiming service owns the frontend; the service given here did until now.
     WonFrom(ServiceId),
     /// The service given here goes on owning the frontend.

@@ -12,95 +12,104 @@ use crate::facts::{AddressType, Conditions, ServiceFacts, SliceFacts};
 use crate::keys::{Family, Source};
 use crate::list::Scope;
 use crate::snapshot::{FrontendView, ServiceView, ServiceViews};
-use crate::weights::{Asked, Weights, Whom};
+use crate::weights::{WeightSetting, WeightTarget, Weights};
 
 /// As many bits as a metric keeps exactly, because its value is a 64-bit float.
 pub const BITS: u32 = 53;
 
 /// What the apiserver's objects ask to be served: names, frontends, policies, endpoints with their conditions.
 pub fn digest(services: &ServiceViews) -> u64 {
-    of(services, Source::Kubernetes)
+    source_digest(services, Source::Kubernetes)
 }
 
 /// What the configuration's blocks ask to be served. Each node checks their backends itself, so what it found does not
 /// count; but for weights, while backends return slowly.
-pub fn configured(services: &ServiceViews) -> u64 {
-    of(services, Source::Config)
+pub fn config_digest(services: &ServiceViews) -> u64 {
+    source_digest(services, Source::Config)
 }
 
-fn of(services: &ServiceViews, source: Source) -> u64 {
+fn source_digest(services: &ServiceViews, source: Source) -> u64 {
     let own = services.iter().filter(|view| view.key.source == source);
     let served = own.filter(|view| !view.frontends.is_empty());
-    sum(served.map(|view| service(view))) >> (u64::BITS - BITS)
+    wrapping_sum(served.map(|view| hash_service(view))) >> (u64::BITS - BITS)
 }
 
 /// A number for a namespace, the same for a name everywhere and for ever.
-pub(crate) fn of_namespace(name: &str) -> u64 {
-    Hash::of(Kind::Namespace).text(name).0
+pub(crate) fn hash_namespace(name: &str) -> u64 {
+    Hash::new(HashKind::Namespace).text(name).0
 }
 
 /// Sums, so that order does not matter.
-fn sum(parts: impl Iterator<Item = u64>) -> u64 {
+fn wrapping_sum(parts: impl Iterator<Item = u64>) -> u64 {
     parts.fold(0, u64::wrapping_add)
 }
 
-fn service(view: &ServiceView) -> u64 {
-    let name = Hash::of(Kind::Service).text(view.key.name.namespace()).text(view.key.name.name());
-    let settings = view.facts.as_deref().map_or(0, settings);
-    let frontends = sum(view.frontends.iter().map(frontend));
+fn hash_service(view: &ServiceView) -> u64 {
+    let name = Hash::new(HashKind::Service).text(view.key.name.namespace()).text(view.key.name.name());
+    let settings = view.facts.as_deref().map_or(0, hash_settings);
+    let frontends = wrapping_sum(view.frontends.iter().map(hash_frontend));
     let is_of_ours = |slice: &&Arc<SliceFacts>| !slice.headless && slice.address_type != AddressType::Fqdn;
-    let endpoints = sum(view.slices.iter().filter(is_of_ours).map(|slice| endpoints(slice)));
+    let endpoints = wrapping_sum(view.slices.iter().filter(is_of_ours).map(|slice| hash_endpoints(slice)));
     name.word(settings).word(frontends).word(endpoints).0
 }
 
-fn settings(facts: &ServiceFacts) -> u64 {
-    let hash =
-        Hash::of(Kind::Settings).word(facts.affinity_timeout.map_or(0, |seconds| u64::from(seconds) + 1));
+fn hash_settings(facts: &ServiceFacts) -> u64 {
+    let hash = Hash::new(HashKind::Settings)
+        .word(facts.affinity_timeout.map_or(0, |seconds| u64::from(seconds) + 1));
     let hash = facts.source_ranges.iter().fold(hash, |hash, range| hash.text(range));
     // Services that say nothing of these keep the number that they had before there was any such word.
-    let hash = facts.own_maglev().map_or(hash, |on| hash.word(Kind::Maglev as u64).word(u64::from(on)));
+    let hash =
+        facts.maglev_setting().map_or(hash, |on| hash.word(HashKind::Maglev as u64).word(u64::from(on)));
     let hash = facts.affinity_prefixes().map_or(hash, |prefixes| {
-        let word = hash.word(Kind::AffinityPrefix as u64);
-        Family::ALL.into_iter().fold(word, |hash, family| hash.word(u64::from(prefixes.of(family))))
+        let word = hash.word(HashKind::AffinityPrefix as u64);
+        Family::ALL.into_iter().fold(word, |hash, family| hash.word(u64::from(prefixes.length(family))))
     });
-    facts.weights.as_ref().map_or(hash, |asked| weights(hash.word(Kind::Weights as u64), &asked.weights)).0
+    facts
+        .weights
+        .as_ref()
+        .map_or(hash, |asked| hash_weights(hash.word(HashKind::Weights as u64), &asked.weights))
+        .0
 }
 
-fn weights(hash: Hash, weights: &Weights) -> Hash {
-    weights.each().fold(hash, |hash, (whom, weight)| {
+fn hash_weights(hash: Hash, weights: &Weights) -> Hash {
+    weights.iter().fold(hash, |hash, (whom, weight)| {
         let hash = match whom {
-            Whom::Backend(backend) => hash.word(1).address(backend.ip()).word(u64::from(backend.port())),
-            Whom::Address(address) => hash.word(2).address(address),
-            Whom::Node(name) => hash.word(3).text(name),
+            WeightTarget::Backend(backend) => {
+                hash.word(1).address(backend.ip()).word(u64::from(backend.port()))
+            }
+            WeightTarget::Address(address) => hash.word(2).address(address),
+            WeightTarget::Node(name) => hash.word(3).text(name),
         };
         hash.word(u64::from(weight.number()))
     })
 }
 
 /// What clients dial, and which list is theirs. What they get there may differ from node to node.
-fn frontend(view: &FrontendView) -> u64 {
-    let hash = Hash::of(Kind::Frontend).address(view.address).word(u64::from(view.port.get()));
+fn hash_frontend(view: &FrontendView) -> u64 {
+    let hash = Hash::new(HashKind::Frontend).address(view.address).word(u64::from(view.port.get()));
     let hash = hash.text(view.protocol.as_str()).text(view.kind.as_str()).text(&view.port_name);
     hash.word(u64::from(view.scope == Scope::Local)).word(u64::from(view.external_local)).0
 }
 
 /// Each endpoint at each of the slice's ports, whichever slice it stands in.
-fn endpoints(slice: &SliceFacts) -> u64 {
+fn hash_endpoints(slice: &SliceFacts) -> u64 {
     let port = |port: &crate::facts::SlicePort| {
-        let hash = Hash::of(Kind::Endpoint).word(u64::from(port.port.get()));
+        let hash = Hash::new(HashKind::Endpoint).word(u64::from(port.port.get()));
         hash.text(port.protocol.as_str()).text(&port.name)
     };
     let is_checked_here = slice.key.source == Source::Config;
     let said =
         |(address, conditions)| (address, if is_checked_here { Conditions::READY } else { conditions });
-    let at = |port: Hash| sum(slice.endpoints.iter_brief().map(|it| endpoint(port, said(it))));
-    let endpoints = sum(slice.ports.iter().map(port).map(at));
+    let at = |port: Hash| wrapping_sum(slice.endpoints.iter_brief().map(|it| hash_endpoint(port, said(it))));
+    let endpoints = wrapping_sum(slice.ports.iter().map(port).map(at));
     // A slice that says nothing of weights keeps the number that it had before there was any such word.
-    let weighed = |asked: &Asked| weights(Hash::of(Kind::SliceWeights).word(endpoints), &asked.weights).0;
+    let weighed = |asked: &WeightSetting| {
+        hash_weights(Hash::new(HashKind::SliceWeights).word(endpoints), &asked.weights).0
+    };
     endpoints.wrapping_add(slice.weights.as_deref().map_or(0, weighed))
 }
 
-fn endpoint(port: Hash, (address, conditions): (IpAddr, Conditions)) -> u64 {
+fn hash_endpoint(port: Hash, (address, conditions): (IpAddr, Conditions)) -> u64 {
     let Conditions { ready, serving, terminating } = conditions;
     let bits = u64::from(ready) | u64::from(serving) << 1 | u64::from(terminating) << 2;
     port.address(address).word(bits).0
@@ -108,7 +117,7 @@ fn endpoint(port: Hash, (address, conditions): (IpAddr, Conditions)) -> u64 {
 
 /// What is hashed, so that equal words of two kinds do not give the same.
 #[derive(Clone, Copy)]
-enum Kind {
+enum HashKind {
     Service = 1,
     Settings,
     Frontend,
@@ -125,7 +134,7 @@ enum Kind {
 struct Hash(u64);
 
 impl Hash {
-    const fn of(kind: Kind) -> Self {
+    const fn new(kind: HashKind) -> Self {
         Self(0).word(kind as u64)
     }
 
@@ -173,7 +182,7 @@ mod tests {
 
     #[test]
     fn texts_are_cut_where_they_were() {
-        let begin = Hash::of(Kind::Service);
+        let begin = Hash::new(HashKind::Service);
         check(begin.text("default").text("a-b"), begin.text("default-a").text("b"));
         check(begin.text("ab").text(""), begin.text("a").text("b"));
         check(begin.text("12345678").text("9"), begin.text("123456789").text(""));
@@ -182,7 +191,7 @@ mod tests {
 
     #[test]
     fn addresses_of_two_families_differ() {
-        let begin = Hash::of(Kind::Endpoint);
+        let begin = Hash::new(HashKind::Endpoint);
         check(begin.address("::1".parse().unwrap()), begin.address("0.0.0.1".parse().unwrap()));
         check(begin.address("fd00::1".parse().unwrap()), begin.address("fd00:0:0:1::".parse().unwrap()));
     }
@@ -190,7 +199,8 @@ mod tests {
     /// Nodes of two versions compare their digests, so this number may change only where what it stands for does.
     #[test]
     fn the_hash_is_the_same_for_ever() {
-        let hash = Hash::of(Kind::Frontend).text("default").address("10.96.0.1".parse().unwrap()).word(443);
+        let hash =
+            Hash::new(HashKind::Frontend).text("default").address("10.96.0.1".parse().unwrap()).word(443);
         assert_eq!(hash.0, 11_257_380_608_684_422_038);
     }
 
@@ -199,11 +209,11 @@ mod tests {
         let key = ServiceKey { name, source: Source::Kubernetes };
         let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
         change(&mut facts);
-        settings(&facts)
+        hash_settings(&facts)
     }
 
-    fn weights(text: &str) -> Option<Box<Asked>> {
-        Some(Box::new(Asked { weights: Weights::read(text).unwrap(), wrong: None }))
+    fn weights(text: &str) -> Option<Box<WeightSetting>> {
+        Some(Box::new(WeightSetting { weights: Weights::parse(text).unwrap(), wrong: None }))
     }
 
     #[test]
@@ -269,7 +279,7 @@ mod tests {
             endpoints_null: false,
             weights: if text.is_empty() { None } else { weights(text) },
         };
-        endpoints(&slice)
+        hash_endpoints(&slice)
     }
 
     #[test]

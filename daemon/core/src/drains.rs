@@ -4,7 +4,7 @@
 //! reaches no service with a name that merely looks like that. There are no more than [`limits::DRAINS_MAX`] of them.
 //! What a drain makes of a list is what a weight of 0 makes of it, so drains never make a list empty.
 
-pub(crate) mod walk;
+pub(crate) mod scan;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -20,11 +20,11 @@ use crate::limits;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Drain {
     address: IpAddr,
-    extent: Extent,
+    extent: DrainScope,
 }
 
 /// The port, and the service; `None` is all of them.
-type Extent = (Option<NonZeroU16>, Option<ObjectName>);
+type DrainScope = (Option<NonZeroU16>, Option<ObjectName>);
 
 impl Drain {
     /// Of an address however it is spelled.
@@ -47,7 +47,7 @@ impl Drain {
     }
 
     /// Whether some backend may be meant by both.
-    pub fn meets(&self, other: &Self) -> bool {
+    pub fn overlaps(&self, other: &Self) -> bool {
         let meet = |a: bool, b: bool, same: bool| !a || !b || same;
         self.address == other.address
             && meet(self.port().is_some(), other.port().is_some(), self.port() == other.port())
@@ -55,13 +55,13 @@ impl Drain {
     }
 
     /// Whether it means this backend, of some service.
-    pub(crate) fn reaches(&self, backend: SocketAddr) -> bool {
+    pub(crate) fn matches_backend(&self, backend: SocketAddr) -> bool {
         self.address == backend.ip() && self.port().is_none_or(|port| port.get() == backend.port())
     }
 
     /// Whether it means this backend of this service.
-    pub fn means(&self, service: &ObjectName, backend: SocketAddr) -> bool {
-        self.reaches(backend) && self.service().is_none_or(|named| named == service)
+    pub fn applies_to(&self, service: &ObjectName, backend: SocketAddr) -> bool {
+        self.matches_backend(backend) && self.service().is_none_or(|named| named == service)
     }
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Drain {
 
 /// By which user of this node something was ordered, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ordered {
+pub struct DrainOrder {
     pub uid: u32,
     /// The user's name at that time, where it is known.
     pub user: Option<Arc<str>>,
@@ -85,7 +85,7 @@ pub struct Ordered {
 }
 
 /// `root (uid 0)`, or `uid 1000` where the name is not known.
-impl fmt::Display for Ordered {
+impl fmt::Display for DrainOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.user {
             Some(user) => write!(f, "{user} (uid {})", self.uid),
@@ -97,13 +97,13 @@ impl fmt::Display for Ordered {
 /// One drain more than there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} drains are in force, and no more may be", limits::DRAINS_MAX)]
-pub struct TooMany;
+pub struct TooManyDrains;
 
 /// All drains in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Drains {
     /// By address first, because nearly every backend that is looked up has none.
-    each: BTreeMap<IpAddr, BTreeMap<Extent, Ordered>>,
+    by_address: BTreeMap<IpAddr, BTreeMap<DrainScope, DrainOrder>>,
     len: usize,
 }
 
@@ -117,50 +117,50 @@ impl Drains {
     }
 
     /// Each with its order, by address and port.
-    pub fn iter(&self) -> impl Iterator<Item = (Drain, &Ordered)> {
-        self.each.iter().flat_map(|(address, extents)| {
+    pub fn iter(&self) -> impl Iterator<Item = (Drain, &DrainOrder)> {
+        self.by_address.iter().flat_map(|(address, extents)| {
             extents.iter().map(|(extent, by)| (Drain { address: *address, extent: extent.clone() }, by))
         })
     }
 
     /// Those of one address.
-    pub fn at(&self, address: IpAddr) -> impl Iterator<Item = Drain> {
-        let extents = self.each.get(&address).into_iter().flat_map(BTreeMap::keys);
+    pub fn at_address(&self, address: IpAddr) -> impl Iterator<Item = Drain> {
+        let extents = self.by_address.get(&address).into_iter().flat_map(BTreeMap::keys);
         extents.map(move |extent| Drain { address, extent: extent.clone() })
     }
 
     /// The order of exactly this drain.
-    pub fn get(&self, drain: &Drain) -> Option<&Ordered> {
-        self.each.get(&drain.address)?.get(&drain.extent)
+    pub fn get(&self, drain: &Drain) -> Option<&DrainOrder> {
+        self.by_address.get(&drain.address)?.get(&drain.extent)
     }
 
     /// Drains; what is drained already keeps its first order.
-    pub fn add(&mut self, drain: Drain, by: Ordered) -> Result<(), TooMany> {
+    pub fn add(&mut self, drain: Drain, by: DrainOrder) -> Result<(), TooManyDrains> {
         if self.get(&drain).is_some() {
             return Ok(());
         }
         if self.len >= limits::DRAINS_MAX {
-            return Err(TooMany);
+            return Err(TooManyDrains);
         }
         self.len += 1;
-        self.each.entry(drain.address).or_default().insert(drain.extent, by);
+        self.by_address.entry(drain.address).or_default().insert(drain.extent, by);
         Ok(())
     }
 
     /// Takes exactly this drain back, and gives its order.
-    pub fn remove(&mut self, drain: &Drain) -> Option<Ordered> {
-        let extents = self.each.get_mut(&drain.address)?;
+    pub fn remove(&mut self, drain: &Drain) -> Option<DrainOrder> {
+        let extents = self.by_address.get_mut(&drain.address)?;
         let by = extents.remove(&drain.extent)?;
         self.len = self.len.saturating_sub(1);
         if extents.is_empty() {
-            self.each.remove(&drain.address);
+            self.by_address.remove(&drain.address);
         }
         Some(by)
     }
 
     /// The drain that means this backend of this service, and its order; of several the one that says most.
-    pub fn of(&self, service: &ObjectName, backend: SocketAddr) -> Option<(Drain, &Ordered)> {
-        let extents = self.each.get(&backend.ip())?;
+    pub fn find_drain(&self, service: &ObjectName, backend: SocketAddr) -> Option<(Drain, &DrainOrder)> {
+        let extents = self.by_address.get(&backend.ip())?;
         let port = NonZeroU16::new(backend.port());
         let named = || Some(service.clone());
         let narrow_first = [(port, named()), (None, named()), (port, None), (None, None)];
@@ -169,13 +169,13 @@ impl Drains {
     }
 
     /// Whether a drain means this backend of this service.
-    pub(crate) fn has(&self, service: &ObjectName, backend: SocketAddr) -> bool {
-        !self.is_empty() && self.of(service, backend).is_some()
+    pub(crate) fn is_drained(&self, service: &ObjectName, backend: SocketAddr) -> bool {
+        !self.is_empty() && self.find_drain(service, backend).is_some()
     }
 
     /// The drains that one of the two has and the other has not.
     pub(crate) fn difference<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Drain> {
-        let lacks = |of: &'a Self| move |(drain, _): &(Drain, &Ordered)| of.get(drain).is_none();
+        let lacks = |of: &'a Self| move |(drain, _): &(Drain, &DrainOrder)| of.get(drain).is_none();
         let differing = self.iter().filter(lacks(other)).chain(other.iter().filter(lacks(self)));
         differing.map(|(drain, _)| drain)
     }
@@ -183,12 +183,12 @@ impl Drains {
 
 /// A drain that began or ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turned {
+pub struct DrainChange {
     pub drain: Drain,
     /// It began; or else it ended.
     pub is_on: bool,
     /// The user that ordered that, and when.
-    pub by: Ordered,
+    pub by: DrainOrder,
 }
 
 #[cfg(test)]

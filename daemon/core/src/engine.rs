@@ -31,11 +31,11 @@ use crate::keys::Source;
 use crate::maps::{MapError, Maps};
 use crate::op::{Action, Grace, Op, Owner, PortIndex, ServiceId};
 use crate::snapshot::Snapshot;
-use crate::time::Now;
+use crate::time::ClockReading;
 use crate::world::World;
 use retries::Retries;
 
-pub use crate::world::{AdoptError, Drift, Remembered, foreseen};
+pub use crate::world::{AdoptError, Drift, SavedSnapshot, estimate_service_growth};
 
 /// How soon the maps are asked again whether a grace period is over; a period lasts microseconds to milliseconds.
 const GRACE_POLL: Duration = Duration::from_millis(5);
@@ -46,10 +46,10 @@ const UPKEEP_WAIT: Duration = Duration::from_millis(100);
 /// How long the sources may take before what is remembered goes on over what the maps hold. What the maps hold serves
 /// meanwhile, and is never older than what is remembered, so where it differs it serves until the source has spoken; a
 /// source that can be reached answers within a second.
-const REMEMBERED_WAIT: Duration = Duration::from_secs(3);
+const RESTORED_WAIT: Duration = Duration::from_secs(3);
 
 /// How many new frontends wait for each other, or removals of frontends, so that the maps take many in one step.
-const TOGETHER_MAX: usize = 1_024;
+const BATCH_MAX: usize = 1_024;
 
 /// How long writes that belong to no service may wait for a time at which no service has any.
 const UPKEEP_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -63,11 +63,11 @@ pub struct Engine<M> {
     // Readers may still look at what a former process freed; nothing is written before they have left.
     first_grace: Option<Grace>,
     // The maps may be written, and follow the rules from then on.
-    is_open: bool,
+    is_writable: bool,
     // Nothing was found in the maps, and nothing else serves.
-    is_bare: bool,
+    is_cold_start: bool,
     // How many sources had delivered when the maps were last told what is about to come.
-    foreseen: Option<usize>,
+    prepared_sources: Option<usize>,
     // A comparison is under way.
     checks: bool,
     upkeep_due: Option<Duration>,
@@ -75,7 +75,7 @@ pub struct Engine<M> {
     upkeep_at: Duration,
     ops: Vec<Op>,
     // New frontends of services that have their lists; later in a piece, frontends that go.
-    together: Vec<Op>,
+    batch: Vec<Op>,
 }
 
 impl<M: Maps> Engine<M> {
@@ -86,32 +86,32 @@ impl<M: Maps> Engine<M> {
         let dump = maps.dump()?;
         let errors = world.adopt(&dump);
         let first_grace = Some(maps.begin_grace());
-        let is_waiting = maps.is_waiting();
+        let is_waiting = maps.is_predecessor_serving();
         let engine = Self {
             world,
             maps,
             retries: Retries::default(),
             first_grace,
-            is_open: false,
-            is_bare: dump.frontends.is_empty() && !is_waiting,
-            foreseen: None,
+            is_writable: false,
+            is_cold_start: dump.frontends.is_empty() && !is_waiting,
+            prepared_sources: None,
             checks: false,
             upkeep_due: None,
             upkeep_at: Duration::ZERO,
             ops: Vec::new(),
-            together: Vec::new(),
+            batch: Vec::new(),
         };
         Ok((engine, errors))
     }
 
     /// Begins with the drains that were in force. Called before anything is remembered.
-    pub fn begin_with_drains(&mut self, drains: Arc<Drains>) {
+    pub fn restore_drains(&mut self, drains: Arc<Drains>) {
         self.world.tables.drains = drains;
     }
 
     /// Begins with what a former process wrote down. Called before any event.
-    pub fn remember(&mut self, remembered: Remembered, now: Now) {
-        self.world.remember(remembered, now);
+    pub fn restore(&mut self, remembered: SavedSnapshot, now: ClockReading) {
+        self.world.restore_services(remembered, now);
     }
 
     /// Takes one event in. It has its effect with the next step.
@@ -121,7 +121,7 @@ impl<M: Maps> Engine<M> {
 
     /// Brings the dirty services of one piece as far as the maps let them, and gives what readers see from now on. What
     /// is left is due at once, so that events can be taken first.
-    pub fn step(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Arc<Snapshot> {
+    pub fn step(&mut self, now: ClockReading, changed: &mut dyn FnMut(Change)) -> Arc<Snapshot> {
         for id in self.retries.take_due(now.mono) {
             self.world.services.retry(id, &self.world.tables);
         }
@@ -139,24 +139,24 @@ impl<M: Maps> Engine<M> {
         Arc::new(snapshot)
     }
 
-    fn write_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
+    fn write_piece(&mut self, now: ClockReading, changed: &mut dyn FnMut(Change)) -> Snapshot {
         if !self.world.queue.is_open() {
             return self.world.publish(now);
         }
-        let departed = self.carry_out(World::plan_node_removals);
+        let departed = self.execute_plan(World::plan_node_removals);
         self.write_services(now.mono);
-        let is_late = now.mono >= self.upkeep_at + UPKEEP_WAIT_MAX && self.world.queue.is_awaiting_nobody();
+        let is_late = now.mono >= self.upkeep_at + UPKEEP_WAIT_MAX && self.world.queue.has_all_decided();
         if is_late || self.world.queue.is_last_piece(&self.world.services) {
-            self.upkeep(now.mono, departed.is_ok());
+            self.run_upkeep(now.mono, departed.is_ok());
         }
         self.world.end_piece(now, changed)
     }
 
     /// Compares the maps with what was realized. The next step writes anew what another writer changed.
-    pub fn check(&mut self) -> Result<Vec<Drift>, CheckError> {
+    pub fn check_maps(&mut self) -> Result<Vec<Drift>, CheckError> {
         self.begin_check();
         loop {
-            if let Some(found) = self.check_some() {
+            if let Some(found) = self.continue_check() {
                 return found;
             }
         }
@@ -172,11 +172,11 @@ impl<M: Maps> Engine<M> {
 
     /// Goes on with the comparison, for as long as a piece takes. Gives the drift that was found, once the comparison
     /// is done, or why there is none.
-    pub fn check_some(&mut self) -> Option<Result<Vec<Drift>, CheckError>> {
+    pub fn continue_check(&mut self) -> Option<Result<Vec<Drift>, CheckError>> {
         if !self.checks {
             return Some(Err(CheckError::NotYet));
         }
-        let found = self.world.check_some(&mut self.maps).transpose()?;
+        let found = self.world.continue_check(&mut self.maps).transpose()?;
         self.checks = false;
         Some(found.map_err(CheckError::Maps))
     }
@@ -184,18 +184,18 @@ impl<M: Maps> Engine<M> {
     /// Whether the maps hold what all sources have told that can be read, or what is remembered of the sources, except
     /// for what the maps refused.
     pub fn is_written(&self) -> bool {
-        self.is_open && self.world.tables.is_complete() && !self.world.has_dirty()
+        self.is_writable && self.world.tables.is_complete() && !self.world.has_dirty()
     }
 
     /// Whether the maps hold all that was known when they were first written, except for what they refused. From then
     /// on the maps are fit to serve, even if more comes in than is written.
-    pub fn is_whole(&self) -> bool {
-        self.world.is_whole()
+    pub fn has_initial_state(&self) -> bool {
+        self.world.has_initial_state()
     }
 
     /// Whether the maps cannot hold what a source has that cannot be read, because nothing remembers it.
-    pub fn lacks_unreadable(&self) -> bool {
-        self.world.tables.lacks_unreadable()
+    pub fn lacks_unreadable_source(&self) -> bool {
+        self.world.tables.lacks_unreadable_source()
     }
 
     /// Sets another size of pieces, for a caller that wants many small ones or a single one.
@@ -210,8 +210,9 @@ impl<M: Maps> Engine<M> {
 
     /// When the next step is due although no event came.
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
-        let opens = self.opens_at().filter(|_| !self.is_open);
-        let may_write = self.first_grace.is_none() && (self.is_open || opens.is_some_and(|due| due <= now));
+        let opens = self.writable_at().filter(|_| !self.is_writable);
+        let may_write =
+            self.first_grace.is_none() && (self.is_writable || opens.is_some_and(|due| due <= now));
         if may_write && self.world.has_dirty() {
             return Some(now);
         }
@@ -240,32 +241,32 @@ impl<M: Maps> Engine<M> {
     }
 
     /// When the maps may be written at the latest; `None`: not known yet.
-    fn opens_at(&self) -> Option<Duration> {
-        match (self.world.tables.is_told_of_services(), self.world.tables.is_remembering()) {
+    fn writable_at(&self) -> Option<Duration> {
+        match (self.world.tables.has_services_synced(), self.world.tables.has_restored()) {
             (true, _) => Some(Duration::ZERO),
-            (false, true) if self.is_bare => Some(Duration::ZERO),
-            (false, true) => Some(REMEMBERED_WAIT),
-            (false, false) => self.world.tables.has_delivered().then_some(Duration::ZERO),
+            (false, true) if self.is_cold_start => Some(Duration::ZERO),
+            (false, true) => Some(RESTORED_WAIT),
+            (false, false) => self.world.tables.has_any_synced().then_some(Duration::ZERO),
         }
     }
 
     fn may_write(&mut self, now: Duration) -> bool {
-        self.first_grace = self.first_grace.filter(|grace| !self.maps.is_over(*grace));
-        let opens = self.opens_at().is_some_and(|due| due <= now) && self.first_grace.is_none();
-        self.is_open |= opens;
-        if self.is_open && self.is_bare {
-            self.prepare();
+        self.first_grace = self.first_grace.filter(|grace| !self.maps.is_grace_over(*grace));
+        let opens = self.writable_at().is_some_and(|due| due <= now) && self.first_grace.is_none();
+        self.is_writable |= opens;
+        if self.is_writable && self.is_cold_start {
+            self.prepare_maps();
         }
-        self.is_open
+        self.is_writable
     }
 
     /// Tells the maps what is about to come. What follows, the decision for each service, takes as long as larger maps
     /// do. The largest source is seldom the first that delivers, so each makes them look again; what is remembered says
     /// all in advance.
-    fn prepare(&mut self) {
-        let delivered = if self.world.tables.is_remembering() { 0 } else { self.world.tables.delivered() };
-        if self.foreseen.replace(delivered) != Some(delivered) {
-            self.maps.prepare(&self.world.tables.foreseen());
+    fn prepare_maps(&mut self) {
+        let delivered = if self.world.tables.has_restored() { 0 } else { self.world.tables.synced_count() };
+        if self.prepared_sources.replace(delivered) != Some(delivered) {
+            self.maps.prepare(&self.world.tables.estimate_growth());
         }
     }
 
@@ -273,30 +274,30 @@ impl<M: Maps> Engine<M> {
     fn write_services(&mut self, now: Duration) {
         let piece = self.world.queue.piece.clone();
         // What does not fit shows in the op that needs it.
-        let _ = self.maps.make_room(&self.world.coming());
+        let _ = self.maps.reserve_capacity(&self.world.estimate_pending_growth());
         let (mut refused, mut lacking) = (BTreeSet::new(), BTreeSet::new());
         for id in &piece {
             match self.write_lists(*id) {
                 Err(error) => {
-                    self.failed(*id, (error.to_string(), error.is_part()), now);
+                    self.record_failure(*id, (error.to_string(), error.is_quota_error()), now);
                     refused.insert(*id);
                 }
                 // What it leaves is removed all the same: that may be the room that it lacks.
                 Ok(Some(lack)) => {
-                    self.failed(*id, lack, now);
+                    self.record_failure(*id, lack, now);
                     lacking.insert(*id);
                 }
                 Ok(None) => {}
             }
-            if self.together.len() >= TOGETHER_MAX {
-                self.execute_together(now, &mut refused);
+            if self.batch.len() >= BATCH_MAX {
+                self.execute_batch(now, &mut refused);
             }
         }
-        self.execute_together(now, &mut refused);
+        self.execute_batch(now, &mut refused);
         self.write_removals(&piece, now, &mut refused);
         for id in piece.into_iter().filter(|id| !refused.contains(id) && !lacking.contains(id)) {
             if !self.world.services.is_unfinished(id) {
-                self.retries.succeeded(id);
+                self.retries.record_success(id);
             }
         }
     }
@@ -310,50 +311,50 @@ impl<M: Maps> Engine<M> {
             self.ops.clear();
             self.world.plan_removals(*id, &mut self.ops);
             let world = &self.world;
-            self.together.extend(self.ops.extract_if(.., |op| is_removal(op) && may_touch(world, op)));
+            self.batch.extend(self.ops.extract_if(.., |op| is_frontend_removal(op) && may_touch(world, op)));
             if let Err(error) = self.execute() {
-                self.failed(*id, (error.to_string(), error.is_part()), now);
+                self.record_failure(*id, (error.to_string(), error.is_quota_error()), now);
                 refused.insert(*id);
             }
-            if self.together.len() >= TOGETHER_MAX {
-                self.execute_together(now, refused);
+            if self.batch.len() >= BATCH_MAX {
+                self.execute_batch(now, refused);
             }
         }
-        self.execute_together(now, refused);
+        self.execute_batch(now, refused);
     }
 
     /// Writes the lists of a service, and what has to go with them. New frontends are left for
-    /// [`Self::execute_together`], removals for after those. Gives why something was left out, and whether that is
+    /// [`Self::execute_batch`], removals for after those. Gives why something was left out, and whether that is
     /// because the namespace has its part; everything else of the service is written.
     fn write_lists(&mut self, id: ServiceId) -> Result<Option<(String, bool)>, MapError> {
-        let begun = self.together.len();
+        let begun = self.batch.len();
         self.ops.clear();
         let planned = self.world.plan_lists(id, &mut self.ops);
         let world = &self.world;
-        self.together.extend(self.ops.extract_if(.., |op| is_new(world, op) && may_touch(world, op)));
+        self.batch.extend(self.ops.extract_if(.., |op| is_new_frontend(world, op) && may_touch(world, op)));
         let executed = self.execute();
-        let unsourced = executed.inspect_err(|_| self.together.truncate(begun))?;
-        let unplanned = planned.err().map(|error| (error.to_string(), error.is_part()));
-        Ok(unplanned.or_else(|| unsourced.map(|error| (error.to_string(), error.is_part()))))
+        let unsourced = executed.inspect_err(|_| self.batch.truncate(begun))?;
+        let unplanned = planned.err().map(|error| (error.to_string(), error.is_quota_error()));
+        Ok(unplanned.or_else(|| unsourced.map(|error| (error.to_string(), error.is_quota_error()))))
     }
 
     /// Inserts the new frontends by which clients find the lists, or removes the frontends that go. A service's
     /// frontends after one that is refused are left out.
-    fn execute_together(&mut self, now: Duration, refused: &mut BTreeSet<ServiceId>) {
-        let mut together = core::mem::take(&mut self.together);
+    fn execute_batch(&mut self, now: Duration, refused: &mut BTreeSet<ServiceId>) {
+        let mut together = core::mem::take(&mut self.batch);
         let mut left = together.as_slice();
         while let [first, rest @ ..] = left {
-            left = match self.maps.execute_some(left) {
+            left = match self.maps.execute_batch(left) {
                 Ok(count) => {
                     let (accepted, rest) = left.split_at(count.clamp(1, left.len()));
-                    accepted.iter().for_each(|op| self.world.accepted(op));
+                    accepted.iter().for_each(|op| self.world.record_accepted(op));
                     rest
                 }
                 Err(error) => {
                     self.world.report.count_refusal(&error);
-                    self.world.refused(core::slice::from_ref(first), 0);
+                    self.world.record_refused(core::slice::from_ref(first), 0);
                     if let Owner::Service(id) = first.owner {
-                        self.failed(id, (error.to_string(), error.is_part()), now);
+                        self.record_failure(id, (error.to_string(), error.is_quota_error()), now);
                         refused.insert(id);
                     }
                     let others = rest.iter().position(|op| op.owner != first.owner);
@@ -362,36 +363,36 @@ impl<M: Maps> Engine<M> {
             };
         }
         together.clear();
-        self.together = together;
+        self.batch = together;
     }
 
     /// Writes what belongs to no service: leftovers of a restart that no service claims, and new node addresses. In
     /// this order, so that a new address does not answer for a NodePort that is about to go.
-    fn upkeep(&mut self, now: Duration, departed: bool) {
+    fn run_upkeep(&mut self, now: Duration, departed: bool) {
         self.upkeep_at = now;
-        let leftovers = self.carry_out(World::plan_leftovers);
-        let node = self.carry_out(World::plan_node);
+        let leftovers = self.execute_plan(World::plan_leftovers);
+        let node = self.execute_plan(World::plan_node);
         let is_done = departed && node.and(leftovers).is_ok();
         self.upkeep_due = (!is_done).then_some(now + UPKEEP_WAIT);
     }
 
-    fn carry_out(&mut self, plan: fn(&World, &mut Vec<Op>)) -> Result<(), MapError> {
+    fn execute_plan(&mut self, plan: fn(&World, &mut Vec<Op>)) -> Result<(), MapError> {
         self.ops.clear();
         plan(&self.world, &mut self.ops);
         self.execute().map(drop)
     }
 
     fn collect_freed(&mut self) {
-        while self.world.space.freed.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
+        while self.world.space.freed.next_grace().is_some_and(|grace| self.maps.is_grace_over(grace)) {
             self.ops.clear();
             let is_whole = self.world.end_grace(&mut self.ops);
             // Each range stands for itself: a range that cannot be wiped now is freed again, and holds up no other.
             for op in core::mem::take(&mut self.ops) {
                 match self.maps.execute(&op.action) {
-                    Ok(()) => self.world.accepted(&op),
+                    Ok(()) => self.world.record_accepted(&op),
                     Err(error) => {
                         self.world.report.count_refusal(&error);
-                        self.world.refused(core::slice::from_ref(&op), 0);
+                        self.world.record_refused(core::slice::from_ref(&op), 0);
                     }
                 }
             }
@@ -407,7 +408,7 @@ impl<M: Maps> Engine<M> {
         let mut unsourced = Vec::new();
         let mut why = None;
         for position in 0..self.ops.len() {
-            let source = self.ops.get(position).and_then(source_of);
+            let source = self.ops.get(position).and_then(source_port);
             if source.is_some_and(|port| unsourced.contains(&port)) {
                 continue;
             }
@@ -436,7 +437,7 @@ impl<M: Maps> Engine<M> {
             Err(MapError::Refused { op: op.action.name(), cause })
         };
         match &executed {
-            Ok(()) => self.world.accepted(op),
+            Ok(()) => self.world.record_accepted(op),
             Err(error) => {
                 self.world.report.count_refusal(error);
                 // What comes after a range is executed all the same.
@@ -445,16 +446,16 @@ impl<M: Maps> Engine<M> {
                 } else {
                     (self.ops.as_slice(), position)
                 };
-                self.world.refused(ops, at);
+                self.world.record_refused(ops, at);
             }
         }
         executed
     }
 
     /// Notes why a service is not carried out, and whether that is because its namespace has its part.
-    fn failed(&mut self, id: ServiceId, (error, is_part): (String, bool), now: Duration) {
-        self.world.services.fail(id, error.into());
-        self.retries.failed(id, now, is_part);
+    fn record_failure(&mut self, id: ServiceId, (error, is_part): (String, bool), now: Duration) {
+        self.world.services.record_error(id, error.into());
+        self.retries.record_failure(id, now, is_part);
     }
 }
 
@@ -470,7 +471,7 @@ pub enum CheckError {
 }
 
 /// The port of which the op changes the source ranges.
-const fn source_of(op: &Op) -> Option<PortIndex> {
+const fn source_port(op: &Op) -> Option<PortIndex> {
     match &op.action {
         Action::InsertSource(key, _) | Action::RemoveSource(key) => Some(key.port),
         _ => None,
@@ -481,11 +482,11 @@ const fn is_new_source(op: &Op) -> bool {
     matches!(op.action, Action::InsertSource(..))
 }
 
-fn is_new(world: &World, op: &Op) -> bool {
+fn is_new_frontend(world: &World, op: &Op) -> bool {
     matches!(&op.action, Action::InsertFrontend(key, _) if world.owners.frontends.is_new(key))
 }
 
-fn is_removal(op: &Op) -> bool {
+fn is_frontend_removal(op: &Op) -> bool {
     matches!(op.action, Action::RemoveFrontend(_))
 }
 

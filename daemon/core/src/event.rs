@@ -6,15 +6,15 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use crate::drains::{Drains, Ordered};
+use crate::drains::{DrainOrder, Drains};
 use crate::facts::{Listeners, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
-use crate::hold::{PodsAt, Probed};
+use crate::hold::{PodsAt, ProbeResult};
 use crate::keys::{ServiceKey, SliceKey, Source};
 use crate::time::Uptime;
 
 /// The kinds of objects that an apiserver is watched for, each with a version of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Watched {
+pub enum WatchKind {
     Services,
     /// Kubernetes calls it `EndpointSlices`.
     Slices,
@@ -42,7 +42,7 @@ pub enum Event {
     /// The settings, whole.
     SettingsApplied(Arc<Settings>),
     /// The drains in force, whole, and the order that made them so.
-    DrainsApplied(Arc<Drains>, Ordered),
+    DrainsApplied(Arc<Drains>, DrainOrder),
     /// What a restart remembers of this source still holds; only differences follow.
     Resumed(Source),
     /// This source has delivered its first whole list. Whatever a restart remembers of the source, and the source has
@@ -56,13 +56,13 @@ pub enum Event {
     /// This source cannot tell of endpoints, until it is heard again: no list is let go for want of news from it.
     Silent(Source),
     /// This source tells of endpoints again.
-    Heard(Source),
+    Recovered(Source),
     /// This source has answered the question that was put at that time: all that it knew of endpoints then has come.
     Answered(Source, Uptime),
     /// A backend of a held list was asked whether it is there.
-    Probed(Box<Probed>),
+    Probed(Box<ProbeResult>),
     /// The apiserver was asked which pods run at a held address.
-    PodsHeard(Box<PodsAt>),
+    PodsObserved(Box<PodsAt>),
     /// Everything up to this version of the apiserver has been told; a restart can go on from there.
-    Progress(Watched, Arc<str>),
+    Progress(WatchKind, Arc<str>),
 }

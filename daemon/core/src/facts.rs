@@ -14,11 +14,11 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
+use crate::address_policy::ExternalIps;
 use crate::affinity::Prefixes;
-use crate::dialable::ExternalIps;
 use crate::hold::Policy;
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport};
-use crate::weights::Asked;
+use crate::weights::WeightSetting;
 use crate::words;
 pub use balancer::BalancerFacts;
 pub use endpoints::{
@@ -34,15 +34,15 @@ pub struct Timestamp(pub i64);
 /// When that happened of which a version of an object tells, in microseconds since the Unix epoch, if the object says
 /// so. It is equal to any other: a version that differs from another one by this alone says the same.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Triggered(pub Option<i64>);
+pub struct TriggerTime(pub Option<i64>);
 
-impl PartialEq for Triggered {
+impl PartialEq for TriggerTime {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Triggered {}
+impl Eq for TriggerTime {}
 
 /// An object's identity, its version and its last writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Meta {
     /// When that happened of which this version tells. The state's file does not have it: what a former process served
     /// was no news to it.
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub triggered: Triggered,
+    pub triggered: TriggerTime,
 }
 
 /// The last entry of `managedFields`.
@@ -138,7 +138,7 @@ pub struct Ingress {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServiceFacts {
     /// Its exact key.
-    #[cfg_attr(feature = "serde", serde(with = "crate::written::name_alone"))]
+    #[cfg_attr(feature = "serde", serde(with = "crate::serde_impls::name_alone"))]
     pub key: ServiceKey,
     /// Which version of the object.
     pub meta: Meta,
@@ -182,7 +182,7 @@ pub struct ServiceFacts {
     pub affinity_prefix: Option<Arc<str>>,
     /// The annotation `holdfast.io/weights`, or the weights of the block's backends. The state's file has it likewise.
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub weights: Option<Box<Asked>>,
+    pub weights: Option<Box<WeightSetting>>,
     /// What is to be known of the service's load balancer and of its deletion; most services have neither. The state's
     /// file has it in a place of its own.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -191,13 +191,13 @@ pub struct ServiceFacts {
 
 impl ServiceFacts {
     /// Whether it has its clients' places computed, if it says so in a word that can be read.
-    pub(crate) fn own_maglev(&self) -> Option<bool> {
+    pub(crate) fn maglev_setting(&self) -> Option<bool> {
         self.maglev.as_deref()?.parse().ok()
     }
 
     /// How much of a client's address counts for affinity, if it says so in words that can be read.
     pub fn affinity_prefixes(&self) -> Option<Prefixes> {
-        Prefixes::read(self.affinity_prefix.as_deref()?).ok()
+        Prefixes::parse(self.affinity_prefix.as_deref()?).ok()
     }
 
     /// A service with a name, a kind and nothing else; the reader of the object fills in the rest.
@@ -272,7 +272,7 @@ pub struct SlicePort {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SliceFacts {
     /// Its exact key.
-    #[cfg_attr(feature = "serde", serde(with = "crate::written::name_alone"))]
+    #[cfg_attr(feature = "serde", serde(with = "crate::serde_impls::name_alone"))]
     pub key: SliceKey,
     /// Which version of the object.
     pub meta: Meta,
@@ -291,7 +291,7 @@ pub struct SliceFacts {
     /// The annotation `holdfast.io/weights`, which holds for the slice's own endpoints. The state's file has it at the
     /// end of the service.
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub weights: Option<Box<Asked>>,
+    pub weights: Option<Box<WeightSetting>>,
 }
 
 impl SliceFacts {
@@ -320,17 +320,18 @@ pub struct NodeFacts {
 impl NodeFacts {
     /// Whether a client of the host that dials this address gets NodePorts.
     pub fn has_node_ports_at(&self, address: IpAddr) -> bool {
-        let known = if address.is_loopback() { Family::of(address).loopback() } else { address };
+        let known =
+            if address.is_loopback() { Family::from_address(address).loopback_address() } else { address };
         self.node_port_addresses.contains(&known)
     }
 
     /// Whether the host has the address, or is said to have it.
-    pub fn has(&self, address: IpAddr) -> bool {
+    pub fn has_address(&self, address: IpAddr) -> bool {
         self.node_port_addresses.contains(&address) || self.addresses.contains(&address)
     }
 
     /// Where others reach its NodePorts.
-    pub fn outer_addresses(&self) -> impl Iterator<Item = IpAddr> {
+    pub fn external_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.node_port_addresses.iter().copied().filter(|address| !address.is_loopback())
     }
 }
@@ -344,7 +345,7 @@ pub struct Settings {
     pub bypass: BTreeSet<SocketAddr>,
     /// Addresses that others say are an apiserver's: the same, but where one is a Service's cluster IP. No host has
     /// such an address, and an author of the cluster's list could take any Service away.
-    pub named: BTreeSet<SocketAddr>,
+    pub reported_apiservers: BTreeSet<SocketAddr>,
     /// The most frontends that may be programmed; past it the row shows the error. `None`: only the maps bound it.
     pub frontends_max: Option<usize>,
     /// Which addresses external IPs of the cluster's services may claim.
@@ -355,7 +356,7 @@ pub struct Settings {
     /// choose for their clients among them. Those of UDP ports they always know.
     pub keeps_tcp_members: bool,
     /// Clients' packets go between nodes as they came (DSR), so the maps say of which ports some backends are on none.
-    pub marks_outside: bool,
+    pub has_dsr_from: bool,
     /// Packets are translated at devices; without that, SCTP is not served at all.
     pub serves_sctp: bool,
     /// Services that say nothing of it have their clients' places computed by Maglev.
@@ -365,12 +366,12 @@ pub struct Settings {
 impl Settings {
     /// All addresses at which an apiserver may be.
     pub fn apiservers(&self) -> impl Iterator<Item = &SocketAddr> {
-        self.bypass.iter().chain(&self.named)
+        self.bypass.iter().chain(&self.reported_apiservers)
     }
 
     /// Whether an apiserver may be there.
     pub fn is_apiserver(&self, address: &SocketAddr) -> bool {
-        self.bypass.contains(address) || self.named.contains(address)
+        self.bypass.contains(address) || self.reported_apiservers.contains(address)
     }
 }
 
@@ -381,8 +382,8 @@ impl Settings {
     }
 
     /// Whether a service has its clients' places computed: by its own word, if that can be read.
-    pub fn asks_for_maglev(&self, service: &ServiceFacts) -> bool {
-        service.own_maglev().unwrap_or(self.maglev)
+    pub fn uses_maglev(&self, service: &ServiceFacts) -> bool {
+        service.maglev_setting().unwrap_or(self.maglev)
     }
 }
 
@@ -448,12 +449,12 @@ impl core::fmt::Display for ObjectKey {
 }
 
 /// How the reason begins for an object that is understood and has no room.
-pub(crate) const WAITS: &str = "waits for room";
+pub(crate) const WAITING_PREFIX: &str = "waits for room";
 
 impl Rejection {
     /// Whether the object is understood, and is taken as soon as there is room for it.
     pub fn is_waiting(&self) -> bool {
-        self.reason.starts_with(WAITS)
+        self.reason.starts_with(WAITING_PREFIX)
     }
 }
 

@@ -40,19 +40,20 @@
 //! Invariant: pure, and every hold has a bound once its source is heard, except that of the node's own way to the
 //! apiserver. The shell probes, and has sources answer; the world marks services dirty, with a cause for each.
 
-mod held;
+mod held_list;
 mod judge;
 mod ledger;
 mod losses;
 mod pods;
 mod silence;
 
-pub(crate) use held::Kept;
-pub use held::{
-    Answer, Asked, FAILURES_MAX, HIDDEN_LIMIT, HeldBackend, Hold, Probed, QUESTION_SECONDS, UNANSWERED_LIMIT,
+pub(crate) use held_list::ListHistory;
+pub use held_list::{
+    FAILURES_MAX, HIDDEN_LIMIT, HeldBackend, Hold, ProbeAnswer, ProbeResult, ProbeState, QUERY_SECONDS,
+    UNANSWERED_LIMIT,
 };
-pub use judge::{Bound, Evidence, Judgement, MASS_LOSS_LEAST, OnEmpty, Policy, RESYNC_WINDOW, judge};
-pub(crate) use judge::{Case, EmptyList, Hidden};
+pub use judge::{Bound, Evidence, Judgement, MASS_LOSS_MIN, OnEmpty, Policy, RESYNC_WINDOW, judge};
+pub(crate) use judge::{EmptyList, HiddenAddresses, HoldContext};
 pub(crate) use ledger::Ledger;
-pub(crate) use losses::{Lists, MassLoss};
+pub(crate) use losses::{ListPresence, MassLoss};
 pub use pods::PodsAt;

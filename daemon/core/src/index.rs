@@ -50,7 +50,7 @@ pub struct Index<K, V> {
 
 /// Whether an entry has exactly this key. Each entry that a search comes by is a step of it.
 fn has_key<K: Borrow<Q>, V, Q: Eq + ?Sized>((own, _): &(K, V), key: &Q) -> bool {
-    work::done(1);
+    work::count_work(1);
     own.borrow() == key
 }
 
@@ -159,7 +159,7 @@ impl<K: Hash + Eq, V> Index<K, V> {
     }
 
     /// All entries in the order of their keys. They are sorted anew each time.
-    pub fn sorted(&self) -> impl Iterator<Item = (&K, &V)>
+    pub fn iter_sorted(&self) -> impl Iterator<Item = (&K, &V)>
     where
         K: Ord,
     {

@@ -30,7 +30,7 @@ words! {
 
 impl Source {
     /// Whether the objects are those of an apiserver, which tenants of the cluster may write.
-    pub const fn is_tenants(self) -> bool {
+    pub const fn is_tenant_writable(self) -> bool {
         match self {
             Self::Kubernetes | Self::ClusterSet => true,
             Self::Config | Self::Manifests => false,
@@ -79,7 +79,7 @@ fn check_name(what: &'static str, name: &str, length_max: usize) -> Result<(), I
 /// Namespace and name of an object of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(try_from = "crate::written::UncheckedName"))]
+#[cfg_attr(feature = "serde", serde(try_from = "crate::serde_impls::UncheckedName"))]
 pub struct ObjectName {
     namespace: Arc<str>,
     name: Arc<str>,
@@ -94,7 +94,7 @@ impl ObjectName {
     }
 
     /// The name of another object in the same namespace; both parts are shared with what says them.
-    pub(crate) fn beside(&self, name: &Arc<str>) -> Result<Self, InvalidName> {
+    pub(crate) fn sibling(&self, name: &Arc<str>) -> Result<Self, InvalidName> {
         check_name("the name", name, limits::NAME_LENGTH_MAX)?;
         Ok(Self { namespace: Arc::clone(&self.namespace), name: Arc::clone(name) })
     }
@@ -220,7 +220,7 @@ impl fmt::Display for Protocol {
 
 impl Transport {
     /// The number of the protocol in headers of IP.
-    pub const fn number(self) -> u8 {
+    pub const fn protocol_number(self) -> u8 {
         match self {
             Self::Tcp => 6,
             Self::Udp => 17,
@@ -241,7 +241,7 @@ words! {
 
 impl Family {
     /// The family of an address.
-    pub const fn of(address: IpAddr) -> Self {
+    pub const fn from_address(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(_) => Self::V4,
             IpAddr::V6(_) => Self::V6,
@@ -249,7 +249,7 @@ impl Family {
     }
 
     /// `127.0.0.1` or `::1`, which stands for all of the host's loopback.
-    pub const fn loopback(self) -> IpAddr {
+    pub const fn loopback_address(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(core::net::Ipv4Addr::LOCALHOST),
             Self::V6 => IpAddr::V6(core::net::Ipv6Addr::LOCALHOST),
@@ -257,7 +257,7 @@ impl Family {
     }
 
     /// `0.0.0.0` or `::`, the address that a NodePort frontend is shown with.
-    pub const fn unspecified(self) -> IpAddr {
+    pub const fn unspecified_address(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED),
             Self::V6 => IpAddr::V6(core::net::Ipv6Addr::UNSPECIFIED),
@@ -282,7 +282,7 @@ counted_key!(FrontendKey { address, port, transport });
 /// their words, but no more than two keys do.
 impl Hash for FrontendKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let end = u64::from(self.port.get()) << 8 | u64::from(self.transport.number());
+        let end = u64::from(self.port.get()) << 8 | u64::from(self.transport.protocol_number());
         match self.address {
             IpAddr::V4(address) => state.write_u64(u64::from(address.to_bits()) << 32 | end),
             IpAddr::V6(address) => {

@@ -2,8 +2,8 @@
 //!
 //! **A load balancer** is made by a controller outside the daemon. The controller reads the Service, asks a cloud or a
 //! pool for an address and writes the address into the status. Its work shows in three places: the object, the changes
-//! of the object that this node saw ([`Seen`]), and the Events that the controller wrote. [`load_balancer()`] puts them
-//! together; it gets what an Event means ([`Statement`]), never its text.
+//! of the object that this node saw ([`BalancerHistory`]), and the Events that the controller wrote. [`assess_balancer()`] puts them
+//! together; it gets what an Event means ([`BalancerEvent`]), never its text.
 //!
 //! **Endpoints** are written by other controllers; [`endpoints`] finds contradictions in them.
 //!
@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `limits` | every time and number that a finding begins at, with its reason |
 //! | `statement` | what others say of a load balancer, and whether they were asked at all |
-//! | `seen` | what this node saw itself |
+//! | `history` | what this node saw itself |
 //! | `state` | how far a load balancer has come |
 //! | `finding` | what is wrong with it |
 //! | `endpoints` | what is wrong with the endpoints of a service |
@@ -22,40 +22,40 @@
 //! that never steps.
 
 pub mod endpoints;
+mod events;
 mod finding;
+mod history;
 pub mod limits;
-mod seen;
 mod state;
-mod statement;
 
+pub use events::{BalancerEvent, ControllerLiveness, EventReading, Meaning};
 pub use finding::{Confidence, Finding, FindingId, Severity};
-pub use seen::{Phase, Seen};
-pub use state::State;
-pub use statement::{Controller, Heard, Meaning, Statement};
+pub use history::{BalancerHistory, BalancerPhase};
+pub use state::BalancerState;
 
 use alloc::vec::Vec;
 
 use crate::facts::{ServiceFacts, Timestamp};
-use crate::time::Now;
+use crate::time::ClockReading;
 
 /// All that is known of one load balancer.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
+pub struct BalancerInput<'a> {
     /// The Service; `None`: it is gone.
     pub facts: Option<&'a ServiceFacts>,
     /// What this node saw of the Service; `None`: the node has not looked, so the object's own times count.
-    pub seen: Option<&'a Seen>,
+    pub history: Option<&'a BalancerHistory>,
     /// What Events say.
-    pub heard: Heard<'a>,
+    pub events: EventReading<'a>,
     /// Whether the controller of load balancers is alive.
-    pub controller: Controller,
-    pub now: Now,
+    pub controller: ControllerLiveness,
+    pub now: ClockReading,
 }
 
 /// How far a load balancer has come, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Balancer {
-    pub state: State,
+pub struct BalancerStatus {
+    pub state: BalancerState,
     /// When the state began, by the current wall clock; `None`: unknown.
     pub since: Option<Timestamp>,
     /// The most specific finding first.
@@ -63,18 +63,22 @@ pub struct Balancer {
 }
 
 /// How far the load balancer of a Service has come, and what is wrong with it. What was not read is left open.
-pub fn load_balancer(case: &Case<'_>) -> Balancer {
-    let known = statement::Statements::of(case.heard, case.now.wall);
-    let (state, age) = state::state(case, &known);
+pub fn assess_balancer(case: &BalancerInput<'_>) -> BalancerStatus {
+    let known = events::EventLog::new(case.events, case.now.wall);
+    let (state, age) = state::determine_state(case, &known);
     let since = age.map(|age| Timestamp(case.now.wall.0.saturating_sub(age)));
-    Balancer { state, since, findings: finding::findings(case, &known, state, age) }
+    BalancerStatus { state, since, findings: finding::find_all(case, &known, state, age) }
 }
 
-/// Like [`load_balancer()`], but without Events: every node knows this much at any time.
-pub fn without_events(facts: &ServiceFacts, seen: Option<&Seen>, now: Now) -> Balancer {
-    let heard = Heard::NotAsked;
-    let controller = Controller::Unknown;
-    load_balancer(&Case { facts: Some(facts), seen, heard, controller, now })
+/// Like [`assess_balancer()`], but without Events: every node knows this much at any time.
+pub fn assess_without_events(
+    facts: &ServiceFacts,
+    seen: Option<&BalancerHistory>,
+    now: ClockReading,
+) -> BalancerStatus {
+    let heard = EventReading::NotRead;
+    let controller = ControllerLiveness::Unknown;
+    assess_balancer(&BalancerInput { facts: Some(facts), history: seen, events: heard, controller, now })
 }
 
 #[cfg(test)]

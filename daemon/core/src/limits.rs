@@ -26,7 +26,7 @@ pub const FRONTENDS_PER_SERVICE_MAX: usize = 2 * PORTS_PER_SERVICE_MAX;
 /// Frontends that all services together may ask for, where the maps take so many. Each takes memory, in the maps or
 /// not, and an object of 20 KB can ask for 8,192. It is twice as many: as long as all that is asked for has a place in
 /// the maps, as much again is left, and no namespace has reached its part.
-pub const fn frontends_asked_max(frontends: usize) -> usize {
+pub const fn frontend_demand_max(frontends: usize) -> usize {
     frontends.saturating_mul(2)
 }
 
@@ -34,14 +34,14 @@ pub const fn frontends_asked_max(frontends: usize) -> usize {
 /// slots of lists are. Each takes memory, in a list or not: 16 bytes with IPv4, 29 with IPv6, and up to 130 while it is
 /// held and has a weight of its own; and two objects of 20 KB ask for 65,536. It is as many as a family has slots,
 /// twice `limits.backends`: so they take 1.1 GB at the worst. Where the maps are small, two services have that many.
-pub const fn rows_asked_max(slots: u32) -> u32 {
+pub const fn row_demand_max(slots: u32) -> u32 {
     const LEAST: u32 = 2 << ROWS_PER_SERVICE_MAX.ilog2();
     if slots > LEAST { slots } else { LEAST }
 }
 
 /// Rows of each port that do not count: one for each of its lists, so that none is empty for want of room. There are
 /// no more ports than frontends, which have a bound of their own.
-pub const ROWS_OF_A_PORT_FREE: usize = 2;
+pub const FREE_ROWS_PER_PORT: usize = 2;
 
 /// Kubernetes' controller writes all ports of a Service into each of its slices, and the apiserver takes 20,000; there
 /// are no more to join than a service may have.
@@ -69,7 +69,7 @@ pub const SLICE_PORTS_PER_SERVICE_MAX: usize = 4 * ROWS_PER_SERVICE_MAX;
 
 /// So many ports of slices, or addresses in slices that a label hides, cost as much as a slot of a list: they are
 /// looked at, and nothing is made of them.
-pub const LOOKS_OF_A_SLOT: u64 = 4;
+pub const LOOKUPS_PER_SLOT: u64 = 4;
 
 /// Backends in one list: the count in a word has 20 bits.
 pub const BACKENDS_PER_LIST_MAX: usize = (1 << 20) - 1;
@@ -99,7 +99,7 @@ pub const PORT_INDICES_MAX: u32 = 1 << 20;
 
 /// Namespaces with a share of their own in what all services use up; if there are more, some have a share together. A
 /// flow has 12 bits for the number of its share, and 0 is the number of none.
-pub const SHARES_MAX: u16 = (1 << 12) - 1;
+pub const QUOTA_IDS_MAX: u16 = (1 << 12) - 1;
 
 /// Services known at one time, programmed or not.
 pub const SERVICES_MAX: usize = 1 << 20;
@@ -121,7 +121,7 @@ pub const REJECTED_MAX: usize = 16_384;
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Services without room in the maps that are tried again in one batch.
-pub const FED_PER_BATCH: usize = 16;
+pub const RETRIED_PER_BATCH: usize = 16;
 
 /// Services that get room in one batch, each with all its slices; the next batch follows at once.
 pub const ADMITTED_PER_BATCH: usize = 64;
@@ -143,15 +143,15 @@ pub const FRONTEND_WORK: u64 = 16;
 
 /// So many places of a table cost as much as a slot of a list: they are written, and nothing is decided for them. So do
 /// slots that are wiped: what is made at a price is freed at no higher one, or tables were made faster than freed.
-pub const PLACES_OF_A_SLOT: u64 = 16;
+pub const PLACES_PER_SLOT: u64 = 16;
 
 /// How many places are looked at for each place of a table, on average, before the rest of them is given out in their
 /// order. For backends that did not choose their addresses it is 10 to 15, the harmonic number of so many places; who
 /// chooses addresses that meet in the same places would have each backend walk through the whole table.
-pub const LOOKS_OF_A_PLACE: u64 = 32;
+pub const LOOKUPS_PER_PLACE: u64 = 32;
 
 /// A namespace's turn ends after one part in so many of a piece's work, if other namespaces wait.
-pub const TURN_SHARE: u64 = 4;
+pub const TURNS_PER_PIECE: u64 = 4;
 
 /// Finalizers kept of a Service: real ones have one or two, and a tenant may write any number.
 pub const FINALIZERS_MAX: usize = 8;
@@ -181,16 +181,16 @@ pub const fn table_slots_of_namespace_max(slots: u32) -> u32 {
 /// A namespace's plain lists may take so many times the slots that are left, and the room for members, and its services
 /// may ask for so many times the frontends and rows that are left: a namespace that is alone gets eight of nine parts,
 /// and each other namespace finds some. So it is with the frontends and port indices of the maps.
-pub const LISTS_SHARE_OF_REST: u32 = 8;
+pub const QUOTA_REST_FACTOR: u32 = 8;
 
 /// Fewer frontends and indices than these have no parts: an operator who allows so few means just these.
-pub const SHARED_MIN: u32 = 1 << 10;
+pub const QUOTA_CAPACITY_MIN: u32 = 1 << 10;
 
 /// Frontends at external IPs may take one in so many of all, of all namespaces together.
-pub const CHOSEN_SHARE: u32 = 2;
+pub const EXTERNAL_IP_DIVISOR: u32 = 2;
 
 /// Blocks of one size that are kept for lists that change: as many as a piece has ports.
-const SPARES_OF_A_SIZE_MAX: u32 = 256;
+const SPARES_PER_SIZE_MAX: u32 = 256;
 
 /// How many blocks of 2^`order` slots are kept for lists that change and grow no larger: one part in 256 of the slots,
 /// but at least one block where that is no more than a part in 64. Those of all sizes are a tenth of the slots at most.
@@ -200,7 +200,7 @@ pub const fn spare_blocks(slots: u32, order: u32) -> u32 {
     }
     match (slots / 256) >> order {
         0 => 1,
-        SPARES_OF_A_SIZE_MAX.. => SPARES_OF_A_SIZE_MAX,
+        SPARES_PER_SIZE_MAX.. => SPARES_PER_SIZE_MAX,
         blocks => blocks,
     }
 }

@@ -4,7 +4,7 @@
 //! was not chosen for it can never disagree.
 
 mod columns;
-mod last;
+mod last_list;
 mod row;
 
 use alloc::vec::Vec;
@@ -12,11 +12,11 @@ use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
 use self::columns::Columns;
-pub use self::last::LastList;
+pub use self::last_list::LastList;
 pub use self::row::Row;
 use crate::facts::{Conditions, Timestamp};
 use crate::maglev;
-use crate::weights::{OfBackends, Weight};
+use crate::weights::{BackendWeights, Weight};
 
 /// Which of a port's two lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,7 +62,7 @@ impl Slot {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     rows: Columns,
-    weights: OfBackends,
+    weights: BackendWeights,
     cluster: Summary,
     local: Summary,
 }
@@ -76,7 +76,7 @@ struct Summary {
 }
 
 impl Summary {
-    fn of(rows: &[Row], scope: Scope) -> Self {
+    fn from_rows(rows: &[Row], scope: Scope) -> Self {
         let mut chosen = rows.iter().filter(|row| row.is_in(scope)).peekable();
         let is_held = chosen.peek().is_some_and(|row| row.is_held());
         let mut len = 0_u32;
@@ -96,16 +96,16 @@ impl Rows {
         let mut old = before.rows.iter().peekable();
         for row in &mut rows {
             while old.next_if(|old| old.position() < row.position()).is_some() {}
-            let same = old.peek().is_some_and(|old| old.shows_the_same(row));
+            let same = old.peek().is_some_and(|old| old.equals_except_age(row));
             row.since = if same { old.peek().map_or(now, |old| old.since) } else { now };
         }
-        Self::counted(&rows)
+        Self::with_summaries(&rows)
     }
 
     /// Rows that a former process wrote down. `None`: they are not sorted, or not unique.
-    pub fn remembered(rows: &[Row]) -> Option<Self> {
+    pub fn restore(rows: &[Row]) -> Option<Self> {
         let sorted = rows.is_sorted_by(|a, b| a.position() < b.position());
-        sorted.then(|| Self::counted(rows))
+        sorted.then(|| Self::with_summaries(rows))
     }
 
     /// The rows of a list that was found in the maps: chosen, with nothing else known. In a table backends stand more
@@ -121,35 +121,35 @@ impl Rows {
             row.choose(scope);
             row
         };
-        Self::counted(&slots.iter().map(row).collect::<Vec<_>>())
+        Self::with_summaries(&slots.iter().map(row).collect::<Vec<_>>())
     }
 
-    fn counted(rows: &[Row]) -> Self {
-        let of = |scope| Summary::of(rows, scope);
+    fn with_summaries(rows: &[Row]) -> Self {
+        let of = |scope| Summary::from_rows(rows, scope);
         let (cluster, local) = (of(Scope::Cluster), of(Scope::Local));
-        Self { rows: Columns::of(rows), weights: OfBackends::default(), cluster, local }
+        Self { rows: Columns::from_rows(rows), weights: BackendWeights::default(), cluster, local }
     }
 
     /// The same rows with these weights.
     #[must_use]
-    pub fn weighted(self, weights: OfBackends) -> Self {
+    pub fn with_weights(self, weights: BackendWeights) -> Self {
         Self { weights, ..self }
     }
 
     /// The weights of its backends.
-    pub const fn weights(&self) -> &OfBackends {
+    pub const fn weights(&self) -> &BackendWeights {
         &self.weights
     }
 
     /// How many new clients the backend gets beside others.
     pub fn weight(&self, backend: SocketAddr) -> Weight {
-        self.weights.of(backend)
+        self.weights.weight(backend)
     }
 
     /// Whether all backends of that list get as many new clients.
     pub fn is_even(&self, scope: Scope) -> bool {
         let mut each = self.list(scope).map(|row| self.weight(row.backend()));
-        self.weights.is_none() || each.next().is_none_or(|first| each.all(|weight| weight == first))
+        self.weights.is_uniform() || each.next().is_none_or(|first| each.all(|weight| weight == first))
     }
 
     const fn summary(&self, scope: Scope) -> &Summary {
@@ -160,7 +160,7 @@ impl Rows {
     }
 
     /// Whether a backend that is as fit as those of the list is out of it for its weight: clients that have it keep it.
-    pub fn rests(&self, row: &Row, scope: Scope) -> bool {
+    pub fn is_weighted_out(&self, row: &Row, scope: Scope) -> bool {
         let conditions = row.conditions();
         let is_fit = if self.is_draining(scope) {
             conditions.serving && conditions.terminating
@@ -173,11 +173,11 @@ impl Rows {
 
     /// Whether clients are led to the backend, or would be if the others of the cluster list were gone.
     pub(crate) fn is_member(&self, row: &Row) -> bool {
-        row.is_chosen() || self.rests(row, Scope::Cluster)
+        row.is_chosen() || self.is_weighted_out(row, Scope::Cluster)
     }
 
     /// All endpoints that the slices list for this port.
-    pub fn all(&self) -> impl ExactSizeIterator<Item = Row> + Clone {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Row> + Clone {
         self.rows.iter()
     }
 
@@ -187,7 +187,7 @@ impl Rows {
     }
 
     /// The rows of that address.
-    pub fn at(&self, address: IpAddr) -> impl Iterator<Item = Row> {
+    pub fn rows_at(&self, address: IpAddr) -> impl Iterator<Item = Row> {
         let begin = self.rows.partition_point(address);
         let here = (begin..self.rows.len()).map_while(move |place| self.rows.get(place));
         here.take_while(move |row| row.address == address)
@@ -225,7 +225,7 @@ impl Rows {
 
     /// The slots of that list as they stand in a range of so many: each backend once, as many as the range holds or,
     /// where there are as many slots as tables have, as a table.
-    pub fn placed(&self, scope: Scope, places: u32) -> impl Iterator<Item = Slot> {
+    pub fn slots_in_range(&self, scope: Scope, places: u32) -> impl Iterator<Item = Slot> {
         let is_table = maglev::is_table(places, self.len(scope));
         let backends: Vec<_> = if is_table { self.slots(scope).collect() } else { Vec::new() };
         let weighted = backends.iter().map(|slot| (slot.backend(), self.weight(slot.backend()).number()));
@@ -236,7 +236,7 @@ impl Rows {
 
     /// The row of a backend, chosen or not.
     pub fn find(&self, backend: SocketAddr) -> Option<Row> {
-        self.rows.get(self.rows.place_of((backend.ip(), backend.port()))?)
+        self.rows.get(self.rows.find_position((backend.ip(), backend.port()))?)
     }
 
     /// Whether the list has backends and all of them are draining.
@@ -250,7 +250,7 @@ impl Rows {
     }
 
     /// Whether both are the same list of the same backends in the same states, which clients get in the same shares.
-    pub fn same_list(&self, scope: Scope, other: &Self, other_scope: Scope) -> bool {
+    pub fn has_same_list(&self, scope: Scope, other: &Self, other_scope: Scope) -> bool {
         let is_even = self.is_even(scope) && other.is_even(other_scope);
         let weight = |rows: &Self, row: &Row| (!is_even).then(|| rows.weight(row.backend()));
         let of = |rows: &Self, row: Row| (row.slot(), weight(rows, &row));

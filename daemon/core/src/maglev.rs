@@ -16,56 +16,56 @@ use crate::{limits, work};
 /// The places of a table: primes, so that every walk comes by all places, and just below the powers of two in which
 /// room is given out. The larger one is for lists of which each backend would have less than a hundred places in the
 /// smaller.
-const PLACES: u32 = 16_381;
-const PLACES_OF_MANY: u32 = 65_521;
+const PLACES_SMALL: u32 = 16_381;
+const PLACES_LARGE: u32 = 65_521;
 
 /// Up to so many backends have a hundred places each, which makes the shares even to one percent.
-const FEW: u32 = PLACES / 100;
+const SMALL_TABLE_BACKENDS_MAX: u32 = PLACES_SMALL / 100;
 
 /// More backends than these would have less than ten places each: such a list stays as it is. All nodes agree on the
 /// place of a client in it too, but a change of the list moves most clients.
-const MANY: u32 = PLACES_OF_MANY / 10;
+const TABLE_BACKENDS_MAX: u32 = PLACES_LARGE / 10;
 
 /// How many places the table of so many backends has.
-pub const fn places(backends: u32) -> u32 {
-    if backends < 2 || backends > MANY {
+pub const fn table_size(backends: u32) -> u32 {
+    if backends < 2 || backends > TABLE_BACKENDS_MAX {
         backends
-    } else if backends > FEW {
-        PLACES_OF_MANY
+    } else if backends > SMALL_TABLE_BACKENDS_MAX {
+        PLACES_LARGE
     } else {
-        PLACES
+        PLACES_SMALL
     }
 }
 
 /// Whether so many slots are a table of so many backends.
 pub const fn is_table(slots: u32, backends: u32) -> bool {
-    slots > backends && (slots == PLACES || slots == PLACES_OF_MANY)
+    slots > backends && (slots == PLACES_SMALL || slots == PLACES_LARGE)
 }
 
 /// For each place, the number of the backend that has it. The backends come in the order of their addresses and ports,
 /// each once, with their weights. Where all of these are alike, or 0, all backends are.
 pub fn table(backends: impl Iterator<Item = (SocketAddr, u16)>, places: u32) -> Vec<u32> {
-    fill(backends.map(|(backend, weight)| Walk::of(backend, weight, places)).collect(), places)
+    fill(backends.map(|(backend, weight)| Permutation::new(backend, weight, places)).collect(), places)
 }
 
-fn fill(mut walks: Vec<Walk>, places: u32) -> Vec<u32> {
-    let mut table = Table::of(places);
+fn fill(mut walks: Vec<Permutation>, places: u32) -> Vec<u32> {
+    let mut table = Table::new(places);
     let weights = || walks.iter().map(|walk| walk.weight);
     let (least, most) = (weights().min().unwrap_or_default(), weights().max().unwrap_or_default());
     if least == most {
-        in_turn(&mut walks, &mut table);
+        fill_evenly(&mut walks, &mut table);
     } else {
-        by_weight(&mut walks, &mut table, most);
+        fill_by_weight(&mut walks, &mut table, most);
     }
     table.places
 }
 
 /// In each round each backend takes a place.
-fn in_turn(walks: &mut [Walk], table: &mut Table) {
+fn fill_evenly(walks: &mut [Permutation], table: &mut Table) {
     let mut left = if walks.is_empty() { 0 } else { table.places.len() };
     while left > 0 {
         for (number, walk) in (0..).zip(walks.iter_mut()).take(left) {
-            table.give_to(walk, number);
+            table.assign_place(walk, number);
             left -= 1;
         }
     }
@@ -74,14 +74,14 @@ fn in_turn(walks: &mut [Walk], table: &mut Table) {
 /// In each round the heaviest backends take a place, and each other backend in as many rounds as its weight is to
 /// theirs, but in the first one too: however light it is, it has a place. Which backend is next
 /// stands first in a heap, because in most rounds there may be few.
-fn by_weight(walks: &mut [Walk], table: &mut Table, most: u16) {
+fn fill_by_weight(walks: &mut [Permutation], table: &mut Table, most: u16) {
     let turns = (0..).zip(walks.iter()).filter(|(_, walk)| walk.weight > 0);
     let mut turns: BinaryHeap<_> =
         turns.map(|(number, walk)| Reverse((walk.next_turn(most), number))).collect();
     for _ in 0..table.places.len() {
         let Some(Reverse((_, number))) = turns.pop() else { return };
         let Some(walk) = walks.get_mut(number as usize) else { return };
-        table.give_to(walk, number);
+        table.assign_place(walk, number);
         turns.push(Reverse((walk.next_turn(most), number)));
     }
 }
@@ -99,26 +99,26 @@ struct Table {
 }
 
 impl Table {
-    fn of(places: u32) -> Self {
-        let looks = u64::from(places) * limits::LOOKS_OF_A_PLACE;
+    fn new(places: u32) -> Self {
+        let looks = u64::from(places) * limits::LOOKUPS_PER_PLACE;
         Self { places: vec![FREE; places as usize], looks, first: 0 }
     }
 
     /// Gives the backend the first place on its way that is free or, where ways were too long, the first of all.
-    fn give_to(&mut self, walk: &mut Walk, number: u32) {
+    fn assign_place(&mut self, walk: &mut Permutation, number: u32) {
         walk.taken += 1;
-        let found = self.free_on_the_way(walk).or_else(|| self.first_free());
+        let found = self.next_free(walk).or_else(|| self.first_free());
         if let Some(place) = found.and_then(|at| self.places.get_mut(at)) {
             *place = number;
         }
     }
 
     /// There is a free one on each way, because a prime number of places is walked over by any step.
-    fn free_on_the_way(&mut self, walk: &mut Walk) -> Option<usize> {
+    fn next_free(&mut self, walk: &mut Permutation) -> Option<usize> {
         while self.looks > 0 {
-            work::done(1);
+            work::count_work(1);
             self.looks -= 1;
-            let at = walk.step_on();
+            let at = walk.advance();
             if self.places.get(at) == Some(&FREE) {
                 return Some(at);
             }
@@ -128,14 +128,14 @@ impl Table {
 
     fn first_free(&mut self) -> Option<usize> {
         let taken = self.places.iter().skip(self.first).take_while(|place| **place != FREE).count();
-        work::done(taken);
+        work::count_work(taken);
         self.first += taken;
         (self.first < self.places.len()).then_some(self.first)
     }
 }
 
 /// The way of one backend through the places of a table.
-struct Walk {
+struct Permutation {
     next: u32,
     step: u32,
     places: u32,
@@ -144,12 +144,12 @@ struct Walk {
     taken: u32,
 }
 
-impl Walk {
-    fn of(backend: SocketAddr, weight: u16, places: u32) -> Self {
-        let begin = number_of(backend, BEGINS);
-        let step = number_of(backend, STEPS);
-        let step = 1 + below(step, places.saturating_sub(1));
-        Self { next: below(begin, places), step, places, weight, taken: 0 }
+impl Permutation {
+    fn new(backend: SocketAddr, weight: u16, places: u32) -> Self {
+        let begin = hash_backend(backend, OFFSET_SEED);
+        let step = hash_backend(backend, SKIP_SEED);
+        let step = 1 + reduce_below(step, places.saturating_sub(1));
+        Self { next: reduce_below(begin, places), step, places, weight, taken: 0 }
     }
 
     /// The round in which it takes its next place, if the heaviest take one in each.
@@ -159,7 +159,7 @@ impl Walk {
     }
 
     /// The place that it has come to; it goes on to the next.
-    const fn step_on(&mut self) -> usize {
+    const fn advance(&mut self) -> usize {
         let at = self.next;
         self.next += self.step;
         if self.next >= self.places {
@@ -170,11 +170,11 @@ impl Walk {
 }
 
 /// What the two numbers of a backend start from. They are the same on all nodes, and for ever.
-const BEGINS: u64 = 0x6d61_676c_6576_0001;
-const STEPS: u64 = 0x6d61_676c_6576_0002;
+const OFFSET_SEED: u64 = 0x6d61_676c_6576_0001;
+const SKIP_SEED: u64 = 0x6d61_676c_6576_0002;
 
 /// A number of a backend, by its address and port.
-fn number_of(backend: SocketAddr, seed: u64) -> u64 {
+fn hash_backend(backend: SocketAddr, seed: u64) -> u64 {
     let bits = match backend.ip() {
         IpAddr::V4(address) => u128::from(address.to_ipv6_mapped()),
         IpAddr::V6(address) => u128::from(address),
@@ -194,7 +194,7 @@ const fn mix(bits: u64) -> u64 {
 }
 
 /// A number below `end`, if that is not 0.
-fn below(number: u64, end: u32) -> u32 {
+fn reduce_below(number: u64, end: u32) -> u32 {
     number.checked_rem(u64::from(end)).and_then(|rest| u32::try_from(rest).ok()).unwrap_or_default()
 }
 

@@ -9,9 +9,9 @@ use alloc::string::String;
 
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
-use crate::op::{Action, Coming, Dump, DumpPort, Entry, FrontendValue, Grace, Op, PortIndex};
+use crate::op::{Action, Dump, DumpPort, FrontendEntry, FrontendValue, Grace, MapGrowth, Op, PortIndex};
 
-pub use memory::{Answer, Client, MemoryMaps, UnfinishedRead};
+pub use memory::{Client, DialOutcome, MemoryMaps, UnfinishedRead};
 
 /// How much the maps may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum MapError {
     },
     /// There is room, but the namespace has its part.
     #[error("cannot {op}: {cause}")]
-    Part {
+    Quota {
         /// What failed, as a verb and its object.
         op: &'static str,
         /// What the namespace has.
@@ -64,8 +64,8 @@ pub enum MapError {
 
 impl MapError {
     /// Whether the namespace has its part, so that nothing but its own services keeps room from it.
-    pub(crate) const fn is_part(&self) -> bool {
-        matches!(self, Self::Part { .. })
+    pub(crate) const fn is_quota_error(&self) -> bool {
+        matches!(self, Self::Quota { .. })
     }
 }
 
@@ -77,17 +77,17 @@ pub trait Maps: Send {
     /// Executes as many of these ops, from the first on, as suits the maps in one step. They insert frontends that the
     /// maps do not have, or they remove frontends, so their order does not matter. Gives how many were accepted, or why
     /// the first was not.
-    fn execute_some(&mut self, ops: &[Op]) -> Result<usize, MapError> {
+    fn execute_batch(&mut self, ops: &[Op]) -> Result<usize, MapError> {
         ops.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1))
     }
 
     /// Tells the maps what is about to come while it is still being decided, so that they can begin to make room. It
     /// does not wait, and nothing but time depends on it.
-    fn prepare(&mut self, _: &Coming) {}
+    fn prepare(&mut self, _: &MapGrowth) {}
 
     /// Makes room for many ops at once, so that the maps need not grow in several steps. It changes nothing that a
     /// client meets, and what does not fit shows in the ops. Maps that are as large as they get have nothing to do.
-    fn make_room(&mut self, _: &Coming) -> Result<(), MapError> {
+    fn reserve_capacity(&mut self, _: &MapGrowth) -> Result<(), MapError> {
         Ok(())
     }
 
@@ -95,7 +95,7 @@ pub trait Maps: Send {
     fn begin_grace(&mut self) -> Grace;
 
     /// Whether that grace period is over.
-    fn is_over(&self, grace: Grace) -> bool;
+    fn is_grace_over(&self, grace: Grace) -> bool;
 
     /// Reads back all that the maps hold.
     fn dump(&mut self) -> Result<Dump, MapError>;
@@ -103,7 +103,7 @@ pub trait Maps: Send {
     /// Reads back what the maps hold, in pieces that take a millisecond at most: the first piece if `anew`, or else the
     /// next one. Ports may be left out. What is there all the while is in one of the pieces, whatever is written
     /// between two of them. `None`: there are no more. Maps without a kernel have one piece.
-    fn read_on(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
+    fn read_piece(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
         if anew { self.dump().map(Some) } else { Ok(None) }
     }
 
@@ -120,17 +120,17 @@ pub trait Maps: Send {
     }
 
     /// Reads one frontend back, with its port.
-    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<FrontendEntry>, MapError> {
         let Some(value) = self.read_value(key)? else { return Ok(None) };
-        let port = self.read_port(value.port, Family::of(key.address))?;
-        Ok(port.map(|port| Entry { value, port }))
+        let port = self.read_port(value.port, Family::from_address(key.address))?;
+        Ok(port.map(|port| FrontendEntry { value, port }))
     }
 
     /// How much fits, at the limits of the configuration.
     fn capacity(&self) -> Capacity;
 
     /// Whether clients are still served by what another daemon left, whatever these maps hold.
-    fn is_waiting(&self) -> bool {
+    fn is_predecessor_serving(&self) -> bool {
         false
     }
 }
@@ -140,32 +140,32 @@ impl<M: Maps + ?Sized> Maps for Box<M> {
         (**self).execute(action)
     }
 
-    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
-        (**self).execute_some(inserts)
+    fn execute_batch(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        (**self).execute_batch(inserts)
     }
 
-    fn prepare(&mut self, coming: &Coming) {
+    fn prepare(&mut self, coming: &MapGrowth) {
         (**self).prepare(coming);
     }
 
-    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
-        (**self).make_room(coming)
+    fn reserve_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
+        (**self).reserve_capacity(coming)
     }
 
     fn begin_grace(&mut self) -> Grace {
         (**self).begin_grace()
     }
 
-    fn is_over(&self, grace: Grace) -> bool {
-        (**self).is_over(grace)
+    fn is_grace_over(&self, grace: Grace) -> bool {
+        (**self).is_grace_over(grace)
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         (**self).dump()
     }
 
-    fn read_on(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
-        (**self).read_on(anew)
+    fn read_piece(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
+        (**self).read_piece(anew)
     }
 
     fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
@@ -180,7 +180,7 @@ impl<M: Maps + ?Sized> Maps for Box<M> {
         (**self).capacity()
     }
 
-    fn is_waiting(&self) -> bool {
-        (**self).is_waiting()
+    fn is_predecessor_serving(&self) -> bool {
+        (**self).is_predecessor_serving()
     }
 }

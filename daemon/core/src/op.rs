@@ -9,7 +9,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::keys::{Family, FrontendKey};
 use crate::list::{Rows, Scope, Slot, SlotState};
-use crate::sources::SourceRange;
+use crate::source_ranges::SourceRange;
 use crate::words;
 
 /// A service's place in all tables, stable while the service or any of its slices is known.
@@ -23,11 +23,11 @@ pub struct PortIndex(pub u32);
 /// The number by which a service's namespace has its share of what all services use up, like the table of flows; 0: of
 /// none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Share(pub u16);
+pub struct QuotaId(pub u16);
 
 /// A contiguous run of slots in one family's backend array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Range {
+pub struct SlotRange {
     /// The family, hence the array.
     pub family: Family,
     /// The first slot.
@@ -45,7 +45,7 @@ impl WordFlags {
     const NONE: Self = Self(0);
     /// In the cluster word: some backend may be on no node of the cluster, so no client's packets go to one as they
     /// came.
-    pub const OUTSIDE: Self = Self(1 << 9);
+    pub const OFF_CLUSTER: Self = Self(1 << 9);
     /// The slots are a table: backends have as many places as their shares are large, in no order, and each is a member
     /// of the list, too.
     pub const TABLE: Self = Self(1 << 8);
@@ -86,12 +86,12 @@ impl WordFlags {
 
     /// Only the flags that have clients look further: at the local word, or at the sources.
     #[must_use]
-    pub const fn leads(self) -> Self {
+    pub const fn redirects(self) -> Self {
         Self(self.policy().0 | self.0 & Self::SOURCES.0)
     }
 
     /// Whether all flags of the other are set.
-    pub const fn has(self, other: Self) -> bool {
+    pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
@@ -113,8 +113,8 @@ impl Word {
     pub const EMPTY: Self = Self { base: 0, count: 0, flags: WordFlags::NONE };
 
     /// Its slots, if it has any.
-    pub const fn range(self, family: Family) -> Option<Range> {
-        if self.count == 0 { None } else { Some(Range { family, base: self.base, count: self.count }) }
+    pub const fn range(self, family: Family) -> Option<SlotRange> {
+        if self.count == 0 { None } else { Some(SlotRange { family, base: self.base, count: self.count }) }
     }
 }
 
@@ -124,7 +124,7 @@ pub struct PortFacts {
     /// Seconds; 0: no affinity.
     pub affinity_timeout: u32,
     /// How many last bits of a client's address do not count for affinity.
-    pub left_out: u8,
+    pub ignored_bits: u8,
 }
 
 words! {
@@ -149,11 +149,11 @@ words! {
 impl FrontendType {
     /// The list that the flags of the cluster word give a client of such a frontend; `from_outside`: the external
     /// policy binds the client.
-    pub const fn list(self, flags: WordFlags, from_outside: bool) -> Scope {
+    pub const fn list_scope(self, flags: WordFlags, from_outside: bool) -> Scope {
         let is_local = if self.is_internal() {
-            flags.has(WordFlags::INTERNAL_LOCAL)
+            flags.contains(WordFlags::INTERNAL_LOCAL)
         } else {
-            from_outside && flags.has(WordFlags::EXTERNAL_LOCAL)
+            from_outside && flags.contains(WordFlags::EXTERNAL_LOCAL)
         };
         if is_local { Scope::Local } else { Scope::Cluster }
     }
@@ -167,12 +167,12 @@ impl FrontendType {
     }
 
     /// Whether the author of a Service chose the address, so that there may be as many as authors like.
-    pub const fn is_chosen(self) -> bool {
+    pub const fn is_author_chosen(self) -> bool {
         matches!(self, Self::ExternalIp)
     }
 
     /// The place in tables: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static, ClusterSetIP.
-    pub const fn order(self) -> u8 {
+    pub const fn table_order(self) -> u8 {
         match self {
             Self::ClusterIp => 0,
             Self::NodePort => 1,
@@ -193,7 +193,7 @@ pub struct FrontendValue {
     /// Which policy it obeys.
     pub kind: FrontendType,
     /// The number of its service's namespace. Each client uses a part of that namespace's share.
-    pub share: Share,
+    pub quota: QuotaId,
 }
 
 /// One map write.
@@ -201,7 +201,7 @@ pub struct FrontendValue {
 pub enum Action {
     /// Writes the slots of one list of these rows to a range that no word points to: a range with more slots than the
     /// list has backends gets them as a table.
-    WriteRange(Range, Scope, Arc<Rows>),
+    WriteRange(SlotRange, Scope, Arc<Rows>),
     /// Makes a backend known as a member of a list, or as one that serves.
     InsertMember(MemberKey, SlotState),
     /// Replaces a list by one aligned store.
@@ -215,9 +215,9 @@ pub enum Action {
     /// Forgets a member. Forgetting one that is not there is no error.
     RemoveMember(MemberKey),
     /// Wipes a range that no reader can see any more.
-    FreeRange(Range),
+    FreeRange(SlotRange),
     /// Lets clients of these addresses in, where a port has sources.
-    InsertSource(SourceKey, Share),
+    InsertSource(SourceKey, QuotaId),
     /// No longer lets clients of these addresses in. Forgetting a source that is not there is no error.
     RemoveSource(SourceKey),
     /// Makes a local address answer NodePorts.
@@ -313,7 +313,7 @@ pub struct Dump {
 
 /// One frontend, read back with all that it leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct FrontendEntry {
     /// What the frontend map says.
     pub value: FrontendValue,
     /// The port that it leads to.
@@ -323,7 +323,7 @@ pub struct Entry {
 /// How much more the maps will hold at most when what is dirty now has been written; some of it may have its place
 /// already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Coming {
+pub struct MapGrowth {
     /// Frontends of IPv4 and IPv6.
     pub frontends: [u32; 2],
     pub ports: u32,

@@ -4,9 +4,9 @@
 //! is kept as `uncertain` until a later op settles it.
 
 mod members;
-mod part;
 mod phase;
-mod renamed;
+mod port_rename;
+mod row_quota;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -14,20 +14,20 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use crate::change::Cause;
-use crate::claims::covers::Coverage;
-use crate::claims::{Rank, Wanted};
+use crate::claims::reservations::ServiceReservations;
+use crate::claims::{ClaimRequest, Rank};
 use crate::facts::{AddressType, ServiceFacts, SliceFacts};
-use crate::few::Few;
-use crate::hold::{Case, EmptyList, Hold, Kept, Lists, OnEmpty};
+use crate::hold::{EmptyList, Hold, HoldContext, ListHistory, ListPresence, OnEmpty};
 use crate::keys::{FrontendKey, PortKey};
 use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
 use crate::maglev;
-use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, WordFlags};
-use crate::resolve::{Desired, DesiredFrontend, PortPolicy, weigh};
+use crate::op::{FrontendType, Membership, PortFacts, PortIndex, SlotRange, Word, WordFlags};
+use crate::resolve::{DesiredFrontend, DesiredService, PortPolicy, weighting};
+use crate::small_set::SmallSet;
 use crate::snapshot::{ServiceState, ServiceView, Status};
-use crate::sources::{SourceRange, SourceRanges};
-use crate::weights::OfBackends;
+use crate::source_ranges::{SourceRange, SourceRanges};
+use crate::weights::BackendWeights;
 use crate::work;
 pub(crate) use phase::{FactsOrigin, Freshness, Phase, StartupWrite};
 
@@ -47,11 +47,11 @@ pub(crate) struct RealizedList {
     /// What readers see is not known: publishing failed, so that they may see one of `suspects` instead of `word`, or a
     /// start could not take over what it found.
     pub(crate) uncertain: bool,
-    pub(crate) suspects: Vec<Range>,
+    pub(crate) suspects: Vec<SlotRange>,
 }
 
 impl RealizedList {
-    fn unused(nothing: &Arc<Rows>) -> Self {
+    fn empty(nothing: &Arc<Rows>) -> Self {
         Self { word: Word::EMPTY, rows: Arc::clone(nothing), uncertain: false, suspects: Vec::new() }
     }
 }
@@ -73,10 +73,10 @@ pub(crate) struct RealizedPort {
 
 impl RealizedPort {
     /// The state of an index that was never used, or was wiped.
-    pub(crate) fn unused(nothing: &Arc<Rows>) -> Self {
+    pub(crate) fn empty(nothing: &Arc<Rows>) -> Self {
         Self {
-            cluster: RealizedList::unused(nothing),
-            local: RealizedList::unused(nothing),
+            cluster: RealizedList::empty(nothing),
+            local: RealizedList::empty(nothing),
             facts: Some(PortFacts::default()),
             members: BTreeMap::new(),
             uncertain_members: BTreeSet::new(),
@@ -121,23 +121,23 @@ pub(crate) struct Port {
     pub(crate) policy: PortPolicy,
     /// The clients that its load-balancer addresses are for; `None`: all.
     pub(crate) sources: Option<SourceRanges>,
-    pub(crate) kept: Kept,
+    pub(crate) history: ListHistory,
     /// For how many rows it counts: the block of what it lists, or of its last list.
     pub(crate) counted: usize,
     /// Which of its lists stand as tables, the cluster list first.
     pub(crate) tables: [bool; 2],
     /// The last backend of each list that is a member, the cluster list first, where there is no room for more; `None`:
     /// all are.
-    pub(crate) ends: [Option<SocketAddr>; 2],
+    pub(crate) member_ends: [Option<SocketAddr>; 2],
     /// Whether backends that are in no list, and keep the clients they have, are members where the port has members.
-    pub(crate) keeps_others: bool,
+    pub(crate) has_other_members: bool,
     pub(crate) realized: RealizedPort,
 }
 
 /// What was decided for a port.
 struct Decision {
     rows: Vec<Row>,
-    weights: OfBackends,
+    weights: BackendWeights,
     policy: PortPolicy,
 }
 
@@ -150,52 +150,52 @@ impl Port {
             rows: Arc::clone(nothing),
             policy: PortPolicy::default(),
             sources: None,
-            kept: Kept::default(),
+            history: ListHistory::default(),
             counted: 0,
             tables: [false; 2],
-            ends: [None; 2],
-            keeps_others: true,
-            realized: RealizedPort::unused(nothing),
+            member_ends: [None; 2],
+            has_other_members: true,
+            realized: RealizedPort::empty(nothing),
         }
     }
 
     /// Forgets its lists, which were those of another Service of that name.
-    fn forget(&mut self, nothing: &Arc<Rows>) {
-        (self.rows, self.kept, self.counted) = (Arc::clone(nothing), Kept::default(), 0);
+    fn forget_lists(&mut self, nothing: &Arc<Rows>) {
+        (self.rows, self.history, self.counted) = (Arc::clone(nothing), ListHistory::default(), 0);
     }
 
     /// Takes a new decision in, and so many of its rows. A list that would become empty is judged first, by all rows.
-    fn take(&mut self, decision: Decision, most: usize, case: &Case<'_>) {
+    fn apply_decision(&mut self, decision: Decision, most: usize, case: &HoldContext<'_>) {
         let Decision { mut rows, mut weights, policy } = decision;
         let has_list = rows.iter().any(Row::is_chosen);
         self.policy = policy;
         if has_list {
-            self.kept.let_go();
+            self.history.release();
         } else {
             let empty = EmptyList {
                 listed: &rows,
                 transport: self.key.transport,
                 had_list: self.rows.has_any_list(),
-                is_elsewhere: policy.has_any,
+                has_remote_backend: policy.has_usable_backend,
             };
-            self.kept.judge(empty, case);
+            self.history.judge_empty(empty, case);
         }
-        part::cut(&mut rows, &mut weights, most, &self.rows);
+        row_quota::truncate_rows(&mut rows, &mut weights, most, &self.rows);
         let listed = rows.len();
         if !has_list {
-            (rows, weights) = self.held(self.kept.add_to(rows, policy), case);
+            (rows, weights) = self.held_rows(self.history.merge_held(rows, policy), case);
         }
         // As long as the former list is held, its backends count as usable ones that exist somewhere.
-        self.policy.has_any |= self.kept.hold.is_some();
-        let rows = Rows::new(rows, &self.rows, case.now.wall).weighted(weights);
+        self.policy.has_usable_backend |= self.history.hold.is_some();
+        let rows = Rows::new(rows, &self.rows, case.now.wall).with_weights(weights);
         // An equal list keeps its identity, so that every reader shares it.
         if rows != *self.rows {
             self.rows = Arc::new(rows);
         }
         if has_list {
-            self.kept.last.keep(&self.rows);
+            self.history.last.record_list(&self.rows);
         }
-        self.counted = listed.max(self.kept.last.count()).next_power_of_two().min(most);
+        self.counted = listed.max(self.history.last.row_count()).next_power_of_two().min(most);
         self.share_rows();
     }
 
@@ -204,7 +204,10 @@ impl Port {
         let Self { rows, realized, .. } = self;
         for scope in Scope::ALL {
             let list = realized.list_mut(scope);
-            if !list.uncertain && !Arc::ptr_eq(&list.rows, rows) && rows.same_list(scope, &list.rows, scope) {
+            if !list.uncertain
+                && !Arc::ptr_eq(&list.rows, rows)
+                && rows.has_same_list(scope, &list.rows, scope)
+            {
                 list.rows = Arc::clone(rows);
             }
         }
@@ -212,35 +215,35 @@ impl Port {
 
     /// The rows of a list that is held, or empty. It keeps its weights, so that a hold writes nothing to the maps when
     /// it begins; the operator's drains are of this moment.
-    fn held(&self, mut rows: Vec<Row>, case: &Case<'_>) -> (Vec<Row>, OfBackends) {
-        let drained = weigh::drained(rows.iter().map(Row::backend), &case.key.name, case.drains);
-        let weights = self.rows.weights().clone().drained(drained);
-        weigh::rest(&mut rows, &weights);
+    fn held_rows(&self, mut rows: Vec<Row>, case: &HoldContext<'_>) -> (Vec<Row>, BackendWeights) {
+        let drained = weighting::drained_backends(rows.iter().map(Row::backend), &case.key.name, case.drains);
+        let weights = self.rows.weights().clone().with_drained(drained);
+        weighting::drop_weightless(&mut rows, &weights);
         (rows, weights)
     }
 
     /// Whether no usable endpoint is there, on this node or another, but for those of a list that is held.
-    fn has_nobody(&self) -> bool {
-        self.kept.hold.is_some() || !self.policy.has_any
+    fn has_no_backend(&self) -> bool {
+        self.history.hold.is_some() || !self.policy.has_usable_backend
     }
 
     /// How many slots the list takes where there is room for its table: one by Maglev has one, and one of backends with
     /// different weights.
-    pub(crate) fn wanted_places(&self, scope: Scope) -> u32 {
+    pub(crate) fn desired_places(&self, scope: Scope) -> u32 {
         let backends = self.rows.len(scope);
-        let has_table = self.is_by_maglev(scope) || !self.rows.is_even(scope);
-        if has_table { maglev::places(backends) } else { backends }
+        let has_table = self.uses_maglev(scope) || !self.rows.is_even(scope);
+        if has_table { maglev::table_size(backends) } else { backends }
     }
 
     /// What its lists are to a piece: each endpoint that is looked at, and the places that may be written.
     pub(crate) fn work(&self) -> u64 {
-        let places: u64 = Scope::ALL.map(|scope| u64::from(self.wanted_places(scope))).into_iter().sum();
-        self.rows.all().len() as u64 + places / limits::PLACES_OF_A_SLOT
+        let places: u64 = Scope::ALL.map(|scope| u64::from(self.desired_places(scope))).into_iter().sum();
+        self.rows.iter().len() as u64 + places / limits::PLACES_PER_SLOT
     }
 
     /// Whether all nodes compute the same backend for a client. They do so with one backend too, and the list says so:
     /// only then a node that has never heard of a connection sends its packets on.
-    fn is_by_maglev(&self, scope: Scope) -> bool {
+    fn uses_maglev(&self, scope: Scope) -> bool {
         self.policy.maglev && scope == Scope::Cluster && self.rows.len(scope) > 0
     }
 
@@ -254,7 +257,7 @@ impl Port {
     }
 
     /// Notes as what the list is to stand in the maps.
-    pub(crate) const fn stand(&mut self, scope: Scope, is_table: bool) {
+    pub(crate) const fn set_table(&mut self, scope: Scope, is_table: bool) {
         let [cluster, local] = &mut self.tables;
         match scope {
             Scope::Cluster => *cluster = is_table,
@@ -263,15 +266,15 @@ impl Port {
     }
 
     /// Whether the maps certainly hold the list in so many places.
-    pub(crate) fn has_as(&self, scope: Scope, places: u32) -> bool {
+    pub(crate) fn is_realized_in(&self, scope: Scope, places: u32) -> bool {
         let list = self.realized.list(scope);
-        !list.uncertain && list.word.count == places && self.rows.same_list(scope, &list.rows, scope)
+        !list.uncertain && list.word.count == places && self.rows.has_same_list(scope, &list.rows, scope)
     }
 
     /// The lists that would be tables if there were room, each with its places.
-    pub(crate) fn lacking(&self) -> impl Iterator<Item = (Scope, u32)> {
-        let lacks = |scope: &Scope| self.uses(*scope) && !self.is_table(*scope);
-        let of_each = Scope::ALL.into_iter().filter(lacks).map(|scope| (scope, self.wanted_places(scope)));
+    pub(crate) fn missing_tables(&self) -> impl Iterator<Item = (Scope, u32)> {
+        let lacks = |scope: &Scope| self.uses_list(*scope) && !self.is_table(*scope);
+        let of_each = Scope::ALL.into_iter().filter(lacks).map(|scope| (scope, self.desired_places(scope)));
         of_each.filter(|(scope, places)| *places > self.rows.len(*scope))
     }
 
@@ -281,40 +284,43 @@ impl Port {
         let affinity = WordFlags::default().with(WordFlags::AFFINITY, policy.affinity_timeout > 0);
         match scope {
             Scope::Cluster => affinity
-                .with(WordFlags::MAGLEV, self.is_by_maglev(scope))
+                .with(WordFlags::MAGLEV, self.uses_maglev(scope))
                 .with(WordFlags::MEMBERS, policy.keeps_members)
-                .with(WordFlags::OUTSIDE, self.has_outside())
+                .with(WordFlags::OFF_CLUSTER, self.has_off_cluster_backend())
                 .with(WordFlags::SOURCES, self.sources.is_some())
                 .with(WordFlags::INTERNAL_LOCAL, policy.internal_local)
                 .with(WordFlags::EXTERNAL_LOCAL, policy.external_local),
-            Scope::Local if policy.local_used => affinity.with(WordFlags::DROP, policy.has_any),
+            Scope::Local if policy.local_used => affinity.with(WordFlags::DROP, policy.has_usable_backend),
             Scope::Local => WordFlags::default(),
         }
     }
 
     /// Whether a backend of the cluster list may be on no node. Of a list that is held no slice says that any more: the
     /// maps do, if they have it.
-    fn has_outside(&self) -> bool {
+    fn has_off_cluster_backend(&self) -> bool {
         let there = self.realized.cluster.word;
-        let is_known = self.kept.hold.is_some() && there.count > 0;
-        self.policy.has_outside && (!is_known || there.flags.has(WordFlags::OUTSIDE))
+        let is_known = self.history.hold.is_some() && there.count > 0;
+        self.policy.has_off_cluster_backend && (!is_known || there.flags.contains(WordFlags::OFF_CLUSTER))
     }
 
     /// The flags of the word as long as clients of a frontend that has left may still read it. What none of the
     /// service's own frontends needs stays as it was for those clients: all flags of a list that is not used, how
     /// clients find their place in it, where its backends are, the way for clients from outside where no frontend is
     /// for them, the sources where no frontend is a load-balancer address.
-    pub(crate) fn flags_for_now(&self, scope: Scope) -> WordFlags {
+    pub(crate) fn transitional_flags(&self, scope: Scope) -> WordFlags {
         let before = self.realized.list(scope).word.flags;
         match scope {
-            Scope::Local if !self.uses(scope) => before.without(WordFlags::UNKNOWN),
+            Scope::Local if !self.uses_list(scope) => before.without(WordFlags::UNKNOWN),
             Scope::Cluster => {
-                let stays = |flag, unused: bool| unused && before.has(flag);
+                let stays = |flag, unused: bool| unused && before.contains(flag);
                 self.flags(scope)
                     .with(WordFlags::MAGLEV, stays(WordFlags::MAGLEV, !self.policy.cluster_used))
-                    .with(WordFlags::OUTSIDE, stays(WordFlags::OUTSIDE, !self.policy.cluster_used))
-                    .with(WordFlags::EXTERNAL_LOCAL, stays(WordFlags::EXTERNAL_LOCAL, !self.policy.external))
-                    .with(WordFlags::SOURCES, stays(WordFlags::SOURCES, !self.policy.balanced))
+                    .with(WordFlags::OFF_CLUSTER, stays(WordFlags::OFF_CLUSTER, !self.policy.cluster_used))
+                    .with(
+                        WordFlags::EXTERNAL_LOCAL,
+                        stays(WordFlags::EXTERNAL_LOCAL, !self.policy.has_external_frontend),
+                    )
+                    .with(WordFlags::SOURCES, stays(WordFlags::SOURCES, !self.policy.has_lb_frontend))
             }
             Scope::Local => self.flags(scope),
         }
@@ -326,13 +332,13 @@ impl Port {
     }
 
     /// Whether the maps certainly let this source in.
-    pub(crate) fn lets_in(&self, range: &SourceRange) -> bool {
+    pub(crate) fn has_realized_source(&self, range: &SourceRange) -> bool {
         let realized = &self.realized;
         realized.sources.contains(range) && !realized.uncertain_sources.contains(range)
     }
 
     /// Whether any of the service's own frontends reads that list.
-    pub(crate) fn uses(&self, scope: Scope) -> bool {
+    pub(crate) fn uses_list(&self, scope: Scope) -> bool {
         match scope {
             Scope::Cluster => self.policy.cluster_used,
             Scope::Local => self.policy.local_used,
@@ -340,13 +346,13 @@ impl Port {
     }
 
     pub(crate) fn facts(&self) -> PortFacts {
-        PortFacts { affinity_timeout: self.policy.affinity_timeout, left_out: self.policy.left_out }
+        PortFacts { affinity_timeout: self.policy.affinity_timeout, ignored_bits: self.policy.ignored_bits }
     }
 }
 
 /// Whether the name was given up and taken anew between two decisions, or while no process ran: then nothing says that
 /// the one in between is gone.
-fn is_another(before: Option<&ServiceFacts>, now: Option<&ServiceFacts>) -> bool {
+fn is_recreated(before: Option<&ServiceFacts>, now: Option<&ServiceFacts>) -> bool {
     let uid = |facts: Option<&ServiceFacts>| facts?.meta.uid.clone();
     matches!((uid(before), uid(now)), (Some(before), Some(now)) if before != now)
 }
@@ -359,17 +365,17 @@ pub(crate) struct Service {
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     pub(crate) rank: Option<Rank>,
     pub(crate) desired: Vec<DesiredFrontend>,
-    /// The first `wanted` are desired, in the order that [`DesiredFrontend::position`] means; the rest is leaving.
+    /// The first `desired_count` are desired, in the order that [`DesiredFrontend::port_position`] means; the rest is leaving.
     pub(crate) ports: Vec<Port>,
-    pub(crate) wanted: usize,
+    pub(crate) desired_count: usize,
     /// What it covers beside its own frontends.
-    pub(crate) coverage: Coverage,
+    pub(crate) reservations: ServiceReservations,
     /// The frontends that the service claims, in the order of their keys.
-    pub(crate) claimed: Vec<Wanted>,
+    pub(crate) claims: Vec<ClaimRequest>,
     /// The frontends that are left to the real balancer, sorted.
     pub(crate) passing: Vec<FrontendKey>,
     /// The frontends that are in the maps on this service's behalf.
-    pub(crate) frontends: Few<FrontendKey>,
+    pub(crate) frontends: SmallSet<FrontendKey>,
     pub(crate) view: Option<Arc<ServiceView>>,
     pub(crate) causes: Vec<Cause>,
     /// How many of the service's own causes gave way to later ones.
@@ -378,7 +384,7 @@ pub(crate) struct Service {
     pub(crate) freshness: Freshness,
     pub(crate) facts_origin: FactsOrigin,
     /// The facts that it became dirty with, until it is decided what it claims by them.
-    pub(crate) asked: Option<Arc<ServiceFacts>>,
+    pub(crate) pending_facts: Option<Arc<ServiceFacts>>,
     pub(crate) startup_write: StartupWrite,
     /// From here its plan goes on.
     pub(crate) cursor: Cursor,
@@ -395,18 +401,18 @@ impl Default for Service {
             rank: None,
             desired: Vec::new(),
             ports: Vec::new(),
-            wanted: 0,
-            coverage: Coverage::default(),
-            claimed: Vec::new(),
+            desired_count: 0,
+            reservations: ServiceReservations::default(),
+            claims: Vec::new(),
             passing: Vec::new(),
-            frontends: Few::None,
+            frontends: SmallSet::None,
             view: None,
             causes: Vec::new(),
             suppressed: 0,
             phase: Phase::default(),
             freshness: Freshness::default(),
             facts_origin: FactsOrigin::default(),
-            asked: None,
+            pending_facts: None,
             startup_write: StartupWrite::default(),
             cursor: Cursor::default(),
             ops: 0,
@@ -420,9 +426,9 @@ impl Service {
     /// that an object of others brings pushes out none of the service's own.
     pub(crate) fn add_cause(&mut self, cause: Cause) {
         if self.causes.len() >= limits::CAUSES_PER_CHANGE_MAX {
-            match self.causes.iter().position(Cause::is_of_others) {
+            match self.causes.iter().position(Cause::is_foreign) {
                 Some(position) => drop(self.causes.remove(position)),
-                None if cause.is_of_others() => return,
+                None if cause.is_foreign() => return,
                 None => {
                     self.causes.remove(0);
                     self.suppressed = self.suppressed.saturating_add(1);
@@ -438,68 +444,68 @@ impl Service {
 
     /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end. The
     /// ports may have so many rows together, beside what does not count. Returns how many are left out.
-    pub(crate) fn take(
+    pub(crate) fn apply_desired(
         &mut self,
-        desired: Desired,
+        desired: DesiredService,
         facts: Option<Arc<ServiceFacts>>,
-        (case, rows_most): (&Case<'_>, usize),
+        (case, rows_most): (&HoldContext<'_>, usize),
         nothing: &Arc<Rows>,
     ) -> usize {
         let before = core::mem::replace(&mut self.facts, facts);
-        if is_another(before.as_deref(), self.facts.as_deref()) {
+        if is_recreated(before.as_deref(), self.facts.as_deref()) {
             // The maps have what they have; no client of the new one ever had a list.
-            self.ports.iter_mut().for_each(|port| port.forget(nothing));
+            self.ports.iter_mut().for_each(|port| port.forget_lists(nothing));
         }
-        let served = self.ports.get(..self.wanted).unwrap_or_default();
+        let served = self.ports.get(..self.desired_count).unwrap_or_default();
         let mut pasts = match (&before, &self.facts) {
-            (Some(before), Some(now)) => renamed::pasts(served, &desired.ports, before, now),
+            (Some(before), Some(now)) => port_rename::find_renamed(served, &desired.ports, before, now),
             _ => BTreeMap::new(),
         };
         let mut old: BTreeMap<_, _> = self.ports.drain(..).map(|port| (port.key.clone(), port)).collect();
-        self.wanted = desired.ports.len();
+        self.desired_count = desired.ports.len();
         // There are as many services as a cluster has, and nearly all have one port: no room for three more.
-        self.ports.reserve_exact(self.wanted);
-        let mut decisions = Vec::with_capacity(self.wanted);
+        self.ports.reserve_exact(self.desired_count);
+        let mut decisions = Vec::with_capacity(self.desired_count);
         for wanted in desired.ports {
-            work::done(1 + wanted.rows.len());
+            work::count_work(1 + wanted.rows.len());
             let past = pasts.remove(&wanted.key);
             let mut port = old.remove(&wanted.key).unwrap_or_else(|| Port::new(wanted.key, nothing));
             if let Some(past) = past {
-                past.give_to(&mut port);
+                past.restore_to(&mut port);
             }
             port.sources = wanted.sources;
             self.ports.push(port);
             decisions.push(Decision { rows: wanted.rows, weights: wanted.weights, policy: wanted.policy });
         }
-        let waiting = self.decide(decisions, rows_most, case);
+        let waiting = self.decide_ports(decisions, rows_most, case);
         for mut port in old.into_values().filter(|port| port.index.is_some()) {
             port.rows = Arc::clone(nothing);
             port.policy = PortPolicy::default();
             port.sources = None;
-            port.kept.let_go();
+            port.history.release();
             self.ports.push(port);
         }
         self.desired = desired.frontends;
         self.desired.shrink_to_fit();
-        self.pass(case);
+        self.update_passing(case);
         self.state = desired.state;
         waiting
     }
 
     /// Has each port take its decision, with as many rows as it may have, and returns how many rows are left out.
-    fn decide(&mut self, decisions: Vec<Decision>, rows_most: usize, case: &Case<'_>) -> usize {
+    fn decide_ports(&mut self, decisions: Vec<Decision>, rows_most: usize, case: &HoldContext<'_>) -> usize {
         let listed = decisions.iter().map(|decision| decision.rows.len());
-        let mosts = part::allotted(self.ports.iter().zip(listed.clone()), rows_most);
+        let mosts = row_quota::divide_rows(self.ports.iter().zip(listed.clone()), rows_most);
         let waiting = listed.zip(&mosts).map(|(listed, most)| listed.saturating_sub(*most)).sum();
         for (port, (decision, most)) in self.ports.iter_mut().zip(decisions.into_iter().zip(mosts)) {
-            port.take(decision, most, case);
+            port.apply_decision(decision, most, case);
         }
         waiting
     }
 
     /// Leaves addresses that a real balancer serves too to that balancer, where no backend is there and the service, or
     /// else the configuration, asks for it.
-    fn pass(&mut self, case: &Case<'_>) {
+    fn update_passing(&mut self, case: &HoldContext<'_>) {
         self.passing.clear();
         if case.own.unwrap_or(case.policy.on_empty) != OnEmpty::Pass {
             return;
@@ -507,14 +513,14 @@ impl Service {
         for frontend in &mut self.desired {
             let port = frontend.position.and_then(|position| self.ports.get(position));
             let is_shared = matches!(frontend.kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
-            frontend.passes = is_shared && port.is_some_and(Port::has_nobody);
+            frontend.passes = is_shared && port.is_some_and(Port::has_no_backend);
             self.passing.extend(frontend.key().filter(|_| frontend.passes));
         }
         self.passing.sort_unstable();
     }
 
     /// The desired frontends of the port at a place. They stand among those of the same port name.
-    pub(crate) fn desired_of(&self, position: usize) -> impl Iterator<Item = &DesiredFrontend> {
+    pub(crate) fn port_frontends(&self, position: usize) -> impl Iterator<Item = &DesiredFrontend> {
         let name = self.ports.get(position).map(|port| &*port.key.name).unwrap_or_default();
         let begin = self.desired.partition_point(|it| &*it.port_name < name);
         let named = self.desired.iter().skip(begin).take_while(move |it| &*it.port_name == name);
@@ -527,42 +533,42 @@ impl Service {
     }
 
     /// Whether any of its ports has a list, held or not, and whether any has one that is not held.
-    pub(crate) fn lists(&self) -> Lists {
+    pub(crate) fn list_presence(&self) -> ListPresence {
         let has = |port: &&Port| port.rows.has_any_list();
         let mut with = self.ports.iter().filter(has).peekable();
-        Lists { any: with.peek().is_some(), standing: with.any(|port| port.kept.hold.is_none()) }
+        ListPresence { any: with.peek().is_some(), unheld: with.any(|port| port.history.hold.is_none()) }
     }
 
     /// The holds of all its ports.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> + Clone {
-        self.ports.iter().filter_map(|port| port.kept.hold.as_deref())
+        self.ports.iter().filter_map(|port| port.history.hold.as_deref())
     }
 
     /// The holds of all its ports, to change them.
     pub(crate) fn holds_mut(&mut self) -> impl Iterator<Item = &mut Arc<Hold>> {
-        self.ports.iter_mut().filter_map(|port| port.kept.hold.as_mut())
+        self.ports.iter_mut().filter_map(|port| port.history.hold.as_mut())
     }
 
     /// Takes notice of what a version of a slice says of the last lists, which would be lost otherwise: the next
     /// version takes its place before any decision was made by this one.
-    pub(crate) fn observe_told(&mut self, slice: &SliceFacts) {
+    pub(crate) fn observe_slice(&mut self, slice: &SliceFacts) {
         let AddressType::Ip(family) = slice.address_type else { return };
         for told in &slice.ports {
             let Some(transport) = told.protocol.transport() else { continue };
             let key = PortKey { name: Arc::clone(&told.name), transport, family };
-            if let Some(port) = self.wanted_port(&key) {
-                port.kept.last.observe_told(&slice.endpoints, told.port);
+            if let Some(port) = self.desired_port_mut(&key) {
+                port.history.last.observe_slice(&slice.endpoints, told.port);
             }
         }
     }
 
     /// The hold of one port.
-    pub(crate) fn hold_of(&mut self, key: &PortKey) -> Option<&mut Arc<Hold>> {
-        self.wanted_port(key)?.kept.hold.as_mut()
+    pub(crate) fn hold_mut(&mut self, key: &PortKey) -> Option<&mut Arc<Hold>> {
+        self.desired_port_mut(key)?.history.hold.as_mut()
     }
 
-    fn wanted_port(&mut self, key: &PortKey) -> Option<&mut Port> {
-        let wanted = self.ports.get_mut(..self.wanted)?;
+    fn desired_port_mut(&mut self, key: &PortKey) -> Option<&mut Port> {
+        let wanted = self.ports.get_mut(..self.desired_count)?;
         let position = wanted.binary_search_by(|port| port.key.cmp(key)).ok()?;
         wanted.get_mut(position)
     }
@@ -574,6 +580,6 @@ impl Service {
 
     /// Whether the service has left nothing in the maps and claims nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ports.is_empty() && self.claimed.is_empty() && self.frontends.is_empty()
+        self.ports.is_empty() && self.claims.is_empty() && self.frontends.is_empty()
     }
 }

@@ -10,7 +10,7 @@ use core::num::NonZeroU16;
 use crate::facts::{ServiceFacts, SliceFacts, Timestamp};
 use crate::hold::Hold;
 use crate::keys::{PortKey, Protocol, ServiceKey};
-use crate::lifecycle::{Phase, Seen};
+use crate::lifecycle::{BalancerHistory, BalancerPhase};
 use crate::list::{LastList, Row, Rows, Scope};
 use crate::op::{FrontendType, PortIndex};
 use crate::weights::Weight;
@@ -149,7 +149,7 @@ pub struct PortView {
 
 words! {
     /// Why an endpoint is in no list.
-    pub enum UnusedBecause {
+    pub enum UnusedReason {
         Unready = "unready",
         /// Going away, while others are ready or it does not serve any more.
         Terminating = "terminating",
@@ -166,23 +166,23 @@ words! {
 
 impl PortView {
     /// The slice that a row was taken from, among the service's own or as the hold remembers it.
-    pub fn slice_of<'a>(&'a self, row: &Row, slices: &'a [Arc<SliceFacts>]) -> Option<&'a Arc<SliceFacts>> {
+    pub fn row_slice<'a>(&'a self, row: &Row, slices: &'a [Arc<SliceFacts>]) -> Option<&'a Arc<SliceFacts>> {
         let held = self.hold.as_ref().filter(|_| row.is_held());
         held.map_or(slices, |hold| &hold.slices).get(usize::from(row.slice))
     }
 
     /// Why a row of this port is in no list; `None` if it is in one.
-    pub fn unused_because(&self, row: &Row) -> Option<UnusedBecause> {
+    pub fn unused_reason(&self, row: &Row) -> Option<UnusedReason> {
         let conditions = row.conditions();
         let has_weight = self.rows.weight(row.backend()) > Weight::NONE;
         match (row.is_chosen(), conditions.ready, conditions.terminating) {
             (true, ..) => None,
-            (_, true, _) if self.rows.weights().is_drained(row.backend()) => Some(UnusedBecause::Drained),
-            (_, true, _) if !has_weight => Some(UnusedBecause::Weight),
-            (_, true, _) if self.cluster_used => Some(UnusedBecause::Zone),
-            (_, true, _) => Some(UnusedBecause::Remote),
-            (_, _, true) => Some(UnusedBecause::Terminating),
-            (_, _, false) => Some(UnusedBecause::Unready),
+            (_, true, _) if self.rows.weights().is_drained(row.backend()) => Some(UnusedReason::Drained),
+            (_, true, _) if !has_weight => Some(UnusedReason::Weight),
+            (_, true, _) if self.cluster_used => Some(UnusedReason::Zone),
+            (_, true, _) => Some(UnusedReason::Remote),
+            (_, _, true) => Some(UnusedReason::Terminating),
+            (_, _, false) => Some(UnusedReason::Unready),
         }
     }
 }
@@ -201,7 +201,7 @@ pub struct FrontendView {
     pub kind: FrontendType,
     /// The name of the service's port; empty if unnamed.
     pub port_name: Arc<str>,
-    /// Its port among [`ServiceView::ports`]; `None` where nothing can be programmed.
+    /// Its port among [`ServiceView::desired_ports`]; `None` where nothing can be programmed.
     pub position: Option<usize>,
     /// Which list new connections from this node get.
     pub scope: Scope,
@@ -225,7 +225,7 @@ pub struct FrontendView {
 
 impl FrontendView {
     /// Whether it needs no explanation: its clients are served, or it is meant to be as it is.
-    pub fn is_well(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         matches!(self.verdict, Verdict::Serving | Verdict::Bypassed) && self.status == Status::Done
     }
 }
@@ -245,7 +245,7 @@ pub struct ServiceView {
     /// Its frontends, in the order of the table.
     pub frontends: Box<[FrontendView]>,
     /// What this node saw of its load balancer, where it has one.
-    pub seen: Option<Box<Seen>>,
+    pub balancer_history: Option<Box<BalancerHistory>>,
 }
 
 impl ServiceView {
@@ -256,19 +256,21 @@ impl ServiceView {
     }
 
     /// The frontend with the clients that are worst off: the last of several that are alike.
-    pub fn worst(&self) -> Option<&FrontendView> {
+    pub fn worst_frontend(&self) -> Option<&FrontendView> {
         self.frontends.iter().max_by_key(|frontend| frontend.verdict.severity())
     }
 
     /// Whether any of its frontends needs an explanation.
-    pub fn is_troubled(&self) -> bool {
-        !self.frontends.iter().all(FrontendView::is_well)
+    pub fn has_problem(&self) -> bool {
+        !self.frontends.iter().all(FrontendView::is_healthy)
     }
 
     /// Whether it has a load balancer, or asks for one.
     pub(crate) fn has_balancer(&self) -> bool {
         let facts = self.facts.as_deref();
-        facts.is_some_and(|it| Phase::of(it) != Phase::None || it.health_check_node_port.is_some())
+        facts.is_some_and(|it| {
+            BalancerPhase::from_facts(it) != BalancerPhase::None || it.health_check_node_port.is_some()
+        })
     }
 
     /// The list that this node's own processes and pods get at a frontend: none unless the verdict gives one.
@@ -287,7 +289,7 @@ impl ServiceView {
         frontend: &FrontendView,
     ) -> Option<impl Iterator<Item = Row> + use<'a>> {
         let rows = self.rows(frontend).filter(|_| frontend.external_local)?;
-        let same = rows.same_list(frontend.scope, rows, Scope::Local);
+        let same = rows.has_same_list(frontend.scope, rows, Scope::Local);
         (!same).then(|| rows.list(Scope::Local))
     }
 
@@ -308,7 +310,7 @@ mod tests {
 
     use super::*;
     use crate::keys::{ObjectName, Source};
-    use crate::weights::OfBackends;
+    use crate::weights::BackendWeights;
 
     #[test]
     fn invariant_10_the_weights_of_its_backends_count_as_bytes_of_a_view() {
@@ -319,8 +321,8 @@ mod tests {
                 Row::new(address, NonZeroU16::MIN, crate::facts::Conditions::READY, 0, 0)
             };
             let rows: Vec<_> = (0..1_000).map(row).collect();
-            let weights = OfBackends::new(rows.iter().map(|row| (row.backend(), weight)));
-            let rows = Arc::new(Rows::remembered(&rows).unwrap().weighted(weights));
+            let weights = BackendWeights::new(rows.iter().map(|row| (row.backend(), weight)));
+            let rows = Arc::new(Rows::restore(&rows).unwrap().with_weights(weights));
             let port = PortView {
                 key: PortKey {
                     name: "".into(),
@@ -344,7 +346,7 @@ mod tests {
                 state: ServiceState::NoService,
                 ports,
                 frontends: Box::default(),
-                seen: None,
+                balancer_history: None,
             }
             .bytes()
         };

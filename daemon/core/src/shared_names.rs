@@ -14,7 +14,7 @@ use crate::shared_vec::SharedVec;
 use crate::work;
 
 /// With as many services as there may be, a place has 256 ids, which is what a change copies.
-const PLACES: u64 = 1 << 12;
+const BUCKETS: u64 = 1 << 12;
 
 /// Names to ids, each id once.
 #[derive(Clone, Debug, Default)]
@@ -29,21 +29,21 @@ impl SharedNames {
     }
 
     /// The ids of the services of this name, in their order, and perhaps of some with other names.
-    pub(crate) fn near(&self, name: &ObjectName) -> &[ServiceId] {
-        self.ids_at(self.place(name))
+    pub(crate) fn candidate_ids(&self, name: &ObjectName) -> &[ServiceId] {
+        self.ids_at(self.bucket(name))
     }
 
     pub(crate) fn add(&mut self, name: &ObjectName, id: ServiceId) {
-        let place = self.place(name);
-        let mut ids: Vec<ServiceId> = self.others(place, id).collect();
+        let place = self.bucket(name);
+        let mut ids: Vec<ServiceId> = self.other_ids(place, id).collect();
         ids.push(id);
         ids.sort_unstable();
         self.ids.set(place, Some(ids.into()));
     }
 
     pub(crate) fn remove(&mut self, name: &ObjectName, id: ServiceId) {
-        let place = self.place(name);
-        let ids: Vec<ServiceId> = self.others(place, id).collect();
+        let place = self.bucket(name);
+        let ids: Vec<ServiceId> = self.other_ids(place, id).collect();
         self.ids.set(place, (!ids.is_empty()).then(|| ids.into()));
     }
 
@@ -51,15 +51,15 @@ impl SharedNames {
         self.ids.get(place).map_or(&[], AsRef::as_ref)
     }
 
-    fn others(&self, place: usize, id: ServiceId) -> impl Iterator<Item = ServiceId> {
+    fn other_ids(&self, place: usize, id: ServiceId) -> impl Iterator<Item = ServiceId> {
         let ids = self.ids_at(place);
-        work::done(ids.len());
+        work::count_work(ids.len());
         ids.iter().copied().filter(move |it| *it != id)
     }
 
-    fn place(&self, name: &ObjectName) -> usize {
+    fn bucket(&self, name: &ObjectName) -> usize {
         let hash = self.seed.map_or(0, |seed| seed.hash(name));
-        usize::try_from(hash % PLACES).unwrap_or_default()
+        usize::try_from(hash % BUCKETS).unwrap_or_default()
     }
 }
 
@@ -75,7 +75,11 @@ mod tests {
         ids.into_iter().for_each(|id| names.add(&name, id));
         let before = names.clone();
         ids.into_iter().for_each(|id| names.remove(&name, id));
-        assert_eq!(before.near(&name), [ServiceId(2), ServiceId(9)], "in their order, whatever comes later");
-        assert_eq!((names.near(&name).len(), names.ids.iter().count()), (0, 0));
+        assert_eq!(
+            before.candidate_ids(&name),
+            [ServiceId(2), ServiceId(9)],
+            "in their order, whatever comes later"
+        );
+        assert_eq!((names.candidate_ids(&name).len(), names.ids.iter().count()), (0, 0));
     }
 }

@@ -25,7 +25,7 @@ impl SharedSet {
 
     /// All ids, in their order. It looks at one word for each 64 that there may be.
     pub(crate) fn iter(&self) -> impl Iterator<Item = ServiceId> {
-        self.words.places().flat_map(|(place, word)| {
+        self.words.iter_indexed().flat_map(|(place, word)| {
             let first = u32::try_from(place).unwrap_or_default().saturating_mul(u64::BITS);
             let bits = (0..u64::BITS).filter(move |bit| word >> bit & 1 == 1);
             bits.map(move |bit| ServiceId(first.saturating_add(bit)))

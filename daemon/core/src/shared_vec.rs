@@ -46,7 +46,7 @@ impl<T: Clone> SharedVec<T> {
     }
 
     /// All elements with their places, in their order.
-    pub fn places(&self) -> impl Iterator<Item = (usize, &T)> {
+    pub fn iter_indexed(&self) -> impl Iterator<Item = (usize, &T)> {
         let chunks = self.chunks.iter().enumerate();
         chunks.flat_map(|(number, chunk)| {
             let places = (number * CHUNK..).zip(chunk.iter());

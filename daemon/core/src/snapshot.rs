@@ -7,19 +7,19 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use crate::drains::Drains;
-use crate::event::Watched;
+use crate::event::WatchKind;
 use crate::facts::{Listeners, NodeFacts, ObjectKey, Rejection, Settings, Timestamp};
 use crate::hold::Hold;
 use crate::index::Seed;
 use crate::keys::{ObjectName, Source};
 use crate::op::ServiceId;
 pub use crate::service_view::{
-    FrontendView, PortView, Reason, ServiceState, ServiceView, Status, UnusedBecause, Verdict,
+    FrontendView, PortView, Reason, ServiceState, ServiceView, Status, UnusedReason, Verdict,
 };
 use crate::shared_names::SharedNames;
 use crate::shared_set::SharedSet;
 use crate::shared_vec::SharedVec;
-use crate::time::{Now, Uptime};
+use crate::time::{ClockReading, Uptime};
 use crate::totals::Totals;
 
 /// Everything that rejected itself, named up to a bound.
@@ -79,7 +79,7 @@ pub struct Fill {
 
 /// How a comparison of the maps with what was written to them went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct MapCheck {
     pub at: Timestamp,
     /// Things that another writer had changed.
     pub differences: usize,
@@ -92,7 +92,7 @@ pub struct ServiceViews {
     views: SharedVec<Arc<ServiceView>>,
     names: SharedNames,
     totals: Totals,
-    troubled: SharedSet,
+    with_problems: SharedSet,
     with_balancer: SharedSet,
 }
 
@@ -111,8 +111,8 @@ impl ServiceViews {
     }
 
     /// The services of exactly this name, one for each source that has it.
-    pub fn named(&self, name: &ObjectName) -> impl Iterator<Item = &Arc<ServiceView>> {
-        let near = self.names.near(name).iter().filter_map(|id| self.get(*id));
+    pub fn find_by_name(&self, name: &ObjectName) -> impl Iterator<Item = &Arc<ServiceView>> {
+        let near = self.names.candidate_ids(name).iter().filter_map(|id| self.get(*id));
         near.filter(move |view| view.key.name == *name)
     }
 
@@ -122,8 +122,8 @@ impl ServiceViews {
     }
 
     /// The services with a frontend that needs an explanation.
-    pub fn troubled(&self) -> impl Iterator<Item = &Arc<ServiceView>> {
-        self.troubled.iter().filter_map(|id| self.get(id))
+    pub fn with_problems(&self) -> impl Iterator<Item = &Arc<ServiceView>> {
+        self.with_problems.iter().filter_map(|id| self.get(id))
     }
 
     /// The services with a load balancer, those that ask for one, and those with a port for its health checks.
@@ -146,7 +146,7 @@ impl ServiceViews {
         }
         before.as_deref().into_iter().for_each(|view| self.totals.take(view));
         view.as_deref().into_iter().for_each(|view| self.totals.add(view));
-        self.troubled.set(id, view.as_deref().is_some_and(ServiceView::is_troubled));
+        self.with_problems.set(id, view.as_deref().is_some_and(ServiceView::has_problem));
         self.with_balancer.set(id, view.as_deref().is_some_and(ServiceView::has_balancer));
         self.views.set(id.0 as usize, view);
     }
@@ -158,9 +158,9 @@ pub struct Snapshot {
     /// All services that are known, in no meaningful order.
     pub services: ServiceViews,
     /// How often each source was asked to tell everything once more, because something that it told found no room.
-    pub asks: BTreeMap<Source, u64>,
+    pub relist_requests: BTreeMap<Source, u64>,
     /// When each source was asked last whether the endpoints of held lists are back, if it ever was.
-    pub questions: BTreeMap<Source, Uptime>,
+    pub queries: BTreeMap<Source, Uptime>,
     /// Everything that rejected itself.
     pub rejections: Arc<Rejections>,
     /// The own node.
@@ -178,7 +178,7 @@ pub struct Snapshot {
     /// Services of which some list is held.
     pub held: Arc<BTreeSet<ServiceId>>,
     /// Up to which version of the apiserver each kind is known.
-    pub progress: BTreeMap<Watched, Arc<str>>,
+    pub progress: BTreeMap<WatchKind, Arc<str>>,
     /// When the sources last confirmed to a former process what is shown; `None` once every source has delivered to
     /// this one.
     pub stale_since: Option<Timestamp>,
@@ -193,7 +193,7 @@ pub struct Snapshot {
     /// How full the maps are.
     pub fill: Fill,
     /// The last comparison of the maps with what was written, once there was one.
-    pub checked: Option<Checked>,
+    pub checked: Option<MapCheck>,
     /// When it was published.
     pub published: Timestamp,
     /// When it was published, on the clock that holds are counted on.
@@ -207,18 +207,18 @@ impl Snapshot {
     }
 
     /// Whether every source has delivered that can be read.
-    pub fn is_told(&self) -> bool {
+    pub fn is_readable_synced(&self) -> bool {
         let mut sources = self.sources.iter();
         !self.sources.is_empty()
             && sources.all(|(source, synced)| *synced || self.unreadable.contains(source))
     }
 
     /// Whether the snapshot says anything that the one before did not, beyond the time and that the engine still runs.
-    pub fn is_news_after(&self, before: &Self) -> bool {
+    pub fn differs_from(&self, before: &Self) -> bool {
         let Self {
             services,
-            asks,
-            questions,
+            relist_requests: asks,
+            queries: questions,
             rejections,
             node,
             settings,
@@ -235,8 +235,9 @@ impl Snapshot {
             && Arc::ptr_eq(drains, &before.drains)
             && Arc::ptr_eq(held, &before.held);
         let counters = Counters { batches: before.counters.batches, ..self.counters };
-        let is_as_it_was = (asks, sources, progress) == (&before.asks, &before.sources, &before.progress)
-            && *questions == before.questions
+        let is_as_it_was = (asks, sources, progress)
+            == (&before.relist_requests, &before.sources, &before.progress)
+            && *questions == before.queries
             && self.unreadable == before.unreadable
             && self.listeners == before.listeners
             && (self.stale_since, self.programmed, self.filling, self.behind)
@@ -247,23 +248,23 @@ impl Snapshot {
 
     /// Up to which version of the apiserver the views have all objects of each kind. Nothing while the views are
     /// behind: a process that went on from the version would never hear of the changes that the views lack.
-    pub fn contained(&self) -> BTreeMap<Watched, Arc<str>> {
+    pub fn resumable_progress(&self) -> BTreeMap<WatchKind, Arc<str>> {
         if self.behind { BTreeMap::new() } else { self.progress.clone() }
     }
 
     /// When it was published, on both clocks.
-    pub const fn clock(&self) -> Now {
-        Now { wall: self.published, mono: self.mono }
+    pub const fn clock(&self) -> ClockReading {
+        ClockReading { wall: self.published, mono: self.mono }
     }
 
     /// When a hold ends at the latest, by the wall clock as it stands.
     pub fn hold_until(&self, hold: &Hold) -> Option<Timestamp> {
-        hold.until(&self.settings.hold).map(|until| self.clock().wall_at(until))
+        hold.deadline(&self.settings.hold).map(|until| self.clock().wall_at(until))
     }
 
     /// When the sources last confirmed what it says: a process that only remembered confirms nothing, however long it
     /// ran.
-    pub fn confirmed(&self) -> Timestamp {
+    pub fn confirmed_at(&self) -> Timestamp {
         self.stale_since.unwrap_or(self.published)
     }
 }
@@ -286,7 +287,7 @@ mod tests {
             state: ServiceState::NoService,
             ports: Box::default(),
             frontends: Box::default(),
-            seen: None,
+            balancer_history: None,
         })
     }
 
@@ -304,7 +305,8 @@ mod tests {
                 let by_walk = |views: &ServiceViews| {
                     views.iter().filter(|view| view.key.name == *name).map(Arc::as_ptr).collect::<Vec<_>>()
                 };
-                let found = |views: &ServiceViews| views.named(name).map(Arc::as_ptr).collect::<Vec<_>>();
+                let found =
+                    |views: &ServiceViews| views.find_by_name(name).map(Arc::as_ptr).collect::<Vec<_>>();
                 assert_eq!(found(&views), by_walk(&views), "turn {turn}");
                 assert_eq!(
                     found(&before),

@@ -3,12 +3,12 @@
 //! Invariant: a service is found by its exact key only, and a slice belongs to the one service that its label names, in
 //! its own namespace and source.
 
-mod delivery;
-mod rejected;
-mod remembered;
-mod residents;
-mod rooms;
-mod waiting;
+mod admission;
+mod admission_queue;
+mod quota_ids;
+mod rejection_table;
+mod restored_objects;
+mod sync_state;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use core::net::IpAddr;
 use crate::affinity::Prefixes;
 use crate::change::Cause;
 use crate::drains::Drains;
-use crate::event::{Event, Watched};
+use crate::event::{Event, WatchKind};
 use crate::facts::{
     Listeners, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServicePort, ServiceType, Settings,
     SliceFacts, Timestamp,
@@ -30,30 +30,30 @@ use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
 use crate::keys::{Family, ServiceKey, SliceKey, Source};
 use crate::limits;
-use crate::op::{ServiceId, Share};
-use crate::resolve::{Cut, frontends};
+use crate::op::{QuotaId, ServiceId};
+use crate::resolve::{Truncation, frontends};
 use crate::snapshot::{Rejections, ServiceState};
-use crate::sources;
-use crate::spelled::Spelled;
-use rejected::Rejected;
-use remembered::Unconfirmed;
-use residents::Residents;
-use waiting::Waiting;
+use crate::source_ranges;
+use crate::str_enum::StrEnum;
+use admission_queue::AdmissionQueue;
+use quota_ids::QuotaIds;
+use rejection_table::RejectionTable;
+use restored_objects::UnconfirmedIndex;
 
 /// How many characters are shown of a word that is not a legal one.
-const SHOWN_MAX: usize = 40;
+const EXCERPT_MAX: usize = 40;
 
 /// One service with its own slices; the object itself may not have come yet.
 #[derive(Debug)]
 pub(crate) struct KnownService {
     pub(crate) key: ServiceKey,
     /// The number of its namespace, once the object itself has come.
-    pub(crate) share: Share,
+    pub(crate) quota: QuotaId,
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     /// In the order of their names.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
     /// What the last decision left out.
-    pub(crate) cut: Cut,
+    pub(crate) truncation: Truncation,
 }
 
 #[derive(Debug)]
@@ -63,26 +63,26 @@ pub(crate) struct Tables {
     free: Vec<ServiceId>,
     services_max: usize,
     /// Room came free that waiting services may have, and none has looked for it since.
-    admits: bool,
+    has_free_capacity: bool,
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
     pub(crate) node: Arc<NodeFacts>,
     /// `None`: they are not known.
     pub(crate) listeners: Option<Arc<Listeners>>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) drains: Arc<Drains>,
-    rejected: Rejected,
-    waiting: Waiting,
-    residents: Residents,
+    rejections: RejectionTable,
+    admission_queue: AdmissionQueue,
+    quota_ids: QuotaIds,
     pub(crate) synced: BTreeMap<Source, bool>,
     /// Sources that have delivered nothing whole and that nothing waits for.
     absent: BTreeSet<Source>,
     /// Sources that cannot be read, so that they have delivered nothing whole yet: removals wait for them, and nothing
     /// else does.
     unreadable: BTreeSet<Source>,
-    pub(crate) progress: BTreeMap<Watched, Arc<str>>,
+    pub(crate) progress: BTreeMap<WatchKind, Arc<str>>,
     /// When the sources last confirmed, to a former process, what this one began with.
-    pub(crate) remembered_at: Option<Timestamp>,
-    unconfirmed: Unconfirmed,
+    pub(crate) restored_at: Option<Timestamp>,
+    unconfirmed: UnconfirmedIndex,
     /// Steps that were left out, because something was missing that always is there.
     pub(crate) impossible: u64,
 }
@@ -95,33 +95,33 @@ impl Tables {
             services: Vec::new(),
             free: Vec::new(),
             services_max,
-            admits: false,
+            has_free_capacity: false,
             slices: Index::new(seed),
             node: Arc::default(),
             listeners: None,
             settings: Arc::default(),
             drains: Arc::default(),
-            rejected: Rejected::default(),
-            waiting: Waiting::default(),
-            residents: Residents::default(),
+            rejections: RejectionTable::default(),
+            admission_queue: AdmissionQueue::default(),
+            quota_ids: QuotaIds::default(),
             synced: sources.iter().map(|source| (*source, false)).collect(),
             absent: BTreeSet::new(),
             unreadable: BTreeSet::new(),
             progress: BTreeMap::new(),
-            remembered_at: None,
-            unconfirmed: Unconfirmed::new(seed),
+            restored_at: None,
+            unconfirmed: UnconfirmedIndex::new(seed),
             impossible: 0,
         }
     }
 
     /// What decides whether a frontend is the node's own.
-    pub(crate) fn host(&self) -> (&Settings, &NodeFacts, Option<&Listeners>) {
+    pub(crate) fn host_facts(&self) -> (&Settings, &NodeFacts, Option<&Listeners>) {
         (&self.settings, &self.node, self.listeners.as_deref())
     }
 
     /// The number of a service's namespace.
-    pub(crate) fn share(&self, id: ServiceId) -> Share {
-        self.get(id).map(|known| known.share).unwrap_or_default()
+    pub(crate) fn quota(&self, id: ServiceId) -> QuotaId {
+        self.get(id).map(|known| known.quota).unwrap_or_default()
     }
 
     /// Takes one event in and calls back with each service that it touches.
@@ -146,10 +146,10 @@ impl Tables {
             // These concern what was decided, not what the objects say.
             Event::Interrupted(_)
             | Event::Silent(_)
-            | Event::Heard(_)
+            | Event::Recovered(_)
             | Event::Answered(..)
             | Event::Probed(_)
-            | Event::PodsHeard(_) => {}
+            | Event::PodsObserved(_) => {}
             Event::Progress(watched, version) => {
                 self.progress.insert(watched, version);
             }
@@ -157,13 +157,13 @@ impl Tables {
     }
 
     /// Sources that are to tell everything once more: something of theirs found no room, not even to wait.
-    pub(crate) fn sources_to_ask(&mut self) -> BTreeSet<Source> {
-        self.waiting.sources_to_ask()
+    pub(crate) fn sources_to_relist(&mut self) -> BTreeSet<Source> {
+        self.admission_queue.sources_to_relist()
     }
 
     /// What readers see of what is rejected.
     pub(crate) fn rejections(&mut self) -> Arc<Rejections> {
-        self.rejected.shared(self.waiting.len())
+        self.rejections.publish(self.admission_queue.len())
     }
 
     /// What is known under an id.
@@ -178,7 +178,7 @@ impl Tables {
     }
 
     /// The id of a service that is known.
-    pub(crate) fn id_of(&self, key: &ServiceKey) -> Option<ServiceId> {
+    pub(crate) fn find_id(&self, key: &ServiceKey) -> Option<ServiceId> {
         self.names.get(key).copied()
     }
 
@@ -197,28 +197,28 @@ impl Tables {
         if let Some(known) = position.take() {
             self.names.remove(&known.key);
             self.free.push(id);
-            self.moved_out(&known.key);
-            self.admits = true;
+            self.release_service(&known.key);
+            self.has_free_capacity = true;
         }
         true
     }
 
     fn service_applied(&mut self, facts: Arc<ServiceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        self.spoken_of(|| ObjectKey::Service(facts.key.clone()));
-        let known = self.id_of(&facts.key);
-        let cut = known.and_then(|id| self.get(id)).map(|known| known.cut).unwrap_or_default();
-        if let Some(rejection) = rejected_part(&facts, &self.settings, cut) {
+        self.confirm_object(|| ObjectKey::Service(facts.key.clone()));
+        let known = self.find_id(&facts.key);
+        let cut = known.and_then(|id| self.get(id)).map(|known| known.truncation).unwrap_or_default();
+        if let Some(rejection) = partial_rejection(&facts, &self.settings, cut) {
             self.reject(rejection);
         }
-        let Some(id) = known.or_else(|| self.newcomers_id(&facts.key)) else {
-            return self.let_service_wait(facts);
+        let Some(id) = known.or_else(|| self.allocate_id(&facts.key)) else {
+            return self.enqueue_service(facts);
         };
-        self.number(id);
-        let Some(known) = self.known(id) else {
+        self.assign_quota(id);
+        let Some(known) = self.service_mut(id) else {
             self.impossible += 1;
             return;
         };
-        let facts = with_weights_of(known.facts.as_deref(), facts);
+        let facts = keep_old_weights(known.facts.as_deref(), facts);
         if known.facts.as_ref() != Some(&facts) {
             known.facts = Some(Arc::clone(&facts));
             dirty(id, Cause::ServiceApplied(facts));
@@ -231,24 +231,24 @@ impl Tables {
         meta: Option<Box<Meta>>,
         dirty: &mut dyn FnMut(ServiceId, Cause),
     ) {
-        self.spoken_of(|| ObjectKey::Service(key.clone()));
-        let Some(id) = self.names.get(&key).copied() else { return self.waiting.take_service(&key) };
-        if self.known(id).is_some_and(|known| known.facts.take().is_some()) {
+        self.confirm_object(|| ObjectKey::Service(key.clone()));
+        let Some(id) = self.names.get(&key).copied() else { return self.admission_queue.take_service(&key) };
+        if self.service_mut(id).is_some_and(|known| known.facts.take().is_some()) {
             dirty(id, Cause::ServiceDeleted(key, meta));
         }
     }
 
     fn slice_applied(&mut self, facts: Arc<SliceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        self.spoken_of(|| ObjectKey::Slice(facts.key.clone()));
+        self.confirm_object(|| ObjectKey::Slice(facts.key.clone()));
         let known = self.slices.get(&facts.key).map(|(old, _)| old);
-        let facts = with_slice_weights_of(known.map(Arc::as_ref), facts);
+        let facts = keep_old_slice_weights(known.map(Arc::as_ref), facts);
         if known.is_some_and(|old| *old == facts) {
             return;
         }
         let is_known = known.is_some();
-        self.waiting.take_slice(&facts.key);
-        let service = service_of(&facts);
-        let wanted = service.as_ref().and_then(|key| self.id(key));
+        self.admission_queue.take_slice(&facts.key);
+        let service = owning_service(&facts);
+        let wanted = service.as_ref().and_then(|key| self.find_or_allocate_id(key));
         if is_known
             && let Some((_, Some(old))) = self.slices.remove(&facts.key)
             && Some(old) != wanted
@@ -258,7 +258,7 @@ impl Tables {
         }
         match (wanted, service) {
             (Some(id), _) => self.put_slice(id, facts, dirty),
-            (None, Some(service)) => self.let_slice_wait(&service, facts),
+            (None, Some(service)) => self.enqueue_slice(&service, facts),
             (None, None) => drop(self.slices.insert(facts.key.clone(), (facts, None))),
         }
     }
@@ -269,8 +269,8 @@ impl Tables {
         meta: Option<Box<Meta>>,
         dirty: &mut dyn FnMut(ServiceId, Cause),
     ) {
-        self.spoken_of(|| ObjectKey::Slice(key.clone()));
-        self.waiting.take_slice(&key);
+        self.confirm_object(|| ObjectKey::Slice(key.clone()));
+        self.admission_queue.take_slice(&key);
         if let Some((_, Some(id))) = self.slices.remove(&key) {
             self.drop_slice(id, &key, dirty);
             dirty(id, Cause::SliceDeleted(key, meta));
@@ -288,7 +288,8 @@ impl Tables {
         // A node within a service's source ranges has the addresses of the service's balancer added to them; and no
         // service of a tenant gets what is the node's own.
         let is_concerned = |facts: &ServiceFacts| {
-            moved && !facts.source_ranges.is_empty() || chosen(facts).any(|address| turned.contains(&address))
+            moved && !facts.source_ranges.is_empty()
+                || unallocated_addresses(facts).any(|address| turned.contains(&address))
         };
         let is_touched = |id: &ServiceId| {
             let facts = self.get(*id).and_then(|known| known.facts.as_deref());
@@ -301,13 +302,13 @@ impl Tables {
     fn listeners_applied(&mut self, now: Option<Arc<Listeners>>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         let before = mem::replace(&mut self.listeners, now);
         let turned = match (&before, &self.listeners) {
-            (Some(before), Some(now)) => Some(before.turned(now)),
+            (Some(before), Some(now)) => Some(before.changed_ports(now)),
             (None, None) => return,
             _ => None,
         };
         let turns = |port: &ServicePort| turned.as_ref().is_none_or(|turned| turned.contains(&port.port));
         let is_concerned = |facts: &ServiceFacts| {
-            facts.external_ips.iter().any(|it| self.node.has(*it)) && facts.ports.iter().any(turns)
+            facts.external_ips.iter().any(|it| self.node.has_address(*it)) && facts.ports.iter().any(turns)
         };
         let is_touched =
             |id: &ServiceId| self.get(*id).and_then(|known| known.facts.as_deref()).is_some_and(is_concerned);
@@ -322,87 +323,87 @@ impl Tables {
     }
 
     /// Notes what a decision left out of a service. A rejection of the whole object says more than that, so it stays.
-    pub(crate) fn cut_short(&mut self, id: ServiceId, cut: Cut) {
-        let Some(known) = self.known(id).filter(|known| known.cut != cut) else { return };
-        known.cut = cut;
+    pub(crate) fn record_truncation(&mut self, id: ServiceId, cut: Truncation) {
+        let Some(known) = self.service_mut(id).filter(|known| known.truncation != cut) else { return };
+        known.truncation = cut;
         let Some(facts) = known.facts.clone() else { return };
         let object = ObjectKey::Service(facts.key.clone());
-        if self.rejected.get(&object).is_some_and(|rejection| !rejection.partial) {
+        if self.rejections.get(&object).is_some_and(|rejection| !rejection.partial) {
             return;
         }
-        match rejected_part(&facts, &self.settings, cut) {
-            Some(rejection) => self.rejected.put(rejection),
-            None => self.rejected.end(&object),
+        match partial_rejection(&facts, &self.settings, cut) {
+            Some(rejection) => self.rejections.put(rejection),
+            None => self.rejections.end(&object),
         }
     }
 
-    fn known(&mut self, id: ServiceId) -> Option<&mut KnownService> {
+    fn service_mut(&mut self, id: ServiceId) -> Option<&mut KnownService> {
         self.services.get_mut(id.0 as usize)?.as_mut()
     }
 
     fn reject(&mut self, rejection: Rejection) {
-        if self.begins_unreadable(&rejection) {
+        if self.is_newly_unreadable(&rejection) {
             self.unreadable.insert(rejection.object.source());
         }
         self.unconfirmed.reject(&rejection.object);
-        self.rejected.put(rejection);
+        self.rejections.put(rejection);
     }
 
     /// Notes that a source told of an object, understood or deleted: it is neither rejected nor merely remembered any
     /// more.
-    fn spoken_of(&mut self, object: impl FnOnce() -> ObjectKey) {
-        if !self.rejected.is_empty() || !self.unconfirmed.is_empty() {
+    fn confirm_object(&mut self, object: impl FnOnce() -> ObjectKey) {
+        if !self.rejections.is_empty() || !self.unconfirmed.is_empty() {
             let object = object();
-            self.rejected.end(&object);
+            self.rejections.end(&object);
             self.unconfirmed.confirm(&object);
         }
     }
 }
 
 /// The facts, with the weights of before where those of now cannot be read.
-fn with_weights_of(before: Option<&ServiceFacts>, mut facts: Arc<ServiceFacts>) -> Arc<ServiceFacts> {
+fn keep_old_weights(before: Option<&ServiceFacts>, mut facts: Arc<ServiceFacts>) -> Arc<ServiceFacts> {
     if facts.weights.as_ref().is_some_and(|asked| asked.wrong.is_some()) {
         let kept = before.and_then(|before| before.weights.as_deref());
-        Arc::make_mut(&mut facts).weights.iter_mut().for_each(|asked| asked.keep(kept));
+        Arc::make_mut(&mut facts).weights.iter_mut().for_each(|asked| asked.keep_previous(kept));
     }
     facts
 }
 
 /// The same of a slice. What was known of it as another service's counts too: the endpoints are the slice's own.
-fn with_slice_weights_of(before: Option<&SliceFacts>, mut facts: Arc<SliceFacts>) -> Arc<SliceFacts> {
+fn keep_old_slice_weights(before: Option<&SliceFacts>, mut facts: Arc<SliceFacts>) -> Arc<SliceFacts> {
     if facts.weights.as_ref().is_some_and(|asked| asked.wrong.is_some()) {
         let kept = before.and_then(|before| before.weights.as_deref());
-        Arc::make_mut(&mut facts).weights.iter_mut().for_each(|asked| asked.keep(kept));
+        Arc::make_mut(&mut facts).weights.iter_mut().for_each(|asked| asked.keep_previous(kept));
     }
     facts
 }
 
 /// The service that a slice's label names: in the slice's own namespace and source.
-pub(crate) fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
-    let name = slice.key.name.beside(slice.service.as_ref()?).ok()?;
+pub(crate) fn owning_service(slice: &SliceFacts) -> Option<ServiceKey> {
+    let name = slice.key.name.sibling(slice.service.as_ref()?).ok()?;
     Some(ServiceKey { name, source: slice.key.source })
 }
 
 /// What the service asks for where a list would become empty, if that can be followed.
-pub(crate) fn on_empty(facts: &ServiceFacts) -> Option<OnEmpty> {
+pub(crate) fn on_empty_setting(facts: &ServiceFacts) -> Option<OnEmpty> {
     let is_shared = facts.kind == ServiceType::LoadBalancer
         || !facts.external_ips.is_empty()
         || !facts.ingress.is_empty();
-    OnEmpty::find(facts.on_empty.as_deref()?).filter(|asked| *asked != OnEmpty::Pass || is_shared)
+    OnEmpty::from_spelling(facts.on_empty.as_deref()?).filter(|asked| *asked != OnEmpty::Pass || is_shared)
 }
 
 /// What of a service counts for nothing; the rest of it is served.
-fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: Cut) -> Option<Rejection> {
+fn partial_rejection(facts: &ServiceFacts, settings: &Settings, cut: Truncation) -> Option<Rejection> {
     let reasons = [
-        wrong_setting(facts),
-        wrong_maglev(facts),
-        wrong_prefix(facts),
-        wrong_weights(facts),
-        frontends_beyond(facts, settings),
-        frontends_waiting(cut.frontends, settings),
-        rows_beyond(cut.ports),
-        rows_waiting(cut.rows),
-        ranges_beyond(facts),
+        on_empty_error(facts),
+        maglev_error(facts),
+        prefix_error(facts),
+        weights_error(facts),
+        excess_frontends_reason(facts, settings),
+        waiting_frontends_reason(cut.frontends, settings),
+        excess_rows_reason(cut.ports),
+        waiting_rows_reason(cut.rows),
+        excess_ranges_reason(facts),
     ];
     let reasons: Vec<_> = reasons.into_iter().flatten().collect();
     (!reasons.is_empty()).then(|| Rejection {
@@ -414,50 +415,50 @@ fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: Cut) -> Option<
 }
 
 /// The annotation that cannot be followed; the service is served as if it were not there.
-fn wrong_setting(facts: &ServiceFacts) -> Option<String> {
-    let word = facts.on_empty.as_deref().filter(|_| on_empty(facts).is_none())?;
-    Some(match OnEmpty::find(word) {
+fn on_empty_error(facts: &ServiceFacts) -> Option<String> {
+    let word = facts.on_empty.as_deref().filter(|_| on_empty_setting(facts).is_none())?;
+    Some(match OnEmpty::from_spelling(word) {
         Some(_) => {
             "on-empty \"pass\" is for load-balancer and external addresses, and this service has none".into()
         }
         None => {
-            alloc::format!("on-empty {:?} is ignored: legal are auto, refuse, hold and pass", shown(word))
+            alloc::format!("on-empty {:?} is ignored: legal are auto, refuse, hold and pass", excerpt(word))
         }
     })
 }
 
 /// The same for Maglev.
-fn wrong_maglev(facts: &ServiceFacts) -> Option<String> {
+fn maglev_error(facts: &ServiceFacts) -> Option<String> {
     let word = facts.maglev.as_deref().filter(|word| word.parse::<bool>().is_err())?;
-    Some(alloc::format!("maglev {:?} is ignored: legal are true and false", shown(word)))
+    Some(alloc::format!("maglev {:?} is ignored: legal are true and false", excerpt(word)))
 }
 
 /// The same for the prefixes by which clients are kept.
-fn wrong_prefix(facts: &ServiceFacts) -> Option<String> {
-    let wrong = Prefixes::read(facts.affinity_prefix.as_deref()?).err()?;
+fn prefix_error(facts: &ServiceFacts) -> Option<String> {
+    let wrong = Prefixes::parse(facts.affinity_prefix.as_deref()?).err()?;
     Some(alloc::format!(
         "session-affinity-prefix is ignored, and clients are kept by whole addresses: {wrong}"
     ))
 }
 
-fn shown(word: &str) -> String {
-    word.chars().take(SHOWN_MAX).collect()
+fn excerpt(word: &str) -> String {
+    word.chars().take(EXCERPT_MAX).collect()
 }
 
 /// Weights that cannot be read: those of before stay.
-fn wrong_weights(facts: &ServiceFacts) -> Option<String> {
+fn weights_error(facts: &ServiceFacts) -> Option<String> {
     let wrong = facts.weights.as_ref()?.wrong.as_ref()?;
     Some(alloc::format!("its weights stay as they were: {wrong}"))
 }
 
 /// Ports times addresses beyond what one service may have.
-fn frontends_beyond(facts: &ServiceFacts, settings: &Settings) -> Option<String> {
+fn excess_frontends_reason(facts: &ServiceFacts, settings: &Settings) -> Option<String> {
     const MAX: usize = limits::FRONTENDS_PER_SERVICE_MAX;
-    if frontends::wanted_at_most(facts) <= MAX {
+    if frontends::frontends_upper_bound(facts) <= MAX {
         return None;
     }
-    let wanted = frontends::wanted(facts, settings);
-    let is_ours = || frontends::state(Some(facts), settings) == ServiceState::Served;
+    let wanted = frontends::count_frontends(facts, settings);
+    let is_ours = || frontends::service_state(Some(facts), settings) == ServiceState::Served;
     (wanted > MAX && is_ours()).then(|| {
         alloc::format!(
             "its ports and addresses make {wanted} frontends, of which the first {MAX} are served and {} are left out, \
@@ -468,8 +469,8 @@ fn frontends_beyond(facts: &ServiceFacts, settings: &Settings) -> Option<String>
 }
 
 /// Frontends beyond the service's part of what all services together may ask for.
-fn frontends_waiting(beyond: usize, settings: &Settings) -> Option<String> {
-    let most = limits::frontends_asked_max(settings.frontends_max?);
+fn waiting_frontends_reason(beyond: usize, settings: &Settings) -> Option<String> {
+    let most = limits::frontend_demand_max(settings.frontends_max?);
     (beyond > 0).then(|| {
         alloc::format!(
             "{beyond} of its frontends wait for room: all services may ask for {most} together, twice \
@@ -479,7 +480,7 @@ fn frontends_waiting(beyond: usize, settings: &Settings) -> Option<String> {
 }
 
 /// Ports times endpoints beyond what one service may have.
-fn rows_beyond(cut: usize) -> Option<String> {
+fn excess_rows_reason(cut: usize) -> Option<String> {
     const MAX: usize = limits::ROWS_PER_SERVICE_MAX;
     (cut > 0).then(|| {
         alloc::format!(
@@ -490,7 +491,7 @@ fn rows_beyond(cut: usize) -> Option<String> {
 }
 
 /// Ports times endpoints beyond the service's part of what all services together may ask for.
-fn rows_waiting(beyond: usize) -> Option<String> {
+fn waiting_rows_reason(beyond: usize) -> Option<String> {
     (beyond > 0).then(|| {
         alloc::format!(
             "{beyond} of its ports times endpoints wait for room: all services may ask for twice \
@@ -501,9 +502,10 @@ fn rows_waiting(beyond: usize) -> Option<String> {
 }
 
 /// Ports times source ranges beyond what one service may have.
-fn ranges_beyond(facts: &ServiceFacts) -> Option<String> {
+fn excess_ranges_reason(facts: &ServiceFacts) -> Option<String> {
     const MAX: usize = limits::SOURCES_PER_SERVICE_MAX;
-    let beyond: usize = Family::ALL.map(|family| sources::beyond(facts, family)).into_iter().sum();
+    let beyond: usize =
+        Family::ALL.map(|family| source_ranges::count_excess(facts, family)).into_iter().sum();
     (beyond > 0).then(|| {
         alloc::format!(
             "its ports times source ranges of a family are more than {MAX}, so the clients of {beyond} ranges, the \
@@ -513,7 +515,7 @@ fn ranges_beyond(facts: &ServiceFacts) -> Option<String> {
 }
 
 /// The addresses of a service that the apiserver does not give out.
-fn chosen(facts: &ServiceFacts) -> impl Iterator<Item = IpAddr> {
+fn unallocated_addresses(facts: &ServiceFacts) -> impl Iterator<Item = IpAddr> {
     let of_import = facts.cluster_ips.iter().filter(|_| facts.kind == ServiceType::ClusterSetIp);
     let ingress = facts.ingress.iter().map(|ingress| ingress.address);
     facts.external_ips.iter().chain(of_import).copied().chain(ingress)

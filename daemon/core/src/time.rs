@@ -26,14 +26,14 @@ impl Uptime {
 
 /// The time of a step, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Now {
+pub struct ClockReading {
     /// What people read.
     pub wall: Timestamp,
     /// Never steps back; since some fixed moment.
     pub mono: Duration,
 }
 
-impl Now {
+impl ClockReading {
     /// The time on the clock of the process, to the second.
     pub fn uptime(&self) -> Uptime {
         Uptime(i64::try_from(self.mono.as_secs()).unwrap_or(i64::MAX))
@@ -55,7 +55,7 @@ impl Now {
 mod tests {
     use super::*;
 
-    const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::from_millis(20_900) };
+    const NOW: ClockReading = ClockReading { wall: Timestamp(1_000), mono: Duration::from_millis(20_900) };
 
     #[test]
     fn what_a_former_process_wrote_down_was_before_this_one_and_never_lies_ahead() {
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn deadlines_are_shown_by_the_wall_clock_as_it_stands() {
-        let stepped = Now { wall: Timestamp(4_600), ..NOW };
+        let stepped = ClockReading { wall: Timestamp(4_600), ..NOW };
         assert_eq!(
             (NOW.wall_at(Uptime(30)), stepped.wall_at(Uptime(30))),
             (Timestamp(1_010), Timestamp(4_610))

@@ -15,13 +15,13 @@ pub struct Totals {
     worst: [u64; Verdict::ALL.len()],
     frontends: [[u64; Verdict::ALL.len()]; FrontendType::ALL.len()],
     reasons: [u64; Reason::ALL.len()],
-    statuses: Statuses,
-    backends: Backends,
+    statuses: StatusCounts,
+    backends: BackendCounts,
 }
 
 /// Frontends, by whether the maps hold what they should.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statuses {
+pub struct StatusCounts {
     pub pending: u64,
     pub done: u64,
     pub error: u64,
@@ -29,7 +29,7 @@ pub struct Statuses {
 
 /// Endpoints of all ports, by how they are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backends {
+pub struct BackendCounts {
     /// Ready, and in a list.
     pub active: u64,
     /// Terminating, and in a list because no ready one is left.
@@ -42,7 +42,7 @@ pub struct Backends {
     pub drained: [u64; 2],
 }
 
-impl Backends {
+impl BackendCounts {
     /// Those that are in a list.
     pub const fn used(&self) -> u64 {
         self.active + self.draining + self.held
@@ -72,7 +72,7 @@ impl Totals {
     }
 
     /// Services with frontends, by the verdict of the worst.
-    pub fn worst(&self) -> impl Iterator<Item = (Verdict, u64)> {
+    pub fn worst_verdicts(&self) -> impl Iterator<Item = (Verdict, u64)> {
         Verdict::ALL.into_iter().zip(self.worst)
     }
 
@@ -90,20 +90,20 @@ impl Totals {
     }
 
     /// Frontends by status.
-    pub const fn statuses(&self) -> Statuses {
+    pub const fn statuses(&self) -> StatusCounts {
         self.statuses
     }
 
     /// Endpoints by use.
-    pub const fn backends(&self) -> Backends {
+    pub const fn backends(&self) -> BackendCounts {
         self.backends
     }
 
     fn count(&mut self, view: &ServiceView, step: Step) {
-        work::done(view.frontends.len());
-        at(&mut self.services, &ServiceState::ALL, &view.state, step);
-        if let Some(worst) = view.worst() {
-            at(&mut self.worst, &Verdict::ALL, &worst.verdict, step);
+        work::count_work(view.frontends.len());
+        count_at(&mut self.services, &ServiceState::ALL, &view.state, step);
+        if let Some(worst) = view.worst_frontend() {
+            count_at(&mut self.worst, &Verdict::ALL, &worst.verdict, step);
         }
         view.frontends.iter().for_each(|frontend| self.count_frontend(frontend, step));
         view.ports.iter().for_each(|port| self.count_port(port, step));
@@ -112,12 +112,12 @@ impl Totals {
     fn count_frontend(&mut self, frontend: &FrontendView, step: Step) {
         let types = FrontendType::ALL.iter().zip(&mut self.frontends);
         for (_, verdicts) in types.filter(|(kind, _)| **kind == frontend.kind) {
-            at(verdicts, &Verdict::ALL, &frontend.verdict, step);
+            count_at(verdicts, &Verdict::ALL, &frontend.verdict, step);
         }
         if let Some(reason) = &frontend.reason {
-            at(&mut self.reasons, &Reason::ALL, reason, step);
+            count_at(&mut self.reasons, &Reason::ALL, reason, step);
         }
-        let Statuses { pending, done, error } = &mut self.statuses;
+        let StatusCounts { pending, done, error } = &mut self.statuses;
         let status = match frontend.status {
             Status::Pending => pending,
             Status::Done => done,
@@ -127,10 +127,10 @@ impl Totals {
     }
 
     fn count_port(&mut self, port: &PortView, step: Step) {
-        work::done(port.rows.all().len());
-        let Backends { active, draining, held, unused, drained: [rests, drained] } = &mut self.backends;
+        work::count_work(port.rows.iter().len());
+        let BackendCounts { active, draining, held, unused, drained: [rests, drained] } = &mut self.backends;
         let has_drained = !port.rows.weights().has_no_drained();
-        for row in port.rows.all() {
+        for row in port.rows.iter() {
             let of = match row.state() {
                 _ if !row.is_chosen() => &mut *unused,
                 _ if row.is_held() => &mut *held,
@@ -147,6 +147,6 @@ impl Totals {
 }
 
 /// Counts at the place that a member has among all.
-fn at<T: PartialEq, const N: usize>(counts: &mut [u64; N], all: &[T; N], found: &T, step: Step) {
+fn count_at<T: PartialEq, const N: usize>(counts: &mut [u64; N], all: &[T; N], found: &T, step: Step) {
     all.iter().zip(counts).filter(|(known, _)| *known == found).for_each(|(_, count)| *count = step(*count));
 }

@@ -6,17 +6,17 @@
 /// Counts that so many things were looked at or made.
 #[cfg(not(test))]
 #[inline(always)]
-pub(crate) const fn done(_: usize) {}
+pub(crate) const fn count_work(_: usize) {}
 
 #[cfg(test)]
-pub(crate) use tests::{done, take};
+pub(crate) use tests::{count_work, take};
 
 /// Has keys of a type compare part by part, so that a test can count how often.
 macro_rules! counted_key {
     ($key:ident { $($part:ident),+ }) => {
         impl PartialEq for $key {
             fn eq(&self, other: &Self) -> bool {
-                crate::work::done(1);
+                crate::work::count_work(1);
                 $(self.$part == other.$part)&&+
             }
         }
@@ -31,7 +31,7 @@ macro_rules! counted_key {
 
         impl Ord for $key {
             fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-                crate::work::done(1);
+                crate::work::count_work(1);
                 core::cmp::Ordering::Equal$(.then_with(|| self.$part.cmp(&other.$part)))+
             }
         }
@@ -48,7 +48,7 @@ mod tests {
         static DONE: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(crate) fn done(count: usize) {
+    pub(crate) fn count_work(count: usize) {
         DONE.with(|done| done.set(done.get() + count as u64));
     }
 
@@ -66,7 +66,7 @@ mod tests {
         counted_key!(Key { part });
         take();
         assert!(Key { part: 1 } == Key { part: 1 } && Key { part: 1 } < Key { part: 2 });
-        done(5);
+        count_work(5);
         assert_eq!((take(), take()), (7, 0));
     }
 }

@@ -11,26 +11,26 @@ mod charges;
 mod decide;
 mod demand;
 mod drift;
-mod foreseen;
-mod heirs;
+mod fair_queue;
+mod family_pair;
+mod growth_estimate;
 mod hold;
-mod lacking;
+mod index_handover;
 mod members;
 mod node;
 mod owners;
-mod parts;
-mod place;
+mod placement;
 mod plan;
-mod queue;
+mod plan_shortfall;
 mod realize;
-mod remember;
 mod report;
+mod restore;
+mod retry_queue;
 pub(crate) mod services;
 mod shortage;
 mod space;
-mod spares;
-mod starved;
-mod undecided;
+mod spare_blocks;
+mod undecided_claims;
 mod view;
 mod work_queue;
 
@@ -38,7 +38,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::change::Cause;
-use crate::drains::walk::Walk;
+use crate::drains::scan::DrainScan;
 use crate::event::Event;
 use crate::hold::Ledger;
 use crate::index::Seed;
@@ -49,8 +49,8 @@ use crate::tables::Tables;
 
 pub use adopt::AdoptError;
 pub use drift::Drift;
-pub use foreseen::foreseen;
-pub use remember::Remembered;
+pub use growth_estimate::estimate_service_growth;
+pub use restore::SavedSnapshot;
 
 /// All state of the rules.
 #[derive(Debug)]
@@ -68,9 +68,9 @@ pub(crate) struct World {
     /// What found no room.
     shortage: shortage::Shortage,
     /// What the maps hold beside what services have in them.
-    pub(crate) realized: realize::Realized,
+    pub(crate) realized: realize::RealizedState,
     /// What was drained or taken back, while its services are looked for.
-    drained: Walk,
+    drain_scan: DrainScan,
     /// The lists that are held, and those that were lost lately.
     ledger: Ledger,
     /// The order in which services are carried out.
@@ -90,8 +90,8 @@ impl World {
             demand: demand::Demand::new(seed, space.capacity()),
             space,
             shortage: shortage::Shortage::default(),
-            realized: realize::Realized::default(),
-            drained: Walk::default(),
+            realized: realize::RealizedState::default(),
+            drain_scan: DrainScan::default(),
             ledger: Ledger::default(),
             queue: work_queue::WorkQueue::new(seed),
             report: report::Report::new(seed),
@@ -100,40 +100,40 @@ impl World {
 
     /// Takes one event in: what it says beside the objects, then the objects, then who waits for new decisions.
     pub(crate) fn apply(&mut self, event: Event) {
-        let Self { tables, services, owners, drained, ledger, queue, .. } = self;
+        let Self { tables, services, owners, drain_scan: drained, ledger, queue, .. } = self;
         let mut concerns_all = false;
         match event {
-            Event::Probed(probed) => return hold::hear_probe(probed, services, tables),
-            Event::PodsHeard(pods) => return ledger.hear_pods(&pods, services, tables),
+            Event::Probed(probed) => return hold::record_probe(probed, services, tables),
+            Event::PodsObserved(pods) => return ledger.record_pods(&pods, services, tables),
             Event::NodeApplied(_) | Event::SettingsApplied(_) => concerns_all = true,
             Event::Synced(source) => {
-                ledger.interrupt(source);
-                ledger.silence(source, false);
+                ledger.record_interruption(source);
+                ledger.set_silent(source, false);
                 queue.resume_waiting(services);
                 concerns_all = true;
             }
             Event::Absent(_) => queue.resume_waiting(services),
-            Event::Rejected(ref rejection) if tables.begins_unreadable(rejection) => {
+            Event::Rejected(ref rejection) if tables.is_newly_unreadable(rejection) => {
                 queue.resume_waiting(services);
             }
-            Event::Interrupted(source) | Event::Resumed(source) => ledger.interrupt(source),
-            Event::Silent(source) => ledger.silence(source, true),
-            Event::Heard(source) => ledger.silence(source, false),
-            Event::Answered(source, put) => ledger.answer(source, put),
-            Event::ServiceApplied(ref facts) => tables.recognise(facts, &owners.frontends),
+            Event::Interrupted(source) | Event::Resumed(source) => ledger.record_interruption(source),
+            Event::Silent(source) => ledger.set_silent(source, true),
+            Event::Recovered(source) => ledger.set_silent(source, false),
+            Event::Answered(source, put) => ledger.record_answer(source, put),
+            Event::ServiceApplied(ref facts) => tables.restore_quota(facts, &owners.frontends),
             Event::SliceApplied(ref slice) => {
-                ledger.hear_claims(slice, services);
-                hold::note_told(&slice.key, Some(slice), services, tables);
+                ledger.record_claims(slice, services);
+                hold::record_undecided_slice(&slice.key, Some(slice), services, tables);
             }
-            Event::SliceDeleted(ref key, _) => hold::note_told(key, None, services, tables),
-            Event::DrainsApplied(ref drains, ref by) => drained.turn(drains, by, tables, services),
+            Event::SliceDeleted(ref key, _) => hold::record_undecided_slice(key, None, services, tables),
+            Event::DrainsApplied(ref drains, ref by) => drained.record_changes(drains, by, tables, services),
             Event::ServiceDeleted(..)
             | Event::Rejected(_)
             | Event::RejectionEnded(_)
             | Event::ListenersApplied(_)
             | Event::Progress(..) => {}
         }
-        self.enter(event);
+        self.enter_event(event);
         if concerns_all {
             self.await_undecided();
         }
@@ -141,26 +141,26 @@ impl World {
 
     /// Whether anything is dirty, of this piece or of later ones, or is about to become so.
     pub(crate) fn has_dirty(&self) -> bool {
-        self.queue.has_dirty(&self.services) || self.drained.is_under_way()
+        self.queue.has_dirty(&self.services) || self.drain_scan.is_under_way()
     }
 
     /// Whether all that was known at the start is written, and is all there is to know now.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub(crate) fn has_initial_state(&self) -> bool {
         self.queue.is_programmed() && self.tables.is_complete()
     }
 
     /// Has the tables take an event in, and marks the services that it touches.
-    fn enter(&mut self, event: Event) {
+    fn enter_event(&mut self, event: Event) {
         let Self { tables, services, queue, report, .. } = self;
         let facts_origin = if tables.is_synced() { FactsOrigin::Watch } else { FactsOrigin::List };
         let mut woken = Vec::new();
         tables.apply(event, &mut |id, cause| {
             let facts =
                 if let Cause::ServiceApplied(facts) = &cause { Some(Arc::clone(facts)) } else { None };
-            services.mark(id, cause, true);
+            services.mark_dirty(id, cause, true);
             if let (Some(facts), Some(service)) = (facts, services.get_mut(id)) {
                 service.facts_origin = facts_origin;
-                woken.append(&mut service.ask_with(facts, &mut queue.undecided));
+                woken.append(&mut service.set_pending_facts(facts, &mut queue.undecided));
             }
         });
         woken.into_iter().for_each(|id| services.retry(id, tables));

@@ -8,26 +8,26 @@ use std::time::Duration;
 
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::digest::digest;
-use holdfast_core::drains::{Drains, Ordered};
-use holdfast_core::engine::{Engine, Remembered};
+use holdfast_core::drains::{DrainOrder, Drains};
+use holdfast_core::engine::{Engine, SavedSnapshot};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{Rejection, ServiceFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{FrontendKey, ObjectName, ServiceKey, Source, Transport};
 use holdfast_core::list::SlotState;
-use holdfast_core::maps::{Answer, Capacity, Maps, MemoryMaps};
+use holdfast_core::maps::{Capacity, DialOutcome, Maps, MemoryMaps};
 use holdfast_core::op::Membership;
 use holdfast_core::snapshot::{FrontendView, Reason, Snapshot, Verdict};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_laws::simulation::Random;
 use holdfast_laws::simulation::population::{self, SERVICES_MAX, SLICES_MAX};
 use holdfast_laws::simulation::watch::CLIENTS;
 use proptest::prelude::*;
 
-const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };
+const NOW: ClockReading = ClockReading { wall: Timestamp(1_000), mono: Duration::ZERO };
 
 /// When the sources have had their time.
-const LATER: Now = Now { wall: Timestamp(2_000), mono: Duration::from_secs(60) };
+const LATER: ClockReading = ClockReading { wall: Timestamp(2_000), mono: Duration::from_secs(60) };
 
 fn start() -> Engine<MemoryMaps> {
     Engine::start(MemoryMaps::default(), Seed(7), &Source::ALL).unwrap().0
@@ -72,7 +72,7 @@ fn world(random: &mut Random) -> Vec<Event> {
 }
 
 fn draining(drains: Drains) -> Event {
-    let by = Ordered { uid: 0, user: None, at: Timestamp(1) };
+    let by = DrainOrder { uid: 0, user: None, at: Timestamp(1) };
     Event::DrainsApplied(Arc::new(drains), by)
 }
 
@@ -102,7 +102,7 @@ fn dialled() -> impl Iterator<Item = FrontendKey> {
     })
 }
 
-fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [Answer; 3]> {
+fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [DialOutcome; 3]> {
     let ask = |key: FrontendKey| {
         CLIENTS.map(|client| maps.lookup(key.address, key.port.get(), key.transport, client))
     };
@@ -112,7 +112,7 @@ fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [Answer; 3]> {
 /// All that can be told from outside: answers, members behind each frontend, node addresses, rows. No index, no slot.
 #[derive(Debug, PartialEq)]
 struct Picture {
-    answers: BTreeMap<FrontendKey, [Answer; 3]>,
+    answers: BTreeMap<FrontendKey, [DialOutcome; 3]>,
     members: BTreeMap<FrontendKey, Vec<(Membership, SocketAddr, SlotState)>>,
     node_addresses: Vec<std::net::IpAddr>,
     rows: Vec<String>,
@@ -237,20 +237,20 @@ fn lived(random: &mut Random, events: &[Event], restart: bool) -> Engine<MemoryM
 fn with_memory(random: &mut Random, events: &[Event]) -> Picture {
     let mut engine = start();
     synced(&mut engine);
-    let mut remembered = Remembered::default();
+    let mut remembered = SavedSnapshot::default();
     let mut older = world(random);
     random.shuffle(&mut older);
     for event in older {
         engine.apply(event);
         if random.chance(300) {
-            remembered = Remembered::from(&*step(&mut engine).0);
+            remembered = SavedSnapshot::from(&*step(&mut engine).0);
         }
     }
     step(&mut engine);
     let maps = if random.chance(500) { engine.into_maps() } else { MemoryMaps::default() };
     let mut engine = Engine::start(maps, Seed(8), &Source::ALL).unwrap().0;
     engine.limit_pieces(piece(random));
-    engine.remember(remembered, NOW);
+    engine.restore(remembered, NOW);
     let mut newer = events.to_vec();
     random.shuffle(&mut newer);
     let now = if random.chance(500) { NOW } else { LATER };
@@ -327,7 +327,7 @@ fn shown_everywhere(snapshot: &Snapshot) -> Vec<String> {
             ));
         }
         for port in view.ports.iter().filter(|port| port.hold.is_none()) {
-            let rows = port.rows.all().map(|row| (row.backend(), row.conditions()));
+            let rows = port.rows.iter().map(|row| (row.backend(), row.conditions()));
             shows(format!("{:?} {:?}", port.key, rows.collect::<Vec<_>>()));
         }
     }
@@ -416,7 +416,7 @@ proptest! {
         let taken: Vec<_> = changes.iter().filter(is_taken).map(|change| &change.service).collect();
         let after = (owners(&snapshot), answers(engine.maps()));
         for key in dialled() {
-            let wildcard = FrontendKey { address: holdfast_core::keys::Family::of(key.address).unspecified(), ..key };
+            let wildcard = FrontendKey { address: holdfast_core::keys::Family::from_address(key.address).unspecified_address(), ..key };
             let owner = |owners: &BTreeMap<FrontendKey, ServiceKey>| {
                 owners.get(&key).or_else(|| owners.get(&wildcard)).cloned()
             };
@@ -441,7 +441,7 @@ proptest! {
         engine.apply(draining(drains.clone()));
         let after = lists(&rest(&mut engine));
         for ((service, frontend), had) in before {
-            let is_drained = |it: &SocketAddr| drains.iter().any(|(drain, _)| drain.means(&service.name, *it));
+            let is_drained = |it: &SocketAddr| drains.iter().any(|(drain, _)| drain.applies_to(&service.name, *it));
             let stay: Vec<_> = had.iter().filter(|it| !is_drained(it)).copied().collect();
             let expected = if stay.is_empty() { had } else { stay };
             prop_assert_eq!(&after[&(service, frontend)], &expected);

@@ -37,7 +37,7 @@ use holdfast_core::event::Event;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_datapath::{Allocator, KernelMaps};
 use holdfast_laws::worlds;
 use size::sized;
@@ -416,7 +416,7 @@ fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
 fn write<M: Maps>(engine: &mut Engine<M>, events: Vec<Event>, changed: &mut dyn FnMut(Change)) -> u64 {
     events.into_iter().for_each(|event| engine.apply(event));
     loop {
-        let snapshot = engine.step(Now::default(), changed);
+        let snapshot = engine.step(ClockReading::default(), changed);
         if engine.is_written() {
             return snapshot.counters.ops;
         }

@@ -8,10 +8,10 @@ use std::num::NonZeroU16;
 use std::sync::atomic::AtomicU64;
 
 use holdfast_core::keys::{Family, FrontendKey, Transport};
-use holdfast_core::limits::{BACKENDS_PER_LIST_MAX, SHARES_MAX};
+use holdfast_core::limits::{BACKENDS_PER_LIST_MAX, QUOTA_IDS_MAX};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{
-    FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Share, Word, WordFlags,
+    FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, QuotaId, Word, WordFlags,
 };
 
 pub(crate) use crate::skeleton::types;
@@ -112,7 +112,7 @@ pub(crate) fn from_words<T: Abi>(words: impl Iterator<Item = u64>) -> Option<T> 
 }
 
 pub(crate) fn transport_of(number: u8) -> Option<Transport> {
-    Transport::ALL.into_iter().find(|it| it.number() == number)
+    Transport::ALL.into_iter().find(|it| it.protocol_number() == number)
 }
 
 pub(crate) fn address4(address: Ipv4Addr) -> u32 {
@@ -172,7 +172,7 @@ pub(crate) enum FrontendBytes {
 impl FrontendBytes {
     pub(crate) fn new(key: &FrontendKey) -> Self {
         let port = key.port.get().to_be();
-        let transport = key.transport.number();
+        let transport = key.transport.protocol_number();
         let any = u8::from(key.address.is_unspecified());
         match key.address {
             IpAddr::V4(address) => {
@@ -194,7 +194,7 @@ impl FrontendBytes {
     /// The value that repeats the key.
     pub(crate) fn with(&self, value: FrontendValue) -> Vec<u8> {
         let of_kind = u64::from(kind_number(value.kind)) << KIND_AT;
-        let target = u64::from(value.port.0) | of_kind | u64::from(value.share.0) << SHARE_AT;
+        let target = u64::from(value.port.0) | of_kind | u64::from(value.quota.0) << SHARE_AT;
         match *self {
             Self::V4(types::frontend4_key { address, port, transport, any }) => {
                 bytes(&types::frontend4_value { address, port, transport, any, target }).to_vec()
@@ -228,15 +228,15 @@ pub(crate) fn frontend_of(family: Family, key: &[u8], found: &[u8]) -> Option<(F
     }
     let index = u32::try_from(target & low_bits(KIND_AT)).ok()?;
     let kind = kind_of((target & low_bits(SHARE_AT)) >> KIND_AT)?;
-    let share = Share(u16::try_from(target >> SHARE_AT).ok()?);
-    Some((frontend, FrontendValue { port: PortIndex(index), kind, share }))
+    let share = QuotaId(u16::try_from(target >> SHARE_AT).ok()?);
+    Some((frontend, FrontendValue { port: PortIndex(index), kind, quota: share }))
 }
 
 /// Where the kind and the share begin in a target.
 const KIND_AT: u32 = types::target_part::TARGET_KIND_AT.0;
 const SHARE_AT: u32 = types::target_part::TARGET_SHARE_AT.0;
 const _: () =
-    assert!(SHARES_MAX as u32 == types::size::FLOW_SHARES.0 - 1, "flows are counted by other shares");
+    assert!(QUOTA_IDS_MAX as u32 == types::size::FLOW_SHARES.0 - 1, "flows are counted by other shares");
 
 const KINDS: [(FrontendType, types::frontend_kind); 6] = [
     (FrontendType::ClusterIp, types::frontend_kind::CLUSTER_IP),
@@ -275,12 +275,12 @@ const FLAGS: [(WordFlags, types::word_flag); 9] = [
     (WordFlags::SOURCES, types::word_flag::WORD_SOURCES),
     (WordFlags::MAGLEV, types::word_flag::WORD_MAGLEV),
     (WordFlags::TABLE, types::word_flag::WORD_TABLE),
-    (WordFlags::OUTSIDE, types::word_flag::WORD_OUTSIDE),
+    (WordFlags::OFF_CLUSTER, types::word_flag::WORD_OUTSIDE),
 ];
 
 /// A list's word as the map holds it: 64 bits, so that one aligned store replaces the list.
 pub(crate) fn word_bits(word: Word) -> u64 {
-    let set = FLAGS.iter().filter(|(flag, _)| word.flags.has(*flag));
+    let set = FLAGS.iter().filter(|(flag, _)| word.flags.contains(*flag));
     let flags = set.fold(0, |flags, (_, bit)| flags | u64::from(bit.0));
     u64::from(word.base) | (u64::from(word.count) & COUNTS) << COUNT_AT | flags << FLAGS_AT
 }
@@ -355,7 +355,7 @@ pub(crate) fn slot_of(family: Family, words: impl Iterator<Item = u64>) -> Optio
 }
 
 pub(crate) fn facts_word(facts: PortFacts) -> u64 {
-    let PortFacts { affinity_timeout, left_out } = facts;
+    let PortFacts { affinity_timeout, ignored_bits: left_out } = facts;
     let facts = types::port_facts { affinity_timeout, left_out: left_out.into() };
     words(&facts).next().unwrap_or_default()
 }
@@ -364,7 +364,7 @@ pub(crate) fn facts_of(word: u64) -> PortFacts {
     let facts: types::port_facts = from_words([word].into_iter()).unwrap_or_default();
     // More than any rule leaves out was another writer's, and is written anew.
     let left_out = facts.left_out.try_into().unwrap_or(u8::MAX);
-    PortFacts { affinity_timeout: facts.affinity_timeout, left_out }
+    PortFacts { affinity_timeout: facts.affinity_timeout, ignored_bits: left_out }
 }
 
 const fn scope_number(membership: Membership) -> u32 {

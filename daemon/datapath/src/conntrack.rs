@@ -160,7 +160,7 @@ impl Entry {
     fn tuple(&self, kind: u16, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
         let ends = [address(from.ip(), 0), address(to.ip(), 1)];
         let ports = [
-            with_kind(CTA_PROTO_NUM, &[self.transport.number()]),
+            with_kind(CTA_PROTO_NUM, &[self.transport.protocol_number()]),
             with_kind(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()),
             with_kind(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()),
         ];

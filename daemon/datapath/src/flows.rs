@@ -224,7 +224,7 @@ impl FlowTable {
             frontend_port,
             backend_port,
             through_port: client_port,
-            transport: holdfast_core::keys::Transport::Tcp.number(),
+            transport: holdfast_core::keys::Transport::Tcp.protocol_number(),
             state: u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap(),
             v4: 1,
             serial: u32::from(client),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use holdfast_core::keys::Family;
 use holdfast_core::list::{Scope, Slot};
-use holdfast_core::op::{PortFacts, PortIndex, Range, Word};
+use holdfast_core::op::{PortFacts, PortIndex, SlotRange, Word};
 use holdfast_status::datapath::Shape;
 use libbpf_rs::{MapCore, MapHandle};
 
@@ -165,7 +165,7 @@ impl Generation {
     }
 
     /// Writes a range that no word points to. Slots that are not given are wiped.
-    pub(crate) fn fill(&self, range: Range, slots: impl Iterator<Item = Slot>) {
+    pub(crate) fn fill(&self, range: SlotRange, slots: impl Iterator<Item = Slot>) {
         publish::fill(self.slots(range.family), range, slots);
     }
 
@@ -189,10 +189,10 @@ impl Generation {
     }
 
     /// The port index and the slot that only the self-test uses.
-    pub(crate) fn probe(&self, family: Family) -> (PortIndex, Range) {
+    pub(crate) fn probe(&self, family: Family) -> (PortIndex, SlotRange) {
         let [v4, v6] = self.shape.slots;
         let base = if index(family) == 0 { v4 } else { v6 };
-        (PortIndex(self.shape.ports), Range { family, base, count: PROBE_ENTRIES })
+        (PortIndex(self.shape.ports), SlotRange { family, base, count: PROBE_ENTRIES })
     }
 
     /// Copies everything into larger maps that are empty.

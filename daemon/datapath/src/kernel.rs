@@ -28,7 +28,8 @@ use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::SlotState;
 use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{
-    Action, Coming, Dump, DumpPort, FrontendValue, Grace, MemberKey, Op, PortFacts, PortIndex, Range, Word,
+    Action, Dump, DumpPort, FrontendValue, Grace, MapGrowth, MemberKey, Op, PortFacts, PortIndex, SlotRange,
+    Word,
 };
 use holdfast_status::datapath::{Features, Shape};
 use libbpf_rs::ErrorKind;
@@ -97,7 +98,7 @@ const BACKENDS: &str = "datapath.limits.backends";
 
 impl KernelMaps {
     fn insert_frontend(&mut self, key: &FrontendKey, value: FrontendValue) -> Result<(), MapError> {
-        let family = Family::of(key.address);
+        let family = Family::from_address(key.address);
         self.make_room_for_port("insert frontend", value.port)?;
         self.make_room_for_frontend(family)?;
         let bytes = FrontendBytes::new(key);
@@ -116,7 +117,7 @@ impl KernelMaps {
     fn remove_frontend(&mut self, key: &FrontendKey) -> Result<(), MapError> {
         self.cluster_ips.note_removed([key]);
         let bytes = FrontendBytes::new(key);
-        let removed = self.generation.frontends_mut(Family::of(key.address)).remove(bytes.key());
+        let removed = self.generation.frontends_mut(Family::from_address(key.address)).remove(bytes.key());
         removed.map_err(|error| refused("remove frontend", FRONTENDS, &error))?;
         self.shared.note_removed(key);
         Ok(())
@@ -156,7 +157,7 @@ impl KernelMaps {
         Ok(())
     }
 
-    fn free(&mut self, range: Range) {
+    fn free(&mut self, range: SlotRange) {
         self.generation.fill(range, std::iter::empty());
     }
 }
@@ -176,7 +177,7 @@ impl Maps for KernelMaps {
         match action {
             Action::WriteRange(range, scope, rows) => {
                 self.make_room_for_range(*range)?;
-                self.generation.fill(*range, rows.placed(*scope, range.count));
+                self.generation.fill(*range, rows.slots_in_range(*scope, range.count));
                 Ok(())
             }
             Action::FreeRange(range) => {
@@ -202,18 +203,18 @@ impl Maps for KernelMaps {
         }
     }
 
-    fn execute_some(&mut self, ops: &[Op]) -> Result<usize, MapError> {
+    fn execute_batch(&mut self, ops: &[Op]) -> Result<usize, MapError> {
         match self.insert_together(ops).max(self.remove_together(ops)) {
             0 => ops.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1)),
             accepted => Ok(accepted),
         }
     }
 
-    fn prepare(&mut self, coming: &Coming) {
+    fn prepare(&mut self, coming: &MapGrowth) {
         self.expect_room_for(coming);
     }
 
-    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+    fn reserve_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
         self.make_room_for(coming)
     }
 
@@ -221,7 +222,7 @@ impl Maps for KernelMaps {
         self.grace.begin()
     }
 
-    fn is_over(&self, grace: Grace) -> bool {
+    fn is_grace_over(&self, grace: Grace) -> bool {
         self.grace.is_over(grace)
     }
 
@@ -229,7 +230,7 @@ impl Maps for KernelMaps {
         self.read_back()
     }
 
-    fn read_on(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
+    fn read_piece(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
         self.read_back_on(anew)
     }
 
@@ -246,7 +247,7 @@ impl Maps for KernelMaps {
     }
 
     /// Clients are served by what another daemon left until [`Self::take_over`].
-    fn is_waiting(&self) -> bool {
+    fn is_predecessor_serving(&self) -> bool {
         self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use holdfast_core::list::Slot;
-use holdfast_core::op::{Range, Word};
+use holdfast_core::op::{SlotRange, Word};
 
 use crate::abi;
 
@@ -24,7 +24,7 @@ impl Cell for AtomicU64 {
 }
 
 /// Writes a range that no word points to. Slots that are not given are wiped.
-pub(crate) fn fill<C: Cell>(array: &[C], range: Range, mut slots: impl Iterator<Item = Slot>) {
+pub(crate) fn fill<C: Cell>(array: &[C], range: SlotRange, mut slots: impl Iterator<Item = Slot>) {
     let words = abi::slot_words(range.family);
     let from = range.base as usize * words;
     let cells = array.get(from..from + range.count as usize * words);

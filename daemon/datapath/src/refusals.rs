@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use holdfast_core::keys::{FrontendKey, Transport};
-use holdfast_core::op::{PortIndex, Share};
+use holdfast_core::op::{PortIndex, QuotaId};
 pub(crate) use holdfast_status::datapath::{Arrival, Cause, Denial, Refusal};
 use libbpf_rs::{MapHandle, RingBufferBuilder};
 use nix::errno::Errno;
@@ -97,10 +97,10 @@ fn decode(bytes: &[u8]) -> Option<Refusal> {
 }
 
 /// The number of the namespace that has the frontend. Where no frontend was found there is none.
-fn share_of(it: &types::refusal) -> Share {
+fn share_of(it: &types::refusal) -> QuotaId {
     let is_no_port = u32::from(it.reason) == types::reason::REASON_NO_SUCH_PORT.0;
     let number = u16::try_from(it.port_and_share >> SHARE_AT).unwrap_or_default();
-    if is_no_port { Share::default() } else { Share(number) }
+    if is_no_port { QuotaId::default() } else { QuotaId(number) }
 }
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!((read.comm.as_str(), read.process, read.denial), ("curl", 10, Denial::Dropped));
         assert_eq!(read.frontend.to_string(), "10.96.0.10:443/TCP");
         assert_eq!((read.arrival, read.cause), (None, Cause::NoBackend));
-        assert_eq!((read.port, read.share), (PortIndex(7), Share(9)));
+        assert_eq!((read.port, read.share), (PortIndex(7), QuotaId(9)));
         assert_eq!(decode(&[0; 8]), None, "half a record is none");
     }
 

@@ -4,7 +4,7 @@
 
 use holdfast_core::keys::Family;
 use holdfast_core::maps::Capacity;
-use holdfast_core::op::Coming;
+use holdfast_core::op::MapGrowth;
 use holdfast_status::datapath::Shape;
 
 /// What a node with a few hundred services never grows out of: half a megabyte in all.
@@ -37,7 +37,7 @@ pub(crate) trait Growth: Sized {
     fn first(limits: Self) -> Self;
 
     /// The shape that a start begins with that expects so much.
-    fn for_expected(expected: &Coming, limits: &Self) -> Self;
+    fn for_expected(expected: &MapGrowth, limits: &Self) -> Self;
 
     /// The shape of maps that hold nothing.
     const NONE: Self;
@@ -50,7 +50,7 @@ pub(crate) trait Growth: Sized {
     fn with_room_for(self, used: &Self, limits: &Self) -> Self;
 
     /// Adds what is about to be written.
-    fn and(self, coming: &Coming) -> Self;
+    fn and(self, coming: &MapGrowth) -> Self;
 
     /// Large enough for what is used. What has to grow gets room for what comes next too: an array an eighth more, a
     /// hash map as much again, so that it is half empty.
@@ -71,7 +71,7 @@ impl Growth for Shape {
         within(first, limits)
     }
 
-    fn for_expected(expected: &Coming, limits: &Self) -> Self {
+    fn for_expected(expected: &MapGrowth, limits: &Self) -> Self {
         Self::first(*limits).holding(&Self::NONE.and(expected), limits)
     }
 
@@ -97,7 +97,7 @@ impl Growth for Shape {
         }
     }
 
-    fn and(self, coming: &Coming) -> Self {
+    fn and(self, coming: &MapGrowth) -> Self {
         let sum = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.saturating_add(c), b.saturating_add(d)];
         Self {
             frontends: sum(self.frontends, coming.frontends),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_holding(coming: Coming, expected: Shape) {
+    fn check_holding(coming: MapGrowth, expected: Shape) {
         let limits = Shape::limits(Capacity::default());
         let first = Shape::first(limits);
         assert_eq!(first.holding(&Shape::NONE.and(&coming), &limits), expected);
@@ -250,10 +250,11 @@ mod tests {
     #[test]
     fn room_for_many_is_made_in_one_step() {
         let first = Shape::first(Shape::limits(Capacity::default()));
-        check_holding(Coming::default(), first);
-        let few = Coming { frontends: [3071, 0], ports: 4096, slots: [16_384, 0], members: 3071 };
+        check_holding(MapGrowth::default(), first);
+        let few = MapGrowth { frontends: [3071, 0], ports: 4096, slots: [16_384, 0], members: 3071 };
         check_holding(few, first);
-        let many = Coming { frontends: [50_000, 0], ports: 50_000, slots: [50_000, 20_000], members: 3072 };
+        let many =
+            MapGrowth { frontends: [50_000, 0], ports: 50_000, slots: [50_000, 20_000], members: 3072 };
         let larger =
             Shape { frontends: [131_072, 4096], ports: 65_536, slots: [65_536, 28_672], members: 8192 };
         check_holding(many, larger);
@@ -266,12 +267,12 @@ mod tests {
     #[test]
     fn a_start_begins_with_what_it_expects() {
         let limits = Shape::limits(Capacity::default());
-        assert_eq!(Shape::for_expected(&Coming::default(), &limits), Shape::first(limits));
-        let expected = Coming { frontends: [50_000, 0], ports: 50_000, slots: [500_000, 0], members: 0 };
+        assert_eq!(Shape::for_expected(&MapGrowth::default(), &limits), Shape::first(limits));
+        let expected = MapGrowth { frontends: [50_000, 0], ports: 50_000, slots: [500_000, 0], members: 0 };
         let made = Shape::for_expected(&expected, &limits);
         let used = Shape::NONE.and(&expected);
         assert_eq!(made.holding(&used, &limits), made);
-        let more = Coming { slots: [540_000, 0], ports: 54_000, ..expected };
+        let more = MapGrowth { slots: [540_000, 0], ports: 54_000, ..expected };
         assert_eq!(made.holding(&Shape::NONE.and(&more), &limits), made, "it is an estimate");
     }
 

@@ -14,7 +14,7 @@ use holdfast_core::keys::{Family, ObjectName, Source};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 use super::finding::{Judgement, Remedy, WHY};
 use super::limits::PODS_MAX;
@@ -95,10 +95,10 @@ impl<'a> Case<'a> {
     }
 
     /// When the material was gathered, on both clocks. The snapshot may be older, for nothing has changed since.
-    pub fn now(&self) -> Now {
+    pub fn now(&self) -> ClockReading {
         let snapshot = &self.material.snapshot;
         let since = u64::try_from(self.age(snapshot.published)).unwrap_or_default();
-        Now { wall: self.taken(), mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
+        ClockReading { wall: self.taken(), mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
     }
 
     /// The Service as the apiserver has it now.
@@ -196,13 +196,13 @@ impl<'a> Case<'a> {
 
     /// Backends that clients may be led to, a bounded number of them.
     pub fn backends(&self) -> BTreeSet<SocketAddr> {
-        let rows = self.ports().flat_map(|port| port.rows.all());
+        let rows = self.ports().flat_map(|port| port.rows.iter());
         rows.filter(Row::is_chosen).map(|row| row.backend()).take(PODS_MAX).collect()
     }
 
     /// Whether an address is a backend, even one that is leaving and still answers: the clients that have it keep it.
     pub fn is_backend(&self, at: SocketAddr) -> bool {
-        self.ports().any(|port| port.rows.find(at).is_some_and(|row| row.is_kept()))
+        self.ports().any(|port| port.rows.find(at).is_some_and(|row| row.keeps_clients()))
     }
 
     /// Whether an endpoint is on this node.
@@ -240,7 +240,11 @@ impl<'a> Case<'a> {
 
     /// Families of the addresses that clients dial.
     pub fn families(&self) -> BTreeSet<Family> {
-        self.facts().into_iter().flat_map(|facts| &facts.cluster_ips).map(|ip| Family::of(*ip)).collect()
+        self.facts()
+            .into_iter()
+            .flat_map(|facts| &facts.cluster_ips)
+            .map(|ip| Family::from_address(*ip))
+            .collect()
     }
 }
 

@@ -124,7 +124,7 @@ mod tests {
     use holdfast_core::facts::{ServicePort, ServiceType, Settings};
     use holdfast_core::keys::{ObjectName, Protocol, ServiceKey, Source};
     use holdfast_core::maps::{Capacity, MemoryMaps};
-    use holdfast_core::time::Now;
+    use holdfast_core::time::ClockReading;
 
     use super::*;
     use crate::known::views;
@@ -152,7 +152,7 @@ mod tests {
         engine.apply(served(&name, Source::Kubernetes, [10, 96, 0, 10].into(), 80));
         engine.apply(served(&name, Source::Manifests, [10, 96, 0, 11].into(), 8000));
         sources.into_iter().for_each(|source| engine.apply(Event::Synced(source)));
-        let all = views(&name, &engine.step(Now::default(), &mut |_| {}));
+        let all = views(&name, &engine.step(ClockReading::default(), &mut |_| {}));
         let focus = Focus { port: PortWanted::parse(port), http: None };
         (focus.narrow(&all), focus.missed(&all))
     }

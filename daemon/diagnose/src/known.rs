@@ -112,5 +112,5 @@ fn row(view: &ServiceView, it: &FrontendView, read: &ReadBack) -> Option<MapRow>
 
 /// All services of a name, one for each source that has it.
 pub fn views(name: &ObjectName, snapshot: &Snapshot) -> Vec<Arc<ServiceView>> {
-    snapshot.services.named(name).map(Arc::clone).collect()
+    snapshot.services.find_by_name(name).map(Arc::clone).collect()
 }

@@ -18,7 +18,7 @@ use holdfast_status::views::datapath::DatapathView;
 /// Where a client dials a frontend: a node port is dialled at an address of the node. `None`: the node has no address
 /// of the node port's family.
 pub fn dialled(snapshot: &Snapshot, it: &FrontendView) -> Option<SocketAddr> {
-    let own = || snapshot.node.outer_addresses();
+    let own = || snapshot.node.external_addresses();
     let address = match it.kind {
         FrontendType::NodePort => own().find(|own| own.is_ipv4() == it.address.is_ipv4())?,
         _ => it.address,
@@ -43,7 +43,8 @@ pub(super) fn look_up(
     (read, client): (&ReadBack, Option<IpAddr>),
 ) -> Asked<Vec<Lookup>> {
     let Some(client) = client else { return Asked::Not("no client was named (--client)") };
-    let of_family = frontends(snapshot, views).filter(|(at, _)| Family::of(at.ip()) == Family::of(client));
+    let of_family = frontends(snapshot, views)
+        .filter(|(at, _)| Family::from_address(at.ip()) == Family::from_address(client));
     let one = |(at, protocol): (SocketAddr, &Protocol)| {
         let question = Question::Address(Dialled::new(at, Some(protocol.clone())));
         let packet = Walk::begin(Arc::clone(snapshot), question, Some(client)).packet(datapath, read)?;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{FrontendKey, ObjectName, Source};
 use holdfast_core::limits::READ_BACK_MAX;
-use holdfast_core::op::Entry;
+use holdfast_core::op::FrontendEntry;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -109,20 +109,20 @@ pub struct Given {
     pub refusals: Vec<Arc<Denied>>,
     /// Backends by UDP that said to a client outside that their port is closed.
     pub refusing: BTreeSet<SocketAddr>,
-    /// The checked backends of each of [`Walk::names`] that the configuration has.
+    /// The checked backends of each of [`Walk::lists_exactly`] that the configuration has.
     pub checks: BTreeMap<ObjectName, ChecksSeen>,
     /// What name servers say of the backends of those services.
     pub names: BTreeMap<ObjectName, NameSeen>,
     /// The addresses that are to be announced.
     pub announced: Vec<AnnouncedAddress>,
-    /// The latest records of each of [`Walk::names`], oldest first.
+    /// The latest records of each of [`Walk::lists_exactly`], oldest first.
     pub histories: BTreeMap<ObjectName, Vec<Record>>,
     /// The latest records about [`Walk::missed`], oldest first.
     pub past: Vec<Record>,
 }
 
 /// What the maps said, by the frontend asked for.
-pub type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
+pub type ReadBack = Vec<(FrontendKey, Result<Option<FrontendEntry>, String>)>;
 
 impl Given {
     /// The checked backends of a service; none where the configuration does not have it.

@@ -91,7 +91,7 @@ impl Found {
 
     /// Makes heavy weights lighter, all alike. One that takes clients keeps a weight.
     fn lighten(&mut self, notes: &mut Notes) {
-        let most = u32::from(Weight::MOST);
+        let most = u32::from(Weight::MAX);
         let heaviest = self.backends.iter().map(|(_, weight)| *weight).max().unwrap_or_default();
         let part = heaviest.div_ceil(most).max(1);
         if part > 1 {

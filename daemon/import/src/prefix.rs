@@ -13,7 +13,7 @@ use super::notes::{Notes, shown};
 /// Takes over the mask by which the service's clients are kept, of the family that its addresses have.
 pub(super) fn keep(found: &mut Found, line: usize, mask: &str, notes: &mut Notes) {
     if let Some(frontend) = found.frontends.first() {
-        found.prefixes = with(found.prefixes, Family::of(frontend.ip()), line, mask, notes);
+        found.prefixes = with(found.prefixes, Family::from_address(frontend.ip()), line, mask, notes);
     }
 }
 
@@ -25,9 +25,9 @@ pub(super) fn with(
     mask: &str,
     notes: &mut Notes,
 ) -> Prefixes {
-    let read = length(family, mask).and_then(|length| prefixes.with(family, length));
+    let read = length(family, mask).and_then(|length| prefixes.with_length(family, length));
     read.unwrap_or_else(|| {
-        let (least, most) = Prefixes::legal(family);
+        let (least, most) = Prefixes::legal_lengths(family);
         let why = format!("is no prefix of {least} to {most} bits: clients are kept by whole addresses");
         notes.add(line, format!("{} {why}", shown(mask)));
         prefixes

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast_core::affinity::Prefixes;
 use holdfast_core::keys::{Family, Transport};
-use holdfast_core::spelled::Spelled;
+use holdfast_core::str_enum::StrEnum;
 
 use super::found::{Check, Found};
 
@@ -35,8 +35,8 @@ fn block(found: &Found, file: &str) -> String {
 /// What counts of a client's address, where that is not all.
 fn prefixes(prefixes: Prefixes) -> Option<String> {
     let of = |(word, family)| {
-        let length = prefixes.of(family);
-        (length != Prefixes::WHOLE.of(family)).then(|| format!("{word} = {length}"))
+        let length = prefixes.length(family);
+        (length != Prefixes::WHOLE.length(family)).then(|| format!("{word} = {length}"))
     };
     let parts: Vec<String> =
         [("ipv4", Family::V4), ("ipv6", Family::V6)].into_iter().filter_map(of).collect();

@@ -69,7 +69,7 @@ pub async fn run(
                 let Some(address) = disputes.take_due(Instant::now()) else { continue };
                 match ask(&access, address).await {
                     Answer::Pods(pods) => {
-                        if events.send(vec![Event::PodsHeard(Box::new(pods))]).await.is_err() {
+                        if events.send(vec![Event::PodsObserved(Box::new(pods))]).await.is_err() {
                             return;
                         }
                     }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::engine;
-use holdfast_core::event::{Event, Watched};
+use holdfast_core::event::{Event, WatchKind};
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use tokio::sync::{Notify, mpsc, watch};
@@ -191,9 +191,9 @@ pub struct Start {
 
 impl Start {
     /// From the table as a former process wrote it down; nothing if it did not know all of an apiserver's objects.
-    pub fn of(table: &engine::Remembered, odds: &Oddities) -> Self {
+    pub fn of(table: &engine::SavedSnapshot, odds: &Oddities) -> Self {
         let version = |watched| table.progress.get(&watched).cloned();
-        let versions = version(Watched::Services).zip(version(Watched::Slices));
+        let versions = version(WatchKind::Services).zip(version(WatchKind::Slices));
         let (imports, imported_slices) = known(table, Source::ClusterSet);
         let (imports, imported_slices) = (unread(imports), unread(imported_slices));
         let start = Self { imports, imported_slices, ..Self::default() };
@@ -229,7 +229,7 @@ impl Start {
 }
 
 /// The services of one source in a table.
-fn views(table: &engine::Remembered, source: Source) -> impl Iterator<Item = &ServiceView> {
+fn views(table: &engine::SavedSnapshot, source: Source) -> impl Iterator<Item = &ServiceView> {
     table.services.iter().map(|view| &**view).filter(move |view| view.key.source == source)
 }
 
@@ -241,7 +241,7 @@ fn unread(versions: Versions) -> Versions {
 }
 
 /// The services and the slices of one source in a table.
-fn known(table: &engine::Remembered, source: Source) -> (Versions, Versions) {
+fn known(table: &engine::SavedSnapshot, source: Source) -> (Versions, Versions) {
     let services = views(table, source).filter_map(|view| view.facts.as_ref());
     let services = services.map(|it| (it.key.name.clone(), Version::of(&it.meta)));
     let slices = views(table, source).flat_map(|view| view.slices.iter());

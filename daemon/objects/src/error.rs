@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use holdfast_core::facts::endpoints::EndpointRefused;
+use holdfast_core::facts::endpoints::EndpointError;
 use holdfast_core::keys::{Family, InvalidName};
 
 /// Characters shown of a value that is wrong; enough to find it in the object.
@@ -107,7 +107,7 @@ pub enum ObjectError {
     Endpoint {
         field: String,
         /// What is wrong with it.
-        error: EndpointRefused,
+        error: EndpointError,
     },
     /// A value of another type than the field has.
     #[error("{path}: {reason}")]

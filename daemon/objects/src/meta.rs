@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use holdfast_core::facts::balancer::kept_text;
-use holdfast_core::facts::{Meta, Timestamp, Triggered, Writer};
+use holdfast_core::facts::balancer::sanitize_text;
+use holdfast_core::facts::{Meta, Timestamp, TriggerTime, Writer};
 use holdfast_core::keys::ObjectName;
 use holdfast_core::rfc3339;
 
@@ -44,7 +44,7 @@ pub(super) fn meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta,
 
 /// A text as it is kept; `None` if it is empty. Every text that is only shown, never served, enters here.
 pub(super) fn text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
-    wire.filter(|text| !text.is_empty()).map(|text| kept_text(text))
+    wire.filter(|text| !text.is_empty()).map(|text| sanitize_text(text))
 }
 
 fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> {
@@ -59,9 +59,9 @@ fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> {
 }
 
 /// A time that cannot be read is none, as for kube-proxy.
-fn triggered(wire: &MetaWire<'_>) -> Triggered {
+fn triggered(wire: &MetaWire<'_>) -> TriggerTime {
     let text = wire.annotations.as_ref().and_then(|annotations| annotations.triggered.as_deref());
-    Triggered(text.and_then(rfc3339::parse_micros))
+    TriggerTime(text.and_then(rfc3339::parse_micros))
 }
 
 fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {

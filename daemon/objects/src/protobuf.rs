@@ -105,7 +105,7 @@ pub enum Kind {
 }
 
 impl Head {
-    /// Reads the beginning of a field; [`Malformed::Cut`] if there are too few bytes for it.
+    /// Reads the beginning of a field; [`Malformed::Truncation`] if there are too few bytes for it.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let (key, key_length) = number(bytes)?;
         let field = u32::try_from(key >> 3).map_err(|_| Malformed::Number)?;

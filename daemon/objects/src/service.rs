@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use holdfast_core::facts::balancer::kept_text;
+use holdfast_core::facts::balancer::sanitize_text;
 use holdfast_core::facts::{Rejection, ServiceFacts, ServicePort, ServiceType, TrafficPolicy};
 use holdfast_core::keys::{Protocol, ServiceKey};
 use holdfast_core::limits;
-use holdfast_core::weights::{Asked, Weights};
+use holdfast_core::weights::{WeightSetting, Weights};
 
 use super::shared::shared;
 use super::wire::{
@@ -83,7 +83,7 @@ pub(super) fn describe(
 ) -> Result<(), ObjectError> {
     facts.meta = meta::meta(metadata, provenance)?;
     facts.proxy_name =
-        metadata.labels.as_ref().and_then(|labels| labels.proxy_name.as_deref()).map(kept_text);
+        metadata.labels.as_ref().and_then(|labels| labels.proxy_name.as_deref()).map(sanitize_text);
     if let Some(notes) = &metadata.annotations {
         facts.on_empty = meta::text(notes.on_empty.as_ref());
         facts.maglev = meta::text(notes.maglev.as_ref());
@@ -95,14 +95,14 @@ pub(super) fn describe(
 
 /// The weights of a Service or a slice as they are written, or why they cannot be read. `None`: it says nothing of
 /// them.
-pub(super) fn weights(notes: &AnnotationsWire<'_>) -> Option<Box<Asked>> {
+pub(super) fn weights(notes: &AnnotationsWire<'_>) -> Option<Box<WeightSetting>> {
     const MAX: usize = limits::WEIGHTS_BYTES_MAX;
     let text = notes.weights.as_deref().filter(|text| !text.is_empty())?;
     let read =
-        if text.len() > MAX { Err(format!("they have more than {MAX} bytes")) } else { Weights::read(text) };
+        if text.len() > MAX { Err(format!("they have more than {MAX} bytes")) } else { Weights::parse(text) };
     Some(Box::new(match read {
-        Ok(weights) => Asked { weights, wrong: None },
-        Err(wrong) => Asked { weights: Weights::default(), wrong: Some(wrong.into()) },
+        Ok(weights) => WeightSetting { weights, wrong: None },
+        Err(wrong) => WeightSetting { weights: Weights::default(), wrong: Some(wrong.into()) },
     }))
 }
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use holdfast_core::dialable::{AddressRange, ExternalIps};
+use holdfast_core::address_policy::{AddressRange, ExternalIps};
 use holdfast_core::facts::Settings;
 
 use super::AppError;
@@ -38,13 +38,13 @@ pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Set
     Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
         bypass,
-        named: apiservers,
+        reported_apiservers: apiservers,
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
         external_ips: external_ips(&config.kubernetes.external_ips),
         hold: config.hold.policy(),
         serves_sctp: config.packets.enabled,
         maglev: config.packets.maglev,
-        marks_outside: is_direct,
+        has_dsr_from: is_direct,
         keeps_tcp_members: is_direct || ends_tcp,
     }
 }

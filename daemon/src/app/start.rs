@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::drains::Drains;
-use holdfast_core::engine::{Engine, foreseen};
+use holdfast_core::engine::{Engine, estimate_service_growth};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_core::op::Coming;
-use holdfast_core::time::Now;
+use holdfast_core::op::MapGrowth;
+use holdfast_core::time::ClockReading;
 use holdfast_status::views::apiserver::ClusterId;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -69,9 +69,12 @@ pub(super) fn opened(
 
 /// What a former process wrote down would take of empty maps, by some of it. Nothing is expected where only a few
 /// services were written down, or where they cannot be read.
-fn expected(config: &Config, folder: &state::Folder) -> Coming {
+fn expected(config: &Config, folder: &state::Folder) -> MapGrowth {
     let settings = settings::settings(config, settings::apiservers(None));
-    folder.sample().map(|sample| sample.coming(|view| foreseen(view, &settings))).unwrap_or_default()
+    folder
+        .sample()
+        .map(|sample| sample.coming(|view| estimate_service_growth(view, &settings)))
+        .unwrap_or_default()
 }
 
 /// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system
@@ -194,10 +197,10 @@ pub(super) fn engine(
     for error in found {
         tracing::warn!(%error, "the maps hold what holdfast cannot have written; it is written again");
     }
-    engine.begin_with_drains(Arc::clone(drains));
+    engine.restore_drains(Arc::clone(drains));
     if let Some(kept) = kept {
         // The engine's own clock begins with its loop.
-        engine.remember(kept.remembered, Now { wall: super::now(), mono: Duration::ZERO });
+        engine.restore(kept.remembered, ClockReading { wall: super::now(), mono: Duration::ZERO });
     }
     engine.apply(Event::SettingsApplied(Arc::new(now.0)));
     engine.apply(Event::NodeApplied(Arc::new(now.1)));

@@ -181,7 +181,7 @@ fn what_other_nodes_send_as_it_came_goes_to_each_backend_that_serves() {
     ] {
         let bed = Bed::started_with(text);
         let settings = settings::settings(&bed.reload.config.borrow(), Default::default());
-        assert_eq!((settings.keeps_tcp_members, settings.marks_outside), expected, "{text}");
+        assert_eq!((settings.keeps_tcp_members, settings.has_dsr_from), expected, "{text}");
     }
 }
 

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 
-use holdfast_core::spelled::Spelled;
+use holdfast_core::str_enum::StrEnum;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
@@ -13,19 +13,19 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code<T>(pub T);
 
-impl<T: Spelled> Display for Code<T> {
+impl<T: StrEnum> Display for Code<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.spelling())
     }
 }
 
-impl<T: Spelled> Serialize for Code<T> {
+impl<T: StrEnum> Serialize for Code<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.0.spelling())
     }
 }
 
-impl<T: Spelled> JsonSchema for Code<T> {
+impl<T: StrEnum> JsonSchema for Code<T> {
     fn inline_schema() -> bool {
         true
     }

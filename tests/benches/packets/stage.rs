@@ -13,8 +13,8 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::Capacity;
-use holdfast_core::op::Coming;
-use holdfast_core::time::Now;
+use holdfast_core::op::MapGrowth;
+use holdfast_core::time::ClockReading;
 use holdfast_datapath::{
     Device, KernelMaps, Options, PacketOptions, PacketSwitches, Served, Side, StaleSockets,
 };
@@ -206,7 +206,7 @@ impl Holdfast {
         own.into_iter().chain(others).chain(sources.map(Event::Synced)).for_each(|event| engine.apply(event));
         // The first step waits for readers that a former daemon may have left.
         std::thread::sleep(Duration::from_millis(100));
-        let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
+        let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
         step_whole(&mut engine, now, &mut drop);
         let packets = engine.maps_mut().packets();
         if let Some(failure) = packets.and_then(|packets| packets.failure) {
@@ -229,7 +229,7 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
         bpffs: bed.bpffs().join("holdfast"),
         capacity: Capacity::default(),
         mark: 0,
-        expected: Coming::default(),
+        expected: MapGrowth::default(),
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
         packets: Some(PacketOptions {

@@ -14,7 +14,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_datapath::KernelMaps;
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
@@ -112,7 +112,7 @@ fn feed<M: Maps>(
 }
 
 fn step<M: Maps>(engine: &mut Engine<M>, begun: Instant) {
-    step_whole(engine, Now { wall: Timestamp(1_800_000_000), mono: begun.elapsed() }, &mut drop);
+    step_whole(engine, ClockReading { wall: Timestamp(1_800_000_000), mono: begun.elapsed() }, &mut drop);
 }
 
 fn benchmark() -> Result<Option<PathBuf>, Failed> {

@@ -5,7 +5,7 @@
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::maps::{Capacity, MapError, Maps};
-use holdfast_core::op::{Action, Coming, Dump, DumpPort, FrontendValue, Grace, PortIndex};
+use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, Grace, MapGrowth, PortIndex};
 
 /// How often ops fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,20 +74,20 @@ impl<M: Maps> Maps for FaultyMaps<M> {
         Ok(())
     }
 
-    fn prepare(&mut self, coming: &Coming) {
+    fn prepare(&mut self, coming: &MapGrowth) {
         self.inner.prepare(coming);
     }
 
-    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
-        self.inner.make_room(coming)
+    fn reserve_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
+        self.inner.reserve_capacity(coming)
     }
 
     fn begin_grace(&mut self) -> Grace {
         self.inner.begin_grace()
     }
 
-    fn is_over(&self, grace: Grace) -> bool {
-        self.inner.is_over(grace)
+    fn is_grace_over(&self, grace: Grace) -> bool {
+        self.inner.is_grace_over(grace)
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {
@@ -106,7 +106,7 @@ impl<M: Maps> Maps for FaultyMaps<M> {
         self.inner.capacity()
     }
 
-    fn is_waiting(&self) -> bool {
-        self.inner.is_waiting()
+    fn is_predecessor_serving(&self) -> bool {
+        self.inner.is_predecessor_serving()
     }
 }

@@ -74,8 +74,8 @@ impl<M: Maps, W: Witness<M>> Maps for ObservingMaps<M, W> {
         self.maps.begin_grace()
     }
 
-    fn is_over(&self, grace: Grace) -> bool {
-        self.maps.is_over(grace)
+    fn is_grace_over(&self, grace: Grace) -> bool {
+        self.maps.is_grace_over(grace)
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {
@@ -94,7 +94,7 @@ impl<M: Maps, W: Witness<M>> Maps for ObservingMaps<M, W> {
         self.maps.capacity()
     }
 
-    fn is_waiting(&self) -> bool {
-        self.maps.is_waiting()
+    fn is_predecessor_serving(&self) -> bool {
+        self.maps.is_predecessor_serving()
     }
 }

@@ -21,15 +21,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::change::{Cause, Change};
-use holdfast_core::engine::{Engine, Remembered};
+use holdfast_core::engine::{Engine, SavedSnapshot};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
-use holdfast_core::hold::Probed;
+use holdfast_core::hold::ProbeResult;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 use crate::faulty::{Faults, FaultyMaps};
 use crate::observing::ObservingMaps;
@@ -90,12 +90,12 @@ pub struct Simulation {
     /// How far the wall clock was set, ahead or back.
     ahead: i64,
     /// Answers of probes that have not come yet.
-    lagging: Vec<Probed>,
+    lagging: Vec<ProbeResult>,
     /// The engine has decided since it started.
     is_open: bool,
     snapshot: Arc<Snapshot>,
     /// What a process that starts now finds on the disk.
-    disk: Option<(Remembered, Memory)>,
+    disk: Option<(SavedSnapshot, Memory)>,
     rows: Rows,
     report: Report,
 }
@@ -174,9 +174,9 @@ impl Simulation {
         self.maps_and_watch().1
     }
 
-    fn now(&self) -> Now {
+    fn now(&self) -> ClockReading {
         let seconds = i64::try_from(self.clock.as_secs()).unwrap_or(i64::MAX);
-        Now { wall: Timestamp(1_000_000_000 + seconds + self.ahead), mono: self.clock }
+        ClockReading { wall: Timestamp(1_000_000_000 + seconds + self.ahead), mono: self.clock }
     }
 
     /// Some object changes, and the engine is told; or a source goes on with its first list.
@@ -266,7 +266,7 @@ impl Simulation {
     fn write_down(&mut self, snapshot: &Snapshot) {
         if self.random.chance(50) {
             let memory = self.watch().model.history.memory();
-            self.disk = Some((Remembered::from(snapshot), memory));
+            self.disk = Some((SavedSnapshot::from(snapshot), memory));
         }
     }
 
@@ -317,7 +317,7 @@ impl Simulation {
         self.watch().model.restart(memory.unwrap_or_default(), now);
         self.send_everything();
         if let Some(remembered) = remembered {
-            self.engine.remember(remembered, now);
+            self.engine.restore(remembered, now);
             // An engine that remembers may begin before its sources have spoken, with what it remembers.
             while !self.resend.is_empty() {
                 self.happen();
@@ -374,7 +374,7 @@ fn foreign_cause(change: &Change, history: &History) -> Option<String> {
         | Cause::SettingsApplied
         | Cause::HoldDue
         | Cause::Retry
-        | Cause::Remembered { .. }
+        | Cause::Restored { .. }
         | Cause::ReadersLeft => true,
     };
     let justified = !change.causes.is_empty() && change.causes.iter().all(own);

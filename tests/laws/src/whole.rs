@@ -6,12 +6,12 @@ use holdfast_core::change::Change;
 use holdfast_core::engine::Engine;
 use holdfast_core::maps::Maps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 /// Steps until nothing is left to do now.
 pub fn step_whole<M: Maps>(
     engine: &mut Engine<M>,
-    now: Now,
+    now: ClockReading,
     changed: &mut dyn FnMut(Change),
 ) -> Arc<Snapshot> {
     loop {

@@ -102,7 +102,7 @@ pub const SERVED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 95, 
 /// One service more, on [`SERVED`], with a real backend.
 pub fn served_by(backend: SocketAddr) -> [Event; 2] {
     let number = |port| NonZeroU16::new(port).unwrap_or(NonZeroU16::MIN);
-    let mut builder = EndpointsBuilder::new(Family::of(backend.ip()));
+    let mut builder = EndpointsBuilder::new(Family::from_address(backend.ip()));
     let (conditions, address) = (Conditions::READY, backend.ip());
     // As above: only an illegal address is refused.
     let _ = builder.push(Endpoint { address, conditions, node: None, zone: None, hints: None, target: None });
@@ -112,7 +112,7 @@ pub fn served_by(backend: SocketAddr) -> [Event; 2] {
         meta: meta(0),
         service: Some(name.name().into()),
         headless: false,
-        address_type: AddressType::Ip(Family::of(backend.ip())),
+        address_type: AddressType::Ip(Family::from_address(backend.ip())),
         ports: [SlicePort { name: "http".into(), protocol: Protocol::TCP, port: number(backend.port()) }]
             .into(),
         endpoints: builder.finish(),
@@ -128,7 +128,7 @@ fn applied(key: ServiceKey, cluster_ip: IpAddr, port: NonZeroU16) -> Event {
     Event::ServiceApplied(Arc::new(ServiceFacts {
         meta: meta(0),
         cluster_ips: vec![cluster_ip],
-        ip_families: vec![Family::of(cluster_ip)],
+        ip_families: vec![Family::from_address(cluster_ip)],
         ports: vec![port],
         ..ServiceFacts::new(key, ServiceType::ClusterIp)
     }))

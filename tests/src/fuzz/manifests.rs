@@ -11,8 +11,8 @@ use holdfast_core::facts::{AddressType, ServiceFacts, SliceFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, Source};
 use holdfast_core::limits;
-use holdfast_core::maps::{Answer, MemoryMaps};
-use holdfast_core::time::Now;
+use holdfast_core::maps::{DialOutcome, MemoryMaps};
+use holdfast_core::time::ClockReading;
 use holdfast_objects::manifests::Texts;
 
 use super::Target;
@@ -65,7 +65,7 @@ impl Manifests {
         // Once to write, and once more to free what no reader can see any longer.
         for _ in 0..3 {
             self.now += Duration::from_secs(1);
-            self.engine.step(Now { wall: Timestamp(1), mono: self.now }, &mut |_| ());
+            self.engine.step(ClockReading { wall: Timestamp(1), mono: self.now }, &mut |_| ());
         }
         Ok(events)
     }
@@ -108,7 +108,7 @@ impl Target for Manifests {
         self.files.insert(file.into(), input.to_vec());
         let events = self.replace()?;
         let answer = self.engine.maps().dial(SocketAddr::from(STEADY_ADDRESS));
-        if !matches!(&answer, Answer::Served(slots) if slots.len() == 1) {
+        if !matches!(&answer, DialOutcome::Served(slots) if slots.len() == 1) {
             return Err(format!("another file's service is {answer:?}"));
         }
         Ok(events.iter().map(shown).collect::<Vec<_>>().join(", "))
@@ -160,7 +160,7 @@ fn slice_within_limits(facts: &SliceFacts) -> bool {
         && facts.endpoints.len() <= limits::ENDPOINTS_PER_SLICE_MAX
         && facts.endpoints.len() * facts.ports.len() <= limits::ROWS_PER_SLICE_MAX
         && addresses.all(|it| {
-            facts.address_type == AddressType::Ip(Family::of(it))
+            facts.address_type == AddressType::Ip(Family::from_address(it))
                 && !it.is_unspecified()
                 && !it.is_multicast()
         })

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_core::maps::{Capacity, Maps};
-use holdfast_core::op::Coming;
+use holdfast_core::op::MapGrowth;
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 
 use super::cluster::Cluster;
@@ -145,7 +145,7 @@ impl Life<'_> {
             bpffs: daemon.pins(),
             capacity: Capacity::default(),
             mark: 0,
-            expected: Coming::default(),
+            expected: MapGrowth::default(),
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
             packets: None,

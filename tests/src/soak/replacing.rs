@@ -13,7 +13,9 @@ use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope};
 use holdfast_core::maps::{Capacity, MapError, Maps};
-use holdfast_core::op::{Action, Coming, FrontendType, FrontendValue, Grace, PortIndex, Range, Share, Word};
+use holdfast_core::op::{
+    Action, FrontendType, FrontendValue, Grace, MapGrowth, PortIndex, QuotaId, SlotRange, Word,
+};
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 
 use super::{BACKENDS, SoakError, VIP, World, backends};
@@ -49,7 +51,7 @@ pub fn replace_again_and_again(
         bpffs: world.bed.bpffs().join("replacing"),
         capacity: Capacity { slots: RANGES * SLOTS, ports: 16, services: 1 },
         mark: 0,
-        expected: Coming::default(),
+        expected: MapGrowth::default(),
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
         packets: None,
@@ -87,7 +89,7 @@ struct Lists {
 impl Lists {
     fn insert(&mut self) -> Result<(), MapError> {
         let Some(key) = key() else { return Ok(()) };
-        let value = FrontendValue { port: PORT, kind: FrontendType::ClusterIp, share: Share::default() };
+        let value = FrontendValue { port: PORT, kind: FrontendType::ClusterIp, quota: QuotaId::default() };
         self.maps.execute(&Action::InsertFrontend(key, value))
     }
 
@@ -96,9 +98,9 @@ impl Lists {
         let count = 1 + place % SLOTS;
         let Some(rows) = self.lists.get(count as usize - 1).map(Arc::clone) else { return Ok(()) };
         self.wait_for_a_range();
-        let whole = Range { family: Family::V4, base: place * SLOTS, count: SLOTS };
+        let whole = SlotRange { family: Family::V4, base: place * SLOTS, count: SLOTS };
         self.maps.execute(&Action::FreeRange(whole))?;
-        self.maps.execute(&Action::WriteRange(Range { count, ..whole }, Scope::Cluster, rows))?;
+        self.maps.execute(&Action::WriteRange(SlotRange { count, ..whole }, Scope::Cluster, rows))?;
         let word = Word { base: whole.base, count, ..Word::EMPTY };
         self.maps.execute(&Action::PublishWord(PORT, Scope::Cluster, word))?;
         self.waiting.push_back(self.maps.begin_grace());
@@ -110,7 +112,7 @@ impl Lists {
         if self.waiting.len() < RANGES as usize - 1 {
             return;
         }
-        while self.waiting.front().is_some_and(|grace| !self.maps.is_over(*grace)) {
+        while self.waiting.front().is_some_and(|grace| !self.maps.is_grace_over(*grace)) {
             thread::sleep(GRACE_POLL);
         }
         self.waiting.pop_front();

@@ -18,11 +18,11 @@ use holdfast_core::keys::{Family, FrontendKey, Source, Transport};
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{
-    Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Range, Share,
-    Word,
+    Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, QuotaId,
+    SlotRange, Word,
 };
 use holdfast_core::snapshot::{FrontendView, Snapshot, Status};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION};
 use holdfast_laws::worlds::{Shape, cluster_ip};
 
@@ -48,7 +48,7 @@ fn run_until_idle(engine: &mut Engine<KernelMaps>) -> Arc<Snapshot> {
     // The engine's clock never steps back.
     static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
     loop {
-        let now = Now { wall: Timestamp(1_000), mono: BEGUN.elapsed() };
+        let now = ClockReading { wall: Timestamp(1_000), mono: BEGUN.elapsed() };
         let snapshot = engine.step(now, &mut |_| ());
         if engine.next_due(now.mono).is_none_or(|due| due > now.mono + LATER) {
             return snapshot;
@@ -79,9 +79,9 @@ fn frontend(service: u32) -> FrontendKey {
 }
 
 /// What can be done to the first service's port, by its index and its list.
-fn deeds(index: PortIndex, list: Range, other: PortIndex) -> Vec<(Action, &'static str)> {
+fn deeds(index: PortIndex, list: SlotRange, other: PortIndex) -> Vec<(Action, &'static str)> {
     let word = |base, count| Action::PublishWord(index, Scope::Cluster, Word { base, count, ..Word::EMPTY });
-    let lead = |to| FrontendValue { port: to, kind: FrontendType::ClusterIp, share: Share::default() };
+    let lead = |to| FrontendValue { port: to, kind: FrontendType::ClusterIp, quota: QuotaId::default() };
     let member =
         MemberKey { port: index, membership: Membership::Serving, backend: "192.0.2.9:80".parse().unwrap() };
     let lost = "frontend 10.96.0.1:1/TCP of default/web-00000 is gone or points elsewhere";
@@ -98,8 +98,8 @@ fn deeds(index: PortIndex, list: Range, other: PortIndex) -> Vec<(Action, &'stat
         (word(list.base, 1), changed),
         (word(u32::MAX, 0xf_ffff), changed),
         (word(16_384, 8), changed),
-        (Action::FreeRange(Range { count: 1, ..list }), changed),
-        (Action::WriteFacts(index, PortFacts { affinity_timeout: 5, left_out: 8 }), changed),
+        (Action::FreeRange(SlotRange { count: 1, ..list }), changed),
+        (Action::WriteFacts(index, PortFacts { affinity_timeout: 5, ignored_bits: 8 }), changed),
         (Action::InsertMember(member, SlotState::Active), changed),
         (
             Action::InsertNodeAddress("192.0.2.7".parse().unwrap()),
@@ -137,11 +137,11 @@ fn kernel_what_somebody_changes_is_told_and_put_back() {
         for place in 0..deeds_to(&dump(&mut engine)).len() {
             let (deed, told) = deeds_to(&dump(&mut engine)).swap_remove(place);
             intruder.execute(&deed).unwrap();
-            let drift: Vec<_> = engine.check().unwrap().iter().map(ToString::to_string).collect();
+            let drift: Vec<_> = engine.check_maps().unwrap().iter().map(ToString::to_string).collect();
             assert_eq!(drift, [told], "{deed:?}");
             run_until_idle(&mut engine);
             assert_eq!(lists(&dump(&mut engine)), whole, "after {deed:?}");
-            assert_eq!(engine.check().unwrap(), [], "after {deed:?}");
+            assert_eq!(engine.check_maps().unwrap(), [], "after {deed:?}");
         }
     });
 }
@@ -155,7 +155,7 @@ fn kernel_what_somebody_changed_while_nobody_ran_is_put_back_by_a_start() {
             intruder.execute(&deed).unwrap();
             let mut engine = engine(&bed.options(), WORLD);
             assert_eq!(lists(&dump(&mut engine)), whole, "after {deed:?}");
-            assert_eq!(engine.check().unwrap(), [], "after {deed:?}");
+            assert_eq!(engine.check_maps().unwrap(), [], "after {deed:?}");
         }
     });
 }
@@ -179,8 +179,11 @@ fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
         let mut engine = engine(&options, two);
         let mut intruder = intruder(bed, &options);
         for stray in [77, 78] {
-            let value =
-                FrontendValue { port: PortIndex(0), kind: FrontendType::ClusterIp, share: Share::default() };
+            let value = FrontendValue {
+                port: PortIndex(0),
+                kind: FrontendType::ClusterIp,
+                quota: QuotaId::default(),
+            };
             intruder.execute(&Action::InsertFrontend(frontend(stray), value)).unwrap();
         }
         two.service_events(2).into_iter().for_each(|event| engine.apply(event));
@@ -189,7 +192,7 @@ fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
         two.service_events(1).into_iter().for_each(|event| engine.apply(event));
         engine.apply(two.slice(1, 0, 1));
         assert_eq!(errors(&run_until_idle(&mut engine)), [said], "another service is changed as ever");
-        assert_eq!(engine.check().unwrap().len(), 2, "the strays");
+        assert_eq!(engine.check_maps().unwrap().len(), 2, "the strays");
         run_until_idle(&mut engine);
         // What was removed gives its room back when the kernel finds time for it.
         let is_well = |_| {

@@ -39,9 +39,9 @@ impl Maps for Kernel {
         pair.memory.execute(action)
     }
 
-    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+    fn execute_batch(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
         let mut pair = self.pair();
-        let accepted = pair.kernel.execute_some(inserts)?;
+        let accepted = pair.kernel.execute_batch(inserts)?;
         inserts.iter().take(accepted).try_for_each(|op| pair.memory.execute(&op.action))?;
         Ok(accepted)
     }
@@ -51,8 +51,8 @@ impl Maps for Kernel {
     }
 
     /// Waits: the scenarios' clock would run ahead of the kernel's.
-    fn is_over(&self, grace: Grace) -> bool {
-        while !self.pair().kernel.is_over(grace) {
+    fn is_grace_over(&self, grace: Grace) -> bool {
+        while !self.pair().kernel.is_grace_over(grace) {
             std::thread::sleep(GRACE_POLL);
         }
         true

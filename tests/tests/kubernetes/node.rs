@@ -27,10 +27,10 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Source, Transport};
-use holdfast_core::maps::{Answer, Client, MemoryMaps};
+use holdfast_core::maps::{Client, DialOutcome, MemoryMaps};
 use holdfast_core::op::Action;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_evidence::overheard::{self, Overheard};
 use holdfast_kubernetes::announce::{self, Announced};
 use holdfast_kubernetes::apiserver::{self, Access, Sources};
@@ -202,7 +202,7 @@ impl Witness<MemoryMaps> for Guard {
             .addresses
             .iter()
             .map(|address| (address, maps.lookup(*address, 80, Transport::Tcp, Client::Local)))
-            .filter(|(_, answer)| !matches!(answer, Answer::Served(slots) if !slots.is_empty()))
+            .filter(|(_, answer)| !matches!(answer, DialOutcome::Served(slots) if !slots.is_empty()))
             .map(|(address, answer)| format!("{address}: {answer:?} after {action:?}"))
             .collect();
         guarded.violations.extend(lost);
@@ -540,7 +540,7 @@ fn from_scratch(cluster: &Cluster) -> String {
         engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
     }
     engine.apply(Event::Synced(Source::Kubernetes));
-    let mut now = Now { wall: Timestamp(1), mono: Duration::ZERO };
+    let mut now = ClockReading { wall: Timestamp(1), mono: Duration::ZERO };
     loop {
         let snapshot = engine.step(now, &mut |_| ());
         match engine.next_due(now.mono) {

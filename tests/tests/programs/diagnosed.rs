@@ -10,7 +10,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_evidence::diagnose::gather::{Asks, Gatherer};
 use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
 use holdfast_tests::bed::{Bed, Layout, Location, Neighbour, Role, succeed};
@@ -43,7 +43,7 @@ fn snapshot_from(source: Source, endpoints: &[&str]) -> Arc<Snapshot> {
     .unwrap();
     engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
     engine.apply(Event::Synced(source));
-    engine.step(Now { wall: Timestamp(1), mono: Duration::ZERO }, &mut |_| ())
+    engine.step(ClockReading { wall: Timestamp(1), mono: Duration::ZERO }, &mut |_| ())
 }
 
 fn bed() -> Bed {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use holdfast_agent::datapath::RefusalLog;
-use holdfast_core::op::Coming;
+use holdfast_core::op::MapGrowth;
 use holdfast_datapath::{KernelMaps, Namespaces, Options, Refusal, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 
@@ -36,7 +36,7 @@ impl Node {
             cgroup: Some(bed.cgroup().to_owned()),
             bpffs: bed.bpffs().join("holdfast"),
             capacity: datapath::CAPACITY,
-            expected: Coming::default(),
+            expected: MapGrowth::default(),
             mark: datapath::MARK,
             // The daemon is here outside of the node's network.
             stale_sockets: StaleSockets { namespaces: Namespaces::All, ..StaleSockets::default() },

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::maps::{Capacity, Maps};
-use holdfast_core::op::{Action, Coming, FrontendType, FrontendValue, PortIndex, Share, Word};
+use holdfast_core::op::{Action, FrontendType, FrontendValue, MapGrowth, PortIndex, QuotaId, Word};
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 use holdfast_host::logging::messages::TOOK_OVER;
 use holdfast_tests::bed::clients::Client;
@@ -34,7 +34,7 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
         cgroup: Some(bed.cgroup().to_owned()),
         bpffs: bed.bpffs().join("others"),
         capacity: Capacity { slots: 1024, ports: 1024, services: 1 },
-        expected: Coming::default(),
+        expected: MapGrowth::default(),
         mark: 1,
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
@@ -51,7 +51,7 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
             transport: Transport::Tcp,
         };
         let value =
-            FrontendValue { port: PortIndex(1), kind: FrontendType::NodePort, share: Share::default() };
+            FrontendValue { port: PortIndex(1), kind: FrontendType::NodePort, quota: QuotaId::default() };
         others.execute(&Action::InsertFrontend(key, value)).unwrap();
     }
     others

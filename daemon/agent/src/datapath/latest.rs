@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
-use holdfast_core::op::Share;
+use holdfast_core::op::QuotaId;
 use holdfast_datapath::{Cause, Refusal};
 use holdfast_status::views::refusals::Denied;
 
@@ -16,7 +16,7 @@ use holdfast_status::views::refusals::Denied;
 pub(super) const KEPT_MAX: usize = 1_000;
 
 /// The namespace that has the frontend; `None`: no service has the port that was dialled, so no namespace is known.
-type Owner = Option<Share>;
+type Owner = Option<QuotaId>;
 
 /// The place of a refusal in the order in which all of them came, and what is kept of it.
 type Entry = (u64, Arc<Denied>);

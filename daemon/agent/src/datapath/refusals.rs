@@ -190,7 +190,7 @@ mod tests {
     use std::num::NonZeroU16;
 
     use holdfast_core::keys::{FrontendKey, Transport};
-    use holdfast_core::op::{PortIndex, Share};
+    use holdfast_core::op::{PortIndex, QuotaId};
 
     use super::*;
     use holdfast_fixtures::everything;
@@ -209,7 +209,7 @@ mod tests {
             netns: 1,
             frontend,
             port: PortIndex(0),
-            share: Share(1),
+            share: QuotaId(1),
             denial,
             arrival: None,
             cause: holdfast_datapath::Cause::NoBackend,
@@ -333,14 +333,14 @@ mod tests {
     #[test]
     fn no_crowd_at_one_namespace_pushes_out_who_was_refused_at_another() {
         let log = RefusalLog::none();
-        let at = |share, process| Refusal { share: Share(share), ..refusal(process, Denial::Dropped) };
+        let at = |share, process| Refusal { share: QuotaId(share), ..refusal(process, Denial::Dropped) };
         (0..300).for_each(|process| log.keep(NOW, at(2, process)));
         log.keep(NOW, packet("203.0.113.9:1", holdfast_datapath::Cause::Flows));
         for process in 1_000..9_000 {
             log.keep(NOW, at(3, process));
         }
         let kept = log.latest().latest;
-        let of = |share| kept.iter().filter(|it| it.refusal.share == Share(share)).count();
+        let of = |share| kept.iter().filter(|it| it.refusal.share == QuotaId(share)).count();
         assert_eq!((of(1), of(2), of(3), kept.len()), (1, 300, 699, 1_000));
         assert_eq!(kept[999].refusal.process, 8_999, "the last one comes last");
         assert_eq!(kept[301].refusal.process, 8_301, "of its own the latest are kept");

@@ -11,7 +11,7 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use holdfast_core::drains::{Drain, Drains, Ordered};
+use holdfast_core::drains::{Drain, DrainOrder, Drains};
 use holdfast_core::keys::ObjectName;
 use holdfast_status::rfc3339::Rfc3339;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ struct Row {
 }
 
 impl Row {
-    fn new((drain, by): (Drain, &Ordered)) -> Self {
+    fn new((drain, by): (Drain, &DrainOrder)) -> Self {
         let service = drain.service();
         Self {
             address: drain.address(),
@@ -79,7 +79,7 @@ impl Row {
         }
     }
 
-    fn into_drain(self) -> Result<(Drain, Ordered), String> {
+    fn into_drain(self) -> Result<(Drain, DrainOrder), String> {
         let service = match (self.namespace, self.service) {
             (Some(namespace), Some(name)) => {
                 Some(ObjectName::new(&namespace, &name).map_err(|error| error.to_string())?)
@@ -87,7 +87,7 @@ impl Row {
             (None, None) => None,
             _ => return Err("a service has no namespace, or no name".to_owned()),
         };
-        let by = Ordered { uid: self.uid, user: self.user, at: self.at.0 };
+        let by = DrainOrder { uid: self.uid, user: self.user, at: self.at.0 };
         Ok((Drain::new(self.address, self.port, service), by))
     }
 }

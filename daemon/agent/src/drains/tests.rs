@@ -16,8 +16,8 @@ fn drain(last: u8, port: u16, service: Option<&str>) -> Drain {
     Drain::new(Ipv4Addr::new(10, 0, 0, last).into(), port.try_into().ok(), service)
 }
 
-fn by(uid: u32) -> Ordered {
-    Ordered { uid, user: Some("root".into()), at: Timestamp(1_767_870_715) }
+fn by(uid: u32) -> DrainOrder {
+    DrainOrder { uid, user: Some("root".into()), at: Timestamp(1_767_870_715) }
 }
 
 fn three() -> Drains {
@@ -25,7 +25,9 @@ fn three() -> Drains {
     for each in [drain(5, 0, None), drain(5, 80, Some("web")), drain(6, 443, None)] {
         drains.add(each, by(0)).unwrap();
     }
-    drains.add(Drain::new("fd00::5".parse().unwrap(), None, None), Ordered { user: None, ..by(7) }).unwrap();
+    drains
+        .add(Drain::new("fd00::5".parse().unwrap(), None, None), DrainOrder { user: None, ..by(7) })
+        .unwrap();
     drains
 }
 
@@ -89,7 +91,7 @@ fn as_many_drains_as_may_be_with_the_longest_names_fit_the_file() {
     for number in 0..DRAINS_MAX {
         let address = std::net::Ipv6Addr::from_bits(u128::MAX / 3 + number as u128);
         let each = Drain::new(address.into(), 65_535_u16.try_into().ok(), Some(name.clone()));
-        drains.add(each, Ordered { uid: u32::MAX, user: Option::clone(&user), at: Timestamp(1) }).unwrap();
+        drains.add(each, DrainOrder { uid: u32::MAX, user: Option::clone(&user), at: Timestamp(1) }).unwrap();
     }
     let folder = tempfile::tempdir().unwrap();
     file::store(folder.path(), &drains).unwrap();
@@ -250,7 +252,7 @@ async fn invariant_10_no_more_is_drained_than_may_be() {
     }
     file::store(folder.path(), &drains).unwrap();
     let mut taking = Taking::begin(folder.path());
-    assert_eq!(taking.order(drain(5, 0, None), true).await, Err(TooMany));
+    assert_eq!(taking.order(drain(5, 0, None), true).await, Err(TooManyDrains));
     assert!(taking.told().is_none());
 }
 

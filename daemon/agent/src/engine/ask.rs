@@ -10,7 +10,7 @@ use holdfast_core::engine::{CheckError, Drift, Engine};
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::limits::READ_BACK_MAX;
 use holdfast_core::maps::{MapError, Maps};
-use holdfast_core::op::Entry;
+use holdfast_core::op::FrontendEntry;
 use tokio::sync::{mpsc, oneshot};
 
 use holdfast_host::logging::messages::{self, say};
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const CHECK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the maps say of each frontend asked for.
-pub type Entries = Vec<Result<Option<Entry>, MapError>>;
+pub type Entries = Vec<Result<Option<FrontendEntry>, MapError>>;
 
 /// A question, and where the answer goes.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Checks {
 
     /// Goes on with the comparison for a piece.
     pub(super) fn go_on<M: Maps>(&mut self, engine: &mut Engine<M>) {
-        let Some(found) = self.is_running.then(|| engine.check_some()).flatten() else { return };
+        let Some(found) = self.is_running.then(|| engine.continue_check()).flatten() else { return };
         self.is_running = false;
         match &found {
             Ok(drift) => drift.iter().for_each(|drift| say!(warn, messages::MAPS_CHANGED, %drift)),

@@ -14,7 +14,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::maps::Maps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 
@@ -153,7 +153,7 @@ pub async fn run<M: Maps>(
             asked = Instant::now();
         }
         ends.step(&mut engine, started, &mut changes);
-        let is_first = !was_written && engine.is_whole();
+        let is_first = !was_written && engine.has_initial_state();
         was_written |= is_first;
         let is_look = checks.is_look_due() || is_first || pieces.is_look_due();
         let is_busy = !ends.events.is_empty() || is_due(&engine, started.elapsed());
@@ -209,7 +209,7 @@ impl Ends {
     /// change: on a node where nothing happens, waking all readers each second would be a third of all work.
     fn publish(&self, snapshot: Arc<Snapshot>) {
         self.snapshots.send_if_modified(|before| {
-            let is_news = snapshot.is_news_after(before);
+            let is_news = snapshot.differs_from(before);
             *before = snapshot;
             is_news
         });
@@ -304,10 +304,10 @@ fn weight(event: &Event) -> usize {
     1 + parts / PARTS_PER_EVENT
 }
 
-fn now(started: Instant, at: SystemTime) -> Now {
+fn now(started: Instant, at: SystemTime) -> ClockReading {
     let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let wall = Timestamp(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
-    Now { wall, mono: started.elapsed() }
+    ClockReading { wall, mono: started.elapsed() }
 }
 
 #[cfg(test)]

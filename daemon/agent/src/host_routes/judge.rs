@@ -128,7 +128,8 @@ impl Unread<'_> {
     /// How the address stands by the table alone. `None`: no block can have it any more.
     pub(super) fn judge(&self, address: IpAddr, names: &BTreeSet<ObjectName>) -> Option<Judged> {
         let unread = names.iter().filter(|name| !self.read.contains(*name));
-        let views = unread.filter_map(|name| self.services.named(name).find(|it| self.may_be_unread(it)));
+        let views =
+            unread.filter_map(|name| self.services.find_by_name(name).find(|it| self.may_be_unread(it)));
         let worst = views.flat_map(|view| at(view, address)).max();
         match (worst, self.is_told) {
             (None, true) => None,
@@ -172,8 +173,9 @@ fn checked_after(block: &ServiceBlock) -> Duration {
 
 fn of_block(block: &ServiceBlock, services: &ServiceViews) -> Vec<(IpAddr, Judged)> {
     let name = ObjectName::new(block.namespace.as_str(), block.name.as_str()).ok();
-    let view =
-        name.and_then(|name| services.named(&name).find(|view| view.key.source == Source::Config).cloned());
+    let view = name.and_then(|name| {
+        services.find_by_name(&name).find(|view| view.key.source == Source::Config).cloned()
+    });
     let rows: BTreeMap<SocketAddr, &FrontendView> = view
         .iter()
         .flat_map(|view| view.frontends.iter())

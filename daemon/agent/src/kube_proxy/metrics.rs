@@ -100,7 +100,7 @@ fn lacking(view: &ServiceView, family: Family, node: &str) -> [usize; 2] {
     let Some(facts) = &view.facts else { return [0; 2] };
     let balanced = facts.ingress.iter().filter(|it| !it.proxied).map(|it| it.address);
     let mut outer = balanced.chain(facts.external_ips.iter().copied());
-    let is_outer = outer.any(|address| Family::of(address) == family);
+    let is_outer = outer.any(|address| Family::from_address(address) == family);
     let has_external = |port: &PortView| {
         is_outer || facts.ports.iter().any(|it| it.name == port.key.name && it.node_port.is_some())
     };
@@ -121,7 +121,7 @@ fn lacking(view: &ServiceView, family: Family, node: &str) -> [usize; 2] {
 /// Whether there are usable backends, and all of them are on other nodes.
 fn is_elsewhere(port: &PortView, view: &ServiceView, node: &str) -> bool {
     let usable = || {
-        port.rows.all().filter(|row| {
+        port.rows.iter().filter(|row| {
             let conditions = row.conditions();
             conditions.ready || (conditions.serving && conditions.terminating)
         })

@@ -170,7 +170,7 @@ fn ready_here<'a>(
 ) -> impl Iterator<Item = IpAddr> + 'a {
     let counts =
         move |row: &Row| (row.conditions().ready || row.is_held()) && is_here(port, row, slices, node);
-    port.rows.all().filter(counts).map(|row| row.address)
+    port.rows.iter().filter(counts).map(|row| row.address)
 }
 
 /// Which Service comes first: by its source, then the older one; a Service without a time of creation counts as the
@@ -194,12 +194,12 @@ fn open_all(
 ) {
     let at = |address| SocketAddr::new(address, port.get());
     if setting.outer == OuterAddresses::All {
-        return planning.add(at(family.unspecified()), check.clone());
+        return planning.add(at(family.unspecified_address()), check.clone());
     }
     let mut addresses = usable(node, family).peekable();
     if addresses.peek().is_none() {
         let why = format!("this node answers NodePorts at no address of {family}");
-        return planning.plan.refuse(at(family.unspecified()), check.service.clone(), why);
+        return planning.plan.refuse(at(family.unspecified_address()), check.service.clone(), why);
     }
     addresses.for_each(|address| planning.add(at(*address), check.clone()));
 }
@@ -207,7 +207,7 @@ fn open_all(
 /// The addresses at which checks are answered. A link-local one means another host on each interface, so no load
 /// balancer can dial it.
 fn usable(node: &NodeFacts, family: Family) -> impl Iterator<Item = &IpAddr> {
-    let is_usable = move |it: &&IpAddr| Family::of(**it) == family && !is_link_local(**it);
+    let is_usable = move |it: &&IpAddr| Family::from_address(**it) == family && !is_link_local(**it);
     node.node_port_addresses.iter().filter(is_usable)
 }
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use holdfast_core::hold::Answer;
+use holdfast_core::hold::ProbeAnswer;
 use nix::libc;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
 use tokio::net::TcpSocket;
@@ -82,12 +82,12 @@ fn notice(error: &libc::sock_extended_err) -> Option<Notice> {
 }
 
 /// Asks a backend. `None`: nothing has left this node, for want of a route, a port or a file, so nothing is proved.
-pub(super) async fn ask(backend: SocketAddr) -> Option<Answer> {
+pub(super) async fn ask(backend: SocketAddr) -> Option<ProbeAnswer> {
     let begun = Instant::now();
     match timeout(TIMEOUT, connect(backend)).await {
-        Ok(Ok(())) => Some(Answer::Accepted),
+        Ok(Ok(())) => Some(ProbeAnswer::Accepted),
         Ok(Err((error, notice))) => meaning(&error, notice, begun.elapsed()),
-        Err(_) => Some(Answer::Silent),
+        Err(_) => Some(ProbeAnswer::Silent),
     }
 }
 
@@ -97,16 +97,16 @@ async fn connect(backend: SocketAddr) -> Result<(), (io::Error, Option<Notice>)>
     socket.connect(backend).await.map(drop).map_err(|error| (error, notices.take()))
 }
 
-fn meaning(error: &io::Error, notice: Option<Notice>, after: Duration) -> Option<Answer> {
+fn meaning(error: &io::Error, notice: Option<Notice>, after: Duration) -> Option<ProbeAnswer> {
     if let Some(notice) = notice {
-        return Some(if notice.is_of_no_host() { Answer::Refused } else { Answer::Silent });
+        return Some(if notice.is_of_no_host() { ProbeAnswer::Refused } else { ProbeAnswer::Silent });
     }
     if ErrorOrigin::classify(error, after) != ErrorOrigin::Peer {
         return None;
     }
     match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable => Some(Answer::Refused),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut => Some(Answer::Silent),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable => Some(ProbeAnswer::Refused),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut => Some(ProbeAnswer::Silent),
         _ => None,
     }
 }

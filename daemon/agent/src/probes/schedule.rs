@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::hold::{Answer, Hold, Probed};
+use holdfast_core::hold::{Hold, ProbeAnswer, ProbeResult};
 use holdfast_core::keys::{PortKey, ServiceKey};
 use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::{PortView, ServiceView, Snapshot};
@@ -46,9 +46,9 @@ impl Name {
 }
 
 impl Target {
-    pub(super) fn probed(self, answer: Answer) -> Probed {
+    pub(super) fn probed(self, answer: ProbeAnswer) -> ProbeResult {
         let Name { service, port } = &*self.list;
-        Probed { service: service.clone(), port: port.clone(), backend: self.backend, answer }
+        ProbeResult { service: service.clone(), port: port.clone(), backend: self.backend, answer }
     }
 }
 
@@ -222,7 +222,7 @@ impl Schedule {
         (now, later): (Instant, Instant),
     ) {
         let transport = port.key.transport;
-        let backends: BTreeSet<SocketAddr> = hold.probes(transport).collect();
+        let backends: BTreeSet<SocketAddr> = hold.probe_targets(transport).collect();
         let before = self.remove(&name);
         let (same, other) = before.map_or((None, None), |list| {
             if list.begun == hold.begun { (Some(list), None) } else { (None, Some(list)) }
@@ -236,7 +236,7 @@ impl Schedule {
         });
         let left = list.follow(&backends, now);
         self.leave(&name, left.into_iter());
-        hold.claimed(transport).for_each(|backend| list.hurry(backend, later));
+        hold.urgent_probe_targets(transport).for_each(|backend| list.hurry(backend, later));
         if list.known.is_empty() {
             return;
         }

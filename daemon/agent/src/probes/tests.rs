@@ -15,7 +15,9 @@ fn intervals_are_spread_by_a_fifth() {
 #[test]
 fn each_answer_is_counted_for_itself() {
     let probes = Probes::default();
-    [Answer::Silent, Answer::Accepted, Answer::Silent].into_iter().for_each(|answer| probes.count(answer));
+    [ProbeAnswer::Silent, ProbeAnswer::Accepted, ProbeAnswer::Silent]
+        .into_iter()
+        .for_each(|answer| probes.count(answer));
     let totals: Vec<_> = probes.totals().map(|(answer, count)| (answer.as_str(), count)).collect();
     assert_eq!(totals, [("accepted", 1), ("refused", 0), ("silent", 2)]);
 }

@@ -123,7 +123,7 @@ impl Compared {
         let is_of_family = |it: &SocketAddr| it.is_ipv4() == (family == 2);
         let is_it = |(frontend, transport): &&(SocketAddr, Transport)| {
             is_of_family(frontend)
-                && self.protocol == Some(transport.number())
+                && self.protocol == Some(transport.protocol_number())
                 && self.ports.contains(&frontend.port())
                 && self.address.map_or(frontend.ip().is_unspecified(), |own| own == frontend.ip())
         };

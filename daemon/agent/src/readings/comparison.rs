@@ -129,7 +129,7 @@ pub fn unwritten(snapshot: &Snapshot) -> Vec<String> {
         let error = view.frontends.iter().find_map(error)?;
         Some(format!("{} is not in the maps as it is asked for: {error}", view.key))
     };
-    let named: Vec<_> = snapshot.services.troubled().filter_map(refused).collect();
+    let named: Vec<_> = snapshot.services.with_problems().filter_map(refused).collect();
     match snapshot.fill.failing {
         // What the maps refused may also be of a service that has gone.
         failing @ 1.. if named.is_empty() => {

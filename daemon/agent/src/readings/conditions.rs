@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use holdfast_core::facts::{Timestamp, TrafficPolicy};
 use holdfast_core::keys::{ObjectName, ServiceKey, Source};
-use holdfast_core::lifecycle::{self, Phase};
+use holdfast_core::lifecycle::{self, BalancerPhase};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_core::words;
 
 use super::closed_ports::ClosedSince;
@@ -107,7 +107,7 @@ impl Conditions {
     pub fn of(snapshot: &Snapshot, closed: &[ClosedSince]) -> Self {
         let mut known = OldestConditions::default();
         let now = snapshot.clock();
-        snapshot.services.troubled().for_each(|view| known.look_at_frontends(view));
+        snapshot.services.with_problems().for_each(|view| known.look_at_frontends(view));
         snapshot.services.with_balancer().for_each(|view| known.look_at_balancer(view, now));
         for port in closed {
             let cause = if port.is_in_use { ConditionCause::AddrInUse } else { ConditionCause::Unknown };
@@ -167,12 +167,12 @@ impl OldestConditions {
         }
     }
 
-    fn look_at_balancer(&mut self, view: &ServiceView, now: Now) {
+    fn look_at_balancer(&mut self, view: &ServiceView, now: ClockReading) {
         // Facts of an older version say nothing of the balancer, which may have a host name in place of an address.
         let known = view.facts.as_deref().filter(|facts| facts.balancer.is_some());
-        let pending = known.filter(|facts| Phase::of(facts) == Phase::Pending);
+        let pending = known.filter(|facts| BalancerPhase::from_facts(facts) == BalancerPhase::Pending);
         if let Some(facts) = pending {
-            let since = lifecycle::without_events(facts, view.seen.as_deref(), now).since;
+            let since = lifecycle::assess_without_events(facts, view.balancer_history.as_deref(), now).since;
             let since = since.unwrap_or(now.wall);
             self.add(&view.key.name, ConditionKind::LbPending, ConditionCause::Unknown, since);
         }

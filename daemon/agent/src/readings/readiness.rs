@@ -18,7 +18,7 @@ impl Readings {
 
     /// Whether nothing is missing but the first lists of sources that cannot be read, which are not waited for.
     pub(crate) fn serves_what_it_can(&self, snapshot: &Snapshot) -> bool {
-        snapshot.programmed && !snapshot.filling && snapshot.is_told() && waiting(self).is_none()
+        snapshot.programmed && !snapshot.filling && snapshot.is_readable_synced() && waiting(self).is_none()
     }
 }
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use holdfast_core::change::{Cause, Change};
-use holdfast_core::drains::Turned;
+use holdfast_core::drains::DrainChange;
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
-use holdfast_core::hold::{Answer, Probed};
+use holdfast_core::hold::{ProbeAnswer, ProbeResult};
 use holdfast_core::keys::{Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::list::{Row, Slot};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Status};
@@ -102,7 +102,10 @@ fn is_as_remembered(change: &Change) -> bool {
     };
     let mut pairs = before.frontends.iter().zip(after.frontends.iter());
     let is_alike = |is_bare: bool| is_bare || change.ops == 0;
-    change.causes.iter().any(|cause| matches!(cause, Cause::Remembered { is_bare } if is_alike(*is_bare)))
+    change
+        .causes
+        .iter()
+        .any(|cause| matches!(cause, Cause::Restored { is_cold_start } if is_alike(*is_cold_start)))
         && change.error.is_none()
         && before.state == after.state
         && before.frontends.len() == after.frontends.len()
@@ -304,7 +307,7 @@ fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
         Cause::SettingsApplied => plain("settings"),
         Cause::Drained(turned) => drained(turned),
         Cause::Retry => plain("retry"),
-        Cause::Remembered { .. } => plain("remembered"),
+        Cause::Restored { .. } => plain("remembered"),
         Cause::HoldDue => plain("hold-due"),
         Cause::Probed(probed) => probe(probed),
         Cause::AddressClaimed(address, other) => Trigger {
@@ -324,7 +327,7 @@ fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
     }
 }
 
-fn drained(turned: &Turned) -> Trigger {
+fn drained(turned: &DrainChange) -> Trigger {
     Trigger {
         address: Some(turned.drain.to_string()),
         by: Some(turned.by.to_string()),
@@ -333,11 +336,11 @@ fn drained(turned: &Turned) -> Trigger {
     }
 }
 
-fn probe(probed: &Probed) -> Trigger {
+fn probe(probed: &ProbeResult) -> Trigger {
     let event = match probed.answer {
-        Answer::Accepted => "probe-accepted",
-        Answer::Refused => "probe-refused",
-        Answer::Silent => "probe-silent",
+        ProbeAnswer::Accepted => "probe-accepted",
+        ProbeAnswer::Refused => "probe-refused",
+        ProbeAnswer::Silent => "probe-silent",
     };
     Trigger { address: Some(probed.backend.to_string()), ..plain(event) }
 }

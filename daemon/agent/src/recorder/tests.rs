@@ -43,7 +43,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::*;
 use holdfast_core::engine::Engine;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 const SOURCE: Source = Source::Kubernetes;
 
@@ -132,7 +132,7 @@ impl Rig {
         let at = UNIX_EPOCH + Duration::from_secs(THEN + self.steps);
         let mut told = Vec::new();
         let elapsed = Duration::from_micros(50);
-        self.engine.step(Now { wall, mono }, &mut |change| {
+        self.engine.step(ClockReading { wall, mono }, &mut |change| {
             told.push(TimedChange { change, at, mono, elapsed, room: None });
         });
         told

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use holdfast_core::event::Watched;
+use holdfast_core::event::WatchKind;
 use holdfast_core::facts::{ObjectKey, Timestamp};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
@@ -45,16 +45,16 @@ impl Head {
         let is_resumable = odd.services.len().max(odd.slices.len()) <= ODDS_MAX
             // An object that waits for room is in no record, so a restart has to be told of it by a list.
             && snapshot.rejections.waiting == 0;
-        let contained = snapshot.contained();
+        let contained = snapshot.resumable_progress();
         let version = |watched| contained.get(&watched).filter(|_| is_resumable).cloned();
         Self {
-            at: snapshot.confirmed().0,
+            at: snapshot.confirmed_at().0,
             boot,
             cluster,
             zone,
             proxy_name,
-            services_version: version(Watched::Services),
-            slices_version: version(Watched::Slices),
+            services_version: version(WatchKind::Services),
+            slices_version: version(WatchKind::Slices),
             odd_services: odd::forms(&odd.services, ODDS_MAX),
             odd_slices: odd::forms(&odd.slices, ODDS_MAX),
             numbers_below,
@@ -123,7 +123,7 @@ fn take_head(found: &mut Found, head: Head) {
     let Head { boot, cluster, zone, proxy_name, numbers_below, .. } = head;
     kept.context = Context { boot, cluster, zone, proxy_name, odd, numbers_below };
     kept.remembered.at = Timestamp(head.at);
-    let versions = [(Watched::Services, head.services_version), (Watched::Slices, head.slices_version)];
+    let versions = [(WatchKind::Services, head.services_version), (WatchKind::Slices, head.slices_version)];
     kept.remembered.progress =
         versions.into_iter().filter_map(|(watched, version)| Some((watched, version?))).collect();
 }

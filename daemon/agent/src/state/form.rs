@@ -19,8 +19,8 @@ use holdfast_core::facts::{AddressType, BalancerFacts, ServiceFacts, SliceFacts}
 use holdfast_core::keys::{Family, ObjectName, PortKey, ServiceKey, Source};
 use holdfast_core::list::{LastList, Row, Rows};
 use holdfast_core::snapshot::{FrontendView, PortView, Reason, ServiceState, ServiceView};
-use holdfast_core::time::Now;
-use holdfast_core::weights::{Asked, OfBackends};
+use holdfast_core::time::ClockReading;
+use holdfast_core::weights::{BackendWeights, WeightSetting};
 use serde::{Deserialize, Serialize};
 
 use hold::HoldForm;
@@ -37,16 +37,16 @@ pub(super) struct ServiceForm {
     frontends: Box<[FrontendView]>,
     balancer: Option<Box<BalancerFacts>>,
     maglev: Option<Arc<str>>,
-    weights: Option<Box<Asked>>,
+    weights: Option<Box<WeightSetting>>,
     /// The weights of the backends of each port.
-    port_weights: Vec<OfBackends>,
+    port_weights: Vec<BackendWeights>,
     /// The weights that each slice asks for; empty where no slice asks for any.
-    slice_weights: Vec<Option<Box<Asked>>>,
+    slice_weights: Vec<Option<Box<WeightSetting>>>,
     affinity_prefix: Option<Arc<str>>,
 }
 
 impl ServiceForm {
-    pub(super) fn new(view: &ServiceView, clock: Now) -> Self {
+    pub(super) fn new(view: &ServiceView, clock: ClockReading) -> Self {
         let facts = view.facts.as_deref();
         Self {
             name: view.key.name.clone(),
@@ -74,7 +74,7 @@ impl ServiceForm {
             facts.weights = self.weights;
             facts.affinity_prefix = self.affinity_prefix;
         }
-        let port_weights = self.port_weights.into_iter().chain(std::iter::repeat(OfBackends::default()));
+        let port_weights = self.port_weights.into_iter().chain(std::iter::repeat(BackendWeights::default()));
         let ports = self.ports.into_iter().zip(port_weights);
         let mut view = ServiceView {
             key: ServiceKey { name: self.name, source },
@@ -84,20 +84,23 @@ impl ServiceForm {
             ports: ports.map(|(port, weights)| port.into_view(source, weights)).collect::<Option<_>>()?,
             frontends: self.frontends,
             // What was seen of the load balancer is not written down: it is seen anew.
-            seen: None,
+            balancer_history: None,
         };
         words::share(&mut view);
         Some(view)
     }
 }
 
-fn slice_weights(slices: &[Arc<SliceFacts>]) -> Vec<Option<Box<Asked>>> {
+fn slice_weights(slices: &[Arc<SliceFacts>]) -> Vec<Option<Box<WeightSetting>>> {
     let has_any = slices.iter().any(|slice| slice.weights.is_some());
     slices.iter().filter(|_| has_any).map(|slice| slice.weights.clone()).collect()
 }
 
 /// The slices with their weights.
-fn weighed(mut slices: Arc<[Arc<SliceFacts>]>, weights: Vec<Option<Box<Asked>>>) -> Arc<[Arc<SliceFacts>]> {
+fn weighed(
+    mut slices: Arc<[Arc<SliceFacts>]>,
+    weights: Vec<Option<Box<WeightSetting>>>,
+) -> Arc<[Arc<SliceFacts>]> {
     if !weights.is_empty() {
         for (slice, weights) in Arc::make_mut(&mut slices).iter_mut().zip(weights) {
             Arc::make_mut(slice).weights = weights;
@@ -135,13 +138,13 @@ struct PortForm {
 }
 
 impl PortForm {
-    fn new(view: &PortView, clock: Now) -> Self {
+    fn new(view: &PortView, clock: ClockReading) -> Self {
         let last_is_now = view.last.rows() == Some(&view.rows);
         let last = view.last.rows().filter(|_| !last_is_now);
         Self {
             key: view.key.clone(),
-            rows: view.rows.all().collect(),
-            last: last.map(|last| last.all().collect()),
+            rows: view.rows.iter().collect(),
+            last: last.map(|last| last.iter().collect()),
             last_is_now,
             cluster_used: view.cluster_used,
             local_used: view.local_used,
@@ -150,10 +153,10 @@ impl PortForm {
         }
     }
 
-    fn into_view(self, source: Source, weights: OfBackends) -> Option<PortView> {
-        let rows = Arc::new(Rows::remembered(&self.rows)?.weighted(weights));
+    fn into_view(self, source: Source, weights: BackendWeights) -> Option<PortView> {
+        let rows = Arc::new(Rows::restore(&self.rows)?.with_weights(weights));
         let last = match self.last {
-            Some(last) => Some(Arc::new(Rows::remembered(&last)?)),
+            Some(last) => Some(Arc::new(Rows::restore(&last)?)),
             None => self.last_is_now.then(|| Arc::clone(&rows)),
         };
         let hold = match self.hold {
@@ -164,7 +167,7 @@ impl PortForm {
             key: self.key,
             index: None,
             rows,
-            last: LastList::remembered(last),
+            last: LastList::restore(last),
             hold,
             ended: self.ended,
             cluster_used: self.cluster_used,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_core::event::Watched;
+use holdfast_core::event::WatchKind;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::give_back_freed;
@@ -82,7 +82,7 @@ struct Known {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Content {
     changes: u64,
-    progress: BTreeMap<Watched, Arc<str>>,
+    progress: BTreeMap<WatchKind, Arc<str>>,
     /// The services say less than the sources have told, so a restart lists everything.
     behind: bool,
     zone: Option<Arc<str>>,
@@ -144,7 +144,7 @@ impl Keeper {
     pub(super) async fn write_now(&mut self) -> Option<Duration> {
         let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
         let content = self.content(&snapshot);
-        let whole = snapshot.is_told() || snapshot.stale_since.is_some();
+        let whole = snapshot.is_readable_synced() || snapshot.stale_since.is_some();
         let does = |known: &Known| known.does_for(&content, Instant::now());
         if !whole || !snapshot.programmed || snapshot.filling || self.known.as_ref().is_some_and(does) {
             return None;

@@ -8,7 +8,7 @@ use std::io::{self, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
-use holdfast_core::op::Coming;
+use holdfast_core::op::MapGrowth;
 use holdfast_core::snapshot::ServiceView;
 
 use super::codec;
@@ -36,14 +36,14 @@ pub struct Sample {
 
 impl Sample {
     /// What all services would take, where `each` says it of one.
-    pub fn coming(&self, each: impl Fn(&ServiceView) -> Coming) -> Coming {
+    pub fn coming(&self, each: impl Fn(&ServiceView) -> MapGrowth) -> MapGrowth {
         let some: Vec<_> = self.services.iter().map(|view| each(view)).collect();
         let count = u64::try_from(some.len()).unwrap_or(u64::MAX).max(1);
-        let all = |of: &dyn Fn(&Coming) -> u32| {
+        let all = |of: &dyn Fn(&MapGrowth) -> u32| {
             let sum: u64 = some.iter().map(|coming| u64::from(of(coming))).sum();
             u32::try_from(sum.saturating_mul(self.all) / count).unwrap_or(u32::MAX)
         };
-        Coming {
+        MapGrowth {
             frontends: [all(&|it| it.frontends[0]), all(&|it| it.frontends[1])],
             ports: all(&|it| it.ports),
             slots: [all(&|it| it.slots[0]), all(&|it| it.slots[1])],
@@ -87,14 +87,14 @@ fn count(frames: &mut Frames<BufReader<File>>, record: &mut Vec<u8>) -> io::Resu
 
 #[cfg(test)]
 mod tests {
-    use holdfast_core::engine::{Engine, foreseen};
+    use holdfast_core::engine::{Engine, estimate_service_growth};
     use holdfast_core::event::Event;
     use holdfast_core::facts::Settings;
     use holdfast_core::index::Seed;
     use holdfast_core::keys::Source;
     use holdfast_core::maps::MemoryMaps;
     use holdfast_core::snapshot::Snapshot;
-    use holdfast_core::time::Now;
+    use holdfast_core::time::ClockReading;
     use holdfast_laws::whole::step_whole;
     use holdfast_laws::worlds::Shape;
 
@@ -105,14 +105,15 @@ mod tests {
         let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(1), &[Source::Kubernetes]).unwrap();
         Shape { services, endpoints: 60 }.events().into_iter().for_each(|event| engine.apply(event));
         engine.apply(Event::Synced(Source::Kubernetes));
-        let snapshot: Snapshot = Snapshot::clone(&step_whole(&mut engine, Now::default(), &mut drop));
+        let snapshot: Snapshot =
+            Snapshot::clone(&step_whole(&mut engine, ClockReading::default(), &mut drop));
         let folder = tempfile::tempdir().unwrap();
         let state = Folder::new(folder.path());
         let bytes = state.store(&Context::default(), &snapshot).unwrap().bytes;
         assert_eq!(bytes >= super::BYTES_MIN, services > 1_000, "{bytes}");
         let settings = Settings::default();
-        let sample = state.sample().map(|it| it.coming(|view| foreseen(view, &settings)));
-        let each = snapshot.services.iter().map(|view| foreseen(view, &settings));
+        let sample = state.sample().map(|it| it.coming(|view| estimate_service_growth(view, &settings)));
+        let each = snapshot.services.iter().map(|view| estimate_service_growth(view, &settings));
         let all = each.fold([0; 3], |[frontends, ports, slots], it| {
             [frontends + it.frontends[0], ports + it.ports, slots + it.slots[0]]
         });

@@ -6,14 +6,14 @@ use std::fs;
 use std::time::Duration;
 
 use holdfast_core::engine::Engine;
-use holdfast_core::event::{Event, Watched};
+use holdfast_core::event::{Event, WatchKind};
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{ObjectName, SliceKey, Source};
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::{Now, Uptime};
+use holdfast_core::time::{ClockReading, Uptime};
 use proptest::prelude::*;
 use tokio::sync::watch;
 
@@ -31,13 +31,13 @@ pub(super) fn snapshot() -> Snapshot {
     let files = [("everything.yaml".into(), MANIFESTS.as_bytes().to_vec())].into();
     let mut turn = |events: Vec<Event>, at| {
         events.into_iter().for_each(|event| engine.apply(event));
-        let at = Now { wall: Timestamp(at), mono: Duration::from_secs(at.unsigned_abs() - 995) };
+        let at = ClockReading { wall: Timestamp(at), mono: Duration::from_secs(at.unsigned_abs() - 995) };
         Snapshot::clone(&engine.step(at, &mut |_| ()))
     };
     let mut texts = Texts::new("/folder");
     let mut events = texts.replace(&files);
     events.push(Event::Synced(Source::Manifests));
-    events.push(Event::Progress(Watched::Services, "41".into()));
+    events.push(Event::Progress(WatchKind::Services, "41".into()));
     turn(events, 1_000);
     // One service loses its endpoints, so that its last list differs from its rows.
     let emptied = MANIFESTS.replace("addresses: [192.0.2.9]", "addresses: []");
@@ -81,7 +81,7 @@ fn with_too_many_odd_objects_no_version_is_written() {
         let odd = Oddities { services: Arc::new(odds(rejected)), slices: Arc::default() };
         state.store(&Context { odd, ..context() }, &snapshot()).unwrap();
         let kept = state.load().unwrap().unwrap();
-        assert_eq!(kept.remembered.progress.contains_key(&Watched::Services), is_resumable, "{rejected}");
+        assert_eq!(kept.remembered.progress.contains_key(&WatchKind::Services), is_resumable, "{rejected}");
         assert!(!kept.remembered.services.is_empty());
     }
 }
@@ -96,7 +96,7 @@ fn while_something_waits_for_room_no_version_is_written() {
         Arc::make_mut(&mut snapshot.rejections).waiting = waiting;
         state.store(&context(), &snapshot).unwrap();
         let kept = state.load().unwrap().unwrap();
-        assert_eq!(kept.remembered.progress.contains_key(&Watched::Services), is_resumable, "{waiting}");
+        assert_eq!(kept.remembered.progress.contains_key(&WatchKind::Services), is_resumable, "{waiting}");
     }
 }
 
@@ -108,7 +108,7 @@ fn while_changes_are_still_to_be_carried_out_no_version_is_written() {
         let state = Folder::new(folder.path());
         state.store(&context(), &Snapshot { behind, ..snapshot() }).unwrap();
         let kept = state.load().unwrap().unwrap();
-        assert_eq!(kept.remembered.progress.contains_key(&Watched::Services), !behind, "{behind}");
+        assert_eq!(kept.remembered.progress.contains_key(&WatchKind::Services), !behind, "{behind}");
     }
 }
 
@@ -161,7 +161,7 @@ fn what_is_imported_comes_back_as_imported() {
     .unwrap();
     engine.apply(Event::SliceApplied(Arc::new(holdfast_objects::slice(&wire, &of).unwrap().0)));
     engine.apply(Event::Synced(Source::ClusterSet));
-    let snapshot = engine.step(Now { wall: Timestamp(1_000), mono: Duration::ZERO }, &mut |_| ());
+    let snapshot = engine.step(ClockReading { wall: Timestamp(1_000), mono: Duration::ZERO }, &mut |_| ());
     let folder = tempfile::tempdir().unwrap();
     let state = Folder::new(folder.path());
     state.store(&context(), &snapshot).unwrap();
@@ -186,13 +186,13 @@ fn what_is_imported_comes_back_as_imported() {
 /// As it is read, but for what the maps hold.
 #[track_caller]
 fn check_table(kept: Saved) {
-    let expected = Remembered::from(&snapshot());
+    let expected = SavedSnapshot::from(&snapshot());
     assert_eq!((kept.remembered.at, &kept.remembered.progress), (expected.at, &expected.progress));
     assert!(expected.services.len() > 4, "the example has several services");
     for (found, mut view) in kept.remembered.services.into_iter().zip(expected.services) {
         let view = Arc::make_mut(&mut view);
         // What was seen of a load balancer is not kept.
-        view.seen = None;
+        view.balancer_history = None;
         // What the maps hold is read off the maps.
         for port in &mut view.ports {
             port.index = None;
@@ -346,17 +346,17 @@ async fn how_far_an_apiserver_has_come_alone_is_written_seldom_and_when_the_daem
     let (mut keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
     assert!(keeper.write_now().await.is_some());
     let mut later = snapshot();
-    later.progress.insert(Watched::Slices, "999999".into());
+    later.progress.insert(WatchKind::Slices, "999999".into());
     snapshots.send_replace(Arc::new(later.clone()));
     assert_eq!(keeper.write_now().await, None, "nothing else is new");
     later.counters.changes += 1;
     snapshots.send_replace(Arc::new(later.clone()));
     assert!(keeper.write_now().await.is_some(), "a change is written at once");
-    later.progress.insert(Watched::Slices, "1000000".into());
+    later.progress.insert(WatchKind::Slices, "1000000".into());
     snapshots.send_replace(Arc::new(later));
     keeper.run(watch::channel(true).1).await;
     let kept = state.load().unwrap().unwrap();
-    assert_eq!(kept.remembered.progress.get(&Watched::Slices).map(AsRef::as_ref), Some("1000000"));
+    assert_eq!(kept.remembered.progress.get(&WatchKind::Slices).map(AsRef::as_ref), Some("1000000"));
 }
 
 /// A new node whose folder of manifests is missing for good, and which boots while no apiserver answers.

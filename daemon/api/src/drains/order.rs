@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use holdfast_core::drains::{Drain, Ordered};
+use holdfast_core::drains::{Drain, DrainOrder};
 use holdfast_status::rfc3339::Rfc3339;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -193,7 +193,7 @@ impl OrderedJson {
             service: drain.service().map(ToString::to_string),
             drained: is_on,
             unchanged: before.is_some() == is_on,
-            by: before.as_ref().map(Ordered::to_string),
+            by: before.as_ref().map(DrainOrder::to_string),
             since: before.map(|before| Rfc3339(before.at)),
             services: reach.services.len(),
             named: reach.named(),
@@ -273,6 +273,7 @@ impl OrderedJson {
 
 /// The other drains of the same address.
 fn also(drain: &Drain, drains: impl Iterator<Item = Drain>) -> Vec<String> {
-    let is_near = |other: &Drain| other.address() == drain.address() && other != drain && other.meets(drain);
+    let is_near =
+        |other: &Drain| other.address() == drain.address() && other != drain && other.overlaps(drain);
     drains.filter(is_near).take(NAMED_MAX).map(|other| spelled(&other)).collect()
 }

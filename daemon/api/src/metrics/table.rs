@@ -2,11 +2,11 @@
 //!
 //! Invariant: as for all metrics, see the parent. No service has a series of its own here; `/frontends` lists all.
 
-use holdfast_core::digest::{configured, digest};
+use holdfast_core::digest::{config_digest, digest};
 use holdfast_core::keys::Source;
-use holdfast_core::lifecycle::State as BalancerState;
+use holdfast_core::lifecycle::BalancerState;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::totals::{Backends, Statuses, Totals};
+use holdfast_core::totals::{BackendCounts, StatusCounts, Totals};
 use holdfast_diagnose::why::{EndpointState, LoadBalancer, WriteStatus};
 
 use super::count;
@@ -26,7 +26,7 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {
     if snapshot.sources.contains_key(&Source::Config) {
         let help =
             "What the configuration's services ask for, as a number; nodes with the same have the same.";
-        out.gauge("holdfast_configured_digest", help, configured(&snapshot.services));
+        out.gauge("holdfast_configured_digest", help, config_digest(&snapshot.services));
     }
 }
 
@@ -50,7 +50,7 @@ fn tables(out: &mut Exposition, totals: &Totals) {
     let help = "Frontends whose verdict is not serving, by its reason.";
     out.by("holdfast_frontends_not_serving", "gauge", help, "reason", totals.reasons());
     let help = "Frontends by whether the maps hold what they should.";
-    let Statuses { pending, done, error } = totals.statuses();
+    let StatusCounts { pending, done, error } = totals.statuses();
     let of_statuses = WriteStatus::ALL.map(|status| match status {
         WriteStatus::Pending => (status, pending),
         WriteStatus::Done => (status, done),
@@ -58,7 +58,7 @@ fn tables(out: &mut Exposition, totals: &Totals) {
     });
     out.by("holdfast_frontends_programmed", "gauge", help, "status", of_statuses);
     let help = "Endpoints of all ports, by whether they get traffic.";
-    let Backends { active, draining, held, unused, .. } = totals.backends();
+    let BackendCounts { active, draining, held, unused, .. } = totals.backends();
     let of_states = EndpointState::ALL.map(|state| match state {
         EndpointState::Active => (state, active),
         EndpointState::Draining => (state, draining),

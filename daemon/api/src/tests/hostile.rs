@@ -12,7 +12,7 @@ use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_laws::hostile::{HOSTILE, check_lines};
 use holdfast_objects::manifests::Texts;
 use holdfast_status::plain::is_unfit;
@@ -153,7 +153,7 @@ fn world() -> (Snapshot, Vec<Change>, usize) {
         for _ in 0..256 {
             second += 1;
             let wall = holdfast_core::facts::Timestamp(THEN.0 + second);
-            let now = Now { wall, mono: Duration::from_secs(second.unsigned_abs()) };
+            let now = ClockReading { wall, mono: Duration::from_secs(second.unsigned_abs()) };
             snapshot = engine.step(now, &mut |change| changes.push(change));
         }
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use expect_test::expect_file;
-use holdfast_core::hold::{Answer, Bound, Hold, Judgement};
+use holdfast_core::hold::{Bound, Hold, Judgement, ProbeAnswer};
 use holdfast_core::keys::Source;
 use holdfast_core::op::ServiceId;
-use holdfast_core::snapshot::{Checked, Reason, Snapshot};
+use holdfast_core::snapshot::{MapCheck, Reason, Snapshot};
 use holdfast_core::time::Uptime;
 use tokio::sync::watch;
 
@@ -77,9 +77,9 @@ fn held(holds: &[(Reason, Bound, i64)]) -> Snapshot {
         let hold = Hold {
             reason,
             begun,
-            asked: None,
-            anew: None,
-            unheard: None,
+            first_probe: None,
+            bound_restarted: None,
+            bound_reached: None,
             bound,
             slices,
             backends: Vec::new(),
@@ -120,7 +120,7 @@ fn holds_are_counted_by_reason_and_the_oldest_has_its_age() {
         (Reason::Vanished, Bound::Guarded, 20),
     ]);
     let body = metrics(snapshot, |readings| {
-        [Answer::Accepted, Answer::Silent, Answer::Silent]
+        [ProbeAnswer::Accepted, ProbeAnswer::Silent, ProbeAnswer::Silent]
             .into_iter()
             .for_each(|it| readings.probes.count(it));
     });
@@ -159,7 +159,7 @@ fn trouble_of_the_daemon_itself_is_told() {
     let quiet = metrics(everything(), in_memory);
     has(&quiet, &["holdfast_engine_stalled_seconds 0", "holdfast_reload_refused 0"]);
     has(&quiet, &["holdfast_check_differences 0", "holdfast_check_timestamp_seconds 0"]);
-    let checked = Some(Checked { at: THEN, differences: 3 });
+    let checked = Some(MapCheck { at: THEN, differences: 3 });
     let body = metrics(Snapshot { checked, ..everything() }, |readings| {
         readings.liveness = Liveness::new(|| Some(Duration::from_secs(33)));
         readings.refused_reload = watch::channel(Some("no such key".to_owned())).1;

@@ -369,7 +369,7 @@ fn a_prefix_of_clients_is_that_of_each_family_or_the_whole_address() {
     ] {
         let web = service(&format!("session_affinity = \"3h\"\nsession_affinity_prefix = {said}"));
         let prefixes = web.affinity_prefix.unwrap();
-        assert_eq!((prefixes.of(Family::V4), prefixes.of(Family::V6)), (ipv4, ipv6), "{said}");
+        assert_eq!((prefixes.length(Family::V4), prefixes.length(Family::V6)), (ipv4, ipv6), "{said}");
     }
     assert_eq!(service("session_affinity = \"3h\"").affinity_prefix, None);
 }

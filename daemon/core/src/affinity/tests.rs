@@ -14,9 +14,9 @@ fn prefixes_are_read_and_written_alike() {
         ("ipv4=32,ipv6=128", 32, 128),
         ("ipv4=8,ipv4=16", 16, 128),
     ] {
-        let read = Prefixes::read(text).unwrap();
-        assert_eq!((read.of(Family::V4), read.of(Family::V6)), (ipv4, ipv6), "{text}");
-        assert_eq!(Prefixes::read(&read.to_string()), Ok(read));
+        let read = Prefixes::parse(text).unwrap();
+        assert_eq!((read.length(Family::V4), read.length(Family::V6)), (ipv4, ipv6), "{text}");
+        assert_eq!(Prefixes::parse(&read.to_string()), Ok(read));
     }
 }
 
@@ -38,15 +38,15 @@ fn what_is_no_prefix_is_named_with_what_is_legal() {
         ("ipv4=24,ipv6=fd00::/64", "ipv6=fd00::/64"),
         ("ipv4=24/ipv6=64", "ipv4=24/ipv6=64"),
     ] {
-        assert_eq!(Prefixes::read(text), Err(alloc::format!("{item:?} {LEGAL}")), "{text}");
+        assert_eq!(Prefixes::parse(text), Err(alloc::format!("{item:?} {LEGAL}")), "{text}");
     }
     let long = "x".repeat(1000);
-    assert!(Prefixes::read(&long).unwrap_err().len() < 200);
+    assert!(Prefixes::parse(&long).unwrap_err().len() < 200);
 }
 
 #[test]
 fn what_is_left_out_are_the_other_bits() {
-    let prefixes = Prefixes::read("ipv4=24,ipv6=48").unwrap();
-    assert_eq!(Family::ALL.map(|family| prefixes.left_out(family)), [8, 80]);
-    assert_eq!(Family::ALL.map(|family| Prefixes::WHOLE.left_out(family)), [0, 0]);
+    let prefixes = Prefixes::parse("ipv4=24,ipv6=48").unwrap();
+    assert_eq!(Family::ALL.map(|family| prefixes.ignored_bits(family)), [8, 80]);
+    assert_eq!(Family::ALL.map(|family| Prefixes::WHOLE.ignored_bits(family)), [0, 0]);
 }

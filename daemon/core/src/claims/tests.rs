@@ -14,17 +14,18 @@ const KEY: FrontendKey = FrontendKey {
     transport: Transport::Tcp,
 };
 
-const GIVEN: [Given; 3] = [Given::Out, Given::ByController, Given::ByAnybody];
+const GIVEN: [AddressOrigin; 3] =
+    [AddressOrigin::Allocated, AddressOrigin::FromController, AddressOrigin::FromAuthor];
 
 fn by_name(a: ServiceId, b: ServiceId) -> core::cmp::Ordering {
     a.cmp(&b)
 }
 
 /// Source, how it came to the address, and the time of creation.
-type Said = (Source, Given, i64);
+type Said = (Source, AddressOrigin, i64);
 
-fn claim(frontends: &mut Frontends, service: u32, (source, given, created): Said) -> Claimed {
-    let wanted = Wanted { key: KEY, given };
+fn claim(frontends: &mut Frontends, service: u32, (source, given, created): Said) -> ClaimOutcome {
+    let wanted = ClaimRequest { key: KEY, origin: given };
     frontends.claim(wanted, ServiceId(service), Rank { source, created }, &by_name)
 }
 
@@ -40,7 +41,8 @@ fn check_winner(name: &str, claims: &[Said], winner: u32) {
 #[test]
 fn the_winner_is_ruled() {
     use Source::{ClusterSet, Config, Kubernetes, Manifests};
-    let (cluster_ip, status, chosen) = (Given::Out, Given::ByController, Given::ByAnybody);
+    let (cluster_ip, status, chosen) =
+        (AddressOrigin::Allocated, AddressOrigin::FromController, AddressOrigin::FromAuthor);
     check_winner("alone", &[(Kubernetes, chosen, 5)], 0);
     check_winner("config before manifests", &[(Manifests, chosen, 1), (Config, chosen, 9)], 1);
     check_winner("manifests before kubernetes", &[(Kubernetes, chosen, 1), (Manifests, chosen, 9)], 1);

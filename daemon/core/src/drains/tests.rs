@@ -14,8 +14,8 @@ fn drain(address: &str, port: u16, service: &str) -> Drain {
     Drain::new(address.parse().unwrap(), NonZeroU16::new(port), service)
 }
 
-fn by(uid: u32) -> Ordered {
-    Ordered { uid, user: None, at: Timestamp(1) }
+fn by(uid: u32) -> DrainOrder {
+    DrainOrder { uid, user: None, at: Timestamp(1) }
 }
 
 #[track_caller]
@@ -23,8 +23,8 @@ fn check(drain: &Drain, service: &str, backend: &str, expected: bool) {
     let (service, backend) = (name(service), backend.parse().unwrap());
     let mut drains = Drains::default();
     drains.add(drain.clone(), by(0)).unwrap();
-    assert_eq!(drain.means(&service, backend), expected, "{drain} {service} {backend}");
-    assert_eq!(drains.has(&service, backend), expected, "{drain} {service} {backend}");
+    assert_eq!(drain.applies_to(&service, backend), expected, "{drain} {service} {backend}");
+    assert_eq!(drains.is_drained(&service, backend), expected, "{drain} {service} {backend}");
 }
 
 #[test]
@@ -47,7 +47,8 @@ fn a_drain_means_exactly_what_it_names() {
 
 #[test]
 fn two_drains_meet_where_both_may_mean_a_backend() {
-    let check = |a: &Drain, b: &Drain, expected| assert_eq!((a.meets(b), b.meets(a)), (expected, expected));
+    let check =
+        |a: &Drain, b: &Drain, expected| assert_eq!((a.overlaps(b), b.overlaps(a)), (expected, expected));
     let [all, port] = [0, 80].map(|port| drain("10.0.0.5", port, ""));
     let [own, own_port] = [0, 80].map(|port| drain("10.0.0.5", port, "default/web"));
     for (a, b) in [(&all, &port), (&all, &own), (&port, &own), (&own, &own_port)] {
@@ -85,9 +86,9 @@ fn of_several_the_one_that_says_most_is_named() {
     for (port, service) in [(0, ""), (80, ""), (0, "default/web"), (80, "default/web")] {
         let narrower = drain("10.0.0.5", port, service);
         drains.add(narrower.clone(), by(0)).unwrap();
-        assert_eq!(drains.of(&name("default/web"), backend).unwrap().0, narrower);
+        assert_eq!(drains.find_drain(&name("default/web"), backend).unwrap().0, narrower);
     }
-    assert_eq!(drains.of(&name("default/other"), backend).unwrap().0, drain("10.0.0.5", 80, ""));
+    assert_eq!(drains.find_drain(&name("default/other"), backend).unwrap().0, drain("10.0.0.5", 80, ""));
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn invariant_10_there_are_no_more_drains_than_may_be() {
     for number in 0..limits::DRAINS_MAX {
         drains.add(each(number), by(0)).unwrap();
     }
-    assert_eq!(drains.add(each(limits::DRAINS_MAX), by(0)), Err(TooMany));
+    assert_eq!(drains.add(each(limits::DRAINS_MAX), by(0)), Err(TooManyDrains));
     assert_eq!(drains.add(each(0), by(0)), Ok(()), "it is drained already");
     drains.remove(&each(0)).unwrap();
     assert_eq!(drains.add(each(limits::DRAINS_MAX), by(0)), Ok(()));

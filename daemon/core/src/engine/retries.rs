@@ -24,7 +24,7 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    pub(super) fn failed(&mut self, id: ServiceId, now: Duration, is_part: bool) {
+    pub(super) fn record_failure(&mut self, id: ServiceId, now: Duration, is_part: bool) {
         let before = self.waiting.get(&id).map(|(_, wait)| *wait * 2);
         let wait = before.unwrap_or(WAIT_MIN).min(WAIT_MAX);
         self.forget_due(id);
@@ -37,7 +37,7 @@ impl Retries {
         }
     }
 
-    pub(super) fn succeeded(&mut self, id: ServiceId) {
+    pub(super) fn record_success(&mut self, id: ServiceId) {
         if !self.waiting.is_empty() {
             self.forget_due(id);
             self.waiting.remove(&id);
@@ -91,7 +91,7 @@ mod tests {
         let mut now = at(0);
         let mut waits = Vec::new();
         for _ in 0..13 {
-            retries.failed(ID, now, false);
+            retries.record_failure(ID, now, false);
             let due = retries.next_due().unwrap();
             assert!(retries.take_due(due - at(1)).is_empty(), "too early");
             assert_eq!(retries.take_due(due), [ID]);
@@ -104,31 +104,31 @@ mod tests {
     #[test]
     fn success_forgets_failures() {
         let mut retries = Retries::default();
-        retries.failed(ID, at(0), false);
-        retries.failed(ID, at(0), false);
-        retries.succeeded(ID);
+        retries.record_failure(ID, at(0), false);
+        retries.record_failure(ID, at(0), false);
+        retries.record_success(ID);
         assert_eq!((retries.next_due(), retries.len()), (None, 0));
-        retries.failed(ID, at(100), false);
+        retries.record_failure(ID, at(100), false);
         assert_eq!(retries.next_due(), Some(at(120)));
     }
 
     #[test]
     fn who_lacks_only_room_beyond_its_part_waits_and_does_not_fail() {
         let mut retries = Retries::default();
-        retries.failed(ID, at(0), false);
+        retries.record_failure(ID, at(0), false);
         assert_eq!((retries.len(), retries.failing()), (1, 1));
-        retries.failed(ID, at(10), true);
+        retries.record_failure(ID, at(10), true);
         assert_eq!((retries.len(), retries.failing()), (1, 0));
-        retries.failed(ID, at(20), false);
-        retries.succeeded(ID);
+        retries.record_failure(ID, at(20), false);
+        retries.record_success(ID);
         assert_eq!((retries.len(), retries.failing()), (0, 0));
     }
 
     #[test]
     fn a_second_failure_moves_the_time() {
         let mut retries = Retries::default();
-        retries.failed(ID, at(0), false);
-        retries.failed(ID, at(10), false);
+        retries.record_failure(ID, at(0), false);
+        retries.record_failure(ID, at(10), false);
         assert_eq!(retries.take_due(at(49)), []);
         assert_eq!(retries.take_due(at(50)), [ID]);
     }

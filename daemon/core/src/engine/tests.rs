@@ -8,9 +8,9 @@ use crate::facts::{
     ServiceType, SliceFacts, SlicePort, Timestamp,
 };
 use crate::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
-use crate::maps::{Answer, Capacity, MemoryMaps};
-use crate::op::{Action, Coming, Dump, FrontendValue};
-use crate::snapshot::Checked;
+use crate::maps::{Capacity, DialOutcome, MemoryMaps};
+use crate::op::{Action, Dump, FrontendValue, MapGrowth};
+use crate::snapshot::MapCheck;
 
 use super::*;
 
@@ -21,8 +21,8 @@ macro_rules! answers_as_its_maps {
             self.maps.begin_grace()
         }
 
-        fn is_over(&self, grace: Grace) -> bool {
-            self.maps.is_over(grace)
+        fn is_grace_over(&self, grace: Grace) -> bool {
+            self.maps.is_grace_over(grace)
         }
 
         fn dump(&mut self) -> Result<Dump, MapError> {
@@ -41,7 +41,7 @@ mod remembered;
 mod unreadable;
 mod unsourced;
 
-const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };
+const NOW: ClockReading = ClockReading { wall: Timestamp(1_000), mono: Duration::ZERO };
 const PORT: NonZeroU16 = NonZeroU16::new(80).unwrap();
 
 fn name(name: &str) -> ObjectName {
@@ -97,8 +97,8 @@ fn engine(events: Vec<Event>) -> Engine<MemoryMaps> {
 #[track_caller]
 fn check_answer(engine: &Engine<MemoryMaps>, address: &str, backends: &[&str]) {
     let slots = match engine.maps().dial(address.parse().unwrap()) {
-        Answer::Served(slots) => slots,
-        Answer::Refused => Vec::new(),
+        DialOutcome::Served(slots) => slots,
+        DialOutcome::Refused => Vec::new(),
         other => panic!("{address} is {other:?}"),
     };
     let found: Vec<_> = slots.iter().map(|slot| slot.backend().to_string()).collect();
@@ -199,8 +199,8 @@ fn invariant_04_an_address_that_left_the_node_does_not_answer_for_a_new_node_por
 struct Recording {
     maps: MemoryMaps,
     names: Vec<&'static str>,
-    foreseen: Vec<Coming>,
-    roomy: Vec<Coming>,
+    foreseen: Vec<MapGrowth>,
+    roomy: Vec<MapGrowth>,
 }
 
 impl Maps for Recording {
@@ -209,12 +209,12 @@ impl Maps for Recording {
         self.maps.execute(action)
     }
 
-    fn prepare(&mut self, coming: &Coming) {
+    fn prepare(&mut self, coming: &MapGrowth) {
         assert_eq!(self.names, [""; 0], "written before it was foreseen");
         self.foreseen.push(*coming);
     }
 
-    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+    fn reserve_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
         self.roomy.push(*coming);
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Maps for Together {
         self.maps.execute(action)
     }
 
-    fn execute_some(&mut self, ops: &[Op]) -> Result<usize, MapError> {
+    fn execute_batch(&mut self, ops: &[Op]) -> Result<usize, MapError> {
         let is_refused = |op: &&Op| {
             let (Action::InsertFrontend(key, _) | Action::RemoveFrontend(key)) = &op.action else {
                 panic!("not a frontend")
@@ -284,15 +284,15 @@ fn invariant_03_a_frontend_refused_among_others_keeps_only_its_own_service() {
     assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
     let answer = |engine: &Engine<Together>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
-    assert_eq!(answer(&engine, "10.0.0.2:80"), Answer::Passed);
-    assert_eq!(answer(&engine, "198.51.100.2:80"), Answer::Passed);
-    assert!(matches!(answer(&engine, "10.0.0.3:80"), Answer::Served(_)));
+    assert_eq!(answer(&engine, "10.0.0.2:80"), DialOutcome::Passed);
+    assert_eq!(answer(&engine, "198.51.100.2:80"), DialOutcome::Passed);
+    assert!(matches!(answer(&engine, "10.0.0.3:80"), DialOutcome::Served(_)));
     engine.maps_mut().refused = None;
     engine.maps_mut().steps.clear();
     let mono = engine.next_due(NOW.mono).unwrap() + Duration::from_secs(10);
-    let snapshot = engine.step(Now { mono, ..NOW }, &mut |_| ());
+    let snapshot = engine.step(ClockReading { mono, ..NOW }, &mut |_| ());
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (4, 0));
-    assert!(matches!(answer(&engine, "198.51.100.2:80"), Answer::Served(_)));
+    assert!(matches!(answer(&engine, "198.51.100.2:80"), DialOutcome::Served(_)));
 }
 
 fn deleted(name: &str) -> [Event; 2] {
@@ -321,12 +321,12 @@ fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
     assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
     let answer = |engine: &Engine<Together>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
-    assert!(matches!(answer(&engine, "10.0.0.2:80"), Answer::Served(_)), "its list is still there");
-    assert_eq!(answer(&engine, "10.0.0.3:80"), Answer::Passed);
+    assert!(matches!(answer(&engine, "10.0.0.2:80"), DialOutcome::Served(_)), "its list is still there");
+    assert_eq!(answer(&engine, "10.0.0.3:80"), DialOutcome::Passed);
     engine.maps_mut().refused = None;
     engine.maps_mut().steps.clear();
     let mono = engine.next_due(NOW.mono).unwrap() + Duration::from_secs(10);
-    let snapshot = engine.step(Now { mono, ..NOW }, &mut |_| ());
+    let snapshot = engine.step(ClockReading { mono, ..NOW }, &mut |_| ());
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (0, 0));
 }
 
@@ -349,7 +349,7 @@ fn invariant_10_what_a_service_leaves_goes_although_something_of_it_finds_no_roo
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
     let has = |engine: &Engine<MemoryMaps>, port: u16| {
-        engine.maps().dial((core::net::IpAddr::from([10, 0, 0, 1]), port).into()) != Answer::Passed
+        engine.maps().dial((core::net::IpAddr::from([10, 0, 0, 1]), port).into()) != DialOutcome::Passed
     };
     assert_eq!([80, 81].map(|port| has(&engine, port)), [true, true]);
     engine.apply(with(&[("a", 79), ("aa", 78), ("c", 81)]));
@@ -378,7 +378,7 @@ fn a_start_over_empty_maps_says_once_what_is_coming() {
     assert_eq!(engine.maps().foreseen, [], "not all is known");
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
-    let coming = Coming { frontends: [4, 2], ports: 3, slots: [3, 0], members: 2 };
+    let coming = MapGrowth { frontends: [4, 2], ports: 3, slots: [3, 0], members: 2 };
     assert_eq!(engine.maps().foreseen, [coming]);
     assert_eq!(engine.maps().roomy.first(), Some(&coming), "as it was decided");
     engine.apply(service("c", "10.0.0.3"));
@@ -399,8 +399,8 @@ fn a_start_says_what_is_coming_each_time_that_another_source_has_delivered() {
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
     // A list has a whole block of slots.
-    let coming = Coming { frontends: [40, 0], ports: 40, slots: [4, 0], ..Coming::default() };
-    assert_eq!(engine.maps().foreseen, [Coming::default(), coming]);
+    let coming = MapGrowth { frontends: [40, 0], ports: 40, slots: [4, 0], ..MapGrowth::default() };
+    assert_eq!(engine.maps().foreseen, [MapGrowth::default(), coming]);
     engine.apply(service("later", "10.0.1.1"));
     engine.step(NOW, &mut |_| ());
     assert_eq!(engine.maps().foreseen.len(), 2);
@@ -450,7 +450,7 @@ fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
 
 #[test]
 fn what_somebody_else_changed_is_found_named_and_repaired() {
-    use crate::op::{FrontendType, PortIndex, Share, Word};
+    use crate::op::{FrontendType, PortIndex, QuotaId, Word};
 
     let mut engine = engine(vec![
         service("a", "10.0.0.1"),
@@ -458,13 +458,14 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
         service("b", "10.0.0.2"),
         slice("b", &["1.1.1.2"]),
     ]);
-    assert_eq!(engine.check(), Ok(Vec::new()), "nothing was touched");
+    assert_eq!(engine.check_maps(), Ok(Vec::new()), "nothing was touched");
     let key = |address: &str| FrontendKey {
         address: address.parse().unwrap(),
         port: PORT,
         transport: crate::keys::Transport::Tcp,
     };
-    let value = FrontendValue { port: PortIndex(9), kind: FrontendType::ClusterIp, share: Share::default() };
+    let value =
+        FrontendValue { port: PortIndex(9), kind: FrontendType::ClusterIp, quota: QuotaId::default() };
     let address = "192.0.2.9".parse().unwrap();
     for action in [
         Action::RemoveFrontend(key("10.0.0.1")),
@@ -474,7 +475,7 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
     ] {
         engine.maps_mut().execute(&action).unwrap();
     }
-    let drift: Vec<_> = engine.check().unwrap().iter().map(ToString::to_string).collect();
+    let drift: Vec<_> = engine.check_maps().unwrap().iter().map(ToString::to_string).collect();
     assert_eq!(
         drift,
         [
@@ -486,13 +487,13 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
     );
     let snapshot = engine.step(NOW, &mut |_| ());
     assert_eq!(snapshot.counters.drift, 4);
-    assert_eq!(snapshot.checked, Some(Checked { at: NOW.wall, differences: 4 }));
+    assert_eq!(snapshot.checked, Some(MapCheck { at: NOW.wall, differences: 4 }));
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
-    assert_eq!(engine.maps().dial("10.0.0.9:80".parse().unwrap()), Answer::Passed);
-    assert_eq!(engine.check(), Ok(Vec::new()), "all is as it was");
-    let snapshot = engine.step(Now { wall: Timestamp(NOW.wall.0 + 60), ..NOW }, &mut |_| ());
-    assert_eq!(snapshot.checked, Some(Checked { at: Timestamp(NOW.wall.0 + 60), differences: 0 }));
+    assert_eq!(engine.maps().dial("10.0.0.9:80".parse().unwrap()), DialOutcome::Passed);
+    assert_eq!(engine.check_maps(), Ok(Vec::new()), "all is as it was");
+    let snapshot = engine.step(ClockReading { wall: Timestamp(NOW.wall.0 + 60), ..NOW }, &mut |_| ());
+    assert_eq!(snapshot.checked, Some(MapCheck { at: Timestamp(NOW.wall.0 + 60), differences: 0 }));
     assert_eq!(snapshot.counters.drift, 4);
 }
 
@@ -502,10 +503,10 @@ fn a_comparison_that_cannot_begin_yet_does_not_say_that_all_is_equal() {
     let (mut engine, _) = Engine::start(Recording::default(), Seed(0), &[Source::Manifests]).unwrap();
     engine.apply(service("a", "10.0.0.1"));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.check(), Err(CheckError::NotYet));
+    assert_eq!(engine.check_maps(), Err(CheckError::NotYet));
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.check(), Ok(Vec::new()));
+    assert_eq!(engine.check_maps(), Ok(Vec::new()));
 }
 
 /// Maps that count what is looked up in them, and cannot be read when they are told so.
@@ -514,11 +515,11 @@ struct Counting {
     maps: MemoryMaps,
     looked_up: usize,
     is_unreadable: bool,
-    foreseen: Vec<Coming>,
+    foreseen: Vec<MapGrowth>,
 }
 
 impl Maps for Counting {
-    fn prepare(&mut self, coming: &Coming) {
+    fn prepare(&mut self, coming: &MapGrowth) {
         self.foreseen.push(*coming);
     }
 
@@ -563,7 +564,7 @@ fn invariant_10_a_comparison_looks_up_no_more_in_one_go_than_a_piece_takes() {
     let (mut pieces, mut most) = (0, 0);
     let drift = loop {
         let before = engine.maps().looked_up;
-        let ended = engine.check_some();
+        let ended = engine.continue_check();
         (pieces, most) = (pieces + 1, most.max(engine.maps().looked_up - before));
         if let Some(drift) = ended {
             break drift;
@@ -578,9 +579,9 @@ fn invariant_10_a_comparison_looks_up_no_more_in_one_go_than_a_piece_takes() {
 fn maps_that_cannot_be_read_end_a_comparison_and_the_next_one_begins_anew() {
     let mut engine = counting();
     engine.maps_mut().is_unreadable = true;
-    assert_eq!(engine.check().unwrap_err().to_string(), "cannot read: for a test");
+    assert_eq!(engine.check_maps().unwrap_err().to_string(), "cannot read: for a test");
     engine.maps_mut().is_unreadable = false;
-    assert_eq!(engine.check(), Ok(Vec::new()));
+    assert_eq!(engine.check_maps(), Ok(Vec::new()));
     assert_eq!(engine.step(NOW, &mut |_| ()).counters.drift, 0);
 }
 
@@ -598,7 +599,7 @@ fn a_flag_that_nobody_knows_is_found_and_taken_back() {
         crate::op::Word { flags, ..word },
     );
     engine.maps_mut().execute(&foreign).unwrap();
-    assert_eq!(engine.check().unwrap().len(), 1);
+    assert_eq!(engine.check_maps().unwrap().len(), 1);
     engine.step(NOW, &mut |_| ());
     let after = engine.maps_mut().dump().unwrap();
     assert_eq!(after.ports.first().unwrap().cluster.0.flags, word.flags);
@@ -607,7 +608,7 @@ fn a_flag_that_nobody_knows_is_found_and_taken_back() {
 #[test]
 fn sources_that_somebody_else_changed_are_written_again() {
     use crate::op::SourceKey;
-    use crate::sources::SourceRange;
+    use crate::source_ranges::SourceRange;
 
     let mut facts = service_facts("a", "10.0.0.1");
     facts.ingress = vec![crate::facts::Ingress { address: "10.0.0.9".parse().unwrap(), proxied: false }];
@@ -617,14 +618,14 @@ fn sources_that_somebody_else_changed_are_written_again() {
     let [own] = before.sources.as_deref().unwrap() else { panic!("{before:?}") };
     let foreign = SourceKey { range: SourceRange::parse("198.51.100.0/24").unwrap(), ..*own };
     for (change, gone) in [
-        (Action::InsertSource(foreign, crate::op::Share::default()), false),
+        (Action::InsertSource(foreign, crate::op::QuotaId::default()), false),
         (Action::RemoveSource(*own), true),
     ] {
         engine.maps_mut().execute(&change).unwrap();
-        let drift: Vec<_> = engine.check().unwrap().iter().map(ToString::to_string).collect();
+        let drift: Vec<_> = engine.check_maps().unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(drift, ["the backends or sources of port */TCP of default/a were changed"], "{gone}");
         engine.step(NOW, &mut |_| ());
         assert_eq!(engine.maps_mut().dump().unwrap().sources, before.sources);
     }
-    assert_eq!(engine.check(), Ok(Vec::new()));
+    assert_eq!(engine.check_maps(), Ok(Vec::new()));
 }

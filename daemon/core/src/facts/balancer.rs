@@ -31,20 +31,20 @@ pub struct BalancerFacts {
 }
 
 /// What names of load balancers' finalizers begin with, or have in them.
-const BALANCERS_BEGIN: [&str; 3] =
+const LB_FINALIZER_PREFIXES: [&str; 3] =
     ["service.k8s.aws/", "gke.networking.io/l4-", "svccontroller.k3s.cattle.io/"];
-const BALANCERS_HAVE: [&str; 2] = ["load-balancer", "loadbalancer"];
+const LB_FINALIZER_PARTS: [&str; 2] = ["load-balancer", "loadbalancer"];
 
 /// Whether a finalizer of this name is there to have a load balancer removed.
-fn is_of_a_balancer(finalizer: &str) -> bool {
-    BALANCERS_BEGIN.iter().any(|begin| finalizer.starts_with(begin))
-        || BALANCERS_HAVE.iter().any(|part| finalizer.contains(part))
+fn is_balancer_finalizer(finalizer: &str) -> bool {
+    LB_FINALIZER_PREFIXES.iter().any(|begin| finalizer.starts_with(begin))
+        || LB_FINALIZER_PARTS.iter().any(|part| finalizer.contains(part))
 }
 
 impl BalancerFacts {
     /// Whether a controller still has a load balancer to remove before the object may go.
-    pub fn has_balancers_finalizer(&self) -> bool {
-        self.finalizers.iter().any(|name| is_of_a_balancer(name))
+    pub fn has_balancer_finalizer(&self) -> bool {
+        self.finalizers.iter().any(|name| is_balancer_finalizer(name))
     }
 
     /// About how much memory it takes.
@@ -56,7 +56,7 @@ impl BalancerFacts {
 
 /// A text that is kept of an object: cut at a character's end where it is longer than any real one, and made one line,
 /// in which `?` stands for each character that cannot be seen or that turns the text beside it around.
-pub fn kept_text(text: &str) -> Arc<str> {
+pub fn sanitize_text(text: &str) -> Arc<str> {
     let text = text.get(..text.floor_char_boundary(limits::BALANCER_TEXT_LENGTH_MAX)).unwrap_or_default();
     // A character that `escape_debug` escapes is not seen as it is, except for those that need an escape only within
     // quotes.
@@ -87,17 +87,17 @@ mod tests {
             ("example.com/audit", false),
             ("", false),
         ] {
-            assert_eq!(is_of_a_balancer(name), expected, "{name}");
+            assert_eq!(is_balancer_finalizer(name), expected, "{name}");
         }
     }
 
     #[test]
     fn a_text_is_cut_between_two_characters() {
         let most = limits::BALANCER_TEXT_LENGTH_MAX;
-        assert_eq!(&*kept_text("example.com/a \"b\""), "example.com/a \"b\"");
-        assert_eq!(&*kept_text("a\nb\u{202e}c\u{1b}[2J\u{200b}"), "a?b?c?[2J?");
-        assert_eq!(kept_text(&"a".repeat(most + 9)).len(), most);
-        assert_eq!(kept_text(&"é".repeat(most)).len(), most - most % 2);
-        assert_eq!(&*kept_text(&"\u{20ac}".repeat(most)), "\u{20ac}".repeat(most / 3));
+        assert_eq!(&*sanitize_text("example.com/a \"b\""), "example.com/a \"b\"");
+        assert_eq!(&*sanitize_text("a\nb\u{202e}c\u{1b}[2J\u{200b}"), "a?b?c?[2J?");
+        assert_eq!(sanitize_text(&"a".repeat(most + 9)).len(), most);
+        assert_eq!(sanitize_text(&"é".repeat(most)).len(), most - most % 2);
+        assert_eq!(&*sanitize_text(&"\u{20ac}".repeat(most)), "\u{20ac}".repeat(most / 3));
     }
 }

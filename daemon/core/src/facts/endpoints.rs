@@ -10,12 +10,12 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-pub use self::builder::{EndpointRefused, EndpointsBuilder};
+pub use self::builder::{EndpointError, EndpointsBuilder};
 pub use self::uid::UidText;
 use crate::keys::Family;
 use crate::limits;
-pub use crate::parted::{NodeName, TargetName};
-use crate::parted::{Own, Parts, Short};
+pub use crate::split_name::{NodeName, TargetName};
+use crate::split_name::{ShortText, SplitName, UniquePart};
 
 /// The three conditions of an endpoint, with Kubernetes' meaning of absent values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,9 +82,9 @@ pub struct Endpoint<'a> {
 
 /// A name in the slice's text: 24 bits of offset, 8 bits of length. Length 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Name(u32);
+struct TextSpan(u32);
 
-impl Name {
+impl TextSpan {
     fn new(offset: usize, length: usize) -> Option<Self> {
         let offset = Some(offset).filter(|offset| *offset < limits::SLICE_TEXT_BYTES_MAX)?;
         let offset = u32::try_from(offset).ok()?;
@@ -105,26 +105,26 @@ impl Name {
 
 /// What endpoints that are alike share: the parts of names, and what few endpoints of a slice differ in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Kin {
-    zone: Name,
-    node_start: Name,
-    node_end: Name,
-    kind: Name,
-    namespace: Name,
-    target_start: Name,
+struct SharedParts {
+    zone: TextSpan,
+    node_start: TextSpan,
+    node_end: TextSpan,
+    kind: TextSpan,
+    namespace: TextSpan,
+    target_start: TextSpan,
     // 0: no hints; else one more than the place in `hints`.
     hints: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Packed {
+struct PackedEndpoint {
     // The bytes of a usual uid; else, without `UUID`, the offset and length of its text.
     uid: [u8; 16],
     // The own parts of the names of node and target: a short one with its flag, else the offset and length of a text.
     node: u32,
     target: u32,
-    // The place in `kin`.
-    kin: u16,
+    // The place in `parts`.
+    parts: u16,
     flags: u8,
 }
 
@@ -145,8 +145,8 @@ enum Addresses {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoints {
     addresses: Addresses,
-    packed: Box<[Packed]>,
-    kin: Box<[Kin]>,
+    packed: Box<[PackedEndpoint]>,
+    parts: Box<[SharedParts]>,
     hints: Box<[HintSet]>,
     text: Box<str>,
 }
@@ -178,12 +178,12 @@ impl Endpoints {
 
     /// The family of all of them, if there are any.
     pub fn family(&self) -> Option<Family> {
-        self.address(0).map(Family::of)
+        self.address(0).map(Family::from_address)
     }
 
     /// The endpoint at a place, if there is one.
     pub fn get(&self, position: usize) -> Option<Endpoint<'_>> {
-        Some(self.unpack(self.address(position)?, self.packed.get(position)?))
+        Some(self.unpack_endpoint(self.address(position)?, self.packed.get(position)?))
     }
 
     /// All, in order.
@@ -199,11 +199,11 @@ impl Endpoints {
     }
 
     /// The hints of the endpoint at a place, without looking at anything else of it.
-    pub fn hints_of(&self, position: usize) -> Option<&HintSet> {
+    pub fn hints_for(&self, position: usize) -> Option<&HintSet> {
         if self.hints.is_empty() {
             return None;
         }
-        self.hints_at(self.kin_of(self.packed.get(position)?).hints)
+        self.hints_at(self.shared_parts(self.packed.get(position)?).hints)
     }
 
     fn hints_at(&self, place: u16) -> Option<&HintSet> {
@@ -217,11 +217,11 @@ impl Endpoints {
         }
     }
 
-    fn unpack(&self, address: IpAddr, packed: &Packed) -> Endpoint<'_> {
-        let kin = self.kin_of(packed);
-        let node = Parts {
+    fn unpack_endpoint(&self, address: IpAddr, packed: &PackedEndpoint) -> Endpoint<'_> {
+        let kin = self.shared_parts(packed);
+        let node = SplitName {
             start: kin.node_start.text(&self.text),
-            own: self.own(packed.node, packed.flags & NODE_SHORT != 0),
+            unique: self.unpack_part(packed.node, packed.flags & NODE_SHORT != 0),
             end: kin.node_end.text(&self.text),
         };
         Endpoint {
@@ -230,28 +230,34 @@ impl Endpoints {
             node: (!node.is_empty()).then_some(NodeName(node)),
             zone: kin.zone.optional(&self.text),
             hints: self.hints_at(kin.hints),
-            target: self.target(packed, &kin),
+            target: self.unpack_target(packed, &kin),
         }
     }
 
-    fn kin_of(&self, packed: &Packed) -> Kin {
-        self.kin.get(usize::from(packed.kin)).copied().unwrap_or_default()
+    fn shared_parts(&self, packed: &PackedEndpoint) -> SharedParts {
+        self.parts.get(usize::from(packed.parts)).copied().unwrap_or_default()
     }
 
-    fn own(&self, number: u32, is_short: bool) -> Own<'_> {
-        if is_short { Own::Short(Short(number)) } else { Own::Text(Name(number).text(&self.text)) }
+    fn unpack_part(&self, number: u32, is_short: bool) -> UniquePart<'_> {
+        if is_short {
+            UniquePart::Short(ShortText(number))
+        } else {
+            UniquePart::Text(TextSpan(number).text(&self.text))
+        }
     }
 
-    fn target(&self, packed: &Packed, kin: &Kin) -> Option<Target<'_>> {
-        let own = self.own(packed.target, packed.flags & TARGET_SHORT != 0);
-        let name = Parts { start: kin.target_start.text(&self.text), own, end: "" };
+    fn unpack_target(&self, packed: &PackedEndpoint, kin: &SharedParts) -> Option<Target<'_>> {
+        let own = self.unpack_part(packed.target, packed.flags & TARGET_SHORT != 0);
+        let name = SplitName { start: kin.target_start.text(&self.text), unique: own, end: "" };
         (!name.is_empty()).then(|| Target {
             kind: kin.kind.text(&self.text),
             namespace: kin.namespace.text(&self.text),
             name: TargetName(name),
             uid: match packed.uid {
                 uuid if packed.flags & UUID != 0 => UidText::Uuid(uuid),
-                [a, b, c, d, ..] => UidText::Text(Name(u32::from_be_bytes([a, b, c, d])).text(&self.text)),
+                [a, b, c, d, ..] => {
+                    UidText::Text(TextSpan(u32::from_be_bytes([a, b, c, d])).text(&self.text))
+                }
             },
         })
     }

@@ -37,14 +37,14 @@ impl Listeners {
     }
 
     /// The socket that takes the clients of this frontend where no program translates them.
-    pub fn at(&self, key: &FrontendKey) -> Option<Listener> {
-        let everywhere = Family::of(key.address).unspecified();
+    pub fn find_listener(&self, key: &FrontendKey) -> Option<Listener> {
+        let everywhere = Family::from_address(key.address).unspecified_address();
         let at = |address| Listener { port: key.port, transport: key.transport, address };
         [key.address, everywhere].map(at).into_iter().find(|it| self.0.contains(it))
     }
 
     /// The ports at which one has a socket that the other does not have.
-    pub(crate) fn turned(&self, other: &Self) -> BTreeSet<NonZeroU16> {
+    pub(crate) fn changed_ports(&self, other: &Self) -> BTreeSet<NonZeroU16> {
         self.0.symmetric_difference(&other.0).map(|it| it.port).collect()
     }
 }
@@ -77,7 +77,7 @@ mod tests {
         ] {
             let key =
                 FrontendKey { address: address.parse().unwrap(), port: port.try_into().unwrap(), transport };
-            assert_eq!(listeners.at(&key), expected, "{key}");
+            assert_eq!(listeners.find_listener(&key), expected, "{key}");
         }
     }
 
@@ -98,7 +98,7 @@ mod tests {
         let of = |ports: &[u16]| {
             Listeners::new(ports.iter().map(|port| listener("0.0.0.0", *port, Transport::Tcp))).unwrap()
         };
-        let turned = of(&[22, 80]).turned(&of(&[22, 443]));
+        let turned = of(&[22, 80]).changed_ports(&of(&[22, 443]));
         assert_eq!(turned.into_iter().map(NonZeroU16::get).collect::<alloc::vec::Vec<_>>(), [80, 443]);
     }
 }

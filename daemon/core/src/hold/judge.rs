@@ -14,7 +14,7 @@ use crate::keys::{ServiceKey, Source, Transport};
 use crate::limits;
 use crate::list::{LastList, Row, Rows};
 use crate::snapshot::Reason;
-use crate::time::{Now, Uptime};
+use crate::time::{ClockReading, Uptime};
 use crate::words;
 use crate::work;
 
@@ -22,7 +22,7 @@ use crate::work;
 pub const RESYNC_WINDOW: i64 = 60;
 
 /// Losses up to this number are no mass loss, however few services there are.
-pub const MASS_LOSS_LEAST: usize = 3;
+pub const MASS_LOSS_MIN: usize = 3;
 
 words! {
     /// What happens when a list of backends would become empty.
@@ -71,7 +71,7 @@ impl Policy {
     /// Whether it is a mass loss when `lost` of `populated` services with a list lost theirs.
     pub fn is_mass_loss(&self, lost: usize, populated: usize) -> bool {
         let share = populated as u64 * u64::from(self.mass_loss_share) / 1_000_000;
-        lost > MASS_LOSS_LEAST && lost as u64 > share
+        lost > MASS_LOSS_MIN && lost as u64 > share
     }
 }
 
@@ -88,7 +88,7 @@ pub struct Evidence {
     /// unready endpoint that was no member says nothing about those that went.
     pub is_unready: bool,
     /// The traffic policy is Local, and an endpoint on another node is usable.
-    pub is_elsewhere: bool,
+    pub has_remote_backend: bool,
     /// Every member of the last list was seen terminating.
     pub is_scaled_down: bool,
     /// A member of the last list stands in a slice with the label that keeps proxies away.
@@ -152,7 +152,7 @@ pub fn judge(evidence: Evidence) -> Judgement {
         (OnEmpty::Refuse, _) => Judgement::Refuse,
         (OnEmpty::Hold, reason) => Judgement::Hold(reason, Bound::Limit),
         (OnEmpty::Auto | OnEmpty::Pass, Reason::AllUnready | Reason::ScaledDown) => Judgement::Refuse,
-        (OnEmpty::Auto | OnEmpty::Pass, _) if evidence.is_elsewhere => Judgement::Refuse,
+        (OnEmpty::Auto | OnEmpty::Pass, _) if evidence.has_remote_backend => Judgement::Refuse,
         (OnEmpty::Auto | OnEmpty::Pass, lost) => Judgement::Hold(lost, Bound::Guarded),
     }
 }
@@ -173,20 +173,20 @@ fn classify(evidence: Evidence) -> Reason {
 
 /// The addresses in slices that a label keeps proxies away from, looked for when a list is judged first.
 #[derive(Debug, Default)]
-pub(crate) struct Hidden {
+pub(crate) struct HiddenAddresses {
     slices: Vec<Arc<SliceFacts>>,
     addresses: OnceCell<Vec<IpAddr>>,
 }
 
-impl Hidden {
+impl HiddenAddresses {
     /// The addresses of a service, as many as a service may have rows.
-    pub(crate) fn of(slices: &[Arc<SliceFacts>]) -> Self {
+    pub(crate) fn from_slices(slices: &[Arc<SliceFacts>]) -> Self {
         let slices = slices.iter().filter(|slice| slice.headless).cloned().collect();
         Self { slices, addresses: OnceCell::new() }
     }
 
     /// How many of these addresses a decision looks at.
-    pub(crate) fn looks(slices: &[Arc<SliceFacts>]) -> usize {
+    pub(crate) fn lookup_cost(slices: &[Arc<SliceFacts>]) -> usize {
         let each = slices.iter().filter(|slice| slice.headless).map(|slice| slice.endpoints.len());
         each.sum::<usize>().min(limits::ROWS_PER_SERVICE_MAX)
     }
@@ -197,7 +197,7 @@ impl Hidden {
             let each = self.slices.iter().flat_map(|slice| slice.endpoints.iter_brief());
             let mut addresses: Vec<_> =
                 each.map(|(address, _)| address).take(limits::ROWS_PER_SERVICE_MAX).collect();
-            work::done(addresses.len());
+            work::count_work(addresses.len());
             addresses.sort_unstable();
             addresses
         })
@@ -214,39 +214,39 @@ pub(crate) struct EmptyList<'a> {
     /// The lists had a backend until now, held or not.
     pub(crate) had_list: bool,
     /// The traffic policy is Local, and an endpoint on another node is usable.
-    pub(crate) is_elsewhere: bool,
+    pub(crate) has_remote_backend: bool,
 }
 
 /// Whether a source can tell that the endpoints of a held list are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hearing {
+pub(crate) enum SourceLiveness {
     /// Its files are on this node, so whatever it has to tell has come.
     Always,
     /// It cannot, or could not until a moment ago.
     Silent,
     /// It seems well, and answered a question that was put at this time; none: no answer is young enough.
-    Asked(Option<Uptime>),
+    Queried(Option<Uptime>),
 }
 
 /// What one service's empty lists are judged by, beside the lists themselves.
-pub(crate) struct Case<'a> {
+pub(crate) struct HoldContext<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) own: Option<OnEmpty>,
     pub(crate) is_resync: bool,
     /// Whether the source could tell that the endpoints are back.
-    pub(crate) hearing: Hearing,
-    pub(crate) now: Now,
+    pub(crate) liveness: SourceLiveness,
+    pub(crate) now: ClockReading,
     /// The service's slices, as they were when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,
     /// Addresses of endpoints in slices that a label keeps proxies away from now.
-    pub(crate) hidden: Hidden,
+    pub(crate) hidden: HiddenAddresses,
     pub(crate) key: ServiceKey,
     pub(crate) settings: &'a Settings,
     /// The drains in force.
     pub(crate) drains: &'a Drains,
 }
 
-impl Case<'_> {
+impl HoldContext<'_> {
     /// What is known of a list that has no backend any more, by the last list and by the endpoints that are listed now.
     pub(super) fn evidence(&self, last: &LastList, empty: &EmptyList<'_>) -> Evidence {
         Evidence {
@@ -254,9 +254,9 @@ impl Case<'_> {
             fallback: self.policy.on_empty,
             is_control: last.rows().is_some_and(|last| self.is_control(last)),
             is_unready: !empty.listed.is_empty() && last.is_accounted_for(empty.listed),
-            is_elsewhere: empty.is_elsewhere,
+            has_remote_backend: empty.has_remote_backend,
             is_scaled_down: last.was_scaled_down(),
-            is_hidden: last.is_any_in(self.hidden.addresses()),
+            is_hidden: last.has_member_in(self.hidden.addresses()),
             is_resync: self.is_resync,
         }
     }
@@ -265,7 +265,7 @@ impl Case<'_> {
     fn is_control(&self, last: &Rows) -> bool {
         let is_named = self.key.name.namespace() == "default" && self.key.name.name() == "kubernetes";
         let is_own = is_named && self.key.source != Source::ClusterSet;
-        let mut members = last.all().filter(|row| last.is_member(row));
+        let mut members = last.iter().filter(|row| last.is_member(row));
         is_own || members.any(|row| self.settings.is_apiserver(&row.backend()))
     }
 }

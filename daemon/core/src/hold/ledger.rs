@@ -10,10 +10,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::held::Hold;
-use super::judge::{Bound, Hearing, Policy, RESYNC_WINDOW};
-use super::losses::{Lists, Losses, MassLoss};
-use super::silence::Silence;
+use super::held_list::Hold;
+use super::judge::{Bound, Policy, RESYNC_WINDOW, SourceLiveness};
+use super::losses::{ListPresence, Losses, MassLoss};
+use super::silence::SourceSilence;
 use crate::keys::Source;
 use crate::list::Row;
 use crate::op::ServiceId;
@@ -25,16 +25,16 @@ const CLAIMS_MAX: usize = 16;
 
 /// Holders of claimed addresses that are looked at for one namespace within [`CLAIMS_WINDOW`], be it a claim or not: an
 /// address has one holder or a few, unless a tenant gave it to many of its own services.
-const LOOKS_MAX: usize = 64 * CLAIMS_MAX;
+const LOOKUPS_MAX: usize = 64 * CLAIMS_MAX;
 
 /// Seconds after which the claims of all namespaces are counted from zero again.
 const CLAIMS_WINDOW: i64 = 10;
 
 /// How many holders were looked at for a namespace, and how many of its claims were heard.
 #[derive(Clone, Copy, Debug, Default)]
-struct Claims {
+struct ClaimBudget {
     looks: usize,
-    heard: usize,
+    accepted: usize,
 }
 
 /// All holds, found by what may end them, and all losses that are recent.
@@ -44,20 +44,20 @@ pub(crate) struct Ledger {
     due: BTreeSet<(Uptime, ServiceId)>,
     held: Arc<BTreeSet<ServiceId>>,
     addresses: BTreeMap<SocketAddr, BTreeSet<ServiceId>>,
-    addresses_of: BTreeMap<ServiceId, Vec<SocketAddr>>,
+    service_addresses: BTreeMap<ServiceId, Vec<SocketAddr>>,
     losses: Losses,
     /// What was made of the claims of each namespace since `claims_since`.
-    claims: BTreeMap<Arc<str>, Claims>,
+    claims: BTreeMap<Arc<str>, ClaimBudget>,
     claims_since: Uptime,
     /// Sources that were interrupted since the last decision.
     interrupted_now: BTreeSet<Source>,
     interrupted: BTreeMap<Source, Uptime>,
-    silence: Silence,
+    silence: SourceSilence,
 }
 
 impl Ledger {
     /// Notes that a source was interrupted, resumed or listed whole: a loss that it tells next may come of that.
-    pub(crate) fn interrupt(&mut self, source: Source) {
+    pub(crate) fn record_interruption(&mut self, source: Source) {
         self.interrupted_now.insert(source);
     }
 
@@ -67,33 +67,33 @@ impl Ledger {
     }
 
     /// Notes that a source cannot tell of endpoints, or can again.
-    pub(crate) fn silence(&mut self, source: Source, is_silent: bool) {
-        self.silence.tell(source, is_silent);
+    pub(crate) fn set_silent(&mut self, source: Source, is_silent: bool) {
+        self.silence.record_report(source, is_silent);
     }
 
     /// Whether this source can tell that the endpoints of a held list are back.
-    pub(crate) fn hearing(&self, source: Source, now: Uptime) -> Hearing {
-        self.silence.hearing(source, now)
+    pub(crate) fn source_liveness(&self, source: Source, now: Uptime) -> SourceLiveness {
+        self.silence.source_liveness(source, now)
     }
 
     /// Puts a question to a source, on behalf of a hold that reached its bound at that time.
-    pub(crate) fn ask(&mut self, source: Source, bound: Uptime, now: Uptime) {
-        self.silence.ask(source, bound, now);
+    pub(crate) fn query_source(&mut self, source: Source, bound: Uptime, now: Uptime) {
+        self.silence.query_source(source, bound, now);
     }
 
     /// Notes that a source has answered the question that was put at that time.
-    pub(crate) fn answer(&mut self, source: Source, put: Uptime) {
-        self.silence.answer(source, put);
+    pub(crate) fn record_answer(&mut self, source: Source, put: Uptime) {
+        self.silence.record_answer(source, put);
     }
 
     /// When each source was asked last whether endpoints are back.
-    pub(crate) const fn questions(&self) -> &BTreeMap<Source, Uptime> {
-        self.silence.questions()
+    pub(crate) const fn queries(&self) -> &BTreeMap<Source, Uptime> {
+        self.silence.queries()
     }
 
     /// Dates the interruptions since the last decision.
-    pub(crate) fn begin(&mut self, now: Uptime) {
-        self.silence.begin(now);
+    pub(crate) fn begin_decision(&mut self, now: Uptime) {
+        self.silence.apply_reports(now);
         for source in core::mem::take(&mut self.interrupted_now) {
             self.interrupted.insert(source, now);
         }
@@ -105,7 +105,7 @@ impl Ledger {
 
     /// The services that hold an address at any port, as many as may be looked at for this namespace, which counts
     /// them; `None`: it is held by none.
-    pub(crate) fn look(
+    pub(crate) fn look_up_holders(
         &mut self,
         address: IpAddr,
         namespace: &Arc<str>,
@@ -115,7 +115,7 @@ impl Ledger {
         let mut holders = held.flat_map(|(at, ids)| ids.iter().map(move |id| (*at, *id))).peekable();
         holders.peek()?;
         let claims = self.claims.entry(Arc::clone(namespace)).or_default();
-        let looked_at: Vec<_> = holders.take(LOOKS_MAX.saturating_sub(claims.looks)).collect();
+        let looked_at: Vec<_> = holders.take(LOOKUPS_MAX.saturating_sub(claims.looks)).collect();
         claims.looks += looked_at.len();
         Some(looked_at)
     }
@@ -124,14 +124,14 @@ impl Ledger {
     pub(crate) fn holders(&self, address: IpAddr) -> BTreeSet<ServiceId> {
         let at = |port| SocketAddr::new(address, port);
         let held = self.addresses.range(at(u16::MIN)..=at(u16::MAX));
-        held.flat_map(|(_, ids)| ids.iter().copied()).take(LOOKS_MAX).collect()
+        held.flat_map(|(_, ids)| ids.iter().copied()).take(LOOKUPS_MAX).collect()
     }
 
     /// Counts a claim of this namespace; returns whether it is heard.
-    pub(crate) fn hears(&mut self, namespace: &Arc<str>) -> bool {
+    pub(crate) fn accept_claim(&mut self, namespace: &Arc<str>) -> bool {
         let claims = self.claims.entry(Arc::clone(namespace)).or_default();
-        let hears = claims.heard < CLAIMS_MAX;
-        claims.heard += usize::from(hears);
+        let hears = claims.accepted < CLAIMS_MAX;
+        claims.accepted += usize::from(hears);
         hears
     }
 
@@ -152,56 +152,56 @@ impl Ledger {
     }
 
     /// Services of which some list is held.
-    pub(crate) fn held(&self) -> Arc<BTreeSet<ServiceId>> {
+    pub(crate) fn held_services(&self) -> Arc<BTreeSet<ServiceId>> {
         Arc::clone(&self.held)
     }
 
     /// Enters the lists and the holds of a remembered service, before anything is decided.
-    pub(crate) fn remember<'a>(
+    pub(crate) fn restore_service<'a>(
         &mut self,
         (id, namespace): (ServiceId, &Arc<str>),
         holds: impl Iterator<Item = &'a Hold> + Clone,
-        lists: Lists,
+        lists: ListPresence,
         policy: &Policy,
     ) {
-        self.losses.count(namespace, (Lists::default(), lists));
-        self.index(id, holds, policy);
+        self.losses.count_lists(namespace, (ListPresence::default(), lists));
+        self.index_holds(id, holds, policy);
     }
 
     /// Keeps account of what a decision made of a service's lists, before and after, and of its holds.
-    pub(crate) fn account<'a>(
+    pub(crate) fn account_decision<'a>(
         &mut self,
         (id, namespace): (ServiceId, &Arc<str>),
         holds: impl Iterator<Item = &'a Hold> + Clone,
-        lists: (Lists, Lists),
+        lists: (ListPresence, ListPresence),
         (policy, now): (&Policy, Uptime),
     ) {
-        self.losses.count(namespace, lists);
+        self.losses.count_lists(namespace, lists);
         if holds.clone().next().is_some() || self.held.contains(&id) {
-            self.index(id, holds.clone(), policy);
+            self.index_holds(id, holds.clone(), policy);
         }
         // Losses are read off the holds, which outlive a restart: so a loss before a restart counts after it.
         let is_lost = |hold: &&Hold| {
             now.since(hold.begun) <= policy.mass_loss_window
                 && matches!(hold.bound, Bound::Guarded | Bound::MassLoss)
         };
-        self.losses.put(id, namespace, holds.filter(is_lost).map(|hold| hold.begun).max());
+        self.losses.set_loss(id, namespace, holds.filter(is_lost).map(|hold| hold.begun).max());
     }
 
     /// Every mass loss of which there is anything new to say.
-    pub(crate) fn judge_mass(&mut self, policy: &Policy, now: Uptime) -> Vec<MassLoss> {
-        self.losses.judge(policy, now)
+    pub(crate) fn judge_mass_losses(&mut self, policy: &Policy, now: Uptime) -> Vec<MassLoss> {
+        self.losses.judge_losses(policy, now)
     }
 
     /// Enters when the holds of a service end, and which addresses they hold now.
-    pub(crate) fn index<'a>(
+    pub(crate) fn index_holds<'a>(
         &mut self,
         id: ServiceId,
         holds: impl Iterator<Item = &'a Hold> + Clone,
         policy: &Policy,
     ) {
         let is_held = holds.clone().next().is_some();
-        for address in self.addresses_of.remove(&id).unwrap_or_default() {
+        for address in self.service_addresses.remove(&id).unwrap_or_default() {
             if let Entry::Occupied(mut entry) = self.addresses.entry(address) {
                 entry.get_mut().remove(&id);
                 if entry.get().is_empty() {
@@ -211,10 +211,10 @@ impl Ledger {
         }
         let mut addresses = Vec::new();
         for hold in holds {
-            self.due.extend(hold.until(policy).map(|until| (until, id)));
+            self.due.extend(hold.deadline(policy).map(|until| (until, id)));
             addresses.extend(hold.rows().map(Row::backend));
         }
-        // Readers share `held`, so it is copied only when a service comes or goes.
+        // Readers share `held_services`, so it is copied only when a service comes or goes.
         match (is_held, self.held.contains(&id)) {
             (true, false) => drop(Arc::make_mut(&mut self.held).insert(id)),
             (false, true) => drop(Arc::make_mut(&mut self.held).remove(&id)),
@@ -226,7 +226,7 @@ impl Ledger {
         for address in &addresses {
             self.addresses.entry(*address).or_default().insert(id);
         }
-        self.addresses_of.insert(id, addresses);
+        self.service_addresses.insert(id, addresses);
     }
 }
 

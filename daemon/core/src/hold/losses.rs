@@ -16,11 +16,11 @@ use crate::time::Uptime;
 
 /// What a service has of lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lists {
+pub(crate) struct ListPresence {
     /// Some list, held or not.
     pub(crate) any: bool,
     /// A list that is not held.
-    pub(crate) standing: bool,
+    pub(crate) unheld: bool,
 }
 
 /// So many services lost their lists that all of them are held for that.
@@ -40,18 +40,18 @@ struct Tenant {
     /// How many have a list, held or not.
     populated: usize,
     /// How many have a list that is not held.
-    standing: usize,
+    unheld: usize,
     /// The services that lost their lists within the window, and have not got them back.
     lost: BTreeSet<ServiceId>,
     /// All services in `lost` are part of a mass loss, except those that came since.
     is_mass: bool,
-    came: bool,
+    has_new_loss: bool,
 }
 
 impl Tenant {
     /// Whether no service of the namespace has a list that is not held, and enough of them have lost theirs.
     fn lost_all(&self, policy: &Policy) -> bool {
-        self.standing == 0 && policy.is_mass_loss(self.lost.len(), self.populated)
+        self.unheld == 0 && policy.is_mass_loss(self.lost.len(), self.populated)
     }
 
     fn is_empty(&self) -> bool {
@@ -59,26 +59,26 @@ impl Tenant {
     }
 
     /// Notes whether the namespace takes part in a mass loss. `true`: there is something new to tell of it.
-    fn take_part(&mut self, is_mass: bool) -> bool {
+    fn set_mass_loss(&mut self, is_mass: bool) -> bool {
         let was_mass = core::mem::replace(&mut self.is_mass, is_mass);
-        is_mass && (core::mem::take(&mut self.came) || !was_mass)
+        is_mass && (core::mem::take(&mut self.has_new_loss) || !was_mass)
     }
 }
 
 /// The namespaces for which the losses over all namespaces are a mass loss.
 #[derive(Debug)]
-enum Span {
-    Nobody,
-    Everybody,
+enum LossSpan {
+    NoNamespace,
+    AllNamespaces,
     /// One namespace alone: without its own losses, those of the others would be no mass loss.
     Only(Arc<str>),
 }
 
-impl Span {
-    fn has(&self, namespace: &Arc<str>) -> bool {
+impl LossSpan {
+    fn contains(&self, namespace: &Arc<str>) -> bool {
         match self {
-            Self::Nobody => false,
-            Self::Everybody => true,
+            Self::NoNamespace => false,
+            Self::AllNamespaces => true,
             Self::Only(one) => one == namespace,
         }
     }
@@ -98,7 +98,11 @@ pub(super) struct Losses {
 
 impl Losses {
     /// Counts a change of what a service has of lists.
-    pub(super) fn count(&mut self, namespace: &Arc<str>, (before, after): (Lists, Lists)) {
+    pub(super) fn count_lists(
+        &mut self,
+        namespace: &Arc<str>,
+        (before, after): (ListPresence, ListPresence),
+    ) {
         if before == after {
             return;
         }
@@ -107,14 +111,14 @@ impl Losses {
         };
         let tenant = self.tenants.entry(Arc::clone(namespace)).or_default();
         step(&mut tenant.populated, before.any, after.any);
-        step(&mut tenant.standing, before.standing, after.standing);
+        step(&mut tenant.unheld, before.unheld, after.unheld);
         step(&mut self.populated, before.any, after.any);
         self.judged = None;
         self.forget_empty(namespace);
     }
 
     /// Notes when a service last lost a list that is held for that; `None`: it has no such list.
-    pub(super) fn put(&mut self, id: ServiceId, namespace: &Arc<str>, lost: Option<Uptime>) {
+    pub(super) fn set_loss(&mut self, id: ServiceId, namespace: &Arc<str>, lost: Option<Uptime>) {
         if lost.is_none() && !self.services.contains_key(&id) {
             return;
         }
@@ -124,13 +128,13 @@ impl Losses {
             self.order.insert((at, id));
             let tenant = self.tenants.entry(Arc::clone(namespace)).or_default();
             tenant.lost.insert(id);
-            tenant.came = true;
+            tenant.has_new_loss = true;
         }
         self.judged = None;
     }
 
     /// Forgets the losses before the window.
-    fn pass(&mut self, now: Uptime, window: i64) {
+    fn expire(&mut self, now: Uptime, window: i64) {
         while let Some((_, id)) = self.order.first().copied().filter(|(at, _)| now.since(*at) > window) {
             self.remove(id);
             self.judged = None;
@@ -153,8 +157,8 @@ impl Losses {
     }
 
     /// Every mass loss of which there is anything new to say: the one that spans namespaces, then those of one alone.
-    pub(super) fn judge(&mut self, policy: &Policy, now: Uptime) -> Vec<MassLoss> {
-        self.pass(now, policy.mass_loss_window);
+    pub(super) fn judge_losses(&mut self, policy: &Policy, now: Uptime) -> Vec<MassLoss> {
+        self.expire(now, policy.mass_loss_window);
         if self.judged.replace(*policy) == Some(*policy) {
             return Vec::new();
         }
@@ -163,9 +167,9 @@ impl Losses {
             MassLoss { lost: self.services.len(), populated: self.populated, services: Vec::new() };
         let mut found = Vec::new();
         for (namespace, tenant) in &mut self.tenants {
-            let spans = span.has(namespace) && !tenant.lost.is_empty();
+            let spans = span.contains(namespace) && !tenant.lost.is_empty();
             let is_whole = tenant.lost_all(policy);
-            if !tenant.take_part(spans || is_whole) {
+            if !tenant.set_mass_loss(spans || is_whole) {
                 continue;
             }
             if spans {
@@ -182,23 +186,23 @@ impl Losses {
         found
     }
 
-    fn span(&self, policy: &Policy) -> Span {
-        let most = self.with_most(None);
+    fn span(&self, policy: &Policy) -> LossSpan {
+        let most = self.largest_namespace(None);
         let is_mass = |without: Option<&Arc<str>>| {
-            let of_others = if most == without { self.with_most(most) } else { most };
+            let of_others = if most == without { self.largest_namespace(most) } else { most };
             self.is_mass_without([without, None], policy)
                 || self.is_mass_without([without, of_others], policy)
         };
         if !is_mass(None) {
-            return Span::Nobody;
+            return LossSpan::NoNamespace;
         }
         let losers =
             || self.tenants.iter().filter(|(_, it)| !it.lost.is_empty()).map(|(namespace, _)| namespace);
         let mut needed = losers().filter(|namespace| !is_mass(Some(*namespace)));
         match (losers().nth(1), needed.next(), needed.next()) {
-            (None, ..) | (_, _, Some(_)) => Span::Nobody,
-            (_, None, _) => Span::Everybody,
-            (_, Some(one), None) => Span::Only(Arc::clone(one)),
+            (None, ..) | (_, _, Some(_)) => LossSpan::NoNamespace,
+            (_, None, _) => LossSpan::AllNamespaces,
+            (_, Some(one), None) => LossSpan::Only(Arc::clone(one)),
         }
     }
 
@@ -213,7 +217,7 @@ impl Losses {
     }
 
     /// The namespace that has most services which lost nothing, beside this one.
-    fn with_most(&self, beside: Option<&Arc<str>>) -> Option<&Arc<str>> {
+    fn largest_namespace(&self, beside: Option<&Arc<str>>) -> Option<&Arc<str>> {
         let others = self.tenants.iter().filter(|(namespace, _)| Some(*namespace) != beside);
         others
             .max_by_key(|(_, it)| it.populated.saturating_sub(it.lost.len()))

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::held::{HeldBackend, Hold};
+use super::held_list::{HeldBackend, Hold};
 use super::judge::Bound;
 use crate::facts::Target;
 use crate::facts::endpoints::UidText;
@@ -26,7 +26,7 @@ pub struct PodsAt {
 
 impl PodsAt {
     /// Whether another pod runs where this target was.
-    fn replace(&self, target: Target<'_>) -> bool {
+    fn has_replaced(&self, target: Target<'_>) -> bool {
         let is_target = |uid: &Arc<str>| UidText::parse(uid) == target.uid;
         is_pod(target) && !self.uids.is_empty() && !self.uids.iter().any(is_target)
     }
@@ -38,7 +38,7 @@ fn is_pod(target: Target<'_>) -> bool {
 
 impl Hold {
     /// The addresses that another object lists too: whose they are now is worth a question to the apiserver.
-    pub fn disputed(&self) -> impl Iterator<Item = IpAddr> {
+    pub fn disputed_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let is_disputed = |it: &&HeldBackend| it.lost.is_none() && it.is_claimed;
         let has_pod = |it: &&HeldBackend| self.target(&it.row).is_some_and(is_pod);
         let is_bound = self.bound != Bound::Unlimited;
@@ -47,10 +47,12 @@ impl Hold {
     }
 
     /// Takes the backends at this address out of the list if another pod has it. `true`: one was there.
-    pub(crate) fn leave_to(hold: &mut Arc<Self>, pods: &PodsAt) -> bool {
+    pub(crate) fn drop_reused(hold: &mut Arc<Self>, pods: &PodsAt) -> bool {
         let is_left = |it: &HeldBackend| {
             let target = hold.target(&it.row);
-            it.lost.is_none() && it.row.address == pods.address && target.is_some_and(|it| pods.replace(it))
+            it.lost.is_none()
+                && it.row.address == pods.address
+                && target.is_some_and(|it| pods.has_replaced(it))
         };
         let left: Vec<bool> = hold.backends.iter().map(is_left).collect();
         // Readers share it, so it is copied only where it changes.

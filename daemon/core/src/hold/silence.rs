@@ -9,7 +9,7 @@
 
 use alloc::collections::BTreeMap;
 
-use super::judge::{Hearing, RESYNC_WINDOW};
+use super::judge::{RESYNC_WINDOW, SourceLiveness};
 use crate::keys::Source;
 use crate::time::Uptime;
 
@@ -22,14 +22,14 @@ const STANDSTILL_SECONDS: i64 = 5;
 
 /// What is known of the silence of each source.
 #[derive(Debug, Default)]
-pub(super) struct Silence {
+pub(super) struct SourceSilence {
     /// What was told since the last decision: whether the source is silent.
-    told: BTreeMap<Source, bool>,
+    reports: BTreeMap<Source, bool>,
     since: BTreeMap<Source, Uptime>,
     /// How long a source that tells again still counts as silent.
     until: BTreeMap<Source, Uptime>,
     /// When each source was asked last.
-    questions: BTreeMap<Source, Uptime>,
+    queries: BTreeMap<Source, Uptime>,
     /// When the question was put that a source has answered last.
     answers: BTreeMap<Source, Uptime>,
     /// The last decision.
@@ -38,18 +38,18 @@ pub(super) struct Silence {
     resumed: Uptime,
 }
 
-impl Silence {
-    pub(super) fn tell(&mut self, source: Source, is_silent: bool) {
-        self.told.insert(source, is_silent);
+impl SourceSilence {
+    pub(super) fn record_report(&mut self, source: Source, is_silent: bool) {
+        self.reports.insert(source, is_silent);
     }
 
     /// Dates what was told since the last decision.
-    pub(super) fn begin(&mut self, now: Uptime) {
+    pub(super) fn apply_reports(&mut self, now: Uptime) {
         let before = core::mem::replace(&mut self.decided, now);
         if now.since(before) > STANDSTILL_SECONDS {
             self.resumed = now;
         }
-        for (source, is_silent) in core::mem::take(&mut self.told) {
+        for (source, is_silent) in core::mem::take(&mut self.reports) {
             if is_silent {
                 self.since.entry(source).or_insert(now);
             } else if let Some(since) = self.since.remove(&source) {
@@ -60,39 +60,39 @@ impl Silence {
     }
 
     /// Puts a question to the source, unless a young one waits for its answer that was put at that time or later.
-    pub(super) fn ask(&mut self, source: Source, since: Uptime, now: Uptime) {
+    pub(super) fn query_source(&mut self, source: Source, since: Uptime, now: Uptime) {
         let is_open =
             |put: &Uptime| *put >= since && self.is_young(*put, now) && self.answers.get(&source) < Some(put);
-        let question = self.questions.get(&source).copied().filter(is_open).unwrap_or(now);
-        self.questions.insert(source, question);
+        let question = self.queries.get(&source).copied().filter(is_open).unwrap_or(now);
+        self.queries.insert(source, question);
     }
 
     /// Notes that the source has answered the question that was put at that time.
-    pub(super) fn answer(&mut self, source: Source, put: Uptime) {
+    pub(super) fn record_answer(&mut self, source: Source, put: Uptime) {
         let answered = self.answers.entry(source).or_insert(put);
         *answered = put.max(*answered);
     }
 
     /// When each source was asked last.
-    pub(super) const fn questions(&self) -> &BTreeMap<Source, Uptime> {
-        &self.questions
+    pub(super) const fn queries(&self) -> &BTreeMap<Source, Uptime> {
+        &self.queries
     }
 
-    pub(super) fn hearing(&self, source: Source, now: Uptime) -> Hearing {
-        if self.covers(source, now) {
-            return Hearing::Silent;
+    pub(super) fn source_liveness(&self, source: Source, now: Uptime) -> SourceLiveness {
+        if self.is_silent(source, now) {
+            return SourceLiveness::Silent;
         }
-        if !source.is_tenants() {
-            return Hearing::Always;
+        if !source.is_tenant_writable() {
+            return SourceLiveness::Always;
         }
-        Hearing::Asked(self.answers.get(&source).copied().filter(|put| self.is_young(*put, now)))
+        SourceLiveness::Queried(self.answers.get(&source).copied().filter(|put| self.is_young(*put, now)))
     }
 
     fn is_young(&self, put: Uptime, now: Uptime) -> bool {
         put >= self.resumed && now.since(put) <= ANSWER_SECONDS
     }
 
-    fn covers(&self, source: Source, now: Uptime) -> bool {
+    fn is_silent(&self, source: Source, now: Uptime) -> bool {
         self.since.contains_key(&source) || self.until.get(&source).is_some_and(|until| now < *until)
     }
 }
@@ -105,12 +105,12 @@ mod tests {
 
     /// Whether the source counts as silent at these seconds, after what was told at others.
     fn at(told: &[(i64, bool)], seconds: &[i64]) -> alloc::vec::Vec<bool> {
-        let mut silence = Silence::default();
+        let mut silence = SourceSilence::default();
         for (second, is_silent) in told {
-            silence.tell(SOURCE, *is_silent);
-            silence.begin(Uptime(*second));
+            silence.record_report(SOURCE, *is_silent);
+            silence.apply_reports(Uptime(*second));
         }
-        seconds.iter().map(|second| silence.covers(SOURCE, Uptime(*second))).collect()
+        seconds.iter().map(|second| silence.is_silent(SOURCE, Uptime(*second))).collect()
     }
 
     #[test]
@@ -128,16 +128,16 @@ mod tests {
     /// hold that is due then, or it answered the question of that time.
     #[track_caller]
     fn check_asked(done: &[(i64, Option<i64>)], now: i64, expected: (i64, Option<i64>)) {
-        let mut silence = Silence::default();
+        let mut silence = SourceSilence::default();
         for (second, answers) in done {
             match answers {
-                None => silence.ask(SOURCE, Uptime(*second), Uptime(*second)),
-                Some(put) => silence.answer(SOURCE, Uptime(*put)),
+                None => silence.query_source(SOURCE, Uptime(*second), Uptime(*second)),
+                Some(put) => silence.record_answer(SOURCE, Uptime(*put)),
             }
         }
-        let answered = Hearing::Asked(expected.1.map(Uptime));
-        assert_eq!(silence.questions().get(&SOURCE), Some(&Uptime(expected.0)), "{done:?}");
-        assert_eq!(silence.hearing(SOURCE, Uptime(now)), answered, "{done:?}");
+        let answered = SourceLiveness::Queried(expected.1.map(Uptime));
+        assert_eq!(silence.queries().get(&SOURCE), Some(&Uptime(expected.0)), "{done:?}");
+        assert_eq!(silence.source_liveness(SOURCE, Uptime(now)), answered, "{done:?}");
     }
 
     #[test]
@@ -151,11 +151,11 @@ mod tests {
 
     #[test]
     fn a_question_is_put_again_when_it_is_answered_older_or_too_old() {
-        let mut silence = Silence::default();
+        let mut silence = SourceSilence::default();
         let mut ask = |since, now| {
-            silence.begin(Uptime(now));
-            silence.ask(SOURCE, Uptime(since), Uptime(now));
-            silence.questions().get(&SOURCE).copied()
+            silence.apply_reports(Uptime(now));
+            silence.query_source(SOURCE, Uptime(since), Uptime(now));
+            silence.queries().get(&SOURCE).copied()
         };
         assert_eq!([ask(5, 10), ask(5, 12)], [Some(Uptime(10)); 2], "one question is enough");
         assert_eq!(ask(11, 13), Some(Uptime(13)), "a later loss wants a later answer");
@@ -163,32 +163,36 @@ mod tests {
             assert_eq!(ask(11, now), Some(Uptime(13)), "{now}");
         }
         assert_eq!(ask(11, 44), Some(Uptime(44)));
-        silence.answer(SOURCE, Uptime(44));
-        silence.ask(SOURCE, Uptime(11), Uptime(45));
-        assert_eq!(silence.questions().get(&SOURCE), Some(&Uptime(45)), "an answer ends a question");
+        silence.record_answer(SOURCE, Uptime(44));
+        silence.query_source(SOURCE, Uptime(11), Uptime(45));
+        assert_eq!(silence.queries().get(&SOURCE), Some(&Uptime(45)), "an answer ends a question");
     }
 
     #[test]
     fn nothing_that_was_asked_before_a_standstill_counts_after_it() {
         for (standstill, put_again) in [(5, 10), (6, 16)] {
-            let mut silence = Silence::default();
-            silence.begin(Uptime(5));
-            silence.begin(Uptime(10));
-            silence.ask(SOURCE, Uptime(10), Uptime(10));
-            silence.answer(SOURCE, Uptime(10));
+            let mut silence = SourceSilence::default();
+            silence.apply_reports(Uptime(5));
+            silence.apply_reports(Uptime(10));
+            silence.query_source(SOURCE, Uptime(10), Uptime(10));
+            silence.record_answer(SOURCE, Uptime(10));
             let now = Uptime(10 + standstill);
-            silence.begin(now);
+            silence.apply_reports(now);
             let answered = Some(Uptime(10)).filter(|_| put_again == 10);
-            assert_eq!(silence.hearing(SOURCE, now), Hearing::Asked(answered), "{standstill} s");
+            assert_eq!(
+                silence.source_liveness(SOURCE, now),
+                SourceLiveness::Queried(answered),
+                "{standstill} s"
+            );
         }
     }
 
     #[test]
     fn a_source_that_tells_again_within_the_same_batch_was_never_silent() {
-        let mut silence = Silence::default();
-        silence.tell(SOURCE, true);
-        silence.tell(SOURCE, false);
-        silence.begin(Uptime(7));
-        assert!(!silence.covers(SOURCE, Uptime(7)));
+        let mut silence = SourceSilence::default();
+        silence.record_report(SOURCE, true);
+        silence.record_report(SOURCE, false);
+        silence.apply_reports(Uptime(7));
+        assert!(!silence.is_silent(SOURCE, Uptime(7)));
     }
 }

@@ -7,7 +7,7 @@ use std::format;
 use std::string::String;
 
 use super::*;
-use crate::claims::covers::Cover;
+use crate::claims::reservations::Reservation;
 use crate::facts::ObjectKey;
 use crate::keys::{Family, FrontendKey, ObjectName, ServiceKey, SliceKey, Source, Transport};
 
@@ -93,12 +93,12 @@ fn invariant_10_frontends_that_were_chosen_to_collide_do_not() {
 #[test]
 fn invariant_10_covers_and_addresses_that_were_chosen_to_collide_do_not() {
     for end in ENDS {
-        check("covers", |number| Cover::Address(v6(number, end)));
+        check("covers", |number| Reservation::Address(v6(number, end)));
         check("undecided", |number| (v6(number, end), 0_u16));
     }
     check("node ports", |number| {
         let family = Family::ALL[number as usize % 2];
-        Cover::NodePort(
+        Reservation::NodePort(
             family,
             NonZeroU16::new(u16::try_from(1 + number * 15).unwrap()).unwrap(),
             Transport::Tcp,

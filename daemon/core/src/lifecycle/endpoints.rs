@@ -43,7 +43,7 @@ words! {
 
 /// What a finding rests on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Evidence {
+pub struct EndpointEvidence {
     /// The endpoint's address; `None`: the finding is not about single endpoints.
     pub address: Option<IpAddr>,
     /// The slices that the finding rests on: the service's own first, then the one that contradicts it.
@@ -59,29 +59,29 @@ pub struct EndpointFinding {
     pub severity: Severity,
     pub confidence: Confidence,
     /// The first [`limits::NAMED_MAX`], in order.
-    pub evidence: Vec<Evidence>,
+    pub evidence: Vec<EndpointEvidence>,
     /// How many more there are.
     pub more: usize,
 }
 
 /// The finding, if anything speaks for it.
-fn finding(
+fn build_finding(
     id: EndpointFindingId,
     severity: Severity,
     confidence: Confidence,
-    evidence: impl IntoIterator<Item = Evidence>,
+    evidence: impl IntoIterator<Item = EndpointEvidence>,
 ) -> Option<EndpointFinding> {
-    let all: BTreeSet<Evidence> = evidence.into_iter().collect();
+    let all: BTreeSet<EndpointEvidence> = evidence.into_iter().collect();
     let more = all.len().saturating_sub(limits::NAMED_MAX);
     let evidence: Vec<_> = all.into_iter().take(limits::NAMED_MAX).collect();
     (!evidence.is_empty()).then_some(EndpointFinding { id, severity, confidence, evidence, more })
 }
 
 /// What a backend is dialled by: two targets cannot share it, though all on a node's own network share its address.
-type Dialled = (SocketAddr, crate::keys::Protocol);
+type DialTarget = (SocketAddr, crate::keys::Protocol);
 
 /// The ready endpoints of a slice that say which target they are, at each of its ports.
-fn targets(slice: &SliceFacts) -> impl Iterator<Item = (Dialled, UidText<'_>)> {
+fn ready_targets(slice: &SliceFacts) -> impl Iterator<Item = (DialTarget, UidText<'_>)> {
     let ready = slice.endpoints.iter().filter(|it| it.conditions.ready && !it.conditions.terminating);
     let known = ready.filter_map(|it| Some((it.address, it.target.map(|target| target.uid)?)));
     known.filter(|(_, uid)| !uid.is_empty()).flat_map(|(address, uid)| {
@@ -93,19 +93,20 @@ fn targets(slice: &SliceFacts) -> impl Iterator<Item = (Dialled, UidText<'_>)> {
 
 /// Addresses that two targets are said to have at the same port, both ready: one of the two is gone. `all`: the slices
 /// of all services, among them the own ones. What another namespace alone says may be made up by a tenant.
-pub fn two_owners<'a>(
+pub fn find_stale<'a>(
     own: &'a [Arc<SliceFacts>],
     all: impl IntoIterator<Item = &'a SliceFacts>,
 ) -> Option<EndpointFinding> {
-    let mut owners = BTreeMap::<Dialled, (UidText<'a>, &'a SliceKey)>::new();
-    for (slice, (place, uid)) in own.iter().flat_map(|slice| targets(slice).map(move |it| (slice, it))) {
+    let mut owners = BTreeMap::<DialTarget, (UidText<'a>, &'a SliceKey)>::new();
+    for (slice, (place, uid)) in own.iter().flat_map(|slice| ready_targets(slice).map(move |it| (slice, it)))
+    {
         owners.entry(place).or_insert((uid, &slice.key));
     }
     // Of a million endpoints few are at these addresses, and to look at addresses alone is a fifth of the work.
     let addresses: BTreeSet<IpAddr> = owners.keys().map(|place| place.0.ip()).collect();
     let is_near = |slice: &&SliceFacts| slice.endpoints.iter_brief().any(|(at, _)| addresses.contains(&at));
     let near = all.into_iter().filter(is_near);
-    let others = near.flat_map(|slice| targets(slice).map(move |it| (slice, it)));
+    let others = near.flat_map(|slice| ready_targets(slice).map(move |it| (slice, it)));
     let mut confidence = Confidence::Likely;
     let mut evidence = Vec::new();
     for (slice, (place, uid)) in others {
@@ -114,13 +115,13 @@ pub fn two_owners<'a>(
             confidence = Confidence::Certain;
         }
         let slices = Vec::from([(*key).clone(), slice.key.clone()]);
-        evidence.push(Evidence { address: Some(place.0.ip()), slices, age: None });
+        evidence.push(EndpointEvidence { address: Some(place.0.ip()), slices, age: None });
     }
-    finding(EndpointFindingId::Stale, Severity::Error, confidence, evidence)
+    build_finding(EndpointFindingId::Stale, Severity::Error, confidence, evidence)
 }
 
 /// Seconds since the slice that was written later was written, by the apiserver's clock.
-fn unwritten_for(a: &SliceFacts, b: &SliceFacts, now: Timestamp) -> Option<i64> {
+fn write_age(a: &SliceFacts, b: &SliceFacts, now: Timestamp) -> Option<i64> {
     let written = |slice: &SliceFacts| slice.meta.writer.as_ref().and_then(|writer| writer.at);
     let later = written(a)?.max(written(b)?);
     Some(now.0.saturating_sub(later.0).max(0))
@@ -128,7 +129,7 @@ fn unwritten_for(a: &SliceFacts, b: &SliceFacts, now: Timestamp) -> Option<i64> 
 
 /// Addresses that two slices of the service list at a port of the same name, for longer than a move takes. Two slices
 /// that say different conditions for one address are an error, not just a slow move.
-pub fn duplicates(own: &[Arc<SliceFacts>], now: Timestamp) -> Option<EndpointFinding> {
+pub fn find_duplicates(own: &[Arc<SliceFacts>], now: Timestamp) -> Option<EndpointFinding> {
     let mut known = BTreeMap::<(IpAddr, &str, &crate::keys::Protocol), (&SliceFacts, Endpoint<'_>)>::new();
     let mut evidence = Vec::new();
     let mut disagree = false;
@@ -139,30 +140,33 @@ pub fn duplicates(own: &[Arc<SliceFacts>], now: Timestamp) -> Option<EndpointFin
                 known.insert(place, (slice, it));
                 continue;
             };
-            let age = unwritten_for(first, slice, now);
+            let age = write_age(first, slice, now);
             if first.key != slice.key && age.is_some_and(|age| age >= limits::DUPLICATE_AFTER) {
                 disagree |= other.conditions != it.conditions;
                 let slices = Vec::from([first.key.clone(), slice.key.clone()]);
-                evidence.push(Evidence { address: Some(it.address), slices, age });
+                evidence.push(EndpointEvidence { address: Some(it.address), slices, age });
             }
         }
     }
     let severity = if disagree { Severity::Error } else { Severity::Warning };
-    finding(EndpointFindingId::Duplicates, severity, Confidence::Certain, evidence)
+    build_finding(EndpointFindingId::Duplicates, severity, Confidence::Certain, evidence)
 }
 
 /// Slices that proxies leave alone because of a label, though their service has an address.
-pub fn hidden(own: &[Arc<SliceFacts>], is_headless: bool) -> Option<EndpointFinding> {
+pub fn find_hidden(own: &[Arc<SliceFacts>], is_headless: bool) -> Option<EndpointFinding> {
     let hidden = own.iter().filter(|slice| slice.headless && !is_headless);
-    let evidence =
-        hidden.map(|slice| Evidence { address: None, slices: Vec::from([slice.key.clone()]), age: None });
-    finding(EndpointFindingId::Hidden, Severity::Error, Confidence::Certain, evidence)
+    let evidence = hidden.map(|slice| EndpointEvidence {
+        address: None,
+        slices: Vec::from([slice.key.clone()]),
+        age: None,
+    });
+    build_finding(EndpointFindingId::Hidden, Severity::Error, Confidence::Certain, evidence)
 }
 
 /// Slices of more than one manager: each takes the other's for its own, or leaves them to rot. `managed`: the label
 /// `endpointslice.kubernetes.io/managed-by` of each slice, as a reading has found it; a slice without the label says
 /// nothing.
-pub fn managers<'a>(
+pub fn find_managers<'a>(
     managed: impl IntoIterator<Item = (&'a SliceKey, Option<&'a str>)>,
 ) -> Option<EndpointFinding> {
     let mut first = BTreeMap::<&str, &SliceKey>::new();
@@ -173,14 +177,17 @@ pub fn managers<'a>(
     }
     let several = first.len() > 1;
     let evidence = first.into_values().filter(|_| several);
-    let evidence =
-        evidence.map(|slice| Evidence { address: None, slices: Vec::from([slice.clone()]), age: None });
-    finding(EndpointFindingId::Manager, Severity::Warning, Confidence::Certain, evidence)
+    let evidence = evidence.map(|slice| EndpointEvidence {
+        address: None,
+        slices: Vec::from([slice.clone()]),
+        age: None,
+    });
+    build_finding(EndpointFindingId::Manager, Severity::Warning, Confidence::Certain, evidence)
 }
 
 /// Whether the Endpoints object has only a part of the addresses. `over_capacity`: its annotation
 /// `endpoints.kubernetes.io/over-capacity`, as a reading has found it.
-pub fn truncated(over_capacity: Option<&str>) -> Option<EndpointFinding> {
+pub fn find_truncated(over_capacity: Option<&str>) -> Option<EndpointFinding> {
     let evidence = Vec::new();
     let more = 0;
     let id = EndpointFindingId::Truncated;
@@ -191,15 +198,15 @@ pub fn truncated(over_capacity: Option<&str>) -> Option<EndpointFinding> {
 
 /// A change of an endpoint's readiness, as the history has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Turn {
+pub struct ReadinessChange {
     pub address: IpAddr,
     pub at: Uptime,
     pub is_ready: bool,
 }
 
 /// Endpoints with a readiness that changed again and again lately. A change that is told twice counts once.
-pub fn flapping(turns: &[Turn], now: Uptime) -> Option<EndpointFinding> {
-    let is_late = |it: &&Turn| now.since(it.at) < limits::READY_FLAPS_WITHIN;
+pub fn find_flapping(turns: &[ReadinessChange], now: Uptime) -> Option<EndpointFinding> {
+    let is_late = |it: &&ReadinessChange| now.since(it.at) < limits::READY_FLAPS_WITHIN;
     let mut late: Vec<_> = turns.iter().filter(is_late).collect();
     late.sort_unstable();
     late.dedup_by_key(|it| (it.address, it.is_ready));
@@ -208,28 +215,28 @@ pub fn flapping(turns: &[Turn], now: Uptime) -> Option<EndpointFinding> {
         counts.entry(it.address).or_insert((0, it.at)).0 += 1;
     }
     let many = counts.into_iter().filter(|(_, (count, _))| *count >= limits::READY_FLAPS_MIN);
-    let evidence = many.map(|(address, (_, begun))| Evidence {
+    let evidence = many.map(|(address, (_, begun))| EndpointEvidence {
         address: Some(address),
         slices: Vec::new(),
         age: Some(now.since(begun).max(0)),
     });
-    finding(EndpointFindingId::Flapping, Severity::Warning, Confidence::Certain, evidence)
+    build_finding(EndpointFindingId::Flapping, Severity::Warning, Confidence::Certain, evidence)
 }
 
-fn lasting(
+fn filter_by_age(
     rows: impl IntoIterator<Item = Row>,
     now: Timestamp,
     at_least: i64,
-) -> impl Iterator<Item = Evidence> {
+) -> impl Iterator<Item = EndpointEvidence> {
     let aged = rows.into_iter().map(move |row| (row, now.0.saturating_sub(row.since().0).max(0)));
     let long = aged.filter(move |(_, age)| *age >= at_least);
-    long.map(|(row, age)| Evidence { address: Some(row.address), slices: Vec::new(), age: Some(age) })
+    long.map(|(row, age)| EndpointEvidence { address: Some(row.address), slices: Vec::new(), age: Some(age) })
 }
 
 /// Endpoints that were listed long ago and never seen ready. `turns`: the history, which does not go back for ever.
-pub fn never_ready(
+pub fn find_never_ready(
     rows: impl IntoIterator<Item = Row>,
-    turns: &[Turn],
+    turns: &[ReadinessChange],
     now: Timestamp,
 ) -> Option<EndpointFinding> {
     let seen: BTreeSet<IpAddr> = turns.iter().filter(|it| it.is_ready).map(|it| it.address).collect();
@@ -238,13 +245,16 @@ pub fn never_ready(
         !conditions.ready && !conditions.terminating && !row.is_held() && !row.was_seen_terminating()
     };
     let waiting = rows.into_iter().filter(is_waiting).filter(|row| !seen.contains(&row.address));
-    let evidence = lasting(waiting, now, limits::NEVER_READY_AFTER);
-    finding(EndpointFindingId::NeverReady, Severity::Warning, Confidence::Likely, evidence)
+    let evidence = filter_by_age(waiting, now, limits::NEVER_READY_AFTER);
+    build_finding(EndpointFindingId::NeverReady, Severity::Warning, Confidence::Likely, evidence)
 }
 
 /// Endpoints that have been terminating for longer than pods do.
-pub fn stuck_terminating(rows: impl IntoIterator<Item = Row>, now: Timestamp) -> Option<EndpointFinding> {
+pub fn find_stuck_terminating(
+    rows: impl IntoIterator<Item = Row>,
+    now: Timestamp,
+) -> Option<EndpointFinding> {
     let going = rows.into_iter().filter(|row| row.conditions().terminating && !row.is_held());
-    let evidence = lasting(going, now, limits::TERMINATING_AFTER);
-    finding(EndpointFindingId::StuckTerminating, Severity::Warning, Confidence::Certain, evidence)
+    let evidence = filter_by_age(going, now, limits::TERMINATING_AFTER);
+    build_finding(EndpointFindingId::StuckTerminating, Severity::Warning, Confidence::Certain, evidence)
 }

@@ -6,9 +6,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::events::EventLog;
 use super::state::{self, DEGRADING};
-use super::statement::Statements;
-use super::{Case, Controller, Meaning, Phase, State, limits};
+use super::{BalancerInput, BalancerPhase, BalancerState, ControllerLiveness, Meaning, limits};
 use crate::facts::{BalancerFacts, ServiceFacts};
 use crate::words;
 
@@ -88,56 +88,56 @@ impl Finding {
 }
 
 /// Whether the age is known, and is at least that.
-fn lasts(age: Option<i64>, at_least: i64) -> bool {
+fn is_at_least(age: Option<i64>, at_least: i64) -> bool {
     age.is_some_and(|age| age >= at_least)
 }
 
 /// What the findings of one load balancer are made from.
-struct Look<'a> {
-    case: &'a Case<'a>,
-    known: &'a Statements<'a>,
-    state: State,
+struct FindingInput<'a> {
+    case: &'a BalancerInput<'a>,
+    known: &'a EventLog<'a>,
+    state: BalancerState,
     /// For how many seconds the state is what it is.
     age: Option<i64>,
     facts: &'a ServiceFacts,
-    phase: Phase,
+    phase: BalancerPhase,
     /// For how many seconds the object shows what it shows.
-    shown: Option<i64>,
+    shown_age: Option<i64>,
 }
 
 /// All that is wrong, the most specific first.
-pub(super) fn findings(
-    case: &Case<'_>,
-    known: &Statements<'_>,
-    state: State,
+pub(super) fn find_all(
+    case: &BalancerInput<'_>,
+    known: &EventLog<'_>,
+    state: BalancerState,
     age: Option<i64>,
 ) -> Vec<Finding> {
     let Some(facts) = case.facts else { return Vec::new() };
-    let phase = Phase::of(facts);
-    let shown = state::age(case, facts);
-    let look = Look { case, known, state, age, facts, phase, shown };
-    FindingId::ALL.into_iter().filter_map(|id| look.find(id)).collect()
+    let phase = BalancerPhase::from_facts(facts);
+    let shown = state::shown_age(case, facts);
+    let look = FindingInput { case, known, state, age, facts, phase, shown_age: shown };
+    FindingId::ALL.into_iter().filter_map(|id| look.evaluate(id)).collect()
 }
 
-impl Look<'_> {
-    fn find(&self, id: FindingId) -> Option<Finding> {
+impl FindingInput<'_> {
+    fn evaluate(&self, id: FindingId) -> Option<Finding> {
         match id {
-            FindingId::EnsuredNoIngress => self.ensured_no_ingress(),
-            FindingId::Failing => self.failing(),
-            FindingId::NoNodes => self.no_nodes(),
-            FindingId::NoController => self.unserved(false, id),
-            FindingId::ClassUnserved => self.unserved(true, id),
-            FindingId::StuckEnsuring => self.stuck_ensuring(),
-            FindingId::Degraded => self.degraded(),
-            FindingId::DeleteStuck => self.delete_stuck(),
-            FindingId::OrphanRisk => self.orphan_risk(),
-            FindingId::Flapping => self.flapping(),
-            FindingId::Pending => self.pending(),
+            FindingId::EnsuredNoIngress => self.find_ensured_no_ingress(),
+            FindingId::Failing => self.find_failing(),
+            FindingId::NoNodes => self.find_no_nodes(),
+            FindingId::NoController => self.find_unserved(false, id),
+            FindingId::ClassUnserved => self.find_unserved(true, id),
+            FindingId::StuckEnsuring => self.find_stuck_ensuring(),
+            FindingId::Degraded => self.find_degraded(),
+            FindingId::DeleteStuck => self.find_delete_stuck(),
+            FindingId::OrphanRisk => self.find_orphan_risk(),
+            FindingId::Flapping => self.find_flapping(),
+            FindingId::Pending => self.find_pending(),
         }
     }
 
     fn is_pending(&self) -> bool {
-        self.phase == Phase::Pending
+        self.phase == BalancerPhase::Pending
     }
 
     fn has_class(&self) -> bool {
@@ -145,78 +145,82 @@ impl Look<'_> {
     }
 
     fn has_finalizer(&self) -> bool {
-        self.facts.balancer.as_deref().is_some_and(BalancerFacts::has_balancers_finalizer)
+        self.facts.balancer.as_deref().is_some_and(BalancerFacts::has_balancer_finalizer)
     }
 
     /// The age of the Event that called the balancer done, if nothing was begun or has failed since.
-    fn is_called_done(&self) -> Option<i64> {
-        let done = self.known.latest(&[Meaning::Ensured])?;
+    fn done_event_age(&self) -> Option<i64> {
+        let done = self.known.latest_event(&[Meaning::Ensured])?;
         let others = [Meaning::Ensuring, Meaning::Creating, Meaning::SyncFailed];
-        let is_last = self.known.latest(&others).is_none_or(|other| done.is_not_before(Some(&other)));
+        let is_last = self.known.latest_event(&others).is_none_or(|other| done.is_not_before(Some(&other)));
         done.age.filter(|_| is_last)
     }
 
-    fn ensured_no_ingress(&self) -> Option<Finding> {
-        let age = self.is_called_done().filter(|_| self.is_pending());
-        lasts(age, limits::STATUS_WRITTEN_AFTER)
+    fn find_ensured_no_ingress(&self) -> Option<Finding> {
+        let age = self.done_event_age().filter(|_| self.is_pending());
+        is_at_least(age, limits::STATUS_WRITTEN_AFTER)
             .then(|| Finding::new(FindingId::EnsuredNoIngress, Severity::Error, age))
     }
 
     /// A retry that has begun is part of failing, until an Event calls it done.
-    fn failing(&self) -> Option<Finding> {
+    fn find_failing(&self) -> Option<Finding> {
         const FAILED: [Meaning; 1] = [Meaning::SyncFailed];
-        let failed = self.known.open(&FAILED).filter(|_| self.is_pending())?;
-        let cause = failed.said.cause.clone();
-        let (count, oldest) = self.known.repeated(&FAILED, cause.as_deref());
-        (count >= limits::FAILURES_MIN || lasts(oldest, limits::FAILING_AFTER)).then(|| Finding {
+        let failed = self.known.latest_open(&FAILED).filter(|_| self.is_pending())?;
+        let cause = failed.event.cause.clone();
+        let (count, oldest) = self.known.count_repeats(&FAILED, cause.as_deref());
+        (count >= limits::FAILURES_MIN || is_at_least(oldest, limits::FAILING_AFTER)).then(|| Finding {
             cause,
             count,
             ..Finding::new(FindingId::Failing, Severity::Error, oldest)
         })
     }
 
-    fn no_nodes(&self) -> Option<Finding> {
-        let asks = matches!(self.phase, Phase::Pending | Phase::Addressed);
-        let told = self.known.open(&[Meaning::NoNodes]).filter(|_| asks)?;
-        let cause = told.said.cause.clone();
-        let count = told.said.count.max(1);
+    fn find_no_nodes(&self) -> Option<Finding> {
+        let asks = matches!(self.phase, BalancerPhase::Pending | BalancerPhase::Addressed);
+        let told = self.known.latest_open(&[Meaning::NoNodes]).filter(|_| asks)?;
+        let cause = told.event.cause.clone();
+        let count = told.event.count.max(1);
         Some(Finding { cause, count, ..Finding::new(FindingId::NoNodes, Severity::Error, told.oldest) })
     }
 
     /// No controller acts on the balancer: Events were read and there was none. A finalizer shows that a controller was
     /// there once: only a Lease that has run out tells that it is gone.
-    fn unserved(&self, of_a_class: bool, id: FindingId) -> Option<Finding> {
-        let is_dead = self.case.controller == Controller::Silent && !of_a_class;
+    fn find_unserved(&self, of_a_class: bool, id: FindingId) -> Option<Finding> {
+        let is_dead = self.case.controller == ControllerLiveness::Silent && !of_a_class;
         let is_nobodys = !self.has_finalizer() || is_dead;
         let is_so = self.is_pending()
-            && self.known.is_silent()
+            && self.known.has_none()
             && self.has_class() == of_a_class
             && is_nobodys
-            && lasts(self.shown, limits::UNANSWERED_AFTER);
+            && is_at_least(self.shown_age, limits::UNANSWERED_AFTER);
         let confidence = if is_dead { Confidence::Certain } else { Confidence::Likely };
-        is_so.then(|| Finding { confidence, ..Finding::new(id, Severity::Error, self.shown) })
+        is_so.then(|| Finding { confidence, ..Finding::new(id, Severity::Error, self.shown_age) })
     }
 
     /// This is never found without Events: an error in an Event that was not read is no silence.
-    fn stuck_ensuring(&self) -> Option<Finding> {
-        let is_at_work = matches!(self.state, State::Ensuring | State::Creating);
-        let is_explained = self.is_called_done().is_some()
-            || self.known.open(&[Meaning::SyncFailed, Meaning::NoNodes]).is_some()
-            || self.unserved(false, FindingId::NoController).is_some();
-        if !is_at_work || !self.known.was_asked() || is_explained || !lasts(self.age, limits::STUCK_AFTER) {
+    fn find_stuck_ensuring(&self) -> Option<Finding> {
+        let is_at_work = matches!(self.state, BalancerState::Ensuring | BalancerState::Creating);
+        let is_explained = self.done_event_age().is_some()
+            || self.known.latest_open(&[Meaning::SyncFailed, Meaning::NoNodes]).is_some()
+            || self.find_unserved(false, FindingId::NoController).is_some();
+        if !is_at_work
+            || !self.known.was_read()
+            || is_explained
+            || !is_at_least(self.age, limits::STUCK_AFTER)
+        {
             return None;
         }
-        let is_long = lasts(self.age, limits::STUCK_ERROR_AFTER);
+        let is_long = is_at_least(self.age, limits::STUCK_ERROR_AFTER);
         let severity = if is_long { Severity::Error } else { Severity::Warning };
         let confidence = Confidence::Likely;
         Some(Finding { confidence, ..Finding::new(FindingId::StuckEnsuring, severity, self.age) })
     }
 
-    fn degraded(&self) -> Option<Finding> {
-        let told = self.known.open(&DEGRADING).filter(|_| self.state == State::Degraded)?;
-        let cause = told.said.cause.clone();
-        let (count, oldest) = self.known.repeated(&DEGRADING, cause.as_deref());
-        lasts(oldest, limits::DEGRADED_AFTER).then(|| Finding {
+    fn find_degraded(&self) -> Option<Finding> {
+        let told = self.known.latest_open(&DEGRADING).filter(|_| self.state == BalancerState::Degraded)?;
+        let cause = told.event.cause.clone();
+        let (count, oldest) = self.known.count_repeats(&DEGRADING, cause.as_deref());
+        is_at_least(oldest, limits::DEGRADED_AFTER).then(|| Finding {
             cause,
             count,
             ..Finding::new(FindingId::Degraded, Severity::Warning, oldest)
@@ -224,42 +228,43 @@ impl Look<'_> {
     }
 
     /// The time counts from when the Service was asked to go, however often its removal was tried.
-    fn delete_stuck(&self) -> Option<Finding> {
-        let is_so = self.phase == Phase::Leaving && lasts(self.shown, limits::DELETE_STUCK_AFTER);
-        let newest = self.known.open(&[Meaning::DeleteFailed]);
-        let cause = newest.and_then(|it| it.said.cause.clone());
-        let count = newest.map_or(0, |it| it.said.count);
-        let confidence = self.without_events();
-        let found = Finding::new(FindingId::DeleteStuck, Severity::Warning, self.shown);
+    fn find_delete_stuck(&self) -> Option<Finding> {
+        let is_so =
+            self.phase == BalancerPhase::Leaving && is_at_least(self.shown_age, limits::DELETE_STUCK_AFTER);
+        let newest = self.known.latest_open(&[Meaning::DeleteFailed]);
+        let cause = newest.and_then(|it| it.event.cause.clone());
+        let count = newest.map_or(0, |it| it.event.count);
+        let confidence = self.object_confidence();
+        let found = Finding::new(FindingId::DeleteStuck, Severity::Warning, self.shown_age);
         is_so.then_some(Finding { confidence, cause, count, ..found })
     }
 
-    fn orphan_risk(&self) -> Option<Finding> {
-        let failed = self.known.open(&[Meaning::DeleteFailed]);
-        let failed = failed.filter(|it| self.state == State::DeleteFailing && it.said.strands)?;
-        let cause = failed.said.cause.clone();
-        let count = failed.said.count.max(1);
+    fn find_orphan_risk(&self) -> Option<Finding> {
+        let failed = self.known.latest_open(&[Meaning::DeleteFailed]);
+        let failed = failed.filter(|it| self.state == BalancerState::DeleteFailing && it.event.strands)?;
+        let cause = failed.event.cause.clone();
+        let count = failed.event.count.max(1);
         let confidence = Confidence::Likely;
         let found = Finding::new(FindingId::OrphanRisk, Severity::Notice, failed.oldest);
         Some(Finding { confidence, cause, count, ..found })
     }
 
-    fn flapping(&self) -> Option<Finding> {
-        let is_so = self.case.seen.is_some_and(|seen| seen.is_flapping(self.case.now.uptime()));
+    fn find_flapping(&self) -> Option<Finding> {
+        let is_so = self.case.history.is_some_and(|seen| seen.is_flapping(self.case.now.uptime()));
         is_so.then(|| Finding::new(FindingId::Flapping, Severity::Warning, None))
     }
 
-    fn pending(&self) -> Option<Finding> {
-        let is_so = self.is_pending() && lasts(self.shown, limits::PENDING_AFTER);
-        let confidence = self.without_events();
+    fn find_pending(&self) -> Option<Finding> {
+        let is_so = self.is_pending() && is_at_least(self.shown_age, limits::PENDING_AFTER);
+        let confidence = self.object_confidence();
         is_so.then(|| Finding {
             confidence,
-            ..Finding::new(FindingId::Pending, Severity::Warning, self.shown)
+            ..Finding::new(FindingId::Pending, Severity::Warning, self.shown_age)
         })
     }
 
     /// How sure a finding is that rests on the object alone.
-    fn without_events(&self) -> Confidence {
-        if self.known.was_asked() { Confidence::Certain } else { Confidence::WithoutEvents }
+    fn object_confidence(&self) -> Confidence {
+        if self.known.was_read() { Confidence::Certain } else { Confidence::WithoutEvents }
     }
 }

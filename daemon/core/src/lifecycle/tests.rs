@@ -18,7 +18,7 @@ use crate::facts::{BalancerFacts, Ingress, ServiceType};
 use crate::keys::{ObjectName, ServiceKey, Source};
 
 const WALL: i64 = 1_767_870_715;
-pub(super) const NOW: Now = Now { wall: Timestamp(WALL), mono: Duration::from_secs(5_000) };
+pub(super) const NOW: ClockReading = ClockReading { wall: Timestamp(WALL), mono: Duration::from_secs(5_000) };
 
 const CLEANUP: &str = "service.kubernetes.io/load-balancer-cleanup";
 
@@ -54,11 +54,11 @@ pub(super) fn service(said: &str) -> ServiceFacts {
 /// `Ensuring-40`: said 40 seconds ago; `SyncFailed-38x7!`: the last of seven times, and open;
 /// `SyncFailed-38/90!:quota`: first 90 seconds ago, with its cause; `DeleteFailed-5!:held*`: a cause that strands what
 /// is removed; `Ensured-?`: at no time.
-pub(super) fn statements(said: &str) -> Vec<Statement> {
+pub(super) fn statements(said: &str) -> Vec<BalancerEvent> {
     said.split_whitespace().map(one_statement).collect()
 }
 
-fn one_statement(said: &str) -> Statement {
+fn one_statement(said: &str) -> BalancerEvent {
     let (said, cause) = said.split_once(':').map_or((said, None), |(said, cause)| (said, Some(cause)));
     let (said, is_open) = said.strip_suffix('!').map_or((said, false), |said| (said, true));
     let (said, count) = said.split_once('x').unwrap_or((said, "1"));
@@ -66,7 +66,7 @@ fn one_statement(said: &str) -> Statement {
     let (last, first) = ago.split_once('/').unwrap_or((ago, ago));
     let at = |ago: &str| Timestamp(ago.parse::<i64>().map_or(-62_135_596_800, |ago| WALL - ago));
     let meaning = Meaning::ALL.into_iter().find(|it| alloc::format!("{it:?}") == word);
-    Statement {
+    BalancerEvent {
         meaning: meaning.unwrap_or_else(|| panic!("{word}")),
         first: at(first),
         last: at(last),
@@ -78,10 +78,16 @@ fn one_statement(said: &str) -> Statement {
 }
 
 /// `events`: as [`statement`] reads them; `-`: they were not read.
-pub(super) fn look(object: &str, events: &str, controller: Controller) -> Balancer {
+pub(super) fn look(object: &str, events: &str, controller: ControllerLiveness) -> BalancerStatus {
     let (facts, told) = (service(object), if events == "-" { Vec::new() } else { statements(events) });
-    let heard = if events == "-" { Heard::NotAsked } else { Heard::All(&told) };
-    load_balancer(&Case { facts: Some(&facts), seen: None, heard, controller, now: NOW })
+    let heard = if events == "-" { EventReading::NotRead } else { EventReading::All(&told) };
+    assess_balancer(&BalancerInput {
+        facts: Some(&facts),
+        history: None,
+        events: heard,
+        controller,
+        now: NOW,
+    })
 }
 
 pub(super) fn shown(findings: &[Finding]) -> Vec<String> {
@@ -91,6 +97,6 @@ pub(super) fn shown(findings: &[Finding]) -> Vec<String> {
 }
 
 /// Seconds in the state.
-pub(super) fn seconds(found: &Balancer) -> Option<i64> {
+pub(super) fn seconds(found: &BalancerStatus) -> Option<i64> {
     found.since.map(|since| WALL - since.0)
 }

@@ -13,13 +13,13 @@ use core::slice;
 use super::Row;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Addresses {
+enum RowAddresses {
     V4(Box<[Ipv4Addr]>),
     Any(Box<[IpAddr]>),
 }
 
-impl Addresses {
-    fn of(rows: &[Row]) -> Self {
+impl RowAddresses {
+    fn from_rows(rows: &[Row]) -> Self {
         let addresses = || rows.iter().map(|row| row.address);
         let v4 = |address| if let IpAddr::V4(address) = address { Some(address) } else { None };
         let mut all = Vec::with_capacity(rows.len());
@@ -44,7 +44,7 @@ impl Addresses {
 
 /// All of a row but its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rest {
+struct PackedRow {
     since: u32,
     slice: u16,
     endpoint: u16,
@@ -52,8 +52,8 @@ struct Rest {
     bits: u8,
 }
 
-impl Rest {
-    const fn at(self, address: IpAddr) -> Row {
+impl PackedRow {
+    const fn to_row(self, address: IpAddr) -> Row {
         let Self { since, slice, endpoint, port, bits } = self;
         Row { address, port, bits, slice, endpoint, since }
     }
@@ -62,23 +62,23 @@ impl Rest {
 /// Rows in an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Columns {
-    addresses: Addresses,
-    rest: Box<[Rest]>,
+    addresses: RowAddresses,
+    rest: Box<[PackedRow]>,
 }
 
 impl Default for Columns {
     fn default() -> Self {
-        Self::of(&[])
+        Self::from_rows(&[])
     }
 }
 
 impl Columns {
-    pub(super) fn of(rows: &[Row]) -> Self {
+    pub(super) fn from_rows(rows: &[Row]) -> Self {
         let rest = |row: &Row| {
             let Row { port, slice, endpoint, since, bits, .. } = *row;
-            Rest { since, slice, endpoint, port, bits }
+            PackedRow { since, slice, endpoint, port, bits }
         };
-        Self { addresses: Addresses::of(rows), rest: rows.iter().map(rest).collect() }
+        Self { addresses: RowAddresses::from_rows(rows), rest: rows.iter().map(rest).collect() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -91,19 +91,19 @@ impl Columns {
     }
 
     pub(super) fn get(&self, place: usize) -> Option<Row> {
-        Some(self.rest.get(place)?.at(self.addresses.get(place)?))
+        Some(self.rest.get(place)?.to_row(self.addresses.get(place)?))
     }
 
     pub(super) fn iter(&self) -> Iter<'_> {
         let addresses = match &self.addresses {
-            Addresses::V4(addresses) => Each::V4(addresses.iter()),
-            Addresses::Any(addresses) => Each::Any(addresses.iter()),
+            RowAddresses::V4(addresses) => AddressIter::V4(addresses.iter()),
+            RowAddresses::Any(addresses) => AddressIter::Any(addresses.iter()),
         };
         Iter { addresses, rest: self.rest.iter() }
     }
 
     /// Where the row of this address and port is, if rows are in the order of these.
-    pub(super) fn place_of(&self, wanted: (IpAddr, u16)) -> Option<usize> {
+    pub(super) fn find_position(&self, wanted: (IpAddr, u16)) -> Option<usize> {
         let (mut from, mut to) = (0, self.len());
         while from < to {
             let middle = from.midpoint(to);
@@ -119,24 +119,24 @@ impl Columns {
     /// How many rows have a lower address, if rows are in the order of these.
     pub(super) fn partition_point(&self, address: IpAddr) -> usize {
         match &self.addresses {
-            Addresses::V4(all) => all.partition_point(|it| IpAddr::V4(*it) < address),
-            Addresses::Any(all) => all.partition_point(|it| *it < address),
+            RowAddresses::V4(all) => all.partition_point(|it| IpAddr::V4(*it) < address),
+            RowAddresses::Any(all) => all.partition_point(|it| *it < address),
         }
     }
 
-    pub(super) fn set(&mut self, place: usize, bits: u8) {
+    pub(super) fn set_bits(&mut self, place: usize, bits: u8) {
         self.rest.get_mut(place).into_iter().for_each(|rest| rest.bits = bits);
     }
 }
 
 /// Addresses one after the other.
 #[derive(Clone, Debug)]
-enum Each<'a> {
+enum AddressIter<'a> {
     V4(slice::Iter<'a, Ipv4Addr>),
     Any(slice::Iter<'a, IpAddr>),
 }
 
-impl Each<'_> {
+impl AddressIter<'_> {
     fn next(&mut self) -> Option<IpAddr> {
         match self {
             Self::V4(addresses) => addresses.next().copied().map(IpAddr::V4),
@@ -148,15 +148,15 @@ impl Each<'_> {
 /// The rows one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Iter<'a> {
-    addresses: Each<'a>,
-    rest: slice::Iter<'a, Rest>,
+    addresses: AddressIter<'a>,
+    rest: slice::Iter<'a, PackedRow>,
 }
 
 impl Iterator for Iter<'_> {
     type Item = Row;
 
     fn next(&mut self) -> Option<Row> {
-        Some(self.rest.next()?.at(self.addresses.next()?))
+        Some(self.rest.next()?.to_row(self.addresses.next()?))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -194,22 +194,22 @@ mod tests {
             let mut rows = rows;
             rows.sort_by_key(Row::position);
             rows.dedup_by_key(|row| row.position());
-            let mut columns = Columns::of(&rows);
+            let mut columns = Columns::from_rows(&rows);
             prop_assert_eq!(columns.iter().collect::<Vec<_>>(), rows.clone());
             prop_assert_eq!(columns.iter().len(), rows.len());
             for (place, row) in rows.iter_mut().enumerate() {
-                prop_assert_eq!(columns.place_of(row.position()), Some(place));
+                prop_assert_eq!(columns.find_position(row.position()), Some(place));
                 row.bits = bits;
-                columns.set(place, bits);
+                columns.set_bits(place, bits);
             }
-            prop_assert_eq!(columns.place_of(("9.9.9.9".parse().unwrap(), 1)), None);
-            prop_assert_eq!(columns, Columns::of(&rows));
+            prop_assert_eq!(columns.find_position(("9.9.9.9".parse().unwrap(), 1)), None);
+            prop_assert_eq!(columns, Columns::from_rows(&rows));
         }
     }
 
     #[test]
     fn a_row_of_ipv4_takes_sixteen_bytes() {
         let row = Row::new([192, 0, 2, 1].into(), NonZeroU16::MIN, Conditions::READY, 0, 0);
-        assert_eq!(Columns::of(&[row]).bytes(), 16);
+        assert_eq!(Columns::from_rows(&[row]).bytes(), 16);
     }
 }

@@ -30,7 +30,7 @@ const IN_LOCAL: u8 = 1 << 4;
 const SEEN_TERMINATING: u8 = 1 << 5;
 const HELD: u8 = 1 << 6;
 /// Another slice says that the endpoint serves; the slice that counts says that it does not.
-const SERVES_ELSEWHERE: u8 = 1 << 7;
+const SERVES_IN_OTHER_SLICE: u8 = 1 << 7;
 
 const fn scope_bit(scope: Scope) -> u8 {
     match scope {
@@ -75,8 +75,8 @@ impl Row {
     /// Whether sockets may stay with the backend: it serves in any slice of its service, whatever else is said of it,
     /// or is held, or clients are or may be led to it all the same: a ready one that does not serve is published, and
     /// may be out of the lists for its weight alone.
-    pub const fn is_kept(&self) -> bool {
-        self.bits & (READY | SERVING | SERVES_ELSEWHERE | HELD | IN_CLUSTER | IN_LOCAL) != 0
+    pub const fn keeps_clients(&self) -> bool {
+        self.bits & (READY | SERVING | SERVES_IN_OTHER_SLICE | HELD | IN_CLUSTER | IN_LOCAL) != 0
     }
 
     /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held backend gets traffic
@@ -111,27 +111,27 @@ impl Row {
     }
 
     /// Takes notice of what another slice says of the same endpoint.
-    pub(crate) const fn also(&mut self, other: &Self) {
+    pub(crate) const fn merge_serving(&mut self, other: &Self) {
         if self.bits & SERVING == 0 && other.bits & SERVING != 0 {
-            self.bits |= SERVES_ELSEWHERE;
+            self.bits |= SERVES_IN_OTHER_SLICE;
         }
     }
 
     /// The row, seen terminating or not.
-    pub(super) const fn seen_terminating(self, is_seen: bool) -> Self {
+    pub(super) const fn with_terminating_seen(self, is_seen: bool) -> Self {
         let seen = if is_seen { SEEN_TERMINATING } else { 0 };
         Self { bits: self.bits & !SEEN_TERMINATING | seen, ..self }
     }
 
     /// The row, taken out of the lists that are `false` here.
-    pub(crate) const fn narrowed(self, cluster: bool, local: bool) -> Self {
+    pub(crate) const fn restrict_lists(self, cluster: bool, local: bool) -> Self {
         let cluster = if cluster { 0 } else { IN_CLUSTER };
         let local = if local { 0 } else { IN_LOCAL };
         Self { bits: self.bits & !(cluster | local), ..self }
     }
 
     /// The row as a hold keeps it.
-    pub(crate) const fn held(self) -> Self {
+    pub(crate) const fn as_held(self) -> Self {
         Self { bits: self.bits | HELD, ..self }
     }
 
@@ -145,7 +145,7 @@ impl Row {
         (self.address, self.port.get())
     }
 
-    pub(super) fn shows_the_same(&self, other: &Self) -> bool {
+    pub(super) fn equals_except_age(&self, other: &Self) -> bool {
         self.bits == other.bits && self.position() == other.position()
     }
 }

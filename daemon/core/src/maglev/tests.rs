@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::BTreeMap;
 
-use super::{PLACES, PLACES_OF_MANY, Walk, mix, places};
+use super::{PLACES_LARGE, PLACES_SMALL, Permutation, mix, table_size};
 use crate::work;
 
 fn at(address: impl Into<IpAddr>) -> SocketAddr {
@@ -21,7 +21,7 @@ fn table(backends: &[SocketAddr], places: u32) -> Vec<u32> {
 
 /// For each place, the backend that has it.
 fn spread(backends: &[SocketAddr]) -> Vec<SocketAddr> {
-    let places = places(u32::try_from(backends.len()).unwrap());
+    let places = table_size(u32::try_from(backends.len()).unwrap());
     table(backends, places).iter().map(|number| backends[*number as usize]).collect()
 }
 
@@ -61,9 +61,9 @@ fn a_backend_that_leaves_moves_few_places_of_the_others() {
 
 #[test]
 fn a_table_has_room_for_a_hundred_places_of_each_backend_as_long_as_it_can() {
-    let of = |backends| places(backends);
-    assert_eq!([0, 1, 2, 163].map(of), [0, 1, PLACES, PLACES]);
-    assert_eq!([164, 6_552].map(of), [PLACES_OF_MANY; 2]);
+    let of = |backends| table_size(backends);
+    assert_eq!([0, 1, 2, 163].map(of), [0, 1, PLACES_SMALL, PLACES_SMALL]);
+    assert_eq!([164, 6_552].map(of), [PLACES_LARGE; 2]);
     assert_eq!([6_553, 65_536].map(of), [6_553, 65_536]);
 }
 
@@ -71,11 +71,11 @@ fn a_table_has_room_for_a_hundred_places_of_each_backend_as_long_as_it_can() {
 fn the_shares_follow_the_weights() {
     for weights in [[1, 1, 1], [70, 30, 0], [256, 1, 3], [2, 256, 256], [7, 7, 7]] {
         let backends = backends(3);
-        let numbers = super::table(backends.iter().copied().zip(weights), PLACES);
+        let numbers = super::table(backends.iter().copied().zip(weights), PLACES_SMALL);
         let all: u16 = weights.iter().sum();
         for (number, weight) in (0..).zip(weights) {
             let share = numbers.iter().filter(|it| **it == number).count();
-            let wanted = f64::from(PLACES) * f64::from(weight) / f64::from(all);
+            let wanted = f64::from(PLACES_SMALL) * f64::from(weight) / f64::from(all);
             assert!((share as f64 - wanted).abs() <= 2.0, "{weights:?}: {number} has {share}, not {wanted}");
         }
     }
@@ -86,13 +86,13 @@ fn a_weight_that_is_not_nothing_has_a_place() {
     for (heavy, count) in [(256, 64), (256, 162), (256, 6_551)] {
         let weights = (0..).map(|at| if at == 5 { 1 } else { heavy });
         let backends = backends(count + 1);
-        let numbers = super::table(backends.iter().copied().zip(weights), places(count + 1));
+        let numbers = super::table(backends.iter().copied().zip(weights), table_size(count + 1));
         assert!(numbers.contains(&5), "beside {count} backends of {heavy}");
     }
 }
 
 /// A table of these ways, and how many places were looked at for it.
-fn filled(walks: Vec<Walk>, places: u32) -> (Vec<u32>, u64) {
+fn filled(walks: Vec<Permutation>, places: u32) -> (Vec<u32>, u64) {
     work::take();
     (super::fill(walks, places), work::take())
 }
@@ -100,12 +100,12 @@ fn filled(walks: Vec<Walk>, places: u32) -> (Vec<u32>, u64) {
 /// A tenant finds addresses with such ways by trying some millions.
 #[test]
 fn invariant_10_backends_whose_ways_are_the_same_cost_little_more_than_others() {
-    const PLACES: u32 = PLACES_OF_MANY;
+    const PLACES: u32 = PLACES_LARGE;
     for weights in [[1, 1], [1, 256]] {
         let weight = |at: usize| weights[at % 2];
         let honest = backends(1_000).into_iter().enumerate();
-        let honest = honest.map(|(at, backend)| Walk::of(backend, weight(at), PLACES)).collect();
-        let same = |at| Walk { next: 0, step: 1, places: PLACES, weight: weight(at), taken: 0 };
+        let honest = honest.map(|(at, backend)| Permutation::new(backend, weight(at), PLACES)).collect();
+        let same = |at| Permutation { next: 0, step: 1, places: PLACES, weight: weight(at), taken: 0 };
         let (_, honest) = filled(honest, PLACES);
         let (table, chosen) = filled((0..1_000).map(same).collect(), PLACES);
         assert!(chosen <= 4 * honest, "{chosen} looks, and {honest} where nobody chose");
@@ -116,7 +116,7 @@ fn invariant_10_backends_whose_ways_are_the_same_cost_little_more_than_others() 
 #[test]
 fn weights_that_are_all_nothing_are_all_alike() {
     let backends = backends(2);
-    let of = |weight| super::table(backends.iter().map(|backend| (*backend, weight)), PLACES);
+    let of = |weight| super::table(backends.iter().map(|backend| (*backend, weight)), PLACES_SMALL);
     assert_eq!(of(0), of(1));
 }
 
@@ -126,25 +126,28 @@ fn a_weight_that_changes_moves_what_it_must() {
     let backends = backends(10);
     let of = |first| {
         let weights = (0..).map(|at| if at == 0 { first } else { 100 });
-        super::table(backends.iter().copied().zip(weights), PLACES)
+        super::table(backends.iter().copied().zip(weights), PLACES_SMALL)
     };
     let (before, after) = (of(100), of(110));
     let moved = before.iter().zip(&after).filter(|(old, new)| **new != 0 && old != new).count();
-    assert!(moved as f64 <= 0.02 * f64::from(PLACES), "{moved} of {PLACES} places moved between others");
+    assert!(
+        moved as f64 <= 0.02 * f64::from(PLACES_SMALL),
+        "{moved} of {PLACES_SMALL} places moved between others"
+    );
 }
 
 #[test]
 fn a_list_of_one_or_none_has_as_many_places() {
     assert_eq!(table(&backends(0), 0), []);
     assert_eq!(table(&backends(1), 1), [0]);
-    assert_eq!(table(&[], PLACES).len(), PLACES as usize);
+    assert_eq!(table(&[], PLACES_SMALL).len(), PLACES_SMALL as usize);
 }
 
 /// Nodes of several versions serve beside each other while a cluster is upgraded.
 #[test]
 fn a_table_is_the_same_in_every_version() {
     let digest = |backends: &[SocketAddr]| {
-        let places = places(u32::try_from(backends.len()).unwrap());
+        let places = table_size(u32::try_from(backends.len()).unwrap());
         let numbers = table(backends, places);
         numbers.iter().fold(0_u64, |sum, number| mix(sum.rotate_left(1) ^ u64::from(*number)))
     };

@@ -13,7 +13,7 @@ use super::{Capacity, MapError, Maps};
 use crate::keys::{Family, FrontendKey, Transport};
 use crate::list::{Scope, Slot, SlotState};
 use crate::op::{
-    Action, Dump, DumpPort, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range,
+    Action, Dump, DumpPort, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, SlotRange,
     SourceKey, Word, WordFlags,
 };
 
@@ -30,7 +30,7 @@ pub enum Client {
 
 /// What a client meets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum DialOutcome {
     /// No frontend: the packet goes where it was sent.
     Passed,
     /// It ends with ECONNREFUSED.
@@ -46,12 +46,12 @@ pub enum Answer {
 pub struct UnfinishedRead {
     ticket: u64,
     family: Family,
-    found: Found,
+    progress: ReadProgress,
 }
 
 /// How far a reader has come.
 #[derive(Debug)]
-enum Found {
+enum ReadProgress {
     Frontend(FrontendValue, Client),
     Word(Word),
 }
@@ -96,18 +96,18 @@ impl MemoryMaps {
     }
 
     /// What a client meets that dials now and is done before the next op.
-    pub fn lookup(&self, address: IpAddr, port: u16, transport: Transport, client: Client) -> Answer {
+    pub fn lookup(&self, address: IpAddr, port: u16, transport: Transport, client: Client) -> DialOutcome {
         let Some(value) = self.frontend(address, port, transport) else {
-            return Answer::Passed;
+            return DialOutcome::Passed;
         };
-        if !self.lets_in(*value, client) {
-            return Answer::Dropped;
+        if !self.allows_client(*value, client) {
+            return DialOutcome::Dropped;
         }
         let word = self.word_for(*value, client);
         match word.count {
-            0 if word.flags.has(WordFlags::DROP) => Answer::Dropped,
-            0 => Answer::Refused,
-            _ => Answer::Served(self.backends_of(word, Family::of(address))),
+            0 if word.flags.contains(WordFlags::DROP) => DialOutcome::Dropped,
+            0 => DialOutcome::Refused,
+            _ => DialOutcome::Served(self.word_backends(word, Family::from_address(address))),
         }
     }
 
@@ -123,7 +123,11 @@ impl MemoryMaps {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.readers.insert(ticket);
-        Some(UnfinishedRead { ticket, family: Family::of(address), found: Found::Frontend(value, client) })
+        Some(UnfinishedRead {
+            ticket,
+            family: Family::from_address(address),
+            progress: ReadProgress::Frontend(value, client),
+        })
     }
 
     /// Begins a read: the client has read the word, and reads the slots at some later time.
@@ -135,14 +139,14 @@ impl MemoryMaps {
         client: Client,
     ) -> Option<UnfinishedRead> {
         let reading = self.begin_dial(address, port, transport, client)?;
-        let found = Found::Word(self.word_found(&reading));
-        Some(UnfinishedRead { found, ..reading })
+        let found = ReadProgress::Word(self.resolve_word(&reading));
+        Some(UnfinishedRead { progress: found, ..reading })
     }
 
     /// The backends in the slots that the client finds now, wiped ones left out.
     pub fn end_read(&mut self, reading: &UnfinishedRead) -> Vec<Slot> {
         self.readers.remove(&reading.ticket);
-        self.backends_of(self.word_found(reading), reading.family)
+        self.word_backends(self.resolve_word(reading), reading.family)
     }
 
     /// Forgets all readers, as if their processes had ended: a grace period is over at once.
@@ -163,30 +167,30 @@ impl MemoryMaps {
         self.frontends.len() + words + slots + self.members.len() + self.sources.len() + self.facts.len()
     }
 
-    fn word_found(&self, reading: &UnfinishedRead) -> Word {
-        match reading.found {
-            Found::Frontend(value, client) => self.word_for(value, client),
-            Found::Word(word) => word,
+    fn resolve_word(&self, reading: &UnfinishedRead) -> Word {
+        match reading.progress {
+            ReadProgress::Frontend(value, client) => self.word_for(value, client),
+            ReadProgress::Word(word) => word,
         }
     }
 
     fn word_for(&self, value: FrontendValue, client: Client) -> Word {
         let cluster = self.word(value.port, Scope::Cluster);
-        self.word(value.port, value.kind.list(cluster.flags, client != Client::Local))
+        self.word(value.port, value.kind.list_scope(cluster.flags, client != Client::Local))
     }
 
     /// Whether the client may dial this frontend: only addresses of a load balancer are for some clients alone.
-    fn lets_in(&self, value: FrontendValue, client: Client) -> bool {
+    fn allows_client(&self, value: FrontendValue, client: Client) -> bool {
         let Client::From(address) = client else { return true };
-        let looks = self.word(value.port, Scope::Cluster).flags.has(WordFlags::SOURCES);
-        let own = |source: &SourceKey| source.port == value.port && source.range.has(address);
+        let looks = self.word(value.port, Scope::Cluster).flags.contains(WordFlags::SOURCES);
+        let own = |source: &SourceKey| source.port == value.port && source.range.contains(address);
         value.kind != FrontendType::LoadBalancer || !looks || self.sources.iter().any(own)
     }
 
     fn frontend(&self, address: IpAddr, port: u16, transport: Transport) -> Option<&FrontendValue> {
         let port = core::num::NonZeroU16::new(port)?;
         let exact = FrontendKey { address, port, transport };
-        let wildcard = FrontendKey { address: Family::of(address).unspecified(), ..exact };
+        let wildcard = FrontendKey { address: Family::from_address(address).unspecified_address(), ..exact };
         let node_port =
             || self.node_addresses.contains(&address).then(|| self.frontends.get(&wildcard)).flatten();
         self.frontends.get(&exact).or_else(node_port)
@@ -197,17 +201,17 @@ impl MemoryMaps {
         if scope == Scope::Cluster { cluster } else { local }
     }
 
-    fn slots_of(&self, word: Word, family: Family) -> Vec<Slot> {
+    fn word_slots(&self, word: Word, family: Family) -> Vec<Slot> {
         let base = word.base as usize;
         let slots = self.array(family).get(base..base + word.count as usize);
         slots.unwrap_or_default().iter().flatten().copied().collect()
     }
 
     /// The backends in the slots of a word, each once.
-    fn backends_of(&self, word: Word, family: Family) -> Vec<Slot> {
-        let mut slots = self.slots_of(word, family);
+    fn word_backends(&self, word: Word, family: Family) -> Vec<Slot> {
+        let mut slots = self.word_slots(word, family);
         // Only in a table may a backend stand twice: in a list that would be an error, which a reader is to see.
-        if word.flags.has(WordFlags::TABLE) {
+        if word.flags.contains(WordFlags::TABLE) {
             slots.sort_unstable();
             slots.dedup();
         }
@@ -219,7 +223,7 @@ impl MemoryMaps {
         if family == Family::V4 { v4 } else { v6 }
     }
 
-    fn fill(&mut self, range: Range, slots: impl Iterator<Item = Option<Slot>>) {
+    fn fill(&mut self, range: SlotRange, slots: impl Iterator<Item = Option<Slot>>) {
         let [v4, v6] = &mut self.slots;
         let array = if range.family == Family::V4 { v4 } else { v6 };
         let end = range.base as usize + range.count as usize;
@@ -243,7 +247,7 @@ impl MemoryMaps {
     fn dump_port(&self, index: PortIndex, family: Family) -> DumpPort {
         let list = |scope| {
             let word = self.word(index, scope);
-            (word, self.slots_of(word, family))
+            (word, self.word_slots(word, family))
         };
         DumpPort {
             index,
@@ -255,8 +259,11 @@ impl MemoryMaps {
     }
 
     fn dump_ports(&self) -> (Vec<DumpPort>, Vec<PortIndex>) {
-        let families: BTreeMap<_, _> =
-            self.frontends.iter().map(|(key, value)| (value.port, Family::of(key.address))).collect();
+        let families: BTreeMap<_, _> = self
+            .frontends
+            .iter()
+            .map(|(key, value)| (value.port, Family::from_address(key.address)))
+            .collect();
         let with_words = (0..)
             .zip(&self.words)
             .filter(|(_, words)| **words != [Word::EMPTY; 2])
@@ -278,7 +285,7 @@ impl Maps for MemoryMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         match action {
             Action::WriteRange(range, scope, rows) => {
-                self.fill(*range, rows.placed(*scope, range.count).map(Some));
+                self.fill(*range, rows.slots_in_range(*scope, range.count).map(Some));
             }
             Action::FreeRange(range) => self.fill(*range, core::iter::repeat(None)),
             Action::PublishWord(index, scope, word) => self.publish(*index, *scope, *word),
@@ -320,7 +327,7 @@ impl Maps for MemoryMaps {
         Grace(self.next_ticket)
     }
 
-    fn is_over(&self, grace: Grace) -> bool {
+    fn is_grace_over(&self, grace: Grace) -> bool {
         self.readers.first().is_none_or(|oldest| *oldest >= grace.0)
     }
 
@@ -352,7 +359,7 @@ impl Maps for MemoryMaps {
 /// `10.96.0.10:80` and the like, for tests that ask as a client would.
 impl MemoryMaps {
     /// As [`Self::lookup`], for TCP from this node.
-    pub fn dial(&self, address: SocketAddr) -> Answer {
+    pub fn dial(&self, address: SocketAddr) -> DialOutcome {
         self.lookup(address.ip(), address.port(), Transport::Tcp, Client::Local)
     }
 }

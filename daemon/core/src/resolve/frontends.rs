@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
-use super::barred::is_barred;
-use super::{DesiredFrontend, Part};
+use super::denied_address::is_denied;
+use super::{DesiredFrontend, FrontendQuota};
 use crate::facts::{ServiceFacts, ServicePort, ServiceType, Settings, TrafficPolicy};
 use crate::keys::{Family, Source};
 use crate::limits;
@@ -20,7 +20,7 @@ use crate::snapshot::ServiceState;
 use crate::work;
 
 /// Whether the service is ours to serve.
-pub(crate) fn state(service: Option<&ServiceFacts>, settings: &Settings) -> ServiceState {
+pub(crate) fn service_state(service: Option<&ServiceFacts>, settings: &Settings) -> ServiceState {
     let Some(service) = service else { return ServiceState::NoService };
     let ours = service.key.source == Source::Config || service.proxy_name == settings.service_proxy_name;
     match service.kind {
@@ -43,21 +43,23 @@ pub(super) fn is_external_local(service: &ServiceFacts) -> bool {
 }
 
 /// All frontends that fit, each once, in the order of the table.
-pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<DesiredFrontend> {
-    let numbers = Numbers::of(service);
-    let addresses = addresses(service, settings);
+pub(super) fn desired_frontends(service: &ServiceFacts, settings: &Settings) -> Vec<DesiredFrontend> {
+    let numbers = DialPorts::from_service(service);
+    let addresses = frontend_addresses(service, settings);
     let all = addresses.iter().flat_map(|it| {
-        let of = |(number, port): &Numbered<'_>| frontend(service, port, it, number.or(it.port), settings);
-        numbers.at(it).iter().map(of)
+        let of = |(number, port): &NumberedPort<'_>| {
+            build_frontend(service, port, it, number.or(it.port), settings)
+        };
+        numbers.for_address(it).iter().map(of)
     });
     // Frontends beyond the limit are not even made: one object may ask for millions.
-    let most = addresses.iter().map(|it| numbers.at(it).len()).fold(0, usize::saturating_add);
+    let most = addresses.iter().map(|it| numbers.for_address(it).len()).fold(0, usize::saturating_add);
     let mut found = Vec::with_capacity(most.min(limits::FRONTENDS_PER_SERVICE_MAX));
     found.extend(all.flatten().take(limits::FRONTENDS_PER_SERVICE_MAX));
-    work::done(found.len());
+    work::count_work(found.len());
     // Of two rows that are alike, the one that can be dialled stays: an external IP of 0.0.0.0, which is barred, looks
     // like the address of the NodePorts.
-    found.sort_by(|a, b| dialled_order(a).cmp(&dialled_order(b)));
+    found.sort_by(|a, b| dedup_order(a).cmp(&dedup_order(b)));
     found.dedup_by(|a, b| (a.address, a.port, &a.protocol) == (b.address, b.port, &b.protocol));
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
     found
@@ -65,23 +67,26 @@ pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<Desi
 
 /// Leaves out what is beyond the service's part, and returns it, with how many of that are because there are enough at
 /// external IPs. What it has already stays first, then what clients can dial, then the addresses count in their order.
-pub(super) fn leave_out(found: &mut Vec<DesiredFrontend>, part: Part<'_>) -> (Vec<DesiredFrontend>, usize) {
-    let chosen = found.iter().filter(|it| it.kind.is_chosen()).count();
-    if found.len() <= part.most && chosen <= part.chosen {
+pub(super) fn apply_quota(
+    found: &mut Vec<DesiredFrontend>,
+    part: FrontendQuota<'_>,
+) -> (Vec<DesiredFrontend>, usize) {
+    let chosen = found.iter().filter(|it| it.kind.is_author_chosen()).count();
+    if found.len() <= part.most && chosen <= part.external_ips {
         return (Vec::new(), 0);
     }
-    work::done(found.len());
+    work::count_work(found.len());
     let (mut has, mut has_chosen) = (0, 0);
     found.sort_by_cached_key(|it| {
-        let is_there = (part.has)(it);
+        let is_there = (part.is_present)(it);
         has += usize::from(is_there);
-        has_chosen += usize::from(is_there && it.kind.is_chosen());
-        (!is_there, it.key().is_none(), it.kind.order())
+        has_chosen += usize::from(is_there && it.kind.is_author_chosen());
+        (!is_there, it.key().is_none(), it.kind.table_order())
     });
-    let mut left = part.chosen.max(has_chosen);
+    let mut left = part.external_ips.max(has_chosen);
     let is_too_many = |it: &mut DesiredFrontend| {
-        let is_beyond = it.kind.is_chosen() && left == 0;
-        left -= usize::from(it.kind.is_chosen() && left > 0);
+        let is_beyond = it.kind.is_author_chosen() && left == 0;
+        left -= usize::from(it.kind.is_author_chosen() && left > 0);
         is_beyond
     };
     let mut beyond: Vec<_> = found.extract_if(.., is_too_many).collect();
@@ -92,28 +97,28 @@ pub(super) fn leave_out(found: &mut Vec<DesiredFrontend>, part: Part<'_>) -> (Ve
 }
 
 /// What is the service's own although it is left out: its cluster IPs, each by one of its ports, and its node ports.
-pub(super) fn covering(mut beyond: Vec<DesiredFrontend>) -> Vec<DesiredFrontend> {
+pub(super) fn reserved_frontends(mut beyond: Vec<DesiredFrontend>) -> Vec<DesiredFrontend> {
     beyond.retain(|it| matches!(it.kind, FrontendType::ClusterIp | FrontendType::NodePort));
-    beyond.sort_by_key(|it| (it.kind.order(), it.address, it.transport.is_none()));
+    beyond.sort_by_key(|it| (it.kind.table_order(), it.address, it.transport.is_none()));
     beyond.dedup_by(|a, b| {
         a.kind == FrontendType::ClusterIp && b.kind == FrontendType::ClusterIp && a.address == b.address
     });
     beyond
 }
 
-fn dialled_order(it: &DesiredFrontend) -> impl Ord + '_ {
-    (it.address, it.port, &it.protocol, it.barred)
+fn dedup_order(it: &DesiredFrontend) -> impl Ord + '_ {
+    (it.address, it.port, &it.protocol, it.denied)
 }
 
 /// How many frontends the service asks for, whether they fit or not.
-pub(crate) fn wanted(service: &ServiceFacts, settings: &Settings) -> usize {
-    let numbers = Numbers::of(service);
-    addresses(service, settings).iter().map(|it| numbers.at(it).len()).sum()
+pub(crate) fn count_frontends(service: &ServiceFacts, settings: &Settings) -> usize {
+    let numbers = DialPorts::from_service(service);
+    frontend_addresses(service, settings).iter().map(|it| numbers.for_address(it).len()).sum()
 }
 
-/// No fewer than [`wanted`] gives, counted without looking at any address: nearly all services ask for so few that it
+/// No fewer than [`count_frontends`] gives, counted without looking at any address: nearly all services ask for so few that it
 /// need not be known how many exactly.
-pub(crate) fn wanted_at_most(service: &ServiceFacts) -> usize {
+pub(crate) fn frontends_upper_bound(service: &ServiceFacts) -> usize {
     // A cluster IP and the address of NodePorts, in each family.
     let own = 2 * Family::ALL.len();
     let listed = [service.ingress.len(), service.external_ips.len(), service.static_frontends.len()];
@@ -122,33 +127,33 @@ pub(crate) fn wanted_at_most(service: &ServiceFacts) -> usize {
 }
 
 /// A port of the service with the number that clients dial; `None` where the address brings its own number.
-type Numbered<'a> = (Option<NonZeroU16>, &'a ServicePort);
+type NumberedPort<'a> = (Option<NonZeroU16>, &'a ServicePort);
 
 /// The ports of a service by the number that is dialled: each number and protocol once.
-struct Numbers<'a> {
-    own: Vec<Numbered<'a>>,
-    node: Vec<Numbered<'a>>,
+struct DialPorts<'a> {
+    own: Vec<NumberedPort<'a>>,
+    node: Vec<NumberedPort<'a>>,
     /// For addresses with a number of their own.
-    bare: Vec<Numbered<'a>>,
+    unnumbered: Vec<NumberedPort<'a>>,
 }
 
-impl<'a> Numbers<'a> {
-    fn of(service: &'a ServiceFacts) -> Self {
+impl<'a> DialPorts<'a> {
+    fn from_service(service: &'a ServiceFacts) -> Self {
         let once = |number: fn(&ServicePort) -> Option<NonZeroU16>, any: bool| {
             let ports = service.ports.iter().map(|port| (number(port), port));
-            once(ports.filter(|(number, _)| any || number.is_some()).collect())
+            dedup_ports(ports.filter(|(number, _)| any || number.is_some()).collect())
         };
         Self {
             own: once(|port| Some(port.port), false),
             node: once(|port| port.node_port, false),
-            bare: if service.static_frontends.is_empty() { Vec::new() } else { once(|_| None, true) },
+            unnumbered: if service.static_frontends.is_empty() { Vec::new() } else { once(|_| None, true) },
         }
     }
 
-    fn at(&self, address: &Address) -> &[Numbered<'a>] {
+    fn for_address(&self, address: &FrontendAddress) -> &[NumberedPort<'a>] {
         match address.kind {
             FrontendType::NodePort => &self.node,
-            FrontendType::Static => &self.bare,
+            FrontendType::Static => &self.unnumbered,
             _ => &self.own,
         }
     }
@@ -156,7 +161,7 @@ impl<'a> Numbers<'a> {
 
 /// Keeps one of several ports that are dialled alike, the first by the bytes of its name. The ports that are kept stay
 /// in the order of the object.
-fn once(mut ports: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
+fn dedup_ports(mut ports: Vec<NumberedPort<'_>>) -> Vec<NumberedPort<'_>> {
     if ports.len() < 2 {
         return ports;
     }
@@ -171,16 +176,16 @@ fn once(mut ports: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
 }
 
 /// One address that a service is dialled at.
-struct Address {
+struct FrontendAddress {
     kind: FrontendType,
     ip: IpAddr,
     /// The number that the address itself brings.
     port: Option<NonZeroU16>,
     /// Shown and never programmed.
-    barred: bool,
+    denied: bool,
 }
 
-impl Address {
+impl FrontendAddress {
     /// What tells addresses apart. The address of NodePorts is like no other one, because it stands for all of the
     /// node.
     fn identity(&self) -> impl Ord + use<> {
@@ -190,17 +195,18 @@ impl Address {
 
 /// Each address once, in the order in which they count: ClusterIP or ClusterSetIP, NodePort, LoadBalancer, ExternalIP,
 /// Static. Where a service has an address twice, one that can be dialled counts.
-fn addresses(service: &ServiceFacts, settings: &Settings) -> Vec<Address> {
+fn frontend_addresses(service: &ServiceFacts, settings: &Settings) -> Vec<FrontendAddress> {
     let visible = Family::ALL.map(|family| is_visible(service, family));
     let [v4, v6] = visible;
-    let is_visible = |ip: &IpAddr| if Family::of(*ip) == Family::V4 { v4 } else { v6 };
+    let is_visible = |ip: &IpAddr| if Family::from_address(*ip) == Family::V4 { v4 } else { v6 };
     let families = || Family::ALL.into_iter().zip(visible).filter(|(_, visible)| *visible).map(|(it, _)| it);
     let cluster = families().filter_map(|family| cluster_ip(service, family));
     let has_node_ports = service.ports.iter().any(|port| port.node_port.is_some());
-    let node = families().filter(|_| has_node_ports).map(Family::unspecified);
+    let node = families().filter(|_| has_node_ports).map(Family::unspecified_address);
     let ingress = service.ingress.iter().filter(|ingress| !ingress.proxied).map(|ingress| ingress.address);
     let fixed = service.static_frontends.iter().map(|it| (it.ip(), NonZeroU16::new(it.port())));
-    let address = |kind, ip, port| Address { kind, ip, port, barred: is_barred(service, kind, ip, settings) };
+    let address =
+        |kind, ip, port| FrontendAddress { kind, ip, port, denied: is_denied(service, kind, ip, settings) };
     let of = |kind| move |ip: IpAddr| address(kind, ip, None);
     let own = match service.kind {
         ServiceType::ClusterSetIp => FrontendType::ClusterSetIp,
@@ -220,20 +226,20 @@ fn addresses(service: &ServiceFacts, settings: &Settings) -> Vec<Address> {
     if all.len() < 2 {
         return all;
     }
-    let free: BTreeSet<_> = all.iter().filter(|it| !it.barred).map(Address::identity).collect();
+    let free: BTreeSet<_> = all.iter().filter(|it| !it.denied).map(FrontendAddress::identity).collect();
     let mut known = BTreeSet::new();
-    all.retain(|it| (!it.barred || !free.contains(&it.identity())) && known.insert(it.identity()));
+    all.retain(|it| (!it.denied || !free.contains(&it.identity())) && known.insert(it.identity()));
     all
 }
 
 fn table_order(it: &DesiredFrontend) -> impl Ord + '_ {
-    (&it.port_name, it.kind.order(), it.address, &it.protocol, it.port)
+    (&it.port_name, it.kind.table_order(), it.address, &it.protocol, it.port)
 }
 
-fn frontend(
+fn build_frontend(
     service: &ServiceFacts,
     port: &ServicePort,
-    &Address { kind, ip, barred, .. }: &Address,
+    &FrontendAddress { kind, ip, denied: barred, .. }: &FrontendAddress,
     number: Option<NonZeroU16>,
     settings: &Settings,
 ) -> Option<DesiredFrontend> {
@@ -248,7 +254,7 @@ fn frontend(
         position: None,
         scope: if local { Scope::Local } else { Scope::Cluster },
         external_local: !internal && is_external_local(service),
-        barred,
+        denied: barred,
         transport: settings.transport(&port.protocol).filter(|_| !barred),
         passes: false,
     })
@@ -257,7 +263,7 @@ fn frontend(
 /// The cluster IP of one family: with `ipFamilies`, the address at that family's place; without, the first address
 /// alone, or in manifests and ServiceImports, which no apiserver has defaulted, the first of that family.
 fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
-    let own = |address: &IpAddr| Family::of(*address) == family;
+    let own = |address: &IpAddr| Family::from_address(*address) == family;
     if service.ip_families.is_empty() {
         let looked_at = if service.key.source == Source::Kubernetes { 1 } else { service.cluster_ips.len() };
         return service.cluster_ips.iter().take(looked_at).copied().find(own);
@@ -279,6 +285,6 @@ fn is_visible(service: &ServiceFacts, family: Family) -> bool {
     let ingress = service.ingress.iter().map(|ingress| ingress.address);
     let fixed = service.static_frontends.iter().map(core::net::SocketAddr::ip);
     let mut families =
-        service.external_ips.iter().copied().chain(ingress).chain(fixed).map(Family::of).peekable();
+        service.external_ips.iter().copied().chain(ingress).chain(fixed).map(Family::from_address).peekable();
     if families.peek().is_none() { family == Family::V4 } else { families.any(|it| it == family) }
 }

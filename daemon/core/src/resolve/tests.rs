@@ -98,9 +98,9 @@ pub(super) fn slice(name: &str, endpoints: &str, here: &str) -> SliceFacts {
     }
 }
 
-pub(super) fn resolved(service: &ServiceFacts, slices: Vec<SliceFacts>, node: &NodeFacts) -> Desired {
+pub(super) fn resolved(service: &ServiceFacts, slices: Vec<SliceFacts>, node: &NodeFacts) -> DesiredService {
     let slices: Vec<_> = slices.into_iter().map(Arc::new).collect();
-    resolve(Some(service), &slices, (node, &Settings::default(), &Drains::default()), Part::WHOLE)
+    resolve(Some(service), &slices, (node, &Settings::default(), &Drains::default()), FrontendQuota::WHOLE)
 }
 
 /// The last numbers of a list's addresses; `nil`: no frontend uses it.

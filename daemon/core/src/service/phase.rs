@@ -64,12 +64,12 @@ impl Service {
     }
 
     /// Leaves the rest of its plan to a later piece.
-    pub(crate) fn put_off(&mut self, cursor: Cursor) {
+    pub(crate) fn defer(&mut self, cursor: Cursor) {
         (self.phase, self.cursor) = (Phase::Unfinished, cursor);
     }
 
     /// Notes what kept its plan from being carried out; that is told with its next view.
-    pub(crate) fn fail(&mut self, error: Arc<str>) {
+    pub(crate) fn record_error(&mut self, error: Arc<str>) {
         self.error = Some(error);
         if self.is_unfinished() {
             self.phase = Phase::Dirty;

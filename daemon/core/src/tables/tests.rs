@@ -199,9 +199,9 @@ fn invariant_08_what_waits_is_gone_once_its_source_no_longer_has_it() {
         state: crate::snapshot::ServiceState::NoService,
         ports: Box::default(),
         frontends: Box::default(),
-        seen: None,
+        balancer_history: None,
     };
-    assert!(tables.remember(&view).is_none(), "there is no room");
+    assert!(tables.restore_service(&view).is_none(), "there is no room");
     assert_eq!(tables.rejections().waiting, 2);
     check(&mut tables, slice("s2", "b"), &[]);
     check(&mut tables, Event::Synced(Source::Manifests), &[]);
@@ -240,8 +240,8 @@ fn unserved(namespace: &str, number: usize) -> (ServiceKey, Event) {
 
 #[test]
 fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() {
-    let most = limits::SHARED_MIN as usize;
-    let part = most * limits::LISTS_SHARE_OF_REST as usize / (limits::LISTS_SHARE_OF_REST as usize + 1);
+    let most = limits::QUOTA_CAPACITY_MIN as usize;
+    let part = most * limits::QUOTA_REST_FACTOR as usize / (limits::QUOTA_REST_FACTOR as usize + 1);
     let mut tables = Tables::new(Seed(0), &[], most);
     let apply = |tables: &mut Tables, event| tables.apply(event, &mut |_, _| ());
     for number in 0..most + 5 {
@@ -262,7 +262,7 @@ fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() 
     tables.admit(&mut |_, _| ());
     assert_eq!(had(&tables, "tenant"), before, "nothing came free");
     let (gone, _) = unserved("tenant", 0);
-    let id = tables.id_of(&gone).unwrap();
+    let id = tables.find_id(&gone).unwrap();
     apply(&mut tables, Event::ServiceDeleted(gone, None));
     assert!(tables.forget(id));
     tables.admit(&mut |_, _| ());
@@ -276,7 +276,7 @@ fn invariant_10_a_namespace_leaves_ids_to_others_however_many_services_it_has() 
 
 #[test]
 fn what_the_administrator_wrote_down_has_room_as_long_as_there_is_any() {
-    let most = limits::SHARED_MIN as usize;
+    let most = limits::QUOTA_CAPACITY_MIN as usize;
     let mut tables = Tables::new(Seed(0), &[], most);
     (0..most).for_each(|number| tables.apply(service(&format!("s{number}"), "1"), &mut |_, _| ()));
     assert_eq!((tables.ids().count(), tables.rejections().waiting), (most, 0));
@@ -284,7 +284,7 @@ fn what_the_administrator_wrote_down_has_room_as_long_as_there_is_any() {
 
 #[test]
 fn what_had_room_in_a_former_process_has_it_again_whatever_its_namespace_has() {
-    let most = limits::SHARED_MIN as usize;
+    let most = limits::QUOTA_CAPACITY_MIN as usize;
     let mut tables = Tables::new(Seed(0), &[Source::Kubernetes], most);
     for number in 0..most {
         let (key, event) = unserved("tenant", number);
@@ -296,8 +296,8 @@ fn what_had_room_in_a_former_process_has_it_again_whatever_its_namespace_has() {
             state: crate::snapshot::ServiceState::ExternalName,
             ports: Box::default(),
             frontends: Box::default(),
-            seen: None,
+            balancer_history: None,
         };
-        assert!(tables.remember(&view).is_some(), "{number}");
+        assert!(tables.restore_service(&view).is_some(), "{number}");
     }
 }

@@ -4,15 +4,15 @@ use alloc::boxed::Box;
 use alloc::format;
 use std::string::String;
 
-use super::{Asked, Weight, Weights};
+use super::{Weight, WeightSetting, Weights};
 use crate::facts::{NodeName, ServiceFacts, ServiceType};
 use crate::keys::{ObjectName, ServiceKey, Source};
 use crate::limits;
 
 fn of(text: &str, backend: &str, node: Option<&str>) -> u16 {
-    Weights::read(text)
+    Weights::parse(text)
         .unwrap()
-        .of(backend.parse().unwrap(), node.map(NodeName::from))
+        .find_weight(backend.parse().unwrap(), node.map(NodeName::from))
         .unwrap_or(Weight::ONE)
         .number()
 }
@@ -48,7 +48,7 @@ fn what_cannot_be_read_is_named_and_nothing_of_it_is_taken() {
         ("web-0=1", "\"web-0=1\" is no weight"),
         ("", "\"\" is no weight"),
     ] {
-        let said = Weights::read(text).unwrap_err();
+        let said = Weights::parse(text).unwrap_err();
         assert!(said.starts_with(shown), "{text}: {said}");
     }
 }
@@ -56,17 +56,19 @@ fn what_cannot_be_read_is_named_and_nothing_of_it_is_taken() {
 /// What waits for room has its place in memory counted.
 #[test]
 fn invariant_10_the_text_of_weights_counts_as_bytes_of_its_service() {
-    let bytes = |weights: Option<Asked>, maglev: Option<&str>| {
+    let bytes = |weights: Option<WeightSetting>, maglev: Option<&str>| {
         let key = ServiceKey { name: ObjectName::new("default", "web").unwrap(), source: Source::Manifests };
         let weights = weights.map(Box::new);
         let maglev = maglev.map(Into::into);
         ServiceFacts { weights, maglev, ..ServiceFacts::new(key, ServiceType::ClusterIp) }.bytes()
     };
-    let named =
-        |name: &str| Asked { weights: Weights::read(&format!("node:{name}=2")).unwrap(), wrong: None };
+    let named = |name: &str| WeightSetting {
+        weights: Weights::parse(&format!("node:{name}=2")).unwrap(),
+        wrong: None,
+    };
     let (short, long) = (named("n"), named(&"n".repeat(250)));
     assert_eq!(bytes(Some(long), None) - bytes(Some(short), None), 249);
-    let wrong = |text: &str| Asked { wrong: Some(text.into()), ..Asked::default() };
+    let wrong = |text: &str| WeightSetting { wrong: Some(text.into()), ..WeightSetting::default() };
     assert_eq!(bytes(Some(wrong("no weight")), None) - bytes(Some(wrong("")), None), 9);
     assert_eq!(bytes(None, Some("true")) - bytes(None, None), 4);
 }
@@ -74,10 +76,10 @@ fn invariant_10_the_text_of_weights_counts_as_bytes_of_its_service() {
 #[test]
 fn no_more_is_read_than_a_service_may_have() {
     let all = |count: usize| "192.0.2.1=1,".repeat(count - 1) + "192.0.2.1=1";
-    assert!(Weights::read(&all(limits::WEIGHTS_PER_SERVICE_MAX)).is_ok());
-    let said: String = Weights::read(&all(limits::WEIGHTS_PER_SERVICE_MAX + 1)).unwrap_err();
+    assert!(Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX)).is_ok());
+    let said: String = Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX + 1)).unwrap_err();
     assert_eq!(said, "it has more than 1024 weights");
     assert_eq!(Weight::new(257), None);
     let longest = format!("node:{}=1", "n".repeat(limits::NAME_LENGTH_MAX));
-    assert!(Weights::read(&longest).is_ok());
+    assert!(Weights::parse(&longest).is_ok());
 }

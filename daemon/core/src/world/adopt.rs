@@ -10,15 +10,15 @@ use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
 use super::World;
-use super::demand::Kind;
-use super::parts::part_mut;
+use super::demand::DemandKind;
+use super::family_pair::by_family_mut;
 use super::services::Services;
 use super::space::Space;
 use crate::claims::{Frontends, RealizedFrontend};
 use crate::facts::{ServiceFacts, ServiceType};
 use crate::keys::{Family, FrontendKey, PortKey, Transport};
 use crate::list::{Rows, Scope, Slot};
-use crate::op::{Dump, DumpPort, FrontendType, PortIndex, ServiceId, Share, Word};
+use crate::op::{Dump, DumpPort, FrontendType, PortIndex, QuotaId, ServiceId, Word};
 use crate::service::{Port, RealizedList, RealizedPort};
 use crate::snapshot::ServiceView;
 use crate::tables::Tables;
@@ -34,43 +34,43 @@ pub enum AdoptError {
 
 /// What a start found in the maps and no service has taken over.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) ports: BTreeMap<PortIndex, FoundPort>,
+pub(super) struct LeftoverPorts {
+    pub(super) ports: BTreeMap<PortIndex, LeftoverPort>,
     /// Ports that may be wiped by now. A start has as many ports as services, and asks after each of its pieces.
     touched: BTreeSet<PortIndex>,
     /// Whether the start found a frontend, which serves clients since.
-    pub(super) found_any: bool,
+    pub(super) has_frontends: bool,
 }
 
-impl Found {
-    pub(super) fn get(&self, index: PortIndex) -> Option<&FoundPort> {
+impl LeftoverPorts {
+    pub(super) fn get(&self, index: PortIndex) -> Option<&LeftoverPort> {
         self.ports.get(&index)
     }
 
-    pub(super) fn get_mut(&mut self, index: PortIndex) -> Option<&mut FoundPort> {
+    pub(super) fn get_mut(&mut self, index: PortIndex) -> Option<&mut LeftoverPort> {
         let port = self.ports.get_mut(&index);
         self.touched.extend(port.is_some().then_some(index));
         port
     }
 
     fn add(&mut self, index: PortIndex, family: Family, realized: RealizedPort) {
-        let port = FoundPort { family, realized, frontends: BTreeSet::new(), has_left: false };
+        let port = LeftoverPort { family, realized, frontends: BTreeSet::new(), lost_frontend: false };
         self.ports.insert(index, port);
         self.touched.insert(index);
     }
 
     /// Notes that a frontend points elsewhere than to the port to which it pointed before, or nowhere.
-    pub(super) fn lose(&mut self, key: FrontendKey, before: Option<RealizedFrontend>) {
+    pub(super) fn remove_frontend(&mut self, key: FrontendKey, before: Option<RealizedFrontend>) {
         if let Some(port) = before.and_then(|before| self.get_mut(before.value.port)) {
-            port.has_left |= port.frontends.remove(&key);
+            port.lost_frontend |= port.frontends.remove(&key);
         }
     }
 
     /// Forgets the ports that are wiped, and returns their indices.
     pub(super) fn forget_wiped(&mut self) -> Vec<PortIndex> {
-        let is_over = |port: &FoundPort| port.frontends.is_empty() && port.realized.is_wiped();
+        let is_over = |port: &LeftoverPort| port.frontends.is_empty() && port.realized.is_wiped();
         let touched = core::mem::take(&mut self.touched);
-        work::done(touched.len());
+        work::count_work(touched.len());
         let wiped: Vec<_> =
             touched.into_iter().filter(|index| self.ports.get(index).is_some_and(is_over)).collect();
         wiped.iter().for_each(|index| drop(self.ports.remove(index)));
@@ -81,7 +81,7 @@ impl Found {
     fn adopt(
         &mut self,
         dump: &Dump,
-        shares: &BTreeMap<PortIndex, Share>,
+        shares: &BTreeMap<PortIndex, QuotaId>,
         space: &mut Space,
     ) -> Vec<AdoptError> {
         let mut errors = Vec::new();
@@ -92,7 +92,7 @@ impl Found {
         for index in &dump.orphans {
             self.adopt_orphan(*index, space);
         }
-        self.found_any = !dump.frontends.is_empty();
+        self.has_frontends = !dump.frontends.is_empty();
         for (key, value) in &dump.frontends {
             if let Some(port) = self.get_mut(value.port) {
                 port.frontends.insert(*key);
@@ -111,7 +111,13 @@ impl Found {
         errors
     }
 
-    fn adopt_port(&mut self, port: &DumpPort, share: Share, space: &mut Space, errors: &mut Vec<AdoptError>) {
+    fn adopt_port(
+        &mut self,
+        port: &DumpPort,
+        share: QuotaId,
+        space: &mut Space,
+        errors: &mut Vec<AdoptError>,
+    ) {
         space.indices.reserve(port.index, share);
         let mut list = |scope, (word, slots): &(Word, Vec<Slot>)| {
             let own = word.count == 0 || space.slots(port.family).reserve(word.base, word.count);
@@ -121,11 +127,12 @@ impl Found {
                     let is_table = range.count > rows.len(scope);
                     let Space { tables, lists, .. } = space;
                     let family = range.family;
-                    let charges = if is_table { tables.charges(family) } else { part_mut(lists, family) };
+                    let charges =
+                        if is_table { tables.charges(family) } else { by_family_mut(lists, family) };
                     charges.charge(range.base, share, range.count.next_power_of_two());
                 }
                 // What stands in another order than this version writes is written anew.
-                let uncertain = !rows.placed(scope, word.count).eq(slots.iter().copied());
+                let uncertain = !rows.slots_in_range(scope, word.count).eq(slots.iter().copied());
                 return RealizedList { word: *word, rows, uncertain, ..RealizedList::default() };
             }
             errors.push(AdoptError::Slots { index: port.index, word: *word });
@@ -139,7 +146,7 @@ impl Found {
 
     /// No client dials an orphan; it only has to be wiped before its index is used again.
     fn adopt_orphan(&mut self, index: PortIndex, space: &mut Space) {
-        space.indices.reserve(index, Share::default());
+        space.indices.reserve(index, QuotaId::default());
         let unknown = || RealizedList { uncertain: true, ..RealizedList::default() };
         let realized = RealizedPort { cluster: unknown(), local: unknown(), ..RealizedPort::default() };
         self.add(index, Family::V4, realized);
@@ -147,15 +154,15 @@ impl Found {
 
     /// Whether the maps hold just what is remembered of a service. If not, they are newer: a former process writes to
     /// them first, and to the disk afterwards, which may have been full for days.
-    pub(super) fn holds(&self, id: ServiceId, view: &ServiceView, frontends: &Frontends) -> bool {
-        let is_found = |((index, scope, _), rows): (&FoundList, &&Arc<Rows>)| {
-            self.get(*index).is_some_and(|port| port.has_list_of(rows, *scope))
+    pub(super) fn matches_view(&self, id: ServiceId, view: &ServiceView, frontends: &Frontends) -> bool {
+        let is_found = |((index, scope, _), rows): (&LeftoverList, &&Arc<Rows>)| {
+            self.get(*index).is_some_and(|port| port.has_same_backends(rows, *scope))
         };
-        lists_found(id, view, frontends).is_some_and(|lists| lists.iter().all(is_found))
+        leftover_lists(id, view, frontends).is_some_and(|lists| lists.iter().all(is_found))
     }
 
     /// Gives a port that has no index the one that its frontends point to already, if that is wholly its own.
-    pub(super) fn give_port(
+    pub(super) fn adopt_index(
         &mut self,
         id: ServiceId,
         position: usize,
@@ -170,11 +177,11 @@ impl Found {
         let family = port.key.family;
         let policy = port.flags(Scope::Cluster).policy();
         let mut own: Vec<_> =
-            service.desired_of(position).filter_map(|it| Some((it.key()?, it.kind))).collect();
+            service.port_frontends(position).filter_map(|it| Some((it.key()?, it.kind))).collect();
         own.sort_unstable();
         // A frontend has to be of the same kind too: until it is written anew, it reads the lists as its old kind does.
         let is_own = |key: &FrontendKey| {
-            work::done(1);
+            work::count_work(1);
             let entry = frontends.get(key).filter(|entry| entry.winner() == Some(id));
             let realized = entry.and_then(|entry| entry.realized);
             realized.is_some_and(|realized| own.binary_search(&(*key, realized.value.kind)).is_ok())
@@ -185,7 +192,7 @@ impl Found {
             let adopted = self.get(index).filter(|_| tried.insert(index))?;
             // Under another policy the two words could not be replaced without a moment that fits neither.
             let alike = adopted.family == family && adopted.realized.cluster.word.flags.policy() == policy;
-            let whole = alike && !adopted.has_left;
+            let whole = alike && !adopted.lost_frontend;
             (whole && adopted.frontends.iter().all(is_own)).then_some(index)
         };
         let index = own.iter().find_map(|(key, _)| index_of(key))?;
@@ -207,32 +214,32 @@ impl Found {
 }
 
 /// A list that was found in the maps, and the place of the remembered port to which its frontends belong.
-type FoundList = (PortIndex, Scope, Option<usize>);
+type LeftoverList = (PortIndex, Scope, Option<usize>);
 
 /// A port that was found in the maps.
 #[derive(Debug)]
-pub(super) struct FoundPort {
+pub(super) struct LeftoverPort {
     pub(super) family: Family,
     pub(super) realized: RealizedPort,
     pub(super) frontends: BTreeSet<FrontendKey>,
     /// A frontend has left it, and clients on their way from there may not have read the word yet: no other service's
     /// lists may come here.
-    has_left: bool,
+    lost_frontend: bool,
 }
 
-impl FoundPort {
+impl LeftoverPort {
     /// Whether it has the same backends as these rows.
-    fn has_list_of(&self, rows: &Rows, scope: Scope) -> bool {
+    fn has_same_backends(&self, rows: &Rows, scope: Scope) -> bool {
         let found = match scope {
             Scope::Cluster => &self.realized.cluster.rows,
             Scope::Local => &self.realized.local.rows,
         };
-        work::done(usize::try_from(rows.len(scope)).unwrap_or(usize::MAX));
+        work::count_work(usize::try_from(rows.len(scope)).unwrap_or(usize::MAX));
         rows.list(scope).map(|row| row.backend()).eq(found.list(scope).map(|row| row.backend()))
     }
 
     /// The rows of its longer list, as a whole block.
-    fn rows(&self) -> u32 {
+    fn row_count(&self) -> u32 {
         let RealizedPort { cluster, local, .. } = &self.realized;
         cluster.rows.len(Scope::Cluster).max(local.rows.len(Scope::Local)).next_power_of_two()
     }
@@ -249,20 +256,20 @@ impl World {
     pub(crate) fn adopt(&mut self, dump: &Dump) -> Vec<AdoptError> {
         let Self { realized, space, tables, owners, demand, .. } = self;
         let shares: BTreeMap<_, _> =
-            dump.frontends.iter().map(|(_, value)| (value.port, value.share)).collect();
-        let errors = realized.found.adopt(dump, &shares, space);
+            dump.frontends.iter().map(|(_, value)| (value.port, value.quota)).collect();
+        let errors = realized.leftovers.adopt(dump, &shares, space);
         for (key, value) in &dump.frontends {
             owners.frontends.adopt(*key, *value);
-            tables.number_found(value.share);
-            demand.found(Kind::Frontends, value.share, 1);
-            if value.kind.is_chosen() {
-                demand.found(Kind::Chosen, value.share, 1);
+            tables.reserve_quota(value.quota);
+            demand.count_leftover(DemandKind::Frontends, value.quota, 1);
+            if value.kind.is_author_chosen() {
+                demand.count_leftover(DemandKind::ExternalIps, value.quota, 1);
             }
         }
-        for (index, port) in &realized.found.ports {
+        for (index, port) in &realized.leftovers.ports {
             let share = shares.get(index).copied().unwrap_or_default();
-            space.members.found(*index, share, &port.realized);
-            demand.found(Kind::Rows, share, port.rows());
+            space.members.count_leftover(*index, share, &port.realized);
+            demand.count_leftover(DemandKind::Rows, share, port.row_count());
         }
         realized.node.realized = dump.node_addresses.iter().copied().collect();
         errors
@@ -272,17 +279,17 @@ impl World {
 /// The lists in the maps that frontends of a view lead to, and what is remembered of each. A list is there once,
 /// however many frontends lead to it; of a frontend that the service has taken over, there is none. `None`: a
 /// frontend is not in the maps, or is another service's.
-fn lists_found<'v>(
+fn leftover_lists<'v>(
     id: ServiceId,
     view: &'v ServiceView,
     frontends: &Frontends,
-) -> Option<BTreeMap<FoundList, &'v Arc<Rows>>> {
+) -> Option<BTreeMap<LeftoverList, &'v Arc<Rows>>> {
     let mut lists = BTreeMap::new();
     for row in &view.frontends {
         let (Some(rows), Some(transport)) = (view.rows(row), row.protocol.transport()) else { continue };
         let key = FrontendKey { address: row.address, port: row.port, transport };
         let realized = frontends.get(&key)?.realized?;
-        work::done(1);
+        work::count_work(1);
         match realized.owner {
             Some(owner) if owner == id => continue,
             Some(_) => return None,
@@ -298,25 +305,25 @@ fn lists_found<'v>(
 impl Tables {
     /// Lets the namespace of a service keep the number that a start found at an address of the service. The address has
     /// to be one that was given out, and found as such: any service may name any external IP.
-    pub(super) fn recognise(&mut self, facts: &ServiceFacts, frontends: &Frontends) {
+    pub(super) fn restore_quota(&mut self, facts: &ServiceFacts, frontends: &Frontends) {
         let namespace = facts.key.name.namespace();
-        if self.is_numbered(namespace) {
+        if self.has_quota(namespace) {
             return;
         }
         let found = |(key, kind): (FrontendKey, FrontendType)| {
-            work::done(1);
+            work::count_work(1);
             let realized = frontends.get(&key)?.realized?;
-            (realized.owner.is_none() && realized.value.kind == kind).then_some(realized.value.share)
+            (realized.owner.is_none() && realized.value.kind == kind).then_some(realized.value.quota)
         };
-        if let Some(share) = given_out(facts).find_map(found) {
-            self.had_number(namespace, share);
+        if let Some(share) = allocated_frontends(facts).find_map(found) {
+            self.record_quota_owner(namespace, share);
         }
     }
 }
 
 /// The frontends of a service that its author cannot simply have written down, each with the kind that it has in the
 /// maps.
-fn given_out(facts: &ServiceFacts) -> impl Iterator<Item = (FrontendKey, FrontendType)> {
+fn allocated_frontends(facts: &ServiceFacts) -> impl Iterator<Item = (FrontendKey, FrontendType)> {
     facts.ports.iter().flat_map(move |port| {
         let cluster = facts.cluster_ips.iter().filter(|_| facts.kind != ServiceType::ClusterSetIp);
         let cluster = cluster.map(move |it| (*it, Some(port.port), FrontendType::ClusterIp));

@@ -5,21 +5,21 @@
 //! place of another one goes beyond that, until readers have left the former: one at a time.
 
 use super::charges::Charges;
-use super::parts::{part, part_mut};
+use super::family_pair::{by_family, by_family_mut};
 use crate::index::Seed;
 use crate::keys::Family;
 use crate::limits;
-use crate::op::{Range, Share};
+use crate::op::{QuotaId, SlotRange};
 
 /// What all tables take.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct TableBudget {
     /// The slots of one family.
     slots: u32,
     charges: [Charges; 2],
 }
 
-impl Budget {
+impl TableBudget {
     /// The budget of maps with so many slots of each family.
     pub(super) fn new(seed: Seed, slots: u32) -> Self {
         Self { slots, charges: [Charges::new(seed), Charges::new(seed)] }
@@ -27,24 +27,30 @@ impl Budget {
 
     /// Whether there may be a table of so many places beside all others. What the range that it replaces takes, if that
     /// is a table's, is free soon.
-    pub(super) fn allows(&self, share: Share, of: Family, places: u32, replaced: Option<Range>) -> bool {
-        let own = replaced.and_then(|range| part(&self.charges, range.family).of(range.base));
+    pub(super) fn allows_table(
+        &self,
+        share: QuotaId,
+        of: Family,
+        places: u32,
+        replaced: Option<SlotRange>,
+    ) -> bool {
+        let own = replaced.and_then(|range| by_family(&self.charges, range.family).find_charge(range.base));
         let soon = own.filter(|(owner, _)| *owner == share).map_or(0, |(_, slots)| slots);
         let more = places.next_power_of_two().saturating_sub(soon);
-        let charges = part(&self.charges, of);
+        let charges = by_family(&self.charges, of);
         let used = charges.used_by(share);
-        more <= self.left(of)
+        more <= self.headroom(of)
             && charges.used() <= limits::table_slots_max(self.slots)
             && used.saturating_add(more) <= limits::table_slots_of_namespace_max(self.slots)
     }
 
     /// The tables of one family.
     pub(super) fn charges(&mut self, of: Family) -> &mut Charges {
-        part_mut(&mut self.charges, of)
+        by_family_mut(&mut self.charges, of)
     }
 
     /// How many slots tables may still take.
-    pub(super) fn left(&self, of: Family) -> u32 {
-        limits::table_slots_max(self.slots).saturating_sub(part(&self.charges, of).used())
+    pub(super) fn headroom(&self, of: Family) -> u32 {
+        limits::table_slots_max(self.slots).saturating_sub(by_family(&self.charges, of).used())
     }
 }

@@ -7,22 +7,22 @@ use alloc::vec::Vec;
 
 use crate::index::{Index, Seed};
 use crate::limits;
-use crate::op::Share;
+use crate::op::QuotaId;
 
 /// What is taken of one kind of room.
 #[derive(Debug)]
 pub(super) struct Charges {
     all: u32,
     /// By the number of each namespace.
-    shares: Vec<u32>,
+    quota_usage: Vec<u32>,
     /// By the number of each part, that of its namespace, and how much it takes.
-    parts: Index<u32, (Share, u32)>,
+    parts: Index<u32, (QuotaId, u32)>,
 }
 
 impl Charges {
     /// Nothing is taken.
     pub(super) fn new(seed: Seed) -> Self {
-        Self { all: 0, shares: Vec::new(), parts: Index::new(seed) }
+        Self { all: 0, quota_usage: Vec::new(), parts: Index::new(seed) }
     }
 
     /// How much all parts take.
@@ -31,50 +31,50 @@ impl Charges {
     }
 
     /// How much the parts of one namespace take.
-    pub(super) fn used_by(&self, share: Share) -> u32 {
-        self.shares.get(usize::from(share.0)).copied().unwrap_or_default()
+    pub(super) fn used_by(&self, share: QuotaId) -> u32 {
+        self.quota_usage.get(usize::from(share.0)).copied().unwrap_or_default()
     }
 
     /// The namespace that has the part, and how much the part takes. `None`: it is not charged.
-    pub(super) fn of(&self, part: u32) -> Option<(Share, u32)> {
+    pub(super) fn find_charge(&self, part: u32) -> Option<(QuotaId, u32)> {
         self.parts.get(&part).copied()
     }
 
     /// Charges a part, which takes so much from now on.
-    pub(super) fn charge(&mut self, part: u32, share: Share, much: u32) {
+    pub(super) fn charge(&mut self, part: u32, share: QuotaId, much: u32) {
         if let Some(before) = self.parts.insert(part, (share, much)) {
-            self.count(before, u32::saturating_sub);
+            self.adjust_usage(before, u32::saturating_sub);
         }
-        self.count((share, much), u32::saturating_add);
+        self.adjust_usage((share, much), u32::saturating_add);
     }
 
     /// Counts the part no more.
     pub(super) fn release(&mut self, part: u32) {
         if let Some(before) = self.parts.remove(&part) {
-            self.count(before, u32::saturating_sub);
+            self.adjust_usage(before, u32::saturating_sub);
         }
     }
 
-    fn count(&mut self, (share, much): (Share, u32), by: fn(u32, u32) -> u32) {
+    fn adjust_usage(&mut self, (share, much): (QuotaId, u32), by: fn(u32, u32) -> u32) {
         let at = usize::from(share.0);
-        if self.shares.len() <= at {
-            self.shares.resize(at + 1, 0);
+        if self.quota_usage.len() <= at {
+            self.quota_usage.resize(at + 1, 0);
         }
         self.all = by(self.all, much);
-        if let Some(count) = self.shares.get_mut(at) {
+        if let Some(count) = self.quota_usage.get_mut(at) {
             *count = by(*count, much);
         }
     }
 
     /// Whether so much more for a namespace leaves enough to others, of so much that is left.
-    pub(super) fn leaves_some(&self, share: Share, more: u32, left: u32) -> bool {
-        more <= self.most_more(share, left)
+    pub(super) fn leaves_headroom(&self, share: QuotaId, more: u32, left: u32) -> bool {
+        more <= self.headroom(share, left)
     }
 
     /// The most that a namespace may take of so much that is left: what it has then is
-    /// [`limits::LISTS_SHARE_OF_REST`] times the rest at most.
-    pub(super) fn most_more(&self, share: Share, left: u32) -> u32 {
-        let part = u64::from(limits::LISTS_SHARE_OF_REST);
+    /// [`limits::QUOTA_REST_FACTOR`] times the rest at most.
+    pub(super) fn headroom(&self, share: QuotaId, left: u32) -> u32 {
+        let part = u64::from(limits::QUOTA_REST_FACTOR);
         let most = (u64::from(left) * part).saturating_sub(u64::from(self.used_by(share))) / (part + 1);
         u32::try_from(most).unwrap_or(left)
     }

@@ -8,27 +8,27 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::World;
-use super::adopt::Found;
-use super::demand::Kind;
-use super::hold::open_holds;
+use super::adopt::LeftoverPorts;
+use super::demand::DemandKind;
+use super::hold::set_probeable_backends;
 use super::services::Services;
-use crate::claims::covers::Coverage;
-use crate::claims::{Frontends, Given, Rank};
+use crate::claims::reservations::ServiceReservations;
+use crate::claims::{AddressOrigin, Frontends, Rank};
 use crate::facts::{Listener, Listeners, NodeFacts, Settings};
 use crate::keys::{Family, FrontendKey, Source, Transport};
 use crate::op::{FrontendType, ServiceId};
-use crate::resolve::{self, DesiredFrontend, Part};
+use crate::resolve::{self, DesiredFrontend, FrontendQuota};
 use crate::service::{Freshness, Service};
 use crate::snapshot::Verdict;
 use crate::tables::Tables;
-use crate::time::Now;
+use crate::time::ClockReading;
 
 impl World {
     /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source
     /// has to tell.
-    pub(crate) fn decide(&mut self, now: Now) {
+    pub(crate) fn decide(&mut self, now: ClockReading) {
         self.ledger.expire(now.uptime(), &mut self.services);
-        self.drained.advance(self.queue.most, &mut self.services);
+        self.drain_scan.advance(self.queue.most, &mut self.services);
         self.begin_pieces();
         let mut left = self.queue.most;
         loop {
@@ -43,7 +43,7 @@ impl World {
             self.decide_again(now);
             let Self { queue, services, ledger, tables, .. } = self;
             if queue.begin_judging(now.uptime(), services) {
-                ledger.hold_masses(&tables.settings.hold, now.uptime(), services);
+                ledger.hold_mass_losses(&tables.settings.hold, now.uptime(), services);
             }
             if left == 0 || !queue.has_more(services) {
                 return queue.gather(services);
@@ -55,25 +55,25 @@ impl World {
     /// nothing, because a service with slices still to come has no backend in it. What is remembered is whole.
     fn begin_pieces(&mut self) {
         let Self { queue, services, tables, realized, owners, .. } = self;
-        let found = (&realized.found, &owners.frontends);
+        let found = (&realized.leftovers, &owners.frontends);
         let may_decide = |id, services: &Services| may_decide(id, services, tables, found);
-        if !tables.is_told_all() {
+        if !tables.is_fully_synced() {
             queue.set_aside(services, tables, &may_decide);
         }
-        queue.begin(services, &may_decide);
+        queue.begin_start(services, &may_decide);
     }
 
     /// Begins to wait for all decisions that something makes necessary that changed for all services.
     pub(super) fn await_undecided(&mut self) {
         let Self { queue, services, tables, realized, owners, .. } = self;
-        let found = (&realized.found, &owners.frontends);
+        let found = (&realized.leftovers, &owners.frontends);
         let may_decide = |id, services: &Services| may_decide(id, services, tables, found);
         queue.await_undecided(services, &may_decide);
     }
 
     /// Decides again for services of the piece that were decided before another one covered what they ask for, or
     /// ceased to.
-    fn decide_again(&mut self, now: Now) {
+    fn decide_again(&mut self, now: ClockReading) {
         let is_stale = |id: &ServiceId| self.services.get(*id).is_some_and(Service::is_stale);
         let again: Vec<_> = self.queue.piece.iter().copied().filter(is_stale).collect();
         for id in again {
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// Decides for a service if it is stale, and returns whether it was.
-    fn decide_if_stale(&mut self, id: ServiceId, now: Now) -> bool {
+    fn decide_if_stale(&mut self, id: ServiceId, now: ClockReading) -> bool {
         let Some(service) = self.services.get_mut(id).filter(|service| service.is_stale()) else {
             return false;
         };
@@ -92,7 +92,7 @@ impl World {
         true
     }
 
-    fn decide_one(&mut self, id: ServiceId, now: Now) {
+    fn decide_one(&mut self, id: ServiceId, now: ClockReading) {
         let Self { tables, services, owners, demand, space, .. } = self;
         let Some(known) = tables.get(id) else { return services.count_impossible() };
         let facts = known.facts.clone();
@@ -100,36 +100,42 @@ impl World {
         let settings = Arc::clone(&tables.settings);
         let drains = Arc::clone(&tables.drains);
         let given = (&*node, &*settings, &*drains);
-        let has = |it: &DesiredFrontend| owners.frontends.has_written(id, known.share, it);
-        let may_ask = |kind| demand.allowance(kind, (id, known.share), &settings);
-        let part = Part {
-            most: may_ask(Kind::Frontends).saturating_add(1),
-            chosen: may_ask(Kind::Chosen),
-            has: &has,
+        let has = |it: &DesiredFrontend| owners.frontends.is_realized_for(id, known.quota, it);
+        let may_ask = |kind| demand.allowance(kind, (id, known.quota), &settings);
+        let part = FrontendQuota {
+            most: may_ask(DemandKind::Frontends).saturating_add(1),
+            external_ips: may_ask(DemandKind::ExternalIps),
+            is_present: &has,
         };
         let desired = resolve::resolve(facts.as_deref(), &known.slices, given, part);
         let mut cut = desired.cut;
         demand.count_frontends(id, known, &desired, &owners.frontends);
-        let rank = facts.as_deref().map(Rank::of);
+        let rank = facts.as_deref().map(Rank::for_service);
         // What is left out of a service is covered all the same.
-        let own = desired.frontends.iter().chain(&desired.covering);
-        owners.cover(id, rank, Coverage::of(own, &node), services, tables);
-        let wanted = owners.claimable(&desired.frontends, id, rank, tables);
-        let rows_most = demand.allowance(Kind::Rows, (id, known.share), &settings);
-        let nothing = services.nothing();
+        let own = desired.frontends.iter().chain(&desired.reserved);
+        owners.replace_reservations(
+            id,
+            rank,
+            ServiceReservations::from_frontends(own, &node),
+            services,
+            tables,
+        );
+        let wanted = owners.claimable_frontends(&desired.frontends, id, rank, tables);
+        let rows_most = demand.allowance(DemandKind::Rows, (id, known.quota), &settings);
+        let nothing = services.empty_rows();
         let Some(service) = services.get_mut(id) else { return services.count_impossible() };
-        let case = self.ledger.case(known, service, (&settings, &drains), now);
-        let before = service.lists();
-        cut.rows = service.take(desired, facts, (&case, rows_most), &nothing);
-        space.indices.put_all(&service.ports);
+        let case = self.ledger.hold_context(known, service, (&settings, &drains), now);
+        let before = service.list_presence();
+        cut.rows = service.apply_desired(desired, facts, (&case, rows_most), &nothing);
+        space.indices.set_positions(&service.ports);
         demand.count_rows(id, known, service.rows_counted(), cut.rows > 0);
-        tables.cut_short(id, cut);
+        tables.record_truncation(id, cut);
         let (Some(known), Some(service)) = (tables.get(id), services.get_mut(id)) else {
             return services.count_impossible();
         };
-        open_holds(known, service, &owners.frontends, (&settings, &node));
-        self.ledger.note((id, known), service, before, (&settings.hold, now.uptime()));
-        owners.claim(id, wanted, rank, services, tables);
+        set_probeable_backends(known, service, &owners.frontends, (&settings, &node));
+        self.ledger.record_decision((id, known), service, before, (&settings.hold, now.uptime()));
+        owners.replace_claims(id, wanted, rank, services, tables);
     }
 }
 
@@ -141,15 +147,15 @@ fn may_decide(
     id: ServiceId,
     services: &Services,
     tables: &Tables,
-    (found, frontends): (&Found, &Frontends),
+    (found, frontends): (&LeftoverPorts, &Frontends),
 ) -> bool {
     let Some(known) = tables.get(id) else { return true };
     let source = known.key.source;
     let has_delivered = |source| tables.synced.get(&source) != Some(&false);
     let view = services.get(id).and_then(|service| service.view.as_deref());
-    let remembered = view.filter(|view| !found.found_any || found.holds(id, view, frontends));
+    let remembered = view.filter(|view| !found.has_frontends || found.matches_view(id, view, frontends));
     if source != Source::ClusterSet || has_delivered(Source::Kubernetes) {
-        return has_delivered(source) || tables.is_told_apart(&known.key) || remembered.is_some();
+        return has_delivered(source) || tables.is_confirmed_service(&known.key) || remembered.is_some();
     }
     remembered.is_some_and(|view| view.frontends.iter().all(|it| it.verdict != Verdict::Conflict))
 }
@@ -158,50 +164,58 @@ fn may_decide(
 /// for a balancer's address, the ports of the node's own servers at any address of the host. While it is not known at
 /// which ports processes of the node listen, it is all ports of the addresses at which the node answers NodePorts,
 /// unless the administrator named the address.
-pub(super) fn is_nodes(
+pub(super) fn is_node_reserved(
     key: &FrontendKey,
     kind: FrontendType,
     source: Source,
-    (settings, node, listeners): Host<'_>,
+    (settings, node, listeners): HostContext<'_>,
 ) -> bool {
-    let is_named = kind == FrontendType::ExternalIp && settings.external_ips.names(key.address);
+    let is_named = kind == FrontendType::ExternalIp && settings.external_ips.lists_exactly(key.address);
     let is_main = node.node_port_addresses.contains(&key.address);
-    let is_own_port = NODES_PORTS.contains(&key.port.get())
-        || Given::of(kind) == Given::ByAnybody && CONTROL_PORTS.contains(&key.port.get());
-    source.is_tenants()
-        && match Given::of(kind) {
-            Given::Out => false,
-            Given::ByAnybody if is_main && !is_named && listeners.is_none() => true,
+    let is_own_port = NODE_SERVER_PORTS.contains(&key.port.get())
+        || AddressOrigin::from_type(kind) == AddressOrigin::FromAuthor
+            && CONTROL_PLANE_PORTS.contains(&key.port.get());
+    source.is_tenant_writable()
+        && match AddressOrigin::from_type(kind) {
+            AddressOrigin::Allocated => false,
+            AddressOrigin::FromAuthor if is_main && !is_named && listeners.is_none() => true,
             // What all clusters of a set share is no host's.
-            Given::ByAnybody if kind == FrontendType::ClusterSetIp && node.has(key.address) => true,
+            AddressOrigin::FromAuthor
+                if kind == FrontendType::ClusterSetIp && node.has_address(key.address) =>
+            {
+                true
+            }
             // An address that floats from node to node is here for what services ask for at it, not for the node's own
             // ports.
-            Given::ByAnybody | Given::ByController => is_own_port && node.has(key.address),
+            AddressOrigin::FromAuthor | AddressOrigin::FromController => {
+                is_own_port && node.has_address(key.address)
+            }
         }
 }
 
 /// What listens at each node's own addresses: kubelet, and the health of this daemon. A controller that gives a
 /// balancer the node's address, as some do that have no other, does not mean these.
-const NODES_PORTS: [u16; 2] = [10_250, 10_256];
+const NODE_SERVER_PORTS: [u16; 2] = [10_250, 10_256];
 
 /// What listens at the addresses of a node of the control plane: the apiserver, and etcd for its clients and its peers.
 /// They may be away for a moment, as in a restart, and then no list of sockets shows them.
-const CONTROL_PORTS: [u16; 3] = [6_443, 2_379, 2_380];
+const CONTROL_PLANE_PORTS: [u16; 3] = [6_443, 2_379, 2_380];
 
 /// What decides whether a frontend is the node's own.
-type Host<'a> = (&'a Settings, &'a NodeFacts, Option<&'a Listeners>);
+type HostContext<'a> = (&'a Settings, &'a NodeFacts, Option<&'a Listeners>);
 
 /// The socket of the node that keeps its clients from this frontend: a process listens at an address of the host, which
 /// the author of a Service chose. An address that the administrator named is given to the Service.
-pub(super) fn listener(
+pub(super) fn find_listener(
     key: &FrontendKey,
     kind: FrontendType,
     source: Source,
-    (settings, node, listeners): Host<'_>,
+    (settings, node, listeners): HostContext<'_>,
 ) -> Option<Listener> {
-    let is_chosen = kind == FrontendType::ExternalIp && source.is_tenants();
-    let is_here = is_chosen && node.has(key.address) && !settings.external_ips.names(key.address);
-    listeners.filter(|_| is_here)?.at(key)
+    let is_chosen = kind == FrontendType::ExternalIp && source.is_tenant_writable();
+    let is_here =
+        is_chosen && node.has_address(key.address) && !settings.external_ips.lists_exactly(key.address);
+    listeners.filter(|_| is_here)?.find_listener(key)
 }
 
 /// Whether this is the apiserver's own address, or a NodePort that would answer at it on this node.
@@ -211,14 +225,16 @@ pub(super) fn is_bypassed(
     settings: &Settings,
     node: &NodeFacts,
 ) -> bool {
-    let family = Family::of(key.address);
-    let is_here = |it: &&SocketAddr| Family::of(it.ip()) == family && node.has_node_ports_at(it.ip());
+    let family = Family::from_address(key.address);
+    let is_here =
+        |it: &&SocketAddr| Family::from_address(it.ip()) == family && node.has_node_ports_at(it.ip());
     key.transport == Transport::Tcp
         && if key.address.is_unspecified() {
             settings.apiservers().filter(is_here).any(|it| it.port() == key.port.get())
         } else {
             let dialled = SocketAddr::new(key.address, key.port.get());
-            let is_named = || kind != FrontendType::ClusterIp && settings.named.contains(&dialled);
+            let is_named =
+                || kind != FrontendType::ClusterIp && settings.reported_apiservers.contains(&dialled);
             settings.bypass.contains(&dialled) || is_named()
         }
 }

@@ -12,40 +12,40 @@ use alloc::collections::BTreeSet;
 use core::mem;
 
 use super::charges::Charges;
+use super::retry_queue::{RetryQueue, retry_turn};
 use super::services::Services;
-use super::starved::{Starved, turn};
 use crate::change::Cause;
 use crate::claims::Frontends;
 use crate::facts::Settings;
 use crate::index::Seed;
 use crate::limits;
-use crate::op::{ServiceId, Share};
-use crate::resolve::Desired;
+use crate::op::{QuotaId, ServiceId};
+use crate::resolve::DesiredService;
 use crate::tables::{KnownService, Tables};
 use crate::work;
 
 /// What a start found of a namespace is charged under this and the number of the namespace; no service has such an id.
-const FOUND: u32 = 1 << 31;
+const LEFTOVER_BIT: u32 = 1 << 31;
 
 /// What has a bound over all services.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum DemandKind {
     Frontends,
     /// Frontends at external IPs, which count as frontends besides.
-    Chosen,
+    ExternalIps,
     Rows,
 }
 
-impl Kind {
-    const ALL: [Self; 3] = [Self::Frontends, Self::Chosen, Self::Rows];
+impl DemandKind {
+    const ALL: [Self; 3] = [Self::Frontends, Self::ExternalIps, Self::Rows];
 }
 
 /// What is asked for of each kind.
 #[derive(Debug)]
 pub(crate) struct Demand {
-    frontends: Sum,
-    chosen: Sum,
-    rows: Sum,
+    frontends: KindDemand,
+    external_ips: KindDemand,
+    rows: KindDemand,
     /// The most rows of all services together.
     rows_max: u32,
 }
@@ -53,66 +53,68 @@ pub(crate) struct Demand {
 impl Demand {
     /// Nothing is asked for, of maps with so many slots of each family.
     pub(super) fn new(seed: Seed, slots: u32) -> Self {
-        let [frontends, chosen, rows] = [(); 3].map(|()| Sum::new(seed));
-        Self { frontends, chosen, rows, rows_max: limits::rows_asked_max(slots) }
+        let [frontends, chosen, rows] = [(); 3].map(|()| KindDemand::new(seed));
+        Self { frontends, external_ips: chosen, rows, rows_max: limits::row_demand_max(slots) }
     }
 
-    const fn sum(&self, kind: Kind) -> &Sum {
+    const fn kind_demand(&self, kind: DemandKind) -> &KindDemand {
         match kind {
-            Kind::Frontends => &self.frontends,
-            Kind::Chosen => &self.chosen,
-            Kind::Rows => &self.rows,
+            DemandKind::Frontends => &self.frontends,
+            DemandKind::ExternalIps => &self.external_ips,
+            DemandKind::Rows => &self.rows,
         }
     }
 
-    const fn sum_mut(&mut self, kind: Kind) -> &mut Sum {
+    const fn kind_demand_mut(&mut self, kind: DemandKind) -> &mut KindDemand {
         match kind {
-            Kind::Frontends => &mut self.frontends,
-            Kind::Chosen => &mut self.chosen,
-            Kind::Rows => &mut self.rows,
+            DemandKind::Frontends => &mut self.frontends,
+            DemandKind::ExternalIps => &mut self.external_ips,
+            DemandKind::Rows => &mut self.rows,
         }
     }
 
     /// Notes that a start found so many more of that namespace in the maps.
-    pub(super) fn found(&mut self, kind: Kind, share: Share, more: u32) {
-        let sum = self.sum_mut(kind);
-        sum.found.insert(share);
-        sum.set(found(share), share, sum.of(found(share)).saturating_add(more));
+    pub(super) fn count_leftover(&mut self, kind: DemandKind, share: QuotaId, more: u32) {
+        let sum = self.kind_demand_mut(kind);
+        sum.leftovers.insert(share);
+        sum.set_amount(leftover_key(share), share, sum.amount(leftover_key(share)).saturating_add(more));
     }
 
     /// How much a service may ask for beside what does not count. Rows have no key by which a service would know its
     /// own among those that a start found; frontends have, and stay whatever this says.
     pub(super) fn allowance(
         &self,
-        kind: Kind,
-        (id, share): (ServiceId, Share),
+        kind: DemandKind,
+        (id, share): (ServiceId, QuotaId),
         settings: &Settings,
     ) -> usize {
-        let sum = self.sum(kind);
+        let sum = self.kind_demand(kind);
         let found = match kind {
-            Kind::Frontends | Kind::Chosen => 0,
-            Kind::Rows => sum.of_found(share),
+            DemandKind::Frontends | DemandKind::ExternalIps => 0,
+            DemandKind::Rows => sum.leftover_amount(share),
         };
-        let own = sum.of(id.0).saturating_add(found);
-        own.saturating_add(self.rest(kind, share, settings)) as usize
+        let own = sum.amount(id.0).saturating_add(found);
+        own.saturating_add(self.headroom(kind, share, settings)) as usize
     }
 
     /// How much more a namespace leaves to others.
-    fn rest(&self, kind: Kind, share: Share, settings: &Settings) -> u32 {
-        let Some(most) = self.most(kind, settings) else { return u32::MAX };
-        let charges = &self.sum(kind).charges;
-        charges.most_more(share, most.saturating_sub(charges.used()))
+    fn headroom(&self, kind: DemandKind, share: QuotaId, settings: &Settings) -> u32 {
+        let Some(most) = self.demand_limit(kind, settings) else { return u32::MAX };
+        let charges = &self.kind_demand(kind).charges;
+        charges.headroom(share, most.saturating_sub(charges.used()))
     }
 
     /// How much all services together may ask for.
-    fn most(&self, kind: Kind, settings: &Settings) -> Option<u32> {
+    fn demand_limit(&self, kind: DemandKind, settings: &Settings) -> Option<u32> {
         match kind {
-            Kind::Frontends => {
-                let most = limits::frontends_asked_max(settings.frontends_max?);
+            DemandKind::Frontends => {
+                let most = limits::frontend_demand_max(settings.frontends_max?);
                 Some(u32::try_from(most).unwrap_or(u32::MAX))
             }
-            Kind::Chosen => Some(self.most(Kind::Frontends, settings)? / limits::CHOSEN_SHARE),
-            Kind::Rows => Some(self.rows_max),
+            DemandKind::ExternalIps => {
+                Some(self.demand_limit(DemandKind::Frontends, settings)? / limits::EXTERNAL_IP_DIVISOR)
+            }
+            DemandKind::Rows => Some(self.rows_max),
         }
     }
 
@@ -122,22 +124,22 @@ impl Demand {
         &mut self,
         id: ServiceId,
         known: &KnownService,
-        desired: &Desired,
+        desired: &DesiredService,
         frontends: &Frontends,
     ) {
-        let is_starting = !self.frontends.found.is_empty();
+        let is_starting = !self.frontends.leftovers.is_empty();
         let (mut all, mut chosen) = ((0_usize, 0), (0, 0));
         for frontend in &desired.frontends {
-            let in_maps = usize::from(is_starting && frontends.has_written(id, known.share, frontend));
+            let in_maps = usize::from(is_starting && frontends.is_realized_for(id, known.quota, frontend));
             all = (all.0 + 1, all.1 + in_maps);
-            if frontend.kind.is_chosen() {
+            if frontend.kind.is_author_chosen() {
                 chosen = (chosen.0 + 1, chosen.1 + in_maps);
             }
         }
         all.0 = all.0.saturating_sub(1);
         let cut = desired.cut;
-        self.frontends.count((id, known), all, cut.frontends > cut.chosen);
-        self.chosen.count((id, known), chosen, cut.chosen > 0);
+        self.frontends.count((id, known), all, cut.frontends > cut.external_ips);
+        self.external_ips.count((id, known), chosen, cut.external_ips > 0);
     }
 
     /// Counts the rows that a service asks for from now on, but for the first ones of each port.
@@ -147,60 +149,60 @@ impl Demand {
 
     /// Has services decided for anew that may ask for more now, in turn. There may be room for others after them. Once
     /// everything is decided, nothing counts as found.
-    pub(super) fn feed(&mut self, is_decided: bool, tables: &Tables, services: &mut Services) {
-        for kind in Kind::ALL {
+    pub(super) fn retry_waiting(&mut self, is_decided: bool, tables: &Tables, services: &mut Services) {
+        for kind in DemandKind::ALL {
             if is_decided {
-                self.sum_mut(kind).forget_found();
+                self.kind_demand_mut(kind).forget_leftovers();
             }
-            if self.sum_mut(kind).waiting.take_room() > 0 {
-                self.feed_waiting(kind, tables, services);
+            if self.kind_demand_mut(kind).waiting.take_freed() > 0 {
+                self.retry_kind(kind, tables, services);
             }
         }
     }
 
-    fn feed_waiting(&mut self, kind: Kind, tables: &Tables, services: &mut Services) {
+    fn retry_kind(&mut self, kind: DemandKind, tables: &Tables, services: &mut Services) {
         let mut fed = 0;
-        for _ in 0..self.sum(kind).waiting.namespaces().max(limits::FED_PER_BATCH) {
-            let is_last = fed == limits::FED_PER_BATCH;
-            let next = if is_last { None } else { self.sum_mut(kind).waiting.next() };
+        for _ in 0..self.kind_demand(kind).waiting.namespace_count().max(limits::RETRIED_PER_BATCH) {
+            let is_last = fed == limits::RETRIED_PER_BATCH;
+            let next = if is_last { None } else { self.kind_demand_mut(kind).waiting.next() };
             let Some(id) = next else { break };
-            work::done(1);
-            if self.rest(kind, tables.share(id), &tables.settings) > 0 {
+            work::count_work(1);
+            if self.headroom(kind, tables.quota(id), &tables.settings) > 0 {
                 fed += 1;
-                services.mark(id, Cause::Retry, true);
+                services.mark_dirty(id, Cause::Retry, true);
             } else if let Some(known) = tables.get(id) {
-                self.sum_mut(kind).waiting.put(turn(known, id));
+                self.kind_demand_mut(kind).waiting.put(retry_turn(known, id));
             }
         }
-        self.sum_mut(kind).waiting.free(fed);
+        self.kind_demand_mut(kind).waiting.record_freed(fed);
     }
 }
 
 /// What is asked for of one kind, and which services wait to ask for more.
 #[derive(Debug)]
-struct Sum {
+struct KindDemand {
     /// By the services' ids.
     charges: Charges,
     /// The namespaces of which a start found something that no service has asked for yet.
-    found: BTreeSet<Share>,
-    waiting: Starved,
+    leftovers: BTreeSet<QuotaId>,
+    waiting: RetryQueue,
 }
 
-impl Sum {
+impl KindDemand {
     fn new(seed: Seed) -> Self {
-        Self { charges: Charges::new(seed), found: BTreeSet::new(), waiting: Starved::default() }
+        Self { charges: Charges::new(seed), leftovers: BTreeSet::new(), waiting: RetryQueue::default() }
     }
 
-    fn of(&self, part: u32) -> u32 {
-        self.charges.of(part).map_or(0, |(_, much)| much)
+    fn amount(&self, part: u32) -> u32 {
+        self.charges.find_charge(part).map_or(0, |(_, much)| much)
     }
 
     /// What a start found of a namespace and no service has asked for.
-    fn of_found(&self, share: Share) -> u32 {
-        if self.found.contains(&share) { self.of(found(share)) } else { 0 }
+    fn leftover_amount(&self, share: QuotaId) -> u32 {
+        if self.leftovers.contains(&share) { self.amount(leftover_key(share)) } else { 0 }
     }
 
-    fn set(&mut self, part: u32, share: Share, much: u32) {
+    fn set_amount(&mut self, part: u32, share: QuotaId, much: u32) {
         match much {
             0 => self.charges.release(part),
             _ => self.charges.charge(part, share, much),
@@ -208,23 +210,23 @@ impl Sum {
     }
 
     /// Counts what a service asks for. What it asks for anew counts no longer as found, as far as it is in the maps.
-    fn ask(&mut self, id: ServiceId, share: Share, (much, in_maps): (u32, u32)) {
-        let before = self.of(id.0);
+    fn set_demand(&mut self, id: ServiceId, share: QuotaId, (much, in_maps): (u32, u32)) {
+        let before = self.amount(id.0);
         // Once everything is decided, nothing counts as found.
-        if self.found.contains(&share) {
+        if self.leftovers.contains(&share) {
             let anew = much.saturating_sub(before).min(in_maps);
-            let found_left = self.of_found(share).saturating_sub(anew);
-            self.set(found(share), share, found_left);
+            let found_left = self.leftover_amount(share).saturating_sub(anew);
+            self.set_amount(leftover_key(share), share, found_left);
         }
-        self.set(id.0, share, much);
-        self.waiting.free(before.saturating_sub(much) as usize);
+        self.set_amount(id.0, share, much);
+        self.waiting.record_freed(before.saturating_sub(much) as usize);
     }
 
     /// Gives back what a start found and no service has asked for.
-    fn forget_found(&mut self) {
-        for share in mem::take(&mut self.found) {
-            self.waiting.free(self.of(found(share)) as usize);
-            self.charges.release(found(share));
+    fn forget_leftovers(&mut self) {
+        for share in mem::take(&mut self.leftovers) {
+            self.waiting.record_freed(self.amount(leftover_key(share)) as usize);
+            self.charges.release(leftover_key(share));
         }
     }
 
@@ -236,17 +238,17 @@ impl Sum {
         wants_more: bool,
     ) {
         if wants_more {
-            self.waiting.put(turn(known, id));
+            self.waiting.put(retry_turn(known, id));
         } else {
             self.waiting.remove(id);
         }
         let [much, in_maps] = [much, in_maps].map(|it| u32::try_from(it).unwrap_or(u32::MAX));
-        self.ask(id, known.share, (much, in_maps));
+        self.set_demand(id, known.quota, (much, in_maps));
     }
 }
 
-const fn found(share: Share) -> u32 {
-    FOUND | share.0 as u32
+const fn leftover_key(share: QuotaId) -> u32 {
+    LEFTOVER_BIT | share.0 as u32
 }
 
 #[cfg(test)]
@@ -260,7 +262,7 @@ mod tests {
         let mut demand = Demand::new(Seed(0), 1 << 10);
         let mut count = |demand: &mut Demand, id, rows, wants_more| {
             demand.count_rows(id, tables.get(id).unwrap(), rows, wants_more);
-            demand.feed(false, &tables, &mut services);
+            demand.retry_waiting(false, &tables, &mut services);
             retried(&services)
         };
         assert_eq!(count(&mut demand, ServiceId(1), 40, false), []);

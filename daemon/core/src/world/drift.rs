@@ -19,7 +19,7 @@ use crate::list::{Scope, Slot, SlotState};
 use crate::maps::{MapError, Maps};
 use crate::op::{Action, Dump, DumpPort, Membership, Op, Owner, PortIndex, ServiceId, Word};
 use crate::service::{Port, RealizedList, RealizedPort, Service};
-use crate::sources::SourceRange;
+use crate::source_ranges::SourceRange;
 use crate::tables::Tables;
 
 /// One thing in the maps that is not as the engine left it.
@@ -51,20 +51,20 @@ impl fmt::Display for Drift {
 }
 
 /// The members of a port.
-type Members = BTreeMap<(Membership, SocketAddr), SlotState>;
+type PortMembers = BTreeMap<(Membership, SocketAddr), SlotState>;
 
 /// The sources of each port.
-type Sources = BTreeMap<PortIndex, BTreeSet<SourceRange>>;
+type PortSources = BTreeMap<PortIndex, BTreeSet<SourceRange>>;
 
 /// A comparison under way.
 #[derive(Debug, Default)]
-pub(super) struct Checking {
+pub(super) struct DriftCheck {
     is_begun: bool,
     /// All was read that is not looked up service by service.
     is_read: bool,
-    members: BTreeMap<PortIndex, Members>,
+    members: BTreeMap<PortIndex, PortMembers>,
     /// `None`: the maps keep no sources.
-    sources: Option<Sources>,
+    sources: Option<PortSources>,
     node_addresses: BTreeSet<IpAddr>,
     strays: Vec<Drift>,
     /// The next service, and the last of its frontends that was looked up.
@@ -77,9 +77,9 @@ pub(super) struct Checking {
     addresses: BTreeSet<IpAddr>,
 }
 
-impl Checking {
+impl DriftCheck {
     /// Notes what an op may have changed since the comparison began.
-    pub(super) fn note(&mut self, op: &Op) {
+    pub(super) fn record_op(&mut self, op: &Op) {
         if let Owner::Service(id) = op.owner {
             self.services.insert(id);
         }
@@ -95,7 +95,7 @@ impl Checking {
     }
 
     /// Takes in what a piece says of members, sources and the node.
-    fn take(&mut self, piece: Dump) {
+    fn absorb_piece(&mut self, piece: Dump) {
         for (member, state) in piece.members {
             let members = self.members.entry(member.port).or_default();
             members.insert((member.membership, member.backend), state);
@@ -109,7 +109,7 @@ impl Checking {
         self.node_addresses.extend(piece.node_addresses);
     }
 
-    fn go_on(&mut self) {
+    fn advance_service(&mut self) {
         self.service += 1;
         self.after = None;
     }
@@ -117,13 +117,13 @@ impl Checking {
     /// Reads the next piece of the maps, and finds frontends that no service has put there. Gives the work of it.
     fn find_strays(&mut self, frontends: &mut Frontends, maps: &mut dyn Maps) -> Result<u64, MapError> {
         let anew = !mem::replace(&mut self.is_begun, true);
-        let Some(piece) = maps.read_on(anew)? else {
+        let Some(piece) = maps.read_piece(anew)? else {
             self.is_read = true;
             return Ok(0);
         };
         piece.frontends.iter().for_each(|(key, _)| self.check_stray(*key, frontends));
         let work = piece.frontends.len() as u64 * limits::FRONTEND_WORK + piece.members.len() as u64;
-        self.take(piece);
+        self.absorb_piece(piece);
         Ok(work)
     }
 
@@ -144,21 +144,21 @@ impl Checking {
     ) -> Result<u64, MapError> {
         let id = ServiceId(u32::try_from(self.service).unwrap_or(u32::MAX));
         if self.services.contains(&id) {
-            self.go_on();
+            self.advance_service();
             return Ok(1);
         }
         let before = self.drift.len();
         let most = left / limits::FRONTEND_WORK + 1;
         let known = tables.get(id).zip(services.get_mut(id));
         let Some((known, service)) = known else {
-            self.go_on();
+            self.advance_service();
             return Ok(1);
         };
         let looked_up = self.check_frontends((id, &known.key, &*service), frontends, maps, most)?;
         let mut work = looked_up * limits::FRONTEND_WORK + 1;
         if looked_up < most {
             work += self.check_ports((&known.key, service), maps)?;
-            self.go_on();
+            self.advance_service();
         }
         if self.drift.len() > before {
             services.retry(id, tables);
@@ -175,7 +175,7 @@ impl Checking {
         most: u64,
     ) -> Result<u64, MapError> {
         let mut looked_up = 0;
-        for frontend in service.frontends.after(self.after) {
+        for frontend in service.frontends.iter_after(self.after) {
             if looked_up == most {
                 break;
             }
@@ -216,9 +216,9 @@ impl Checking {
 impl World {
     /// Reads and compares as much as a piece takes. When the comparison ends, gives everything that differs; the
     /// engine's next piece writes it anew. Maps that cannot be read end the comparison, too.
-    pub(crate) fn check_some(&mut self, maps: &mut dyn Maps) -> Result<Option<Vec<Drift>>, MapError> {
+    pub(crate) fn continue_check(&mut self, maps: &mut dyn Maps) -> Result<Option<Vec<Drift>>, MapError> {
         let Self { realized, tables, services, owners, report, queue, .. } = self;
-        let Some(mut checking) = realized.checking.take() else { return Ok(Some(Vec::new())) };
+        let Some(mut checking) = realized.drift_check.take() else { return Ok(Some(Vec::new())) };
         let mut left = queue.most;
         while left > 0 && !checking.is_read {
             left = left.saturating_sub(checking.find_strays(&mut owners.frontends, maps)?);
@@ -228,14 +228,14 @@ impl World {
             left = left.saturating_sub(checking.check_next(parts, maps, left)?);
         }
         if left == 0 {
-            realized.checking = Some(checking);
+            realized.drift_check = Some(checking);
             return Ok(None);
         }
-        let Checking { mut drift, strays, node_addresses, addresses, .. } = checking;
-        let differing = realized.node.compare(&node_addresses, &addresses);
+        let DriftCheck { mut drift, strays, node_addresses, addresses, .. } = checking;
+        let differing = realized.node.mark_differences(&node_addresses, &addresses);
         drift.extend(strays.into_iter().chain(differing.into_iter().map(Drift::NodeAddress)));
         report.counters.drift += drift.len() as u64;
-        report.found = Some(drift.len());
+        report.differences = Some(drift.len());
         Ok(Some(drift))
     }
 }
@@ -245,36 +245,36 @@ impl World {
 fn check_port(
     port: &mut Port,
     there: &DumpPort,
-    members: Option<&Members>,
+    members: Option<&PortMembers>,
     sources: Option<Option<&BTreeSet<SourceRange>>>,
 ) -> bool {
     let realized = &mut port.realized;
-    let mut differs = doubt_list(&mut realized.cluster, &there.cluster, Scope::Cluster);
-    differs |= doubt_list(&mut realized.local, &there.local, Scope::Local);
+    let mut differs = mark_list_uncertain(&mut realized.cluster, &there.cluster, Scope::Cluster);
+    differs |= mark_list_uncertain(&mut realized.local, &there.local, Scope::Local);
     if realized.facts.is_some_and(|facts| facts != there.facts) {
         realized.facts = None;
         differs = true;
     }
-    differs |= doubt_members(realized, members.unwrap_or(&Members::new()));
+    differs |= mark_members_uncertain(realized, members.unwrap_or(&PortMembers::new()));
     let nothing = BTreeSet::new();
-    differs | sources.is_some_and(|found| doubt_sources(realized, found.unwrap_or(&nothing)))
+    differs | sources.is_some_and(|found| mark_sources_uncertain(realized, found.unwrap_or(&nothing)))
 }
 
-fn doubt_members(realized: &mut RealizedPort, members: &Members) -> bool {
+fn mark_members_uncertain(realized: &mut RealizedPort, members: &PortMembers) -> bool {
     let all = realized.members.keys().chain(members.keys());
     let changed = |it: &&(Membership, SocketAddr)| realized.members.get(it) != members.get(it);
     let doubted: Vec<_> = all.filter(changed).copied().collect();
     doubted.into_iter().fold(false, |any, it| realized.uncertain_members.insert(it) | any)
 }
 
-fn doubt_sources(realized: &mut RealizedPort, sources: &BTreeSet<SourceRange>) -> bool {
+fn mark_sources_uncertain(realized: &mut RealizedPort, sources: &BTreeSet<SourceRange>) -> bool {
     let doubted: Vec<_> = realized.sources.symmetric_difference(sources).copied().collect();
     doubted.into_iter().fold(false, |any, it| realized.uncertain_sources.insert(it) | any)
 }
 
-fn doubt_list(list: &mut RealizedList, (word, slots): &(Word, Vec<Slot>), scope: Scope) -> bool {
+fn mark_list_uncertain(list: &mut RealizedList, (word, slots): &(Word, Vec<Slot>), scope: Scope) -> bool {
     let same = list.word == *word
-        && (word.count == 0 || list.rows.placed(scope, word.count).eq(slots.iter().copied()));
+        && (word.count == 0 || list.rows.slots_in_range(scope, word.count).eq(slots.iter().copied()));
     let differs = !same && !list.uncertain;
     list.uncertain |= differs;
     differs

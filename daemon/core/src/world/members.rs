@@ -8,7 +8,7 @@
 use super::charges::Charges;
 use crate::index::Seed;
 use crate::limits;
-use crate::op::{PortIndex, Share};
+use crate::op::{PortIndex, QuotaId};
 use crate::service::{Port, RealizedPort};
 
 /// There is no room for the members that the lists of a port need, or the namespace has its part.
@@ -17,26 +17,26 @@ use crate::service::{Port, RealizedPort};
     "the lists of this namespace by UDP or with affinity have room for {own} members and leave {left} to all others, \
          of which it may have a part; raise `datapath.limits.backends`"
 )]
-pub(crate) struct NoMembers {
+pub(crate) struct OutOfMembers {
     own: u32,
     left: u32,
 }
 
-impl NoMembers {
+impl OutOfMembers {
     /// Whether the namespace has any, so that more would be more than its part.
-    pub(super) const fn is_part(&self) -> bool {
+    pub(super) const fn is_quota_error(&self) -> bool {
         self.own > 0
     }
 }
 
 /// What the ports take of the room for members.
 #[derive(Debug)]
-pub(super) struct Members {
+pub(super) struct MemberSpace {
     most: u32,
     charges: Charges,
 }
 
-impl Members {
+impl MemberSpace {
     /// The room of maps with so many slots of each family.
     pub(super) fn new(seed: Seed, slots: u32) -> Self {
         Self { most: limits::counted_members_max(slots), charges: Charges::new(seed) }
@@ -48,33 +48,38 @@ impl Members {
     }
 
     /// What a port takes.
-    pub(super) fn of(&self, index: PortIndex) -> u32 {
-        self.charges.of(index.0).map_or(0, |(_, members)| members)
+    pub(super) fn port_members(&self, index: PortIndex) -> u32 {
+        self.charges.find_charge(index.0).map_or(0, |(_, members)| members)
     }
 
     /// Takes the room that the lists of a port need, and decides whether its other backends are members too.
-    pub(super) fn take(&mut self, port: &mut Port, index: PortIndex, share: Share) -> Result<(), NoMembers> {
-        let before = self.of(index);
+    pub(super) fn allocate_members(
+        &mut self,
+        port: &mut Port,
+        index: PortIndex,
+        share: QuotaId,
+    ) -> Result<(), OutOfMembers> {
+        let before = self.port_members(index);
         let left = self.most.saturating_sub(self.used());
         let has_room =
-            |members: u32| members <= before || self.charges.leaves_some(share, members - before, left);
+            |members: u32| members <= before || self.charges.leaves_headroom(share, members - before, left);
         let listed = port.listed_members();
         let all = listed.saturating_add(port.other_members());
-        port.keeps_others = has_room(all);
-        if !port.keeps_others && !has_room(listed) {
-            return Err(NoMembers { own: self.charges.used_by(share), left });
+        port.has_other_members = has_room(all);
+        if !port.has_other_members && !has_room(listed) {
+            return Err(OutOfMembers { own: self.charges.used_by(share), left });
         }
-        self.put(index, share, if port.keeps_others { all } else { listed });
+        self.set_members(index, share, if port.has_other_members { all } else { listed });
         Ok(())
     }
 
     /// Counts what a start found of a port: no less than its lists need.
-    pub(super) fn found(&mut self, index: PortIndex, share: Share, port: &RealizedPort) {
+    pub(super) fn count_leftover(&mut self, index: PortIndex, share: QuotaId, port: &RealizedPort) {
         let found = u32::try_from(port.members.len()).unwrap_or(u32::MAX);
-        self.put(index, share, port.listed_members().max(found));
+        self.set_members(index, share, port.listed_members().max(found));
     }
 
-    pub(super) fn put(&mut self, index: PortIndex, share: Share, members: u32) {
+    pub(super) fn set_members(&mut self, index: PortIndex, share: QuotaId, members: u32) {
         match members {
             0 => self.charges.release(index.0),
             _ => self.charges.charge(index.0, share, members),

@@ -34,7 +34,7 @@ impl NodeAddresses {
     }
 
     /// Notes that the maps accepted the op that adds or removes this address.
-    pub(super) fn accepted(&mut self, address: IpAddr, is_there: bool) {
+    pub(super) fn record_accepted(&mut self, address: IpAddr, is_there: bool) {
         self.uncertain.remove(&address);
         if is_there {
             self.realized.insert(address);
@@ -44,13 +44,17 @@ impl NodeAddresses {
     }
 
     /// Notes that the maps refused an op for this address, which may have had its effect all the same.
-    pub(super) fn refused(&mut self, address: IpAddr) {
+    pub(super) fn record_refused(&mut self, address: IpAddr) {
         self.uncertain.insert(address);
     }
 
     /// Doubts each address that is realized and not in the maps, or in the maps and not realized, except those in
     /// `but`. Returns the addresses that were not in doubt before.
-    pub(super) fn compare(&mut self, found: &BTreeSet<IpAddr>, but: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+    pub(super) fn mark_differences(
+        &mut self,
+        found: &BTreeSet<IpAddr>,
+        but: &BTreeSet<IpAddr>,
+    ) -> Vec<IpAddr> {
         let differing: Vec<_> = self.realized.symmetric_difference(found).copied().collect();
         differing.into_iter().filter(|it| !but.contains(it) && self.uncertain.insert(*it)).collect()
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a service that does not get an address, neither before nor after it goes from one owner to another, is
 //! neither dirty nor planned: its row names the owner, and nothing else of it changes. That row names the new owner
-//! within [`WAIT`], but for the time of a piece, and many changes of hands within that time are told as one; so an
+//! within [`OWNER_UPDATE_INTERVAL`], but for the time of a piece, and many changes of hands within that time are told as one; so an
 //! address that thousands claim and that changes hands all the time costs what its two owners cost.
 
 use alloc::collections::BTreeSet;
@@ -11,11 +11,11 @@ use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
 
-use super::decide::{is_bypassed, is_nodes, listener};
+use super::decide::{find_listener, is_bypassed, is_node_reserved};
 use super::services::Services;
 use crate::change::Cause;
-use crate::claims::covers::{Coverage, Covers};
-use crate::claims::{Claimed, Frontend, Frontends, Given, Rank, Wanted};
+use crate::claims::reservations::{Reservations, ServiceReservations};
+use crate::claims::{AddressOrigin, ClaimOutcome, ClaimRequest, Frontend, Frontends, Rank};
 use crate::index::Seed;
 use crate::keys::{FrontendKey, ServiceKey, Source};
 use crate::op::{FrontendType, ServiceId};
@@ -26,21 +26,21 @@ use crate::work;
 
 /// How long a row may name a former owner, where changes of owners were told a moment ago. The first change is told at
 /// once.
-const WAIT: Duration = Duration::from_secs(1);
+const OWNER_UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The changes of owners that are yet to be told.
 #[derive(Debug, Default)]
-pub(super) struct Misnamed {
+pub(super) struct OwnerUpdates {
     /// Frontends that changed hands since the last look.
     waiting: BTreeSet<FrontendKey>,
     /// Those that are looked at now, and the services that lost one of them.
     looked_at: BTreeSet<FrontendKey>,
     losers: BTreeSet<ServiceId>,
     /// When everything was told last.
-    told: Option<Duration>,
+    last_update: Option<Duration>,
 }
 
-impl Misnamed {
+impl OwnerUpdates {
     fn is_under_way(&self) -> bool {
         !self.looked_at.is_empty() || !self.losers.is_empty()
     }
@@ -49,12 +49,12 @@ impl Misnamed {
         if self.is_under_way() {
             return Some(Duration::ZERO);
         }
-        let next = self.told.map_or(Duration::ZERO, |told| told + WAIT);
+        let next = self.last_update.map_or(Duration::ZERO, |told| told + OWNER_UPDATE_INTERVAL);
         (!self.waiting.is_empty()).then_some(next)
     }
 
     /// Begins a look, if it is time. `false`: there is none.
-    fn begin(&mut self, now: Duration) -> bool {
+    fn begin_update(&mut self, now: Duration) -> bool {
         if !self.is_under_way() && self.due().is_some_and(|due| due <= now) {
             self.looked_at = mem::take(&mut self.waiting);
         }
@@ -68,23 +68,27 @@ pub(crate) struct Owners {
     /// The claims on each frontend, and what the maps say of it.
     pub(crate) frontends: Frontends,
     /// What addresses cover beside the frontends at them.
-    pub(super) covers: Covers,
+    pub(super) reservations: Reservations,
     /// Frontends with losers that still name a former owner.
-    misnamed: Misnamed,
+    owner_updates: OwnerUpdates,
 }
 
 impl Owners {
     pub(super) fn new(seed: Seed) -> Self {
-        Self { frontends: Frontends::new(seed), covers: Covers::new(seed), misnamed: Misnamed::default() }
+        Self {
+            frontends: Frontends::new(seed),
+            reservations: Reservations::new(seed),
+            owner_updates: OwnerUpdates::default(),
+        }
     }
 
     /// When rows that name a former owner are due to be written anew.
     pub(crate) fn due(&self) -> Option<Duration> {
-        self.misnamed.due()
+        self.owner_updates.due()
     }
 
     /// The other service that covers a frontend.
-    pub(super) fn coverer(
+    pub(super) fn reserving_service(
         &self,
         key: &FrontendKey,
         kind: FrontendType,
@@ -92,7 +96,7 @@ impl Owners {
         tables: &Tables,
     ) -> Option<ServiceId> {
         let name = |id| tables.get(id).map(|known| &known.key);
-        self.covers.owner(key, kind, &tables.node, asker, &|a, b| name(a).cmp(&name(b)))
+        self.reservations.reserving_service(key, kind, &tables.node, asker, &|a, b| name(a).cmp(&name(b)))
     }
 
     /// The owner of a frontend that a service asks for: the other service that covers it, else the winner of the
@@ -105,157 +109,164 @@ impl Owners {
         tables: &Tables,
     ) -> Option<ServiceId> {
         let winner = || self.frontends.get(key).and_then(Frontend::winner);
-        self.coverer(key, kind, asker, tables).or_else(winner)
+        self.reserving_service(key, kind, asker, tables).or_else(winner)
     }
 
     /// Replaces what the service covers. Other services that ask for something inside of what it began or ceased to
     /// cover are decided for anew.
-    pub(super) fn cover(
+    pub(super) fn replace_reservations(
         &mut self,
         id: ServiceId,
         rank: Option<Rank>,
-        now: Coverage,
+        now: ServiceReservations,
         services: &mut Services,
         tables: &Tables,
     ) {
         let (Some(service), Some(known)) = (services.get_mut(id), tables.get(id)) else { return };
-        if service.coverage == now {
+        if service.reservations == now {
             return;
         }
-        let before = mem::replace(&mut service.coverage, now);
+        let before = mem::replace(&mut service.reservations, now);
         let source = rank.map_or(known.key.source, Rank::source);
-        let told = self.covers.replace((source, id), &before, &service.coverage);
-        work::done(told.len());
+        let told = self.reservations.replace((source, id), &before, &service.reservations);
+        work::count_work(told.len());
         for (other, key) in told {
-            services.mark(other, Cause::ClaimLost(key, known.key.clone()), true);
+            services.mark_dirty(other, Cause::ClaimLost(key, known.key.clone()), true);
         }
     }
 
     /// What a service claims, sorted: all that can be programmed, but for the apiserver's own addresses, those of the
     /// node, and what another service covers.
-    pub(super) fn claimable(
+    pub(super) fn claimable_frontends(
         &self,
         desired: &[DesiredFrontend],
         id: ServiceId,
         rank: Option<Rank>,
         tables: &Tables,
-    ) -> Vec<Wanted> {
+    ) -> Vec<ClaimRequest> {
         let Some(source) = rank.map(Rank::source) else { return Vec::new() };
-        let host = tables.host();
+        let host = tables.host_facts();
         let is_free = |key: &FrontendKey, kind| {
             !is_bypassed(key, kind, &tables.settings, &tables.node)
-                && !is_nodes(key, kind, source, host)
-                && listener(key, kind, source, host).is_none()
-                && self.coverer(key, kind, (source, id), tables).is_none()
+                && !is_node_reserved(key, kind, source, host)
+                && find_listener(key, kind, source, host).is_none()
+                && self.reserving_service(key, kind, (source, id), tables).is_none()
         };
         let all = desired.iter().filter_map(|it| Some((it.kind, it.key()?)));
         let free = all.filter(|(kind, key)| is_free(key, *kind));
         // Nearly always all of them: then nothing is moved when what is too much is given back.
         let mut wanted = Vec::with_capacity(desired.len());
-        wanted.extend(free.map(|(kind, key)| Wanted { key, given: Given::of(kind) }));
+        wanted.extend(free.map(|(kind, key)| ClaimRequest { key, origin: AddressOrigin::from_type(kind) }));
         wanted.sort_unstable();
         wanted.shrink_to_fit();
         wanted
     }
 
     /// Replaces the claims of a service. With another rank, all of them are entered anew.
-    pub(super) fn claim(
+    pub(super) fn replace_claims(
         &mut self,
         id: ServiceId,
-        wanted: Vec<Wanted>,
+        wanted: Vec<ClaimRequest>,
         rank: Option<Rank>,
         services: &mut Services,
         tables: &Tables,
     ) {
         let Some(service) = services.get_mut(id) else { return services.count_impossible() };
         let same_rank = service.rank == rank;
-        if same_rank && service.claimed == wanted {
+        if same_rank && service.claims == wanted {
             return;
         }
         service.rank = rank;
-        let claimed = mem::take(&mut service.claimed);
-        for it in missing(&claimed, if same_rank { &wanted } else { &[] }) {
-            self.withdraw(it.key, id, services, tables);
+        let claimed = mem::take(&mut service.claims);
+        for it in sorted_difference(&claimed, if same_rank { &wanted } else { &[] }) {
+            self.withdraw_claim(it.key, id, services, tables);
         }
         if let Some(rank) = rank {
-            for it in missing(&wanted, if same_rank { &claimed } else { &[] }) {
-                self.enter(*it, id, rank, services, tables);
+            for it in sorted_difference(&wanted, if same_rank { &claimed } else { &[] }) {
+                self.enter_claim(*it, id, rank, services, tables);
             }
         }
         if let Some(service) = services.get_mut(id) {
-            service.claimed = wanted;
+            service.claims = wanted;
         }
     }
 
     /// Takes a claim back. Its heir is planned; without one, the service that has the frontend in the maps removes it,
     /// where that is not the one that withdrew.
-    fn withdraw(&mut self, key: FrontendKey, id: ServiceId, services: &mut Services, tables: &Tables) {
+    fn withdraw_claim(&mut self, key: FrontendKey, id: ServiceId, services: &mut Services, tables: &Tables) {
         if let Some(heir) = self.frontends.withdraw(key, id) {
             if let Some(from) = tables.get(id) {
-                services.mark(heir, Cause::ClaimWon(key, from.key.clone()), false);
+                services.mark_dirty(heir, Cause::ClaimWon(key, from.key.clone()), false);
             }
             return self.note_handover(key);
         }
         let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner().is_none()) else { return };
         let owner = entry.realized.and_then(|realized| realized.owner);
         if let Some(owner) = owner.filter(|owner| *owner != id) {
-            services.plan_anew(owner);
+            services.replan(owner);
         }
     }
 
     /// Enters a claim, and marks the service that owned the frontend until now. All others lost it before, and merely
     /// name another owner from now on.
-    fn enter(&mut self, it: Wanted, id: ServiceId, rank: Rank, services: &mut Services, tables: &Tables) {
+    fn enter_claim(
+        &mut self,
+        it: ClaimRequest,
+        id: ServiceId,
+        rank: Rank,
+        services: &mut Services,
+        tables: &Tables,
+    ) {
         let name = |id| tables.get(id).map(|known| &known.key);
-        let Claimed::WonFrom(former) = self.frontends.claim(it, id, rank, &|a, b| name(a).cmp(&name(b)))
+        let ClaimOutcome::WonFrom(former) = self.frontends.claim(it, id, rank, &|a, b| name(a).cmp(&name(b)))
         else {
             return;
         };
         let Some(to) = name(id) else { return services.count_impossible() };
-        services.mark(former, Cause::ClaimLost(it.key, to.clone()), false);
+        services.mark_dirty(former, Cause::ClaimLost(it.key, to.clone()), false);
         self.note_handover(it.key);
     }
 
     /// Notes that a frontend has another owner than before.
     fn note_handover(&mut self, key: FrontendKey) {
         if self.frontends.get(&key).is_some_and(|entry| entry.losers().next().is_some()) {
-            self.misnamed.waiting.insert(key);
+            self.owner_updates.waiting.insert(key);
         }
     }
 
     /// Writes rows anew that name a former owner, for as much work as a piece takes.
-    pub(super) fn name_anew(
+    pub(super) fn update_owner_names(
         &mut self,
         (now, most): (Duration, u64),
         services: &mut Services,
         tables: &Tables,
         views: &mut ServiceViews,
     ) {
-        if !self.misnamed.begin(now) {
+        if !self.owner_updates.begin_update(now) {
             return;
         }
         let mut left = most;
         while left > 0
-            && let Some(key) = self.misnamed.looked_at.pop_first()
+            && let Some(key) = self.owner_updates.looked_at.pop_first()
         {
             let losers: Vec<_> = self.frontends.get(&key).into_iter().flat_map(Frontend::losers).collect();
-            work::done(losers.len());
+            work::count_work(losers.len());
             left = left.saturating_sub(1 + losers.len() as u64);
-            self.misnamed.losers.extend(losers);
+            self.owner_updates.losers.extend(losers);
         }
         while left > 0
-            && let Some(id) = self.misnamed.losers.pop_first()
+            && let Some(id) = self.owner_updates.losers.pop_first()
         {
-            left = left.saturating_sub(self.name_owners_to(id, services, tables, views));
+            left = left.saturating_sub(self.update_service_owners(id, services, tables, views));
         }
-        if !self.misnamed.is_under_way() {
-            self.misnamed.told = Some(now);
+        if !self.owner_updates.is_under_way() {
+            self.owner_updates.last_update = Some(now);
         }
     }
 
     /// Writes the rows of one service anew, and returns the work that it took. A dirty service names the owner in its
     /// next view.
-    fn name_owners_to(
+    fn update_service_owners(
         &self,
         id: ServiceId,
         services: &mut Services,
@@ -265,8 +276,8 @@ impl Owners {
         let Some(service) = services.get_mut(id).filter(|service| !service.is_dirty()) else { return 1 };
         let Some(view) = service.view.as_deref() else { return 1 };
         let work = view.frontends.len();
-        work::done(work);
-        let changed = self.other_owners(id, view, &service.desired, tables);
+        work::count_work(work);
+        let changed = self.changed_owners(id, view, &service.desired, tables);
         if !changed.is_empty() {
             let mut view = view.clone();
             for (position, owner) in changed {
@@ -282,7 +293,7 @@ impl Owners {
     }
 
     /// The rows that name a former owner, each with the owner now.
-    fn other_owners(
+    fn changed_owners(
         &self,
         id: ServiceId,
         view: &ServiceView,
@@ -301,7 +312,10 @@ impl Owners {
 }
 
 /// Which of these the others lack; both are sorted.
-fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &'a Wanted> {
+fn sorted_difference<'a>(
+    of: &'a [ClaimRequest],
+    others: &'a [ClaimRequest],
+) -> impl Iterator<Item = &'a ClaimRequest> {
     let mut others = others.iter().peekable();
     of.iter().filter(move |it| {
         while others.next_if(|other| other < it).is_some() {}
@@ -321,16 +335,16 @@ mod tests {
     fn a_claim_that_is_taken_back_goes_to_its_heir() {
         let (tables, mut services) = told(&["a", "b"]);
         let [a, b] = [ServiceId(0), ServiceId(1)];
-        let rank = tables.get(a).unwrap().facts.as_deref().map(Rank::of);
+        let rank = tables.get(a).unwrap().facts.as_deref().map(Rank::for_service);
         let port = 80.try_into().unwrap();
         let key = FrontendKey { address: ip("1.2.3.4"), port, transport: Transport::Tcp };
-        let wanted = || vec![Wanted { key, given: Given::ByAnybody }];
+        let wanted = || vec![ClaimRequest { key, origin: AddressOrigin::FromAuthor }];
         let mut owners = Owners::new(Seed(0));
         for id in [b, a] {
-            owners.claim(id, wanted(), rank, &mut services, &tables);
+            owners.replace_claims(id, wanted(), rank, &mut services, &tables);
             assert_eq!(owners.frontends.winner(&key), Some(id), "the first of two names has it");
         }
-        owners.claim(a, vec![], rank, &mut services, &tables);
+        owners.replace_claims(a, vec![], rank, &mut services, &tables);
         assert_eq!(owners.frontends.winner(&key), Some(b));
         let causes = &services.get(b).unwrap().causes;
         assert!(matches!(causes.as_slice(), [.., Cause::ClaimLost(..), Cause::ClaimWon(..)]), "{causes:?}");

@@ -6,17 +6,17 @@
 
 mod leftovers;
 mod port;
-mod sources;
+mod source_ranges;
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::World;
-use super::adopt::Found;
-use super::heirs::{Heirs, hand_over};
-use super::lacking::{Lacking, PlanError};
-use super::parts::part_mut;
-use super::place::{NoPlace, Placed};
+use super::adopt::LeftoverPorts;
+use super::family_pair::by_family_mut;
+use super::index_handover::{IndexHandover, hand_over_index};
+use super::placement::{ListPlacement, PlacementError};
+use super::plan_shortfall::{PlanError, PlanShortfalls};
 use super::services::Services;
 use super::space::Space;
 use super::work_queue::WorkQueue;
@@ -24,29 +24,29 @@ use crate::claims::{Frontend, Frontends, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::list::Scope;
-use crate::op::{Action, Coming, FrontendValue, Op, Owner, PortIndex, ServiceId, Share, Word};
+use crate::op::{Action, FrontendValue, MapGrowth, Op, Owner, PortIndex, QuotaId, ServiceId, Word};
 use crate::resolve::DesiredFrontend;
 use crate::service::{Cursor, Port, Service};
 use crate::tables::Tables;
 use crate::work;
-use port::{members, plan_list, plan_new_members, plan_stale_members, plan_unused, plan_wipe};
-use sources::{looks_for_sources, plan_revoked_sources, plan_sources};
+use port::{desired_members, plan_list, plan_new_members, plan_stale_members, plan_unused, plan_wipe};
+use source_ranges::{checks_sources, plan_revoked_sources, plan_sources};
 
 impl World {
     /// What the services of the piece still lack in the maps; at a start, what all gathered services lack. Room for a
     /// service that is carried out in several pieces is made with the first of these.
-    pub(crate) fn coming(&self) -> Coming {
+    pub(crate) fn estimate_pending_growth(&self) -> MapGrowth {
         let Self { queue, services, owners, space, .. } = self;
-        let mut coming = Coming::default();
+        let mut coming = MapGrowth::default();
         let mut tables = [0; 2];
         let begins = |service: &&Service| !service.is_unfinished() && service.cursor == Cursor::default();
         let begun = queue.piece.iter().filter_map(|id| services.get(*id)).filter(begins);
         let all = queue.gathered.iter().filter_map(|id| services.get(*id)).chain(begun);
-        all.for_each(|service| add_coming(service, &owners.frontends, &mut coming, &mut tables));
+        all.for_each(|service| add_growth(service, &owners.frontends, &mut coming, &mut tables));
         for family in Family::ALL {
-            let tables = part_mut(&mut tables, family);
-            let slots = part_mut(&mut coming.slots, family);
-            *slots = slots.saturating_add((*tables).min(space.tables.left(family)));
+            let tables = by_family_mut(&mut tables, family);
+            let slots = by_family_mut(&mut coming.slots, family);
+            *slots = slots.saturating_add((*tables).min(space.tables.headroom(family)));
         }
         coming
     }
@@ -56,7 +56,7 @@ impl World {
     pub(crate) fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let planned = self.planner().plan_lists(id, ops);
         let Self { shortage, services, tables, .. } = self;
-        shortage.note(id, &planned, tables, services);
+        shortage.record_plan(id, &planned, tables, services);
         planned
     }
 
@@ -83,8 +83,8 @@ impl World {
             services: &mut self.services,
             frontends: &mut self.owners.frontends,
             space: &mut self.space,
-            found: &mut self.realized.found,
-            lacking: &mut self.shortage.lacking,
+            leftovers: &mut self.realized.leftovers,
+            shortfalls: &mut self.shortage.shortfalls,
             queue: &mut self.queue,
         }
     }
@@ -97,8 +97,8 @@ struct Planner<'a> {
     services: &'a mut Services,
     frontends: &'a mut Frontends,
     space: &'a mut Space,
-    found: &'a mut Found,
-    lacking: &'a mut Lacking,
+    leftovers: &'a mut LeftoverPorts,
+    shortfalls: &'a mut PlanShortfalls,
     queue: &'a mut WorkQueue,
 }
 
@@ -109,35 +109,37 @@ impl Planner<'_> {
             return Ok(());
         }
         let owner = Owner::Service(id);
-        self.lacking.heirs = None;
+        self.shortfalls.handover = None;
         let (wanted, begun) =
-            self.services.get_mut(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
+            self.services.get_mut(id).map_or_else(Default::default, |it| (it.desired_count, it.cursor));
         if begun == Cursor::default() {
-            self.lacking.begin(id);
+            self.shortfalls.begin_plan(id);
             // Frontends that are left to the real balancer go before the list that they led to.
-            ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
+            ops.extend(
+                self.passed_frontends(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }),
+            );
         }
         let mut left = self.queue.most;
         for position in begun.ports..wanted {
             if left == 0 {
-                self.put_off(id, Cursor { ports: position, ..begun });
+                self.defer_plan(id, Cursor { ports: position, ..begun });
                 return Ok(());
             }
-            work::done(1);
+            work::count_work(1);
             let work = limits::FRONTEND_WORK + self.services.port(id, position).map_or(0, Port::work);
             left = left.saturating_sub(work);
             if let Err(error) = self.plan_port(id, position, &mut |action| ops.push(Op { owner, action })) {
-                self.lacking.note(id, Some(position), error);
+                self.shortfalls.record_shortfall(id, Some(position), error);
             }
         }
         let position = self.plan_frontends(id, begun.frontends, left, ops);
-        let why = self.lacking.why(id).cloned();
+        let why = self.shortfalls.reason(id).cloned();
         let desired = self.services.get_mut(id).map_or(0, |service| service.desired.len());
         let cursor = Cursor { ports: wanted, frontends: position };
         let is_heavy = begun != Cursor::default() && begun.frontends < desired;
         if position < desired || is_heavy && why.is_none() {
             // The removals, and what readers see of the service, are a piece of their own.
-            self.put_off(id, cursor);
+            self.defer_plan(id, cursor);
             return Ok(());
         }
         if let Some(service) = self.services.get_mut(id) {
@@ -147,12 +149,12 @@ impl Planner<'_> {
     }
 
     /// Leaves the rest of this service's plan to a later piece.
-    fn put_off(&mut self, id: ServiceId, cursor: Cursor) {
-        self.services.get_mut(id).into_iter().for_each(|service| service.put_off(cursor));
+    fn defer_plan(&mut self, id: ServiceId, cursor: Cursor) {
+        self.services.get_mut(id).into_iter().for_each(|service| service.defer(cursor));
     }
 
     /// The frontends that this service leaves to the real balancer and the maps still have, on behalf of any service.
-    fn passing(&self, id: ServiceId) -> impl Iterator<Item = FrontendKey> {
+    fn passed_frontends(&self, id: ServiceId) -> impl Iterator<Item = FrontendKey> {
         let desired = self.services.get(id).into_iter().flat_map(|service| &service.desired);
         desired.filter(|it| it.passes).filter_map(DesiredFrontend::key).filter(move |key| {
             let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
@@ -171,16 +173,16 @@ impl Planner<'_> {
         position: usize,
         push: &mut dyn FnMut(Action),
     ) -> Result<(), PlanError> {
-        let mut index = self.index_of(id, position)?;
+        let mut index = self.assign_index(id, position)?;
         let (mut lists, mut placed) = self.place_lists(id, position, index);
         let gets_none = placed.is_err() && lists.iter().all(|list| list.range.is_none());
         let has_nothing = |port: &Port| port.realized.is_wiped();
         if gets_none && self.services.port(id, position).is_none_or(has_nothing) {
-            let Some(left) = self.inherit(id, position) else { return Ok(placed?) };
+            let Some(left) = self.inherit_index(id, position) else { return Ok(placed?) };
             index = left;
             (lists, placed) = self.place_lists(id, position, index);
         }
-        let share = self.tables.share(id);
+        let share = self.tables.quota(id);
         let Some(port) = self.services.port(id, position) else {
             self.services.count_impossible();
             return Ok(());
@@ -197,7 +199,7 @@ impl Planner<'_> {
         plan_revoked_sources(port, index, push);
         // Where clients look for their source already, sources come after the lists, so that a range without room keeps
         // no list back.
-        let is_restricted = looks_for_sources(port);
+        let is_restricted = checks_sources(port);
         if !is_restricted {
             plan_sources(port, (index, share), push);
         }
@@ -218,49 +220,49 @@ impl Planner<'_> {
         id: ServiceId,
         position: usize,
         index: PortIndex,
-    ) -> (Vec<Placed>, Result<(), NoPlace>) {
-        let share = self.tables.share(id);
+    ) -> (Vec<ListPlacement>, Result<(), PlacementError>) {
+        let share = self.tables.quota(id);
         let Self { services, space, .. } = self;
         let port = services.port_mut(id, position);
         port.map_or((Vec::new(), Ok(())), |port| space.place_lists(port, index, share))
     }
 
     /// The port's index: the one it has, one that a restart found and that is wholly its own, or a free one.
-    fn index_of(&mut self, id: ServiceId, position: usize) -> Result<PortIndex, PlanError> {
-        let Self { services, frontends, space, found, .. } = self;
+    fn assign_index(&mut self, id: ServiceId, position: usize) -> Result<PortIndex, PlanError> {
+        let Self { services, frontends, space, leftovers: found, .. } = self;
         if let Some(index) = services.port(id, position).and_then(|port| port.index) {
             return Ok(index);
         }
-        if let Some(index) = found.give_port(id, position, services, frontends) {
-            space.indices.put(index, position);
+        if let Some(index) = found.adopt_index(id, position, services, frontends) {
+            space.indices.set_position(index, position);
             return Ok(index);
         }
-        let index = match self.space.indices.take(self.tables.share(id)) {
+        let index = match self.space.indices.allocate_index(self.tables.quota(id)) {
             Ok(index) => index,
-            Err(full) => return self.inherit(id, position).ok_or(full.into()),
+            Err(full) => return self.inherit_index(id, position).ok_or(full.into()),
         };
         if let Some(port) = self.services.port_mut(id, position) {
             port.index = Some(index);
         }
-        self.space.indices.put(index, position);
+        self.space.indices.set_position(index, position);
         Ok(index)
     }
 
     /// Plans the frontends of a service from one place on, and returns the first place that is not planned, because the
     /// piece had no work left for it.
     fn plan_frontends(&mut self, id: ServiceId, begin: usize, mut left: u64, ops: &mut Vec<Op>) -> usize {
-        let freed = self.make_room_of_own(id, begin, ops);
+        let freed = self.free_own_frontends(id, begin, ops);
         let Some(service) = self.services.get(id) else {
             self.services.count_impossible();
             return begin;
         };
-        let (limit, share) = (self.tables.settings.frontends_max, self.tables.share(id));
+        let (limit, share) = (self.tables.settings.frontends_max, self.tables.quota(id));
         let (mut more, mut chosen, mut full, mut kept) = (0, 0, None, BTreeSet::new());
         let mut end = service.desired.len();
         for (position, frontend) in
             service.desired.iter().enumerate().skip(begin).filter(|(_, it)| !it.passes)
         {
-            work::done(1);
+            work::count_work(1);
             let Some(key) = frontend.key() else { continue };
             let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id)) else {
                 continue;
@@ -268,22 +270,22 @@ impl Planner<'_> {
             let index = frontend.position.and_then(|position| service.ports.get(position)?.index);
             let former = || entry.realized.and_then(|it| it.owner);
             let Some(port) = index else {
-                kept.extend(former().filter(|former| self.keeps_room_from(*former, id, &key)));
+                kept.extend(former().filter(|former| self.blocks_winner(*former, id, &key)));
                 continue;
             };
-            let value = FrontendValue { port, kind: frontend.kind, share };
+            let value = FrontendValue { port, kind: frontend.kind, quota: share };
             let done = entry.realized.is_some_and(|it| it.value == value && it.owner == Some(id));
             if done && !entry.uncertain {
                 continue;
             }
-            if !done && self.leads_nowhere(id, frontend.position) {
-                kept.extend(former().filter(|former| self.keeps_room_from(*former, id, &key)));
+            if !done && self.has_no_list(id, frontend.position) {
+                kept.extend(former().filter(|former| self.blocks_winner(*former, id, &key)));
                 continue;
             }
-            let is_chosen = usize::from(frontend.kind.is_chosen());
+            let is_chosen = usize::from(frontend.kind.is_author_chosen());
             if entry.realized.is_none()
                 && let Err(error) =
-                    has_frontends(self.frontends, (limit, share), (more + 1, chosen, is_chosen), freed)
+                    check_frontend_limit(self.frontends, (limit, share), (more + 1, chosen, is_chosen), freed)
             {
                 full = full.or(Some(error));
                 continue;
@@ -297,16 +299,16 @@ impl Planner<'_> {
             chosen += if entry.realized.is_none() { is_chosen } else { 0 };
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
-        self.frontends.all.coming += more;
-        self.frontends.chosen.coming += chosen;
-        kept.into_iter().for_each(|former| self.services.plan_anew(former));
-        full.into_iter().for_each(|error| self.lacking.note(id, None, error));
+        self.frontends.all.planned += more;
+        self.frontends.external_ips.planned += chosen;
+        kept.into_iter().for_each(|former| self.services.replan(former));
+        full.into_iter().for_each(|error| self.shortfalls.record_shortfall(id, None, error));
         end
     }
 
     /// Whether nothing is there of the port at this place of a service, because it found no room.
-    fn leads_nowhere(&self, id: ServiceId, position: Option<usize>) -> bool {
-        let Some(position) = position.filter(|position| self.lacking.has(id, *position)) else {
+    fn has_no_list(&self, id: ServiceId, position: Option<usize>) -> bool {
+        let Some(position) = position.filter(|position| self.shortfalls.lacks_port(id, *position)) else {
             return false;
         };
         let port = self.services.port(id, position);
@@ -316,15 +318,15 @@ impl Planner<'_> {
     /// Where not all new frontends of a service would fit: has those removed first that it leaves, and returns how
     /// many. Their room is its own, or others who wait would have it, and the service neither the old ones nor the new
     /// ones.
-    fn make_room_of_own(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
+    fn free_own_frontends(&mut self, id: ServiceId, begin: usize, ops: &mut Vec<Op>) -> usize {
         let new = self.services.get(id).map_or(0, |service| service.desired.len().saturating_sub(begin));
-        let (limit, share) = (self.tables.settings.frontends_max, self.tables.share(id));
-        if has_frontends(self.frontends, (limit, share), (new, 0, 0), 0).is_ok() {
+        let (limit, share) = (self.tables.settings.frontends_max, self.tables.quota(id));
+        if check_frontend_limit(self.frontends, (limit, share), (new, 0, 0), 0).is_ok() {
             return 0;
         }
         let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
-        let (_, left) = self.dialled(id);
-        let left = left.into_iter().filter(|key| !self.queue.hold_up(key, id));
+        let (_, left) = self.reachable_indices(id);
+        let left = left.into_iter().filter(|key| !self.queue.defer_removal(key, id));
         let removals = left.map(|key| Op { owner: Owner::Service(id), action: Action::RemoveFrontend(key) });
         let before = ops.len();
         ops.extend(removals.take(usize::try_from(most).unwrap_or(usize::MAX)));
@@ -336,23 +338,23 @@ impl Planner<'_> {
         if self.services.is_unfinished(id) {
             return;
         }
-        let (dialled, left) = self.dialled(id);
+        let (dialled, left) = self.reachable_indices(id);
         if !left.is_empty() {
-            return self.plan_left(id, left, ops);
+            return self.plan_unclaimed(id, left, ops);
         }
-        let Some(service) = self.services.get(id).filter(|_| !self.space.freed.leads_to(id)) else {
+        let Some(service) = self.services.get(id).filter(|_| !self.space.freed.has_readers(id)) else {
             return;
         };
         let begin = ops.len();
         let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
-        let is_whole = |position: &usize| !self.lacking.has(id, *position);
+        let is_whole = |position: &usize| !self.shortfalls.lacks_port(id, *position);
         for (position, port) in service.ports.iter().enumerate().filter(|(position, _)| is_whole(position)) {
-            let Some(index) = port.index.filter(|index| !dialled.has(*index)) else { continue };
+            let Some(index) = port.index.filter(|index| !dialled.contains(*index)) else { continue };
             if (ops.len() - begin) as u64 >= most {
                 let cursor = service.cursor;
-                return self.put_off(id, cursor);
+                return self.defer_plan(id, cursor);
             }
-            let plan = if position < service.wanted { plan_unused } else { plan_wipe };
+            let plan = if position < service.desired_count { plan_unused } else { plan_wipe };
             plan(port, index, &mut |action| ops.push(Op { owner: Owner::Service(id), action }));
         }
     }
@@ -360,19 +362,19 @@ impl Planner<'_> {
     /// The indices by which clients still find this service at frontends that other services have won, and the
     /// frontends that it has in the maps and no service claims, or only one without room, which may be the very room
     /// that this service has.
-    fn dialled(&self, id: ServiceId) -> (Dialled, Vec<FrontendKey>) {
-        let mut dialled = Dialled::default();
+    fn reachable_indices(&self, id: ServiceId) -> (ReachableIndices, Vec<FrontendKey>) {
+        let mut dialled = ReachableIndices::default();
         let mut left = Vec::new();
         let service = self.services.get(id);
         // A frontend that could not be led elsewhere still leads where it did.
-        let lacks = self.lacking.why(id).is_some();
+        let lacks = self.shortfalls.reason(id).is_some();
         for key in service.into_iter().flat_map(|service| service.frontends.iter()) {
-            work::done(1);
+            work::count_work(1);
             let entry = self.frontends.get(key);
             match entry.and_then(|entry| Some((entry, entry.winner()?))) {
                 None => left.push(*key),
-                Some((_, winner)) if self.keeps_room_from(id, winner, key) => left.push(*key),
-                Some((entry, winner)) if winner != id || lacks => dialled.by(entry),
+                Some((_, winner)) if self.blocks_winner(id, winner, key) => left.push(*key),
+                Some((entry, winner)) if winner != id || lacks => dialled.add_frontend(entry),
                 Some(_) => {}
             }
         }
@@ -381,23 +383,23 @@ impl Planner<'_> {
 
     /// Whether a service has a frontend in the maps for which it does not ask any more, and the one that has won it
     /// finds no room: clients would be led to backends of another one for as long as both wait.
-    fn keeps_room_from(&self, id: ServiceId, winner: ServiceId, key: &FrontendKey) -> bool {
-        let asks = |service: &Service| service.claimed.binary_search_by(|it| it.key.cmp(key)).is_ok();
+    fn blocks_winner(&self, id: ServiceId, winner: ServiceId, key: &FrontendKey) -> bool {
+        let asks = |service: &Service| service.claims.binary_search_by(|it| it.key.cmp(key)).is_ok();
         winner != id
-            && self.lacking.why(winner).is_some()
+            && self.shortfalls.reason(winner).is_some()
             && self.services.get(id).is_some_and(|service| !asks(service))
     }
 
     /// Removes what no service claims, but for what one may be about to claim.
-    fn plan_left(&mut self, id: ServiceId, left: Vec<FrontendKey>, ops: &mut Vec<Op>) {
+    fn plan_unclaimed(&mut self, id: ServiceId, left: Vec<FrontendKey>, ops: &mut Vec<Op>) {
         let most = (self.queue.most / limits::FRONTEND_WORK).max(1);
         let begin = ops.len();
         for key in left {
             if (ops.len() - begin) as u64 >= most {
                 let cursor = self.services.get_mut(id).map(|service| service.cursor).unwrap_or_default();
-                return self.put_off(id, cursor);
+                return self.defer_plan(id, cursor);
             }
-            if !self.queue.hold_up(&key, id) {
+            if !self.queue.defer_removal(&key, id) {
                 ops.push(Op { owner: Owner::Service(id), action: Action::RemoveFrontend(key) });
             }
         }
@@ -406,32 +408,33 @@ impl Planner<'_> {
     /// Gives a port that finds no room the index of a port that leaves, with all that is there of it: as where a port
     /// has another name, or another number once no frontend has the former one. The lists are replaced as those of any
     /// port that changes.
-    fn inherit(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
-        let Self { services, frontends, space, lacking, .. } = self;
-        if space.freed.leads_to(id) {
+    fn inherit_index(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
+        let Self { services, frontends, space, shortfalls: lacking, .. } = self;
+        if space.freed.has_readers(id) {
             return None;
         }
-        let known = lacking.heirs.take().filter(|heirs| heirs.of == id);
-        let mut heirs = known.unwrap_or_else(|| Heirs::find(id, services, frontends));
-        let left = services.get(id).and_then(|service| heirs.left_to(service, position, &space.indices));
-        lacking.heirs = Some(heirs);
-        hand_over(id, left?, position, services, space)
+        let known = lacking.handover.take().filter(|heirs| heirs.service_id == id);
+        let mut heirs = known.unwrap_or_else(|| IndexHandover::find_handover(id, services, frontends));
+        let left =
+            services.get(id).and_then(|service| heirs.take_index_for(service, position, &space.indices));
+        lacking.handover = Some(heirs);
+        hand_over_index(id, left?, position, services, space)
     }
 }
 
 /// Adds what the service lacks; `tables`: the slots of tables, of which no more are made than there may be.
-fn add_coming(service: &Service, frontends: &Frontends, coming: &mut Coming, tables: &mut [u32; 2]) {
+fn add_growth(service: &Service, frontends: &Frontends, coming: &mut MapGrowth, tables: &mut [u32; 2]) {
     let new = |key: &FrontendKey| frontends.get(key).is_none_or(|entry| entry.realized.is_none());
     let stays = |it: &&DesiredFrontend| !it.passes;
     for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
-        *part_mut(&mut coming.frontends, Family::of(key.address)) += 1;
+        *by_family_mut(&mut coming.frontends, Family::from_address(key.address)) += 1;
     }
     for port in service.ports.iter().filter(|port| port.index.is_none()) {
         coming.ports += 1;
-        let members = u32::try_from(members(port).count()).unwrap_or(u32::MAX);
+        let members = u32::try_from(desired_members(port).count()).unwrap_or(u32::MAX);
         coming.members = coming.members.saturating_add(members);
-        for scope in Scope::ALL.into_iter().filter(|scope| port.uses(*scope)) {
-            add_list(port, scope, coming, tables);
+        for scope in Scope::ALL.into_iter().filter(|scope| port.uses_list(*scope)) {
+            add_list_growth(port, scope, coming, tables);
         }
     }
 }
@@ -439,52 +442,52 @@ fn add_coming(service: &Service, frontends: &Frontends, coming: &mut Coming, tab
 /// Whether there is room for so many new frontends of a namespace, of which `freed` go first; `chosen` of them, and
 /// the last one or not, are at external IPs. Those keep half of the room free for what the apiserver gives out:
 /// one small object may have thousands of them, and namespaces that leave each other a ninth part leave little.
-fn has_frontends(
+fn check_frontend_limit(
     frontends: &Frontends,
-    (limit, share): (Option<usize>, Share),
+    (limit, share): (Option<usize>, QuotaId),
     (more, chosen, is_chosen): (usize, usize, usize),
     freed: usize,
 ) -> Result<(), PlanError> {
     let limit = limit.unwrap_or(usize::MAX);
-    let all = frontends.all.soon().saturating_sub(freed);
+    let all = frontends.all.total_planned().saturating_sub(freed);
     let own = frontends.used_by(share).saturating_sub(freed);
     let left = limit.saturating_sub(all);
     let rest = left.checked_sub(more).ok_or(PlanError::Frontends(limit))?;
-    let is_shared = limit >= limits::SHARED_MIN as usize;
-    let most = rest.saturating_mul(limits::LISTS_SHARE_OF_REST as usize);
-    let external = frontends.chosen.soon() + chosen;
-    if is_shared && is_chosen > 0 && external >= limit / limits::CHOSEN_SHARE as usize {
-        return Err(PlanError::Chosen(external));
+    let is_shared = limit >= limits::QUOTA_CAPACITY_MIN as usize;
+    let most = rest.saturating_mul(limits::QUOTA_REST_FACTOR as usize);
+    let external = frontends.external_ips.total_planned() + chosen;
+    if is_shared && is_chosen > 0 && external >= limit / limits::EXTERNAL_IP_DIVISOR as usize {
+        return Err(PlanError::ExternalIps(external));
     }
     let has_part = is_shared && own + more > most;
-    if has_part { Err(PlanError::Part { own, left }) } else { Ok(()) }
+    if has_part { Err(PlanError::Quota { own, left }) } else { Ok(()) }
 }
 
 /// The indices that clients may still reach by frontends which other services are about to take over. Until they have,
 /// those clients keep this service's lists.
 #[derive(Default)]
-pub(super) struct Dialled {
+pub(super) struct ReachableIndices {
     /// One of these frontends is uncertain, so any index may be one of them.
     any: bool,
     indices: BTreeSet<PortIndex>,
 }
 
-impl Dialled {
-    pub(super) fn by(&mut self, entry: &Frontend) {
+impl ReachableIndices {
+    pub(super) fn add_frontend(&mut self, entry: &Frontend) {
         self.any |= entry.uncertain;
         self.indices.extend(entry.realized.map(|realized| realized.value.port));
     }
 
-    pub(super) fn has(&self, index: PortIndex) -> bool {
+    pub(super) fn contains(&self, index: PortIndex) -> bool {
         self.any || self.indices.contains(&index)
     }
 }
 
 /// Adds a list that is new, or its table with the members that this needs.
-fn add_list(port: &Port, scope: Scope, coming: &mut Coming, tables: &mut [u32; 2]) {
-    let (backends, places) = (port.rows.len(scope), port.wanted_places(scope));
+fn add_list_growth(port: &Port, scope: Scope, coming: &mut MapGrowth, tables: &mut [u32; 2]) {
+    let (backends, places) = (port.rows.len(scope), port.desired_places(scope));
     let room = if places > backends { tables } else { &mut coming.slots };
-    let room = part_mut(room, port.key.family);
+    let room = by_family_mut(room, port.key.family);
     let slots = if places > 0 { places.next_power_of_two() } else { 0 };
     *room = room.saturating_add(slots);
     let is_listed = places > backends && port.policy.affinity_timeout == 0;

@@ -9,36 +9,36 @@ use core::mem;
 use core::net::SocketAddr;
 
 use super::World;
-use super::adopt::Found;
-use super::drift::Checking;
+use super::adopt::LeftoverPorts;
+use super::drift::DriftCheck;
 use super::node::NodeAddresses;
 use super::services::Services;
 use super::shortage::Shortage;
-use super::space::{Leaving, Settled, Space};
+use super::space::{FreedBatch, SettledFrontend, Space};
 use super::work_queue::WorkQueue;
 use crate::change::Cause;
 use crate::claims::{Frontends, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::list::{Rows, Scope};
-use crate::op::{Action, MemberKey, Membership, Op, Owner, PortIndex, Range, ServiceId, SourceKey, Word};
+use crate::op::{Action, MemberKey, Membership, Op, Owner, PortIndex, ServiceId, SlotRange, SourceKey, Word};
 use crate::service::RealizedPort;
 use crate::work;
 
 /// What the maps hold beside what services have in them.
 #[derive(Debug, Default)]
-pub(crate) struct Realized {
+pub(crate) struct RealizedState {
     /// The node's own addresses.
     pub(super) node: NodeAddresses,
     /// What a start found in the maps and no service has taken over.
-    pub(super) found: Found,
+    pub(super) leftovers: LeftoverPorts,
     /// A comparison with what the maps hold.
-    pub(super) checking: Option<Checking>,
+    pub(super) drift_check: Option<DriftCheck>,
 }
 
-impl Realized {
+impl RealizedState {
     /// Begins to compare realized with what the maps hold.
     pub(crate) fn begin_check(&mut self) {
-        self.checking = Some(Checking::default());
+        self.drift_check = Some(DriftCheck::default());
     }
 
     /// Notes that a word leads to a list now: what it led to before is freed.
@@ -66,29 +66,29 @@ impl Realized {
         &mut self,
         key: FrontendKey,
         id: ServiceId,
-        (before, doubters): Settled,
+        (before, doubters): SettledFrontend,
         services: &mut Services,
         queue: &mut WorkQueue,
     ) {
-        self.found.lose(key, before.filter(|before| before.owner.is_none()));
+        self.leftovers.remove_frontend(key, before.filter(|before| before.owner.is_none()));
         let others = before.and_then(|it| it.owner).into_iter().chain(doubters);
-        queue.woken.extend(services.let_go(key, others.filter(|other| *other != id)));
+        queue.woken.extend(services.release_frontend(key, others.filter(|other| *other != id)));
         if let Some(service) = services.get_mut(id) {
             service.frontends.insert(key);
         }
     }
 
     /// Notes that a frontend is gone. The services that had it, or tried to change it, go on.
-    fn end_frontend(
+    fn remove_frontend(
         &mut self,
         key: FrontendKey,
-        (before, doubters): Settled,
+        (before, doubters): SettledFrontend,
         services: &mut Services,
         queue: &mut WorkQueue,
     ) {
         let others = before.and_then(|it| it.owner).into_iter().chain(doubters);
-        queue.woken.extend(services.let_go(key, others));
-        self.found.lose(key, before);
+        queue.woken.extend(services.release_frontend(key, others));
+        self.leftovers.remove_frontend(key, before);
     }
 
     fn change_port(
@@ -97,7 +97,7 @@ impl Realized {
         index: PortIndex,
         services: &mut Services,
         space: &Space,
-        change: impl FnOnce(Written<'_>),
+        change: impl FnOnce(PortWrite<'_>),
     ) {
         let nothing;
         let written = match owner {
@@ -106,12 +106,12 @@ impl Realized {
                 .map(|port| (&mut port.realized, port.key.family, &port.rows)),
             Owner::Nobody => {
                 nothing = Arc::default();
-                self.found.get_mut(index).map(|port| (&mut port.realized, port.family, &nothing))
+                self.leftovers.get_mut(index).map(|port| (&mut port.realized, port.family, &nothing))
             }
             Owner::Node => None,
         };
         match written {
-            Some((realized, family, rows)) => change(Written { realized, family, rows }),
+            Some((realized, family, rows)) => change(PortWrite { realized, family, rows }),
             None => services.count_impossible(),
         }
     }
@@ -119,11 +119,11 @@ impl Realized {
 
 impl World {
     /// Notes what this op, which the maps accepted, has changed.
-    pub(crate) fn accepted(&mut self, op: &Op) {
-        work::done(1);
+    pub(crate) fn record_accepted(&mut self, op: &Op) {
+        work::count_work(1);
         self.report.counters.ops += 1;
         let Self { realized, services, owners, space, shortage, queue, .. } = self;
-        realized.checking.iter_mut().for_each(|checking| checking.note(op));
+        realized.drift_check.iter_mut().for_each(|checking| checking.record_op(op));
         if let Owner::Service(id) = op.owner
             && let Some(service) = services.get_mut(id)
         {
@@ -137,57 +137,59 @@ impl World {
             Action::InsertFrontend(key, value) => {
                 let Owner::Service(id) = op.owner else { return services.count_impossible() };
                 let now = RealizedFrontend { value: *value, owner: Some(id) };
-                let settled = space.freed.settle(*key, Some(now), &mut owners.frontends);
+                let settled = space.freed.settle_frontend(*key, Some(now), &mut owners.frontends);
                 realized.hand_frontend_over(*key, id, settled, services, queue);
             }
             Action::RemoveFrontend(key) => {
-                let settled = space.freed.settle(*key, None, &mut owners.frontends);
-                shortage.starved.free(usize::from(settled.0.is_some()));
+                let settled = space.freed.settle_frontend(*key, None, &mut owners.frontends);
+                shortage.without_room.record_freed(usize::from(settled.0.is_some()));
                 // A winner that leaves the frontend to the real balancer can say so now that the maps do not have it.
                 queue.woken.extend(owners.frontends.winner(key));
-                realized.end_frontend(*key, settled, services, queue);
+                realized.remove_frontend(*key, settled, services, queue);
             }
             Action::FreeRange(range) => {
-                space.give_back(*range);
-                shortage.starved.free(1);
-                shortage.tableless.free(1);
+                space.release_range(*range);
+                shortage.without_room.record_freed(1);
+                shortage.tableless.record_freed(1);
             }
-            Action::InsertNodeAddress(address) => realized.node.accepted(*address, true),
-            Action::RemoveNodeAddress(address) => realized.node.accepted(*address, false),
+            Action::InsertNodeAddress(address) => realized.node.record_accepted(*address, true),
+            Action::RemoveNodeAddress(address) => realized.node.record_accepted(*address, false),
             Action::WriteFacts(port, _)
             | Action::InsertMember(MemberKey { port, .. }, _)
             | Action::RemoveMember(MemberKey { port, .. })
             | Action::InsertSource(SourceKey { port, .. }, _)
             | Action::RemoveSource(SourceKey { port, .. }) => {
-                realized.change_port(op.owner, *port, services, space, |port| port.accept(&op.action));
+                realized.change_port(op.owner, *port, services, space, |port| port.apply_action(&op.action));
             }
         }
     }
 
     /// The maps refused the op at this place; those after it were not tried.
-    pub(crate) fn refused(&mut self, ops: &[Op], failed: usize) {
+    pub(crate) fn record_refused(&mut self, ops: &[Op], failed: usize) {
         let Self { realized, services, owners, space, shortage, .. } = self;
-        give_back_unpublished(ops, failed, space, shortage);
+        release_unpublished(ops, failed, space, shortage);
         let Some(op) = ops.get(failed) else { return services.count_impossible() };
-        realized.checking.iter_mut().for_each(|checking| checking.note(op));
+        realized.drift_check.iter_mut().for_each(|checking| checking.record_op(op));
         match &op.action {
             Action::WriteRange(..) => {}
             Action::PublishWord(index, scope, word) => {
-                realized.change_port(op.owner, *index, services, space, |port| port.doubt(*scope, *word));
+                realized.change_port(op.owner, *index, services, space, |port| {
+                    port.mark_uncertain(*scope, *word)
+                });
             }
             Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => {
-                doubt_frontend(op.owner, *key, services, &mut owners.frontends);
+                mark_frontend_uncertain(op.owner, *key, services, &mut owners.frontends);
             }
             Action::FreeRange(range) => space.freed.now.ranges.push(*range),
             Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
-                realized.node.refused(*address);
+                realized.node.record_refused(*address);
             }
             Action::WriteFacts(index, _) => {
                 realized.change_port(op.owner, *index, services, space, |port| port.realized.facts = None);
             }
             Action::InsertMember(key, _) | Action::RemoveMember(key) => {
                 realized.change_port(op.owner, key.port, services, space, |port| {
-                    port.realized.uncertain_members.insert(member(key));
+                    port.realized.uncertain_members.insert(member_key(key));
                 });
             }
             Action::InsertSource(key, _) | Action::RemoveSource(key) => {
@@ -204,15 +206,15 @@ impl World {
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Self { space, shortage, tables, services, queue, .. } = self;
         let Some((grace, mut leaving)) = space.freed.waiting.pop_front() else { return true };
-        shortage.starved.free(leaving.indices.len());
-        mem::take(&mut leaving.indices).into_iter().for_each(|index| space.give_back_index(index));
+        shortage.without_room.record_freed(leaving.indices.len());
+        mem::take(&mut leaving.indices).into_iter().for_each(|index| space.release_port_index(index));
         for id in mem::take(&mut leaving.services).into_iter().filter(|id| tables.get(*id).is_some()) {
-            services.mark(id, Cause::ReadersLeft, false);
+            services.mark_dirty(id, Cause::ReadersLeft, false);
         }
         leaving.plan_wipes(queue.most, ops);
         let is_whole = leaving.ranges.is_empty();
         if !is_whole {
-            let leaving = Leaving { ranges: leaving.ranges, ..Leaving::default() };
+            let leaving = FreedBatch { ranges: leaving.ranges, ..FreedBatch::default() };
             space.freed.waiting.push_front((grace, leaving));
         }
         is_whole
@@ -220,9 +222,14 @@ impl World {
 }
 
 /// The maps may have the frontend or not; the service that tried keeps its port until that is settled.
-fn doubt_frontend(owner: Owner, key: FrontendKey, services: &mut Services, frontends: &mut Frontends) {
+fn mark_frontend_uncertain(
+    owner: Owner,
+    key: FrontendKey,
+    services: &mut Services,
+    frontends: &mut Frontends,
+) {
     let by = if let Owner::Service(id) = owner { Some(id) } else { None };
-    frontends.doubt(key, by);
+    frontends.mark_uncertain(key, by);
     if let Some(service) = by.and_then(|id| services.get_mut(id)) {
         service.frontends.insert(key);
     }
@@ -230,39 +237,39 @@ fn doubt_frontend(owner: Owner, key: FrontendKey, services: &mut Services, front
 
 /// Gives back the ranges of words that were never tried, whether the ranges were written or not: no reader has seen
 /// these ranges.
-fn give_back_unpublished(ops: &[Op], failed: usize, space: &mut Space, shortage: &mut Shortage) {
+fn release_unpublished(ops: &[Op], failed: usize, space: &mut Space, shortage: &mut Shortage) {
     for (position, op) in ops.iter().enumerate() {
         let Action::WriteRange(range, ..) = op.action else { continue };
         let publishes = |op: &Op| match op.action {
             Action::PublishWord(_, _, word) => word.range(range.family) == Some(range),
             _ => false,
         };
-        work::done(1);
+        work::count_work(1);
         // Only a word after the write counts: an earlier one, of the other family, may look the same.
         let untried = ops.iter().enumerate().skip(position).find(|(_, op)| publishes(op));
         if untried.is_some_and(|(position, _)| position > failed) {
-            space.give_back(range);
-            shortage.tableless.free(1);
+            space.release_range(range);
+            shortage.tableless.record_freed(1);
         }
     }
 }
 
 /// A port that an op was for.
-struct Written<'a> {
+struct PortWrite<'a> {
     realized: &'a mut RealizedPort,
     family: Family,
     rows: &'a Arc<Rows>,
 }
 
-impl Written<'_> {
+impl PortWrite<'_> {
     /// Notes that a word leads elsewhere now, and frees the ranges to which it led. `true`: it may lead fewer readers
     /// to the other list than before.
-    fn publish(self, scope: Scope, word: Word, freed: &mut Vec<Range>) -> bool {
+    fn publish(self, scope: Scope, word: Word, freed: &mut Vec<SlotRange>) -> bool {
         let list = self.realized.list_mut(scope);
         let now = word.range(self.family);
         let old = mem::replace(&mut list.word, word);
         let before = old.range(self.family);
-        let redirects = mem::take(&mut list.uncertain) || !word.flags.has(old.flags.leads());
+        let redirects = mem::take(&mut list.uncertain) || !word.flags.contains(old.flags.redirects());
         if now != before {
             list.rows = if now.is_some() { Arc::clone(self.rows) } else { Arc::default() };
         }
@@ -272,18 +279,18 @@ impl Written<'_> {
     }
 
     /// Notes what an op has written of the port beside its words.
-    fn accept(self, action: &Action) {
+    fn apply_action(self, action: &Action) {
         let RealizedPort { facts, members, uncertain_members, sources, uncertain_sources, .. } =
             self.realized;
         match action {
             Action::WriteFacts(_, written) => *facts = Some(*written),
             Action::InsertMember(key, state) => {
-                uncertain_members.remove(&member(key));
-                members.insert(member(key), *state);
+                uncertain_members.remove(&member_key(key));
+                members.insert(member_key(key), *state);
             }
             Action::RemoveMember(key) => {
-                uncertain_members.remove(&member(key));
-                members.remove(&member(key));
+                uncertain_members.remove(&member_key(key));
+                members.remove(&member_key(key));
             }
             Action::InsertSource(key, _) => {
                 uncertain_sources.remove(&key.range);
@@ -298,7 +305,7 @@ impl Written<'_> {
     }
 
     /// Publishing failed, or seemed to: readers may see the old range or the new one, so both stay.
-    fn doubt(self, scope: Scope, word: Word) {
+    fn mark_uncertain(self, scope: Scope, word: Word) {
         let list = self.realized.list_mut(scope);
         list.uncertain = true;
         let live = list.word.range(self.family);
@@ -306,6 +313,6 @@ impl Written<'_> {
     }
 }
 
-fn member(key: &MemberKey) -> (Membership, SocketAddr) {
+fn member_key(key: &MemberKey) -> (Membership, SocketAddr) {
     (key.membership, key.backend)
 }

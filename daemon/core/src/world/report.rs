@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use core::mem;
 
 use super::World;
-use super::plan::Dialled;
+use super::plan::ReachableIndices;
 use super::space::Space;
 use super::view::Viewer;
 use crate::change::{Cause, Change};
@@ -17,8 +17,8 @@ use crate::keys::{Family, Source};
 use crate::maps::MapError;
 use crate::op::ServiceId;
 use crate::service::{Cursor, Phase, Service};
-use crate::snapshot::{Checked, Counters, Fill, FrontendView, ServiceView, ServiceViews, Snapshot, Verdict};
-use crate::time::Now;
+use crate::snapshot::{Counters, Fill, FrontendView, MapCheck, ServiceView, ServiceViews, Snapshot, Verdict};
+use crate::time::ClockReading;
 use crate::work;
 
 /// What readers see, and what is counted.
@@ -27,7 +27,7 @@ pub(crate) struct Report {
     pub(super) snapshot: Snapshot,
     pub(super) counters: Counters,
     /// How many differences a comparison has found that no snapshot tells of yet.
-    pub(super) found: Option<usize>,
+    pub(super) differences: Option<usize>,
     /// All was in the maps once that a start began with, told by every source or remembered.
     was_whole: bool,
 }
@@ -40,7 +40,7 @@ impl Report {
 
     /// Counts an op that the maps refused, unless the namespace has its part: that is its own affair, and may last.
     pub(crate) const fn count_refusal(&mut self, error: &MapError) {
-        self.counters.ops_failed += !error.is_part() as u64;
+        self.counters.ops_failed += !error.is_quota_error() as u64;
     }
 
     /// Counts an op that was not even tried, because its owner was not dirty.
@@ -51,39 +51,40 @@ impl Report {
 
 impl World {
     /// Ends the piece: calls back with each change and gives what readers see from now on.
-    pub(crate) fn end_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
+    pub(crate) fn end_piece(&mut self, now: ClockReading, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.report.counters.batches += 1;
         // A frontend that was refused comes with another batch.
-        (self.owners.frontends.all.coming, self.owners.frontends.chosen.coming) = (0, 0);
-        self.space.freed.now.indices.append(&mut self.realized.found.forget_wiped());
+        (self.owners.frontends.all.planned, self.owners.frontends.external_ips.planned) = (0, 0);
+        self.space.freed.now.indices.append(&mut self.realized.leftovers.forget_wiped());
         for id in self.queue.take_piece(&self.services, &self.tables) {
             self.queue.mark_written(id, &mut self.services);
-            self.report_one(id, now, changed);
+            self.report_service(id, now, changed);
         }
         self.services.dirty.append(&mut self.queue.gathered);
         // Services that waited for an id are decided for in a later piece.
         let Self { tables, services, .. } = self;
-        tables.admit(&mut |id, cause| services.mark(id, cause, true));
+        tables.admit(&mut |id, cause| services.mark_dirty(id, cause, true));
         let Self { shortage, demand, services, tables, space, queue, .. } = self;
-        shortage.feed(tables, services, space);
-        demand.feed(tables.is_synced() && queue.is_awaiting_nobody(), tables, services);
+        shortage.retry_waiting(tables, services, space);
+        demand.retry_waiting(tables.is_synced() && queue.has_all_decided(), tables, services);
         // A service that was woken by another service's op is planned again in the next piece.
         for id in mem::take(&mut self.queue.woken) {
             self.services.retry(id, &self.tables);
         }
         let Self { owners, services, tables, report, .. } = self;
         let most = self.queue.most;
-        owners.name_anew((now.mono, most), services, tables, &mut report.snapshot.services);
+        owners.update_owner_names((now.mono, most), services, tables, &mut report.snapshot.services);
         self.report.snapshot.programmed |= self.queue.is_programmed();
         self.publish(now)
     }
 
-    fn report_one(&mut self, id: ServiceId, now: Now, changed: &mut dyn FnMut(Change)) {
+    fn report_service(&mut self, id: ServiceId, now: ClockReading, changed: &mut dyn FnMut(Change)) {
         let Self { tables, services, owners, space, realized, report, .. } = self;
         if let Some(service) = services.get_mut(id) {
             drop_wiped(service, &owners.frontends, space);
         }
-        let viewer = Viewer { tables, services, owners, found: &realized.found, indices: &space.indices };
+        let viewer =
+            Viewer { tables, services, owners, leftovers: &realized.leftovers, indices: &space.indices };
         let view = viewer.view(id, now).map(Arc::new);
         let gone = view.is_none();
         let Some(service) = services.get_mut(id) else { return services.count_impossible() };
@@ -96,7 +97,7 @@ impl World {
         let before = mem::replace(&mut service.view, view.clone());
         report.snapshot.services.set(id, view.clone());
         let visible = ops > 0 || error.is_some() || is_visible(before.as_deref(), view.as_deref());
-        let is_recorded = visible || causes.iter().any(Cause::is_of_an_object);
+        let is_recorded = visible || causes.iter().any(Cause::is_object_event);
         let key = view.as_ref().or(before.as_ref()).map(|view| view.key.clone());
         if let Some(service) = key.filter(|_| is_recorded) {
             report.counters.changes += u64::from(visible);
@@ -113,17 +114,17 @@ impl World {
     }
 
     /// What readers see from now on: at the end of a piece, and while nothing may be written yet.
-    pub(crate) fn publish(&mut self, now: Now) -> Snapshot {
-        let is_whole = self.is_whole();
-        let behind = self.has_dirty() || self.queue.sets_aside(Source::Kubernetes, &self.tables);
+    pub(crate) fn publish(&mut self, now: ClockReading) -> Snapshot {
+        let is_whole = self.has_initial_state();
+        let behind = self.has_dirty() || self.queue.has_set_aside(Source::Kubernetes, &self.tables);
         let Self { report, tables, services, owners, ledger, space, queue, .. } = self;
         report.was_whole |= is_whole;
         let Report { snapshot, counters, .. } = report;
         snapshot.rejections = tables.rejections();
-        for source in tables.sources_to_ask() {
-            *snapshot.asks.entry(source).or_default() += 1;
+        for source in tables.sources_to_relist() {
+            *snapshot.relist_requests.entry(source).or_default() += 1;
         }
-        snapshot.questions.clone_from(ledger.questions());
+        snapshot.queries.clone_from(ledger.queries());
         snapshot.filling = !report.was_whole && !queue.is_programmed();
         snapshot.behind = behind;
         snapshot.node = Arc::clone(&tables.node);
@@ -132,9 +133,9 @@ impl World {
         snapshot.drains = Arc::clone(&tables.drains);
         snapshot.sources = tables.sources().collect();
         snapshot.unreadable.clone_from(tables.unreadable());
-        snapshot.held = ledger.held();
+        snapshot.held = ledger.held_services();
         snapshot.progress.clone_from(&tables.progress);
-        snapshot.stale_since = tables.remembered_at.filter(|_| !tables.is_synced());
+        snapshot.stale_since = tables.restored_at.filter(|_| !tables.is_synced());
         snapshot.counters = Counters { impossible: services.impossible + tables.impossible, ..*counters };
         snapshot.fill = Fill {
             frontends: owners.frontends.all.realized,
@@ -144,8 +145,8 @@ impl World {
             retries: 0,
             failing: 0,
         };
-        if let Some(differences) = report.found.take() {
-            snapshot.checked = Some(Checked { at: now.wall, differences });
+        if let Some(differences) = report.differences.take() {
+            snapshot.checked = Some(MapCheck { at: now.wall, differences });
         }
         (snapshot.published, snapshot.mono) = (now.wall, now.mono);
         snapshot.clone()
@@ -155,13 +156,13 @@ impl World {
 /// Forgets leaving ports of which the maps hold nothing any more, and to which no frontend that is there on the
 /// service's behalf may lead.
 fn drop_wiped(service: &mut Service, frontends: &Frontends, space: &mut Space) {
-    let Service { ports, frontends: own, wanted, .. } = service;
+    let Service { ports, frontends: own, desired_count: wanted, .. } = service;
     if ports.len() <= *wanted {
         return;
     }
-    let mut dialled = Dialled::default();
-    own.iter().filter_map(|key| frontends.get(key)).for_each(|entry| dialled.by(entry));
-    work::done(own.len() + ports.len());
+    let mut dialled = ReachableIndices::default();
+    own.iter().filter_map(|key| frontends.get(key)).for_each(|entry| dialled.add_frontend(entry));
+    work::count_work(own.len() + ports.len());
     let mut position = 0;
     ports.retain(|port| {
         position += 1;
@@ -170,13 +171,13 @@ fn drop_wiped(service: &mut Service, frontends: &Frontends, space: &mut Space) {
         }
         // Another port has got all that there was of this one.
         let Some(index) = port.index else { return false };
-        let stays = !port.realized.is_wiped() || dialled.has(index);
+        let stays = !port.realized.is_wiped() || dialled.contains(index);
         if !stays {
             space.freed.now.indices.push(index);
         }
         stays
     });
-    space.indices.put_all(ports);
+    space.indices.set_positions(ports);
 }
 
 /// Whether readers see another verdict, list or set of frontends than before.
@@ -188,7 +189,7 @@ fn is_visible(before: Option<&ServiceView>, after: Option<&ServiceView>) -> bool
             before.state != after.state
                 || before.ports != after.ports
                 || old.len() != new.len()
-                || old.iter().zip(new.iter()).any(|(old, new)| differs(old, new))
+                || old.iter().zip(new.iter()).any(|(old, new)| is_visible_change(old, new))
         }
         (None, None) => false,
         _ => true,
@@ -197,7 +198,7 @@ fn is_visible(before: Option<&ServiceView>, after: Option<&ServiceView>) -> bool
 
 /// Whether clients or the service's owner meet something else there. The owner of an address that is lost either way
 /// stands in the row and makes no record: thousands may claim one that changes hands all the time.
-fn differs(old: &FrontendView, new: &FrontendView) -> bool {
+fn is_visible_change(old: &FrontendView, new: &FrontendView) -> bool {
     let is_lost = |row: &FrontendView| row.verdict == Verdict::Conflict;
     let without_owner = |row: &FrontendView| FrontendView { owner: None, ..row.clone() };
     old != new && !(is_lost(old) && is_lost(new) && without_owner(old) == without_owner(new))

@@ -26,7 +26,7 @@ pub(crate) struct Services {
 
 impl Services {
     /// Rows that are none. All ports without any share these: there are as many ports as a cluster has.
-    pub(crate) fn nothing(&self) -> Arc<Rows> {
+    pub(crate) fn empty_rows(&self) -> Arc<Rows> {
         Arc::clone(&self.nothing)
     }
 
@@ -43,7 +43,7 @@ impl Services {
     }
 
     /// Makes a service dirty, once. `stale`: what it wants must be decided again.
-    pub(crate) fn mark(&mut self, id: ServiceId, cause: Cause, stale: bool) {
+    pub(crate) fn mark_dirty(&mut self, id: ServiceId, cause: Cause, stale: bool) {
         let position = id.0 as usize;
         if self.all.len() <= position {
             self.all.resize_with(position + 1, Service::default);
@@ -62,17 +62,17 @@ impl Services {
 
     /// Has a service planned from its beginning, for something that it left behind. What made a service dirty is the
     /// cause of that too.
-    pub(crate) fn plan_anew(&mut self, id: ServiceId) {
+    pub(crate) fn replan(&mut self, id: ServiceId) {
         match self.get_mut(id) {
             Some(service) if service.is_dirty() => service.cursor = Cursor::default(),
-            _ => self.mark(id, Cause::Retry, false),
+            _ => self.mark_dirty(id, Cause::Retry, false),
         }
     }
 
     /// Marks a service to be planned again, because its last plan was not carried out.
     pub(crate) fn retry(&mut self, id: ServiceId, tables: &Tables) {
         if tables.get(id).is_some() {
-            self.mark(id, Cause::Retry, false);
+            self.mark_dirty(id, Cause::Retry, false);
         }
     }
 
@@ -87,9 +87,9 @@ impl Services {
     }
 
     /// Notes what kept a service's plan from being carried out.
-    pub(crate) fn fail(&mut self, id: ServiceId, error: Arc<str>) {
+    pub(crate) fn record_error(&mut self, id: ServiceId, error: Arc<str>) {
         if let Some(service) = self.get_mut(id) {
-            service.fail(error);
+            service.record_error(error);
         }
     }
 
@@ -125,7 +125,7 @@ impl Services {
 
     /// Notes that a frontend is certainly not in the maps on these services' behalf. Returns them, because they can go
     /// on with their removals.
-    pub(super) fn let_go(
+    pub(super) fn release_frontend(
         &mut self,
         key: FrontendKey,
         ids: impl IntoIterator<Item = ServiceId>,

@@ -6,11 +6,11 @@
 
 use alloc::vec::Vec;
 
-use super::lacking::{Lacking, PlanError};
-use super::place::NoPlace;
+use super::placement::PlacementError;
+use super::plan_shortfall::{PlanError, PlanShortfalls};
+use super::retry_queue::{RetryQueue, retry_turn};
 use super::services::Services;
 use super::space::Space;
-use super::starved::{Starved, turn};
 use crate::limits;
 use crate::op::ServiceId;
 use crate::service::Service;
@@ -21,16 +21,16 @@ use crate::work;
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
     /// What plans left out.
-    pub(super) lacking: Lacking,
+    pub(super) shortfalls: PlanShortfalls,
     /// The services without room in the maps.
-    pub(super) starved: Starved,
+    pub(super) without_room: RetryQueue,
     /// The services with a list that would be a table if there were room.
-    pub(super) tableless: Starved,
+    pub(super) tableless: RetryQueue,
 }
 
 impl Shortage {
     /// Notes whether a planned service found room.
-    pub(super) fn note<T>(
+    pub(super) fn record_plan<T>(
         &mut self,
         id: ServiceId,
         planned: &Result<T, PlanError>,
@@ -39,52 +39,56 @@ impl Shortage {
     ) {
         match planned {
             Err(
-                PlanError::Place(NoPlace::Slots(_) | NoPlace::Part { .. } | NoPlace::Members(_))
+                PlanError::Place(
+                    PlacementError::Slots(_) | PlacementError::Quota { .. } | PlacementError::Members(_),
+                )
                 | PlanError::Index(_)
                 | PlanError::Frontends(_)
-                | PlanError::Part { .. }
-                | PlanError::Chosen(_),
+                | PlanError::Quota { .. }
+                | PlanError::ExternalIps(_),
             ) => {
                 let Some(known) = tables.get(id) else { return services.count_impossible() };
-                self.starved.put(turn(known, id));
+                self.without_room.put(retry_turn(known, id));
             }
-            Ok(_) | Err(PlanError::Place(NoPlace::List(_))) => self.starved.remove(id),
+            Ok(_) | Err(PlanError::Place(PlacementError::List(_))) => self.without_room.remove(id),
         }
         // The last piece of a service says it of all its ports.
         if !services.is_unfinished(id) {
-            self.note_tables(id, tables, services);
+            self.record_tables(id, tables, services);
         }
     }
 
-    fn note_tables(&mut self, id: ServiceId, tables: &Tables, services: &Services) {
-        let lacks = |service: &Service| service.ports.iter().any(|port| port.lacking().next().is_some());
+    fn record_tables(&mut self, id: ServiceId, tables: &Tables, services: &Services) {
+        let lacks =
+            |service: &Service| service.ports.iter().any(|port| port.missing_tables().next().is_some());
         match tables.get(id).filter(|_| services.get(id).is_some_and(lacks)) {
-            Some(known) => self.tableless.put(turn(known, id)),
+            Some(known) => self.tableless.put(retry_turn(known, id)),
             None => self.tableless.remove(id),
         }
     }
 
     /// Tries as many services again, in turn, as room came free for.
-    pub(super) fn feed(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
-        let room = self.starved.take_room().min(limits::FED_PER_BATCH);
-        let fed: Vec<ServiceId> = (0..room).map_while(|_| self.starved.next()).collect();
+    pub(super) fn retry_waiting(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
+        let room = self.without_room.take_freed().min(limits::RETRIED_PER_BATCH);
+        let fed: Vec<ServiceId> = (0..room).map_while(|_| self.without_room.next()).collect();
         fed.into_iter().for_each(|id| services.retry(id, tables));
-        self.feed_tables(tables, services, space);
+        self.retry_tables(tables, services, space);
     }
 
     /// Tries again the services that would find room for their tables now.
-    fn feed_tables(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
-        if self.tableless.take_room() == 0 {
+    fn retry_tables(&mut self, tables: &Tables, services: &mut Services, space: &Space) {
+        if self.tableless.take_freed() == 0 {
             return;
         }
-        let waiting: Vec<_> = (0..limits::FED_PER_BATCH).map_while(|_| self.tableless.next()).collect();
+        let waiting: Vec<_> = (0..limits::RETRIED_PER_BATCH).map_while(|_| self.tableless.next()).collect();
         for id in waiting {
-            let share = tables.share(id);
+            let share = tables.quota(id);
             let ports = services.get(id).map_or(&[][..], |service| &service.ports);
-            if ports.iter().inspect(|_| work::done(1)).any(|port| space.has_room(port, share)) {
+            if ports.iter().inspect(|_| work::count_work(1)).any(|port| space.has_table_capacity(port, share))
+            {
                 services.retry(id, tables);
             }
-            self.note_tables(id, tables, services);
+            self.record_tables(id, tables, services);
         }
     }
 }
@@ -101,18 +105,18 @@ mod tests {
         let (tables, mut services) = told(&["a", "b", "c"]);
         let space = Space::new(Seed(0), Capacity::default());
         let mut shortage = Shortage::default();
-        shortage.starved.free(9);
+        shortage.without_room.record_freed(9);
         for id in (0..3).map(ServiceId) {
-            shortage.note::<()>(id, &Err(PlanError::Frontends(1)), &tables, &mut services);
+            shortage.record_plan::<()>(id, &Err(PlanError::Frontends(1)), &tables, &mut services);
         }
-        shortage.feed(&tables, &mut services, &space);
+        shortage.retry_waiting(&tables, &mut services, &space);
         assert_eq!(
             retried(&services),
             [],
             "room that came free before anything was lacking is room for none"
         );
-        shortage.starved.free(2);
-        shortage.feed(&tables, &mut services, &space);
+        shortage.without_room.record_freed(2);
+        shortage.retry_waiting(&tables, &mut services, &space);
         assert_eq!(retried(&services), [ServiceId(0), ServiceId(1)]);
     }
 }

@@ -7,49 +7,49 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::mem;
 
-use super::budget::Budget;
+use super::budget::TableBudget;
 use super::charges::Charges;
-use super::members::Members;
-use super::parts::{part, part_mut};
-use super::spares::Spares;
+use super::family_pair::{by_family, by_family_mut};
+use super::members::MemberSpace;
+use super::spare_blocks::SpareBlocks;
 use crate::claims::{Frontends, RealizedFrontend};
 use crate::index::Seed;
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::maps::Capacity;
-use crate::op::{Action, Grace, Op, Owner, PortIndex, Range, ServiceId, Share};
-use crate::ranges::Ranges;
+use crate::op::{Action, Grace, Op, Owner, PortIndex, QuotaId, ServiceId, SlotRange};
 use crate::service::Port;
+use crate::slot_allocator::SlotAllocator;
 
 /// Why a port has no index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoIndex {
+pub(crate) enum OutOfIndices {
     #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
-    All(u32),
+    Exhausted(u32),
     #[error(
         "the ports of this namespace have {own} indices and leave {left} to all others, which is their part; raise \
              `datapath.limits.frontends`"
     )]
-    Part { own: u32, left: u32 },
+    Quota { own: u32, left: u32 },
 }
 
 /// Slots and indices of the maps.
 #[derive(Debug)]
 pub(crate) struct Space {
-    pub(super) slots: [Ranges; 2],
-    spares: [Spares; 2],
+    pub(super) slots: [SlotAllocator; 2],
+    spares: [SpareBlocks; 2],
     /// What plain lists take of the slots.
     pub(super) lists: [Charges; 2],
-    pub(super) members: Members,
+    pub(super) members: MemberSpace,
     pub(super) indices: Indices,
     /// What the tables of lists take of the slots.
-    pub(super) tables: Budget,
-    pub(crate) freed: Freed,
+    pub(super) tables: TableBudget,
+    pub(crate) freed: FreedSpace,
 }
 
 impl Space {
     pub(super) fn new(seed: Seed, capacity: Capacity) -> Self {
-        let slots = Ranges::new(capacity.slots);
+        let slots = SlotAllocator::new(capacity.slots);
         Self {
             indices: Indices {
                 free: BTreeSet::new(),
@@ -58,27 +58,27 @@ impl Space {
                 charges: Charges::new(seed),
                 positions: Vec::new(),
             },
-            tables: Budget::new(seed, slots.capacity()),
-            freed: Freed::default(),
+            tables: TableBudget::new(seed, slots.capacity()),
+            freed: FreedSpace::default(),
             lists: [Charges::new(seed), Charges::new(seed)],
-            members: Members::new(seed, slots.capacity()),
-            spares: [Spares::new(slots.capacity()), Spares::new(slots.capacity())],
+            members: MemberSpace::new(seed, slots.capacity()),
+            spares: [SpareBlocks::new(slots.capacity()), SpareBlocks::new(slots.capacity())],
             slots: [slots.clone(), slots],
         }
     }
 
     /// Gives back a range that no reader sees.
-    pub(super) fn give_back(&mut self, range: Range) {
-        self.slots(range.family).give_back(range.base, range.count);
+    pub(super) fn release_range(&mut self, range: SlotRange) {
+        self.slots(range.family).deallocate(range.base, range.count);
         self.tables.charges(range.family).release(range.base);
-        part_mut(&mut self.lists, range.family).release(range.base);
-        self.keep_spares(range.family);
+        by_family_mut(&mut self.lists, range.family).release(range.base);
+        self.refill_spares(range.family);
     }
 
     /// Gives back an index of which nothing is left, and that no reader sees.
-    pub(super) fn give_back_index(&mut self, index: PortIndex) {
+    pub(super) fn release_port_index(&mut self, index: PortIndex) {
         self.members.release(index);
-        self.indices.give_back(index);
+        self.indices.release_index(index);
     }
 
     /// How many slots a family has.
@@ -89,18 +89,18 @@ impl Space {
 
     /// How many slots of a family are taken, counted in whole blocks.
     pub(super) fn used(&self, family: Family) -> u32 {
-        let (slots, spares) = (part(&self.slots, family), part(&self.spares, family));
+        let (slots, spares) = (by_family(&self.slots, family), by_family(&self.spares, family));
         slots.used().saturating_sub(spares.slots())
     }
 
     /// How many slots of a family may be taken for anything.
-    pub(super) fn left(&self, family: Family) -> u32 {
-        let slots = part(&self.slots, family);
+    pub(super) fn headroom(&self, family: Family) -> u32 {
+        let slots = by_family(&self.slots, family);
         slots.capacity().saturating_sub(slots.used())
     }
 
     /// Sees that blocks are kept for lists that change, before anything else takes a free one.
-    pub(super) fn keep_spares(&mut self, family: Family) {
+    pub(super) fn refill_spares(&mut self, family: Family) {
         let Self { slots: [slots4, slots6], spares: [spares4, spares6], .. } = self;
         match family {
             Family::V4 => spares4.refill(slots4),
@@ -108,12 +108,12 @@ impl Space {
         }
     }
 
-    pub(super) fn spares(&mut self, family: Family) -> &mut Spares {
-        part_mut(&mut self.spares, family)
+    pub(super) fn spares(&mut self, family: Family) -> &mut SpareBlocks {
+        by_family_mut(&mut self.spares, family)
     }
 
-    pub(super) fn slots(&mut self, family: Family) -> &mut Ranges {
-        part_mut(&mut self.slots, family)
+    pub(super) fn slots(&mut self, family: Family) -> &mut SlotAllocator {
+        by_family_mut(&mut self.slots, family)
     }
 }
 
@@ -131,11 +131,11 @@ pub(super) struct Indices {
 
 impl Indices {
     /// Takes the lowest free index for a namespace, so that the map stays dense.
-    pub(super) fn take(&mut self, share: Share) -> Result<PortIndex, NoIndex> {
+    pub(super) fn allocate_index(&mut self, share: QuotaId) -> Result<PortIndex, OutOfIndices> {
         let left = self.capacity.saturating_sub(self.charges.used());
-        let is_shared = self.capacity >= limits::SHARED_MIN;
-        if is_shared && left > 0 && !self.charges.leaves_some(share, 1, left) {
-            return Err(NoIndex::Part { own: self.charges.used_by(share), left });
+        let is_shared = self.capacity >= limits::QUOTA_CAPACITY_MIN;
+        if is_shared && left > 0 && !self.charges.leaves_headroom(share, 1, left) {
+            return Err(OutOfIndices::Quota { own: self.charges.used_by(share), left });
         }
         let index = match self.free.pop_first() {
             Some(index) => index,
@@ -143,14 +143,14 @@ impl Indices {
                 self.next += 1;
                 PortIndex(self.next - 1)
             }
-            None => return Err(NoIndex::All(self.capacity)),
+            None => return Err(OutOfIndices::Exhausted(self.capacity)),
         };
         self.charges.charge(index.0, share, 1);
         Ok(index)
     }
 
     /// Takes exactly this index, which a restart found in use.
-    pub(super) fn reserve(&mut self, index: PortIndex, share: Share) {
+    pub(super) fn reserve(&mut self, index: PortIndex, share: QuotaId) {
         while self.next <= index.0 {
             self.free.insert(PortIndex(self.next));
             self.next += 1;
@@ -159,7 +159,7 @@ impl Indices {
         self.charges.charge(index.0, share, 1);
     }
 
-    pub(super) fn give_back(&mut self, index: PortIndex) {
+    pub(super) fn release_index(&mut self, index: PortIndex) {
         self.charges.release(index.0);
         self.free.insert(index);
     }
@@ -169,7 +169,7 @@ impl Indices {
     }
 
     /// Notes the place that a port with an index has from now on among its owner's ports.
-    pub(super) fn put(&mut self, index: PortIndex, position: usize) {
+    pub(super) fn set_position(&mut self, index: PortIndex, position: usize) {
         let at = index.0 as usize;
         if self.positions.len() <= at {
             self.positions.resize(at + 1, 0);
@@ -180,10 +180,10 @@ impl Indices {
     }
 
     /// Notes the places of all ports of a service.
-    pub(super) fn put_all(&mut self, ports: &[Port]) {
+    pub(super) fn set_positions(&mut self, ports: &[Port]) {
         for (position, port) in ports.iter().enumerate() {
             if let Some(index) = port.index {
-                self.put(index, position);
+                self.set_position(index, position);
             }
         }
     }
@@ -194,30 +194,30 @@ impl Indices {
 }
 
 /// What was known of a frontend before an op settled it, and the services of the ops that had failed on it.
-pub(super) type Settled = (Option<RealizedFrontend>, Vec<ServiceId>);
+pub(super) type SettledFrontend = (Option<RealizedFrontend>, Vec<ServiceId>);
 
 /// What readers may still be on their way to, until a grace period has passed.
 #[derive(Debug, Default)]
-pub(crate) struct Freed {
-    pub(super) now: Leaving,
-    pub(super) waiting: VecDeque<(Grace, Leaving)>,
+pub(crate) struct FreedSpace {
+    pub(super) now: FreedBatch,
+    pub(super) waiting: VecDeque<(Grace, FreedBatch)>,
 }
 
 /// What was freed before one grace period began.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
+pub(super) struct FreedBatch {
     /// No word points to them any more.
-    pub(super) ranges: Vec<Range>,
+    pub(super) ranges: Vec<SlotRange>,
     /// Nothing is in them any more.
     pub(super) indices: Vec<PortIndex>,
     /// Services with words to which fewer readers are sent than before: by a frontend, or by a cluster word to the
     /// local one.
     pub(super) services: BTreeSet<ServiceId>,
     /// Ports that a restart found, of which the same is true.
-    pub(super) found: BTreeSet<PortIndex>,
+    pub(super) leftovers: BTreeSet<PortIndex>,
 }
 
-impl Freed {
+impl FreedSpace {
     /// Whether something waits for a grace period that has not begun.
     pub(crate) fn has_new(&self) -> bool {
         !self.now.is_empty()
@@ -235,38 +235,38 @@ impl Freed {
 
     /// Notes what the maps say of a frontend, which is certain now. Returns what was known before, and the services of
     /// the ops that had failed on the frontend.
-    pub(super) fn settle(
+    pub(super) fn settle_frontend(
         &mut self,
         key: FrontendKey,
         now: Option<RealizedFrontend>,
         frontends: &mut Frontends,
-    ) -> Settled {
-        let (before, doubters) = frontends.is_certain(key, now);
+    ) -> SettledFrontend {
+        let (before, doubters) = frontends.confirm_realized(key, now);
         if let Some(left) = before.filter(|it| now.is_none_or(|now| now.value != it.value)) {
-            self.now.left(left);
+            self.now.record_redirect(left);
         }
         self.now.services.extend(doubters.iter().copied());
         (before, doubters)
     }
 
-    fn leavings(&self) -> impl Iterator<Item = &Leaving> {
+    fn batches(&self) -> impl Iterator<Item = &FreedBatch> {
         core::iter::once(&self.now).chain(self.waiting.iter().map(|(_, leaving)| leaving))
     }
 
     /// Whether readers may be about to read a word of this service that nothing leads to any more.
-    pub(super) fn leads_to(&self, id: ServiceId) -> bool {
-        self.leavings().any(|leaving| leaving.services.contains(&id))
+    pub(super) fn has_readers(&self, id: ServiceId) -> bool {
+        self.batches().any(|leaving| leaving.services.contains(&id))
     }
 
     /// Whether readers may be about to read a word of a port that a restart found and that nothing leads to any more.
-    pub(super) fn leads_to_found(&self, index: PortIndex) -> bool {
-        self.leavings().any(|leaving| leaving.found.contains(&index))
+    pub(super) fn has_leftover_readers(&self, index: PortIndex) -> bool {
+        self.batches().any(|leaving| leaving.leftovers.contains(&index))
     }
 }
 
-impl Leaving {
+impl FreedBatch {
     pub(super) fn is_empty(&self) -> bool {
-        let Self { ranges, indices, services, found } = self;
+        let Self { ranges, indices, services, leftovers: found } = self;
         ranges.is_empty() && indices.is_empty() && services.is_empty() && found.is_empty()
     }
 
@@ -275,17 +275,17 @@ impl Leaving {
         while left > 0
             && let Some(range) = self.ranges.pop()
         {
-            let wiped = u64::from(range.count) / limits::PLACES_OF_A_SLOT;
+            let wiped = u64::from(range.count) / limits::PLACES_PER_SLOT;
             left = left.saturating_sub(limits::FRONTEND_WORK + wiped);
             ops.push(Op { owner: Owner::Nobody, action: Action::FreeRange(range) });
         }
     }
 
     /// Notes that a frontend leads elsewhere now, or nowhere.
-    pub(super) fn left(&mut self, before: RealizedFrontend) {
+    pub(super) fn record_redirect(&mut self, before: RealizedFrontend) {
         match before.owner {
             Some(id) => self.services.insert(id),
-            None => self.found.insert(before.value.port),
+            None => self.leftovers.insert(before.value.port),
         };
     }
 }

@@ -48,11 +48,11 @@ use crate::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKe
 use crate::limits;
 use crate::list::{Scope, SlotState};
 use crate::op::{
-    Action, Dump, DumpPort, Grace, MemberKey, Membership, Op, PortIndex, ServiceId, Share, SourceKey,
+    Action, Dump, DumpPort, Grace, MemberKey, Membership, Op, PortIndex, QuotaId, ServiceId, SourceKey,
 };
 use crate::service::Port;
 use crate::snapshot::{FrontendView, ServiceView, Snapshot};
-use crate::time::Now;
+use crate::time::ClockReading;
 
 const SOURCE: Source = Source::Manifests;
 
@@ -102,9 +102,9 @@ impl Rig {
         }
     }
 
-    pub(super) fn clock(&self) -> Now {
+    pub(super) fn clock(&self) -> ClockReading {
         let mono = Duration::from_secs((self.now - self.booted).unsigned_abs());
-        Now { wall: Timestamp(self.now.saturating_add(self.ahead)), mono }
+        ClockReading { wall: Timestamp(self.now.saturating_add(self.ahead)), mono }
     }
 
     /// Applies events and takes the steps of one batch, a second later.
@@ -126,7 +126,7 @@ impl Rig {
             let planned = self.world.plan_lists(id, &mut ops);
             let is_written = self.execute(&ops);
             if !is_written || planned.is_err() {
-                self.world.services.fail(id, "refused".into());
+                self.world.services.record_error(id, "refused".into());
             }
             if is_written {
                 whole.push(id);
@@ -136,7 +136,7 @@ impl Rig {
             let mut ops = Vec::new();
             self.world.plan_removals(id, &mut ops);
             if !self.execute(&ops) {
-                self.world.services.fail(id, "refused".into());
+                self.world.services.record_error(id, "refused".into());
             }
         }
         self.carry_out(World::plan_node_removals);
@@ -172,11 +172,11 @@ impl Rig {
     fn execute(&mut self, ops: &[Op]) -> bool {
         for (position, op) in ops.iter().enumerate() {
             if (self.refuse)(op) || !self.fits(op) {
-                self.world.refused(ops, position);
+                self.world.record_refused(ops, position);
                 return false;
             }
             self.log.push(op.clone());
-            self.world.accepted(op);
+            self.world.record_accepted(op);
         }
         true
     }
@@ -206,7 +206,7 @@ impl Rig {
             for (port, index) in service.ports.iter().filter_map(|port| Some((port, port.index?))) {
                 let list = |scope| {
                     let list = port.realized.list(scope);
-                    (list.word, list.rows.placed(scope, list.word.count).collect())
+                    (list.word, list.rows.slots_in_range(scope, list.word.count).collect())
                 };
                 let (cluster, local) = (list(Scope::Cluster), list(Scope::Local));
                 let (family, facts) = (port.key.family, port.realized.facts.unwrap());
@@ -234,8 +234,8 @@ impl Rig {
 }
 
 /// A moment at which both clocks show this second.
-pub(super) fn at(second: i64) -> Now {
-    Now { wall: Timestamp(second), mono: Duration::from_secs(second.unsigned_abs()) }
+pub(super) fn at(second: i64) -> ClockReading {
+    ClockReading { wall: Timestamp(second), mono: Duration::from_secs(second.unsigned_abs()) }
 }
 
 /// Settings under which all services do the same with an empty list.
@@ -270,7 +270,7 @@ pub(super) fn told(names: &[&str]) -> (Tables, services::Services) {
     let mut services = services::Services::default();
     for name in names {
         let event = applied(service(name, "10.0.0.1", &[]));
-        tables.apply(event, &mut |id, cause| services.mark(id, cause, true));
+        tables.apply(event, &mut |id, cause| services.mark_dirty(id, cause, true));
     }
     (tables, services)
 }
@@ -285,10 +285,10 @@ pub(super) fn retried(services: &services::Services) -> Vec<ServiceId> {
 }
 
 /// The number of the namespace that all of these services are in.
-pub(super) fn share() -> Share {
+pub(super) fn share() -> QuotaId {
     let mut rig = Rig::new();
     rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
-    rig.world.tables.share(rig.id("a"))
+    rig.world.tables.quota(rig.id("a"))
 }
 
 pub(super) fn applied(facts: ServiceFacts) -> Event {

@@ -1,7 +1,7 @@
 //! What readers see of one service.
 //!
 //! Invariant: a view tells what the maps do, not what they should: where an op failed, the row shows what is still
-//! served. `since` moves only when verdict, reason or a list of the row changed. What all rows of a port have in common
+//! served. `keep_since` moves only when verdict, reason or a list of the row changed. What all rows of a port have in common
 //! is found out once for all of them.
 
 use alloc::boxed::Box;
@@ -11,21 +11,21 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
-use super::adopt::Found;
-use super::decide::{is_bypassed, is_nodes, listener};
+use super::adopt::LeftoverPorts;
+use super::decide::{find_listener, is_bypassed, is_node_reserved};
 use super::owners::Owners;
 use super::services::Services;
 use super::space::Indices;
 use crate::facts::{AddressType, ServiceFacts, SliceFacts, Timestamp};
 use crate::keys::{Family, FrontendKey, Protocol, Source};
-use crate::lifecycle::Seen;
+use crate::lifecycle::BalancerHistory;
 use crate::list::{Row, Rows, Scope};
 use crate::op::{FrontendType, FrontendValue, PortIndex, ServiceId, WordFlags};
 use crate::resolve::DesiredFrontend;
 use crate::service::{FactsOrigin, Port, RealizedList, RealizedPort, Service};
 use crate::snapshot::{FrontendView, PortView, Reason, ServiceView, Status, Verdict};
 use crate::tables::Tables;
-use crate::time::Now;
+use crate::time::ClockReading;
 use crate::work;
 
 /// What a view is made of.
@@ -33,20 +33,20 @@ pub(super) struct Viewer<'a> {
     pub(super) tables: &'a Tables,
     pub(super) services: &'a Services,
     pub(super) owners: &'a Owners,
-    pub(super) found: &'a Found,
+    pub(super) leftovers: &'a LeftoverPorts,
     pub(super) indices: &'a Indices,
 }
 
 impl Viewer<'_> {
     /// What readers see of a service; `None`: nothing is known of it.
-    pub(super) fn view(&self, id: ServiceId, now: Now) -> Option<ServiceView> {
+    pub(super) fn view(&self, id: ServiceId, now: ClockReading) -> Option<ServiceView> {
         let known = self.tables.get(id)?;
         let service = self.services.get(id)?;
         if known.facts.is_none() && known.slices.is_empty() {
             return None;
         }
         let before = service.view.as_deref();
-        let ports: Box<[_]> = service.ports.iter().take(service.wanted).map(port_view).collect();
+        let ports: Box<[_]> = service.ports.iter().take(service.desired_count).map(build_port_view).collect();
         let mut view = ServiceView {
             key: known.key.clone(),
             facts: known.facts.clone(),
@@ -54,14 +54,18 @@ impl Viewer<'_> {
             state: service.state,
             ports,
             frontends: Box::default(),
-            seen: known.facts.as_deref().and_then(|facts| seen(service, before, facts, now)).map(Box::new),
+            balancer_history: known
+                .facts
+                .as_deref()
+                .and_then(|facts| observe_balancer(service, before, facts, now))
+                .map(Box::new),
         };
-        let done: Vec<_> = service.ports.iter().take(service.wanted).map(is_done).collect();
-        let mut before = before.map(|before| Before::new(before, &view));
+        let done: Vec<_> = service.ports.iter().take(service.desired_count).map(is_port_realized).collect();
+        let mut before = before.map(|before| PreviousView::new(before, &view));
         let row = |(position, it)| {
             let mut row = self.frontend_view(id, service, it, &done, now.wall);
-            tell_hidden(&mut row, &view.slices);
-            before.iter_mut().for_each(|before| before.since(position, &mut row));
+            set_hidden_reason(&mut row, &view.slices);
+            before.iter_mut().for_each(|before| before.keep_since(position, &mut row));
             row
         };
         let frontends = service.desired.iter().enumerate().map(row).collect();
@@ -77,8 +81,8 @@ impl Viewer<'_> {
         done: &[bool],
         now: Timestamp,
     ) -> FrontendView {
-        let mut view = not_programmed(it, now);
-        if it.barred {
+        let mut view = unprogrammed_view(it, now);
+        if it.denied {
             view.reason = Some(Reason::Address);
             return view;
         }
@@ -92,7 +96,7 @@ impl Viewer<'_> {
             return view;
         }
         let source = self.tables.get(id).map_or(Source::Kubernetes, |known| known.key.source);
-        if let Some((verdict, reason)) = self.withheld(&key, it.kind, (source, id)) {
+        if let Some((verdict, reason)) = self.node_conflict(&key, it.kind, (source, id)) {
             (view.verdict, view.reason) = (verdict, Some(reason));
             return view;
         }
@@ -105,17 +109,17 @@ impl Viewer<'_> {
         }
         let realized = entry.and_then(|entry| entry.realized);
         let wanted =
-            port.index.map(|port| FrontendValue { port, kind: it.kind, share: self.tables.share(id) });
+            port.index.map(|port| FrontendValue { port, kind: it.kind, quota: self.tables.quota(id) });
         if it.passes {
             let is_there = entry.is_some_and(|entry| entry.uncertain) || realized.is_some();
             view.status = if is_there { service.status() } else { Status::Done };
-            (view.verdict, view.reason) = (Verdict::Passing, Some(why_nobody(port)));
+            (view.verdict, view.reason) = (Verdict::Passing, Some(no_backend_reason(port)));
             return view;
         }
         let known = wanted.is_some() && entry.is_some_and(|entry| !entry.uncertain);
         let is_there = known && realized.map(|it| it.value) == wanted;
         if is_there && it.position.is_some_and(|position| done.get(position) == Some(&true)) {
-            (view.verdict, view.reason) = wanted_verdict(port, it.scope);
+            (view.verdict, view.reason) = desired_verdict(port, it.scope);
             return view;
         }
         view.status = service.status();
@@ -129,35 +133,40 @@ impl Viewer<'_> {
 
     /// What keeps the frontend from the service because it is the node's: a rule, or a process that listens there. The
     /// owner of an address says more than that.
-    fn withheld(
+    fn node_conflict(
         &self,
         key: &FrontendKey,
         kind: FrontendType,
         (source, id): (Source, ServiceId),
     ) -> Option<(Verdict, Reason)> {
-        let host = self.tables.host();
-        let withheld = if is_nodes(key, kind, source, host) {
+        let host = self.tables.host_facts();
+        let withheld = if is_node_reserved(key, kind, source, host) {
             (Verdict::Unprogrammed, Reason::Address)
         } else {
-            listener(key, kind, source, host).map(|_| (Verdict::Conflict, Reason::Listener))?
+            find_listener(key, kind, source, host).map(|_| (Verdict::Conflict, Reason::Listener))?
         };
-        self.owners.coverer(key, kind, (source, id), self.tables).is_none().then_some(withheld)
+        self.owners.reserving_service(key, kind, (source, id), self.tables).is_none().then_some(withheld)
     }
 
     fn realized_port(&self, index: PortIndex, owner: Option<ServiceId>) -> Option<&RealizedPort> {
-        let Some(owner) = owner else { return self.found.get(index).map(|found| &found.realized) };
+        let Some(owner) = owner else { return self.leftovers.get(index).map(|found| &found.realized) };
         self.services.port_at(owner, index, self.indices).map(|port| &port.realized)
     }
 }
 
 /// What this node has seen of the service's load balancer until now.
-fn seen(service: &Service, before: Option<&ServiceView>, facts: &ServiceFacts, now: Now) -> Option<Seen> {
-    let before = before.and_then(|view| Some((view.facts.as_deref()?, view.seen.as_deref())));
-    Seen::after(before, facts, service.facts_origin == FactsOrigin::Watch, now)
+fn observe_balancer(
+    service: &Service,
+    before: Option<&ServiceView>,
+    facts: &ServiceFacts,
+    now: ClockReading,
+) -> Option<BalancerHistory> {
+    let before = before.and_then(|view| Some((view.facts.as_deref()?, view.balancer_history.as_deref())));
+    BalancerHistory::observe(before, facts, service.facts_origin == FactsOrigin::Watch, now)
 }
 
 /// A row before it is known what the maps do.
-fn not_programmed(it: &DesiredFrontend, now: Timestamp) -> FrontendView {
+fn unprogrammed_view(it: &DesiredFrontend, now: Timestamp) -> FrontendView {
     FrontendView {
         address: it.address,
         port: it.port,
@@ -176,44 +185,44 @@ fn not_programmed(it: &DesiredFrontend, now: Timestamp) -> FrontendView {
     }
 }
 
-fn port_view(port: &Port) -> PortView {
+fn build_port_view(port: &Port) -> PortView {
     PortView {
         key: port.key.clone(),
         index: port.index,
         rows: Arc::clone(&port.rows),
-        last: port.kept.last.clone(),
-        hold: port.kept.hold.clone(),
-        ended: port.kept.ended,
+        last: port.history.last.clone(),
+        hold: port.history.hold.clone(),
+        ended: port.history.end_reason,
         cluster_used: port.policy.cluster_used,
         local_used: port.policy.local_used,
     }
 }
 
 /// Whether the maps hold exactly the port's facts and lists.
-fn is_done(port: &Port) -> bool {
-    work::done(1 + port.rows.all().len());
+fn is_port_realized(port: &Port) -> bool {
+    work::count_work(1 + port.rows.iter().len());
     let facts = port.realized.facts == Some(port.facts());
     facts
-        && port.sources().iter().all(|range| port.lets_in(range))
+        && port.sources().iter().all(|range| port.has_realized_source(range))
         && Scope::ALL.into_iter().all(|scope| {
             let list = port.realized.list(scope);
             let is_same =
-                || Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope);
+                || Arc::ptr_eq(&list.rows, &port.rows) || port.rows.has_same_list(scope, &list.rows, scope);
             // A list that may not grow stands there in part.
-            let same = !port.uses(scope) || (list.word.count >= port.rows.len(scope) && is_same());
+            let same = !port.uses_list(scope) || (list.word.count >= port.rows.len(scope) && is_same());
             // How it stands there, as a table or not, is another thing than what it says.
             let [there, wanted] =
-                [list.word.flags, port.flags_for_now(scope)].map(|it| it.without(WordFlags::TABLE));
+                [list.word.flags, port.transitional_flags(scope)].map(|it| it.without(WordFlags::TABLE));
             same && !list.uncertain && there == wanted
         })
 }
 
-fn wanted_verdict(port: &Port, scope: Scope) -> (Verdict, Option<Reason>) {
-    verdict(port, &port.rows, scope, scope == Scope::Local && port.policy.has_any)
+fn desired_verdict(port: &Port, scope: Scope) -> (Verdict, Option<Reason>) {
+    verdict(port, &port.rows, scope, scope == Scope::Local && port.policy.has_usable_backend)
 }
 
 fn applied_verdict(port: &Port, list: &RealizedList, scope: Scope) -> (Verdict, Option<Reason>) {
-    verdict(port, &list.rows, scope, list.word.flags.has(WordFlags::DROP))
+    verdict(port, &list.rows, scope, list.word.flags.contains(WordFlags::DROP))
 }
 
 /// What clients meet at a list. `drops`: an empty list drops their packets and does not refuse them.
@@ -223,12 +232,12 @@ fn verdict(port: &Port, rows: &Rows, scope: Scope, drops: bool) -> (Verdict, Opt
     } else if drops {
         (Verdict::Dropping, Some(Reason::LocalPolicy))
     } else {
-        (Verdict::Refusing, Some(why_nobody(port)))
+        (Verdict::Refusing, Some(no_backend_reason(port)))
     }
 }
 
 fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
-    if let Some(hold) = port.kept.hold.as_ref().filter(|_| rows.is_held(scope)) {
+    if let Some(hold) = port.history.hold.as_ref().filter(|_| rows.is_held(scope)) {
         (Verdict::Held, Some(hold.reason))
     } else if rows.is_draining(scope) {
         (Verdict::Draining, Some(Reason::ScaledDown))
@@ -238,18 +247,18 @@ fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Re
 }
 
 /// Why no backend is there.
-fn why_nobody(port: &Port) -> Reason {
-    let none_yet = if port.rows.all().len() > 0 { Reason::AllUnready } else { Reason::NoEndpoints };
-    port.kept.why_empty().unwrap_or(none_yet)
+fn no_backend_reason(port: &Port) -> Reason {
+    let none_yet = if port.rows.iter().len() > 0 { Reason::AllUnready } else { Reason::NoEndpoints };
+    port.history.empty_reason().unwrap_or(none_yet)
 }
 
 /// Gives the label as the reason where it keeps proxies away from a slice with endpoints: these are neither gone nor
 /// were they never there.
-fn tell_hidden(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
+fn set_hidden_reason(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
     let is_nobody = matches!(row.verdict, Verdict::Refusing | Verdict::Passing);
     let tells_less = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished, Reason::HoldExpired];
     let is_nobody = is_nobody && row.reason.is_some_and(|reason| tells_less.contains(&reason));
-    let family = AddressType::Ip(Family::of(row.address));
+    let family = AddressType::Ip(Family::from_address(row.address));
     let hides = |slice: &Arc<SliceFacts>| {
         slice.headless && slice.address_type == family && slice.endpoints.iter_brief().next().is_some()
     };
@@ -259,25 +268,25 @@ fn tell_hidden(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
 }
 
 /// The view before, to find out since when a row is as it is.
-struct Before<'a> {
+struct PreviousView<'a> {
     before: &'a ServiceView,
     after: &'a ServiceView,
     /// Made when the first row is not at its old place.
     positions: Option<BTreeMap<(IpAddr, NonZeroU16, &'a Protocol), usize>>,
     /// The last two pairs of lists, and whether they were the same: all rows of one port and kind have these.
-    compared: Option<(Lists, bool)>,
+    compared: Option<(ComparedLists, bool)>,
 }
 
 /// What two rows give their clients: own list and list for clients from outside, before and after.
-type Lists = [Option<(*const Rows, Scope)>; 4];
+type ComparedLists = [Option<(*const Rows, Scope)>; 4];
 
-impl<'a> Before<'a> {
+impl<'a> PreviousView<'a> {
     const fn new(before: &'a ServiceView, after: &'a ServiceView) -> Self {
         Self { before, after, positions: None, compared: None }
     }
 
     /// Keeps the time of the row before, if it showed the same.
-    fn since(&mut self, position: usize, row: &mut FrontendView) {
+    fn keep_since(&mut self, position: usize, row: &mut FrontendView) {
         if let Some(old) = self.find(position, row)
             && (old.verdict, old.reason) == (row.verdict, row.reason)
             && self.same_lists(old, row)
@@ -288,7 +297,7 @@ impl<'a> Before<'a> {
 
     /// The row of the same address, port and protocol; usually it is at the same place.
     fn find(&mut self, position: usize, row: &FrontendView) -> Option<&'a FrontendView> {
-        work::done(1);
+        work::count_work(1);
         let before = self.before;
         let key = |it: &'a FrontendView| (it.address, it.port, &it.protocol);
         let wanted = (row.address, row.port, &row.protocol);
@@ -296,7 +305,7 @@ impl<'a> Before<'a> {
             return Some(old);
         }
         let positions = self.positions.get_or_insert_with(|| {
-            work::done(before.frontends.len());
+            work::count_work(before.frontends.len());
             before.frontends.iter().map(key).zip(0..).collect()
         });
         before.frontends.get(*positions.get(&wanted)?)
@@ -305,13 +314,18 @@ impl<'a> Before<'a> {
     fn same_lists(&mut self, old: &FrontendView, new: &FrontendView) -> bool {
         let before = self.before;
         let after = self.after;
-        let lists = [own(before, old), own(after, new), outside(before, old), outside(after, new)];
+        let lists = [
+            own_list(before, old),
+            own_list(after, new),
+            external_list(before, old),
+            external_list(after, new),
+        ];
         if let Some((_, same)) = self.compared.filter(|(compared, _)| *compared == lists) {
             return same;
         }
         let [own_before, own_after, outside_before, outside_after] = lists;
         let same = own_before == own_after && outside_before == outside_after || {
-            work::done(before.backends(old).count());
+            work::count_work(before.backends(old).count());
             let own = before.backends(old).map(Row::slot).eq(after.backends(new).map(Row::slot));
             own && match (before.external_backends(old), after.external_backends(new)) {
                 (Some(old), Some(new)) => old.map(Row::slot).eq(new.map(Row::slot)),
@@ -323,14 +337,14 @@ impl<'a> Before<'a> {
     }
 }
 
-fn own(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scope)> {
+fn own_list(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scope)> {
     let rows = row.applied.as_ref().or_else(|| view.rows(row))?;
     Some((Arc::as_ptr(rows), row.scope))
 }
 
 /// The list for clients from outside. The scope beside it says which list the row has for this node's own clients,
 /// because the list for outside is shown only where it is another one.
-fn outside(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scope)> {
+fn external_list(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scope)> {
     let rows = view.rows(row).filter(|_| row.external_local)?;
     Some((Arc::as_ptr(rows), row.scope))
 }

@@ -9,16 +9,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::queue::Queue;
+use super::fair_queue::FairQueue;
 use super::services::Services;
-use super::undecided::Undecided;
+use super::undecided_claims::UndecidedClaims;
 use crate::facts::ServiceFacts;
-use crate::hold::Hidden;
+use crate::hold::HiddenAddresses;
 use crate::index::Seed;
 use crate::keys::{FrontendKey, Source};
 use crate::limits;
 use crate::op::ServiceId;
-use crate::resolve::listed;
+use crate::resolve::endpoint_rows;
 use crate::service::{Freshness, Phase, Port, Service, StartupWrite};
 use crate::tables::{KnownService, Tables};
 use crate::time::Uptime;
@@ -26,11 +26,11 @@ use crate::time::Uptime;
 /// The order in which services are carried out.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
-    lanes: Queue,
+    lanes: FairQueue,
     /// Dirty services that wait until their source has delivered.
     waiting: Vec<ServiceId>,
     /// What services ask for that is not decided yet.
-    pub(super) undecided: Undecided,
+    pub(super) undecided: UndecidedClaims,
     /// Services to be planned again, because another service's op made way for them.
     pub(super) woken: BTreeSet<ServiceId>,
     /// The services of this piece, in their order.
@@ -43,7 +43,7 @@ pub(crate) struct WorkQueue {
     /// How many services are not decided yet for which others wait.
     awaited: usize,
     /// Services that put off removals until those are decided.
-    held_up: BTreeSet<ServiceId>,
+    deferred: BTreeSet<ServiceId>,
     /// How many of the services that the start began with are not written.
     unwritten: usize,
     /// When losses were judged last.
@@ -55,16 +55,16 @@ pub(crate) struct WorkQueue {
 impl WorkQueue {
     pub(super) fn new(seed: Seed) -> Self {
         Self {
-            lanes: Queue::default(),
+            lanes: FairQueue::default(),
             waiting: Vec::new(),
-            undecided: Undecided::new(seed),
+            undecided: UndecidedClaims::new(seed),
             woken: BTreeSet::new(),
             piece: Vec::new(),
             gathered: Vec::new(),
             is_open: false,
             is_begun: false,
             awaited: 0,
-            held_up: BTreeSet::new(),
+            deferred: BTreeSet::new(),
             unwritten: 0,
             judged: Uptime::default(),
             most: limits::PIECE_WORK,
@@ -77,7 +77,7 @@ impl WorkQueue {
     }
 
     /// Whether everything is decided that was known when something changed for all.
-    pub(crate) const fn is_awaiting_nobody(&self) -> bool {
+    pub(crate) const fn has_all_decided(&self) -> bool {
         self.awaited == 0
     }
 
@@ -123,7 +123,7 @@ impl WorkQueue {
     }
 
     /// Begins a start with all services that are known.
-    pub(super) fn begin(&mut self, services: &mut Services, may_decide: MayDecide<'_>) {
+    pub(super) fn begin_start(&mut self, services: &mut Services, may_decide: MayDecide<'_>) {
         if !mem::replace(&mut self.is_begun, true) {
             self.await_undecided(services, may_decide);
         }
@@ -148,7 +148,7 @@ impl WorkQueue {
     }
 
     /// Whether services of that source are set aside.
-    pub(super) fn sets_aside(&self, source: Source, tables: &Tables) -> bool {
+    pub(super) fn has_set_aside(&self, source: Source, tables: &Tables) -> bool {
         let is_of_it = |id: &ServiceId| tables.get(*id).is_some_and(|known| known.key.source == source);
         // A source that has delivered has none there, and no more is looked at.
         tables.synced.get(&source) == Some(&false) && self.waiting.iter().any(is_of_it)
@@ -169,7 +169,7 @@ impl WorkQueue {
                 self.lanes.push(known.key.name.shared_namespace(), id);
             }
         }
-        self.lanes.pop(self.most / limits::TURN_SHARE)
+        self.lanes.pop(self.most / limits::TURNS_PER_PIECE)
     }
 
     /// Takes a service into the piece, and returns the work that it takes of the piece.
@@ -181,7 +181,7 @@ impl WorkQueue {
         tables: &Tables,
     ) -> u64 {
         let most = self.most;
-        let looks = if was_stale { tables.get(id).map_or(0, KnownService::looks) } else { 0 };
+        let looks = if was_stale { tables.get(id).map_or(0, KnownService::decision_cost) } else { 0 };
         let work = services.get(id).map_or(0, Service::work) + looks;
         if let Some(service) = services.get_mut(id) {
             // The decision for a heavy service was a piece of its own.
@@ -240,14 +240,14 @@ impl WorkQueue {
     }
 
     /// Has a service wait with a frontend that no service claims, if one may be about to claim it. `false`: none is.
-    pub(super) fn hold_up(&mut self, key: &FrontendKey, by: ServiceId) -> bool {
+    pub(super) fn defer_removal(&mut self, key: &FrontendKey, by: ServiceId) -> bool {
         if self.awaited > 0 {
-            self.held_up.insert(by);
+            self.deferred.insert(by);
             return true;
         }
-        let asked = self.undecided.asks_for(key);
+        let asked = self.undecided.has_claim_for(key);
         if asked {
-            self.undecided.wait(key, by);
+            self.undecided.add_waiter(key, by);
         }
         asked
     }
@@ -260,13 +260,13 @@ impl WorkQueue {
         services: &mut Services,
         tables: &Tables,
     ) {
-        let asked = services.get_mut(id).and_then(|service| service.asked.take());
+        let asked = services.get_mut(id).and_then(|service| service.pending_facts.take());
         let woken = asked.map(|facts| self.undecided.remove(&facts)).unwrap_or_default();
         woken.into_iter().for_each(|id| services.retry(id, tables));
         if was_awaited {
             self.awaited = self.awaited.saturating_sub(1);
             if self.awaited == 0 {
-                mem::take(&mut self.held_up).into_iter().for_each(|id| services.retry(id, tables));
+                mem::take(&mut self.deferred).into_iter().for_each(|id| services.retry(id, tables));
             }
         }
     }
@@ -277,11 +277,11 @@ pub(super) type MayDecide<'a> = &'a dyn Fn(ServiceId, &Services) -> bool;
 
 impl KnownService {
     /// What a decision looks at beside what it makes of it.
-    fn looks(&self) -> u64 {
-        let ports = listed::looks(&self.slices).min(limits::SLICE_PORTS_PER_SERVICE_MAX);
-        let looks = Hidden::looks(&self.slices) + ports;
+    fn decision_cost(&self) -> u64 {
+        let ports = endpoint_rows::count_slice_ports(&self.slices).min(limits::SLICE_PORTS_PER_SERVICE_MAX);
+        let looks = HiddenAddresses::lookup_cost(&self.slices) + ports;
         // Frontends that are left out were made and ordered.
-        looks as u64 / limits::LOOKS_OF_A_SLOT + self.cut.frontends as u64
+        looks as u64 / limits::LOOKUPS_PER_SLOT + self.truncation.frontends as u64
     }
 }
 
@@ -295,9 +295,13 @@ impl Service {
 
     /// Notes that the service is about to claim what these facts ask for, and returns the services that waited for what
     /// it asked for before.
-    pub(super) fn ask_with(&mut self, facts: Arc<ServiceFacts>, undecided: &mut Undecided) -> Vec<ServiceId> {
+    pub(super) fn set_pending_facts(
+        &mut self,
+        facts: Arc<ServiceFacts>,
+        undecided: &mut UndecidedClaims,
+    ) -> Vec<ServiceId> {
         undecided.add(&facts);
-        self.asked.replace(facts).map(|before| undecided.remove(&before)).unwrap_or_default()
+        self.pending_facts.replace(facts).map(|before| undecided.remove(&before)).unwrap_or_default()
     }
 }
 
@@ -314,7 +318,7 @@ mod tests {
     fn a_start_is_open_once_all_awaited_decisions_are_made_and_over_once_all_is_written() {
         let (tables, mut services) = told(&["a", "b"]);
         let mut queue = WorkQueue::new(Seed(0));
-        queue.begin(&mut services, &|_, _| true);
+        queue.begin_start(&mut services, &|_, _| true);
         for is_open in [false, true] {
             let id = queue.next(&mut services, &tables).unwrap();
             services.get_mut(id).unwrap().freshness = Freshness::Current;
@@ -334,8 +338,8 @@ mod tests {
         queue.await_undecided(&mut services, &|id, _| id == A);
         let port = 80.try_into().unwrap();
         let key = FrontendKey { address: ip("10.0.0.9"), port, transport: Transport::Tcp };
-        assert!(queue.hold_up(&key, B));
+        assert!(queue.defer_removal(&key, B));
         queue.mark_decided(A, true, &mut services, &tables);
-        assert_eq!((queue.hold_up(&key, B), retried(&services)), (false, [B].into()));
+        assert_eq!((queue.defer_removal(&key, B), retried(&services)), (false, [B].into()));
     }
 }

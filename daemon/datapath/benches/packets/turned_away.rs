@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Action, FrontendType, PortIndex, Share, SourceKey, WordFlags};
-use holdfast_core::sources::SourceRange;
+use holdfast_core::op::{Action, FrontendType, PortIndex, QuotaId, SourceKey, WordFlags};
+use holdfast_core::source_ranges::SourceRange;
 use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse};
 
 use crate::bed::{Bed, Port, address};
@@ -96,7 +96,7 @@ impl Node {
             Port { index: 1, base: 1, kind, frontends: &[barred], backends: &backends, flags, ..Port::TCP };
         port.serve(&mut maps);
         let range = SourceRange::new("192.0.2.0".parse().unwrap(), 24).unwrap();
-        maps.execute(&Action::InsertSource(SourceKey { port: PortIndex(1), range }, Share(1))).unwrap();
+        maps.execute(&Action::InsertSource(SourceKey { port: PortIndex(1), range }, QuotaId(1))).unwrap();
         Port { index: 2, kind, frontends: &[silent], flags: WordFlags::DROP, ..Port::TCP }.serve(&mut maps);
         let fabric = nix::net::if_::if_nametoindex("fabric").unwrap();
         Self { maps, fabric, left_to: time_of_packets() }

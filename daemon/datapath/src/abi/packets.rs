@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
 use holdfast_core::keys::Family;
-use holdfast_core::sources::SourceRange;
+use holdfast_core::source_ranges::SourceRange;
 
 use super::{Abi, address4, address6, from_mapped};
 pub(crate) use crate::skeleton::packet::types;

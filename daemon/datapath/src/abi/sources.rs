@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use holdfast_core::keys::Family;
 use holdfast_core::op::{PortIndex, SourceKey};
-use holdfast_core::sources::SourceRange;
+use holdfast_core::source_ranges::SourceRange;
 
 use super::{Abi, address4, address6, bytes, from_address4, from_address6, value};
 pub(crate) use crate::skeleton::packet::types;

@@ -23,7 +23,7 @@ fn check_frontend(address: &str, transport: Transport, value: FrontendValue, key
 #[test]
 fn a_frontend_is_its_key_and_its_key_again_before_the_target() {
     let value =
-        FrontendValue { port: PortIndex(0x0102_0304), kind: FrontendType::NodePort, share: Share(0x0506) };
+        FrontendValue { port: PortIndex(0x0102_0304), kind: FrontendType::NodePort, quota: QuotaId(0x0506) };
     check_frontend(
         "10.96.0.1:80",
         Transport::Tcp,
@@ -42,7 +42,7 @@ fn a_frontend_is_its_key_and_its_key_again_before_the_target() {
 
 #[test]
 fn a_node_port_has_a_key_that_no_address_has() {
-    let value = FrontendValue { port: PortIndex(7), kind: FrontendType::NodePort, share: Share::default() };
+    let value = FrontendValue { port: PortIndex(7), kind: FrontendType::NodePort, quota: QuotaId::default() };
     let target = "0700000003000000";
     check_frontend(
         "0.0.0.0:80",
@@ -55,7 +55,7 @@ fn a_node_port_has_a_key_that_no_address_has() {
     check_frontend("[::]:53", Transport::Udp, value, key, &format!("{key}00000000{target}"));
     let strange = types::frontend4_key {
         any: 1,
-        ..types::frontend4_key { address: 5, port: 5, transport: Transport::Tcp.number(), any: 0 }
+        ..types::frontend4_key { address: 5, port: 5, transport: Transport::Tcp.protocol_number(), any: 0 }
     };
     let found = types::frontend4_value::default();
     assert_eq!(frontend_of(Family::V4, bytes(&strange), bytes(&found)), None, "an address, and any");
@@ -108,7 +108,7 @@ fn a_member_is_in_mapped_form() {
 
 #[test]
 fn facts_are_seconds_and_bits() {
-    let facts = PortFacts { affinity_timeout: 10_800, left_out: 64 };
+    let facts = PortFacts { affinity_timeout: 10_800, ignored_bits: 64 };
     assert_eq!(hex(&facts_word(facts).to_ne_bytes()), "302a000040000000");
     assert_eq!(facts_of(facts_word(facts)), facts);
     assert_ne!(facts_of(1 << 40), PortFacts::default(), "what no rule writes is none of ours");
@@ -121,9 +121,9 @@ proptest! {
     ) {
         let transport = if udp { Transport::Udp } else { Transport::Tcp };
         let key = FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport };
-        let value = FrontendValue { port: PortIndex(index), kind: KINDS[kind].0, share: Share(share) };
+        let value = FrontendValue { port: PortIndex(index), kind: KINDS[kind].0, quota: QuotaId(share) };
         let frontend = FrontendBytes::new(&key);
-        let back = frontend_of(Family::of(address), frontend.key(), &frontend.with(value));
+        let back = frontend_of(Family::from_address(address), frontend.key(), &frontend.with(value));
         prop_assert_eq!(back, Some((key, value)));
     }
 
@@ -133,7 +133,7 @@ proptest! {
         let word = Word { base, count, flags };
         prop_assert_eq!(word_of(word_bits(word)), word);
         for ((flag, bit), on) in FLAGS.iter().zip(set) {
-            prop_assert_eq!(flags.has(*flag), on);
+            prop_assert_eq!(flags.contains(*flag), on);
             prop_assert_eq!(word_bits(word) >> FLAGS_AT & u64::from(bit.0) != 0, on);
         }
     }
@@ -145,8 +145,8 @@ proptest! {
         let state = if draining { SlotState::Draining } else { SlotState::Active };
         let address = address.to_canonical();
         let slot = Slot { address, port: NonZeroU16::new(port).unwrap(), state };
-        let words = slot_in(Family::of(address), &slot).unwrap();
-        prop_assert_eq!(slot_of(Family::of(address), words.into_iter()), Some(slot));
+        let words = slot_in(Family::from_address(address), &slot).unwrap();
+        prop_assert_eq!(slot_of(Family::from_address(address), words.into_iter()), Some(slot));
         let member = MemberKey { port: PortIndex(index), membership: Membership::ALL[kind], backend: slot.backend() };
         let found = member_of(bytes(&member_bytes(&member)), &state_number(state).to_ne_bytes());
         prop_assert_eq!(found, Some((member, state)));

@@ -144,7 +144,7 @@ fn key(of: &Translated) -> Option<EntryKey> {
         backend_port,
         nat,
         nat_port,
-        transport: of.transport.number(),
+        transport: of.transport.protocol_number(),
         v4: of.backend.is_ipv4().into(),
         ..types::flow::default()
     })

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_core::op::Share;
+use holdfast_core::op::QuotaId;
 use holdfast_status::datapath::{Refused, Refusing};
 
 use crate::abi::flow::types::{self, flow_state, heard};
@@ -38,7 +38,7 @@ pub(super) fn note(it: &types::flow, now: u32, refusing: &mut Refusing) {
     let shown = |address, port| flow::shown((address, port));
     let frontend = shown(it.frontend, it.frontend_port);
     let share =
-        Share(u16::try_from(it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0).unwrap_or_default());
+        QuotaId(u16::try_from(it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0).unwrap_or_default());
     let refusal = Refused { share, frontend, transport, backend: shown(it.backend, it.backend_port) };
     if let Some(seen) = refusing.get_mut(&refusal) {
         *seen = it.seen.max(*seen);
@@ -48,8 +48,8 @@ pub(super) fn note(it: &types::flow, now: u32, refusing: &mut Refusing) {
 }
 
 /// Forgets the oldest refusal of the namespace that has most, if that has at least two more than this one.
-fn make_room(share: Share, refusing: &mut Refusing) -> bool {
-    let mut counts = BTreeMap::<Share, usize>::new();
+fn make_room(share: QuotaId, refusing: &mut Refusing) -> bool {
+    let mut counts = BTreeMap::<QuotaId, usize>::new();
     refusing.keys().for_each(|it| *counts.entry(it.share).or_default() += 1);
     let own = counts.get(&share).copied().unwrap_or_default();
     let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else { return false };
@@ -83,7 +83,7 @@ mod tests {
             backend,
             backend_port,
             client_port: client,
-            transport: transport.number(),
+            transport: transport.protocol_number(),
             state: u8::try_from(state.0).unwrap(),
             of_backend: u8::try_from(of_backend).unwrap(),
             seen,
@@ -128,7 +128,7 @@ mod tests {
             note(&flow(Transport::Tcp, false, rst, seen, client), NOW, &mut refusing);
         }
         let expected = Refused {
-            share: Share(0),
+            share: QuotaId(0),
             frontend: "192.0.2.10:80".parse().unwrap(),
             transport: Transport::Tcp,
             backend: "10.1.0.1:8080".parse().unwrap(),
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn what_clients_of_one_namespace_meet_hides_nothing_of_another() {
         let of =
-            |share: u16, refusing: &Refusing| refusing.keys().filter(|it| it.share == Share(share)).count();
+            |share: u16, refusing: &Refusing| refusing.keys().filter(|it| it.share == QuotaId(share)).count();
         let mut refusing = Refusing::new();
         refuse(1, 1_000, &mut refusing);
         refuse(2, 3, &mut refusing);

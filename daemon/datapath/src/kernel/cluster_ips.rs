@@ -136,7 +136,7 @@ mod tests {
     use std::num::NonZeroU16;
 
     use holdfast_core::keys::Transport;
-    use holdfast_core::op::{PortIndex, Share};
+    use holdfast_core::op::{PortIndex, QuotaId};
 
     use super::*;
 
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn value(kind: FrontendType) -> FrontendValue {
-        FrontendValue { port: PortIndex(1), kind, share: Share::default() }
+        FrontendValue { port: PortIndex(1), kind, quota: QuotaId::default() }
     }
 
     /// Addresses that programs would be told, those that are fresh with a question mark.

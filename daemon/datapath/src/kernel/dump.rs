@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::Scope;
-use holdfast_core::op::{Dump, DumpPort, FrontendValue, PortIndex, Share};
+use holdfast_core::op::{Dump, DumpPort, FrontendValue, PortIndex, QuotaId};
 
 use super::KernelMaps;
 use crate::abi;
@@ -42,9 +42,9 @@ pub(super) fn frontends(
 }
 
 /// The share of each port with a frontend; no share of any port, if the frontends cannot be read.
-pub(super) fn shares(generation: &Generation) -> BTreeMap<PortIndex, Share> {
+pub(super) fn shares(generation: &Generation) -> BTreeMap<PortIndex, QuotaId> {
     let found = frontends(generation).unwrap_or_default();
-    found.into_iter().map(|(_, value)| (value.port, value.share)).collect()
+    found.into_iter().map(|(_, value)| (value.port, value.quota)).collect()
 }
 
 impl KernelMaps {
@@ -56,7 +56,7 @@ impl KernelMaps {
             members.iter().filter_map(|(key, state)| abi::member_of(key, state)).collect();
         members.sort_unstable();
         let families: BTreeMap<_, _> =
-            frontends.iter().map(|(key, value)| (value.port, Family::of(key.address))).collect();
+            frontends.iter().map(|(key, value)| (value.port, Family::from_address(key.address))).collect();
         let sources = self.sources.read(self.limits.ports)?;
         let told = self.generation.said().chain(members.iter().map(|(member, _)| member.port));
         let told = told.chain(sources.iter().flatten().map(|source| source.port));
@@ -126,7 +126,7 @@ impl KernelMaps {
 
     /// What a frontend leads to, as the programs look it up.
     pub(super) fn value_of(&self, key: &FrontendKey) -> Option<FrontendValue> {
-        let family = Family::of(key.address);
+        let family = Family::from_address(key.address);
         let wanted = abi::FrontendBytes::new(key);
         let found = self.generation.frontends(family).get(wanted.key())?;
         let (_, value) = abi::frontend_of(family, wanted.key(), &found)?;

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use holdfast_core::keys::Family;
-use holdfast_core::op::{Coming, PortIndex, Range};
+use holdfast_core::op::{MapGrowth, PortIndex, SlotRange};
 
 use super::ahead::Larger;
 use super::refused::RefusedGrowths;
@@ -70,7 +70,7 @@ impl KernelMaps {
         self.grow(Shape { ports, ..shape }).map_err(growth_refused(op))
     }
 
-    pub(super) fn make_room_for_range(&mut self, range: Range) -> Result<(), MapError> {
+    pub(super) fn make_room_for_range(&mut self, range: SlotRange) -> Result<(), MapError> {
         let at = index(range.family);
         let shape = self.generation.shape;
         let entries = nth(shape.slots, at);
@@ -89,7 +89,7 @@ impl KernelMaps {
         self.grow(larger(next)).map_err(growth_refused("write range"))
     }
 
-    pub(super) fn make_room_for(&mut self, coming: &Coming) -> Result<(), MapError> {
+    pub(super) fn make_room_for(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
         let used = self.used().and(coming);
         let holds = |shape: &Shape| shape.holding(&used, &self.limits) == *shape;
         if holds(&self.generation.shape) {
@@ -101,7 +101,7 @@ impl KernelMaps {
     }
 
     /// Begins to make room for what is about to come. A failure is told where that room is needed.
-    pub(super) fn expect_room_for(&mut self, coming: &Coming) {
+    pub(super) fn expect_room_for(&mut self, coming: &MapGrowth) {
         let shape = self.generation.shape.holding(&self.used().and(coming), &self.limits);
         if shape != self.generation.shape {
             self.begin_larger(shape);

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
-use holdfast_core::op::{FrontendType, FrontendValue, Share, Word};
+use holdfast_core::op::{FrontendType, FrontendValue, QuotaId, Word};
 
 use super::{Attached, KernelMaps};
 use crate::abi::{FrontendBytes, types};
@@ -114,7 +114,7 @@ impl KernelMaps {
         self.generation.fill(range, std::iter::once(slot));
         let word = Word { base: range.base, count: range.count, ..Word::EMPTY };
         self.generation.publish(index, Scope::Cluster, word);
-        let value = FrontendValue { port: index, kind: FrontendType::Static, share: Share::default() };
+        let value = FrontendValue { port: index, kind: FrontendType::Static, quota: QuotaId::default() };
         let bytes = FrontendBytes::new(key);
         self.shared.note_inserted(key);
         self.generation.frontends_mut(Family::V4).put(bytes.key(), &bytes.with(value))

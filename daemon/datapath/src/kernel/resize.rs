@@ -26,7 +26,7 @@ use crate::packets::PacketSwitches;
 const SLICE: Duration = Duration::from_millis(5);
 const REST: u32 = 9;
 
-/// The most passes over the table. A pass that changes no more than `FEW` flows is the last one: the rest is
+/// The most passes over the table. A pass that changes no more than `SMALL_TABLE_BACKENDS_MAX` flows is the last one: the rest is
 /// milliseconds of work.
 const PASSES_MAX: u32 = 4;
 const FEW: u64 = 1_000;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::keys::Family;
 use holdfast_core::maps::MapError;
-use holdfast_core::op::{PortIndex, Share, SourceKey};
+use holdfast_core::op::{PortIndex, QuotaId, SourceKey};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::abi::sources::{key_bytes, key_of};
@@ -73,10 +73,10 @@ pub(super) fn all(maps: &Handles) -> Result<Vec<SourceKey>, MapError> {
 /// What the engine asked for, and the maps that hold it while packets are translated.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    told: BTreeMap<SourceKey, Share>,
+    told: BTreeMap<SourceKey, QuotaId>,
     /// How many of a family there are, in all and of each share.
     all: BTreeMap<Family, usize>,
-    counts: BTreeMap<(Family, Share), usize>,
+    counts: BTreeMap<(Family, QuotaId), usize>,
     maps: Option<Handles>,
 }
 
@@ -85,7 +85,7 @@ impl Sources {
     /// yet.
     pub(super) fn adopt(
         found: &Handles,
-        shares: impl FnOnce() -> BTreeMap<PortIndex, Share>,
+        shares: impl FnOnce() -> BTreeMap<PortIndex, QuotaId>,
     ) -> Result<Self, StartError> {
         let maps = own(found)?;
         if maps.len() < MAPS.len() {
@@ -99,7 +99,7 @@ impl Sources {
         Ok(this)
     }
 
-    fn note(&mut self, key: SourceKey, share: Share) {
+    fn note(&mut self, key: SourceKey, share: QuotaId) {
         self.forget(&key);
         self.told.insert(key, share);
         *self.all.entry(key.range.family()).or_default() += 1;
@@ -119,7 +119,7 @@ impl Sources {
     }
 
     /// Why there is no room for another range of the services of a namespace; `None`: there is room.
-    fn no_room(&self, family: Family, share: Share) -> Option<MapError> {
+    fn no_room(&self, family: Family, share: QuotaId) -> Option<MapError> {
         let rest = MOST.saturating_sub(self.all.get(&family).copied().unwrap_or_default());
         let own = self.counts.get(&(family, share)).copied().unwrap_or_default();
         if rest == 0 {
@@ -128,7 +128,7 @@ impl Sources {
         let has_its_part = own >= SHARE_OF_REST * rest;
         has_its_part.then(|| {
             let cause = format!("the services of this namespace have {own}, and leave {rest} to the others");
-            MapError::Part { op: INSERT, cause: counted(cause) }
+            MapError::Quota { op: INSERT, cause: counted(cause) }
         })
     }
 
@@ -147,7 +147,7 @@ impl Sources {
 
     /// Inserts a source. While there are no maps, no more are taken than the maps will hold, so that programs can begin
     /// with all of them.
-    pub(super) fn insert(&mut self, key: &SourceKey, share: Share) -> Result<(), MapError> {
+    pub(super) fn insert(&mut self, key: &SourceKey, share: QuotaId) -> Result<(), MapError> {
         let no_room = || self.no_room(key.range.family(), share);
         if let Some(why) = (!self.told.contains_key(key)).then(no_room).flatten() {
             return Err(why);

@@ -117,7 +117,7 @@ impl Stale {
             Action::RemoveMember(key) => key.membership == Membership::Serving,
             // This may be the first word that says which backends serve.
             Action::PublishWord(_, scope, word) => {
-                *scope == Scope::Cluster && word.flags.has(WordFlags::MEMBERS)
+                *scope == Scope::Cluster && word.flags.contains(WordFlags::MEMBERS)
             }
             _ => false,
         };

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use holdfast_core::maps::Capacity;
-use holdfast_core::op::Coming;
+use holdfast_core::op::MapGrowth;
 use holdfast_status::datapath::{Features, Served, Shape};
 
 use libbpf_rs::MapHandle;
@@ -46,7 +46,7 @@ pub struct Options {
     pub capacity: Capacity,
     /// What new maps are made large enough for, beside a few hundred services: what is known to come soon. Later they
     /// would grow for it, and the programs be loaded once more.
-    pub expected: Coming,
+    pub expected: MapGrowth,
     /// The mark of the daemon's own sockets; 0: none.
     pub mark: u32,
     /// Which sockets end when their backend leaves.

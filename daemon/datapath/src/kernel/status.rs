@@ -43,7 +43,7 @@ impl KernelMaps {
             features: self.features,
             cgroup: attached.map(|it| it.links.site().path().to_owned()),
             pins: attached.map(|it| it.pins.root().to_owned()),
-            waiting: self.is_waiting(),
+            waiting: self.is_predecessor_serving(),
             generation: attached.map_or(0, |it| it.pins.generation()),
             growths: self.growths,
             shape: self.generation.shape,

@@ -63,7 +63,7 @@ fn insertion(number: u32) -> Op {
     let value = FrontendValue {
         port: PortIndex(1),
         kind: FrontendType::ClusterIp,
-        share: holdfast_core::op::Share::default(),
+        quota: holdfast_core::op::QuotaId::default(),
     };
     Op { owner: Owner::Nobody, action: Action::InsertFrontend(key, value) }
 }
@@ -120,7 +120,7 @@ fn kernel_maps_that_are_made_too_small_are_not_waited_for() {
     let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
     insert(&mut maps, 0..2561);
     assert!(matches!(maps.ahead, Ahead::Making { .. }), "{:?}", maps.ahead);
-    maps.make_room(&Coming { ports: 100_000, ..Coming::default() }).unwrap();
+    maps.reserve_capacity(&MapGrowth { ports: 100_000, ..MapGrowth::default() }).unwrap();
     assert!(maps.generation.shape.ports >= 100_000, "{:?}", maps.generation.shape);
     assert_eq!((maps.growths, maps.dump().unwrap().frontends.len()), (1, 2561));
 }
@@ -129,13 +129,18 @@ fn kernel_maps_that_are_made_too_small_are_not_waited_for() {
 #[test]
 fn kernel_what_a_start_expects_is_made_once_and_is_large_enough() {
     let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
-    let coming = Coming { frontends: [20_000, 0], ports: 20_000, slots: [20_000, 0], members: 0 };
+    let coming = MapGrowth { frontends: [20_000, 0], ports: 20_000, slots: [20_000, 0], members: 0 };
     maps.prepare(&coming);
     assert!(matches!(maps.ahead, Ahead::Making { .. }), "{:?}", maps.ahead);
     assert_eq!(grown(&maps), (0, 4096), "nothing has changed");
     // A little less is written than was expected, or a little more, as long as there is room.
-    maps.make_room(&Coming { frontends: [19_000, 0], ports: 20_100, slots: [21_000, 0], members: 9 })
-        .unwrap();
+    maps.reserve_capacity(&MapGrowth {
+        frontends: [19_000, 0],
+        ports: 20_100,
+        slots: [21_000, 0],
+        members: 9,
+    })
+    .unwrap();
     assert_eq!(grown(&maps), (1, 65_536));
     insert(&mut maps, 0..20_000);
     let word = |base| Word { base, count: 1, flags: WordFlags::default() };
@@ -149,7 +154,7 @@ fn kernel_what_a_start_expects_is_made_once_and_is_large_enough() {
 #[test]
 fn kernel_what_is_small_is_not_expected() {
     let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
-    maps.prepare(&Coming { frontends: [3_000; 2], ports: 4_000, slots: [16_000; 2], members: 3_000 });
+    maps.prepare(&MapGrowth { frontends: [3_000; 2], ports: 4_000, slots: [16_000; 2], members: 3_000 });
     assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
 }
 
@@ -164,12 +169,12 @@ fn kernel_a_growth_that_fails_is_paid_once_and_tried_again_after_a_pause() {
         insert(&mut maps, 2560..3840);
         bed.set_read_only(true);
         let begun = std::time::Instant::now();
-        let refusal = maps.execute_some(&[insertion(3840)]).unwrap_err();
+        let refusal = maps.execute_batch(&[insertion(3840)]).unwrap_err();
         let single = begun.elapsed();
         for number in 3841..3890 {
             let op = insertion(number);
             let alone = maps.execute(&op.action).map(|()| 1);
-            assert_eq!((maps.execute_some(&[op]), alone), (Err(refusal.clone()), Err(refusal.clone())));
+            assert_eq!((maps.execute_batch(&[op]), alone), (Err(refusal.clone()), Err(refusal.clone())));
         }
         assert!(begun.elapsed() < 2 * single, "{single:?} for one, {:?} for all", begun.elapsed());
         bed.set_read_only(false);
@@ -296,11 +301,11 @@ fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
         drop(old);
         // One that dies while it fills its maps leaves nothing that could be taken for whole.
         let mut new = start(VERSION);
-        assert!(new.is_waiting() && new.status().waiting);
+        assert!(new.is_predecessor_serving() && new.status().waiting);
         assert_eq!(new.dump().unwrap(), Dump::default(), "nothing is adopted from another version");
         drop(new);
         let mut new = start(VERSION);
-        assert!(new.is_waiting());
+        assert!(new.is_predecessor_serving());
         // Also when it has to grow meanwhile.
         for number in 0..4000_u32 {
             let vip = format!("10.100.{}.{}:80", number >> 8, number & 255);
@@ -311,14 +316,14 @@ fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
         assert_eq!(attached(bed), old_programs, "the old ones serve until now");
         assert!(old_maps.exists() && !new_maps.exists());
         new.take_over().unwrap();
-        assert!(!new.is_waiting());
+        assert!(!new.is_predecessor_serving());
         assert_eq!(attached(bed).intersection(&old_programs).count(), 0);
         assert!(!old_maps.exists() && new_maps.exists());
         let dump = new.dump().unwrap();
         drop(new);
         // And back again, as an operator does that is unhappy with an upgrade.
         let mut old = start(VERSION - 1);
-        assert!(old.is_waiting());
+        assert!(old.is_predecessor_serving());
         serve(&mut old);
         old.take_over().unwrap();
         assert!(old_maps.exists() && !new_maps.exists());
@@ -340,7 +345,7 @@ fn invariant_11_kernel_a_daemon_that_waits_is_exempt_from_the_programs_that_stil
         bed.join(&own);
         let options = Options { mark, ..bed.options() };
         let new = KernelMaps::start_as(&options, probe::features().unwrap(), VERSION).unwrap();
-        assert!(new.is_waiting());
+        assert!(new.is_predecessor_serving());
         TcpStream::connect(address(vip)).unwrap();
         bed.join(&bed.cgroup);
         check_errno(TcpStream::connect(address(vip)), libc::ECONNREFUSED, "clients are served as before");
@@ -369,7 +374,7 @@ fn kernel_another_version_moves_no_conversation() {
         drop(old);
         let mut new = start_as(bed, VERSION);
         port.serve(&mut new);
-        assert!(new.is_waiting());
+        assert!(new.is_predecessor_serving());
         assert_eq!(asked(), before, "two versions side by side");
         new.take_over().unwrap();
         assert_eq!(asked(), before);

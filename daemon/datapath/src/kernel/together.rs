@@ -15,7 +15,9 @@ use crate::table::TOGETHER_MAX;
 impl KernelMaps {
     /// Inserts the frontends that can go together, from the first op on, and gives how many the kernel has accepted.
     pub(super) fn insert_together(&mut self, inserts: &[Op]) -> usize {
-        let Some(family) = inserts.first().and_then(inserted).map(|(key, _)| Family::of(key.address)) else {
+        let Some(family) =
+            inserts.first().and_then(inserted).map(|(key, _)| Family::from_address(key.address))
+        else {
             return 0;
         };
         if self.make_room_for_frontend(family).is_err() {
@@ -40,10 +42,11 @@ impl KernelMaps {
 
     /// Removes the frontends that can go together, from the first op on, and gives how many are certainly gone.
     pub(super) fn remove_together(&mut self, removals: &[Op]) -> usize {
-        let Some(family) = removals.first().and_then(removed).map(|key| Family::of(key.address)) else {
+        let Some(family) = removals.first().and_then(removed).map(|key| Family::from_address(key.address))
+        else {
             return 0;
         };
-        let of_family = |key: &&FrontendKey| Family::of(key.address) == family;
+        let of_family = |key: &&FrontendKey| Family::from_address(key.address) == family;
         let together = || removals.iter().map_while(removed).take_while(of_family).take(TOGETHER_MAX);
         self.cluster_ips.note_removed(together());
         if let (Some(stale), Some(op)) = (&mut self.stale, removals.first()) {
@@ -56,7 +59,7 @@ impl KernelMaps {
         gone
     }
 
-    /// How many frontends of a family may come before their map has to grow, [`TOGETHER_MAX`] at most.
+    /// How many frontends of a family may come before their map has to grow, [`BATCH_MAX`] at most.
     fn room_for(&self, family: Family) -> usize {
         let [v4, v6] = self.generation.shape.frontends;
         let entries = if index(family) == 0 { v4 } else { v6 };
@@ -66,7 +69,7 @@ impl KernelMaps {
     }
 
     fn fits(&self, family: Family, (key, value): &(&FrontendKey, FrontendValue)) -> bool {
-        Family::of(key.address) == family && value.port.0 < self.generation.shape.ports
+        Family::from_address(key.address) == family && value.port.0 < self.generation.shape.ports
     }
 }
 

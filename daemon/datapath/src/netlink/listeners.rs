@@ -44,7 +44,8 @@ pub fn list(transport: Transport, bytes_max: usize) -> io::Result<Vec<ListeningS
     for family in [libc::AF_INET, libc::AF_INET6] {
         let family = u8::try_from(family).unwrap_or_default();
         // An `inet_diag_req_v2`.
-        let asked = [&[family, transport.number(), 0, 0][..], &states.to_ne_bytes(), &[0; 48]].concat();
+        let asked =
+            [&[family, transport.protocol_number(), 0, 0][..], &states.to_ne_bytes(), &[0; 48]].concat();
         Conversation::list(Part::Sockets, (SOCK_DIAG_BY_FAMILY, &asked), bytes_max, |message| {
             found.extend(decode(message.body));
         })?;

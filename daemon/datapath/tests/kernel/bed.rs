@@ -35,8 +35,8 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope, SlotState};
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{
-    Action, Coming, FrontendType, FrontendValue, MemberKey, Membership, PortIndex, Range, Share, Word,
-    WordFlags,
+    Action, FrontendType, FrontendValue, MapGrowth, MemberKey, Membership, PortIndex, QuotaId, SlotRange,
+    Word, WordFlags,
 };
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, Swept};
 
@@ -175,7 +175,7 @@ impl Bed {
             bpffs: self.folder.path().join("holdfast"),
             capacity: CAPACITY,
             mark: MARK,
-            expected: Coming::default(),
+            expected: MapGrowth::default(),
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
             packets: None,
@@ -237,7 +237,7 @@ pub(crate) struct Port<'a> {
     /// The backends that serve are written too, as for every UDP port.
     pub(crate) keeps_members: bool,
     /// The number of its service's namespace.
-    pub(crate) share: Share,
+    pub(crate) share: QuotaId,
 }
 
 impl Port<'_> {
@@ -251,13 +251,13 @@ impl Port<'_> {
         base: 0,
         places: 0,
         keeps_members: false,
-        share: Share(1),
+        share: QuotaId(1),
     };
     pub(crate) const UDP: Self = Self { transport: Transport::Udp, keeps_members: true, ..Self::TCP };
     pub(crate) const SCTP: Self = Self { transport: Transport::Sctp, ..Self::TCP };
 
     fn family(&self) -> Family {
-        Family::of(address(self.frontends[0]).ip())
+        Family::from_address(address(self.frontends[0]).ip())
     }
 
     /// Writes list and word, as the rules order them, and the backends that serve: those of the list.
@@ -297,7 +297,7 @@ impl Port<'_> {
         let count = u32::try_from(self.backends.len()).unwrap();
         let count = if count > 0 { count.max(self.places) } else { 0 };
         if count > 0 {
-            let range = Range { family: self.family(), base: self.base, count };
+            let range = SlotRange { family: self.family(), base: self.base, count };
             maps.execute(&Action::WriteRange(range, scope, Arc::new(self.rows(scope)))).unwrap();
         }
         let base = if count > 0 { self.base } else { 0 };
@@ -311,7 +311,7 @@ impl Port<'_> {
     pub(crate) fn serve(&self, maps: &mut impl Maps) {
         self.publish(maps, Scope::Cluster);
         for frontend in self.frontends {
-            let value = FrontendValue { port: PortIndex(self.index), kind: self.kind, share: self.share };
+            let value = FrontendValue { port: PortIndex(self.index), kind: self.kind, quota: self.share };
             maps.execute(&Action::InsertFrontend(self.key(frontend), value)).unwrap();
         }
     }

@@ -225,7 +225,7 @@ fn kernel_a_generation_that_is_not_whole_is_never_adopted() {
                 }
             }
             let mut maps = KernelMaps::start(&bed.options()).unwrap();
-            assert!(maps.is_waiting(), "{broken}");
+            assert!(maps.is_predecessor_serving(), "{broken}");
             assert_eq!(dial(VIP), address(VIP), "the programs have what somebody unpinned");
             serve(&mut maps);
             maps.take_over().unwrap();

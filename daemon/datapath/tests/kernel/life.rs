@@ -12,7 +12,7 @@ use crate::bed::{self, Bed, Port, address, bed, check_errno, dial, hide, pinned,
 use holdfast_core::keys::Family;
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Action, Coming, FrontendType, PortIndex, Range, Word};
+use holdfast_core::op::{Action, FrontendType, MapGrowth, PortIndex, SlotRange, Word};
 use holdfast_datapath::{KernelMaps, Options, Repaired, StartError, cleanup};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -45,7 +45,7 @@ fn invariant_09_kernel_what_is_programmed_outlives_the_daemon() {
 }
 
 /// More than the first maps hold.
-const MUCH: Coming = Coming { frontends: [0; 2], ports: 10_000, slots: [0; 2], members: 0 };
+const MUCH: MapGrowth = MapGrowth { frontends: [0; 2], ports: 10_000, slots: [0; 2], members: 0 };
 
 /// Whether programs read what this daemon writes: its clients are turned away as soon as it says so.
 #[track_caller]
@@ -62,7 +62,7 @@ fn kernel_growth_counts_although_the_old_maps_cannot_be_removed() {
         serve(&mut maps);
         let old = bed.options().bpffs.join(pinned("g1"));
         hide(&old);
-        let grown = maps.make_room(&MUCH);
+        let grown = maps.reserve_capacity(&MUCH);
         check_obeyed(&mut maps);
         grown.unwrap();
         let leftover = maps.status().leftover.unwrap();
@@ -101,7 +101,7 @@ fn kernel_growth_counts_for_the_programs_that_moved_and_the_others_follow() {
         Port { index: 2, frontends: &["[fd00::10]:80"], backends: &backends, ..Port::TCP }.serve(&mut maps);
         let behind = ["connect6", "sendmsg6"];
         block(bed, &behind);
-        let grown = maps.make_room(&MUCH);
+        let grown = maps.reserve_capacity(&MUCH);
         check_obeyed(&mut maps);
         grown.unwrap();
         assert_eq!(maps.status().behind_hooks, behind);
@@ -121,7 +121,7 @@ fn kernel_growth_that_moves_no_program_leaves_everything_as_it_was() {
         serve(&mut maps);
         let hooks = HOOKS;
         block(bed, &hooks);
-        maps.make_room(&MUCH).unwrap_err();
+        maps.reserve_capacity(&MUCH).unwrap_err();
         let status = maps.status();
         assert_eq!((status.generation, status.growths), (1, 0));
         assert_eq!((status.behind_hooks, status.leftover), (vec![], None));
@@ -477,11 +477,11 @@ fn invariant_04_kernel_whole_lists_are_replaced_under_traffic() {
         for step in (0..STEPS.end).take_while(in_time) {
             let range = 1 + step % RANGES;
             let grace = &mut graces[(step % RANGES) as usize];
-            while grace.is_some_and(|grace| !maps.is_over(grace)) {
+            while grace.is_some_and(|grace| !maps.is_grace_over(grace)) {
                 std::thread::sleep(GRACE_POLL);
             }
             // What was there is gone, so a reader that still looks finds no backend.
-            let wiped = Range { family: Family::V4, base: range * 8, count: 8 };
+            let wiped = SlotRange { family: Family::V4, base: range * 8, count: 8 };
             maps.execute(&Action::FreeRange(wiped)).unwrap();
             let some = &backends[..=(step % 8) as usize];
             Port { backends: some, base: range * 8, ..port }.publish(&mut maps, Scope::Cluster);

@@ -14,8 +14,8 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope, SlotState};
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::{
-    Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, Range,
-    Share, Word, WordFlags,
+    Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex,
+    QuotaId, SlotRange, Word, WordFlags,
 };
 use holdfast_datapath::KernelMaps;
 use proptest::prelude::*;
@@ -64,7 +64,7 @@ fn index() -> impl Strategy<Value = u32> {
 fn frontend() -> impl Strategy<Value = (u32, FrontendKey)> {
     (index(), 0_u32..30, 1_u16..4, any::<bool>()).prop_map(|(index, number, port, udp)| {
         let family = family(index);
-        let address = if number == 0 { family.unspecified() } else { address(family, number) };
+        let address = if number == 0 { family.unspecified_address() } else { address(family, number) };
         let transport = if udp { Transport::Udp } else { Transport::Tcp };
         (index, FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport })
     })
@@ -92,7 +92,7 @@ fn list() -> impl Strategy<Value = Vec<Action>> {
             // Few are tables, which have so many places that a test of many would take long.
             let flags = if flag == 0 { WordFlags::TABLE } else { flags[flag % flags.len()] };
             let places = if flag == 0 { PLACES } else { count };
-            let range = Range { family, base: base * 40, count: places };
+            let range = SlotRange { family, base: base * 40, count: places };
             let word = Word { base: range.base, count: places, flags };
             let write = Action::WriteRange(range, scope, Arc::new(rows(family, count, scope, seed)));
             let publish = Action::PublishWord(PortIndex(index), scope, word);
@@ -107,7 +107,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         6 => list(),
         4 => (frontend(), 0..kinds.len()).prop_map(move |((index, key), kind)| {
             let value =
-                FrontendValue { port: PortIndex(index), kind: kinds[kind], share: Share::default() };
+                FrontendValue { port: PortIndex(index), kind: kinds[kind], quota: QuotaId::default() };
             vec![Action::InsertFrontend(key, value)]
         }),
         2 => frontend().prop_map(|(_, key)| vec![Action::RemoveFrontend(key)]),
@@ -116,7 +116,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         }),
         1 => member().prop_map(|key| vec![Action::RemoveMember(key)]),
         1 => (index(), 0_u32..3, 0_u8..97).prop_map(|(index, affinity_timeout, left_out)| {
-            vec![Action::WriteFacts(PortIndex(index), PortFacts { affinity_timeout, left_out })]
+            vec![Action::WriteFacts(PortIndex(index), PortFacts { affinity_timeout, ignored_bits })]
         }),
         1 => (index(), scope()).prop_map(|(index, scope)| {
             vec![Action::PublishWord(PortIndex(index), scope, Word::EMPTY)]
@@ -172,10 +172,13 @@ fn insert_many(maps: &mut impl Maps, count: u32) {
             port: NonZeroU16::new(80).unwrap(),
             transport: Transport::Tcp,
         };
-        let value =
-            FrontendValue { port: PortIndex(number), kind: FrontendType::ClusterIp, share: Share::default() };
+        let value = FrontendValue {
+            port: PortIndex(number),
+            kind: FrontendType::ClusterIp,
+            quota: QuotaId::default(),
+        };
         let word = Word { base: number, count: 1, flags: WordFlags::default() };
-        let range = Range { family: Family::V4, base: number, count: 1 };
+        let range = SlotRange { family: Family::V4, base: number, count: 1 };
         let rows = Arc::new(rows(Family::V4, 1, Scope::Cluster, number));
         maps.execute(&Action::WriteRange(range, Scope::Cluster, rows)).unwrap();
         maps.execute(&Action::PublishWord(PortIndex(number), Scope::Cluster, word)).unwrap();
@@ -197,7 +200,7 @@ fn kernel_maps_grow_and_lose_nothing() {
 /// All pieces of a reading, and how many frontends the largest of them had. In between the maps are written to.
 fn read_in_pieces(maps: &mut impl Maps, mut between: impl FnMut(&mut dyn Maps)) -> (Dump, usize) {
     let (mut all, mut most, mut anew) = (Dump::default(), 0, true);
-    while let Some(piece) = maps.read_on(anew).unwrap() {
+    while let Some(piece) = maps.read_piece(anew).unwrap() {
         (anew, most) = (false, most.max(piece.frontends.len()));
         all.frontends.extend(piece.frontends);
         all.members.extend(piece.members);
@@ -242,7 +245,7 @@ fn kernel_maps_are_read_in_pieces_that_have_all_whatever_is_written_meanwhile() 
 fn insert_together(maps: &mut impl Maps, inserts: &[Op]) -> usize {
     let (mut left, mut steps) = (inserts, 0);
     while !left.is_empty() {
-        left = &left[maps.execute_some(left).unwrap()..];
+        left = &left[maps.execute_batch(left).unwrap()..];
         steps += 1;
     }
     steps
@@ -252,11 +255,11 @@ fn insert(number: u32) -> Op {
     // Runs of both families, and some node ports among them.
     let family = if (number / 700).is_multiple_of(2) { Family::V4 } else { Family::V6 };
     let is_wildcard = number.is_multiple_of(500);
-    let address = if is_wildcard { family.unspecified() } else { address(family, number) };
+    let address = if is_wildcard { family.unspecified_address() } else { address(family, number) };
     let port = if is_wildcard { u16::try_from(30_000 + number / 500).unwrap() } else { 80 };
     let key = FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport: Transport::Tcp };
     let value =
-        FrontendValue { port: PortIndex(number), kind: FrontendType::ClusterIp, share: Share::default() };
+        FrontendValue { port: PortIndex(number), kind: FrontendType::ClusterIp, quota: QuotaId::default() };
     Op { owner: Owner::Nobody, action: Action::InsertFrontend(key, value) }
 }
 
@@ -320,7 +323,7 @@ fn at_index(mut op: Op, index: u32) -> Op {
 fn insert_until_refused(maps: &mut impl Maps, inserts: &[Op]) -> (usize, String) {
     let mut accepted = 0;
     loop {
-        match maps.execute_some(&inserts[accepted..]) {
+        match maps.execute_batch(&inserts[accepted..]) {
             Ok(count) => accepted += count,
             Err(error) => return (accepted, error.to_string()),
         }
@@ -340,7 +343,7 @@ fn kernel_maps_that_are_full_name_the_setting() {
         error.to_string(),
         "cannot publish word: the map is full; raise `datapath.limits.frontends` in the configuration"
     );
-    let range = Range { family: Family::V6, base: 8, count: 1 };
+    let range = SlotRange { family: Family::V6, base: 8, count: 1 };
     let error = maps
         .execute(&Action::WriteRange(range, Scope::Cluster, Arc::new(rows(Family::V6, 1, Scope::Cluster, 0))))
         .unwrap_err();
@@ -352,11 +355,11 @@ fn kernel_grace_periods_end_in_order_and_soon() {
     let mut maps = KernelMaps::unattached(CAPACITY).unwrap();
     let graces: Vec<_> = (0..100).map(|_| maps.begin_grace()).collect();
     let begun = Instant::now();
-    while !maps.is_over(graces[99]) {
+    while !maps.is_grace_over(graces[99]) {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", maps.status().grace_failure);
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(graces.iter().all(|grace| maps.is_over(*grace)));
+    assert!(graces.iter().all(|grace| maps.is_grace_over(*grace)));
     let next = maps.begin_grace();
     assert!(next > graces[99]);
 }

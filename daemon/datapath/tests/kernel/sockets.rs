@@ -15,7 +15,7 @@ use crate::bed::{
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{
-    Action, Coming, FrontendType, MemberKey, Membership, PortFacts, PortIndex, Share, WordFlags,
+    Action, FrontendType, MapGrowth, MemberKey, Membership, PortFacts, PortIndex, QuotaId, WordFlags,
 };
 use holdfast_datapath::{Counted, Denial, KernelMaps, Options, Refusal, Served};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -129,8 +129,8 @@ fn kernel_connects_and_conversations_are_counted_for_their_port() {
         udp_client("0.0.0.0:0").connect(address("10.96.0.10:53")).unwrap();
         assert_eq!(counted(&maps), [3, 2], "a conversation counts once, however many its datagrams");
 
-        let entries = |port: u32| Coming { ports: port, ..Coming::default() };
-        maps.make_room(&entries(10_000)).unwrap();
+        let entries = |port: u32| MapGrowth { ports: port, ..MapGrowth::default() };
+        maps.reserve_capacity(&entries(10_000)).unwrap();
         assert_eq!(maps.status().growths, 1);
         assert_eq!(counted(&maps), [3, 2], "growth forgets nothing");
         TcpStream::connect(address("10.96.0.10:80")).unwrap();
@@ -311,7 +311,7 @@ const LEFT_OUT: u8 = 96;
 fn affine(maps: &mut KernelMaps, port: &Port<'_>, seconds: u32) {
     let index = PortIndex(port.index);
     // A process is known by its network namespace, so no bit of an address counts for it, left out or not.
-    let facts = PortFacts { affinity_timeout: seconds, left_out: LEFT_OUT };
+    let facts = PortFacts { affinity_timeout: seconds, ignored_bits: LEFT_OUT };
     maps.execute(&Action::WriteFacts(index, facts)).unwrap();
     for backend in port.backends {
         let member = MemberKey { port: index, membership: LISTED, backend: *backend };
@@ -567,7 +567,7 @@ fn told(maps: &KernelMaps) -> Vec<Refusal> {
 fn kernel_a_refusal_names_who_dialled_what() {
     bed(|bed| {
         let mut maps = bed.start();
-        let share = Share(3);
+        let share = QuotaId(3);
         Port { index: 9, frontends: &["10.96.0.10:443"], share, ..Port::TCP }.serve(&mut maps);
         check_errno(TcpStream::connect(address("10.96.0.10:443")), libc::ECONNREFUSED, "nobody");
         let refusal = &told(&maps)[0];
@@ -586,7 +586,7 @@ fn kernel_no_process_in_a_loop_keeps_untold_whom_another_namespace_turns_away() 
         let mut maps = bed.start();
         let (flooded, other) = ("10.96.0.10:80", "10.96.0.11:80");
         Port { index: 1, frontends: &[flooded], ..Port::TCP }.serve(&mut maps);
-        Port { index: 2, frontends: &[other], share: Share(2), ..Port::TCP }.serve(&mut maps);
+        Port { index: 2, frontends: &[other], share: QuotaId(2), ..Port::TCP }.serve(&mut maps);
         (0..5_000).for_each(|_| drop(TcpStream::connect(address(flooded)).unwrap_err()));
         check_errno(TcpStream::connect(address(other)), libc::ECONNREFUSED, "a bystander");
         let (told, lost) = (told(&maps), maps.status().refusals_lost);

@@ -78,7 +78,7 @@ fn kernel_sockets_whose_frontend_goes_together_with_others_are_ended() {
         let socket = connected(address(DNS));
         (0..SWEEPS_UNTIL_REST).for_each(|_| assert_eq!(sweep(&mut maps), 0, "its frontend is there"));
         let gone = Action::RemoveFrontend(port.key(DNS));
-        assert_eq!(maps.execute_some(&[Op { owner: Owner::Nobody, action: gone }]), Ok(1));
+        assert_eq!(maps.execute_batch(&[Op { owner: Owner::Nobody, action: gone }]), Ok(1));
         assert_eq!(sweep(&mut maps), 1);
         check_errno(socket.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
     });
@@ -158,7 +158,7 @@ fn kernel_sockets_of_a_missing_frontend_stay_until_the_maps_are_whole() {
         port.serve(&mut maps);
         let socket = connected(address(DNS));
         let gone = Action::RemoveFrontend(port.key(DNS));
-        assert_eq!(maps.execute_some(&[Op { owner: Owner::Nobody, action: gone }]), Ok(1));
+        assert_eq!(maps.execute_batch(&[Op { owner: Owner::Nobody, action: gone }]), Ok(1));
         (0..SWEEPS_UNTIL_REST).for_each(|_| assert_eq!(sweep_while(&mut maps, false), 0));
         socket.send(b"who").unwrap();
         assert_eq!(sweep(&mut maps), 1, "nobody has that frontend");

@@ -14,7 +14,7 @@ use crate::bed::{
 };
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Coming, WordFlags};
+use holdfast_core::op::{MapGrowth, WordFlags};
 use holdfast_datapath::{KernelMaps, Prepared};
 use nix::sys::resource::{Resource, setrlimit};
 
@@ -194,7 +194,7 @@ fn kernel_growth_and_a_restart_move_no_conversation() {
         let asked = || sockets.iter().map(|socket| ask(socket, DNS)).collect::<Vec<_>>();
         let connected = connected(address(DNS));
         let before = asked();
-        maps.make_room(&Coming { ports: 10_000, ..Coming::default() }).unwrap();
+        maps.reserve_capacity(&MapGrowth { ports: 10_000, ..MapGrowth::default() }).unwrap();
         assert_eq!(maps.status().growths, 1);
         assert_eq!(asked(), before, "growth");
         drop(maps);

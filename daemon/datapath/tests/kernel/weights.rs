@@ -16,8 +16,8 @@ use holdfast_core::facts::{
 };
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport};
-use holdfast_core::time::Now;
-use holdfast_core::weights::{Asked, Weight, Weights};
+use holdfast_core::time::ClockReading;
+use holdfast_core::weights::{Weight, WeightSetting, Weights};
 use holdfast_datapath::KernelMaps;
 
 use crate::bed::{ask, bed, udp_backend, udp_client};
@@ -34,12 +34,12 @@ fn name() -> ObjectName {
 fn service(none: Option<SocketAddr>) -> Event {
     let key = ServiceKey { name: name(), source: Source::Config };
     let port = NonZeroU16::new(53).unwrap();
-    let weights = Weights::of_backends(none.map(|it| (it, Weight::NONE)));
+    let weights = Weights::from_backends(none.map(|it| (it, Weight::NONE)));
     Event::ServiceApplied(Arc::new(ServiceFacts {
         cluster_ips: vec!["10.96.0.10".parse().unwrap()],
         ports: vec![ServicePort { name: "".into(), protocol: UDP, port, node_port: None }],
         affinity_timeout: Some(3600),
-        weights: Some(Asked { weights, wrong: None }.into()),
+        weights: Some(WeightSetting { weights, wrong: None }.into()),
         ..ServiceFacts::new(key, ServiceType::ClusterIp)
     }))
 }
@@ -69,7 +69,7 @@ fn slice() -> Event {
 fn bring_about(engine: &mut Engine<KernelMaps>, events: Vec<Event>) {
     events.into_iter().for_each(|event| engine.apply(event));
     loop {
-        engine.step(Now::default(), &mut drop);
+        engine.step(ClockReading::default(), &mut drop);
         if engine.is_written() {
             return;
         }

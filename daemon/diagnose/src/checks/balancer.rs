@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use holdfast_core::facts::{BalancerFacts, Timestamp};
 use holdfast_core::lifecycle::{
-    self, Balancer, Confidence, Controller, Finding, FindingId, Heard, Meaning, Phase, Severity, Statement,
+    self, BalancerEvent, BalancerPhase, BalancerStatus, Confidence, ControllerLiveness, EventReading,
+    Finding, FindingId, Meaning, Severity,
 };
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Verdict;
@@ -47,12 +48,12 @@ const fn meaning(event: &EventSeen) -> Meaning {
 
 /// Events of the Service that a controller of load balancers wrote; `None`: none were read, or such Events may be
 /// missing.
-fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, Statement)>> {
+fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, BalancerEvent)>> {
     let events = case.events().answer()?;
     let is_about_it =
         |it: &&EventSeen| it.object.kind == "Service" && (it.step.is_some() || !of_others(&it.component));
     let one = |event: &'a EventSeen| {
-        let told = Statement {
+        let told = BalancerEvent {
             meaning: meaning(event),
             first: event.first.unwrap_or(Timestamp(0)),
             last: event.last.unwrap_or(Timestamp(0)),
@@ -74,18 +75,24 @@ fn of_others(component: &str) -> bool {
     component.is_empty() || others.iter().any(|other| component.starts_with(other))
 }
 
-fn balancer(case: &Case<'_>) -> Option<Balancer> {
+fn balancer(case: &Case<'_>) -> Option<BalancerStatus> {
     let facts = case.facts()?;
     let told = statements(case).map(|told| told.into_iter().map(|(_, told)| told).collect::<Vec<_>>());
-    let heard = told.as_deref().map_or(Heard::NotAsked, Heard::All);
+    let heard = told.as_deref().map_or(EventReading::NotRead, EventReading::All);
     let controller = match alive(case, "cloud-controller-manager").state {
-        State::Ok => Controller::Alive,
-        State::Error => Controller::Silent,
-        _ => Controller::Unknown,
+        State::Ok => ControllerLiveness::Alive,
+        State::Error => ControllerLiveness::Silent,
+        _ => ControllerLiveness::Unknown,
     };
     let now = case.now();
-    let seen = case.view().and_then(|view| view.seen.as_deref());
-    Some(lifecycle::load_balancer(&lifecycle::Case { facts: Some(facts), seen, heard, controller, now }))
+    let seen = case.view().and_then(|view| view.balancer_history.as_deref());
+    Some(lifecycle::assess_balancer(&lifecycle::BalancerInput {
+        facts: Some(facts),
+        history: seen,
+        events: heard,
+        controller,
+        now,
+    }))
 }
 
 fn facts<'a>(case: &Case<'a>) -> Option<&'a BalancerFacts> {
@@ -97,7 +104,7 @@ fn no_balancer() -> Judgement {
 }
 
 pub(super) fn state(case: &Case<'_>) -> Judgement {
-    let Some(balancer) = balancer(case).filter(|it| it.state != lifecycle::State::None) else {
+    let Some(balancer) = balancer(case).filter(|it| it.state != lifecycle::BalancerState::None) else {
         return no_balancer();
     };
     let age = balancer.since.map(|since| format!(" for {}", span(case.age(since)))).unwrap_or_default();
@@ -113,7 +120,7 @@ fn found(
     words: impl FnOnce(&Finding) -> String,
     remedies: Vec<Remedy>,
 ) -> Judgement {
-    let Some(balancer) = balancer(case).filter(|it| it.state != lifecycle::State::None) else {
+    let Some(balancer) = balancer(case).filter(|it| it.state != lifecycle::BalancerState::None) else {
         return no_balancer();
     };
     let Some(finding) = balancer.findings.iter().find(|it| it.id == id) else {
@@ -139,7 +146,7 @@ fn found(
 /// The remedies that the knowledge has for the cause that was found.
 fn of_cause(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
     let events = statements(case).unwrap_or_default();
-    let of_it = |(event, _): &(&EventSeen, Statement)| {
+    let of_it = |(event, _): &(&EventSeen, BalancerEvent)| {
         finding.cause.is_some() && event.cause.as_deref() == finding.cause.as_deref()
     };
     events.iter().rev().find(|it| of_it(it)).map(|(event, _)| remedies(event).collect()).unwrap_or_default()
@@ -242,7 +249,9 @@ pub(super) fn pending(case: &Case<'_>) -> Judgement {
     let judgement = found(case, FindingId::Pending, words, remedies.collect());
     // Too early for a finding, and too early to call it well.
     let known = case.facts().filter(|facts| facts.balancer.is_some());
-    match known.filter(|facts| judgement.state == State::Ok && Phase::of(facts) == Phase::Pending) {
+    match known.filter(|facts| {
+        judgement.state == State::Ok && BalancerPhase::from_facts(facts) == BalancerPhase::Pending
+    }) {
         Some(facts) => {
             let age =
                 facts.meta.created.map(|at| format!(", {} old", span(case.taken().0.saturating_sub(at.0))));
@@ -300,7 +309,7 @@ pub(super) fn controller_alive(case: &Case<'_>) -> Judgement {
     }
     let judgement = alive(case, "cloud-controller-manager");
     // A balancer that works may be another controller's, and the lease a left-over.
-    let works = balancer(case).is_some_and(|it| it.state == lifecycle::State::Ready);
+    let works = balancer(case).is_some_and(|it| it.state == lifecycle::BalancerState::Ready);
     match judgement.state {
         State::Error if works => Judgement::info(judgement.sentence),
         _ => judgement,
@@ -400,9 +409,9 @@ pub(super) fn health_port(case: &Case<'_>) -> Judgement {
 /// The endpoints on this node as the health port counts them: a list that is held counts as it was.
 fn counted_here(case: &Case<'_>) -> usize {
     let Some(view) = case.view() else { return 0 };
-    let rows = view.ports.iter().flat_map(|port| port.rows.all().map(move |row| (port, row)));
+    let rows = view.ports.iter().flat_map(|port| port.rows.iter().map(move |row| (port, row)));
     let here = rows.filter(|(port, row)| {
-        let slice = port.slice_of(row, &view.slices);
+        let slice = port.row_slice(row, &view.slices);
         let endpoint = slice.and_then(|slice| slice.endpoints.get(row.endpoint.into()));
         (row.conditions().ready || row.is_held()) && endpoint.is_some_and(|it| case.is_here(it.node))
     });

@@ -40,7 +40,7 @@ impl Way<'_> {
         };
         let switches = &packets.switches;
         switches.wraps != Wraps::Nothing
-            && own.is_some_and(|own| !switches.nodes.iter().any(|network| network.has(own)))
+            && own.is_some_and(|own| !switches.nodes.iter().any(|network| network.contains(own)))
     }
 
     fn is_untranslated(&self, packets: &PacketStatus) -> bool {

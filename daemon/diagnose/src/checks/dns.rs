@@ -1,6 +1,6 @@
 //! The cluster's DNS, as far as it can be seen from the tables, and what kubelet will say of this node's own.
 //!
-//! Invariant: nothing is asked of any name server; what name servers said is in [`super::names`].
+//! Invariant: nothing is asked of any name server; what name servers said is in [`super::lists_exactly`].
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ const SEARCH_BYTES_MAX: usize = 2_048;
 
 pub(super) fn service(case: &Case<'_>) -> Judgement {
     let name = ObjectName::new(SERVICE.0, SERVICE.1).ok();
-    let Some(view) = name.and_then(|name| case.table().services.named(&name).next()) else {
+    let Some(view) = name.and_then(|name| case.table().services.find_by_name(&name).next()) else {
         return Judgement::skipped(
             "This node knows no Service kube-system/kube-dns; DNS may have another name.",
         );
@@ -62,7 +62,7 @@ pub(super) fn external_name(case: &Case<'_>) -> Judgement {
         Some(name) if name == *case.name() => {
             Judgement::error(format!("It is an alias of itself: {target}.")).remedy(correct())
         }
-        Some(name) if case.table().services.named(&name).next().is_none() => {
+        Some(name) if case.table().services.find_by_name(&name).next().is_none() => {
             Judgement::error(format!("It is an alias of {name}, and there is no such Service."))
                 .remedy(correct())
                 .remedy(Remedy::safe("Or apply that Service's manifest."))

@@ -231,7 +231,7 @@ pub(super) fn duplicates(case: &Case<'_>) -> Judgement {
     if twice.is_empty() {
         return Judgement::ok("No address is listed twice.");
     }
-    let lasting = case.view().and_then(|view| lifecycle::duplicates(&view.slices, case.taken()));
+    let lasting = case.view().and_then(|view| lifecycle::find_duplicates(&view.slices, case.taken()));
     let judgement = match lasting {
         None => Judgement::info(format!(
             "Listed twice, which is legal while endpoints move between slices: {}.",

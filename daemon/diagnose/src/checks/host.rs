@@ -33,7 +33,7 @@ pub(super) fn node_port_addresses(case: &Case<'_>) -> Judgement {
     let served: BTreeSet<Family> = case
         .frontends_of(FrontendType::NodePort)
         .filter(is_in_maps)
-        .map(|it| Family::of(it.address))
+        .map(|it| Family::from_address(it.address))
         .collect();
     if served.is_empty() {
         return Judgement::skipped("None of its node ports is in the maps; `verdict` says why.");
@@ -60,8 +60,8 @@ fn is_in_maps(it: &&FrontendView) -> bool {
 
 /// The addresses of a family at which node ports answer; the loopback as the whole of its range.
 fn answered_at(node: &NodeFacts, family: Family) -> Vec<String> {
-    let outer = node.outer_addresses().filter(|address| Family::of(*address) == family);
-    let looped = node.has_node_ports_at(family.loopback()).then(|| match family {
+    let outer = node.external_addresses().filter(|address| Family::from_address(*address) == family);
+    let looped = node.has_node_ports_at(family.loopback_address()).then(|| match family {
         Family::V4 => "127.0.0.0/8 (this host's own processes)".to_owned(),
         Family::V6 => "::1 (this host's own processes)".to_owned(),
     });
@@ -173,7 +173,7 @@ fn leftovers(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_are_known: boo
 fn beyond(case: &Case<'_>) -> BTreeSet<Family> {
     let own = case.host_addresses().answer().map_or(&[][..], Vec::as_slice);
     let backends = case.backends().into_iter().map(|it| it.ip());
-    backends.filter(|it| !it.is_loopback() && !own.contains(it)).map(Family::of).collect()
+    backends.filter(|it| !it.is_loopback() && !own.contains(it)).map(Family::from_address).collect()
 }
 
 pub(super) fn sysctls(case: &Case<'_>) -> Judgement {

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use holdfast_core::lifecycle::endpoints::{self, EndpointFinding, Turn};
+use holdfast_core::lifecycle::endpoints::{self, EndpointFinding, ReadinessChange};
 use holdfast_core::list::Row;
 use holdfast_core::time::Uptime;
 use serde_json::json;
@@ -18,17 +18,18 @@ use holdfast_status::record::{Changed, Record};
 const READY: &str = "ready";
 
 fn rows<'a>(case: &Case<'a>) -> impl Iterator<Item = Row> + use<'a> {
-    case.ports().flat_map(|port| port.rows.all())
+    case.ports().flat_map(|port| port.rows.iter())
 }
 
 /// Changes of readiness as the history has them, counted back from now.
-fn turns(case: &Case<'_>) -> Vec<Turn> {
+fn turns(case: &Case<'_>) -> Vec<ReadinessChange> {
     let of_record = |record: &Record| {
         let at = Uptime(case.age(record.time.seconds()).saturating_neg());
         let changed =
             record.triggers.iter().filter_map(|it| it.endpoints.as_ref()).flat_map(|it| &it.changed);
-        let turn =
-            |it: &Changed| Some(Turn { address: address(&it.address)?, at, is_ready: it.after == READY });
+        let turn = |it: &Changed| {
+            Some(ReadinessChange { address: address(&it.address)?, at, is_ready: it.after == READY })
+        };
         changed.filter_map(turn).collect::<Vec<_>>()
     };
     case.history().iter().flat_map(of_record).collect()
@@ -55,7 +56,7 @@ fn worded(found: Option<EndpointFinding>, well: &str, words: &str, remedy: &str)
 
 pub(super) fn never_ready(case: &Case<'_>) -> Judgement {
     worded(
-        endpoints::never_ready(rows(case), &turns(case), case.taken()),
+        endpoints::find_never_ready(rows(case), &turns(case), case.taken()),
         "No endpoint waits in vain to be ready.",
         "Listed for long and not seen ready since",
         "Look at the pod's readiness probe, its Events and its log.",
@@ -65,7 +66,7 @@ pub(super) fn never_ready(case: &Case<'_>) -> Judgement {
 
 pub(super) fn flapping(case: &Case<'_>) -> Judgement {
     worded(
-        endpoints::flapping(&turns(case), Uptime(0)),
+        endpoints::find_flapping(&turns(case), Uptime(0)),
         "No endpoint becomes ready and unready again and again.",
         "Ready and unready again and again",
         "Give the readiness probe more time or more tries, or the pod more CPU.",
@@ -74,7 +75,7 @@ pub(super) fn flapping(case: &Case<'_>) -> Judgement {
 
 pub(super) fn stuck_terminating(case: &Case<'_>) -> Judgement {
     worded(
-        endpoints::stuck_terminating(rows(case), case.taken()),
+        endpoints::find_stuck_terminating(rows(case), case.taken()),
         "No endpoint has been terminating for long.",
         "Terminating for longer than pods do",
         "Look what keeps the pod: a finalizer, a long grace period, a node that is gone.",

@@ -47,7 +47,7 @@ fn is_elsewhere_than_dns(case: &Case<'_>) -> bool {
 /// The judgement of ports by UDP that nobody may ask. Health checks of holdfast's own stand for a question.
 fn unasked(case: &Case<'_>) -> Judgement {
     let udp = case.ports().filter(|port| port.key.transport == Transport::Udp);
-    let mut chosen = udp.flat_map(|port| port.rows.all()).filter(Row::is_chosen).peekable();
+    let mut chosen = udp.flat_map(|port| port.rows.iter()).filter(Row::is_chosen).peekable();
     let is_checked = |row: Row| case.checks().contains_key(&row.backend());
     if chosen.peek().is_none() {
         return Judgement::skipped("It has no backend by UDP that could be tried.");
@@ -190,6 +190,7 @@ fn known(case: &Case<'_>, at: SocketAddr, addresses: &[IpAddr], is_headless: boo
 /// Whether DNS tells no other address, and tells every cluster IP of each family of which it tells any address; a
 /// headless Service may have more endpoints than DNS tells.
 fn is_right(told: &BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>, is_headless: bool) -> bool {
-    let was_asked = |ip: &&IpAddr| told.iter().any(|it| Family::of(*it) == Family::of(**ip));
+    let was_asked =
+        |ip: &&IpAddr| told.iter().any(|it| Family::from_address(*it) == Family::from_address(**ip));
     told.is_subset(wanted) && (is_headless || wanted.iter().filter(was_asked).all(|ip| told.contains(ip)))
 }

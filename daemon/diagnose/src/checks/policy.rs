@@ -11,8 +11,8 @@ use holdfast_core::facts::TrafficPolicy;
 use holdfast_core::keys::Family;
 use holdfast_core::list::Scope;
 use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::{PortView, UnusedBecause, Verdict};
-use holdfast_core::sources::SourceRange;
+use holdfast_core::snapshot::{PortView, UnusedReason, Verdict};
+use holdfast_core::source_ranges::SourceRange;
 use serde_json::json;
 
 use crate::case::{Case, missing};
@@ -131,7 +131,7 @@ pub(super) fn topology(case: &Case<'_>) -> Judgement {
         ));
     }
     let left_out = |port: &PortView| {
-        port.rows.all().filter(|row| port.unused_because(row) == Some(UnusedBecause::Zone)).count()
+        port.rows.iter().filter(|row| port.unused_reason(row) == Some(UnusedReason::Zone)).count()
     };
     match case.ports().map(left_out).max().unwrap_or(0) {
         0 => Judgement::ok("Hints leave nobody out here."),
@@ -168,12 +168,13 @@ pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
         return Judgement::warning(format!("Not a range of addresses: {}.", some(bad)))
             .remedy(Remedy::safe("Write ranges such as 10.0.0.0/8 in loadBalancerSourceRanges."));
     }
-    let of_family =
-        |client: IpAddr| read.iter().flatten().filter(move |range| range.family() == Family::of(client));
+    let of_family = |client: IpAddr| {
+        read.iter().flatten().filter(move |range| range.family() == Family::from_address(client))
+    };
     let kept_out = |client: &IpAddr| {
         case.is_balanced()
             && of_family(*client).count() > 0
-            && !of_family(*client).any(|range| range.has(*client))
+            && !of_family(*client).any(|range| range.contains(*client))
     };
     if let Some(client) = case.narrowed().client.filter(kept_out) {
         return Judgement::error(format!(
@@ -182,7 +183,8 @@ pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
         .with("client", client.to_string())
         .remedy(Remedy::disruptive("Add a range to loadBalancerSourceRanges that has the client, if it is to come in."));
     }
-    let ranged: BTreeSet<Family> = read.iter().flatten().map(|range| Family::of(range.address())).collect();
+    let ranged: BTreeSet<Family> =
+        read.iter().flatten().map(|range| Family::from_address(range.address())).collect();
     let open: Vec<&str> = case.families().difference(&ranged).map(|family| family.as_str()).collect();
     match open.is_empty() {
         true => Judgement::info(format!("Its load balancer is for {} alone.", some(&facts.source_ranges))),

@@ -171,7 +171,7 @@ fn frontends_left(case: &Case<'_>) -> usize {
 fn left_untried(case: &Case<'_>) -> usize {
     let dialled: BTreeSet<SocketAddr> = case.probes().map(|it| it.to).collect();
     let tcp = case.ports().filter(|port| port.key.transport == Transport::Tcp);
-    let chosen = tcp.flat_map(|port| port.rows.all()).filter(|row| row.is_chosen() && !row.is_held());
+    let chosen = tcp.flat_map(|port| port.rows.iter()).filter(|row| row.is_chosen() && !row.is_held());
     let left: BTreeSet<SocketAddr> =
         chosen.map(|row| row.backend()).filter(|it| !dialled.contains(it)).collect();
     left.len()

@@ -263,7 +263,7 @@ fn rivals(case: &Case<'_>) -> Judgement {
     let Some(own) = case.view() else { return Judgement::skipped("There is no Service.") };
     let is_in_vain =
         |it: &&FrontendView| it.verdict == Verdict::Conflict && it.owner.as_ref() == Some(&own.key);
-    let views = case.table().services.troubled();
+    let views = case.table().services.with_problems();
     let mut all =
         views.flat_map(|view| view.frontends.iter().filter(is_in_vain).map(move |it| (&view.key.name, it)));
     let shown = |(of, it): (&ObjectName, &FrontendView)| {

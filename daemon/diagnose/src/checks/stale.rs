@@ -141,7 +141,7 @@ fn two_owners(case: &Case<'_>) -> Option<Judgement> {
     let own = case.view()?;
     let services = case.table().services.iter();
     let all = services.flat_map(|view| view.slices.iter().map(AsRef::as_ref));
-    let found = lifecycle::two_owners(&own.slices, all)?;
+    let found = lifecycle::find_stale(&own.slices, all)?;
     let words = found.evidence.iter().filter_map(|it| {
         let slices = it.slices.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         Some(format!("{} is two pods at once by {slices}", it.address?))

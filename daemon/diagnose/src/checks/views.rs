@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use holdfast_core::facts::SliceFacts;
 use holdfast_core::keys::PortKey;
 use holdfast_core::list::{Row, Scope};
-use holdfast_core::resolve::{DesiredFrontend, Part, resolve};
+use holdfast_core::resolve::{DesiredFrontend, FrontendQuota, resolve};
 use holdfast_core::snapshot::{FrontendView, PortView, Reason, Verdict};
 use serde_json::json;
 
@@ -95,19 +95,19 @@ pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
     let shown: BTreeSet<_> = view.frontends.iter().map(|it| (it.address, it.port, &it.protocol)).collect();
     let has = |it: &DesiredFrontend| shown.contains(&(it.address, it.port, &it.protocol));
     let most = view.frontends.len();
-    let part = Part { most, chosen: most, has: &has };
+    let part = FrontendQuota { most, external_ips: most, is_present: &has };
     let desired = resolve(view.facts.as_deref(), &view.slices, given, part);
-    let is_held = |port: &PortView| port.hold.is_some() || port.rows.all().any(|row| row.is_held());
+    let is_held = |port: &PortView| port.hold.is_some() || port.rows.iter().any(|row| row.is_held());
     let held = view.ports.iter().filter(|port| is_held(port)).count();
     let wanted = |key: &PortKey| {
         let port = desired.ports.iter().find(|port| port.key == *key);
         port.map(|port| chosen(port.rows.iter().copied())).unwrap_or_default()
     };
     let compared = view.ports.iter().filter(|port| !is_held(port));
-    let differs = compared.filter(|port| chosen(port.rows.all()) != wanted(&port.key));
+    let differs = compared.filter(|port| chosen(port.rows.iter()) != wanted(&port.key));
     let differing: Vec<String> = differs.map(|port| port.key.to_string()).collect();
     let unused =
-        view.ports.iter().flat_map(|port| port.rows.all().filter_map(|row| port.unused_because(&row)));
+        view.ports.iter().flat_map(|port| port.rows.iter().filter_map(|row| port.unused_reason(&row)));
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     unused.for_each(|why| *reasons.entry(why.as_str()).or_default() += 1);
     let judgement = match (differing.is_empty(), held) {

@@ -106,7 +106,8 @@ pub(super) fn rows(events: &[ClusterEvent], knowledge: &Knowledge, scope: Scope<
 /// The uid of the Service as it is now: what was said of a former one is past.
 fn uid<'a>(snapshot: &'a Snapshot, namespace: &str, name: &str) -> Option<&'a str> {
     let name = ObjectName::new(namespace, name).ok()?;
-    let mut uids = snapshot.services.named(&name).filter_map(|view| view.facts.as_ref()?.meta.uid.as_deref());
+    let mut uids =
+        snapshot.services.find_by_name(&name).filter_map(|view| view.facts.as_ref()?.meta.uid.as_deref());
     uids.next()
 }
 

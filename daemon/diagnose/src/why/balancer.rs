@@ -4,9 +4,9 @@
 //! only Events can tell is left open.
 
 use holdfast_core::facts::ServiceFacts;
-use holdfast_core::lifecycle::{self, FindingId, Phase, State};
+use holdfast_core::lifecycle::{self, BalancerPhase, BalancerState, FindingId};
 use holdfast_core::snapshot::ServiceView;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_objects::quoted;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -21,7 +21,7 @@ const ADDRESSES_MAX: usize = 16;
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct LoadBalancer<'a> {
     /// How far it has come, as far as the Service itself says.
-    pub state: Code<State>,
+    pub state: Code<BalancerState>,
     /// Since when; null: the object does not say.
     pub since: Option<Rfc3339>,
     /// Its addresses, and names that stand for some; the first 16.
@@ -38,9 +38,10 @@ pub struct LoadBalancer<'a> {
 
 impl<'a> LoadBalancer<'a> {
     /// The load balancer of a service; none: the service has none and asks for none.
-    pub fn of(view: &'a ServiceView, now: Now) -> Option<Self> {
-        let facts = view.facts.as_deref().filter(|facts| Phase::of(facts) != Phase::None)?;
-        let found = lifecycle::without_events(facts, view.seen.as_deref(), now);
+    pub fn of(view: &'a ServiceView, now: ClockReading) -> Option<Self> {
+        let facts =
+            view.facts.as_deref().filter(|facts| BalancerPhase::from_facts(facts) != BalancerPhase::None)?;
+        let found = lifecycle::assess_without_events(facts, view.balancer_history.as_deref(), now);
         let balancer = facts.balancer.as_deref();
         let texts = |texts: &'a [std::sync::Arc<str>]| texts.iter().map(|text| &**text).collect();
         Some(Self {
@@ -71,24 +72,24 @@ impl<'a> LoadBalancer<'a> {
 
     fn of_state(&self) -> String {
         match self.state.0 {
-            State::None => "none is asked for".to_owned(),
-            State::Foreign => {
+            BalancerState::None => "none is asked for".to_owned(),
+            BalancerState::Foreign => {
                 format!(
                     "no address; it is left to the controller of class {}",
                     quoted(self.class.unwrap_or(""))
                 )
             }
-            State::Requested => "no address, and no finalizer of a controller".to_owned(),
-            State::Ensuring | State::Creating | State::Failing => {
+            BalancerState::Requested => "no address, and no finalizer of a controller".to_owned(),
+            BalancerState::Ensuring | BalancerState::Creating | BalancerState::Failing => {
                 format!("no address; a controller has put its finalizer ({})", listed(&self.finalizers))
             }
-            State::Ready | State::Updating | State::Degraded => {
+            BalancerState::Ready | BalancerState::Updating | BalancerState::Degraded => {
                 format!("at {}", listed(&self.ingress))
             }
-            State::Deleting | State::DeleteFailing => {
+            BalancerState::Deleting | BalancerState::DeleteFailing => {
                 format!("being removed; kept by the finalizers {}", listed(&self.finalizers))
             }
-            State::Deleted => "nothing keeps the Service from going".to_owned(),
+            BalancerState::Deleted => "nothing keeps the Service from going".to_owned(),
         }
     }
 
@@ -150,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    const NOW: Now = Now { wall: Timestamp(1_767_870_715), mono: Duration::from_secs(60) };
+    const NOW: ClockReading = ClockReading { wall: Timestamp(1_767_870_715), mono: Duration::from_secs(60) };
 
     fn view(change: impl FnOnce(&mut ServiceFacts, &mut BalancerFacts)) -> ServiceView {
         let name = ObjectName::new("shop", "web").unwrap();
@@ -167,7 +168,7 @@ mod tests {
             state: ServiceState::Served,
             ports: Box::default(),
             frontends: Box::default(),
-            seen: None,
+            balancer_history: None,
         }
     }
 

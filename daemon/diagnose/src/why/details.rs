@@ -4,14 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::{Meta, NodeName, ObjectKey, SliceFacts};
-use holdfast_core::hold::{Asked, OnEmpty, Policy};
+use holdfast_core::hold::{OnEmpty, Policy, ProbeState};
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Row;
-use holdfast_core::op::{Entry, FrontendType};
-use holdfast_core::snapshot::{
-    FrontendView, PortView, Reason, ServiceView, Snapshot, UnusedBecause, Verdict,
-};
-use holdfast_core::spelled::Spelled;
+use holdfast_core::op::{FrontendEntry, FrontendType};
+use holdfast_core::snapshot::{FrontendView, PortView, Reason, ServiceView, Snapshot, UnusedReason, Verdict};
+use holdfast_core::str_enum::StrEnum;
 use holdfast_core::words;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -107,7 +105,7 @@ pub fn key(it: &FrontendView) -> Option<FrontendKey> {
 }
 
 /// How a frontend in the maps differs from what it should be; none: it does not.
-pub fn difference(view: &ServiceView, it: &FrontendView, entry: Option<&Entry>) -> Option<String> {
+pub fn difference(view: &ServiceView, it: &FrontendView, entry: Option<&FrontendEntry>) -> Option<String> {
     let applied = Applied::read(view, it, entry);
     match (applied.matches, applied.programmed, applied.backends.is_empty()) {
         (Some(false), false, _) => Some("it is not there".to_owned()),
@@ -134,7 +132,7 @@ impl Applied {
         Self { programmed: false, backends: Vec::new(), matches: None, error, clients: None }
     }
 
-    fn read(view: &ServiceView, it: &FrontendView, entry: Option<&Entry>) -> Self {
+    fn read(view: &ServiceView, it: &FrontendView, entry: Option<&FrontendEntry>) -> Self {
         let slots = entry.map(|entry| entry.port.backends(it.scope)).unwrap_or_default();
         let mut backends: Vec<String> = slots.keys().map(|slot| slot.backend().to_string()).collect();
         backends.sort_unstable();
@@ -247,7 +245,7 @@ fn settings(view: &ServiceView, policy: &Policy) -> Vec<Setting> {
     let origin = |same| Code(if same { SettingOrigin::Default } else { SettingOrigin::Configuration });
     let own = view.facts.as_ref().and_then(|facts| facts.on_empty.as_deref());
     let on_empty = match own {
-        Some(word) if OnEmpty::find(word).is_some() => {
+        Some(word) if OnEmpty::from_spelling(word).is_some() => {
             Setting { name: "on_empty", value: word.to_owned(), origin: Code(SettingOrigin::Service) }
         }
         Some(word) => {
@@ -329,7 +327,7 @@ pub(super) fn endpoints<'a>(
     snapshot: &Snapshot,
     checks: Option<&ChecksSeen>,
 ) -> Vec<EndpointRow<'a>> {
-    let rows = view.ports.iter().flat_map(|port| port.rows.all().map(move |row| (port, row)));
+    let rows = view.ports.iter().flat_map(|port| port.rows.iter().map(move |row| (port, row)));
     let check = |row: &Row| checks?.get(&SocketAddr::new(row.address, row.port.get())).cloned();
     let shown = |(port, row): (&'a PortView, Row)| EndpointRow {
         check: check(&row),
@@ -344,7 +342,7 @@ fn endpoint<'a>(
     row: &Row,
     snapshot: &Snapshot,
 ) -> EndpointRow<'a> {
-    let slice = port.slice_of(row, &view.slices);
+    let slice = port.row_slice(row, &view.slices);
     let found = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));
     EndpointRow {
         address: row.address,
@@ -372,8 +370,8 @@ fn reasons((view, port): (&ServiceView, &PortView), row: &Row, snapshot: &Snapsh
     ];
     let mut reasons: Vec<String> =
         named.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
-    if let Some(unused) = port.unused_because(row) {
-        reasons.push(format!("not used: {}", UnusedBecause::as_str(unused)));
+    if let Some(unused) = port.unused_reason(row) {
+        reasons.push(format!("not used: {}", UnusedReason::as_str(unused)));
     }
     reasons.extend(drained(view, port, row, snapshot));
     let held = port.hold.iter().flat_map(|hold| hold.backends.iter().map(move |it| (hold, it)));
@@ -384,15 +382,15 @@ fn reasons((view, port): (&ServiceView, &PortView), row: &Row, snapshot: &Snapsh
             .hold_until(hold)
             .map_or_else(|| "without limit".to_owned(), |at| format!("until {}", Rfc3339(at)));
         reasons.push(format!("held {until}"));
-        let is_probed = hold.probes(port.key.transport).any(|backend| backend == row.backend());
-        let is_barred = hold.barred(port.key.transport).any(|backend| backend == row.backend());
+        let is_probed = hold.probe_targets(port.key.transport).any(|backend| backend == row.backend());
+        let is_barred = hold.unprobeable_targets(port.key.transport).any(|backend| backend == row.backend());
         if it.is_claimed {
             reasons.push("listed for another target too, which proves nothing".to_owned());
         }
         reasons.push(match (it.answered, it.failures) {
             _ if is_barred => "not probed, because no pod can have this address".to_owned(),
             _ if !is_probed => "not probed".to_owned(),
-            _ if it.asked == Asked::Due => "not probed yet".to_owned(),
+            _ if it.asked == ProbeState::Due => "not probed yet".to_owned(),
             (false, 0) => "no probe taken yet".to_owned(),
             (true, 0) => "takes probes".to_owned(),
             (_, failures) => format!("{failures} probes failed in a row"),
@@ -404,7 +402,7 @@ fn reasons((view, port): (&ServiceView, &PortView), row: &Row, snapshot: &Snapsh
 /// The user that drained a backend, and when; and why clients get it if they do.
 fn drained(view: &ServiceView, port: &PortView, row: &Row, snapshot: &Snapshot) -> Option<String> {
     let is_drained = port.rows.weights().is_drained(row.backend());
-    let (_, by) = snapshot.drains.of(&view.key.name, row.backend()).filter(|_| is_drained)?;
+    let (_, by) = snapshot.drains.find_drain(&view.key.name, row.backend()).filter(|_| is_drained)?;
     let used = if row.is_chosen() { ", and used all the same: no other backend takes clients" } else { "" };
     Some(format!("drained by {by} since {}{used}", Rfc3339(by.at)))
 }
@@ -416,7 +414,7 @@ pub(super) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: 
     let Some((port, row)) = rows.next() else { return format!("{dialled} is no backend any more.") };
     let state = match state(&row) {
         EndpointState::Unused => {
-            let because = port.unused_because(&row).map_or("", UnusedBecause::as_str);
+            let because = port.unused_reason(&row).map_or("", UnusedReason::as_str);
             format!("gets no new connections ({because})")
         }
         EndpointState::Active => "gets new connections".to_owned(),

@@ -99,12 +99,12 @@ impl Subject {
 pub(super) fn find(snapshot: &Snapshot, question: &Question) -> (Found, Vec<Subject>) {
     match question {
         Question::Trouble => {
-            let bad = |it: &FrontendView| !it.is_well();
-            (Found::Trouble, subjects(snapshot.services.troubled(), |view| places(view, bad)))
+            let bad = |it: &FrontendView| !it.is_healthy();
+            (Found::Trouble, subjects(snapshot.services.with_problems(), |view| places(view, bad)))
         }
         Question::Service(name) => {
             let all = |view: &ServiceView| Some((0..view.frontends.len()).collect());
-            let found = subjects(snapshot.services.named(name), all);
+            let found = subjects(snapshot.services.find_by_name(name), all);
             (if found.is_empty() { Found::Nothing } else { Found::Service }, found)
         }
         Question::Address(dialled) => find_address(snapshot, dialled),
@@ -153,7 +153,7 @@ fn places(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) -> Option
 /// Whether a frontend answers at an address; a NodePort does at those of the node's addresses that serve node ports.
 fn answers_at(snapshot: &Snapshot, it: &FrontendView, dialled: &Dialled) -> bool {
     let address = dialled.address;
-    let same_family = Family::of(it.address) == Family::of(address.ip());
+    let same_family = Family::from_address(it.address) == Family::from_address(address.ip());
     let is_own = || snapshot.node.has_node_ports_at(address.ip());
     dialled.is_by(&it.protocol)
         && it.port.get() == address.port()
@@ -215,7 +215,7 @@ fn near_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<Near>) {
             format!("{}/{} of {}", SocketAddr::new(it.address, it.port.get()), it.protocol, view.key.name);
         near.push(Near { what, name });
     }
-    let rows = view.ports.iter().flat_map(|port| port.rows.at(address.ip()));
+    let rows = view.ports.iter().flat_map(|port| port.rows.rows_at(address.ip()));
     near.extend(rows.map(|row| Near {
         what: "a backend at that address with another port",
         name: format!("{} of {}", row.backend(), view.key.name),

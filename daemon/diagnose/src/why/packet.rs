@@ -11,10 +11,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::{Family, FrontendKey, Protocol, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
-use holdfast_core::op::{Entry, FrontendType, Word, WordFlags};
+use holdfast_core::op::{FrontendEntry, FrontendType, Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
-use holdfast_core::sources;
-use holdfast_core::sources::SourceRange;
+use holdfast_core::source_ranges;
+use holdfast_core::source_ranges::SourceRange;
 use holdfast_status::datapath::{DeviceStatus, PacketStatus, ShortcutState, Side, Wraps, XdpState};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -107,12 +107,13 @@ impl Direct {
         let leads = packets.devices.iter().filter(is_way);
         let of_devices =
             leads.flat_map(|it| [it.device.address4.map(IpAddr::V4), it.device.address6.map(IpAddr::V6)]);
-        let own = of_devices.flatten().filter(|address| nodes.iter().any(|network| network.has(*address)));
-        Self { wraps: packets.switches.wraps, families: own.map(Family::of).collect(), nodes }
+        let own =
+            of_devices.flatten().filter(|address| nodes.iter().any(|network| network.contains(*address)));
+        Self { wraps: packets.switches.wraps, families: own.map(Family::from_address).collect(), nodes }
     }
 
     fn has_node(&self, address: IpAddr) -> bool {
-        self.nodes.iter().any(|network| network.has(address))
+        self.nodes.iter().any(|network| network.contains(address))
     }
 }
 
@@ -164,7 +165,7 @@ struct Walk<'a> {
 /// A frontend as the maps have it, and the service that has it.
 struct Met<'a> {
     key: FrontendKey,
-    entry: &'a Entry,
+    entry: &'a FrontendEntry,
     view: &'a ServiceView,
     row: &'a FrontendView,
 }
@@ -228,7 +229,7 @@ fn keys(snapshot: &Snapshot, dialled: &Dialled) -> Vec<FrontendKey> {
     let is_asked =
         |it: &Transport| dialled.protocol.as_ref().is_none_or(|asked| *asked == Protocol::Transport(*it));
     let is_own = snapshot.node.node_port_addresses.contains(&address.ip());
-    let any = is_own.then(|| Family::of(address.ip()).unspecified());
+    let any = is_own.then(|| Family::from_address(address.ip()).unspecified_address());
     let of = |transport| {
         let addresses = std::iter::once(address.ip()).chain(any);
         addresses.map(move |address| FrontendKey { address, port, transport })
@@ -236,7 +237,7 @@ fn keys(snapshot: &Snapshot, dialled: &Dialled) -> Vec<FrontendKey> {
     Transport::ALL.into_iter().filter(is_asked).flat_map(of).collect()
 }
 
-fn read_as<'a>(read: &'a ReadBack, key: &FrontendKey) -> Option<&'a Result<Option<Entry>, String>> {
+fn read_as<'a>(read: &'a ReadBack, key: &FrontendKey) -> Option<&'a Result<Option<FrontendEntry>, String>> {
     read.iter().find(|(other, _)| other == key).map(|(_, entry)| entry)
 }
 
@@ -390,8 +391,9 @@ impl<'a> Walk<'a> {
             self.note(StepKind::Source, words::SOURCES_OF_OTHERS);
             return None;
         }
-        let ranges = sources::allowed(facts, &self.snapshot.node, Family::of(key.address));
-        let looked_for = met.flags().has(WordFlags::SOURCES);
+        let ranges =
+            source_ranges::allowed_ranges(facts, &self.snapshot.node, Family::from_address(key.address));
+        let looked_for = met.flags().contains(WordFlags::SOURCES);
         let Some(ranges) = ranges.filter(|_| looked_for) else {
             self.note(
                 StepKind::Source,
@@ -400,7 +402,7 @@ impl<'a> Walk<'a> {
             return None;
         };
         let from = self.from;
-        if let Some(range) = ranges.iter().find(|range| range.has(from)) {
+        if let Some(range) = ranges.iter().find(|range| range.contains(from)) {
             self.note(StepKind::Source, format!("{from} is in {range}, which the service allows."));
             return None;
         }
@@ -417,13 +419,13 @@ impl<'a> Walk<'a> {
     fn list(&mut self, met: &Met<'_>) -> Scope {
         let flags = met.flags();
         let is_internal = met.entry.value.kind.is_internal();
-        let scope = met.entry.value.kind.list(flags, self.class != Class::Pod);
+        let scope = met.entry.value.kind.list_scope(flags, self.class != Class::Pod);
         let policy = if is_internal { "internalTrafficPolicy" } else { "externalTrafficPolicy" };
         self.note(
             StepKind::List,
             if scope == Scope::Local {
                 format!("The backends on this node alone: its {policy} is Local.")
-            } else if !is_internal && flags.has(WordFlags::EXTERNAL_LOCAL) {
+            } else if !is_internal && flags.contains(WordFlags::EXTERNAL_LOCAL) {
                 format!("All backends: its {policy} is Local, which does not bind pods of this node.")
             } else {
                 "All backends of the cluster.".to_owned()
@@ -433,7 +435,7 @@ impl<'a> Walk<'a> {
     }
 
     fn finds_nobody(mut self, met: &Met<'_>, scope: Scope) -> Packet {
-        if met.entry.port.word(scope).flags.has(WordFlags::DROP) {
+        if met.entry.port.word(scope).flags.contains(WordFlags::DROP) {
             self.note(StepKind::Answer, "None: it is dropped, because somebody is on another node.");
             let why = "its traffic policy is Local and every usable endpoint is on another node";
             return self.ends(Outcome::Dropped, &format!("is dropped without an answer, because {why}."));
@@ -469,8 +471,8 @@ impl<'a> Walk<'a> {
         direct.wraps.has(self.transport)
             && met.entry.value.kind != FrontendType::NodePort
             && met.entry.port.facts.affinity_timeout == 0
-            && !met.flags().has(WordFlags::OUTSIDE)
-            && direct.families.contains(&Family::of(backend))
+            && !met.flags().contains(WordFlags::OFF_CLUSTER)
+            && direct.families.contains(&Family::from_address(backend))
             && !direct.has_node(self.from)
             && !direct.has_node(backend)
     }
@@ -501,7 +503,7 @@ impl<'a> Walk<'a> {
 fn node_of(met: &Met<'_>, slot: &Slot) -> Option<String> {
     let port = met.port()?;
     let row = port.rows.find(slot.backend())?;
-    let slice = port.slice_of(&row, &met.view.slices)?;
+    let slice = port.row_slice(&row, &met.view.slices)?;
     slice.endpoints.get(usize::from(row.endpoint))?.node.map(|node| node.to_string())
 }
 

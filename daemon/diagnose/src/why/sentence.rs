@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use holdfast_core::dialable::is_reserved;
+use holdfast_core::address_policy::is_reserved;
 use holdfast_core::hold::Bound;
 use holdfast_core::keys::{FrontendKey, Protocol};
 use holdfast_core::list::Row;
@@ -170,7 +170,7 @@ fn socket(it: &FrontendView, snapshot: &Snapshot) -> String {
         port: it.port,
         transport,
     });
-    let listener = key.and_then(|key| snapshot.listeners.as_ref()?.at(&key));
+    let listener = key.and_then(|key| snapshot.listeners.as_ref()?.find_listener(&key));
     listener.map_or_else(|| "this port".to_owned(), |it| it.to_string())
 }
 
@@ -273,10 +273,11 @@ fn after_hold(port: &PortView, snapshot: &Snapshot) -> String {
     };
     let probed = hold.backends.iter().filter(|it| it.answered && it.lost.is_none()).count();
     let transport = port.key.transport;
-    let is_barred = hold.probes(transport).next().is_none() && hold.barred(transport).next().is_some();
+    let is_barred = hold.probe_targets(transport).next().is_none()
+        && hold.unprobeable_targets(transport).next().is_some();
     let probes = match hold.bound {
         _ if is_barred => "no backend is probed, because no pod can have such an address",
-        Bound::Guarded if probed == 0 && hold.waits() => "not every backend has been probed yet",
+        Bound::Guarded if probed == 0 && hold.awaits_first_probe() => "not every backend has been probed yet",
         Bound::Guarded if probed == 0 => "no backend has taken a probe yet, and one that does prolongs it",
         _ if probed == 0 => "no backend has taken a probe yet",
         _ => "backends that fail three probes in a row leave the list before",

@@ -206,7 +206,7 @@ impl<'a> Servers<'a> {
         };
         let dns = ObjectName::new(DNS.0, DNS.1).map(|dns| views(&dns, snapshot)).unwrap_or_default();
         let facts = its.iter().find_map(|view| view.facts.as_deref());
-        let first = facts.and_then(|facts| facts.cluster_ips.first().map(|ip| Family::of(*ip)));
+        let first = facts.and_then(|facts| facts.cluster_ips.first().map(|ip| Family::from_address(*ip)));
         let family = first.or_else(|| facts?.ip_families.first().copied());
         Self {
             name,

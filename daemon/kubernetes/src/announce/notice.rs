@@ -59,7 +59,7 @@ impl Topic {
 }
 
 fn known<'a>(snapshot: &'a Snapshot, key: &ServiceKey) -> Option<&'a ServiceView> {
-    let views = snapshot.services.named(&key.name).map(AsRef::as_ref);
+    let views = snapshot.services.find_by_name(&key.name).map(AsRef::as_ref);
     views.filter(|view| view.facts.is_some()).find(|view| view.key == *key)
 }
 

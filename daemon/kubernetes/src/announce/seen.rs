@@ -67,7 +67,7 @@ fn topics(snapshot: &Snapshot) -> BTreeSet<Topic> {
     let held = held.filter_map(|view| Some(Topic::Held(view.key.clone(), reason(view)?.as_str())));
     let rejections = snapshot.rejections.named.values();
     let rejected = rejections.map(|it| Topic::Rejected(it.object.clone(), Arc::clone(&it.reason)));
-    let conflicts = snapshot.services.troubled().flat_map(|view| conflicts(view));
+    let conflicts = snapshot.services.with_problems().flat_map(|view| conflicts(view));
     held.chain(rejected).chain(conflicts).filter(Topic::is_of_the_cluster).collect()
 }
 

@@ -12,7 +12,16 @@ use holdfast_fixtures::{THEN, everything, many};
 
 fn hold(reason: Reason, bound: Bound, view: &ServiceView) -> Hold {
     let (begun, slices) = (Uptime(0), Arc::clone(&view.slices));
-    Hold { reason, begun, asked: None, anew: None, unheard: None, bound, slices, backends: Vec::new() }
+    Hold {
+        reason,
+        begun,
+        first_probe: None,
+        bound_restarted: None,
+        bound_reached: None,
+        bound,
+        slices,
+        backends: Vec::new(),
+    }
 }
 
 /// `many` services, the first of which is held for this reason.

@@ -120,7 +120,7 @@ impl Disputes {
 fn addresses(view: &ServiceView) -> BTreeSet<IpAddr> {
     let is_of_cluster = view.key.source == Source::Kubernetes;
     let holds = view.ports.iter().filter(|_| is_of_cluster).filter_map(|port| port.hold.as_deref());
-    holds.flat_map(holdfast_core::hold::Hold::disputed).collect()
+    holds.flat_map(holdfast_core::hold::Hold::disputed_addresses).collect()
 }
 
 #[cfg(test)]

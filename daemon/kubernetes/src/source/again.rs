@@ -24,7 +24,7 @@ pub(super) async fn run(
 ) {
     let mut heeded = 0;
     loop {
-        let asks = |it: &Arc<Snapshot>| it.asks.get(&source).copied().unwrap_or_default();
+        let asks = |it: &Arc<Snapshot>| it.relist_requests.get(&source).copied().unwrap_or_default();
         let Ok(now) = snapshots.wait_for(|it| asks(it) > heeded).await.map(|it| asks(&it)) else { return };
         heeded = now;
         delivered.lock().forget_versions();

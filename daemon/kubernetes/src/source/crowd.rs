@@ -115,7 +115,7 @@ mod tests {
     use holdfast_core::index::Seed;
     use holdfast_core::keys::Source;
     use holdfast_core::maps::MemoryMaps;
-    use holdfast_core::time::Now;
+    use holdfast_core::time::ClockReading;
     use holdfast_laws::whole::step_whole;
     use holdfast_laws::worlds::Shape;
 
@@ -198,7 +198,7 @@ mod tests {
         let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(1), &[Source::Kubernetes]).unwrap();
         Shape { services, endpoints }.events().into_iter().for_each(|event| engine.apply(event));
         engine.apply(Event::Synced(Source::Kubernetes));
-        step_whole(&mut engine, Now::default(), &mut drop)
+        step_whole(&mut engine, ClockReading::default(), &mut drop)
     }
 
     #[tokio::test(start_paused = true)]

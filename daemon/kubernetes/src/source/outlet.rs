@@ -136,7 +136,7 @@ impl Outlet {
         if std::mem::replace(&mut self.is_heard, is_heard) == is_heard {
             return Ok(());
         }
-        let event = if is_heard { Event::Heard } else { Event::Silent };
+        let event = if is_heard { Event::Recovered } else { Event::Silent };
         self.events.send(vec![event(self.source)]).await.map_err(|_| Closed)
     }
 

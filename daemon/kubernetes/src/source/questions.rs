@@ -73,6 +73,6 @@ impl Questions {
 
     fn newest(&self, snapshot: &Snapshot) -> Option<Uptime> {
         let known = self.pending.max(self.answered);
-        snapshot.questions.get(&self.source).copied().filter(|question| Some(*question) > known)
+        snapshot.queries.get(&self.source).copied().filter(|question| Some(*question) > known)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use holdfast_core::event::Watched;
+use holdfast_core::event::WatchKind;
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::words;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -33,10 +33,10 @@ words! {
 impl Resource {
     /// The kind as the engine knows it, if a restart goes on from a version of it. ServiceImports are few, and most
     /// clusters have none, so a restart lists them.
-    pub(super) const fn watched(self) -> Option<Watched> {
+    pub(super) const fn watched(self) -> Option<WatchKind> {
         match self {
-            Self::Services => Some(Watched::Services),
-            Self::Slices => Some(Watched::Slices),
+            Self::Services => Some(WatchKind::Services),
+            Self::Slices => Some(WatchKind::Slices),
             Self::Node | Self::Imports | Self::ImportedSlices => None,
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use holdfast_core::facts::{Ingress, ServiceFacts};
 use holdfast_core::keys::Family;
 use holdfast_core::limits;
-use holdfast_core::spelled::Spelled;
+use holdfast_core::str_enum::StrEnum;
 
 use super::check_count;
 use crate::error::quoted;
@@ -65,7 +65,7 @@ fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec
 fn ip_families(words: &[Text<'_>]) -> Result<Vec<Family>, ObjectError> {
     check_count("spec.ipFamilies", words.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
     let wrong = |word: &str| ObjectError::word("spec.ipFamilies", word, "IPv4 and IPv6");
-    let family = |word: &Text<'_>| Family::find(word).ok_or_else(|| wrong(word));
+    let family = |word: &Text<'_>| Family::from_spelling(word).ok_or_else(|| wrong(word));
     words.iter().map(family).collect()
 }
 
@@ -77,7 +77,7 @@ fn families_of_addresses(facts: &ServiceFacts) -> Vec<Family> {
     let mut families = Vec::new();
     // The place of a family must stay the place of its cluster IP.
     let others = others.filter(|_| facts.cluster_ips.is_empty());
-    for family in cluster.chain(others).map(Family::of) {
+    for family in cluster.chain(others).map(Family::from_address) {
         if !families.contains(&family) {
             families.push(family);
         }
@@ -87,7 +87,7 @@ fn families_of_addresses(facts: &ServiceFacts) -> Vec<Family> {
 
 fn check_families(facts: &ServiceFacts) -> Result<(), ObjectError> {
     let pairs = facts.cluster_ips.iter().zip(&facts.ip_families).enumerate();
-    match pairs.into_iter().find(|(_, (address, family))| Family::of(**address) != **family) {
+    match pairs.into_iter().find(|(_, (address, family))| Family::from_address(**address) != **family) {
         Some((index, (address, family))) => {
             Err(ObjectError::FamilyMismatch { index, address: *address, family: *family })
         }

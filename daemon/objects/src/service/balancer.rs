@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use holdfast_core::facts::balancer::kept_text;
+use holdfast_core::facts::balancer::sanitize_text;
 use holdfast_core::facts::{BalancerFacts, ServiceType};
 use holdfast_core::limits;
 
@@ -31,7 +31,7 @@ pub(super) fn read(
     Some(Box::new(BalancerFacts {
         deleted,
         finalizers,
-        class: spec.load_balancer_class.as_deref().filter(|class| !class.is_empty()).map(kept_text),
+        class: spec.load_balancer_class.as_deref().filter(|class| !class.is_empty()).map(sanitize_text),
         without_node_ports: spec.allocate_load_balancer_node_ports == Some(false),
         hostnames: kept(ingress.unwrap_or_default().iter().filter_map(hostname), limits::HOSTNAMES_MAX),
         writers: writers(entries),
@@ -46,7 +46,7 @@ fn hostname<'a>(entry: &'a IngressWire<'_>) -> Option<&'a Text<'a>> {
 }
 
 fn kept<'a>(texts: impl Iterator<Item = &'a Text<'a>>, most: usize) -> Box<[Arc<str>]> {
-    texts.filter(|text| !text.is_empty()).take(most).map(|text| kept_text(text)).collect()
+    texts.filter(|text| !text.is_empty()).take(most).map(|text| sanitize_text(text)).collect()
 }
 
 /// The entries of writers of the status. Only controllers of load balancers write there; which of its fields they wrote
@@ -60,7 +60,7 @@ fn of_status<'a, 'w>(
 fn writers(entries: &[ManagedFieldsWire<'_>]) -> Box<[Arc<str>]> {
     let mut names: Vec<Arc<str>> = Vec::new();
     for manager in of_status(entries).filter_map(|entry| entry.manager.as_deref()) {
-        let name = kept_text(manager);
+        let name = sanitize_text(manager);
         if names.len() < limits::STATUS_WRITERS_MAX && !names.contains(&name) {
             names.push(name);
         }

@@ -387,7 +387,7 @@ fn of_a_load_balancer_all_is_known_that_its_life_needs() {
         {"ip": "", "hostname": "c.example.com"}, {}]);
     let found = balancer("LoadBalancer", &metadata, &spec, &ingress).expect("a load balancer");
     assert_eq!(found.deleted, crate::parse_time("2026-01-10T11:11:55Z"));
-    assert!(found.has_balancers_finalizer());
+    assert!(found.has_balancer_finalizer());
     assert_eq!((found.finalizers.len(), found.class.as_deref()), (2, Some("example.com/own")));
     assert!(found.without_node_ports);
     assert_eq!(&*found.hostnames, ["a.example.com".into(), "c.example.com".into()]);
@@ -405,7 +405,7 @@ fn who_has_no_load_balancer_and_stays_has_nothing_of_it() {
     let found = balancer("LoadBalancer", &none, &none, &json!(null));
     assert_eq!(found, Some(BalancerFacts::default()));
     let found = balancer("ClusterIP", &json!({"finalizers": ["example.com/audit"]}), &none, &json!(null));
-    assert!(!found.expect("a finalizer").has_balancers_finalizer());
+    assert!(!found.expect("a finalizer").has_balancer_finalizer());
 }
 
 #[test]

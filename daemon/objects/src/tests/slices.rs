@@ -276,8 +276,9 @@ fn weighed(text: &str) -> (SliceFacts, Option<Rejection>) {
 fn a_slice_may_say_the_weights_of_its_endpoints() {
     let (facts, partial) = weighed("10.0.0.1=0, node:n1=3");
     let asked = facts.weights.expect("weights");
-    let of =
-        |backend: &str, node| asked.weights.of(backend.parse().expect("a backend"), node).map(Weight::number);
+    let of = |backend: &str, node| {
+        asked.weights.find_weight(backend.parse().expect("a backend"), node).map(Weight::number)
+    };
     assert_eq!(
         (of("10.0.0.1:80", None), of("10.0.0.2:80", Some("n1".into())), of("10.0.0.2:80", None)),
         (Some(0), Some(3), None)

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use holdfast_core::facts::endpoints::EndpointRefused;
+use holdfast_core::facts::endpoints::EndpointError;
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, Meta, ServiceFacts, ServicePort,
     ServiceType, SliceFacts, SlicePort, Writer,
@@ -17,7 +17,7 @@ use holdfast_core::keys::{
     Family, InvalidName, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
 use holdfast_core::limits;
-use holdfast_core::weights::{Asked, Weight, Weights};
+use holdfast_core::weights::{Weight, WeightSetting, Weights};
 
 use super::{HealthCheck, StaticService};
 use crate::names::{Resolve, Set};
@@ -52,7 +52,7 @@ pub enum Fault {
     PortZero(SocketAddr),
     /// The address cannot be a backend's.
     #[error("backend {0}: {1}")]
-    Backend(SocketAddr, EndpointRefused),
+    Backend(SocketAddr, EndpointError),
     /// Backends on more different ports than there may be slices.
     #[error("its backends need {0} slices, one per family and port; at most {max} are legal", max = limits::SLICES_PER_SERVICE_MAX)]
     Slices(usize),
@@ -182,7 +182,7 @@ pub(super) struct Members {
     addresses: Vec<IpAddr>,
     // What name servers said of them. The service has none of these, so that its own are those of backends that grow
     // alone: what is remembered of the slices is what was said.
-    weights: Option<Box<Asked>>,
+    weights: Option<Box<WeightSetting>>,
 }
 
 impl Block {
@@ -197,14 +197,15 @@ impl Block {
     /// The same block with these backends, as name servers say.
     pub(super) fn filled(&self, set: &Set) -> Result<Self, Fault> {
         let families = self.families();
-        let fit = |(backend, _): &(&SocketAddr, &Weight)| families.contains(&Family::of(backend.ip()));
+        let fit =
+            |(backend, _): &(&SocketAddr, &Weight)| families.contains(&Family::from_address(backend.ip()));
         let backends: Vec<_> = set.backends.iter().filter(fit).map(|(backend, _)| *backend).collect();
         let meta = Meta { writer: Some(resolver()), ..self.service.meta.clone() };
         let mut slices = members(&self.service.key.name, &backends, (&meta, set.is_withdrawn))?;
         for members in slices.values_mut() {
             let own = |backend| Some((backend, *set.backends.get(&backend)?));
-            let weights = Weights::of_backends(members.backends().filter_map(own));
-            members.weights = Some(Box::new(Asked { weights, wrong: None }));
+            let weights = Weights::from_backends(members.backends().filter_map(own));
+            members.weights = Some(Box::new(WeightSetting { weights, wrong: None }));
         }
         let (service, check) = (Arc::clone(&self.service), self.check.clone());
         Ok(Self { service, slices, check, resolve: self.resolve.clone() })
@@ -215,7 +216,7 @@ impl Block {
         let of_service = self.service.weights.as_ref();
         let weight = |members: &Members, backend| {
             let asked = members.weights.as_ref().or(of_service)?;
-            asked.weights.of(backend, None)
+            asked.weights.find_weight(backend, None)
         };
         let each = self.slices.values().flat_map(|members| {
             members.backends().map(move |it| (it, weight(members, it).unwrap_or(Weight::ONE)))
@@ -226,7 +227,8 @@ impl Block {
 
     /// The families of its frontends.
     pub(super) fn families(&self) -> Vec<Family> {
-        let has = |family| self.service.static_frontends.iter().any(|it| Family::of(it.ip()) == family);
+        let has =
+            |family| self.service.static_frontends.iter().any(|it| Family::from_address(it.ip()) == family);
         [Family::V4, Family::V6].into_iter().filter(|family| has(*family)).collect()
     }
 
@@ -313,9 +315,11 @@ fn service_facts(
     })
 }
 
-fn weights(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Option<Box<Asked>> {
+fn weights(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Option<Box<WeightSetting>> {
     let mut each = each.map(|(backend, weight)| (canonical(backend), weight)).peekable();
-    each.peek().is_some().then(|| Box::new(Asked { weights: Weights::of_backends(each), wrong: None }))
+    each.peek()
+        .is_some()
+        .then(|| Box::new(WeightSetting { weights: Weights::from_backends(each), wrong: None }))
 }
 
 /// The writer of what name servers say. It is of the block's own file all the same: what is remembered of it stays
@@ -333,7 +337,7 @@ fn members(
     let mut seen = BTreeSet::new();
     for backend in backends.iter().copied().map(canonical).filter(|backend| seen.insert(*backend)) {
         let port = NonZeroU16::new(backend.port()).ok_or(Fault::PortZero(backend))?;
-        let family = Family::of(backend.ip());
+        let family = Family::from_address(backend.ip());
         let (trial, addresses) =
             groups.entry((family, port)).or_insert_with(|| (EndpointsBuilder::new(family), Vec::new()));
         trial

@@ -67,7 +67,7 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_core::op::Share;
+    use holdfast_core::op::QuotaId;
     use holdfast_status::datapath::Refused as Refusal;
 
     use super::*;
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn what_was_told_before_is_no_news() {
         let refused = |backend: &str| Refusal {
-            share: Share::default(),
+            share: QuotaId::default(),
             frontend: "192.0.2.10:80".parse().unwrap(),
             transport: Transport::Tcp,
             backend: backend.parse().unwrap(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
-use holdfast_core::weights::Asked;
+use holdfast_core::weights::WeightSetting;
 use holdfast_status::datapath::Refusing;
 
 use super::block::{Block, Blocks};
@@ -398,7 +398,7 @@ impl Standing {
         &self,
         checks: &BTreeMap<CheckId, Checked>,
         now: Duration,
-    ) -> (Option<Box<Asked>>, Option<Duration>) {
+    ) -> (Option<Box<WeightSetting>>, Option<Duration>) {
         let asked = &self.block.service.weights;
         let Some(slow_start) = self.block.check.as_ref().and_then(|check| check.slow_start) else {
             return (asked.clone(), None);
@@ -412,7 +412,7 @@ impl Standing {
         if each.iter().all(|(_, _, step)| step.is_none()) {
             return (asked.clone(), None);
         }
-        let growing = Asked { weights: ramp::weights(&each), wrong: None };
+        let growing = WeightSetting { weights: ramp::weights(&each), wrong: None };
         (Some(Box::new(growing)), Some(ramp::next_step(slow_start, now)))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: backends that do not grow keep their shares beside each other. One that is to have clients has some from
 //! its return on, and one with weight 0 has none. All backends of a service grow at the same moments, so beside each
-//! return itself its weights change at most [`STEPS`] times within one slow start, however many of them return.
+//! return itself its weights change at most [`SKIP_SEED`] times within one slow start, however many of them return.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use holdfast_core::weights::{Weight, Weights};
 /// In how many steps a backend gets its whole weight.
 pub(super) const STEPS: u16 = 10;
 
-/// How many of [`STEPS`] parts of its weight a backend has; `None`: all of it.
+/// How many of [`SKIP_SEED`] parts of its weight a backend has; `None`: all of it.
 pub(super) fn step(returned: Duration, slow_start: Duration, now: Duration) -> Option<u16> {
     let passed = ticks(slow_start, now).saturating_sub(ticks(slow_start, returned));
     u16::try_from(passed).ok().map(|passed| passed.saturating_add(1)).filter(|step| *step < STEPS)
@@ -36,8 +36,8 @@ fn tick(slow_start: Duration) -> Duration {
 pub(super) fn weights(each: &[(SocketAddr, Weight, Option<u16>)]) -> Weights {
     let heaviest = each.iter().map(|(_, weight, _)| weight.number()).max().unwrap_or_default().max(1);
     // A weight of 1 has no parts: all are made heavier alike, as far as weights go.
-    let times = (Weight::MOST / heaviest).clamp(1, STEPS);
-    Weights::of_backends(each.iter().map(|(backend, weight, step)| {
+    let times = (Weight::MAX / heaviest).clamp(1, STEPS);
+    Weights::from_backends(each.iter().map(|(backend, weight, step)| {
         let whole = weight.number().saturating_mul(times);
         let part = step.map_or(whole, |step| (whole.saturating_mul(step) / STEPS).max(1).min(whole));
         (*backend, Weight::new(part).unwrap_or(*weight))
@@ -89,7 +89,8 @@ mod tests {
             .map(|(position, (weight, step))| (backend(position), Weight::new(*weight).unwrap(), *step))
             .collect();
         let weights = weights(&all);
-        let found = (0..each.len()).map(|position| weights.of(backend(position), None).unwrap().number());
+        let found =
+            (0..each.len()).map(|position| weights.find_weight(backend(position), None).unwrap().number());
         assert_eq!(found.collect::<Vec<_>>(), expected, "{rule}");
     }
 

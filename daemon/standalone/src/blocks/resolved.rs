@@ -60,7 +60,8 @@ fn set_of(view: &ServiceView) -> Option<Set> {
         let asked = slice.weights.as_ref().or(of_service);
         for (address, conditions) in slice.endpoints.iter_brief() {
             let backend = SocketAddr::new(address, port.port.get());
-            let weight = asked.and_then(|asked| asked.weights.of(backend, None)).unwrap_or(Weight::ONE);
+            let weight =
+                asked.and_then(|asked| asked.weights.find_weight(backend, None)).unwrap_or(Weight::ONE);
             set.backends.insert(backend, weight);
             set.is_withdrawn |= conditions.terminating;
         }

@@ -105,7 +105,7 @@ impl<F: Files> Watching<F> {
 
     /// Everything in the folder once more, if the table has asked for it since the last look.
     fn asked(&mut self) -> Vec<F::News> {
-        let asks = |it: &watch::Receiver<Arc<Snapshot>>| it.borrow().asks.get(&F::SOURCE).copied();
+        let asks = |it: &watch::Receiver<Arc<Snapshot>>| it.borrow().relist_requests.get(&F::SOURCE).copied();
         let now = self.snapshots.as_ref().and_then(asks).unwrap_or_default();
         let was = std::mem::replace(&mut self.heeded, now);
         if now > was { self.known.folder.again() } else { Vec::new() }

@@ -105,7 +105,8 @@ impl Course {
     /// A family of which all addresses were left out. Each family has a list of its own, which would become empty.
     fn lost(&self, said: &Said) -> Option<Family> {
         let Said::Backends(set) = said else { return None };
-        let is_left = |family| set.backends.keys().any(|backend| Family::of(backend.ip()) == family);
+        let is_left =
+            |family| set.backends.keys().any(|backend| Family::from_address(backend.ip()) == family);
         self.families.iter().copied().find(|family| !is_left(*family))
     }
 }

@@ -89,7 +89,7 @@ pub(super) fn led(mut servers: Vec<Server>, left_out: &mut LeftOut) -> Led {
 /// more than there may be backends, because at any port those beyond have as many before them. One of IPv4 may be
 /// written as one of IPv6.
 pub(super) fn of_family(addresses: Vec<IpAddr>, family: Family, left_out: &mut LeftOut) -> Vec<IpAddr> {
-    let is_of = |address: &IpAddr| Family::of(address.to_canonical()) == family;
+    let is_of = |address: &IpAddr| Family::from_address(address.to_canonical()) == family;
     let (own, others): (Vec<_>, Vec<_>) = addresses.into_iter().partition(is_of);
     if let Some(other) = others.first() {
         left_out.add(others.len(), || format!("{other}, which is no address of {family}"));
@@ -189,7 +189,7 @@ fn too_many(first_beyond: &impl Display) -> String {
 /// Shares as weights: as they are where that is possible, else in proportion to the largest, which counts as 256. One
 /// beside others that is 0, or comes to nothing, counts as 1: such a backend gets few clients, and not none.
 fn weighed(shares: &BTreeMap<SocketAddr, u64>) -> BTreeMap<SocketAddr, Weight> {
-    let most = u64::from(Weight::MOST);
+    let most = u64::from(Weight::MAX);
     let least = shares.values().copied().min().unwrap_or_default();
     let largest = shares.values().copied().max().unwrap_or_default();
     let weight = |share: u64| {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Transport;
-use holdfast_core::op::{PortIndex, Share};
+use holdfast_core::op::{PortIndex, QuotaId};
 use holdfast_core::words;
 
 /// What one side of a connection was heard to say.
@@ -218,7 +218,7 @@ pub struct Fullest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refused {
     /// The number of the service's namespace.
-    pub share: Share,
+    pub share: QuotaId,
     pub frontend: SocketAddr,
     pub transport: Transport,
     pub backend: SocketAddr,

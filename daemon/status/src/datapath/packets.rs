@@ -3,7 +3,7 @@
 //! Invariant: plain data.
 
 use holdfast_core::keys::Transport;
-use holdfast_core::sources::SourceRange;
+use holdfast_core::source_ranges::SourceRange;
 use holdfast_core::words;
 
 use super::devices::{DeviceStatus, HookKind};

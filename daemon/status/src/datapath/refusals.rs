@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::net::SocketAddr;
 
 use holdfast_core::keys::FrontendKey;
-use holdfast_core::op::{PortIndex, Share};
+use holdfast_core::op::{PortIndex, QuotaId};
 use holdfast_core::words;
 
 /// How a client was turned away.
@@ -68,7 +68,7 @@ pub struct Refusal {
     /// The port behind the frontend.
     pub port: PortIndex,
     /// The number of the namespace that has the frontend; the default where the service has no such port.
-    pub share: Share,
+    pub share: QuotaId,
     /// Whether the client was told, or left without an answer.
     pub denial: Denial,
     pub cause: Cause,

@@ -32,7 +32,8 @@ impl Denied {
 
 /// The frontends that may have answered, in the order in which the programs look.
 pub fn answering(dialled: &FrontendKey) -> [FrontendKey; 2] {
-    let any = FrontendKey { address: Family::of(dialled.address).unspecified(), ..*dialled };
+    let any =
+        FrontendKey { address: Family::from_address(dialled.address).unspecified_address(), ..*dialled };
     [*dialled, any]
 }
 

@@ -23,14 +23,14 @@ pub(super) fn from(dump: &Dump, client: IpAddr) -> String {
 fn met(dump: &Dump, port: &DumpPort, value: FrontendValue, client: IpAddr) -> String {
     let flags = port.word(Scope::Cluster).flags;
     let mut own = dump.sources.iter().flatten().filter(|source| source.port == port.index);
-    let looks = value.kind == FrontendType::LoadBalancer && flags.has(WordFlags::SOURCES);
-    if looks && !own.any(|source| source.range.has(client)) {
+    let looks = value.kind == FrontendType::LoadBalancer && flags.contains(WordFlags::SOURCES);
+    if looks && !own.any(|source| source.range.contains(client)) {
         return "dropped, for its source".to_owned();
     }
-    let scope = value.kind.list(flags, true);
+    let scope = value.kind.list_scope(flags, true);
     let word = port.word(scope);
     match word.count {
-        0 if word.flags.has(WordFlags::DROP) => "dropped".to_owned(),
+        0 if word.flags.contains(WordFlags::DROP) => "dropped".to_owned(),
         0 => "refused".to_owned(),
         _ => list(port.backends(scope).into_keys()),
     }

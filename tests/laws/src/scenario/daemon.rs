@@ -1,7 +1,7 @@
 //! What of a daemon a scenario needs beside the rules and the objects.
 
 use holdfast_core::drains::Drains;
-use holdfast_core::engine::Remembered;
+use holdfast_core::engine::SavedSnapshot;
 use holdfast_core::event::Event;
 use holdfast_core::snapshot::Snapshot;
 
@@ -10,7 +10,7 @@ pub trait Daemon {
     /// What a configuration with these `[[service]]` blocks sends first.
     fn blocks(&self, toml: &str) -> Result<Vec<Event>, String>;
     /// What comes back after a restart of what was written down.
-    fn written_down(&self, snapshot: &Snapshot) -> Result<Remembered, String>;
+    fn written_down(&self, snapshot: &Snapshot) -> Result<SavedSnapshot, String>;
     /// What comes back of the drains in force.
     fn drains_written_down(&self, drains: &Drains) -> Result<Drains, String>;
 }
@@ -24,8 +24,8 @@ impl Daemon for RulesAlone {
         Err("a configuration needs a whole daemon".to_owned())
     }
 
-    fn written_down(&self, snapshot: &Snapshot) -> Result<Remembered, String> {
-        Ok(Remembered::from(snapshot))
+    fn written_down(&self, snapshot: &Snapshot) -> Result<SavedSnapshot, String> {
+        Ok(SavedSnapshot::from(snapshot))
     }
 
     fn drains_written_down(&self, drains: &Drains) -> Result<Drains, String> {

@@ -18,7 +18,7 @@ const FLAGS: [(WordFlags, &str); 9] = [
     (WordFlags::SOURCES, "sources"),
     (WordFlags::MAGLEV, "maglev"),
     (WordFlags::TABLE, "table"),
-    (WordFlags::OUTSIDE, "outside"),
+    (WordFlags::OFF_CLUSTER, "outside"),
 ];
 
 /// Each port with the frontends that lead to it, in the order of its first frontend; then the node's addresses.
@@ -47,7 +47,7 @@ fn frontends(dump: &Dump, port: &DumpPort) -> Vec<String> {
 fn lists(dump: &Dump, port: &DumpPort) -> String {
     let mut lines = vec![line("cluster", port, Scope::Cluster), line("local", port, Scope::Local)];
     if port.facts.affinity_timeout > 0 {
-        let PortFacts { affinity_timeout, left_out } = port.facts;
+        let PortFacts { affinity_timeout, ignored_bits: left_out } = port.facts;
         let by = if left_out > 0 { format!(", without the last {left_out} bits") } else { String::new() };
         lines.push(format!("  affinity for {affinity_timeout} s{by}"));
     }
@@ -67,6 +67,6 @@ fn lists(dump: &Dump, port: &DumpPort) -> String {
 fn line(name: &str, port: &DumpPort, scope: Scope) -> String {
     let word = port.word(scope);
     let flags: Vec<&str> =
-        FLAGS.iter().filter(|(flag, _)| word.flags.has(*flag)).map(|(_, name)| *name).collect();
+        FLAGS.iter().filter(|(flag, _)| word.flags.contains(*flag)).map(|(_, name)| *name).collect();
     format!("  {name} {} {}", list(port.backends(scope).into_keys()), flags.join(" ")).trim_end().to_owned()
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdfast_core::drains::{Drain, Drains, Ordered};
+use holdfast_core::drains::{Drain, DrainOrder, Drains};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ObjectKey, Settings, Timestamp};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
@@ -147,8 +147,8 @@ impl Outside {
     }
 }
 
-const fn ordered() -> Ordered {
-    Ordered { uid: 0, user: None, at: Timestamp(1) }
+const fn ordered() -> DrainOrder {
+    DrainOrder { uid: 0, user: None, at: Timestamp(1) }
 }
 
 fn key(event: &Event) -> Option<ObjectKey> {

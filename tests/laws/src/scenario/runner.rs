@@ -8,16 +8,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::engine::{Engine, Remembered};
+use holdfast_core::engine::{Engine, SavedSnapshot};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
-use holdfast_core::hold::{Answer, Probed};
+use holdfast_core::hold::{ProbeAnswer, ProbeResult};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Dump;
 use holdfast_core::snapshot::{PortView, Snapshot};
-use holdfast_core::time::{Now, Uptime};
+use holdfast_core::time::{ClockReading, Uptime};
 
 use super::daemon::Daemon;
 use super::outside::Outside;
@@ -175,9 +175,9 @@ impl<'a> Runner<'a> {
         if !unknown.is_empty() {
             return Err(format!("the maps hold what was never written: {unknown:?}"));
         }
-        engine.begin_with_drains(Arc::new(self.daemon.drains_written_down(self.outside.drains())?));
+        engine.restore_drains(Arc::new(self.daemon.drains_written_down(self.outside.drains())?));
         if let Some(remembered) = self.written_down()? {
-            engine.remember(remembered, Now { wall: self.wall, mono: self.mono });
+            engine.restore(remembered, ClockReading { wall: self.wall, mono: self.mono });
         }
         self.engine = Some(engine);
         self.answered.clear();
@@ -187,21 +187,21 @@ impl<'a> Runner<'a> {
     }
 
     /// What the process before has left behind.
-    fn written_down(&self) -> Result<Option<Remembered>, String> {
+    fn written_down(&self) -> Result<Option<SavedSnapshot>, String> {
         self.snapshot.programmed.then(|| self.daemon.written_down(&self.snapshot)).transpose()
     }
 
     /// Only what is held is probed, so the snapshot says which port the backend is of.
-    fn probed(&self, service: &str, backend: SocketAddr, answer: Answer) -> Result<Probed, String> {
+    fn probed(&self, service: &str, backend: SocketAddr, answer: ProbeAnswer) -> Result<ProbeResult, String> {
         let holds = |port: &&PortView| {
             let hold = port.hold.as_ref();
-            hold.is_some_and(|hold| hold.probes(port.key.transport).any(|probed| probed == backend))
+            hold.is_some_and(|hold| hold.probe_targets(port.key.transport).any(|probed| probed == backend))
         };
         let own = self.snapshot.services.iter().filter(|view| view.key.to_string() == service);
         let mut ports =
             own.flat_map(|view| view.ports.iter().filter(holds).map(|port| (&view.key, &port.key)));
         let (service, port) = ports.next().ok_or_else(|| format!("{backend} of {service} is not probed"))?;
-        Ok(Probed { service: service.clone(), port: port.clone(), backend, answer })
+        Ok(ProbeResult { service: service.clone(), port: port.clone(), backend, answer })
     }
 
     fn apply(&mut self, group: Vec<Event>) -> Result<(), String> {
@@ -213,7 +213,7 @@ impl<'a> Runner<'a> {
     fn run_until_idle(&mut self) -> Result<(), String> {
         let engine = self.engine.as_mut().ok_or("no engine")?;
         for _ in 0..STEPS_MAX {
-            self.snapshot = engine.step(Now { wall: self.wall, mono: self.mono }, &mut |_| ());
+            self.snapshot = engine.step(ClockReading { wall: self.wall, mono: self.mono }, &mut |_| ());
             if self.snapshot.counters.cross_service > 0 {
                 return Err("an op was planned for a service that is not dirty".to_owned());
             }
@@ -222,10 +222,10 @@ impl<'a> Runner<'a> {
             }
             match engine.next_due(self.mono) {
                 Some(due) if due < self.mono + HOPELESS => self.mono = self.mono.max(due),
-                _ if self.snapshot.questions == self.answered => return Ok(()),
+                _ if self.snapshot.queries == self.answered => return Ok(()),
                 // Each source is well: it answers at once that all it knows has come.
                 _ => {
-                    self.answered.clone_from(&self.snapshot.questions);
+                    self.answered.clone_from(&self.snapshot.queries);
                     self.answered
                         .iter()
                         .for_each(|(source, put)| engine.apply(Event::Answered(*source, *put)));

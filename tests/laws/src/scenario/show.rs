@@ -5,7 +5,7 @@
 
 use holdfast_core::facts::AddressType;
 use holdfast_core::keys::Family;
-use holdfast_core::lifecycle::{Phase, without_events};
+use holdfast_core::lifecycle::{BalancerPhase, assess_without_events};
 use holdfast_core::list::{Row, Slot, SlotState};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status};
 use std::net::{IpAddr, SocketAddr};
@@ -82,14 +82,14 @@ pub(super) fn backends(snapshot: &Snapshot) -> String {
     let mut rows = Vec::new();
     for service in services_of(snapshot) {
         for port in &service.ports {
-            rows.extend(port.rows.all().map(|row| backend_row(service, port, &row)));
+            rows.extend(port.rows.iter().map(|row| backend_row(service, port, &row)));
         }
     }
     table(&["ENDPOINT", "SERVICE", "STATE", "UNUSED", "CONDITIONS", "NODE", "ZONE", "SLICES"], rows)
 }
 
 fn backend_row(service: &ServiceView, port: &PortView, row: &Row) -> Vec<String> {
-    let endpoint = port.slice_of(row, &service.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
+    let endpoint = port.row_slice(row, &service.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
     let conditions = row.conditions();
     let named = [
         (conditions.ready, "ready"),
@@ -97,7 +97,7 @@ fn backend_row(service: &ServiceView, port: &PortView, row: &Row) -> Vec<String>
         (conditions.terminating, "terminating"),
     ];
     let named: Vec<&str> = named.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
-    let unused = port.unused_because(row);
+    let unused = port.unused_reason(row);
     vec![
         format!("{}/{}", row.slot().backend(), port.key.transport),
         format!("{}:{}", service.key, port.key.name),
@@ -118,7 +118,7 @@ fn backend_row(service: &ServiceView, port: &PortView, row: &Row) -> Vec<String>
 /// Every slice that lists this endpoint for this port, or did when it was seen last.
 fn slices(service: &ServiceView, port: &PortView, row: &Row) -> String {
     let lists = |slice: &&std::sync::Arc<holdfast_core::facts::SliceFacts>| {
-        let family = slice.address_type == AddressType::Ip(Family::of(row.address));
+        let family = slice.address_type == AddressType::Ip(Family::from_address(row.address));
         let joins = slice.ports.iter().any(|it| {
             (&*it.name, it.protocol.transport(), it.port)
                 == (&*port.key.name, Some(port.key.transport), row.port)
@@ -163,11 +163,14 @@ pub(super) fn services(snapshot: &Snapshot) -> String {
 /// Those that have a load balancer. For how long is no dump's business.
 pub(super) fn balancers(snapshot: &Snapshot) -> String {
     let row = |service: &ServiceView| {
-        let facts = service.facts.as_deref().filter(|facts| Phase::of(facts) != Phase::None)?;
+        let facts = service
+            .facts
+            .as_deref()
+            .filter(|facts| BalancerPhase::from_facts(facts) != BalancerPhase::None)?;
         let balancer = facts.balancer.as_deref();
         let names = balancer.into_iter().flat_map(|it| &it.hostnames).map(ToString::to_string);
         let addresses: Vec<_> = facts.ingress.iter().map(|it| it.address.to_string()).chain(names).collect();
-        let found = without_events(facts, service.seen.as_deref(), snapshot.clock());
+        let found = assess_without_events(facts, service.balancer_history.as_deref(), snapshot.clock());
         Some(vec![
             service.key.to_string(),
             found.state.to_string(),

@@ -7,12 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
-use holdfast_core::dialable::{AddressRange, ExternalIps};
+use holdfast_core::address_policy::{AddressRange, ExternalIps};
 use holdfast_core::drains::Drain;
 use holdfast_core::facts::{NodeFacts, Settings};
-use holdfast_core::hold::{Answer, OnEmpty, Policy};
+use holdfast_core::hold::{OnEmpty, Policy, ProbeAnswer};
 use holdfast_core::keys::{ObjectName, Source};
-use holdfast_core::spelled::Spelled;
+use holdfast_core::str_enum::StrEnum;
 
 use super::{Restarts, View};
 
@@ -44,7 +44,7 @@ pub enum Command {
     /// An operator drains backends, or takes that back.
     Drain(Drain, bool),
     /// A backend of a held list is probed: service, backend, what came of it.
-    Probe(String, SocketAddr, Answer),
+    Probe(String, SocketAddr, ProbeAnswer),
     /// Every source may miss something.
     Interrupted,
     Time(Duration),
@@ -259,7 +259,7 @@ fn is_translated(word: &str) -> Result<bool, String> {
 }
 
 fn on_empty(word: &str) -> Result<OnEmpty, String> {
-    OnEmpty::find(word).ok_or_else(|| format!("{word:?} is no on_empty"))
+    OnEmpty::from_spelling(word).ok_or_else(|| format!("{word:?} is no on_empty"))
 }
 
 fn seconds(text: &str) -> Result<i64, String> {
@@ -293,9 +293,9 @@ fn probe(rest: &str) -> Result<Command, String> {
     let legal = || format!("`probe NAMESPACE/NAME ADDRESS:PORT accepted|refused|silent`, not {rest:?}");
     let [service, backend, answer] = rest.split(' ').collect::<Vec<_>>().try_into().map_err(|_| legal())?;
     let answer = match answer {
-        "accepted" => Answer::Accepted,
-        "refused" => Answer::Refused,
-        "silent" => Answer::Silent,
+        "accepted" => ProbeAnswer::Accepted,
+        "refused" => ProbeAnswer::Refused,
+        "silent" => ProbeAnswer::Silent,
         _ => return Err(legal()),
     };
     Ok(Command::Probe(service.to_owned(), backend.parse().map_err(|_| legal())?, answer))

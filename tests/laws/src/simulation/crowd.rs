@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::engine::{Engine, Remembered};
+use holdfast_core::engine::{Engine, SavedSnapshot};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{ObjectKey, ServiceFacts, Settings, SliceFacts, Timestamp};
 use holdfast_core::index::Seed;
@@ -16,7 +16,7 @@ use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Dump;
 use holdfast_core::snapshot::{Snapshot, Status};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 use super::population::{self, SERVICES_MAX, SLICES_MAX};
 use super::{Random, Violation};
@@ -160,9 +160,9 @@ impl Crowd {
         self.engine.apply(Event::SettingsApplied(Arc::clone(&self.settings)));
     }
 
-    fn now(&self) -> Now {
+    fn now(&self) -> ClockReading {
         let wall = Timestamp(1_000_000_000 + i64::try_from(self.clock.as_secs()).unwrap_or(i64::MAX));
-        Now { wall, mono: self.clock }
+        ClockReading { wall, mono: self.clock }
     }
 
     /// The engine takes a step, and whenever that leaves nothing to do everything is looked at.
@@ -182,7 +182,7 @@ impl Crowd {
         self.rest()?;
         self.report.restarts += 1;
         let before = self.with_room();
-        let remembered = Remembered::from(&*self.snapshot);
+        let remembered = SavedSnapshot::from(&*self.snapshot);
         let seed = self.random.number();
         let is_remembered = self.random.chance(700);
         let (limit, boots) = (self.limit, self.random.chance(300));
@@ -195,7 +195,7 @@ impl Crowd {
         self.had_room.clear();
         if is_remembered {
             let now = self.now();
-            self.engine.remember(remembered, now);
+            self.engine.restore(remembered, now);
         }
         self.tell_everything();
         self.synced();

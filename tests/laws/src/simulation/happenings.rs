@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts};
-use holdfast_core::hold::{Answer, Probed};
+use holdfast_core::hold::{ProbeAnswer, ProbeResult};
 use holdfast_core::keys::{ServiceKey, SliceKey, Source};
 use holdfast_core::time::Uptime;
 
@@ -124,7 +124,7 @@ impl Simulation {
             Source::ALL.get(self.random.below(Source::ALL.len())).copied().unwrap_or(Source::Kubernetes);
         match self.random.below(8) {
             0 | 1 => Event::Silent(source),
-            2 | 3 => Event::Heard(source),
+            2 | 3 => Event::Recovered(source),
             4 | 5 => {
                 let ago = i64::try_from(self.random.below(40)).unwrap_or(0);
                 let now = self.watch().model.history.now();
@@ -260,18 +260,19 @@ impl Simulation {
         let mut probes = Vec::new();
         for view in snapshot.services.iter() {
             for port in &view.ports {
-                let backends = port.hold.iter().flat_map(|hold| hold.probes(port.key.transport));
+                let backends = port.hold.iter().flat_map(|hold| hold.probe_targets(port.key.transport));
                 probes.extend(backends.map(|backend| (view.key.clone(), port.key.clone(), backend)));
             }
         }
-        let answers = [Answer::Accepted, Answer::Refused, Answer::Refused, Answer::Silent];
-        let answer = answers.get(self.random.below(answers.len())).copied().unwrap_or(Answer::Silent);
+        let answers =
+            [ProbeAnswer::Accepted, ProbeAnswer::Refused, ProbeAnswer::Refused, ProbeAnswer::Silent];
+        let answer = answers.get(self.random.below(answers.len())).copied().unwrap_or(ProbeAnswer::Silent);
         if probes.is_empty() {
             return;
         }
         let (service, port, backend) = probes.swap_remove(self.random.below(probes.len()));
         for _ in 0..1 + self.random.below(3) {
-            let probed = Probed { service: service.clone(), port: port.clone(), backend, answer };
+            let probed = ProbeResult { service: service.clone(), port: port.clone(), backend, answer };
             if self.random.chance(300) && self.lagging.len() < LAGGING_MAX {
                 self.lagging.push(probed);
             } else {

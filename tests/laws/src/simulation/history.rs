@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::{AddressType, ServiceFacts, ServicePort, ServiceType, SliceFacts, SlicePort};
-use holdfast_core::hold::{Answer, Asked, Bound, OnEmpty, Policy, Probed};
+use holdfast_core::hold::{Bound, OnEmpty, Policy, ProbeAnswer, ProbeResult, ProbeState};
 use holdfast_core::keys::{ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport};
 use holdfast_core::list::{Slot, SlotState};
 use holdfast_core::snapshot::{Reason, ServiceView};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 use super::model::{Expected, ExpectedPort, Facts, PortName, hidden, is_of};
 use super::policy::{self, Lost, Probing, Rule, Signs};
@@ -42,7 +42,7 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HeldMember {
     member: Member,
-    asked: Asked,
+    asked: ProbeState,
     answered: bool,
     failures: u8,
     lost: Option<Reason>,
@@ -65,7 +65,7 @@ struct Held {
 
 impl Held {
     fn end(&mut self, policy: &Policy, now: i64, source: Told) -> Option<Reason> {
-        if self.members.iter().any(|it| it.asked == Asked::Done) {
+        if self.members.iter().any(|it| it.asked == ProbeState::Done) {
             self.asked.get_or_insert(now);
         }
         if self.members.iter().all(|it| it.lost.is_some()) {
@@ -94,7 +94,7 @@ impl Held {
         let probing = Probing {
             begun: later(self.begun),
             asked: self.asked.map(later),
-            waits: self.members.iter().any(|it| it.lost.is_none() && it.asked == Asked::Due),
+            waits: self.members.iter().any(|it| it.lost.is_none() && it.asked == ProbeState::Due),
             answered: self.members.iter().any(|it| it.answered),
             hidden: self.reason == Reason::Hidden,
         };
@@ -213,7 +213,7 @@ impl Past {
                     |it: &Member| transport == Transport::Tcp && it.slot.state == SlotState::Active;
                 let member = |it: &Member| HeldMember {
                     member: it.clone(),
-                    asked: if is_asked(it) { Asked::Due } else { Asked::Never },
+                    asked: if is_asked(it) { ProbeState::Due } else { ProbeState::Never },
                     answered: false,
                     failures: 0,
                     lost: None,
@@ -267,7 +267,7 @@ type Pasts = BTreeMap<ServiceKey, BTreeMap<PortName, Past>>;
 
 /// The past of all ports, as far as a process that dies writes it down, and when it did.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(Pasts, Now, Slices, Uids);
+pub struct Memory(Pasts, ClockReading, Slices, Uids);
 
 impl Memory {
     /// Services of which something was written down.
@@ -281,7 +281,7 @@ impl Memory {
 pub struct History {
     rule: Rule,
     pasts: Pasts,
-    now: Now,
+    now: ClockReading,
     interrupted_now: BTreeSet<Source>,
     interrupted: BTreeMap<Source, i64>,
     /// Sources that were said to be silent, or not to be, since the engine decided last.
@@ -313,7 +313,7 @@ impl History {
         Self {
             rule,
             pasts: memory.0,
-            now: Now::default(),
+            now: ClockReading::default(),
             interrupted_now: BTreeSet::new(),
             interrupted: BTreeMap::new(),
             silenced_now: BTreeMap::new(),
@@ -330,11 +330,11 @@ impl History {
 
     /// A new process begins, with what the one before wrote down. How old a hold is, the wall clocks say; none is
     /// younger than new.
-    pub fn restart(&mut self, memory: Memory, now: Now) {
+    pub fn restart(&mut self, memory: Memory, now: ClockReading) {
         let then = memory.1;
         *self = Self::new(self.rule, memory);
-        if then != Now::default() {
-            let tenants = Source::ALL.into_iter().filter(|it| it.is_tenants());
+        if then != ClockReading::default() {
+            let tenants = Source::ALL.into_iter().filter(|it| it.is_tenant_writable());
             self.silenced_now = tenants.map(|it| (it, true)).collect();
         }
         let between = now.wall.0 - then.wall.0;
@@ -373,7 +373,7 @@ impl History {
                 self.silenced_now.insert(*source, false);
             }
             Event::Silent(source) => drop(self.silenced_now.insert(*source, true)),
-            Event::Heard(source) => drop(self.silenced_now.insert(*source, false)),
+            Event::Recovered(source) => drop(self.silenced_now.insert(*source, false)),
             Event::Answered(source, put) => {
                 let answered = self.answered.entry(*source).or_insert(put.0);
                 *answered = put.0.max(*answered);
@@ -404,16 +404,16 @@ impl History {
         }
     }
 
-    fn probed(&mut self, probed: &Probed) {
+    fn probed(&mut self, probed: &ProbeResult) {
         let name = (Arc::clone(&probed.port.name), probed.port.transport, probed.port.family);
         let past = self.pasts.get_mut(&probed.service).and_then(|pasts| pasts.get_mut(&name));
         let held = past.and_then(|past| past.held.as_mut());
         let Some(member) = held.and_then(|held| held.find(probed.backend)) else { return };
-        member.asked = Asked::Done;
+        member.asked = ProbeState::Done;
         match probed.answer {
-            Answer::Accepted => (member.answered, member.failures) = (true, 0),
-            Answer::Silent if !member.answered => {}
-            Answer::Refused | Answer::Silent => member.failures += 1,
+            ProbeAnswer::Accepted => (member.answered, member.failures) = (true, 0),
+            ProbeAnswer::Silent if !member.answered => {}
+            ProbeAnswer::Refused | ProbeAnswer::Silent => member.failures += 1,
         }
         if member.failures == 3 {
             member.lost = Some(Reason::ProbesFailed);
@@ -442,7 +442,7 @@ impl History {
     }
 
     /// The engine decides.
-    pub fn begin(&mut self, now: Now) {
+    pub fn begin(&mut self, now: ClockReading) {
         if seconds(now) - seconds(self.now) > 5 {
             self.resumed = seconds(now);
         }
@@ -473,7 +473,7 @@ impl History {
         let is_young = |put: &i64| *put >= self.resumed && now - put <= 30;
         match source {
             _ if silent => Told::Silent,
-            source if source.is_tenants() => {
+            source if source.is_tenant_writable() => {
                 Told::Answered(self.answered.get(&source).copied().filter(is_young))
             }
             _ => Told::All,
@@ -514,7 +514,8 @@ impl History {
             past.terminating.extend(members.filter(|it| port.terminating.contains(it)));
             let bypassed = |it: &Member| {
                 let settings = &facts.settings;
-                settings.bypass.contains(&it.slot.backend()) || settings.named.contains(&it.slot.backend())
+                settings.bypass.contains(&it.slot.backend())
+                    || settings.reported_apiservers.contains(&it.slot.backend())
             };
             let own = (service.name.namespace(), service.name.name()) == ("default", "kubernetes");
             let signs = Signs {
@@ -587,7 +588,7 @@ impl History {
                 let backends = hold.backends.iter();
                 let backends =
                     backends.map(|it| (it.row.backend(), it.asked, it.answered, it.failures, it.lost));
-                let times = (hold.begun.0, hold.asked.map(|at| at.0));
+                let times = (hold.begun.0, hold.first_probe.map(|at| at.0));
                 (hold.reason, hold.bound, times, backends.collect::<Vec<_>>())
             });
             let wanted = past.held.as_ref().map(|held| {
@@ -607,7 +608,7 @@ impl History {
     }
 }
 
-fn seconds(now: Now) -> i64 {
+fn seconds(now: ClockReading) -> i64 {
     now.mono.as_secs().cast_signed()
 }
 

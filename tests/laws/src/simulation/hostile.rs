@@ -18,12 +18,12 @@ use holdfast_core::change::Cause;
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ServiceFacts, Settings, SliceFacts, Timestamp};
-use holdfast_core::hold::{Answer, Probed};
+use holdfast_core::hold::{ProbeAnswer, ProbeResult};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Protocol, ServiceKey, SliceKey, Source, Transport};
 use holdfast_core::maps::{Capacity, Client, MemoryMaps};
 use holdfast_core::snapshot::{Reason, ServiceView, Snapshot, Verdict};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 use super::{Random, Violation};
 use bystanders::BYSTANDERS;
@@ -100,7 +100,7 @@ impl Life {
     }
 
     /// So many pieces, or all that there is to do. `true`: nothing is left.
-    fn advance(&mut self, now: Now, pieces: usize, own: &BTreeMap<ServiceKey, usize>) -> bool {
+    fn advance(&mut self, now: ClockReading, pieces: usize, own: &BTreeMap<ServiceKey, usize>) -> bool {
         for _ in 0..pieces {
             let Self { engine, records, heard, .. } = self;
             self.snapshot = engine.step(now, &mut |change| {
@@ -153,9 +153,9 @@ impl Lives {
         Ok(lives)
     }
 
-    fn now(&self) -> Now {
+    fn now(&self) -> ClockReading {
         let wall = Timestamp(1_000_000 + i64::try_from(self.clock.as_secs()).unwrap_or(0));
-        Now { wall, mono: self.clock }
+        ClockReading { wall, mono: self.clock }
     }
 
     /// What a bystander does happens in both lives.
@@ -210,7 +210,7 @@ impl Lives {
         let mut probes = Vec::new();
         for view in self.alone.snapshot.services.iter() {
             for port in &view.ports {
-                let held = port.hold.iter().flat_map(|hold| hold.probes(port.key.transport));
+                let held = port.hold.iter().flat_map(|hold| hold.probe_targets(port.key.transport));
                 probes.extend(held.map(|backend| (view.key.clone(), port.key.clone(), backend)));
             }
         }
@@ -218,8 +218,8 @@ impl Lives {
             return;
         }
         let (service, port, backend) = probes.swap_remove(self.random.below(probes.len()));
-        let answer = Answer::ALL.get(self.random.below(3)).copied().unwrap_or(Answer::Silent);
-        let probed = Probed { service, port, backend, answer };
+        let answer = ProbeAnswer::ALL.get(self.random.below(3)).copied().unwrap_or(ProbeAnswer::Silent);
+        let probed = ProbeResult { service, port, backend, answer };
         for _ in 0..1 + self.random.below(3) {
             self.tell(&Event::Probed(Box::new(probed.clone())));
         }

@@ -6,17 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use holdfast_core::address_policy::ExternalIps;
 use holdfast_core::affinity::Prefixes;
-use holdfast_core::dialable::ExternalIps;
 use holdfast_core::facts::{
     AddressType, Endpoint, NodeFacts, ServiceFacts, ServiceType, Settings, SliceFacts, TrafficPolicy,
 };
 use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, SliceKey, Source, Transport};
 use holdfast_core::list::{Slot, SlotState};
-use holdfast_core::maps::{Answer, Client};
+use holdfast_core::maps::{Client, DialOutcome};
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Reason;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 use super::history::{History, Member, Memory, asks_to_pass};
 use super::policy::Rule;
@@ -105,7 +105,7 @@ impl ExpectedFrontend {
     /// Its port, if the datapath can have it.
     pub fn port(&self) -> Option<PortName> {
         let transport = self.protocol.transport().filter(|_| !self.barred && !self.unserved)?;
-        Some((Arc::clone(&self.port_name), transport, Family::of(self.address)))
+        Some((Arc::clone(&self.port_name), transport, Family::from_address(self.address)))
     }
 }
 
@@ -116,12 +116,12 @@ impl ExpectedPort {
     }
 
     /// What a client gets from one of the lists; `None`: nothing uses that list.
-    pub fn answer(&self, local: bool) -> Option<Answer> {
+    pub fn answer(&self, local: bool) -> Option<DialOutcome> {
         let list = if local { self.local.as_ref() } else { self.cluster.as_ref() }?;
         Some(match list.as_slice() {
-            [] if local && self.has_any => Answer::Dropped,
-            [] => Answer::Refused,
-            slots => Answer::Served(slots.to_vec()),
+            [] if local && self.has_any => DialOutcome::Dropped,
+            [] => DialOutcome::Refused,
+            slots => DialOutcome::Served(slots.to_vec()),
         })
     }
 }
@@ -254,7 +254,7 @@ fn is_accessible(service: &ServiceFacts) -> bool {
 /// Whether an apiserver may be where a frontend would be. No host has a cluster IP, whatever others say.
 pub(super) fn is_bypassed(key: FrontendKey, kind: FrontendType, settings: &Settings) -> bool {
     let dialled = SocketAddr::new(key.address, key.port.get());
-    let is_named = settings.named.contains(&dialled) && kind != FrontendType::ClusterIp;
+    let is_named = settings.reported_apiservers.contains(&dialled) && kind != FrontendType::ClusterIp;
     key.transport == Transport::Tcp && (settings.bypass.contains(&dialled) || is_named)
 }
 
@@ -298,12 +298,15 @@ fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<ExpectedFronten
             let vips = vips.chain(ingress.map(|ip| (FrontendType::LoadBalancer, ip)));
             let vips = vips.chain(service.external_ips.iter().map(|ip| (FrontendType::ExternalIp, *ip)));
             addresses.extend(vips.map(|(kind, ip)| (kind, ip, port.port)));
-            addresses.extend(port.node_port.map(|it| (FrontendType::NodePort, family.unspecified(), it)));
+            addresses
+                .extend(port.node_port.map(|it| (FrontendType::NodePort, family.unspecified_address(), it)));
             for address in &service.static_frontends {
                 let number = core::num::NonZeroU16::new(address.port());
                 addresses.extend(number.map(|it| (FrontendType::Static, address.ip(), it)));
             }
-            for (kind, address, number) in addresses.into_iter().filter(|it| Family::of(it.1) == family) {
+            for (kind, address, number) in
+                addresses.into_iter().filter(|it| Family::from_address(it.1) == family)
+            {
                 let protocol = port.protocol.clone();
                 let port_name = Arc::clone(&port.name);
                 let barred = is_barred(service, kind, address, settings);
@@ -335,7 +338,7 @@ fn precedence(kind: FrontendType) -> usize {
 }
 
 fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
-    let fits = |ip: &IpAddr| Family::of(*ip) == family;
+    let fits = |ip: &IpAddr| Family::from_address(*ip) == family;
     if service.ip_families.is_empty() {
         let mut all = service.cluster_ips.iter().copied();
         return if service.key.source == Source::Kubernetes {
@@ -358,7 +361,7 @@ fn serves(service: &ServiceFacts, family: Family) -> bool {
     let mut all: Vec<IpAddr> = service.external_ips.clone();
     all.extend(service.ingress.iter().map(|it| it.address));
     all.extend(service.static_frontends.iter().map(std::net::SocketAddr::ip));
-    let own = all.iter().any(|ip| Family::of(*ip) == family);
+    let own = all.iter().any(|ip| Family::from_address(*ip) == family);
     own || (all.is_empty() && family == Family::V4)
 }
 
@@ -404,9 +407,9 @@ pub fn hidden(facts: &Facts, service: &ServiceKey) -> BTreeSet<IpAddr> {
     headless.flat_map(|slice| slice.endpoints.iter().map(|it| it.address)).collect()
 }
 
-/// Where a label hides an endpoint of the family, `Hidden` takes the place of every reason that tells less.
+/// Where a label hides an endpoint of the family, `HiddenAddresses` takes the place of every reason that tells less.
 fn tell_hidden(port: &mut ExpectedPort, family: Family, service: &ServiceKey, facts: &Facts) {
-    let hidden = hidden(facts, service).into_iter().any(|address| Family::of(address) == family);
+    let hidden = hidden(facts, service).into_iter().any(|address| Family::from_address(address) == family);
     if port.nobody.is_empty() {
         port.nobody.push(Reason::NoEndpoints);
     }
@@ -523,14 +526,14 @@ impl Model {
     }
 
     /// A new process begins, with what the one before wrote down, and decides for everything.
-    pub fn restart(&mut self, memory: Memory, now: Now) {
+    pub fn restart(&mut self, memory: Memory, now: ClockReading) {
         self.touched.extend(memory.services().cloned());
         self.history.restart(memory, now);
         self.touch_all();
     }
 
     /// The engine decides for whatever was touched, and for what is held.
-    pub fn decide(&mut self, now: Now) {
+    pub fn decide(&mut self, now: ClockReading) {
         let mut touched = std::mem::take(&mut self.touched);
         let anew = !touched.is_empty();
         for key in &touched {
@@ -618,14 +621,14 @@ impl Model {
             return None;
         }
         let at_node = self.facts.node.node_port_addresses.contains(&frontend.address);
-        let family = Family::of(frontend.address);
+        let family = Family::from_address(frontend.address);
         let place = |of: &ServiceKey| Source::ALL.iter().position(|it| *it == of.source);
         let covering = |all: &Expected, node: bool| {
             all.frontends.iter().any(|it| match it.kind {
                 FrontendType::ClusterIp => !node && it.address == frontend.address && it.key().is_some(),
                 FrontendType::NodePort => {
                     let same = (it.number, &it.protocol) == (frontend.number, &frontend.protocol);
-                    node && at_node && same && Family::of(it.address) == family
+                    node && at_node && same && Family::from_address(it.address) == family
                 }
                 _ => false,
             })
@@ -641,7 +644,8 @@ impl Model {
     /// The owner of the key that a dialled address means: its own key, or the wildcard of a NodePort. An exact owner
     /// that leaves an address of the node to others leaves it to a NodePort first.
     pub fn owner(&self, dialled: FrontendKey) -> Option<&Holder> {
-        let wildcard = FrontendKey { address: Family::of(dialled.address).unspecified(), ..dialled };
+        let wildcard =
+            FrontendKey { address: Family::from_address(dialled.address).unspecified_address(), ..dialled };
         let is_node = self.facts.node.node_port_addresses.contains(&dialled.address);
         let behind = self.owners.get(&wildcard).filter(|_| is_node);
         let exact = self.owners.get(&dialled);
@@ -653,9 +657,9 @@ impl Model {
     }
 
     /// What a client must get.
-    pub fn answer(&self, dialled: FrontendKey, client: Client) -> Answer {
-        let Some(holder) = self.owner(dialled) else { return Answer::Passed };
-        self.answer_of(holder, client).unwrap_or(Answer::Passed)
+    pub fn answer(&self, dialled: FrontendKey, client: Client) -> DialOutcome {
+        let Some(holder) = self.owner(dialled) else { return DialOutcome::Passed };
+        self.answer_of(holder, client).unwrap_or(DialOutcome::Passed)
     }
 
     /// Whether a holder's addresses are not for [`population::SOURCE`].
@@ -666,13 +670,13 @@ impl Model {
     }
 
     /// What a holder's own lists give a client; `None`: the list is not used, or the address is left to another.
-    pub fn answer_of(&self, holder: &Holder, client: Client) -> Option<Answer> {
+    pub fn answer_of(&self, holder: &Holder, client: Client) -> Option<DialOutcome> {
         let expected = self.services.get(&holder.service)?;
         if expected.is_passing(holder.kind, &holder.port) {
             return None;
         }
         if matches!(client, Client::From(_)) && self.keeps_out(holder) {
-            return Some(Answer::Dropped);
+            return Some(DialOutcome::Dropped);
         }
         expected.ports.get(&holder.port)?.answer(expected.is_local(holder.kind, client))
     }

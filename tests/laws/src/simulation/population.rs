@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use holdfast_core::dialable::{AddressRange, ExternalIps};
-use holdfast_core::drains::{Drain, Drains, Ordered};
+use holdfast_core::address_policy::{AddressRange, ExternalIps};
+use holdfast_core::drains::{Drain, DrainOrder, Drains};
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Ingress, Meta, NodeFacts,
     ServiceFacts, ServicePort, ServiceType, Settings, SliceFacts, SlicePort, Target, Timestamp,
@@ -392,7 +392,7 @@ pub fn emptied(old: &SliceFacts) -> SliceFacts {
 
 /// The slice at a place, with this one address, for a pod that no other slice names.
 pub fn claiming(random: &mut Random, position: usize, address: IpAddr, number: NonZeroU16) -> SliceFacts {
-    let family = Family::of(address);
+    let family = Family::from_address(address);
     let mut builder = EndpointsBuilder::new(family);
     let target = Target {
         kind: "Pod",
@@ -521,12 +521,12 @@ pub fn settings(random: &mut Random) -> Settings {
     Settings {
         service_proxy_name: random.chance(100).then(|| "other".into()),
         bypass: bypass.into_iter().collect(),
-        named: named.into_iter().collect(),
+        reported_apiservers: named.into_iter().collect(),
         frontends_max: None,
         external_ips: external_ips(random),
         hold: hold(random),
         keeps_tcp_members: random.chance(300),
-        marks_outside: random.chance(300),
+        has_dsr_from: random.chance(300),
         serves_sctp: random.chance(700),
         maglev: random.chance(30),
     }
@@ -540,7 +540,7 @@ pub fn drains(random: &mut Random) -> Drains {
         let address = if random.chance(700) { v4(1, 1, 1, last) } else { v6(0x100 + u16::from(last)) };
         let number = random.chance(300).then(|| port(8080));
         let service = random.chance(500).then(|| service_key(random.below(SERVICES_MAX)).name);
-        let by = Ordered { uid: 0, user: None, at: Timestamp(1) };
+        let by = DrainOrder { uid: 0, user: None, at: Timestamp(1) };
         // There are few, so there is room for each.
         let _ = drains.add(Drain::new(address, number, service), by);
     }

@@ -9,7 +9,7 @@ use holdfast_core::affinity::Prefixes;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ServiceType, Settings};
 use holdfast_core::keys::{Family, ServiceKey};
-use holdfast_core::lifecycle::Phase;
+use holdfast_core::lifecycle::BalancerPhase;
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::maps::{Client, Maps};
 use holdfast_core::op::{Dump, Membership, PortIndex, ServiceId};
@@ -161,8 +161,8 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
         equal("a cluster list", &port.cluster.1.as_slice(), &some(wanted.cluster.as_ref()))?;
         equal("a local list", &port.local.1.as_slice(), &some(wanted.local.as_ref()))?;
         equal("an affinity timeout", &port.facts.affinity_timeout, &expected.affinity)?;
-        let left_out = expected.prefixes.map_or(0, |it| Prefixes::WHOLE.of(name.2) - it.of(name.2));
-        equal("what is left out of clients' addresses", &port.facts.left_out, &left_out)?;
+        let left_out = expected.prefixes.map_or(0, |it| Prefixes::WHOLE.length(name.2) - it.length(name.2));
+        equal("what is left out of clients' addresses", &port.facts.ignored_bits, &left_out)?;
         let own = dump.members.iter().filter(|(member, _)| member.port == port.index);
         let own = own.map(|(it, state)| (it.membership, it.backend, *state)).collect();
         equal("members", &own, &members(wanted, expected.affinity))?;
@@ -196,7 +196,8 @@ fn compare_fill(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
     let ports = || model.services.values().flat_map(|it| it.ports.values());
     let lists = || ports().flat_map(|port| [some(port.cluster.as_ref()), some(port.local.as_ref())]);
     let blocks = Family::ALL.map(|family| {
-        let own = lists().filter(|list| list.first().is_some_and(|it| Family::of(it.address) == family));
+        let own =
+            lists().filter(|list| list.first().is_some_and(|it| Family::from_address(it.address) == family));
         own.map(|list| list.len().next_power_of_two() as u64).sum::<u64>()
     });
     let frontends = model.owners.values().filter(|holder| !is_passing(holder, model));
@@ -214,10 +215,11 @@ fn compare_totals(snapshot: &Snapshot) -> Result<(), String> {
     }
     equal("totals", snapshot.services.totals(), anew.totals())?;
     let keys = |views: Vec<&Arc<ServiceView>>| views.iter().map(|it| it.key.clone()).collect::<BTreeSet<_>>();
-    let walked = snapshot.services.iter().filter(|view| view.is_troubled()).collect();
-    equal("services in trouble", &keys(snapshot.services.troubled().collect()), &keys(walked))?;
-    let has_balancer =
-        |it: &&Arc<ServiceView>| it.facts.as_ref().is_some_and(|it| Phase::of(it) != Phase::None);
+    let walked = snapshot.services.iter().filter(|view| view.has_problem()).collect();
+    equal("services in trouble", &keys(snapshot.services.with_problems().collect()), &keys(walked))?;
+    let has_balancer = |it: &&Arc<ServiceView>| {
+        it.facts.as_ref().is_some_and(|it| BalancerPhase::from_facts(it) != BalancerPhase::None)
+    };
     let kept = keys(snapshot.services.with_balancer().collect());
     let walked = keys(snapshot.services.iter().filter(has_balancer).collect());
     equal("services with a balancer", &walked.is_subset(&kept), &true)

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdfast_core::engine::Remembered;
+use holdfast_core::engine::SavedSnapshot;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ServiceKey};
 use holdfast_core::list::{Row, Slot};
-use holdfast_core::maps::Answer;
+use holdfast_core::maps::DialOutcome;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
 
@@ -43,7 +43,7 @@ pub(super) fn said(view: &ServiceView, row: &FrontendView) -> Said {
 
 impl Rows {
     /// Readers of a new process begin with what it remembers.
-    pub(super) fn restart(&mut self, remembered: Option<&Remembered>) {
+    pub(super) fn restart(&mut self, remembered: Option<&SavedSnapshot>) {
         let views = remembered.into_iter().flat_map(|it| &it.services);
         self.views = views.map(|view| (view.key.clone(), Arc::clone(view))).collect();
     }
@@ -153,18 +153,18 @@ fn look_at_answer(view: &ServiceView, row: &FrontendView, watch: &mut Watch) {
     let [local, outside, _] = &dialled.actual;
     let (verdict, _, backends, external) = said(view, row);
     let empty = match verdict {
-        Verdict::Dropping => Answer::Dropped,
-        Verdict::Passing => Answer::Passed,
-        _ => Answer::Refused,
+        Verdict::Dropping => DialOutcome::Dropped,
+        Verdict::Passing => DialOutcome::Passed,
+        _ => DialOutcome::Refused,
     };
-    let from_here = if backends.is_empty() { empty } else { Answer::Served(backends) };
+    let from_here = if backends.is_empty() { empty } else { DialOutcome::Served(backends) };
     let from_there = match external {
-        Some(slots) if slots.is_empty() => Answer::Dropped,
-        Some(slots) => Answer::Served(slots),
+        Some(slots) if slots.is_empty() => DialOutcome::Dropped,
+        Some(slots) => DialOutcome::Served(slots),
         None => from_here.clone(),
     };
     // A NodePort may have what is left to others.
-    if verdict == Verdict::Passing && local != &Answer::Passed {
+    if verdict == Verdict::Passing && local != &DialOutcome::Passed {
         let owner = watch.model.owner(key);
         if owner.is_some_and(|holder| holder.kind == FrontendType::NodePort) {
             return;

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::{Family, FrontendKey, ServiceKey, Transport};
 use holdfast_core::list::Slot;
-use holdfast_core::maps::{Answer, Client, MemoryMaps, UnfinishedRead};
+use holdfast_core::maps::{Client, DialOutcome, MemoryMaps, UnfinishedRead};
 use holdfast_core::op::{Action, FrontendValue, MemberKey, Membership, PortIndex};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 use super::model::{Expected, Holder, Model};
 use super::policy::Rule;
@@ -26,13 +26,13 @@ pub struct Dialled {
     /// What they dial.
     pub key: FrontendKey,
     /// What they last met.
-    pub actual: [Answer; 3],
+    pub actual: [DialOutcome; 3],
     holders: Vec<Holder>,
     // Whether the client at an address was to come in since all was certain last, and whether it was not.
     let_in: bool,
     kept_out: bool,
     // Since all was certain last: a refused word may have been published, and an older one may come once more.
-    recent: Vec<Answer>,
+    recent: Vec<DialOutcome>,
 }
 
 /// Lists that may come back while ops are refused; more than any backoff lets pass.
@@ -69,7 +69,7 @@ impl Watch {
             let port = core::num::NonZeroU16::new(it.port()).unwrap_or(core::num::NonZeroU16::MIN);
             Transport::ALL.map(|transport| FrontendKey { address: it.ip(), port, transport })
         });
-        let passed = || [Answer::Passed, Answer::Passed, Answer::Passed];
+        let passed = || [DialOutcome::Passed, DialOutcome::Passed, DialOutcome::Passed];
         let dialled = keys.map(|key| Dialled {
             key,
             actual: passed(),
@@ -93,7 +93,7 @@ impl Watch {
     }
 
     /// From now on the facts ask for what the model says.
-    pub fn begin(&mut self, now: Now) {
+    pub fn begin(&mut self, now: ClockReading) {
         self.model.decide(now);
         for dialled in &mut self.dialled {
             if let Some(owner) = self.model.owner(dialled.key)
@@ -131,7 +131,8 @@ impl Watch {
             }
             let Self { model, dialled, .. } = self;
             let Some(dialled) = dialled.get_mut(position).filter(|_| is_at_rest) else { continue };
-            let same = |(client, actual): (&Client, &Answer)| model.answer(dialled.key, *client) == *actual;
+            let same =
+                |(client, actual): (&Client, &DialOutcome)| model.answer(dialled.key, *client) == *actual;
             if CLIENTS.iter().zip(&dialled.actual).all(same) {
                 dialled.holders.clear();
                 dialled.recent.clear();
@@ -183,7 +184,7 @@ impl Watch {
         }
     }
 
-    fn is_legal(&self, dialled: &Dialled, client: Client, now: &Answer) -> bool {
+    fn is_legal(&self, dialled: &Dialled, client: Client, now: &DialOutcome) -> bool {
         if self.model.answer(dialled.key, client) == *now {
             return true;
         }
@@ -212,13 +213,13 @@ impl Watch {
     /// Whether a client at an address may meet this: what any client outside meets, if it might come in at any time
     /// since all was certain, and nothing if it might not. While a frontend changes hands, either. Where the maps
     /// refused a range of the port, that may have been the client's, and then the client does not get in.
-    fn may_meet(&self, dialled: &Dialled, now: &Answer) -> bool {
+    fn may_meet(&self, dialled: &Dialled, now: &DialOutcome) -> bool {
         let [_, outside, _] = &dialled.actual;
         let found = self.pointing.get(&dialled.key).or_else(|| self.pointing.get(&wildcard(dialled.key)));
         let one = if let [one] = &*dialled.holders { Some(one) } else { None };
         let is_settled = found.zip(one).is_some_and(|(value, holder)| value.kind == holder.kind);
         let is_unsourced = found.is_some_and(|value| self.unsourced.contains(&value.port));
-        let is_kept_out = *now == Answer::Dropped && (!is_settled || dialled.kept_out || is_unsourced);
+        let is_kept_out = *now == DialOutcome::Dropped && (!is_settled || dialled.kept_out || is_unsourced);
         is_kept_out || now == outside && (!is_settled || dialled.let_in)
     }
 
@@ -241,7 +242,7 @@ impl Watch {
         now.zip(before).is_some_and(|(now, before)| now.0 != before.0 && now.1 != before.1 && now.0 != now.1)
     }
 
-    fn lists(&self, holder: &Holder) -> impl Iterator<Item = Answer> {
+    fn lists(&self, holder: &Holder) -> impl Iterator<Item = DialOutcome> {
         let port = self.model.services.get(&holder.service).and_then(|it| it.ports.get(&holder.port));
         port.into_iter().flat_map(|port| [port.answer(false), port.answer(true)]).flatten()
     }
@@ -272,7 +273,7 @@ impl Watch {
         for position in 0..self.dialled.len() {
             let concerns = |it: &Dialled| {
                 let same = (it.key.port, it.key.transport) == (key.port, key.transport);
-                let family = Family::of(it.key.address) == Family::of(key.address);
+                let family = Family::from_address(it.key.address) == Family::from_address(key.address);
                 same && (it.key.address == key.address || wild && family)
             };
             if self.dialled.get(position).is_some_and(concerns) {
@@ -341,11 +342,11 @@ pub struct SlowClient {
 }
 
 fn wildcard(dialled: FrontendKey) -> FrontendKey {
-    FrontendKey { address: Family::of(dialled.address).unspecified(), ..dialled }
+    FrontendKey { address: Family::from_address(dialled.address).unspecified_address(), ..dialled }
 }
 
-fn slots(answer: &Answer) -> Vec<Slot> {
-    if let Answer::Served(slots) = answer { slots.clone() } else { Vec::new() }
+fn slots(answer: &DialOutcome) -> Vec<Slot> {
+    if let DialOutcome::Served(slots) = answer { slots.clone() } else { Vec::new() }
 }
 
 impl SlowClient {
@@ -385,7 +386,7 @@ impl SlowClient {
         }
         let dialled = watch.dialled.iter().filter(|it| it.key == self.key);
         // That the frontend has gone since is nothing that it could notice.
-        let met = dialled.flat_map(|it| it.actual.iter().cloned()).filter(|it| *it != Answer::Passed);
+        let met = dialled.flat_map(|it| it.actual.iter().cloned()).filter(|it| *it != DialOutcome::Passed);
         let held = self.holders.iter().flat_map(|holder| watch.lists(holder));
         for list in met.chain(held).map(|it| slots(&it)).collect::<Vec<_>>() {
             if !self.legal.contains(&list) {

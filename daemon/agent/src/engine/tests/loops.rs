@@ -40,7 +40,7 @@ impl Maps for Telling {
         let cause = || "for a test".to_owned();
         match action {
             Action::InsertFrontend(key, _) if key.address == BEYOND_ITS_PART => {
-                return Err(MapError::Part { op: "insert", cause: cause() });
+                return Err(MapError::Quota { op: "insert", cause: cause() });
             }
             Action::InsertFrontend(key, _) if key.address == REFUSED => {
                 return Err(MapError::Refused { op: "insert", cause: cause() });
@@ -55,8 +55,8 @@ impl Maps for Telling {
         self.maps.begin_grace()
     }
 
-    fn is_over(&self, grace: Grace) -> bool {
-        self.maps.is_over(grace)
+    fn is_grace_over(&self, grace: Grace) -> bool {
+        self.maps.is_grace_over(grace)
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {

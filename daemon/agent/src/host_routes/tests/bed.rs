@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::drains::{Drain, Drains, Ordered};
-use holdfast_core::engine::{Engine, Remembered};
+use holdfast_core::drains::{Drain, DrainOrder, Drains};
+use holdfast_core::engine::{Engine, SavedSnapshot};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_status::views::announced::Announced;
 use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
@@ -61,11 +61,13 @@ impl Rules {
 
     /// The rules of the next process, which goes on from what this one knew and has heard of no block.
     pub(super) fn restarted(mut self) -> Self {
-        let remembered = Remembered::from(&*self.snapshot());
+        let remembered = SavedSnapshot::from(&*self.snapshot());
         let mut later = Self::new();
         let maps = self.engine.into_maps();
         later.engine = Engine::start(maps, Seed(0), &[Source::Config]).unwrap().0;
-        later.engine.remember(remembered, Now { wall: Timestamp(1_767_870_715), mono: Duration::ZERO });
+        later
+            .engine
+            .restore(remembered, ClockReading { wall: Timestamp(1_767_870_715), mono: Duration::ZERO });
         later
     }
 
@@ -99,7 +101,7 @@ impl Rules {
 
     /// Drains a backend at all of its ports, for all services.
     pub(super) fn drain(&mut self, address: &str) {
-        let by = Ordered { uid: 0, user: None, at: Timestamp(1_767_870_715) };
+        let by = DrainOrder { uid: 0, user: None, at: Timestamp(1_767_870_715) };
         self.drains.add(Drain::new(address.parse().unwrap(), None, None), by.clone()).unwrap();
         self.engine.apply(Event::DrainsApplied(Arc::new(self.drains.clone()), by));
     }
@@ -109,7 +111,7 @@ impl Rules {
         for _ in 0..10 {
             self.turns += 1;
             let wall = Timestamp(1_767_870_715 + i64::try_from(self.turns).unwrap());
-            let now = Now { wall, mono: Duration::from_secs(self.turns) };
+            let now = ClockReading { wall, mono: Duration::from_secs(self.turns) };
             snapshot = self.engine.step(now, &mut |_| ());
         }
         snapshot

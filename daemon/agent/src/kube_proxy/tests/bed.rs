@@ -12,7 +12,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_objects::{Defaulting, Provenance, from_value};
 use serde_json::{Value, json};
 
@@ -95,7 +95,7 @@ impl Rules {
             self.1 += 1;
             let mono = Duration::from_secs(self.1);
             let wall = Timestamp(1_767_870_715 + i64::try_from(self.1).unwrap());
-            snapshot = self.0.step(Now { wall, mono }, &mut |_| ());
+            snapshot = self.0.step(ClockReading { wall, mono }, &mut |_| ());
         }
         snapshot
     }

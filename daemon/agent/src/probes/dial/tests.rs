@@ -12,9 +12,9 @@ async fn a_listener_accepts_and_a_closed_port_refuses() {
     for any in ["127.0.0.1:0", "[::1]:0"] {
         let listener = TcpListener::bind(any).await.unwrap();
         let address = listener.local_addr().unwrap();
-        assert_eq!(ask(address).await, Some(Answer::Accepted));
+        assert_eq!(ask(address).await, Some(ProbeAnswer::Accepted));
         drop(listener);
-        assert_eq!(ask(address).await, Some(Answer::Refused));
+        assert_eq!(ask(address).await, Some(ProbeAnswer::Refused));
     }
 }
 
@@ -29,10 +29,10 @@ fn what_has_never_left_this_node_proves_nothing() {
         (libc::ENOBUFS, soon, None),
         (libc::EPERM, soon, None),
         (libc::EHOSTUNREACH, soon, None),
-        (libc::EHOSTUNREACH, later, Some(Answer::Refused)),
-        (libc::ECONNREFUSED, soon, Some(Answer::Refused)),
-        (libc::ECONNRESET, soon, Some(Answer::Silent)),
-        (libc::ETIMEDOUT, later, Some(Answer::Silent)),
+        (libc::EHOSTUNREACH, later, Some(ProbeAnswer::Refused)),
+        (libc::ECONNREFUSED, soon, Some(ProbeAnswer::Refused)),
+        (libc::ECONNRESET, soon, Some(ProbeAnswer::Silent)),
+        (libc::ETIMEDOUT, later, Some(ProbeAnswer::Silent)),
     ] {
         let error = io::Error::from_raw_os_error(number);
         assert_eq!(meaning(&error, None, after), expected, "{error}");
@@ -44,7 +44,7 @@ fn a_probe_without_a_local_port_proves_nothing() {
     few_ports::run_in_network(async || {
         let listener = TcpListener::bind("127.0.0.1:8080").await.unwrap();
         let backend = listener.local_addr().unwrap();
-        assert_eq!(ask(backend).await, Some(Answer::Accepted));
+        assert_eq!(ask(backend).await, Some(ProbeAnswer::Accepted));
         let taken = few_ports::take_ports(backend).await;
         assert_eq!(ask(backend).await, None);
         drop(taken);
@@ -84,6 +84,7 @@ fn a_filter_that_rejects_is_no_answer_of_the_backend() {
             answers
         })
     });
-    let one = [Answer::Silent, Answer::Silent, Answer::Refused, Answer::Refused].map(Some);
+    let one =
+        [ProbeAnswer::Silent, ProbeAnswer::Silent, ProbeAnswer::Refused, ProbeAnswer::Refused].map(Some);
     assert_eq!(filtered.join().unwrap(), [one, one].concat());
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use holdfast_core::facts::Conditions;
-use holdfast_core::hold::{Asked, Bound, HeldBackend};
+use holdfast_core::hold::{Bound, HeldBackend, ProbeState};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::Reason;
 
@@ -18,14 +18,14 @@ fn hold(service: u8, backends: u8, begun: i64) -> Hold {
     let backend = |number: u8| {
         let address = IpAddr::from([10, 0, service, number]);
         let row = Row::new(address, NonZeroU16::MIN, Conditions::READY, 0, 0);
-        HeldBackend { is_open: true, ..HeldBackend::new(row, Asked::Due) }
+        HeldBackend { is_open: true, ..HeldBackend::new(row, ProbeState::Due) }
     };
     Hold {
         reason: Reason::Vanished,
         begun: Uptime(begun),
-        asked: None,
-        anew: None,
-        unheard: None,
+        first_probe: None,
+        bound_restarted: None,
+        bound_reached: None,
         bound: Bound::Guarded,
         slices: Arc::default(),
         backends: (0..backends).map(backend).collect(),
@@ -194,7 +194,7 @@ fn hold_at(fixture: &mut Fixture, service: u8, namespace: &str, addresses: &[u8]
     let row = |(address, port): ([u8; 4], u16)| {
         Row::new(address.into(), NonZeroU16::new(port).unwrap(), Conditions::READY, 0, 0)
     };
-    let backend = |it| HeldBackend { is_open: true, ..HeldBackend::new(row(it), Asked::Due) };
+    let backend = |it| HeldBackend { is_open: true, ..HeldBackend::new(row(it), ProbeState::Due) };
     let mut held = hold(service, 0, 0);
     held.backends = all.map(backend).collect();
     view.ports[0].hold = Some(Arc::new(held));
@@ -345,7 +345,7 @@ fn hold_lists(
         Row::new(address(list, backend).into(), port, Conditions::READY, 0, 0)
     };
     let held = |list| {
-        let backend = |it| HeldBackend { is_open: true, ..HeldBackend::new(row(list, it), Asked::Due) };
+        let backend = |it| HeldBackend { is_open: true, ..HeldBackend::new(row(list, it), ProbeState::Due) };
         Hold { backends: (0..backends).map(backend).collect(), ..hold(service, 0, 0) }
     };
     let port = |list: u16| {

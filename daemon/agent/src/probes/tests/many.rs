@@ -15,7 +15,7 @@ use holdfast_core::snapshot::{Reason, Verdict};
 
 use super::*;
 use holdfast_core::engine::Engine;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 const SERVICES: u32 = 8_000;
 const BACKENDS: u32 = 10;
@@ -91,7 +91,7 @@ impl Node {
         let dials = Arc::clone(&asked);
         let ask = move |backend: SocketAddr| {
             dials.lock().unwrap().push((Instant::now(), number(backend)));
-            async { Some(Answer::Accepted) }
+            async { Some(ProbeAnswer::Accepted) }
         };
         let (_, config) = watch::channel(Arc::default());
         tokio::spawn(run_by(ask, reader, config, sender, Arc::default()));
@@ -103,9 +103,9 @@ impl Node {
     fn step(&mut self) {
         let mono = self.begun.elapsed();
         let wall = Timestamp(1_000 + mono.as_secs().cast_signed());
-        self.snapshot = self.engine.step(Now { wall, mono }, &mut |_| ());
+        self.snapshot = self.engine.step(ClockReading { wall, mono }, &mut |_| ());
         while self.engine.next_due(mono) == Some(mono) {
-            self.snapshot = self.engine.step(Now { wall, mono }, &mut |_| ());
+            self.snapshot = self.engine.step(ClockReading { wall, mono }, &mut |_| ());
         }
         self.snapshots.send_replace(Arc::clone(&self.snapshot));
     }

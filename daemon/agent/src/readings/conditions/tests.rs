@@ -52,7 +52,7 @@ fn view(service: &str, source: Source, frontends: &[Given]) -> ServiceView {
         state: ServiceState::Served,
         ports: Box::default(),
         frontends: frontends.iter().map(frontend).collect(),
-        seen: None,
+        balancer_history: None,
     }
 }
 

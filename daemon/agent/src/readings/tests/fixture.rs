@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, Transport};
-use holdfast_core::op::{PortIndex, Share};
+use holdfast_core::op::{PortIndex, QuotaId};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{Arrival, Cause, Denial, LiveMaps, Refusal};
 use holdfast_fixtures::{THEN, name, number};
@@ -61,7 +61,7 @@ fn refusals() -> Arc<RefusalLog> {
             netns: 1,
             frontend: FrontendKey { address: dialled.ip(), port: number(dialled.port()), transport },
             port: PortIndex(second),
-            share: Share(1),
+            share: QuotaId(1),
             denial,
             arrival: None,
             cause: Cause::NoBackend,
@@ -90,7 +90,7 @@ fn turned_away_outside() -> Refusal {
         netns: 0,
         frontend: dialled,
         port: PortIndex(1),
-        share: Share(1),
+        share: QuotaId(1),
         denial: Denial::Dropped,
         cause: Cause::Source,
     }

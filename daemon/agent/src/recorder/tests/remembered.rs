@@ -1,6 +1,6 @@
 //! What a start over a former process's table leaves in the history.
 
-use holdfast_core::engine::Remembered;
+use holdfast_core::engine::SavedSnapshot;
 
 use super::*;
 
@@ -8,11 +8,11 @@ use super::*;
 fn restarted(count: u16) -> Rig {
     let mut before = Rig::new();
     services(&mut before, count);
-    let now = Now { wall: Timestamp(THEN.cast_signed()), mono: Duration::from_secs(9) };
+    let now = ClockReading { wall: Timestamp(THEN.cast_signed()), mono: Duration::from_secs(9) };
     let snapshot = before.engine.step(now, &mut |_| {});
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[SOURCE]).unwrap();
     engine.limit_pieces(u64::MAX);
-    engine.remember(Remembered::from(&*snapshot), now);
+    engine.restore(SavedSnapshot::from(&*snapshot), now);
     Rig { engine, steps: 10 }
 }
 

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use futures_util::FutureExt as _;
-use holdfast_core::drains::{Drain, Drains, Ordered};
+use holdfast_core::drains::{Drain, DrainOrder, Drains};
 use holdfast_status::record::Kind;
 
 use super::*;
@@ -49,11 +49,11 @@ fn an_order_to_drain_has_its_record_in_each_service_that_it_changes() {
         slice("web-2", &["10.1.1.1"], false, meta("4", "kcm")),
     ]);
     let at = Timestamp(1_767_870_715);
-    let by = Ordered { uid: 0, user: Some("root".into()), at };
+    let by = DrainOrder { uid: 0, user: Some("root".into()), at };
     let mut drains = Drains::default();
     drains.add(Drain::new("10.1.1.1".parse().unwrap(), None, None), by.clone()).unwrap();
     let mut told = rig.batch([Event::DrainsApplied(Arc::new(drains), by)]);
-    let by = Ordered { uid: 1000, user: None, at };
+    let by = DrainOrder { uid: 1000, user: None, at };
     told.extend(rig.batch([Event::DrainsApplied(Arc::default(), by)]));
     let lines: String = all(&recorded(told, None)).iter().map(|record| record.sentence() + "\n").collect();
     expect![[r#"

@@ -9,7 +9,7 @@ use holdfast_core::facts::SliceFacts;
 use holdfast_core::hold::{Bound, HeldBackend, Hold};
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Reason;
-use holdfast_core::time::{Now, Uptime};
+use holdfast_core::time::{ClockReading, Uptime};
 use serde::{Deserialize, Serialize};
 
 use super::sourced;
@@ -25,18 +25,18 @@ pub(super) struct HoldForm {
 }
 
 impl HoldForm {
-    pub(super) fn new(hold: &Hold, clock: Now) -> Self {
+    pub(super) fn new(hold: &Hold, clock: ClockReading) -> Self {
         Self {
             reason: hold.reason,
             since: clock.wall_at(hold.begun).0,
-            asked: hold.asked.map(|at| clock.wall_at(at).0),
+            asked: hold.first_probe.map(|at| clock.wall_at(at).0),
             bound: hold.bound,
             slices: Arc::clone(&hold.slices),
             backends: hold.backends.clone(),
         }
     }
 
-    /// The hold on a process clock that has the seconds of the wall clock, as the one of [`Now::default`] has.
+    /// The hold on a process clock that has the seconds of the wall clock, as the one of [`ClockReading::default`] has.
     pub(super) fn into_hold(self, source: Source) -> Option<Hold> {
         let Self { reason, since, asked, bound, slices, backends } = self;
         let begun = Uptime(since);
@@ -44,9 +44,9 @@ impl HoldForm {
         Some(Hold {
             reason,
             begun,
-            asked,
-            anew: None,
-            unheard: None,
+            first_probe: asked,
+            bound_restarted: None,
+            bound_reached: None,
             bound,
             slices: sourced(slices, source)?,
             backends,

@@ -7,8 +7,8 @@ use std::{format, vec};
 use core::net::IpAddr;
 
 use crate::digest;
-use crate::limits::SHARES_MAX;
-use crate::op::Share;
+use crate::limits::QUOTA_IDS_MAX;
+use crate::op::QuotaId;
 
 use super::*;
 
@@ -18,7 +18,7 @@ const SOURCES: &[Source] = &[Source::Manifests];
 fn alike() -> [String; 2] {
     let mut names = BTreeMap::new();
     let found = (0..).map(|it| format!("n-{it}")).find_map(|name| {
-        let before = names.insert(digest::of_namespace(&name) % u64::from(SHARES_MAX), name.clone());
+        let before = names.insert(digest::hash_namespace(&name) % u64::from(QUOTA_IDS_MAX), name.clone());
         before.map(|other| [other, name])
     });
     found.unwrap()
@@ -41,9 +41,9 @@ fn told(engine: &mut Engine<MemoryMaps>, events: impl IntoIterator<Item = Event>
 }
 
 /// The share that each address has in the maps.
-fn numbers(engine: &mut Engine<MemoryMaps>) -> BTreeMap<IpAddr, Share> {
+fn numbers(engine: &mut Engine<MemoryMaps>) -> BTreeMap<IpAddr, QuotaId> {
     let frontends = engine.maps_mut().dump().unwrap().frontends;
-    frontends.into_iter().map(|(key, value)| (key.address, value.share)).collect()
+    frontends.into_iter().map(|(key, value)| (key.address, value.quota)).collect()
 }
 
 #[test]
@@ -55,12 +55,12 @@ fn a_namespace_keeps_its_number_over_a_restart_whatever_is_remembered_and_told_f
         let (before, snapshot) = (numbers(&mut former), told(&mut former, []));
         assert_ne!(before.first_key_value().map(|it| it.1), before.last_key_value().map(|it| it.1));
         let (mut engine, _) = Engine::start(former.into_maps(), Seed(0), SOURCES).unwrap();
-        let mut remembered = Remembered::from(&snapshot);
+        let mut remembered = SavedSnapshot::from(&snapshot);
         if let Some(is_turned) = remembers {
             if is_turned {
                 remembered.services.reverse();
             }
-            engine.remember(remembered, NOW);
+            engine.restore(remembered, NOW);
         }
         let mut events = all();
         if is_turned {

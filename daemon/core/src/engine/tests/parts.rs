@@ -43,7 +43,7 @@ fn told(why: MapError) -> Arc<Snapshot> {
 
 #[test]
 fn who_lacks_room_beyond_its_part_of_the_ranges_has_nothing_counted_as_failed() {
-    let snapshot = told(MapError::Part { op: "insert source", cause: "for a test".to_owned() });
+    let snapshot = told(MapError::Quota { op: "insert source", cause: "for a test".to_owned() });
     let fill = snapshot.fill;
     assert_eq!((fill.retries, fill.failing, snapshot.counters.ops_failed), (1, 0, 0));
     let snapshot = told(MapError::Refused { op: "insert source", cause: "for a test".to_owned() });

@@ -9,10 +9,10 @@ use crate::snapshot::{Reason, Verdict};
 
 use super::*;
 
-const LATER: Now = Now { wall: Timestamp(5_000), mono: Duration::from_secs(4) };
+const LATER: ClockReading = ClockReading { wall: Timestamp(5_000), mono: Duration::from_secs(4) };
 
 /// What the process knew at its end, and the maps that it left.
-fn former() -> (Remembered, MemoryMaps) {
+fn former() -> (SavedSnapshot, MemoryMaps) {
     let mut engine = engine(vec![
         service("a", "10.0.0.1"),
         slice("a", &["1.1.1.1"]),
@@ -23,12 +23,12 @@ fn former() -> (Remembered, MemoryMaps) {
     ]);
     engine.apply(slice("lost", &[]));
     let snapshot = engine.step(NOW, &mut |_| ());
-    (Remembered::from(&*snapshot), engine.into_maps())
+    (SavedSnapshot::from(&*snapshot), engine.into_maps())
 }
 
-fn start(maps: MemoryMaps, remembered: Remembered) -> Engine<MemoryMaps> {
+fn start(maps: MemoryMaps, remembered: SavedSnapshot) -> Engine<MemoryMaps> {
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
-    engine.remember(remembered, NOW);
+    engine.restore(remembered, NOW);
     engine
 }
 
@@ -51,7 +51,7 @@ fn what_the_maps_hold_serves_on_until_the_sources_had_their_time() {
     let mut engine = start(maps, remembered);
     let snapshot = engine.step(NOW, &mut |_| ());
     assert!(!snapshot.programmed);
-    assert_eq!(engine.next_due(NOW.mono), Some(REMEMBERED_WAIT), "then it is time");
+    assert_eq!(engine.next_due(NOW.mono), Some(RESTORED_WAIT), "then it is time");
     let snapshot = engine.step(LATER, &mut |_| ());
     assert!(snapshot.programmed);
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
@@ -77,7 +77,7 @@ fn what_is_remembered_replaces_no_list_that_the_maps_have_otherwise() {
     let snapshot = engine.step(LATER, &mut |change| told.push(change.service.name.name().to_owned()));
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.9:80"]);
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
-    assert!(snapshot.programmed && engine.is_whole());
+    assert!(snapshot.programmed && engine.has_initial_state());
     assert_eq!(told, ["b", "lost"], "what is as it was remembered goes on");
     engine.apply(Event::Resumed(Source::Manifests));
     engine.apply(slice("a", &["1.1.1.10"]));
@@ -92,7 +92,7 @@ fn what_is_only_remembered_of_an_unreadable_source_replaces_no_newer_list() {
     let mut engine = newer(vec![slice("a", &["1.1.1.9"])]);
     engine.apply(super::unreadable::unreadable(Source::Manifests));
     let snapshot = engine.step(LATER, &mut |_| ());
-    assert!(snapshot.programmed && engine.is_whole() && !engine.lacks_unreadable());
+    assert!(snapshot.programmed && engine.has_initial_state() && !engine.lacks_unreadable_source());
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.9:80"]);
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
 }
@@ -119,8 +119,8 @@ impl Maps for Waiting {
         self.0.begin_grace()
     }
 
-    fn is_over(&self, grace: Grace) -> bool {
-        self.0.is_over(grace)
+    fn is_grace_over(&self, grace: Grace) -> bool {
+        self.0.is_grace_over(grace)
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {
@@ -131,7 +131,7 @@ impl Maps for Waiting {
         self.0.capacity()
     }
 
-    fn is_waiting(&self) -> bool {
+    fn is_predecessor_serving(&self) -> bool {
         true
     }
 }
@@ -140,10 +140,10 @@ impl Maps for Waiting {
 fn what_another_versions_programs_serve_is_not_replaced_by_what_is_remembered_before_its_time() {
     let maps = Waiting(MemoryMaps::default());
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
-    engine.remember(former().0, NOW);
+    engine.restore(former().0, NOW);
     let snapshot = engine.step(NOW, &mut |_| ());
     assert!(!snapshot.programmed && !engine.is_written(), "what serves is never older");
-    assert_eq!(engine.next_due(NOW.mono), Some(REMEMBERED_WAIT), "then it is time");
+    assert_eq!(engine.next_due(NOW.mono), Some(RESTORED_WAIT), "then it is time");
     assert!(engine.step(LATER, &mut |_| ()).programmed);
     assert!(engine.is_written());
 }
@@ -157,7 +157,7 @@ fn invariant_08_nothing_found_is_removed_for_what_is_remembered() {
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(LATER, &mut |_| ());
-    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), Answer::Passed);
+    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), DialOutcome::Passed);
 }
 
 #[test]
@@ -234,12 +234,12 @@ fn invariant_06_a_file_that_cannot_be_read_keeps_all_that_is_remembered_of_it() 
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
-    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), Answer::Passed, "of no file");
+    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), DialOutcome::Passed, "of no file");
     engine.apply(Event::RejectionEnded(file));
     engine.step(NOW, &mut |_| ());
     assert_eq!(
         engine.maps().dial("10.0.0.2:80".parse().unwrap()),
-        Answer::Passed,
+        DialOutcome::Passed,
         "the file is whole without it"
     );
 }
@@ -261,7 +261,11 @@ fn invariant_08_what_a_source_asks_for_is_added_before_the_others_have_spoken() 
     assert!(snapshot.programmed && !snapshot.is_synced() && !engine.is_written(), "another's maps serve on");
     engine.apply(Event::ServiceDeleted(ServiceKey { name: name("a"), source: Source::Manifests }, None));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), Answer::Passed, "its own source says so");
+    assert_eq!(
+        engine.maps().dial("10.0.0.1:80".parse().unwrap()),
+        DialOutcome::Passed,
+        "its own source says so"
+    );
 }
 
 #[test]
@@ -276,7 +280,7 @@ fn invariant_08_nothing_found_is_removed_before_every_source_has_spoken() {
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
     engine.apply(Event::Synced(Source::Kubernetes));
     engine.step(LATER, &mut |_| ());
-    assert_eq!(engine.maps().dial("10.0.0.2:80".parse().unwrap()), Answer::Passed);
+    assert_eq!(engine.maps().dial("10.0.0.2:80".parse().unwrap()), DialOutcome::Passed);
     assert!(engine.is_written());
 }
 

@@ -27,7 +27,10 @@ fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     engine.apply(unreadable(Source::Manifests));
     let snapshot = engine.step(NOW, &mut |_| ());
-    assert_eq!((snapshot.is_told(), snapshot.is_synced(), snapshot.programmed), (true, false, true));
+    assert_eq!(
+        (snapshot.is_readable_synced(), snapshot.is_synced(), snapshot.programmed),
+        (true, false, true)
+    );
     for (address, backend) in
         [("10.0.0.1:80", "1.1.1.9:80"), ("10.0.0.2:80", "1.1.1.2:80"), ("10.0.0.3:80", "1.1.1.3:80")]
     {
@@ -36,7 +39,7 @@ fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed
     engine.apply(Event::Synced(Source::Manifests));
     let snapshot = engine.step(NOW, &mut |_| ());
     assert!(snapshot.is_synced() && snapshot.unreadable.is_empty());
-    assert_eq!(engine.maps().dial("10.0.0.2:80".parse().unwrap()), Answer::Passed);
+    assert_eq!(engine.maps().dial("10.0.0.2:80".parse().unwrap()), DialOutcome::Passed);
 }
 
 #[test]
@@ -45,18 +48,23 @@ fn a_source_that_cannot_be_read_keeps_no_other_from_being_whole() {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &sources).unwrap();
     let told = [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)];
     told.into_iter().for_each(|event| engine.apply(event));
-    assert!(!engine.step(NOW, &mut |_| ()).is_told());
-    assert!(!engine.is_whole() && !engine.is_written(), "it may be about to tell");
+    assert!(!engine.step(NOW, &mut |_| ()).is_readable_synced());
+    assert!(!engine.has_initial_state() && !engine.is_written(), "it may be about to tell");
     engine.apply(unreadable(Source::Config));
     let snapshot = engine.step(NOW, &mut |_| ());
-    assert!(snapshot.is_told() && engine.is_whole() && engine.is_written() && engine.lacks_unreadable());
+    assert!(
+        snapshot.is_readable_synced()
+            && engine.has_initial_state()
+            && engine.is_written()
+            && engine.lacks_unreadable_source()
+    );
     let key = FrontendKey {
         address: "10.0.0.1".parse().unwrap(),
         port: PORT,
         transport: crate::keys::Transport::Tcp,
     };
     engine.maps_mut().execute(&Action::RemoveFrontend(key)).unwrap();
-    assert_eq!(engine.check().unwrap().len(), 1, "the maps are compared");
+    assert_eq!(engine.check_maps().unwrap().len(), 1, "the maps are compared");
     engine.apply(Event::Synced(Source::Config));
-    assert!(engine.step(NOW, &mut |_| ()).is_synced() && !engine.lacks_unreadable());
+    assert!(engine.step(NOW, &mut |_| ()).is_synced() && !engine.lacks_unreadable_source());
 }

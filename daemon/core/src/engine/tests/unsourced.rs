@@ -73,7 +73,7 @@ fn a_range_without_room_freezes_no_list_of_any_port_and_no_address_but_the_balan
         engine.apply(endpoints("1.1.1.2"));
         let snapshot = engine.step(NOW, &mut |_| ());
         let served = |engine: &Engine<Full>, port: u16| {
-            let Answer::Served(slots) = engine.maps().maps.dial(([10, 0, 0, 1], port).into()) else {
+            let DialOutcome::Served(slots) = engine.maps().maps.dial(([10, 0, 0, 1], port).into()) else {
                 return false;
             };
             slots.iter().map(|slot| slot.address).eq(["1.1.1.2".parse::<std::net::IpAddr>().unwrap()])
@@ -83,7 +83,8 @@ fn a_range_without_room_freezes_no_list_of_any_port_and_no_address_but_the_balan
         let failed = view.frontends.iter().any(|row| matches!(row.status, Status::Error(_)));
         assert!(failed && snapshot.fill.retries == 1, "{before:?}: it is said, and tried again");
         engine.maps_mut().has_room = true;
-        let snapshot = engine.step(Now { mono: NOW.mono + Duration::from_secs(60), ..NOW }, &mut |_| ());
+        let snapshot =
+            engine.step(ClockReading { mono: NOW.mono + Duration::from_secs(60), ..NOW }, &mut |_| ());
         assert_eq!(snapshot.fill.retries, 0, "{before:?}");
         let view = snapshot.services.iter().next().unwrap();
         assert!(view.frontends.iter().all(|row| row.status == Status::Done), "{before:?}");

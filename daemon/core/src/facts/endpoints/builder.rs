@@ -11,19 +11,19 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Addresses, Endpoint, Endpoints, HintSet, Kin, NODE_SHORT, Name, Packed, TARGET_SHORT, Target, UUID,
-    UidText, pack_conditions,
+    Addresses, Endpoint, Endpoints, HintSet, NODE_SHORT, PackedEndpoint, SharedParts, TARGET_SHORT, Target,
+    TextSpan, UUID, UidText, pack_conditions,
 };
 use crate::keys::Family;
 use crate::limits;
-use crate::parted::{Own, Parts, Short};
+use crate::split_name::{ShortText, SplitName, UniquePart};
 
 /// The longest name of a Kubernetes object.
 const NAME_MAX: usize = 255;
 
 /// Why an endpoint cannot be taken. The slice's others can.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EndpointRefused {
+pub enum EndpointError {
     /// Not of the slice's family.
     #[error("address {0} is not of the slice's address type")]
     Family(IpAddr),
@@ -47,17 +47,17 @@ pub struct EndpointsBuilder {
     family: Family,
     v4: Vec<Ipv4Addr>,
     v6: Vec<Ipv6Addr>,
-    packed: Vec<Packed>,
-    kin: Vec<Kin>,
+    packed: Vec<PackedEndpoint>,
+    parts: Vec<SharedParts>,
     hints: Vec<HintSet>,
     text: String,
     // Names that are in `text`; a slice's endpoints share few nodes and zones.
-    names: BTreeMap<Box<str>, Name>,
+    names: BTreeMap<Box<str>, TextSpan>,
     // Places in `kin`.
-    places: BTreeMap<Kin, u16>,
+    places: BTreeMap<SharedParts, u16>,
 }
 
-fn has_any(hints: &HintSet) -> bool {
+fn has_hints(hints: &HintSet) -> bool {
     !(hints.zones.is_empty() && hints.nodes.is_empty())
 }
 
@@ -69,7 +69,7 @@ impl EndpointsBuilder {
             v4: Vec::new(),
             v6: Vec::new(),
             packed: Vec::new(),
-            kin: Vec::new(),
+            parts: Vec::new(),
             hints: Vec::new(),
             text: String::new(),
             names: BTreeMap::new(),
@@ -78,18 +78,18 @@ impl EndpointsBuilder {
     }
 
     /// Adds one endpoint, or says why it cannot be a backend.
-    pub fn push(&mut self, endpoint: Endpoint<'_>) -> Result<(), EndpointRefused> {
-        self.check(endpoint.address)?;
+    pub fn push(&mut self, endpoint: Endpoint<'_>) -> Result<(), EndpointError> {
+        self.check_address(endpoint.address)?;
         let node = endpoint.node.map(|node| node.0).unwrap_or_default();
         let target = endpoint.target.filter(|target| !target.name.0.is_empty());
         let name = target.map(|target| target.name.0).unwrap_or_default();
-        let kin = self.kin(&endpoint, &node, target)?;
-        let (uid, uuid) = self.uid(target)?;
-        let (target, target_short) = self.own_part(&name)?;
-        let (node, node_short) = self.own_part(&node)?;
+        let kin = self.intern_parts(&endpoint, &node, target)?;
+        let (uid, uuid) = self.pack_uid(target)?;
+        let (target, target_short) = self.pack_part(&name)?;
+        let (node, node_short) = self.pack_part(&node)?;
         let short = u8::from(target_short) * TARGET_SHORT + u8::from(node_short) * NODE_SHORT;
         let flags = pack_conditions(endpoint.conditions) + uuid + short;
-        self.packed.push(Packed { uid, node, target, kin, flags });
+        self.packed.push(PackedEndpoint { uid, node, target, parts: kin, flags });
         match endpoint.address {
             IpAddr::V4(address) => self.v4.push(address),
             IpAddr::V6(address) => self.v6.push(address),
@@ -107,58 +107,58 @@ impl EndpointsBuilder {
                 Addresses::V6(self.v6.into())
             },
             packed: self.packed.into(),
-            kin: self.kin.into(),
+            parts: self.parts.into(),
             hints: self.hints.into(),
             text: self.text.into(),
         }
     }
 
-    fn check(&self, address: IpAddr) -> Result<(), EndpointRefused> {
-        if Family::of(address) != self.family {
-            return Err(EndpointRefused::Family(address));
+    fn check_address(&self, address: IpAddr) -> Result<(), EndpointError> {
+        if Family::from_address(address) != self.family {
+            return Err(EndpointError::Family(address));
         }
         if address.is_unspecified() || address.is_multicast() {
-            return Err(EndpointRefused::NotUnicast(address));
+            return Err(EndpointError::NotUnicast(address));
         }
         if self.packed.len() >= limits::ENDPOINTS_PER_SLICE_MAX {
-            return Err(EndpointRefused::TooMany);
+            return Err(EndpointError::TooMany);
         }
         Ok(())
     }
 
     /// The place of what it shares with those that are alike.
-    fn kin(
+    fn intern_parts(
         &mut self,
         endpoint: &Endpoint<'_>,
-        node: &Parts<'_>,
+        node: &SplitName<'_>,
         target: Option<Target<'_>>,
-    ) -> Result<u16, EndpointRefused> {
-        if let Some(place) = self.kin_of_last(endpoint, node, target) {
+    ) -> Result<u16, EndpointError> {
+        if let Some(place) = self.reuse_last_parts(endpoint, node, target) {
             return Ok(place);
         }
-        let kin = Kin {
-            zone: self.shared(endpoint.zone.unwrap_or_default())?,
-            node_start: self.shared(node.start)?,
-            node_end: self.shared(node.end)?,
-            kind: self.shared(target.map_or("", |it| it.kind))?,
-            namespace: self.shared(target.map_or("", |it| it.namespace))?,
-            target_start: self.shared(target.map_or("", |it| it.name.0.start))?,
-            hints: self.hint(endpoint.hints)?,
+        let kin = SharedParts {
+            zone: self.intern_name(endpoint.zone.unwrap_or_default())?,
+            node_start: self.intern_name(node.start)?,
+            node_end: self.intern_name(node.end)?,
+            kind: self.intern_name(target.map_or("", |it| it.kind))?,
+            namespace: self.intern_name(target.map_or("", |it| it.namespace))?,
+            target_start: self.intern_name(target.map_or("", |it| it.name.0.start))?,
+            hints: self.intern_hints(endpoint.hints)?,
         };
-        self.place(kin)
+        self.insert_parts(kin)
     }
 
     /// What the endpoint before shares, if this one shares the same: most endpoints of a slice do, and to compare their
     /// texts costs less than to look each of them up.
-    fn kin_of_last(
+    fn reuse_last_parts(
         &self,
         endpoint: &Endpoint<'_>,
-        node: &Parts<'_>,
+        node: &SplitName<'_>,
         target: Option<Target<'_>>,
     ) -> Option<u16> {
-        let place = self.packed.last()?.kin;
-        let kin = self.kin.get(usize::from(place))?;
-        let is = |name: Name, text: &str| name.text(&self.text) == text;
+        let place = self.packed.last()?.parts;
+        let kin = self.parts.get(usize::from(place))?;
+        let is = |name: TextSpan, text: &str| name.text(&self.text) == text;
         let hints = self.hints.get(usize::from(kin.hints).wrapping_sub(1));
         let is_same = is(kin.zone, endpoint.zone.unwrap_or_default())
             && is(kin.node_start, node.start)
@@ -166,39 +166,39 @@ impl EndpointsBuilder {
             && is(kin.kind, target.map_or("", |it| it.kind))
             && is(kin.namespace, target.map_or("", |it| it.namespace))
             && is(kin.target_start, target.map_or("", |it| it.name.0.start))
-            && hints == endpoint.hints.filter(|it| has_any(it));
+            && hints == endpoint.hints.filter(|it| has_hints(it));
         is_same.then_some(place)
     }
 
-    fn place(&mut self, kin: Kin) -> Result<u16, EndpointRefused> {
+    fn insert_parts(&mut self, kin: SharedParts) -> Result<u16, EndpointError> {
         if let Some(place) = self.places.get(&kin) {
             return Ok(*place);
         }
-        let place = u16::try_from(self.kin.len()).map_err(|_| EndpointRefused::TooMany)?;
-        self.kin.push(kin);
+        let place = u16::try_from(self.parts.len()).map_err(|_| EndpointError::TooMany)?;
+        self.parts.push(kin);
         self.places.insert(kin, place);
         Ok(place)
     }
 
     /// The own part of a name: as a number if it is short, which is the second one here, else as a place in the text.
-    fn own_part(&mut self, name: &Parts<'_>) -> Result<(u32, bool), EndpointRefused> {
+    fn pack_part(&mut self, name: &SplitName<'_>) -> Result<(u32, bool), EndpointError> {
         if name.len() > NAME_MAX {
-            return Err(EndpointRefused::NameTooLong(name.len()));
+            return Err(EndpointError::NameTooLong(name.len()));
         }
-        match name.own {
-            Own::Short(short) => Ok((short.0, true)),
-            Own::Text(text) => match Short::new(text) {
+        match name.unique {
+            UniquePart::Short(short) => Ok((short.0, true)),
+            UniquePart::Text(text) => match ShortText::new(text) {
                 Some(short) => Ok((short.0, true)),
-                None => Ok((self.shared(text)?.0, false)),
+                None => Ok((self.intern_name(text)?.0, false)),
             },
         }
     }
 
-    fn uid(&mut self, target: Option<Target<'_>>) -> Result<([u8; 16], u8), EndpointRefused> {
+    fn pack_uid(&mut self, target: Option<Target<'_>>) -> Result<([u8; 16], u8), EndpointError> {
         let text = match target.map(|target| target.uid) {
             Some(UidText::Uuid(uuid)) => return Ok((uuid, UUID)),
-            Some(UidText::Text(text)) => self.shared(text)?,
-            None => Name::default(),
+            Some(UidText::Text(text)) => self.intern_name(text)?,
+            None => TextSpan::default(),
         };
         let mut uid = [0; 16];
         uid.iter_mut().zip(text.0.to_be_bytes()).for_each(|(position, byte)| *position = byte);
@@ -206,35 +206,35 @@ impl EndpointsBuilder {
     }
 
     /// Adds a name to the text, unless it is there.
-    fn shared(&mut self, name: &str) -> Result<Name, EndpointRefused> {
+    fn intern_name(&mut self, name: &str) -> Result<TextSpan, EndpointError> {
         if name.is_empty() {
-            return Ok(Name::default());
+            return Ok(TextSpan::default());
         }
         if let Some(position) = self.names.get(name) {
             return Ok(*position);
         }
-        let position = self.add(name)?;
+        let position = self.append_name(name)?;
         self.names.insert(name.into(), position);
         Ok(position)
     }
 
-    fn add(&mut self, name: &str) -> Result<Name, EndpointRefused> {
+    fn append_name(&mut self, name: &str) -> Result<TextSpan, EndpointError> {
         if name.len() > NAME_MAX {
-            return Err(EndpointRefused::NameTooLong(name.len()));
+            return Err(EndpointError::NameTooLong(name.len()));
         }
-        let position = Name::new(self.text.len(), name.len()).ok_or(EndpointRefused::TooMany)?;
+        let position = TextSpan::new(self.text.len(), name.len()).ok_or(EndpointError::TooMany)?;
         self.text.push_str(name);
         Ok(position)
     }
 
-    fn hint(&mut self, hints: Option<&HintSet>) -> Result<u16, EndpointRefused> {
-        let Some(hints) = hints.filter(|hints| has_any(hints)) else {
+    fn intern_hints(&mut self, hints: Option<&HintSet>) -> Result<u16, EndpointError> {
+        let Some(hints) = hints.filter(|hints| has_hints(hints)) else {
             return Ok(0);
         };
         let position = self.hints.iter().position(|known| known == hints).unwrap_or_else(|| {
             self.hints.push(hints.clone());
             self.hints.len() - 1
         });
-        u16::try_from(position + 1).map_err(|_| EndpointRefused::TooMany)
+        u16::try_from(position + 1).map_err(|_| EndpointError::TooMany)
     }
 }

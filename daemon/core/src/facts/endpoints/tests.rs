@@ -63,7 +63,7 @@ proptest! {
         let brief: Vec<_> = wanted.iter().map(|it| (it.address, it.conditions)).collect();
         prop_assert_eq!(endpoints.iter_brief().collect::<Vec<_>>(), brief);
         for (position, endpoint) in wanted.iter().enumerate() {
-            prop_assert_eq!(endpoints.hints_of(position), endpoint.hints);
+            prop_assert_eq!(endpoints.hints_for(position), endpoint.hints);
             prop_assert_eq!(endpoints.get(position), Some(*endpoint));
         }
     }
@@ -92,7 +92,7 @@ fn what_cannot_be_a_backend_is_refused_alone() {
     }
     let long = "n".repeat(256);
     let too_long = Endpoint { node: Some(long.as_str().into()), ..plain("1.1.1.1") };
-    assert_eq!(builder.push(too_long), Err(EndpointRefused::NameTooLong(256)));
+    assert_eq!(builder.push(too_long), Err(EndpointError::NameTooLong(256)));
     assert_eq!(builder.push(plain("1.1.1.1")), Ok(()));
     assert_eq!(builder.finish().len(), 1);
 }
@@ -112,7 +112,7 @@ fn what_endpoints_share_is_kept_once_in_whatever_order_they_come() {
     wanted.iter().for_each(|it| builder.push(*it).unwrap());
     let endpoints = builder.finish();
     assert_eq!(endpoints.iter().collect::<Vec<_>>(), wanted);
-    assert_eq!((endpoints.kin.len(), endpoints.hints.len()), (3, 2));
+    assert_eq!((endpoints.parts.len(), endpoints.hints.len()), (3, 2));
 }
 
 #[test]
@@ -121,5 +121,5 @@ fn invariant_10_endpoints_of_one_slice() {
     for _ in 0..limits::ENDPOINTS_PER_SLICE_MAX {
         builder.push(plain("1.1.1.1")).unwrap();
     }
-    assert_eq!(builder.push(plain("1.1.1.1")), Err(EndpointRefused::TooMany));
+    assert_eq!(builder.push(plain("1.1.1.1")), Err(EndpointError::TooMany));
 }

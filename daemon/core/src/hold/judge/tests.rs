@@ -4,14 +4,14 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
-use crate::spelled::Spelled;
+use crate::str_enum::StrEnum;
 
 const NOTHING: Evidence = Evidence {
     own: None,
     fallback: OnEmpty::Auto,
     is_control: false,
     is_unready: false,
-    is_elsewhere: false,
+    has_remote_backend: false,
     is_scaled_down: false,
     is_hidden: false,
     is_resync: false,
@@ -39,7 +39,7 @@ fn what_was_lost_is_held_and_what_was_ended_is_refused() {
     check("scaled down", scaled, Judgement::Refuse);
     check("scaled down, then resync", Evidence { is_resync: true, ..scaled }, Judgement::Refuse);
     check("unready after a resync", Evidence { is_resync: true, ..listed }, Judgement::Refuse);
-    let elsewhere = Evidence { is_elsewhere: true, ..NOTHING };
+    let elsewhere = Evidence { has_remote_backend: true, ..NOTHING };
     check("vanished here, and usable on another node", elsewhere, Judgement::Refuse);
 }
 
@@ -91,7 +91,7 @@ fn every_evidence() -> impl Iterator<Item = Evidence> {
             is_scaled_down: bit(bits, 2),
             is_resync: bit(bits, 3),
             is_hidden: bit(bits, 4),
-            is_elsewhere: bit(bits, 5),
+            has_remote_backend: bit(bits, 5),
         })
     })
 }
@@ -103,7 +103,7 @@ fn broken_rules(judge: fn(Evidence) -> Judgement) -> Vec<&'static str> {
         let judged = judge(evidence);
         let asked = evidence.own.unwrap_or(evidence.fallback);
         let by_evidence = matches!(asked, OnEmpty::Auto | OnEmpty::Pass) && !evidence.is_control;
-        let was_meant = evidence.is_unready || evidence.is_scaled_down || evidence.is_elsewhere;
+        let was_meant = evidence.is_unready || evidence.is_scaled_down || evidence.has_remote_backend;
         let is_unlimited = matches!(judged, Judgement::Hold(_, Bound::Unlimited));
         let rules = [
             ("what was lost is held", !by_evidence || was_meant || judged != Judgement::Refuse),
@@ -174,9 +174,9 @@ fn a_mass_loss_is_more_than_three_services_and_more_than_the_share() {
 #[test]
 fn settings_are_spelled_in_one_way() {
     for setting in OnEmpty::ALL {
-        assert_eq!(OnEmpty::find(setting.as_str()), Some(setting));
+        assert_eq!(OnEmpty::from_spelling(setting.as_str()), Some(setting));
     }
-    assert_eq!(OnEmpty::find("Hold"), None);
+    assert_eq!(OnEmpty::from_spelling("Hold"), None);
 }
 
 #[test]

@@ -13,8 +13,8 @@ const POLICY: Policy = Policy {
     on_empty: crate::hold::OnEmpty::Auto,
 };
 
-const LIVE: Lists = Lists { any: true, standing: true };
-const HELD: Lists = Lists { any: true, standing: false };
+const LIVE: ListPresence = ListPresence { any: true, unheld: true };
+const HELD: ListPresence = ListPresence { any: true, unheld: false };
 
 /// So many services with a list in each namespace, named by its number.
 struct Fixture {
@@ -27,7 +27,7 @@ impl Fixture {
         let namespaces = (0..populated.len()).map(|number| format!("n-{number}").into()).collect();
         let mut fixture = Self { losses: Losses::default(), namespaces };
         for (namespace, count) in fixture.namespaces.iter().zip(populated) {
-            (0..*count).for_each(|_| fixture.losses.count(namespace, (Lists::default(), LIVE)));
+            (0..*count).for_each(|_| fixture.losses.count_lists(namespace, (ListPresence::default(), LIVE)));
         }
         fixture
     }
@@ -35,12 +35,12 @@ impl Fixture {
     /// A service of that namespace loses its list, and is held.
     fn lose(&mut self, id: u32, namespace: usize, at: i64) {
         let namespace = &self.namespaces[namespace];
-        self.losses.count(namespace, (LIVE, HELD));
-        self.losses.put(ServiceId(id), namespace, Some(Uptime(at)));
+        self.losses.count_lists(namespace, (LIVE, HELD));
+        self.losses.set_loss(ServiceId(id), namespace, Some(Uptime(at)));
     }
 
     fn judge(&mut self, now: i64) -> Vec<MassLoss> {
-        self.losses.judge(&POLICY, Uptime(now))
+        self.losses.judge_losses(&POLICY, Uptime(now))
     }
 
     /// The services that take part in any mass loss.
@@ -137,7 +137,7 @@ fn another_policy_judges_anew() {
     let mut fixture = spread(&[9, 9, 9], &[100; 6]);
     assert_eq!(fixture.joined(100), [0_u32; 0]);
     let policy = Policy { mass_loss_share: 0, ..POLICY };
-    assert_eq!(fixture.losses.judge(&policy, Uptime(100)).len(), 1);
+    assert_eq!(fixture.losses.judge_losses(&policy, Uptime(100)).len(), 1);
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn nothing_is_remembered_of_namespaces_that_have_nothing() {
     let mut fixture = spread(&[1, 1], &[100, 100]);
     fixture.judge(100);
     for (id, namespace) in fixture.namespaces.iter().enumerate() {
-        fixture.losses.count(namespace, (HELD, Lists::default()));
-        fixture.losses.put(ServiceId(id.try_into().unwrap()), namespace, None);
+        fixture.losses.count_lists(namespace, (HELD, ListPresence::default()));
+        fixture.losses.set_loss(ServiceId(id.try_into().unwrap()), namespace, None);
     }
     let Losses { order, services, tenants, populated, .. } = &fixture.losses;
     assert_eq!((order.len(), services.len(), tenants.len(), *populated), (0, 0, 0, 0));

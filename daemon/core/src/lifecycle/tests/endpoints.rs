@@ -50,7 +50,7 @@ fn slice(said: &str, endpoints: &[&str]) -> Arc<SliceFacts> {
 
 /// Addresses, slices and ages.
 fn shown(found: Option<&EndpointFinding>) -> Vec<String> {
-    let line = |it: &Evidence| {
+    let line = |it: &EndpointEvidence| {
         let slices: Vec<_> = it.slices.iter().map(ToString::to_string).collect();
         let address = it.address.map(|it| it.to_string()).unwrap_or_default();
         let age = it.age.map(|age| age.to_string()).unwrap_or_default();
@@ -65,7 +65,7 @@ fn check_owners(
     others: &[Arc<SliceFacts>],
     expected: &[&str],
 ) -> Option<EndpointFinding> {
-    let found = two_owners(own, own.iter().chain(others).map(|slice| &**slice));
+    let found = find_stale(own, own.iter().chain(others).map(|slice| &**slice));
     assert_eq!(shown(found.as_ref()), expected);
     found
 }
@@ -121,7 +121,7 @@ fn check_duplicates(ages: [Option<i64>; 2], second: &[&str], expected: &[&str], 
         Some(ago) => written(slice, ago),
         None => slice,
     });
-    let found = duplicates(&aged.collect::<Vec<_>>(), Timestamp(WALL));
+    let found = find_duplicates(&aged.collect::<Vec<_>>(), Timestamp(WALL));
     assert_eq!(shown(found.as_ref()), expected, "{ages:?}");
     assert!(found.is_none_or(|found| found.severity == severity));
 }
@@ -153,9 +153,9 @@ fn a_slice_that_is_not_for_proxies_hides_its_endpoints() {
     let mut labelled = slice("shop/web-1 8080", &["10.0.0.1=u1"]);
     Arc::make_mut(&mut labelled).headless = true;
     let own = [labelled, slice("shop/web-2 8080", &["10.0.0.2=u2"])];
-    assert_eq!(shown(hidden(&own, false).as_ref()), ["shop/web-1"]);
-    assert_eq!(hidden(&own, true), None);
-    assert_eq!(hidden(&own[1..], false), None);
+    assert_eq!(shown(find_hidden(&own, false).as_ref()), ["shop/web-1"]);
+    assert_eq!(find_hidden(&own, true), None);
+    assert_eq!(find_hidden(&own[1..], false), None);
 }
 
 #[test]
@@ -170,23 +170,25 @@ fn two_managers_are_found_and_who_says_nothing_is_none() {
 }
 
 fn managers_of(keys: &[SliceKey], managed: [Option<&'static str>; 3]) -> Vec<String> {
-    shown(managers(keys.iter().zip(managed)).as_ref())
+    shown(find_managers(keys.iter().zip(managed)).as_ref())
 }
 
 #[test]
 fn an_endpoints_object_that_was_cut_says_so() {
-    assert_eq!(truncated(Some("truncated")).map(|it| it.id), Some(EndpointFindingId::Truncated));
-    assert_eq!(truncated(None), None);
+    assert_eq!(find_truncated(Some("truncated")).map(|it| it.id), Some(EndpointFindingId::Truncated));
+    assert_eq!(find_truncated(None), None);
 }
 
 /// `+`: ready, `-`: not; at these seconds.
 #[track_caller]
 fn check_flaps(turns: &[(i64, bool)], now: i64, expected: &[&str]) {
     let address = [10, 0, 0, 1].into();
-    let mut turns: Vec<_> =
-        turns.iter().map(|(at, is_ready)| Turn { address, at: Uptime(*at), is_ready: *is_ready }).collect();
+    let mut turns: Vec<_> = turns
+        .iter()
+        .map(|(at, is_ready)| ReadinessChange { address, at: Uptime(*at), is_ready: *is_ready })
+        .collect();
     for _ in 0..2 {
-        assert_eq!(shown(flapping(&turns, Uptime(now)).as_ref()), expected);
+        assert_eq!(shown(find_flapping(&turns, Uptime(now)).as_ref()), expected);
         turns.reverse();
     }
 }
@@ -211,12 +213,14 @@ fn rows(conditions: Conditions, ago: i64) -> Rows {
 
 #[test]
 fn an_endpoint_that_was_never_ready_is_found_after_five_minutes() {
-    let look = |rows: &Rows, turns: &[Turn]| shown(never_ready(rows.all(), turns, Timestamp(WALL)).as_ref());
+    let look = |rows: &Rows, turns: &[ReadinessChange]| {
+        shown(find_never_ready(rows.iter(), turns, Timestamp(WALL)).as_ref())
+    };
     assert_eq!(look(&rows(UNREADY, 299), &[]), [""; 0]);
     assert_eq!(look(&rows(UNREADY, 300), &[]), ["10.0.0.1  300"]);
     assert_eq!(look(&rows(READY, 3_000), &[]), [""; 0]);
     assert_eq!(look(&rows(GOING, 3_000), &[]), [""; 0]);
-    let turn = |is_ready| Turn { address: [10, 0, 0, 1].into(), at: Uptime(5), is_ready };
+    let turn = |is_ready| ReadinessChange { address: [10, 0, 0, 1].into(), at: Uptime(5), is_ready };
     assert_eq!(look(&rows(UNREADY, 300), &[turn(true), turn(false)]), [""; 0], "it was ready once");
     assert_eq!(look(&rows(UNREADY, 300), &[turn(false)]), ["10.0.0.1  300"]);
     assert_eq!(look(&rows(UNREADY, -300), &[]), [""; 0], "the clock was set back");
@@ -224,7 +228,7 @@ fn an_endpoint_that_was_never_ready_is_found_after_five_minutes() {
 
 #[test]
 fn an_endpoint_that_terminates_longer_than_pods_do_is_found() {
-    let look = |rows: &Rows| shown(stuck_terminating(rows.all(), Timestamp(WALL)).as_ref());
+    let look = |rows: &Rows| shown(find_stuck_terminating(rows.iter(), Timestamp(WALL)).as_ref());
     assert_eq!(look(&rows(GOING, 599)), [""; 0]);
     assert_eq!(look(&rows(GOING, 600)), ["10.0.0.1  600"]);
     assert_eq!(look(&rows(UNREADY, 6_000)), [""; 0]);
@@ -236,6 +240,6 @@ fn invariant_10_endpoints_named_in_one_finding() {
     let others: Vec<_> = (0..50).map(|nth| alloc::format!("10.0.0.{nth}=other")).collect();
     let texts = |all: &[String]| all.iter().map(|it| it.clone().leak() as &str).collect::<Vec<_>>();
     let own = [slice("shop/web-1 8080", &texts(&many))];
-    let found = two_owners(&own, [&*slice("shop/api-1 8080", &texts(&others))]).unwrap();
+    let found = find_stale(&own, [&*slice("shop/api-1 8080", &texts(&others))]).unwrap();
     assert_eq!((found.evidence.len(), found.more), (limits::NAMED_MAX, 30));
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[track_caller]
-fn check_with(object: &str, events: &str, controller: Controller, expected: &[&str]) -> Vec<Finding> {
+fn check_with(object: &str, events: &str, controller: ControllerLiveness, expected: &[&str]) -> Vec<Finding> {
     let found = look(object, events, controller);
     assert_eq!(shown(&found.findings), expected, "{object:?} with {events:?} in {:?}", found.state);
     found.findings
@@ -11,7 +11,7 @@ fn check_with(object: &str, events: &str, controller: Controller, expected: &[&s
 
 #[track_caller]
 fn check(object: &str, events: &str, expected: &[&str]) -> Vec<Finding> {
-    check_with(object, events, Controller::Unknown, expected)
+    check_with(object, events, ControllerLiveness::Unknown, expected)
 }
 
 #[test]
@@ -26,13 +26,18 @@ fn no_controller_is_found_where_nobody_said_a_word() {
     check("lb class age=90", "", &["class-unserved error"]);
     // A controller has put a finalizer, and is alive as far as is known.
     check("lb cleanup age=90", "", &[]);
-    for controller in [Controller::Unknown, Controller::Alive] {
+    for controller in [ControllerLiveness::Unknown, ControllerLiveness::Alive] {
         check_with("lb cleanup age=90", "", controller, &[]);
         check_with("lb age=90", "", controller, &["no-controller error"]);
     }
-    let found = check_with("lb cleanup age=90", "", Controller::Silent, &["no-controller error"]);
+    let found = check_with("lb cleanup age=90", "", ControllerLiveness::Silent, &["no-controller error"]);
     assert_eq!(found[0].confidence, Confidence::Certain);
-    check_with("lb cleanup age=900", "", Controller::Silent, &["no-controller error", "pending warning"]);
+    check_with(
+        "lb cleanup age=900",
+        "",
+        ControllerLiveness::Silent,
+        &["no-controller error", "pending warning"],
+    );
 }
 
 #[test]
@@ -40,7 +45,8 @@ fn who_was_not_asked_has_not_said_no() {
     for object in
         ["lb age=500", "lb class age=500", "lb cleanup age=500", "lb age=9000 ip", "cleanup age=9000"]
     {
-        for controller in [Controller::Unknown, Controller::Alive, Controller::Silent] {
+        for controller in [ControllerLiveness::Unknown, ControllerLiveness::Alive, ControllerLiveness::Silent]
+        {
             check_with(object, "-", controller, &[]);
         }
     }
@@ -57,7 +63,7 @@ fn a_class_that_nobody_serves_is_found() {
     check("lb class age=90", "Other-80", &[]);
     check("lb class age=90 host", "", &[]);
     // The Lease is that of a controller that serves no class.
-    check_with("lb class cleanup age=90", "", Controller::Silent, &[]);
+    check_with("lb class cleanup age=90", "", ControllerLiveness::Silent, &[]);
 }
 
 #[test]

@@ -12,11 +12,11 @@ fn any_time() -> impl Strategy<Value = Timestamp> {
     ]
 }
 
-fn any_statement() -> impl Strategy<Value = Statement> {
+fn any_statement() -> impl Strategy<Value = BalancerEvent> {
     let cause = prop_oneof![Just(None), Just(Some(Arc::from("a"))), Just(Some(Arc::from("b")))];
     let meaning = (0..Meaning::ALL.len()).prop_map(|nth| Meaning::ALL[nth]);
     (meaning, any_time(), any_time(), any::<u32>(), any::<bool>(), cause, any::<bool>()).prop_map(
-        |(meaning, first, last, count, is_open, cause, strands)| Statement {
+        |(meaning, first, last, count, is_open, cause, strands)| BalancerEvent {
             meaning,
             first,
             last,
@@ -41,12 +41,17 @@ fn any_object() -> impl Strategy<Value = ServiceFacts> {
     })
 }
 
-fn any_controller() -> impl Strategy<Value = Controller> {
-    prop_oneof![Just(Controller::Unknown), Just(Controller::Alive), Just(Controller::Silent)]
+fn any_controller() -> impl Strategy<Value = ControllerLiveness> {
+    prop_oneof![
+        Just(ControllerLiveness::Unknown),
+        Just(ControllerLiveness::Alive),
+        Just(ControllerLiveness::Silent)
+    ]
 }
 
-fn any_now() -> impl Strategy<Value = Now> {
-    (any_time(), 0_u64..1 << 40).prop_map(|(wall, mono)| Now { wall, mono: Duration::from_secs(mono) })
+fn any_now() -> impl Strategy<Value = ClockReading> {
+    (any_time(), 0_u64..1 << 40)
+        .prop_map(|(wall, mono)| ClockReading { wall, mono: Duration::from_secs(mono) })
 }
 
 /// A finding that says that something does not move.
@@ -69,7 +74,7 @@ proptest! {
             other.swap(position, place);
         }
         let look = |told| {
-            load_balancer(&Case { facts: Some(&facts), seen: None, heard: Heard::All(told), controller, now })
+            assess_balancer(&BalancerInput { facts: Some(&facts), history: None, events: EventReading::All(told), controller, now })
         };
         prop_assert_eq!(look(&told), look(&other));
         // What is written down follows the wall clock, and does not lie ahead of it.
@@ -82,11 +87,11 @@ proptest! {
         controller in any_controller(),
         now in any_now(),
     ) {
-        let seen = Seen::after(None, &facts, false, now);
+        let seen = BalancerHistory::observe(None, &facts, false, now);
         for seen in [None, seen.as_ref()] {
-            let case = Case { facts: Some(&facts), seen, heard: Heard::NotAsked, controller, now };
+            let case = BalancerInput { facts: Some(&facts), history: seen, events: EventReading::NotRead, controller, now };
             let legal = [FindingId::Pending, FindingId::DeleteStuck, FindingId::Flapping];
-            prop_assert!(load_balancer(&case).findings.iter().all(|it| legal.contains(&it.id)));
+            prop_assert!(assess_balancer(&case).findings.iter().all(|it| legal.contains(&it.id)));
         }
     }
 
@@ -98,11 +103,11 @@ proptest! {
         controller in any_controller(),
         now in any_now(),
     ) {
-        let case = |heard| Case { facts: Some(&facts), seen: None, heard, controller, now };
-        if Phase::of(&facts) != Phase::Pending {
-            prop_assert!(!load_balancer(&case(Heard::All(&told))).findings.iter().any(is_of_silence));
+        let case = |heard| BalancerInput { facts: Some(&facts), history: None, events: heard, controller, now };
+        if BalancerPhase::from_facts(&facts) != BalancerPhase::Pending {
+            prop_assert!(!assess_balancer(&case(EventReading::All(&told))).findings.iter().any(is_of_silence));
             let left: Vec<_> = told.iter().filter(|it| it.meaning != Meaning::Ensured).cloned().collect();
-            prop_assert!(!load_balancer(&case(Heard::All(&left))).findings.iter().any(is_of_silence));
+            prop_assert!(!assess_balancer(&case(EventReading::All(&left))).findings.iter().any(is_of_silence));
         }
     }
 
@@ -111,12 +116,12 @@ proptest! {
         objects in prop::collection::vec((any_object(), any::<bool>()), 1..8),
         times in prop::collection::vec(any_now(), 8),
     ) {
-        let mut before: Option<(ServiceFacts, Option<Seen>)> = None;
+        let mut before: Option<(ServiceFacts, Option<BalancerHistory>)> = None;
         for ((facts, is_live), now) in objects.into_iter().zip(times) {
             let known = before.as_ref().map(|(facts, seen)| (facts, seen.as_ref()));
-            let seen = Seen::after(known, &facts, is_live, now);
-            prop_assert_eq!(seen.is_none(), Phase::of(&facts) == Phase::None);
-            without_events(&facts, seen.as_ref(), now);
+            let seen = BalancerHistory::observe(known, &facts, is_live, now);
+            prop_assert_eq!(seen.is_none(), BalancerPhase::from_facts(&facts) == BalancerPhase::None);
+            assess_without_events(&facts, seen.as_ref(), now);
             before = Some((facts, seen));
         }
     }

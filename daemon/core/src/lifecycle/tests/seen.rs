@@ -3,8 +3,8 @@
 use super::*;
 use crate::time::Uptime;
 
-fn at(mono: u64, wall: i64) -> Now {
-    Now { wall: Timestamp(wall), mono: Duration::from_secs(mono) }
+fn at(mono: u64, wall: i64) -> ClockReading {
+    ClockReading { wall: Timestamp(wall), mono: Duration::from_secs(mono) }
 }
 
 fn addressed(last: u8) -> ServiceFacts {
@@ -15,9 +15,10 @@ fn addressed(last: u8) -> ServiceFacts {
 
 #[test]
 fn no_load_balancer_is_nothing_to_see() {
-    assert_eq!(Seen::after(None, &service("age=100"), true, NOW), None);
-    let (old, seen) = (service("lb age=100"), Seen::after(None, &service("lb age=100"), true, NOW));
-    assert_eq!(Seen::after(Some((&old, seen.as_ref())), &service("age=100"), true, NOW), None);
+    assert_eq!(BalancerHistory::observe(None, &service("age=100"), true, NOW), None);
+    let (old, seen) =
+        (service("lb age=100"), BalancerHistory::observe(None, &service("lb age=100"), true, NOW));
+    assert_eq!(BalancerHistory::observe(Some((&old, seen.as_ref())), &service("age=100"), true, NOW), None);
 }
 
 /// The time of creation is by the apiserver's clock.
@@ -33,7 +34,7 @@ fn a_service_that_comes_while_it_is_watched_is_new_whatever_its_creation_says() 
         ("lb cleanup age=900 deleted=50", false, 4_950),
         ("cleanup age=900", false, 5_000),
     ] {
-        let seen = Seen::after(None, &service(said), is_live, NOW).unwrap();
+        let seen = BalancerHistory::observe(None, &service(said), is_live, NOW).unwrap();
         assert_eq!(seen.since, Uptime(expected), "{said} {is_live}");
     }
 }
@@ -41,19 +42,19 @@ fn a_service_that_comes_while_it_is_watched_is_new_whatever_its_creation_says() 
 #[test]
 fn what_is_remembered_is_as_old_as_the_object_says() {
     let facts = service("lb age=900");
-    let seen = Seen::after(Some((&facts, None)), &facts, false, NOW).unwrap();
+    let seen = BalancerHistory::observe(Some((&facts, None)), &facts, false, NOW).unwrap();
     assert_eq!(seen.since, Uptime(4_100));
 }
 
 #[test]
 fn a_step_of_the_wall_clock_makes_nothing_older_or_younger() {
     let facts = service("lb age=10");
-    let seen = Seen::after(None, &facts, true, at(5_000, WALL)).unwrap();
+    let seen = BalancerHistory::observe(None, &facts, true, at(5_000, WALL)).unwrap();
     for wall in [WALL, WALL + 86_400, WALL - 86_400, 0, i64::MAX, i64::MIN] {
-        let found = without_events(&facts, Some(&seen), at(5_599, wall));
+        let found = assess_without_events(&facts, Some(&seen), at(5_599, wall));
         assert_eq!(shown(&found.findings), [""; 0], "{wall}");
         assert_eq!(found.since, Some(Timestamp(wall.saturating_sub(599))));
-        let found = without_events(&facts, Some(&seen), at(5_600, wall));
+        let found = assess_without_events(&facts, Some(&seen), at(5_600, wall));
         assert_eq!(shown(&found.findings), ["pending warning"], "{wall}");
     }
 }
@@ -61,12 +62,13 @@ fn a_step_of_the_wall_clock_makes_nothing_older_or_younger() {
 #[test]
 fn a_phase_begins_when_it_is_seen_to_begin() {
     let (asked, made) = (service("lb age=100"), addressed(1));
-    let first = Seen::after(None, &asked, true, at(100, 1_000)).unwrap();
-    let same = Seen::after(Some((&asked, Some(&first))), &asked, true, at(150, 1_050)).unwrap();
+    let first = BalancerHistory::observe(None, &asked, true, at(100, 1_000)).unwrap();
+    let same = BalancerHistory::observe(Some((&asked, Some(&first))), &asked, true, at(150, 1_050)).unwrap();
     assert_eq!(same, first);
-    let then = Seen::after(Some((&asked, Some(&first))), &made, true, at(160, 1_060)).unwrap();
+    let then = BalancerHistory::observe(Some((&asked, Some(&first))), &made, true, at(160, 1_060)).unwrap();
     assert_eq!(then.since, Uptime(160));
-    let typed = Seen::after(Some((&service("age=100"), None)), &asked, true, at(170, 1_070)).unwrap();
+    let typed =
+        BalancerHistory::observe(Some((&service("age=100"), None)), &asked, true, at(170, 1_070)).unwrap();
     assert_eq!(typed.since, Uptime(170));
 }
 
@@ -74,9 +76,9 @@ fn a_phase_begins_when_it_is_seen_to_begin() {
 fn another_object_of_the_same_name_begins_anew() {
     let (mut old, mut new) = (addressed(1), addressed(2));
     (old.meta.uid, new.meta.uid) = (Some("a".into()), Some("b".into()));
-    let mut seen = Seen::after(None, &old, true, at(100, 1_000)).unwrap();
+    let mut seen = BalancerHistory::observe(None, &old, true, at(100, 1_000)).unwrap();
     for mono in 101..110 {
-        seen = Seen::after(Some((&old, Some(&seen))), &new, true, at(mono, 1_000)).unwrap();
+        seen = BalancerHistory::observe(Some((&old, Some(&seen))), &new, true, at(mono, 1_000)).unwrap();
         assert_eq!(seen.since, Uptime(i64::try_from(mono).unwrap()));
         core::mem::swap(&mut old, &mut new);
     }
@@ -87,16 +89,16 @@ fn another_object_of_the_same_name_begins_anew() {
 #[track_caller]
 fn check_flaps(changes: &[u64], end: u64, expected: bool) {
     let mut old = addressed(0);
-    let mut seen = Seen::after(None, &old, true, at(0, 1_000)).unwrap();
+    let mut seen = BalancerHistory::observe(None, &old, true, at(0, 1_000)).unwrap();
     for (last, mono) in (1..).zip(changes) {
         let new = addressed(last);
-        seen = Seen::after(Some((&old, Some(&seen))), &new, true, at(*mono, 1_000)).unwrap();
+        seen = BalancerHistory::observe(Some((&old, Some(&seen))), &new, true, at(*mono, 1_000)).unwrap();
         old = new;
     }
-    let found = without_events(&old, Some(&seen), at(end, 1_000));
+    let found = assess_without_events(&old, Some(&seen), at(end, 1_000));
     let flapping = shown(&found.findings).contains(&"flapping warning".to_owned());
     assert_eq!(flapping, expected, "{changes:?} at {end}");
-    assert_eq!(found.state, State::Ready);
+    assert_eq!(found.state, BalancerState::Ready);
 }
 
 #[test]
@@ -112,12 +114,12 @@ fn an_address_that_changes_three_times_in_ten_minutes_is_flapping() {
 #[test]
 fn a_name_that_stands_for_an_address_counts_like_one() {
     let mut old = service("lb age=600 host");
-    let mut seen = Seen::after(None, &old, true, at(0, 1_000)).unwrap();
+    let mut seen = BalancerHistory::observe(None, &old, true, at(0, 1_000)).unwrap();
     for mono in 1..=3 {
         let mut new = old.clone();
         let name = alloc::format!("web-{mono}.example.com");
         new.balancer.as_mut().unwrap().hostnames = [name.as_str().into()].into();
-        seen = Seen::after(Some((&old, Some(&seen))), &new, true, at(mono, 1_000)).unwrap();
+        seen = BalancerHistory::observe(Some((&old, Some(&seen))), &new, true, at(mono, 1_000)).unwrap();
         old = new;
     }
     assert!(seen.is_flapping(Uptime(4)));

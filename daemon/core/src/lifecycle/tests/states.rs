@@ -3,146 +3,154 @@
 use super::*;
 
 #[track_caller]
-fn check(object: &str, events: &str, expected: State, since: Option<i64>) {
-    let found = look(object, events, Controller::Unknown);
+fn check(object: &str, events: &str, expected: BalancerState, since: Option<i64>) {
+    let found = look(object, events, ControllerLiveness::Unknown);
     assert_eq!((found.state, seconds(&found)), (expected, since), "{object:?} with {events:?}");
 }
 
 #[test]
 fn none_asks_for_no_load_balancer() {
-    check("age=100", "", State::None, None);
-    check("age=100", "-", State::None, None);
-    check("age=100 other", "", State::None, None);
-    check("age=100", "Ensuring-50", State::None, None);
+    check("age=100", "", BalancerState::None, None);
+    check("age=100", "-", BalancerState::None, None);
+    check("age=100 other", "", BalancerState::None, None);
+    check("age=100", "Ensuring-50", BalancerState::None, None);
     // Addresses that were left behind change nothing.
-    check("age=100 ip", "", State::None, None);
+    check("age=100 ip", "", BalancerState::None, None);
 }
 
 #[test]
 fn foreign_is_of_another_class_and_nobody_has_said_a_word() {
-    check("lb class age=30", "", State::Foreign, Some(30));
-    check("lb class age=30", "-", State::Foreign, Some(30));
-    check("lb class age=30", "Other-10", State::Ensuring, Some(30));
-    check("lb class cleanup age=30", "", State::Ensuring, Some(30));
-    check("lb class age=30 ip", "", State::Ready, Some(30));
-    check("lb class age=30", "SyncFailed-5!", State::Failing, Some(5));
+    check("lb class age=30", "", BalancerState::Foreign, Some(30));
+    check("lb class age=30", "-", BalancerState::Foreign, Some(30));
+    check("lb class age=30", "Other-10", BalancerState::Ensuring, Some(30));
+    check("lb class cleanup age=30", "", BalancerState::Ensuring, Some(30));
+    check("lb class age=30 ip", "", BalancerState::Ready, Some(30));
+    check("lb class age=30", "SyncFailed-5!", BalancerState::Failing, Some(5));
 }
 
 #[test]
 fn requested_has_no_finalizer_no_event_and_no_address() {
-    check("lb age=5", "", State::Requested, Some(5));
-    check("lb age=5", "-", State::Requested, Some(5));
-    check("lb", "", State::Requested, None);
+    check("lb age=5", "", BalancerState::Requested, Some(5));
+    check("lb age=5", "-", BalancerState::Requested, Some(5));
+    check("lb", "", BalancerState::Requested, None);
     // It was something else before, and is asked for again.
-    check("lb age=900", "Deleted-600", State::Ensuring, Some(900));
+    check("lb age=900", "Deleted-600", BalancerState::Ensuring, Some(900));
 }
 
 #[test]
 fn ensuring_was_begun_and_has_no_result() {
-    check("lb cleanup age=100", "Ensuring-40", State::Ensuring, Some(40));
-    check("lb cleanup age=100", "Ensuring-40 Ensured-60", State::Ensuring, Some(40));
-    check("lb cleanup age=100", "Ensuring-40 SyncFailed-60!", State::Ensuring, Some(40));
-    check("lb cleanup age=100", "-", State::Ensuring, Some(100));
-    check("lb cleanup age=100", "NoNodes-10!", State::Ensuring, Some(100));
-    check("lb age=100", "Ensuring-?", State::Ensuring, None);
-    check("lb age=100", "Ensured-10", State::Ensuring, Some(100));
+    check("lb cleanup age=100", "Ensuring-40", BalancerState::Ensuring, Some(40));
+    check("lb cleanup age=100", "Ensuring-40 Ensured-60", BalancerState::Ensuring, Some(40));
+    check("lb cleanup age=100", "Ensuring-40 SyncFailed-60!", BalancerState::Ensuring, Some(40));
+    check("lb cleanup age=100", "-", BalancerState::Ensuring, Some(100));
+    check("lb cleanup age=100", "NoNodes-10!", BalancerState::Ensuring, Some(100));
+    check("lb age=100", "Ensuring-?", BalancerState::Ensuring, None);
+    check("lb age=100", "Ensured-10", BalancerState::Ensuring, Some(100));
 }
 
 #[test]
 fn creating_is_what_old_controllers_say() {
-    check("lb age=100", "Creating-40", State::Creating, Some(40));
-    check("lb age=100", "Ensuring-41 Creating-40", State::Creating, Some(40));
-    check("lb age=100", "Creating-40 Created-30", State::Ensuring, Some(100));
+    check("lb age=100", "Creating-40", BalancerState::Creating, Some(40));
+    check("lb age=100", "Ensuring-41 Creating-40", BalancerState::Creating, Some(40));
+    check("lb age=100", "Creating-40 Created-30", BalancerState::Ensuring, Some(100));
 }
 
 #[test]
 fn failing_is_newest_and_nothing_has_ended_it() {
-    check("lb cleanup age=600", "Ensuring-40x8 SyncFailed-38x7!", State::Failing, Some(38));
-    check("lb cleanup age=600", "Ensuring-40x8 SyncFailed-38/590x7!", State::Failing, Some(590));
-    check("lb cleanup age=600", "Ensuring-38 SyncFailed-38!", State::Failing, Some(38));
-    check("lb cleanup age=600", "Ensuring-38 SyncFailed-38", State::Ensuring, Some(38));
-    check("lb cleanup age=600", "SyncFailed-200! Ensured-10", State::Ensuring, Some(600));
+    check("lb cleanup age=600", "Ensuring-40x8 SyncFailed-38x7!", BalancerState::Failing, Some(38));
+    check("lb cleanup age=600", "Ensuring-40x8 SyncFailed-38/590x7!", BalancerState::Failing, Some(590));
+    check("lb cleanup age=600", "Ensuring-38 SyncFailed-38!", BalancerState::Failing, Some(38));
+    check("lb cleanup age=600", "Ensuring-38 SyncFailed-38", BalancerState::Ensuring, Some(38));
+    check("lb cleanup age=600", "SyncFailed-200! Ensured-10", BalancerState::Ensuring, Some(600));
     // Five minutes lie between two tries.
-    check("lb cleanup age=3000", "Ensuring-299 SyncFailed-298!", State::Failing, Some(298));
+    check("lb cleanup age=3000", "Ensuring-299 SyncFailed-298!", BalancerState::Failing, Some(298));
 }
 
 #[test]
 fn ready_has_an_address_whatever_was_told() {
-    check("lb age=600 ip", "", State::Ready, Some(600));
-    check("lb age=600 ip", "-", State::Ready, Some(600));
-    check("lb age=600 host", "", State::Ready, Some(600));
-    check("lb age=600 written=500 ip", "", State::Ready, Some(500));
-    check("lb age=600 ip", "Ensuring-500 Ensured-490", State::Ready, Some(600));
+    check("lb age=600 ip", "", BalancerState::Ready, Some(600));
+    check("lb age=600 ip", "-", BalancerState::Ready, Some(600));
+    check("lb age=600 host", "", BalancerState::Ready, Some(600));
+    check("lb age=600 written=500 ip", "", BalancerState::Ready, Some(500));
+    check("lb age=600 ip", "Ensuring-500 Ensured-490", BalancerState::Ready, Some(600));
     // A balancer that is made elsewhere is never called done.
-    check("lb age=600 ip", "Ensuring-500 Other-400", State::Ready, Some(600));
-    check("lb age=600 ip", "AddressAssigned-590", State::Ready, Some(600));
-    check("lb age=600 ip", "SyncFailed-30 Ensured-20", State::Ready, Some(600));
+    check("lb age=600 ip", "Ensuring-500 Other-400", BalancerState::Ready, Some(600));
+    check("lb age=600 ip", "AddressAssigned-590", BalancerState::Ready, Some(600));
+    check("lb age=600 ip", "SyncFailed-30 Ensured-20", BalancerState::Ready, Some(600));
 }
 
 #[test]
 fn updating_was_begun_after_it_was_done() {
-    check("lb age=600 ip", "Ensured-490 Ensuring-20", State::Updating, Some(20));
-    check("lb age=600 ip", "Updated-490 Ensuring-20", State::Updating, Some(20));
-    check("lb age=600 ip", "Ensuring-490 Ensured-490", State::Ready, Some(600));
-    check("lb age=600 ip", "Ensured-490 Ensuring-20 Updated-10", State::Ready, Some(600));
+    check("lb age=600 ip", "Ensured-490 Ensuring-20", BalancerState::Updating, Some(20));
+    check("lb age=600 ip", "Updated-490 Ensuring-20", BalancerState::Updating, Some(20));
+    check("lb age=600 ip", "Ensuring-490 Ensured-490", BalancerState::Ready, Some(600));
+    check("lb age=600 ip", "Ensured-490 Ensuring-20 Updated-10", BalancerState::Ready, Some(600));
     // The event of its end was lost; the status was written since.
-    check("lb age=600 written=5 ip", "Ensured-490 Ensuring-20", State::Ready, Some(5));
-    check("lb age=600 ip", "Ensured-490 Ensuring-?", State::Ready, Some(600));
+    check("lb age=600 written=5 ip", "Ensured-490 Ensuring-20", BalancerState::Ready, Some(5));
+    check("lb age=600 ip", "Ensured-490 Ensuring-?", BalancerState::Ready, Some(600));
 }
 
 #[test]
 fn degraded_has_an_address_and_an_open_failure() {
     for failed in ["UpdateFailed", "SyncFailed", "NoNodes"] {
-        check("lb age=600 ip", &alloc::format!("{failed}-30/90!"), State::Degraded, Some(90));
-        check("lb age=600 ip", &alloc::format!("{failed}-30 Ensured-20"), State::Ready, Some(600));
+        check("lb age=600 ip", &alloc::format!("{failed}-30/90!"), BalancerState::Degraded, Some(90));
+        check("lb age=600 ip", &alloc::format!("{failed}-30 Ensured-20"), BalancerState::Ready, Some(600));
         check(
             "lb age=600 ip",
             &alloc::format!("Ensured-200 {failed}-30! Ensuring-3"),
-            State::Degraded,
+            BalancerState::Degraded,
             Some(30),
         );
     }
-    check("lb age=600 ip", "DeleteFailed-30!", State::Ready, Some(600));
+    check("lb age=600 ip", "DeleteFailed-30!", BalancerState::Ready, Some(600));
 }
 
 #[test]
 fn deleting_is_asked_to_go_and_kept_by_a_finalizer() {
-    check("lb cleanup age=600 deleted=20", "", State::Deleting, Some(20));
-    check("lb other age=600 deleted=20 ip", "-", State::Deleting, Some(20));
-    check("lb cleanup age=600 deleted=20", "Deleting-19", State::Deleting, Some(20));
+    check("lb cleanup age=600 deleted=20", "", BalancerState::Deleting, Some(20));
+    check("lb other age=600 deleted=20 ip", "-", BalancerState::Deleting, Some(20));
+    check("lb cleanup age=600 deleted=20", "Deleting-19", BalancerState::Deleting, Some(20));
     // Another type now.
-    check("cleanup age=600", "Deleting-19", State::Deleting, None);
-    check("cleanup age=600 deleted=20", "", State::Deleting, Some(20));
+    check("cleanup age=600", "Deleting-19", BalancerState::Deleting, None);
+    check("cleanup age=600 deleted=20", "", BalancerState::Deleting, Some(20));
 }
 
 #[test]
 fn delete_failing_is_deleting_with_an_open_failure() {
-    check("lb cleanup age=600 deleted=80", "DeleteFailed-20/70x3!", State::DeleteFailing, Some(70));
-    check("cleanup age=600", "DeleteFailed-20!", State::DeleteFailing, Some(20));
-    check("lb cleanup age=600 deleted=80", "DeleteFailed-20", State::Deleting, Some(80));
-    check("lb cleanup age=600 deleted=80", "SyncFailed-900!", State::Deleting, Some(80));
+    check("lb cleanup age=600 deleted=80", "DeleteFailed-20/70x3!", BalancerState::DeleteFailing, Some(70));
+    check("cleanup age=600", "DeleteFailed-20!", BalancerState::DeleteFailing, Some(20));
+    check("lb cleanup age=600 deleted=80", "DeleteFailed-20", BalancerState::Deleting, Some(80));
+    check("lb cleanup age=600 deleted=80", "SyncFailed-900!", BalancerState::Deleting, Some(80));
 }
 
 #[test]
 fn deleted_is_said_to_be_or_nothing_keeps_it() {
-    check("lb age=600 deleted=20", "", State::Deleted, Some(20));
-    check("age=600", "Deleting-30 Deleted-20", State::Deleted, Some(20));
-    check("age=600", "Deleted-20 Ensuring-10", State::None, None);
+    check("lb age=600 deleted=20", "", BalancerState::Deleted, Some(20));
+    check("age=600", "Deleting-30 Deleted-20", BalancerState::Deleted, Some(20));
+    check("age=600", "Deleted-20 Ensuring-10", BalancerState::None, None);
     let told = statements("Deleted-7");
-    let case =
-        Case { facts: None, seen: None, heard: Heard::All(&told), controller: Controller::Unknown, now: NOW };
-    let found = load_balancer(&case);
-    assert_eq!((found.state, seconds(&found), &found.findings[..]), (State::Deleted, Some(7), &[][..]));
-    let found = load_balancer(&Case { heard: Heard::NotAsked, ..case });
-    assert_eq!((found.state, found.since), (State::Deleted, None));
+    let case = BalancerInput {
+        facts: None,
+        history: None,
+        events: EventReading::All(&told),
+        controller: ControllerLiveness::Unknown,
+        now: NOW,
+    };
+    let found = assess_balancer(&case);
+    assert_eq!(
+        (found.state, seconds(&found), &found.findings[..]),
+        (BalancerState::Deleted, Some(7), &[][..])
+    );
+    let found = assess_balancer(&BalancerInput { events: EventReading::NotRead, ..case });
+    assert_eq!((found.state, found.since), (BalancerState::Deleted, None));
 }
 
 #[test]
 fn times_of_other_clocks_lie_never_ahead_and_a_wrong_one_is_none() {
-    check("lb age=-500", "", State::Requested, Some(0));
-    check("lb cleanup age=100", "Ensuring--3600", State::Ensuring, Some(0));
-    check("lb cleanup age=100", "Ensuring-? SyncFailed-30!", State::Failing, Some(30));
-    check("lb cleanup age=100", "Ensuring-30 SyncFailed-?!", State::Ensuring, Some(30));
+    check("lb age=-500", "", BalancerState::Requested, Some(0));
+    check("lb cleanup age=100", "Ensuring--3600", BalancerState::Ensuring, Some(0));
+    check("lb cleanup age=100", "Ensuring-? SyncFailed-30!", BalancerState::Failing, Some(30));
+    check("lb cleanup age=100", "Ensuring-30 SyncFailed-?!", BalancerState::Ensuring, Some(30));
     // What was said first was not said after what was said last.
-    check("lb cleanup age=600", "SyncFailed-38/2!", State::Failing, Some(38));
+    check("lb cleanup age=600", "SyncFailed-38/2!", BalancerState::Failing, Some(38));
 }

@@ -3,7 +3,7 @@
 use core::num::NonZeroU16;
 
 use super::*;
-use crate::op::Share;
+use crate::op::QuotaId;
 
 const VIP: FrontendKey = FrontendKey {
     address: IpAddr::V4(core::net::Ipv4Addr::new(10, 96, 0, 1)),
@@ -17,20 +17,23 @@ fn maps(kind: FrontendType, flags: WordFlags) -> MemoryMaps {
     maps.execute(&Action::PublishWord(INDEX, Scope::Cluster, Word { base: 0, count: 0, flags })).unwrap();
     maps.execute(&Action::PublishWord(INDEX, Scope::Local, Word { flags: WordFlags::DROP, ..Word::EMPTY }))
         .unwrap();
-    maps.execute(&Action::InsertFrontend(VIP, FrontendValue { port: INDEX, kind, share: Share::default() }))
-        .unwrap();
+    maps.execute(&Action::InsertFrontend(
+        VIP,
+        FrontendValue { port: INDEX, kind, quota: QuotaId::default() },
+    ))
+    .unwrap();
     maps
 }
 
 #[track_caller]
-fn check_answer(name: &str, maps: &MemoryMaps, client: Client, expected: &Answer) {
+fn check_answer(name: &str, maps: &MemoryMaps, client: Client, expected: &DialOutcome) {
     assert_eq!(maps.lookup(VIP.address, 80, Transport::Tcp, client), *expected, "{name}");
 }
 
 #[test]
 fn an_empty_list_answers_by_its_flags() {
     let none = WordFlags::default();
-    let (refused, dropped) = (Answer::Refused, Answer::Dropped);
+    let (refused, dropped) = (DialOutcome::Refused, DialOutcome::Dropped);
     let cluster_ip = maps(FrontendType::ClusterIp, none);
     check_answer("cluster IP, cluster list", &cluster_ip, Client::Local, &refused);
     let internal = maps(FrontendType::ClusterIp, WordFlags::INTERNAL_LOCAL);
@@ -45,17 +48,17 @@ fn an_empty_list_answers_by_its_flags() {
 #[test]
 fn a_node_port_answers_on_node_addresses_only() {
     let mut maps = MemoryMaps::default();
-    let any = FrontendKey { address: Family::V4.unspecified(), ..VIP };
+    let any = FrontendKey { address: Family::V4.unspecified_address(), ..VIP };
     maps.execute(&Action::InsertFrontend(
         any,
-        FrontendValue { port: INDEX, kind: FrontendType::NodePort, share: Share::default() },
+        FrontendValue { port: INDEX, kind: FrontendType::NodePort, quota: QuotaId::default() },
     ))
     .unwrap();
-    check_answer("not yet a node address", &maps, Client::Local, &Answer::Passed);
+    check_answer("not yet a node address", &maps, Client::Local, &DialOutcome::Passed);
     maps.execute(&Action::InsertNodeAddress(VIP.address)).unwrap();
-    check_answer("a node address", &maps, Client::Local, &Answer::Refused);
+    check_answer("a node address", &maps, Client::Local, &DialOutcome::Refused);
     maps.execute(&Action::RemoveNodeAddress(VIP.address)).unwrap();
-    check_answer("no longer a node address", &maps, Client::Local, &Answer::Passed);
+    check_answer("no longer a node address", &maps, Client::Local, &DialOutcome::Passed);
 }
 
 #[test]
@@ -64,16 +67,17 @@ fn a_grace_period_waits_for_readers_under_way_and_no_others() {
     let reading = maps.begin_read(VIP.address, 80, Transport::Tcp, Client::Local).unwrap();
     let grace = maps.begin_grace();
     let later = maps.begin_read(VIP.address, 80, Transport::Tcp, Client::Local).unwrap();
-    assert!(!maps.is_over(grace));
+    assert!(!maps.is_grace_over(grace));
     maps.end_read(&reading);
-    assert!(maps.is_over(grace), "a reader that came later sees nothing of what was freed");
+    assert!(maps.is_grace_over(grace), "a reader that came later sees nothing of what was freed");
     maps.end_read(&later);
 }
 
 #[test]
 fn a_dump_tells_orphans_from_ports() {
     let mut maps = maps(FrontendType::ClusterIp, WordFlags::default());
-    maps.execute(&Action::WriteFacts(PortIndex(9), PortFacts { affinity_timeout: 5, left_out: 8 })).unwrap();
+    maps.execute(&Action::WriteFacts(PortIndex(9), PortFacts { affinity_timeout: 5, ignored_bits: 8 }))
+        .unwrap();
     let dump = maps.dump().unwrap();
     assert_eq!(dump.ports.iter().map(|port| port.index).collect::<Vec<_>>(), [INDEX]);
     assert_eq!(dump.orphans, [PortIndex(9)]);

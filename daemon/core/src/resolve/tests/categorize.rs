@@ -9,7 +9,7 @@ fn check(name: &str, own: &NodeFacts, words: &str, endpoints: &str, expected: [&
     let desired = resolved(&service(words), vec![slice("one", endpoints, here)], &node);
     let port = &desired.ports[0];
     assert_eq!([list(port, Scope::Cluster), list(port, Scope::Local)], expected, "{name}");
-    assert_eq!(port.policy.has_any, has_any, "{name}: has any");
+    assert_eq!(port.policy.has_usable_backend, has_any, "{name}: has any");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn policies() {
 fn no_slice_at_all() {
     let desired = resolved(&service(""), vec![], &node("none", ""));
     assert_eq!(list(&desired.ports[0], Scope::Cluster), "", "31 nil endpoints");
-    assert!(!desired.ports[0].policy.has_any);
+    assert!(!desired.ports[0].policy.has_usable_backend);
 }
 
 /// A cluster without zones hints at none, and a node without a zone is in none.

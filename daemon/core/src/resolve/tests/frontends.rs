@@ -5,8 +5,12 @@ use crate::facts::Ingress;
 
 /// `type address port/protocol`, with `+local` where outside traffic gets the local list.
 fn shown(facts: &ServiceFacts, settings: &Settings) -> Vec<String> {
-    let desired =
-        resolve(Some(facts), &[], (&NodeFacts::default(), settings, &Drains::default()), Part::WHOLE);
+    let desired = resolve(
+        Some(facts),
+        &[],
+        (&NodeFacts::default(), settings, &Drains::default()),
+        FrontendQuota::WHOLE,
+    );
     let row = |it: &DesiredFrontend| {
         let local = if it.external_local { " +local" } else { "" };
         let name = if it.port_name.is_empty() { String::new() } else { std::format!("{} ", it.port_name) };
@@ -68,7 +72,7 @@ fn no_cluster_ip() {
         Some(&nothing),
         &[],
         (&NodeFacts::default(), &Settings::default(), &Drains::default()),
-        Part::WHOLE,
+        FrontendQuota::WHOLE,
     );
     assert_eq!(desired.state, ServiceState::NoAddress);
     let six = ServiceFacts { ip_families: vec![Family::V6], ..manifest(bare) };
@@ -78,7 +82,8 @@ fn no_cluster_ip() {
 #[test]
 fn services_that_are_not_ours() {
     let state = |facts: &ServiceFacts, settings: &Settings| {
-        resolve(Some(facts), &[], (&NodeFacts::default(), settings, &Drains::default()), Part::WHOLE).state
+        resolve(Some(facts), &[], (&NodeFacts::default(), settings, &Drains::default()), FrontendQuota::WHOLE)
+            .state
     };
     let plain = Settings::default();
     let named = Settings { service_proxy_name: Some("x".into()), ..Settings::default() };
@@ -92,7 +97,7 @@ fn services_that_are_not_ours() {
     let alias = ServiceFacts { kind: ServiceType::ExternalName, ..service("") };
     assert_eq!(state(&alias, &plain), ServiceState::ExternalName, "even with a cluster IP");
     assert_eq!(
-        resolve(None, &[], (&NodeFacts::default(), &plain, &Drains::default()), Part::WHOLE).state,
+        resolve(None, &[], (&NodeFacts::default(), &plain, &Drains::default()), FrontendQuota::WHOLE).state,
         ServiceState::NoService
     );
     let block = ServiceFacts {
@@ -159,8 +164,12 @@ fn protocols() {
         [(false, [Some(0), Some(1), None, None]), (true, [Some(0), Some(1), Some(2), None])]
     {
         let settings = Settings { serves_sctp, ..Settings::default() };
-        let desired =
-            resolve(Some(&facts), &[], (&NodeFacts::default(), &settings, &Drains::default()), Part::WHOLE);
+        let desired = resolve(
+            Some(&facts),
+            &[],
+            (&NodeFacts::default(), &settings, &Drains::default()),
+            FrontendQuota::WHOLE,
+        );
         assert_eq!(desired.frontends.iter().map(|it| it.position).collect::<Vec<_>>(), positions);
         let keys: Vec<_> = desired.frontends.iter().map(|it| it.key().is_some()).collect();
         assert_eq!(keys, positions.map(|it| it.is_some()), "what has no port has no key");
@@ -208,7 +217,7 @@ fn rows_are_in_the_order_of_the_table() {
 fn external_ips_beyond_their_part_are_left_out_although_all_frontends_fit() {
     let facts = ServiceFacts { external_ips: ips(&["10.9.0.1", "10.9.0.2", "10.9.0.3"]), ..service("") };
     let has = |it: &DesiredFrontend| it.address == ips(&["10.9.0.3"])[0];
-    let part = |chosen, has| Part { most: 100, chosen, has };
+    let part = |chosen, has| FrontendQuota { most: 100, external_ips: chosen, is_present: has };
     let shown = |part| {
         let given = (&NodeFacts::default(), &Settings::default(), &Drains::default());
         let desired = resolve(Some(&facts), &[], given, part);

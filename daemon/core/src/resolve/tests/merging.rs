@@ -38,7 +38,7 @@ fn sockets_stay_with_whoever_serves_in_any_slice_or_gets_clients_all_the_same() 
     ] {
         let [one, two] = endpoints;
         let desired = resolved(&service(""), vec![of("x", one), of("y", two)], &node("none", "here"));
-        assert_eq!(desired.ports[0].rows[0].is_kept(), kept, "{endpoints:?}");
+        assert_eq!(desired.ports[0].rows[0].keeps_clients(), kept, "{endpoints:?}");
     }
 }
 

@@ -20,12 +20,12 @@ impl World {
         let owner = Owner::Nobody;
         let strays = self.owners.frontends.strays.iter().filter(|key| self.is_unwanted(key));
         ops.extend(strays.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
-        for (index, found) in &self.realized.found.ports {
+        for (index, found) in &self.realized.leftovers.ports {
             let left = found.frontends.iter().filter(|key| self.is_unwanted(key));
             ops.extend(left.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
             // A frontend with a new owner is replaced by it, and until then its clients keep this list, as do clients
             // that are on their way from a frontend that has gone.
-            if found.frontends.is_empty() && !self.space.freed.leads_to_found(*index) {
+            if found.frontends.is_empty() && !self.space.freed.has_leftover_readers(*index) {
                 plan_wipe(&found.as_port(), *index, &mut |action| ops.push(Op { owner, action }));
             }
         }
@@ -41,7 +41,7 @@ impl World {
             is_of_import && self.tables.is_absent(Source::ClusterSet)
         };
         let winner = frontends.winner(key).and_then(|id| self.services.get(id));
-        let is_free = || !self.queue.undecided.asks_for(key) && !is_absent();
+        let is_free = || !self.queue.undecided.has_claim_for(key) && !is_absent();
         winner.map_or_else(is_free, |service| service.passes(key))
     }
 }

@@ -5,14 +5,14 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::sources::plan_stale_sources;
+use super::source_ranges::plan_stale_sources;
 use crate::list::{Row, Scope};
 use crate::op::{Action, MemberKey, Membership, PortFacts, PortIndex, Word, WordFlags};
 use crate::service::Port;
 use crate::work;
-use crate::world::place::Placed;
+use crate::world::placement::ListPlacement;
 
-pub(super) fn plan_list(port: &Port, index: PortIndex, list: &Placed, push: &mut dyn FnMut(Action)) {
+pub(super) fn plan_list(port: &Port, index: PortIndex, list: &ListPlacement, push: &mut dyn FnMut(Action)) {
     let realized = port.realized.list(list.scope);
     if let Some(range) = list.range {
         push(Action::WriteRange(range, list.scope, Arc::clone(&port.rows)));
@@ -27,13 +27,13 @@ pub(super) fn plan_list(port: &Port, index: PortIndex, list: &Placed, push: &mut
 pub(super) fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let realized = port.realized.list(scope);
-        let kept = if port.uses(scope) { realized.word } else { Word::EMPTY };
-        let is_table = kept.flags.has(WordFlags::TABLE);
+        let kept = if port.uses_list(scope) { realized.word } else { Word::EMPTY };
+        let is_table = kept.flags.contains(WordFlags::TABLE);
         let word = Word { flags: port.flags(scope).with(WordFlags::TABLE, is_table), ..kept };
         if word != realized.word {
             push(Action::PublishWord(index, scope, word));
         }
-        if !word.flags.has(realized.word.flags.leads()) {
+        if !word.flags.contains(realized.word.flags.redirects()) {
             return;
         }
     }
@@ -43,10 +43,10 @@ pub(super) fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Ac
 /// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be
 /// checked; each one of a table, in which none can be searched for; and every serving one, so that sockets stay with
 /// theirs.
-pub(super) fn members(port: &Port) -> impl Iterator<Item = (Membership, Row)> {
+pub(super) fn desired_members(port: &Port) -> impl Iterator<Item = (Membership, Row)> {
     let has_table = Scope::ALL.into_iter().any(|scope| port.is_table(scope));
     let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members || has_table;
-    let rows = has_any.then(|| port.rows.all()).into_iter().flatten();
+    let rows = has_any.then(|| port.rows.iter()).into_iter().flatten();
     let of = |row| Membership::ALL.into_iter().map(move |membership| (membership, row));
     rows.flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))
 }
@@ -63,7 +63,7 @@ pub(super) fn plan_new_members(
             row.is_chosen() && Scope::ALL.into_iter().all(|scope| stays(scope) || !row.is_in(scope))
         }
     };
-    for (membership, row) in members(port) {
+    for (membership, row) in desired_members(port) {
         let backend = row.backend();
         let state = row.state();
         let member = (membership, backend);
@@ -102,7 +102,7 @@ pub(super) fn plan_stale_members(
     known.sort_unstable();
     known.dedup();
     for (membership, backend) in known {
-        work::done(1);
+        work::count_work(1);
         if !wanted(*membership, *backend) && !needed(*membership, *backend) {
             let key = MemberKey { port: index, membership: *membership, backend: *backend };
             push(Action::RemoveMember(key));

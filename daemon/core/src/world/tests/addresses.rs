@@ -138,8 +138,8 @@ fn a_balancers_address_is_what_a_status_says_whenever_it_comes_and_however_old_t
 /// The settings of an administrator who allows external IPs in this range.
 fn allowing(first: &str, last: &str) -> Event {
     let Event::SettingsApplied(usual) = settings(OnEmpty::Refuse) else { panic!("settings") };
-    let range = crate::dialable::AddressRange { first: ip(first), last: ip(last) };
-    let external_ips = crate::dialable::ExternalIps::Within(vec![range]);
+    let range = crate::address_policy::AddressRange { first: ip(first), last: ip(last) };
+    let external_ips = crate::address_policy::ExternalIps::Within(vec![range]);
     Event::SettingsApplied(Arc::new(Settings { external_ips, ..Settings::clone(&usual) }))
 }
 

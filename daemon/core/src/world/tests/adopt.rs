@@ -30,7 +30,7 @@ fn found_all(kind: FrontendType, addresses: &[&str]) -> Rig {
         local: (Word::EMPTY, vec![]),
     };
     let frontends =
-        addresses.iter().map(|it| (key(it), FrontendValue { port: INDEX, kind, share: share() })).collect();
+        addresses.iter().map(|it| (key(it), FrontendValue { port: INDEX, kind, quota: share() })).collect();
     let mut rig = Rig::new();
     assert_eq!(rig.world.adopt(&Dump { frontends, ports: vec![port], ..Dump::default() }), []);
     rig
@@ -70,7 +70,7 @@ fn a_namespace_keeps_the_number_that_is_found_only_at_an_address_of_the_same_kin
         let mut rig = found(kind);
         rig.turn(vec![applied(service("a", "10.0.0.9", &[]))]);
         let id = rig.id("a");
-        assert_eq!(rig.world.tables.share(id) == share(), keeps, "{kind:?}");
+        assert_eq!(rig.world.tables.quota(id) == share(), keeps, "{kind:?}");
     }
 }
 

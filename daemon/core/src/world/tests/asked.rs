@@ -12,7 +12,7 @@ use crate::work;
 /// As many frontends as the maps may have.
 const MAX: usize = 100;
 /// As many as may be asked for.
-const MOST: usize = limits::frontends_asked_max(MAX);
+const MOST: usize = limits::frontend_demand_max(MAX);
 
 fn rig() -> Rig {
     let mut rig = Rig::with(Capacity { slots: 256, ports: 1 << 10, ..Capacity::default() });

@@ -3,7 +3,7 @@
 use super::holds::restarted;
 use super::*;
 use crate::facts::{BalancerFacts, Ingress};
-use crate::lifecycle::{self, FindingId, State};
+use crate::lifecycle::{self, BalancerState, FindingId};
 use crate::time::Uptime;
 use alloc::boxed::Box;
 
@@ -19,9 +19,13 @@ fn balanced(name: &str, created: i64, addresses: &[&str]) -> Event {
     })
 }
 
-fn found(rig: &Rig, snapshot: &Snapshot, name: &str) -> (State, Option<i64>, Vec<FindingId>) {
+fn found(rig: &Rig, snapshot: &Snapshot, name: &str) -> (BalancerState, Option<i64>, Vec<FindingId>) {
     let view = view(snapshot, name);
-    let found = lifecycle::without_events(view.facts.as_ref().unwrap(), view.seen.as_deref(), rig.clock());
+    let found = lifecycle::assess_without_events(
+        view.facts.as_ref().unwrap(),
+        view.balancer_history.as_deref(),
+        rig.clock(),
+    );
     (found.state, found.since.map(|at| at.0), found.findings.iter().map(|it| it.id).collect())
 }
 
@@ -31,25 +35,25 @@ fn an_address_that_comes_and_goes_is_seen_from_turn_to_turn() {
     let snapshot = rig.turn(vec![balanced("a", -9_000, &[])]);
     assert_eq!(
         found(&rig, &snapshot, "a"),
-        (State::Requested, Some(101), vec![]),
+        (BalancerState::Requested, Some(101), vec![]),
         "it came while it was watched"
     );
     let snapshot = rig.turn(vec![balanced("a", -9_000, &["203.0.113.7"])]);
-    assert_eq!(found(&rig, &snapshot, "a"), (State::Ready, Some(102), vec![]));
+    assert_eq!(found(&rig, &snapshot, "a"), (BalancerState::Ready, Some(102), vec![]));
     rig.now += 100;
     let snapshot = rig.turn(vec![slice("a", &["1.1.1.1"])]);
     assert_eq!(
         found(&rig, &snapshot, "a"),
-        (State::Ready, Some(102), vec![]),
+        (BalancerState::Ready, Some(102), vec![]),
         "endpoints change nothing of it"
     );
     let snapshot = rig.turn(vec![balanced("a", -9_000, &["203.0.113.8"])]);
-    assert_eq!(found(&rig, &snapshot, "a"), (State::Ready, Some(102), vec![]));
+    assert_eq!(found(&rig, &snapshot, "a"), (BalancerState::Ready, Some(102), vec![]));
     let snapshot = rig.turn(vec![balanced("a", -9_000, &[])]);
-    assert_eq!(found(&rig, &snapshot, "a"), (State::Requested, Some(205), vec![FindingId::Flapping]));
+    assert_eq!(found(&rig, &snapshot, "a"), (BalancerState::Requested, Some(205), vec![FindingId::Flapping]));
     rig.now += 600;
     let snapshot = rig.turn(vec![]);
-    assert_eq!(found(&rig, &snapshot, "a"), (State::Requested, Some(205), vec![FindingId::Pending]));
+    assert_eq!(found(&rig, &snapshot, "a"), (BalancerState::Requested, Some(205), vec![FindingId::Pending]));
 }
 
 #[test]
@@ -58,7 +62,7 @@ fn a_step_of_the_wall_clock_makes_no_load_balancer_late() {
     rig.turn(vec![balanced("a", 100, &[])]);
     rig.ahead = 86_400;
     let snapshot = rig.turn(vec![]);
-    assert_eq!(found(&rig, &snapshot, "a"), (State::Requested, Some(86_501), vec![]));
+    assert_eq!(found(&rig, &snapshot, "a"), (BalancerState::Requested, Some(86_501), vec![]));
 }
 
 /// What was seen is not written down, so the object's own times count.
@@ -71,15 +75,21 @@ fn after_a_restart_a_load_balancer_is_as_old_as_the_object_says() {
     assert_eq!(found(&rig, &snapshot, "a").1, Some(10_001));
     let mut next = restarted(&rig, &snapshot);
     let snapshot = next.turn([events, vec![Event::Synced(SOURCE)]].concat());
-    assert_eq!(found(&next, &snapshot, "a"), (State::Requested, Some(7_000), vec![FindingId::Pending]));
-    assert_eq!(found(&next, &snapshot, "b"), (State::Ready, Some(9_990), vec![]));
+    assert_eq!(
+        found(&next, &snapshot, "a"),
+        (BalancerState::Requested, Some(7_000), vec![FindingId::Pending])
+    );
+    assert_eq!(found(&next, &snapshot, "b"), (BalancerState::Ready, Some(9_990), vec![]));
     let mut first = restarted(&rig, &Snapshot::default());
     let snapshot = first.turn(vec![balanced("a", 7_000, &[]), Event::Synced(SOURCE)]);
-    assert_eq!(found(&first, &snapshot, "a"), (State::Requested, Some(7_000), vec![FindingId::Pending]));
+    assert_eq!(
+        found(&first, &snapshot, "a"),
+        (BalancerState::Requested, Some(7_000), vec![FindingId::Pending])
+    );
     let snapshot = first.turn(vec![balanced("c", 7_000, &[])]);
     assert_eq!(
         found(&first, &snapshot, "c"),
-        (State::Requested, Some(10_003), vec![]),
+        (BalancerState::Requested, Some(10_003), vec![]),
         "the list was whole by then"
     );
 }
@@ -88,11 +98,11 @@ fn after_a_restart_a_load_balancer_is_as_old_as_the_object_says() {
 fn who_asks_for_no_load_balancer_is_not_followed() {
     let mut rig = Rig::new();
     let snapshot = rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
-    assert_eq!(view(&snapshot, "a").seen, None);
+    assert_eq!(view(&snapshot, "a").balancer_history, None);
     let snapshot = rig.turn(vec![balanced("a", 100, &[])]);
-    assert_eq!(view(&snapshot, "a").seen.as_ref().map(|seen| seen.since), Some(Uptime(102)));
+    assert_eq!(view(&snapshot, "a").balancer_history.as_ref().map(|seen| seen.since), Some(Uptime(102)));
     let snapshot = rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
-    assert_eq!(view(&snapshot, "a").seen, None);
+    assert_eq!(view(&snapshot, "a").balancer_history, None);
 }
 
 /// A finalizer keeps an object that was asked to go.
@@ -108,9 +118,12 @@ fn a_deletion_that_hangs_is_seen() {
         ..service("a", "10.0.0.1", &[])
     };
     let snapshot = rig.turn(vec![applied(going)]);
-    assert_eq!(found(&rig, &snapshot, "a"), (State::Deleting, Some(102), vec![]));
+    assert_eq!(found(&rig, &snapshot, "a"), (BalancerState::Deleting, Some(102), vec![]));
     rig.now += 600;
-    assert_eq!(found(&rig, &snapshot, "a"), (State::Deleting, Some(102), vec![FindingId::DeleteStuck]));
+    assert_eq!(
+        found(&rig, &snapshot, "a"),
+        (BalancerState::Deleting, Some(102), vec![FindingId::DeleteStuck])
+    );
     let snapshot = rig.turn(vec![deleted("a")]);
     assert!(snapshot.services.iter().all(|view| view.key != service_key("a")));
 }

@@ -124,9 +124,9 @@ fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
     port.policy.cluster_used = true;
     for (length, is_written) in [(1 << 10, true), (1 << 20, false)] {
         // A former process may have written down what no slice of today can ask for.
-        port.rows = Arc::new(Rows::remembered(&(0..length).map(row).collect::<Vec<_>>()).unwrap());
+        port.rows = Arc::new(Rows::restore(&(0..length).map(row).collect::<Vec<_>>()).unwrap());
         let capacity = Capacity { slots: 1 << 20, ports: 64, ..Capacity::default() };
-        let placed = Rig::with(capacity).world.space.place(&port, Scope::Cluster, Share::default());
+        let placed = Rig::with(capacity).world.space.place_list(&port, Scope::Cluster, QuotaId::default());
         assert_eq!(placed.is_ok_and(|it| it.range.is_some()), is_written, "{length} backends");
     }
 }
@@ -164,7 +164,7 @@ fn invariant_10_ports_times_endpoints_of_one_service() {
     const MAX: usize = limits::ROWS_PER_SERVICE_MAX;
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 64, ..Capacity::default() });
     let rows = |snapshot: &Snapshot| -> Vec<_> {
-        view(snapshot, "wide").ports.iter().map(|port| port.rows.all().len()).collect()
+        view(snapshot, "wide").ports.iter().map(|port| port.rows.iter().len()).collect()
     };
     let mut events = wide(4, 5, 5_000);
     events.push(applied(service("other", "10.0.0.2", &[])));
@@ -189,7 +189,7 @@ fn invariant_10_ports_times_endpoints_of_one_service() {
 fn invariant_10_thirty_two_thousand_endpoints_fit_at_two_ports() {
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 64, ..Capacity::default() });
     let snapshot = rig.turn(wide(2, 32, 1_000));
-    assert!(view(&snapshot, "wide").ports.iter().all(|port| port.rows.all().len() == 32_000));
+    assert!(view(&snapshot, "wide").ports.iter().all(|port| port.rows.iter().len() == 32_000));
     assert!(snapshot.rejections.named.is_empty());
 }
 
@@ -421,7 +421,10 @@ fn invariant_10_a_port_without_room_keeps_no_other_port_from_following_its_backe
     let list = |rig: &Rig| {
         let ports = &rig.world.services.get(rig.id("web")).unwrap().ports;
         let list = ports.iter().find(|port| &*port.key.name == "b").unwrap().realized.cluster.clone();
-        list.rows.placed(Scope::Cluster, list.word.count).map(|slot| slot.backend().ip()).collect::<Vec<_>>()
+        list.rows
+            .slots_in_range(Scope::Cluster, list.word.count)
+            .map(|slot| slot.backend().ip())
+            .collect::<Vec<_>>()
     };
     assert_eq!(list(&rig), [ip("1.1.1.2")]);
     assert_eq!(rig.dump().frontends.len(), 2, "nobody is led to a port that is not there");
@@ -483,7 +486,7 @@ fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rej
     let mut next = Rig::new();
     next.world = World::new(Seed(0), Capacity::default(), &[SOURCE]);
     next.world.queue.most = u64::MAX;
-    next.world.remember(Remembered::from(&before), at(1));
+    next.world.restore_services(SavedSnapshot::from(&before), at(1));
     next.world.apply(settings(OnEmpty::Auto));
     let mut told: Vec<_> = (0..1_200).map(noisy).collect();
     told.extend([applied(service("victim", "10.0.0.1", &[])), bad("victim"), Event::Synced(SOURCE)]);

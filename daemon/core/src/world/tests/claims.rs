@@ -171,7 +171,7 @@ fn what_a_node_port_or_a_cluster_ip_covers_no_other_service_takes_in_whatever_or
         let inside = row(&view, "10.0.0.8");
         assert_eq!((inside.verdict, inside.owner.clone()), (Verdict::Conflict, Some(service_key("owner"))));
         rig.turn(vec![deleted("owner"), deleted("thief")]);
-        assert!(rig.world.owners.covers.is_empty(), "nothing is left behind");
+        assert!(rig.world.owners.reservations.is_empty(), "nothing is left behind");
     }
 }
 

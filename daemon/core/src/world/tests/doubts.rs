@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::keys::Transport;
-use crate::op::{FrontendType, FrontendValue, Owner, Share, Word};
+use crate::op::{FrontendType, FrontendValue, Owner, QuotaId, Word};
 use crate::snapshot::Status;
 
 fn created(name: &str, at: i64) -> Event {
@@ -75,14 +75,14 @@ fn invariant_03_an_op_whose_port_is_not_known_is_counted_and_changes_no_list() {
     let unknown = PortIndex(7);
     let before = rig.dump();
     let action = Action::PublishWord(unknown, Scope::Cluster, Word { base: 3, count: 1, ..Word::EMPTY });
-    rig.world.accepted(&Op { owner, action });
+    rig.world.record_accepted(&Op { owner, action });
     let frontend = FrontendKey {
         address: ip("10.0.0.9"),
         port: NonZeroU16::new(80).unwrap(),
         transport: Transport::Tcp,
     };
-    let value = FrontendValue { port: unknown, kind: FrontendType::ClusterIp, share: Share::default() };
-    rig.world.accepted(&Op { owner: Owner::Nobody, action: Action::InsertFrontend(frontend, value) });
+    let value = FrontendValue { port: unknown, kind: FrontendType::ClusterIp, quota: QuotaId::default() };
+    rig.world.record_accepted(&Op { owner: Owner::Nobody, action: Action::InsertFrontend(frontend, value) });
     assert_eq!(rig.turn(vec![]).counters.impossible, 2);
     assert_eq!(rig.dump(), before);
 }

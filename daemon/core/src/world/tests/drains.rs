@@ -4,11 +4,11 @@ use std::string::String;
 
 use super::*;
 use crate::change::Cause;
-use crate::drains::{Drain, Drains, Ordered, Turned};
-use crate::snapshot::{UnusedBecause, Verdict};
+use crate::drains::{Drain, DrainChange, DrainOrder, Drains};
+use crate::snapshot::{UnusedReason, Verdict};
 
-fn by_root() -> Ordered {
-    Ordered { uid: 0, user: Some("root".into()), at: Timestamp(100) }
+fn by_root() -> DrainOrder {
+    DrainOrder { uid: 0, user: Some("root".into()), at: Timestamp(100) }
 }
 
 /// `1.1.1.1`, `1.1.1.1:8080` or either with ` of a`, a service of this name.
@@ -44,10 +44,10 @@ fn listed(rig: &Rig, port: usize) -> Vec<IpAddr> {
     rig.dump().ports[port].backends(Scope::Cluster).keys().map(|slot| slot.address).collect()
 }
 
-fn because(snapshot: &Snapshot, name: &str, backend: &str) -> Option<UnusedBecause> {
+fn because(snapshot: &Snapshot, name: &str, backend: &str) -> Option<UnusedReason> {
     let view = view(snapshot, name);
     let port = &view.ports[0];
-    port.unused_because(&port.rows.find(backend.parse().unwrap()).unwrap())
+    port.unused_reason(&port.rows.find(backend.parse().unwrap()).unwrap())
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_drained_backend_gets_nobody_and_is_told_from_one_without_weight() {
     rig.turn(vec![plain("a", "10.0.0.1"), two("a")]);
     let snapshot = rig.turn(vec![draining(&["1.1.1.1"])]);
     assert_eq!(listed(&rig, 0), [ip("1.1.1.2")]);
-    assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), Some(UnusedBecause::Drained));
+    assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), Some(UnusedReason::Drained));
     assert_eq!(because(&snapshot, "a", "1.1.1.2:8080"), None);
     assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, Verdict::Serving);
     let snapshot = rig.turn(vec![draining(&[])]);
@@ -92,8 +92,8 @@ fn a_drain_that_changes_nothing_for_clients_writes_nothing() {
 #[test]
 fn a_drain_counts_whatever_the_weights_say() {
     let mut rig = Rig::with(Capacity { slots: 1 << 18, ports: 64, ..Capacity::default() });
-    let weights = crate::weights::Weights::read("1.1.1.1=5,1.1.1.3=0").unwrap();
-    let asked = crate::weights::Asked { weights, wrong: None };
+    let weights = crate::weights::Weights::parse("1.1.1.1=5,1.1.1.3=0").unwrap();
+    let asked = crate::weights::WeightSetting { weights, wrong: None };
     let facts = ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &[]) };
     rig.turn(vec![applied(facts), slice("a", &["1.1.1.1", "1.1.1.2", "1.1.1.3"]), draining(&["1.1.1.1"])]);
     assert_eq!(listed(&rig, 0), [ip("1.1.1.2")]);
@@ -112,14 +112,14 @@ fn a_drain_of_one_service_touches_no_service_of_a_name_that_looks_like_it() {
     rig.turn(each.flat_map(|(name, at)| [plain(name, &std::format!("10.0.0.{at}")), two(name)]).collect());
     let snapshot = rig.turn(vec![draining(&["1.1.1.1 of kubernetes"])]);
     assert_eq!(rig.planned, 1);
-    assert_eq!(because(&snapshot, "kubernetes", "1.1.1.1:8080"), Some(UnusedBecause::Drained));
+    assert_eq!(because(&snapshot, "kubernetes", "1.1.1.1:8080"), Some(UnusedReason::Drained));
     for other in &names[1..] {
         assert_eq!(because(&snapshot, other, "1.1.1.1:8080"), None, "{other}");
     }
     // Whatever it is decided for later.
     let snapshot =
         rig.turn(names.iter().map(|name| slice(name, &["1.1.1.1", "1.1.1.2", "1.1.1.3"])).collect());
-    assert_eq!(because(&snapshot, "kubernetes", "1.1.1.1:8080"), Some(UnusedBecause::Drained));
+    assert_eq!(because(&snapshot, "kubernetes", "1.1.1.1:8080"), Some(UnusedReason::Drained));
     assert_eq!(because(&snapshot, "kubernetes-intranet", "1.1.1.1:8080"), None);
 }
 
@@ -131,7 +131,7 @@ fn a_drain_touches_only_services_that_have_the_backend() {
     assert_eq!(rig.planned, 1);
     let caused: Vec<_> = rig.changes.iter().flat_map(|change| &change.causes).collect();
     let [Cause::Drained(turned)] = &caused[..] else { panic!("{caused:?}") };
-    assert_eq!(**turned, Turned { drain: drain("1.1.1.1:8080"), is_on: true, by: by_root() });
+    assert_eq!(**turned, DrainChange { drain: drain("1.1.1.1:8080"), is_on: true, by: by_root() });
     rig.turn(vec![draining(&["1.1.1.1:8080", "1.1.1.1:9", "9.9.9.9"])]);
     assert_eq!(rig.planned, 0, "none has these");
     rig.turn(vec![draining(&[])]);
@@ -180,9 +180,9 @@ fn a_walk_through_many_services_goes_piece_by_piece() {
         assert!(turns < 1_000, "the walk does not end");
     };
     for at in 1..SERVICES {
-        assert_eq!(because(&snapshot, &named(at), "1.1.1.1:8080"), Some(UnusedBecause::Drained), "{at}");
+        assert_eq!(because(&snapshot, &named(at), "1.1.1.1:8080"), Some(UnusedReason::Drained), "{at}");
     }
-    assert_eq!(because(&snapshot, "s99", "1.1.1.3:8080"), Some(UnusedBecause::Drained));
+    assert_eq!(because(&snapshot, "s99", "1.1.1.3:8080"), Some(UnusedReason::Drained));
 }
 
 /// Whatever comes after it, and wherever the walk stands.
@@ -199,7 +199,7 @@ fn each_order_has_its_round_however_many_follow() {
     rig.world.queue.most = 6;
     let mut others = vec![String::from("1.1.1.1")];
     let is_drained = |snapshot: &Snapshot, at: usize| {
-        because(snapshot, &std::format!("s{at}"), "1.1.1.1:8080") == Some(UnusedBecause::Drained)
+        because(snapshot, &std::format!("s{at}"), "1.1.1.1:8080") == Some(UnusedReason::Drained)
     };
     for last in 1..100 {
         let texts: Vec<&str> = others.iter().map(String::as_str).collect();
@@ -260,7 +260,7 @@ fn a_backend_of_a_held_list_can_be_drained_and_comes_back() {
     let snapshot = rig.turn(vec![draining(&["1.1.1.1"])]);
     assert_eq!(listed(&rig, 0), [ip("1.1.1.2")]);
     assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, Verdict::Held);
-    assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), Some(UnusedBecause::Drained));
+    assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), Some(UnusedReason::Drained));
     rig.turn(vec![draining(&["1.1.1.1", "1.1.1.2"])]);
     assert_eq!(listed(&rig, 0).len(), 2, "no list becomes empty");
     rig.turn(vec![draining(&[])]);
@@ -274,7 +274,7 @@ fn a_hold_that_begins_while_a_backend_is_drained_writes_nothing() {
     let snapshot = rig.turn(vec![Event::SliceApplied(Arc::new(slice_facts("a", "a", &[])))]);
     assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").verdict, Verdict::Held);
     assert_eq!((rig.log.as_slice(), listed(&rig, 0)), (&[][..], vec![ip("1.1.1.2")]));
-    assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), Some(UnusedBecause::Drained));
+    assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), Some(UnusedReason::Drained));
     rig.turn(vec![draining(&[])]);
     assert_eq!(listed(&rig, 0), [ip("1.1.1.1"), ip("1.1.1.2")], "it was held with the others");
 }
@@ -295,8 +295,8 @@ fn one_ends_and_all_vanishes() -> [Event; 2] {
 
 #[test]
 fn invariant_07_a_list_is_missed_for_who_rested_beside_it_however_it_was_told() {
-    let weights = crate::weights::Weights::read("1.1.1.2=0").unwrap();
-    let asked = crate::weights::Asked { weights, wrong: None };
+    let weights = crate::weights::Weights::parse("1.1.1.2=0").unwrap();
+    let asked = crate::weights::WeightSetting { weights, wrong: None };
     let weighing = ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &[]) };
     for (facts, drained) in [(weighing, &[][..]), (service("a", "10.0.0.1", &[]), &["1.1.1.2"])] {
         for turns in [1, 2] {
@@ -321,12 +321,12 @@ fn invariant_8_a_restart_between_any_two_orders_is_no_change() {
     before.turn(objects());
     let snapshot = before.turn(vec![draining(&["1.1.1.1 of a"])]);
     // The file of the table does not have what is drained.
-    let mut remembered = Remembered::from(&snapshot);
+    let mut remembered = SavedSnapshot::from(&snapshot);
     for view in remembered.services.iter_mut().map(Arc::make_mut) {
         for port in &mut view.ports {
-            let weights = port.rows.weights().clone().drained(core::iter::empty());
-            let rows = Arc::new(crate::list::Rows::clone(&port.rows).weighted(weights));
-            port.last = crate::list::LastList::remembered(Some(Arc::clone(&rows)));
+            let weights = port.rows.weights().clone().with_drained(core::iter::empty());
+            let rows = Arc::new(crate::list::Rows::clone(&port.rows).with_weights(weights));
+            port.last = crate::list::LastList::restore(Some(Arc::clone(&rows)));
             port.rows = rows;
         }
     }
@@ -335,13 +335,13 @@ fn invariant_8_a_restart_between_any_two_orders_is_no_change() {
     world.tables.drains = drains(&["1.1.1.1 of a"]);
     let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
     let mut again = Rig { world, ..Rig::new() };
-    again.world.remember(remembered, again.clock());
+    again.world.restore_services(remembered, again.clock());
     again.turn(vec![Event::NodeApplied(Arc::new(node)), settings(OnEmpty::Refuse)]);
     let mut events = objects();
     events.push(Event::Synced(SOURCE));
     let snapshot = again.turn(events);
     assert_eq!(again.log, []);
-    assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), Some(UnusedBecause::Drained));
+    assert_eq!(because(&snapshot, "a", "1.1.1.1:8080"), Some(UnusedReason::Drained));
     assert_eq!(because(&snapshot, "b", "1.1.1.1:8080"), None);
     assert!(again.changes.iter().all(|change| !change.visible), "{:?}", again.changes);
 }

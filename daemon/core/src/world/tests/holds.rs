@@ -3,12 +3,12 @@
 use std::boxed::Box;
 
 use super::*;
-use crate::hold::{Answer, OnEmpty, Policy, Probed};
+use crate::hold::{OnEmpty, Policy, ProbeAnswer, ProbeResult};
 use crate::keys::{Family, PortKey, Transport};
 use crate::list::Scope;
 use crate::op::FrontendType;
 use crate::snapshot::{Reason, Verdict};
-use crate::weights::{Asked, Weights};
+use crate::weights::{WeightSetting, Weights};
 
 /// A world in which the evidence decides, with two services that have a list: tests look at `a`, and `b` only fills the
 /// node.
@@ -39,10 +39,10 @@ pub(super) fn check(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<
     assert_eq!(is_held, !snapshot.held.is_empty() && row.verdict == Verdict::Held);
 }
 
-pub(super) fn probed(backend: &str, answer: Answer) -> Event {
+pub(super) fn probed(backend: &str, answer: ProbeAnswer) -> Event {
     let port = PortKey { name: "".into(), transport: Transport::Tcp, family: Family::V4 };
     let backend = backend.parse().unwrap();
-    Event::Probed(Box::new(Probed { service: service_key("a"), port, backend, answer }))
+    Event::Probed(Box::new(ProbeResult { service: service_key("a"), port, backend, answer }))
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_lost_list_is_held_and_the_maps_are_not_touched() {
         assert_eq!(rig.log, []);
         let view = view(&snapshot, "a");
         let port = &view.ports[0];
-        let slices: Vec<_> = port.rows.all().map(|row| port.slice_of(&row, &view.slices)).collect();
+        let slices: Vec<_> = port.rows.iter().map(|row| port.row_slice(&row, &view.slices)).collect();
         assert!(slices.iter().all(|slice| slice.is_some_and(|slice| slice.endpoints.len() == 2)));
     }
 }
@@ -72,7 +72,7 @@ fn a_list_that_returns_ends_its_hold_with_nothing_written() {
 #[test]
 fn a_hold_ends_at_its_bound_and_not_before() {
     let mut rig = rig();
-    rig.turn(vec![gone("a"), probed("1.1.1.1:8080", Answer::Accepted)]);
+    rig.turn(vec![gone("a"), probed("1.1.1.1:8080", ProbeAnswer::Accepted)]);
     // Only backends of held lists are probed.
     rig.now += 118;
     check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
@@ -90,10 +90,10 @@ fn silence_counts_from_the_first_probe_and_only_when_everybody_was_asked() {
     rig.turn(vec![gone("a")]);
     rig.now += 49;
     check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
-    rig.turn(vec![probed("1.1.1.1:8080", Answer::Silent)]);
+    rig.turn(vec![probed("1.1.1.1:8080", ProbeAnswer::Silent)]);
     rig.now += 40;
     check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
-    let snapshot = rig.turn(vec![probed("1.1.1.2:8080", Answer::Silent)]);
+    let snapshot = rig.turn(vec![probed("1.1.1.2:8080", ProbeAnswer::Silent)]);
     check(&snapshot, "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
 }
 
@@ -102,7 +102,7 @@ fn thirty_seconds_of_silence_begin_with_the_first_probe() {
     let mut rig = rig();
     rig.turn(vec![gone("a")]);
     rig.now += 60;
-    rig.turn(vec![probed("1.1.1.1:8080", Answer::Silent), probed("1.1.1.2:8080", Answer::Silent)]);
+    rig.turn(vec![probed("1.1.1.1:8080", ProbeAnswer::Silent), probed("1.1.1.2:8080", ProbeAnswer::Silent)]);
     rig.now += 28;
     check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
@@ -128,7 +128,7 @@ fn steps_of_the_wall_clock_end_no_hold_and_prolong_none() {
 fn an_answer_keeps_the_hold_up_to_the_limit() {
     let mut rig = rig();
     rig.turn(vec![gone("a")]);
-    rig.turn(vec![probed("1.1.1.2:8080", Answer::Accepted)]);
+    rig.turn(vec![probed("1.1.1.2:8080", ProbeAnswer::Accepted)]);
     rig.now += 117;
     check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
@@ -138,14 +138,14 @@ fn an_answer_keeps_the_hold_up_to_the_limit() {
 fn failed_probes_drop_backend_after_backend_and_the_last_ends_the_hold() {
     let mut rig = rig();
     rig.turn(vec![gone("a")]);
-    let refused = |backend| vec![probed(backend, Answer::Refused); 3];
+    let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
     check(&rig.turn(refused("1.1.1.1:8080")), "a", (Verdict::Held, Some(Reason::Vanished), 1));
     check(&rig.turn(refused("1.1.1.2:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
 }
 
 /// A service with a backend that is to have clients only when the other one is gone.
 fn with_standby() -> Event {
-    let asked = Asked { weights: Weights::read("1.1.1.2=0").unwrap(), wrong: None };
+    let asked = WeightSetting { weights: Weights::parse("1.1.1.2=0").unwrap(), wrong: None };
     applied(ServiceFacts { weights: Some(asked.into()), ..service("a", "10.0.0.1", &["10.0.0.9"]) })
 }
 
@@ -156,7 +156,7 @@ pub(super) fn chosen(snapshot: &Snapshot) -> Vec<IpAddr> {
 /// Weights never make a list empty, whatever accident befalls it.
 #[test]
 fn a_standby_of_a_held_list_has_the_clients_when_all_others_fail_their_probes() {
-    let refused = |backend| vec![probed(backend, Answer::Refused); 3];
+    let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
     let held = || {
         let mut rig = rig();
         rig.turn(vec![with_standby()]);
@@ -277,13 +277,13 @@ fn no_hold_reaches_its_bound_while_its_source_cannot_tell_that_endpoints_are_bac
         rig.now += 29;
         held(&mut rig);
     }
-    rig.turn(vec![Event::Heard(SOURCE)]);
+    rig.turn(vec![Event::Recovered(SOURCE)]);
     rig.now += 57;
     held(&mut rig);
     // By then the source has told again for a minute and for the time of a hold, and nothing of these endpoints.
     rig.now += 122;
     check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
-    let refused = |backend| vec![probed(backend, Answer::Refused); 3];
+    let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
     rig.turn(vec![slice("a", &["1.1.1.1"])]);
     rig.turn(vec![Event::Silent(SOURCE), gone("a")]);
     check(&rig.turn(refused("1.1.1.1:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
@@ -324,7 +324,7 @@ fn the_way_to_the_apiserver_is_held_until_it_returns() {
     }
     rig.now += 1_000_000;
     check(
-        &rig.turn(vec![probed("1.1.1.1:8080", Answer::Refused)]),
+        &rig.turn(vec![probed("1.1.1.1:8080", ProbeAnswer::Refused)]),
         "a",
         (Verdict::Held, Some(Reason::Control), 2),
     );
@@ -456,7 +456,7 @@ fn only_the_local_list_being_empty_is_nothing_to_hold() {
     let snapshot = rig.turn(vec![gone("a")]);
     check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 1));
     assert!(
-        view(&snapshot, "a").ports[0].rows.list(Scope::Local).eq(view(&snapshot, "a").ports[0].rows.all())
+        view(&snapshot, "a").ports[0].rows.list(Scope::Local).eq(view(&snapshot, "a").ports[0].rows.iter())
     );
 }
 
@@ -464,7 +464,10 @@ fn only_the_local_list_being_empty_is_nothing_to_hold() {
 pub(super) fn restarted(rig: &Rig, snapshot: &Snapshot) -> Rig {
     let mut next = Rig::new();
     next.world = World::new(Seed(0), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
-    next.world.remember(Remembered::from(snapshot), Now { mono: Duration::ZERO, ..rig.clock() });
+    next.world.restore_services(
+        SavedSnapshot::from(snapshot),
+        ClockReading { mono: Duration::ZERO, ..rig.clock() },
+    );
     (next.now, next.booted, next.ahead) = (rig.now, rig.now, rig.ahead);
     next
 }
@@ -509,7 +512,7 @@ fn an_address_that_was_claimed_while_the_daemon_was_away_is_held_on() {
     let snapshot = next.turn(events);
     check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 1));
     let hold = view(&snapshot, "a").ports[0].hold.clone().unwrap();
-    assert_eq!(hold.claimed(Transport::Tcp).count(), 1, "and asked out of turn");
+    assert_eq!(hold.urgent_probe_targets(Transport::Tcp).count(), 1, "and asked out of turn");
 }
 
 /// Checks that a list is held for `left` more seconds after a restart, if the wall clock stepped by `before` ahead of
@@ -543,7 +546,7 @@ fn only_a_step_of_the_wall_clock_while_no_process_ran_counts() {
 fn a_silence_that_began_before_a_restart_goes_on() {
     let mut rig = rig();
     rig.turn(vec![gone("a")]);
-    let silent = |backend| probed(backend, Answer::Silent);
+    let silent = |backend| probed(backend, ProbeAnswer::Silent);
     let snapshot = rig.turn(vec![silent("1.1.1.1:8080"), silent("1.1.1.2:8080")]);
     let mut next = restarted(&rig, &snapshot);
     next.now += 28;
@@ -608,8 +611,8 @@ fn a_reload_during_a_hold_that_says_the_same_changes_nothing() {
 #[test]
 fn a_reload_during_a_hold_moves_its_end_but_does_not_begin_it_anew() {
     let mut rig = rig();
-    rig.turn(vec![gone("a"), probed("1.1.1.2:8080", Answer::Accepted)]);
-    rig.turn(vec![probed("1.1.1.2:8080", Answer::Accepted)]);
+    rig.turn(vec![gone("a"), probed("1.1.1.2:8080", ProbeAnswer::Accepted)]);
+    rig.turn(vec![probed("1.1.1.2:8080", ProbeAnswer::Accepted)]);
     let shorter = Policy { limit: 10, ..Policy::default() };
     check(&rig.turn(vec![reloaded(shorter)]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     rig.now += 7;

@@ -1,9 +1,9 @@
 //! ServiceImports: their addresses are given out by no apiserver, so whatever else claims one of these has it.
 
 use super::*;
-use crate::dialable::ExternalIps;
+use crate::address_policy::ExternalIps;
 use crate::keys::{FrontendKey, Transport};
-use crate::maps::{Answer, Client, Maps, MemoryMaps};
+use crate::maps::{Client, DialOutcome, Maps, MemoryMaps};
 use crate::op::FrontendType;
 use crate::snapshot::{Reason, Verdict};
 
@@ -256,10 +256,10 @@ fn invariant_08_what_is_remembered_of_imports_is_served_before_any_list() {
         applied(of_cluster("own", "10.0.0.2", &[])),
     ]);
     let mut next = at_a_start_of(&[Source::Config, Source::Kubernetes, Source::ClusterSet]);
-    let mut remembered = Remembered::from(&snapshot);
+    let mut remembered = SavedSnapshot::from(&snapshot);
     // Of the Service that has the other one's address nothing is remembered: it was too large.
     remembered.services.retain(|view| view.key.name != name("own"));
-    next.world.remember(remembered, next.clock());
+    next.world.restore_services(remembered, next.clock());
     let snapshot = next.turn(vec![settings(OnEmpty::Refuse), Event::Synced(Source::Config)]);
     assert!(snapshot.programmed, "no start waits for an import");
     let inserted: Vec<_> = next
@@ -349,7 +349,7 @@ fn the_internal_policy_of_an_import_binds_its_clients() {
     let mut maps = MemoryMaps::default();
     rig.log.iter().for_each(|op| maps.execute(&op.action).unwrap());
     for client in [Client::Local, Client::Outside] {
-        let Answer::Served(slots) = maps.lookup(ip(SHARED), 80, Transport::Tcp, client) else {
+        let DialOutcome::Served(slots) = maps.lookup(ip(SHARED), 80, Transport::Tcp, client) else {
             panic!("{client:?} is served")
         };
         let backends: Vec<_> = slots.iter().map(|slot| slot.address).collect();

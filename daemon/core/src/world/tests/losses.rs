@@ -2,7 +2,7 @@
 
 use super::holds::{GOING, SICK, check, gone, listed, probed, restarted, rig};
 use super::*;
-use crate::hold::Answer;
+use crate::hold::ProbeAnswer;
 use crate::snapshot::{Reason, Verdict};
 
 /// What is listed of a service with 1.1.1.1 and 1.1.1.2 in the slice `a`, before its list is empty and then; and what
@@ -55,7 +55,7 @@ fn check_named(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<Reaso
 
 #[test]
 fn an_unready_endpoint_beside_a_held_list_does_not_end_the_hold() {
-    let refused = |backend| vec![probed(backend, Answer::Refused); 3];
+    let refused = |backend| vec![probed(backend, ProbeAnswer::Refused); 3];
     let held = || {
         let mut rig = rig();
         rig.turn(vec![gone("a")]);

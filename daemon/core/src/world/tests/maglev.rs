@@ -25,7 +25,7 @@ fn rig() -> Rig {
 fn list(rig: &Rig, name: &str) -> (u32, bool) {
     let service = rig.world.services.get(rig.id(name)).unwrap();
     let word = service.ports[0].realized.list(Scope::Cluster).word;
-    (word.count, word.flags.has(WordFlags::MAGLEV))
+    (word.count, word.flags.contains(WordFlags::MAGLEV))
 }
 
 fn by_default() -> Event {
@@ -90,7 +90,7 @@ fn the_list_of_this_node_is_no_table() {
     rig.turn(vec![applied(facts), slice("a", &["@1.1.1.1", "@1.1.1.2", "1.1.1.3"])]);
     let service = rig.world.services.get(rig.id("a")).unwrap();
     let word = service.ports[0].realized.list(Scope::Local).word;
-    assert_eq!((word.count, word.flags.has(WordFlags::MAGLEV)), (2, false));
+    assert_eq!((word.count, word.flags.contains(WordFlags::MAGLEV)), (2, false));
 }
 
 fn elsewhere(name: &str, number: u8) -> Vec<Event> {

@@ -61,7 +61,7 @@ fn greedy(namespaces: usize) -> impl Iterator<Item = Event> {
 
 fn members_of(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
     let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
-    let id = rig.world.tables.id_of(&ServiceKey { name, source: SOURCE }).unwrap();
+    let id = rig.world.tables.find_id(&ServiceKey { name, source: SOURCE }).unwrap();
     let index = rig.world.services.get(id).unwrap().ports[0].index.unwrap();
     let of_list = |it: &&MemberKey| it.port == index && it.membership == Membership::List(Scope::Cluster);
     rig.members.iter().filter(of_list).map(|it| it.backend.ip()).collect()
@@ -182,14 +182,14 @@ fn invariant_10_a_list_without_room_for_more_members_follows_its_backends_with_a
             let [Event::ServiceApplied(facts), slice] = sticky("web", 1, backends, 0..0) else {
                 unreachable!()
             };
-            let weights = crate::weights::Weights::read(&weights).unwrap();
-            let weights = weighs.then(|| crate::weights::Asked { weights, wrong: None }.into());
+            let weights = crate::weights::Weights::parse(&weights).unwrap();
+            let weights = weighs.then(|| crate::weights::WeightSetting { weights, wrong: None }.into());
             vec![applied(ServiceFacts { weights, ..(*facts).clone() }), slice]
         };
         rig.turn(web(0..4));
         assert_eq!(found(&rig, "web", 1).len() > 4, weighs, "it is a table");
         let members = &mut rig.world.space.members;
-        members.put(PortIndex(63), Share(9), limits::counted_members_max(1 << 16) - members.used());
+        members.set_members(PortIndex(63), QuotaId(9), limits::counted_members_max(1 << 16) - members.used());
         for round in 1..20 {
             let first = 1_000 * round;
             rig.turn(web(first..first + 8 - round % 3));

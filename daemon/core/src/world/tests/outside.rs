@@ -23,7 +23,7 @@ fn rig(source: Source, endpoints: &[&str]) -> Rig {
 
 fn with(marks_outside: bool) -> Event {
     let hold = Policy { on_empty: OnEmpty::Auto, ..Policy::default() };
-    Event::SettingsApplied(Arc::new(Settings { hold, marks_outside, ..Settings::default() }))
+    Event::SettingsApplied(Arc::new(Settings { hold, has_dsr_from: marks_outside, ..Settings::default() }))
 }
 
 fn slice_of(source: Source, endpoints: &[&str]) -> Event {
@@ -36,7 +36,7 @@ fn is_marked(rig: &Rig) -> bool {
     let dump = rig.dump();
     let of_service = |it: &&DumpPort| it.cluster.1.iter().all(|slot| slot.address != ip("1.1.1.9"));
     let port = dump.ports.iter().find(of_service).unwrap();
-    port.cluster.0.flags.has(WordFlags::OUTSIDE)
+    port.cluster.0.flags.contains(WordFlags::OFF_CLUSTER)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::string::String;
 use std::vec;
 
 use super::*;
-use crate::event::Watched;
+use crate::event::WatchKind;
 use crate::hold::OnEmpty;
 use crate::maps::{MapError, Maps};
 use crate::snapshot::{Status, Verdict};
@@ -65,8 +65,8 @@ fn a_bystander_is_served_by_the_next_piece_whatever_else_waits() {
 #[test]
 fn invariant_08_views_that_are_behind_say_no_version_until_they_have_caught_up() {
     let mut rig = rig();
-    let version = |snapshot: &Snapshot| Remembered::from(snapshot).progress.len();
-    let told = |version: &str| Event::Progress(Watched::Services, version.into());
+    let version = |snapshot: &Snapshot| SavedSnapshot::from(snapshot).progress.len();
+    let told = |version: &str| Event::Progress(WatchKind::Services, version.into());
     let mut events = crowd("tenant", 1_000);
     events.push(told("7"));
     let snapshot = rig.turn(events);
@@ -79,14 +79,14 @@ fn invariant_08_views_that_are_behind_say_no_version_until_they_have_caught_up()
 
 #[test]
 fn invariant_08_without_the_apiserver_as_a_source_its_versions_are_forgotten_with_its_objects() {
-    let remembered = || Remembered {
-        progress: [(Watched::Services, "7".into()), (Watched::Slices, "7".into())].into(),
-        ..Remembered::default()
+    let remembered = || SavedSnapshot {
+        progress: [(WatchKind::Services, "7".into()), (WatchKind::Slices, "7".into())].into(),
+        ..SavedSnapshot::default()
     };
     for (sources, kept) in [(&[Source::Manifests][..], 0), (&[Source::Manifests, Source::Kubernetes], 2)] {
         let mut world = World::new(Seed(0), Capacity::default(), sources);
-        world.remember(remembered(), Now::default());
-        assert_eq!(world.publish(Now::default()).progress.len(), kept, "{sources:?}");
+        world.restore_services(remembered(), ClockReading::default());
+        assert_eq!(world.publish(ClockReading::default()).progress.len(), kept, "{sources:?}");
     }
 }
 
@@ -272,7 +272,7 @@ impl Maps for Said {
         Grace(0)
     }
 
-    fn is_over(&self, _: Grace) -> bool {
+    fn is_grace_over(&self, _: Grace) -> bool {
         true
     }
 
@@ -290,7 +290,7 @@ fn check_while(rig: &mut Rig, dump: Dump, mut between: impl FnMut(&mut Rig, usiz
     rig.world.realized.begin_check();
     let mut maps = Said(dump);
     for piece in 0..1_000 {
-        if let Some(drift) = rig.world.check_some(&mut maps).unwrap() {
+        if let Some(drift) = rig.world.continue_check(&mut maps).unwrap() {
             return (piece, drift.iter().map(|drift| format!("{drift}")).collect());
         }
         between(rig, piece);
@@ -347,7 +347,7 @@ fn a_start_is_over_although_something_that_it_began_with_has_gone() {
     rig.turn(events);
     let (snapshot, _) = rest(&mut rig);
     assert!(snapshot.programmed);
-    assert!(rig.world.is_whole());
+    assert!(rig.world.has_initial_state());
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use core::time::Duration;
 
 use super::*;
-use crate::hold::{QUESTION_SECONDS, UNANSWERED_LIMIT};
+use crate::hold::{QUERY_SECONDS, UNANSWERED_LIMIT};
 use crate::keys::Transport;
 use crate::snapshot::{Reason, Verdict};
 use crate::time::Uptime;
-use crate::world::Remembered;
+use crate::world::SavedSnapshot;
 
 const APISERVER: Source = Source::Kubernetes;
 
@@ -77,7 +77,7 @@ impl Lost {
 
     /// When the apiserver was asked last.
     fn question(&self) -> Option<Uptime> {
-        self.last.questions.get(&APISERVER).copied()
+        self.last.queries.get(&APISERVER).copied()
     }
 
     /// Waits until the apiserver is asked once more.
@@ -126,13 +126,13 @@ fn no_hold_reaches_its_bound_until_the_apiserver_has_answered() {
     assert!(lost.question().is_some());
     // An apiserver that hangs answers nothing.
     lost.wait(600).is_held();
-    lost.ask_again().answer().wait(QUESTION_SECONDS).is_refused();
+    lost.ask_again().answer().wait(QUERY_SECONDS).is_refused();
 }
 
 #[test]
 fn an_apiserver_that_answers_lets_a_hold_go_within_seconds() {
     let mut lost = Lost::new();
-    lost.wait(UNANSWERED_LIMIT).is_held().answer().wait(QUESTION_SECONDS - 1).is_refused();
+    lost.wait(UNANSWERED_LIMIT).is_held().answer().wait(QUERY_SECONDS - 1).is_refused();
 }
 
 #[test]
@@ -147,8 +147,8 @@ fn an_apiserver_is_asked_once_and_again_only_after_a_while() {
 fn an_apiserver_that_says_it_cannot_tell_has_the_bound_count_anew() {
     let mut lost = Lost::new();
     lost.wait(UNANSWERED_LIMIT).tell(vec![Event::Silent(APISERVER)]).wait(300).is_held();
-    lost.tell(vec![Event::Heard(APISERVER)]).wait(59 + UNANSWERED_LIMIT).is_held();
-    lost.wait(UNANSWERED_LIMIT).ask_again().answer().wait(QUESTION_SECONDS).is_refused();
+    lost.tell(vec![Event::Recovered(APISERVER)]).wait(59 + UNANSWERED_LIMIT).is_held();
+    lost.wait(UNANSWERED_LIMIT).ask_again().answer().wait(QUERY_SECONDS).is_refused();
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn an_answer_from_before_a_standstill_lets_nothing_go() {
     let mut lost = Lost::new();
     lost.wait(UNANSWERED_LIMIT).answer().is_held();
     lost.stand_still(8).is_held();
-    lost.wait(1).answer().wait(QUESTION_SECONDS).is_refused();
+    lost.wait(1).answer().wait(QUERY_SECONDS).is_refused();
 }
 
 #[test]
@@ -173,13 +173,13 @@ fn invariant_08_a_bound_that_passed_while_no_process_ran_waits_for_an_answer_too
     let mut next = Rig::new();
     next.world = world();
     next.world.queue.most = u64::MAX;
-    let now = Now { mono: Duration::ZERO, ..lost.rig.clock() };
-    next.world.remember(Remembered::from(&lost.last), now);
+    let now = ClockReading { mono: Duration::ZERO, ..lost.rig.clock() };
+    next.world.restore_services(SavedSnapshot::from(&lost.last), now);
     let later = lost.rig.now + 1_000;
     (next.now, next.booted) = (later, later);
     lost.rig = next;
     lost.tell(vec![applied(by_udp()), told(&[]), Event::Synced(APISERVER)]).is_held();
-    lost.wait(UNANSWERED_LIMIT + 3).is_held().ask_again().answer().wait(QUESTION_SECONDS).is_refused();
+    lost.wait(UNANSWERED_LIMIT + 3).is_held().ask_again().answer().wait(QUERY_SECONDS).is_refused();
 }
 
 #[test]
@@ -189,5 +189,5 @@ fn files_of_this_node_are_not_asked() {
     rig.now += 119;
     let snapshot = rig.turn(vec![]);
     super::holds::check(&snapshot, "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
-    assert!(snapshot.questions.is_empty());
+    assert!(snapshot.queries.is_empty());
 }

@@ -185,7 +185,7 @@ fn outside_lists_are_null_empty_or_another_list() {
 fn a_cluster_ip_is_no_apiservers_whatever_the_cluster_lists() {
     let mut rig = Rig::new();
     let named: BTreeSet<SocketAddr> = ["10.0.0.1:80", "10.0.0.9:80"].map(|it| it.parse().unwrap()).into();
-    let settings = crate::facts::Settings { named, ..Default::default() };
+    let settings = crate::facts::Settings { reported_apiservers: named, ..Default::default() };
     let facts = service("a", "10.0.0.1", &["10.0.0.9"]);
     let snapshot = rig.turn(vec![Event::SettingsApplied(Arc::new(settings)), applied(facts)]);
     let view = view(&snapshot, "a");

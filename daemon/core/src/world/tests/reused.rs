@@ -40,7 +40,7 @@ fn pods(service: &str, endpoints: &[(&str, &str)]) -> Event {
 
 fn heard(address: &str, uids: &[&str]) -> Event {
     let uids = uids.iter().map(|uid| Arc::from(*uid)).collect();
-    Event::PodsHeard(Box::new(PodsAt { address: ip(address), uids }))
+    Event::PodsObserved(Box::new(PodsAt { address: ip(address), uids }))
 }
 
 /// Two services of the cluster: `a` with two endpoints, which it is about to lose, and `b` beside it.

@@ -13,15 +13,15 @@ fn slots(slots: u32) -> Rig {
 /// A service with two backends, of which the first has this weight, so that it asks for a table.
 fn weighing(name: &str, number: u8, weight: u16) -> Vec<Event> {
     let facts = service(name, &std::format!("10.0.0.{number}"), &[]);
-    let weights = crate::weights::Weights::read(&std::format!("1.1.1.1={weight}")).unwrap();
-    let asked = crate::weights::Asked { weights, wrong: None };
+    let weights = crate::weights::Weights::parse(&std::format!("1.1.1.1={weight}")).unwrap();
+    let asked = crate::weights::WeightSetting { weights, wrong: None };
     vec![applied(ServiceFacts { weights: Some(asked.into()), ..facts }), slice(name, &["1.1.1.1", "1.1.1.2"])]
 }
 
 /// How many slots the cluster list of the service's one port has.
 fn count(rig: &Rig, name: &str) -> u32 {
     let word = rig.world.services.get(rig.id(name)).unwrap().ports[0].realized.list(Scope::Cluster).word;
-    assert_eq!(word.flags.has(WordFlags::TABLE), word.count == PLACES);
+    assert_eq!(word.flags.contains(WordFlags::TABLE), word.count == PLACES);
     word.count
 }
 
@@ -102,8 +102,8 @@ fn a_service_that_finds_no_room_for_its_table_again_writes_nothing() {
 fn a_table_that_found_no_run_of_slots_is_made_when_there_is_one() {
     let mut rig = slots(1 << 16);
     let taken = [1 << 15, 1 << 14, 1 << 13].map(|count| {
-        let base = rig.world.space.slots(Family::V4).take(count).unwrap();
-        crate::op::Range { family: Family::V4, base, count }
+        let base = rig.world.space.slots(Family::V4).allocate(count).unwrap();
+        crate::op::SlotRange { family: Family::V4, base, count }
     });
     rig.turn(weighing("a", 1, 2));
     assert_eq!(count(&rig, "a"), 2);
@@ -148,7 +148,7 @@ fn invariant_10_no_more_tables_are_coming_than_there_may_be() {
     rig.world.apply(Event::SliceApplied(Arc::new(slice)));
     let now = rig.clock();
     rig.world.decide(now);
-    let [v4, _] = rig.world.coming().slots;
+    let [v4, _] = rig.world.estimate_pending_growth().slots;
     assert!(v4 <= limits::table_slots_max(1 << 18), "{v4} slots are coming");
 }
 
@@ -182,10 +182,10 @@ pub(super) fn filled(rig: &mut Rig, namespaces: usize) {
 /// The backends of a service's list in the maps.
 pub(super) fn found(rig: &Rig, namespace: &str, number: u8) -> Vec<IpAddr> {
     let name = ObjectName::new(namespace, &std::format!("s-{number}")).unwrap();
-    let id = rig.world.tables.id_of(&ServiceKey { name, source: SOURCE }).unwrap();
+    let id = rig.world.tables.find_id(&ServiceKey { name, source: SOURCE }).unwrap();
     let port = &rig.world.services.get(id).unwrap().ports[0];
     let list = &port.realized.cluster;
-    list.rows.placed(Scope::Cluster, list.word.count).map(|slot| slot.backend().ip()).collect()
+    list.rows.slots_in_range(Scope::Cluster, list.word.count).map(|slot| slot.backend().ip()).collect()
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn invariant_10_a_list_that_needs_no_larger_block_changes_when_all_slots_are_tak
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     rig.turn(listed("web", 1, 0..3));
     filled(&mut rig, 12);
-    assert!(rig.world.space.left(Family::V4) <= 1);
+    assert!(rig.world.space.headroom(Family::V4) <= 1);
     for round in 1..20 {
         // All that others have changes too.
         let others = (0..40).flat_map(|number| listed("t", number, round..round + 16));
@@ -211,7 +211,7 @@ fn invariant_10_a_list_that_needs_no_larger_block_changes_when_all_slots_are_tak
 fn invariant_10_lists_of_one_namespace_leave_room_to_another() {
     let mut rig = Rig::with(Capacity { slots: 1 << 10, ports: 1 << 12, ..Capacity::default() });
     filled(&mut rig, 1);
-    let left = rig.world.space.left(Family::V4);
+    let left = rig.world.space.headroom(Family::V4);
     assert!(left >= 64 && used(&rig) >= 7 * left, "{left} of {} are left", used(&rig));
     rig.turn(listed("web", 1, 0..5));
     assert_eq!(found(&rig, "web", 1).len(), 5);
@@ -234,7 +234,7 @@ fn invariant_10_all_room_comes_back() {
     }
     rest(&mut rig);
     let kept: u32 = (0..10).map(|order| limits::spare_blocks(1 << 10, order) << order).sum();
-    assert_eq!((used(&rig), rig.world.space.left(Family::V4)), (4, (1 << 10) - 4 - kept));
+    assert_eq!((used(&rig), rig.world.space.headroom(Family::V4)), (4, (1 << 10) - 4 - kept));
     assert_eq!(rig.world.space.lists[0].used(), 4);
 }
 

@@ -7,7 +7,7 @@ use std::format;
 use super::*;
 
 /// As many rows as all services may list, of which no service has more than half.
-const MOST: usize = limits::rows_asked_max(SLOTS) as usize;
+const MOST: usize = limits::row_demand_max(SLOTS) as usize;
 const SLOTS: u32 = 1 << 17;
 /// Ports of a service that lists all that one may list.
 const PORTS: u16 = 64;
@@ -89,15 +89,15 @@ fn rows(snapshot: &Snapshot, namespace: &str) -> (usize, usize) {
     let of = snapshot.services.iter().filter(|view| view.key.name.namespace() == namespace);
     let ports: Vec<_> = of.flat_map(|view| view.ports.clone()).collect();
     let last = ports.iter().filter_map(|port| Some((port.last.rows()?, &port.rows)));
-    let last = last.filter(|(last, rows)| !Arc::ptr_eq(last, rows)).map(|(last, _)| last.all().len());
-    (ports.iter().map(|port| port.rows.all().len()).sum(), last.sum())
+    let last = last.filter(|(last, rows)| !Arc::ptr_eq(last, rows)).map(|(last, _)| last.iter().len());
+    (ports.iter().map(|port| port.rows.iter().len()).sum(), last.sum())
 }
 
 /// The backends to which the maps lead clients of the first port of a service.
 fn led_to(rig: &Rig, namespace: &str, number: u32) -> Vec<u32> {
     let key = ServiceKey { name: named(namespace, number), source: SOURCE };
-    let port = &rig.world.services.get(rig.world.tables.id_of(&key).unwrap()).unwrap().ports[0];
-    let slots = port.realized.cluster.rows.placed(Scope::Cluster, port.realized.cluster.word.count);
+    let port = &rig.world.services.get(rig.world.tables.find_id(&key).unwrap()).unwrap().ports[0];
+    let slots = port.realized.cluster.rows.slots_in_range(Scope::Cluster, port.realized.cluster.word.count);
     let number = |address| if let IpAddr::V4(it) = address { it.to_bits() - 0x0101_0000 } else { 0 };
     slots.map(|slot| number(slot.address)).collect()
 }
@@ -111,14 +111,14 @@ fn invariant_10_rows_that_all_services_list_have_a_bound() {
     let mut rig = rig();
     let snapshot = rig.turn(crowd("tenant", 0..12).collect());
     let (shown, kept) = rows(&snapshot, "tenant");
-    let free = 12 * usize::from(PORTS) * limits::ROWS_OF_A_PORT_FREE;
+    let free = 12 * usize::from(PORTS) * limits::FREE_ROWS_PER_PORT;
     assert!((MOST / 2..=MOST + free).contains(&shown), "{shown} rows, and {MOST} may be listed");
     assert_eq!(kept, 0);
     let is_empty = |port: &crate::snapshot::PortView| port.rows.is_empty(Scope::Cluster);
     assert!(!snapshot.services.iter().any(|view| view.ports.iter().any(is_empty)), "each list has a backend");
     let named: Vec<_> = snapshot.rejections.named.values().collect();
     assert!(named.len() == 11 && named.iter().all(|it| it.partial && !it.is_waiting()), "{named:?}");
-    let left = usize::from(PORTS) * (ENDPOINTS as usize - limits::ROWS_OF_A_PORT_FREE);
+    let left = usize::from(PORTS) * (ENDPOINTS as usize - limits::FREE_ROWS_PER_PORT);
     let reason = format!("{left} of its ports times endpoints wait for room: all services may ask for twice");
     assert!(named[10].reason.starts_with(&reason), "{}", named[10].reason);
 }
@@ -153,7 +153,7 @@ fn invariant_10_who_waits_to_list_more_is_decided_for_as_room_comes_back() {
     let mut rig = rig();
     rig.turn(crowd("tenant", 0..2).collect());
     rig.turn(small("tenant", 9, 0..1_000).into());
-    assert_eq!(led_to(&rig, "tenant", 9).len(), limits::ROWS_OF_A_PORT_FREE);
+    assert_eq!(led_to(&rig, "tenant", 9).len(), limits::FREE_ROWS_PER_PORT);
     rig.turn(gone("tenant", 0));
     let snapshot = rest(&mut rig);
     assert_eq!(led_to(&rig, "tenant", 9).len(), 1_000);
@@ -191,8 +191,8 @@ fn invariant_10_what_the_maps_hold_keeps_no_rows_of_before() {
     rig.turn(vec![with(1)]);
     assert_eq!(rig.log.len(), 0, "the list is the same");
     let key = ServiceKey { name: named("tenant", 0), source: SOURCE };
-    let port = &rig.world.services.get(rig.world.tables.id_of(&key).unwrap()).unwrap().ports[0];
-    assert_eq!((port.rows.all().len(), port.realized.cluster.rows.all().len()), (1, 1));
+    let port = &rig.world.services.get(rig.world.tables.find_id(&key).unwrap()).unwrap().ports[0];
+    assert_eq!((port.rows.iter().len(), port.realized.cluster.rows.iter().len()), (1, 1));
 }
 
 #[test]

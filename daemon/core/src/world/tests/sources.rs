@@ -4,10 +4,10 @@
 use super::*;
 use crate::facts::Ingress;
 use crate::keys::{FrontendKey, Transport};
-use crate::maps::{Answer, Client, Maps, MemoryMaps};
+use crate::maps::{Client, DialOutcome, Maps, MemoryMaps};
 use crate::op::{FrontendType, PortIndex, SourceKey, WordFlags};
 use crate::snapshot::Status;
-use crate::sources::SourceRange;
+use crate::source_ranges::SourceRange;
 use std::format;
 
 const VIP: &str = "10.0.0.9";
@@ -30,7 +30,7 @@ fn names(log: &[Op]) -> Vec<&'static str> {
 }
 
 /// What each client meets at the VIP.
-fn met(maps: &MemoryMaps) -> [Answer; 3] {
+fn met(maps: &MemoryMaps) -> [DialOutcome; 3] {
     CLIENTS.map(|(client, _)| maps.lookup(ip(VIP), 80, Transport::Tcp, Client::From(ip(client))))
 }
 
@@ -43,9 +43,11 @@ fn play(rig: &Rig, maps: &mut MemoryMaps, allowed: [[bool; 3]; 2]) {
         maps.execute(&op.action).unwrap();
         for (at, answer) in met(maps).into_iter().enumerate() {
             match (before[at], after[at]) {
-                (true, true) => assert!(matches!(answer, Answer::Served(_)), "{at} {op:?}: {:?}", rig.log),
+                (true, true) => {
+                    assert!(matches!(answer, DialOutcome::Served(_)), "{at} {op:?}: {:?}", rig.log)
+                }
                 (false, false) => {
-                    assert!(!matches!(answer, Answer::Served(_)), "{at} {op:?}: {:?}", rig.log);
+                    assert!(!matches!(answer, DialOutcome::Served(_)), "{at} {op:?}: {:?}", rig.log);
                 }
                 _ => {}
             }
@@ -89,7 +91,7 @@ fn invariant_04_ranges_change_and_no_client_notices_for_a_moment_what_is_not_so(
             rig.grace();
             play(&rig, &mut maps, [allowed(ranges), allowed(ranges)]);
         }
-        let served = met(&maps).map(|answer| matches!(answer, Answer::Served(_)));
+        let served = met(&maps).map(|answer| matches!(answer, DialOutcome::Served(_)));
         assert_eq!(served, allowed(ranges), "{at}");
         let sources = maps.dump().unwrap().sources.unwrap();
         assert_eq!(sources.len(), ranges.unwrap_or_default().len(), "{at}: nothing is left behind");
@@ -212,13 +214,13 @@ fn a_node_within_the_ranges_lets_the_address_of_the_balancer_in() {
         let sources = rig.log.iter().filter(|op| is_source(op));
         sources.map(|op| format!("{:?}", op.action)).collect::<Vec<_>>()
     };
-    let own = SourceRange::exactly(ip(VIP));
+    let own = SourceRange::single_host(ip(VIP));
     rig.turn(vec![node(&["192.0.2.7"])]);
     let index = rig.world.services.get(rig.id("a")).unwrap().ports[0].index.unwrap();
     let key = SourceKey { port: index, range: own };
     assert_eq!(
         changed(&rig),
-        [format!("{:?}", Action::InsertSource(key, rig.world.tables.share(rig.id("a"))))]
+        [format!("{:?}", Action::InsertSource(key, rig.world.tables.quota(rig.id("a"))))]
     );
     let touched: Vec<_> = rig.changes.iter().map(|change| change.service.clone()).collect();
     assert_eq!(touched, [service_key("a")], "nobody else is decided again");
@@ -230,7 +232,7 @@ fn a_node_within_the_ranges_lets_the_address_of_the_balancer_in() {
 fn left(flags: WordFlags, range: &str) -> Dump {
     let index = PortIndex(3);
     let key = FrontendKey { address: ip(VIP), port: NonZeroU16::new(80).unwrap(), transport: Transport::Tcp };
-    let value = crate::op::FrontendValue { port: index, kind: FrontendType::LoadBalancer, share: share() };
+    let value = crate::op::FrontendValue { port: index, kind: FrontendType::LoadBalancer, quota: share() };
     let word = crate::op::Word { flags, ..crate::op::Word::EMPTY };
     let facts = crate::op::PortFacts::default();
     let (cluster, local) = ((word, vec![]), (crate::op::Word::EMPTY, vec![]));

@@ -103,7 +103,7 @@ fn who_lists_an_address_that_is_held_as_control_is_not_heard_and_a_mass_loss_goe
     assert_eq!(claims(&rig.changes), 4, "an apiserver is asked whose the others are");
     let ports = snapshot.services.iter().flat_map(|view| view.ports.iter());
     let holds = ports.filter_map(|port| port.hold.as_ref());
-    assert_eq!(holds.map(|hold| hold.claimed(Transport::Tcp).count()).sum::<usize>(), 0);
+    assert_eq!(holds.map(|hold| hold.urgent_probe_targets(Transport::Tcp).count()).sum::<usize>(), 0);
 }
 
 #[test]
@@ -227,8 +227,8 @@ fn probed(rig: &mut Rig, address: &str, node: NodeFacts, bypass: &[&str], source
     let view = snapshot.services.iter().find(|view| view.key.name.namespace() == TENANT).unwrap();
     assert_eq!(view.frontends[0].verdict, Verdict::Held, "{address}");
     let hold = view.ports[0].hold.as_deref().unwrap();
-    assert!(hold.waits() || hold.probes(view.ports[0].key.transport).count() == 0);
-    (hold.probes(view.ports[0].key.transport).count(), hold.bound)
+    assert!(hold.awaits_first_probe() || hold.probe_targets(view.ports[0].key.transport).count() == 0);
+    (hold.probe_targets(view.ports[0].key.transport).count(), hold.bound)
 }
 
 #[test]

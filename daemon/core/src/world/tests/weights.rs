@@ -10,12 +10,12 @@ fn weighing(text: &str) -> Event {
     applied(ServiceFacts { weights: Some(asked(text)), ..facts })
 }
 
-fn asked(text: &str) -> alloc::boxed::Box<crate::weights::Asked> {
-    let (weights, wrong) = match crate::weights::Weights::read(text) {
+fn asked(text: &str) -> alloc::boxed::Box<crate::weights::WeightSetting> {
+    let (weights, wrong) = match crate::weights::Weights::parse(text) {
         Ok(weights) => (weights, None),
         Err(wrong) => (crate::weights::Weights::default(), Some(wrong.into())),
     };
-    alloc::boxed::Box::new(crate::weights::Asked { weights, wrong })
+    alloc::boxed::Box::new(crate::weights::WeightSetting { weights, wrong })
 }
 
 fn rig() -> Rig {
@@ -59,8 +59,8 @@ fn a_backend_without_weight_is_told_from_one_that_is_not_ready() {
     let snapshot = rig.turn(vec![weighing("1.1.1.1=0"), two()]);
     let service = view(&snapshot, "a");
     let port = &service.ports[0];
-    let because = |text: &str| port.unused_because(&port.rows.find(text.parse().unwrap()).unwrap());
-    assert_eq!(because("1.1.1.1:8080"), Some(crate::snapshot::UnusedBecause::Weight));
+    let because = |text: &str| port.unused_reason(&port.rows.find(text.parse().unwrap()).unwrap());
+    assert_eq!(because("1.1.1.1:8080"), Some(crate::snapshot::UnusedReason::Weight));
     assert_eq!(because("1.1.1.2:8080"), None);
 }
 
@@ -102,7 +102,7 @@ fn listed(rig: &Rig) -> (Vec<IpAddr>, bool) {
     let dump = rig.dump();
     let own = dump.members.iter().filter(|(it, _)| it.membership == Membership::List(Scope::Cluster));
     let flags = dump.ports[0].word(Scope::Cluster).flags;
-    (own.map(|(it, _)| it.backend.ip()).collect(), flags.has(WordFlags::TABLE))
+    (own.map(|(it, _)| it.backend.ip()).collect(), flags.contains(WordFlags::TABLE))
 }
 
 /// In a table no program can search: it asks for the member.

@@ -19,7 +19,7 @@ proptest! {
     fn sources_come_back(address: IpAddr, index: u32, bits: u8) {
         if let Some(range) = SourceRange::new(address, bits) {
             let key = SourceKey { port: PortIndex(index), range };
-            prop_assert_eq!(key_of(Family::of(address), &key_bytes(&key)), Some(key));
+            prop_assert_eq!(key_of(Family::from_address(address), &key_bytes(&key)), Some(key));
         }
     }
 }

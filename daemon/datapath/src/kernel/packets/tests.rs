@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use holdfast_core::keys::Transport;
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Action, Coming};
+use holdfast_core::op::{Action, MapGrowth};
 use libbpf_rs::query::{MapInfo, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, libbpf_sys as sys};
 
@@ -669,7 +669,7 @@ fn kernel_programs_that_were_loaded_beside_those_of_sockets_are_not_taken_for_ot
     with_each(|bed, kind| {
         let mut maps = begin(bed, kind);
         assert!(maps.packets.first.is_some(), "they are being loaded");
-        maps.make_room(&Coming { frontends: [10_000, 0], ..Coming::default() }).unwrap();
+        maps.reserve_capacity(&MapGrowth { frontends: [10_000, 0], ..MapGrowth::default() }).unwrap();
         maps.serve_packets();
         assert_eq!((maps.growths, packets_of(&maps).failure), (1, None));
         set_devices(&mut maps, &[outer(70, "left")]);
@@ -698,7 +698,7 @@ fn kernel_growth_moves_the_programs_of_devices_too() {
                 }
                 looks
             });
-            maps.make_room(&Coming { frontends: [10_000, 0], ..Coming::default() }).unwrap();
+            maps.reserve_capacity(&MapGrowth { frontends: [10_000, 0], ..MapGrowth::default() }).unwrap();
             done.store(true, Ordering::Relaxed);
             assert!(watching.join().unwrap() > 0);
         });

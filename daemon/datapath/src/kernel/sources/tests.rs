@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_core::op::{PortIndex, Share};
-use holdfast_core::sources::SourceRange;
+use holdfast_core::op::{PortIndex, QuotaId};
+use holdfast_core::source_ranges::SourceRange;
 use libbpf_rs::MapType;
 
 use super::*;
@@ -34,7 +34,7 @@ fn key(port: u32, range: &str) -> SourceKey {
 
 /// Looks a client up as a program does.
 fn lets_in(maps: &Handles, port: u32, client: &str) -> bool {
-    let exact = SourceKey { port: PortIndex(port), range: SourceRange::exactly(client.parse().unwrap()) };
+    let exact = SourceKey { port: PortIndex(port), range: SourceRange::single_host(client.parse().unwrap()) };
     let map = map_of(maps, exact.range.family()).unwrap();
     map.lookup(&key_bytes(&exact), MapFlags::ANY).unwrap().is_some()
 }
@@ -99,7 +99,7 @@ fn kernel_maps_without_packets_take_sources_and_keep_none() {
     use holdfast_core::op::Action;
 
     let mut maps = KernelMaps::unattached(Capacity { slots: 8, ports: 8, services: 8 }).unwrap();
-    maps.execute(&Action::InsertSource(key(1, "192.0.2.0/24"), Share(1))).unwrap();
+    maps.execute(&Action::InsertSource(key(1, "192.0.2.0/24"), QuotaId(1))).unwrap();
     assert_eq!(maps.dump().unwrap().sources, None);
     maps.execute(&Action::RemoveSource(key(1, "192.0.2.0/24"))).unwrap();
 }
@@ -109,7 +109,7 @@ fn kernel_sources_are_there_before_programs_however_late_those_come() {
     let (early, late, gone) = (key(1, "192.0.2.0/24"), key(1, "10.0.0.0/8"), key(2, "2001:db8::/32"));
     let mut sources = Sources::adopt(&Handles::new(), BTreeMap::new).unwrap();
     for key in [&early, &gone] {
-        sources.insert(key, Share(1)).unwrap();
+        sources.insert(key, QuotaId(1)).unwrap();
     }
     sources.remove(&gone).unwrap();
     assert_eq!(sources.read(u32::MAX).unwrap(), None, "there are no maps yet");
@@ -117,7 +117,7 @@ fn kernel_sources_are_there_before_programs_however_late_those_come() {
     insert(&maps, &gone).unwrap();
     sources.begin(&maps).unwrap();
     assert_eq!(all(&maps).unwrap(), [early], "what nobody asks for has gone");
-    sources.insert(&late, Share(1)).unwrap();
+    sources.insert(&late, QuotaId(1)).unwrap();
     assert_eq!(all(&maps).unwrap(), [late, early]);
 
     let mut next = Sources::adopt(&maps, BTreeMap::new).unwrap();
@@ -137,13 +137,13 @@ fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
     let mut sources = Sources::default();
     let numbered = |number: u32| SourceKey {
         port: PortIndex(1),
-        range: SourceRange::exactly(std::net::Ipv4Addr::from_bits(number).into()),
+        range: SourceRange::single_host(std::net::Ipv4Addr::from_bits(number).into()),
     };
     let most = u32::try_from(MOST).unwrap();
     // Each number stands for another namespace.
-    let share = |number: u32| Share(u16::try_from(number % (1 << 16)).unwrap());
+    let share = |number: u32| QuotaId(u16::try_from(number % (1 << 16)).unwrap());
     (0..most).for_each(|number| sources.insert(&numbered(number), share(number)).unwrap());
-    let error = sources.insert(&numbered(most), Share(1)).unwrap_err().to_string();
+    let error = sources.insert(&numbered(most), QuotaId(1)).unwrap_err().to_string();
     assert!(error.contains("all are taken; 65536 of a family fit"), "{error}");
     sources.remove(&numbered(0)).unwrap();
     sources.insert(&numbered(most), share(most)).unwrap();
@@ -158,14 +158,14 @@ fn kernel_no_namespace_takes_the_room_for_ranges_that_another_one_wants() {
         SourceKey { port: PortIndex(1), range: SourceRange::new(address.into(), 24).unwrap() }
     };
     let most = u32::try_from(MOST).unwrap();
-    let taken = (0..most).take_while(|number| sources.insert(&range(*number), Share(1)).is_ok()).count();
+    let taken = (0..most).take_while(|number| sources.insert(&range(*number), QuotaId(1)).is_ok()).count();
     assert_eq!(taken, MOST * SHARE_OF_REST / (SHARE_OF_REST + 1) + 1, "alone it has eight of nine parts");
-    let refused = sources.insert(&range(most), Share(1)).unwrap_err();
-    assert!(matches!(refused, MapError::Part { .. }), "nothing has failed: {refused}");
+    let refused = sources.insert(&range(most), QuotaId(1)).unwrap_err();
+    assert!(matches!(refused, MapError::Quota { .. }), "nothing has failed: {refused}");
     assert!(refused.to_string().contains("and leave 7281 to the others"), "{refused}");
-    sources.insert(&range(0), Share(1)).unwrap();
-    let others = (most..).take(5_000).filter(|number| sources.insert(&range(*number), Share(2)).is_ok());
+    sources.insert(&range(0), QuotaId(1)).unwrap();
+    let others = (most..).take(5_000).filter(|number| sources.insert(&range(*number), QuotaId(2)).is_ok());
     assert_eq!(others.count(), 5_000, "and another one finds room");
     (0..5_000).for_each(|number| sources.remove(&range(number)).unwrap());
-    sources.insert(&range(most + 9_000), Share(1)).unwrap();
+    sources.insert(&range(most + 9_000), QuotaId(1)).unwrap();
 }

@@ -88,7 +88,7 @@ impl Diag {
         family: u8,
         id: &[u8; 48],
     ) -> io::Result<()> {
-        let asked = [&[family, transport.number(), 0, 0][..], &CONNECTED.to_ne_bytes(), id].concat();
+        let asked = [&[family, transport.protocol_number(), 0, 0][..], &CONNECTED.to_ne_bytes(), id].concat();
         self.kernel.ask(kind, flags, &asked)
     }
 

@@ -79,18 +79,18 @@ impl Lists {
 
     /// Whether the backend serves in the service that the dialled address leads to now, as far as is known.
     fn may_serve(&self, dialled: &FrontendKey, backend: SocketAddr) -> bool {
-        let family = Family::of(dialled.address);
-        let wildcard = FrontendKey { address: family.unspecified(), ..*dialled };
+        let family = Family::from_address(dialled.address);
+        let wildcard = FrontendKey { address: family.unspecified_address(), ..*dialled };
         let Some(port) = self.index_of(dialled).or_else(|| self.index_of(&wildcard)) else {
             return !self.is_whole;
         };
-        let says_who_serves = self.generation.word(port, Scope::Cluster).flags.has(WordFlags::MEMBERS);
+        let says_who_serves = self.generation.word(port, Scope::Cluster).flags.contains(WordFlags::MEMBERS);
         let member = abi::member_bytes(&MemberKey { port, membership: Membership::Serving, backend });
         !says_who_serves || self.generation.members.get(abi::bytes(&member)).is_some()
     }
 
     fn index_of(&self, key: &FrontendKey) -> Option<PortIndex> {
-        let family = Family::of(key.address);
+        let family = Family::from_address(key.address);
         let bytes = FrontendBytes::new(key);
         let found = self.generation.frontends(family).get(bytes.key())?;
         abi::frontend_of(family, bytes.key(), &found).map(|(_, value)| value.port)

@@ -1,6 +1,6 @@
 //! What a client hears that is not served.
 
-use holdfast_core::op::{FrontendType, Share, WordFlags};
+use holdfast_core::op::{FrontendType, QuotaId, WordFlags};
 
 use super::craft::{ACK, RST, SYN, Sent, address, folded, see};
 use super::node::{Node, QUOTED_LEAST, QUOTED_MOST, REDIRECTED, SHOT};
@@ -247,7 +247,7 @@ fn kernel_no_flood_at_one_namespace_keeps_untold_whom_another_turns_away() {
     Node::test(|node| {
         let (flooded, other) = ("203.0.113.10:80", "203.0.113.11:80");
         node.serve(&Port { index: 1, frontends: &[flooded], ..Port::TCP });
-        node.serve(&Port { index: 2, frontends: &[other], share: Share(2), ..Port::TCP });
+        node.serve(&Port { index: 2, frontends: &[other], share: QuotaId(2), ..Port::TCP });
         for at in 0..5_000_u32 {
             let source = format!("198.18.{}.{}:40000", at >> 8, at & 255);
             node.come(&Sent::tcp(&source, flooded, SYN).frame());

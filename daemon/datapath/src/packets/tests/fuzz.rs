@@ -70,7 +70,7 @@ fn serve(node: &mut Node) -> Judge {
                 transport,
                 frontend: address(frontend),
                 is_remote: backends.iter().any(|it| is_remote(*it)),
-                is_silent: flags.has(WordFlags::DROP),
+                is_silent: flags.contains(WordFlags::DROP),
                 backends,
             });
         }
@@ -223,7 +223,7 @@ fn check_flows(node: &Node, judge: &Judge) {
     let report = table.report(&FlowFilter::default(), FLOWS as usize);
     assert_eq!(report.more, 0);
     for flow in report.found {
-        let transport = flow.transport.number();
+        let transport = flow.transport.protocol_number();
         assert!(judge.dialled.contains(&(transport, flow.client, flow.frontend)), "nobody dialled: {flow:?}");
         let behind = judge.services.iter().filter(|it| it.transport == transport);
         assert!(

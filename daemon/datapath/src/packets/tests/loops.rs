@@ -1,7 +1,7 @@
 //! Datagrams that say to come from a frontend: an answer to such a one would be a question to that frontend, whose
 //! answer would be a question again.
 
-use holdfast_core::op::{FrontendType, Share};
+use holdfast_core::op::{FrontendType, QuotaId};
 
 use super::craft::{Sent, address, see};
 use super::frames;
@@ -17,11 +17,11 @@ const PAIRS: [[&str; 2]; 2] =
     [["203.0.113.10:80", "203.0.113.53:53"], ["[2001:db8:f::10]:80", "[2001:db8:f::53]:53"]];
 
 /// The namespace that has the first frontend of each pair.
-const OWN: Share = Share(1);
-const OTHER: Share = Share(2);
+const OWN: QuotaId = QuotaId(1);
+const OTHER: QuotaId = QuotaId(2);
 
 /// Serves the first frontend of each pair, and the second one as one of that kind and that namespace.
-fn serve(node: &mut Node, kind: FrontendType, share: Share) {
+fn serve(node: &mut Node, kind: FrontendType, share: QuotaId) {
     for (at, (pair, way)) in (1..).zip(PAIRS.iter().zip(&WAYS)) {
         let backends = [address(way.here)];
         let rows = [(at, pair[0], FrontendType::LoadBalancer, OWN), (at + 2, pair[1], kind, share)];

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Action, Coming, FrontendType, WordFlags};
+use holdfast_core::op::{Action, FrontendType, MapGrowth, WordFlags};
 use libbpf_rs::{MapCore, MapFlags, libbpf_sys as sys};
 
 use super::craft::{Seen, Sent, see};
@@ -74,7 +74,7 @@ impl Node {
     fn new(_bed: &Bed, flows: u32, switches: &PacketSwitches) -> Self {
         network::lay();
         let mut maps = KernelMaps::unattached(CAPACITY).unwrap();
-        maps.make_room(&Coming { slots: [SLOTS; 2], ..Coming::default() }).unwrap();
+        maps.reserve_capacity(&MapGrowth { slots: [SLOTS; 2], ..MapGrowth::default() }).unwrap();
         let given = map::copies(maps.handles_for_tests()).unwrap();
         let (programs, handles) = load::packets_of_ethernet(&given, flows, switches).unwrap();
         let mut node = Self { maps, handles, programs };

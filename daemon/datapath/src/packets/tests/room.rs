@@ -10,7 +10,7 @@ use crate::abi::flow::types::{self, flow_state, heard};
 use crate::abi::packets::types::{lifetime, packet_count};
 use crate::flows::worth::{self, Worth};
 use crate::kernel::bed::Port;
-use holdfast_core::op::Share;
+use holdfast_core::op::QuotaId;
 
 /// A frontend and its backend of this node, a second one and its, and a client without its port.
 type Place<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
@@ -29,7 +29,7 @@ fn in_both(test: fn(&Node, Place<'_>)) {
             node.serve_local(&Port { frontends: &[asked], backends: &[address(answers)], ..Port::UDP });
             let to = [address(backend)];
             let second = Port { index: 2, base: 8, frontends: &[other], backends: &to, ..Port::TCP };
-            node.serve_local(&Port { share: Share(2), ..second });
+            node.serve_local(&Port { share: QuotaId(2), ..second });
             test(node, place);
         });
     }
@@ -82,12 +82,12 @@ fn flood_of_streams(node: &Node, (asked, .., client): Place<'_>, ports: std::ops
 /// By UDP no handshake keeps strangers from beginning as many as they like, in the names of as many hosts.
 #[test]
 fn kernel_streams_that_nobody_answers_push_out_only_themselves() {
-    let shares = [Share(1), Share(2)];
+    let shares = [QuotaId(1), QuotaId(2)];
     for (place, share) in PLACES.into_iter().flat_map(|place| shares.map(|share| (place, share))) {
         let (asked, answers, other, backend, client) = place;
         Node::test_with(FLOWS, move |node| {
             let to = [address(answers)];
-            node.serve_local(&Port { share: Share(1), frontends: &[asked], backends: &to, ..Port::UDP });
+            node.serve_local(&Port { share: QuotaId(1), frontends: &[asked], backends: &to, ..Port::UDP });
             let to = [address(backend)];
             let second = Port { index: 2, base: 8, frontends: &[other], backends: &to, ..Port::TCP };
             node.serve_local(&Port { share, ..second });
@@ -159,7 +159,7 @@ fn kernel_a_namespace_takes_no_more_room_by_many_ports() {
             for (index, frontend) in (3..).zip(&ports) {
                 let (frontends, backends) = (&[frontend.as_str()], &[address(backend)]);
                 let port = Port { index, base: 8 * index, frontends, backends, ..Port::TCP };
-                node.serve_local(&Port { share: Share(3), ..port });
+                node.serve_local(&Port { share: QuotaId(3), ..port });
             }
             let opens = |at: u16, to: &str, backend: &str| {
                 let (client, to) = (format!("{client}:{at}"), address(to));
@@ -190,7 +190,7 @@ fn kernel_namespaces_with_connections_leave_room_to_those_that_have_few() {
                 (0..16 + 64).map(|at| other.replace(":80", &format!(":{}", 100 + at))).collect();
             for (index, frontend) in (1..).zip(&frontends) {
                 let (frontends, backends) = (&[frontend.as_str()], &[address(backend)]);
-                let share = Share(u16::try_from(index).unwrap());
+                let share = QuotaId(u16::try_from(index).unwrap());
                 node.serve_local(&Port { index, share, frontends, backends, ..Port::TCP });
             }
             let mut ports = 1_024..;
@@ -292,7 +292,7 @@ fn crowd(node: &mut Node, number: u64) {
     let to = [address(backend)];
     let tcp = Port { index: 2, base: 8, frontends: &[other], backends: &to, ..Port::TCP };
     node.serve_local(&tcp);
-    node.serve_local(&Port { index: 3, base: 16, frontends: &[NEWCOMERS], share: Share(2), ..tcp });
+    node.serve_local(&Port { index: 3, base: 16, frontends: &[NEWCOMERS], share: QuotaId(2), ..tcp });
     for at in 0..4_u16 {
         let from = format!("{client}:{}", 30_000 + at);
         let sent = if at % 2 == 0 { Sent::udp(&from, asked, b"ask") } else { Sent::tcp(&from, other, SYN) };

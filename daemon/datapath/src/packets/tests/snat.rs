@@ -1,6 +1,6 @@
 //! Ports for clients of other nodes' backends: each is found while it is free, and soon after it was.
 
-use holdfast_core::op::Share;
+use holdfast_core::op::QuotaId;
 
 use super::craft::{ACK, SYN, Sent, TCP, UDP, address};
 use super::lives::{all, change, found};
@@ -95,7 +95,7 @@ fn kernel_searches_of_one_namespace_find_ports_for_another() {
             base: 80,
             frontends: &[last.0],
             backends,
-            share: Share(2),
+            share: QuotaId(2),
             ..Port::TCP
         });
         (1_024..1_024 + PORTS - 1).for_each(|port| connect(node, last, port));
@@ -120,7 +120,7 @@ fn kernel_no_flow_comes_from_a_frontend_of_the_node() {
             give(node, 5_060, 2);
             (5_060..5_062).for_each(|port| node.watch(port));
             node.serve(&Port { frontends: &[own], backends: &[address(client)], ..Port::UDP });
-            let other = Port { index: 2, base: 8, share: Share(2), ..Port::UDP };
+            let other = Port { index: 2, base: 8, share: QuotaId(2), ..Port::UDP };
             node.serve(&Port { frontends: &[of_node], backends: &[address(backend)], ..other });
             let begins = |port: u16| node.come(&Sent::udp(&format!("{guest}:{port}"), own, b"").frame()).0;
             assert_eq!([begins(40_000), begins(40_001)], [NEXT, SHOT], "one of the two ports is a frontend");
@@ -194,7 +194,7 @@ impl Flood<'_> {
                 Node::test_with(1_024, move |node| {
                     let backends = &[address(backend)];
                     node.serve(&Port { frontends: &[frontend], backends, ..port });
-                    let second = Port { index: 2, base: 8, share: Share(2), ..port };
+                    let second = Port { index: 2, base: 8, share: QuotaId(2), ..port };
                     node.serve(&Port { frontends: &[other], backends, ..second });
                     give(node, 61_000, u16::try_from(Self::PORTS.len()).unwrap());
                     let flood = Flood { node, transport, frontends: [frontend, other], client };

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Action, MemberKey, Membership, PortFacts, PortIndex, Share, WordFlags};
+use holdfast_core::op::{Action, MemberKey, Membership, PortFacts, PortIndex, QuotaId, WordFlags};
 
 use super::craft::{ACK, RST, SYN, Sent, TCP, address, see};
 use super::node::{NEXT, Node};
@@ -27,18 +27,18 @@ const PLACES: [Place; 2] = [
 ];
 
 fn lead(node: &mut Node, index: u32, frontend: &str, backends: &[SocketAddr]) {
-    lead_of(node, index, Share(1), frontend, backends);
+    lead_of(node, index, QuotaId(1), frontend, backends);
 }
 
 /// Leads a frontend of that namespace there.
-fn lead_of(node: &mut Node, index: u32, share: Share, frontend: &str, backends: &[SocketAddr]) {
+fn lead_of(node: &mut Node, index: u32, share: QuotaId, frontend: &str, backends: &[SocketAddr]) {
     lead_as(node, index, (share, WordFlags::default()), frontend, backends);
 }
 
 fn lead_as(
     node: &mut Node,
     index: u32,
-    (share, flags): (Share, WordFlags),
+    (share, flags): (QuotaId, WordFlags),
     frontend: &str,
     backends: &[SocketAddr],
 ) {
@@ -57,7 +57,7 @@ fn lead_as(
 
 /// So many last bits of a client's address do not count.
 fn leave_out(node: &mut Node, index: u32, left_out: u8) {
-    let facts = PortFacts { affinity_timeout: 10_800, left_out };
+    let facts = PortFacts { affinity_timeout: 10_800, ignored_bits: left_out };
     node.maps.execute(&Action::WriteFacts(PortIndex(index), facts)).unwrap();
 }
 
@@ -115,7 +115,7 @@ fn kernel_a_client_that_comes_again_in_time_keeps_its_backend_for_that_time_anew
         Node::test(move |node| {
             let [_, many] = few_and_many(backend);
             lead(node, 1, frontend, &many);
-            let facts = PortFacts { affinity_timeout: KNOWN_FOR, left_out: 0 };
+            let facts = PortFacts { affinity_timeout: KNOWN_FOR, ignored_bits: 0 };
             node.maps.execute(&Action::WriteFacts(PortIndex(1), facts)).unwrap();
             let all = || (0..10).map(client);
             let firsts: Vec<_> =
@@ -138,7 +138,7 @@ fn kernel_a_client_that_was_away_for_too_long_may_get_any_backend() {
         Node::test(move |node| {
             let [_, many] = few_and_many(backend);
             let flags = WordFlags::default().with(WordFlags::MAGLEV, by_maglev);
-            lead_as(node, 1, (Share(1), flags), frontend, &many);
+            lead_as(node, 1, (QuotaId(1), flags), frontend, &many);
             // Each pause is too long.
             node.maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts::default())).unwrap();
             let mut chosen = std::collections::BTreeSet::new();
@@ -199,7 +199,7 @@ fn kernel_a_client_is_remembered_when_its_backend_has_answered() {
 /// Five ports of one namespace, each with more clients than it has places.
 fn flood(node: &mut Node, frontends: &[String], backends: &[SocketAddr], client: fn(u32) -> String) {
     for (index, frontend) in (2..).zip(frontends) {
-        lead_of(node, index, Share(2), frontend, backends);
+        lead_of(node, index, QuotaId(2), frontend, backends);
         for at in 0..20_000 {
             let sent = Sent::tcp(&format!("{}:40000", client(at)), frontend, SYN);
             let (verdict, frame) = node.come(&sent.frame());

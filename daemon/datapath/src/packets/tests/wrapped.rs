@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::list::Scope;
 use holdfast_core::op::FrontendType;
-use holdfast_core::sources::SourceRange;
+use holdfast_core::source_ranges::SourceRange;
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error, folded, see};
 use super::early::set_answers;
@@ -846,7 +846,7 @@ fn kernel_node_ports_affinity_servers_outside_and_nodes_are_left_to_snat() {
                     "{frontend}"
                 );
             }
-            node.serve(&Port { flags: WordFlags::OUTSIDE, ..port });
+            node.serve(&Port { flags: WordFlags::OFF_CLUSTER, ..port });
             let elsewhere = Sent::tcp(&way.client.replace("40000", "40002"), way.frontend, SYN);
             assert_eq!(node.comes(&elsewhere).to, address(way.there), "some backend may be on no node");
             node.serve(&port);

@@ -188,7 +188,7 @@ impl Maps for ModelMaps {
         Grace(self.graces.len() as u64 - 1)
     }
 
-    fn is_over(&self, grace: Grace) -> bool {
+    fn is_grace_over(&self, grace: Grace) -> bool {
         let awaited = self.graces[usize::try_from(grace.0).unwrap()];
         self.fault == Fault::NoGrace || !awaited || self.memory.reader.load(Ordering::Acquire) == OUTSIDE
     }

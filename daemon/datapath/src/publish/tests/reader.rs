@@ -37,7 +37,7 @@ fn find(memory: &Memory, address: IpAddr, fault: Fault) -> Met {
     let read = |scope| abi::word_of(memory.words[word_at(port, scope)].load());
     let early = (fault == Fault::LocalEarly).then(|| read(Scope::Local));
     let cluster = read(Scope::Cluster);
-    let word = if cluster.flags.has(WordFlags::INTERNAL_LOCAL) {
+    let word = if cluster.flags.contains(WordFlags::INTERNAL_LOCAL) {
         early.unwrap_or_else(|| read(Scope::Local))
     } else {
         cluster

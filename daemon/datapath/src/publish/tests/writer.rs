@@ -11,7 +11,7 @@ use holdfast_core::facts::{
 };
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 
 use super::memory::{Fault, Memory, ModelMaps};
 
@@ -31,7 +31,7 @@ impl Writer {
 
     pub(super) fn step(&mut self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.0.apply(event));
-        self.0.step(Now::default(), &mut |_| {});
+        self.0.step(ClockReading::default(), &mut |_| {});
     }
 }
 

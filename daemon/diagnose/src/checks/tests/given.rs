@@ -9,9 +9,9 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
 use holdfast_core::keys::{FrontendKey, ObjectName, Source, Transport};
 use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
-use holdfast_core::op::{PortIndex, ServiceId, Share};
+use holdfast_core::op::{PortIndex, QuotaId, ServiceId};
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
 use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
 use holdfast_status::datapath::{
@@ -310,7 +310,7 @@ impl Given {
         self.objects.iter().flat_map(applied).for_each(|event| engine.apply(event));
         engine.apply(Event::Synced(Source::Kubernetes));
         let known_for = self.known_for.unwrap_or(8);
-        let now = |second: i64| Now {
+        let now = |second: i64| ClockReading {
             wall: Timestamp(TAKEN.0 - known_for + second),
             mono: BEGUN + Duration::from_secs(second.unsigned_abs()),
         };
@@ -433,7 +433,7 @@ fn denied((dialled, times, ago): (&SocketAddr, u64, i64), outside: Option<(u8, C
         netns: 0,
         frontend,
         port: PortIndex(0),
-        share: Share::default(),
+        share: QuotaId::default(),
         denial: if outside.is_some() { Denial::Dropped } else { Denial::Refused },
         cause: outside.map_or(Cause::NoBackend, |(_, cause)| cause),
     };

@@ -12,7 +12,7 @@ use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Client, Maps, MemoryMaps};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_objects::manifests::Texts;
 
 use super::*;
@@ -141,7 +141,10 @@ fn served(objects: &str) -> (Arc<Snapshot>, Engine<MemoryMaps>) {
     engine.apply(Event::Synced(Source::Manifests));
     let mut snapshot = Arc::default();
     for second in 1..5 {
-        let now = Now { wall: Timestamp(1_000 + second), mono: Duration::from_secs(second.unsigned_abs()) };
+        let now = ClockReading {
+            wall: Timestamp(1_000 + second),
+            mono: Duration::from_secs(second.unsigned_abs()),
+        };
         snapshot = engine.step(now, &mut |_| ());
     }
     assert_eq!(snapshot.rejections.total, 0);
@@ -343,7 +346,7 @@ fn a_pod_or_somebody_outside_without_a_device_is_looked_at_by_nobody() {
 /// The same question to the maps themselves, for clients outside.
 #[test]
 fn what_is_told_is_what_the_maps_do() {
-    use holdfast_core::maps::Answer;
+    use holdfast_core::maps::DialOutcome;
 
     let (snapshot, mut engine) = world();
     for (to, from) in QUESTIONS {
@@ -355,10 +358,10 @@ fn what_is_told_is_what_the_maps_do() {
         let transport = packet.protocol.0;
         let met = engine.maps().lookup(address.ip(), address.port(), transport, Client::From(from));
         let (outcome, backends) = match &met {
-            Answer::Passed => (Outcome::Passed, Vec::new()),
-            Answer::Refused => (Outcome::Refused, Vec::new()),
-            Answer::Dropped => (Outcome::Dropped, Vec::new()),
-            Answer::Served(slots) => {
+            DialOutcome::Passed => (Outcome::Passed, Vec::new()),
+            DialOutcome::Refused => (Outcome::Refused, Vec::new()),
+            DialOutcome::Dropped => (Outcome::Dropped, Vec::new()),
+            DialOutcome::Served(slots) => {
                 (Outcome::Served, slots.iter().map(|slot| slot.backend().to_string()).collect())
             }
         };
@@ -383,7 +386,8 @@ fn maps_that_cannot_be_read_are_not_guessed_at() {
 
 #[test]
 fn only_so_many_ranges_and_backends_are_named() {
-    let range = |number: u8| holdfast_core::sources::SourceRange::exactly([10, 0, 0, number].into());
+    let range =
+        |number: u8| holdfast_core::source_ranges::SourceRange::single_host([10, 0, 0, number].into());
     let ranges: Vec<_> = (1..6).map(range).collect();
     assert_eq!(words::some(&ranges), "10.0.0.1/32, 10.0.0.2/32, 10.0.0.3/32 and 2 more");
     assert_eq!(words::some(&ranges[..3]), "10.0.0.1/32, 10.0.0.2/32, 10.0.0.3/32");

@@ -10,7 +10,7 @@ use holdfast_core::list::{Scope, Slot};
 use holdfast_core::maglev;
 use holdfast_core::op::{PortFacts, Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, Verdict};
-use holdfast_core::sources::SourceRange;
+use holdfast_core::source_ranges::SourceRange;
 use holdfast_core::words;
 
 use super::{Share, Shortcut};
@@ -181,8 +181,8 @@ pub(super) fn choice(
 
 /// Which clients get the backend that they had.
 pub(super) fn again(facts: PortFacts, from: IpAddr) -> Option<String> {
-    let PortFacts { affinity_timeout: seconds, left_out } = facts;
-    let all = SourceRange::exactly(from).bits();
+    let PortFacts { affinity_timeout: seconds, ignored_bits: left_out } = facts;
+    let all = SourceRange::single_host(from).bits();
     let network = SourceRange::new(from, all.saturating_sub(left_out)).filter(|it| it.bits() < all);
     let who = network.map_or_else(|| "Who".to_owned(), |it| format!("{it} is one client: if any of it"));
     let all = if network.is_some() { ", all of it" } else { "" };
@@ -192,7 +192,7 @@ pub(super) fn again(facts: PortFacts, from: IpAddr) -> Option<String> {
 
 /// Why a list of so many backends stands as it is.
 const fn no_table(backends: u32) -> &'static str {
-    if maglev::places(backends) == backends {
+    if maglev::table_size(backends) == backends {
         "There are too many for a table"
     } else {
         "There is no room for a table"
@@ -211,7 +211,7 @@ fn shares(backends: &BTreeMap<Slot, u32>) -> String {
 
 /// How the place of a client is computed, where it is not drawn. A list of one has one place.
 fn maglev(list: Word, backends: usize) -> Option<String> {
-    (backends > 1 && list.flags.has(WordFlags::MAGLEV)).then(|| {
+    (backends > 1 && list.flags.contains(WordFlags::MAGLEV)).then(|| {
         let by = "Which one is computed from the addresses and ports of client and frontend, alike on all nodes (maglev)";
         match list.count as usize {
             count if count == backends => {

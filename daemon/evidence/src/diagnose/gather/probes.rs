@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use holdfast_core::dialable::is_reserved;
+use holdfast_core::address_policy::is_reserved;
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
@@ -69,7 +69,7 @@ fn first(
     let mut seen = BTreeSet::new();
     for view in views {
         for port in view.ports.iter().filter(|port| is_wanted(view, port)) {
-            for row in port.rows.all().filter(|row| !row.is_held()) {
+            for row in port.rows.iter().filter(|row| !row.is_held()) {
                 if seen.len() >= LOOKED_AT_MAX || !seen.insert(row.backend()) {
                     continue;
                 }
@@ -82,10 +82,10 @@ fn first(
 }
 
 fn target(view: &ServiceView, port: &PortView, row: &Row, (node, own): (&str, &[IpAddr])) -> Target {
-    let endpoint = port.slice_of(row, &view.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
+    let endpoint = port.row_slice(row, &view.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
     let local = endpoint.as_ref().and_then(|it| it.node).is_some_and(|it| it == *node);
     let is_pod = endpoint.and_then(|it| it.target).is_some_and(|target| target.kind == "Pod");
-    let not = match view.key.source.is_tenants() {
+    let not = match view.key.source.is_tenant_writable() {
         true => barred(row.address, own, local && is_pod),
         false => None,
     };

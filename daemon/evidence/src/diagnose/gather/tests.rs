@@ -11,7 +11,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_diagnose::material::{
     Asked, Cluster, Pod, Pods, PortSeen, Probe, ProbeOf, ProbeOutcome, ServiceSeen, TargetPort,
 };
@@ -65,7 +65,7 @@ fn snapshot_at((protocol, port): (&str, u16), endpoints: &[(&str, &str, &str)]) 
     let wire: SliceWire = from_value(&object).unwrap();
     engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
     engine.apply(Event::Synced(Source::Kubernetes));
-    engine.step(Now { wall: Timestamp(1), mono: Duration::ZERO }, &mut |_| ())
+    engine.step(ClockReading { wall: Timestamp(1), mono: Duration::ZERO }, &mut |_| ())
 }
 
 fn targets(endpoints: &[(&str, &str, &str)], own: &[&str]) -> Vec<Target> {

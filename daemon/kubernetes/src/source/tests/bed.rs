@@ -183,14 +183,15 @@ impl Bed {
 
     /// The table has room for what had none, so often by now.
     pub(super) fn ask(&self, times: u64) {
-        let snapshot = Snapshot { asks: [(Source::Kubernetes, times)].into(), ..Snapshot::default() };
+        let snapshot =
+            Snapshot { relist_requests: [(Source::Kubernetes, times)].into(), ..Snapshot::default() };
         self.running.as_ref().unwrap().snapshots.send_replace(Arc::new(snapshot));
     }
 
     /// The engine asks whether endpoints are back.
     pub(super) fn question(&self, put: i64) {
         let questions = [(Source::Kubernetes, Uptime(put))].into();
-        let snapshot = Snapshot { questions, ..Snapshot::default() };
+        let snapshot = Snapshot { queries: questions, ..Snapshot::default() };
         self.running.as_ref().unwrap().snapshots.send_replace(Arc::new(snapshot));
     }
 
@@ -301,7 +302,7 @@ impl Running {
                 self.interrupted += group.iter().filter(|event| is_interruption(event)).count();
                 self.heard.extend(group.iter().filter_map(heard));
                 let is_beside = |event: &Event| {
-                    matches!(event, Event::Progress(..) | Event::Heard(_) | Event::Silent(_))
+                    matches!(event, Event::Progress(..) | Event::Recovered(_) | Event::Silent(_))
                 };
                 let told = |event: &&Event| !is_beside(event) && !is_interruption(event);
                 group.iter().filter(told).map(show).collect()
@@ -317,7 +318,7 @@ fn is_interruption(event: &Event) -> bool {
 /// Whether the event says if a source tells of endpoints.
 const fn heard(event: &Event) -> Option<bool> {
     match event {
-        Event::Heard(Source::Kubernetes) => Some(true),
+        Event::Recovered(Source::Kubernetes) => Some(true),
         Event::Silent(Source::Kubernetes) => Some(false),
         _ => None,
     }

@@ -48,7 +48,7 @@ fn a_block_is_one_service_and_a_slice_per_family_and_port() {
             port_name: String::new(),
             transport: Transport::Udp,
             affinity_timeout: Some(30),
-            affinity_prefix: Prefixes::WHOLE.with(Family::V4, 24),
+            affinity_prefix: Prefixes::WHOLE.with_length(Family::V4, 24),
             on_empty: Some("hold".into()),
             ..block("dns", &["10.96.0.10:53"], &["192.0.2.1:53"])
         },

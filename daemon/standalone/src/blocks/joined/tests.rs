@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use holdfast_core::engine::{Engine, Remembered};
+use holdfast_core::engine::{Engine, SavedSnapshot};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::ObjectName;
 use holdfast_core::list::Scope;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::{Snapshot, Verdict};
-use holdfast_core::time::Now;
+use holdfast_core::time::ClockReading;
 use holdfast_core::weights::Weight;
 use holdfast_objects::manifests::FolderLook;
 use holdfast_status::rfc3339::Millis;
@@ -155,7 +155,7 @@ impl Process {
     fn new(kept: Option<&Snapshot>) -> Self {
         let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Config]).unwrap();
         let (wishes, wanted) = watch::channel(Arc::default());
-        let remembered = kept.map(Remembered::from);
+        let remembered = kept.map(SavedSnapshot::from);
         let kept = remembered.as_ref().map(|it| resolved::kept(&it.services)).unwrap_or_default();
         let names = Resolved::new(NamesEnds { wanted: wishes, news: mpsc::channel(1).1, kept });
         let beside = Beside::new(("d".into(), mpsc::channel(1).1, watch::channel(Arc::default()).0));
@@ -164,12 +164,12 @@ impl Process {
         let mut process =
             Self { engine, seconds: 0, configured, beside, wanted, names, is_told: false, live };
         let now = process.now();
-        remembered.into_iter().for_each(|it| process.engine.remember(it, now));
+        remembered.into_iter().for_each(|it| process.engine.restore(it, now));
         process
     }
 
-    fn now(&self) -> Now {
-        Now { wall: Timestamp(1_767_870_715), mono: Duration::from_secs(self.seconds) }
+    fn now(&self) -> ClockReading {
+        ClockReading { wall: Timestamp(1_767_870_715), mono: Duration::from_secs(self.seconds) }
     }
 
     /// The table once these files have been told, and some seconds more.

@@ -422,7 +422,7 @@ fn weights_in(groups: &[(Duration, Vec<Event>)], backend: &str) -> Vec<u16> {
         _ => None,
     });
     let backend = backend.parse().unwrap();
-    let weight = |facts: &Arc<ServiceFacts>| facts.weights.as_ref()?.weights.of(backend, None);
+    let weight = |facts: &Arc<ServiceFacts>| facts.weights.as_ref()?.weights.find_weight(backend, None);
     services.map(|facts| weight(facts).unwrap_or(Weight::ONE).number()).collect()
 }
 
@@ -531,7 +531,7 @@ fn a_change_names_what_the_log_needs() {
 /// That a client of this frontend was refused by this backend, last in this second.
 fn refusing(frontend: &str, backend: &str, second: u32) -> Refusing {
     let (frontend, backend) = (frontend.parse().unwrap(), backend.parse().unwrap());
-    let (share, transport) = (holdfast_core::op::Share::default(), Transport::Tcp);
+    let (share, transport) = (holdfast_core::op::QuotaId::default(), Transport::Tcp);
     Refusing::from([(holdfast_status::datapath::Refused { share, frontend, transport, backend }, second)])
 }
 

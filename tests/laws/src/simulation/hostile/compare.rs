@@ -90,8 +90,8 @@ pub(super) fn difference(alone: &ServiceView, beside: &ServiceView) -> Option<St
     if alone.frontends != beside.frontends {
         return differs("the rows", &alone.frontends, &beside.frontends);
     }
-    if alone.seen != beside.seen {
-        return differs("what was seen", &alone.seen, &beside.seen);
+    if alone.balancer_history != beside.balancer_history {
+        return differs("what was seen", &alone.balancer_history, &beside.balancer_history);
     }
     if alone.ports.len() != beside.ports.len() {
         return differs("the ports", &alone.ports, &beside.ports);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::list::{Row, Rows, Scope};
 use holdfast_core::maps::{Capacity, Maps};
-use holdfast_core::op::{FrontendType, PortIndex, Range, Share, Word, WordFlags};
+use holdfast_core::op::{FrontendType, PortIndex, QuotaId, SlotRange, Word, WordFlags};
 
 use super::super::model::ExpectedPort;
 use super::super::policy;
@@ -33,7 +33,7 @@ fn check(led_by: FrontendKey, owned: FrontendKey, is_legal: bool) {
     let mut watch = Watch::new(policy::rule);
     let mut maps = MemoryMaps::new(CAPACITY);
     let address = exact().address;
-    let value = FrontendValue { port: INDEX, kind: FrontendType::NodePort, share: Share::default() };
+    let value = FrontendValue { port: INDEX, kind: FrontendType::NodePort, quota: QuotaId::default() };
     watch.pointing.insert(led_by, value);
     maps.execute(&Action::InsertFrontend(led_by, value)).unwrap();
     maps.execute(&Action::InsertNodeAddress(address)).unwrap();
@@ -46,7 +46,7 @@ fn check(led_by: FrontendKey, owned: FrontendKey, is_legal: bool) {
     let ports = [(port.clone(), ExpectedPort { cluster: Some(slots), ..ExpectedPort::default() })];
     watch.model.services.insert(service.clone(), Expected { ports: ports.into(), ..Expected::default() });
     watch.model.owners.insert(owned, Holder { service, port, kind: FrontendType::NodePort });
-    let range = Range { family: Family::V4, base: 0, count: 1 };
+    let range = SlotRange { family: Family::V4, base: 0, count: 1 };
     let word = Word { base: 0, count: 1, flags: WordFlags::default() };
     maps.execute(&Action::WriteRange(range, Scope::Cluster, Arc::new(list()))).unwrap();
     maps.execute(&Action::PublishWord(INDEX, Scope::Cluster, word)).unwrap();

@@ -7,8 +7,8 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{ObjectName, SliceKey, Transport};
-use holdfast_core::maps::{Answer, Client, MemoryMaps};
-use holdfast_core::time::Now;
+use holdfast_core::maps::{Client, DialOutcome, MemoryMaps};
+use holdfast_core::time::ClockReading;
 use holdfast_laws::faulty::{Faults, FaultyMaps};
 use holdfast_objects::{Defaulting, Provenance, from_value, parse_time_micros, service, slice};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ impl Rig {
         rig.step([Event::ServiceApplied(Arc::new(facts))]);
         assert_eq!(
             rig.engine.maps().inner().lookup(ADDRESS, 80, Transport::Tcp, Client::Local),
-            Answer::Refused
+            DialOutcome::Refused
         );
         rig
     }
@@ -80,7 +80,7 @@ impl Rig {
         for _ in 0..4 {
             self.steps += 1;
             let mono = Duration::from_secs(self.steps);
-            let now = Now { wall: Timestamp(1_767_870_715 + self.steps.cast_signed()), mono };
+            let now = ClockReading { wall: Timestamp(1_767_870_715 + self.steps.cast_signed()), mono };
             self.engine.step(now, &mut |change| self.programmed.count(&change));
         }
     }

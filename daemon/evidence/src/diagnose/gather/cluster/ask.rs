@@ -171,7 +171,7 @@ impl<'a> Lane<'a> {
         self.noted(question, begun, answer)
     }
 
-    /// As [`Self::list`], with `most` pages at most. If a page does not come, the pages before it count.
+    /// As [`Self::list_scope`], with `most` pages at most. If a page does not come, the pages before it count.
     pub(super) async fn pages(
         &mut self,
         question: &Question,

@@ -1,0 +1,103 @@
+//! A port's memory of its last list that was not empty.
+//!
+//! Invariant: the rows are those of that list; what changes afterwards is only which of them were seen terminating. Its
+//! members are the backends in it and those that were out of it for their weight alone: with them it is not empty.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+
+use super::{Row, Rows};
+use crate::facts::{Conditions, Endpoints};
+
+/// A port's memory of its last list that was not empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastList {
+    rows: Option<Arc<Rows>>,
+}
+
+impl LastList {
+    /// The memory that a former process wrote down.
+    pub const fn restore(rows: Option<Arc<Rows>>) -> Self {
+        Self { rows }
+    }
+
+    /// The rows as they were then, with the members that were seen terminating since.
+    pub const fn rows(&self) -> Option<&Arc<Rows>> {
+        self.rows.as_ref()
+    }
+
+    /// Takes a list that is not empty.
+    pub(crate) fn record_list(&mut self, now: &Arc<Rows>) {
+        self.rows = Some(Arc::clone(now));
+    }
+
+    /// Takes notice of endpoints while the list is empty: marks the members that are seen terminating, and unmarks
+    /// none, because a member that is ready again makes the list non-empty.
+    pub(crate) fn observe(&mut self, listed: &[Row]) {
+        let (Some(last), false) = (&self.rows, listed.is_empty()) else { return };
+        let terminating =
+            |row: &Row| Row::find(listed, row).is_some_and(|other| other.conditions().terminating);
+        let members = last.iter().enumerate().filter(|(_, row)| last.is_member(row));
+        let told = members.filter(|(_, row)| terminating(row)).map(|(at, _)| (at, true)).collect();
+        self.mark_terminating(told);
+    }
+
+    /// Takes notice of the endpoints of a slice that no decision was made by: marks the members that the slice called
+    /// terminating, and unmarks those that it called ready, because with them the list would not have been empty.
+    pub(crate) fn observe_slice(&mut self, endpoints: &Endpoints, port: NonZeroU16) {
+        let Some(last) = &self.rows else { return };
+        let told = |(address, told): (IpAddr, Conditions)| {
+            let at = last.rows.find_position((address, port.get()))?;
+            let is_member = last.rows.get(at).is_some_and(|row| last.is_member(&row));
+            (is_member && (told.terminating || told.ready)).then_some((at, told.terminating))
+        };
+        let told = endpoints.iter_brief().filter_map(told).collect();
+        self.mark_terminating(told);
+    }
+
+    /// Marks which of the rows at these places were seen terminating; nothing is copied where that is known already.
+    fn mark_terminating(&mut self, told: Vec<(usize, bool)>) {
+        let Some(last) = &mut self.rows else { return };
+        let is_news = |(at, ends): &(usize, bool)| {
+            last.rows.get(*at).is_some_and(|row| row.was_seen_terminating() != *ends)
+        };
+        if !told.iter().any(is_news) {
+            return;
+        }
+        let rows = &mut Arc::make_mut(last).rows;
+        for (at, ends) in told {
+            rows.get(at).into_iter().for_each(|row| rows.set_bits(at, row.with_terminating_seen(ends).bits));
+        }
+    }
+
+    /// Whether a member of that list has one of these addresses, which are in order.
+    pub(crate) fn has_member_in(&self, sorted: &[IpAddr]) -> bool {
+        !sorted.is_empty() && self.members().any(|row| sorted.binary_search(&row.address).is_ok())
+    }
+
+    /// Whether there ever was a list with a backend in it.
+    pub(crate) const fn has_list(&self) -> bool {
+        self.rows.is_some()
+    }
+
+    /// How many rows it keeps.
+    pub(crate) fn row_count(&self) -> usize {
+        self.rows.as_ref().map_or(0, |rows| rows.iter().len())
+    }
+
+    /// Whether every member of that list was seen terminating.
+    pub(crate) fn was_scaled_down(&self) -> bool {
+        self.has_list() && self.members().all(|row| row.was_seen_terminating())
+    }
+
+    /// Whether every member of that list is one of these endpoints, which are in order, or was seen terminating.
+    pub(crate) fn is_accounted_for(&self, listed: &[Row]) -> bool {
+        self.members().all(|row| row.was_seen_terminating() || Row::find(listed, &row).is_some())
+    }
+
+    fn members(&self) -> impl Iterator<Item = Row> {
+        self.rows.iter().flat_map(|rows| rows.iter().filter(|row| rows.is_member(row)))
+    }
+}

@@ -1,0 +1,128 @@
+//! Closed sets of which each member has one spelling, in tables, logs, metrics, JSON and files.
+//!
+//! Invariant: no two members of a set are spelled alike, so what is written is read as the same member. A set with two
+//! such members does not compile.
+
+/// A closed set of words.
+pub trait StrEnum: Copy + 'static {
+    /// Every member, in the order in which people are told of them.
+    const ALL: &'static [Self];
+
+    /// The one spelling.
+    fn spelling(self) -> &'static str;
+
+    /// The member with this spelling.
+    fn from_spelling(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|it| it.spelling() == text)
+    }
+}
+
+/// Defines a closed set: its members, each with its spelling. They are told in the order in which they stand, or in
+/// that of `told`.
+#[macro_export]
+macro_rules! words {
+    (
+        $(#[$about:meta])* $seen:vis enum $set:ident
+        { $($(#[$member_about:meta])* $member:ident = $spelling:literal,)+ }
+    ) => {
+        $crate::words! {
+            $(#[$about])* $seen enum $set { $($(#[$member_about])* $member = $spelling,)+ } told [$($member),+]
+        }
+    };
+    (
+        $(#[$about:meta])* $seen:vis enum $set:ident
+        { $($(#[$member_about:meta])* $member:ident = $spelling:literal,)+ }
+        told [$($told:ident),+]
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $seen enum $set {
+            $($(#[$member_about])* $member,)+
+        }
+
+        impl $set {
+            /// All of them, in the order in which people are told of them.
+            $seen const ALL: [Self; [$($spelling),+].len()] = [$(Self::$told),+];
+
+            /// The one spelling.
+            $seen const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$member => $spelling,)+
+                }
+            }
+        }
+
+        const _: () = assert!($crate::str_enum::are_distinct(&[$($spelling),+]), "two members are spelled alike");
+
+        impl $crate::str_enum::StrEnum for $set {
+            const ALL: &'static [Self] = &Self::ALL;
+
+            fn spelling(self) -> &'static str {
+                self.as_str()
+            }
+        }
+
+        impl core::fmt::Display for $set {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+/// Whether no two of these are equal.
+#[doc(hidden)]
+pub const fn are_distinct(mut spellings: &[&str]) -> bool {
+    while let [first, rest @ ..] = spellings {
+        let mut others = rest;
+        while let [other, more @ ..] = others {
+            if bytes_equal(first.as_bytes(), other.as_bytes()) {
+                return false;
+            }
+            others = more;
+        }
+        spellings = rest;
+    }
+    true
+}
+
+const fn bytes_equal(mut one: &[u8], mut other: &[u8]) -> bool {
+    while let ([a, rest @ ..], [b, others @ ..]) = (one, other) {
+        if *a != *b {
+            return false;
+        }
+        (one, other) = (rest, others);
+    }
+    one.is_empty() && other.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    words! {
+        /// The second comes first when it is told.
+        #[derive(PartialOrd, Ord)]
+        enum Told {
+            First = "one",
+            Second = "two",
+        } told [Second, First]
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_the_same_member() {
+        assert_eq!(Told::ALL, [Told::Second, Told::First]);
+        assert!(Told::First < Told::Second, "they are ordered as they stand");
+        for member in Told::ALL {
+            assert_eq!(Told::from_spelling(member.spelling()), Some(member));
+        }
+        assert_eq!(Told::from_spelling("three"), None);
+    }
+
+    #[test]
+    fn two_that_are_spelled_alike_are_noticed() {
+        assert!(are_distinct(&["one", "on", "ones", ""]));
+        assert!(!are_distinct(&["one", "two", "one"]));
+        assert!(!are_distinct(&["", ""]));
+    }
+}

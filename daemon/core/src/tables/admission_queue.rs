@@ -1,0 +1,244 @@
+//! Objects that have come and have no room: services beyond the most that may be known, with their slices, and slices
+//! beyond the most of one service.
+//!
+//! Invariant: what waits has a bound of its own; beyond it the namespace that has most waiting gives up its youngest,
+//! so one tenant's thousands never take the place of another tenant's one. Room goes by turns: sources in their
+//! precedence, then services with their object before those with slices alone, then the namespace that has the fewest
+//! with room, then the oldest, then the name. A service that has room never loses it to another one.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+
+use super::quota_ids::QuotaIds;
+use crate::facts::{ServiceFacts, SliceFacts};
+use crate::keys::{ServiceKey, SliceKey, Source};
+use crate::limits;
+
+/// The place of a service among those of its namespace: precedence of its source, whether only slices are there, its
+/// age, its name.
+type AdmissionRank = (Source, bool, i64, ServiceKey);
+
+/// What waits of one service.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingService {
+    pub(crate) facts: Option<Arc<ServiceFacts>>,
+    pub(crate) slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
+    /// `Some`: the service itself has no room; `None`: only these slices have none.
+    rank: Option<AdmissionRank>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct NamespaceQueue {
+    entries: BTreeMap<ServiceKey, WaitingService>,
+    queue: BTreeSet<AdmissionRank>,
+    bytes: usize,
+}
+
+/// Everything that waits.
+#[derive(Debug, Default)]
+pub(crate) struct AdmissionQueue {
+    namespaces: BTreeMap<Arc<str>, NamespaceQueue>,
+    /// The service at which each waiting slice waits.
+    slice_services: BTreeMap<SliceKey, ServiceKey>,
+    services: usize,
+    bytes: usize,
+    /// Services without room.
+    queued: usize,
+    /// Sources of objects for which there was no room to wait either.
+    evicted_sources: BTreeSet<Source>,
+}
+
+impl AdmissionQueue {
+    /// Objects that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.services + self.slice_services.len()
+    }
+
+    /// Whether some service waits for room, so that no newer one may take it.
+    pub(crate) const fn has_queue(&self) -> bool {
+        self.queued > 0
+    }
+
+    /// Sources of which something was turned away and that may tell it again now, because at most half of what may wait
+    /// does. Each is given once.
+    pub(crate) fn sources_to_relist(&mut self) -> BTreeSet<Source> {
+        if self.bytes > limits::WAITING_BYTES_MAX / 2 {
+            return BTreeSet::new();
+        }
+        core::mem::take(&mut self.evicted_sources)
+    }
+
+    /// Lets a service without room wait.
+    pub(crate) fn put_service(&mut self, facts: Arc<ServiceFacts>) {
+        let key = facts.key.clone();
+        self.update_waiting(&key, true, |guest| guest.set_facts(Some(facts)));
+        self.evict_over_limit();
+    }
+
+    /// Lets a slice wait: with its service, if that is `without_room`, else for a place among the service's slices.
+    pub(crate) fn put_slice(&mut self, service: &ServiceKey, facts: Arc<SliceFacts>, without_room: bool) {
+        self.slice_services.insert(facts.key.clone(), service.clone());
+        self.update_waiting(service, without_room, |guest| guest.put_slice(facts));
+        self.evict_over_limit();
+    }
+
+    /// Takes out the object of a service that is gone. Its slices go on waiting.
+    pub(crate) fn take_service(&mut self, key: &ServiceKey) {
+        self.update_waiting(key, true, |guest| guest.set_facts(None));
+    }
+
+    /// Takes out a slice that is gone, or no longer of that service.
+    pub(crate) fn take_slice(&mut self, key: &SliceKey) {
+        if let Some(service) = self.slice_services.remove(key) {
+            let has_queued = self.find_waiting(&service).is_some_and(|guest| guest.rank.is_some());
+            self.update_waiting(&service, has_queued, |guest| guest.take_slice(key));
+        }
+    }
+
+    /// The first slice by name that waits for a place in a service that has room.
+    pub(crate) fn next_slice(&mut self, service: &ServiceKey) -> Option<Arc<SliceFacts>> {
+        let (key, facts) = self.find_waiting(service)?.slices.first_key_value()?;
+        let key = key.clone();
+        let facts = Arc::clone(facts);
+        self.take_slice(&key);
+        Some(facts)
+    }
+
+    /// The service that has the next turn, of those that there is room for.
+    pub(crate) fn next_service(
+        &self,
+        residents: &QuotaIds,
+        is_room_for: &dyn Fn(Source, &str) -> bool,
+    ) -> Option<ServiceKey> {
+        let turns = self.namespaces.iter().filter_map(|(name, namespace)| {
+            let (source, bare, created, key) = namespace.queue.first()?;
+            let have = residents.service_count(name);
+            is_room_for(*source, name).then_some((*source, *bare, have, *created, key))
+        });
+        let (.., key) = turns.min()?;
+        Some(key.clone())
+    }
+
+    /// Whether the service itself waits for room.
+    pub(crate) fn is_queued(&self, key: &ServiceKey) -> bool {
+        self.queued > 0 && self.find_waiting(key).is_some_and(|guest| guest.rank.is_some())
+    }
+
+    fn find_waiting(&self, key: &ServiceKey) -> Option<&WaitingService> {
+        self.namespaces.get(key.name.namespace())?.entries.get(key)
+    }
+
+    /// Changes what waits of a service, and its place.
+    fn update_waiting(
+        &mut self,
+        key: &ServiceKey,
+        without_room: bool,
+        change: impl FnOnce(&mut WaitingService),
+    ) {
+        let mut guest = self.detach_waiting(key);
+        change(&mut guest);
+        if guest.facts.is_some() || !guest.slices.is_empty() {
+            self.attach_waiting(key, guest, without_room);
+        }
+    }
+
+    fn detach_waiting(&mut self, key: &ServiceKey) -> WaitingService {
+        let Some(namespace) = self.namespaces.get_mut(key.name.namespace()) else {
+            return WaitingService::default();
+        };
+        let Some(mut guest) = namespace.entries.remove(key) else { return WaitingService::default() };
+        if let Some(turn) = guest.rank.take() {
+            namespace.queue.remove(&turn);
+            self.queued -= 1;
+        }
+        namespace.bytes -= guest.bytes;
+        self.bytes -= guest.bytes;
+        self.services -= usize::from(guest.facts.is_some());
+        if namespace.entries.is_empty() {
+            self.namespaces.remove(key.name.namespace());
+        }
+        guest
+    }
+
+    fn attach_waiting(&mut self, key: &ServiceKey, mut guest: WaitingService, without_room: bool) {
+        guest.rank = without_room.then(|| admission_rank(key, guest.facts.as_deref()));
+        self.queued += usize::from(without_room);
+        self.bytes += guest.bytes;
+        self.services += usize::from(guest.facts.is_some());
+        let namespace = self.namespaces.entry(key.name.namespace().into()).or_default();
+        namespace.bytes += guest.bytes;
+        namespace.queue.extend(guest.rank.clone());
+        namespace.entries.insert(key.clone(), guest);
+    }
+
+    /// Takes out all that waits of a service.
+    pub(crate) fn remove(&mut self, key: &ServiceKey) -> Option<WaitingService> {
+        self.find_waiting(key)?;
+        let guest = self.detach_waiting(key);
+        for slice in guest.slices.keys() {
+            self.slice_services.remove(slice);
+        }
+        Some(guest)
+    }
+
+    /// Beyond the bound, has the namespace with most bytes waiting give up its youngest service.
+    fn evict_over_limit(&mut self) {
+        while self.bytes > limits::WAITING_BYTES_MAX {
+            let most = self.namespaces.values().max_by_key(|namespace| namespace.bytes);
+            let youngest = most.and_then(|namespace| {
+                let last = namespace.queue.last().map(|(.., key)| key);
+                last.or_else(|| namespace.entries.keys().next_back()).cloned()
+            });
+            let Some(key) = youngest else { return };
+            self.evict_service(&key);
+            self.evicted_sources.insert(key.source);
+        }
+    }
+
+    /// Gives up a service without room as a whole. Slices that wait for places in a service that has room go one by
+    /// one, the last by name first, and so do those of a service that takes half of the memory alone: else just that
+    /// would have its source asked for it once more, and again and again.
+    fn evict_service(&mut self, key: &ServiceKey) {
+        let Some(guest) = self.find_waiting(key) else { return };
+        let goes_bit_by_bit = guest.rank.is_none() || guest.bytes > limits::WAITING_BYTES_MAX / 2;
+        match guest.slices.keys().next_back().filter(|_| goes_bit_by_bit).cloned() {
+            Some(last) => self.take_slice(&last),
+            None => drop(self.remove(key)),
+        }
+    }
+}
+
+// Each change costs as much as what it changes: thousands of slices may wait of one service.
+impl WaitingService {
+    fn set_facts(&mut self, facts: Option<Arc<ServiceFacts>>) {
+        let bytes =
+            |facts: &Option<Arc<ServiceFacts>>| facts.as_ref().map_or(0, |it| OBJECT_BYTES + it.bytes());
+        self.bytes = self.bytes + bytes(&facts) - bytes(&self.facts);
+        self.facts = facts;
+    }
+
+    fn put_slice(&mut self, facts: Arc<SliceFacts>) {
+        self.bytes += OBJECT_BYTES + facts.bytes();
+        if let Some(before) = self.slices.insert(facts.key.clone(), facts) {
+            self.bytes -= OBJECT_BYTES + before.bytes();
+        }
+    }
+
+    fn take_slice(&mut self, key: &SliceKey) {
+        if let Some(before) = self.slices.remove(key) {
+            self.bytes -= OBJECT_BYTES + before.bytes();
+        }
+    }
+}
+
+/// Names, metadata and places in the maps of one object.
+const OBJECT_BYTES: usize = 1_024;
+
+fn admission_rank(key: &ServiceKey, facts: Option<&ServiceFacts>) -> AdmissionRank {
+    let created = facts.and_then(|facts| facts.meta.created).map_or(i64::MAX, |created| created.0);
+    (key.source, facts.is_none(), created, key.clone())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! The namespaces of the services that have room: how many services each namespace has, and the number by which it has
+//! its share of what programs divide.
+//!
+//! Invariant: two namespaces have the same number only where there are more of them than numbers. A client is counted
+//! under the number that the namespace had when the client came, however long it stays. So a namespace keeps its number
+//! over restarts, because the maps say which one it was, and gets it again when it comes back. A number that a
+//! namespace had goes to another one only when no new number is left, and then the one that has been free for longest
+//! goes first.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+
+use crate::digest;
+use crate::limits;
+use crate::op::QuotaId;
+
+#[derive(Debug)]
+struct NamespaceUsage {
+    services: usize,
+    /// `None` before the object of one of its services has come.
+    quota: Option<QuotaId>,
+}
+
+/// A number that a namespace has or had.
+#[derive(Debug, Default)]
+struct QuotaIdUsage {
+    /// How many namespaces have it.
+    namespace_count: usize,
+    /// The namespace that had it last, if it is known.
+    last_namespace: Option<Arc<str>>,
+    /// How many numbers had come free when this one did; 0 if a start found it.
+    freed: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct QuotaIds {
+    namespaces: BTreeMap<Arc<str>, NamespaceUsage>,
+    numbers: BTreeMap<QuotaId, QuotaIdUsage>,
+    /// The number that each of these namespaces gets again when it comes back.
+    former_ids: BTreeMap<Arc<str>, QuotaId>,
+    freed: u64,
+}
+
+impl QuotaIds {
+    /// Notes that a service of that namespace has room now.
+    pub(crate) fn add_service(&mut self, namespace: &str) {
+        match self.namespaces.get_mut(namespace) {
+            Some(resident) => resident.services += 1,
+            None => {
+                drop(self.namespaces.insert(namespace.into(), NamespaceUsage { services: 1, quota: None }))
+            }
+        }
+    }
+
+    /// Notes that a service of that namespace has given up its room.
+    pub(crate) fn remove_service(&mut self, namespace: &str) {
+        let Some(resident) = self.namespaces.get_mut(namespace) else { return };
+        resident.services -= 1;
+        if resident.services > 0 {
+            return;
+        }
+        if let Some((name, NamespaceUsage { quota: Some(share), .. })) =
+            self.namespaces.remove_entry(namespace)
+        {
+            self.free_id(name, share);
+        }
+    }
+
+    /// How many services of it have room.
+    pub(crate) fn service_count(&self, namespace: &str) -> usize {
+        self.namespaces.get(namespace).map_or(0, |resident| resident.services)
+    }
+
+    /// The number of a namespace that has room, given now if it has none.
+    pub(crate) fn assign_id(&mut self, namespace: &str) -> QuotaId {
+        let share = self.namespaces.get(namespace).and_then(|resident| resident.quota);
+        let former = || self.former_ids.get(namespace).copied();
+        let share = share.or_else(former).unwrap_or_else(|| self.pick_id(namespace));
+        match self.namespaces.get_mut(namespace) {
+            Some(resident) if resident.quota.is_none() => resident.quota = Some(share),
+            _ => return share,
+        }
+        let number = self.numbers.entry(share).or_default();
+        number.namespace_count += 1;
+        if let Some(former) = number.last_namespace.take() {
+            self.former_ids.remove(&former);
+        }
+        share
+    }
+
+    /// Notes that a start has found that number in the maps, so that some namespace had it.
+    pub(crate) fn reserve_id(&mut self, share: QuotaId) {
+        if (1..=limits::QUOTA_IDS_MAX).contains(&share.0) {
+            self.numbers.entry(share).or_default();
+        }
+    }
+
+    /// Notes which namespace had a number that a start has found.
+    pub(crate) fn record_owner(&mut self, namespace: &str, share: QuotaId) {
+        if self.has_id(namespace) {
+            return;
+        }
+        let free =
+            |number: &&mut QuotaIdUsage| number.namespace_count == 0 && number.last_namespace.is_none();
+        if let Some(number) = self.numbers.get_mut(&share).filter(free) {
+            let name: Arc<str> = namespace.into();
+            number.last_namespace = Some(Arc::clone(&name));
+            self.former_ids.insert(name, share);
+        }
+    }
+
+    /// Whether it is known which number that namespace has or gets again.
+    pub(crate) fn has_id(&self, namespace: &str) -> bool {
+        let resident = self.namespaces.get(namespace);
+        resident.is_some_and(|it| it.quota.is_some()) || self.former_ids.contains_key(namespace)
+    }
+
+    fn free_id(&mut self, namespace: Arc<str>, share: QuotaId) {
+        let Some(number) = self.numbers.get_mut(&share) else { return };
+        number.namespace_count -= 1;
+        if number.namespace_count == 0 {
+            self.freed += 1;
+            number.freed = self.freed;
+            number.last_namespace = Some(Arc::clone(&namespace));
+            self.former_ids.insert(namespace, share);
+        }
+    }
+
+    /// The number for a namespace without one: the first that no namespace had yet, counted from a beginning that the
+    /// name gives; else the one that has been free for longest; where all are taken, the one at that beginning.
+    fn pick_id(&self, namespace: &str) -> QuotaId {
+        let begin = digest::hash_namespace(namespace) % u64::from(limits::QUOTA_IDS_MAX);
+        let numbered = |step: u16| {
+            let number = (begin + u64::from(step)) % u64::from(limits::QUOTA_IDS_MAX);
+            QuotaId(u16::try_from(number).unwrap_or_default() + 1)
+        };
+        let new = (0..limits::QUOTA_IDS_MAX).map(numbered).find(|share| !self.numbers.contains_key(share));
+        let free = || self.numbers.iter().filter(|(_, number)| number.namespace_count == 0);
+        let longest = || free().min_by_key(|(_, number)| number.freed).map(|(share, _)| *share);
+        new.or_else(longest).unwrap_or_else(|| numbered(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+    use alloc::format;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn moved_in(residents: &mut QuotaIds, namespace: &str) -> QuotaId {
+        residents.add_service(namespace);
+        residents.assign_id(namespace)
+    }
+
+    #[test]
+    fn all_services_of_a_namespace_have_one_number_and_two_namespaces_have_two() {
+        let mut residents = QuotaIds::default();
+        let own = moved_in(&mut residents, "prod");
+        assert_eq!(moved_in(&mut residents, "prod"), own);
+        assert_ne!(moved_in(&mut residents, "tenant"), own);
+        assert_eq!(
+            (
+                residents.service_count("prod"),
+                residents.service_count("tenant"),
+                residents.service_count("-")
+            ),
+            (2, 1, 0)
+        );
+    }
+
+    #[test]
+    fn a_number_is_the_same_again_after_all_have_gone() {
+        let mut residents = QuotaIds::default();
+        let own = moved_in(&mut residents, "prod");
+        residents.remove_service("prod");
+        assert_eq!(residents.service_count("prod"), 0);
+        moved_in(&mut residents, "tenant");
+        assert_eq!(moved_in(&mut residents, "prod"), own);
+    }
+
+    #[test]
+    fn as_many_namespaces_as_there_are_numbers_have_one_each_and_more_share() {
+        let mut residents = QuotaIds::default();
+        let name = |number: u16| format!("n{number}");
+        let shares: Vec<QuotaId> =
+            (0..limits::QUOTA_IDS_MAX).map(|it| moved_in(&mut residents, &name(it))).collect();
+        assert_eq!(shares.iter().collect::<BTreeSet<_>>().len(), usize::from(limits::QUOTA_IDS_MAX));
+        assert!(shares.iter().all(|share| (1..=limits::QUOTA_IDS_MAX).contains(&share.0)), "0 is of none");
+        let another = moved_in(&mut residents, "another");
+        assert!(shares.contains(&another));
+        residents.remove_service("another");
+        assert_eq!(residents.numbers[&another].namespace_count, 1);
+        assert!(residents.former_ids.is_empty(), "a number that somebody has is nobody else's");
+    }
+
+    /// Two names of namespaces that ask for the same number.
+    fn alike() -> [alloc::string::String; 2] {
+        let mut names = BTreeMap::new();
+        let found = (0..).map(|it| format!("n-{it}")).find_map(|name| {
+            let begin = digest::hash_namespace(&name) % u64::from(limits::QUOTA_IDS_MAX);
+            names.insert(begin, name.clone()).map(|other| [other, name])
+        });
+        found.unwrap()
+    }
+
+    #[test]
+    fn a_number_that_came_free_goes_to_no_other_namespace_while_there_are_new_ones() {
+        let mut residents = QuotaIds::default();
+        let [gone, newcomer] = alike();
+        let before = moved_in(&mut residents, &gone);
+        residents.remove_service(&gone);
+        assert_ne!(moved_in(&mut residents, &newcomer), before, "its flows may live on");
+        assert_eq!(moved_in(&mut residents, &gone), before);
+    }
+
+    #[test]
+    fn where_there_is_no_new_number_the_one_that_has_been_free_for_longest_comes_first() {
+        let mut residents = QuotaIds::default();
+        let name = |number: u16| format!("n{number}");
+        let shares: Vec<QuotaId> =
+            (0..limits::QUOTA_IDS_MAX).map(|it| moved_in(&mut residents, &name(it))).collect();
+        [7, 3, 5].into_iter().for_each(|number| residents.remove_service(&name(number)));
+        assert_eq!(moved_in(&mut residents, "x"), shares[7]);
+        assert_eq!(moved_in(&mut residents, "y"), shares[3]);
+        assert_eq!(moved_in(&mut residents, &name(5)), shares[5], "whoever comes back has its own");
+        assert!(!residents.has_id(&name(7)), "what is another's now is forgotten");
+        assert!(shares.contains(&moved_in(&mut residents, &name(7))));
+        assert!(residents.former_ids.is_empty());
+    }
+
+    #[test]
+    fn a_number_that_a_start_found_is_of_the_one_who_had_it_and_of_others_last() {
+        let mut residents = QuotaIds::default();
+        let [own, newcomer] = alike();
+        let numbers = [own.as_str(), "b"].map(|name| moved_in(&mut QuotaIds::default(), name));
+        numbers
+            .into_iter()
+            .chain([QuotaId(0), QuotaId(limits::QUOTA_IDS_MAX + 1)])
+            .for_each(|it| residents.reserve_id(it));
+        assert_eq!(residents.numbers.len(), 2, "no number is of none");
+        let other = moved_in(&mut residents, &newcomer);
+        assert!(!numbers.contains(&other));
+        residents.record_owner(&newcomer, numbers[1]);
+        residents.record_owner("b", numbers[1]);
+        residents.record_owner("c", numbers[1]);
+        residents.record_owner(&own, numbers[0]);
+        assert_eq!(
+            [newcomer.as_str(), &own, "b"].map(|name| moved_in(&mut residents, name)),
+            [other, numbers[0], numbers[1]]
+        );
+        assert!(!residents.has_id("c") && residents.former_ids.is_empty());
+    }
+}
