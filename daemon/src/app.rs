@@ -3,6 +3,7 @@
 //! Invariant: modules know each other only by the channels that they are given here.
 
 mod background;
+mod client_requests;
 mod foundation;
 mod readings;
 mod reload;
@@ -11,7 +12,6 @@ mod sources;
 mod start;
 #[cfg(test)]
 mod tests;
-mod wishes;
 
 use std::io::PipeWriter;
 use std::path::Path;
@@ -28,14 +28,14 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use holdfast_agent::engine::run::{GROUPS_WAITING_MAX, Upkeep};
 use holdfast_agent::readings::{EffectiveConfig, Readings};
-use holdfast_agent::state::{self, Keeper};
-use holdfast_agent::{renamed, systemd};
+use holdfast_agent::state::{self, SnapshotWriter};
+use holdfast_agent::{hostname_watch, systemd};
 use holdfast_api as admin;
 use holdfast_config::{Config, ConfigFile, NodeName};
 use holdfast_core::engine::Engine;
 use holdfast_evidence::diagnose::gather::Gatherer;
+use holdfast_evidence::event_watcher::EventStatus;
 use holdfast_evidence::knowledge::{self, Edition};
-use holdfast_evidence::overheard::EventReadings;
 use holdfast_host::logging;
 use holdfast_host::logging::Logging;
 use holdfast_host::logging::messages::{self, say};
@@ -43,17 +43,17 @@ use holdfast_kubernetes::apiserver::Access;
 use holdfast_kubernetes::own_node;
 use holdfast_standalone::blocks::Blocks;
 
+use client_requests::ClientRequests;
 use holdfast_agent::descriptors;
 use holdfast_agent::engine_thread::EngineThread;
 pub use holdfast_agent::error::AppError;
-use holdfast_agent::maps::{AppMaps, Held};
-use holdfast_agent::paced::Paced;
-use wishes::Wishes;
+use holdfast_agent::maps::{AppMaps, MapCoverage};
+use holdfast_agent::paced_receiver::PacedReceiver;
 
 use background::BackgroundTasks;
 use foundation::{Foundation, MapSenders};
-use readings::ReadParts;
-use sources::{SourceEnds, Sources};
+use readings::ReadingParts;
+use sources::{SourceContext, Sources};
 
 /// Runs the daemon until a signal ends it.
 pub fn run(file: &ConfigFile) -> Result<(), AppError> {
@@ -65,10 +65,10 @@ pub fn run(file: &ConfigFile) -> Result<(), AppError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     let inside = runtime.enter();
-    descriptors::raise();
-    start::tell_what_is_missing(&config);
+    descriptors::raise_limit();
+    start::warn_about_missing(&config);
     // Signals are heeded before anything answers, because a process that sees the daemon may signal it at once.
-    let signals = Signals::heed()?;
+    let signals = Signals::subscribe()?;
     let app = App::start(file, &config, logging)?;
     drop(inside);
     let ended = runtime.block_on(app.run(signals));
@@ -85,7 +85,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn heed() -> Result<Self, AppError> {
+    fn subscribe() -> Result<Self, AppError> {
         let heed = |kind| signal(kind).map_err(AppError::Runtime);
         Ok(Self {
             hangup: heed(SignalKind::hangup())?,
@@ -107,7 +107,7 @@ struct Reload {
     file: ConfigFile,
     logging: Arc<Logging>,
     // Why the last reload was refused; `None` if it was not.
-    refused: watch::Sender<Option<String>>,
+    refusal: watch::Sender<Option<String>>,
     /// What is in force: what the last accepted file says, but for the keys that are read once.
     config: watch::Sender<Arc<Config>>,
     editions: watch::Sender<Arc<Edition>>,
@@ -118,72 +118,74 @@ struct Reload {
 }
 
 /// What a reload has read, all of it good.
-struct Reread {
+struct LoadedConfig {
     config: Config,
     blocks: Blocks,
     edition: Edition,
 }
 
 /// What other parts follow while the daemon runs: the configuration in force, and what is known of Events.
-type Followed = (watch::Sender<Arc<Config>>, watch::Sender<Arc<Edition>>);
+type ConfigSenders = (watch::Sender<Arc<Config>>, watch::Sender<Arc<Edition>>);
 
 /// Where a reload tells what is in force now, and why a new configuration is not.
-type InForce =
+type EffectiveSenders =
     (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
 
 /// The channel by which a task says what ends the daemon.
-type Failing = (mpsc::Sender<AppError>, mpsc::Receiver<AppError>);
+type FailureChannel = (mpsc::Sender<AppError>, mpsc::Receiver<AppError>);
 
 struct App {
     reload: Reload,
     sources: Sources,
     // With what a former process knew of it.
-    node: (NodeName, own_node::Described),
+    node: (NodeName, own_node::NodeDescription),
     engine: EngineThread,
     admin: admin::Admin,
     background: BackgroundTasks,
     // The claim is held until the last write is done.
-    written: (oneshot::Receiver<()>, Keeper, state::Claim),
+    persistence: (oneshot::Receiver<()>, SnapshotWriter, state::Claim),
     seed: u64,
     // The channel for what ends the daemon; and the pipe that is closed when the daemon stops, for the thread that
     // waits for refusals.
-    ends: (Failing, PipeWriter),
+    shutdown: (FailureChannel, PipeWriter),
 }
 
 impl App {
     /// Does everything that can fail at the start, in the order in which an operator would look for the cause.
     fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
-        let (blocks_out, blocks) = known(settings::blocks(config, &file.path)?);
+        let (blocks_out, blocks) = watch_channel(settings::parse_blocks(config, &file.path)?);
         let base = Foundation::open(config)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
-        let (decisions, devices) = device_ends();
-        let (in_force, gatherer) = in_force(&file.path, config, base.access.as_ref(), &base.node.0);
-        let upkeep = tend(base.map_senders, &fail, devices, &in_force);
+        let (decisions, devices) = device_channels();
+        let (in_force, gatherer) = config_channels(&file.path, config, base.access.as_ref(), &base.node.0);
+        let upkeep = build_upkeep(base.map_senders, &fail, devices, &in_force);
         let (engine, told) = EngineThread::start(base.engine, incoming, upkeep)?;
-        let (history, recorded) = start::record(&config.state.path, base.numbers_below, told, &engine)?;
+        let (history, recorded) =
+            start::start_recorder(&config.state.path, base.numbers_below, told, &engine)?;
         let cluster = (&base.access, &base.kubernetes);
-        let (keeper, written) = start::keeper((base.folder, base.damage), &engine, cluster, &history);
-        let event_readings = EventReadings::new(gatherer.editions());
-        let (acts, wishes, draining) = wishes::channels(gatherer, base.drains, &config.state.path);
-        let read = ReadParts {
+        let (keeper, written) =
+            start::build_snapshot_writer((base.folder, base.damage), &engine, cluster, &history);
+        let event_readings = EventStatus::new(gatherer.editions());
+        let (acts, wishes, draining) = client_requests::channels(gatherer, base.drains, &config.state.path);
+        let read = ReadingParts {
             config,
             cluster: (base.access.as_ref(), base.kubernetes.as_ref()),
             engine: &engine,
             maps: base.map_receivers,
             refusals: base.refusals,
             history,
-            written,
-            drains: draining.written(),
+            last_write: written,
+            drains: draining.last_write(),
         };
-        let (readings, senders) = read.read();
+        let (readings, senders) = read.into_readings();
         let shown = (readings.clone(), event_readings.clone(), acts);
-        let admin = admin::start(&settings::admin_settings(config), shown, senders.shut);
-        let in_force_ends = (senders.effective, blocks_out, senders.refused);
+        let admin = admin::start(&settings::admin_settings(config), shown, senders.closed_listeners);
+        let in_force_ends = (senders.effective, blocks_out, senders.reload_refusal);
         Ok(Self {
             admin: admin.map_err(|error| AppError::Admin(error.to_string()))?,
             reload: Reload::new(file, in_force, logging, base.access, events, in_force_ends),
-            sources: Sources::new(config, base.kubernetes, (blocks, senders.counting), base.sets),
+            sources: Sources::new(config, base.kubernetes, (blocks, senders.active_blocks), base.sets),
             node: base.node,
             engine,
             background: BackgroundTasks {
@@ -193,12 +195,12 @@ impl App {
                 devices: decisions,
                 filters: senders.filters,
                 routes: senders.routes,
-                wishes,
-                draining,
+                requests: wishes,
+                drain_orders: draining,
             },
-            written: (recorded, keeper, base.claim),
+            persistence: (recorded, keeper, base.claim),
             seed: base.seed,
-            ends: ((fail, failures), base.refusals_end),
+            shutdown: ((fail, failures), base.refusals_end),
         })
     }
 
@@ -210,35 +212,35 @@ impl App {
             engine,
             admin,
             background: background_tasks,
-            written: (recorded, keeper, _claim),
+            persistence: (recorded, keeper, _claim),
             seed,
-            ends: ((fail, failures), refused_no_more),
+            shutdown: ((fail, failures), refused_no_more),
         } = self;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let readings = background_tasks.readings.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        look_for_another_name(&mut tasks, &reload, &node, &readings, fail);
+        watch_hostname(&mut tasks, &reload, &node, &readings, fail);
         let wishes = background_tasks.start(&mut tasks, &reload, &node, stopping.clone());
         sources.start(
             &mut tasks,
-            SourceEnds { reload: &reload, readings: &readings, seed, stopping },
+            SourceContext { reload: &reload, readings: &readings, seed, stopping },
             (node, described),
         );
         if let Some(access) = reload.access.clone() {
-            tasks.spawn(access.patrol());
+            tasks.spawn(access.run_maintenance());
         }
         say!(info, messages::STARTED, address = %admin.address(), version = env!("CARGO_PKG_VERSION"));
         let ended = serve_signals(signals, &reload, wishes, failures).await;
         if !matches!(ended, Ok(()) | Err(AppError::Renamed(_))) {
             return ended;
         }
-        tell_of_stop(&readings.datapath());
+        report_stop(&readings.datapath());
         stop.send_replace(true);
         drop(refused_no_more);
         drop(reload);
         engine.stop();
-        wait_for_the_disk(recorded, keeping).await;
+        wait_for_disk(recorded, keeping).await;
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         ended
@@ -246,7 +248,7 @@ impl App {
 }
 
 /// Looks whether the host has got another name, where the configuration gives the node none.
-fn look_for_another_name(
+fn watch_hostname(
     tasks: &mut JoinSet<()>,
     reload: &Reload,
     node: &NodeName,
@@ -256,48 +258,48 @@ fn look_for_another_name(
     if reload.config.borrow().node.name.is_some() {
         return;
     }
-    let renamed = renamed::run(node.clone(), readings.watches.clone(), readings.datapath.clone());
+    let renamed = hostname_watch::run(node.clone(), readings.watches.clone(), readings.datapath.clone());
     tasks.spawn(async move { drop(fail.send(renamed.await.into()).await) });
 }
 
 /// Tells that the daemon stops, and which hooks and devices lose their program by that: a program without a pin ends
 /// with the process that has it open.
-fn tell_of_stop(datapath: &DatapathView) {
+fn report_stop(datapath: &DatapathView) {
     let bare = datapath.status().map_or(&[][..], |status| &status.bare_hooks);
     let broken = [bare, &datapath.unpinned()].concat();
     if broken.is_empty() {
-        systemd::stopping(messages::STOPPING.text);
+        systemd::notify_stopping(messages::STOPPING.text);
         say!(info, messages::STOPPING);
     } else {
-        systemd::stopping(messages::STOPPING_UNPINNED.text);
+        systemd::notify_stopping(messages::STOPPING_UNPINNED.text);
         say!(error, messages::STOPPING_UNPINNED, hooks = broken.join(", "));
     }
 }
 
 /// The two ends of a value that is known from the start, and may become another one later.
-fn known<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) {
+fn watch_channel<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) {
     watch::channel(Arc::new(now))
 }
 
 /// What each device is to packets, and that a driver has changed.
-type DeviceNews = (watch::Receiver<Arc<[Decision]>>, watch::Receiver<()>);
+type DeviceReceivers = (watch::Receiver<Arc<[Decision]>>, watch::Receiver<()>);
 
 /// Where that is told.
-type DeviceNewsSenders = (watch::Sender<Arc<[Decision]>>, watch::Sender<()>);
+type DeviceSenders = (watch::Sender<Arc<[Decision]>>, watch::Sender<()>);
 
 /// The two ends of what is told of devices.
-fn device_ends() -> (DeviceNewsSenders, DeviceNews) {
-    let ((decisions, decided), (looks, looked)) = (none_yet(), none_yet());
+fn device_channels() -> (DeviceSenders, DeviceReceivers) {
+    let ((decisions, decided), (looks, looked)) = (default_channel(), default_channel());
     ((decisions, looks), (decided, looked))
 }
 
 /// The two ends of a value that is not known yet.
-fn none_yet<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
+fn default_channel<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
     watch::channel(T::default())
 }
 
 /// Waits until everything is written down, or the disk has had its time.
-async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>) {
+async fn wait_for_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>) {
     let (records, snapshot) = tokio::join!(
         tokio::time::timeout(LAST_WRITE_WAIT, recorded),
         tokio::time::timeout(LAST_WRITE_WAIT, keeping)
@@ -312,11 +314,11 @@ async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<
 
 /// What the engine's thread does beside its events: it keeps the maps well, and shows how they are. The function
 /// returns whether there is more to do.
-fn tend(
+fn build_upkeep(
     (views, live_maps): MapSenders,
     fail: &mpsc::Sender<AppError>,
-    (mut devices, mut drivers): DeviceNews,
-    (config, _): &Followed,
+    (mut devices, mut drivers): DeviceReceivers,
+    (config, _): &ConfigSenders,
 ) -> impl FnMut(&mut Engine<AppMaps>, Upkeep) -> bool + Send + 'static + use<> {
     let (mut config, fail) = (config.subscribe(), fail.clone());
     let mut look = move |engine: &mut Engine<AppMaps>| {
@@ -326,23 +328,23 @@ fn tend(
         }
         if drivers.has_changed().unwrap_or(false) {
             drivers.mark_unchanged();
-            engine.maps_mut().look_at_drivers();
+            engine.maps_mut().check_drivers();
         }
         if config.has_changed().unwrap_or(false) {
             let packets = config.borrow_and_update().packets.clone();
-            engine.maps_mut().follow(&packets);
+            engine.maps_mut().apply_config(&packets);
         }
-        let held = Held::by(engine);
-        if let Err(error) = engine.maps_mut().look_after(held) {
+        let held = MapCoverage::from_engine(engine);
+        if let Err(error) = engine.maps_mut().run_upkeep(held) {
             // The first error ends the daemon.
             let _ = fail.try_send(error);
         }
     };
     move |engine, upkeep| {
-        if upkeep == Upkeep::Look {
+        if upkeep == Upkeep::Inspect {
             look(engine);
         }
-        let is_more = engine.maps_mut().tend_devices();
+        let is_more = engine.maps_mut().continue_devices();
         live_maps.send_replace(engine.maps().live_maps());
         views.send_replace(Arc::new(engine.maps().view()));
         is_more
@@ -353,17 +355,17 @@ fn tend(
 async fn serve_signals(
     mut signals: Signals,
     reload: &Reload,
-    mut wishes: Wishes,
+    mut wishes: ClientRequests,
     mut failures: mpsc::Receiver<AppError>,
 ) -> Result<(), AppError> {
-    let mut apiservers = Paced::new(reload.access.as_ref().map(Access::addresses), APISERVERS_PACE);
+    let mut apiservers = PacedReceiver::new(reload.access.as_ref().map(Access::addresses), APISERVERS_PACE);
     loop {
         tokio::select! {
             // The sender of a signal gets no answer; the outcome is in the log.
-            _ = signals.hangup.recv() => drop(reload.now(|| true).await),
-            Some(wish) = wishes.reloads.recv() => reload.fulfil(wish).await,
-            Some(wish) = wishes.forgets.recv() => reload.forget(wish).await,
-            () = apiservers.changed() => reload.tell_settings().await,
+            _ = signals.hangup.recv() => drop(reload.reload_config(|| true).await),
+            Some(wish) = wishes.reloads.recv() => reload.answer_reload(wish).await,
+            Some(wish) = wishes.forgets.recv() => reload.answer_forget(wish).await,
+            () = apiservers.wait_for_change() => reload.send_settings().await,
             _ = signals.terminate.recv() => return Ok(()),
             _ = signals.interrupt.recv() => return Ok(()),
             Some(error) = failures.recv() => return Err(error),
@@ -372,18 +374,23 @@ async fn serve_signals(
 }
 
 /// The configuration in force and what is known of Events, for their followers; and the gatherer, which asks by both.
-fn in_force(path: &Path, config: &Config, access: Option<&Access>, node: &NodeName) -> (Followed, Gatherer) {
+fn config_channels(
+    path: &Path,
+    config: &Config,
+    access: Option<&Access>,
+    node: &NodeName,
+) -> (ConfigSenders, Gatherer) {
     let in_force = watch::channel(Arc::new(config.clone())).0;
-    let editions = watch::channel(Arc::new(edition(path))).0;
+    let editions = watch::channel(Arc::new(load_edition(path))).0;
     let gatherer = Gatherer::new(access.cloned(), node.as_str().into(), in_force.subscribe());
-    let gatherer = gatherer.recognising_by(editions.subscribe());
+    let gatherer = gatherer.with_editions(editions.subscribe());
     ((in_force, editions), gatherer)
 }
 
 /// What is known of Events, with the files beside this configuration. What is wrong in them is in the log, and keeps
 /// nothing from being served.
-fn edition(config: &Path) -> Edition {
-    let edition = Edition::read(&knowledge::folder(config));
+fn load_edition(config: &Path) -> Edition {
+    let edition = Edition::read(&knowledge::knowledge_folder(config));
     for fault in edition.faults() {
         say!(warn, messages::KNOWLEDGE_LEFT_OUT, %fault);
     }

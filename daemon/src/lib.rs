@@ -21,8 +21,8 @@ pub fn run(run: &Run, err: &mut impl Write) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let why = error.to_string();
-            systemd::failed(&why);
-            logging::last_words(&why, err);
+            systemd::notify_failed(&why);
+            logging::write_fatal_error(&why, err);
             error.exit_code().into()
         }
     }

@@ -18,7 +18,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
-use holdfast_evidence::overheard::EventReadings;
+use holdfast_evidence::event_watcher::EventStatus;
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_tests::memory::resident;
@@ -127,11 +127,7 @@ fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
     let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
     let socket = std::env::temp_dir().join(format!("holdfast-bench-{}.sock", std::process::id()));
     let settings = Settings { listen: "127.0.0.1:0".parse()?, socket };
-    Ok(start(
-        &settings,
-        (readings, EventReadings::default(), readings::acts()),
-        watch::channel(Vec::new()).0,
-    )?)
+    Ok(start(&settings, (readings, EventStatus::default(), readings::acts()), watch::channel(Vec::new()).0)?)
 }
 
 /// One GET, read to its end.

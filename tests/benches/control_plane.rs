@@ -260,12 +260,13 @@ fn recorder() {
     });
     let (count, at, begun, cpu) = (made.len(), SystemTime::now(), Instant::now(), own_cpu());
     for change in made {
-        let timed = TimedChange { change, at, mono: Duration::ZERO, elapsed: begun.elapsed(), room: None };
+        let timed =
+            TimedChange { change, at, mono: Duration::ZERO, elapsed: begun.elapsed(), reservation: None };
         assert!(changes.try_send(timed).is_ok());
     }
     let sent = own_cpu() - cpu;
     drop(changes);
-    let (made, recorded) = (thread.join().unwrap(), history.recorded());
+    let (made, recorded) = (thread.join().unwrap(), history.status());
     assert_eq!(recorded.records, count as u64);
     println!(
         "{count} changes: {:.2} µs each in the engine's thread, {:.1} µs in the recorder's",

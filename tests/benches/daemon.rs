@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -168,8 +168,8 @@ fn change() {
     let (snapshots_in, mut snapshots) = watch::channel(Arc::default());
     let (changes, recorded) = mpsc::channel(CHANGES_WAITING_MAX);
     let (stop, stopping) = watch::channel(false);
-    let ends = Ends {
-        asks: holdfast_agent::engine::ask::channel().1,
+    let ends = EngineChannels {
+        queries: holdfast_agent::engine::query::channel().1,
         events: incoming,
         snapshots: snapshots_in,
         changes,

@@ -94,7 +94,7 @@ async fn page(access: &Access, accept: &'static str, query: &str, kept: &mut Opt
     let mut reply = access.get_as(accept, query, kept.take()).await.unwrap();
     assert_eq!(reply.status, 200, "{query}");
     let mut page = Vec::new();
-    while let Some(chunk) = reply.chunk(IDLE).await.unwrap() {
+    while let Some(chunk) = reply.next_chunk(IDLE).await.unwrap() {
         page.extend_from_slice(&chunk);
     }
     *kept = Some(reply.into_connection());

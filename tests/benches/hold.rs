@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_agent::engine::ask;
-use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast_agent::engine::query;
+use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
 use holdfast_agent::probes;
 use holdfast_config::Config;
 use holdfast_core::engine::Engine;
@@ -138,10 +138,10 @@ fn main() {
     let (snapshots_in, snapshots) = watch::channel(Arc::default());
     let (changes, mut recorded) = mpsc::channel(CHANGES_WAITING_MAX);
     let (stop, stopping) = watch::channel(false);
-    let asks = ask::channel().1;
-    let ends = Ends {
+    let asks = query::channel().1;
+    let ends = EngineChannels {
         events: incoming,
-        asks,
+        queries: asks,
         snapshots: snapshots_in,
         changes,
         progress: Arc::default(),

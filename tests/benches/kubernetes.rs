@@ -27,7 +27,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_kubernetes::apiserver::{self, Access};
-use holdfast_kubernetes::source::{Kubernetes, Resource, Settings, Timing, View};
+use holdfast_kubernetes::source::{Kubernetes, Resource, SourceSettings, Timing, View};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{self, Shape};
 use holdfast_tests::bed::{Bed, Location, Role};
@@ -203,10 +203,10 @@ struct Client<M> {
 impl<M: Maps> Client<M> {
     /// Waits until the apiserver serves; nothing is asked of it yet.
     fn new(maps: M, services: u32, slices: u32, endpoints: u32) -> Self {
-        Self::with(maps, services, slices, endpoints, Settings::default())
+        Self::with(maps, services, slices, endpoints, SourceSettings::default())
     }
 
-    fn with(maps: M, services: u32, slices: u32, endpoints: u32, settings: Settings) -> Self {
+    fn with(maps: M, services: u32, slices: u32, endpoints: u32, settings: SourceSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["serve", folder.path().to_str().unwrap()])
@@ -263,12 +263,12 @@ impl<M: Maps> Client<M> {
 
     /// How many lists of slices were completed.
     fn lists(&self) -> u64 {
-        self.view.now().iter().find(|watch| watch.what == Resource::Slices).unwrap().lists
+        self.view.current().iter().find(|watch| watch.what == Resource::Slices).unwrap().lists
     }
 
     /// How many comparisons were completed, of either kind.
     fn audits(&self) -> u64 {
-        self.view.now().iter().map(|watch| watch.audits).sum()
+        self.view.current().iter().map(|watch| watch.audits).sum()
     }
 
     /// So many changes, each of them when the one before is in the maps. Gives how long each took.
@@ -298,9 +298,9 @@ fn access(folder: &Path, url: &str) -> Access {
         folder.join("ca.crt").display()
     );
     let (config, _) = Config::parse(&text, "config.toml").unwrap();
-    let sources = apiserver::Sources { apiserver: config.apiserver, kubelet: None, learns: false };
+    let sources = apiserver::AccessSources { apiserver: config.apiserver, kubelet: None, learns: false };
     let state = folder.to_owned();
-    let settings = apiserver::Settings { sources, state, known_cluster: None, seed: 7 };
+    let settings = apiserver::AccessSettings { sources, state, known_cluster: None, seed: 7 };
     Access::new(&settings).unwrap()
 }
 
@@ -311,7 +311,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// The first lists: until everything is in the maps.
 fn measure_list(services: u32, slices: u32, endpoints: u32, encodings: Encodings) {
     runtime().block_on(async {
-        let settings = Settings { encodings, ..Settings::default() };
+        let settings = SourceSettings { encodings, ..SourceSettings::default() };
         let mut client = Client::with(MemoryMaps::default(), services, slices, endpoints, settings);
         let (before, begun) = (cpu(), Instant::now());
         client.sync(services).await;
@@ -378,9 +378,9 @@ fn measure_change<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) 
 /// The same while everything is compared with the apiserver as often as a client of the admin API can have it.
 fn measure_audited<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
     runtime().block_on(async {
-        let every = sized(Timing::default().audit_pace, Duration::from_millis(1));
-        let timing = Timing { audit_every: every, audit_again: every, ..Timing::default() };
-        let settings = Settings { timing, ..Settings::default() };
+        let every = sized(Timing::default().audit_interval_min, Duration::from_millis(1));
+        let timing = Timing { audit_interval: every, audit_confirm_delay: every, ..Timing::default() };
+        let settings = SourceSettings { timing, ..SourceSettings::default() };
         let mut client = Client::with(maps, services, slices, endpoints, settings);
         client.sync(services).await;
         let (known, begun) = (client.audits(), Instant::now());
@@ -465,8 +465,11 @@ fn remember(path: &Path, shape: Shape, backend: std::net::SocketAddr) -> u64 {
         ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO },
         &mut drop,
     );
-    let context = state::Context { boot: holdfast_agent::recorder::boot_id(), ..state::Context::default() };
-    state::Folder::new(path).store(&context, &snapshot).unwrap().bytes
+    let context = state::SnapshotContext {
+        boot: holdfast_agent::recorder::boot_id(),
+        ..state::SnapshotContext::default()
+    };
+    state::StateFolder::new(path).store(&context, &snapshot).unwrap().bytes
 }
 
 /// Seconds until a client is served, and until the daemon says that it is ready.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use holdfast_config::{Config, NodeName};
 use holdfast_kubernetes::apiserver::{self, Access};
 use holdfast_kubernetes::own_node::NodeReport;
-use holdfast_kubernetes::source::{Kubernetes, Settings, State, View};
+use holdfast_kubernetes::source::{Kubernetes, SourceSettings, State, View};
 use holdfast_tests::bed::{Layout, Location};
 use holdfast_tests::peers::{Cluster, Part, PeersError, alike, apiserver as address};
 use holdfast_tests::processor;
@@ -82,7 +82,9 @@ fn storm(what: &str, (cluster, by): (&Cluster, Part), nodes: &[View], since: Ins
     let mut spent = vec![processor::seconds(pid).unwrap()];
     let is_served = |view: &&View| {
         let is_at = |endpoint: &str| endpoint.starts_with(at);
-        view.now().iter().all(|it| it.state == State::Watching && it.endpoint.as_deref().is_some_and(is_at))
+        view.current()
+            .iter()
+            .all(|it| it.state == State::Watching && it.endpoint.as_deref().is_some_and(is_at))
     };
     let mut last = Duration::ZERO;
     while nodes.iter().filter(is_served).count() < nodes.len() {
@@ -116,7 +118,7 @@ fn live(cluster: &Cluster, nodes: usize, out: &Sender<Vec<View>>, ended: oneshot
 /// A node's source, whose events are thrown away.
 fn node(access: Access, number: usize, tasks: &mut JoinSet<()>) -> View {
     let name = NodeName::of_host(&format!("n{number}")).unwrap();
-    let source = Kubernetes::new(access, Settings { node: Some(name), ..Settings::default() });
+    let source = Kubernetes::new(access, SourceSettings { node: Some(name), ..SourceSettings::default() });
     let view = source.view();
     let (events_out, mut events) = mpsc::channel(WAITING_MAX);
     let (reports_out, mut reports) = mpsc::channel::<NodeReport>(1);
@@ -141,7 +143,7 @@ fn access(cluster: &Cluster) -> Result<Access, Box<dyn Error>> {
          client_certificate_file = {certificate:?}\nclient_key_file = {key:?}\n"
     );
     let (config, _) = Config::parse(&text, "config.toml")?;
-    let sources = apiserver::Sources { apiserver: config.apiserver, kubelet: None, learns: false };
+    let sources = apiserver::AccessSources { apiserver: config.apiserver, kubelet: None, learns: false };
     let state = cluster.folder().to_owned();
-    Ok(Access::new(&apiserver::Settings { sources, state, known_cluster: None, seed: 1 })?)
+    Ok(Access::new(&apiserver::AccessSettings { sources, state, known_cluster: None, seed: 1 })?)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use holdfast_agent::datapath::RefusalLog;
 use holdfast_agent::drains;
 use holdfast_agent::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
-use holdfast_agent::state::Written;
+use holdfast_agent::state::SnapshotWrite;
 use holdfast_api::Acts;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::LiveMaps;
@@ -31,16 +31,16 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         more_services: watch::channel(Arc::default()).1,
         announced: None,
         history: Arc::default(),
-        written: watch::channel(Written::default()).1,
-        engine: holdfast_agent::engine::ask::channel().0,
+        last_write: watch::channel(SnapshotWrite::default()).1,
+        engine: holdfast_agent::engine::query::channel().0,
         verifications: Verifications::default(),
         liveness: Liveness::new(|| None),
         proxies: watch::channel(Arc::default()).1,
         filters: watch::channel(Arc::default()).1,
         routes: watch::channel(Arc::default()).1,
         refused_reload: watch::channel(None).1,
-        shut: watch::channel(Vec::new()).1,
-        drains: watch::channel(drains::Written::default()).1,
+        closed_listeners: watch::channel(Vec::new()).1,
+        drains: watch::channel(drains::DrainsWrite::default()).1,
         closed_ports: Arc::default(),
         about,
     }

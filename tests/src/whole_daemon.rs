@@ -29,8 +29,8 @@ impl Daemon for WholeDaemon {
     /// Through the disk.
     fn written_down(&self, snapshot: &Snapshot) -> Result<SavedSnapshot, String> {
         let disk = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let folder = state::Folder::new(disk.path());
-        folder.store(&state::Context::default(), snapshot).map_err(|error| error.to_string())?;
+        let folder = state::StateFolder::new(disk.path());
+        folder.store(&state::SnapshotContext::default(), snapshot).map_err(|error| error.to_string())?;
         let kept = folder.load().map_err(|error| error.to_string())?;
         kept.map(|kept| kept.remembered).ok_or_else(|| "nothing is on disk".to_owned())
     }
@@ -48,8 +48,9 @@ fn ordered_anew(drains: &Drains) -> Result<Drains, std::io::Error> {
     runtime.block_on(async {
         let (orders, ordered) = mpsc::channel(1);
         let (events, mut told) = mpsc::channel(1);
-        let written = watch::channel(drains::Written::default()).0;
-        let taking = drains::run(disk.path().to_owned(), drains::Kept::default(), ordered, events, written);
+        let written = watch::channel(drains::DrainsWrite::default()).0;
+        let taking =
+            drains::run(disk.path().to_owned(), drains::RestoredDrains::default(), ordered, events, written);
         let listening = async { while told.recv().await.is_some() {} };
         let ordering = async {
             for (drain, by) in drains.iter() {
@@ -66,7 +67,7 @@ fn ordered_anew(drains: &Drains) -> Result<Drains, std::io::Error> {
             done = ordering => done,
         }
     })?;
-    Ok(Drains::clone(&drains::kept(disk.path()).drains))
+    Ok(Drains::clone(&drains::load_drains(disk.path()).drains))
 }
 
 fn first_group(blocks: Arc<Blocks>) -> Result<Vec<Event>, std::io::Error> {

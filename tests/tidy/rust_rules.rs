@@ -358,7 +358,7 @@ mod tests {
         check(pure_objects, "daemon/knowledge/src/event.rs", "\nuse std::time::SystemTime;", &[2]);
         check(
             pure_objects,
-            "daemon/diagnose/src/why.rs",
+            "daemon/diagnose/src/explain.rs",
             "use std::net::TcpStream;\nuse tokio::sync;",
             &[1, 2],
         );

@@ -3,10 +3,10 @@
 //! Invariant: this module never touches the maps. Refusals come over the programs' ring buffer; a reader finds the
 //! names of services in the snapshot.
 
-mod latest;
-mod lines;
+mod line_limiter;
 mod pace;
+mod recent_refusals;
 mod refusals;
 
-pub use refusals::{LatestRefusals, RefusalLog};
-pub use refusals::{Stage, device};
+pub use refusals::{RefusalLog, RefusalSnapshot};
+pub use refusals::{Stage, device_name};

@@ -7,10 +7,10 @@
 mod conntrack;
 mod decide;
 pub mod drivers;
-mod listed;
+mod listing;
 mod netlink;
-mod ports;
-mod rules;
+mod routing_rules;
+mod snat;
 #[cfg(test)]
 mod tests;
 
@@ -23,14 +23,14 @@ use holdfast_status::views::devices::{Class, Decision};
 use holdfast_status::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
-use crate::engine::ask::Asker;
-use crate::notices::Notices;
+use crate::engine::query::EngineClient;
+use crate::netlink_monitor::NetlinkMonitor;
 use holdfast_config::Config;
 
-pub(crate) use ports::{shared_with_sockets, snat_ports};
+pub(crate) use snat::{ephemeral_overlap, snat_ports};
 
 use conntrack::Conntrack;
-use listed::Listed;
+use listing::KernelListing;
 
 /// How long changes are collected: a pod's device comes in several of them within some milliseconds, and clients wait
 /// for an uplink that returns.
@@ -39,20 +39,20 @@ const BURST: Duration = Duration::from_millis(20);
 /// How many times as long as a listing took the daemon rests before the next one. So listing takes about a twentieth of
 /// the time, and more only where [`REST_MAX`] ends the rest: a router may have a million routes that change all the
 /// time.
-const SHARE: u32 = 20;
+const REST_FACTOR: u32 = 20;
 
 /// The longest rest after a listing, however long the listing took.
 const REST_MAX: Duration = Duration::from_secs(10);
 
 /// The time after which the kernel is asked again without a notice, so that a change of which no notice told is found.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+const RELIST_EVERY: Duration = Duration::from_secs(60);
 
 /// The longest that the first decision waits for the first look at the node's firewall.
-const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
+const FIRST_OBSERVERS_WAIT: Duration = Duration::from_secs(2);
 
 /// What on this node is to see packets which its stack sends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Onlookers {
+pub struct Observers {
     /// The first that was found, in words.
     pub first: Option<Arc<str>>,
     /// Whether there are policies of IPsec.
@@ -62,90 +62,103 @@ pub struct Onlookers {
 /// Decides now and after each change, until the configuration's sender is gone.
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
-    (mut onlookers, proxies): (watch::Receiver<Onlookers>, watch::Receiver<Arc<[OtherProxy]>>),
+    (mut onlookers, proxies): (watch::Receiver<Observers>, watch::Receiver<Arc<[OtherProxy]>>),
     (decisions, live_maps): (watch::Sender<Arc<[Decision]>>, watch::Receiver<LiveMaps>),
-    engine: Asker,
+    engine: EngineClient,
 ) {
     // Without the first look, flows that a former daemon had pass by the stack would go through it for a moment.
-    let _ = tokio::time::timeout(FIRST_LOOK_MAX, onlookers.changed()).await;
+    let _ = tokio::time::timeout(FIRST_OBSERVERS_WAIT, onlookers.changed()).await;
     let conntrack = Conntrack::new(live_maps);
-    let mut follower =
-        Follower { config, onlookers, proxies, are_known: false, decisions, engine, conntrack };
+    let mut follower = DeviceFollower {
+        config,
+        observers: onlookers,
+        proxies,
+        proxies_known: false,
+        decisions,
+        engine,
+        conntrack,
+    };
     let mut notices = None;
     loop {
         // Notices begin before the listing, so that a change that the listing misses is noticed.
-        notices = notices.or_else(|| netlink::notices().map_err(|error| tell("follow", &error)).ok());
+        notices =
+            notices.or_else(|| netlink::open_monitor().map_err(|error| warn_failure("follow", &error)).ok());
         let begun = Instant::now();
         let listed = match tokio::task::spawn_blocking(netlink::list).await {
-            Ok(listed) => listed.map_err(|error| tell("list", &error)).ok(),
+            Ok(listed) => listed.map_err(|error| warn_failure("list", &error)).ok(),
             Err(_) => return,
         };
-        follower.heed(listed.as_ref()).await;
-        let rest = (begun.elapsed() * SHARE).clamp(BURST, REST_MAX);
-        if !follower.rest(listed.as_ref(), rest, &mut notices).await {
+        follower.apply_listing(listed.as_ref()).await;
+        let rest = (begun.elapsed() * REST_FACTOR).clamp(BURST, REST_MAX);
+        if !follower.wait_for_change(listed.as_ref(), rest, &mut notices).await {
             return;
         }
         tokio::time::sleep(BURST).await;
         if let Some(notices) = &mut notices {
-            notices.forget();
+            notices.discard_pending();
         }
     }
 }
 
 /// What a decision rests on beside the kernel's lists, and the channels by which it is told.
-struct Follower {
+struct DeviceFollower {
     config: watch::Receiver<Arc<Config>>,
-    onlookers: watch::Receiver<Onlookers>,
+    observers: watch::Receiver<Observers>,
     proxies: watch::Receiver<Arc<[OtherProxy]>>,
     /// Whether the node was looked at for other proxies.
-    are_known: bool,
+    proxies_known: bool,
     decisions: watch::Sender<Arc<[Decision]>>,
-    engine: Asker,
+    engine: EngineClient,
     conntrack: Conntrack,
 }
 
-impl Follower {
+impl DeviceFollower {
     /// Decides by what is listed. Where a firewall has come, conntrack knows the flows before the firewall gets their
     /// packets.
-    async fn heed(&mut self, listed: Option<&Listed>) {
-        let first = self.onlookers.borrow().first.clone();
-        self.conntrack.meet(first).await;
+    async fn apply_listing(&mut self, listed: Option<&KernelListing>) {
+        let first = self.observers.borrow().first.clone();
+        self.conntrack.sync_firewall(first).await;
         self.publish(listed);
     }
 
     /// Rests, then waits for a reason to list again. A firewall that comes is heeded at once, by what was listed last.
     /// `false`: there is no configuration any more.
-    async fn rest(&mut self, listed: Option<&Listed>, rest: Duration, notices: &mut Option<Notices>) -> bool {
+    async fn wait_for_change(
+        &mut self,
+        listed: Option<&KernelListing>,
+        rest: Duration,
+        notices: &mut Option<NetlinkMonitor>,
+    ) -> bool {
         let mut rested = std::pin::pin!(tokio::time::sleep(rest));
         let mut is_resting = true;
-        let mut again = std::pin::pin!(tokio::time::sleep(rest + LOOK_AGAIN));
+        let mut again = std::pin::pin!(tokio::time::sleep(rest + RELIST_EVERY));
         loop {
             tokio::select! {
                 () = &mut rested, if is_resting => is_resting = false,
                 changed = self.config.changed(), if !is_resting => return changed.is_ok(),
                 // Without a sender nothing will change, and what was seen last holds.
-                Ok(()) = self.onlookers.changed() => self.heed(listed).await,
+                Ok(()) = self.observers.changed() => self.apply_listing(listed).await,
                 Ok(()) = self.proxies.changed() => {
-                    self.are_known = true;
+                    self.proxies_known = true;
                     self.publish(listed);
                 }
-                () = Notices::any(notices), if !is_resting => return true,
+                () = NetlinkMonitor::wait_if_open(notices), if !is_resting => return true,
                 () = &mut again => return true,
             }
         }
     }
 
     /// Whether what begins nothing and is of no flow is of no connection that another proxy of this node has.
-    fn may_join(&mut self) -> bool {
-        self.are_known && !self.proxies.borrow_and_update().iter().any(OtherProxy::has_clients)
+    fn may_adopt_flows(&mut self) -> bool {
+        self.proxies_known && !self.proxies.borrow_and_update().iter().any(OtherProxy::has_clients)
     }
 
     /// Decides by what is listed, and tells the engine if something is to be done otherwise than before.
-    fn publish(&mut self, listed: Option<&Listed>) {
+    fn publish(&mut self, listed: Option<&KernelListing>) {
         let Some(listed) = listed else { return };
-        let onlookers = self.onlookers.borrow_and_update().clone();
+        let onlookers = self.observers.borrow_and_update().clone();
         let config = self.config.borrow_and_update().clone();
-        let joins = self.may_join();
+        let joins = self.may_adopt_flows();
         let decided = decide::decide(listed, &config.packets, &onlookers).into_iter();
         let now: Arc<[Decision]> =
             decided.map(|it| Decision { joins: joins && it.class == Class::Outer, ..it }).collect();
@@ -156,7 +169,7 @@ impl Follower {
         });
         if is_news {
             // An engine that is too busy to be told looks once a second anyway.
-            self.engine.look_after();
+            self.engine.request_upkeep();
         }
     }
 }
@@ -169,10 +182,10 @@ pub(crate) fn default_device6() -> std::io::Result<Option<String>> {
 }
 
 /// The tables of routes that rules lead to, each with whether it is one of IPv4.
-pub(crate) fn lookups() -> std::io::Result<BTreeSet<(u32, bool)>> {
-    Ok(netlink::rules()?.into_iter().map(|rule| (rule.table, rule.is_v4)).collect())
+pub(crate) fn rule_tables() -> std::io::Result<BTreeSet<(u32, bool)>> {
+    Ok(netlink::list_rules()?.into_iter().map(|rule| (rule.table, rule.is_v4)).collect())
 }
 
-fn tell(attempt: &str, error: &std::io::Error) {
+fn warn_failure(attempt: &str, error: &std::io::Error) {
     tracing::warn!(%error, "cannot {attempt} devices, addresses and routes; this is tried again within a minute");
 }

@@ -38,12 +38,12 @@ pub struct Order {
     /// To drain; or else to take that back.
     pub is_on: bool,
     /// Where the outcome goes.
-    pub answer: oneshot::Sender<Outcome>,
+    pub answer: oneshot::Sender<OrderOutcome>,
 }
 
 /// What came of an order that was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct AcceptedOrder {
     /// All drains from now on.
     pub drains: Arc<Drains>,
     /// The order by which it was drained before; `None`: it was not.
@@ -53,42 +53,42 @@ pub struct Taken {
 }
 
 /// How an order ended.
-pub type Outcome = Result<Taken, TooManyDrains>;
+pub type OrderOutcome = Result<AcceptedOrder, TooManyDrains>;
 
 /// The drains that a former process left.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct RestoredDrains {
     pub drains: Arc<Drains>,
     /// Why there may be others: what would say so cannot be read now.
     unread: Option<String>,
 }
 
 /// Reads what a former process left. What cannot be read is named in the log and stops nothing.
-pub fn kept(folder: &Path) -> Kept {
-    let file::Loaded { drains, wrong, unread } = file::load(folder);
+pub fn load_drains(folder: &Path) -> RestoredDrains {
+    let file::LoadedDrains { drains, faults: wrong, unread } = file::load(folder);
     for error in &wrong {
         let found = drains.len();
         tracing::warn!(%error, drains = found, "a file of drains is not used; `holdfast drain` shows what is in force");
     }
-    Kept { drains: Arc::new(drains), unread }
+    RestoredDrains { drains: Arc::new(drains), unread }
 }
 
 /// What was written last.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct DrainsWrite {
     /// What the last try was to write.
     drains: Arc<Drains>,
     error: Option<String>,
 }
 
-impl Written {
+impl DrainsWrite {
     /// As a process begins.
-    pub fn by_the_former(kept: &Kept) -> Self {
-        Self { drains: Arc::clone(&kept.drains), error: kept.unread.as_deref().map(not_before_read) }
+    pub fn from_restored(kept: &RestoredDrains) -> Self {
+        Self { drains: Arc::clone(&kept.drains), error: kept.unread.as_deref().map(unread_reason) }
     }
 
     #[cfg(any(test, feature = "testing"))]
-    pub fn that_failed(error: &str) -> Self {
+    pub fn from_error(error: &str) -> Self {
         Self { error: Some(error.to_owned()), ..Self::default() }
     }
 
@@ -100,17 +100,17 @@ impl Written {
 
 const NO_ANSWER: &str = "the disk does not answer; it is written as soon as it does";
 
-fn not_before_read(unread: &str) -> String {
+fn unread_reason(unread: &str) -> String {
     format!("{unread}; nothing is written over it before it can be read")
 }
 
 /// Takes orders until nothing can order any more. `told` begins with what the former process wrote.
 pub async fn run(
     folder: PathBuf,
-    Kept { drains: begun_with, unread }: Kept,
+    RestoredDrains { drains: begun_with, unread }: RestoredDrains,
     mut orders: mpsc::Receiver<Order>,
     events: mpsc::Sender<Vec<Event>>,
-    told: watch::Sender<Written>,
+    told: watch::Sender<DrainsWrite>,
 ) {
     let (wanted, mut to_write) = watch::channel(Arc::clone(&begun_with));
     // One of the two files may have been damaged.
@@ -118,61 +118,67 @@ pub async fn run(
         to_write.mark_changed();
     }
     let (unread, still_unread) = watch::channel(unread);
-    let mut desk = Desk { wanted, written: told.subscribe(), events, begun_with, unread };
+    let mut desk = DrainController {
+        desired: wanted,
+        last_write: told.subscribe(),
+        events,
+        restored: begun_with,
+        unread,
+    };
     let serving = async {
         loop {
             let is_whole = desk.unread.borrow().is_none();
             tokio::select! {
                 order = orders.recv() => match order {
-                    Some(order) => desk.take(order).await,
+                    Some(order) => desk.execute_order(order).await,
                     None => return,
                 },
-                () = tokio::time::sleep(RETRY_WAIT), if !is_whole => desk.read_again(&folder).await,
+                () = tokio::time::sleep(RETRY_WAIT), if !is_whole => desk.reread(&folder).await,
             }
         }
     };
     tokio::select! {
         () = serving => {}
-        () = write_down(folder.clone(), (to_write, still_unread), told) => {}
+        () = run_writer(folder.clone(), (to_write, still_unread), told) => {}
     }
 }
 
 /// Where orders are taken.
-struct Desk {
+struct DrainController {
     /// The drains in force, for the disk too.
-    wanted: watch::Sender<Arc<Drains>>,
-    written: watch::Receiver<Written>,
+    desired: watch::Sender<Arc<Drains>>,
+    last_write: watch::Receiver<DrainsWrite>,
     events: mpsc::Sender<Vec<Event>>,
     // The drains without any order to this process.
-    begun_with: Arc<Drains>,
+    restored: Arc<Drains>,
     // Why there may be others; nothing is written until that is known.
     unread: watch::Sender<Option<String>>,
 }
 
-impl Desk {
+impl DrainController {
     /// Reads again what could not be read, and puts it in force below the orders since then.
-    async fn read_again(&mut self, folder: &Path) {
+    async fn reread(&mut self, folder: &Path) {
         let folder = folder.to_owned();
         let Ok(found) = tokio::task::spawn_blocking(move || file::load(&folder)).await else { return };
         if found.unread.is_some() {
             return;
         }
-        let by = ordered(nix::unistd::getuid().as_raw()).await;
-        let next = ordered_since(&self.begun_with, &self.wanted.borrow(), found.drains);
+        let by = stamp_order(nix::unistd::getuid().as_raw()).await;
+        let next = merge_later_orders(&self.restored, &self.desired.borrow(), found.drains);
         tracing::info!(drains = next.len(), "the drains of the former process are read now");
         let next = Arc::new(next);
         // What is wanted comes first: what may be written is never less than was found.
-        self.wanted.send_replace(Arc::clone(&next));
+        self.desired.send_replace(Arc::clone(&next));
         self.unread.send_replace(None);
-        self.force(next, by).await;
+        self.publish(next, by).await;
     }
 
-    async fn take(&mut self, Order { uid, pid, drain, is_on, answer }: Order) {
+    async fn execute_order(&mut self, Order { uid, pid, drain, is_on, answer }: Order) {
         let backend = drain.to_string();
         let service = drain.service().map(ToString::to_string);
-        let by = ordered(uid).await;
-        let outcome = match self.turned(&drain, is_on, &by) {
-            Ok((before, next)) => Ok(self.put_in_force(before, next, by).await),
+        let by = stamp_order(uid).await;
+        let outcome = match self.apply_order(&drain, is_on, &by) {
+            Ok((before, next)) => Ok(self.commit(before, next, by).await),
             Err(error) => Err(error),
         };
         let problem = outcome.as_ref().ok().and_then(|taken| taken.problem.as_deref());
@@ -189,13 +195,13 @@ impl Desk {
     }
 
     /// The order of before, and the drains after this one; `None`: they are as they were.
-    fn turned(
+    fn apply_order(
         &self,
         drain: &Drain,
         is_on: bool,
         by: &DrainOrder,
     ) -> Result<(Option<DrainOrder>, Option<Drains>), TooManyDrains> {
-        let now = Arc::clone(&self.wanted.borrow());
+        let now = Arc::clone(&self.desired.borrow());
         let before = now.get(drain).cloned();
         if before.is_some() == is_on {
             return Ok((before, None));
@@ -209,29 +215,29 @@ impl Desk {
         Ok((before, Some(next)))
     }
 
-    async fn put_in_force(
+    async fn commit(
         &mut self,
         before: Option<DrainOrder>,
         next: Option<Drains>,
         by: DrainOrder,
-    ) -> Taken {
+    ) -> AcceptedOrder {
         if let Some(next) = next.map(Arc::new) {
-            self.force(next, by).await;
+            self.publish(next, by).await;
         }
-        let drains = Arc::clone(&self.wanted.borrow());
-        let problem = self.problem(&drains).await;
-        Taken { drains, before, problem }
+        let drains = Arc::clone(&self.desired.borrow());
+        let problem = self.write_problem(&drains).await;
+        AcceptedOrder { drains, before, problem }
     }
 
-    async fn force(&self, next: Arc<Drains>, by: DrainOrder) {
-        self.wanted.send_replace(Arc::clone(&next));
+    async fn publish(&self, next: Arc<Drains>, by: DrainOrder) {
+        self.desired.send_replace(Arc::clone(&next));
         // The engine listens until it is stopped; after that no event matters.
         let _ = self.events.send(vec![Event::DrainsApplied(next, by)]).await;
     }
 
     /// Why these drains are not on disk, in words.
-    async fn problem(&mut self, drains: &Arc<Drains>) -> Option<String> {
-        let is_tried = self.written.wait_for(|written| Arc::ptr_eq(&written.drains, drains));
+    async fn write_problem(&mut self, drains: &Arc<Drains>) -> Option<String> {
+        let is_tried = self.last_write.wait_for(|written| Arc::ptr_eq(&written.drains, drains));
         match tokio::time::timeout(DISK_WAIT_MAX, is_tried).await {
             Ok(Ok(written)) => written.error.clone(),
             Ok(Err(_)) | Err(_) => Some(NO_ANSWER.to_owned()),
@@ -241,7 +247,7 @@ impl Desk {
 
 /// What was found late, with what was ordered meanwhile: drains that have come, and such as were taken back. Where all
 /// of them are more than there may be, those that were found stay.
-fn ordered_since(before: &Drains, now: &Drains, mut found: Drains) -> Drains {
+fn merge_later_orders(before: &Drains, now: &Drains, mut found: Drains) -> Drains {
     for (drain, _) in before.iter().filter(|(drain, _)| now.get(drain).is_none()) {
         found.remove(&drain);
     }
@@ -254,16 +260,16 @@ fn ordered_since(before: &Drains, now: &Drains, mut found: Drains) -> Drains {
 }
 
 /// The user that orders, at this moment.
-async fn ordered(uid: u32) -> DrainOrder {
-    let user = tokio::task::spawn_blocking(move || user::name(Path::new(user::USERS), uid)).await;
+async fn stamp_order(uid: u32) -> DrainOrder {
+    let user = tokio::task::spawn_blocking(move || user::user_name(Path::new(user::USERS), uid)).await;
     DrainOrder { uid, user: user.ok().flatten(), at: holdfast_host::clock::now().seconds() }
 }
 
 /// Writes down what is in force, each time that it is another one, and again where that failed.
-async fn write_down(
+async fn run_writer(
     folder: PathBuf,
     (mut wanted, unread): (watch::Receiver<Arc<Drains>>, watch::Receiver<Option<String>>),
-    told: watch::Sender<Written>,
+    told: watch::Sender<DrainsWrite>,
 ) {
     let mut failed = false;
     while wanted.changed().await.is_ok() {
@@ -286,23 +292,23 @@ async fn write_down(
 async fn write_once(
     folder: &Path,
     (wanted, unread): (&mut watch::Receiver<Arc<Drains>>, &watch::Receiver<Option<String>>),
-    told: &watch::Sender<Written>,
+    told: &watch::Sender<DrainsWrite>,
 ) -> Option<String> {
     let unread = unread.borrow().clone();
     let drains = Arc::clone(&wanted.borrow_and_update());
     let error = match unread {
-        Some(unread) => Some(not_before_read(&unread)),
+        Some(unread) => Some(unread_reason(&unread)),
         None => {
             // The disk may hang.
             told.send_modify(|it| it.error = it.error.take().or_else(|| Some(NO_ANSWER.to_owned())));
-            stored(folder, &drains).await.err()
+            store_drains(folder, &drains).await.err()
         }
     };
-    told.send_replace(Written { drains, error: error.clone() });
+    told.send_replace(DrainsWrite { drains, error: error.clone() });
     error
 }
 
-async fn stored(folder: &Path, drains: &Arc<Drains>) -> Result<(), String> {
+async fn store_drains(folder: &Path, drains: &Arc<Drains>) -> Result<(), String> {
     let (folder, writing) = (folder.to_owned(), Arc::clone(drains));
     let stored = tokio::task::spawn_blocking(move || file::store(&folder, &writing)).await;
     stored.map_err(|error| error.to_string())?

@@ -1,9 +1,9 @@
-//! The task that runs the one writer, `holdfast_core::engine`: with the clock, the queues, and the channel for
+//! The task that runs the one writer, `holdfast_core::build_engine`: with the clock, the queues, and the channel for
 //! questions.
 //!
 //! Invariant: it decides when the engine steps, and never what a step does.
 
-pub mod ask;
+pub mod query;
 pub mod run;
 pub mod steps;
 

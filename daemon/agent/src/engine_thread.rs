@@ -14,9 +14,9 @@ use holdfast_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 
 use super::AppError;
-use crate::engine::ask::{self, Asker};
+use crate::engine::query::{self, EngineClient};
 use crate::engine::run;
-use crate::engine::steps::Steps;
+use crate::engine::steps::StepMetrics;
 use crate::readings::Liveness;
 use crate::recorder::TimedChange;
 
@@ -27,9 +27,9 @@ const STALLED: Duration = Duration::from_secs(5);
 /// The thread that runs the engine, and the ends by which other parts reach it.
 #[derive(Debug)]
 pub struct EngineThread {
-    pub asker: Asker,
+    pub client: EngineClient,
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    steps: Arc<Steps>,
+    steps: Arc<StepMetrics>,
     progress: Arc<AtomicU64>,
     started: Instant,
     stop: watch::Sender<bool>,
@@ -48,11 +48,11 @@ impl EngineThread {
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
-        let steps = Arc::<Steps>::default();
-        let (asker, asks) = ask::channel();
-        let ends = run::Ends {
+        let steps = Arc::<StepMetrics>::default();
+        let (asker, asks) = query::channel();
+        let ends = run::EngineChannels {
             events,
-            asks,
+            queries: asks,
             snapshots: snapshots_out,
             changes,
             progress: Arc::clone(&progress),
@@ -62,7 +62,10 @@ impl EngineThread {
         let work = move || drop(runtime.block_on(run::run(engine, ends, look_after)));
         let thread =
             std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
-        Ok((Self { asker, snapshots, steps, progress, started: Instant::now(), stop, thread }, changed))
+        Ok((
+            Self { client: asker, snapshots, steps, progress, started: Instant::now(), stop, thread },
+            changed,
+        ))
     }
 
     /// What tells for how long the engine has been stalled.
@@ -73,7 +76,7 @@ impl EngineThread {
             let last = Duration::from_millis(progress.load(Ordering::Relaxed));
             Some(started.elapsed().saturating_sub(last)).filter(|still| *still > STALLED)
         };
-        Liveness::new(stalled).with(Arc::clone(&self.steps))
+        Liveness::new(stalled).with_steps(Arc::clone(&self.steps))
     }
 
     /// Ends the engine's loop; the maps stay as they are.

@@ -23,7 +23,7 @@ pub enum AppError {
     Services(Vec<InvalidService>),
     /// A file that cannot come into force before the daemon starts anew.
     #[error("{0}")]
-    Waits(String),
+    NeedsRestart(String),
     /// This node has no name.
     #[error("{0}; set `name` under [node]")]
     Node(#[from] NoNodeName),
@@ -44,10 +44,10 @@ pub enum AppError {
     Admin(String),
     /// Another daemon uses the folder for the state that survives a restart.
     #[error(transparent)]
-    State(#[from] crate::state::Taken),
+    State(#[from] crate::state::StateInUse),
     /// The daemon goes by a name that is not the node's.
     #[error(transparent)]
-    Renamed(#[from] crate::renamed::Renamed),
+    Renamed(#[from] crate::hostname_watch::HostnameChange),
     /// The maps cannot be read.
     #[error(transparent)]
     Maps(#[from] holdfast_core::maps::MapError),
@@ -66,7 +66,7 @@ impl AppError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Config(errors) if errors.passes => TRY_AGAIN,
-            Self::Config(_) | Self::Services(_) | Self::Waits(_) | Self::Node(_) | Self::Access(_) => {
+            Self::Config(_) | Self::Services(_) | Self::NeedsRestart(_) | Self::Node(_) | Self::Access(_) => {
                 ConfigErrors::EXIT_CODE
             }
             // File systems may be mounted late in a boot, and a killed daemon keeps its locks until the kernel has

@@ -32,7 +32,7 @@ impl Exposition {
     }
 
     /// A metric with one label, which has words of a closed set.
-    pub fn by<T: StrEnum, V: Display>(
+    pub fn labelled_metric<T: StrEnum, V: Display>(
         &mut self,
         name: &str,
         kind: &str,

@@ -5,15 +5,15 @@
 //! stay never keep out a new one, and clients that fill one port keep no client from another. A port that another
 //! process has is reported and tried again, and stops nothing.
 
-mod answers;
-mod asked;
-mod door;
-mod follow;
+mod handlers;
 mod health;
+mod health_publisher;
+mod health_requests;
 mod limits;
 mod listeners;
 mod local;
 mod metrics;
+mod server;
 mod service_ports;
 #[cfg(test)]
 mod tests;
@@ -25,16 +25,16 @@ use std::thread::JoinHandle;
 use tokio::sync::watch;
 
 use crate::readings::{Purpose, Readings};
-use answers::{HealthDoor, MetricsDoor};
-use asked::Asked;
-use follow::Follower;
+use handlers::{HealthHandler, MetricsHandler};
 use health::Health;
+use health_publisher::HealthPublisher;
+use health_requests::HealthRequests;
 use holdfast_config::Config;
 use service_ports::Plan;
 
 /// Answers at the ports that the configuration has at the start, until the publisher of snapshots is gone.
 pub async fn run(config: watch::Receiver<Arc<Config>>, readings: Readings) {
-    match Ports::start(config, readings) {
+    match PortThreads::start(config, readings) {
         Ok((_ports, follower)) => follower.run().await,
         Err(error) => {
             tracing::error!(%error, "kube-proxy's ports cannot be answered: no thread can be started; services are served");
@@ -44,31 +44,34 @@ pub async fn run(config: watch::Receiver<Arc<Config>>, readings: Readings) {
 
 /// The threads that answer. They run as long as this lives.
 #[derive(Debug)]
-struct Ports {
+struct PortThreads {
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Ports {
-    fn start(config: watch::Receiver<Arc<Config>>, readings: Readings) -> io::Result<(Self, Follower)> {
+impl PortThreads {
+    fn start(
+        config: watch::Receiver<Arc<Config>>,
+        readings: Readings,
+    ) -> io::Result<(Self, HealthPublisher)> {
         let ports = config.borrow().kube_proxy;
         let closed = Arc::clone(&readings.closed_ports);
         let (health_out, health) = watch::channel(Health::default());
         let (plans_out, plans) = watch::channel(Plan::default());
-        let asked = Arc::new(Asked::default());
+        let asked = Arc::new(HealthRequests::default());
         let mut started = Self { stop: watch::channel(false).0, threads: Vec::new() };
         if let Some(address) = ports.health {
-            let door = HealthDoor { health: health.clone(), asked: Arc::clone(&asked) };
+            let door = HealthHandler { health: health.clone(), requests: Arc::clone(&asked) };
             let told = (Purpose::Health, Arc::clone(&closed));
-            started.spawn("proxy-health", door::open_and_serve(address, told, Arc::new(door)))?;
+            started.spawn("proxy-health", server::open_and_serve(address, told, Arc::new(door)))?;
             started.spawn("service-health", listeners::run(plans, health, Arc::clone(&closed)))?;
         }
         if let Some(address) = ports.metrics {
-            let door = MetricsDoor { readings: readings.clone(), asked };
+            let door = MetricsHandler { readings: readings.clone(), requests: asked };
             let told = (Purpose::Metrics, closed);
-            started.spawn("proxy-metrics", door::open_and_serve(address, told, Arc::new(door)))?;
+            started.spawn("proxy-metrics", server::open_and_serve(address, told, Arc::new(door)))?;
         }
-        Ok((started, Follower { readings, config, health: health_out, plans: plans_out }))
+        Ok((started, HealthPublisher { readings, config, health: health_out, plans: plans_out }))
     }
 
     fn spawn(&mut self, name: &str, work: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
@@ -88,7 +91,7 @@ impl Ports {
 }
 
 /// Ends the threads at once: every answer is made in one piece.
-impl Drop for Ports {
+impl Drop for PortThreads {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {

@@ -21,10 +21,10 @@ use tokio::sync::{mpsc, watch};
 
 /// How often sockets are listed while an external IP is asked for. The kernel looks at 64,000 places of its tables at
 /// most, which takes less than a millisecond.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const RELIST_EVERY: Duration = Duration::from_secs(1);
 
 /// How often they are listed while none is.
-const LOOK_AGAIN_IDLE: Duration = Duration::from_secs(10);
+const RELIST_EVERY_IDLE: Duration = Duration::from_secs(10);
 
 /// The longest answer of the kernel, some 80 bytes for each socket. UDP sockets that ask name servers are among them.
 const ANSWER_BYTES_MAX: usize = 1 << 26;
@@ -36,7 +36,7 @@ const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const LOCAL_PORTS_USUAL: RangeInclusive<u16> = 32_768..=60_999;
 
 /// The sockets as they are now; `None`: they cannot be listed, or are too many.
-pub fn now() -> Option<Arc<Listeners>> {
+pub fn current_listeners() -> Option<Arc<Listeners>> {
     match list(None) {
         Ok((listed, _)) => listed.map(Arc::new),
         Err(error) => {
@@ -50,7 +50,7 @@ pub fn now() -> Option<Arc<Listeners>> {
 pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, events: mpsc::Sender<Vec<Event>>) {
     let (mut told, mut before) = (None, None);
     loop {
-        let is_asked_for = asks_for_external_ips(&snapshots.borrow_and_update());
+        let is_asked_for = uses_external_ips(&snapshots.borrow_and_update());
         let former = before.clone();
         if let Ok(Ok((listed, brief))) = tokio::task::spawn_blocking(move || list(former.as_ref())).await {
             before = Some(brief);
@@ -61,10 +61,10 @@ pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, events: mpsc::Se
                 }
             }
         }
-        let pause = if is_asked_for { LOOK_AGAIN } else { LOOK_AGAIN_IDLE };
+        let pause = if is_asked_for { RELIST_EVERY } else { RELIST_EVERY_IDLE };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            ended = snapshots.wait_for(|now| asks_for_external_ips(now) && !is_asked_for) => {
+            ended = snapshots.wait_for(|now| uses_external_ips(now) && !is_asked_for) => {
                 if ended.is_err() {
                     return;
                 }
@@ -73,7 +73,7 @@ pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, events: mpsc::Se
     }
 }
 
-fn asks_for_external_ips(snapshot: &Snapshot) -> bool {
+fn uses_external_ips(snapshot: &Snapshot) -> bool {
     let mut all = snapshot.services.totals().frontends();
     all.any(|(kind, _, count)| kind == FrontendType::ExternalIp && count > 0)
 }
@@ -90,14 +90,14 @@ fn list(before: Option<&LocalSockets>) -> io::Result<(Option<Listeners>, LocalSo
     // The kernel lists SCTP only where it has a module for that.
     let sctp = listeners::list(Transport::Sctp, ANSWER_BYTES_MAX).unwrap_or_default();
     let (brief, udp): (LocalSockets, LocalSockets) =
-        numbered(Transport::Udp, &udp).partition(|it| local.contains(&it.port.get()));
+        to_listeners(Transport::Udp, &udp).partition(|it| local.contains(&it.port.get()));
     let lasting = brief.iter().copied().filter(|it| before.is_none_or(|before| before.contains(it)));
-    let others = numbered(Transport::Tcp, &tcp).chain(numbered(Transport::Sctp, &sctp)).chain(udp);
+    let others = to_listeners(Transport::Tcp, &tcp).chain(to_listeners(Transport::Sctp, &sctp)).chain(udp);
     let listed = Listeners::new(others.chain(lasting));
     Ok((listed, brief))
 }
 
-fn numbered(transport: Transport, sockets: &[ListeningSocket]) -> impl Iterator<Item = Listener> {
+fn to_listeners(transport: Transport, sockets: &[ListeningSocket]) -> impl Iterator<Item = Listener> {
     let with_port = sockets.iter().filter_map(|socket| Some((NonZeroU16::new(socket.port)?, socket)));
     with_port.flat_map(move |(port, socket)| {
         socket.addresses().map(move |address| Listener { port, transport, address })

@@ -21,8 +21,8 @@ use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::devices::Decision;
 
 use super::AppError;
-use super::packets::Lines;
-use super::patience::{self, Holder};
+use super::lock_wait::{self, Holder};
+use super::packet_log::PacketLog;
 use crate::datapath::RefusalLog;
 use crate::devices;
 use holdfast_config::{self as config, Cgroup, Config, DatapathKind, Dsr, Protocol, Room, Sockets};
@@ -37,7 +37,7 @@ pub enum AppMaps {
 }
 
 /// How long a piece of upkeep takes, beside its last step.
-const PIECE: Duration = Duration::from_millis(5);
+const UPKEEP_PIECE: Duration = Duration::from_millis(5);
 
 /// The kernel's maps, and what was said of their devices.
 #[derive(Debug)]
@@ -45,12 +45,12 @@ pub struct Kernel {
     maps: KernelMaps,
     devices: Arc<[Decision]>,
     /// What devices are to be, until those that lead to other hosts are so: readers then see both together.
-    coming: Option<Arc<[Decision]>>,
-    told: Lines,
+    pending_devices: Option<Arc<[Decision]>>,
+    packet_log: PacketLog,
     /// Why something could not be put back, as long as it cannot.
-    trouble: Option<String>,
+    repair_error: Option<String>,
     /// Since when a take-over waits for nothing but a source that cannot be read.
-    waits: Option<Instant>,
+    waiting_since: Option<Instant>,
 }
 
 /// How long a take-over waits for a source that cannot be read and that nothing remembers: what the former programs
@@ -60,7 +60,7 @@ const UNREADABLE_WAIT: Duration = Duration::from_secs(60);
 
 /// How much of what there is the maps hold.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct MapCoverage {
     /// All that was known when they were first written.
     is_whole: bool,
     /// What every source has told.
@@ -69,13 +69,13 @@ pub struct Held {
     lacks_unreadable: bool,
 }
 
-impl Held {
-    pub fn by(engine: &Engine<AppMaps>) -> Self {
+impl MapCoverage {
+    pub fn from_engine(engine: &Engine<AppMaps>) -> Self {
         let (is_whole, is_synced) = (engine.has_initial_state(), engine.is_synced());
         Self { is_whole, is_synced, lacks_unreadable: engine.lacks_unreadable_source() }
     }
 
-    /// Whether what former programs serve may end. `waits` is since when nothing else is missing but what cannot be
+    /// Whether what former programs serve may end. `waiting_since` is since when nothing else is missing but what cannot be
     /// read.
     fn may_take_over(self, waits: &mut Option<Instant>, now: Instant) -> bool {
         if !self.is_whole || !self.lacks_unreadable {
@@ -95,15 +95,15 @@ impl AppMaps {
             DatapathKind::Memory => Ok(Self::Memory(Box::new(MemoryMaps::new(capacity)))),
             DatapathKind::Kernel => {
                 let devices = Arc::default();
-                let told = Lines::default();
-                let maps = kernel(config, (capacity, expected))?;
+                let told = PacketLog::default();
+                let maps = open_kernel(config, (capacity, expected))?;
                 Ok(Self::Kernel(Box::new(Kernel {
                     maps,
                     devices,
-                    coming: None,
-                    told,
-                    trouble: None,
-                    waits: None,
+                    pending_devices: None,
+                    packet_log: told,
+                    repair_error: None,
+                    waiting_since: None,
                 })))
             }
         }
@@ -150,88 +150,89 @@ impl AppMaps {
     /// Takes over from another version's programs once everything is written. After that it puts back what another
     /// process took away, and, once all sources have delivered, ends sockets to backends that have left, so that their
     /// owners connect anew.
-    pub fn look_after(&mut self, held: Held) -> Result<(), AppError> {
+    pub fn run_upkeep(&mut self, held: MapCoverage) -> Result<(), AppError> {
         let Self::Kernel(kernel) = self else { return Ok(()) };
-        let Kernel { maps, devices, told, trouble, waits, .. } = kernel.as_mut();
+        let Kernel { maps, devices, packet_log: told, repair_error: trouble, waiting_since: waits, .. } =
+            kernel.as_mut();
         if !maps.is_predecessor_serving() {
-            look_after(maps, trouble, held.is_whole && held.is_synced);
+            repair_maps(maps, trouble, held.is_whole && held.is_synced);
         } else if held.may_take_over(waits, Instant::now()) {
             maps.take_over()?;
             say!(info, messages::TOOK_OVER);
         }
-        told.tell(maps.packets(), devices);
+        told.log_changes(maps.packets(), devices);
         Ok(())
     }
 
     /// Follows a new configuration, in how many flows there may be.
-    pub fn follow(&mut self, packets: &config::Packets) {
+    pub fn apply_config(&mut self, packets: &config::Packets) {
         if let Self::Kernel(kernel) = self {
-            kernel.maps.set_flows(packets.flows.most(room()));
+            kernel.maps.set_flows(packets.flows.most(flow_headroom()));
         }
     }
 
     /// Takes what each device is to packets from now on.
     pub fn set_devices(&mut self, decisions: &Arc<[Decision]>) {
         let Self::Kernel(kernel) = self else { return };
-        kernel.coming = Some(Arc::clone(decisions));
+        kernel.pending_devices = Some(Arc::clone(decisions));
         let devices: Vec<_> = decisions.iter().filter_map(Decision::device).collect();
         kernel.maps.set_devices(&devices);
     }
 
     /// Looks at once whether the drivers of devices still do what their programs need.
-    pub fn look_at_drivers(&mut self) {
+    pub fn check_drivers(&mut self) {
         if let Self::Kernel(kernel) = self {
             kernel.maps.look_at_drivers();
         }
     }
 
     /// Goes on with what is to be done at devices, for a piece. `true`: there is more to do.
-    pub fn tend_devices(&mut self) -> bool {
+    pub fn continue_devices(&mut self) -> bool {
         let Self::Kernel(kernel) = self else { return false };
         let begun = Instant::now();
-        let is_more = kernel.maps.tend_devices(|| begun.elapsed() >= PIECE);
-        if let Some(coming) = kernel.coming.take_if(|_| !kernel.maps.awaits_uplink()) {
+        let is_more = kernel.maps.tend_devices(|| begun.elapsed() >= UPKEEP_PIECE);
+        if let Some(coming) = kernel.pending_devices.take_if(|_| !kernel.maps.awaits_uplink()) {
             kernel.devices = coming;
         }
         if !is_more {
-            kernel.told.tell(kernel.maps.packets(), &kernel.devices);
+            kernel.packet_log.log_changes(kernel.maps.packets(), &kernel.devices);
         }
         is_more
     }
 }
 
-fn look_after(maps: &mut KernelMaps, trouble: &mut Option<String>, is_whole: bool) {
+fn repair_maps(maps: &mut KernelMaps, trouble: &mut Option<String>, is_whole: bool) {
     match maps.repair() {
         Ok(repaired) => {
             *trouble = None;
-            tell_repaired(repaired);
+            log_repaired(repaired);
         }
         Err(RepairError { repaired, cause }) => {
-            tell_repaired(*repaired);
-            tell_trouble(trouble, cause.to_string());
+            log_repaired(*repaired);
+            log_repair_error(trouble, cause.to_string());
         }
     }
-    follow_flows(maps);
+    update_flow_table(maps);
     if let Err(error) = maps.end_stale_sockets(is_whole) {
         tracing::warn!(%error, "cannot look for sockets whose backend has left");
     }
 }
 
-fn follow_flows(maps: &mut KernelMaps) {
+fn update_flow_table(maps: &mut KernelMaps) {
     if let Err(error) = maps.follow_flows() {
         tracing::warn!(%error, "cannot open the flows: they are not shown, and what has ended is not taken away");
     }
 }
 
 /// Logs why something could not be put back, if that is another error than before. It is tried again each second.
-fn tell_trouble(known: &mut Option<String>, error: String) {
+fn log_repair_error(known: &mut Option<String>, error: String) {
     if known.as_ref() != Some(&error) {
         tracing::warn!(error, "cannot put back programs or pins; this is tried again");
     }
     *known = Some(error);
 }
 
-fn tell_repaired(Repaired { hooks, devices, pins, bits, leftover }: Repaired) {
+fn log_repaired(Repaired { hooks, devices, pins, bits, leftover }: Repaired) {
     if !hooks.is_empty() || !devices.is_empty() || pins || bits {
         let hooks = hooks.join(", ");
         let devices = devices.join(", ");
@@ -242,7 +243,7 @@ fn tell_repaired(Repaired { hooks, devices, pins, bits, leftover }: Repaired) {
     }
 }
 
-fn kernel(config: &Config, (capacity, expected): (Capacity, MapGrowth)) -> Result<KernelMaps, AppError> {
+fn open_kernel(config: &Config, (capacity, expected): (Capacity, MapGrowth)) -> Result<KernelMaps, AppError> {
     let cgroup = match &config.datapath.cgroup {
         Cgroup::Auto => None,
         Cgroup::Path(path) => Some(path.clone()),
@@ -252,38 +253,38 @@ fn kernel(config: &Config, (capacity, expected): (Capacity, MapGrowth)) -> Resul
         bpffs: config.datapath.bpffs.clone(),
         capacity,
         expected,
-        mark: exempt::mark_all_with(config.packets.mark).bit(),
+        mark: exempt::set_socket_mark(config.packets.mark).bit(),
         stale_sockets: stale_sockets(&config.datapath.stale_sockets),
-        served: served(&config.datapath),
-        packets: packets(&config.packets),
+        served: served_sockets(&config.datapath),
+        packets: packet_options(&config.packets),
     };
-    let mut maps = start(&options)?;
-    tell_of_start(&maps);
+    let mut maps = start_maps(&options)?;
+    warn_about_settings(&maps);
     if maps.is_predecessor_serving() {
         tracing::info!("other programs serve until everything is written");
     } else {
         maps.self_test()?;
         maps.serve_packets();
-        follow_flows(&mut maps);
+        update_flow_table(&mut maps);
     }
     Ok(maps)
 }
 
-fn packets(configured: &config::Packets) -> Option<PacketOptions> {
+fn packet_options(configured: &config::Packets) -> Option<PacketOptions> {
     let snat_ports = devices::snat_ports(&configured.snat_ports);
-    if let Some(shared) = devices::shared_with_sockets(&snat_ports).filter(|_| configured.enabled) {
+    if let Some(shared) = devices::ephemeral_overlap(&snat_ports).filter(|_| configured.enabled) {
         tracing::warn!(
             first = shared.start(),
             last = shared.end(),
             "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
         );
     }
-    let flows = configured.flows.most(room());
-    let switches = switches(configured);
+    let flows = configured.flows.most(flow_headroom());
+    let switches = packet_switches(configured);
     configured.enabled.then_some(PacketOptions { flows, snat_ports, switches })
 }
 
-fn switches(configured: &config::Packets) -> PacketSwitches {
+fn packet_switches(configured: &config::Packets) -> PacketSwitches {
     let network = |range: &config::Cidr| SourceRange::new(range.network(), range.prefix());
     PacketSwitches {
         forward_mark: configured.forward_mark.map_or(0, config::Mark::bit),
@@ -297,13 +298,13 @@ fn switches(configured: &config::Packets) -> PacketSwitches {
 }
 
 /// What flows are made room in on this node.
-fn room() -> Room {
+fn flow_headroom() -> Room {
     let (limit, ipv6) = (holdfast_datapath::memory_limit(), holdfast_datapath::speaks_ipv6());
-    Room { memory: memory(), limit, ipv6 }
+    Room { memory: node_memory(), limit, ipv6 }
 }
 
 /// The bytes of this node's memory; 0: not known.
-fn memory() -> u64 {
+fn node_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kilobytes = total.and_then(|it| it.trim().strip_suffix(" kB")?.parse::<u64>().ok());
@@ -311,7 +312,7 @@ fn memory() -> u64 {
 }
 
 /// Warns of settings that the operator may not have meant, and that nothing else would show.
-fn tell_of_start(maps: &KernelMaps) {
+fn warn_about_settings(maps: &KernelMaps) {
     let status = maps.status();
     if let Some(cgroup) = status.cgroup.as_deref().filter(|_| status.in_cgroup_namespace) {
         tracing::warn!(
@@ -324,7 +325,7 @@ fn tell_of_start(maps: &KernelMaps) {
     }
 }
 
-fn served(configured: &config::Datapath) -> Served {
+fn served_sockets(configured: &config::Datapath) -> Served {
     Served {
         pods: configured.sockets == Sockets::All,
         udp: configured.udp_sockets,
@@ -334,9 +335,9 @@ fn served(configured: &config::Datapath) -> Served {
 
 /// Starts the kernel's maps, and waits for the lock of another daemon: one that was killed has its lock until the
 /// kernel has taken back all of its memory, some hundred milliseconds where that is large.
-fn start(options: &Options) -> Result<KernelMaps, StartError> {
-    patience::until_free(
-        patience::MOST,
+fn start_maps(options: &Options) -> Result<KernelMaps, StartError> {
+    lock_wait::wait_until_free(
+        lock_wait::WAIT_MAX,
         "the pins",
         || KernelMaps::start(options),
         |error| match error {
@@ -445,27 +446,31 @@ mod tests {
     use super::*;
 
     /// After how many seconds a take-over is due, of a start that goes on like this.
-    fn taken_over(held: Held) -> Option<u64> {
+    fn taken_over(held: MapCoverage) -> Option<u64> {
         let (begun, mut waits) = (Instant::now(), None);
         (0..600).find(|second| held.may_take_over(&mut waits, begun + Duration::from_secs(*second)))
     }
 
     #[test]
     fn a_take_over_waits_for_what_cannot_be_read_and_not_for_ever() {
-        let held = Held { is_whole: true, is_synced: true, lacks_unreadable: false };
+        let held = MapCoverage { is_whole: true, is_synced: true, lacks_unreadable: false };
         assert_eq!(taken_over(held), Some(0));
-        let lacks = Held { is_synced: false, lacks_unreadable: true, ..held };
+        let lacks = MapCoverage { is_synced: false, lacks_unreadable: true, ..held };
         assert_eq!(taken_over(lacks), Some(60));
-        assert_eq!(taken_over(Held { is_whole: false, ..lacks }), None, "the others are still to be written");
+        assert_eq!(
+            taken_over(MapCoverage { is_whole: false, ..lacks }),
+            None,
+            "the others are still to be written"
+        );
     }
 
     #[test]
     fn what_is_read_meanwhile_begins_the_time_anew() {
-        let lacks = Held { is_whole: true, is_synced: false, lacks_unreadable: true };
+        let lacks = MapCoverage { is_whole: true, is_synced: false, lacks_unreadable: true };
         let (begun, mut waits) = (Instant::now(), None);
         let at = |second| begun + Duration::from_secs(second);
         assert!(!lacks.may_take_over(&mut waits, at(0)));
-        assert!(!Held { is_whole: false, ..lacks }.may_take_over(&mut waits, at(30)));
+        assert!(!MapCoverage { is_whole: false, ..lacks }.may_take_over(&mut waits, at(30)));
         assert!(!lacks.may_take_over(&mut waits, at(61)));
         assert!(lacks.may_take_over(&mut waits, at(121)));
     }

@@ -21,18 +21,18 @@ use nix::net::if_::InterfaceFlags;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::devices;
-use crate::notices::Notices;
+use crate::netlink_monitor::NetlinkMonitor;
 use holdfast_config::{Cidr, Config, NoNodeName, NodeName, NodePortAddresses, OuterAddresses};
-use holdfast_kubernetes::own_node::{Described, NodeReport};
+use holdfast_kubernetes::own_node::{NodeDescription, NodeReport};
 
 /// How often the host's addresses are looked at again where the kernel tells of no change.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const RELIST_EVERY: Duration = Duration::from_secs(10);
 
 /// Notices that come within this time are of one change: each pod that starts brings some.
 const BURST: Duration = Duration::from_millis(100);
 
 /// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`, from `linux/rtnetlink.h`.
-const OF_ADDRESSES: u32 = 0x10 | 0x100;
+const ADDRESS_GROUPS: u32 = 0x10 | 0x100;
 
 /// One address of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,22 +46,22 @@ pub struct LocalAddress {
 
 /// The name that the configuration gives, or else the host's.
 pub fn name(config: &Config) -> Result<NodeName, NoNodeName> {
-    config.node.name.clone().map_or_else(of_host, Ok)
+    config.node.name.clone().map_or_else(host_node_name, Ok)
 }
 
 /// The host's name now, as kubelet would register it.
-pub(crate) fn of_host() -> Result<NodeName, NoNodeName> {
+pub(crate) fn host_node_name() -> Result<NodeName, NoNodeName> {
     NodeName::of_host(&nix::unistd::gethostname().unwrap_or_default().to_string_lossy())
 }
 
 /// The node's facts as they are now. It is an error if the kernel's addresses cannot be read, because nothing is known
 /// of the node without them.
-pub fn facts(config: &Config, name: &NodeName, said: &Described) -> io::Result<NodeFacts> {
+pub fn facts(config: &Config, name: &NodeName, said: &NodeDescription) -> io::Result<NodeFacts> {
     Ok(facts_with(config, name, said, &local_addresses()?))
 }
 
 /// The node's facts with these local addresses. The configuration's zone goes before the cluster's.
-fn facts_with(config: &Config, name: &NodeName, said: &Described, local: &[LocalAddress]) -> NodeFacts {
+fn facts_with(config: &Config, name: &NodeName, said: &NodeDescription, local: &[LocalAddress]) -> NodeFacts {
     let configured = config.node.zone.as_deref().map(Into::into);
     let setting = &config.node.node_port_addresses;
     NodeFacts {
@@ -85,11 +85,11 @@ fn own_addresses(local: &[LocalAddress], said: &[IpAddr]) -> BTreeSet<IpAddr> {
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     name: NodeName,
-    said: Described,
+    said: NodeDescription,
     nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
-    let notices = Notices::open(Part::Routes, OF_ADDRESSES);
+    let notices = NetlinkMonitor::open(Part::Routes, ADDRESS_GROUPS);
     let notices =
         notices.map_err(|error| tracing::warn!(%error, "changes of this host's addresses come late"));
     follow(config, (name, said), nodes, events, (local_addresses, notices.ok())).await;
@@ -99,10 +99,10 @@ pub async fn run(
 /// gone: NodePorts stay where they are.
 async fn follow(
     mut config: watch::Receiver<Arc<Config>>,
-    (name, mut said): (NodeName, Described),
+    (name, mut said): (NodeName, NodeDescription),
     mut nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
-    (list, mut notices): (impl Fn() -> io::Result<Vec<LocalAddress>>, Option<Notices>),
+    (list, mut notices): (impl Fn() -> io::Result<Vec<LocalAddress>>, Option<NetlinkMonitor>),
 ) {
     let mut told = None;
     let mut heard = None;
@@ -127,24 +127,24 @@ async fn follow(
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
             Some(NodeReport { node, applied }) = nodes.recv() => {
-                said = node.unwrap_or(Described { addresses: Vec::new(), ..said });
+                said = node.unwrap_or(NodeDescription { addresses: Vec::new(), ..said });
                 heard = Some(applied);
             }
-            () = Notices::any(&mut notices) => {
+            () = NetlinkMonitor::wait_if_open(&mut notices) => {
                 tokio::time::sleep(BURST).await;
                 // What comes from here on is of a change that the next listing may miss.
-                notices.iter_mut().for_each(Notices::forget);
+                notices.iter_mut().for_each(NetlinkMonitor::discard_pending);
             }
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep(RELIST_EVERY) => {}
         }
     }
 }
 
 /// Which local addresses answer NodePorts.
 ///
-/// `primary` is, for each family, the address in the Node object if this host has it, else the first address of the
+/// `primary_address` is, for each family, the address in the Node object if this host has it, else the first address of the
 /// interface with the default route, else the first that is not loopback. CIDRs speak only for their own family: a
-/// family without one answers at all its addresses, as in kube-proxy, unless `primary` stands beside the CIDRs, which
+/// family without one answers at all its addresses, as in kube-proxy, unless `primary_address` stands beside the CIDRs, which
 /// speaks for both families. None of these settings includes the loopback, as in kube-proxy's nftables mode, because
 /// what listens there is meant for this host alone. The loopback has a word of its own, and one address of each family
 /// stands for all of it.
@@ -175,11 +175,11 @@ fn outer_addresses(
     match setting {
         OuterAddresses::Nowhere => Vec::new(),
         OuterAddresses::All => all.collect(),
-        OuterAddresses::Primary => primary(own, said).into_iter().collect(),
+        OuterAddresses::Primary => primary_address(own, said).into_iter().collect(),
         OuterAddresses::Ranges { cidrs, primary: beside } => {
             let speaks = |cidr: &&Cidr| Family::from_address(cidr.network()) == family;
             let speaking: Vec<_> = cidrs.iter().filter(speaks).collect();
-            let named = if *beside { primary(own, said) } else { None };
+            let named = if *beside { primary_address(own, said) } else { None };
             let covers = |address: &IpAddr| speaking.iter().any(|cidr| cidr.contains(*address));
             let is_unspoken = speaking.is_empty() && !beside;
             all.filter(|address| is_unspoken || named == Some(*address) || covers(address)).collect()
@@ -187,7 +187,7 @@ fn outer_addresses(
     }
 }
 
-fn primary(own: &[LocalAddress], said: &[IpAddr]) -> Option<IpAddr> {
+fn primary_address(own: &[LocalAddress], said: &[IpAddr]) -> Option<IpAddr> {
     let usable = |it: &&LocalAddress| !it.loopback && !is_link_local(it.address);
     // A node's address may be on the loopback interface, where routers are told of it.
     let known = || own.iter().filter(|it| said.contains(&it.address));
@@ -360,7 +360,7 @@ mod tests {
         let here = local_addresses().unwrap();
         let here = here.into_iter().find(|it| !it.address.is_loopback() && !is_link_local(it.address));
         let zone = |name: &str| Some(Arc::from(name));
-        let said = Described {
+        let said = NodeDescription {
             zone: zone("remembered"),
             addresses: here.iter().map(|it| it.address).collect(),
             is_leaving: false,
@@ -375,8 +375,11 @@ mod tests {
         assert_eq!(first.zone, zone("remembered"));
         assert!(here.iter().all(|it| first.node_port_addresses.contains(&it.address)));
         for (node, expected) in [
-            (Some(Described { zone: zone("a"), is_leaving: true, ..Described::default() }), zone("a")),
-            (Some(Described { zone: None, ..said }), None),
+            (
+                Some(NodeDescription { zone: zone("a"), is_leaving: true, ..NodeDescription::default() }),
+                zone("a"),
+            ),
+            (Some(NodeDescription { zone: None, ..said }), None),
         ] {
             let (heard, hears) = oneshot::channel();
             nodes.send(NodeReport { node, applied: heard }).await.unwrap();
@@ -401,7 +404,7 @@ mod tests {
                 _ => Ok(local("10.0.0.6@default")),
             }
         };
-        let whom = (NodeName::of_host("n").unwrap(), Described::default());
+        let whom = (NodeName::of_host("n").unwrap(), NodeDescription::default());
         let seen = async {
             for expected in ["10.0.0.5", "10.0.0.6"] {
                 let Event::NodeApplied(facts) = told.recv().await.unwrap().remove(0) else { panic!() };
@@ -433,12 +436,12 @@ mod tests {
                 let (_nodes, nodes) = mpsc::channel(1);
                 let (events, mut told) = mpsc::channel::<Vec<Event>>(8);
                 let name = NodeName::of_host("n").unwrap();
-                let running = tokio::spawn(run(configs, name, Described::default(), nodes, events));
+                let running = tokio::spawn(run(configs, name, NodeDescription::default(), nodes, events));
                 for (change, expected) in [("", 0), ("add", 1), ("del", 0)] {
                     if !change.is_empty() {
                         ip(&format!("addr {change} 192.0.2.9/32 dev lo"));
                     }
-                    let news = tokio::time::timeout(LOOK_AGAIN / 2, told.recv()).await;
+                    let news = tokio::time::timeout(RELIST_EVERY / 2, told.recv()).await;
                     let Event::NodeApplied(facts) = news.unwrap().unwrap().remove(0) else { panic!() };
                     assert_eq!(facts.node_port_addresses.len(), expected, "{change} {facts:?}");
                 }

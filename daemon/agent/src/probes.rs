@@ -6,8 +6,8 @@
 
 mod addresses;
 mod dial;
+mod fair_queue;
 mod schedule;
-mod turns;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,22 +27,22 @@ use schedule::Schedule;
 /// The time between two probes of any backends: 500 a second, far below what a node's own clients do.
 const GAP: Duration = Duration::from_millis(2);
 
-/// The most probes in flight: as many as can begin within [`dial::TIMEOUT`].
+/// The most probes in flight: as many as can begin within [`dial_targets::TIMEOUT`].
 const IN_FLIGHT_MAX: usize = 512;
 
 /// How often the list of what is held is looked at while snapshots keep coming: the longest that a new hold waits to be
 /// noticed.
-const LOOK: Duration = Duration::from_millis(100);
+const RESCAN_GAP: Duration = Duration::from_millis(100);
 
 /// The longest that a node waits before it asks a new list. All nodes hear of a loss at once, and so the probes of
 /// thousands of nodes are spread over this time. It is the default of the pause between two probes of one backend.
-const BEGIN_WITHIN: Duration = Duration::from_secs(2);
+const START_JITTER_MAX: Duration = Duration::from_secs(2);
 
 /// How many probes met which answer, since the start.
 #[derive(Debug, Default)]
-pub struct Probes([AtomicU64; ProbeAnswer::ALL.len()]);
+pub struct ProbeCounts([AtomicU64; ProbeAnswer::ALL.len()]);
 
-impl Probes {
+impl ProbeCounts {
     /// Each answer with its count.
     pub fn totals(&self) -> impl Iterator<Item = (ProbeAnswer, u64)> {
         ProbeAnswer::ALL.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
@@ -60,9 +60,9 @@ pub async fn run(
     snapshots: watch::Receiver<Arc<Snapshot>>,
     config: watch::Receiver<Arc<Config>>,
     events: mpsc::Sender<Vec<Event>>,
-    counts: Arc<Probes>,
+    counts: Arc<ProbeCounts>,
 ) {
-    run_by(dial::ask, snapshots, config, events, counts).await;
+    run_by(dial::probe_backend, snapshots, config, events, counts).await;
 }
 
 async fn run_by<A: Future<Output = Option<ProbeAnswer>> + Send + 'static>(
@@ -70,7 +70,7 @@ async fn run_by<A: Future<Output = Option<ProbeAnswer>> + Send + 'static>(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     config: watch::Receiver<Arc<Config>>,
     events: mpsc::Sender<Vec<Event>>,
-    counts: Arc<Probes>,
+    counts: Arc<ProbeCounts>,
 ) {
     let mut schedule = Schedule::default();
     let mut probes: JoinSet<Option<ProbeResult>> = JoinSet::new();
@@ -87,10 +87,10 @@ async fn run_by<A: Future<Output = Option<ProbeAnswer>> + Send + 'static>(
             }
             () = tokio::time::sleep_until(look), if is_news => {
                 is_news = false;
-                look = Instant::now() + LOOK;
+                look = Instant::now() + RESCAN_GAP;
                 let snapshot = Arc::clone(&snapshots.borrow_and_update());
-                let most = config.borrow().hold.probe_interval.min(BEGIN_WITHIN);
-                schedule.follow(&snapshot, Instant::now(), &|| most.mul_f64(part()));
+                let most = config.borrow().hold.probe_interval.min(START_JITTER_MAX);
+                schedule.follow(&snapshot, Instant::now(), &|| most.mul_f64(random_fraction()));
             }
             Some(Ok(probed)) = probes.join_next() => {
                 let Some(probed) = probed else { continue };
@@ -99,20 +99,20 @@ async fn run_by<A: Future<Output = Option<ProbeAnswer>> + Send + 'static>(
                     return;
                 }
             }
-            () = until(next) => {
+            () = wait_until(next) => {
                 let now = Instant::now();
                 begin = now + GAP;
-                let interval = spread(config.borrow().hold.probe_interval);
+                let interval = jitter(config.borrow().hold.probe_interval);
                 if let Some(target) = schedule.take_first(now, now + interval) {
                     let answer = ask(target.backend);
-                    probes.spawn(async move { answer.await.map(|answer| target.probed(answer)) });
+                    probes.spawn(async move { answer.await.map(|answer| target.into_probed(answer)) });
                 }
             }
         }
     }
 }
 
-async fn until(at: Option<Instant>) {
+async fn wait_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
@@ -120,12 +120,12 @@ async fn until(at: Option<Instant>) {
 }
 
 /// The interval, up to a fifth longer or shorter, so that many backends do not stay in step.
-fn spread(interval: Duration) -> Duration {
-    interval.mul_f64(0.8 + 0.4 * part())
+fn jitter(interval: Duration) -> Duration {
+    interval.mul_f64(0.8 + 0.4 * random_fraction())
 }
 
 /// A random number between 0 and 1. Without randomness nodes and backends stay in step, and nothing worse happens.
-fn part() -> f64 {
+fn random_fraction() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }
 

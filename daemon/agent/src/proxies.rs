@@ -5,9 +5,9 @@
 //! port while it runs.
 
 mod cilium;
-pub mod filters;
-mod leads;
-mod named;
+pub mod netfilter_rules;
+mod rule_match;
+mod rule_target;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -25,10 +25,10 @@ use tokio::sync::watch;
 use crate::devices;
 use holdfast_host::logging::messages::{self, say};
 
-pub use named::{Found, host_ports, naming};
+pub use rule_match::{RuleMatch, find_rules, host_ports};
 
 /// How often the node is looked at again: an operator may start another proxy while holdfast runs.
-const LOOK_AGAIN: Duration = Duration::from_secs(300);
+const RESCAN_EVERY: Duration = Duration::from_secs(300);
 
 /// How many bytes of the list of TCP sockets are read: those that listen come first, and some hundreds of them fit.
 const SOCKETS_BYTES_MAX: u64 = 128 << 10;
@@ -53,7 +53,7 @@ const TRACES: [(&str, &str); 7] = [
 ];
 
 /// The names of the proxies that may be found.
-pub const KNOWN: [&str; 5] = ["kube-proxy", CILIUM, "Calico", KUBE_ROUTER, ANTREA];
+pub const PROXY_NAMES: [&str; 5] = ["kube-proxy", CILIUM, "Calico", KUBE_ROUTER, ANTREA];
 
 /// Looks now and then, and says in the log what is new. This daemon itself listens at `own_port`, which is one of their
 /// ports.
@@ -64,18 +64,18 @@ pub async fn run(
     loop {
         let own = own_port();
         let look = tokio::task::spawn_blocking(move || {
-            let lookups = devices::lookups().unwrap_or_default();
-            look(Path::new("/"), rules::read(), own, &lookups)
+            let lookups = devices::rule_tables().unwrap_or_default();
+            find_proxies(Path::new("/"), rules::read_proxies(), own, &lookups)
         });
         if let Ok(now) = look.await {
-            tell_new(&found.borrow(), &now);
+            log_new(&found.borrow(), &now);
             found.send_replace(now.into());
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(RESCAN_EVERY).await;
     }
 }
 
-fn tell_new(before: &[OtherProxy], now: &[OtherProxy]) {
+fn log_new(before: &[OtherProxy], now: &[OtherProxy]) {
     for it in now.iter().filter(|it| before.iter().all(|known| known.proxy != it.proxy)) {
         let evidence = it.evidence.join(", ");
         say!(warn, messages::OTHER_PROXY, proxy = it.proxy, evidence);
@@ -83,16 +83,18 @@ fn tell_new(before: &[OtherProxy], now: &[OtherProxy]) {
 }
 
 /// The proxies that show below this root or by these rules; for Cilium also what `lookups` of routing show.
-fn look(
+fn find_proxies(
     root: &Path,
     rules: Vec<(&'static str, String)>,
     own: Option<u16>,
-    lookups: &BTreeSet<cilium::Lookup>,
+    lookups: &BTreeSet<cilium::RuleTable>,
 ) -> Vec<OtherProxy> {
     let mut found: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
     let traces = TRACES.iter().filter(|(path, _)| root.join(path).exists());
     let traces = traces.map(|(path, proxy)| (*proxy, format!("/{path}")));
-    for (proxy, evidence) in listeners(&root.join("proc/net"), own).into_iter().chain(rules).chain(traces) {
+    for (proxy, evidence) in
+        find_listeners(&root.join("proc/net"), own).into_iter().chain(rules).chain(traces)
+    {
         found.entry(proxy).or_default().push(evidence);
     }
     let other = |(proxy, evidence)| OtherProxy { proxy, evidence, traces: Vec::new() };
@@ -107,9 +109,10 @@ fn look(
 }
 
 /// The proxies with a listening socket, by the files of both families.
-fn listeners(net: &Path, own: Option<u16>) -> Vec<(&'static str, String)> {
+fn find_listeners(net: &Path, own: Option<u16>) -> Vec<(&'static str, String)> {
     let listed = ["tcp", "tcp6"].map(|name| read_start(&net.join(name)).unwrap_or_default());
-    let ports: BTreeSet<u16> = listed.iter().flat_map(|list| list.lines()).filter_map(listening).collect();
+    let ports: BTreeSet<u16> =
+        listed.iter().flat_map(|list| list.lines()).filter_map(parse_listening_port).collect();
     let known = PORTS.iter().filter(|(port, _)| ports.contains(port) && own != Some(*port));
     known.map(|(port, proxy)| (*proxy, format!("{LISTENS} {port}"))).collect()
 }
@@ -121,7 +124,7 @@ fn read_start(path: &Path) -> io::Result<String> {
 }
 
 /// The port of a line, if its socket listens: number, own address, peer, state 0A.
-fn listening(line: &str) -> Option<u16> {
+fn parse_listening_port(line: &str) -> Option<u16> {
     let mut words = line.split_whitespace().skip(1);
     let (own, _, state) = (words.next()?, words.next()?, words.next()?);
     let (_, port) = own.rsplit_once(':').filter(|_| state == "0A")?;

@@ -30,23 +30,23 @@ use tokio::sync::watch;
 
 use crate::datapath::RefusalLog;
 use crate::drains;
-use crate::engine::ask::Asker;
-use crate::engine::steps::Steps;
-use crate::probes::Probes;
+use crate::engine::query::EngineClient;
+use crate::engine::steps::StepMetrics;
+use crate::probes::ProbeCounts;
 use crate::recorder::History;
-use crate::state::Written;
-use holdfast_kubernetes::announce::Announced;
+use crate::state::SnapshotWrite;
+use holdfast_kubernetes::event_recorder::EventCounts;
 use holdfast_kubernetes::source::View as Watches;
-use holdfast_standalone::blocks::{Checks, Read};
-use holdfast_standalone::names::Names;
+use holdfast_standalone::blocks::{CheckStats, ParsedBlock};
+use holdfast_standalone::names::NameTable;
 
 pub(crate) use closed_ports::{CLOSED_NAMED_MAX, IN_USE};
 pub use closed_ports::{ClosedPort, ClosedPorts, Purpose};
 pub use comparison::Verifications;
-pub use comparison::{Comparison, of_flows, of_programs, unwritten};
+pub use comparison::{Comparison, compare_flows, compare_programs, unwritten_services};
 pub use conditions::ConditionCause;
 pub use conditions::{ConditionKind, Conditions};
-pub use readiness::{fails_packets, missing, translates_packets};
+pub use readiness::{fails_packets, missing_sources, translates_packets};
 
 /// What does not change while the daemon runs.
 #[derive(Clone, Debug)]
@@ -70,28 +70,28 @@ pub struct EffectiveConfig {
 #[derive(Clone)]
 pub struct Liveness {
     stalled: Arc<dyn Fn() -> Option<Duration> + Send + Sync>,
-    pub steps: Arc<Steps>,
+    pub steps: Arc<StepMetrics>,
 }
 
 impl Liveness {
-    /// `stalled` answers `None` while events move or none waits. It must not block.
+    /// `stalled_for` answers `None` while events move or none waits. It must not block.
     pub fn new(stalled: impl Fn() -> Option<Duration> + Send + Sync + 'static) -> Self {
         Self { stalled: Arc::new(stalled), steps: Arc::default() }
     }
 
     /// Adds the steps that the engine counts.
-    pub fn with(self, steps: Arc<Steps>) -> Self {
+    pub fn with_steps(self, steps: Arc<StepMetrics>) -> Self {
         Self { steps, ..self }
     }
 
-    pub fn stalled(&self) -> Option<Duration> {
+    pub fn stalled_for(&self) -> Option<Duration> {
         (self.stalled)()
     }
 }
 
 impl fmt::Debug for Liveness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Liveness").field(&self.stalled()).finish()
+        f.debug_tuple("Liveness").field(&self.stalled_for()).finish()
     }
 }
 
@@ -113,21 +113,21 @@ pub struct Readings {
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
     /// How held backends met their probes.
-    pub probes: Arc<Probes>,
+    pub probes: Arc<ProbeCounts>,
     /// How the checks of the configuration's backends went.
-    pub checks: Arc<Checks>,
+    pub checks: Arc<CheckStats>,
     /// What name servers say of the backends of the configuration's services.
-    pub names: Arc<Names>,
+    pub names: Arc<NameTable>,
     /// The blocks that count of the folder beside the configuration.
-    pub more_services: watch::Receiver<Arc<[Arc<Read>]>>,
+    pub more_services: watch::Receiver<Arc<[Arc<ParsedBlock>]>>,
     /// What became of the Events for the cluster; `None`: none are written.
-    pub announced: Option<Arc<Announced>>,
+    pub announced: Option<Arc<EventCounts>>,
     /// Every change with its cause.
     pub history: Arc<History>,
     /// How the last write of the snapshot went.
-    pub written: watch::Receiver<Written>,
+    pub last_write: watch::Receiver<SnapshotWrite>,
     /// The way to ask what only the engine can answer.
-    pub engine: Asker,
+    pub engine: EngineClient,
     /// The last comparison of memory with the maps.
     pub verifications: Verifications,
     /// Whether events move.
@@ -141,9 +141,9 @@ pub struct Readings {
     /// Why the last reload was refused; empty again once a reload is accepted.
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Why the TCP address or the socket takes no requests now.
-    pub shut: watch::Receiver<Vec<String>>,
+    pub closed_listeners: watch::Receiver<Vec<String>>,
     /// How the last write of the drains went.
-    pub drains: watch::Receiver<drains::Written>,
+    pub drains: watch::Receiver<drains::DrainsWrite>,
     /// Which of kube-proxy's ports cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
     /// What does not change while the daemon runs.

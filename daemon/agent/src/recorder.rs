@@ -5,17 +5,17 @@
 //! restarts while a disk is full or after it was killed. The engine never waits: changes come over a bounded queue, and
 //! what had no room there is counted. Readers, watchers and the disk can be as slow as they like.
 
+mod change_record;
+mod compaction;
 mod compare;
 mod files;
 mod frames;
-mod from_change;
 mod history;
 mod log;
 mod numbers;
 mod restore;
 mod ring;
 mod segment;
-mod thin;
 mod watchers;
 mod writer;
 
@@ -31,17 +31,17 @@ use holdfast_core::snapshot::{Snapshot, Verdict};
 use holdfast_status::record::{Gap, GapCause, Record};
 use tokio::sync::{mpsc, watch};
 
-use files::{Disk, Files};
+use files::{Disk, SegmentFiles};
+use holdfast_host::headroom::Headroom;
 use holdfast_host::logging::messages::{self, say};
-use holdfast_host::room::Room;
-use numbers::{Mark, Numbers, Reserve};
-use writer::{Disks, ToDisk};
+use numbers::{NumberFile, NumberMark, Reserve};
+use writer::{QueuedRecord, WriterFiles};
 
-pub use from_change::{RULES, TimedChange};
-pub use history::latest;
-pub use history::{FileHealth, History, Recorded, Wanted};
+pub use change_record::{RULES, TimedChange};
+pub use history::latest_records;
+pub use history::{FileHealth, History, RecordQuery, RecordingStatus};
 pub use ring::{Fill, Line};
-pub use watchers::{Heard, Watch};
+pub use watchers::{Watch, WatchEvent};
 
 /// The folder of the records in the state's folder.
 pub const FOLDER: &str = "history";
@@ -60,11 +60,11 @@ pub struct Recorder {
     boot_id: Arc<str>,
     seq: u64,
     /// What the snapshot on disk says of the numbers that were given out.
-    remembered: Option<Mark>,
+    remembered: Option<NumberMark>,
     reserve: Arc<Reserve>,
     lost: u64,
-    queue: Option<SyncSender<ToDisk>>,
-    to_disk: Room,
+    queue: Option<SyncSender<QueuedRecord>>,
+    disk_headroom: Headroom,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -89,22 +89,22 @@ impl Recorder {
             reserve: Arc::new(Reserve::new(None)),
             lost: 0,
             queue: None,
-            to_disk: Room::new(writer::WAITING_BYTES_MAX),
+            disk_headroom: Headroom::new(writer::WAITING_BYTES_MAX),
             writer: None,
         };
         (recorder, history)
     }
 
-    /// Adds what the snapshot on disk remembers of [`Recorded::reduce_below`], for a folder that has lost it.
+    /// Adds what the snapshot on disk remembers of [`RecordingStatus::reduce_below`], for a folder that has lost it.
     #[must_use]
-    pub fn remembering(mut self, below: u64) -> Self {
-        self.remembered = (below > 0).then_some(Mark { below, is_exact: false });
+    pub fn with_remembered(mut self, below: u64) -> Self {
+        self.remembered = (below > 0).then_some(NumberMark { below, is_exact: false });
         self
     }
 
     /// Records changes until the engine makes no more of them, and ends when the disk has all records.
     pub async fn run(mut self) {
-        self.begin();
+        self.restore_history();
         let mut taken = Vec::with_capacity(AT_ONCE_MAX);
         let mut snapshots = self.snapshots.clone();
         loop {
@@ -119,25 +119,25 @@ impl Recorder {
                 Ok(()) = snapshots.changed() => {}
             }
             let lost = snapshots.borrow_and_update().counters.changes_dropped;
-            self.lose(lost);
+            self.record_loss(lost);
         }
-        self.end();
+        self.finish();
     }
 
     /// Goes on where a former process ended.
-    fn begin(&mut self) {
+    fn restore_history(&mut self) {
         let Some(folder) = self.folder.clone() else { return };
-        let (mut numbers, mark) = Numbers::open(&folder);
+        let (mut numbers, mark) = NumberFile::open(&folder);
         let mark = mark.or(self.remembered);
         let history = Arc::clone(&self.history);
         let restored = match restore::restore(&folder, &self.boot_id, mark, &mut |line| {
-            history.restore(&line);
+            history.restore_line(&line);
         }) {
             Ok(restored) => restored,
             Err(error) => {
                 tracing::warn!(%error, folder = %folder.display(), "the history from before the restart cannot be read; a new one begins");
                 let seq = mark.map_or(0, |mark| mark.below.saturating_sub(1));
-                restore::Restored { seq, ..restore::Restored::default() }
+                restore::RestoredHistory { seq, ..restore::RestoredHistory::default() }
             }
         };
         self.seq = restored.seq;
@@ -146,12 +146,12 @@ impl Recorder {
         });
         let below = below.ok();
         self.reserve = Arc::new(Reserve::new(below));
-        self.history.note(|recorded| {
+        self.history.update_status(|recorded| {
             (recorded.seq, recorded.gaps) = (restored.seq, restored.gaps);
             recorded.below = below.unwrap_or_default();
         });
-        let files = Files::new(&folder, self.disk, restored.segments, restored.is_spoilt);
-        let disks = Disks { files, numbers, reserve: Arc::clone(&self.reserve) };
+        let files = SegmentFiles::new(&folder, self.disk, restored.segments, restored.is_spoilt);
+        let disks = WriterFiles { files, numbers, reserve: Arc::clone(&self.reserve) };
         let started = writer::start(disks, self.seq, Arc::clone(&self.boot_id), Arc::clone(&self.history));
         match started {
             Ok((queue, writer)) => (self.queue, self.writer) = (Some(queue), Some(writer)),
@@ -160,45 +160,45 @@ impl Recorder {
                 self.reserve.set(None);
             }
         }
-        if let Some(torn) = restored.torn {
-            self.gap(torn);
+        if let Some(torn) = restored.torn_gap {
+            self.record_gap(torn);
         }
     }
 
     fn record(&mut self, timed: &TimedChange) {
-        let is_kept = self.is_kept(timed);
+        let is_kept = self.should_record(timed);
         if !is_kept && self.history.watchers() == 0 {
             return;
         }
         let mut record = timed.record(&self.boot_id, is_kept);
         if !is_kept {
-            line_of(&record).iter().for_each(|line| self.history.tell(line));
+            build_line(&record).iter().for_each(|line| self.history.notify_watchers(line));
             return;
         }
         record.seq = Some(self.next_number());
-        self.keep(&record);
-        self.history.note(|recorded| recorded.records += 1);
+        self.store_record(&record);
+        self.history.update_status(|recorded| recorded.records += 1);
         log::write(&timed.change, &record);
     }
 
     /// Whether the history is to have it. What its last record says is never left standing once it is over.
-    fn is_kept(&self, timed: &TimedChange) -> bool {
+    fn should_record(&self, timed: &TimedChange) -> bool {
         let change = &timed.change;
         change.visible
-            && (!timed.is_as_remembered()
-                || self.history.ends_with(&change.service.name, from_change::REFUSED_BY_THE_MAPS))
+            && (!timed.matches_remembered()
+                || self.history.ends_with(&change.service.name, change_record::REFUSED_BY_THE_MAPS))
     }
 
     /// Says that changes had no room in the queue.
-    fn lose(&mut self, lost: u64) {
+    fn record_loss(&mut self, lost: u64) {
         let fresh = lost.saturating_sub(self.lost);
         if fresh == 0 {
             return;
         }
         self.lost = lost;
         say!(warn, messages::CHANGES_MISSING, changes = fresh);
-        self.history.note(|recorded| recorded.lost += fresh);
-        self.gap(Gap { records: Some(fresh), ..Gap::new(GapCause::QueueFull) });
+        self.history.update_status(|recorded| recorded.lost += fresh);
+        self.record_gap(Gap { records: Some(fresh), ..Gap::new(GapCause::QueueFull) });
     }
 
     fn next_number(&mut self) -> u64 {
@@ -207,32 +207,32 @@ impl Recorder {
         self.seq
     }
 
-    fn gap(&mut self, gap: Gap) {
+    fn record_gap(&mut self, gap: Gap) {
         let seq = self.next_number();
         let time = holdfast_host::clock::now();
-        self.keep(&restore::gap_record(seq, time, 0, &self.boot_id, gap));
-        self.history.note(|recorded| recorded.gaps += 1);
+        self.store_record(&restore::gap_record(seq, time, 0, &self.boot_id, gap));
+        self.history.update_status(|recorded| recorded.gaps += 1);
     }
 
-    fn keep(&mut self, record: &Record) {
-        let Some(line) = line_of(record) else {
-            return self.history.note(|recorded| recorded.lost += 1);
+    fn store_record(&mut self, record: &Record) {
+        let Some(line) = build_line(record) else {
+            return self.history.update_status(|recorded| recorded.lost += 1);
         };
         self.history.push(&line);
         let seq = self.seq;
         let urgent = is_urgent(record);
         // The writer sees by the missing numbers which records had no room.
         let sent = self.queue.as_ref().map(|queue| {
-            let room = self.to_disk.take(line.bytes());
-            room.is_some() && queue.try_send(ToDisk { line, urgent, _room: room }).is_ok()
+            let room = self.disk_headroom.reserve(line.bytes());
+            room.is_some() && queue.try_send(QueuedRecord { line, urgent, _reservation: room }).is_ok()
         });
-        self.history.note(|recorded| {
+        self.history.update_status(|recorded| {
             recorded.seq = seq;
             recorded.file.lost += u64::from(sent == Some(false));
         });
     }
 
-    fn end(&mut self) {
+    fn finish(&mut self) {
         self.queue = None;
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
@@ -241,11 +241,11 @@ impl Recorder {
                 "the thread that writes the history panicked; the latest records may be missing on disk"
             );
         }
-        self.history.end();
+        self.history.close();
     }
 }
 
-fn line_of(record: &Record) -> Option<Arc<Line>> {
+fn build_line(record: &Record) -> Option<Arc<Line>> {
     let line = Line::new(record).inspect_err(|error| {
         let seq = record.seq;
         let service = &record.service;

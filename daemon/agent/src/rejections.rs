@@ -10,34 +10,35 @@ use holdfast_core::facts::Rejection;
 use holdfast_core::snapshot::{Rejections, Snapshot};
 use tokio::sync::watch;
 
+use holdfast_host::logging::line_limit::LineLimit;
 use holdfast_host::logging::messages::{self, say};
-use holdfast_host::logging::quota::Quota;
 
 /// Runs until the publisher of snapshots is gone.
 pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>) {
     let started = Instant::now();
-    let mut quota = Quota::default();
+    let mut quota = LineLimit::default();
     let mut known = Arc::<Rejections>::default();
     while snapshots.changed().await.is_ok() {
         let now = Arc::clone(&snapshots.borrow_and_update().rejections);
         if !Arc::ptr_eq(&known, &now) {
-            begun(&known, &now).for_each(|rejection| tell(rejection, &mut quota, started.elapsed()));
+            new_rejections(&known, &now)
+                .for_each(|rejection| log_rejection(rejection, &mut quota, started.elapsed()));
             known = now;
         }
     }
 }
 
 /// Objects that are rejected now and were not before, or for another reason.
-fn begun<'a>(before: &'a Rejections, now: &'a Rejections) -> impl Iterator<Item = &'a Rejection> {
+fn new_rejections<'a>(before: &'a Rejections, now: &'a Rejections) -> impl Iterator<Item = &'a Rejection> {
     let is_told = |it: &&Rejection| before.named.get(&it.object).is_some_and(|old| old.reason == it.reason);
     now.named.values().filter(move |it| !is_told(it))
 }
 
-fn tell(rejection: &Rejection, quota: &mut Quota, now: Duration) {
+fn log_rejection(rejection: &Rejection, quota: &mut LineLimit, now: Duration) {
     let object = &rejection.object;
     let reason = &*rejection.reason;
     let origin = rejection.origin.as_deref();
-    let allowed = quota.say(now);
+    let allowed = quota.allow_line(now);
     let unsaid = allowed.filter(|unsaid| *unsaid > 0);
     match (allowed, rejection.is_waiting()) {
         (None, _) => tracing::debug!(%object, reason, origin, "object rejected"),
@@ -68,7 +69,7 @@ mod tests {
         let check = |before: &[(&str, &str)], now: &[(&str, &str)], told: &[&str]| {
             let before = rejections(before);
             let now = rejections(now);
-            let found: Vec<_> = begun(&before, &now).map(|it| it.object.to_string()).collect();
+            let found: Vec<_> = new_rejections(&before, &now).map(|it| it.object.to_string()).collect();
             assert_eq!(found, told);
         };
         check(&[], &[("a", "bad"), ("b", "bad")], &["file a", "file b"]);

@@ -9,12 +9,12 @@
 mod claim;
 mod codec;
 mod damage;
-mod decoding;
 mod file;
 mod form;
 mod frames;
-mod keeper;
+mod parallel_decoder;
 mod sample;
+mod snapshot_writer;
 
 #[cfg(test)]
 mod tests;
@@ -26,13 +26,13 @@ use std::time::{Duration, SystemTime};
 use holdfast_core::engine::SavedSnapshot;
 use holdfast_core::snapshot::Snapshot;
 
-use holdfast_kubernetes::source::Oddities;
+use holdfast_kubernetes::source::UntabledByKind;
 
-pub use claim::{Claim, Taken};
-pub use damage::{Damage, LeftOut, LoadError};
-pub use file::{StoreError, Stored};
-pub use keeper::{Keeper, Written};
+pub use claim::{Claim, StateInUse};
+pub use damage::{Damage, LoadError, OmittedServices};
+pub use file::{StoreError, StoreOutcome};
 pub use sample::Sample;
+pub use snapshot_writer::{SnapshotWrite, SnapshotWriter};
 
 /// The only format of the file that is written and read. No other format was ever released.
 const VERSION: u32 = 9;
@@ -41,14 +41,14 @@ const VERSION: u32 = 9;
 const FILE: &str = "snapshot";
 
 /// The name under which the file before that one is kept.
-const BEFORE: &str = "snapshot.before";
+const PREVIOUS: &str = "snapshot.before";
 
 /// The name of a file that was found damaged, kept so that an operator can find out why.
 const DAMAGED: &str = "snapshot.damaged";
 
 /// What goes with the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Context {
+pub struct SnapshotContext {
     /// The boot in which the table was written; wall clocks may jump between two boots.
     pub boot: Arc<str>,
     /// The uid of the cluster that the objects came from.
@@ -58,16 +58,16 @@ pub struct Context {
     /// Which Services were asked for: those with this `service-proxy-name`, or those without any.
     pub proxy_name: Option<Arc<str>>,
     /// What the table does not say of the apiserver's objects.
-    pub odd: Oddities,
+    pub oddities: UntabledByKind,
     /// The lowest record number that was not given out, as far as that is known; 0: nothing is known of it.
     pub numbers_below: u64,
 }
 
 /// All that the file holds.
 #[derive(Clone, Debug, Default)]
-pub struct Saved {
+pub struct SavedState {
     /// What goes with the table.
-    pub context: Context,
+    pub context: SnapshotContext,
     /// The table as readers saw it last.
     pub remembered: SavedSnapshot,
     /// What was wrong with the file, if anything was.
@@ -76,39 +76,39 @@ pub struct Saved {
 
 /// The folder of what survives a restart.
 #[derive(Clone, Debug)]
-pub struct Folder {
+pub struct StateFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl StateFolder {
     /// The folder at this path, which is made when something is written first.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
     /// Keeps other daemons out of the folder, from before the first look at what is there.
-    pub fn claim(&self) -> Result<Claim, Taken> {
+    pub fn claim(&self) -> Result<Claim, StateInUse> {
         claim::claim(&self.path)
     }
 
     /// The same for a command that only looks whether a daemon runs: no daemon has a folder that is not there, and the
     /// command makes none.
-    pub fn claim_if_there(&self) -> Result<Option<Claim>, Taken> {
+    pub fn claim_existing(&self) -> Result<Option<Claim>, StateInUse> {
         self.path.is_dir().then(|| self.claim()).transpose()
     }
 
     /// What a former process wrote down, as far as it is whole. `None`: nothing was written yet. A damaged file gets a
     /// second name, and stays in its place until a whole one takes that: what is whole in it may be nowhere else.
-    pub fn load(&self) -> Result<Option<Saved>, LoadError> {
+    pub fn load(&self) -> Result<Option<SavedState>, LoadError> {
         let path = self.path.join(FILE);
-        let older = || file::load(&self.path.join(BEFORE)).ok().flatten();
+        let older = || file::load(&self.path.join(PREVIOUS)).ok().flatten();
         let damaged = || LoadError::Damaged(path.clone());
         let newest = file::load(&path);
         let is_damaged = newest.as_ref().map_or(true, |found| found.as_ref().is_some_and(|it| it.is_damaged));
-        let kept = damage::mended(newest, older, damaged);
+        let kept = damage::merge_files(newest, older, damaged);
         if is_damaged {
             // Where the file cannot be put aside nothing else can be written either, and that is told.
-            let _ = file::put_aside(&path, &self.path.join(DAMAGED));
+            let _ = file::set_aside_damaged(&path, &self.path.join(DAMAGED));
         }
         kept
     }
@@ -122,11 +122,11 @@ impl Folder {
 
     /// Some of the services that a former process wrote down. `None`: there are few, or they cannot be read.
     pub fn sample(&self) -> Option<Sample> {
-        sample::sample(&self.path.join(FILE)).ok().flatten()
+        sample::read_sample(&self.path.join(FILE)).ok().flatten()
     }
 
     /// Writes context and table, but for services that are too large, or leaves the file that is there.
-    pub fn store(&self, context: &Context, snapshot: &Snapshot) -> Result<Stored, StoreError> {
-        file::store(&self.path, (FILE, BEFORE, DAMAGED), context, snapshot, frames::RECORD_BYTES_MAX)
+    pub fn store(&self, context: &SnapshotContext, snapshot: &Snapshot) -> Result<StoreOutcome, StoreError> {
+        file::store(&self.path, (FILE, PREVIOUS, DAMAGED), context, snapshot, frames::RECORD_BYTES_MAX)
     }
 }

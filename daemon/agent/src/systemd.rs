@@ -17,9 +17,9 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use crate::readings::{Purpose, Readings};
-use holdfast_host::beat::{self, BEAT};
 use holdfast_host::logging::Logging;
 use holdfast_host::logging::messages::{self, say};
+use holdfast_host::ticker::{self, TICK};
 
 /// How often it is checked whether the daemon is ready; a start takes some tens of milliseconds.
 const STARTING_PACE: Duration = Duration::from_millis(10);
@@ -33,7 +33,7 @@ const WATCHDOG_SHARE: u32 = 3;
 
 /// What the service manager's status is made of.
 #[derive(Debug)]
-pub struct Watched {
+pub struct StatusInput {
     /// How everything is.
     pub readings: Readings,
     /// The log, which tells what it left out at the same pace.
@@ -41,24 +41,24 @@ pub struct Watched {
 }
 
 /// Tells the service manager how the daemon is, until the daemon stops.
-pub async fn run(watched: Watched, mut stopping: watch::Receiver<bool>) {
+pub async fn run(watched: StatusInput, mut stopping: watch::Receiver<bool>) {
     let limit = sd_notify::watchdog_enabled();
-    let pace = limit.map_or(BEAT, |limit| limit / WATCHDOG_SHARE);
-    let mut teller = Teller::new(watched, Instant::now(), notify);
+    let pace = limit.map_or(TICK, |limit| limit / WATCHDOG_SHARE);
+    let mut teller = Notifier::new(watched, Instant::now(), notify);
     loop {
-        teller.step(Instant::now());
+        teller.report(Instant::now());
         tokio::select! {
             _ = stopping.changed() => return,
-            () = rest(teller.ready, pace) => {}
+            () = wait_for_report(teller.ready, pace) => {}
         }
     }
 }
 
 /// Waits until the next report: a beat once the daemon is ready, because the status line may change with each beat, or
 /// less if the watchdog is more impatient than that.
-async fn rest(is_ready: bool, pace: Duration) {
+async fn wait_for_report(is_ready: bool, pace: Duration) {
     match is_ready {
-        true if pace >= BEAT => beat::next().await,
+        true if pace >= TICK => ticker::next_tick().await,
         true => tokio::time::sleep(pace).await,
         false => tokio::time::sleep(STARTING_PACE).await,
     }
@@ -72,7 +72,7 @@ fn notify(state: &[NotifyState<'_>]) {
 }
 
 /// Tells that the daemon has begun to read its configuration again.
-pub fn reloading() {
+pub fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
         Err(error) => tracing::debug!(%error, "the service manager did not take a message"),
@@ -80,24 +80,24 @@ pub fn reloading() {
 }
 
 /// Tells that the reload is over: the new configuration is in force, or the former one still is.
-pub fn reloaded() {
+pub fn notify_reloaded() {
     notify(&[NotifyState::Ready]);
 }
 
 /// Tells that the daemon ends.
-pub fn stopping(status: &str) {
+pub fn notify_stopping(status: &str) {
     notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
 /// Tells that another daemon still has what this one needs.
-pub fn waiting_for(process: Option<u32>) {
+pub fn notify_waiting(process: Option<u32>) {
     let who = process
         .map_or_else(|| "another holdfast".to_owned(), |it| format!("another holdfast (process {it})"));
     notify(&[NotifyState::Status(&format!("starting: waiting for {who} to end"))]);
 }
 
 /// Tells why the daemon does not start, or cannot go on.
-pub fn failed(why: &str) {
+pub fn notify_failed(why: &str) {
     let first = why.lines().next().unwrap_or_default();
     let more = why.lines().count().saturating_sub(1);
     let more = if more == 0 { String::new() } else { format!(" (and {more} more lines in the journal)") };
@@ -105,32 +105,32 @@ pub fn failed(why: &str) {
 }
 
 /// What the service manager was told, so that no state and no status line is told twice.
-struct Teller<N> {
-    watched: Watched,
+struct Notifier<N> {
+    watched: StatusInput,
     started: Instant,
     notify: N,
     ready: bool,
     line: String,
 }
 
-impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
-    fn new(watched: Watched, started: Instant, notify: N) -> Self {
+impl<N: Fn(&[NotifyState<'_>])> Notifier<N> {
+    fn new(watched: StatusInput, started: Instant, notify: N) -> Self {
         Self { watched, started, notify, ready: false, line: String::new() }
     }
 
-    fn step(&mut self, now: Instant) {
+    fn report(&mut self, now: Instant) {
         let snapshot = self.watched.readings.snapshot();
-        let unready = self.watched.readings.unready_by(&snapshot);
-        self.tell_ready(&snapshot, unready.as_deref(), now.duration_since(self.started));
-        self.tell_status(&snapshot, unready.as_deref());
-        if self.watched.readings.liveness.stalled().is_none() {
+        let unready = self.watched.readings.unready_reason(&snapshot);
+        self.report_ready(&snapshot, unready.as_deref(), now.duration_since(self.started));
+        self.report_status(&snapshot, unready.as_deref());
+        if self.watched.readings.liveness.stalled_for().is_none() {
             (self.notify)(&[NotifyState::Watchdog]);
         }
-        self.watched.logging.tell_what_is_missing();
+        self.watched.logging.report_suppressed();
     }
 
-    fn tell_ready(&mut self, snapshot: &Snapshot, unready: Option<&str>, since: Duration) {
-        let waits = unready.is_some() && !self.watched.readings.serves_what_it_can(snapshot);
+    fn report_ready(&mut self, snapshot: &Snapshot, unready: Option<&str>, since: Duration) {
+        let waits = unready.is_some() && !self.watched.readings.serves_all_readable(snapshot);
         if self.ready || (waits && since < FIRST_LISTS_WAIT) {
             return;
         }
@@ -144,19 +144,19 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
         }
     }
 
-    fn tell_status(&mut self, snapshot: &Snapshot, unready: Option<&str>) {
-        let Watched { readings, .. } = &self.watched;
-        let mut line = summary::line(readings, snapshot);
+    fn report_status(&mut self, snapshot: &Snapshot, unready: Option<&str>) {
+        let StatusInput { readings, .. } = &self.watched;
+        let mut line = summary::status_line(readings, snapshot);
         if let Some(why) = unready {
             line = format!("{line}; not ready: {why}");
         }
-        for why in &*readings.shut.borrow() {
+        for why in &*readings.closed_listeners.borrow() {
             line = format!("{line}; {why}");
         }
         // Ports of Services are left out, because any client that may write a Service decides about them.
-        let (closed, _) = readings.closed_ports.now();
+        let (closed, _) = readings.closed_ports.named_ports();
         for port in closed.iter().filter(|it| it.purpose != Purpose::Service) {
-            line = format!("{line}; port {} is not open: {}", port.address, port.why);
+            line = format!("{line}; port {} is not open: {}", port.address, port.reason);
         }
         if let Some(why) = &*readings.refused_reload.borrow() {
             line = format!("{line}; the last reload was refused: {why}");

@@ -192,11 +192,11 @@ impl WatchRow {
             since: on_the_clock(watch.since),
             endpoint: watch.endpoint,
             encoding: watch.encoding.map(Code),
-            heard: watch.heard.map(on_the_clock),
+            heard: watch.last_received.map(on_the_clock),
             resource_version: watch.resource_version,
             objects: watch.objects,
             bad: watch.bad,
-            alone: watch.alone,
+            alone: watch.refetched,
             lists: watch.lists,
             restarts: watch.restarts,
             page_retries: watch.page_retries,
@@ -244,7 +244,7 @@ impl<'a> EndpointRow<'a> {
         let learned = view.learned.as_ref();
         let address = view.address.to_string();
         let own = watches.iter().filter(|watch| watch.endpoint.as_deref() == Some(address.as_str()));
-        let heard = own.filter_map(|watch| watch.heard).max();
+        let heard = own.filter_map(|watch| watch.last_received).max();
         Self {
             address,
             heard: heard.map(on_the_clock),
@@ -380,6 +380,6 @@ impl<'a> Apiserver<'a> {
 pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let view = readings.apiserver();
     let none = View::default();
-    let shown = Apiserver::of(view.as_deref().unwrap_or(&none), readings.watches.now(), view.is_some());
+    let shown = Apiserver::of(view.as_deref().unwrap_or(&none), readings.watches.current(), view.is_some());
     answer::either(StatusCode::OK, form, &shown, || shown.text())
 }

@@ -10,7 +10,7 @@ use holdfast_core::facts::{AddressType, Endpoint, NodeName, SliceFacts, TargetNa
 use holdfast_core::keys::{ObjectName, PortKey, Source, Transport};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedReason};
-use holdfast_diagnose::why::{EndpointState, state};
+use holdfast_diagnose::explain::{EndpointState, endpoint_state};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::checks::CheckSeen;
@@ -20,14 +20,14 @@ use serde::{Serialize, Serializer};
 use super::query::Filter;
 use super::table::{Column, Table, column, wide};
 use holdfast_agent::readings::Readings;
-use holdfast_standalone::blocks::Checks;
+use holdfast_standalone::blocks::CheckStats;
 
 /// The places of the slices that list the rows of the services at hand.
 #[derive(Debug, Default)]
 pub(super) struct BackendTable {
     slices: Vec<u16>,
     drains: Arc<Drains>,
-    checks: Arc<Checks>,
+    checks: Arc<CheckStats>,
 }
 
 /// One endpoint of one port, and the range of the table's slices that list it.
@@ -145,8 +145,9 @@ impl BackendTable {
     /// How a backend of the configuration is checked.
     fn check(&self, view: &ServiceView, row: &Row) -> Option<CheckSeen> {
         let is_ours = view.key.source == Source::Config;
-        is_ours
-            .then(|| self.checks.of_backend(&view.key.name, SocketAddr::new(row.address, row.port.get())))?
+        is_ours.then(|| {
+            self.checks.backend_check(&view.key.name, SocketAddr::new(row.address, row.port.get()))
+        })?
     }
 
     fn port_places(&mut self, view: &ServiceView, at: usize, filter: &Filter, into: &mut Vec<BackendPlace>) {
@@ -236,7 +237,7 @@ impl Table for BackendTable {
             protocol: Code(port.key.transport),
             service: Text(&view.key.name),
             port_name: &port.key.name,
-            state: Code(state(&row)),
+            state: Code(endpoint_state(&row)),
             ready: conditions.ready,
             serving: conditions.serving,
             terminating: conditions.terminating,

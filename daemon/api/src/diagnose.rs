@@ -11,11 +11,11 @@ use axum::response::{IntoResponse, Response};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_datapath::Status;
+use holdfast_diagnose::evidence::{DiagnosisScope, Evidence, ExternalSource};
+use holdfast_diagnose::explain::ReadBack;
+use holdfast_diagnose::formatting::join_names;
 use holdfast_diagnose::limits::RECORDS_MAX;
-use holdfast_diagnose::material::{Material, Narrowed, Place};
-use holdfast_diagnose::shown::some;
-use holdfast_diagnose::why::ReadBack;
-use holdfast_diagnose::{Diagnosis, Focus, Known, PortWanted, judge, text};
+use holdfast_diagnose::{Diagnosis, Focus, KnownServices, PortSelector, judge, text};
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::{self, Refusal};
@@ -25,11 +25,11 @@ use super::form::Form;
 use super::hint::Hint;
 use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
-use holdfast_agent::engine::ask::Busy;
+use holdfast_agent::engine::query::EngineBusy;
 use holdfast_agent::readings::Readings;
-use holdfast_evidence::diagnose::gather::{Asks, Outside};
-use holdfast_evidence::diagnose::limits::{MAPS, RESERVE, TOTAL};
-use holdfast_evidence::diagnose::{EXIT_HEADER, flows, own};
+use holdfast_evidence::diagnose::gather::{ExternalEvidence, GatherOptions};
+use holdfast_evidence::diagnose::limits::{DIAGNOSIS_TIMEOUT, MAPS_TIMEOUT, RENDER_RESERVE};
+use holdfast_evidence::diagnose::{EXIT_HEADER, gather_daemon_state, gather_flows};
 
 /// How often the maps are read at most: a service that changes during a read has them read once more.
 const LOOKS_MAX: usize = 3;
@@ -39,7 +39,7 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     let Some(name) = query.filter.service.clone() else {
         return Refusal::new(StatusCode::BAD_REQUEST, "no service is named", Hint::Service).into_response();
     };
-    let ends = Instant::now() + query.timeout.unwrap_or(TOTAL).min(TOTAL);
+    let ends = Instant::now() + query.timeout.unwrap_or(DIAGNOSIS_TIMEOUT).min(DIAGNOSIS_TIMEOUT);
     let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
         let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
         return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
@@ -57,7 +57,7 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     // With many services this takes as long as a large table: on this thread, other clients would wait for it.
     let written = tokio::task::spawn_blocking(move || {
         if sees_flows {
-            material.flows = flows(&material, flow_table.as_ref());
+            material.flows = gather_flows(&material, flow_table.as_ref());
         }
         written(&material, version, form)
     });
@@ -67,24 +67,24 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
 }
 
 /// Refuses parameters that make no sense together, or for this service.
-fn misfit(known: &Known, query: &Query) -> Option<Refusal> {
+fn misfit(known: &KnownServices, query: &Query) -> Option<Refusal> {
     let Focus { port, http } = &query.focus;
     if http.is_some() && query.probes == Some(false) {
         return Some(Refusal::new(StatusCode::BAD_REQUEST, "`http` needs connections", "leave `probe` out"));
     }
-    let ports = query.focus.missed(known.whole())?;
-    let error = format!("{} has no port {}", known.name(), port.as_ref().map_or("", PortWanted::as_str));
-    Some(Refusal::new(StatusCode::BAD_REQUEST, error, format!("its ports: {}", some(&ports))))
+    let ports = query.focus.unmatched_ports(known.unfiltered_views())?;
+    let error = format!("{} has no port {}", known.name(), port.as_ref().map_or("", PortSelector::as_str));
+    Some(Refusal::new(StatusCode::BAD_REQUEST, error, format!("its ports: {}", join_names(&ports))))
 }
 
-fn written(material: &Material, version: &'static str, form: Form) -> Response {
+fn written(material: &Evidence, version: &'static str, form: Form) -> Response {
     let judged = judge(material);
-    let diagnosis = Diagnosis::of(material, &judged, version);
-    let status = if judged.found_service() { StatusCode::OK } else { StatusCode::NOT_FOUND };
+    let diagnosis = Diagnosis::new(material, &judged, version);
+    let status = if judged.has_service() { StatusCode::OK } else { StatusCode::NOT_FOUND };
     let mut response = match form {
         Form::Json => answer::json(status, &diagnosis),
-        Form::Table => answer::text(status, text::write(&diagnosis, false)),
-        Form::Wide => answer::text(status, text::write(&diagnosis, true)),
+        Form::Table => answer::text(status, text::render_text(&diagnosis, false)),
+        Form::Wide => answer::text(status, text::render_text(&diagnosis, true)),
     };
     let exit = HeaderValue::from(u16::from(diagnosis.exit));
     response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), exit);
@@ -93,16 +93,16 @@ fn written(material: &Material, version: &'static str, form: Form) -> Response {
 
 fn gathered(
     visit: &Visit,
-    (known, read, outside): (Known, &ReadBack, Option<Outside>),
+    (known, read, outside): (KnownServices, &ReadBack, Option<ExternalEvidence>),
     query: &Query,
-) -> Material {
+) -> Evidence {
     let taken = holdfast_host::clock::now().seconds();
-    let own = own(&visit.readings, &known);
+    let own = gather_daemon_state(&visit.readings, &known);
     let left_out = left_out(visit, query);
-    let told = (own, visit.readings.history.of_service(known.name(), RECORDS_MAX));
-    let mut material = known.material(told, read, (narrowed(query, taken), taken));
-    material.left_out = left_out;
-    if let Some(Outside { cluster, host, probes, http, names }) = outside {
+    let told = (own, visit.readings.history.service_records(known.name(), RECORDS_MAX));
+    let mut material = known.into_evidence(told, read, (narrowed(query, taken), taken));
+    material.skipped_sources = left_out;
+    if let Some(ExternalEvidence { cluster, host, probes, http, names }) = outside {
         (material.cluster, material.host) = (cluster, host);
         (material.probes, material.http, material.names) = (probes, http, names);
     }
@@ -110,20 +110,20 @@ fn gathered(
 }
 
 /// The places at which this diagnosis does not look, although there is something to look at.
-fn left_out(visit: &Visit, query: &Query) -> Vec<Place> {
+fn left_out(visit: &Visit, query: &Query) -> Vec<ExternalSource> {
     let is_alone = visit.door.way != Way::Unix;
-    let is_left_out = |place: &Place| match place {
-        Place::Apiserver => is_alone && visit.readings.apiserver().is_some(),
-        Place::Host => is_alone,
-        Place::Connections => is_alone || query.probes == Some(false),
+    let is_left_out = |place: &ExternalSource| match place {
+        ExternalSource::Apiserver => is_alone && visit.readings.apiserver().is_some(),
+        ExternalSource::Host => is_alone,
+        ExternalSource::Connections => is_alone || query.probes == Some(false),
     };
-    Place::ALL.into_iter().filter(is_left_out).collect()
+    ExternalSource::ALL.into_iter().filter(is_left_out).collect()
 }
 
-fn narrowed(query: &Query, taken: Timestamp) -> Narrowed {
-    let any = Narrowed::default();
+fn narrowed(query: &Query, taken: Timestamp) -> DiagnosisScope {
+    let any = DiagnosisScope::default();
     let since = query.records.since.map(|since| taken.0.saturating_sub(since.seconds().0).max(0));
-    Narrowed {
+    DiagnosisScope {
         client: query.flows.client.map(|client| client.address),
         focus: query.focus.clone(),
         since_seconds: since.unwrap_or(any.since_seconds),
@@ -131,15 +131,20 @@ fn narrowed(query: &Query, taken: Timestamp) -> Narrowed {
 }
 
 /// What the apiserver, this host, backends and name servers say. Only a client of the unix socket may have them asked.
-async fn outside(visit: &Visit, known: &Known, query: &Query, ends: Instant) -> Option<Outside> {
+async fn outside(
+    visit: &Visit,
+    known: &KnownServices,
+    query: &Query,
+    ends: Instant,
+) -> Option<ExternalEvidence> {
     if visit.door.way != Way::Unix {
         return None;
     }
     let probes = query.probes.unwrap_or(true);
     let frontends_not = undialled(&visit.readings);
     let within = Some(ends.saturating_duration_since(Instant::now()));
-    let asks = Asks { api: true, probes, frontends_not, within };
-    Some(visit.acts.gatherer.outside(known, (asks, &query.focus)).await)
+    let asks = GatherOptions { api: true, probes, frontend_skip_reason: frontends_not, time_limit: within };
+    Some(visit.acts.gatherer.gather_evidence(known, (asks, &query.focus)).await)
 }
 
 /// Why a connection of this daemon to a frontend would say nothing.
@@ -165,16 +170,20 @@ fn unserved(status: Option<&Status>) -> Option<&'static str> {
 const OVERTAKEN: &str = "the service changed each time while the maps were read";
 
 /// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.
-async fn looked(visit: &Visit, (name, focus): (&ObjectName, &Focus), ends: Instant) -> (Known, ReadBack) {
-    let until = (Instant::now() + MAPS).min(ends.checked_sub(RESERVE).unwrap_or(ends));
+async fn looked(
+    visit: &Visit,
+    (name, focus): (&ObjectName, &Focus),
+    ends: Instant,
+) -> (KnownServices, ReadBack) {
+    let until = (Instant::now() + MAPS_TIMEOUT).min(ends.checked_sub(RENDER_RESERVE).unwrap_or(ends));
     let mut looks = 0;
     loop {
-        let known = Known::of(name.clone(), visit.readings.snapshot(), focus);
-        let keys = known.keys();
+        let known = KnownServices::find(name.clone(), visit.readings.snapshot(), focus);
+        let keys = known.frontend_keys();
         let Ok(read) = timeout_at(until, read_back(visit, keys.clone())).await else {
-            return (known, unread(keys, &Busy));
+            return (known, unread(keys, &EngineBusy));
         };
-        if known.is_still_so(&visit.readings.snapshot()) {
+        if known.is_current_in(&visit.readings.snapshot()) {
             return (known, read);
         }
         looks += 1;

@@ -9,9 +9,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::limits;
 use super::wishes::{Acts, Peer};
-use holdfast_agent::engine::ask::Busy;
+use holdfast_agent::engine::query::EngineBusy;
 use holdfast_agent::readings::Readings;
-use holdfast_evidence::overheard::EventReadings;
+use holdfast_evidence::event_watcher::EventStatus;
 
 /// The kind of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn is_root(peer: Option<Peer>) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Inside {
     pub(super) readings: Arc<Readings>,
-    pub(super) events: EventReadings,
+    pub(super) events: EventStatus,
     pub(super) acts: Arc<Acts>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Inside {
 #[derive(Clone, Debug)]
 pub(super) struct Visit {
     pub(super) readings: Arc<Readings>,
-    pub(super) events: EventReadings,
+    pub(super) events: EventStatus,
     pub(super) acts: Arc<Acts>,
     pub(super) door: Arc<Door>,
     /// `None` over TCP, which does not identify the peer.
@@ -106,8 +106,8 @@ pub(super) struct Visit {
 impl Visit {
     /// Waits for one of this door's turns to ask the engine. Each door has turns of its own, so neither can use up the
     /// engine.
-    pub(super) async fn turn(&self) -> Result<Permit, Busy> {
-        self.door.questions.wait(self.peer).await.ok_or(Busy)
+    pub(super) async fn turn(&self) -> Result<Permit, EngineBusy> {
+        self.door.questions.wait(self.peer).await.ok_or(EngineBusy)
     }
 }
 

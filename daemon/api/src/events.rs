@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use holdfast_diagnose::material::{Asked, Heard};
-use holdfast_diagnose::{EventList, Scope};
+use holdfast_diagnose::evidence::{Lookup, ReceivedEvents};
+use holdfast_diagnose::{EventList, EventScope};
 
 use super::answer::{self, Refusal};
 use super::door::{Visit, Way};
@@ -28,30 +28,32 @@ pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
     let about = query.filter.service;
     let snapshot = visit.readings.snapshot();
     let (heard, edition) = match visit.door.way {
-        Way::Unix => visit.acts.gatherer.events(about.as_ref(), &snapshot).await,
+        Way::Unix => visit.acts.gatherer.query_events(about.as_ref(), &snapshot).await,
         Way::Tcp(_) => (not_over_tcp(), Arc::clone(&visit.events.editions.borrow())),
     };
     let version = visit.readings.about.version;
     // The first list may put the knowledge together, and no other client is to wait for that.
     let written = tokio::task::spawn_blocking(move || {
         let now = holdfast_host::clock::now().seconds();
-        let scope = Scope { about: about.as_ref(), snapshot: &snapshot, now, version };
-        written(&EventList::of(&heard, || edition.knowledge(), scope), form)
+        let scope = EventScope { service: about.as_ref(), snapshot: &snapshot, now, version };
+        written(&EventList::new(&heard, || edition.knowledge(), scope), form)
     });
     written.await.unwrap_or_else(|error| {
         answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the list ended: {error}\n"))
     })
 }
 
-fn not_over_tcp() -> Heard {
-    Heard::without(Asked::Not("an apiserver is asked only for those who come by the unix socket"))
+fn not_over_tcp() -> ReceivedEvents {
+    ReceivedEvents::from_lookup(Lookup::Skipped(
+        "an apiserver is asked only for those who come by the unix socket",
+    ))
 }
 
 fn written(list: &EventList, form: Form) -> Response {
     let mut response = match form {
         Form::Json => answer::json(StatusCode::OK, list),
-        Form::Table => answer::text(StatusCode::OK, list.text(false)),
-        Form::Wide => answer::text(StatusCode::OK, list.text(true)),
+        Form::Table => answer::text(StatusCode::OK, list.to_text(false)),
+        Form::Wide => answer::text(StatusCode::OK, list.to_text(true)),
     };
     let exit = HeaderValue::from(u16::from(list.exit));
     response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), exit);

@@ -7,20 +7,20 @@ mod text;
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::FrontendKey;
-use holdfast_diagnose::why::{ReadBack, Walk};
+use holdfast_diagnose::explain::{ReadBack, ResolvedQuery};
 
 use super::answer;
 use super::door::Visit;
 use super::form::Form;
 use super::query::Query;
-use holdfast_evidence::why::given;
+use holdfast_evidence::explain::gather_evidence;
 
 /// Finds the services that are meant, has the maps read, and writes down the answer.
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
-    let walk = Walk::begin(visit.readings.snapshot(), query.question(), query.filter.from);
-    let read = read_back(&visit, walk.keys()).await;
-    let explanation = walk.end(&given(&visit.readings, &walk, &read), &read);
-    let status = if walk.found_nothing() { StatusCode::NOT_FOUND } else { StatusCode::OK };
+    let walk = ResolvedQuery::resolve(visit.readings.snapshot(), query.question(), query.filter.from);
+    let read = read_back(&visit, walk.frontend_keys()).await;
+    let explanation = walk.explain(&gather_evidence(&visit.readings, &walk, &read), &read);
+    let status = if walk.is_not_found() { StatusCode::NOT_FOUND } else { StatusCode::OK };
     answer::either(status, form, &explanation, || text::write(&explanation))
 }
 

@@ -10,7 +10,7 @@ use holdfast_core::keys::{Family, ObjectName, ServiceKey, Source};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Verdict};
-use holdfast_diagnose::why::{ChosenState, WriteStatus, chosen_state, status};
+use holdfast_diagnose::explain::{BackendState, WriteStatus, backend_state, write_status};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
 use schemars::JsonSchema;
@@ -68,12 +68,12 @@ pub(super) struct FrontendRow<'a> {
 struct Backend {
     address: IpAddr,
     port: u16,
-    state: Code<ChosenState>,
+    state: Code<BackendState>,
 }
 
 impl From<Row> for Backend {
     fn from(row: Row) -> Self {
-        Self { address: row.address, port: row.port.get(), state: Code(chosen_state(&row)) }
+        Self { address: row.address, port: row.port.get(), state: Code(backend_state(&row)) }
     }
 }
 
@@ -106,10 +106,10 @@ fn list(rows: impl Iterator<Item = Row>, all: bool) -> impl fmt::Display {
         count += 1;
         if count <= shown_max {
             let comma = if count == 1 { "" } else { "," };
-            let mark = match chosen_state(&row) {
-                ChosenState::Active => "",
-                ChosenState::Draining => "(draining)",
-                ChosenState::Held => "(held)",
+            let mark = match backend_state(&row) {
+                BackendState::Active => "",
+                BackendState::Draining => "(draining)",
+                BackendState::Held => "(held)",
             };
             text = text + comma + &row.backend().to_string() + mark;
         }
@@ -184,7 +184,7 @@ impl Table for Frontends {
     fn row<'a>(&'a self, view: &'a ServiceView, place: usize) -> Option<FrontendRow<'a>> {
         let frontend = view.frontends.get(place)?;
         let facts = view.facts.as_deref();
-        let (status, error) = status(&frontend.status);
+        let (status, error) = write_status(&frontend.status);
         let outside = view.external_backends(frontend).is_some();
         Some(FrontendRow {
             address: frontend.address,

@@ -21,7 +21,7 @@ use super::door::Visit;
 use super::form::Form;
 use super::query::Query;
 use holdfast_agent::readings::{ClosedPort, Purpose, Readings};
-use holdfast_agent::recorder::Recorded;
+use holdfast_agent::recorder::RecordingStatus;
 use holdfast_agent::state::Damage;
 use holdfast_standalone::blocks::UnusableBackend;
 
@@ -53,7 +53,7 @@ pub(super) fn livez(readings: &Readings, _: Query, form: Form) -> Response {
     let reason = |stalled: std::time::Duration| {
         format!("events have waited for {} s, and the engine does not take them", stalled.as_secs())
     };
-    health(readings.liveness.stalled().map(reason), form)
+    health(readings.liveness.stalled_for().map(reason), form)
 }
 
 /// Whether the datapath follows the sources.
@@ -117,7 +117,7 @@ struct ClosedPortRow {
 }
 
 impl From<ClosedPort> for ClosedPortRow {
-    fn from(ClosedPort { purpose, address, service, why }: ClosedPort) -> Self {
+    fn from(ClosedPort { purpose, address, service, reason: why }: ClosedPort) -> Self {
         Self { purpose: Code(purpose), address: Text(address), service: service.map(Text), why }
     }
 }
@@ -190,9 +190,9 @@ pub struct HistoryRow {
     pub error: Option<Arc<str>>,
 }
 
-impl From<Recorded> for HistoryRow {
-    fn from(recorded: Recorded) -> Self {
-        let Recorded { seq, gaps, file, .. } = recorded;
+impl From<RecordingStatus> for HistoryRow {
+    fn from(recorded: RecordingStatus) -> Self {
+        let RecordingStatus { seq, gaps, file, .. } = recorded;
         Self { seq, gaps, bytes: file.bytes, unwritten: file.lost, error: file.error }
     }
 }
@@ -210,7 +210,7 @@ struct SourceRow {
 pub(super) fn readyz(visit: &Visit, _: Query, form: Form) -> Response {
     let readings = &visit.readings;
     let snapshot = readings.snapshot();
-    let reason = readings.unready_by(&snapshot);
+    let reason = readings.unready_reason(&snapshot);
     if form != Form::Json {
         return health(reason, form);
     }
@@ -218,7 +218,7 @@ pub(super) fn readyz(visit: &Visit, _: Query, form: Form) -> Response {
     let row = |(source, synced): (&Source, &bool)| SourceRow { source: Code(*source), synced: *synced };
     let sources = snapshot.sources.iter().map(row).collect();
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let written = readings.written.borrow().clone();
+    let written = readings.last_write.borrow().clone();
     let snapshot_row = SnapshotRow {
         written: written.at.map(Rfc3339),
         bytes: written.bytes,
@@ -227,8 +227,8 @@ pub(super) fn readyz(visit: &Visit, _: Query, form: Form) -> Response {
         error: written.error,
     };
     let stale_since = snapshot.stale_since.map(Rfc3339);
-    let history = readings.history.recorded().into();
-    let (closed, closed_ports_omitted) = readings.closed_ports.now();
+    let history = readings.history.status().into();
+    let (closed, closed_ports_omitted) = readings.closed_ports.named_ports();
     let (failing, failing_checks_omitted) = readings.checks.unusable(FAILING_NAMED_MAX);
     let event_knowledge_faults =
         visit.events.editions.borrow().faults().iter().map(KnowledgeFault::from).collect();
@@ -245,7 +245,7 @@ pub(super) fn readyz(visit: &Visit, _: Query, form: Form) -> Response {
         failing_checks_omitted,
         event_knowledge_faults,
         refused_reload: readings.refused_reload.borrow().clone(),
-        shut: readings.shut.borrow().clone(),
+        shut: readings.closed_listeners.borrow().clone(),
         unwritten_drains: readings.drains_problem(),
     };
     answer::json(status, &readiness)

@@ -15,7 +15,7 @@ use super::answer;
 use super::form::Form;
 use super::query::Query;
 use holdfast_agent::readings::Readings;
-use holdfast_agent::recorder::{Line, Wanted};
+use holdfast_agent::recorder::{Line, RecordQuery};
 
 /// The most records of an answer if the client names no limit: as many as a person reads through.
 const LIMIT_DEFAULT: usize = 1_000;
@@ -26,7 +26,8 @@ const JSON_LINES: &str = "application/jsonl";
 /// The whole answer, oldest record first.
 pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response {
     let limit = Some(query.records.limit.unwrap_or(LIMIT_DEFAULT));
-    let lines = readings.history.select(&Wanted { service: query.filter.service, limit, ..query.records });
+    let lines =
+        readings.history.select(&RecordQuery { service: query.filter.service, limit, ..query.records });
     let (shown, content_type): (fn(&Line) -> String, _) = match form {
         Form::Json => (json, JSON_LINES),
         Form::Table | Form::Wide if lines.is_empty() => {

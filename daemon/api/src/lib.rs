@@ -66,7 +66,7 @@ use tokio::sync::watch;
 
 use door::Inside;
 use holdfast_agent::readings::Readings;
-use holdfast_evidence::overheard::EventReadings;
+use holdfast_evidence::event_watcher::EventStatus;
 use serve::Shut;
 
 pub use listen::AdminError;
@@ -97,7 +97,7 @@ pub struct Admin {
 /// the daemon tries again, because services are served without the admin API, too.
 pub fn start(
     settings: &Settings,
-    (readings, events, acts): (Readings, EventReadings, Acts),
+    (readings, events, acts): (Readings, EventStatus, Acts),
     shut: watch::Sender<Vec<String>>,
 ) -> Result<Admin, AdminError> {
     let loopback = runtime()?;

@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 use tokio::net::{TcpListener, UnixListener};
 
 use super::limits;
-use holdfast_host::beat;
+use holdfast_host::ticker;
 
 /// Read and write for owner and group: the users that may use the socket are in the group.
 const SOCKET_MODE: u32 = 0o660;
@@ -90,7 +90,7 @@ impl Socket {
             Ok(_) => true,
         };
         while is_there() {
-            beat::next().await;
+            ticker::next_tick().await;
         }
     }
 }

@@ -16,7 +16,7 @@ use super::form::Form;
 use super::hint::Hint;
 use super::query::Query;
 use super::{answer, limits};
-use holdfast_agent::recorder::{Heard, Line, Watch};
+use holdfast_agent::recorder::{Line, Watch, WatchEvent};
 
 /// The content type of what browsers call server-sent events.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
@@ -76,9 +76,9 @@ impl Watching {
 
     async fn event(&mut self) -> String {
         match self.heard.next().await {
-            Heard::Line(line) => record(&line),
-            Heard::Late => self.last("dropped", LATE),
-            Heard::End => self.last("end", "the daemon stops"),
+            WatchEvent::Line(line) => record(&line),
+            WatchEvent::Late => self.last("dropped", LATE),
+            WatchEvent::End => self.last("end", "the daemon stops"),
         }
     }
 

@@ -18,11 +18,11 @@ mod table;
 use holdfast_agent::exposition::{Exposition, process};
 use holdfast_agent::readings::Readings;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_evidence::overheard::Overheard;
+use holdfast_evidence::event_watcher::EventCounters;
 
 /// Writes all metrics, of one snapshot and of this moment.
 pub(super) fn exposition(
-    (readings, overheard): (&Readings, &Overheard),
+    (readings, overheard): (&Readings, &EventCounters),
     snapshot: &Snapshot,
     ready: bool,
 ) -> String {
@@ -36,12 +36,12 @@ pub(super) fn exposition(
     datapath::write(&mut out, readings, snapshot);
     flows::write(&mut out, &readings.datapath(), readings.flow_table().as_ref());
     if let Some(view) = readings.apiserver() {
-        apiserver::write(&mut out, &view, &readings.watches.now());
+        apiserver::write(&mut out, &view, &readings.watches.current());
     }
     if let Some(announced) = &readings.announced {
         records::announced(&mut out, announced);
     }
-    overheard.write(&mut out);
+    overheard.write_metrics(&mut out);
     records::write(&mut out, readings, snapshot);
     process::write(&mut out, readings.about.started);
     out.into_text()

@@ -9,8 +9,8 @@ use std::time::Duration;
 use holdfast_core::keys::{ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
 use holdfast_datapath::{AddressFilter, Stage};
-use holdfast_diagnose::why::{Dialled, Found};
-use holdfast_diagnose::{HttpPath, PortWanted};
+use holdfast_diagnose::explain::{DialTarget, QueryMatch};
+use holdfast_diagnose::{HttpPath, PortSelector};
 use holdfast_status::rfc3339::Millis;
 
 use super::answer::Refusal;
@@ -19,7 +19,7 @@ use super::hint::Hint;
 use super::limits::{FLOWS_MAX, RECORDS_MAX};
 use super::query::{Argument, Parameter, Query, Values, bad, quoted};
 use holdfast_agent::recorder::RULES;
-use holdfast_evidence::diagnose::limits::TOTAL;
+use holdfast_evidence::diagnose::limits::DIAGNOSIS_TIMEOUT;
 
 pub(super) const FORMAT_ALONE: &[Parameter] = &[FORMAT];
 pub const FRONTENDS: &[Parameter] = &[
@@ -166,14 +166,14 @@ const ONLY: Parameter = text(
     "only",
     "Only services with a frontend that needs an explanation, because its clients are not served.",
     |query, it, value| {
-        one_of(value, "word", [(Found::Trouble.as_str(), ())])?;
+        one_of(value, "word", [(QueryMatch::Trouble.as_str(), ())])?;
         if std::mem::replace(&mut query.filter.is_trouble, true) {
             return it.once(&mut Some(()), ());
         }
         Ok(())
     },
 )
-.among(|| vec![Found::Trouble.as_str()])
+.among(|| vec![QueryMatch::Trouble.as_str()])
 .offered("WHAT", "Only what needs an explanation: `trouble`");
 const SINCE: Parameter = text(
     "since",
@@ -294,11 +294,11 @@ fn client(value: &str) -> Result<IpAddr, Refusal> {
     Ok(address.to_canonical())
 }
 
-fn dialled(value: &str) -> Result<Dialled, Refusal> {
+fn dialled(value: &str) -> Result<DialTarget, Refusal> {
     let refused = || bad(format!("{} is no address with a port", quoted(value)), Hint::Endpoint);
     let (address, protocol) = value.split_once('/').map_or((value, None), |(at, by)| (at, Some(by)));
     let address = address.parse().map_err(|_| refused())?;
-    Ok(Dialled::new(address, protocol.map(self::protocol).transpose()?))
+    Ok(DialTarget::new(address, protocol.map(self::protocol).transpose()?))
 }
 
 fn protocol(value: &str) -> Result<Protocol, Refusal> {
@@ -311,10 +311,10 @@ fn protocol(value: &str) -> Result<Protocol, Refusal> {
     }
 }
 
-fn port(value: &str) -> Result<PortWanted, Refusal> {
+fn port(value: &str) -> Result<PortSelector, Refusal> {
     let refused =
         || bad(format!("{} is no port", quoted(value)), "give the name or number of one of its ports");
-    PortWanted::parse(value).ok_or_else(refused)
+    PortSelector::parse(value).ok_or_else(refused)
 }
 
 fn http(value: &str) -> Result<HttpPath, Refusal> {
@@ -325,8 +325,8 @@ fn http(value: &str) -> Result<HttpPath, Refusal> {
 /// Whole seconds, with their unit or without.
 fn timeout(value: &str) -> Result<Duration, Refusal> {
     let seconds = value.strip_suffix('s').unwrap_or(value).parse().map(Duration::from_secs);
-    let legal = seconds.ok().filter(|it| (Duration::from_secs(1)..=TOTAL).contains(it));
-    let hint = format!("give whole seconds, from 1 to {}, such as 3s", TOTAL.as_secs());
+    let legal = seconds.ok().filter(|it| (Duration::from_secs(1)..=DIAGNOSIS_TIMEOUT).contains(it));
+    let hint = format!("give whole seconds, from 1 to {}, such as 3s", DIAGNOSIS_TIMEOUT.as_secs());
     legal.ok_or_else(|| bad(format!("{} is no time that a diagnosis may take", quoted(value)), hint))
 }
 

@@ -10,12 +10,12 @@ use holdfast_core::keys::{Family, ObjectName};
 use holdfast_core::str_enum::StrEnum;
 use holdfast_datapath::FlowFilter;
 use holdfast_diagnose::Focus;
-use holdfast_diagnose::why::{Dialled, Question};
+use holdfast_diagnose::explain::{DialTarget, ExplainQuery};
 
 use super::answer::Refusal;
 use super::form::Form;
 use super::hint::Hint;
-use holdfast_agent::recorder::Wanted;
+use holdfast_agent::recorder::RecordQuery;
 
 /// A parameter of a path: how it is read, what is said of it to programs, and how the command line offers it.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ pub(super) struct Filter {
     pub(super) service: Option<ObjectName>,
     pub(super) kind: Option<&'static str>,
     pub(super) address: Option<IpAddr>,
-    pub(super) endpoint: Option<Dialled>,
+    pub(super) endpoint: Option<DialTarget>,
     /// Only what needs an explanation.
     pub(super) is_trouble: bool,
     /// The client that sends a packet to `endpoint`, if one is asked about.
@@ -96,7 +96,7 @@ impl Filter {
 pub(super) struct Query {
     pub(super) filter: Filter,
     /// Which records; the service is in the filter.
-    pub(super) records: Wanted,
+    pub(super) records: RecordQuery,
     /// Which flows; how many of them is the limit in `records`.
     pub(super) flows: FlowFilter,
     pub(super) form: Option<Form>,
@@ -123,11 +123,11 @@ impl Query {
     }
 
     /// What an explanation is asked about.
-    pub(super) fn question(&self) -> Question {
+    pub(super) fn question(&self) -> ExplainQuery {
         match (&self.filter.endpoint, &self.filter.service) {
-            (Some(dialled), _) => Question::Address(dialled.clone()),
-            (None, Some(service)) => Question::Service(service.clone()),
-            (None, None) => Question::Trouble,
+            (Some(dialled), _) => ExplainQuery::Address(dialled.clone()),
+            (None, Some(service)) => ExplainQuery::Service(service.clone()),
+            (None, None) => ExplainQuery::Trouble,
         }
     }
 }

@@ -19,7 +19,7 @@ use super::answer;
 use super::form::Form;
 use super::query::{Filter, Query};
 use super::shown::{Cells, table};
-use holdfast_agent::datapath::{LatestRefusals, Stage, device};
+use holdfast_agent::datapath::{RefusalSnapshot, Stage, device_name};
 use holdfast_agent::readings::Readings;
 
 /// The latest refusals, newest first, and all of them counted.
@@ -111,10 +111,10 @@ impl<'a> RefusalRow<'a> {
             service: owner.map(|(view, _)| Text(&view.key.name)),
             port_name: owner.map(|(_, frontend)| frontend.port_name.as_ref()),
             reason: owner.and_then(|(_, frontend)| frontend.reason.map(Code)),
-            stage: Code(Stage::of(it)),
+            stage: Code(Stage::from_refusal(it)),
             cause: Code(it.cause),
             source: it.arrival.map(|arrival| Text(arrival.source)),
-            device: it.arrival.map(device),
+            device: it.arrival.map(device_name),
             pid: it.process,
             thread: it.thread,
             comm: &it.comm,
@@ -167,7 +167,7 @@ fn titles(wide: bool) -> impl Iterator<Item = &'static str> {
 /// The whole answer, newest first.
 pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Response {
     let filter = query.filter;
-    let told = readings.refusals.latest();
+    let told = readings.refusals.snapshot();
     let snapshot = readings.snapshot();
     let view = readings.datapath();
     let owners = Owners::of(&snapshot, told.latest.iter().map(|denied| denied.refusal.frontend));
@@ -175,7 +175,7 @@ pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Respons
         told.latest.iter().rev().map(|denied| RefusalRow::of(denied, owners.find(&denied.refusal.frontend)));
     let rows: Vec<_> = rows.filter(|row| row.is_asked_for(&filter)).collect();
     let lost_total = view.status().map_or(0, |status| status.refusals_lost);
-    let LatestRefusals { refused, dropped, failure, .. } = told;
+    let RefusalSnapshot { refused, dropped, failure, .. } = told;
     let shown =
         Refusals { refusals: rows, refused_total: refused, dropped_total: dropped, lost_total, failure };
     answer::either(StatusCode::OK, form, &shown, || text(&shown, form == Form::Wide))

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
-use holdfast_diagnose::why::Explanation;
+use holdfast_diagnose::explain::Explanation;
 use holdfast_diagnose::{Diagnosis, EventList};
 use holdfast_status::record::Record;
 
@@ -262,9 +262,9 @@ fn prometheus(visit: &Visit) -> Response {
     let readings = &visit.readings;
     let snapshot = readings.snapshot();
     let text = metrics::exposition(
-        (readings, &visit.events.overheard),
+        (readings, &visit.events.counters),
         &snapshot,
-        readings.unready_by(&snapshot).is_none(),
+        readings.unready_reason(&snapshot).is_none(),
     );
     answer::typed(StatusCode::OK, CONTENT_TYPE, text)
 }

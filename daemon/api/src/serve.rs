@@ -34,7 +34,7 @@ use super::live::EVENT_STREAM;
 use super::stall::Unstalled;
 use super::wishes::Peer;
 use super::{AdminError, limits, listen, routes};
-use holdfast_host::guests::{Asking, Guest, Guests};
+use holdfast_host::idle_evictor::{IdleEvictor, RequestGuard, TrackedClient};
 
 const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
@@ -176,7 +176,7 @@ async fn serve(
     let door = Arc::new(door);
     let Inside { readings, events, acts } = inside;
     let router = routes::router(Visit { readings, events, acts, door: Arc::clone(&door), peer: None });
-    let mut guests = Guests::default();
+    let mut guests = IdleEvictor::default();
     let mut connections = JoinSet::new();
     let ended = loop {
         tokio::select! {
@@ -187,7 +187,7 @@ async fn serve(
                 Ok((stream, peer)) => match place(&door, &mut guests, peer).await {
                     Some(place) => {
                         let router = known(router.clone(), peer);
-                        let guest = guests.enter();
+                        let guest = guests.add_client();
                         connections.spawn(connection(stream, router, guest, place, stopping.clone()));
                     }
                     None => turn_away(stream).await,
@@ -208,12 +208,12 @@ async fn serve(
 }
 
 /// Takes a free place, or that of a client without a request under way, which has to leave. `None`: there is neither.
-async fn place(door: &Door, guests: &mut Guests, peer: Option<Peer>) -> Option<Permit> {
+async fn place(door: &Door, guests: &mut IdleEvictor, peer: Option<Peer>) -> Option<Permit> {
     loop {
         if let Some(place) = door.connections.take(peer) {
             return Some(place);
         }
-        if !guests.make_room().await {
+        if !guests.evict_idle().await {
             return None;
         }
     }
@@ -240,12 +240,12 @@ async fn turn_away(mut stream: Box<dyn Stream>) {
 async fn connection(
     stream: Box<dyn Stream>,
     router: Router,
-    guest: Guest,
+    guest: TrackedClient,
     _place: Permit,
     mut stopping: watch::Receiver<bool>,
 ) {
     let answer = |request: Request<Incoming>| {
-        let asking = guest.asks();
+        let asking = guest.begin_request();
         let answered = TowerToHyperService::new(router.clone()).call(request);
         async move { answered.await.map(|answer| Asked::of(answer, asking)) }
     };
@@ -253,7 +253,7 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIME_MAX)
         .max_buf_size(limits::HEADER_BYTES_MAX)
-        .serve_connection(TokioIo::new(Unstalled::new(guest.listen(stream))), service_fn(answer));
+        .serve_connection(TokioIo::new(Unstalled::new(guest.track_stream(stream))), service_fn(answer));
     let mut connection = std::pin::pin!(connection);
     let served = async {
         tokio::select! {
@@ -264,7 +264,7 @@ async fn connection(
             }
         }
     };
-    if let Some(Err(error)) = guest.stay(served).await {
+    if let Some(Err(error)) = guest.serve_until_evicted(served).await {
         tracing::debug!(%error, "an admin connection ended early");
     }
 }
@@ -279,11 +279,11 @@ struct Asked {
     body: axum::body::Body,
     /// When it breaks off. `None`: it is a stream of events, whose watcher falls behind and is sent away.
     deadline: Option<Instant>,
-    _asking: Asking,
+    _asking: RequestGuard,
 }
 
 impl Asked {
-    fn of(answer: Response, asking: Asking) -> hyper::Response<Self> {
+    fn of(answer: Response, asking: RequestGuard) -> hyper::Response<Self> {
         let content_type = answer.headers().get(header::CONTENT_TYPE);
         let is_stream = content_type.is_some_and(|it| it == EVENT_STREAM);
         let deadline = (!is_stream).then(|| Instant::now() + limits::ANSWER_TIME_MAX);
@@ -354,7 +354,8 @@ mod tests {
         let (_stop, stopping) = watch::channel(false);
         let router = Router::new().route("/", get(move || endless(content_type)));
         let place = Door::new(Way::Unix).connections.take(None).unwrap();
-        let serving = connection(Box::new(ours), router, Guests::default().enter(), place, stopping);
+        let serving =
+            connection(Box::new(ours), router, IdleEvictor::default().add_client(), place, stopping);
         let serving = tokio::spawn(serving);
         let goes_on = reads_slowly(theirs, limits::ANSWER_TIME_MAX * 2).await;
         serving.await.unwrap();

@@ -10,7 +10,7 @@ use holdfast_core::snapshot::{
 };
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::Counts;
-use holdfast_diagnose::why::{LoadBalancer, WriteStatus, status};
+use holdfast_diagnose::explain::{LoadBalancer, WriteStatus, write_status};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::clients::Clients;
@@ -197,7 +197,8 @@ impl Table for Services {
         let meta = facts.map(|facts| &facts.meta);
         let worst = view.worst_frontend();
         let urgent = view.frontends.iter().max_by_key(|frontend| urgency(&frontend.status));
-        let (status, error) = urgent.map_or((WriteStatus::Done, None), |frontend| status(&frontend.status));
+        let (status, error) =
+            urgent.map_or((WriteStatus::Done, None), |frontend| write_status(&frontend.status));
         Some(ServiceRow {
             service: Text(&view.key.name),
             source: Code(view.key.source),
@@ -219,7 +220,7 @@ impl Table for Services {
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
             affinity_prefix: facts.and_then(AffinityPrefix::of),
             health_check_node_port: facts.and_then(|facts| facts.health_check_node_port).map(Into::into),
-            load_balancer: LoadBalancer::of(view, self.now),
+            load_balancer: LoadBalancer::from_view(view, self.now),
             uid: meta.and_then(|meta| meta.uid.as_deref()),
             resource_version: meta.and_then(|meta| meta.resource_version.as_deref()),
             created: meta.and_then(|meta| meta.created).map(Rfc3339),

@@ -7,7 +7,7 @@ use holdfast_status::rfc3339::Rfc3339;
 use schemars::{Schema, SchemaGenerator};
 
 use super::form::Form;
-use holdfast_agent::readings::missing;
+use holdfast_agent::readings::missing_sources;
 
 /// The name of the member.
 pub(super) const NAME: &str = "stale_since";
@@ -27,7 +27,7 @@ pub(super) fn write(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
         (Some(since), Form::Json) => write!(out, ",\"stale_since\": \"{since}\""),
         (None, Form::Json) => write!(out, ",\"stale_since\": null"),
         (Some(since), Form::Table | Form::Wide) => {
-            let missing = missing(snapshot);
+            let missing = missing_sources(snapshot);
             writeln!(out, "\nstale: as remembered from {since}; no first list yet from: {missing}")
         }
         (None, Form::Table | Form::Wide) => Ok(()),

@@ -19,8 +19,8 @@ use super::answer;
 use super::door::{Visit, Way};
 use super::form::Form;
 use super::query::Query;
-use holdfast_agent::readings::{Comparison, of_flows, of_programs, unwritten};
-use holdfast_kubernetes::source::Asker;
+use holdfast_agent::readings::{Comparison, compare_flows, compare_programs, unwritten_services};
+use holdfast_kubernetes::source::AuditMode;
 
 /// What all comparisons found, those with the apiserver included.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
@@ -87,14 +87,14 @@ impl Verification {
 /// Answers with what the comparisons find now, or found a moment ago.
 pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
     let asker = match visit.door.way {
-        Way::Tcp(_) => Asker::Looks,
-        Way::Unix => Asker::Mends,
+        Way::Tcp(_) => AuditMode::ReadOnly,
+        Way::Unix => AuditMode::Repair,
     };
     let (kernel, apiserver) = tokio::join!(with_maps(&visit), visit.readings.watches.audit(asker));
     let datapath = visit.readings.datapath();
     let mut comparisons = vec![kernel];
-    comparisons.extend(of_programs(&datapath).into_iter().chain(of_flows(&datapath)).map(Arc::new));
-    let of = |(what, compared)| Arc::new(Comparison::of(format!("apiserver with memory, {what}"), compared));
+    comparisons.extend(compare_programs(&datapath).into_iter().chain(compare_flows(&datapath)).map(Arc::new));
+    let of = |(what, compared)| Arc::new(Comparison::new(format!("apiserver with memory, {what}"), compared));
     comparisons.extend(apiserver.into_iter().map(of));
     let verification = Verification::new(comparisons);
     answer::either(StatusCode::OK, form, &verification, || verification.text())
@@ -134,7 +134,7 @@ async fn compare(visit: &Visit) -> Comparison {
     let found = match visit.readings.engine.check().await {
         Ok(Ok(drift)) => {
             let changed = drift.iter().map(ToString::to_string);
-            Ok(changed.chain(unwritten(&visit.readings.snapshot())).collect())
+            Ok(changed.chain(unwritten_services(&visit.readings.snapshot())).collect())
         }
         Ok(Err(error)) => Err(error.to_string()),
         Err(busy) => Err(busy.to_string()),

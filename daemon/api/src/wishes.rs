@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use holdfast_agent::drains::Order;
 use holdfast_evidence::diagnose::gather::Gatherer;
-use holdfast_kubernetes::apiserver::NotForgotten;
+use holdfast_kubernetes::apiserver::ForgetError;
 
 /// Reloads that may wait; each takes milliseconds.
 pub const RELOADS_WAITING_MAX: usize = 4;
@@ -56,7 +56,7 @@ pub struct ReloadWish {
 }
 
 /// How forgetting an address ended: done, with what is wrong with the disk if anything is; or why the address stays.
-pub type Forgotten = Result<Option<String>, NotForgotten>;
+pub type Forgotten = Result<Option<String>, ForgetError>;
 
 /// A wish that an address be forgotten.
 #[derive(Debug)]

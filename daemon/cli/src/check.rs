@@ -13,19 +13,20 @@ use holdfast_config::{Cgroup, Config, DatapathKind, Position, Problem, Subject};
 use holdfast_evidence::knowledge::{self, Edition};
 use holdfast_kubernetes::apiserver::{Access, SetupError};
 use holdfast_standalone::blocks::folder::BlockFiles;
-use holdfast_standalone::blocks::joined::join;
+use holdfast_standalone::blocks::merge::merge_blocks;
 use holdfast_standalone::blocks::{Blocks, BlocksFolder};
-use holdfast_standalone::folder::{Files as _, read_all};
+use holdfast_standalone::folder::{FileFormat as _, read_folder};
 use holdfast_standalone::manifests::Manifests;
 
 /// Reports every error and warning of a configuration; one without errors is said to be good.
 pub(super) fn check(path: &Path) -> Report {
-    let edition = Edition::read(&knowledge::folder(path));
+    let edition = Edition::read(&knowledge::knowledge_folder(path));
     let of_events = || edition.faults().iter().map(of_knowledge);
     match Config::load(path) {
         Ok((config, mut warnings)) => {
             let of_config = |error: String| problem(&path.display().to_string(), &error);
-            let missing = config.manifests.path.as_deref().and_then(|path| Manifests::check(path).err());
+            let missing =
+                config.manifests.path.as_deref().and_then(|path| Manifests::check_folder(path).err());
             warnings.extend(missing.map(|error| of_config(error.to_string())));
             let (access, absent) = match access_checked(&config) {
                 Ok(absent) => (None, absent),
@@ -55,7 +56,7 @@ fn problem(file: &str, message: &str) -> Problem {
 /// The configuration's own blocks, or what is wrong with them as objects: a start refuses that as well.
 fn own_blocks(config: &Config, path: &Path) -> (Arc<Blocks>, Vec<Problem>) {
     let file = path.to_string_lossy();
-    match Blocks::of(config, &file) {
+    match Blocks::from_config(config, &file) {
         Ok(blocks) => (Arc::new(blocks), Vec::new()),
         Err(invalid) => {
             let errors = invalid.iter().map(|it| problem(&file, &it.to_string()));
@@ -68,10 +69,10 @@ fn own_blocks(config: &Config, path: &Path) -> (Arc<Blocks>, Vec<Problem>) {
 fn files(config: &Config, configured: &Arc<Blocks>, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
     let (mut errors, mut warnings) = (Vec::new(), Vec::new());
     let Some(folder) = config.more_services.path.as_deref() else { return (errors, warnings) };
-    let mut look = match read_all::<BlockFiles>(folder) {
+    let mut look = match read_folder::<BlockFiles>(folder) {
         Ok(look) => look,
         Err(reason) => {
-            let error = BlocksFolder::error(folder, reason).to_string();
+            let error = BlocksFolder::folder_error(folder, reason).to_string();
             return (errors, vec![problem(&path.to_string_lossy(), &error)]);
         }
     };
@@ -81,10 +82,10 @@ fn files(config: &Config, configured: &Arc<Blocks>, path: &Path) -> (Vec<Problem
             warnings.append(&mut contents.warnings);
         }
     }
-    let mut known = BlockFiles::of(folder);
-    known.take(look);
-    let joined = join(configured, known.files());
-    errors.extend(joined.rejected().map(|(file, reason)| problem(file, reason)));
+    let mut known = BlockFiles::for_folder(folder);
+    known.take_scan(look);
+    let joined = merge_blocks(configured, known.files());
+    errors.extend(joined.rejection_reasons().map(|(file, reason)| problem(file, reason)));
     (errors, warnings)
 }
 
@@ -120,7 +121,7 @@ fn access_checked(config: &Config) -> Result<Option<String>, SetupError> {
     if !config.kubernetes.enabled {
         return Ok(None);
     }
-    Access::check(&config.apiserver)
+    Access::check_files(&config.apiserver)
 }
 
 /// Why no program could be attached, where a cgroup is named that is not there: a start ends with that.

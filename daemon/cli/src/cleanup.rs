@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::report::Report;
 use super::{CONFIG_PATH, Exit};
 use holdfast_agent::host_routes;
-use holdfast_agent::state::Folder;
+use holdfast_agent::state::StateFolder;
 use holdfast_config::{Config, ConfigErrors};
 
 /// Says what was removed, or what stands in the way.
@@ -38,7 +38,7 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
     };
     let pins = config.datapath.bpffs;
     // Held until all is done, so that no daemon begins meanwhile.
-    let _claim = match Folder::new(&config.state.path).claim_if_there() {
+    let _claim = match StateFolder::new(&config.state.path).claim_existing() {
         Ok(claim) => claim,
         Err(taken) => return outcome(&pins, true, &[taken]),
     };
@@ -65,7 +65,7 @@ fn remove(pins: &Path) -> Report {
 type Routes = (usize, Vec<String>);
 
 fn take_routes() -> Routes {
-    host_routes::take_all()
+    host_routes::remove_all()
         .unwrap_or_else(|error| (0, vec![format!("routes to announced addresses cannot be listed: {error}")]))
 }
 

@@ -498,7 +498,7 @@ fn shown(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError> {
 
 /// Prints what a check looks at, without asking the daemon.
 fn explained_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
-    let Some(text) = holdfast_diagnose::meaning(check) else {
+    let Some(text) = holdfast_diagnose::describe_check(check) else {
         let message =
             format!("no check is called {check:?}\nhint: a diagnosis with `-o wide` names all of them");
         return Err(ClientError::Refused { status: 400, message });

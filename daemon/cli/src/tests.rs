@@ -13,14 +13,14 @@ use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use holdfast_agent::drains::{self, Order, Taken};
+use holdfast_agent::drains::{self, AcceptedOrder, Order};
 use holdfast_agent::recorder::History;
 use holdfast_agent::recorder::tests::{incident_history, tell_incident};
 use holdfast_api::fixture::{
     self, Folder, Served, acts, everything, in_memory, many, serve, serve_to, serve_with,
 };
 use holdfast_api::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
-use holdfast_kubernetes::apiserver::NotForgotten;
+use holdfast_kubernetes::apiserver::ForgetError;
 
 /// What a run of a command line did.
 #[derive(Debug)]
@@ -194,7 +194,7 @@ fn an_address_that_stays_is_a_finding() {
     );
     let slice = "x".into();
     check(
-        &forget(Err(NotForgotten::Listed { address: "[fd00::1]:6443".parse().unwrap(), slice })),
+        &forget(Err(ForgetError::Listed { address: "[fd00::1]:6443".parse().unwrap(), slice })),
         Exit::Finding,
         &expect![""],
         &expect![[r#"
@@ -217,7 +217,7 @@ fn an_order_to_drain_says_what_came_of_it() {
         assert_eq!((uid, is_on), (nix::unistd::getuid().as_raw(), true));
         assert_eq!((drain.to_string().as_str(), drain.service().unwrap().name()), ("10.0.0.77:80", "web"));
         let problem = Some("drains.json: Read-only file system (os error 30)".to_owned());
-        answer.send(Ok(Taken { drains: Arc::default(), before: None, problem })).unwrap();
+        answer.send(Ok(AcceptedOrder { drains: Arc::default(), before: None, problem })).unwrap();
         ran.join().unwrap()
     });
     check(
@@ -449,7 +449,7 @@ fn a_refused_reload_is_a_finding_and_a_shut_door_is_told() {
         serve_with(many(1, 1), move |readings| {
             in_memory(readings);
             readings.refused_reload = watch::channel(refused.map(str::to_owned)).1;
-            readings.shut = watch::channel(shut.iter().map(|it| (*it).to_owned()).collect()).1;
+            readings.closed_listeners = watch::channel(shut.iter().map(|it| (*it).to_owned()).collect()).1;
         })
     };
     let refused = served(Some("h.toml:3: \u{9b}2Jone\nh.toml:4: two"), &[]);
@@ -470,7 +470,7 @@ fn a_refused_reload_is_a_finding_and_a_shut_door_is_told() {
 fn what_a_restart_would_forget_of_drains_is_told() {
     let ran = serve_with(many(1, 1), |readings| {
         in_memory(readings);
-        readings.drains = watch::channel(drains::Written::that_failed("the disk is full")).1;
+        readings.drains = watch::channel(drains::DrainsWrite::from_error("the disk is full")).1;
     })
     .ask(&["status"]);
     let expected = "\ndrains\n  a restart would not know the last orders: the disk is full\n";

@@ -52,12 +52,12 @@ impl Config {
         self
     }
 
-    /// [`Config::effective`] as TOML.
+    /// [`Config::effective_config`] as TOML.
     pub fn effective_text(&self) -> String {
         self.effective().to_string()
     }
 
-    /// [`Config::effective`] as JSON.
+    /// [`Config::effective_config`] as JSON.
     pub fn effective_json(&self) -> String {
         serde_json::json!(self.effective()).to_string()
     }

@@ -72,7 +72,7 @@ table! {
     /// The table `[node]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Node "node" {
-        /// The node's name; without it, the host name counts ([`NodeName::of_host`]).
+        /// The node's name; without it, the host name counts ([`NodeName::host_node_name`]).
         name: Option<NodeName> = None, take_some(node_name), show::given(show_name), restart;
         /// The node's zone; without it, the label of the Node object counts.
         zone: Option<String> = None, take_some(label_value), show::given(show::text), reload;

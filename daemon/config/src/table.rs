@@ -226,7 +226,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         self.child(entries, site, path).read_to_end(read)
     }
 
-    /// As [`Table::table`]; none if the file does not have the table.
+    /// As [`Table::flow_table`]; none if the file does not have the table.
     pub(super) fn optional_table<T>(
         &mut self,
         key: &'static str,

@@ -404,7 +404,7 @@ impl ObjectKey {
     /// What [`Self::kind`] may say.
     pub const KINDS: [&str; 6] = ["Service", "EndpointSlice", "File", "Object", "Kind", "ServiceImport"];
 
-    /// One of [`Self::KINDS`].
+    /// One of [`Self::EVENT_KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Service(ServiceKey { source: Source::ClusterSet, .. }) => "ServiceImport",

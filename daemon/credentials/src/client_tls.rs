@@ -9,43 +9,46 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 use tokio::sync::MutexGuard;
 
-use super::{Credentials, Locations, Shown};
+use super::{ConnectionCredentials, Credentials, Locations};
 use holdfast_config::TlsFiles;
 
 /// How often the files are looked at, by a call of the kernel for each.
-pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// What TLS needs from one set of files.
 #[derive(Debug)]
 pub struct ClientTls {
     credentials: Credentials,
     // When the files were looked at last. Held by the task that looks.
-    looked: tokio::sync::Mutex<Option<Instant>>,
+    checked_at: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl ClientTls {
     pub fn new(files: &TlsFiles) -> Self {
-        let credentials = Credentials::new(Locations::files(files));
-        Self { credentials, looked: tokio::sync::Mutex::default() }
+        let credentials = Credentials::new(Locations::from_files(files));
+        Self { credentials, checked_at: tokio::sync::Mutex::default() }
     }
 
     /// What the files say, or said when they could be read; `None`: they never could.
     pub async fn current(&self) -> Option<Arc<ClientConfig>> {
-        let shown = match (self.looked.try_lock(), self.credentials.last()) {
-            (Ok(looked), _) => self.look(looked).await,
+        let shown = match (self.checked_at.try_lock(), self.credentials.last_good()) {
+            (Ok(looked), _) => self.refresh_if_due(looked).await,
             // Another task is looking already.
             (Err(_), Some(shown)) => Some(shown),
-            (Err(_), None) => self.look(self.looked.lock().await).await,
+            (Err(_), None) => self.refresh_if_due(self.checked_at.lock().await).await,
         };
         shown.map(|shown| Arc::clone(&shown.tls))
     }
 
-    async fn look(&self, mut looked: MutexGuard<'_, Option<Instant>>) -> Option<Arc<Shown>> {
-        if looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+    async fn refresh_if_due(
+        &self,
+        mut looked: MutexGuard<'_, Option<Instant>>,
+    ) -> Option<Arc<ConnectionCredentials>> {
+        if looked.is_none_or(|at| at.elapsed() >= CHECK_EVERY) {
             // What is wrong with a file is in the log.
             let _ = self.credentials.current(false).await;
             *looked = Some(Instant::now());
         }
-        self.credentials.last()
+        self.credentials.last_good()
     }
 }

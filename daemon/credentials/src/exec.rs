@@ -24,10 +24,10 @@ const RUN_MAX: Duration = Duration::from_secs(10);
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 
 /// How much of a plugin's standard error is read.
-const COMPLAINT_BYTES_MAX: u64 = 4 << 10;
+const STDERR_BYTES_MAX: u64 = 4 << 10;
 
 /// How many characters of the last line of a plugin's standard error are repeated.
-const COMPLAINT_CHARACTERS_MAX: usize = 200;
+const STDERR_EXCERPT_MAX: usize = 200;
 
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
@@ -46,13 +46,13 @@ pub(super) struct Plugin {
 
 /// What a plugin gave.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Issued {
+pub(super) struct IssuedCredential {
     pub(super) token: Option<String>,
     pub(super) pair: Option<(Vec<u8>, Vec<u8>)>,
     pub(super) expires: Option<SystemTime>,
 }
 
-impl fmt::Debug for Issued {
+impl fmt::Debug for IssuedCredential {
     /// Keeps secrets out of logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Issued").field("expires", &self.expires).finish_non_exhaustive()
@@ -80,7 +80,7 @@ impl Plugin {
             Some((entry.get("name")?.clone(), entry.get("value")?.clone()))
         };
         let mut environment: Vec<_> = exec.env.iter().flatten().filter_map(pair).collect();
-        environment.push(("KUBERNETES_EXEC_INFO".to_owned(), execution(exec, cluster, &version)));
+        environment.push(("KUBERNETES_EXEC_INFO".to_owned(), exec_info(exec, cluster, &version)));
         Ok(Self { version, command, arguments: exec.args.clone().unwrap_or_default(), environment })
     }
 
@@ -89,13 +89,13 @@ impl Plugin {
         self.command.display().to_string()
     }
 
-    pub(super) async fn run(&self) -> Result<Issued, String> {
+    pub(super) async fn run(&self) -> Result<IssuedCredential, String> {
         let said = |what: String| format!("exec plugin {}: {what}", self.name());
-        let output = self.output().await.map_err(said)?;
-        credential(&output, &self.version).map_err(said)
+        let output = self.run_command().await.map_err(said)?;
+        parse_credential(&output, &self.version).map_err(said)
     }
 
-    async fn output(&self) -> Result<Vec<u8>, String> {
+    async fn run_command(&self) -> Result<Vec<u8>, String> {
         let mut command = Command::new(&self.command);
         command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
         for name in NOT_INHERITED {
@@ -103,12 +103,14 @@ impl Plugin {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(|it| it.to_string())?;
-        let _group = Group::of(child.id());
+        let _group = ProcessGroup::from_child_id(child.id());
         let stdout = child.stdout.take();
         let stderr = child.stderr.take();
         let all = async {
-            let (output, complaint) =
-                tokio::join!(bounded(stdout, OUTPUT_BYTES_MAX + 1), bounded(stderr, COMPLAINT_BYTES_MAX));
+            let (output, complaint) = tokio::join!(
+                read_bounded(stdout, OUTPUT_BYTES_MAX + 1),
+                read_bounded(stderr, STDERR_BYTES_MAX)
+            );
             (child.wait().await, output, complaint)
         };
         let seconds = RUN_MAX.as_secs();
@@ -126,15 +128,15 @@ impl Plugin {
 }
 
 /// The process group of a plugin. When it is dropped, what the plugin started and left behind is killed.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
-    fn of(child: Option<u32>) -> Self {
+impl ProcessGroup {
+    fn from_child_id(child: Option<u32>) -> Self {
         Self(child.and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
             // Usually no process is left.
@@ -144,7 +146,7 @@ impl Drop for Group {
 }
 
 /// Reads at most `most` bytes; a plugin that writes more finds the pipe closed.
-async fn bounded(source: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
+async fn read_bounded(source: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
     let mut read = Vec::new();
     if let Some(source) = source {
         // After an error, what was read before it counts.
@@ -156,11 +158,11 @@ async fn bounded(source: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
 fn excerpt(complaint: &[u8]) -> String {
     let text = String::from_utf8_lossy(complaint);
     let last = text.trim().lines().next_back().unwrap_or("it said nothing");
-    last.chars().filter(|it| !it.is_control()).take(COMPLAINT_CHARACTERS_MAX).collect()
+    last.chars().filter(|it| !it.is_control()).take(STDERR_EXCERPT_MAX).collect()
 }
 
 /// What the plugin is told: `KUBERNETES_EXEC_INFO`.
-fn execution(exec: &ExecConfig, cluster: &Cluster, version: &str) -> String {
+fn exec_info(exec: &ExecConfig, cluster: &Cluster, version: &str) -> String {
     let mut spec = json!({ "interactive": false });
     if exec.provide_cluster_info {
         let extensions = cluster.extensions.iter().flatten();
@@ -193,7 +195,7 @@ struct CredentialStatus {
     client_key_data: Option<String>,
 }
 
-fn credential(output: &[u8], version: &str) -> Result<Issued, String> {
+fn parse_credential(output: &[u8], version: &str) -> Result<IssuedCredential, String> {
     // The parser's own words could quote the secret.
     let found: ExecCredential =
         serde_json::from_slice(output).map_err(|_| "printed no ExecCredential".to_owned())?;
@@ -215,7 +217,7 @@ fn credential(output: &[u8], version: &str) -> Result<Issued, String> {
     }
     let seconds = status.expiration_timestamp.and_then(|time| u64::try_from(time.0.as_second()).ok());
     let expires = seconds.and_then(|it| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(it)));
-    Ok(Issued { token, pair, expires })
+    Ok(IssuedCredential { token, pair, expires })
 }
 
 #[cfg(test)]

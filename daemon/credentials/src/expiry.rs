@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
 
 /// The `exp` of a JWT, which the tokens of service accounts are.
-pub(super) fn of_token(token: &str) -> Option<SystemTime> {
+pub(super) fn token_expiry(token: &str) -> Option<SystemTime> {
     #[derive(Deserialize)]
     struct Claims {
         exp: u64,
@@ -24,7 +24,7 @@ pub(super) fn of_token(token: &str) -> Option<SystemTime> {
 }
 
 /// The `notAfter` of the first certificate.
-pub(super) fn of_certificate(pem: &[u8]) -> Option<SystemTime> {
+pub(super) fn certificate_expiry(pem: &[u8]) -> Option<SystemTime> {
     let der = CertificateDer::from_pem_slice(pem).ok()?;
     not_after(&der)
 }
@@ -37,19 +37,19 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 /// Certificate { tbs { version?, serial, signature, issuer, validity { notBefore, notAfter } … } … }
 fn not_after(der: &[u8]) -> Option<SystemTime> {
-    let (certificate, _) = element(der, SEQUENCE)?;
-    let (mut fields, _) = element(certificate, SEQUENCE)?;
+    let (certificate, _) = parse_element(der, SEQUENCE)?;
+    let (mut fields, _) = parse_element(certificate, SEQUENCE)?;
     if fields.first() == Some(&VERSION) {
-        fields = skip(fields)?;
+        fields = skip_element(fields)?;
     }
     // Serial number, signature algorithm, issuer.
-    let validity = skip(skip(skip(fields)?)?)?;
-    let (validity, _) = element(validity, SEQUENCE)?;
-    time(skip(validity)?)
+    let validity = skip_element(skip_element(skip_element(fields)?)?)?;
+    let (validity, _) = parse_element(validity, SEQUENCE)?;
+    parse_time(skip_element(validity)?)
 }
 
 /// An element's content, and what follows it.
-fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+fn parse_element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (found, rest) = der.split_first()?;
     let (first, rest) = rest.split_first()?;
     let (length, rest) = match first {
@@ -64,20 +64,20 @@ fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     (*found == tag).then(|| rest.split_at_checked(length))?
 }
 
-fn skip(der: &[u8]) -> Option<&[u8]> {
-    element(der, *der.first()?).map(|(_, rest)| rest)
+fn skip_element(der: &[u8]) -> Option<&[u8]> {
+    parse_element(der, *der.first()?).map(|(_, rest)| rest)
 }
 
 /// Reads a time. Both kinds end with `Z` and differ in the digits of the year; two digits mean 1950 to 2049 (RFC 5280).
-fn time(der: &[u8]) -> Option<SystemTime> {
+fn parse_time(der: &[u8]) -> Option<SystemTime> {
     let text = match der.first()? {
         &UTC_TIME => {
-            let (text, _) = element(der, UTC_TIME)?;
+            let (text, _) = parse_element(der, UTC_TIME)?;
             let text = std::str::from_utf8(text).ok()?;
             let century = if text.get(..2)? < "50" { "20" } else { "19" };
             format!("{century}{text}")
         }
-        _ => std::str::from_utf8(element(der, GENERALIZED_TIME)?.0).ok()?.to_owned(),
+        _ => std::str::from_utf8(parse_element(der, GENERALIZED_TIME)?.0).ok()?.to_owned(),
     };
     let part = |from: usize, to: usize| text.get(from..to);
     let date = format!("{}-{}-{}", part(0, 4)?, part(4, 6)?, part(6, 8)?);
@@ -101,7 +101,7 @@ mod tests {
         let mut params = CertificateParams::new(["a".to_owned()]).unwrap();
         params.not_after = date_time_ymd(year, 1, 2);
         let pem = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
-        assert_eq!(seconds(of_certificate(pem.as_bytes())), Some(expected), "{year}");
+        assert_eq!(seconds(certificate_expiry(pem.as_bytes())), Some(expected), "{year}");
     }
 
     #[test]
@@ -114,11 +114,11 @@ mod tests {
     #[test]
     fn a_token_tells_its_end_if_it_is_a_jwt() {
         let claims = BASE64_URL_SAFE_NO_PAD.encode(r#"{"exp":1893542400,"iss":"x"}"#);
-        assert_eq!(seconds(of_token(&format!("e30.{claims}.c2ln"))), Some(1_893_542_400));
+        assert_eq!(seconds(token_expiry(&format!("e30.{claims}.c2ln"))), Some(1_893_542_400));
         for opaque in
             ["", "opaque", "a.b.c", "a.%%.c", &format!("e30.{}.x", BASE64_URL_SAFE_NO_PAD.encode("{}"))]
         {
-            assert_eq!(of_token(opaque), None, "{opaque}");
+            assert_eq!(token_expiry(opaque), None, "{opaque}");
         }
     }
 

@@ -17,7 +17,7 @@ use holdfast_config::FileAuthor;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What is said of a file that the author of the path may not read.
-const NOT_THE_AUTHORS: &str = "may not be read by everybody who may have written the file that names it; let root alone \
+const NOT_READABLE_BY_AUTHOR: &str = "may not be read by everybody who may have written the file that names it; let root alone \
                                write that file, or give this one to its owner";
 
 /// What changes when a file is rewritten or replaced, through symbolic links too.
@@ -31,13 +31,13 @@ struct Stamp {
 
 /// A file as it was just before it was read. It has no stamp if it was not there, or no regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct FileSnapshot {
     pub(super) path: PathBuf,
     stamp: Option<Stamp>,
 }
 
-impl Seen {
-    fn now(path: &Path) -> Self {
+impl FileSnapshot {
+    fn take(path: &Path) -> Self {
         let found = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
         let stamp = found.map(|it| Stamp {
             device: it.dev(),
@@ -49,11 +49,11 @@ impl Seen {
     }
 
     fn has_changed(&self) -> bool {
-        *self != Self::now(&self.path)
+        *self != Self::take(&self.path)
     }
 
     /// When it was last written.
-    pub(super) fn modified(&self) -> Option<SystemTime> {
+    pub(super) fn modified_at(&self) -> Option<SystemTime> {
         let (seconds, nanoseconds) = self.stamp?.modified;
         let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
         SystemTime::UNIX_EPOCH.checked_add(since)
@@ -65,48 +65,48 @@ impl Seen {
 pub(super) struct CurrentFile(Arc<Mutex<PathBuf>>);
 
 impl CurrentFile {
-    fn is_at(&self, path: &Path) {
+    fn set_path(&self, path: &Path) {
         path.clone_into(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(super) fn now(&self) -> PathBuf {
+    pub(super) fn path(&self) -> PathBuf {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Reads files, and remembers which. It may block for as long as a file system likes.
 #[derive(Debug, Default)]
-pub(super) struct Files {
-    seen: Vec<Seen>,
+pub(super) struct FileReader {
+    snapshots: Vec<FileSnapshot>,
     current: CurrentFile,
     author: FileAuthor,
 }
 
-impl Files {
+impl FileReader {
     /// Files that this author named.
     pub(super) fn new(author: FileAuthor, current: CurrentFile) -> Self {
-        Self { seen: Vec::new(), current, author }
+        Self { snapshots: Vec::new(), current, author }
     }
 
     /// Whether one of these files is not as it was.
-    pub(super) fn have_changed(&self, seen: &[Seen]) -> bool {
+    pub(super) fn have_changed(&self, seen: &[FileSnapshot]) -> bool {
         seen.iter().any(|seen| {
-            self.current.is_at(&seen.path);
+            self.current.set_path(&seen.path);
             seen.has_changed()
         })
     }
 
     /// The files that were read, in order.
-    pub(super) fn into_seen(self) -> Vec<Seen> {
-        self.seen
+    pub(super) fn into_snapshots(self) -> Vec<FileSnapshot> {
+        self.snapshots
     }
 
     /// A file's content, which is not empty.
     pub(super) fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
-        self.current.is_at(path);
-        self.seen.push(Seen::now(path));
+        self.current.set_path(path);
+        self.snapshots.push(FileSnapshot::take(path));
         let said = |what: &str| format!("{}: {what}", path.display());
-        let plainly = |error: std::io::Error| said(&plainly(&error));
+        let plainly = |error: std::io::Error| said(&describe_error(&error));
         // Nothing else is opened: a device may do something when it is.
         if !std::fs::metadata(path).map_err(plainly)?.is_file() {
             return Err(said("is not a regular file"));
@@ -115,7 +115,7 @@ impl Files {
         let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
         let opened = opened.map_err(plainly)?;
         if !self.author.may_read(&opened).map_err(plainly)? {
-            return Err(said(NOT_THE_AUTHORS));
+            return Err(said(NOT_READABLE_BY_AUTHOR));
         }
         let mut content = Vec::new();
         opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(plainly)?;
@@ -127,12 +127,12 @@ impl Files {
     }
 
     /// A file's content as text.
-    pub(super) fn text(&mut self, path: &Path) -> Result<String, String> {
+    pub(super) fn read_text(&mut self, path: &Path) -> Result<String, String> {
         String::from_utf8(self.read(path)?).map_err(|_| format!("{}: is not text", path.display()))
     }
 }
 
-fn plainly(error: &std::io::Error) -> String {
+fn describe_error(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "does not exist".to_owned(),
         std::io::ErrorKind::PermissionDenied => "may not be read".to_owned(),

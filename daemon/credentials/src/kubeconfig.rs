@@ -11,7 +11,7 @@ use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig};
 use secrecy::ExposeSecret;
 
 use super::exec::Plugin;
-use super::files::Files;
+use super::files::FileReader;
 use super::{Client, GatherError};
 use holdfast_config::ApiserverUrl;
 
@@ -24,16 +24,16 @@ pub(super) struct Context {
 
 impl Context {
     /// The context of the file at `path`.
-    pub(super) fn read(path: &Path, files: &mut Files) -> Result<Self, GatherError> {
-        let text = files.text(path).map_err(GatherError::Unreadable)?;
+    pub(super) fn read(path: &Path, files: &mut FileReader) -> Result<Self, GatherError> {
+        let text = files.read_text(path).map_err(GatherError::Unreadable)?;
         let said = |what: String| GatherError::Wrong(format!("{}: {what}", path.display()));
         // The parser's error can quote the file, and the file has secrets.
         let parsed = Kubeconfig::from_yaml(&text).map_err(|_| said("is not a kubeconfig".to_owned()))?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
-        Self::of(parsed, folder).map_err(said)
+        Self::from_kubeconfig(parsed, folder).map_err(said)
     }
 
-    fn of(parsed: Kubeconfig, folder: PathBuf) -> Result<Self, String> {
+    fn from_kubeconfig(parsed: Kubeconfig, folder: PathBuf) -> Result<Self, String> {
         let current = parsed.current_context.filter(|it| !it.is_empty()).ok_or("has no current-context")?;
         let context = parsed.contexts.into_iter().find(|it| it.name == current).and_then(|it| it.context);
         let context =
@@ -68,27 +68,31 @@ impl Context {
     }
 
     /// The certificate authorities to trust.
-    pub(super) fn authorities(&self, files: &mut Files) -> Result<Vec<u8>, GatherError> {
+    pub(super) fn authorities(&self, files: &mut FileReader) -> Result<Vec<u8>, GatherError> {
         if self.cluster.insecure_skip_tls_verify == Some(true) {
             let message =
                 "insecure-skip-tls-verify is not supported: give its cluster a certificate-authority";
             return Err(GatherError::Wrong(message.to_owned()));
         }
         let data = self.cluster.certificate_authority_data.as_deref();
-        let found =
-            self.bytes("certificate-authority", data, self.cluster.certificate_authority.as_deref(), files)?;
+        let found = self.read_bytes(
+            "certificate-authority",
+            data,
+            self.cluster.certificate_authority.as_deref(),
+            files,
+        )?;
         found.ok_or_else(|| GatherError::Wrong("its cluster has no certificate-authority".to_owned()))
     }
 
     /// The client's identity.
-    pub(super) fn client(&self, files: &mut Files) -> Result<Client, GatherError> {
+    pub(super) fn client(&self, files: &mut FileReader) -> Result<Client, GatherError> {
         self.refuse_unsupported()?;
         let user = &self.user;
         let certificate = user.client_certificate_data.as_deref();
         let certificate =
-            self.bytes("client-certificate", certificate, user.client_certificate.as_deref(), files)?;
+            self.read_bytes("client-certificate", certificate, user.client_certificate.as_deref(), files)?;
         let key = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
-        let key = self.bytes("client-key", key, user.client_key.as_deref(), files)?;
+        let key = self.read_bytes("client-key", key, user.client_key.as_deref(), files)?;
         let pair = match (certificate, key) {
             (None, None) => None,
             (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -103,9 +107,9 @@ impl Context {
 
     /// The token. Unlike a certificate's, its file wins over inline text, as in every client of Kubernetes: text cannot
     /// rotate.
-    fn token(&self, files: &mut Files) -> Result<Option<String>, GatherError> {
+    fn token(&self, files: &mut FileReader) -> Result<Option<String>, GatherError> {
         match self.user.token_file.as_deref().filter(|path| !path.is_empty()) {
-            Some(path) => super::token(&self.folder.join(path), files).map(Some),
+            Some(path) => super::read_token(&self.folder.join(path), files).map(Some),
             None => Ok(self.user.token.as_ref().map(|token| token.expose_secret().trim().to_owned())),
         }
     }
@@ -132,12 +136,12 @@ impl Context {
     }
 
     /// Inline text wins over a file, as in every client of Kubernetes.
-    fn bytes(
+    fn read_bytes(
         &self,
         what: &str,
         data: Option<&str>,
         file: Option<&str>,
-        files: &mut Files,
+        files: &mut FileReader,
     ) -> Result<Option<Vec<u8>>, GatherError> {
         if let Some(data) = data.filter(|data| !data.is_empty()) {
             let decoded = BASE64_STANDARD.decode(data.trim());

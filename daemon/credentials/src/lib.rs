@@ -8,13 +8,13 @@
 
 mod client_tls;
 pub mod tls;
-pub use client_tls::{ClientTls, LOOK_EVERY};
+pub use client_tls::{CHECK_EVERY, ClientTls};
 
 mod exec;
 mod expiry;
 mod files;
 mod kubeconfig;
-mod reading;
+mod read_task;
 #[cfg(test)]
 mod tests;
 
@@ -28,19 +28,19 @@ use hyper::header::HeaderValue;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use crate::tls::Pair;
-use exec::{Issued, Plugin};
-use files::{Files, Seen};
+use crate::tls::ClientKeyPair;
+use exec::{IssuedCredential, Plugin};
+use files::{FileReader, FileSnapshot};
 use holdfast_config::{Apiserver, ApiserverUrl, ClientIdentity, FileAuthor, TlsFiles};
 use kubeconfig::Context;
-use reading::Reading;
+use read_task::ReadTask;
 
 /// How old credentials may be before their files are read again although none looks changed.
-const READ_AGAIN: Duration = Duration::from_secs(60);
+const REREAD_AFTER: Duration = Duration::from_secs(60);
 
 /// How often a 401 may cause a reading: a plugin must not run for each answer of a server that rejects every
 /// credential.
-const DOUBT_EVERY: Duration = Duration::from_secs(5);
+const RECHECK_PAUSE: Duration = Duration::from_secs(5);
 
 /// How long before its end a plugin's credential is renewed.
 const RENEW_BEFORE: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ pub struct Locations {
 
 impl Locations {
     /// The locations that `[apiserver]` names.
-    pub fn configured(apiserver: &Apiserver) -> Self {
+    pub fn from_config(apiserver: &Apiserver) -> Self {
         Self {
             kubeconfig: apiserver.kubeconfig.clone(),
             ca_file: apiserver.ca_file.clone(),
@@ -75,7 +75,7 @@ impl Locations {
     }
 
     /// One kubeconfig that says everything, and that need not be there.
-    pub const fn kubeconfig(path: PathBuf) -> Self {
+    pub const fn from_kubeconfig(path: PathBuf) -> Self {
         Self {
             kubeconfig: Some(path),
             ca_file: None,
@@ -88,7 +88,7 @@ impl Locations {
     }
 
     /// An authority, and perhaps a client certificate, for what is dialled beside apiservers.
-    pub fn files(files: &TlsFiles) -> Self {
+    pub fn from_files(files: &TlsFiles) -> Self {
         Self {
             kubeconfig: None,
             ca_file: Some(files.ca_file.clone()),
@@ -100,7 +100,7 @@ impl Locations {
         }
     }
 
-    pub const fn names_an_authority(&self) -> bool {
+    pub const fn has_authority(&self) -> bool {
         self.ca_file.is_some() || self.kubeconfig.is_some()
     }
 }
@@ -139,7 +139,7 @@ impl fmt::Debug for Client {
 
 /// Everything that files say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Gathered {
+struct FileContents {
     authorities: Vec<u8>,
     client: Client,
     server: Option<ApiserverUrl>,
@@ -148,7 +148,7 @@ struct Gathered {
 
 /// What one connection needs.
 #[derive(Debug)]
-pub struct Shown {
+pub struct ConnectionCredentials {
     pub tls: Arc<ClientConfig>,
     pub authorization: Option<HeaderValue>,
     pub server_name: Option<ServerName<'static>>,
@@ -156,11 +156,11 @@ pub struct Shown {
     pub server: Option<SocketAddr>,
     kind: &'static str,
     expires: Option<SystemTime>,
-    from: Gathered,
-    issued: Option<Issued>,
+    contents: FileContents,
+    issued: Option<IssuedCredential>,
 }
 
-impl Shown {
+impl ConnectionCredentials {
     /// The kind of the credential that is shown, for a server that rejects it.
     pub const fn kind(&self) -> &'static str {
         self.kind
@@ -181,36 +181,36 @@ pub struct Report {
 pub struct Credentials {
     locations: Locations,
     /// Held by the task that refreshes. A reading that hangs stays inside, so that there is never a second one.
-    refreshing: tokio::sync::Mutex<Option<Reading>>,
-    kept: Mutex<CredentialState>,
+    refreshing: tokio::sync::Mutex<Option<ReadTask>>,
+    state: Mutex<CredentialState>,
 }
 
 #[derive(Debug, Default)]
 struct CredentialState {
-    good: Option<Arc<Shown>>,
-    seen: Vec<Seen>,
-    read: Option<Instant>,
+    good: Option<Arc<ConnectionCredentials>>,
+    files: Vec<FileSnapshot>,
+    read_at: Option<Instant>,
     /// Whether the files cannot even be looked at, because the reading hangs.
-    hangs: bool,
+    is_hanging: bool,
     problem: Option<(String, SystemTime)>,
 }
 
 impl CredentialState {
     /// Whether the files are to be read although they look as they did.
     fn is_old(&self, doubted: bool) -> bool {
-        let age = self.read.map(|read| read.elapsed());
-        let most = if doubted || self.problem.is_some() { DOUBT_EVERY } else { READ_AGAIN };
+        let age = self.read_at.map(|read| read.elapsed());
+        let most = if doubted || self.problem.is_some() { RECHECK_PAUSE } else { REREAD_AFTER };
         let ends = self.good.as_ref().and_then(|good| good.issued.as_ref()?.expires);
         let ends_soon = ends.is_some_and(|it| it <= SystemTime::now() + RENEW_BEFORE);
         // A plugin that hangs is not called by every request.
-        let may_run = age.is_none_or(|age| age >= DOUBT_EVERY);
+        let may_run = age.is_none_or(|age| age >= RECHECK_PAUSE);
         age.is_none_or(|age| age >= most) || (ends_soon && may_run)
     }
 }
 
 impl Credentials {
     pub fn new(locations: Locations) -> Self {
-        Self { locations, refreshing: tokio::sync::Mutex::default(), kept: Mutex::default() }
+        Self { locations, refreshing: tokio::sync::Mutex::default(), state: Mutex::default() }
     }
 
     pub const fn locations(&self) -> &Locations {
@@ -220,7 +220,7 @@ impl Credentials {
     /// Tells what in files that exist cannot be followed, or else why one cannot be read now, which may change. It
     /// takes a few seconds at most; a file that hangs is not waited for.
     pub fn check(&self) -> Result<Option<String>, String> {
-        match reading::gather_in_time(&self.locations) {
+        match read_task::gather_within_timeout(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),
             Some(Err(GatherError::Unreadable(why))) => Ok(Some(why)),
             None => Ok(Some("its files cannot be read in time; does their file system hang?".to_owned())),
@@ -229,61 +229,65 @@ impl Credentials {
     }
 
     /// The credentials in force. After a 401 they are `doubted`, and read again although no file looks changed.
-    pub async fn current(&self, doubted: bool) -> Result<Arc<Shown>, String> {
-        let good = self.kept().good.clone();
+    pub async fn current(&self, doubted: bool) -> Result<Arc<ConnectionCredentials>, String> {
+        let good = self.lock_state().good.clone();
         match (self.refreshing.try_lock(), good) {
             (Ok(mut reading), _) => self.refresh(&mut reading, doubted).await,
             // Another task is refreshing already.
             (Err(_), Some(good)) => return Ok(good),
             (Err(_), None) => drop(self.refreshing.lock().await),
         }
-        let kept = self.kept();
+        let kept = self.lock_state();
         let problem =
             || kept.problem.as_ref().map_or("nothing was read yet", |(problem, _)| problem).to_owned();
         kept.good.clone().ok_or_else(problem)
     }
 
     /// The last good ones, for a caller that waits for no file and no program.
-    pub fn last(&self) -> Option<Arc<Shown>> {
-        self.kept().good.clone()
+    pub fn last_good(&self) -> Option<Arc<ConnectionCredentials>> {
+        self.lock_state().good.clone()
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, CredentialState> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> std::sync::MutexGuard<'_, CredentialState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the files, and reads them if they have changed or are old.
-    async fn refresh(&self, pending: &mut Option<Reading>, doubted: bool) {
+    async fn refresh(&self, pending: &mut Option<ReadTask>, doubted: bool) {
         let (before, is_old, seen) = {
-            let kept = self.kept();
-            (kept.good.clone(), kept.is_old(doubted), kept.seen.clone())
+            let kept = self.lock_state();
+            (kept.good.clone(), kept.is_old(doubted), kept.files.clone())
         };
         // A reading that hangs has had its time; now it is only checked whether it has ended.
-        let patience = if pending.is_some() { Duration::ZERO } else { reading::TIME_MAX };
-        let mut reading = pending.take().unwrap_or_else(|| Reading::begin(&self.locations, seen, is_old));
-        let (gathered, seen) = match reading.ended(patience).await {
+        let patience = if pending.is_some() { Duration::ZERO } else { read_task::READ_TIMEOUT };
+        let mut reading = pending.take().unwrap_or_else(|| ReadTask::begin(&self.locations, seen, is_old));
+        let (gathered, seen) = match reading.wait_for_outcome(patience).await {
             Some(Ok(None)) => return,
             Some(Ok(Some((gathered, seen)))) => (gathered.map_err(GatherError::into_text), Some(seen)),
             Some(Err(error)) => (Err(error.to_string()), None),
             None => {
-                let hangs = reading.hangs();
+                let hangs = reading.describe_hang();
                 *pending = Some(reading);
                 (Err(hangs), None)
             }
         };
-        self.kept().hangs = pending.is_some();
+        self.lock_state().is_hanging = pending.is_some();
         let shown = match gathered {
-            Ok(gathered) => shown(gathered, before, doubted).await,
+            Ok(gathered) => build_credentials(gathered, before, doubted).await,
             Err(why) => Err(why),
         };
-        self.keep(shown, seen);
+        self.store_outcome(shown, seen);
     }
 
-    fn keep(&self, shown: Result<Arc<Shown>, String>, seen: Option<Vec<Seen>>) {
-        let mut kept = self.kept();
-        kept.read = Some(Instant::now());
+    fn store_outcome(
+        &self,
+        shown: Result<Arc<ConnectionCredentials>, String>,
+        seen: Option<Vec<FileSnapshot>>,
+    ) {
+        let mut kept = self.lock_state();
+        kept.read_at = Some(Instant::now());
         if let Some(seen) = seen {
-            kept.seen = seen;
+            kept.files = seen;
         }
         match shown {
             Ok(shown) => {
@@ -295,26 +299,26 @@ impl Credentials {
             Err(why) => {
                 let is_new = kept.problem.as_ref().is_none_or(|(known, _)| *known != why);
                 if is_new {
-                    self.say(&why, &kept);
+                    self.log_problem(&why, &kept);
                     kept.problem = Some((why, SystemTime::now()));
                 }
             }
         }
     }
 
-    fn say(&self, error: &str, kept: &CredentialState) {
+    fn log_problem(&self, error: &str, kept: &CredentialState) {
         let keeps_old = kept.good.is_some();
         if self.locations.is_optional && kept.is_absent() {
             tracing::debug!(error, "no credentials there");
         } else {
-            let files: Vec<_> = kept.seen.iter().map(|seen| seen.path.as_path()).collect();
+            let files: Vec<_> = kept.files.iter().map(|seen| seen.path.as_path()).collect();
             tracing::warn!(error, ?files, keeps_old, "credentials cannot be read");
         }
     }
 
     /// What people are shown of the credentials; `None` where no file was ever found and none is needed.
     pub fn report(&self) -> Option<Report> {
-        let kept = self.kept();
+        let kept = self.lock_state();
         let is_nothing = self.locations.is_optional && kept.good.is_none() && kept.is_absent();
         (!is_nothing).then(|| kept.report())
     }
@@ -322,20 +326,20 @@ impl Credentials {
 
 impl CredentialState {
     fn is_absent(&self) -> bool {
-        !self.hangs && self.seen.iter().all(|seen| seen.modified().is_none())
+        !self.is_hanging && self.files.iter().all(|seen| seen.modified_at().is_none())
     }
 
     fn report(&self) -> Report {
         Report {
             kind: self.good.as_ref().map_or("none", |good| good.kind),
-            files: self.seen.iter().map(|seen| (seen.path.clone(), seen.modified())).collect(),
+            files: self.files.iter().map(|seen| (seen.path.clone(), seen.modified_at())).collect(),
             expires: self.good.as_ref().and_then(|good| good.expires),
             problem: self.problem.clone(),
         }
     }
 }
 
-fn gather_into(locations: &Locations, files: &mut Files) -> Result<Gathered, GatherError> {
+fn gather_into(locations: &Locations, files: &mut FileReader) -> Result<FileContents, GatherError> {
     let context = locations.kubeconfig.as_deref().map(|path| Context::read(path, files)).transpose()?;
     let wrong =
         || GatherError::Wrong("there is no certificate authority: set `ca_file` or `kubeconfig`".to_owned());
@@ -345,7 +349,7 @@ fn gather_into(locations: &Locations, files: &mut Files) -> Result<Gathered, Gat
         (None, None) => return Err(wrong()),
     };
     let client = match (&locations.identity, &context) {
-        (Some(identity), _) => identified(identity, files)?,
+        (Some(identity), _) => read_identity(identity, files)?,
         (None, Some(context)) => context.client(files)?,
         (None, None) => Client::default(),
     };
@@ -355,13 +359,13 @@ fn gather_into(locations: &Locations, files: &mut Files) -> Result<Gathered, Gat
     };
     let named = locations.tls_server_name.clone();
     let tls_server_name = named.or_else(|| context.as_ref().and_then(Context::tls_server_name));
-    Ok(Gathered { authorities, client, server, tls_server_name })
+    Ok(FileContents { authorities, client, server, tls_server_name })
 }
 
-fn identified(identity: &ClientIdentity, files: &mut Files) -> Result<Client, GatherError> {
+fn read_identity(identity: &ClientIdentity, files: &mut FileReader) -> Result<Client, GatherError> {
     match identity {
         ClientIdentity::TokenFile(path) => {
-            Ok(Client { token: Some(token(path, files)?), ..Client::default() })
+            Ok(Client { token: Some(read_token(path, files)?), ..Client::default() })
         }
         ClientIdentity::Certificate { certificate_file, key_file } => {
             let certificate = files.read(certificate_file).map_err(GatherError::Unreadable)?;
@@ -372,8 +376,8 @@ fn identified(identity: &ClientIdentity, files: &mut Files) -> Result<Client, Ga
 }
 
 /// A token without the line end that editors and `echo` add.
-fn token(path: &Path, files: &mut Files) -> Result<String, GatherError> {
-    let text = files.text(path).map_err(GatherError::Unreadable)?;
+fn read_token(path: &Path, files: &mut FileReader) -> Result<String, GatherError> {
+    let text = files.read_text(path).map_err(GatherError::Unreadable)?;
     let token = text.trim();
     let said = |what| GatherError::Unreadable(format!("{}: {what}", path.display()));
     match token {
@@ -384,28 +388,37 @@ fn token(path: &Path, files: &mut Files) -> Result<String, GatherError> {
 }
 
 /// The credentials of these files; the old ones if nothing has changed, because their TLS sessions can be resumed.
-async fn shown(gathered: Gathered, before: Option<Arc<Shown>>, doubted: bool) -> Result<Arc<Shown>, String> {
-    let same = before.filter(|before| before.from == gathered);
+async fn build_credentials(
+    gathered: FileContents,
+    before: Option<Arc<ConnectionCredentials>>,
+    doubted: bool,
+) -> Result<Arc<ConnectionCredentials>, String> {
+    let same = before.filter(|before| before.contents == gathered);
     let issued = match &gathered.client.plugin {
         None => None,
-        Some(plugin) => Some(issued(plugin, same.as_deref(), doubted).await?),
+        Some(plugin) => Some(issue_credential(plugin, same.as_deref(), doubted).await?),
     };
     match same {
         Some(same) if same.issued == issued => Ok(same),
-        _ => Shown::new(gathered, issued).map(Arc::new),
+        _ => ConnectionCredentials::new(gathered, issued).map(Arc::new),
     }
 }
 
-async fn issued(plugin: &Plugin, before: Option<&Shown>, doubted: bool) -> Result<Issued, String> {
-    let lasts = |issued: &&Issued| issued.expires.is_none_or(|it| it > SystemTime::now() + RENEW_BEFORE);
+async fn issue_credential(
+    plugin: &Plugin,
+    before: Option<&ConnectionCredentials>,
+    doubted: bool,
+) -> Result<IssuedCredential, String> {
+    let lasts =
+        |issued: &&IssuedCredential| issued.expires.is_none_or(|it| it > SystemTime::now() + RENEW_BEFORE);
     match before.and_then(|before| before.issued.as_ref()).filter(lasts) {
         Some(issued) if !doubted => Ok(issued.clone()),
         _ => plugin.run().await,
     }
 }
 
-impl Shown {
-    fn new(from: Gathered, issued: Option<Issued>) -> Result<Self, String> {
+impl ConnectionCredentials {
+    fn new(from: FileContents, issued: Option<IssuedCredential>) -> Result<Self, String> {
         let client = &from.client;
         let token = issued.as_ref().and_then(|it| it.token.as_ref()).or(client.token.as_ref());
         let pair = issued.as_ref().and_then(|it| it.pair.as_ref()).or(client.pair.as_ref());
@@ -418,23 +431,23 @@ impl Shown {
         };
         let ends = [
             issued.as_ref().and_then(|it| it.expires),
-            token.and_then(|token| expiry::of_token(token)),
-            pair.and_then(|(certificate, _)| expiry::of_certificate(certificate)),
+            token.and_then(|token| expiry::token_expiry(token)),
+            pair.and_then(|(certificate, _)| expiry::certificate_expiry(certificate)),
         ];
         Ok(Self {
-            tls: tls::config(&from.authorities, pair.map(Pair::of).as_ref())?,
-            authorization: token.map(|token| bearer(token)).transpose()?,
-            server_name: from.tls_server_name.as_deref().map(server_name).transpose()?,
+            tls: tls::client_config(&from.authorities, pair.map(ClientKeyPair::from_pem).as_ref())?,
+            authorization: token.map(|token| bearer_header(token)).transpose()?,
+            server_name: from.tls_server_name.as_deref().map(parse_server_name).transpose()?,
             server: from.server.map(ApiserverUrl::address),
             kind,
             expires: ends.into_iter().flatten().min(),
-            from,
+            contents: from,
             issued,
         })
     }
 }
 
-fn bearer(token: &str) -> Result<HeaderValue, String> {
+fn bearer_header(token: &str) -> Result<HeaderValue, String> {
     let header = HeaderValue::from_str(&format!("Bearer {token}"));
     let mut header = header.map_err(|_| "the token has characters that no header may have".to_owned())?;
     header.set_sensitive(true);
@@ -442,7 +455,7 @@ fn bearer(token: &str) -> Result<HeaderValue, String> {
 }
 
 /// A name that can stand in a certificate.
-pub fn server_name(name: &str) -> Result<ServerName<'static>, String> {
+pub fn parse_server_name(name: &str) -> Result<ServerName<'static>, String> {
     let parsed = ServerName::try_from(name.to_owned());
     parsed.map_err(|_| format!("tls_server_name {name:?} is neither a DNS name nor an IP address"))
 }

@@ -31,7 +31,7 @@ impl Fixture {
         let file = folder.path().join("config.toml");
         let config = holdfast_config::Config::parse(&text, &file.to_string_lossy()).unwrap().0;
         let fixture =
-            Self { folder, credentials: Credentials::new(Locations::configured(&config.apiserver)) };
+            Self { folder, credentials: Credentials::new(Locations::from_config(&config.apiserver)) };
         fixture.write("ca", &pair().0);
         files.iter().for_each(|(name, content)| fixture.write(name, content));
         fixture
@@ -151,7 +151,7 @@ async fn files_that_come_later_are_found() {
 async fn a_kubeconfig_of_kubelets_that_never_was_there_is_not_worth_a_word() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubelet.conf");
-    let credentials = Credentials::new(Locations::kubeconfig(path.clone()));
+    let credentials = Credentials::new(Locations::from_kubeconfig(path.clone()));
     assert!(credentials.current(false).await.is_err() && credentials.report().is_none());
     std::fs::write(path, "[").unwrap();
     assert!(credentials.current(false).await.is_err());
@@ -263,7 +263,7 @@ async fn a_plugin_runs_once_until_its_credential_ends_or_is_doubted() {
         ("Bearer t1", 1),
         "doubts of a fresh one are ignored"
     );
-    fixture.credentials.kept().read = Instant::now().checked_sub(DOUBT_EVERY);
+    fixture.credentials.lock_state().read_at = Instant::now().checked_sub(RECHECK_PAUSE);
     assert_eq!(fixture.shown().await.unwrap(), "Bearer t1");
     fixture.credentials.current(true).await.unwrap();
     assert_eq!((fixture.shown().await.unwrap().as_str(), runs()), ("Bearer t2", 2));

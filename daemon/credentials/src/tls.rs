@@ -14,31 +14,34 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 const AUTHORITIES_MAX: usize = 1_000;
 
 /// A client's certificate chain and its key.
-pub struct Pair<'a> {
+pub struct ClientKeyPair<'a> {
     pub certificate: &'a [u8],
     pub key: &'a [u8],
 }
 
 /// A key is never shown.
-impl std::fmt::Debug for Pair<'_> {
+impl std::fmt::Debug for ClientKeyPair<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pair").finish_non_exhaustive()
     }
 }
 
-impl<'a> Pair<'a> {
-    pub fn of((certificate, key): &'a (Vec<u8>, Vec<u8>)) -> Self {
+impl<'a> ClientKeyPair<'a> {
+    pub fn from_pem((certificate, key): &'a (Vec<u8>, Vec<u8>)) -> Self {
         Self { certificate, key }
     }
 }
 
 /// A configuration that trusts `authorities` and shows `pair`.
-pub fn config(authorities: &[u8], pair: Option<&Pair<'_>>) -> Result<Arc<ClientConfig>, String> {
-    let builder = verifying(authorities)?;
+pub fn client_config(
+    authorities: &[u8],
+    pair: Option<&ClientKeyPair<'_>>,
+) -> Result<Arc<ClientConfig>, String> {
+    let builder = config_builder(authorities)?;
     let mut config = match pair {
         None => builder.with_no_client_auth(),
         Some(pair) => {
-            let chain = certificates(pair.certificate, "the client certificate")?;
+            let chain = parse_certificates(pair.certificate, "the client certificate")?;
             let key = PrivateKeyDer::from_pem_slice(pair.key)
                 .map_err(|error| format!("the client key is not readable: {error}"))?;
             builder.with_client_auth_cert(chain, key).map_err(|error| match error {
@@ -54,10 +57,10 @@ pub fn config(authorities: &[u8], pair: Option<&Pair<'_>>) -> Result<Arc<ClientC
 }
 
 /// The authorities of a bundle that can be used: an odd one among them takes no other with it.
-fn roots(authorities: &[u8]) -> Result<RootCertStore, String> {
+fn root_store(authorities: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let mut unusable = None;
-    for authority in certificates(authorities, "the certificate authority")? {
+    for authority in parse_certificates(authorities, "the certificate authority")? {
         unusable = roots.add(authority).err().or(unusable);
     }
     match unusable {
@@ -70,14 +73,14 @@ fn roots(authorities: &[u8]) -> Result<RootCertStore, String> {
     }
 }
 
-fn verifying(authorities: &[u8]) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
-    let roots = roots(authorities)?;
+fn config_builder(authorities: &[u8]) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
+    let roots = root_store(authorities)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     Ok(builder.map_err(|error| format!("tls: {error}"))?.with_root_certificates(roots))
 }
 
-fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_slice_iter(pem).take(AUTHORITIES_MAX).collect::<Result<Vec<_>, _>>();
     match found {
         Ok(found) if found.is_empty() => Err(format!("{what} has no PEM certificate in it")),
@@ -100,7 +103,7 @@ mod tests {
             (format!("{good}{odd}"), Some(1)),
             (odd.to_owned(), None),
         ] {
-            assert_eq!(roots(bundle.as_bytes()).map(|roots| roots.len()).ok(), usable);
+            assert_eq!(root_store(bundle.as_bytes()).map(|roots| roots.len()).ok(), usable);
         }
     }
 }

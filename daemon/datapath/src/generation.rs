@@ -1,7 +1,7 @@
 //! The maps of one generation, which are the maps that grow.
 //!
 //! Invariant: two generations with the same content answer every client the same, so programs may be moved from one to
-//! the other at any moment between two writes. When to grow, `kernel::grow` says.
+//! the other at any moment between two writes. When to grow, `open_kernel::grow` says.
 
 use std::mem::offset_of;
 use std::sync::Arc;

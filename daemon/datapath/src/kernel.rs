@@ -246,7 +246,7 @@ impl Maps for KernelMaps {
         self.capacity
     }
 
-    /// Clients are served by what another daemon left until [`Self::take_over`].
+    /// Clients are served by what another daemon left until [`Self::add_gap`].
     fn is_predecessor_serving(&self) -> bool {
         self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
     }

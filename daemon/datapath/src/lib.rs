@@ -1,6 +1,6 @@
 //! Where ops become what a client's connect meets.
 //!
-//! The kernel's side of [`holdfast_core::maps::Maps`]: maps, pins, programs, links. Invariant: an op is executed whole
+//! The kernel's side of [`holdfast_core::check_maps::Maps`]: maps, pins, programs, links. Invariant: an op is executed whole
 //! or refused, and no reader ever sees one half done. This is the only crate where `unsafe` is legal, and it decides
 //! nothing.
 

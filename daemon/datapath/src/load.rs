@@ -28,7 +28,7 @@ type Opened<'a> = Box<dyn Open<'a> + 'a>;
 type Opener = for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<Opened<'a>, StartError>;
 
 /// The objects with programs that hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel
-/// may do without them: `kept.bpf.c` by `kernel::stale`, `packet.bpf.c` and `xdp.bpf.c` by `packets_at`.)
+/// may do without them: `kept.bpf.c` by `open_kernel::stale`, `packet.bpf.c` and `xdp.bpf.c` by `packets_at`.)
 const OBJECTS: [Opener; 1] = [socket];
 
 /// A program that uses every switch.

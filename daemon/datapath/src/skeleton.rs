@@ -1,5 +1,5 @@
 //! The generated skeletons of `bpf/`. Only [`crate::abi`] names the types of `socket.bpf.c`, only [`crate::load`] its
-//! programs, and only `kernel::stale::history` the program of `kept.bpf.c`.
+//! programs, and only `open_kernel::stale::history` the program of `kept.bpf.c`.
 
 // Generated code keeps no house rules.
 #![allow(unsafe_code, missing_debug_implementations, unreachable_pub, dead_code, clippy::all)]

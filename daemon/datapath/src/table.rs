@@ -89,7 +89,7 @@ impl Table {
         self.used
     }
 
-    /// Counts the entries that [`Self::entries`] has found.
+    /// Counts the entries that [`Self::parse_entries`] has found.
     pub(crate) fn set_used(&mut self, used: usize) {
         self.used = u32::try_from(used).unwrap_or(u32::MAX);
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a case only reads, and what it walks over is bounded: lists that others wrote are cut before.
 
-mod reads;
+mod accessors;
 
 use core::cell::Cell;
 use core::time::Duration;
@@ -16,31 +16,33 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView};
 use holdfast_core::time::ClockReading;
 
-use super::finding::{Judgement, Remedy, WHY};
+use super::evidence::{
+    DiagnosisScope, Evidence, ExternalSource, Lease, Lookup, ObservedNode, ObservedService, Pod, Pods, Probe,
+};
+use super::evidence_source::{EvidenceSource, SourceSet};
+use super::finding::{Judgement, REASON_KEY, Remedy};
 use super::limits::PODS_MAX;
-use super::looks::{Looked, Looks};
-use super::material::{Asked, Lease, Material, Narrowed, NodeSeen, Place, Pod, Pods, Probe, ServiceSeen};
 
 /// What checks look at.
 #[derive(Debug)]
 pub struct Case<'a> {
-    material: &'a Material,
+    material: &'a Evidence,
     /// The service as this node has it: that of the apiserver before those of files.
     view: Option<&'a ServiceView>,
     /// Where the check that judges now has looked.
-    looked: Cell<Looked>,
+    looked: Cell<SourceSet>,
 }
 
 /// How many endpoints are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ConditionCounts {
     pub ready: usize,
     pub serving: usize,
     pub terminating: usize,
     pub unready: usize,
 }
 
-impl Counts {
+impl ConditionCounts {
     pub const fn total(self) -> usize {
         self.ready + self.serving + self.terminating + self.unready
     }
@@ -57,7 +59,7 @@ impl Counts {
 }
 
 impl<'a> Case<'a> {
-    pub fn new(material: &'a Material) -> Self {
+    pub fn new(material: &'a Evidence) -> Self {
         let views = material.views.iter().map(AsRef::as_ref);
         let of_cluster = |it: &&ServiceView| it.key.source == Source::Kubernetes;
         let view = views.clone().find(of_cluster).or_else(|| views.clone().next());
@@ -65,13 +67,13 @@ impl<'a> Case<'a> {
     }
 
     /// What a check makes of this case, and where it looked for that.
-    pub fn judged_by(&self, judge: fn(&Self) -> Judgement) -> (Judgement, Looked) {
+    pub fn run_check(&self, judge: fn(&Self) -> Judgement) -> (Judgement, SourceSet) {
         self.looked.take();
         (judge(self), self.looked.take())
     }
 
-    fn note(&self, place: Looks) {
-        self.looked.set(self.looked.get().and(place));
+    fn note_source(&self, place: EvidenceSource) {
+        self.looked.set(self.looked.get().with_source(place));
     }
 
     /// The name that the question is about.
@@ -80,17 +82,17 @@ impl<'a> Case<'a> {
     }
 
     /// What else the question says.
-    pub const fn narrowed(&self) -> &'a Narrowed {
-        &self.material.narrowed
+    pub const fn scope(&self) -> &'a DiagnosisScope {
+        &self.material.scope
     }
 
     /// The places that the diagnosis left out.
-    pub fn left_out(&self) -> &'a [Place] {
-        &self.material.left_out
+    pub fn skipped_sources(&self) -> &'a [ExternalSource] {
+        &self.material.skipped_sources
     }
 
     /// When the material was gathered.
-    pub const fn taken(&self) -> Timestamp {
+    pub const fn taken_at(&self) -> Timestamp {
         self.material.taken
     }
 
@@ -98,17 +100,17 @@ impl<'a> Case<'a> {
     pub fn now(&self) -> ClockReading {
         let snapshot = &self.material.snapshot;
         let since = u64::try_from(self.age(snapshot.published)).unwrap_or_default();
-        ClockReading { wall: self.taken(), mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
+        ClockReading { wall: self.taken_at(), mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
     }
 
     /// The Service as the apiserver has it now.
-    pub fn seen(&self) -> Option<&'a ServiceSeen> {
-        self.asked_service().answer()?.as_ref()
+    pub fn api_service(&self) -> Option<&'a ObservedService> {
+        self.service_lookup().answer()?.as_ref()
     }
 
     /// What the service selects pods by; none: the apiserver did not tell, or has no such Service.
     pub fn selector(&self) -> Option<&'a BTreeMap<String, String>> {
-        self.seen().map(|seen| &seen.selector)
+        self.api_service().map(|seen| &seen.selector)
     }
 
     pub fn namespace(&self) -> &'a str {
@@ -117,44 +119,47 @@ impl<'a> Case<'a> {
 
     /// How many seconds ago a time was. Clocks of other hosts may be ahead, so a time to come counts as now.
     pub fn age(&self, then: Timestamp) -> i64 {
-        self.taken().0.saturating_sub(then.0).max(0)
+        self.taken_at().0.saturating_sub(then.0).max(0)
     }
 
-    pub fn is_of(&self, kind: ServiceType) -> bool {
+    pub fn has_type(&self, kind: ServiceType) -> bool {
         self.facts().is_some_and(|facts| facts.kind == kind)
-            || self.seen().is_some_and(|seen| seen.kind == kind.as_str())
+            || self.api_service().is_some_and(|seen| seen.kind == kind.as_str())
     }
 
-    pub fn is_balanced(&self) -> bool {
-        self.is_of(ServiceType::LoadBalancer)
+    pub fn is_load_balancer(&self) -> bool {
+        self.has_type(ServiceType::LoadBalancer)
     }
 
     /// Whether the service is a name for another name, and nothing else.
     pub fn is_alias(&self) -> bool {
-        self.is_of(ServiceType::ExternalName)
+        self.has_type(ServiceType::ExternalName)
     }
 
     /// Whether the Service's label, as the apiserver has it, leaves it to another proxy: such a Service is not watched.
-    pub fn is_left_to_another(&self) -> bool {
-        self.seen().is_some_and(|seen| seen.proxy_name.is_some())
+    pub fn has_other_proxy(&self) -> bool {
+        self.api_service().is_some_and(|seen| seen.proxy_name.is_some())
     }
 
     /// Whether this node is to serve the service.
-    pub fn is_ours(&self) -> bool {
+    pub fn is_served_here(&self) -> bool {
         let is_anothers = matches!(
             self.state(),
             Some(ServiceState::OtherProxy | ServiceState::Headless | ServiceState::ExternalName)
         );
-        !is_anothers && !self.is_left_to_another()
+        !is_anothers && !self.has_other_proxy()
     }
 
-    pub fn frontends_of(&self, kind: FrontendType) -> impl Iterator<Item = &'a FrontendView> + use<'a> {
+    pub fn frontends_with_type(
+        &self,
+        kind: FrontendType,
+    ) -> impl Iterator<Item = &'a FrontendView> + use<'a> {
         self.frontends().filter(move |it| it.kind == kind)
     }
 
     /// The slices that count: for proxies, those that are not hidden from them.
     pub fn slices(&self) -> impl Iterator<Item = &'a SliceFacts> + use<'a> {
-        let hides = self.is_ours();
+        let hides = self.is_served_here();
         self.all_slices().filter(move |slice| !(hides && slice.headless))
     }
 
@@ -172,7 +177,7 @@ impl<'a> Case<'a> {
 
     /// How many endpoints are in which state. An address with the same ports counts once: the first of it that is
     /// ready, else the first. With other ports it is another endpoint.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ConditionCounts {
         // A slice may have thousands of ports, so an endpoint names them by a number.
         let mut port_sets: BTreeMap<Vec<(&str, u16)>, usize> = BTreeMap::new();
         let mut all: BTreeMap<(IpAddr, usize), Conditions> = BTreeMap::new();
@@ -189,7 +194,7 @@ impl<'a> Case<'a> {
                 }
             }
         }
-        let mut counts = Counts::default();
+        let mut counts = ConditionCounts::default();
         all.into_values().for_each(|conditions| counts.add(conditions));
         counts
     }
@@ -206,13 +211,13 @@ impl<'a> Case<'a> {
     }
 
     /// Whether an endpoint is on this node.
-    pub fn is_here(&self, node: Option<NodeName<'_>>) -> bool {
+    pub fn is_local(&self, node: Option<NodeName<'_>>) -> bool {
         let own = &self.table().node.name;
         !own.is_empty() && node.is_some_and(|it| it == **own)
     }
 
     pub fn pods(&self) -> Option<&'a Pods> {
-        self.asked_pods().answer()
+        self.pods_lookup().answer()
     }
 
     /// Whether the service has more pods than were read.
@@ -221,21 +226,21 @@ impl<'a> Case<'a> {
     }
 
     /// Pods that may get traffic one day: neither ended nor going.
-    pub fn living(&self) -> Vec<&'a Pod> {
+    pub fn live_pods(&self) -> Vec<&'a Pod> {
         let pods = self.pods().into_iter().flat_map(|pods| &pods.list);
         pods.filter(|pod| !pod.has_ended() && pod.deletion.is_none()).collect()
     }
 
     pub fn lease(&self, name: &str) -> Option<&'a Lease> {
-        self.asked_leases().answer()?.iter().find(|lease| lease.name == name)
+        self.leases_lookup().answer()?.iter().find(|lease| lease.name == name)
     }
 
-    pub fn node(&self, name: &str) -> Option<&'a NodeSeen> {
-        self.asked_nodes().answer()?.iter().find(|node| node.name == name)
+    pub fn node(&self, name: &str) -> Option<&'a ObservedNode> {
+        self.nodes_lookup().answer()?.iter().find(|node| node.name == name)
     }
 
     pub fn probes(&self) -> impl Iterator<Item = &'a Probe> + use<'a> {
-        self.asked_probes().answer().into_iter().flatten()
+        self.probes_lookup().answer().into_iter().flatten()
     }
 
     /// Families of the addresses that clients dial.
@@ -259,17 +264,17 @@ impl Pod {
 }
 
 /// The judgement where a source brought nothing: switched off is no fault, everything else leaves a question open.
-pub(super) fn missing<T>(asked: &Asked<T>, what: &str) -> Judgement {
+pub(super) fn judge_unavailable<T>(asked: &Lookup<T>, what: &str) -> Judgement {
     match asked {
-        Asked::Not(why) => Judgement::skipped(format!("{what}: {why}")),
-        Asked::Answered(_) => Judgement::skipped(format!("{what}: there is nothing to look at")),
-        Asked::Forbidden(_) | Asked::Failed(_) => {
-            let why = asked.why_not().unwrap_or_default();
+        Lookup::Skipped(why) => Judgement::not_applicable(format!("{what}: {why}")),
+        Lookup::Answered(_) => Judgement::not_applicable(format!("{what}: there is nothing to look at")),
+        Lookup::Forbidden(_) | Lookup::Failed(_) => {
+            let why = asked.unavailable_reason().unwrap_or_default();
             let right = match asked {
-                Asked::Forbidden(right) => Some(right),
-                Asked::Not(_) | Asked::Failed(_) | Asked::Answered(_) => None,
+                Lookup::Forbidden(right) => Some(right),
+                Lookup::Skipped(_) | Lookup::Failed(_) | Lookup::Answered(_) => None,
             };
-            let judgement = Judgement::unknown(format!("{what}: {why}")).with(WHY, why);
+            let judgement = Judgement::unknown(format!("{what}: {why}")).with(REASON_KEY, why);
             match right {
                 None => judgement,
                 Some(right) => judgement
@@ -282,8 +287,8 @@ pub(super) fn missing<T>(asked: &Asked<T>, what: &str) -> Judgement {
 }
 
 /// The right that the node lacks, as a remedy. It comes before any advice that is given without having looked.
-pub(super) fn permit<T>(asked: &Asked<T>) -> Option<Remedy> {
-    let Asked::Forbidden(right) = asked else { return None };
+pub(super) fn missing_right_remedy<T>(asked: &Lookup<T>) -> Option<Remedy> {
+    let Lookup::Forbidden(right) = asked else { return None };
     Some(Remedy::safe(format!(
         "Let this node {right}, to be told why: bind the role holdfast-diagnose of contrib/kubernetes/rbac.yaml."
     )))

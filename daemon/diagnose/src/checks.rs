@@ -3,40 +3,40 @@
 //! Invariant: [`ALL`] lists every check once; each says what it looked at and comes to exactly one judgement, whatever
 //! the material is, and none sends a request.
 
-mod announced;
+mod announcements;
 mod balancer;
-mod checked;
-mod denied;
+mod capacity;
+mod daemon;
 mod devices;
 mod dns;
 mod endpoints;
 mod events;
 mod filters;
 mod foreign;
+mod health_checks;
 mod host;
 mod http;
-mod lasting;
-mod names;
-mod own;
+mod name_servers;
 mod paths;
 mod pods;
 mod policy;
 mod probes;
-mod room;
+mod refusals;
 mod selector;
 mod service;
-mod stale;
+mod stale_endpoints;
+mod stuck_endpoints;
 #[cfg(test)]
 mod tests;
 mod views;
 
-pub(super) use views::worst;
+pub(super) use views::worst_frontend;
 
 use holdfast_core::words;
 
 use super::case::Case;
+use super::evidence_source::EvidenceSource;
 use super::finding::Judgement;
-use super::looks::Looks;
 
 words! {
     /// What a check is about.
@@ -61,143 +61,198 @@ words! {
 pub struct Check {
     pub id: &'static str,
     pub group: Group,
-    pub looks: &'static [Looks],
+    pub sources: &'static [EvidenceSource],
     pub judge: fn(&Case<'_>) -> Judgement,
 }
 
-const fn check(
+const fn new_check(
     id: &'static str,
     group: Group,
-    looks: &'static [Looks],
+    looks: &'static [EvidenceSource],
     judge: fn(&Case<'_>) -> Judgement,
 ) -> Check {
-    Check { id, group, looks, judge }
+    Check { id, group, sources: looks, judge }
 }
 
-use Looks::{
+use EvidenceSource::{
     Address, Checks, Endpoints, Events, Flows, History, Host, Kernel, Leases, Namespace, Nodes, Pods,
     Policies, Probes, Service, Slices, Table, Watch,
 };
 
 /// All checks, in the order in which they are shown.
 pub(super) static ALL: &[Check] = &[
-    check("self.ready", Group::Own, &[Table], own::ready),
-    check("self.watch", Group::Own, &[Watch], own::watch),
-    check("self.control", Group::Own, &[Watch], own::control),
-    check("self.hooks", Group::Own, &[Table, Kernel, Probes], own::hooks),
-    check("self.maps", Group::Own, &[Table, Kernel], own::maps),
-    check("self.node", Group::Own, &[Watch, Table, Service], own::node),
-    check("svc.exists", Group::Service, &[Watch, Table, History, Service], service::exists),
-    check("svc.understood", Group::Service, &[Watch, Table], service::understood),
-    check("svc.cache-lag", Group::Service, &[Watch, Table, Service], service::cache_lag),
-    check("svc.handled", Group::Service, &[Watch, Table, Service], service::handled),
-    check("svc.deleting", Group::Service, &[Service], service::deleting),
-    check("svc.ports", Group::Service, &[Watch, Table], service::ports),
-    check("svc.families", Group::Service, &[Watch], service::families),
-    check("svc.selector", Group::Service, &[Watch, Table, Service], service::selector),
-    check("frontend.collision", Group::Service, &[Watch, Table], service::collision),
-    check("frontend.clusterip", Group::Service, &[Address], service::cluster_ip),
-    check("svc.shared-backends", Group::Service, &[Watch, Table, Host], service::shared_backends),
-    check("svc.namespace", Group::Service, &[Namespace], service::namespace),
-    check("pods.match", Group::Pods, &[Table, Service, Pods], pods::matched),
-    check("pods.selector-typo", Group::Pods, &[Table, Service, Pods], selector::typo),
-    check("pods.scaled-to-zero", Group::Pods, &[Table], pods::scaled_to_zero),
-    check("pods.pending", Group::Pods, &[Service, Pods, Events], pods::pending),
-    check("pods.unready", Group::Pods, &[Service, Pods, Nodes, Events], pods::unready),
-    check("pods.named-port", Group::Pods, &[Service, Pods], pods::named_port),
-    check("pods.numeric-port", Group::Pods, &[Service, Pods], pods::numeric_port),
-    check("pods.terminal", Group::Pods, &[Watch, Table, Service, Pods, Events], pods::terminal),
-    check("slices.exist", Group::Endpoints, &[Watch, Table, Service, Pods], endpoints::exist),
-    check("slices.counts", Group::Endpoints, &[Watch, Table, Service, Pods], endpoints::counts),
-    check("slices.port-name", Group::Endpoints, &[Watch, Table, Service], endpoints::port_name),
-    check("slices.family", Group::Endpoints, &[Watch, Table, Service], endpoints::family),
-    check("slices.stale", Group::Endpoints, &[Watch, Table, Service, Slices, Pods, Nodes], stale::stale),
-    check("slices.missing", Group::Endpoints, &[Watch, Table, Service, Slices, Pods], stale::absent),
-    check("slices.lag", Group::Endpoints, &[Watch, Slices], endpoints::lag),
-    check("slices.duplicates", Group::Endpoints, &[Watch, Table, Service], endpoints::duplicates),
-    check("slices.manager", Group::Endpoints, &[Slices], endpoints::manager),
-    check("slices.hidden", Group::Endpoints, &[Watch, Table, Service], endpoints::hidden),
-    check("endpoints.truncated", Group::Endpoints, &[Endpoints], endpoints::truncated),
-    check("endpoints.handmade", Group::Endpoints, &[Service, Endpoints], endpoints::handmade),
-    check("endpoints.never-ready", Group::Endpoints, &[Table, History], lasting::never_ready),
-    check("endpoints.flapping", Group::Endpoints, &[History], lasting::flapping),
-    check("endpoints.stuck-terminating", Group::Endpoints, &[Table], lasting::stuck_terminating),
-    check("controller.alive", Group::Endpoints, &[Leases], endpoints::controller),
-    check("nodes.backends", Group::Endpoints, &[Watch, Table, Service, Nodes], endpoints::nodes),
-    check("policy.internal-local", Group::Policy, &[Watch, Table, Service], policy::internal_local),
-    check("policy.external-local", Group::Policy, &[Watch, Table, Service, Nodes], policy::external_local),
-    check("policy.local-draining", Group::Policy, &[Table], policy::local_draining),
-    check("policy.topology", Group::Policy, &[Watch, Table, Service], policy::topology),
-    check("policy.affinity", Group::Policy, &[Watch], policy::affinity),
-    check("policy.source-ranges", Group::Policy, &[Watch], policy::source_ranges),
-    check("policy.publish-not-ready", Group::Policy, &[Service], policy::publish_not_ready),
-    check("lb.state", Group::Balancer, &[Watch, Table, Leases, Events], balancer::state),
-    check("lb.no-controller", Group::Balancer, &[Watch, Table, Leases, Events], balancer::no_controller),
-    check("lb.class-unserved", Group::Balancer, &[Watch, Table, Leases, Events], balancer::class_unserved),
-    check("lb.failing", Group::Balancer, &[Watch, Table, Leases, Events], balancer::failing),
-    check("lb.stuck-ensuring", Group::Balancer, &[Watch, Table, Leases, Events], balancer::stuck_ensuring),
-    check(
+    new_check("self.ready", Group::Own, &[Table], daemon::check_ready),
+    new_check("self.watch", Group::Own, &[Watch], daemon::check_watch),
+    new_check("self.control", Group::Own, &[Watch], daemon::check_control),
+    new_check("self.hooks", Group::Own, &[Table, Kernel, Probes], daemon::check_hooks),
+    new_check("self.maps", Group::Own, &[Table, Kernel], daemon::check_maps),
+    new_check("self.node", Group::Own, &[Watch, Table, Service], daemon::check_node),
+    new_check("svc.exists", Group::Service, &[Watch, Table, History, Service], service::check_exists),
+    new_check("svc.understood", Group::Service, &[Watch, Table], service::check_understood),
+    new_check("svc.cache-lag", Group::Service, &[Watch, Table, Service], service::check_cache_lag),
+    new_check("svc.handled", Group::Service, &[Watch, Table, Service], service::check_handled),
+    new_check("svc.deleting", Group::Service, &[Service], service::check_deleting),
+    new_check("svc.ports", Group::Service, &[Watch, Table], service::check_ports),
+    new_check("svc.families", Group::Service, &[Watch], service::check_families),
+    new_check("svc.selector", Group::Service, &[Watch, Table, Service], service::check_selector),
+    new_check("frontend.collision", Group::Service, &[Watch, Table], service::check_collision),
+    new_check("frontend.clusterip", Group::Service, &[Address], service::check_cluster_ip),
+    new_check("svc.shared-backends", Group::Service, &[Watch, Table, Host], service::check_shared_backends),
+    new_check("svc.namespace", Group::Service, &[Namespace], service::check_namespace),
+    new_check("pods.match", Group::Pods, &[Table, Service, Pods], pods::check_match),
+    new_check("pods.selector-typo", Group::Pods, &[Table, Service, Pods], selector::check_typo),
+    new_check("pods.scaled-to-zero", Group::Pods, &[Table], pods::check_scaled_to_zero),
+    new_check("pods.pending", Group::Pods, &[Service, Pods, Events], pods::check_pending),
+    new_check("pods.unready", Group::Pods, &[Service, Pods, Nodes, Events], pods::check_unready),
+    new_check("pods.named-port", Group::Pods, &[Service, Pods], pods::check_named_port),
+    new_check("pods.numeric-port", Group::Pods, &[Service, Pods], pods::check_numeric_port),
+    new_check("pods.terminal", Group::Pods, &[Watch, Table, Service, Pods, Events], pods::check_terminal),
+    new_check("slices.exist", Group::Endpoints, &[Watch, Table, Service, Pods], endpoints::check_exist),
+    new_check("slices.counts", Group::Endpoints, &[Watch, Table, Service, Pods], endpoints::check_counts),
+    new_check("slices.port-name", Group::Endpoints, &[Watch, Table, Service], endpoints::check_port_name),
+    new_check("slices.family", Group::Endpoints, &[Watch, Table, Service], endpoints::check_family),
+    new_check(
+        "slices.stale",
+        Group::Endpoints,
+        &[Watch, Table, Service, Slices, Pods, Nodes],
+        stale_endpoints::check_stale,
+    ),
+    new_check(
+        "slices.missing",
+        Group::Endpoints,
+        &[Watch, Table, Service, Slices, Pods],
+        stale_endpoints::check_missing,
+    ),
+    new_check("slices.lag", Group::Endpoints, &[Watch, Slices], endpoints::check_lag),
+    new_check("slices.duplicates", Group::Endpoints, &[Watch, Table, Service], endpoints::check_duplicates),
+    new_check("slices.manager", Group::Endpoints, &[Slices], endpoints::check_manager),
+    new_check("slices.hidden", Group::Endpoints, &[Watch, Table, Service], endpoints::check_hidden),
+    new_check("endpoints.truncated", Group::Endpoints, &[Endpoints], endpoints::check_truncated),
+    new_check("endpoints.handmade", Group::Endpoints, &[Service, Endpoints], endpoints::check_handmade),
+    new_check(
+        "endpoints.never-ready",
+        Group::Endpoints,
+        &[Table, History],
+        stuck_endpoints::check_never_ready,
+    ),
+    new_check("endpoints.flapping", Group::Endpoints, &[History], stuck_endpoints::check_flapping),
+    new_check(
+        "endpoints.stuck-terminating",
+        Group::Endpoints,
+        &[Table],
+        stuck_endpoints::check_stuck_terminating,
+    ),
+    new_check("controller.alive", Group::Endpoints, &[Leases], endpoints::check_controller),
+    new_check("nodes.backends", Group::Endpoints, &[Watch, Table, Service, Nodes], endpoints::check_nodes),
+    new_check("policy.internal-local", Group::Policy, &[Watch, Table, Service], policy::check_internal_local),
+    new_check(
+        "policy.external-local",
+        Group::Policy,
+        &[Watch, Table, Service, Nodes],
+        policy::check_external_local,
+    ),
+    new_check("policy.local-draining", Group::Policy, &[Table], policy::check_local_draining),
+    new_check("policy.topology", Group::Policy, &[Watch, Table, Service], policy::check_topology),
+    new_check("policy.affinity", Group::Policy, &[Watch], policy::check_affinity),
+    new_check("policy.source-ranges", Group::Policy, &[Watch], policy::check_source_ranges),
+    new_check("policy.publish-not-ready", Group::Policy, &[Service], policy::check_publish_not_ready),
+    new_check("lb.state", Group::Balancer, &[Watch, Table, Leases, Events], balancer::check_state),
+    new_check(
+        "lb.no-controller",
+        Group::Balancer,
+        &[Watch, Table, Leases, Events],
+        balancer::check_no_controller,
+    ),
+    new_check(
+        "lb.class-unserved",
+        Group::Balancer,
+        &[Watch, Table, Leases, Events],
+        balancer::check_class_unserved,
+    ),
+    new_check("lb.failing", Group::Balancer, &[Watch, Table, Leases, Events], balancer::check_failing),
+    new_check(
+        "lb.stuck-ensuring",
+        Group::Balancer,
+        &[Watch, Table, Leases, Events],
+        balancer::check_stuck_ensuring,
+    ),
+    new_check(
         "lb.ensured-no-ingress",
         Group::Balancer,
         &[Watch, Table, Leases, Events],
-        balancer::ensured_no_ingress,
+        balancer::check_ensured_no_ingress,
     ),
-    check("lb.no-nodes", Group::Balancer, &[Watch, Table, Leases, Events], balancer::no_nodes),
-    check("lb.degraded", Group::Balancer, &[Watch, Table, Leases, Events], balancer::degraded),
-    check("lb.pending", Group::Balancer, &[Watch, Table, Leases, Events], balancer::pending),
-    check("lb.flapping", Group::Balancer, &[Watch, Table, Leases, Events], balancer::flapping),
-    check("lb.delete-stuck", Group::Balancer, &[Watch, Table, Leases, Events], balancer::delete_stuck),
-    check("lb.orphan-risk", Group::Balancer, &[Watch, Table, Leases, Events], balancer::orphan_risk),
-    check(
+    new_check("lb.no-nodes", Group::Balancer, &[Watch, Table, Leases, Events], balancer::check_no_nodes),
+    new_check("lb.degraded", Group::Balancer, &[Watch, Table, Leases, Events], balancer::check_degraded),
+    new_check("lb.pending", Group::Balancer, &[Watch, Table, Leases, Events], balancer::check_pending),
+    new_check("lb.flapping", Group::Balancer, &[Watch, Table, Leases, Events], balancer::check_flapping),
+    new_check(
+        "lb.delete-stuck",
+        Group::Balancer,
+        &[Watch, Table, Leases, Events],
+        balancer::check_delete_stuck,
+    ),
+    new_check(
+        "lb.orphan-risk",
+        Group::Balancer,
+        &[Watch, Table, Leases, Events],
+        balancer::check_orphan_risk,
+    ),
+    new_check(
         "lb.controller-alive",
         Group::Balancer,
         &[Watch, Table, Service, Leases, Events],
-        balancer::controller_alive,
+        balancer::check_controller_alive,
     ),
-    check("lb.owner", Group::Balancer, &[Watch, Service], balancer::owner),
-    check("lb.ipmode", Group::Balancer, &[Watch, Service], balancer::ip_mode),
-    check("lb.vip-local", Group::Balancer, &[Table, Host], balancer::vip_local),
-    check("lb.health-port", Group::Balancer, &[Watch, Table, Host, Service], balancer::health_port),
-    check("lb.node-eligible", Group::Balancer, &[Watch, Table, Service, Nodes], balancer::node_eligible),
-    check("lb.nodeports", Group::Balancer, &[Watch, Table, Service], balancer::node_ports),
-    check("host.filters", Group::Host, &[Table, Host], filters::filters),
-    check("nodeport.addresses", Group::Host, &[Table], host::node_port_addresses),
-    check("host.listener", Group::Host, &[Table, Host], host::listener),
-    check("host.ephemeral", Group::Host, &[Table, Host], host::ephemeral),
-    check("host.port-pods", Group::Host, &[Table, Host, Pods], host::port_pods),
-    check("host.sysctls", Group::Host, &[Table, Host], host::sysctls),
-    check("host.conntrack", Group::Host, &[Host], host::conntrack),
-    check("host.routes", Group::Host, &[Host], host::routes),
-    check("host.devices", Group::Host, &[Kernel, Host], devices::devices),
-    check("host.announced", Group::Host, &[Table, Host], announced::announced),
-    check("view.api-cache", Group::Views, &[Watch, Slices], views::api_cache),
-    check("view.cache-table", Group::Views, &[Watch, Table], views::cache_table),
-    check("view.table-kernel", Group::Views, &[Kernel], views::table_kernel),
-    check("view.drift", Group::Views, &[Table], views::drift),
-    check("hold.state", Group::Views, &[Table], views::hold),
-    check("verdict", Group::Views, &[Watch, Table], views::verdict),
-    check("lookup", Group::Views, &[Kernel], paths::lookup),
-    check("flows.stale", Group::Views, &[Table, Flows], paths::stale),
-    check("flows.refused", Group::Views, &[Table, Flows], paths::refused),
-    check("flows.room", Group::Views, &[Watch, Table, Kernel], room::room),
-    check("clients.refusals", Group::Views, &[Watch, Table, Kernel], denied::refusals),
-    check("foreign.kube-proxy", Group::Foreign, &[Table, Host], foreign::kube_proxy),
-    check("foreign.cilium", Group::Foreign, &[Table, Host], foreign::cilium),
-    check("foreign.calico", Group::Foreign, &[Host], foreign::calico),
-    check("foreign.kube-router", Group::Foreign, &[Host], foreign::kube_router),
-    check("foreign.antrea", Group::Foreign, &[Host], foreign::antrea),
-    check("foreign.leftover", Group::Foreign, &[Table, Host], foreign::leftover),
-    check("probe.frontend", Group::Probes, &[Watch, Table, Kernel, Probes], probes::frontend),
-    check("probe.backend", Group::Probes, &[Watch, Table, Probes, Policies], probes::backend),
-    check("probe.checks", Group::Probes, &[Checks], checked::checks),
-    check("probe.http", Group::Probes, &[Probes], http::http),
-    check("probe.udp", Group::Probes, &[Table, Probes, Checks, Policies], names::servers),
-    check("dns.service", Group::Dns, &[Table], dns::service),
-    check("dns.name", Group::Dns, &[Watch, Table, Probes], names::own),
-    check("dns.external-name", Group::Dns, &[Watch, Table, Service], dns::external_name),
-    check("dns.node", Group::Dns, &[Host], dns::node),
-    check("events.readable", Group::History, &[Events], events::readable),
-    check("events.list", Group::History, &[Endpoints, Events], events::list),
-    check("history.recent", Group::History, &[History], events::recent),
-    check("history.correlate", Group::History, &[History, Events], events::correlate),
+    new_check("lb.owner", Group::Balancer, &[Watch, Service], balancer::check_owner),
+    new_check("lb.ipmode", Group::Balancer, &[Watch, Service], balancer::check_ip_mode),
+    new_check("lb.vip-local", Group::Balancer, &[Table, Host], balancer::check_vip_local),
+    new_check("lb.health-port", Group::Balancer, &[Watch, Table, Host, Service], balancer::check_health_port),
+    new_check(
+        "lb.node-eligible",
+        Group::Balancer,
+        &[Watch, Table, Service, Nodes],
+        balancer::check_node_eligible,
+    ),
+    new_check("lb.nodeports", Group::Balancer, &[Watch, Table, Service], balancer::check_node_ports),
+    new_check("host.filters", Group::Host, &[Table, Host], filters::check_filters),
+    new_check("nodeport.addresses", Group::Host, &[Table], host::check_node_port_addresses),
+    new_check("host.listener", Group::Host, &[Table, Host], host::check_listener),
+    new_check("host.ephemeral", Group::Host, &[Table, Host], host::check_ephemeral),
+    new_check("host.port-pods", Group::Host, &[Table, Host, Pods], host::check_port_pods),
+    new_check("host.sysctls", Group::Host, &[Table, Host], host::check_sysctls),
+    new_check("host.conntrack", Group::Host, &[Host], host::check_conntrack),
+    new_check("host.routes", Group::Host, &[Host], host::check_routes),
+    new_check("host.devices", Group::Host, &[Kernel, Host], devices::check_devices),
+    new_check("host.announced", Group::Host, &[Table, Host], announcements::check_announcements),
+    new_check("view.api-cache", Group::Views, &[Watch, Slices], views::check_api_cache),
+    new_check("view.cache-table", Group::Views, &[Watch, Table], views::check_cache_table),
+    new_check("view.table-kernel", Group::Views, &[Kernel], views::check_table_kernel),
+    new_check("view.drift", Group::Views, &[Table], views::check_drift),
+    new_check("hold.state", Group::Views, &[Table], views::check_hold),
+    new_check("verdict", Group::Views, &[Watch, Table], views::check_verdict),
+    new_check("lookup", Group::Views, &[Kernel], paths::check_lookup),
+    new_check("flows.stale", Group::Views, &[Table, Flows], paths::check_stale),
+    new_check("flows.refused", Group::Views, &[Table, Flows], paths::check_refused),
+    new_check("flows.room", Group::Views, &[Watch, Table, Kernel], capacity::check_capacity),
+    new_check("clients.refusals", Group::Views, &[Watch, Table, Kernel], refusals::check_refusals),
+    new_check("foreign.kube-proxy", Group::Foreign, &[Table, Host], foreign::check_kube_proxy),
+    new_check("foreign.cilium", Group::Foreign, &[Table, Host], foreign::check_cilium),
+    new_check("foreign.calico", Group::Foreign, &[Host], foreign::check_calico),
+    new_check("foreign.kube-router", Group::Foreign, &[Host], foreign::check_kube_router),
+    new_check("foreign.antrea", Group::Foreign, &[Host], foreign::check_antrea),
+    new_check("foreign.leftover", Group::Foreign, &[Table, Host], foreign::check_leftover),
+    new_check("probe.frontend", Group::Probes, &[Watch, Table, Kernel, Probes], probes::check_frontend),
+    new_check("probe.backend", Group::Probes, &[Watch, Table, Probes, Policies], probes::check_backend),
+    new_check("probe.checks", Group::Probes, &[Checks], health_checks::check_health_checks),
+    new_check("probe.http", Group::Probes, &[Probes], http::check_http),
+    new_check("probe.udp", Group::Probes, &[Table, Probes, Checks, Policies], name_servers::check_servers),
+    new_check("dns.service", Group::Dns, &[Table], dns::check_service),
+    new_check("dns.name", Group::Dns, &[Watch, Table, Probes], name_servers::check_service_name),
+    new_check("dns.external-name", Group::Dns, &[Watch, Table, Service], dns::check_external_name),
+    new_check("dns.node", Group::Dns, &[Host], dns::check_node),
+    new_check("events.readable", Group::History, &[Events], events::check_readable),
+    new_check("events.list", Group::History, &[Endpoints, Events], events::check_list),
+    new_check("history.recent", Group::History, &[History], events::check_recent),
+    new_check("history.correlate", Group::History, &[History, Events], events::check_correlate),
 ];

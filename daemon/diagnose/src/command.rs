@@ -22,61 +22,66 @@ pub struct Command(Vec<String>);
 
 /// One word of a command. A name that is not ours is checked.
 #[derive(Clone, Copy, Debug)]
-pub enum Word<'a> {
-    Ours(&'static str),
+pub enum CommandWord<'a> {
+    Literal(&'static str),
     /// The name of an object.
     Name(&'a str),
     Number(u64),
     Ip(IpAddr),
-    At(SocketAddr),
+    Socket(SocketAddr),
     /// A name of ours with a number behind a `=`.
     Pair(&'static str, u64),
 }
 
 impl Command {
     /// Makes a command of these words; `None`: some word is not what it should be.
-    pub fn of(words: &[Word<'_>]) -> Option<Self> {
-        words.iter().map(Word::checked).collect::<Option<Vec<_>>>().map(Self)
+    pub fn from_words(words: &[CommandWord<'_>]) -> Option<Self> {
+        words.iter().map(CommandWord::legal_text).collect::<Option<Vec<_>>>().map(Self)
     }
 
     /// `kubectl` in a namespace.
-    pub fn kubectl(namespace: &str, words: &[Word<'_>]) -> Option<Self> {
-        let start = [Word::Ours("kubectl"), Word::Ours("-n"), Word::Name(namespace)];
-        Self::of(&[&start, words].concat())
+    pub fn kubectl(namespace: &str, words: &[CommandWord<'_>]) -> Option<Self> {
+        let start =
+            [CommandWord::Literal("kubectl"), CommandWord::Literal("-n"), CommandWord::Name(namespace)];
+        Self::from_words(&[&start, words].concat())
     }
 
     /// Changes some of a Service's labels to select by.
-    pub fn select(service: &ObjectName, wanted: &[(&str, &str)]) -> Option<Self> {
+    pub fn set_selector(service: &ObjectName, wanted: &[(&str, &str)]) -> Option<Self> {
         let legal = |(name, value): &(&str, &str)| is_label_name(name) && is_label_value(value);
         if wanted.is_empty() || !wanted.iter().all(legal) {
             return None;
         }
         let pairs = wanted.iter().map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
-        Self::patch(service, &json!({ "spec": { "selector": Value::Object(pairs.collect()) } }))
+        Self::patch_service(service, &json!({ "spec": { "selector": Value::Object(pairs.collect()) } }))
     }
 
     /// Sets one field of a Service's specification.
-    pub fn set(service: &ObjectName, field: &'static str, value: &'static str) -> Option<Self> {
-        Self::patch(service, &json!({ "spec": { field: value } }))
+    pub fn set_field(service: &ObjectName, field: &'static str, value: &'static str) -> Option<Self> {
+        Self::patch_service(service, &json!({ "spec": { field: value } }))
     }
 
-    fn patch(service: &ObjectName, patch: &Value) -> Option<Self> {
-        let words =
-            [Word::Ours("patch"), Word::Ours("service"), Word::Name(service.name()), Word::Ours("-p")];
+    fn patch_service(service: &ObjectName, patch: &Value) -> Option<Self> {
+        let words = [
+            CommandWord::Literal("patch"),
+            CommandWord::Literal("service"),
+            CommandWord::Name(service.name()),
+            CommandWord::Literal("-p"),
+        ];
         let mut command = Self::kubectl(service.namespace(), &words)?;
         command.0.push(patch.to_string());
         Some(command)
     }
 }
 
-impl Word<'_> {
-    fn checked(&self) -> Option<String> {
+impl CommandWord<'_> {
+    fn legal_text(&self) -> Option<String> {
         match self {
-            Self::Ours(word) => Some((*word).to_owned()),
+            Self::Literal(word) => Some((*word).to_owned()),
             Self::Name(name) => is_name(name).then(|| (*name).to_owned()),
             Self::Number(number) => Some(number.to_string()),
             Self::Ip(address) => Some(address.to_string()),
-            Self::At(address) => Some(address.to_string()),
+            Self::Socket(address) => Some(address.to_string()),
             Self::Pair(name, number) => Some(format!("{name}={number}")),
         }
     }
@@ -139,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_command_can_be_copied() {
-        let command = Command::select(&name("my-svc"), &[("app.example/name", "my_App")]).unwrap();
+        let command = Command::set_selector(&name("my-svc"), &[("app.example/name", "my_App")]).unwrap();
         let patch = r#"{"spec":{"selector":{"app.example/name":"my_App"}}}"#;
         assert_eq!(command.to_string(), format!("kubectl -n default patch service my-svc -p '{patch}'"));
     }
@@ -147,18 +152,21 @@ mod tests {
     #[test]
     fn no_command_has_what_a_shell_or_a_program_would_take_for_its_own() {
         for bad in ["--all", "a;b", "$(x)", "", "a b", "é", "A", "a'b", "-a", "a."] {
-            assert!(Command::kubectl("default", &[Word::Ours("get"), Word::Name(bad)]).is_none(), "{bad}");
+            assert!(
+                Command::kubectl("default", &[CommandWord::Literal("get"), CommandWord::Name(bad)]).is_none(),
+                "{bad}"
+            );
         }
         for bad in [("app", "a'b"), ("app", "$(x)"), ("a b", "x"), ("a/b/c", "x"), ("app", "-x")] {
-            assert!(Command::select(&name("web"), &[bad]).is_none(), "{bad:?}");
+            assert!(Command::set_selector(&name("web"), &[bad]).is_none(), "{bad:?}");
         }
-        assert!(Command::select(&name("--all"), &[("app", "web")]).is_none());
+        assert!(Command::set_selector(&name("--all"), &[("app", "web")]).is_none());
     }
 
     proptest! {
         #[test]
         fn whatever_a_tenant_writes_is_one_quoted_word(key in any::<String>(), value in any::<String>()) {
-            if let Some(command) = Command::select(&name("web"), &[(&key, &value)]) {
+            if let Some(command) = Command::set_selector(&name("web"), &[(&key, &value)]) {
                 let shown = command.to_string();
                 prop_assert_eq!(shown.matches('\'').count(), 2);
                 prop_assert!(shown.is_ascii() && !shown.contains(['$', '`', '\\', ';', '|', '&', '\n']));

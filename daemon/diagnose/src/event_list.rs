@@ -16,24 +16,24 @@ use holdfast_knowledge::Knowledge;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::evidence::{Lookup, ReceivedEvents, Right};
+use super::formatting::clean;
 use super::limits::EVENTS_LISTED_MAX;
-use super::material::{Asked, Heard, Right};
-use super::shown::clean;
 use holdfast_status::rfc3339::Rfc3339;
-use row::{EventRow, rows};
+use row::{EventRow, build_rows};
 
 /// The version of this form.
 const SCHEMA: &str = "holdfast.events/1";
 
 /// How the command ends if Events were read, and if they could not be: the exit codes of a diagnosis mean the same.
-const READ: u8 = 0;
-const NOT_READ: u8 = 5;
+const EXIT_READ: u8 = 0;
+const EXIT_NOT_READ: u8 = 5;
 
 /// What the list is about, and the daemon's tables, time and version.
 #[derive(Clone, Copy, Debug)]
-pub struct Scope<'a> {
+pub struct EventScope<'a> {
     /// The service that the list is about; `None`: what all services depend on.
-    pub about: Option<&'a ObjectName>,
+    pub service: Option<&'a ObjectName>,
     pub snapshot: &'a Snapshot,
     pub now: Timestamp,
     pub version: &'static str,
@@ -88,36 +88,40 @@ impl From<&Right> for MissingRight {
 impl EventList {
     /// Makes the list. `knowledge` is asked for only where there are Events: to put it together takes some
     /// milliseconds.
-    pub fn of<'a>(heard: &Heard, knowledge: impl FnOnce() -> &'a Knowledge, scope: Scope<'_>) -> Self {
+    pub fn new<'a>(
+        heard: &ReceivedEvents,
+        knowledge: impl FnOnce() -> &'a Knowledge,
+        scope: EventScope<'_>,
+    ) -> Self {
         let mut events = match heard.list.answer() {
-            Some(events) if !events.is_empty() => rows(events, knowledge(), scope),
+            Some(events) if !events.is_empty() => build_rows(events, knowledge(), scope),
             _ => Vec::new(),
         };
         let omitted = events.len().saturating_sub(EVENTS_LISTED_MAX);
         events.truncate(EVENTS_LISTED_MAX);
         let read = heard.list.answer().is_some();
         let missing_right = match &heard.list {
-            Asked::Forbidden(right) => Some(MissingRight::from(right)),
-            Asked::Not(_) | Asked::Failed(_) | Asked::Answered(_) => None,
+            Lookup::Forbidden(right) => Some(MissingRight::from(right)),
+            Lookup::Skipped(_) | Lookup::Failed(_) | Lookup::Answered(_) => None,
         };
         Self {
             schema: SCHEMA,
-            service: scope.about.map(ToString::to_string),
+            service: scope.service.map(ToString::to_string),
             node: clean(&scope.snapshot.node.name),
             version: scope.version,
             taken: Rfc3339(scope.now),
             read,
-            why_not: heard.list.why_not().as_deref().map(clean),
+            why_not: heard.list.unavailable_reason().as_deref().map(clean),
             missing_right,
             more: heard.more,
             events,
             omitted,
-            exit: if read { READ } else { NOT_READ },
+            exit: if read { EXIT_READ } else { EXIT_NOT_READ },
         }
     }
 
     /// The list for people; `all`: with everything that is known of each Event.
-    pub fn text(&self, all: bool) -> String {
-        text::write(self, all)
+    pub fn to_text(&self, all: bool) -> String {
+        text::render_text(self, all)
     }
 }

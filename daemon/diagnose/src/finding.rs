@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::command::Command;
-use super::shown;
+use super::formatting;
 use holdfast_status::described::Code;
 
 words! {
@@ -80,17 +80,17 @@ impl Remedy {
     }
 
     pub fn new(risk: Risk, text: impl AsRef<str>) -> Self {
-        Self { text: shown::clean(text.as_ref()), risk: Code(risk), command: None }
+        Self { text: formatting::clean(text.as_ref()), risk: Code(risk), command: None }
     }
 
     /// Adds the command, if there is one that is safe to show.
-    pub fn by(self, command: Option<Command>) -> Self {
+    pub fn with_command(self, command: Option<Command>) -> Self {
         Self { command, ..self }
     }
 }
 
 /// The evidence that says why a check could not look.
-pub(super) const WHY: &str = "why";
+pub(super) const REASON_KEY: &str = "why";
 
 /// What a check says of what it looked at.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,7 +107,7 @@ impl Judgement {
         Self {
             state,
             confidence: Confidence::Certain,
-            sentence: shown::clean(sentence),
+            sentence: formatting::clean(sentence),
             evidence: Map::new(),
             remedies: Vec::new(),
         }
@@ -150,19 +150,19 @@ impl Judgement {
         Self::new(State::Unknown, why.as_ref())
     }
 
-    pub fn skipped(why: impl AsRef<str>) -> Self {
+    pub fn not_applicable(why: impl AsRef<str>) -> Self {
         Self::new(State::Skipped, why.as_ref())
     }
 
     /// Adds something that the judgement rests on, for programs.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.evidence.insert(name.to_owned(), shown::cleaned(value.into()));
+        self.evidence.insert(name.to_owned(), formatting::clean_json(value.into()));
         self
     }
 
     /// Why its check could not look, if other checks may have the same reason.
-    pub fn why(&self) -> Option<&str> {
-        self.evidence.get(WHY).and_then(Value::as_str)
+    pub fn unknown_reason(&self) -> Option<&str> {
+        self.evidence.get(REASON_KEY).and_then(Value::as_str)
     }
 
     /// Says that the judgement is only likely, because a source that would have made it certain was missing.

@@ -18,16 +18,16 @@ const PORT_LENGTH_MAX: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Focus {
     /// None: all ports.
-    pub port: Option<PortWanted>,
+    pub port: Option<PortSelector>,
     /// None: no backend is asked by HTTP.
     pub http: Option<HttpPath>,
 }
 
 /// A port, by its name or by the number that clients dial.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortWanted(Arc<str>);
+pub struct PortSelector(Arc<str>);
 
-impl PortWanted {
+impl PortSelector {
     pub fn parse(text: &str) -> Option<Self> {
         let is_legal = !text.is_empty()
             && text.len() <= PORT_LENGTH_MAX
@@ -41,14 +41,15 @@ impl PortWanted {
 
     /// Whether a port with this name and number is the one that is wanted. By Kubernetes no name has digits alone, so a
     /// text never means one port by its name and another by its number.
-    pub fn is(&self, name: &str, number: u16) -> bool {
+    pub fn matches(&self, name: &str, number: u16) -> bool {
         *self.0 == *name || self.0.parse() == Ok(number)
     }
 
     /// The service with nothing but this port; none: it has no such port.
-    fn narrow(&self, view: &ServiceView) -> Option<ServiceView> {
+    fn narrow_view(&self, view: &ServiceView) -> Option<ServiceView> {
         let whole = view.facts.as_deref()?;
-        let ports = whole.ports.iter().filter(|port| self.is(&port.name, port.port.get())).cloned().collect();
+        let ports =
+            whole.ports.iter().filter(|port| self.matches(&port.name, port.port.get())).cloned().collect();
         let facts = ServiceFacts { ports, ..whole.clone() };
         let has = |port: &PortView| {
             let key = (&port.key.name, Some(port.key.transport));
@@ -73,27 +74,27 @@ impl PortWanted {
 impl Focus {
     /// The services of a name with nothing but that port, if one is asked for. A service that does not have it stays
     /// out, unless it is known by its slices alone.
-    pub fn narrow(&self, views: &[Arc<ServiceView>]) -> Vec<Arc<ServiceView>> {
+    pub fn narrow_views(&self, views: &[Arc<ServiceView>]) -> Vec<Arc<ServiceView>> {
         let Some(wanted) = &self.port else { return views.to_vec() };
         let narrowed = |view: &Arc<ServiceView>| match &view.facts {
-            Some(_) => wanted.narrow(view).map(Arc::new),
+            Some(_) => wanted.narrow_view(view).map(Arc::new),
             None => Some(Arc::clone(view)),
         };
         views.iter().filter_map(narrowed).collect()
     }
 
     /// All ports of the services, if none of them is the one that is asked for.
-    pub fn missed(&self, views: &[Arc<ServiceView>]) -> Option<Vec<String>> {
+    pub fn unmatched_ports(&self, views: &[Arc<ServiceView>]) -> Option<Vec<String>> {
         self.port.as_ref()?;
         let facts: Vec<&ServiceFacts> = views.iter().filter_map(|view| view.facts.as_deref()).collect();
         let has_ports = facts.iter().any(|facts| !facts.ports.is_empty());
-        let is_missed = has_ports && self.narrow(views).is_empty();
+        let is_missed = has_ports && self.narrow_views(views).is_empty();
         let ports = facts.iter().flat_map(|facts| &facts.ports);
-        is_missed.then(|| ports.map(|port| named(&port.name, port.port.get())).collect())
+        is_missed.then(|| ports.map(|port| format_port(&port.name, port.port.get())).collect())
     }
 }
 
-fn named(name: &str, number: u16) -> String {
+fn format_port(name: &str, number: u16) -> String {
     if name.is_empty() { number.to_string() } else { format!("{number} ({name})") }
 }
 
@@ -127,7 +128,7 @@ mod tests {
     use holdfast_core::time::ClockReading;
 
     use super::*;
-    use crate::known::views;
+    use crate::known_services::find_views;
 
     /// A service whose only port has a name, and is dialled at another number than its node port.
     fn served(name: &ObjectName, source: Source, ip: IpAddr, port: u16) -> Event {
@@ -152,9 +153,9 @@ mod tests {
         engine.apply(served(&name, Source::Kubernetes, [10, 96, 0, 10].into(), 80));
         engine.apply(served(&name, Source::Manifests, [10, 96, 0, 11].into(), 8000));
         sources.into_iter().for_each(|source| engine.apply(Event::Synced(source)));
-        let all = views(&name, &engine.step(ClockReading::default(), &mut |_| {}));
-        let focus = Focus { port: PortWanted::parse(port), http: None };
-        (focus.narrow(&all), focus.missed(&all))
+        let all = find_views(&name, &engine.step(ClockReading::default(), &mut |_| {}));
+        let focus = Focus { port: PortSelector::parse(port), http: None };
+        (focus.narrow_views(&all), focus.unmatched_ports(&all))
     }
 
     #[test]
@@ -183,7 +184,7 @@ mod tests {
             assert!(HttpPath::parse(bad).is_none(), "{bad:?}");
         }
         for bad in ["", "a b", "a/b", "\n", &long] {
-            assert!(PortWanted::parse(bad).is_none(), "{bad:?}");
+            assert!(PortSelector::parse(bad).is_none(), "{bad:?}");
         }
     }
 }

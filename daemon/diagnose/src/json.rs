@@ -12,15 +12,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::answer::{Answer, End, Finding};
 use super::case::Case;
 use super::checks::Group;
-use super::finding::{Confidence, Remedy, State, WHY};
+use super::diagnosis_result::{DiagnosisResult, ExitStatus, Finding};
+use super::evidence::{Evidence, Lookup, Probe, ProbeKind};
+use super::evidence_source::EvidenceSource;
+use super::finding::{Confidence, REASON_KEY, Remedy, State};
+use super::formatting::{clean, join_names};
 use super::limits::{NAMED_MAX, RECORDS_MAX};
-use super::looks::Looks;
-use super::material::{Asked, Material, Probe, ProbeOf};
-use super::shown::{clean, some};
-use super::unknown::{UnknownCheck, UnknownGroup, group_unknown};
+use super::unknown_checks::{UnknownCheck, UnknownGroup, group_unknown};
 use api::Api;
 use holdfast_status::described::Code;
 use holdfast_status::record::Record;
@@ -37,17 +37,17 @@ const NOT_CHECKED: [&str; 3] =
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Diagnosis<'a> {
     pub schema: &'static str,
-    pub service: Service,
+    pub service: DiagnosedService,
     /// The one port that was asked about, as it was named; null: all of them.
     pub port: Option<String>,
     pub node: String,
     pub version: &'static str,
     pub taken: Rfc3339,
-    pub verdict: Summary,
-    pub counts: Counts,
+    pub verdict: DiagnosisVerdict,
+    pub counts: FindingCounts,
     pub findings: Vec<FindingRow<'a>>,
-    pub endpoints: Endpoints,
-    pub frontends: Vec<Frontend>,
+    pub endpoints: EndpointCounts,
+    pub frontends: Vec<DiagnosedFrontend>,
     /// The latest records of the history, oldest first.
     pub history: Vec<&'a Record>,
     pub api: Api,
@@ -59,7 +59,7 @@ pub struct Diagnosis<'a> {
 /// The service in a few words.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DiagnosedService")]
-pub struct Service {
+pub struct DiagnosedService {
     pub namespace: String,
     pub name: String,
     pub uid: Option<String>,
@@ -71,7 +71,7 @@ pub struct Service {
 /// The one answer.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DiagnosisVerdict")]
-pub struct Summary {
+pub struct DiagnosisVerdict {
     /// What clients meet at the frontend that is worst for them; null: there is none.
     pub state: Option<Code<Verdict>>,
     pub reason: Option<Code<Reason>>,
@@ -88,7 +88,7 @@ pub struct Summary {
 /// How many findings came out how.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "FindingCounts")]
-pub struct Counts {
+pub struct FindingCounts {
     pub ok: usize,
     pub info: usize,
     pub warning: usize,
@@ -114,13 +114,13 @@ pub struct FindingRow<'a> {
     /// The finding that this one follows from.
     pub explained_by: Option<&'static str>,
     /// Where its check looked; nowhere, where it does not apply.
-    pub sources: Vec<Code<Looks>>,
+    pub sources: Vec<Code<EvidenceSource>>,
 }
 
 /// Endpoints in slices; an address with the same ports counts once.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EndpointCounts")]
-pub struct Endpoints {
+pub struct EndpointCounts {
     pub ready: usize,
     /// Terminating, and still answering.
     pub serving: usize,
@@ -130,7 +130,7 @@ pub struct Endpoints {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DiagnosedFrontend")]
-pub struct Frontend {
+pub struct DiagnosedFrontend {
     pub address: String,
     pub r#type: &'static str,
     pub verdict: Code<Verdict>,
@@ -140,48 +140,48 @@ pub struct Frontend {
 }
 
 impl<'a> Diagnosis<'a> {
-    pub fn of(material: &'a Material, answer: &'a Answer, version: &'static str) -> Self {
+    pub fn new(material: &'a Evidence, answer: &'a DiagnosisResult, version: &'static str) -> Self {
         let case = Case::new(material);
         let counts = case.counts();
         let history = material.history.iter().rev().take(RECORDS_MAX).rev().collect();
         Self {
             schema: SCHEMA,
-            service: service(&case),
-            port: material.narrowed.focus.port.as_ref().map(|port| port.as_str().to_owned()),
+            service: build_service(&case),
+            port: material.scope.focus.port.as_ref().map(|port| port.as_str().to_owned()),
             node: clean(&material.snapshot.node.name),
             version,
             taken: Rfc3339(material.taken),
-            verdict: summary(&case, answer),
-            counts: Counts::of(answer),
-            findings: answer.findings.iter().map(FindingRow::of).collect(),
-            endpoints: Endpoints {
+            verdict: build_verdict(&case, answer),
+            counts: FindingCounts::from_result(answer),
+            findings: answer.findings.iter().map(FindingRow::from_finding).collect(),
+            endpoints: EndpointCounts {
                 ready: counts.ready,
                 serving: counts.serving,
                 terminating: counts.terminating,
                 unready: counts.unready,
             },
-            frontends: case.frontends().take(FRONTENDS_MAX).map(|it| frontend(&case, it)).collect(),
+            frontends: case.frontends().take(FRONTENDS_MAX).map(|it| build_frontend(&case, it)).collect(),
             history,
-            api: Api::of(&material.cluster),
-            not_checked: not_checked(material),
-            exit: answer.end.code(),
+            api: Api::from_cluster(&material.cluster),
+            not_checked: list_not_checked(material),
+            exit: answer.exit.code(),
         }
     }
 }
 
 /// What this diagnosis left out, as for a client of the TCP address, and what no node can see.
-fn not_checked(material: &Material) -> Vec<&'static str> {
-    material.left_out.iter().map(|place| place.as_str()).chain(NOT_CHECKED).collect()
+fn list_not_checked(material: &Evidence) -> Vec<&'static str> {
+    material.skipped_sources.iter().map(|place| place.as_str()).chain(NOT_CHECKED).collect()
 }
 
 /// Frontends that are listed; `/frontends` has all.
 const FRONTENDS_MAX: usize = NAMED_MAX * 4;
 
-fn service(case: &Case<'_>) -> Service {
+fn build_service(case: &Case<'_>) -> DiagnosedService {
     let name = case.name();
     let facts = case.facts();
     let text = |text: Option<&std::sync::Arc<str>>| text.map(|text| clean(text));
-    Service {
+    DiagnosedService {
         namespace: name.namespace().to_owned(),
         name: name.name().to_owned(),
         uid: text(facts.and_then(|facts| facts.meta.uid.as_ref())),
@@ -191,16 +191,21 @@ fn service(case: &Case<'_>) -> Service {
     }
 }
 
-fn summary(case: &Case<'_>, answer: &Answer) -> Summary {
-    let worst = super::checks::worst(case);
-    let first = answer.first();
-    let well = || match answer.end {
-        End::Incomplete => {
-            format!("Nothing is wrong, as far as could be seen. Not looked at: {}.", unseen(case, answer))
+fn build_verdict(case: &Case<'_>, answer: &DiagnosisResult) -> DiagnosisVerdict {
+    let worst = super::checks::worst_frontend(case);
+    let first = answer.headline();
+    let well = || match answer.exit {
+        ExitStatus::Incomplete => {
+            format!(
+                "Nothing is wrong, as far as could be seen. Not looked at: {}.",
+                describe_unseen(case, answer)
+            )
         }
-        End::Good | End::Warned | End::Wrong | End::NoService => "Nothing is wrong.".to_owned(),
+        ExitStatus::Healthy | ExitStatus::Warnings | ExitStatus::Errors | ExitStatus::NoService => {
+            "Nothing is wrong.".to_owned()
+        }
     };
-    Summary {
+    DiagnosisVerdict {
         state: worst.map(|it| Code(it.verdict)),
         reason: worst.and_then(|it| it.reason).map(Code),
         since: worst.map(|it| Rfc3339(it.since)),
@@ -212,14 +217,14 @@ fn summary(case: &Case<'_>, answer: &Answer) -> Summary {
 }
 
 /// What was not looked at, so that it may be wrong: whole places, and checks that could not look.
-fn unseen(case: &Case<'_>, answer: &Answer) -> String {
-    let places = case.left_out().iter().map(|place| place.as_str().to_owned());
-    let groups = group_unknown(answer.findings.iter().filter_map(Finding::unknown));
-    some(places.chain(groups.iter().map(UnknownGroup::shown)))
+fn describe_unseen(case: &Case<'_>, answer: &DiagnosisResult) -> String {
+    let places = case.skipped_sources().iter().map(|place| place.as_str().to_owned());
+    let groups = group_unknown(answer.findings.iter().filter_map(Finding::as_unknown));
+    join_names(places.chain(groups.iter().map(UnknownGroup::to_text)))
 }
 
-impl Counts {
-    fn of(answer: &Answer) -> Self {
+impl FindingCounts {
+    fn from_result(answer: &DiagnosisResult) -> Self {
         Self {
             ok: answer.count(State::Ok),
             info: answer.count(State::Info),
@@ -233,14 +238,14 @@ impl Counts {
 
 impl<'a> FindingRow<'a> {
     /// The row as one of a check that could not look; none: its check has looked, or need not.
-    pub(super) fn unknown(&self) -> Option<UnknownCheck<'a>> {
-        let why = self.data.get(WHY).and_then(Value::as_str);
+    pub(super) fn as_unknown(&self) -> Option<UnknownCheck<'a>> {
+        let why = self.data.get(REASON_KEY).and_then(Value::as_str);
         let Self { id, message: sentence, explained_by, .. } = *self;
-        let unknown = UnknownCheck { id, sentence, why, explained_by };
+        let unknown = UnknownCheck { id, sentence, reason: why, explained_by };
         (self.state.0 == State::Unknown).then_some(unknown)
     }
 
-    fn of(it: &'a Finding) -> Self {
+    fn from_finding(it: &'a Finding) -> Self {
         Self {
             id: it.check.id,
             group: Code(it.check.group),
@@ -251,28 +256,28 @@ impl<'a> FindingRow<'a> {
             remedies: &it.judgement.remedies,
             explains: &it.explains,
             explained_by: it.explained_by,
-            sources: it.looked.places().map(Code).collect(),
+            sources: it.sources.iter().map(Code).collect(),
         }
     }
 }
 
-fn frontend(case: &Case<'_>, it: &FrontendView) -> Frontend {
+fn build_frontend(case: &Case<'_>, it: &FrontendView) -> DiagnosedFrontend {
     let address = SocketAddr::new(it.address, it.port.get());
-    Frontend {
+    DiagnosedFrontend {
         address: clean(&format!("{address}/{}", it.protocol)),
         r#type: it.kind.as_str(),
         verdict: Code(it.verdict),
         backends: case.view().map_or(0, |view| view.backends(it).count()),
-        probe: probe(case.asked_probes(), it),
+        probe: describe_probe(case.probes_lookup(), it),
     }
 }
 
 /// How a connection to the frontend went. A node port is tried at an address of the node.
-fn probe(probes: &Asked<Vec<Probe>>, it: &FrontendView) -> Option<String> {
+fn describe_probe(probes: &Lookup<Vec<Probe>>, it: &FrontendView) -> Option<String> {
     let is_it = |probe: &&Probe| {
-        probe.of == ProbeOf::Frontend
+        probe.kind == ProbeKind::Frontend
             && probe.to.port() == it.port.get()
             && (probe.to.ip() == it.address || it.address.is_unspecified())
     };
-    probes.answer()?.iter().find(is_it).map(|probe| probe.outcome.word().to_owned())
+    probes.answer()?.iter().find(is_it).map(|probe| probe.outcome.as_str().to_owned())
 }

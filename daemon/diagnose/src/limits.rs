@@ -7,7 +7,7 @@
 pub const PAGES_MAX: usize = 2;
 
 /// Events that are kept of one question, the latest first: what a person reads of them is far less.
-pub const EVENTS_KEPT_MAX: usize = 200;
+pub const EVENTS_READ_MAX: usize = 200;
 
 /// Characters of a name as Kubernetes bounds it.
 pub const NAME_LENGTH_MAX: usize = 253;
@@ -31,4 +31,4 @@ pub const RECORDS_MAX: usize = 10;
 pub const EVENTS_MAX: usize = 20;
 
 /// Events that are listed where nothing else is shown: as many as are kept of one question.
-pub const EVENTS_LISTED_MAX: usize = EVENTS_KEPT_MAX;
+pub const EVENTS_LISTED_MAX: usize = EVENTS_READ_MAX;

@@ -5,46 +5,46 @@
 use std::fmt::Write as _;
 
 use super::finding::{Risk, State};
+use super::formatting::{clean, format_count};
 use super::json::{Diagnosis, FindingRow};
 use super::limits::COLUMNS_MAX;
-use super::shown::{clean, count};
-use super::unknown::{UnknownGroup, group_unknown};
+use super::unknown_checks::{UnknownGroup, group_unknown};
 
 /// The column at which the texts of findings begin.
 const INDENT: usize = 34;
 
 /// Writes a diagnosis as lines; with `all`, also the checks that found nothing wrong or were skipped.
-pub fn write(it: &Diagnosis<'_>, all: bool) -> String {
+pub fn render_text(it: &Diagnosis<'_>, all: bool) -> String {
     let mut out = String::new();
-    header(&mut out, it);
-    answer(&mut out, it);
+    render_header(&mut out, it);
+    render_verdict(&mut out, it);
     let is_shown = |row: &&FindingRow<'_>| all || !matches!(row.state.0, State::Ok | State::Skipped);
     let mut rows: Vec<&FindingRow<'_>> = it.findings.iter().filter(is_shown).collect();
     // The worst findings come first; of equally bad ones, those that no other finding explains.
-    rows.sort_by_key(|row| (rank(row.state.0), row.explained_by.is_some()));
+    rows.sort_by_key(|row| (severity_rank(row.state.0), row.explained_by.is_some()));
     if !rows.is_empty() {
         out.push('\n');
     }
-    let groups = if all { Vec::new() } else { shared_reasons(&rows) };
+    let groups = if all { Vec::new() } else { group_shared_reasons(&rows) };
     for row in rows {
         match groups.iter().find(|group| group.ids.contains(&row.id)) {
-            None => finding(&mut out, row),
-            Some(group) if group.first.id == row.id => unknown(&mut out, group),
+            None => render_finding(&mut out, row),
+            Some(group) if group.first.id == row.id => render_unknown_group(&mut out, group),
             Some(_) => {}
         }
     }
-    facts(&mut out, it);
+    render_facts(&mut out, it);
     out
 }
 
 /// The checks that could not look, as far as several have one reason.
-fn shared_reasons<'a>(rows: &[&FindingRow<'a>]) -> Vec<UnknownGroup<'a>> {
-    let mut groups = group_unknown(rows.iter().filter_map(|row| row.unknown()));
+fn group_shared_reasons<'a>(rows: &[&FindingRow<'a>]) -> Vec<UnknownGroup<'a>> {
+    let mut groups = group_unknown(rows.iter().filter_map(|row| row.as_unknown()));
     groups.retain(|group| group.ids.len() > 1);
     groups
 }
 
-const fn rank(state: State) -> u8 {
+const fn severity_rank(state: State) -> u8 {
     match state {
         State::Error => 0,
         State::Warning => 1,
@@ -55,21 +55,21 @@ const fn rank(state: State) -> u8 {
     }
 }
 
-fn header(out: &mut String, it: &Diagnosis<'_>) {
+fn render_header(out: &mut String, it: &Diagnosis<'_>) {
     let kind = it.service.r#type.unwrap_or("not known here");
     let frontends: Vec<&str> = it.frontends.iter().map(|it| it.address.as_str()).collect();
     let port = it.port.as_ref().map(|port| format!(" port {port}")).unwrap_or_default();
-    wrapped(
+    push_wrapped(
         out,
         0,
         2,
         &format!("{}/{}{port}  {kind}  {}", it.service.namespace, it.service.name, frontends.join(", ")),
     );
-    line(out, &format!("node {}  {}  holdfast {}", it.node, it.taken, it.version));
+    push_line(out, &format!("node {}  {}  holdfast {}", it.node, it.taken, it.version));
     out.push('\n');
 }
 
-fn answer(out: &mut String, it: &Diagnosis<'_>) {
+fn render_verdict(out: &mut String, it: &Diagnosis<'_>) {
     let verdict = match (it.verdict.state, it.verdict.since) {
         (Some(state), Some(since)) => format!("{} since {since}. ", state.to_string().to_uppercase()),
         _ => String::new(),
@@ -79,26 +79,26 @@ fn answer(out: &mut String, it: &Diagnosis<'_>) {
         confidence => format!(" ({confidence})"),
     };
     // Only the first line of a text begins at the edge, so that no text written by others passes for one of ours.
-    wrapped(out, 0, 2, &format!("{verdict}{}{sure}", it.verdict.headline));
+    push_wrapped(out, 0, 2, &format!("{verdict}{}{sure}", it.verdict.headline));
     if let Some(next) = &it.verdict.next {
         let risk = match next.risk.0 {
             Risk::Safe => String::new(),
             risk => format!(" ({})", risk.as_str()),
         };
-        wrapped(out, 0, 2, &format!("Next{risk}: {}", next.text));
+        push_wrapped(out, 0, 2, &format!("Next{risk}: {}", next.text));
     }
 }
 
-fn finding(out: &mut String, it: &FindingRow<'_>) {
+fn render_finding(out: &mut String, it: &FindingRow<'_>) {
     let head = format!("  {:<8} {:<22} ", it.state.to_string(), it.id);
     let sure = match it.confidence.to_string().as_str() {
         "certain" => String::new(),
         confidence => format!(" ({confidence})"),
     };
     let text = format!("{head}{}{sure}", it.message);
-    wrapped(out, 0, INDENT, &text);
+    push_wrapped(out, 0, INDENT, &text);
     if let Some(cause) = it.explained_by {
-        line(out, &format!("{:INDENT$}because of {cause}", ""));
+        push_line(out, &format!("{:INDENT$}because of {cause}", ""));
         return;
     }
     if matches!(it.state.0, State::Ok | State::Skipped | State::Unknown) {
@@ -110,30 +110,30 @@ fn finding(out: &mut String, it: &FindingRow<'_>) {
             Risk::Disruptive => "remedy (DISRUPTIVE)",
             Risk::Destructive => "remedy (DESTRUCTIVE)",
         };
-        wrapped(out, 4, 8, &format!("{risk}: {}", remedy.text));
+        push_wrapped(out, 4, 8, &format!("{risk}: {}", remedy.text));
         if let Some(command) = &remedy.command {
-            line(out, &format!("        {command}"));
+            push_line(out, &format!("        {command}"));
         }
     }
     if !it.explains.is_empty() {
-        wrapped(out, 4, 8, &format!("explains: {}", it.explains.join(", ")));
+        push_wrapped(out, 4, 8, &format!("explains: {}", it.explains.join(", ")));
     }
 }
 
 /// Writes one row for checks that could not look for one reason.
-fn unknown(out: &mut String, group: &UnknownGroup<'_>) {
-    let head = format!("  {:<8} {:<22} ", State::Unknown.as_str(), count(group.ids.len(), "check"));
-    let why = group.first.why.map(|why| format!("{why}. ")).unwrap_or_default();
-    wrapped(out, 0, INDENT, &format!("{head}{why}Not looked at: {}.", group.ids.join(", ")));
+fn render_unknown_group(out: &mut String, group: &UnknownGroup<'_>) {
+    let head = format!("  {:<8} {:<22} ", State::Unknown.as_str(), format_count(group.ids.len(), "check"));
+    let why = group.first.reason.map(|why| format!("{why}. ")).unwrap_or_default();
+    push_wrapped(out, 0, INDENT, &format!("{head}{why}Not looked at: {}.", group.ids.join(", ")));
     if let Some(cause) = group.first.explained_by {
-        line(out, &format!("{:INDENT$}because of {cause}", ""));
+        push_line(out, &format!("{:INDENT$}because of {cause}", ""));
     }
 }
 
-fn facts(out: &mut String, it: &Diagnosis<'_>) {
+fn render_facts(out: &mut String, it: &Diagnosis<'_>) {
     let counts = &it.endpoints;
     out.push('\n');
-    line(
+    push_line(
         out,
         &format!(
             "  endpoints   ready {}   serving {}   terminating {}   unready {}",
@@ -143,20 +143,20 @@ fn facts(out: &mut String, it: &Diagnosis<'_>) {
     let probes = it.frontends.iter().filter_map(|it| Some(format!("{} {}", it.address, it.probe.as_ref()?)));
     let probes: Vec<String> = probes.collect();
     if !probes.is_empty() {
-        wrapped(out, 2, 14, &format!("probes      {}", probes.join("   ")));
+        push_wrapped(out, 2, 14, &format!("probes      {}", probes.join("   ")));
     }
     for (place, record) in it.history.iter().enumerate() {
         let head = if place == 0 { "history     " } else { "            " };
-        wrapped(out, 2, 14, &format!("{head}{}", clean(&record.sentence())));
+        push_wrapped(out, 2, 14, &format!("{head}{}", clean(&record.sentence())));
     }
-    wrapped(out, 2, 14, &format!("not checked {}", it.not_checked.join(", ")));
+    push_wrapped(out, 2, 14, &format!("not checked {}", it.not_checked.join(", ")));
     let n = &it.counts;
-    line(
+    push_line(
         out,
         &format!(
             "  {}, {}, {} to know, {} unknown, {} ok, {} skipped; exit {}",
-            count(n.error, "error"),
-            count(n.warning, "warning"),
+            format_count(n.error, "error"),
+            format_count(n.warning, "warning"),
             n.info,
             n.unknown,
             n.ok,
@@ -166,13 +166,13 @@ fn facts(out: &mut String, it: &Diagnosis<'_>) {
     );
 }
 
-pub(super) fn line(out: &mut String, text: &str) {
+pub(super) fn push_line(out: &mut String, text: &str) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{}", text.trim_end());
 }
 
 /// Breaks a word that no line can hold: others may have written it, and no line may be longer.
-fn pieces(word: &str, room: usize) -> impl Iterator<Item = &str> {
+fn split_word(word: &str, room: usize) -> impl Iterator<Item = &str> {
     let mut rest = Some(word);
     std::iter::from_fn(move || {
         let whole = rest.take()?;
@@ -184,13 +184,13 @@ fn pieces(word: &str, room: usize) -> impl Iterator<Item = &str> {
 }
 
 /// Writes a text broken between words: its first line begins at the column `first`, the others at `others`.
-pub(super) fn wrapped(out: &mut String, first: usize, others: usize, text: &str) {
+pub(super) fn push_wrapped(out: &mut String, first: usize, others: usize, text: &str) {
     let mut now = " ".repeat(first);
     let mut is_empty = true;
-    for word in text.split(' ').flat_map(|word| pieces(word, COLUMNS_MAX - others)) {
+    for word in text.split(' ').flat_map(|word| split_word(word, COLUMNS_MAX - others)) {
         let length = now.chars().count() + 1 + word.chars().count();
         if !is_empty && length > COLUMNS_MAX {
-            line(out, &now);
+            push_line(out, &now);
             now = " ".repeat(others);
             is_empty = true;
         }
@@ -200,5 +200,5 @@ pub(super) fn wrapped(out: &mut String, first: usize, others: usize, text: &str)
         is_empty = false;
         now.push_str(word);
     }
-    line(out, &now);
+    push_line(out, &now);
 }

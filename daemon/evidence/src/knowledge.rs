@@ -29,7 +29,7 @@ pub struct Edition {
 pub type Editions = watch::Receiver<Arc<Edition>>;
 
 /// The folder of these files that belongs to a configuration.
-pub fn folder(config: &Path) -> PathBuf {
+pub fn knowledge_folder(config: &Path) -> PathBuf {
     config.with_file_name(FOLDER)
 }
 
@@ -42,16 +42,16 @@ impl Edition {
     /// Reads the files of a folder, which need not be there, and judges them. It may block for as long as a file system
     /// likes.
     pub fn read(folder: &Path) -> Self {
-        let (files, unread) = files::read(folder);
-        Self::of(files, unread)
+        let (files, unread) = files::read_files(folder);
+        Self::from_files(files, unread)
     }
 
     /// The edition of files that were read, with what was wrong with others.
-    pub fn of(files: Vec<(String, String)>, unread: Vec<Fault>) -> Self {
+    pub fn from_files(files: Vec<(String, String)>, unread: Vec<Fault>) -> Self {
         let mut edition = Self { files, faults: unread, knowledge: OnceLock::new() };
         if !edition.files.is_empty() {
             // Only the faults are kept: the knowledge itself may never be asked for.
-            let (_, faults) = edition.put_together();
+            let (_, faults) = edition.build_knowledge();
             edition.faults.extend(faults);
         }
         edition
@@ -59,7 +59,7 @@ impl Edition {
 
     /// All that is known; the first call takes some milliseconds.
     pub fn knowledge(&self) -> &Knowledge {
-        self.knowledge.get_or_init(|| self.put_together().0)
+        self.knowledge.get_or_init(|| self.build_knowledge().0)
     }
 
     /// What is wrong in the files, a bounded number of faults.
@@ -72,7 +72,7 @@ impl Edition {
         self.knowledge.get().is_some()
     }
 
-    fn put_together(&self) -> (Knowledge, Vec<Fault>) {
+    fn build_knowledge(&self) -> (Knowledge, Vec<Fault>) {
         let files: Vec<(&str, &str)> =
             self.files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         Knowledge::with_overrides(&files)

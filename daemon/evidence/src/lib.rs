@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod diagnose;
+pub mod event_watcher;
+pub mod explain;
 pub mod knowledge;
-pub mod overheard;
-pub mod why;
 
 pub(crate) mod sources {}

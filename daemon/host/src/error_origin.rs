@@ -50,7 +50,7 @@ const ROUTE_ERRORS: [i32; 3] = [libc::ENETUNREACH, libc::ENETDOWN, libc::EINVAL]
 
 /// A route of type unreachable answers at once. A host without a neighbour at the address has asked for it first, and a
 /// router's word has been on its way.
-const OWN_ANSWER_MAX: Duration = Duration::from_millis(1);
+const LOCAL_ERROR_MAX: Duration = Duration::from_millis(1);
 
 impl ErrorOrigin {
     /// Classifies the error of a socket so long `after` its connection was begun.
@@ -58,7 +58,7 @@ impl ErrorOrigin {
         match error.raw_os_error() {
             Some(number) if NODE_ERRORS.contains(&number) => Self::Node,
             Some(number) if ROUTE_ERRORS.contains(&number) => Self::Route,
-            Some(libc::EHOSTUNREACH) if after < OWN_ANSWER_MAX => Self::Route,
+            Some(libc::EHOSTUNREACH) if after < LOCAL_ERROR_MAX => Self::Route,
             _ => Self::Peer,
         }
     }

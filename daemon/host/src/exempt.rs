@@ -1,6 +1,6 @@
 //! Marks the daemon's own sockets; the programs let marked sockets through untouched.
 //!
-//! Invariant: every part of this process dials through [`connect`], [`socket`] or [`datagrams`], and all their sockets
+//! Invariant: every part of this process dials through [`connect`], [`socket`] or [`connect_udp`], and all their sockets
 //! carry the same mark. Two parts dial without it on purpose, as any other process would: a diagnosis that tries
 //! frontends, and the datapath when it proves that its programs translate. If the daemon has a cgroup of its own, the
 //! datapath exempts that as well.
@@ -18,7 +18,7 @@ static MARK: OnceLock<Mark> = OnceLock::new();
 
 /// Sets the mark of all sockets of this process, before anything is dialled, and returns it. Only the first call
 /// counts.
-pub fn mark_all_with(mark: Mark) -> Mark {
+pub fn set_socket_mark(mark: Mark) -> Mark {
     *MARK.get_or_init(|| mark)
 }
 
@@ -37,7 +37,7 @@ pub fn socket(to: SocketAddr) -> io::Result<TcpSocket> {
 }
 
 /// Opens a UDP socket connected to this address, as if there were no services.
-pub async fn datagrams(to: SocketAddr) -> io::Result<UdpSocket> {
+pub async fn connect_udp(to: SocketAddr) -> io::Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     let mark = MARK.get().copied().unwrap_or_default();
@@ -60,7 +60,7 @@ mod tests {
             let listener = TcpListener::bind(any).await.unwrap();
             let stream = connect(listener.local_addr().unwrap()).await.unwrap();
             assert_eq!(getsockopt(&stream, sockopt::Mark), Ok(Mark::DEFAULT.bit()), "{any}; needs root");
-            let socket = datagrams(listener.local_addr().unwrap()).await.unwrap();
+            let socket = connect_udp(listener.local_addr().unwrap()).await.unwrap();
             assert_eq!(getsockopt(&socket, sockopt::Mark), Ok(Mark::DEFAULT.bit()), "{any}; needs root");
         }
     }

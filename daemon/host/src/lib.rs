@@ -5,11 +5,11 @@
 
 #![forbid(unsafe_code)]
 
-pub mod beat;
 pub mod clock;
 pub mod error_origin;
 pub mod exempt;
-pub mod guests;
+pub mod headroom;
+pub mod idle_evictor;
 pub mod logging;
-pub mod room;
 pub mod small_file;
+pub mod ticker;

@@ -4,10 +4,10 @@
 //! However much happens, and wherever lines go, their number is bounded.
 
 mod entry;
-mod flood;
 mod journal;
+pub mod line_limit;
 pub mod messages;
-pub mod quota;
+mod rate_limit;
 #[cfg(test)]
 mod tests;
 
@@ -24,48 +24,52 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
-use flood::{Bound, LeftOut};
 use holdfast_config::{Log, LogFormat, LogLevel};
 use journal::{Journal, JournalLayer};
 use messages::say;
+use rate_limit::{RateLimitLayer, SuppressedLines};
 
 /// The log that was started: its level can be changed, and it tells what it did not write.
 #[derive(Debug)]
 pub struct Logging {
     level: Handle<LevelFilter, Registry>,
     journal: Option<Arc<Journal>>,
-    bound: Bound,
+    rate_limit: RateLimitLayer,
 }
 
 impl Logging {
     /// A log that writes nothing, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn silent(log: &Log) -> Self {
-        Self { level: reload::Layer::new(filter(log.level)).1, journal: None, bound: Bound::new() }
+        Self {
+            level: reload::Layer::new(level_filter(log.level)).1,
+            journal: None,
+            rate_limit: RateLimitLayer::new(),
+        }
     }
 
     /// Sets the level that counts from now on.
     pub fn set_level(&self, level: LogLevel) {
         // The only error is a subscriber that is gone, and then nothing is logged.
-        let _ = self.level.reload(filter(level));
+        let _ = self.level.reload(level_filter(level));
     }
 
     /// Tells how many lines were left out since the last time, if any were. To be called about once a second.
-    pub fn tell_what_is_missing(&self) {
-        if let Some(LeftOut { count, kinds, namespaces }) = self.bound.take() {
+    pub fn report_suppressed(&self) {
+        if let Some(SuppressedLines { count, kinds, namespaces }) = self.rate_limit.take_suppressed() {
             say!(warn, messages::LEFT_OUT, count, kinds, namespaces);
         }
         if let Some(journal) = &self.journal {
-            journal.tell_what_is_lost();
+            journal.report_lost();
         }
     }
 }
 
 /// Begins to log as the configuration says. To be called once.
 pub fn start(log: &Log) -> Logging {
-    let (level, handle) = reload::Layer::new(filter(log.level));
+    let (level, handle) = reload::Layer::new(level_filter(log.level));
     let journal = journal_for(log.format);
-    let bound = Bound::new();
+    let bound = RateLimitLayer::new();
     let registry = tracing_subscriber::registry().with(level).with(bound.clone());
     match (&journal, log.format) {
         (Some(journal), _) => registry.with(JournalLayer(Arc::clone(journal))).init(),
@@ -74,14 +78,14 @@ pub fn start(log: &Log) -> Logging {
             registry.with(lines.json().flatten_event(true)).init();
         }
         (None, LogFormat::Auto | LogFormat::Text | LogFormat::Journald) => {
-            registry.with(text(io::stderr, io::stderr().is_terminal())).init();
+            registry.with(text_layer(io::stderr, io::stderr().is_terminal())).init();
         }
     }
-    Logging { level: handle, journal, bound }
+    Logging { level: handle, journal, rate_limit: bound }
 }
 
 /// Writes one line for each event, whatever is in the foreign texts that it shows.
-fn text<S, W>(writer: W, in_colours: bool) -> impl Layer<S>
+fn text_layer<S, W>(writer: W, in_colours: bool) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     W: for<'a> MakeWriter<'a> + 'static,
@@ -108,16 +112,16 @@ fn journal_for(format: LogFormat) -> Option<Arc<Journal>> {
 /// Whether systemd connected standard error to the journal, and it was not redirected since.
 fn stderr_is_the_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
-    fstat(io::stderr()).is_ok_and(|found| is_named(&stream, found.st_dev, found.st_ino))
+    fstat(io::stderr()).is_ok_and(|found| stream_matches(&stream, found.st_dev, found.st_ino))
 }
 
-fn is_named(stream: &str, device: u64, inode: u64) -> bool {
+fn stream_matches(stream: &str, device: u64, inode: u64) -> bool {
     stream == format!("{device}:{inode}")
 }
 
 /// Says why the daemon ends. These lines go to standard error even under systemd: the journal knows to which unit that
 /// stream belongs even when the process has gone already, and takes the `<3>` for the priority.
-pub fn last_words(why: &str, err: &mut impl Write) {
+pub fn write_fatal_error(why: &str, err: &mut impl Write) {
     let level = if stderr_is_the_journal() { "<3>" } else { "" };
     for line in why.lines() {
         // If this cannot be written, there is no other way to tell it.
@@ -125,7 +129,7 @@ pub fn last_words(why: &str, err: &mut impl Write) {
     }
 }
 
-fn filter(level: LogLevel) -> LevelFilter {
+fn level_filter(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,

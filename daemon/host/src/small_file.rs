@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 
 /// The content of a file, cut one byte after the most that it may have. A pipe in its place is refused.
-pub fn content(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+pub fn read_bounded(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("is no file"));
@@ -22,7 +22,7 @@ pub fn content(path: &Path, most: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Writes a new file beside the old one, and puts it in the old one's place when all of it is on disk.
-pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+pub fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     // On a new node the folder may not exist yet.
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     let beside: PathBuf = path.with_extension("json.new");

@@ -158,17 +158,17 @@ pub struct EventReason {
     pub causes: Vec<String>,
     /// Further causes that only some messages can have; they are tried before the others.
     #[serde(default)]
-    pub when: Vec<When>,
+    pub when: Vec<ConditionalCauses>,
     /// Why there are no causes to look for.
     pub no_causes: Option<String>,
     /// What to do where no cause fits.
     #[serde(default)]
     pub fallback: String,
-    #[serde(skip, default = "other")]
+    #[serde(skip, default = "default_subject")]
     pub subject: Subject,
 }
 
-const fn other() -> Subject {
+const fn default_subject() -> Subject {
     Subject::Other
 }
 
@@ -194,7 +194,7 @@ pub struct Retry {
 /// Causes that only some messages of a reason can have.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct When {
+pub struct ConditionalCauses {
     /// The message has one of these keywords.
     pub contains: Vec<String>,
     /// What such a message says about the life of a load balancer, in place of the reason's own step.
@@ -268,7 +268,7 @@ pub struct RefusedWrite {
 /// What no advice may say.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Never {
+pub struct ForbiddenPhrase {
     pub id: String,
     pub contains: Vec<String>,
     pub why: String,

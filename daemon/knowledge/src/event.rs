@@ -54,13 +54,13 @@ pub struct ClusterEvent {
 impl ClusterEvent {
     /// Takes an object of `v1` or of `events.k8s.io/v1`.
     pub fn from_json(value: &Value) -> Self {
-        let (message, merged) = message(value);
+        let (message, merged) = parse_message(value);
         let word = |paths: &[&str]| clean(first_text(value, paths), WORD_BYTES_MAX);
         Self {
             uid: word(&["metadata/uid"]),
-            object: object(value),
+            object: parse_object(value),
             reason: word(&["reason"]),
-            event_type: event_type(first_text(value, &["type"])),
+            event_type: parse_event_type(first_text(value, &["type"])),
             message,
             action: word(&["action"]),
             component: word(&[
@@ -73,11 +73,11 @@ impl ClusterEvent {
                 first_text(value, &["source/host", "deprecatedSource/host", "reportingInstance"]),
                 NAME_BYTES_MAX,
             ),
-            first: time(
+            first: first_time(
                 value,
                 &["firstTimestamp", "deprecatedFirstTimestamp", "eventTime", "metadata/creationTimestamp"],
             ),
-            last: time(
+            last: first_time(
                 value,
                 &[
                     "series/lastObservedTime",
@@ -87,23 +87,23 @@ impl ClusterEvent {
                     "metadata/creationTimestamp",
                 ],
             ),
-            count: count(value),
+            count: parse_count(value),
             merged,
         }
     }
 }
 
 /// What stands at a path of members, such as `source/host`.
-fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+fn value_at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('/').try_fold(value, |value, member| value.get(member))
 }
 
 fn first_text<'v>(value: &'v Value, paths: &[&str]) -> &'v str {
-    let texts = paths.iter().filter_map(|path| at(value, path)?.as_str());
+    let texts = paths.iter().filter_map(|path| value_at(value, path)?.as_str());
     texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
 }
 
-fn object(value: &Value) -> ObjectRef {
+fn parse_object(value: &Value) -> ObjectRef {
     let objects = ["involvedObject", "regarding"].into_iter().filter_map(|member| value.get(member));
     let object = objects.into_iter().find(|object| object.is_object()).unwrap_or(&Value::Null);
     let name = |member: &str| clean(first_text(object, &[member]), NAME_BYTES_MAX);
@@ -116,7 +116,7 @@ fn object(value: &Value) -> ObjectRef {
     }
 }
 
-fn event_type(text: &str) -> EventType {
+fn parse_event_type(text: &str) -> EventType {
     match text {
         "Normal" => EventType::Normal,
         "Warning" => EventType::Warning,
@@ -124,7 +124,7 @@ fn event_type(text: &str) -> EventType {
     }
 }
 
-fn message(value: &Value) -> (String, bool) {
+fn parse_message(value: &Value) -> (String, bool) {
     let text = first_text(value, &["message", "note"]);
     match text.trim_start().strip_prefix(MERGED_PREFIX) {
         Some(rest) => (clean_message(rest), true),
@@ -132,15 +132,15 @@ fn message(value: &Value) -> (String, bool) {
     }
 }
 
-fn time(value: &Value, paths: &[&str]) -> Option<Time> {
-    paths.iter().find_map(|path| parse(at(value, path)?.as_str()?))
+fn first_time(value: &Value, paths: &[&str]) -> Option<Time> {
+    paths.iter().find_map(|path| parse(value_at(value, path)?.as_str()?))
 }
 
 /// How often an Event was seen. A count of zero or less is no count, and without a count it was seen once: otherwise
 /// there would be no Event.
-fn count(value: &Value) -> u32 {
+fn parse_count(value: &Value) -> u32 {
     let counts = ["series/count", "count", "deprecatedCount"];
-    let counted = counts.iter().filter_map(|path| at(value, path)?.as_i64());
+    let counted = counts.iter().filter_map(|path| value_at(value, path)?.as_i64());
     let count = counted.into_iter().find(|count| *count > 0).unwrap_or(1);
     u32::try_from(count).unwrap_or(u32::MAX)
 }

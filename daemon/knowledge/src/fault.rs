@@ -19,11 +19,11 @@ pub struct Fault {
 
 impl Fault {
     /// A fault of the file as such, or of a part of it that belongs to no entry.
-    pub fn of_file(file: &str, line: Option<usize>, message: &str) -> Self {
-        Self::of_entry(file, line, None, message)
+    pub fn for_file(file: &str, line: Option<usize>, message: &str) -> Self {
+        Self::for_entry(file, line, None, message)
     }
 
-    pub(crate) fn of_entry(file: &str, line: Option<usize>, id: Option<&str>, message: &str) -> Self {
+    pub(crate) fn for_entry(file: &str, line: Option<usize>, id: Option<&str>, message: &str) -> Self {
         let shown = |text: &str| clean(text, SENTENCE_BYTES_MAX);
         Self { file: shown(file), line, id: id.map(shown), message: shown(message) }
     }

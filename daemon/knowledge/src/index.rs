@@ -6,45 +6,45 @@
 use std::collections::BTreeMap;
 
 use crate::entry::{Cause, EventReason, Step};
-use crate::keywords::{Keywords, Matcher};
+use crate::keywords::{CauseMatcher, Keywords};
 
 /// Where the reasons of a word are, and which keywords to look for in the messages of each.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct ReasonIndex {
     exact: BTreeMap<String, Vec<usize>>,
     aliases: BTreeMap<String, Vec<usize>>,
     folded: BTreeMap<String, Vec<usize>>,
     pub(crate) ids: BTreeMap<String, usize>,
     /// One scan for each reason, in the order of the reasons.
-    pub(crate) scans: Vec<Scan>,
+    pub(crate) scans: Vec<ReasonScan>,
     /// One matcher for each cause, in the order of the causes.
-    pub(crate) matchers: Vec<Matcher>,
+    pub(crate) matchers: Vec<CauseMatcher>,
 }
 
 /// Which messages a reason is for, and which of its causes are tried first for which message.
 #[derive(Clone, Debug)]
-pub(crate) struct Scan {
+pub(crate) struct ReasonScan {
     pub(crate) only_if: Option<Keywords>,
     pub(crate) when: Vec<(Keywords, Option<Step>, Vec<usize>)>,
     pub(crate) causes: Vec<usize>,
 }
 
-impl Index {
+impl ReasonIndex {
     pub(crate) fn new(reasons: &[EventReason], causes: &[Cause]) -> Self {
         let places: BTreeMap<&str, usize> =
             causes.iter().enumerate().map(|(at, cause)| (cause.id.as_str(), at)).collect();
         let mut index = Self {
-            scans: reasons.iter().map(|reason| Scan::new(reason, &places)).collect(),
-            matchers: causes.iter().map(Matcher::new).collect(),
+            scans: reasons.iter().map(|reason| ReasonScan::new(reason, &places)).collect(),
+            matchers: causes.iter().map(CauseMatcher::new).collect(),
             ..Self::default()
         };
         for (at, reason) in reasons.iter().enumerate() {
             index.ids.insert(reason.id.clone(), at);
             index.exact.entry(reason.reason.clone()).or_default().push(at);
-            index.folded.entry(folded(&reason.reason)).or_default().push(at);
+            index.folded.entry(fold_word(&reason.reason)).or_default().push(at);
             for alias in &reason.aliases {
                 index.aliases.entry(alias.clone()).or_default().push(at);
-                index.folded.entry(folded(alias)).or_default().push(at);
+                index.folded.entry(fold_word(alias)).or_default().push(at);
             }
         }
         index
@@ -52,22 +52,22 @@ impl Index {
 
     /// The reasons of a word, and whether they are spelled exactly so; if not, the word is an alias of theirs or nearly
     /// one of their words.
-    pub(crate) fn find(&self, word: &str) -> (&[usize], bool) {
+    pub(crate) fn find_reasons(&self, word: &str) -> (&[usize], bool) {
         if let Some(found) = self.exact.get(word) {
             return (found, true);
         }
-        let other = self.aliases.get(word).or_else(|| self.folded.get(&folded(word)));
+        let other = self.aliases.get(word).or_else(|| self.folded.get(&fold_word(word)));
         (other.map_or(&[], Vec::as_slice), false)
     }
 }
 
 /// The one form of all words that differ only in capitals or a plural `s`.
-fn folded(word: &str) -> String {
+fn fold_word(word: &str) -> String {
     let small = word.to_ascii_lowercase();
     small.strip_suffix('s').map(str::to_owned).unwrap_or(small)
 }
 
-impl Scan {
+impl ReasonScan {
     fn new(reason: &EventReason, places: &BTreeMap<&str, usize>) -> Self {
         let at = |ids: &[String]| -> Vec<usize> {
             ids.iter().filter_map(|id| places.get(id.as_str()).copied()).collect()

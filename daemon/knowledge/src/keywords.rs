@@ -9,9 +9,9 @@ use crate::entry::Cause;
 
 /// A message in the form in which keywords are looked for: in small letters, with blanks in place of the object's name.
 #[derive(Debug)]
-pub(crate) struct Searched(Vec<u8>);
+pub(crate) struct SearchText(Vec<u8>);
 
-impl Searched {
+impl SearchText {
     pub(crate) fn new(message: &str, namespace: &str, name: &str) -> Self {
         let mut text = message.to_ascii_lowercase().into_bytes();
         if !name.is_empty() {
@@ -45,24 +45,24 @@ impl Keywords {
         Self(words.iter().map(|word| Finder::new(&word.to_ascii_lowercase()).into_owned()).collect())
     }
 
-    pub(crate) fn any_in(&self, message: &Searched) -> bool {
+    pub(crate) fn matches_any(&self, message: &SearchText) -> bool {
         self.0.iter().any(|word| word.find(&message.0).is_some())
     }
 
-    fn all_in(&self, message: &Searched) -> bool {
+    fn matches_all(&self, message: &SearchText) -> bool {
         self.0.iter().all(|word| word.find(&message.0).is_some())
     }
 }
 
 /// The keywords that say whether a cause fits a message.
 #[derive(Clone, Debug)]
-pub(crate) struct Matcher {
+pub(crate) struct CauseMatcher {
     any: Keywords,
     all: Keywords,
     not: Keywords,
 }
 
-impl Matcher {
+impl CauseMatcher {
     pub(crate) fn new(cause: &Cause) -> Self {
         Self {
             any: Keywords::new(&cause.any),
@@ -71,8 +71,8 @@ impl Matcher {
         }
     }
 
-    pub(crate) fn fits(&self, message: &Searched) -> bool {
-        self.any.any_in(message) && self.all.all_in(message) && !self.not.any_in(message)
+    pub(crate) fn matches(&self, message: &SearchText) -> bool {
+        self.any.matches_any(message) && self.all.matches_all(message) && !self.not.matches_any(message)
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
 
     fn fits(words: &[&str], message: &str, name: &str) -> bool {
         let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-        Keywords::new(&words).any_in(&Searched::new(message, "shop", name))
+        Keywords::new(&words).matches_any(&SearchText::new(message, "shop", name))
     }
 
     #[test]
@@ -97,6 +97,6 @@ mod tests {
         assert!(!fits(&["conflict"], "Failed to update endpoint shop/conflict: slow", "conflict"));
         assert!(!fits(&["conflict"], "endpoints \"Conflict\" not seen", "conflict"));
         assert!(!fits(&["conflict"], "failed to update conflict-x7k2p EndpointSlice", "conflict"));
-        assert!(Keywords::new(&["/api".to_owned()]).any_in(&Searched::new("get /api", "", "api")));
+        assert!(Keywords::new(&["/api".to_owned()]).matches_any(&SearchText::new("get /api", "", "api")));
     }
 }

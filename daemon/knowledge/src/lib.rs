@@ -4,34 +4,34 @@
 //! Invariant: pure: no file, no socket, no clock; time is an argument. Whatever an Event says is text of a stranger: it
 //! is cleaned and cut before anything looks at it, is never a format or a part of a command, and makes nothing panic.
 
+mod entries;
 mod entry;
 mod event;
-mod fault;
-mod fill;
+mod event_state;
 #[cfg(any(test, feature = "heard"))]
-pub mod heard;
+pub mod expected_event;
+mod fault;
 mod index;
-mod judge;
 mod keywords;
 pub mod limits;
-mod read;
-mod recognise;
+mod placeholders;
+mod recognition;
 mod rfc3339;
-mod standing;
 mod store;
 mod text;
+mod validate;
 
 #[cfg(test)]
 mod tests;
 
 pub use entry::{
-    Belief, Cause, Emitted, EventReason, EventType, Impact, Never, RefusedWrite, Remedy, Retry, Risk,
-    Severity, Step, Subject, Symptom, When,
+    Belief, Cause, ConditionalCauses, Emitted, EventReason, EventType, ForbiddenPhrase, Impact, RefusedWrite,
+    Remedy, Retry, Risk, Severity, Step, Subject, Symptom,
 };
 pub use event::{ClusterEvent, ObjectRef};
+pub use event_state::{ClosedReason, CurrentObject, EventState};
 pub use fault::Fault;
-pub use fill::Values;
-pub use recognise::{Advice, Confidence, Recognised};
+pub use placeholders::Values;
+pub use recognition::{Advice, Confidence, Recognition};
 pub use rfc3339::Time;
-pub use standing::{Closed, Present, Standing};
 pub use store::Knowledge;

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use crate::entry::{Belief, Cause, EventReason, Never, RefusedWrite, Symptom};
+use crate::entries::{Author, Entries, LocatedEntry};
+use crate::entry::{Belief, Cause, EventReason, ForbiddenPhrase, RefusedWrite, Symptom};
 use crate::fault::Fault;
-use crate::index::Index;
-use crate::judge::{self, Judgement, Names, NeverSaid};
+use crate::index::ReasonIndex;
 use crate::limits::{ENTRIES_MAX, FAULTS_MAX, FILE_BYTES_MAX, FILES_MAX};
-use crate::read::{Author, Entries, Placed};
+use crate::validate::{self, ForbiddenPhrases, ReasonNames, Validation};
 
 macro_rules! built_in {
     ($($name:literal),+ $(,)?) => {
@@ -38,12 +38,12 @@ built_in![
     "symptoms.toml",
 ];
 
-static KNOWLEDGE: LazyLock<(Knowledge, Vec<Fault>)> = LazyLock::new(ours);
+static KNOWLEDGE: LazyLock<(Knowledge, Vec<Fault>)> = LazyLock::new(load_built_in);
 
-fn ours() -> (Knowledge, Vec<Fault>) {
+fn load_built_in() -> (Knowledge, Vec<Fault>) {
     let mut entries = Entries::default();
-    BUILT_IN.iter().for_each(|(name, text)| entries.read(name, text, Author::Us));
-    Knowledge::default().with(entries)
+    BUILT_IN.iter().for_each(|(name, text)| entries.read_file(name, text, Author::BuiltIn));
+    Knowledge::default().merge(entries)
 }
 
 /// What is known of Events.
@@ -54,8 +54,8 @@ pub struct Knowledge {
     beliefs: Vec<Belief>,
     symptoms: Vec<Symptom>,
     refused_writes: Vec<RefusedWrite>,
-    nevers: Vec<Never>,
-    pub(crate) index: Index,
+    nevers: Vec<ForbiddenPhrase>,
+    pub(crate) index: ReasonIndex,
 }
 
 impl Knowledge {
@@ -76,14 +76,14 @@ impl Knowledge {
     pub fn with_overrides(files: &[(&str, &str)]) -> (Self, Vec<Fault>) {
         let mut entries = Entries::default();
         for (at, (name, text)) in files.iter().enumerate() {
-            match file_fault(at, text) {
-                Some(message) => entries.faults.push(Fault::of_file(name, None, &message)),
-                None => entries.read(name, text, Author::Operator),
+            match file_bound_fault(at, text) {
+                Some(message) => entries.faults.push(Fault::for_file(name, None, &message)),
+                None => entries.read_file(name, text, Author::Operator),
             }
         }
         let known = LazyLock::get(&KNOWLEDGE).map(|(knowledge, _)| knowledge.clone());
-        let (knowledge, faults) = known.unwrap_or_else(|| ours().0).with(entries);
-        (knowledge, bounded(faults))
+        let (knowledge, faults) = known.unwrap_or_else(|| load_built_in().0).merge(entries);
+        (knowledge, truncate_faults(faults))
     }
 
     pub fn reasons(&self) -> &[EventReason] {
@@ -110,7 +110,7 @@ impl Knowledge {
         &self.symptoms
     }
 
-    pub fn nevers(&self) -> &[Never] {
+    pub fn nevers(&self) -> &[ForbiddenPhrase] {
         &self.nevers
     }
 
@@ -119,7 +119,7 @@ impl Knowledge {
     }
 
     /// The cause behind an error that the apiserver answered to a write of a Service.
-    pub fn refused_write(&self, message: &str) -> Option<&Cause> {
+    pub fn refused_write_cause(&self, message: &str) -> Option<&Cause> {
         let message = message.to_ascii_lowercase();
         let says =
             |it: &&RefusedWrite| it.contains.iter().any(|text| message.contains(&text.to_ascii_lowercase()));
@@ -127,39 +127,49 @@ impl Knowledge {
     }
 
     /// This knowledge with further entries; those with a fault are left out.
-    fn with(mut self, mut entries: Entries) -> (Self, Vec<Fault>) {
+    fn merge(mut self, mut entries: Entries) -> (Self, Vec<Fault>) {
         let mut faults = std::mem::take(&mut entries.faults);
         self.nevers.extend(entries.nevers.into_iter().map(|placed| placed.entry));
-        let never = NeverSaid::new(self.nevers.iter());
-        let causes =
-            judged(entries.causes, |cause| &cause.id, |cause| judge::cause(cause, &never), &mut faults);
-        let reasons =
-            judged(entries.reasons, |reason| &reason.id, |reason| judge::reason(reason, &never), &mut faults);
-        put(&mut self.causes, causes, |cause| &cause.id);
-        let reasons = self.living(reasons, &mut faults);
-        put(&mut self.reasons, reasons, |reason| &reason.id);
+        let never = ForbiddenPhrases::new(self.nevers.iter());
+        let causes = filter_valid(
+            entries.causes,
+            |cause| &cause.id,
+            |cause| validate::validate_cause(cause, &never),
+            &mut faults,
+        );
+        let reasons = filter_valid(
+            entries.reasons,
+            |reason| &reason.id,
+            |reason| validate::validate_reason(reason, &never),
+            &mut faults,
+        );
+        upsert(&mut self.causes, causes, |cause| &cause.id);
+        let reasons = self.drop_dangling(reasons, &mut faults);
+        upsert(&mut self.reasons, reasons, |reason| &reason.id);
         self.beliefs.extend(entries.beliefs.into_iter().map(|placed| placed.entry));
         self.symptoms.extend(entries.symptoms.into_iter().map(|placed| placed.entry));
         self.refused_writes.extend(entries.refused_writes.into_iter().map(|placed| placed.entry));
-        self.index = Index::new(&self.reasons, &self.causes);
+        self.index = ReasonIndex::new(&self.reasons, &self.causes);
         (self, faults)
     }
 
     /// The reasons that name nothing dead. A reason that is left out may have been named by another one, hence the
     /// loop; each round but the last leaves out at least one.
-    fn living(
+    fn drop_dangling(
         &self,
-        mut reasons: Vec<Placed<EventReason>>,
+        mut reasons: Vec<LocatedEntry<EventReason>>,
         faults: &mut Vec<Fault>,
-    ) -> Vec<Placed<EventReason>> {
+    ) -> Vec<LocatedEntry<EventReason>> {
         let causes: BTreeSet<&str> = self.causes.iter().map(|cause| cause.id.as_str()).collect();
         loop {
             let all = self.reasons.iter().chain(reasons.iter().map(|placed| &placed.entry));
-            let names = names(all);
+            let names = collect_names(all);
             let dead: BTreeMap<usize, String> = reasons
                 .iter()
                 .enumerate()
-                .filter_map(|(at, it)| Some((at, judge::references(&it.entry, &causes, &names).err()?)))
+                .filter_map(|(at, it)| {
+                    Some((at, validate::validate_references(&it.entry, &causes, &names).err()?))
+                })
                 .collect();
             if dead.is_empty() {
                 return reasons;
@@ -167,18 +177,18 @@ impl Knowledge {
             let mut at = 0..;
             reasons.retain(|placed| {
                 let message = at.next().and_then(|at| dead.get(&at));
-                faults.extend(message.map(|message| placed.fault(&placed.entry.id, message)));
+                faults.extend(message.map(|message| placed.to_fault(&placed.entry.id, message)));
                 message.is_none()
             });
         }
     }
 }
 
-fn names<'a>(reasons: impl Iterator<Item = &'a EventReason>) -> Names<'a> {
-    let mut names = Names::default();
+fn collect_names<'a>(reasons: impl Iterator<Item = &'a EventReason>) -> ReasonNames<'a> {
+    let mut names = ReasonNames::default();
     for reason in reasons {
-        names.spelled.insert(&reason.reason);
-        names.spelled.extend(reason.aliases.iter().map(String::as_str));
+        names.words.insert(&reason.reason);
+        names.words.extend(reason.aliases.iter().map(String::as_str));
         if reason.alias_of.is_none() {
             names.ids.insert(&reason.id);
         }
@@ -186,22 +196,22 @@ fn names<'a>(reasons: impl Iterator<Item = &'a EventReason>) -> Names<'a> {
     names
 }
 
-impl<T> Placed<T> {
-    fn fault(&self, id: &str, message: &str) -> Fault {
+impl<T> LocatedEntry<T> {
+    fn to_fault(&self, id: &str, message: &str) -> Fault {
         let message = format!("{message}; until then what is built in holds");
-        Fault::of_entry(&self.file, Some(self.line), Some(id), &message)
+        Fault::for_entry(&self.file, Some(self.line), Some(id), &message)
     }
 }
 
 /// The entries that are right. Of several with one id only the first is judged.
-fn judged<T>(
-    entries: Vec<Placed<T>>,
+fn filter_valid<T>(
+    entries: Vec<LocatedEntry<T>>,
     id: impl Fn(&T) -> &String,
-    judge: impl Fn(&T) -> Judgement,
+    judge: impl Fn(&T) -> Validation,
     faults: &mut Vec<Fault>,
-) -> Vec<Placed<T>> {
+) -> Vec<LocatedEntry<T>> {
     let mut seen = BTreeSet::new();
-    let mut refused = |placed: &Placed<T>| {
+    let mut refused = |placed: &LocatedEntry<T>| {
         let id = id(&placed.entry);
         let is_full = seen.len() >= ENTRIES_MAX;
         let judgement = match seen.insert(id.clone()) {
@@ -212,7 +222,7 @@ fn judged<T>(
             // This holds also if the first one is refused: the operator did not mean the second one in its place.
             false => Err("an entry before it has the same id: leave one of them out".to_owned()),
         };
-        Some(placed.fault(id, &judgement.err()?))
+        Some(placed.to_fault(id, &judgement.err()?))
     };
     let mut kept = Vec::new();
     for placed in entries {
@@ -225,8 +235,8 @@ fn judged<T>(
 }
 
 /// Puts entries in the places of those with the same ids, or at the end.
-fn put<T>(all: &mut Vec<T>, entries: Vec<Placed<T>>, id: impl Fn(&T) -> &String) {
-    for Placed { entry, .. } in entries {
+fn upsert<T>(all: &mut Vec<T>, entries: Vec<LocatedEntry<T>>, id: impl Fn(&T) -> &String) {
+    for LocatedEntry { entry, .. } in entries {
         match all.iter_mut().find(|known| id(known) == id(&entry)) {
             Some(known) => *known = entry,
             None => all.push(entry),
@@ -234,7 +244,7 @@ fn put<T>(all: &mut Vec<T>, entries: Vec<Placed<T>>, id: impl Fn(&T) -> &String)
     }
 }
 
-fn file_fault(at: usize, text: &str) -> Option<String> {
+fn file_bound_fault(at: usize, text: &str) -> Option<String> {
     if at >= FILES_MAX {
         return Some(format!("there are {FILES_MAX} files before it, and no more are read: join some"));
     }
@@ -243,7 +253,7 @@ fn file_fault(at: usize, text: &str) -> Option<String> {
 }
 
 /// The first faults, and how many more there are.
-fn bounded(mut faults: Vec<Fault>) -> Vec<Fault> {
+fn truncate_faults(mut faults: Vec<Fault>) -> Vec<Fault> {
     let more = faults.len().saturating_sub(FAULTS_MAX);
     faults.truncate(FAULTS_MAX);
     if more > 0

@@ -10,7 +10,7 @@ mod whole;
 
 use serde_json::json;
 
-use crate::{ClusterEvent, Knowledge, Recognised};
+use crate::{ClusterEvent, Knowledge, Recognition};
 
 /// An Event about `shop/web`.
 fn event(reason: &str, component: &str, kind: &str, message: &str) -> ClusterEvent {
@@ -25,7 +25,7 @@ fn event(reason: &str, component: &str, kind: &str, message: &str) -> ClusterEve
     }))
 }
 
-fn recognise(event: &ClusterEvent) -> Recognised<'static> {
+fn recognise(event: &ClusterEvent) -> Recognition<'static> {
     Knowledge::built_in().recognise(event)
 }
 

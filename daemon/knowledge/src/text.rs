@@ -11,10 +11,10 @@ const ELLIPSIS: char = '…';
 const GAP: &str = " … ";
 
 /// Characters that are looked at for each byte that is asked for; only a text that is mostly dropped needs more.
-const SEEN_PER_BYTE: usize = 16;
+const CHARS_PER_BYTE_MAX: usize = 16;
 
 /// Whether a character must not be shown: it moves a cursor, turns the direction of writing or is not seen.
-pub(crate) fn is_unfit(c: char) -> bool {
+pub(crate) fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -22,28 +22,28 @@ pub(crate) fn is_unfit(c: char) -> bool {
 }
 
 /// What is shown for a character: a break becomes a blank, anything else unfit nothing.
-fn fit(c: char) -> Option<char> {
+fn map_character(c: char) -> Option<char> {
     match c {
         '\n' | '\r' | '\t' | '\u{85}' | '\u{2028}' | '\u{2029}' => Some(' '),
-        _ if is_unfit(c) => None,
+        _ if is_unprintable(c) => None,
         _ => Some(c),
     }
 }
 
 /// The beginning of the text, fit to be shown.
 pub(crate) fn clean(text: &str, bytes_max: usize) -> String {
-    match kept(text, bytes_max) {
+    match clean_prefix(text, bytes_max) {
         (whole, false) => whole,
-        (cut, true) => shortened(cut, bytes_max),
+        (cut, true) => append_ellipsis(cut, bytes_max),
     }
 }
 
 /// As much of the text as fits, and whether that is less than all of it.
-fn kept(text: &str, bytes_max: usize) -> (String, bool) {
+fn clean_prefix(text: &str, bytes_max: usize) -> (String, bool) {
     let mut kept = String::new();
     for (seen, c) in text.chars().enumerate() {
-        let Some(c) = fit(c) else { continue };
-        if kept.len() + c.len_utf8() > bytes_max || seen / SEEN_PER_BYTE > bytes_max {
+        let Some(c) = map_character(c) else { continue };
+        if kept.len() + c.len_utf8() > bytes_max || seen / CHARS_PER_BYTE_MAX > bytes_max {
             return (kept, true);
         }
         kept.push(c);
@@ -52,7 +52,7 @@ fn kept(text: &str, bytes_max: usize) -> (String, bool) {
 }
 
 /// The text with the sign that something was cut off, where there is room for it.
-fn shortened(mut kept: String, bytes_max: usize) -> String {
+fn append_ellipsis(mut kept: String, bytes_max: usize) -> String {
     while kept.len() + ELLIPSIS.len_utf8() > bytes_max && kept.pop().is_some() {}
     if kept.len() + ELLIPSIS.len_utf8() <= bytes_max {
         kept.push(ELLIPSIS);
@@ -62,30 +62,30 @@ fn shortened(mut kept: String, bytes_max: usize) -> String {
 
 /// A message, fit to be shown; a long one loses its middle, as causes stand at the end.
 pub(crate) fn clean_message(text: &str) -> String {
-    let (whole, is_cut) = kept(text, MESSAGE_BYTES_MAX);
+    let (whole, is_cut) = clean_prefix(text, MESSAGE_BYTES_MAX);
     if !is_cut {
         return whole;
     }
     let tail_bytes = MESSAGE_BYTES_MAX - MESSAGE_HEAD_BYTES - GAP.len();
-    let head = beginning(&whole, MESSAGE_HEAD_BYTES);
-    format!("{head}{GAP}{}", end(text, tail_bytes))
+    let head = prefix(&whole, MESSAGE_HEAD_BYTES);
+    format!("{head}{GAP}{}", clean_suffix(text, tail_bytes))
 }
 
 /// As much of the text as fits, on the boundary of a character.
-pub(crate) fn beginning(text: &str, bytes_max: usize) -> &str {
+pub(crate) fn prefix(text: &str, bytes_max: usize) -> &str {
     let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
     let end = ends.take_while(|end| *end <= bytes_max).last().unwrap_or(0);
     text.get(..end).unwrap_or_default()
 }
 
-fn end(text: &str, bytes_max: usize) -> String {
+fn clean_suffix(text: &str, bytes_max: usize) -> String {
     let mut size = 0;
     let fits = |c: &char| {
         size += c.len_utf8();
         size <= bytes_max
     };
-    let seen = text.chars().rev().take(bytes_max.saturating_mul(SEEN_PER_BYTE));
-    let backwards: Vec<char> = seen.filter_map(fit).take_while(fits).collect();
+    let seen = text.chars().rev().take(bytes_max.saturating_mul(CHARS_PER_BYTE_MAX));
+    let backwards: Vec<char> = seen.filter_map(map_character).take_while(fits).collect();
     backwards.into_iter().rev().collect()
 }
 
@@ -105,8 +105,8 @@ mod tests {
         assert_eq!(clean("ééé", 6), "ééé");
         assert_eq!(clean("éééé", 6), "é…");
         assert_eq!(clean("abc", 2), "", "no room for the sign");
-        assert_eq!(beginning("aéb", 2), "a");
-        assert_eq!(beginning("aéb", 3), "aé");
+        assert_eq!(prefix("aéb", 2), "a");
+        assert_eq!(prefix("aéb", 3), "aé");
     }
 
     #[test]

@@ -6,18 +6,18 @@
 //! request: the server failed at it inside.
 
 use holdfast_credentials as credentials;
+mod endpoint_error;
 mod endpoints;
-mod guard;
+mod failover;
 mod http;
 mod identity;
-mod learned;
+mod learned_endpoints;
 mod lease;
 mod limits;
-mod patrol;
+mod maintenance;
 mod setup;
 mod socket;
-mod trouble;
-mod walk;
+mod vip_guard;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -35,14 +35,14 @@ use tokio::sync::{Notify, watch};
 use credentials::{Credentials, Report};
 use endpoints::{Endpoint, EndpointId};
 use holdfast_config::Apiserver;
-use learned::Memory;
-use lease::Shared;
+use learned_endpoints::ClusterMemory;
+use lease::SharedEndpoints;
 
-pub use holdfast_credentials::{ClientTls, LOOK_EVERY};
-pub use http::{Connection, Encoding, Reply, Write};
-pub use learned::{Listed, NotForgotten};
-pub use setup::{Settings, SetupError, Sources};
-pub use trouble::Trouble;
+pub use endpoint_error::EndpointError;
+pub use holdfast_credentials::{CHECK_EVERY, ClientTls};
+pub use http::{Connection, Encoding, Reply, WriteRequest};
+pub use learned_endpoints::{ForgetError, ListedEndpoint};
+pub use setup::{AccessSettings, AccessSources, SetupError};
 
 /// What one endpoint said, or why it said nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Failure {
     /// Its address and port.
     pub endpoint: Arc<str>,
     /// What was wrong.
-    pub trouble: Trouble,
+    pub trouble: EndpointError,
 }
 
 /// Why there is no answer.
@@ -65,7 +65,7 @@ pub enum AccessError {
 }
 
 impl AccessError {
-    fn of(endpoint: &Arc<str>, trouble: Trouble) -> Self {
+    fn from_trouble(endpoint: &Arc<str>, trouble: EndpointError) -> Self {
         Self::Failed(vec![Failure { endpoint: Arc::clone(endpoint), trouble }])
     }
 
@@ -73,7 +73,7 @@ impl AccessError {
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Failed(failures) = self else { return None };
         let wait = |failure: &Failure| match failure.trouble {
-            Trouble::Throttled { wait, .. } => Some(wait),
+            EndpointError::Throttled { wait, .. } => Some(wait),
             _ => None,
         };
         failures.iter().map(wait).collect::<Option<Vec<_>>>()?.into_iter().min()
@@ -82,9 +82,9 @@ impl AccessError {
     /// Whether some endpoint was reached, and gave no answer to this very request.
     pub(crate) fn is_unanswered(&self) -> bool {
         let Self::Failed(failures) = self else { return false };
-        let is_unanswered = |trouble: &Trouble| {
-            let is_late = matches!(trouble, Trouble::Status { status: 504, .. });
-            is_late || matches!(trouble, Trouble::Late | Trouble::Silent | Trouble::Closed)
+        let is_unanswered = |trouble: &EndpointError| {
+            let is_late = matches!(trouble, EndpointError::Status { status: 504, .. });
+            is_late || matches!(trouble, EndpointError::Late | EndpointError::Silent | EndpointError::Closed)
         };
         failures.iter().any(|failure| is_unanswered(&failure.trouble))
     }
@@ -102,26 +102,26 @@ pub struct Access {
 #[derive(Debug)]
 struct Inner {
     state: PathBuf,
-    asked: Mutex<Arc<Asked>>,
-    endpoints: Shared,
-    memory: Mutex<Memory>,
+    config: Mutex<Arc<AccessConfig>>,
+    endpoints: SharedEndpoints,
+    memory: Mutex<ClusterMemory>,
     memory_problem: Mutex<Option<String>>,
     // Wakes the patrol when something was learned that is worth writing down.
-    learned: Notify,
+    memory_dirty: Notify,
     // Held while the memory is written down, so that there is one write at a time.
-    writing: tokio::sync::Mutex<()>,
+    write_lock: tokio::sync::Mutex<()>,
     unverified: Mutex<Option<Arc<str>>>,
     failovers: AtomicU64,
     views: watch::Sender<Arc<View>>,
     addresses: watch::Sender<BTreeSet<SocketAddr>>,
-    clusters: watch::Sender<Option<Arc<str>>>,
+    cluster_uid: watch::Sender<Option<Arc<str>>>,
     // Where the virtual address leads.
-    led: watch::Sender<Option<SocketAddr>>,
+    vip_target: watch::Sender<Option<SocketAddr>>,
 }
 
 /// What a configuration asks for.
 #[derive(Debug)]
-struct Asked {
+struct AccessConfig {
     own: Arc<Credentials>,
     kubelet: Option<Arc<Credentials>>,
     learns: bool,
@@ -129,9 +129,9 @@ struct Asked {
     vip: Option<SocketAddr>,
 }
 
-impl Asked {
+impl AccessConfig {
     /// Keeps the credentials in use where their locations are the same: so a reading that hangs is not begun again.
-    fn or_as_before(self, before: &Self) -> Self {
+    fn reuse_credentials(self, before: &Self) -> Self {
         let known = |new: Arc<Credentials>| {
             let all = [Some(&before.own), before.kubelet.as_ref()];
             let same = all.into_iter().flatten().find(|old| old.locations() == new.locations());
@@ -152,26 +152,26 @@ impl Asked {
 
 impl Access {
     /// Reads the configuration; nothing is dialled yet.
-    pub fn new(settings: &Settings) -> Result<Self, SetupError> {
-        setup::access(settings)
+    pub fn new(settings: &AccessSettings) -> Result<Self, SetupError> {
+        setup::build_access(settings)
     }
 
     /// Tells what of this configuration cannot be followed, also in files that it names and that are there by now; or
     /// else why one of them cannot be read now, which may change.
-    pub fn check(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
-        setup::check(apiserver)
+    pub fn check_files(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
+        setup::check_files(apiserver)
     }
 
     /// Tells what of this configuration only an edit can heal, whatever is in the files that it names: with that no
     /// access can be built.
-    pub fn check_words(apiserver: &Apiserver) -> Result<(), SetupError> {
-        setup::own(apiserver).map(drop)
+    pub fn check_config(apiserver: &Apiserver) -> Result<(), SetupError> {
+        setup::configured_credentials(apiserver).map(drop)
     }
 
     /// Follows a new configuration. Connections stay; new ones are made as it says. It reads files, so it may
     /// take some seconds.
-    pub fn reload(&self, sources: &Sources) -> Result<(), SetupError> {
-        setup::reload(&self.inner, sources)
+    pub fn reload(&self, sources: &AccessSources) -> Result<(), SetupError> {
+        setup::reload_config(&self.inner, sources)
     }
 
     /// GETs, over `kept` if given, else over a new connection to the best endpoint that serves.
@@ -182,66 +182,75 @@ impl Access {
         self.get_as(JSON, path_and_query, kept).await
     }
 
-    /// [`Access::get`] for an answer in another form than JSON, as `Accept` spells it.
+    /// [`Access::check_http`] for an answer in another form than JSON, as `Accept` spells it.
     pub async fn get_as(
         &self,
         accept: &'static str,
         path_and_query: &str,
         kept: Option<Connection>,
     ) -> Result<Reply, AccessError> {
-        walk::ask(&self.inner, &http::Ask::read(accept, path_and_query), kept).await
+        failover::send_request(&self.inner, &http::ApiRequest::for_get(accept, path_and_query), kept).await
     }
 
     /// [`Access::get_as`] for an answer so large that even a server that is well may begin it late. That it does not
     /// begin in time is not held against the server.
     pub async fn get_large(&self, accept: &'static str, path_and_query: &str) -> Result<Reply, AccessError> {
-        let ask = http::Ask { is_large: true, ..http::Ask::read(accept, path_and_query) };
-        walk::ask(&self.inner, &ask, None).await
+        let ask = http::ApiRequest { is_large: true, ..http::ApiRequest::for_get(accept, path_and_query) };
+        failover::send_request(&self.inner, &ask, None).await
     }
 
-    /// A new connection to the best endpoint that serves, for [`Self::ask_aside`].
+    /// A new connection to the best endpoint that serves, for [`Self::get_best_effort`].
     pub async fn connect(&self) -> Result<Connection, AccessError> {
-        walk::connect(&self.inner).await
+        failover::connect(&self.inner).await
     }
 
     /// GETs over this connection something that nothing served depends on. Neither an answer nor a refusal nor silence
     /// leads to another endpoint or is held against this one.
-    pub async fn ask_aside(
+    pub async fn get_best_effort(
         &self,
         accept: &'static str,
         path_and_query: &str,
         connection: Connection,
     ) -> Result<Reply, AccessError> {
-        walk::ask_aside(&self.inner, &http::Ask::read(accept, path_and_query), connection).await
+        failover::request_best_effort(
+            &self.inner,
+            &http::ApiRequest::for_get(accept, path_and_query),
+            connection,
+        )
+        .await
     }
 
     /// Writes something that nothing served depends on, over a new connection to the best endpoint that serves. As with
-    /// [`Self::ask_aside`], whatever comes of it leads to no other endpoint and is not held against this one.
-    pub(crate) async fn write_aside(&self, path: &str, write: &Write<'_>) -> Result<Reply, AccessError> {
-        let ask = http::Ask { write: Some(*write), ..http::Ask::read(JSON, path) };
-        walk::ask_aside(&self.inner, &ask, self.connect().await?).await
+    /// [`Self::get_best_effort`], whatever comes of it leads to no other endpoint and is not held against this one.
+    pub(crate) async fn write_best_effort(
+        &self,
+        path: &str,
+        write: &WriteRequest<'_>,
+    ) -> Result<Reply, AccessError> {
+        let ask = http::ApiRequest { write: Some(*write), ..http::ApiRequest::for_get(JSON, path) };
+        failover::request_best_effort(&self.inner, &ask, self.connect().await?).await
     }
 
-    /// Takes all the addresses that the cluster names now. Whatever it named before stays in the tier `learned`.
-    pub fn learn(&self, listed: &[Listed]) {
-        if self.inner.asked().learns && self.inner.memory().learn(listed, now()) {
-            self.inner.set_learned();
-            self.inner.learned.notify_one();
+    /// Takes all the addresses that the cluster names now. Whatever it named before stays in the tier `memory_dirty`.
+    pub fn learn_endpoints(&self, listed: &[ListedEndpoint]) {
+        if self.inner.config().learns && self.inner.memory().merge_listed(listed, now()) {
+            self.inner.sync_learned_endpoints();
+            self.inner.memory_dirty.notify_one();
         }
     }
 
     /// Forgets a learned address, on disk too; one that is configured or named by the cluster stays. Gives what is
     /// wrong with the disk, in words.
-    pub async fn forget(&self, address: SocketAddr) -> Result<Option<String>, NotForgotten> {
+    pub async fn forget_endpoint(&self, address: SocketAddr) -> Result<Option<String>, ForgetError> {
         let tier =
             self.inner.endpoints.lock().rows().iter().find(|row| row.address == address).map(|row| row.tier);
         if let Some(tier) = tier.filter(|tier| *tier != Tier::Learned) {
-            return Err(NotForgotten::Configured { address, tier });
+            return Err(ForgetError::Configured { address, tier });
         }
-        self.inner.memory().forget(address)?;
-        self.inner.set_learned();
+        self.inner.memory().forget_endpoint(address)?;
+        self.inner.sync_learned_endpoints();
         self.inner.publish();
-        Ok(patrol::written_in_time(&self.inner).await)
+        Ok(maintenance::save_within_limit(&self.inner).await)
     }
 
     /// The cluster, as soon as an apiserver has named it.
@@ -250,11 +259,11 @@ impl Access {
     }
 
     /// The uid of the cluster, as soon as it is known.
-    pub fn clusters(&self) -> watch::Receiver<Option<Arc<str>>> {
-        self.inner.clusters.subscribe()
+    pub fn watch_cluster_uid(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.inner.cluster_uid.subscribe()
     }
 
-    /// Views of the access. While [`Access::patrol`] runs they follow its state at once, and all else within a second.
+    /// Views of the access. While [`Access::run_maintenance`] runs they follow its state at once, and all else within a second.
     pub fn views(&self) -> watch::Receiver<Arc<View>> {
         self.inner.views.subscribe()
     }
@@ -271,44 +280,44 @@ impl Access {
     }
 
     /// Where the virtual address leads: an endpoint that has shown itself, or none while no endpoint ever has.
-    pub fn led(&self) -> watch::Receiver<Option<SocketAddr>> {
-        self.inner.led.subscribe()
+    pub fn vip_target(&self) -> watch::Receiver<Option<SocketAddr>> {
+        self.inner.vip_target.subscribe()
     }
 
     /// Looks after endpoints and memory until this future is dropped: checks better endpoints, reads rotated files,
     /// writes down what was learned, publishes views, and guards the endpoint that the virtual address leads to.
-    pub async fn patrol(self) {
-        tokio::join!(patrol::run(&self.inner), guard::run(&self.inner));
+    pub async fn run_maintenance(self) {
+        tokio::join!(maintenance::run(&self.inner), vip_guard::run(&self.inner));
     }
 }
 
 impl Inner {
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, ClusterMemory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn asked(&self) -> Arc<Asked> {
-        Arc::clone(&self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    fn config(&self) -> Arc<AccessConfig> {
+        Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Puts the learned addresses into the table, but for those that another tier has, and publishes which addresses
     /// are an apiserver's.
-    fn set_learned(&self) {
-        let asked = self.asked();
+    fn sync_learned_endpoints(&self) {
+        let asked = self.config();
         let mut learned = if asked.learns { self.memory().addresses() } else { Vec::new() };
         learned.retain(|address| asked.vip != Some(*address));
         let mut table = self.endpoints.lock();
         let own = table.rows().iter().filter(|row| row.tier != Tier::Learned);
         let own: BTreeSet<SocketAddr> = own.map(|row| row.address).collect();
         let new: Vec<SocketAddr> = learned.into_iter().filter(|address| !own.contains(address)).collect();
-        table.set(Tier::Learned, &new, Instant::now());
+        table.set_tier(Tier::Learned, &new, Instant::now());
         drop(table);
         self.publish_addresses();
     }
 
     /// Publishes which addresses are an apiserver's.
     fn publish_addresses(&self) {
-        let asked = self.asked();
+        let asked = self.config();
         let mut all = BTreeSet::new();
         let mut shown = BTreeSet::new();
         for row in self.endpoints.lock().rows() {
@@ -319,7 +328,7 @@ impl Inner {
             }
         }
         if asked.learns {
-            all.extend(self.memory().standing(&shown));
+            all.extend(self.memory().trusted_addresses(&shown));
         }
         all.retain(|address| asked.vip != Some(*address));
         self.addresses.send_if_modified(|known| std::mem::replace(known, all) != *known);
@@ -328,7 +337,7 @@ impl Inner {
     /// Makes the server of a kubeconfig that was read anew the one endpoint of its tier. The virtual address is none:
     /// kubelet's kubeconfig is meant to name it.
     fn set_server(&self, tier: Tier, server: SocketAddr) {
-        if self.asked().vip == Some(server) {
+        if self.config().vip == Some(server) {
             return;
         }
         let is_known = {
@@ -337,8 +346,8 @@ impl Inner {
             own.next().is_some_and(|row| row.address == server)
         };
         if !is_known {
-            self.endpoints.lock().set(tier, &[server], Instant::now());
-            self.set_learned();
+            self.endpoints.lock().set_tier(tier, &[server], Instant::now());
+            self.sync_learned_endpoints();
         }
     }
 
@@ -346,10 +355,10 @@ impl Inner {
         let (at, preferred, rows) = {
             let table = self.endpoints.lock();
             let at = Instant::now();
-            (at, table.order(at).first().copied(), table.rows().to_vec())
+            (at, table.dial_order(at).first().copied(), table.rows().to_vec())
         };
         let memory = self.memory().clone();
-        let asked = self.asked();
+        let asked = self.config();
         let own = asked.own.report().map(|report| (Tier::Configured, report));
         let kubelet = asked.kubelet.as_ref().and_then(|it| it.report()).map(|report| (Tier::Kubelet, report));
         View {
@@ -359,7 +368,7 @@ impl Inner {
             unverified: self.unverified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             memory_problem: self.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             failovers: self.failovers.load(Ordering::Relaxed),
-            vip: asked.vip.map(|address| VipView { address, leads_to: *self.led.borrow() }),
+            vip: asked.vip.map(|address| VipView { address, leads_to: *self.vip_target.borrow() }),
         }
     }
 
@@ -375,7 +384,12 @@ impl Inner {
     }
 }
 
-fn endpoint_view(row: Endpoint, at: Instant, preferred: Option<EndpointId>, memory: &Memory) -> EndpointView {
+fn endpoint_view(
+    row: Endpoint,
+    at: Instant,
+    preferred: Option<EndpointId>,
+    memory: &ClusterMemory,
+) -> EndpointView {
     // To the nearest second, so that the same moment is not shown as one second and then as the next.
     let wall = |then: Instant| {
         let half = Duration::from_millis(500);
@@ -391,7 +405,7 @@ fn endpoint_view(row: Endpoint, at: Instant, preferred: Option<EndpointId>, memo
         active: row.connections > 0,
         preferred: preferred == Some(row.id),
         connections: row.connections,
-        last_error: row.trouble.map(|(trouble, then)| (trouble.to_string(), wall(then))),
+        last_error: row.last_error.map(|(trouble, then)| (trouble.to_string(), wall(then))),
         seen: learned.map(|it| it.seen),
         learned: learned.map(|it| LearnedView {
             since: it.since,

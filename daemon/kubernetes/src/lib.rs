@@ -6,8 +6,8 @@
 
 #![forbid(unsafe_code)]
 
-pub mod announce;
 pub mod apiserver;
+pub mod event_recorder;
 pub mod own_node;
 pub mod pod_lookup;
 pub mod source;

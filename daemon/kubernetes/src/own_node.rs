@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 /// What a cluster says of the node, or what is assumed until it says something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Described {
+pub struct NodeDescription {
     pub zone: Option<Arc<str>>,
     /// The node's addresses, at most one of each family. Until the cluster names them, they are those at which
     /// NodePorts are answered.
@@ -22,7 +22,7 @@ pub struct Described {
 #[derive(Debug)]
 pub struct NodeReport {
     /// What the cluster says; none if it may not be asked. Then the last word on the node holds, but for its addresses.
-    pub node: Option<Described>,
+    pub node: Option<NodeDescription>,
     /// Answered when the engine's queue has it.
     pub applied: oneshot::Sender<()>,
 }

@@ -5,8 +5,8 @@
 //! many for one address with growing pauses, so many addresses of a namespace at once. The namespaces take turns.
 //! Without the right to list pods, or without an answer, nothing changes.
 
-mod answer;
 mod disputes;
+mod pod_list;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use self::disputes::Disputes;
 use crate::apiserver::{Access, JSON};
 
 /// The least time between two questions of this node.
-const PACE: Duration = Duration::from_millis(200);
+const QUERY_INTERVAL_MIN: Duration = Duration::from_millis(200);
 
 /// How often snapshots are looked at while they keep coming.
-const LOOK: Duration = Duration::from_millis(200);
+const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The longest that a new address waits, so that the nodes of a cluster do not ask in one moment.
-const SPREAD: Duration = Duration::from_secs(1);
+const INITIAL_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// How long one question may take.
-const QUESTION: Duration = Duration::from_secs(5);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The largest answer that is read: the pods at one address are one or a few.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+const REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// For how long nothing is asked after the apiserver has refused to list pods.
 const FORBIDDEN_PAUSE: Duration = Duration::from_mins(5);
@@ -52,7 +52,7 @@ pub async fn run(
     let (mut look, mut ask_at) = (Instant::now(), Instant::now());
     let mut is_news = true;
     loop {
-        let next = disputes.next().map(|due| due.max(ask_at));
+        let next = disputes.next_due().map(|due| due.max(ask_at));
         tokio::select! {
             changed = snapshots.changed(), if !is_news => {
                 let Ok(()) = changed else { return };
@@ -60,28 +60,28 @@ pub async fn run(
             }
             () = sleep_until(look), if is_news => {
                 is_news = false;
-                look = Instant::now() + LOOK;
+                look = Instant::now() + SNAPSHOT_INTERVAL;
                 let snapshot = Arc::clone(&snapshots.borrow_and_update());
-                disputes.follow(&snapshot, Instant::now(), &spread);
+                disputes.update_disputes(&snapshot, Instant::now(), &random_delay);
             }
-            () = until(next) => {
-                ask_at = Instant::now() + PACE;
+            () = sleep_until_due(next) => {
+                ask_at = Instant::now() + QUERY_INTERVAL_MIN;
                 let Some(address) = disputes.take_due(Instant::now()) else { continue };
-                match ask(&access, address).await {
-                    Answer::Pods(pods) => {
+                match query_pods(&access, address).await {
+                    PodListOutcome::Pods(pods) => {
                         if events.send(vec![Event::PodsObserved(Box::new(pods))]).await.is_err() {
                             return;
                         }
                     }
-                    Answer::Nothing => {}
-                    Answer::Forbidden => ask_at = Instant::now() + FORBIDDEN_PAUSE,
+                    PodListOutcome::Nothing => {}
+                    PodListOutcome::Forbidden => ask_at = Instant::now() + FORBIDDEN_PAUSE,
                 }
             }
         }
     }
 }
 
-async fn until(at: Option<Instant>) {
+async fn sleep_until_due(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
@@ -89,12 +89,12 @@ async fn until(at: Option<Instant>) {
 }
 
 /// A random part of the time over which nodes spread.
-fn spread() -> Duration {
-    SPREAD.mul_f64(f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX))
+fn random_delay() -> Duration {
+    INITIAL_DELAY_MAX.mul_f64(f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX))
 }
 
 /// What came of a question.
-enum Answer {
+enum PodListOutcome {
     Pods(PodsAt),
     /// No pod runs there, or no answer came.
     Nothing,
@@ -102,31 +102,34 @@ enum Answer {
     Forbidden,
 }
 
-async fn ask(access: &Access, address: IpAddr) -> Answer {
-    let asked = timeout(QUESTION, list(access, address)).await;
+async fn query_pods(access: &Access, address: IpAddr) -> PodListOutcome {
+    let asked = timeout(QUERY_TIMEOUT, list_pods(access, address)).await;
     let (status, body) = match asked {
         Ok(Ok(read)) => read,
         Ok(Err(error)) => {
             tracing::debug!(%address, %error, "the pods at a held address could not be asked for");
-            return Answer::Nothing;
+            return PodListOutcome::Nothing;
         }
-        Err(_) => return Answer::Nothing,
+        Err(_) => return PodListOutcome::Nothing,
     };
     match status {
-        200 => answer::pods_at(address, &body).map_or(Answer::Nothing, Answer::Pods),
+        200 => pod_list::parse_pods(address, &body).map_or(PodListOutcome::Nothing, PodListOutcome::Pods),
         status if FORBIDDEN.contains(&status) => {
             tracing::info!(status, "may not list pods: whose a held address is cannot be asked");
-            Answer::Forbidden
+            PodListOutcome::Forbidden
         }
-        _ => Answer::Nothing,
+        _ => PodListOutcome::Nothing,
     }
 }
 
 /// Asks over a connection of its own, so that what comes of it is held against no apiserver.
-async fn list(access: &Access, address: IpAddr) -> Result<(u16, Vec<u8>), crate::apiserver::AccessError> {
+async fn list_pods(
+    access: &Access,
+    address: IpAddr,
+) -> Result<(u16, Vec<u8>), crate::apiserver::AccessError> {
     let connection = access.connect().await?;
-    let reply = access.ask_aside(JSON, &answer::path(address), connection).await?;
+    let reply = access.get_best_effort(JSON, &pod_list::pod_list_path(address), connection).await?;
     let status = reply.status;
-    let (body, _) = reply.whole(ANSWER_BYTES_MAX, QUESTION).await?;
+    let (body, _) = reply.read_body(REPLY_BYTES_MAX, QUERY_TIMEOUT).await?;
     Ok((status, body.to_vec()))
 }

@@ -19,36 +19,37 @@ pub(super) fn parse(text: &str) -> Option<IpAddr> {
 /// Reads a network and gives its canonical spelling.
 pub(super) fn parse_cidr(text: &str) -> Option<Arc<str>> {
     let (address, length) = text.trim().split_once('/')?;
-    let length = decimal(length)?;
+    let length = parse_decimal(length)?;
     let canonical = match (parse_v4(address), parse_v6(address)) {
-        (Some(v4), _) => cidr_v4(v4, length)?,
-        (None, Some(v6)) => cidr_v6(v6, length)?,
+        (Some(v4), _) => format_cidr_v4(v4, length)?,
+        (None, Some(v6)) => format_cidr_v6(v6, length)?,
         (None, None) => return None,
     };
     Some(canonical.into())
 }
 
-fn cidr_v4(address: Ipv4Addr, length: u32) -> Option<String> {
+fn format_cidr_v4(address: Ipv4Addr, length: u32) -> Option<String> {
     let mask = u32::MAX.checked_shl(32_u32.checked_sub(length)?).unwrap_or(0);
     Some(format!("{}/{length}", Ipv4Addr::from(u32::from(address) & mask)))
 }
 
-fn cidr_v6(address: Ipv6Addr, length: u32) -> Option<String> {
+fn format_cidr_v6(address: Ipv6Addr, length: u32) -> Option<String> {
     let mask = u128::MAX.checked_shl(128_u32.checked_sub(length)?).unwrap_or(0);
     let network = Ipv6Addr::from(u128::from(address) & mask);
     match (network.to_ipv4_mapped(), length.checked_sub(96)) {
-        (Some(v4), Some(length)) => cidr_v4(v4, length),
+        (Some(v4), Some(length)) => format_cidr_v4(v4, length),
         _ => Some(format!("{network}/{length}")),
     }
 }
 
 fn parse_v4(text: &str) -> Option<Ipv4Addr> {
-    let mut parts = text.split('.').map(|part| decimal(part).and_then(|number| u8::try_from(number).ok()));
+    let mut parts =
+        text.split('.').map(|part| parse_decimal(part).and_then(|number| u8::try_from(number).ok()));
     let address = Ipv4Addr::new(parts.next()??, parts.next()??, parts.next()??, parts.next()??);
     parts.next().is_none().then_some(address)
 }
 
-fn decimal(digits: &str) -> Option<u32> {
+fn parse_decimal(digits: &str) -> Option<u32> {
     let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     if all_digits { digits.parse().ok() } else { None }
 }

@@ -129,11 +129,11 @@ pub enum ObjectError {
 
 impl ObjectError {
     pub(super) fn address(field: String, text: &str) -> Self {
-        Self::Address { field, shown: quoted(text) }
+        Self::Address { field, shown: quote_value(text) }
     }
 
     pub(super) fn word(field: &str, text: &str, legal: &'static str) -> Self {
-        Self::Word { field: field.to_owned(), shown: quoted(text), legal }
+        Self::Word { field: field.to_owned(), shown: quote_value(text), legal }
     }
 
     pub fn shape(path: &str, reason: &dyn std::fmt::Display) -> Self {
@@ -142,7 +142,7 @@ impl ObjectError {
 }
 
 /// A value of an object, quoted and cut.
-pub fn quoted(text: &str) -> String {
+pub fn quote_value(text: &str) -> String {
     match text.char_indices().nth(SHOWN_LENGTH_MAX) {
         None => format!("{text:?}"),
         Some((end, _)) => format!("{:?}…", text.get(..end).unwrap_or_default()),

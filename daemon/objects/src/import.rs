@@ -12,12 +12,12 @@ use super::wire::{ImportSpecWire, ImportWire, MetaWire};
 use super::{ObjectError, Provenance};
 
 /// What a ServiceImport says, or why it cannot be taken.
-pub fn import(wire: &ImportWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
-    let read = |key, metadata: &MetaWire<'_>| facts(key, metadata, wire, provenance);
-    service::whole(wire.metadata.as_ref(), provenance, read)
+pub fn parse_import(wire: &ImportWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
+    let read = |key, metadata: &MetaWire<'_>| import_facts(key, metadata, wire, provenance);
+    service::parse_whole(wire.metadata.as_ref(), provenance, read)
 }
 
-fn facts(
+fn import_facts(
     key: ServiceKey,
     metadata: &MetaWire<'_>,
     wire: &ImportWire<'_>,
@@ -27,11 +27,11 @@ fn facts(
     let spec = wire.spec.as_ref().unwrap_or(&no_spec);
     let mut facts = ServiceFacts::new(key, ServiceType::ClusterSetIp);
     facts.headless = is_headless(spec)?;
-    service::describe(&mut facts, metadata, provenance)?;
-    facts.cluster_ips = addresses::addresses("spec.ips", spec.ips.as_deref().unwrap_or_default())?;
-    facts.ports = ports(spec)?;
+    service::read_metadata(&mut facts, metadata, provenance)?;
+    facts.cluster_ips = addresses::parse_addresses("spec.ips", spec.ips.as_deref().unwrap_or_default())?;
+    facts.ports = import_ports(spec)?;
     facts.internal_policy =
-        service::policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
+        service::traffic_policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
     facts.affinity_timeout =
         service::affinity_timeout(spec.session_affinity.as_ref(), spec.session_affinity_config.as_ref())?;
     Ok(facts)
@@ -47,7 +47,7 @@ fn is_headless(spec: &ImportSpecWire<'_>) -> Result<bool, ObjectError> {
 }
 
 /// The ports without a node port, which the API does not have: no apiserver would give it out.
-fn ports(spec: &ImportSpecWire<'_>) -> Result<Vec<ServicePort>, ObjectError> {
-    let ports = service::ports(spec.ports.as_deref().unwrap_or_default())?;
+fn import_ports(spec: &ImportSpecWire<'_>) -> Result<Vec<ServicePort>, ObjectError> {
+    let ports = service::parse_ports(spec.ports.as_deref().unwrap_or_default())?;
     Ok(ports.into_iter().map(|port| ServicePort { node_port: None, ..port }).collect())
 }

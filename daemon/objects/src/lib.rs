@@ -7,11 +7,11 @@
 mod address;
 mod error;
 mod import;
+mod intern;
 pub mod manifests;
 mod meta;
 pub mod protobuf;
 mod service;
-mod shared;
 mod slice;
 mod wire;
 
@@ -27,12 +27,12 @@ use holdfast_core::limits;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use error::{ObjectError, quoted};
+pub use error::{ObjectError, quote_value};
 pub use holdfast_core::rfc3339::{parse as parse_time, parse_micros as parse_time_micros};
-pub use import::import;
-pub use service::service;
-pub use shared::shared;
-pub use slice::slice;
+pub use import::parse_import;
+pub use intern::intern_text;
+pub use service::parse_service;
+pub use slice::parse_slice;
 pub use wire::{
     AffinityConfigWire, AffinityWire, AnnotationsWire, ConditionsWire, EndpointWire, HintWire, HintsWire,
     ImportSpecWire, ImportWire, IngressWire, LabelsWire, LoadBalancerWire, ManagedFieldsWire, MetaWire,
@@ -42,14 +42,14 @@ pub use wire::{
 
 /// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Kind `Service` of `v1`; where the source is that of ServiceImports, kind `ServiceImport`.
+pub enum ObjectKind {
+    /// Kind `DiagnosedService` of `v1`; where the source is that of ServiceImports, kind `ServiceImport`.
     Service,
     /// Kind `EndpointSlice` of `discovery.k8s.io/v1`.
     Slice,
 }
 
-impl Kind {
+impl ObjectKind {
     /// The only `apiVersion` of this kind that is read.
     pub const fn api_version(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    fn key(self, name: ObjectName, source: Source) -> ObjectKey {
+    fn object_key(self, name: ObjectName, source: Source) -> ObjectKey {
         match self {
             Self::Service => ObjectKey::Service(ServiceKey { name, source }),
             Self::Slice => ObjectKey::Slice(SliceKey { name, source }),
@@ -67,7 +67,7 @@ impl Kind {
 }
 
 /// Written as Kubernetes spells it.
-impl fmt::Display for Kind {
+impl fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Service => "Service",
@@ -106,29 +106,38 @@ pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, Obj
 }
 
 /// The rejection of an object that does not even fit its wire type, under the object's name if that is legal.
-pub fn reject(kind: Kind, value: &Value, error: &ObjectError, provenance: &Provenance) -> Rejection {
+pub fn reject_object(
+    kind: ObjectKind,
+    value: &Value,
+    error: &ObjectError,
+    provenance: &Provenance,
+) -> Rejection {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let name = meta::object_name(text("/metadata/namespace"), text("/metadata/name"), provenance.defaulting);
     let object = match name {
-        Ok(name) => kind.key(name, provenance.source),
-        Err(_) => unnamed(kind, text("/metadata/name"), provenance),
+        Ok(name) => kind.object_key(name, provenance.source),
+        Err(_) => unnamed_key(kind, text("/metadata/name"), provenance),
     };
-    rejection(object, error, provenance, false)
+    build_rejection(object, error, provenance, false)
 }
 
 /// The name of an object; if that is not legal, a rejection that can only say where the object was read and how it
 /// spells its name.
-fn named(kind: Kind, wire: &MetaWire<'_>, provenance: &Provenance) -> Result<ObjectName, Rejection> {
+fn require_name(
+    kind: ObjectKind,
+    wire: &MetaWire<'_>,
+    provenance: &Provenance,
+) -> Result<ObjectName, Rejection> {
     let namespace = wire.namespace.as_deref();
     let name = wire.name.as_deref();
     meta::object_name(namespace, name, provenance.defaulting)
-        .map_err(|error| rejection(unnamed(kind, name, provenance), &error, provenance, false))
+        .map_err(|error| build_rejection(unnamed_key(kind, name, provenance), &error, provenance, false))
 }
 
-fn unnamed(kind: Kind, name: Option<&str>, provenance: &Provenance) -> ObjectKey {
-    let name = error::quoted(name.unwrap_or_default());
+fn unnamed_key(kind: ObjectKind, name: Option<&str>, provenance: &Provenance) -> ObjectKey {
+    let name = error::quote_value(name.unwrap_or_default());
     let kind = match (kind, provenance.source) {
-        (Kind::Service, Source::ClusterSet) => "ServiceImport".to_owned(),
+        (ObjectKind::Service, Source::ClusterSet) => "ServiceImport".to_owned(),
         _ => kind.to_string(),
     };
     let index = match &provenance.origin {
@@ -138,17 +147,22 @@ fn unnamed(kind: Kind, name: Option<&str>, provenance: &Provenance) -> ObjectKey
     ObjectKey::Unnamed(provenance.source, index.into())
 }
 
-fn rejection(
+fn build_rejection(
     object: ObjectKey,
     reason: &dyn fmt::Display,
     provenance: &Provenance,
     partial: bool,
 ) -> Rejection {
-    Rejection { object, origin: provenance.origin.clone(), reason: cut_reason(&reason.to_string()), partial }
+    Rejection {
+        object,
+        origin: provenance.origin.clone(),
+        reason: truncate_reason(&reason.to_string()),
+        partial,
+    }
 }
 
 /// Cuts a reason to the length that a rejection may carry.
-pub fn cut_reason(reason: &str) -> Arc<str> {
+pub fn truncate_reason(reason: &str) -> Arc<str> {
     match reason.char_indices().nth(limits::REJECTION_REASON_LENGTH_MAX) {
         None => reason.into(),
         Some(_) => reason

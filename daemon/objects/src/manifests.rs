@@ -13,28 +13,28 @@ use std::sync::Arc;
 
 use holdfast_core::event::Event;
 
-pub use decode::{Contents, Facts, Version, decode};
-pub use folder::{Folder, FolderLook, refused};
+pub use decode::{FileContents, ObjectFacts, ObjectVersion, decode_file};
+pub use folder::{Folder, FolderScan, file_rejection_event};
 
 /// The largest file that is read. A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// A folder with all of its files at hand, as tests have it.
 #[derive(Debug)]
-pub struct Texts {
+pub struct TextFolder {
     folder: Folder,
 }
 
-impl Texts {
+impl TextFolder {
     /// A folder of which nothing is known yet; the path is for messages.
     pub fn new(path: &str) -> Self {
         Self { folder: Folder::new(path) }
     }
 
     /// Takes all files that there are now, by name, and gives what that changed.
-    pub fn replace(&mut self, files: &BTreeMap<Arc<str>, Vec<u8>>) -> Vec<Event> {
-        let read = |(name, bytes): (&Arc<str>, &Vec<u8>)| (Arc::clone(name), decode(name, bytes));
+    pub fn replace_files(&mut self, files: &BTreeMap<Arc<str>, Vec<u8>>) -> Vec<Event> {
+        let read = |(name, bytes): (&Arc<str>, &Vec<u8>)| (Arc::clone(name), decode_file(name, bytes));
         let present = Ok(files.keys().cloned().collect());
-        self.folder.apply(FolderLook { present, files: files.iter().map(read).collect() })
+        self.folder.apply_scan(FolderScan { present, files: files.iter().map(read).collect() })
     }
 }

@@ -9,8 +9,8 @@ use holdfast_core::facts::{Meta, Timestamp, TriggerTime, Writer};
 use holdfast_core::keys::ObjectName;
 use holdfast_core::rfc3339;
 
-use super::error::quoted;
-use super::shared::shared;
+use super::error::quote_value;
+use super::intern::intern_text;
 use super::wire::{ManagedFieldsWire, MetaWire, Text, TimeWire};
 use super::{Defaulting, ObjectError, Provenance};
 
@@ -30,44 +30,44 @@ pub(super) fn object_name(
         .map_err(|error| ObjectError::Name { field: "metadata".to_owned(), error })
 }
 
-pub(super) fn meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta, ObjectError> {
+pub(super) fn parse_meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta, ObjectError> {
     Ok(Meta {
-        uid: text(wire.uid.as_ref()),
-        resource_version: text(wire.resource_version.as_ref()),
+        uid: non_empty_text(wire.uid.as_ref()),
+        resource_version: non_empty_text(wire.resource_version.as_ref()),
         generation: wire.generation,
-        created: created(wire)?,
+        created: creation_time(wire)?,
         writer: wire.managed_fields.as_deref().and_then(last_writer),
         origin: provenance.origin.clone(),
-        triggered: triggered(wire),
+        triggered: trigger_time(wire),
     })
 }
 
 /// A text as it is kept; `None` if it is empty. Every text that is only shown, never served, enters here.
-pub(super) fn text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
+pub(super) fn non_empty_text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
     wire.filter(|text| !text.is_empty()).map(|text| sanitize_text(text))
 }
 
-fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> {
+fn creation_time(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> {
     match &wire.creation_timestamp {
-        Some(TimeWire::Written(text)) => rfc3339::parse(text).map(Some).ok_or_else(|| ObjectError::Word {
+        Some(TimeWire::Rfc3339(text)) => rfc3339::parse(text).map(Some).ok_or_else(|| ObjectError::Word {
             field: "metadata.creationTimestamp".to_owned(),
-            shown: quoted(text),
+            shown: quote_value(text),
             legal: "times such as 2026-01-08T11:11:55Z",
         }),
-        counted => Ok(counted.as_ref().and_then(TimeWire::read)),
+        counted => Ok(counted.as_ref().and_then(TimeWire::timestamp)),
     }
 }
 
 /// A time that cannot be read is none, as for kube-proxy.
-fn triggered(wire: &MetaWire<'_>) -> TriggerTime {
+fn trigger_time(wire: &MetaWire<'_>) -> TriggerTime {
     let text = wire.annotations.as_ref().and_then(|annotations| annotations.triggered.as_deref());
     TriggerTime(text.and_then(rfc3339::parse_micros))
 }
 
 fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {
-    let timed = entries.iter().map(|entry| (entry.time.as_ref().and_then(TimeWire::read), entry));
+    let timed = entries.iter().map(|entry| (entry.time.as_ref().and_then(TimeWire::timestamp), entry));
     let (at, last) = timed.max_by_key(|(at, _)| *at)?;
-    let word = |text: Option<&Text<'_>>| self::text(text).map(|text| shared(&text));
+    let word = |text: Option<&Text<'_>>| self::non_empty_text(text).map(|text| intern_text(&text));
     Some(Writer {
         manager: word(last.manager.as_ref()).unwrap_or_default(),
         operation: word(last.operation.as_ref()).unwrap_or_default(),

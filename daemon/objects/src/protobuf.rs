@@ -10,7 +10,7 @@ const NUMBER_BYTES_MAX: usize = 10;
 
 /// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum DecodeError {
     #[error("it ends within a field")]
     Cut,
     #[error("a number has more than 64 bits")]
@@ -25,7 +25,7 @@ pub enum Malformed {
 
 /// What a field holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value<'a> {
+pub(super) enum FieldValue<'a> {
     Number(u64),
     /// A text, bytes, or another message.
     Bytes(&'a [u8]),
@@ -37,45 +37,45 @@ pub(super) enum Value<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
     pub number: u32,
-    value: Value<'a>,
+    value: FieldValue<'a>,
 }
 
 impl<'a> Field<'a> {
-    pub const fn bytes(self) -> Result<&'a [u8], Malformed> {
+    pub const fn bytes(self) -> Result<&'a [u8], DecodeError> {
         match self.value {
-            Value::Bytes(bytes) => Ok(bytes),
-            Value::Number(_) | Value::Fixed => Err(Malformed::Mistyped(self.number)),
+            FieldValue::Bytes(bytes) => Ok(bytes),
+            FieldValue::Number(_) | FieldValue::Fixed => Err(DecodeError::Mistyped(self.number)),
         }
     }
 
     /// A text as an apiserver's own JSON has it: it takes any bytes from an object's author, also in a text.
-    pub fn text(self) -> Result<Cow<'a, str>, Malformed> {
+    pub fn text(self) -> Result<Cow<'a, str>, DecodeError> {
         let bytes = self.bytes()?;
-        Ok(str::from_utf8(bytes).map_or_else(|_| Cow::Owned(repaired(bytes)), Cow::Borrowed))
+        Ok(str::from_utf8(bytes).map_or_else(|_| Cow::Owned(replace_invalid(bytes)), Cow::Borrowed))
     }
 
-    pub const fn message(self) -> Result<Fields<'a>, Malformed> {
+    pub const fn message(self) -> Result<Fields<'a>, DecodeError> {
         match self.bytes() {
-            Ok(bytes) => Ok(Fields::of(bytes)),
+            Ok(bytes) => Ok(Fields::new(bytes)),
             Err(malformed) => Err(malformed),
         }
     }
 
     /// Negative numbers of 32 bits are written as those of 64 are.
-    pub const fn number(self) -> Result<i64, Malformed> {
+    pub const fn number(self) -> Result<i64, DecodeError> {
         match self.value {
-            Value::Number(number) => Ok(number.cast_signed()),
-            Value::Bytes(_) | Value::Fixed => Err(Malformed::Mistyped(self.number)),
+            FieldValue::Number(number) => Ok(number.cast_signed()),
+            FieldValue::Bytes(_) | FieldValue::Fixed => Err(DecodeError::Mistyped(self.number)),
         }
     }
 
-    pub fn flag(self) -> Result<bool, Malformed> {
+    pub fn flag(self) -> Result<bool, DecodeError> {
         self.number().map(|number| number != 0)
     }
 }
 
 /// The text, with a mark for each byte that is none of a character.
-fn repaired(bytes: &[u8]) -> String {
+fn replace_invalid(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         text.push_str(chunk.valid());
@@ -86,16 +86,16 @@ fn repaired(bytes: &[u8]) -> String {
 
 /// The beginning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct FieldHeader {
     pub number: u32,
     /// How many bytes the beginning itself has.
     pub length: usize,
-    pub kind: Kind,
+    pub kind: WireKind,
 }
 
 /// What follows the beginning of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum WireKind {
     /// Nothing: the number was part of the beginning.
     Number(u64),
     /// So many bytes of a text, bytes, or another message.
@@ -104,41 +104,41 @@ pub enum Kind {
     Fixed(u64),
 }
 
-impl Head {
-    /// Reads the beginning of a field; [`Malformed::Truncation`] if there are too few bytes for it.
-    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (key, key_length) = number(bytes)?;
-        let field = u32::try_from(key >> 3).map_err(|_| Malformed::Number)?;
+impl FieldHeader {
+    /// Reads the beginning of a field; [`DecodeError::Truncation`] if there are too few bytes for it.
+    pub fn read(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let (key, key_length) = read_varint(bytes)?;
+        let field = u32::try_from(key >> 3).map_err(|_| DecodeError::Number)?;
         if field == 0 {
-            return Err(Malformed::Zero);
+            return Err(DecodeError::Zero);
         }
         let rest = bytes.get(key_length..).unwrap_or_default();
         let (kind, length) = match key & 7 {
-            0 => number(rest).map(|(value, length)| (Kind::Number(value), length))?,
-            1 => (Kind::Fixed(8), 0),
-            2 => number(rest).map(|(value, length)| (Kind::Bytes(value), length))?,
-            5 => (Kind::Fixed(4), 0),
-            other => return Err(Malformed::Kind(other.to_le_bytes()[0])),
+            0 => read_varint(rest).map(|(value, length)| (WireKind::Number(value), length))?,
+            1 => (WireKind::Fixed(8), 0),
+            2 => read_varint(rest).map(|(value, length)| (WireKind::Bytes(value), length))?,
+            5 => (WireKind::Fixed(4), 0),
+            other => return Err(DecodeError::Kind(other.to_le_bytes()[0])),
         };
         Ok(Self { number: field, length: key_length + length, kind })
     }
 }
 
 /// A number, and how many bytes it has.
-fn number(bytes: &[u8]) -> Result<(u64, usize), Malformed> {
+fn read_varint(bytes: &[u8]) -> Result<(u64, usize), DecodeError> {
     let mut value = 0;
     for (at, byte) in bytes.iter().take(NUMBER_BYTES_MAX).enumerate() {
         let bits = u64::from(byte & 0x7f);
         // The tenth byte has room for the last bit only.
         if at + 1 == NUMBER_BYTES_MAX && *byte > 1 {
-            return Err(Malformed::Number);
+            return Err(DecodeError::Number);
         }
         value |= bits << (7 * at);
         if *byte < 0x80 {
             return Ok((value, at + 1));
         }
     }
-    Err(if bytes.len() < NUMBER_BYTES_MAX { Malformed::Cut } else { Malformed::Number })
+    Err(if bytes.len() < NUMBER_BYTES_MAX { DecodeError::Cut } else { DecodeError::Number })
 }
 
 /// The fields of a message that are still to be read.
@@ -149,52 +149,52 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    pub const fn of(message: &'a [u8]) -> Self {
+    pub const fn new(message: &'a [u8]) -> Self {
         Self { rest: message, may_be_cut: false }
     }
 
     /// The fields of the beginning of a message: the one that is cut is given as far as it is there.
-    pub const fn of_beginning(message: &'a [u8]) -> Self {
+    pub const fn from_prefix(message: &'a [u8]) -> Self {
         Self { rest: message, may_be_cut: true }
     }
 
     /// The fields of a message within this one, which is cut where this one is.
-    pub const fn alike(self, message: &'a [u8]) -> Self {
+    pub const fn nested_fields(self, message: &'a [u8]) -> Self {
         Self { rest: message, ..self }
     }
 
-    pub fn next_field(&mut self) -> Result<Option<Field<'a>>, Malformed> {
+    pub fn next_field(&mut self) -> Result<Option<Field<'a>>, DecodeError> {
         if self.rest.is_empty() {
             return Ok(None);
         }
-        let head = Head::read(self.rest)?;
+        let head = FieldHeader::read(self.rest)?;
         let after = self.rest.get(head.length..).unwrap_or_default();
         let value = match head.kind {
-            Kind::Number(number) => {
+            WireKind::Number(number) => {
                 self.rest = after;
-                Value::Number(number)
+                FieldValue::Number(number)
             }
-            Kind::Bytes(length) => Value::Bytes(self.split(after, length)?),
-            Kind::Fixed(length) => {
-                self.split(after, length)?;
-                Value::Fixed
+            WireKind::Bytes(length) => FieldValue::Bytes(self.split_value(after, length)?),
+            WireKind::Fixed(length) => {
+                self.split_value(after, length)?;
+                FieldValue::Fixed
             }
         };
         Ok(Some(Field { number: head.number, value }))
     }
 
-    fn split(&mut self, after: &'a [u8], length: u64) -> Result<&'a [u8], Malformed> {
+    fn split_value(&mut self, after: &'a [u8], length: u64) -> Result<&'a [u8], DecodeError> {
         let there = usize::try_from(length).ok().and_then(|length| after.split_at_checked(length));
         let (value, rest) = match there {
             None if self.may_be_cut => (after, &[][..]),
-            there => there.ok_or(Malformed::Cut)?,
+            there => there.ok_or(DecodeError::Cut)?,
         };
         self.rest = rest;
         Ok(value)
     }
 
     /// The last of the fields of this number, as a message that is no part of what holds it.
-    pub fn last(mut self, number: u32) -> Result<Option<&'a [u8]>, Malformed> {
+    pub fn last_bytes(mut self, number: u32) -> Result<Option<&'a [u8]>, DecodeError> {
         let mut last = None;
         while let Some(field) = self.next_field()? {
             if field.number == number {
@@ -209,8 +209,8 @@ impl<'a> Fields<'a> {
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Vec<Field<'_>>, Malformed> {
-        let mut fields = Fields::of(bytes);
+    fn read(bytes: &[u8]) -> Result<Vec<Field<'_>>, DecodeError> {
+        let mut fields = Fields::new(bytes);
         let mut found = Vec::new();
         while let Some(field) = fields.next_field()? {
             found.push(field);
@@ -225,28 +225,31 @@ mod tests {
         let found = read(&bytes).unwrap();
         assert_eq!(found.iter().map(|it| it.number).collect::<Vec<_>>(), [1, 2, 3, 4]);
         assert_eq!((found[0].number(), found[1].text()), (Ok(150), Ok("ok".into())));
-        assert_eq!(found[0].bytes(), Err(Malformed::Mistyped(1)));
-        assert_eq!(found[1].number(), Err(Malformed::Mistyped(2)));
-        assert_eq!(found[2].number(), Err(Malformed::Mistyped(3)));
+        assert_eq!(found[0].bytes(), Err(DecodeError::Mistyped(1)));
+        assert_eq!(found[1].number(), Err(DecodeError::Mistyped(2)));
+        assert_eq!(found[2].number(), Err(DecodeError::Mistyped(3)));
     }
 
     #[track_caller]
-    fn check_malformed(bytes: &[u8], expected: Malformed) {
+    fn check_malformed(bytes: &[u8], expected: DecodeError) {
         assert_eq!(read(bytes), Err(expected), "of {bytes:?}");
     }
 
     #[test]
     fn what_is_no_message_is_told_apart() {
-        check_malformed(&[0x08], Malformed::Cut);
-        check_malformed(&[0x08, 0x80], Malformed::Cut);
-        check_malformed(&[0x12, 0x05, b'a'], Malformed::Cut);
-        check_malformed(&[0x1d, 1, 2, 3], Malformed::Cut);
-        check_malformed(&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], Malformed::Cut);
-        check_malformed(&[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2], Malformed::Number);
-        check_malformed(&[0x80; 10], Malformed::Number);
-        check_malformed(&[0x00, 0x01], Malformed::Zero);
-        check_malformed(&[0x0b], Malformed::Kind(3));
-        check_malformed(&[0x0f], Malformed::Kind(7));
+        check_malformed(&[0x08], DecodeError::Cut);
+        check_malformed(&[0x08, 0x80], DecodeError::Cut);
+        check_malformed(&[0x12, 0x05, b'a'], DecodeError::Cut);
+        check_malformed(&[0x1d, 1, 2, 3], DecodeError::Cut);
+        check_malformed(
+            &[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
+            DecodeError::Cut,
+        );
+        check_malformed(&[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2], DecodeError::Number);
+        check_malformed(&[0x80; 10], DecodeError::Number);
+        check_malformed(&[0x00, 0x01], DecodeError::Zero);
+        check_malformed(&[0x0b], DecodeError::Kind(3));
+        check_malformed(&[0x0f], DecodeError::Kind(7));
     }
 
     /// As Go's encoder of JSON has it: a mark for each byte, and not one for what begins a character.
@@ -267,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_beginning_gives_what_is_there() {
-        let mut fields = Fields::of_beginning(&[0x12, 0x7f, b'a', b'b']);
+        let mut fields = Fields::from_prefix(&[0x12, 0x7f, b'a', b'b']);
         assert_eq!(fields.next_field().map(|it| it.map(Field::text)), Ok(Some(Ok("ab".into()))));
         assert_eq!(fields.next_field(), Ok(None));
     }

@@ -17,11 +17,11 @@ use holdfast_core::keys::{Protocol, ServiceKey};
 use holdfast_core::limits;
 use holdfast_core::weights::{WeightSetting, Weights};
 
-use super::shared::shared;
+use super::intern::intern_text;
 use super::wire::{
     AffinityConfigWire, AnnotationsWire, MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire, Text,
 };
-use super::{Kind, ObjectError, Provenance, meta};
+use super::{ObjectError, ObjectKind, Provenance, meta};
 
 /// The apiserver's default for `sessionAffinity: ClientIP`, three hours.
 const AFFINITY_TIMEOUT_DEFAULT: u32 = 10_800;
@@ -36,25 +36,33 @@ pub(super) const PORT_NAME_LENGTH_MAX: usize = 63;
 pub(super) const PROTOCOL_LENGTH_MAX: usize = 32;
 
 /// What a Service says, or why it cannot be taken.
-pub fn service(wire: &ServiceWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
-    whole(wire.metadata.as_ref(), provenance, |key, metadata| facts(key, metadata, wire, provenance))
+pub fn parse_service(wire: &ServiceWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
+    parse_whole(wire.metadata.as_ref(), provenance, |key, metadata| {
+        service_facts(key, metadata, wire, provenance)
+    })
 }
 
-/// What an object says that becomes a service, whole as `facts` reads it, or why it cannot be taken.
-pub(super) fn whole(
+/// What an object says that becomes a service, whole as `service_facts` reads it, or why it cannot be taken.
+pub(super) fn parse_whole(
     metadata: Option<&MetaWire<'_>>,
     provenance: &Provenance,
     facts: impl FnOnce(ServiceKey, &MetaWire<'_>) -> Result<ServiceFacts, ObjectError>,
 ) -> Result<ServiceFacts, Rejection> {
     let no_meta = MetaWire::default();
     let metadata = metadata.unwrap_or(&no_meta);
-    let name = super::named(Kind::Service, metadata, provenance)?;
+    let name = super::require_name(ObjectKind::Service, metadata, provenance)?;
     let key = ServiceKey { name, source: provenance.source };
-    facts(key.clone(), metadata)
-        .map_err(|error| super::rejection(Kind::Service.key(key.name, key.source), &error, provenance, false))
+    facts(key.clone(), metadata).map_err(|error| {
+        super::build_rejection(
+            ObjectKind::Service.object_key(key.name, key.source),
+            &error,
+            provenance,
+            false,
+        )
+    })
 }
 
-fn facts(
+fn service_facts(
     key: ServiceKey,
     metadata: &MetaWire<'_>,
     wire: &ServiceWire<'_>,
@@ -63,39 +71,41 @@ fn facts(
     let no_spec = ServiceSpecWire::default();
     let spec = wire.spec.as_ref().unwrap_or(&no_spec);
     let mut facts = ServiceFacts::new(key, service_type(spec)?);
-    describe(&mut facts, metadata, provenance)?;
-    addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
-    facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;
-    facts.internal_policy = policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
-    facts.external_policy = policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?;
+    read_metadata(&mut facts, metadata, provenance)?;
+    addresses::read_addresses(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
+    facts.ports = parse_ports(spec.ports.as_deref().unwrap_or_default())?;
+    facts.internal_policy =
+        traffic_policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
+    facts.external_policy =
+        traffic_policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?;
     facts.affinity_timeout =
         affinity_timeout(spec.session_affinity.as_ref(), spec.session_affinity_config.as_ref())?;
     facts.health_check_node_port = optional_port("spec.healthCheckNodePort", spec.health_check_node_port)?;
-    facts.balancer = balancer::read(facts.kind, metadata, spec, wire.status.as_ref());
+    facts.balancer = balancer::read_balancer(facts.kind, metadata, spec, wire.status.as_ref());
     Ok(facts)
 }
 
 /// Reads what labels and annotations say, of a Service or a ServiceImport.
-pub(super) fn describe(
+pub(super) fn read_metadata(
     facts: &mut ServiceFacts,
     metadata: &MetaWire<'_>,
     provenance: &Provenance,
 ) -> Result<(), ObjectError> {
-    facts.meta = meta::meta(metadata, provenance)?;
+    facts.meta = meta::parse_meta(metadata, provenance)?;
     facts.proxy_name =
         metadata.labels.as_ref().and_then(|labels| labels.proxy_name.as_deref()).map(sanitize_text);
     if let Some(notes) = &metadata.annotations {
-        facts.on_empty = meta::text(notes.on_empty.as_ref());
-        facts.maglev = meta::text(notes.maglev.as_ref());
-        facts.affinity_prefix = meta::text(notes.affinity_prefix.as_ref());
-        facts.weights = weights(notes);
+        facts.on_empty = meta::non_empty_text(notes.on_empty.as_ref());
+        facts.maglev = meta::non_empty_text(notes.maglev.as_ref());
+        facts.affinity_prefix = meta::non_empty_text(notes.affinity_prefix.as_ref());
+        facts.weights = parse_weights(notes);
     }
     Ok(())
 }
 
 /// The weights of a Service or a slice as they are written, or why they cannot be read. `None`: it says nothing of
 /// them.
-pub(super) fn weights(notes: &AnnotationsWire<'_>) -> Option<Box<WeightSetting>> {
+pub(super) fn parse_weights(notes: &AnnotationsWire<'_>) -> Option<Box<WeightSetting>> {
     const MAX: usize = limits::WEIGHTS_BYTES_MAX;
     let text = notes.weights.as_deref().filter(|text| !text.is_empty())?;
     let read =
@@ -118,12 +128,12 @@ fn service_type(spec: &ServiceSpecWire<'_>) -> Result<ServiceType, ObjectError> 
     }
 }
 
-pub(super) fn ports(wires: &[ServicePortWire<'_>]) -> Result<Vec<ServicePort>, ObjectError> {
+pub(super) fn parse_ports(wires: &[ServicePortWire<'_>]) -> Result<Vec<ServicePort>, ObjectError> {
     check_count("spec.ports", wires.len(), limits::PORTS_PER_SERVICE_MAX)?;
     let mut known = BTreeSet::new();
     let mut ports = Vec::with_capacity(wires.len());
     for (index, wire) in wires.iter().enumerate() {
-        let port = port(index, wire)?;
+        let port = parse_port(index, wire)?;
         if !known.insert((Arc::clone(&port.name), port.protocol.clone())) {
             return Err(ObjectError::PortRepeated { field: format!("spec.ports[{index}]") });
         }
@@ -132,15 +142,15 @@ pub(super) fn ports(wires: &[ServicePortWire<'_>]) -> Result<Vec<ServicePort>, O
     Ok(ports)
 }
 
-fn port(index: usize, wire: &ServicePortWire<'_>) -> Result<ServicePort, ObjectError> {
+fn parse_port(index: usize, wire: &ServicePortWire<'_>) -> Result<ServicePort, ObjectError> {
     let field = |name| format!("spec.ports[{index}].{name}");
     let number = wire
         .port
         .ok_or_else(|| ObjectError::Missing { field: field("port"), legal: "1 to 65535 is legal" })?;
     let missing = ObjectError::Range { field: field("port"), value: number, legal: "1 to 65535" };
     Ok(ServicePort {
-        name: short(wire.name.as_deref().unwrap_or_default(), PORT_NAME_LENGTH_MAX, || field("name"))?,
-        protocol: protocol(wire.protocol.as_deref(), || field("protocol"))?,
+        name: bounded_text(wire.name.as_deref().unwrap_or_default(), PORT_NAME_LENGTH_MAX, || field("name"))?,
+        protocol: parse_protocol(wire.protocol.as_deref(), || field("protocol"))?,
         port: port_number(number).ok_or(missing)?,
         node_port: optional_port(&field("nodePort"), wire.node_port)?,
     })
@@ -161,14 +171,17 @@ fn optional_port(field: &str, number: Option<i64>) -> Result<Option<NonZeroU16>,
     }
 }
 
-pub(super) fn protocol(wire: Option<&str>, field: impl FnOnce() -> String) -> Result<Protocol, ObjectError> {
+pub(super) fn parse_protocol(
+    wire: Option<&str>,
+    field: impl FnOnce() -> String,
+) -> Result<Protocol, ObjectError> {
     match wire.unwrap_or_default() {
         "" => Ok(Protocol::TCP),
-        given => Ok(Protocol::parse(&short(given, PROTOCOL_LENGTH_MAX, field)?)),
+        given => Ok(Protocol::parse(&bounded_text(given, PROTOCOL_LENGTH_MAX, field)?)),
     }
 }
 
-pub(super) fn short(
+pub(super) fn bounded_text(
     text: &str,
     length_max: usize,
     field: impl FnOnce() -> String,
@@ -176,14 +189,14 @@ pub(super) fn short(
     if text.len() > length_max {
         return Err(ObjectError::TooLong { field: field(), length: text.len(), length_max });
     }
-    Ok(shared(text))
+    Ok(intern_text(text))
 }
 
 pub(super) fn check_count(field: &'static str, count: usize, count_max: usize) -> Result<(), ObjectError> {
     if count > count_max { Err(ObjectError::TooMany { field, count, count_max }) } else { Ok(()) }
 }
 
-pub(super) fn policy(field: &str, wire: Option<&str>) -> Result<TrafficPolicy, ObjectError> {
+pub(super) fn traffic_policy(field: &str, wire: Option<&str>) -> Result<TrafficPolicy, ObjectError> {
     match wire.unwrap_or_default() {
         "" | "Cluster" => Ok(TrafficPolicy::Cluster),
         "Local" => Ok(TrafficPolicy::Local),

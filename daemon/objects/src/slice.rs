@@ -14,63 +14,65 @@ use holdfast_core::facts::{
 use holdfast_core::keys::{Family, ObjectName, SliceKey, Source};
 use holdfast_core::limits;
 
-use super::service::{PORT_NAME_LENGTH_MAX, check_count, port_number, protocol, short, weights};
+use super::service::{
+    PORT_NAME_LENGTH_MAX, bounded_text, check_count, parse_protocol, parse_weights, port_number,
+};
 use super::wire::{EndpointWire, HintWire, LabelsWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
-use super::{Defaulting, Kind, ObjectError, Provenance, address, meta};
+use super::{Defaulting, ObjectError, ObjectKind, Provenance, address, meta};
 
 /// How many skipped endpoints are named with their reasons; a rejection has room for few.
 const SKIPPED_NAMED_MAX: usize = 3;
 
 /// The facts of a slice, with the rejection of its skipped endpoints and of weights that cannot be read; `Err` rejects
 /// the whole slice.
-pub fn slice(
+pub fn parse_slice(
     wire: &SliceWire<'_>,
     provenance: &Provenance,
 ) -> Result<(SliceFacts, Option<Rejection>), Rejection> {
     let no_meta = MetaWire::default();
     let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
-    let name = super::named(Kind::Slice, metadata, provenance)?;
+    let name = super::require_name(ObjectKind::Slice, metadata, provenance)?;
     let key = SliceKey { name, source: provenance.source };
-    let object = Kind::Slice.key(key.name.clone(), key.source);
-    match facts(key, metadata, wire, provenance) {
+    let object = ObjectKind::Slice.object_key(key.name.clone(), key.source);
+    match slice_facts(key, metadata, wire, provenance) {
         Ok((facts, skipped)) => {
             let reasons: Vec<String> =
-                [skipped.reason(), wrong_weights(&facts)].into_iter().flatten().collect();
+                [skipped.reason(), weights_error(&facts)].into_iter().flatten().collect();
             let reason = Some(reasons.join("; ")).filter(|reason| !reason.is_empty());
-            let partial = reason.map(|reason| super::rejection(object, &reason, provenance, true));
+            let partial = reason.map(|reason| super::build_rejection(object, &reason, provenance, true));
             Ok((facts, partial))
         }
-        Err(error) => Err(super::rejection(object, &error, provenance, false)),
+        Err(error) => Err(super::build_rejection(object, &error, provenance, false)),
     }
 }
 
-fn facts(
+fn slice_facts(
     key: SliceKey,
     metadata: &MetaWire<'_>,
     wire: &SliceWire<'_>,
     provenance: &Provenance,
-) -> Result<(SliceFacts, Skipped), ObjectError> {
+) -> Result<(SliceFacts, SkippedEndpoints), ObjectError> {
     let labels = metadata.labels.clone().unwrap_or_default();
     let address_type = address_type(wire.address_type.as_deref())?;
-    let ports = ports(wire.ports.as_deref().unwrap_or_default(), provenance.defaulting)?;
+    let ports = parse_ports(wire.ports.as_deref().unwrap_or_default(), provenance.defaulting)?;
     let wires = wire.endpoints.iter().flatten().flatten();
-    let (endpoints, skipped) = endpoints(address_type, wires, ports.len())?;
+    let (endpoints, skipped) = parse_endpoints(address_type, wires, ports.len())?;
     let facts = SliceFacts {
         service: service_name(&key, &labels)?,
         key,
-        meta: meta::meta(metadata, provenance)?,
+        meta: meta::parse_meta(metadata, provenance)?,
         headless: labels.headless.is_some(),
         address_type,
         ports,
         endpoints,
         endpoints_null: matches!(wire.endpoints, Some(None)),
-        weights: metadata.annotations.as_ref().and_then(weights),
+        weights: metadata.annotations.as_ref().and_then(parse_weights),
     };
     Ok((facts, skipped))
 }
 
 /// Weights that cannot be read: those of before stay.
-fn wrong_weights(facts: &SliceFacts) -> Option<String> {
+fn weights_error(facts: &SliceFacts) -> Option<String> {
     let wrong = facts.weights.as_ref()?.wrong.as_ref()?;
     Some(format!("its weights stay as they were: {wrong}"))
 }
@@ -100,14 +102,14 @@ fn address_type(wire: Option<&str>) -> Result<AddressType, ObjectError> {
     }
 }
 
-fn ports(wires: &[SlicePortWire<'_>], defaulting: Defaulting) -> Result<Box<[SlicePort]>, ObjectError> {
+fn parse_ports(wires: &[SlicePortWire<'_>], defaulting: Defaulting) -> Result<Box<[SlicePort]>, ObjectError> {
     check_count("ports", wires.len(), limits::PORTS_PER_SLICE_MAX)?;
-    let ports = wires.iter().enumerate().map(|(index, wire)| port(index, wire, defaulting));
+    let ports = wires.iter().enumerate().map(|(index, wire)| parse_port(index, wire, defaulting));
     ports.filter_map(Result::transpose).collect()
 }
 
 /// `None` for a port that kube-proxy ignores: one without a name, or without a number.
-fn port(
+fn parse_port(
     index: usize,
     wire: &SlicePortWire<'_>,
     defaulting: Defaulting,
@@ -123,58 +125,58 @@ fn port(
     };
     let error = || ObjectError::Range { field: field("port"), value, legal: "1 to 65535" };
     Ok(Some(SlicePort {
-        name: short(name, PORT_NAME_LENGTH_MAX, || field("name"))?,
-        protocol: protocol(wire.protocol.as_deref(), || field("protocol"))?,
+        name: bounded_text(name, PORT_NAME_LENGTH_MAX, || field("name"))?,
+        protocol: parse_protocol(wire.protocol.as_deref(), || field("protocol"))?,
         port: port_number(value).ok_or_else(error)?,
     }))
 }
 
 /// The endpoints that were skipped.
 #[derive(Debug, Default)]
-struct Skipped {
+struct SkippedEndpoints {
     count: usize,
-    named: Vec<ObjectError>,
+    examples: Vec<ObjectError>,
 }
 
-impl Skipped {
+impl SkippedEndpoints {
     fn push(&mut self, error: ObjectError) {
         self.push_many(1, error);
     }
 
     fn push_many(&mut self, count: usize, error: ObjectError) {
         self.count += count;
-        if self.named.len() < SKIPPED_NAMED_MAX {
-            self.named.push(error);
+        if self.examples.len() < SKIPPED_NAMED_MAX {
+            self.examples.push(error);
         }
     }
 
     fn reason(&self) -> Option<String> {
-        let names: Vec<String> = self.named.iter().map(ToString::to_string).collect();
+        let names: Vec<String> = self.examples.iter().map(ToString::to_string).collect();
         let more = if self.count > names.len() { "; …" } else { "" };
         let plural = if self.count == 1 { "endpoint" } else { "endpoints" };
         (self.count > 0).then(|| format!("{} {plural} skipped: {}{more}", self.count, names.join("; ")))
     }
 }
 
-fn endpoints<'a>(
+fn parse_endpoints<'a>(
     address_type: AddressType,
     wires: impl Iterator<Item = &'a EndpointWire<'a>> + Clone,
     ports: usize,
-) -> Result<(Endpoints, Skipped), ObjectError> {
+) -> Result<(Endpoints, SkippedEndpoints), ObjectError> {
     let count = wires.clone().count();
     check_count("endpoints", count, limits::ENDPOINTS_PER_SLICE_MAX)?;
     let AddressType::Ip(family) = address_type else {
-        return Ok((Endpoints::default(), Skipped::default()));
+        return Ok((Endpoints::default(), SkippedEndpoints::default()));
     };
     let mut builder = EndpointsBuilder::new(family);
-    let mut skipped = Skipped::default();
+    let mut skipped = SkippedEndpoints::default();
     let mut hints = HintSet::default();
     let count_max = limits::ROWS_PER_SLICE_MAX / ports.max(1);
     if count > count_max {
         skipped.push_many(count - count_max, ObjectError::TooManyAtPorts { count, count_max, ports });
     }
     for (index, wire) in wires.take(count_max).enumerate() {
-        if let Err(error) = endpoint(index, wire, &mut hints, &mut builder) {
+        if let Err(error) = parse_endpoint(index, wire, &mut hints, &mut builder) {
             skipped.push(error);
         }
     }
@@ -182,7 +184,7 @@ fn endpoints<'a>(
 }
 
 /// `hints` holds those of an endpoint before: the next one's are mostly the same, and are then not copied.
-fn endpoint(
+fn parse_endpoint(
     index: usize,
     wire: &EndpointWire<'_>,
     hints: &mut HintSet,
@@ -213,7 +215,7 @@ fn endpoint(
             node: wire.node_name.as_deref().map(NodeName::from),
             zone: wire.zone.as_deref(),
             hints: wire.hints.is_some().then_some(&*hints),
-            target: wire.target_ref.as_ref().and_then(target),
+            target: wire.target_ref.as_ref().and_then(parse_target),
         })
         .map_err(|error| ObjectError::Endpoint { field: field(), error })
 }
@@ -226,7 +228,7 @@ fn set_names(names: &mut Box<[Arc<str>]>, wires: Option<&[HintWire<'_>]>) {
     }
 }
 
-fn target<'a>(wire: &'a TargetWire<'_>) -> Option<Target<'a>> {
+fn parse_target<'a>(wire: &'a TargetWire<'_>) -> Option<Target<'a>> {
     Some(Target {
         kind: wire.kind.as_deref().unwrap_or_default(),
         namespace: wire.namespace.as_deref().unwrap_or_default(),

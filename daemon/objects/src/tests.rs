@@ -16,8 +16,8 @@ fn provenance(defaulting: Defaulting) -> Provenance {
 fn decode_service(object: &Value, defaulting: Defaulting) -> Result<ServiceFacts, Rejection> {
     let provenance = provenance(defaulting);
     match from_value(object) {
-        Ok(wire) => service(&wire, &provenance),
-        Err(error) => Err(reject(Kind::Service, object, &error, &provenance)),
+        Ok(wire) => parse_service(&wire, &provenance),
+        Err(error) => Err(reject_object(ObjectKind::Service, object, &error, &provenance)),
     }
 }
 
@@ -27,7 +27,7 @@ fn decode_slice(
 ) -> Result<(SliceFacts, Option<Rejection>), Rejection> {
     let provenance = provenance(defaulting);
     match from_value(object) {
-        Ok(wire) => slice(&wire, &provenance),
-        Err(error) => Err(reject(Kind::Slice, object, &error, &provenance)),
+        Ok(wire) => parse_slice(&wire, &provenance),
+        Err(error) => Err(reject_object(ObjectKind::Slice, object, &error, &provenance)),
     }
 }

@@ -40,13 +40,13 @@ impl<'a> From<&'a str> for Text<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Texts)
+        deserializer.deserialize_str(TextVisitor)
     }
 }
 
-struct Texts;
+struct TextVisitor;
 
-impl<'de> Visitor<'de> for Texts {
+impl<'de> Visitor<'de> for TextVisitor {
     type Value = Text<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,24 +70,24 @@ impl<'de> Visitor<'de> for Texts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimeWire<'a> {
     /// As JSON and YAML have it, such as `2026-01-08T11:11:55Z`; it may be no time at all.
-    Written(Text<'a>),
+    Rfc3339(Text<'a>),
     /// As protobuf has it: seconds since 1970.
-    Counted(i64),
+    UnixSeconds(i64),
 }
 
 impl TimeWire<'_> {
     /// The moment in whole seconds, if it is one.
-    pub fn read(&self) -> Option<Timestamp> {
+    pub fn timestamp(&self) -> Option<Timestamp> {
         match self {
-            Self::Written(text) => rfc3339::parse(text),
-            Self::Counted(seconds) => Some(Timestamp(*seconds)),
+            Self::Rfc3339(text) => rfc3339::parse(text),
+            Self::UnixSeconds(seconds) => Some(Timestamp(*seconds)),
         }
     }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for TimeWire<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Text::deserialize(deserializer).map(Self::Written)
+        Text::deserialize(deserializer).map(Self::Rfc3339)
     }
 }
 

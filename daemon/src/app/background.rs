@@ -5,31 +5,31 @@
 use std::sync::Arc;
 
 use holdfast_agent::devices;
-use holdfast_agent::proxies::filters::{self, onlookers};
+use holdfast_agent::proxies::netfilter_rules::{self, observers};
 use holdfast_agent::readings::Readings;
 use holdfast_agent::{host_routes, kube_proxy, probes, proxies, rejections, systemd};
 use holdfast_config::{Config, DatapathKind, Mark, NodeName};
-use holdfast_evidence::overheard::{self, EventReadings};
-use holdfast_kubernetes::{announce, pod_lookup};
+use holdfast_evidence::event_watcher::{self, EventStatus};
+use holdfast_kubernetes::{event_recorder, pod_lookup};
 use holdfast_status::views::announced::Announced;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::wishes::{Draining, Wishes};
-use super::{DeviceNewsSenders, Reload};
+use super::client_requests::{ClientRequests, DrainOrders};
+use super::{DeviceSenders, Reload};
 
 /// What runs beside the engine and the sources: probes, Events, kube-proxy's ports, the service manager, devices, the
 /// search for other proxies; and the wishes of clients.
 pub(super) struct BackgroundTasks {
     pub(super) readings: Readings,
-    pub(super) events: EventReadings,
+    pub(super) events: EventStatus,
     pub(super) proxies: watch::Sender<Arc<[OtherProxy]>>,
-    pub(super) devices: DeviceNewsSenders,
+    pub(super) devices: DeviceSenders,
     pub(super) filters: watch::Sender<Arc<[Filter]>>,
     pub(super) routes: watch::Sender<Arc<Announced>>,
-    pub(super) wishes: Wishes,
-    pub(super) draining: Draining,
+    pub(super) requests: ClientRequests,
+    pub(super) drain_orders: DrainOrders,
 }
 
 impl BackgroundTasks {
@@ -40,17 +40,17 @@ impl BackgroundTasks {
         reload: &Reload,
         node: &NodeName,
         stopping: watch::Receiver<bool>,
-    ) -> Wishes {
+    ) -> ClientRequests {
         let Readings { snapshots, probes, announced, .. } = self.readings.clone();
         let config = reload.config.subscribe();
         let events = reload.events.clone();
         let engine = self.readings.engine.clone();
         self.readings.refusals.name_services(snapshots.clone());
-        tasks.spawn(self.draining.run(events.clone()));
+        tasks.spawn(self.drain_orders.run(events.clone()));
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
         tasks.spawn(rejections::run(snapshots.clone()));
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
-            tasks.spawn(announce::run(snapshots, access, node.as_str().into(), announced));
+            tasks.spawn(event_recorder::run(snapshots, access, node.as_str().into(), announced));
         }
         if let Some(access) = reload.access.clone() {
             tasks.spawn(pod_lookup::run(
@@ -59,8 +59,8 @@ impl BackgroundTasks {
                 reload.events.clone(),
             ));
             let config = reload.config.subscribe();
-            let overheard = Arc::clone(&self.events.overheard);
-            tasks.spawn(overheard::run(config, access, node.as_str().into(), overheard));
+            let overheard = Arc::clone(&self.events.counters);
+            tasks.spawn(event_watcher::run(config, access, node.as_str().into(), overheard));
         }
         let in_force = reload.config.subscribe();
         let ports = in_force.borrow().kube_proxy;
@@ -74,19 +74,19 @@ impl BackgroundTasks {
         tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
         let snapshots = self.readings.snapshots.clone();
         let live_maps = self.readings.live_maps.clone();
-        let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
+        let watched = systemd::StatusInput { readings: self.readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping));
         let config = reload.config.subscribe();
         if translates_packets(&config.borrow()) {
-            let (seen, looked) = watch::channel(onlookers::not_looked_yet());
-            tasks.spawn(onlookers::run(seen));
+            let (seen, looked) = watch::channel(observers::initial_observers());
+            tasks.spawn(observers::run(seen));
             let (decisions, looks) = self.devices;
             tasks.spawn(devices::drivers::run(config.clone(), looks, engine.clone()));
             tasks.spawn(devices::run(config.clone(), (looked, proxies), (decisions, live_maps), engine));
             let accepted = config.borrow().packets.forward_mark.map_or(0, Mark::bit);
-            tasks.spawn(filters::run(self.filters, snapshots, accepted));
+            tasks.spawn(netfilter_rules::run(self.filters, snapshots, accepted));
         }
-        self.wishes
+        self.requests
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use holdfast_agent::datapath::RefusalLog;
 use holdfast_agent::maps::AppMaps;
-use holdfast_agent::state::{self, Saved};
+use holdfast_agent::state::{self, SavedState};
 use holdfast_agent::{drains, node};
 use holdfast_config::{Config, NodeName};
 use holdfast_core::drains::Drains;
@@ -17,37 +17,38 @@ use holdfast_datapath::LiveMaps;
 use holdfast_kubernetes::apiserver::Access;
 use holdfast_kubernetes::own_node;
 use holdfast_kubernetes::source::Kubernetes;
-use holdfast_standalone::blocks::Sets;
+use holdfast_standalone::blocks::SavedSets;
 use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::watch;
 
-use super::{AppError, known, settings, start};
+use super::{AppError, settings, start, watch_channel};
 
 /// The ends by which the engine's thread shows its maps, and by which others read them.
 pub(super) type MapSenders = (watch::Sender<Arc<DatapathView>>, watch::Sender<LiveMaps>);
 pub(super) type MapReceivers = (watch::Receiver<Arc<DatapathView>>, watch::Receiver<LiveMaps>);
 
 /// The two ends of what is shown of the maps.
-fn map_ends(maps: &AppMaps) -> (MapSenders, MapReceivers) {
-    let ((views, views_now), (live, live_now)) = (known(maps.view()), watch::channel(maps.live_maps()));
+fn map_channels(maps: &AppMaps) -> (MapSenders, MapReceivers) {
+    let ((views, views_now), (live, live_now)) =
+        (watch_channel(maps.view()), watch::channel(maps.live_maps()));
     ((views, live), (views_now, live_now))
 }
 
 /// What there is before the engine's thread runs.
 pub(super) struct Foundation {
     /// The node's name, with what a former process knew of it.
-    pub(super) node: (NodeName, own_node::Described),
+    pub(super) node: (NodeName, own_node::NodeDescription),
     /// The backends that the configuration's services had.
-    pub(super) sets: Sets,
+    pub(super) sets: SavedSets,
     /// It spreads what many nodes do at once.
     pub(super) seed: u64,
     /// The folder of what survives a restart, and the claim on it.
-    pub(super) folder: state::Folder,
+    pub(super) folder: state::StateFolder,
     pub(super) claim: state::Claim,
     pub(super) access: Option<Access>,
     pub(super) kubernetes: Option<Kubernetes>,
     pub(super) engine: Engine<AppMaps>,
-    pub(super) drains: drains::Kept,
+    pub(super) drains: drains::RestoredDrains,
     pub(super) refusals: Arc<RefusalLog>,
     /// It is closed when the daemon stops, for the thread that waits for refusals.
     pub(super) refusals_end: PipeWriter,
@@ -61,17 +62,18 @@ pub(super) struct Foundation {
 impl Foundation {
     /// Opens maps and state, and begins the engine with what a former process left.
     pub(super) fn open(config: &Config) -> Result<Self, AppError> {
-        let (seed, folder) = (start::seed(), settings::state(config));
+        let (seed, folder) = (start::random_seed(), settings::state_folder(config));
         let node = node::name(config)?;
-        let (claim, maps, kept) = start::opened(config, &folder)?;
-        let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
-        let (numbers_below, damage) = start::known_of(kept.as_ref());
-        let drains = drains::kept(&config.state.path);
+        let (claim, maps, kept) = start::open_state(config, &folder)?;
+        let (access, kubernetes) = start::open_cluster(config, &node, seed, kept.as_ref())?;
+        let (numbers_below, damage) = start::saved_numbers(kept.as_ref());
+        let drains = drains::load_drains(&config.state.path);
         let (refusals, refusals_end) = maps.refusals()?;
-        let (map_senders, map_receivers) = map_ends(&maps);
-        let described = start::described(config, &maps, kept.as_ref());
-        let sets = start::sets(kept.as_ref());
-        let engine = engine(config, (&node, &described, access.as_ref()), maps, (kept, &drains.drains))?;
+        let (map_senders, map_receivers) = map_channels(&maps);
+        let described = start::describe_node(config, &maps, kept.as_ref());
+        let sets = start::restored_sets(kept.as_ref());
+        let engine =
+            build_engine(config, (&node, &described, access.as_ref()), maps, (kept, &drains.drains))?;
         Ok(Self {
             node: (node, described),
             sets,
@@ -93,19 +95,19 @@ impl Foundation {
 }
 
 /// Begins the engine over these maps, with what the rules have to know before they decide anything.
-fn engine(
+fn build_engine(
     config: &Config,
-    (node, described, access): (&NodeName, &own_node::Described, Option<&Access>),
+    (node, described, access): (&NodeName, &own_node::NodeDescription, Option<&Access>),
     maps: AppMaps,
-    kept: (Option<Saved>, &Arc<Drains>),
+    kept: (Option<SavedState>, &Arc<Drains>),
 ) -> Result<Engine<AppMaps>, AppError> {
-    let settings = settings::settings(config, settings::apiservers(access));
+    let settings = settings::engine_settings(config, settings::apiserver_addresses(access));
     let facts = node::facts(config, node, described).map_err(AppError::Addresses)?;
-    start::engine(maps, &sources_of(config), (settings, facts), kept)
+    start::build_engine(maps, &required_sources(config), (settings, facts), kept)
 }
 
 /// The sources that must deliver before anything is removed.
-fn sources_of(config: &Config) -> Vec<Source> {
+fn required_sources(config: &Config) -> Vec<Source> {
     let manifests = config.manifests.path.is_some().then_some(Source::Manifests);
     let kubernetes = config.kubernetes.enabled.then_some(Source::Kubernetes);
     let imports = kubernetes.filter(|_| config.kubernetes.service_imports).map(|_| Source::ClusterSet);

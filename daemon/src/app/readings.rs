@@ -13,49 +13,49 @@ use holdfast_agent::state::{self};
 use holdfast_config::Config;
 use holdfast_kubernetes::apiserver::Access;
 use holdfast_kubernetes::source::Kubernetes;
-use holdfast_standalone::blocks::Read;
+use holdfast_standalone::blocks::ParsedBlock;
 use holdfast_status::views::announced::Announced;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::sync::watch;
 
 use super::foundation::MapReceivers;
-use super::{known, none_yet, now, settings};
+use super::{default_channel, now, settings, watch_channel};
 
 /// Where parts tell what the readings show.
 pub(super) struct ReadingSenders {
     pub(super) effective: watch::Sender<Arc<EffectiveConfig>>,
-    pub(super) counting: watch::Sender<Arc<[Arc<Read>]>>,
+    pub(super) active_blocks: watch::Sender<Arc<[Arc<ParsedBlock>]>>,
     pub(super) proxies: watch::Sender<Arc<[OtherProxy]>>,
     pub(super) filters: watch::Sender<Arc<[Filter]>>,
     pub(super) routes: watch::Sender<Arc<Announced>>,
-    pub(super) refused: watch::Sender<Option<String>>,
-    pub(super) shut: watch::Sender<Vec<String>>,
+    pub(super) reload_refusal: watch::Sender<Option<String>>,
+    pub(super) closed_listeners: watch::Sender<Vec<String>>,
 }
 
 /// The parts that the readings are taken from.
-pub(super) struct ReadParts<'a> {
+pub(super) struct ReadingParts<'a> {
     pub(super) config: &'a Config,
     pub(super) cluster: (Option<&'a Access>, Option<&'a Kubernetes>),
     pub(super) engine: &'a EngineThread,
     pub(super) maps: MapReceivers,
     pub(super) refusals: Arc<RefusalLog>,
     pub(super) history: Arc<History>,
-    pub(super) written: watch::Receiver<state::Written>,
-    pub(super) drains: watch::Receiver<drains::Written>,
+    pub(super) last_write: watch::Receiver<state::SnapshotWrite>,
+    pub(super) drains: watch::Receiver<drains::DrainsWrite>,
 }
 
-impl ReadParts<'_> {
+impl ReadingParts<'_> {
     /// The readings, and where what they show beside these parts is told.
-    pub(super) fn read(self) -> (Readings, ReadingSenders) {
+    pub(super) fn into_readings(self) -> (Readings, ReadingSenders) {
         let (datapath, live_maps) = self.maps;
         let (access, kubernetes) = self.cluster;
-        let (effective, effective_now) = known(settings::effective(self.config));
-        let (counting, more_services) = none_yet();
-        let (proxies, proxies_now) = none_yet();
-        let (filters, filters_now) = none_yet();
-        let (routes, routes_now) = none_yet();
-        let (refused, refused_reload) = none_yet();
-        let (shut, shut_now) = none_yet();
+        let (effective, effective_now) = watch_channel(settings::effective_config(self.config));
+        let (counting, more_services) = default_channel();
+        let (proxies, proxies_now) = default_channel();
+        let (filters, filters_now) = default_channel();
+        let (routes, routes_now) = default_channel();
+        let (refused, refused_reload) = default_channel();
+        let (shut, shut_now) = default_channel();
         let readings = Readings {
             snapshots: self.engine.snapshots.clone(),
             config: effective_now,
@@ -63,32 +63,43 @@ impl ReadParts<'_> {
             live_maps,
             apiserver: access.map(Access::views),
             watches: kubernetes.map(Kubernetes::view).unwrap_or_default(),
-            refusals: naming_services(self.refusals, self.engine),
+            refusals: with_service_names(self.refusals, self.engine),
             probes: Arc::default(),
             checks: Arc::default(),
             names: Arc::default(),
             more_services,
             announced: self.config.kubernetes.events.then(Arc::default),
             history: self.history,
-            written: self.written,
-            engine: self.engine.asker.clone(),
+            last_write: self.last_write,
+            engine: self.engine.client.clone(),
             verifications: Verifications::default(),
             liveness: self.engine.liveness(),
             proxies: proxies_now,
             filters: filters_now,
             routes: routes_now,
             refused_reload,
-            shut: shut_now,
+            closed_listeners: shut_now,
             drains: self.drains,
             closed_ports: Arc::default(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
-        (readings, ReadingSenders { effective, counting, proxies, filters, routes, refused, shut })
+        (
+            readings,
+            ReadingSenders {
+                effective,
+                active_blocks: counting,
+                proxies,
+                filters,
+                routes,
+                reload_refusal: refused,
+                closed_listeners: shut,
+            },
+        )
     }
 }
 
 /// The log of clients that are turned away, which names services by what the engine knows.
-fn naming_services(refusals: Arc<RefusalLog>, engine: &EngineThread) -> Arc<RefusalLog> {
+fn with_service_names(refusals: Arc<RefusalLog>, engine: &EngineThread) -> Arc<RefusalLog> {
     refusals.name_services(engine.snapshots.clone());
     refusals
 }

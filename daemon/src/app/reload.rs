@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdfast_core::event::Event;
 use tokio::sync::mpsc;
 
-use super::{AppError, Followed, InForce, Reload, Reread, edition, settings, start};
+use super::{AppError, ConfigSenders, EffectiveSenders, LoadedConfig, Reload, load_edition, settings, start};
 use holdfast_agent::node;
 use holdfast_agent::systemd;
 use holdfast_api::{ForgetWish, ReloadWish, Reloaded};
@@ -21,40 +21,50 @@ use holdfast_kubernetes::apiserver::Access;
 /// socket does.
 const RELOAD_WAIT: Duration = Duration::from_secs(7);
 
-pub(super) const NOT_IN_TIME: &str =
+pub(super) const RELOAD_TIMED_OUT: &str =
     "its files, or the engine, which makes larger maps, took more than seven seconds";
 
 impl Reload {
     /// Takes the parts that follow a reload, as the first configuration has made them.
     pub(super) fn new(
         file: &ConfigFile,
-        (config, editions): Followed,
+        (config, editions): ConfigSenders,
         logging: Arc<Logging>,
         access: Option<Access>,
         events: mpsc::Sender<Vec<Event>>,
-        (effective, blocks, refused): InForce,
+        (effective, blocks, refused): EffectiveSenders,
     ) -> Self {
-        Self { file: file.clone(), logging, refused, config, editions, effective, blocks, access, events }
+        Self {
+            file: file.clone(),
+            logging,
+            refusal: refused,
+            config,
+            editions,
+            effective,
+            blocks,
+            access,
+            events,
+        }
     }
 
     /// Reads the configuration again: all of it counts, or none of it. It counts no more when it is not wanted any
     /// more: its asker was told that it failed.
-    pub(super) async fn now(&self, is_wanted: impl Fn() -> bool) -> Result<Reloaded, String> {
-        systemd::reloading();
-        let done = self.reloaded(is_wanted).await;
+    pub(super) async fn reload_config(&self, is_wanted: impl Fn() -> bool) -> Result<Reloaded, String> {
+        systemd::notify_reloading();
+        let done = self.try_reload(is_wanted).await;
         if let Err(error) = &done {
             say!(error, messages::NOT_RELOADED, %error);
         }
-        self.refused.send_replace(done.as_ref().err().cloned());
-        systemd::reloaded();
+        self.refusal.send_replace(done.as_ref().err().cloned());
+        systemd::notify_reloaded();
         done
     }
 
     /// Nothing that may take long comes between the question whether it is wanted and its being in force.
-    async fn reloaded(&self, is_wanted: impl Fn() -> bool) -> Result<Reloaded, String> {
-        let prepared = tokio::time::timeout(RELOAD_WAIT, self.prepared()).await;
+    async fn try_reload(&self, is_wanted: impl Fn() -> bool) -> Result<Reloaded, String> {
+        let prepared = tokio::time::timeout(RELOAD_WAIT, self.prepare()).await;
         let (reread, room) =
-            prepared.map_err(|_| NOT_IN_TIME.to_owned())?.map_err(|error| error.to_string())?;
+            prepared.map_err(|_| RELOAD_TIMED_OUT.to_owned())?.map_err(|error| error.to_string())?;
         if !is_wanted() {
             return Err("who asked for it waits no more".to_owned());
         }
@@ -62,19 +72,19 @@ impl Reload {
         Ok(Reloaded { waiting: self.apply(reread, room) })
     }
 
-    pub(super) async fn fulfil(&self, ReloadWish { peer, answer }: ReloadWish) {
+    pub(super) async fn answer_reload(&self, ReloadWish { peer, answer }: ReloadWish) {
         tracing::info!(uid = peer.uid, pid = peer.pid, "a reload was asked for");
         if !answer.is_closed() {
-            let done = self.now(|| !answer.is_closed()).await;
+            let done = self.reload_config(|| !answer.is_closed()).await;
             // A client that has gone at the last moment finds the outcome in the log.
             let _ = answer.send(done);
         }
     }
 
     /// Forgets the address that a wish names. Where no apiserver is used, the wish is dropped unanswered.
-    pub(super) async fn forget(&self, ForgetWish { peer, address, answer }: ForgetWish) {
+    pub(super) async fn answer_forget(&self, ForgetWish { peer, address, answer }: ForgetWish) {
         let Some(access) = &self.access else { return };
-        let outcome = access.forget(address).await;
+        let outcome = access.forget_endpoint(address).await;
         let uid = peer.uid;
         let pid = peer.pid;
         match &outcome {
@@ -88,12 +98,12 @@ impl Reload {
     }
 
     /// What was read, and a place for it among what the engine is told; `None`: the engine was stopped.
-    async fn prepared(&self) -> Result<(Reread, Option<mpsc::Permit<'_, Vec<Event>>>), AppError> {
+    async fn prepare(&self) -> Result<(LoadedConfig, Option<mpsc::Permit<'_, Vec<Event>>>), AppError> {
         let reread = self.load().await?;
         Ok((reread, self.events.reserve().await.ok()))
     }
 
-    async fn load(&self) -> Result<Reread, AppError> {
+    async fn load(&self) -> Result<LoadedConfig, AppError> {
         // The file system may hang.
         let file = self.file.clone();
         let loading = tokio::task::spawn_blocking(move || file.load_again());
@@ -101,15 +111,15 @@ impl Reload {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        is_fit_for_a_restart(&config)?;
+        check_restartable(&config)?;
         let (in_force, _) = self.config.borrow().reloaded(config.clone());
-        in_force.has_its_own_address().map_err(AppError::Waits)?;
-        let blocks = settings::blocks(&in_force, &self.file.path)?;
-        start::tell_what_is_missing(&config);
+        in_force.has_its_own_address().map_err(AppError::NeedsRestart)?;
+        let blocks = settings::parse_blocks(&in_force, &self.file.path)?;
+        start::warn_about_missing(&config);
         let path = self.file.path.clone();
-        let reading = tokio::task::spawn_blocking(move || edition(&path));
+        let reading = tokio::task::spawn_blocking(move || load_edition(&path));
         let edition = reading.await.map_err(|error| AppError::Runtime(error.into()))?;
-        Ok(Reread { config, blocks, edition })
+        Ok(LoadedConfig { config, blocks, edition })
     }
 
     /// Follows the new ways to an apiserver, where one is used.
@@ -124,7 +134,7 @@ impl Reload {
     /// Puts in force what was read, and gives the keys that wait for a restart.
     fn apply(
         &self,
-        Reread { config, blocks, edition }: Reread,
+        LoadedConfig { config, blocks, edition }: LoadedConfig,
         room: Option<mpsc::Permit<'_, Vec<Event>>>,
     ) -> Vec<&'static str> {
         let (config, waiting) = self.config.borrow().reloaded(config);
@@ -132,11 +142,11 @@ impl Reload {
             say!(warn, messages::RESTART_NEEDED, keys = waiting.join(", "));
         }
         self.logging.set_level(config.log.level);
-        self.effective.send_replace(Arc::new(settings::effective(&config)));
+        self.effective.send_replace(Arc::new(settings::effective_config(&config)));
         self.config.send_replace(Arc::new(config));
         self.editions.send_replace(Arc::new(edition));
         if let Some(room) = room {
-            room.send(vec![self.settings()]);
+            room.send(vec![self.settings_event()]);
         }
         self.blocks.send_replace(Arc::new(blocks));
         say!(info, messages::RELOADED);
@@ -145,27 +155,27 @@ impl Reload {
 
     /// Gives the engine the settings of the configuration in force, with the addresses that are an apiserver's now:
     /// none of them becomes a frontend.
-    pub(super) async fn tell_settings(&self) {
-        tell(&self.events, self.settings()).await;
+    pub(super) async fn send_settings(&self) {
+        send_event(&self.events, self.settings_event()).await;
     }
 
-    fn settings(&self) -> Event {
-        let apiservers = settings::apiservers(self.access.as_ref());
-        Event::SettingsApplied(Arc::new(settings::settings(&self.config.borrow(), apiservers)))
+    fn settings_event(&self) -> Event {
+        let apiservers = settings::apiserver_addresses(self.access.as_ref());
+        Event::SettingsApplied(Arc::new(settings::engine_settings(&self.config.borrow(), apiservers)))
     }
 }
 
 /// What a restart would refuse, a reload refuses: else the daemon would fail at its next start, when no operator looks,
 /// and would not be started again.
-fn is_fit_for_a_restart(config: &Config) -> Result<(), AppError> {
+fn check_restartable(config: &Config) -> Result<(), AppError> {
     node::name(config)?;
     if config.kubernetes.enabled {
-        Access::check_words(&config.apiserver)?;
+        Access::check_config(&config.apiserver)?;
     }
     Ok(())
 }
 
-async fn tell(events: &mpsc::Sender<Vec<Event>>, event: Event) {
+async fn send_event(events: &mpsc::Sender<Vec<Event>>, event: Event) {
     // The engine listens until it is stopped; after that no event matters.
     let _ = events.send(vec![event]).await;
 }

@@ -21,17 +21,17 @@ use holdfast_standalone::blocks::{Blocks, BlocksFolder};
 /// Kubelet's kubeconfig where kubeadm puts it.
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
 
-pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
+pub(super) fn apiserver_sources(config: &Config) -> apiserver::AccessSources {
     let discovers = |tier| config.apiserver.discover.contains(&tier);
-    apiserver::Sources {
+    apiserver::AccessSources {
         apiserver: config.apiserver.clone(),
         kubelet: discovers(Discovery::Kubelet).then(|| KUBELET.into()),
         learns: discovers(Discovery::Learned),
     }
 }
 
-/// What the rules go by; `apiservers` are the addresses that are an apiserver's beside the configured ones.
-pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
+/// What the rules go by; `apiserver_addresses` are the addresses that are an apiserver's beside the configured ones.
+pub(super) fn engine_settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
     let is_direct = !config.packets.dsr_from.is_empty();
     let ends_tcp = config.datapath.stale_sockets.protocols.contains(&config::Protocol::Tcp);
     let bypass = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address()).collect();
@@ -59,7 +59,7 @@ fn external_ips(allowed: &config::ExternalIps) -> ExternalIps {
 }
 
 /// The addresses that are an apiserver's now.
-pub(super) fn apiservers(access: Option<&Access>) -> BTreeSet<SocketAddr> {
+pub(super) fn apiserver_addresses(access: Option<&Access>) -> BTreeSet<SocketAddr> {
     access.map(|access| access.addresses().borrow().clone()).unwrap_or_default()
 }
 
@@ -67,22 +67,22 @@ pub(super) fn admin_settings(config: &Config) -> admin::Settings {
     admin::Settings { listen: config.admin.listen.address(), socket: config.admin.socket.clone() }
 }
 
-pub(super) fn effective(config: &Config) -> EffectiveConfig {
+pub(super) fn effective_config(config: &Config) -> EffectiveConfig {
     let config = config.clone().without_secrets();
     EffectiveConfig { text: config.effective_text(), json: config.effective_json() }
 }
 
-pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
-    Blocks::of(config, &path.to_string_lossy()).map_err(AppError::Services)
+pub(super) fn parse_blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
+    Blocks::from_config(config, &path.to_string_lossy()).map_err(AppError::Services)
 }
 
 /// The folder of what survives a restart.
-pub(super) fn state(config: &Config) -> state::Folder {
-    state::Folder::new(&config.state.path)
+pub(super) fn state_folder(config: &Config) -> state::StateFolder {
+    state::StateFolder::new(&config.state.path)
 }
 
 /// The folder of further blocks, and its path.
-pub(super) fn folder(config: &Config) -> Option<(BlocksFolder, Arc<str>)> {
+pub(super) fn blocks_folder(config: &Config) -> Option<(BlocksFolder, Arc<str>)> {
     let path = config.more_services.path.as_deref()?;
     Some((BlocksFolder::new(path), path.to_string_lossy().into()))
 }

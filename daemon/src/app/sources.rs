@@ -10,9 +10,11 @@ use holdfast_config::{Config, NodeName};
 use holdfast_kubernetes::apiserver::Access;
 use holdfast_kubernetes::own_node;
 use holdfast_kubernetes::source::Kubernetes;
-use holdfast_standalone::blocks::{self, Blocks, BlocksFolder, FolderNews, NamesEnds, Read, Sets};
+use holdfast_standalone::blocks::{
+    self, Blocks, BlocksFolder, FolderNews, NameChannels, ParsedBlock, SavedSets,
+};
 use holdfast_standalone::manifests::Manifests;
-use holdfast_standalone::names::{self, Names};
+use holdfast_standalone::names::{self, NameTable};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
@@ -25,56 +27,64 @@ pub(super) struct Sources {
     blocks: watch::Receiver<Arc<Blocks>>,
     /// The folder of further blocks, its path, and where those go that count.
     folder: Option<(BlocksFolder, Arc<str>)>,
-    counting: watch::Sender<Arc<[Arc<Read>]>>,
+    active_blocks: watch::Sender<Arc<[Arc<ParsedBlock>]>>,
     /// The backends of the configuration's services as a former process had them.
-    kept: Sets,
+    restored_sets: SavedSets,
 }
 
 /// What other modules are given of the blocks, and told of them.
-pub(super) type BlocksEnds = (watch::Receiver<Arc<Blocks>>, watch::Sender<Arc<[Arc<Read>]>>);
+pub(super) type BlocksChannels = (watch::Receiver<Arc<Blocks>>, watch::Sender<Arc<[Arc<ParsedBlock>]>>);
 
 impl Sources {
     pub(super) fn new(
         config: &Config,
         kubernetes: Option<Kubernetes>,
-        (blocks, counting): BlocksEnds,
-        kept: Sets,
+        (blocks, counting): BlocksChannels,
+        kept: SavedSets,
     ) -> Self {
         let manifests = config.manifests.path.as_deref().map(Manifests::new);
-        Self { manifests, kubernetes, blocks, folder: settings::folder(config), counting, kept }
+        Self {
+            manifests,
+            kubernetes,
+            blocks,
+            folder: settings::blocks_folder(config),
+            active_blocks: counting,
+            restored_sets: kept,
+        }
     }
 
     /// Starts all of them, and the task that tells the engine of the node.
     pub(super) fn start(
         self,
         tasks: &mut JoinSet<()>,
-        ends: SourceEnds<'_>,
-        node: (NodeName, own_node::Described),
+        ends: SourceContext<'_>,
+        node: (NodeName, own_node::NodeDescription),
     ) {
-        let Self { manifests, kubernetes, blocks, folder, counting, kept } = self;
-        let SourceEnds { reload, readings, seed, stopping } = ends;
+        let Self { manifests, kubernetes, blocks, folder, active_blocks: counting, restored_sets: kept } =
+            self;
+        let SourceContext { reload, readings, seed, stopping } = ends;
         let events = reload.events.clone();
         let (nodes, nodes_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node.0, node.1, nodes_told, events.clone()));
-        let named = resolving(tasks, Arc::clone(&readings.names), kept, seed);
-        let led = reload.access.as_ref().map_or_else(|| watch::channel(None).1, Access::led);
-        let folder = folder.map(|(folder, path)| (path, told_by(tasks, folder, &stopping), counting));
+        let named = start_resolver(tasks, Arc::clone(&readings.names), kept, seed);
+        let led = reload.access.as_ref().map_or_else(|| watch::channel(None).1, Access::vip_target);
+        let folder = folder.map(|(folder, path)| (path, watch_folder(tasks, folder, &stopping), counting));
         let checking = (seed, Arc::clone(&readings.checks));
         let datapath = readings.datapath.clone();
         tasks.spawn(blocks::run(blocks, led, (folder, Some(named)), events.clone(), datapath, checking));
         if let Some(kubernetes) = kubernetes {
             tasks.spawn(listeners::run(readings.snapshots.clone(), events.clone()));
-            let kubernetes = kubernetes.heeding(readings.snapshots.clone());
+            let kubernetes = kubernetes.with_snapshots(readings.snapshots.clone());
             tasks.spawn(kubernetes.run(events.clone(), nodes));
         }
-        if let Some(manifests) = manifests.map(|it| it.heeding(readings.snapshots.clone())) {
-            tasks.spawn(follow(manifests.run(events, stopping), "manifests"));
+        if let Some(manifests) = manifests.map(|it| it.with_snapshots(readings.snapshots.clone())) {
+            tasks.spawn(run_folder(manifests.run(events, stopping), "manifests"));
         }
     }
 }
 
 /// What the sources need of the rest of the daemon.
-pub(super) struct SourceEnds<'a> {
+pub(super) struct SourceContext<'a> {
     pub(super) reload: &'a Reload,
     pub(super) readings: &'a Readings,
     pub(super) seed: u64,
@@ -82,26 +92,26 @@ pub(super) struct SourceEnds<'a> {
 }
 
 /// Starts to ask for the backends that have names.
-fn resolving(tasks: &mut JoinSet<()>, seen: Arc<Names>, kept: Sets, seed: u64) -> NamesEnds {
+fn start_resolver(tasks: &mut JoinSet<()>, seen: Arc<NameTable>, kept: SavedSets, seed: u64) -> NameChannels {
     let (wanted, wishes) = watch::channel(Arc::default());
     let (told, news) = mpsc::channel(1);
     tasks.spawn(names::run(wishes, told, seen, seed));
-    NamesEnds { wanted, news, kept }
+    NameChannels { queries: wanted, news, saved: kept }
 }
 
 /// Follows the folder of further blocks, and gives what it tells.
-fn told_by(
+fn watch_folder(
     tasks: &mut JoinSet<()>,
     folder: BlocksFolder,
     stopping: &watch::Receiver<bool>,
 ) -> mpsc::Receiver<Vec<FolderNews>> {
     let (news, told) = mpsc::channel(1);
-    tasks.spawn(follow(folder.run(news, stopping.clone()), "files of services"));
+    tasks.spawn(run_folder(folder.run(news, stopping.clone()), "files of services"));
     told
 }
 
 /// Follows a folder until it is told to stop.
-async fn follow(folder: impl Future<Output = Result<(), JoinError>>, named: &'static str) {
+async fn run_folder(folder: impl Future<Output = Result<(), JoinError>>, named: &'static str) {
     if let Err(error) = folder.await {
         tracing::error!(%error, "the {named} are no longer read");
     }

@@ -21,26 +21,26 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{AppError, settings};
 use holdfast_agent::engine_thread::EngineThread;
 use holdfast_agent::listeners;
+use holdfast_agent::lock_wait::{self, Holder};
 use holdfast_agent::maps::AppMaps;
-use holdfast_agent::patience::{self, Holder};
 use holdfast_agent::recorder::{self, Recorder, TimedChange};
 use holdfast_agent::state;
 use holdfast_config::{Config, NodeName};
 use holdfast_host::logging::messages::{self, say};
 use holdfast_kubernetes::apiserver::{self, Access};
-use holdfast_kubernetes::own_node::Described;
+use holdfast_kubernetes::own_node::NodeDescription;
 use holdfast_kubernetes::source::{self as kubernetes, Kubernetes};
-use holdfast_standalone::blocks::{self as config, BlocksFolder, Sets};
+use holdfast_standalone::blocks::{self as config, BlocksFolder, SavedSets};
 use holdfast_standalone::manifests::Manifests;
 
 /// The seed that spreads checks and questions of many nodes. Without randomness these are merely easier to guess.
-pub(super) fn seed() -> u64 {
+pub(super) fn random_seed() -> u64 {
     getrandom::u64().unwrap_or(0)
 }
 
 /// The secret key of the tables' hashes. It has no other use: an apiserver sees when it is asked, and that must not
 /// tell the key. Without randomness authors of objects could choose colliding keys, so there is no start then.
-fn secret() -> Result<Seed, AppError> {
+fn random_hash_seed() -> Result<Seed, AppError> {
     let mut key = [0; 16];
     getrandom::fill(&mut key).map_err(|error| AppError::Runtime(std::io::Error::other(error.to_string())))?;
     Ok(Seed(u128::from_ne_bytes(key)))
@@ -48,20 +48,20 @@ fn secret() -> Result<Seed, AppError> {
 
 /// Claims the folder for this process alone, opens the maps, and reads meanwhile what a former process wrote down:
 /// after a boot clients wait for both.
-pub(super) fn opened(
+pub(super) fn open_state(
     config: &Config,
-    folder: &state::Folder,
-) -> Result<(state::Claim, AppMaps, Option<state::Saved>), AppError> {
-    let taken = |taken: &state::Taken| Some(Holder(taken.holder));
-    let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
+    folder: &state::StateFolder,
+) -> Result<(state::Claim, AppMaps, Option<state::SavedState>), AppError> {
+    let taken = |taken: &state::StateInUse| Some(Holder(taken.holder));
+    let claim = lock_wait::wait_until_free(lock_wait::WAIT_MAX, "the state", || folder.claim(), taken)?;
     std::thread::scope(|scope| {
         let reading = std::thread::Builder::new().name("state".to_owned());
-        let reading = reading.spawn_scoped(scope, || kept(folder));
-        let maps = AppMaps::open(config, expected(config, folder))?;
+        let reading = reading.spawn_scoped(scope, || load_state(folder));
+        let maps = AppMaps::open(config, expected_demand(config, folder))?;
         let kept = match reading {
             Ok(reading) => reading.join().unwrap_or_else(|broken| std::panic::resume_unwind(broken)),
             // The system gives no thread.
-            Err(_) => kept(folder),
+            Err(_) => load_state(folder),
         };
         Ok((claim, maps, kept))
     })
@@ -69,40 +69,40 @@ pub(super) fn opened(
 
 /// What a former process wrote down would take of empty maps, by some of it. Nothing is expected where only a few
 /// services were written down, or where they cannot be read.
-fn expected(config: &Config, folder: &state::Folder) -> MapGrowth {
-    let settings = settings::settings(config, settings::apiservers(None));
+fn expected_demand(config: &Config, folder: &state::StateFolder) -> MapGrowth {
+    let settings = settings::engine_settings(config, settings::apiserver_addresses(None));
     folder
         .sample()
-        .map(|sample| sample.coming(|view| estimate_service_growth(view, &settings)))
+        .map(|sample| sample.extrapolate(|view| estimate_service_growth(view, &settings)))
         .unwrap_or_default()
 }
 
 /// Logs what is not there or not whole now. It is tried again, and everything else is served meanwhile. A file system
 /// may hang, so the start does not wait for this.
-pub(super) fn tell_what_is_missing(config: &Config) {
+pub(super) fn warn_about_missing(config: &Config) {
     let manifests = config.manifests.path.clone();
     let services = config.more_services.path.clone();
     let kubernetes = config.kubernetes.enabled;
     let apiserver = config.apiserver.clone();
     drop(tokio::task::spawn_blocking(move || {
-        if let Some(Err(error)) = manifests.as_deref().map(Manifests::check) {
+        if let Some(Err(error)) = manifests.as_deref().map(Manifests::check_folder) {
             tracing::warn!(%error, "the manifests cannot be read yet; this is tried again, and everything else is served");
         }
-        if let Some(Err(error)) = services.as_deref().map(BlocksFolder::check) {
+        if let Some(Err(error)) = services.as_deref().map(BlocksFolder::check_folder) {
             tracing::warn!(%error, "the files of services cannot be read yet; this is tried again, and everything else is served");
         }
         // What only is not there yet is told by who reads the credentials.
-        if let Some(Err(error)) = kubernetes.then(|| Access::check(&apiserver)) {
+        if let Some(Err(error)) = kubernetes.then(|| Access::check_files(&apiserver)) {
             tracing::warn!(%error, "no apiserver can be asked yet; this is tried again, and everything else is served");
         }
     }));
 }
 
 /// What a former process wrote down. If that cannot be used, the daemon starts as it would on a new node.
-fn kept(folder: &state::Folder) -> Option<state::Saved> {
+fn load_state(folder: &state::StateFolder) -> Option<state::SavedState> {
     match folder.load() {
         Ok(kept) => {
-            kept.iter().filter_map(|kept| kept.damage.as_deref()).for_each(say_damage);
+            kept.iter().filter_map(|kept| kept.damage.as_deref()).for_each(log_damage);
             kept
         }
         Err(error) => {
@@ -113,25 +113,25 @@ fn kept(folder: &state::Folder) -> Option<state::Saved> {
 }
 
 /// Which numbers of records may have been given out, and what was wrong with the snapshot.
-pub(super) fn known_of(kept: Option<&state::Saved>) -> (u64, Option<Arc<state::Damage>>) {
+pub(super) fn saved_numbers(kept: Option<&state::SavedState>) -> (u64, Option<Arc<state::Damage>>) {
     kept.map_or((0, None), |kept| (kept.context.numbers_below, kept.damage.clone()))
 }
 
 /// The backends that the configuration's services had.
-pub(super) fn sets(kept: Option<&state::Saved>) -> Sets {
-    kept.map(|kept| config::kept(&kept.remembered.services)).unwrap_or_default()
+pub(super) fn restored_sets(kept: Option<&state::SavedState>) -> SavedSets {
+    kept.map(|kept| config::saved_sets(&kept.remembered.services)).unwrap_or_default()
 }
 
-fn say_damage(damage: &state::Damage) {
+fn log_damage(damage: &state::Damage) {
     let state::Damage { error, older, lost } = damage;
-    let older = older.spelled();
-    let lost = lost.spelled();
+    let older = older.join_names();
+    let lost = lost.join_names();
     say!(warn, messages::SNAPSHOT_DAMAGED, %error, older, lost);
 }
 
 /// The way to the apiserver. `known_cluster` is the cluster that the snapshot is from.
-fn access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Access, AppError> {
-    let settings = apiserver::Settings {
+fn open_access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Access, AppError> {
+    let settings = apiserver::AccessSettings {
         sources: settings::apiserver_sources(config),
         state: config.state.path.clone(),
         known_cluster: known_cluster.and_then(ClusterId::new),
@@ -141,36 +141,41 @@ fn access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Acc
 }
 
 /// The way to the apiserver and what is watched there; neither where no object comes from an apiserver.
-pub(super) fn cluster(
+pub(super) fn open_cluster(
     config: &Config,
     node: &NodeName,
     seed: u64,
-    kept: Option<&state::Saved>,
+    kept: Option<&state::SavedState>,
 ) -> Result<(Option<Access>, Option<Kubernetes>), AppError> {
     if !config.kubernetes.enabled {
         return Ok((None, None));
     }
-    let access = access(config, seed, kept.and_then(|kept| kept.context.cluster.as_deref()))?;
-    Ok((Some(access.clone()), Some(kubernetes(config, node, access, kept))))
+    let access = open_access(config, seed, kept.and_then(|kept| kept.context.cluster.as_deref()))?;
+    Ok((Some(access.clone()), Some(build_kubernetes(config, node, access, kept))))
 }
 
 /// What is watched at the apiserver, from the version that a former process had reached. If that process asked for
 /// Services of another proxy's name, the watch begins anew, because the process knew nothing of these Services.
-fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&state::Saved>) -> Kubernetes {
+fn build_kubernetes(
+    config: &Config,
+    node: &NodeName,
+    access: Access,
+    kept: Option<&state::SavedState>,
+) -> Kubernetes {
     let asked_for = config.kubernetes.service_proxy_name.as_deref();
-    let is_as_ever = |kept: &state::Saved| kept.context.proxy_name.as_deref() == asked_for;
-    let start = |kept: &state::Saved| {
-        let start = kubernetes::Start::of(&kept.remembered, &kept.context.odd);
-        let start = if is_as_ever(kept) { start } else { start.of_imports() };
-        kubernetes::Start { age: state::Folder::new(&config.state.path).age(), ..start }
+    let is_as_ever = |kept: &state::SavedState| kept.context.proxy_name.as_deref() == asked_for;
+    let start = |kept: &state::SavedState| {
+        let start = kubernetes::ResumeState::from_table(&kept.remembered, &kept.context.oddities);
+        let start = if is_as_ever(kept) { start } else { start.only_imports() };
+        kubernetes::ResumeState { age: state::StateFolder::new(&config.state.path).age(), ..start }
     };
-    let settings = kubernetes::Settings {
+    let settings = kubernetes::SourceSettings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),
         encodings: config.apiserver.encoding,
         node: Some(node.clone()),
         service_imports: config.kubernetes.service_imports,
         start: kept.map(start).unwrap_or_default(),
-        ..kubernetes::Settings::default()
+        ..kubernetes::SourceSettings::default()
     };
     Kubernetes::new(access, settings)
 }
@@ -178,22 +183,26 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
 /// What counts as the cluster's word on this node until the cluster speaks: the zone that a former process knew, and
 /// the addresses at which NodePorts are answered, so that a restart does not take these away and back. Without a
 /// cluster there is no such word, and no such address.
-pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Saved>) -> Described {
+pub(super) fn describe_node(
+    config: &Config,
+    maps: &AppMaps,
+    kept: Option<&state::SavedState>,
+) -> NodeDescription {
     let zone = kept.and_then(|kept| kept.context.zone.clone());
     let addresses = if config.kubernetes.enabled { maps.node_addresses() } else { Vec::new() };
-    Described { zone, addresses, is_leaving: false }
+    NodeDescription { zone, addresses, is_leaving: false }
 }
 
 /// An engine that knows what it must know before it may write anything. What is remembered is decided anew by the
 /// present settings and drains, and for the present node: so an apiserver's address is no frontend, not even for a
 /// moment.
-pub(super) fn engine(
+pub(super) fn build_engine(
     maps: AppMaps,
     sources: &[Source],
     now: (Settings, NodeFacts),
-    (kept, drains): (Option<state::Saved>, &Arc<Drains>),
+    (kept, drains): (Option<state::SavedState>, &Arc<Drains>),
 ) -> Result<Engine<AppMaps>, AppError> {
-    let (mut engine, found) = Engine::start(maps, secret()?, sources)?;
+    let (mut engine, found) = Engine::start(maps, random_hash_seed()?, sources)?;
     for error in found {
         tracing::warn!(%error, "the maps hold what holdfast cannot have written; it is written again");
     }
@@ -205,28 +214,28 @@ pub(super) fn engine(
     engine.apply(Event::SettingsApplied(Arc::new(now.0)));
     engine.apply(Event::NodeApplied(Arc::new(now.1)));
     if sources.contains(&Source::Kubernetes) {
-        engine.apply(Event::ListenersApplied(listeners::now()));
+        engine.apply(Event::ListenersApplied(listeners::current_listeners()));
     }
     Ok(engine)
 }
 
 /// The keeper, which writes the table down, and where it tells how the last write went.
-pub(super) fn keeper(
-    (folder, damage): (state::Folder, Option<Arc<state::Damage>>),
+pub(super) fn build_snapshot_writer(
+    (folder, damage): (state::StateFolder, Option<Arc<state::Damage>>),
     engine: &EngineThread,
     (access, kubernetes): (&Option<Access>, &Option<Kubernetes>),
     history: &Arc<recorder::History>,
-) -> (state::Keeper, watch::Receiver<state::Written>) {
-    let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
+) -> (state::SnapshotWriter, watch::Receiver<state::SnapshotWrite>) {
+    let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::watch_cluster_uid);
     let snapshots = engine.snapshots.clone();
-    let odd = kubernetes.as_ref().map(Kubernetes::oddities);
-    let (keeper, written) = state::Keeper::new(folder, snapshots, clusters, odd, Arc::clone(history));
-    (keeper.begun_with(damage), written)
+    let odd = kubernetes.as_ref().map(Kubernetes::untabled_view);
+    let (keeper, written) = state::SnapshotWriter::new(folder, snapshots, clusters, odd, Arc::clone(history));
+    (keeper.with_damage(damage), written)
 }
 
 /// The recorder on a thread of its own, because it formats and may wait for the journal; and what tells that
 /// it has ended.
-pub(super) fn record(
+pub(super) fn start_recorder(
     state: &Path,
     numbers_below: u64,
     changes: mpsc::Receiver<TimedChange>,
@@ -235,7 +244,7 @@ pub(super) fn record(
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(AppError::Runtime)?;
     let (recorder, history) =
         Recorder::new(changes, engine.snapshots.clone(), Some(&state.join(recorder::FOLDER)));
-    let recorder = recorder.remembering(numbers_below);
+    let recorder = recorder.with_remembered(numbers_below);
     let (end, ended) = oneshot::channel();
     let work = move || {
         runtime.block_on(recorder.run());
@@ -252,7 +261,7 @@ mod tests {
 
     #[test]
     fn no_two_starts_have_the_same_secret() {
-        let [one, other] = [(); 2].map(|()| secret().unwrap());
+        let [one, other] = [(); 2].map(|()| random_hash_seed().unwrap());
         assert_ne!(one, other);
         assert_ne!(one, Seed(0), "nothing was drawn");
     }

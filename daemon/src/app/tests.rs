@@ -3,16 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use holdfast_objects::manifests::FolderLook;
+use holdfast_objects::manifests::FolderScan;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Reload, settings};
 use holdfast_api::{Peer, ReloadWish, Reloaded};
 use holdfast_config::{ConfigFile, FileAuthor, NodeName};
 use holdfast_host::logging::Logging;
-use holdfast_standalone::blocks::folder::{BlockFiles, Listed};
-use holdfast_standalone::blocks::joined;
-use holdfast_standalone::folder::Files as _;
+use holdfast_standalone::blocks::folder::{BlockFiles, FileTable};
+use holdfast_standalone::blocks::merge;
+use holdfast_standalone::folder::FileFormat as _;
 
 /// A daemon's reloads, in a folder of their own.
 struct Bed {
@@ -35,8 +35,8 @@ impl Bed {
         let (config, _) = file.load().unwrap();
         let logging = Arc::new(Logging::silent(&config.log));
         let told = (
-            watch::channel(Arc::new(settings::effective(&config))).0,
-            watch::channel(Arc::new(settings::blocks(&config, &file.path).unwrap())).0,
+            watch::channel(Arc::new(settings::effective_config(&config))).0,
+            watch::channel(Arc::new(settings::parse_blocks(&config, &file.path).unwrap())).0,
             watch::channel(None).0,
         );
         // The engine has gone, and takes nothing.
@@ -66,7 +66,7 @@ impl Bed {
 
     async fn tries(&self, text: &str) -> Result<Vec<&'static str>, String> {
         std::fs::write(self.folder.path().join("holdfast.toml"), text).unwrap();
-        self.reload.now(|| true).await.map(|done| done.waiting)
+        self.reload.reload_config(|| true).await.map(|done| done.waiting)
     }
 }
 
@@ -88,7 +88,7 @@ async fn a_reload_refuses_what_a_start_refuses() {
     for (more, expected) in [("", Some(no_authority)), ("ca_file = \"/not/there.crt\"", None)] {
         let text = format!("[apiserver]\nendpoints = [\"https://10.0.0.10:6443\"]\n{more}\n");
         assert_eq!(bed.tries(&text).await.err().as_deref(), expected, "{more}");
-        assert_eq!(bed.reload.refused.borrow().as_deref(), expected, "{more}");
+        assert_eq!(bed.reload.refusal.borrow().as_deref(), expected, "{more}");
     }
 }
 
@@ -99,7 +99,7 @@ async fn a_reload_waits_for_no_pipe() {
     let path = bed.folder.path().join("holdfast.toml");
     std::fs::remove_file(&path).unwrap();
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let refused = bed.reload.now(|| true).await.map(|_| ()).unwrap_err();
+    let refused = bed.reload.reload_config(|| true).await.map(|_| ()).unwrap_err();
     assert!(refused.ends_with(": this is a named pipe: put a file there"), "{refused}");
 }
 
@@ -142,7 +142,7 @@ async fn a_reload_reads_the_files_about_events_and_is_not_refused_for_them() {
     assert_eq!(bed.reload_events(ours).await.1, 0);
     std::fs::write(bed.folder.path().join("events.d/ours.toml"), "[").unwrap();
     std::fs::write(bed.folder.path().join("holdfast.toml"), "[nod]").unwrap();
-    assert!(bed.reload.now(|| true).await.is_err());
+    assert!(bed.reload.reload_config(|| true).await.is_err());
     assert_eq!(bed.known(), (Some("Ours.".to_owned()), 0), "all of a reload counts, or none of it");
 }
 
@@ -167,7 +167,7 @@ async fn what_waits_for_a_restart_is_not_in_force() {
     let shown = bed.reload.effective.borrow().text.clone();
     assert!(shown.contains("limit = \"2m\"") && shown.contains("listen = \"127.0.0.1:9890\""), "{shown}");
     assert!(!shown.contains("frontends = 7"), "{shown}");
-    let settings = settings::settings(&bed.reload.config.borrow(), Default::default());
+    let settings = settings::engine_settings(&bed.reload.config.borrow(), Default::default());
     assert_ne!(settings.frontends_max, Some(7), "nor is it half in force");
 }
 
@@ -180,17 +180,17 @@ fn what_other_nodes_send_as_it_came_goes_to_each_backend_that_serves() {
         ("[datapath.stale_sockets]\nprotocols = [\"TCP\"]\n", (true, false)),
     ] {
         let bed = Bed::started_with(text);
-        let settings = settings::settings(&bed.reload.config.borrow(), Default::default());
+        let settings = settings::engine_settings(&bed.reload.config.borrow(), Default::default());
         assert_eq!((settings.keeps_tcp_members, settings.has_dsr_from), expected, "{text}");
     }
 }
 
 /// What is listed of a folder with one file.
-fn listed(file: &str, text: &str) -> Listed {
+fn listed(file: &str, text: &str) -> FileTable {
     let (folder, file) = (Path::new("d"), Arc::<str>::from(file));
-    let mut known = BlockFiles::of(folder);
+    let mut known = BlockFiles::for_folder(folder);
     let read = BlockFiles::decode(folder, &file, text.as_bytes(), FileAuthor::Administrator);
-    known.take(FolderLook { present: Ok([Arc::clone(&file)].into()), files: vec![(file, read)] });
+    known.take_scan(FolderScan { present: Ok([Arc::clone(&file)].into()), files: vec![(file, read)] });
     known.files().clone()
 }
 
@@ -208,8 +208,8 @@ async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {
         + &text("own", "127.0.0.1:9890", "");
     let files = listed("a.toml", &file);
     let left_out = || {
-        let joined = joined::join(&bed.reload.blocks.borrow(), &files);
-        joined.rejected().map(|(_, why)| why.to_owned()).collect::<Vec<_>>()
+        let joined = merge::merge_blocks(&bed.reload.blocks.borrow(), &files);
+        joined.rejection_reasons().map(|(_, why)| why.to_owned()).collect::<Vec<_>>()
     };
     let own = "static/own is left out: 127.0.0.1:9890 is where the admin API listens (admin.listen)";
     assert_eq!(left_out(), [own]);
@@ -224,7 +224,7 @@ async fn a_reload_gives_no_block_the_address_at_which_the_daemon_listens_until_i
     let moved = "[admin]\nlisten = \"127.0.0.1:9891\"\n[[service]]\nname = \"web\"\nfrontends = \
                  [\"127.0.0.1:9890\"]\nbackends = [\"127.0.0.1:80\"]\n";
     std::fs::write(bed.folder.path().join("holdfast.toml"), moved).unwrap();
-    let Err(why) = bed.reload.now(|| true).await else { panic!("it is in force") };
+    let Err(why) = bed.reload.reload_config(|| true).await else { panic!("it is in force") };
     assert!(
         why.starts_with("[[service]] static/web: 127.0.0.1:9890 is where the admin API listens"),
         "{why}"
@@ -245,7 +245,7 @@ async fn who_was_told_that_a_reload_failed_does_not_get_it_later() {
     std::fs::write(bed.folder.path().join("holdfast.toml"), "[hold]\nlimit = \"7m\"\n").unwrap();
     let (left, answered) = wish();
     drop(answered);
-    bed.reload.fulfil(left).await;
+    bed.reload.answer_reload(left).await;
     assert!(!limit(&bed), "it had waited behind others");
     // The engine is busy, and takes what it is told only after the asker has left.
     let (events, mut heard) = mpsc::channel(1);
@@ -257,10 +257,10 @@ async fn who_was_told_that_a_reload_failed_does_not_get_it_later() {
         drop(answered);
         heard.recv().await.unwrap();
     };
-    tokio::join!(bed.reload.fulfil(waiting), asker);
+    tokio::join!(bed.reload.answer_reload(waiting), asker);
     assert!(!limit(&bed), "it had waited for the engine");
     let (asked, answered) = wish();
-    bed.reload.fulfil(asked).await;
+    bed.reload.answer_reload(asked).await;
     assert!(answered.await.unwrap().is_ok() && limit(&bed));
 }
 
@@ -271,7 +271,7 @@ async fn a_reload_that_the_engine_does_not_take_in_time_changes_nothing() {
     events.try_send(Vec::new()).unwrap();
     bed.reload.events = events;
     std::fs::write(bed.folder.path().join("holdfast.toml"), "[hold]\nlimit = \"7m\"\n").unwrap();
-    let refused = bed.reload.now(|| true).await.map(|_| ()).unwrap_err();
-    assert_eq!(refused, super::reload::NOT_IN_TIME);
+    let refused = bed.reload.reload_config(|| true).await.map(|_| ()).unwrap_err();
+    assert_eq!(refused, super::reload::RELOAD_TIMED_OUT);
     assert!(!bed.reload.effective.borrow().text.contains("limit = \"7m\""));
 }

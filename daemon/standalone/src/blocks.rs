@@ -18,19 +18,19 @@
 
 mod block;
 mod check;
+mod check_table;
+mod checked_blocks;
 mod counts;
-mod doubt;
+mod dns_backends;
 pub mod folder;
 mod health;
-pub mod joined;
-mod live;
+pub mod merge;
 mod obstacles;
-mod ramp;
-mod resolved;
+mod refusal_recheck;
+mod rejection_log;
 mod schedule;
-mod seen;
-mod told;
-mod trust;
+mod slow_start;
+mod tls_cache;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,28 +51,28 @@ pub use holdfast_config::{CheckKind, GrpcCheck, HealthCheck, HttpCheck, Statuses
 use holdfast_core::hold::OnEmpty;
 pub use holdfast_status::views::checks::CheckResult;
 
-pub use block::{Blocks, Fault, InvalidService};
-pub use counts::{CheckedState, Checks};
-pub use folder::{BlocksFolder, FolderNews, Read};
+pub use block::{BlockFault, Blocks, InvalidService};
+use check_table::CheckOutcome;
+pub use check_table::UnusableBackend;
+use checked_blocks::{CheckedBlocks, HealthChange};
+pub use counts::{CheckStats, CheckedState};
+use dns_backends::ResolvedBlocks;
+pub use dns_backends::{NameChannels, SavedSets, saved_sets};
+pub use folder::{BlocksFolder, FolderNews, ParsedBlock};
 use health::Transition;
 use holdfast_config::{Resolve, ServiceBlock};
 use holdfast_host::clock::{self, sleep_until};
 use holdfast_host::logging::messages::NOTICE;
-use joined::Folder;
-use live::{Change, Live};
-use resolved::Resolved;
-pub use resolved::{NamesEnds, Sets, kept};
-use schedule::{CheckId, Places};
-use seen::Outcome;
-pub use seen::UnusableBackend;
-use trust::Trust;
+use merge::FolderBlocks;
+use schedule::{CheckId, ConcurrencyLimits};
+use tls_cache::TlsCache;
 
 /// The longest interval between checks until the first verdict, before it is jittered, however long the configured one
 /// is.
 pub const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(100);
 
 /// Files that may be open beside the sockets of checks.
-pub const FILES_OF_ALL_ELSE: u64 = 8_192;
+pub const RESERVED_FILES: u64 = 8_192;
 
 /// One `[[service]]` block, as the configuration read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl From<&ServiceBlock> for StaticService {
             transport: block.protocol,
             frontends: block.frontends.clone(),
             backends: block.backends.clone(),
-            weights: weights(block),
+            weights: block_weights(block),
             resolve: block.resolve.clone(),
             health_check: block.health_check.clone(),
             affinity_timeout: block.session_affinity.and_then(|time| u32::try_from(time.as_secs()).ok()),
@@ -123,17 +123,17 @@ impl From<&ServiceBlock> for StaticService {
     }
 }
 
-fn weights(block: &ServiceBlock) -> Vec<(SocketAddr, Weight)> {
+fn block_weights(block: &ServiceBlock) -> Vec<(SocketAddr, Weight)> {
     let each = block.backends.iter().copied().zip(block.weights.iter().copied());
     each.filter(|(_, weight)| *weight != Weight::ONE).collect()
 }
 
 /// The folder of further blocks: its path, what is told of it, and where those go that count.
-pub type FolderEnds = (Arc<str>, mpsc::Receiver<Vec<FolderNews>>, watch::Sender<Arc<[Arc<Read>]>>);
+pub type FolderChannels = (Arc<str>, mpsc::Receiver<Vec<FolderNews>>, watch::Sender<Arc<[Arc<ParsedBlock>]>>);
 
 // What came of a check and when the check finished: the loop does not look while the engine takes no group, and that
 // time must not count as slowness of the check.
-type Finished = (CheckId, Outcome, Duration);
+type FinishedCheck = (CheckId, CheckOutcome, Duration);
 
 /// Sends the blocks as events, checks their backends, and follows reloads and the folder.
 ///
@@ -144,29 +144,31 @@ type Finished = (CheckId, Outcome, Duration);
 pub async fn run(
     mut blocks: watch::Receiver<Arc<Blocks>>,
     mut led: watch::Receiver<Option<SocketAddr>>,
-    (folder, names): (Option<FolderEnds>, Option<NamesEnds>),
+    (folder, names): (Option<FolderChannels>, Option<NameChannels>),
     events: mpsc::Sender<Vec<Event>>,
     mut datapath: watch::Receiver<Arc<DatapathView>>,
-    (seed, counts): (u64, Arc<Checks>),
+    (seed, counts): (u64, Arc<CheckStats>),
 ) {
-    let mut checks = Checking::new(seed, Arc::clone(&counts));
-    let mut turn = Turn::Blocks { is_whole: folder.is_none() };
+    let mut checks = CheckRunner::new(seed, Arc::clone(&counts));
+    let mut turn = WakeReason::Blocks { is_whole: folder.is_none() };
     let mut is_told = false;
-    let mut beside = folder.map(Beside::new);
-    let mut names = names.map(Resolved::new);
+    let mut beside = folder.map(FolderInput::new);
+    let mut names = names.map(ResolvedBlocks::new);
     let mut bare = Arc::clone(&blocks.borrow());
     loop {
-        let is_whole = matches!(turn, Turn::Blocks { is_whole: true });
+        let is_whole = matches!(turn, WakeReason::Blocks { is_whole: true });
         is_told |= is_whole;
         let mut file_events = Vec::new();
-        if let Turn::Blocks { .. } = turn {
-            (bare, file_events) = joined(&in_force(&mut blocks, &mut led), beside.as_mut());
+        if let WakeReason::Blocks { .. } = turn {
+            (bare, file_events) =
+                merge_folder_blocks(&current_blocks(&mut blocks, &mut led), beside.as_mut());
         }
-        let group = if let Turn::Checks = turn {
+        let group = if let WakeReason::Checks = turn {
             checks.live.take_changes(checks.now())
         } else {
-            let (filled, news) = filled(&bare, (names.as_mut(), &checks.live), (beside.as_ref(), is_told));
-            let events = checks.apply(&filled).into_iter().chain(file_events).chain(news);
+            let (filled, news) =
+                fill_resolved(&bare, (names.as_mut(), &checks.live), (beside.as_ref(), is_told));
+            let events = checks.apply_blocks(&filled).into_iter().chain(file_events).chain(news);
             events.chain(is_whole.then_some(Event::Synced(Source::Config))).collect()
         };
         if !group.is_empty() && events.send(group).await.is_err() {
@@ -177,29 +179,29 @@ pub async fn run(
         let due = checks.next_due();
         turn = tokio::select! {
             reload = blocks.changed() => match reload {
-                Ok(()) => Turn::Blocks { is_whole: false },
+                Ok(()) => WakeReason::Blocks { is_whole: false },
                 Err(_) => return,
             },
-            refusing = refusals(&mut datapath) => {
-                counts.add_doubted(checks.live.doubt(&refusing, checks.now()));
-                Turn::Checks
+            refusing = next_refusals(&mut datapath) => {
+                counts.add_refusal_rechecks(checks.live.recheck_refused(&refusing, checks.now()));
+                WakeReason::Checks
             }
-            () = leads_elsewhere(&mut led) => Turn::Blocks { is_whole: false },
-            is_whole = told(&mut beside) => Turn::Blocks { is_whole },
-            () = said(&mut names) => Turn::Names,
+            () = wait_for_vip_change(&mut led) => WakeReason::Blocks { is_whole: false },
+            is_whole = next_folder_news(&mut beside) => WakeReason::Blocks { is_whole },
+            () = next_name_news(&mut names) => WakeReason::Names,
             // Never an error: no check is aborted while it is awaited, and a panic ends the whole process.
             Some(Ok(finished)) = checks.running.join_next() => {
                 checks.take_finished(finished);
-                Turn::Checks
+                WakeReason::Checks
             }
-            () = sleep_until(due) => Turn::Checks,
+            () = sleep_until(due) => WakeReason::Checks,
             () = events.closed() => return,
         };
     }
 }
 
 /// What has to be looked at.
-enum Turn {
+enum WakeReason {
     /// The blocks; and whether the folder has now been told whole.
     Blocks { is_whole: bool },
     /// The backends of those that have names.
@@ -209,85 +211,90 @@ enum Turn {
 }
 
 /// The folder and its ends.
-struct Beside {
-    folder: Folder,
+struct FolderInput {
+    folder: FolderBlocks,
     news: mpsc::Receiver<Vec<FolderNews>>,
-    counting: watch::Sender<Arc<[Arc<Read>]>>,
+    counted_blocks: watch::Sender<Arc<[Arc<ParsedBlock>]>>,
 }
 
-impl Beside {
-    fn new((path, news, counting): FolderEnds) -> Self {
-        Self { folder: Folder::new(path), news, counting }
+impl FolderInput {
+    fn new((path, news, counting): FolderChannels) -> Self {
+        Self { folder: FolderBlocks::new(path), news, counted_blocks: counting }
     }
 }
 
 /// Waits for news of the folder, for ever where there is none; returns whether it has now been told whole.
-async fn told(beside: &mut Option<Beside>) -> bool {
+async fn next_folder_news(beside: &mut Option<FolderInput>) -> bool {
     if let Some(beside) = beside
         && let Some(news) = beside.news.recv().await
     {
-        return beside.folder.take(news);
+        return beside.folder.take_news(news);
     }
     std::future::pending().await
 }
 
 /// The blocks of the configuration with those of the folder, and what is told of the folder's files.
-fn joined(configured: &Arc<Blocks>, beside: Option<&mut Beside>) -> (Arc<Blocks>, Vec<Event>) {
+fn merge_folder_blocks(
+    configured: &Arc<Blocks>,
+    beside: Option<&mut FolderInput>,
+) -> (Arc<Blocks>, Vec<Event>) {
     let Some(beside) = beside else { return (Arc::clone(configured), Vec::new()) };
-    let (joined, events) = beside.folder.join(configured);
-    beside.counting.send_replace(joined.more);
+    let (joined, events) = beside.folder.merge_with(configured);
+    beside.counted_blocks.send_replace(joined.more);
     (joined.blocks, events)
 }
 
 /// Waits for news of names, for ever where there are none.
-async fn said(names: &mut Option<Resolved>) {
+async fn next_name_news(names: &mut Option<ResolvedBlocks>) {
     if let Some(names) = names
-        && let Some(news) = names.news().await
+        && let Some(news) = names.next_news().await
     {
-        return names.take(news);
+        return names.take_news(news);
     }
     std::future::pending::<()>().await;
 }
 
 /// The blocks with the backends that were asked for, and what is told of names. Once all blocks are told, what a former
 /// process knew has been taken by those that need it, but for those of files that cannot be read.
-fn filled(
+fn fill_resolved(
     blocks: &Arc<Blocks>,
-    (names, live): (Option<&mut Resolved>, &Live),
-    (beside, is_told): (Option<&Beside>, bool),
+    (names, live): (Option<&mut ResolvedBlocks>, &CheckedBlocks),
+    (beside, is_told): (Option<&FolderInput>, bool),
 ) -> (Arc<Blocks>, Vec<Event>) {
     let Some(names) = names else { return (Arc::clone(blocks), Vec::new()) };
-    let filled = names.fill(blocks, |service| live.set(service));
+    let filled = names.fill_blocks(blocks, |service| live.backend_set(service));
     if is_told {
-        names.forget_kept(|path| beside.is_some_and(|beside| beside.folder.rejects(path)));
+        names.forget_saved(|path| beside.is_some_and(|beside| beside.folder.rejects_file(path)));
     }
     filled
 }
 
 /// As many checks may run together as there may be files beside those of all else.
-fn places() -> Places {
+fn concurrency_limits() -> ConcurrencyLimits {
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
-    Places::within(usize::try_from(files.saturating_sub(FILES_OF_ALL_ELSE)).unwrap_or(usize::MAX))
+    ConcurrencyLimits::for_sockets(
+        usize::try_from(files.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX),
+    )
 }
 
 /// The blocks as they are now, with the service of the virtual address.
-fn in_force(
+fn current_blocks(
     blocks: &mut watch::Receiver<Arc<Blocks>>,
     led: &mut watch::Receiver<Option<SocketAddr>>,
 ) -> Arc<Blocks> {
     let configured = Arc::clone(&blocks.borrow_and_update());
-    configured.leading_to(*led.borrow_and_update())
+    configured.with_vip_target(*led.borrow_and_update())
 }
 
 /// Waits for ever where no apiserver is used.
-async fn leads_elsewhere(led: &mut watch::Receiver<Option<SocketAddr>>) {
+async fn wait_for_vip_change(led: &mut watch::Receiver<Option<SocketAddr>>) {
     if led.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
 /// Waits until the datapath knows of backends that refuse clients, and was looked at anew.
-async fn refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Refusing {
+async fn next_refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Refusing {
     while datapath.changed().await.is_ok() {
         let view = Arc::clone(&datapath.borrow_and_update());
         let flows = view.status().and_then(|status| status.flows.as_ref());
@@ -299,17 +306,17 @@ async fn refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Refusing
 }
 
 /// The blocks with what is known of their backends, and the checks that run.
-struct Checking {
-    live: Live,
-    trust: Trust,
-    running: JoinSet<Finished>,
+struct CheckRunner {
+    live: CheckedBlocks,
+    trust: TlsCache,
+    running: JoinSet<FinishedCheck>,
     began: Instant,
 }
 
-impl Checking {
-    fn new(seed: u64, counts: Arc<Checks>) -> Self {
-        let live = Live::new(seed, counts, places());
-        Self { live, trust: Trust::default(), running: JoinSet::new(), began: Instant::now() }
+impl CheckRunner {
+    fn new(seed: u64, counts: Arc<CheckStats>) -> Self {
+        let live = CheckedBlocks::new(seed, counts, concurrency_limits());
+        Self { live, trust: TlsCache::default(), running: JoinSet::new(), began: Instant::now() }
     }
 
     /// The time since the task began.
@@ -318,9 +325,9 @@ impl Checking {
     }
 
     /// Takes all blocks in; returns what is news of them.
-    fn apply(&mut self, blocks: &Blocks) -> Vec<Event> {
-        self.trust.retain(blocks);
-        self.live.apply(blocks, self.began.elapsed())
+    fn apply_blocks(&mut self, blocks: &Blocks) -> Vec<Event> {
+        self.trust.retain_used(blocks);
+        self.live.apply_blocks(blocks, self.began.elapsed())
     }
 
     /// When the next check is due.
@@ -331,31 +338,31 @@ impl Checking {
     fn start_due(&mut self) {
         let began = self.began;
         while let Some(due) = self.live.start_due(began.elapsed()) {
-            let tls = self.trust.of(&due.check);
+            let tls = self.trust.client_tls(&due.check);
             self.running.spawn(async move {
                 let begun = began.elapsed();
-                let result = check::run(&due.check, due.backend, tls.as_deref()).await;
+                let result = check::run_check(&due.check, due.backend, tls.as_deref()).await;
                 let ended = began.elapsed();
-                (due.id, Outcome::new(&result, clock::now(), ended.saturating_sub(begun)), ended)
+                (due.id, CheckOutcome::new(&result, clock::now(), ended.saturating_sub(begun)), ended)
             });
         }
     }
 
     /// Takes every check that has finished by now, so that a slice is applied once when many of its backends turn
     /// together.
-    fn take_finished(&mut self, first: Finished) {
+    fn take_finished(&mut self, first: FinishedCheck) {
         let mut next = Some(first);
         while let Some((id, outcome, at)) = next {
-            if let Some(change) = self.live.finished(id, outcome, at) {
-                log(&change);
+            if let Some(change) = self.live.finish_check(id, outcome, at) {
+                log_change(&change);
             }
             next = self.running.try_join_next().and_then(Result::ok);
         }
     }
 }
 
-fn log(change: &Change) {
-    let Change { service, backend, check, failures, transition, error } = change;
+fn log_change(change: &HealthChange) {
+    let HealthChange { service, backend, check, failures, transition, error } = change;
     match transition {
         Transition::Ready => {
             tracing::info!(target: NOTICE, %service, %backend, check, failures, "backend ready");

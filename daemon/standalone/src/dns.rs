@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub use holdfast_config::dns_name::{Name, NoName};
 use holdfast_host::exempt;
-pub use message::{Answer, Found, Kind, NO_SUCH_NAME, Question, Server, Unread};
+pub use message::{Answer, AnswerError, NameRecords, Question, RCODE_NXDOMAIN, RecordType, SrvRecord};
 
 /// The longest datagram that is read: longer than what servers are asked to send.
 const DATAGRAM_BYTES_MAX: usize = 4_096;
@@ -23,16 +23,16 @@ const STRAYS_MAX: usize = 100;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum QueryError {
     #[error("{0}")]
     Socket(#[from] io::Error),
     #[error(transparent)]
-    Unread(#[from] Unread),
+    Answer(#[from] AnswerError),
 }
 
 impl Question {
     /// A question with a number that cannot be guessed.
-    pub fn unguessable(name: &Name, kind: Kind) -> Self {
+    pub fn with_random_id(name: &Name, kind: RecordType) -> Self {
         // Without randomness there is still the port, which is the kernel's choice.
         let [high, low, ..] = getrandom::u32().unwrap_or_default().to_be_bytes();
         Self::new(u16::from_be_bytes([high, low]), name, kind)
@@ -40,9 +40,9 @@ impl Question {
 }
 
 /// Asks by one datagram.
-pub async fn by_datagram(to: SocketAddr, question: &Question) -> Result<Answer, Failed> {
-    let socket = exempt::datagrams(to).await?;
-    socket.send(question.bytes()).await?;
+pub async fn query_udp(to: SocketAddr, question: &Question) -> Result<Answer, QueryError> {
+    let socket = exempt::connect_udp(to).await?;
+    socket.send(question.as_bytes()).await?;
     let mut answer = [0; DATAGRAM_BYTES_MAX];
     for _ in 0..STRAYS_MAX {
         let (length, from) = socket.recv_from(&mut answer).await?;
@@ -50,39 +50,39 @@ pub async fn by_datagram(to: SocketAddr, question: &Question) -> Result<Answer, 
         if (from.ip(), from.port()) != (to.ip(), to.port()) {
             continue;
         }
-        match Answer::read(question, answer.get(..length).unwrap_or_default()) {
-            Err(Unread::OfAnother) => {}
+        match Answer::parse(question, answer.get(..length).unwrap_or_default()) {
+            Err(AnswerError::Mismatch) => {}
             read => return Ok(read?),
         }
     }
-    Err(Unread::OfAnother.into())
+    Err(AnswerError::Mismatch.into())
 }
 
 /// Asks by a connection.
-pub async fn by_connection(to: SocketAddr, question: &Question) -> Result<Answer, Failed> {
+pub async fn query_tcp(to: SocketAddr, question: &Question) -> Result<Answer, QueryError> {
     let mut stream = exempt::connect(to).await?;
     // A question is a few hundred bytes.
-    let length = u16::try_from(question.bytes().len()).unwrap_or_default();
-    stream.write_all(&[&length.to_be_bytes()[..], question.bytes()].concat()).await?;
+    let length = u16::try_from(question.as_bytes().len()).unwrap_or_default();
+    stream.write_all(&[&length.to_be_bytes()[..], question.as_bytes()].concat()).await?;
     let mut answer = vec![0; usize::from(stream.read_u16().await?)];
     stream.read_exact(&mut answer).await?;
-    Ok(Answer::read(question, &answer)?)
+    Ok(Answer::parse(question, &answer)?)
 }
 
 /// Asks by a datagram, without options if the server does not seem to know any, and by a connection if the answer does
 /// not fit into a datagram.
-pub async fn ask(to: SocketAddr, name: &Name, kind: Kind) -> Result<Found, Failed> {
-    let mut question = Question::unguessable(name, kind);
-    let mut answer = by_datagram(to, &question).await?;
-    if answer.may_be_for_options() {
-        question = Question::unguessable(name, kind).without_options();
-        answer = by_datagram(to, &question).await?;
+pub async fn query_server(to: SocketAddr, name: &Name, kind: RecordType) -> Result<NameRecords, QueryError> {
+    let mut question = Question::with_random_id(name, kind);
+    let mut answer = query_udp(to, &question).await?;
+    if answer.is_edns_refusal() {
+        question = Question::with_random_id(name, kind).without_edns();
+        answer = query_udp(to, &question).await?;
     }
-    if answer.is_cut {
-        answer = by_connection(to, &question).await?;
+    if answer.is_truncated {
+        answer = query_tcp(to, &question).await?;
     }
-    if answer.is_cut {
-        return Err(Unread::Broken.into());
+    if answer.is_truncated {
+        return Err(AnswerError::Broken.into());
     }
-    Ok(answer.found(&question)?)
+    Ok(answer.name_records(&question)?)
 }

@@ -5,10 +5,10 @@
 //! The first group is the whole folder, and the last news of it says so. What cannot be read keeps its last good
 //! version. Subfolders are not read.
 
-mod held;
-mod notice;
+mod folder_events;
+mod held_scan;
 mod scan;
-mod watching;
+mod watch_task;
 
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -17,40 +17,40 @@ use std::time::Duration;
 
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_objects::manifests::FolderLook;
+use holdfast_objects::manifests::FolderScan;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
 #[cfg(test)]
-pub(super) use held::Held;
+pub(super) use held_scan::HeldScan;
 use holdfast_config::FileAuthor;
-pub use scan::read_all;
-use watching::Watching;
+pub use scan::read_folder;
+use watch_task::FolderWatcher;
 
 /// The most files that are read: with one object per file, more services than a node usually has.
 pub(super) const FILES_MAX: usize = 10_000;
 
 /// How often every file is looked at, for changes without a notice (another host's write, a link's target); one `stat`
 /// each.
-pub(super) const POLL: Duration = Duration::from_secs(3);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How long a file must rest to count as complete where no notice says so; longer than programs pause within one write.
-pub(super) const SETTLE: Duration = Duration::from_secs(1);
+pub(super) const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// How far apart the files are written at most between which an object moves (`mv`, `cp *.yaml`, an unpacked archive).
-pub(super) const QUIET: Duration = Duration::from_millis(20);
+pub(super) const MOVE_WINDOW: Duration = Duration::from_millis(20);
 
 /// How long an object that goes is held at most, in a folder that never rests; after that it counts as gone.
-pub(super) const HELD_MAX: Duration = Duration::from_millis(200);
+pub(super) const HOLD_MAX: Duration = Duration::from_millis(200);
 
 /// How long a look may take until it is logged: 10,000 files on a slow disk take a few seconds.
-const HANGS_AFTER: Duration = Duration::from_secs(10);
+const HANG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the first list waits for files that are being written.
 pub(super) const START_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A language of files, and what is known of the files of one folder.
-pub trait Files: std::fmt::Debug + Send + Sized + 'static {
+pub trait FileFormat: std::fmt::Debug + Send + Sized + 'static {
     /// What one file says.
     type Contents: std::fmt::Debug + Send;
     /// What is told of the folder.
@@ -70,7 +70,7 @@ pub trait Files: std::fmt::Debug + Send + Sized + 'static {
     const SOURCE: Source;
 
     /// A folder of which nothing is known yet.
-    fn of(folder: &Path) -> Self;
+    fn for_folder(folder: &Path) -> Self;
 
     /// Reads a file that this author may have written; an error says why nothing in it can be read.
     fn decode(
@@ -81,25 +81,25 @@ pub trait Files: std::fmt::Debug + Send + Sized + 'static {
     ) -> Result<Self::Contents, String>;
 
     /// Takes in what a look at the folder brought, and gives what that changed.
-    fn take(&mut self, look: FolderLook<Self::Contents>) -> Vec<Self::News>;
+    fn take_scan(&mut self, look: FolderScan<Self::Contents>) -> Vec<Self::News>;
 
     /// Whether an object may be on its way from one file to another.
-    fn is_between(&self, look: &FolderLook<Self::Contents>) -> bool;
+    fn is_object_moving(&self, look: &FolderScan<Self::Contents>) -> bool;
 
     /// Refuses files that cannot be read now; whatever was known of them stays.
-    fn refuse(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Self::News>;
+    fn reject_files(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Self::News>;
 
     /// Everything that counts, once more.
-    fn again(&mut self) -> Vec<Self::News>;
+    fn redeliver_all(&mut self) -> Vec<Self::News>;
 
     /// The news that the folder was told whole.
-    fn whole() -> Self::News;
+    fn complete_news() -> Self::News;
 
     /// The news that the folder does not answer.
-    fn hangs(folder: &str, reason: &str) -> Self::News;
+    fn hang_news(folder: &str, reason: &str) -> Self::News;
 
     /// The news that the folder answers again.
-    fn answers(&self) -> Vec<Self::News>;
+    fn recovery_news(&self) -> Vec<Self::News>;
 }
 
 /// The folder cannot be read now. That may change.
@@ -114,25 +114,25 @@ pub struct FolderError {
 
 /// A folder, whether it is there or not: it may come and go.
 #[derive(Debug)]
-pub struct Watched<F> {
+pub struct FolderSource<F> {
     folder: PathBuf,
     snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
     files: PhantomData<fn() -> F>,
 }
 
-impl<F: Files> Watched<F> {
+impl<F: FileFormat> FolderSource<F> {
     /// The source for this folder; nothing is read yet.
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), snapshots: None, files: PhantomData }
     }
 
     /// Why the folder cannot be read now, if it cannot.
-    pub fn check(folder: &Path) -> Result<(), FolderError> {
-        scan::probe::<F>(folder).map_err(|reason| Self::error(folder, reason))
+    pub fn check_folder(folder: &Path) -> Result<(), FolderError> {
+        scan::probe_folder::<F>(folder).map_err(|reason| Self::folder_error(folder, reason))
     }
 
     /// Makes the source deliver everything once more when these snapshots ask for it.
-    pub fn heeding(self, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
+    pub fn with_snapshots(self, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
         Self { snapshots: Some(snapshots), ..self }
     }
 
@@ -144,12 +144,12 @@ impl<F: Files> Watched<F> {
     ) -> Result<(), JoinError> {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => Ok(()),
-            ended = Watching::<F>::new(self.folder, self.snapshots).run(news) => ended,
+            ended = FolderWatcher::<F>::new(self.folder, self.snapshots).run(news) => ended,
         }
     }
 
     /// The error of a folder that cannot be read.
-    pub fn error(folder: &Path, reason: String) -> FolderError {
+    pub fn folder_error(folder: &Path, reason: String) -> FolderError {
         FolderError { folder: folder.to_owned(), reason, table: F::TABLE }
     }
 }

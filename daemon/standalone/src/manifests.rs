@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
-use holdfast_objects::manifests::{self, Contents, FILE_BYTES_MAX, Folder, FolderLook};
+use holdfast_objects::manifests::{self, FILE_BYTES_MAX, FileContents, Folder, FolderScan};
 
-use super::folder::{Files, Watched};
+use super::folder::{FileFormat, FolderSource};
 use holdfast_config::FileAuthor;
 
 /// The folder of manifests, whether it is there or not.
-pub type Manifests = Watched<Folder>;
+pub type Manifests = FolderSource<Folder>;
 
-impl Files for Folder {
-    type Contents = Contents;
+impl FileFormat for Folder {
+    type Contents = FileContents;
     type News = Event;
 
     const NAMED: &'static str = "manifests";
@@ -30,43 +30,43 @@ impl Files for Folder {
     const FOLDER_BYTES_MAX: u64 = 1 << 30;
     const SOURCE: Source = Source::Manifests;
 
-    fn of(folder: &Path) -> Self {
+    fn for_folder(folder: &Path) -> Self {
         Self::new(&folder.to_string_lossy())
     }
 
-    fn decode(_: &Path, file: &Arc<str>, bytes: &[u8], _: FileAuthor) -> Result<Contents, String> {
-        let contents = manifests::decode(file, bytes)?;
+    fn decode(_: &Path, file: &Arc<str>, bytes: &[u8], _: FileAuthor) -> Result<FileContents, String> {
+        let contents = manifests::decode_file(file, bytes)?;
         let objects = contents.objects.len();
         let ignored = contents.ignored.values().sum::<usize>();
         tracing::debug!(file = &**file, objects, ignored, "manifest read");
         Ok(contents)
     }
 
-    fn take(&mut self, look: FolderLook) -> Vec<Event> {
-        self.apply(look)
+    fn take_scan(&mut self, look: FolderScan) -> Vec<Event> {
+        self.apply_scan(look)
     }
 
-    fn is_between(&self, look: &FolderLook) -> bool {
-        Self::is_between(self, look)
+    fn is_object_moving(&self, look: &FolderScan) -> bool {
+        Self::is_object_moving(self, look)
     }
 
-    fn refuse(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {
-        Self::refuse(self, files, reason)
+    fn reject_files(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {
+        Self::reject_files(self, files, reason)
     }
 
-    fn again(&mut self) -> Vec<Event> {
-        self.tell_again()
+    fn redeliver_all(&mut self) -> Vec<Event> {
+        self.redeliver_all()
     }
 
-    fn whole() -> Event {
+    fn complete_news() -> Event {
         Event::Synced(Source::Manifests)
     }
 
-    fn hangs(folder: &str, reason: &str) -> Event {
-        manifests::refused(folder, reason)
+    fn hang_news(folder: &str, reason: &str) -> Event {
+        manifests::file_rejection_event(folder, reason)
     }
 
-    fn answers(&self) -> Vec<Event> {
-        self.own_rejection()
+    fn recovery_news(&self) -> Vec<Event> {
+        self.folder_rejection()
     }
 }

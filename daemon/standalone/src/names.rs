@@ -4,12 +4,12 @@
 //! the service decides. A name that cannot be resolved changes nothing of what was told of it before. Nothing here is
 //! on the way to an apiserver, and no other source waits for an answer.
 
-mod course;
+mod backend_set;
 mod lookup;
-mod pace;
-mod seen;
+mod lookup_schedule;
+mod name_table;
+mod rate_limit;
 mod servers;
-mod set;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,20 +20,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use course::{Change, Course};
+pub use backend_set::BackendSet;
 pub use holdfast_config::Resolve;
 use holdfast_host::clock::{self, sleep_until};
-use holdfast_host::logging::quota::Quota;
-pub use lookup::Said;
-use lookup::{Answered, Asking, Unresolved};
-use pace::Pace;
-pub use seen::Names;
-use servers::Failures;
-pub use set::Set;
+use holdfast_host::logging::line_limit::LineLimit;
+pub use lookup::NameAnswer;
+use lookup::{LookupAnswer, LookupContext, LookupError};
+use lookup_schedule::{LookupChange, LookupSchedule};
+pub use name_table::NameTable;
+use rate_limit::RateLimiter;
+use servers::ServerFailures;
 
 /// What is wished to be known of one service's backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct NameQuery {
     pub resolve: Resolve,
     /// The families that clients of the service have.
     pub families: Vec<Family>,
@@ -41,7 +41,7 @@ pub struct Wish {
     pub servers: Arc<[SocketAddr]>,
 }
 
-impl Wish {
+impl NameQuery {
     fn first_server(&self) -> SocketAddr {
         // There is one: the configuration has no name without a server.
         self.servers.first().copied().unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
@@ -49,35 +49,41 @@ impl Wish {
 }
 
 /// The services that are wished for.
-pub type Wanted = BTreeMap<ObjectName, Arc<Wish>>;
+pub type NameQueries = BTreeMap<ObjectName, Arc<NameQuery>>;
 
 /// What is said of a name's backends, or why nothing is known of them.
-pub type News = Result<Arc<Said>, Arc<str>>;
+pub type NameResult = Result<Arc<NameAnswer>, Arc<str>>;
 
 /// What is known of a service's backends now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameNews {
     pub service: ObjectName,
     /// What was wished.
-    pub wish: Arc<Wish>,
-    pub said: News,
+    pub query: Arc<NameQuery>,
+    pub result: NameResult,
 }
 
-type Finished = (ObjectName, Arc<Wish>, Result<Answered, Unresolved>);
+type FinishedLookup = (ObjectName, Arc<NameQuery>, Result<LookupAnswer, LookupError>);
 
 /// Asks for what is wanted, and tells what changes. `seed` spreads the questions of a cluster's nodes. Returns when
 /// `wanted` has no sender or `news` no receiver any more.
 pub async fn run(
-    mut wanted: watch::Receiver<Arc<Wanted>>,
+    mut wanted: watch::Receiver<Arc<NameQueries>>,
     news: mpsc::Sender<Vec<NameNews>>,
-    seen: Arc<Names>,
+    seen: Arc<NameTable>,
     seed: u64,
 ) {
     let began = Instant::now();
-    let asking = Arc::new(Asking { began, pace: Pace::new(began), failures: Failures::default() });
-    let mut source =
-        Running { asking, seen, course: Course::new(seed), tasks: JoinSet::new(), quota: Quota::default() };
-    source.want(&Arc::clone(&wanted.borrow_and_update()));
+    let asking =
+        Arc::new(LookupContext { began, pace: RateLimiter::new(began), failures: ServerFailures::default() });
+    let mut source = NameResolver {
+        context: asking,
+        table: seen,
+        schedule: LookupSchedule::new(seed),
+        tasks: JoinSet::new(),
+        quota: LineLimit::default(),
+    };
+    source.update_queries(&Arc::clone(&wanted.borrow_and_update()));
     loop {
         source.start_due();
         let told = tokio::select! {
@@ -85,12 +91,12 @@ pub async fn run(
                 if wished.is_err() {
                     return;
                 }
-                source.want(&Arc::clone(&wanted.borrow_and_update()));
+                source.update_queries(&Arc::clone(&wanted.borrow_and_update()));
                 Vec::new()
             }
             // Never an error: no look-up is aborted while it is awaited, and a panic ends the whole process.
             Some(Ok(finished)) = source.tasks.join_next() => source.take_finished(finished),
-            () = sleep_until(source.course.next_due().map(|due| began + due)) => Vec::new(),
+            () = sleep_until(source.schedule.next_due().map(|due| began + due)) => Vec::new(),
             () = news.closed() => return,
         };
         if !told.is_empty() && news.send(told).await.is_err() {
@@ -99,26 +105,26 @@ pub async fn run(
     }
 }
 
-struct Running {
-    asking: Arc<Asking>,
-    seen: Arc<Names>,
-    course: Course,
-    tasks: JoinSet<Finished>,
-    quota: Quota,
+struct NameResolver {
+    context: Arc<LookupContext>,
+    table: Arc<NameTable>,
+    schedule: LookupSchedule,
+    tasks: JoinSet<FinishedLookup>,
+    quota: LineLimit,
 }
 
-impl Running {
-    fn want(&mut self, wanted: &Wanted) {
+impl NameResolver {
+    fn update_queries(&mut self, wanted: &NameQueries) {
         let servers = wanted.values().next().map(|wish| Arc::clone(&wish.servers)).unwrap_or_default();
-        self.asking.failures.retain(&servers);
-        for (service, row) in self.course.want(wanted, self.asking.began.elapsed()) {
-            self.seen.put(&service, row);
+        self.context.failures.retain(&servers);
+        for (service, row) in self.schedule.update_queries(wanted, self.context.began.elapsed()) {
+            self.table.set_row(&service, row);
         }
     }
 
     fn start_due(&mut self) {
-        while let Some((service, wish)) = self.course.start_due(self.asking.began.elapsed()) {
-            let (asking, seen) = (Arc::clone(&self.asking), Arc::clone(&self.seen));
+        while let Some((service, wish)) = self.schedule.start_due(self.context.began.elapsed()) {
+            let (asking, seen) = (Arc::clone(&self.context), Arc::clone(&self.table));
             self.tasks.spawn(async move {
                 let outcome = asking.resolve(&wish, &seen).await;
                 (service, wish, outcome)
@@ -127,26 +133,30 @@ impl Running {
     }
 
     /// Takes every look-up that has ended by now, so that what turns together is told once.
-    fn take_finished(&mut self, first: Finished) -> Vec<NameNews> {
+    fn take_finished(&mut self, first: FinishedLookup) -> Vec<NameNews> {
         let mut told = Vec::new();
         let mut next = Some(first);
         while let Some((service, wish, outcome)) = next {
-            let times = (self.asking.began.elapsed(), clock::now());
-            if let Some(change) = self.course.finished((&service, &wish), outcome, times) {
-                told.extend(self.show(&service, change));
+            let times = (self.context.began.elapsed(), clock::now());
+            if let Some(change) = self.schedule.finish_lookup((&service, &wish), outcome, times) {
+                told.extend(self.publish_change(&service, change));
             }
             next = self.tasks.try_join_next().and_then(Result::ok);
         }
         told
     }
 
-    fn show(&mut self, service: &ObjectName, Change { news, row, is_mended }: Change) -> Option<NameNews> {
+    fn publish_change(
+        &mut self,
+        service: &ObjectName,
+        LookupChange { news, row, is_recovered: is_mended }: LookupChange,
+    ) -> Option<NameNews> {
         let name = &row.name;
-        let allowed = is_mended.then(|| self.quota.say(self.asking.began.elapsed())).flatten();
+        let allowed = is_mended.then(|| self.quota.allow_line(self.context.began.elapsed())).flatten();
         if let Some(unsaid) = allowed {
             tracing::info!(%service, name, unsaid = (unsaid > 0).then_some(unsaid), "name resolved again");
         }
-        self.seen.put(service, Some(row));
+        self.table.set_row(service, Some(row));
         news
     }
 }

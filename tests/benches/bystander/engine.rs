@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_agent::engine::ask::{self, Asker};
-use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast_agent::engine::query::{self, EngineClient};
+use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
 use holdfast_agent::probes;
 use holdfast_config::Config;
 use holdfast_core::engine::Engine;
@@ -288,7 +288,7 @@ fn crowd(number: u32) -> ObjectName {
 struct Daemon {
     events: mpsc::Sender<Vec<Event>>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
-    asker: Asker,
+    asker: EngineClient,
     version: u32,
     /// The most services that were held at the same time.
     held: usize,
@@ -300,11 +300,11 @@ impl Daemon {
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (snapshots_in, snapshots) = watch::channel(Arc::default());
         let (changes, mut recorded) = mpsc::channel(CHANGES_WAITING_MAX);
-        let (asker, asks) = ask::channel();
+        let (asker, asks) = query::channel();
         let (stop, stopping) = watch::channel(false);
-        let ends = Ends {
+        let ends = EngineChannels {
             events: incoming,
-            asks,
+            queries: asks,
             snapshots: snapshots_in,
             changes,
             progress: Arc::default(),
@@ -394,7 +394,7 @@ impl Daemon {
 }
 
 /// Forty who ask without a pause, each second one for all of the maps.
-async fn ask_all(asker: &Asker, goes_on: &AtomicBool) {
+async fn ask_all(asker: &EngineClient, goes_on: &AtomicBool) {
     let key = FrontendKey {
         address: IpAddr::V4(Ipv4Addr::from_bits(0x0a60_ffff)),
         port: NonZeroU16::new(1_000).unwrap(),

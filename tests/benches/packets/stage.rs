@@ -20,7 +20,7 @@ use holdfast_datapath::{
 };
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
-use holdfast_objects::manifests::Texts;
+use holdfast_objects::manifests::TextFolder;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, POD_CIDRS, Switches};
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Location, Role, Server, succeed};
@@ -200,7 +200,7 @@ impl Holdfast {
             bed.within(Location::OUTSIDE, || maps(&bed, shortcut).map_err(|error| error.to_string()))??;
         let sources = [Source::Kubernetes, Source::Manifests];
         let (mut engine, _) = Engine::start(maps, Seed(7), &sources)?;
-        let own = Texts::new("the table").replace(&files()?);
+        let own = TextFolder::new("the table").replace_files(&files()?);
         let dialled = u32::try_from(Where::SERVED.len())?;
         let others = Shape { services: services.saturating_sub(dialled), endpoints: 1 }.events();
         own.into_iter().chain(others).chain(sources.map(Event::Synced)).for_each(|event| engine.apply(event));

@@ -10,7 +10,7 @@ mod tests {
 
     use holdfast_conformance::{Cluster, Topology};
     use holdfast_knowledge::ClusterEvent;
-    use holdfast_knowledge::heard::Heard;
+    use holdfast_knowledge::expected_event::ExpectedEvent;
     use serde_json::Value;
 
     /// Kubelet looks at the resolver's file every half minute, and waits longer before each try at a sandbox.
@@ -226,12 +226,12 @@ mod tests {
 
     /// Waits for it, and compares what the catalogue makes of it.
     fn hear(cluster: &Cluster, what: &str, (reason, kind, cause): (&str, &str, &str)) -> Result<(), String> {
-        let heard = Heard { reason, component: "kubelet", kind, cause };
+        let heard = ExpectedEvent { reason, component: "kubelet", kind, cause };
         let end = Instant::now() + SOON;
         loop {
             let all = said(cluster);
-            if let Some(event) = all.iter().find(|event| heard.is(&ClusterEvent::from_json(event))) {
-                let checked = heard.check(&ClusterEvent::from_json(event));
+            if let Some(event) = all.iter().find(|event| heard.matches(&ClusterEvent::from_json(event))) {
+                let checked = heard.verify(&ClusterEvent::from_json(event));
                 return checked.map_err(|why| format!("{why}: {event:#}"));
             }
             if Instant::now() > end {

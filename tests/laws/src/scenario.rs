@@ -23,7 +23,7 @@
 //! | `time +5s` | five seconds pass |
 //! | `restart` | the daemon ends and starts again on the same maps, with what it wrote down |
 //! | `show frontends`, `backends`, `services`, `balancers`, `rejected`, `maps` | what must be seen now |
-//! | `keep running: WHY` | this scenario has no meaning with a restart at every step |
+//! | `keep running: REASON_KEY` | this scenario has no meaning with a restart at every step |
 
 mod clients;
 mod daemon;

@@ -13,7 +13,7 @@ use holdfast_core::keys::{Family, Source};
 use holdfast_core::limits;
 use holdfast_core::maps::{DialOutcome, MemoryMaps};
 use holdfast_core::time::ClockReading;
-use holdfast_objects::manifests::Texts;
+use holdfast_objects::manifests::TextFolder;
 
 use super::Target;
 
@@ -42,7 +42,7 @@ const CLEAR_EVERY: u64 = 64;
 
 pub(super) struct Manifests {
     files: BTreeMap<Arc<str>, Vec<u8>>,
-    texts: Texts,
+    texts: TextFolder,
     engine: Engine<MemoryMaps>,
     now: Duration,
     inputs: u64,
@@ -53,11 +53,17 @@ impl Manifests {
         let started = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]);
         let (mut engine, _) = started.map_err(|error| error.to_string())?;
         engine.apply(Event::Synced(Source::Manifests));
-        Ok(Self { files: BTreeMap::new(), texts: Texts::new("fuzz"), engine, now: Duration::ZERO, inputs: 0 })
+        Ok(Self {
+            files: BTreeMap::new(),
+            texts: TextFolder::new("fuzz"),
+            engine,
+            now: Duration::ZERO,
+            inputs: 0,
+        })
     }
 
     fn replace(&mut self) -> Result<Vec<Event>, String> {
-        let events = self.texts.replace(&self.files);
+        let events = self.texts.replace_files(&self.files);
         events.iter().try_for_each(within_limits)?;
         for event in &events {
             self.engine.apply(event.clone());

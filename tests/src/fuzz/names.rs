@@ -1,6 +1,6 @@
 //! Answers of name servers.
 
-use holdfast_standalone::dns::{Answer, Found, Kind, Name, Question};
+use holdfast_standalone::dns::{Answer, Name, NameRecords, Question, RecordType};
 
 use super::Target;
 
@@ -28,7 +28,7 @@ impl Answers {
     }
 
     /// The question again, with this in place of its flags, its count and what follows it.
-    fn message(&self, kind: Kind, input: &[u8]) -> Vec<u8> {
+    fn message(&self, kind: RecordType, input: &[u8]) -> Vec<u8> {
         let mut message =
             [&[0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], b"\x04_web\x04_tcp\x07example\x03com\0"].concat();
         message.extend([0, kind as u8, 0, 1]);
@@ -61,11 +61,11 @@ impl Target for Answers {
 
     fn read(&mut self, input: &[u8]) -> Result<String, String> {
         let mut said = String::new();
-        for kind in [Kind::A, Kind::Aaaa, Kind::Srv] {
+        for kind in [RecordType::A, RecordType::Aaaa, RecordType::Srv] {
             let question = Question::new(7, &self.name, kind);
-            let read = Answer::read(&question, &self.message(kind, input));
-            match read.and_then(|answer| answer.found(&question)) {
-                Ok(Found { addresses, servers, seconds }) => {
+            let read = Answer::parse(&question, &self.message(kind, input));
+            match read.and_then(|answer| answer.name_records(&question)) {
+                Ok(NameRecords { addresses, servers, ttl: seconds }) => {
                     if (addresses.len() + servers.len()) * 11 > input.len() {
                         return Err(format!("more records than {} bytes can have", input.len()));
                     }

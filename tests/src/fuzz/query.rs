@@ -9,7 +9,7 @@ use std::time::Duration;
 use holdfast_agent::readings::About;
 use holdfast_api::{self as admin, Admin, Settings};
 use holdfast_core::facts::Timestamp;
-use holdfast_evidence::overheard::EventReadings;
+use holdfast_evidence::event_watcher::EventStatus;
 use tokio::sync::watch;
 
 use super::Target;
@@ -50,7 +50,7 @@ impl Requests {
         let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
         let admin = admin::start(
             &settings,
-            (readings, EventReadings::default(), readings::acts()),
+            (readings, EventStatus::default(), readings::acts()),
             watch::channel(Vec::new()).0,
         )
         .map_err(|error| error.to_string())?;

@@ -13,8 +13,8 @@ impl Cluster {
         let kubeconfig = self.authority().kubeconfig(0, self.authority().admin())?;
         let text = format!("[apiserver]\nkubeconfig = {kubeconfig:?}\ndiscover = []\n");
         let (config, _) = Config::parse(&text, "config.toml")?;
-        let sources = apiserver::Sources { apiserver: config.apiserver, kubelet: None, learns: false };
+        let sources = apiserver::AccessSources { apiserver: config.apiserver, kubelet: None, learns: false };
         let state = self.folder().to_owned();
-        Ok(Access::new(&apiserver::Settings { sources, state, known_cluster: None, seed: 1 })?)
+        Ok(Access::new(&apiserver::AccessSettings { sources, state, known_cluster: None, seed: 1 })?)
     }
 }

@@ -6,7 +6,7 @@ use holdfast_config::{Encodings, NodeName};
 use holdfast_core::event::Event;
 use holdfast_kubernetes::apiserver::{Access, Encoding};
 use holdfast_kubernetes::own_node::NodeReport;
-use holdfast_kubernetes::source::{Kubernetes, Settings};
+use holdfast_kubernetes::source::{Kubernetes, SourceSettings};
 use holdfast_tests::bed::{Layout, Location};
 use holdfast_tests::peers::{Cluster, Crowd, NODE};
 use serde_json::json;
@@ -19,7 +19,8 @@ const WAITING_MAX: usize = 64;
 
 /// What the source tells of each object, and of the node.
 async fn told(access: Access, encodings: Encodings, expected: Encoding) -> BTreeMap<String, String> {
-    let settings = Settings { encodings, node: NodeName::of_host(NODE).ok(), ..Settings::default() };
+    let settings =
+        SourceSettings { encodings, node: NodeName::of_host(NODE).ok(), ..SourceSettings::default() };
     let source = Kubernetes::new(access, settings);
     let view = source.view();
     let (events_out, mut events) = mpsc::channel(WAITING_MAX);
@@ -44,7 +45,7 @@ async fn told(access: Access, encodings: Encodings, expected: Encoding) -> BTree
             }
         }
     }
-    assert!(view.now().iter().all(|watch| watch.encoding == Some(expected) && watch.alone == 0));
+    assert!(view.current().iter().all(|watch| watch.encoding == Some(expected) && watch.refetched == 0));
     running.abort();
     told
 }

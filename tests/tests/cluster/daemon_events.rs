@@ -31,7 +31,7 @@ fn write_slice(api: &Api<'_>, endpoints: &Value) {
     api.apply_object(&slice).unwrap();
 }
 
-/// `BackendsHeld Service web 1` for each, with its count, in order.
+/// `BackendsHeld DiagnosedService web 1` for each, with its count, in order.
 fn events(api: &Api<'_>) -> Vec<String> {
     let list = api.request("GET", EVENTS, None).unwrap().object().unwrap();
     let words = |event: &Value| {

@@ -4,7 +4,7 @@
 //! catalogue, marked as heard in a run.
 
 use holdfast_knowledge::ClusterEvent;
-use holdfast_knowledge::heard::Heard;
+use holdfast_knowledge::expected_event::ExpectedEvent;
 use holdfast_tests::bed::{Location, Role};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
@@ -19,19 +19,19 @@ type Expected<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 #[track_caller]
 pub(crate) fn expect(api: &Api<'_>, namespace: &str, expected: &[Expected<'_>]) {
     for (object, reason, component, kind, cause) in expected {
-        let heard = Heard { reason, component, kind, cause };
+        let heard = ExpectedEvent { reason, component, kind, cause };
         let event = wait(api, namespace, object, heard);
-        heard.check(&ClusterEvent::from_json(&event)).unwrap_or_else(|why| panic!("{why}: {event:#}"));
+        heard.verify(&ClusterEvent::from_json(&event)).unwrap_or_else(|why| panic!("{why}: {event:#}"));
     }
 }
 
 /// The Event that was heard, if it is among several about that object.
 #[track_caller]
-fn wait(api: &Api<'_>, namespace: &str, object: &str, heard: Heard<'_>) -> Value {
+fn wait(api: &Api<'_>, namespace: &str, object: &str, heard: ExpectedEvent<'_>) -> Value {
     let mut last = Vec::new();
     let found = until(SOON, heard.reason, || {
         last = events(api, namespace, object);
-        Ok(last.iter().find(|event| heard.is(&ClusterEvent::from_json(event))).cloned())
+        Ok(last.iter().find(|event| heard.matches(&ClusterEvent::from_json(event))).cloned())
     });
     found.unwrap_or_else(|error| panic!("{error} ({heard}) of {object}: {last:#?}"))
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
 use holdfast_agent::readings::{About, Readings};
 use holdfast_agent::recorder::{History, Recorder};
 use holdfast_api::{self as admin, Admin, Settings};
@@ -21,7 +21,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_evidence::overheard::EventReadings;
+use holdfast_evidence::event_watcher::EventStatus;
 use holdfast_standalone::manifests::Manifests;
 use holdfast_status::record::Record;
 use holdfast_tests::readings;
@@ -108,8 +108,16 @@ fn start_engine(
     let (changes, changed) = mpsc::channel(CHANGES_WAITING_MAX);
     let (snapshots, snapshots_now) = watch::channel(Arc::default());
     let progress = Arc::new(AtomicU64::new(0));
-    let asks = holdfast_agent::engine::ask::channel().1;
-    let ends = Ends { events, asks, snapshots, changes, progress, steps: Arc::default(), stop: stop.clone() };
+    let asks = holdfast_agent::engine::query::channel().1;
+    let ends = EngineChannels {
+        events,
+        queries: asks,
+        snapshots,
+        changes,
+        progress,
+        steps: Arc::default(),
+        stop: stop.clone(),
+    };
     runtime.spawn(run(engine, ends, |_, _| false));
     runtime.spawn(Manifests::new(folder).run(events_out, stop.clone()));
     let (recorder, history) = Recorder::new(changed, snapshots_now.clone(), None);
@@ -123,7 +131,7 @@ fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>, history
     let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: folder.join("admin.sock") };
     admin::start(
         &settings,
-        (readings, EventReadings::default(), readings::acts()),
+        (readings, EventStatus::default(), readings::acts()),
         watch::channel(Vec::new()).0,
     )
     .unwrap()

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::bed::{Port, address, bed, check_errno, dropped, tcp_backend};
-use holdfast_agent::datapath::{LatestRefusals, RefusalLog};
+use holdfast_agent::datapath::{RefusalLog, RefusalSnapshot};
 use holdfast_cli::{self as cli, Command, Exit};
 use holdfast_core::op::WordFlags;
 use holdfast_datapath::{Denial, KernelMaps};
@@ -17,10 +17,10 @@ use holdfast_datapath::{Denial, KernelMaps};
 /// A refusal is known at once; this is for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn wait_for(log: &RefusalLog, count: usize) -> LatestRefusals {
+fn wait_for(log: &RefusalLog, count: usize) -> RefusalSnapshot {
     let begun = Instant::now();
     loop {
-        let told = log.latest();
+        let told = log.snapshot();
         if told.latest.len() >= count || begun.elapsed() > PATIENCE {
             return told;
         }
@@ -119,7 +119,7 @@ fn kernel_cleanup_of_the_command_line_takes_no_route_of_a_daemon_whose_pins_it_c
         let pins = bed.options().bpffs;
         let route = ["route", "add", "blackhole", "192.0.2.7/32", "protocol", "104", "table", "180"];
         assert!(std::process::Command::new("ip").args(route).status().unwrap().success());
-        let claim = holdfast_agent::state::Folder::new(&folder.path().join("state")).claim().unwrap();
+        let claim = holdfast_agent::state::StateFolder::new(&folder.path().join("state")).claim().unwrap();
         let (exit, out, err) = cleanup(folder.path(), &pins);
         assert_eq!((exit, out.as_str()), (Exit::Finding, ""));
         assert!(err.contains("another holdfast runs with the state in "), "{err}");

@@ -1,7 +1,7 @@
 //! Credentials that rotate, come late, or are wrong, while they are in use.
 
 use holdfast_config::{Apiserver, ClientIdentity};
-use holdfast_kubernetes::source::{Resource, Settings};
+use holdfast_kubernetes::source::{Resource, SourceSettings};
 use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
@@ -133,7 +133,8 @@ pub(crate) fn with_certificate() -> Node {
         key_file: setup.path("client.key"),
     };
     let access = setup.access(Apiserver { identity: Some(identity), ..setup.apiserver() });
-    let mut node = Node::start_over(setup, access, Settings { timing: quick(), ..Settings::default() });
+    let mut node =
+        Node::start_over(setup, access, SourceSettings { timing: quick(), ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
     node

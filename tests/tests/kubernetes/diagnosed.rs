@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use holdfast_config::{Config, EventsRead, Kubernetes};
 use holdfast_core::keys::ObjectName;
-use holdfast_evidence::diagnose::gather::{Asks, Gatherer};
-use holdfast_evidence::overheard::Overheard;
+use holdfast_evidence::diagnose::gather::{GatherOptions, Gatherer};
+use holdfast_evidence::event_watcher::EventCounters;
 use holdfast_status::views::apiserver::State as EndpointState;
 use holdfast_tests::fake::{Asked, Fault, Greeting, Kind, Request, Verb};
 use holdfast_tests::patience::TEST_TIMEOUT;
@@ -18,7 +18,8 @@ use super::node::{Node, Setup, backend, ms, service_object, slice_object, vip};
 /// As many as one may send.
 const REQUESTS_MAX: usize = 12;
 
-const API: Asks = Asks { api: true, probes: false, frontends_not: None, within: None };
+const API: GatherOptions =
+    GatherOptions { api: true, probes: false, frontend_skip_reason: None, time_limit: None };
 
 fn shop() -> ObjectName {
     ObjectName::new("default", "web-0").unwrap()
@@ -63,7 +64,7 @@ fn diagnose(node: &Node) -> Diagnosed {
 fn diagnose_by(node: &Node, gatherer: &Gatherer, name: &ObjectName) -> Diagnosed {
     let before = node.server().requests().len();
     let snapshot = Arc::clone(&node.snapshots.borrow());
-    let asking = async { timeout(TEST_TIMEOUT, gatherer.ask(name, &snapshot, API)).await };
+    let asking = async { timeout(TEST_TIMEOUT, gatherer.gather_opaque(name, &snapshot, API)).await };
     let text = format!("{:?}", node.run(asking).expect("a diagnosis ends"));
     let asked = node.server().requests().split_off(before);
     let asked = asked.into_iter().filter(|it| it.verb != Verb::Watch && it.kind != Kind::Ready).collect();
@@ -309,7 +310,7 @@ fn a_silent_apiserver_ends_no_diagnosis_late_and_delays_no_other() {
     let (gatherer, snapshot) = (gatherer(&node), Arc::clone(&node.snapshots.borrow()));
     let both = node.run(async {
         let name = shop();
-        let one = || gatherer.ask(&name, &snapshot, API);
+        let one = || gatherer.gather_opaque(&name, &snapshot, API);
         let both = timeout(TEST_TIMEOUT, futures(one(), one())).await;
         let (first, second) = both.expect("a diagnosis ends");
         [format!("{first:?}"), format!("{second:?}")]
@@ -467,8 +468,8 @@ fn events_that_are_followed_are_counted_and_told_and_a_watch_that_ends_goes_on()
     node.wait("counted again", |_| said(&overheard).contains(&counted(2)));
 }
 
-fn said(overheard: &Overheard) -> String {
-    overheard.metrics()
+fn said(overheard: &EventCounters) -> String {
+    overheard.render_metrics()
 }
 
 #[test]

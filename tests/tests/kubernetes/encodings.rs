@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use holdfast_config::Encodings;
 use holdfast_core::event::Event;
 use holdfast_kubernetes::apiserver::Encoding;
-use holdfast_kubernetes::source::{Kubernetes, Resource, Settings};
+use holdfast_kubernetes::source::{Kubernetes, Resource, SourceSettings};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -15,8 +15,8 @@ use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 
-fn settings(encodings: Encodings) -> Settings {
-    Settings { timing: quick(), encodings, ..Settings::default() }
+fn settings(encodings: Encodings) -> SourceSettings {
+    SourceSettings { timing: quick(), encodings, ..SourceSettings::default() }
 }
 
 /// The slice of a service as JSON alone can tell it.
@@ -75,7 +75,10 @@ fn an_object_that_only_json_can_tell_is_asked_for_alone_and_served() {
     node.cluster().apply(only_in_json(2, backend(8))).unwrap();
     node.wait("in a watch", |node| node.serves(2, &[backend(8)]));
     let watch = node.watch(Resource::Slices);
-    assert_eq!((watch.alone, watch.bad, watch.restarts, watch.encoding), (2, 0, 0, Some(Encoding::Protobuf)));
+    assert_eq!(
+        (watch.refetched, watch.bad, watch.restarts, watch.encoding),
+        (2, 0, 0, Some(Encoding::Protobuf))
+    );
     let asked = |asked| node.server().asked(asked);
     assert_eq!((asked(SLICES), asked(Asked::get(Kind::Slices))), (1, 2), "no other list, no other object");
     node.check();
@@ -91,7 +94,7 @@ fn an_object_that_went_before_it_could_be_asked_for_alone_is_not_there() {
     node.wait("it goes", |node| node.watch(Resource::Slices).objects == 1);
     node.live(ms(400));
     let watch = node.watch(Resource::Slices);
-    assert_eq!((watch.alone, watch.bad, watch.objects, watch.restarts), (1, 0, 1, 0));
+    assert_eq!((watch.refetched, watch.bad, watch.objects, watch.restarts), (1, 0, 1, 0));
     assert!(node.rejected().is_empty() && encoding(&node) == Some(Encoding::Protobuf));
 }
 
@@ -178,8 +181,8 @@ fn protobuf_is_tried_again_after_a_while() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].once(SLICES, Fault::SayProtobuf(b"<html>".to_vec()));
-    let timing = holdfast_kubernetes::source::Timing { doubted: ms(1), ..quick() };
-    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
+    let timing = holdfast_kubernetes::source::Timing { json_fallback_time: ms(1), ..quick() };
+    let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     assert_eq!(encoding(&node), Some(Encoding::Protobuf));
 }
@@ -305,7 +308,7 @@ fn told(setup: &Setup, encodings: Encodings) -> BTreeMap<String, Vec<String>> {
             }
         }
         let expected = if encodings == Encodings::Json { Encoding::Json } else { Encoding::Protobuf };
-        assert!(view.now().iter().all(|watch| watch.encoding == Some(expected) && watch.alone == 0));
+        assert!(view.current().iter().all(|watch| watch.encoding == Some(expected) && watch.refetched == 0));
         running.abort();
         told
     })

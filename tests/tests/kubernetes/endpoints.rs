@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use holdfast_config::ApiserverUrl;
-use holdfast_kubernetes::source::{Resource, Settings, Timing};
+use holdfast_kubernetes::source::{Resource, SourceSettings, Timing};
 use holdfast_tests::fake::{Asked, Cluster, Fault, Greeting, Kind, Names, Server};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::json;
@@ -164,7 +164,7 @@ fn a_cable_that_is_pulled_is_noticed_without_a_word() {
     setup.services(1);
     // Only the socket itself can notice: silence is allowed for longer than the test waits.
     let timing = Timing { watch_idle: TEST_TIMEOUT * 2, ..quick() };
-    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
+    let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
     // Nothing comes from it any more either, not even what it would send again because it was not confirmed.
@@ -188,7 +188,7 @@ fn a_better_endpoint_that_is_back_is_used_again() {
     setup.services(1);
     setup.servers[0].stop();
     let timing = Timing { watch_length: ms(2_000), ..quick() };
-    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
+    let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
     node.setup.servers[0].start_again().unwrap();
@@ -218,7 +218,8 @@ fn addresses_that_the_cluster_tells_are_learned_and_used() {
     let configured = vec![ApiserverUrl::parse(&setup.servers[0].url()).unwrap()];
     let access = setup.access(holdfast_config::Apiserver { endpoints: configured, ..setup.apiserver() });
     setup.servers.push(second);
-    let mut node = Node::start_over(setup, access, Settings { timing: quick(), ..Settings::default() });
+    let mut node =
+        Node::start_over(setup, access, SourceSettings { timing: quick(), ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
     let mut emptied = node.cluster().objects(Kind::Slices).remove(0);

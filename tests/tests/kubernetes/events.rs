@@ -3,20 +3,20 @@
 
 use std::sync::Arc;
 
-use holdfast_kubernetes::announce::{Announced, Outcome};
+use holdfast_kubernetes::event_recorder::{EventCounts, Outcome};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
 
 use super::node::{Node, backend, ms, service_object, slice_object, vip, web};
 
 /// A node that announces, and what became of that.
-fn announcing(services: u8) -> (Node, Arc<Announced>) {
+fn announcing(services: u8) -> (Node, Arc<EventCounts>) {
     let node = Node::serving(services);
     let counts = node.announce();
     (node, counts)
 }
 
-fn count(counts: &Announced, wanted: Outcome) -> u64 {
+fn count(counts: &EventCounts, wanted: Outcome) -> u64 {
     counts.totals().find(|(outcome, _)| *outcome == wanted).map_or(0, |(_, count)| count)
 }
 

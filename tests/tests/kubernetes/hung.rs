@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use holdfast_config::{Apiserver, ClientIdentity};
-use holdfast_kubernetes::source::Settings;
+use holdfast_kubernetes::source::SourceSettings;
 use holdfast_tests::fake::Kind;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -64,7 +64,8 @@ fn kernel_a_token_on_a_mount_that_hangs_is_said_and_holds_up_nothing() {
     setup.servers[0].let_in(Some("first"), None);
     let identity = Some(ClientIdentity::TokenFile(setup.path("secret/token")));
     let access = setup.access(Apiserver { identity, ..setup.apiserver() });
-    let mut node = Node::start_over(setup, access, Settings { timing: quick(), ..Settings::default() });
+    let mut node =
+        Node::start_over(setup, access, SourceSettings { timing: quick(), ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
     let hung = Hung::over(&node.setup.path("secret"));

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Verdict;
-use holdfast_kubernetes::source::{Resource, Settings, State, Timing};
+use holdfast_kubernetes::source::{Resource, SourceSettings, State, Timing};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
 
@@ -37,8 +37,8 @@ fn imported_slice(import: &str, backends: &[IpAddr]) -> Value {
 }
 
 fn start(setup: Setup) -> Node {
-    let timing = Timing { node_wait: ms(200), ..quick() };
-    Node::start_with(setup, Settings { timing, service_imports: true, ..Settings::default() })
+    let timing = Timing { absent_retry: ms(200), ..quick() };
+    Node::start_with(setup, SourceSettings { timing, service_imports: true, ..SourceSettings::default() })
 }
 
 /// What a process of this node meets at an address, of whatever source.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use holdfast_config::{Apiserver, ApiserverUrl};
-use holdfast_kubernetes::source::Settings;
+use holdfast_kubernetes::source::SourceSettings;
 use holdfast_status::views::apiserver::Tier;
 use holdfast_tests::fake::{Names, Server};
 use serde_json::{Value, json};
@@ -141,7 +141,8 @@ fn with_learned(names: impl FnOnce(&Server) -> Names) -> (Node, SocketAddr) {
     let apiserver = Apiserver { endpoints: configured, tls_server_name: None, ..setup.apiserver() };
     let access = setup.access(apiserver);
     setup.servers.push(second);
-    let mut node = Node::start_over(setup, access, Settings { timing: quick(), ..Settings::default() });
+    let mut node =
+        Node::start_over(setup, access, SourceSettings { timing: quick(), ..SourceSettings::default() });
     node.wait_until_synced();
     node.setup.servers[0].stop();
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();

@@ -25,7 +25,8 @@ fn hear(node: &Node, gatherer: &Gatherer, about: Option<&str>) -> (String, usize
         all.into_iter().filter(|it| it.kind == Kind::Events && it.verb != Verb::Watch).count()
     };
     let (before, snapshot) = (lists(node), Arc::clone(&node.snapshots.borrow()));
-    let text = node.run(async { format!("{:?}", gatherer.hear(about.as_ref(), &snapshot).await) });
+    let text =
+        node.run(async { format!("{:?}", gatherer.query_events_opaque(about.as_ref(), &snapshot).await) });
     (text, lists(node) - before)
 }
 

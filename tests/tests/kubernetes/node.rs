@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
-use holdfast_agent::engine::steps::Steps;
+use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
+use holdfast_agent::engine::steps::StepMetrics;
 use holdfast_agent::kube_proxy;
 use holdfast_agent::readings::{About, Liveness, Readings};
 use holdfast_agent::recorder::Recorder;
@@ -31,14 +31,16 @@ use holdfast_core::maps::{Client, DialOutcome, MemoryMaps};
 use holdfast_core::op::Action;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
-use holdfast_evidence::overheard::{self, Overheard};
-use holdfast_kubernetes::announce::{self, Announced};
-use holdfast_kubernetes::apiserver::{self, Access, Sources};
+use holdfast_evidence::event_watcher::{self, EventCounters};
+use holdfast_kubernetes::apiserver::{self, Access, AccessSources};
+use holdfast_kubernetes::event_recorder::{self, EventCounts};
 use holdfast_kubernetes::own_node::NodeReport;
-use holdfast_kubernetes::source::{Kubernetes, Resource, Settings, State, Timing, View, Watch};
+use holdfast_kubernetes::source::{Kubernetes, Resource, SourceSettings, State, Timing, View, Watch};
 use holdfast_laws::observing::{ObservingMaps, Witness};
 use holdfast_laws::scenario::{difference, frontends};
-use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
+use holdfast_objects::{
+    Defaulting, Provenance, ServiceWire, SliceWire, from_value, parse_service, parse_slice,
+};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use holdfast_tests::readings;
@@ -65,7 +67,7 @@ pub(crate) fn quick() -> Timing {
         watch_overrun: ms(500),
         list_idle: ms(600),
         list_spread: ms(50),
-        quiet: ms(200),
+        replay_quiet: ms(200),
         ..Timing::default()
     }
 }
@@ -125,10 +127,10 @@ impl Setup {
     }
 
     pub(crate) fn access(&self, apiserver: Apiserver) -> Access {
-        let sources = Sources { apiserver, kubelet: None, learns: true };
+        let sources = AccessSources { apiserver, kubelet: None, learns: true };
         let state = self.path("state");
         std::fs::create_dir_all(&state).unwrap();
-        let settings = apiserver::Settings { sources, state, known_cluster: None, seed: 1 };
+        let settings = apiserver::AccessSettings { sources, state, known_cluster: None, seed: 1 };
         Access::new(&settings).unwrap()
     }
 
@@ -258,7 +260,7 @@ pub(crate) struct Node {
     pub(crate) snapshots: watch::Receiver<Arc<Snapshot>>,
     runtime: Runtime,
     view: View,
-    steps: Arc<Steps>,
+    steps: Arc<StepMetrics>,
     guard: Guard,
     lines: Lines,
     zones: Arc<Mutex<Vec<Option<Arc<str>>>>>,
@@ -271,17 +273,17 @@ pub(crate) struct Node {
 impl Node {
     /// A node of this place with short times.
     pub(crate) fn start(setup: Setup) -> Self {
-        Self::start_with(setup, Settings { timing: quick(), ..Settings::default() })
+        Self::start_with(setup, SourceSettings { timing: quick(), ..SourceSettings::default() })
     }
 
-    pub(crate) fn start_with(setup: Setup, settings: Settings) -> Self {
+    pub(crate) fn start_with(setup: Setup, settings: SourceSettings) -> Self {
         let access = setup.access(setup.apiserver());
         Self::start_over(setup, access, settings)
     }
 
-    pub(crate) fn start_over(setup: Setup, access: Access, settings: Settings) -> Self {
+    pub(crate) fn start_over(setup: Setup, access: Access, settings: SourceSettings) -> Self {
         let encodings = if IN_JSON.get() { Encodings::Json } else { settings.encodings };
-        let settings = Settings { encodings, ..settings };
+        let settings = SourceSettings { encodings, ..settings };
         let lines = Lines::default();
         let log = start_log(&lines);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -295,11 +297,11 @@ impl Node {
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
-        let asks = holdfast_agent::engine::ask::channel().1;
-        let steps = Arc::<Steps>::default();
-        let ends = Ends {
+        let asks = holdfast_agent::engine::query::channel().1;
+        let steps = Arc::<StepMetrics>::default();
+        let ends = EngineChannels {
             events,
-            asks,
+            queries: asks,
             snapshots: snapshots_out,
             changes,
             progress,
@@ -310,8 +312,8 @@ impl Node {
         runtime.spawn(run(engine, ends, |_, _| false));
         runtime.spawn(recorder.run());
         runtime.spawn(rejections::run(snapshots.clone()));
-        runtime.spawn(access.clone().patrol());
-        let source = Kubernetes::new(access.clone(), settings).heeding(snapshots.clone());
+        runtime.spawn(access.clone().run_maintenance());
+        let source = Kubernetes::new(access.clone(), settings).with_snapshots(snapshots.clone());
         let view = source.view();
         let zones = Arc::new(Mutex::new(Vec::new()));
         let (nodes_out, nodes_in) = mpsc::channel(1);
@@ -330,20 +332,20 @@ impl Node {
     }
 
     /// From now on this node tells its cluster of its troubles.
-    pub(crate) fn announce(&self) -> Arc<Announced> {
-        let counts = Arc::new(Announced::default());
+    pub(crate) fn announce(&self) -> Arc<EventCounts> {
+        let counts = Arc::new(EventCounts::default());
         let (snapshots, access) = (self.snapshots.clone(), self.access.clone());
-        self.runtime.spawn(announce::run(snapshots, access, "n1".into(), Arc::clone(&counts)));
+        self.runtime.spawn(event_recorder::run(snapshots, access, "n1".into(), Arc::clone(&counts)));
         counts
     }
 
     /// From now on this node follows what the cluster says.
-    pub(crate) fn overhear(&self) -> Arc<Overheard> {
-        let overheard = Arc::new(Overheard::default());
+    pub(crate) fn overhear(&self) -> Arc<EventCounters> {
+        let overheard = Arc::new(EventCounters::default());
         let kubernetes = KubernetesTable { events_read: EventsRead::Watch, ..KubernetesTable::default() };
         let config = Config { kubernetes, ..Config::default() };
         let (keep, config) = watch::channel(Arc::new(config));
-        let following = overheard::run(config, self.access.clone(), "n1".into(), Arc::clone(&overheard));
+        let following = event_watcher::run(config, self.access.clone(), "n1".into(), Arc::clone(&overheard));
         self.runtime.spawn(async move {
             let _keep = keep;
             following.await;
@@ -357,7 +359,7 @@ impl Node {
         let about = About { version: "0.1.0", started: Timestamp(1) };
         let readings = Readings {
             watches: self.view.clone(),
-            liveness: Liveness::new(|| None).with(Arc::clone(&self.steps)),
+            liveness: Liveness::new(|| None).with_steps(Arc::clone(&self.steps)),
             ..readings::of_snapshots(self.snapshots.clone(), about)
         };
         let kube_proxy = KubeProxy { health: None, metrics: Some(address) };
@@ -466,7 +468,7 @@ impl Node {
     }
 
     pub(crate) fn watch(&self, what: Resource) -> Watch {
-        self.view.now().into_iter().find(|watch| watch.what == what).unwrap()
+        self.view.current().into_iter().find(|watch| watch.what == what).unwrap()
     }
 
     /// What went wrong last with a watch, in words.
@@ -533,11 +535,11 @@ fn from_scratch(cluster: &Cluster) -> String {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Kubernetes]).unwrap();
     for object in cluster.objects(Kind::Services) {
         let wire: ServiceWire = from_value(&object).unwrap();
-        engine.apply(Event::ServiceApplied(Arc::new(service(&wire, &provenance).unwrap())));
+        engine.apply(Event::ServiceApplied(Arc::new(parse_service(&wire, &provenance).unwrap())));
     }
     for object in cluster.objects(Kind::Slices) {
         let wire: SliceWire = from_value(&object).unwrap();
-        engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
+        engine.apply(Event::SliceApplied(Arc::new(parse_slice(&wire, &provenance).unwrap().0)));
     }
     engine.apply(Event::Synced(Source::Kubernetes));
     let mut now = ClockReading { wall: Timestamp(1), mono: Duration::ZERO };

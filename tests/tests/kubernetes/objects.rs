@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use holdfast_host::logging::messages::OBJECT_NOT_UNDERSTOOD;
-use holdfast_kubernetes::source::{Resource, Settings};
+use holdfast_kubernetes::source::{Resource, SourceSettings};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
 
@@ -202,7 +202,7 @@ fn the_zone_of_the_own_node_is_told() {
     setup.cluster.apply(labels("zone-1")).unwrap();
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "node-b"}})).unwrap();
     let name = holdfast_config::NodeName::of_host("node-a").unwrap();
-    let settings = Settings { timing: quick(), node: Some(name), ..Settings::default() };
+    let settings = SourceSettings { timing: quick(), node: Some(name), ..SourceSettings::default() };
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
     node.cluster().apply(labels("zone-2")).unwrap();
@@ -216,7 +216,7 @@ fn services_are_served_without_permission_to_read_nodes() {
     setup.services(1);
     setup.servers[0].always(Asked::of(Kind::Nodes), Fault::status(403, "Forbidden"));
     let name = holdfast_config::NodeName::of_host("node-a").unwrap();
-    let settings = Settings { timing: quick(), node: Some(name), ..Settings::default() };
+    let settings = SourceSettings { timing: quick(), node: Some(name), ..SourceSettings::default() };
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
     assert!(node.log().contains("Node object cannot be read"), "{}", node.log());

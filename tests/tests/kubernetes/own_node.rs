@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdfast_config::NodeName;
-use holdfast_kubernetes::source::{Resource, Settings, Timing};
+use holdfast_kubernetes::source::{Resource, SourceSettings, Timing};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::json;
 
@@ -17,8 +17,8 @@ fn start(fault: Fault, node_wait: Duration) -> Node {
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
     setup.servers[0].always(Asked::of(Kind::Nodes), fault);
     let node = NodeName::of_host("n1").ok();
-    let timing = Timing { node_wait, ..quick() };
-    Node::start_with(setup, Settings { timing, node, ..Settings::default() })
+    let timing = Timing { absent_retry: node_wait, ..quick() };
+    Node::start_with(setup, SourceSettings { timing, node, ..SourceSettings::default() })
 }
 
 /// Services are served and followed meanwhile, it is said once, and the zone comes as soon as it can.
@@ -71,8 +71,8 @@ fn the_zone_has_a_head_start() {
     setup.servers[0].always(Asked::list(Kind::Nodes), Fault::Slow(ms(200)));
     let node = NodeName::of_host("n1").ok();
     // Long enough that a busy machine answers within it.
-    let timing = Timing { node_first: Duration::from_secs(10), ..quick() };
-    let mut node = Node::start_with(setup, Settings { timing, node, ..Settings::default() });
+    let timing = Timing { zone_wait_max: Duration::from_secs(10), ..quick() };
+    let mut node = Node::start_with(setup, SourceSettings { timing, node, ..SourceSettings::default() });
     node.wait("something is served", |node| node.has(0));
     assert_eq!(node.zones(), [Some("z1".into())], "before anything was chosen by it");
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast_kubernetes::source::{Resource, Settings, Timing};
+use holdfast_kubernetes::source::{Resource, SourceSettings, Timing};
 use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 
 use crate::node::{Node, Setup, backend, ms, quick, slice_object};
@@ -78,7 +78,8 @@ fn a_large_list_under_throttling_is_completed() {
 fn a_list_may_take_long_as_long_as_pages_come() {
     let setup = with_pages(6);
     setup.servers[0].always(SLICES, Fault::Slow(ms(400)));
-    let mut node = Node::start_with(setup, Settings { timing: silence(ms(1_500)), ..Settings::default() });
+    let mut node =
+        Node::start_with(setup, SourceSettings { timing: silence(ms(1_500)), ..SourceSettings::default() });
     let took = node.wait_until_synced();
     assert!(took > ms(2_000), "{took:?}");
     assert_eq!(begun(&node), 1);
@@ -89,7 +90,8 @@ fn a_list_of_which_no_page_comes_any_more_is_begun_anew() {
     let setup = with_pages(2);
     setup.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
     setup.servers[0].always(SLICES, Fault::status(500, "InternalError"));
-    let mut node = Node::start_with(setup, Settings { timing: silence(ms(1_500)), ..Settings::default() });
+    let mut node =
+        Node::start_with(setup, SourceSettings { timing: silence(ms(1_500)), ..SourceSettings::default() });
     node.wait("given up", |node| node.watch(Resource::Slices).restarts > 0);
     assert!(node.last_error(Resource::Slices).contains("no page of the list came"), "{}", node.log());
     node.server().heal();
@@ -103,7 +105,8 @@ fn an_endless_list_of_empty_pages_is_given_up() {
     let empty =
         r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"7.1"},"items":[]}"#;
     setup.servers[0].always(SLICES, Fault::say(empty));
-    let mut node = Node::start_with(setup, Settings { timing: silence(ms(1_500)), ..Settings::default() });
+    let mut node =
+        Node::start_with(setup, SourceSettings { timing: silence(ms(1_500)), ..SourceSettings::default() });
     node.wait("given up", |node| node.watch(Resource::Slices).restarts > 0);
     node.live(ms(500));
     assert!(!node.snapshots.borrow().is_synced());
@@ -111,7 +114,7 @@ fn an_endless_list_of_empty_pages_is_given_up() {
 }
 
 fn silence(list_silence: Duration) -> Timing {
-    Timing { list_silence, ..quick() }
+    Timing { list_stall_timeout: list_silence, ..quick() }
 }
 
 crate::node::in_json_too! {

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use holdfast_core::keys::ObjectName;
-use holdfast_kubernetes::source::{Odds, Remembered, Resource, Settings, Start, Timing, Version};
+use holdfast_kubernetes::source::{
+    Resource, ResumeState, SavedObjects, SourceSettings, Timing, UntabledObjects, Version,
+};
 use holdfast_tests::fake::{Asked, Fault, Kind, Verb};
 use serde_json::Value;
 
@@ -47,7 +49,7 @@ fn a_watch_that_ends_in_time_goes_on_without_a_word() {
     let setup = Setup::new(1);
     setup.services(1);
     let timing = Timing { watch_length: ms(1_000), watch_short: ms(500), ..quick() };
-    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
+    let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
     node.wait("asked again", |node| node.server().asked(WATCHES) >= 3);
@@ -241,8 +243,8 @@ fn versions_that_went_back_are_noticed_at_the_first_silence() {
     let setup = Setup::new(1);
     setup.services(2);
     let watch_idle = Duration::from_secs(90);
-    let timing = Timing { doubt: ms(200), watch_idle, ..quick() };
-    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
+    let timing = Timing { rewind_check_delay: ms(200), watch_idle, ..quick() };
+    let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
     node.cluster().rewind(500);
@@ -261,8 +263,8 @@ fn versions_that_went_back_are_noticed_at_the_first_silence() {
 fn an_event_that_is_lost_is_found_by_the_audit() {
     let setup = Setup::new(1);
     setup.services(2);
-    let timing = Timing { audit_every: ms(700), audit_again: ms(100), ..quick() };
-    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
+    let timing = Timing { audit_interval: ms(700), audit_confirm_delay: ms(100), ..quick() };
+    let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     node.guard(0);
     node.wait("audited", |node| node.watch(Resource::Slices).audits > 0);
@@ -320,22 +322,26 @@ fn bytes_that_are_no_text_are_not_the_end() {
 }
 
 /// What a former run wrote down of this place.
-fn remembered(setup: &Setup, kind: Kind) -> Remembered {
+fn remembered(setup: &Setup, kind: Kind) -> SavedObjects {
     let object = |object: &Value| {
         let text = |at: &str| object["metadata"][at].as_str().unwrap();
         let name = ObjectName::new(text("namespace"), text("name")).unwrap();
         (name, Version { uid: text("uid").into(), resource_version: text("resourceVersion").into() })
     };
-    Remembered {
+    SavedObjects {
         resource_version: setup.cluster.version().to_string().into(),
         objects: setup.cluster.objects(kind).iter().map(object).collect(),
-        odds: Odds::default(),
+        untabled: UntabledObjects::default(),
     }
 }
 
-fn restarted(setup: &Setup) -> Settings {
+fn restarted(setup: &Setup) -> SourceSettings {
     let [services, slices] = [Kind::Services, Kind::Slices].map(|kind| Some(remembered(setup, kind)));
-    Settings { timing: quick(), start: Start { services, slices, ..Start::default() }, ..Settings::default() }
+    SourceSettings {
+        timing: quick(),
+        start: ResumeState { services, slices, ..ResumeState::default() },
+        ..SourceSettings::default()
+    }
 }
 
 #[test]
@@ -372,7 +378,7 @@ fn a_restart_does_not_wait_for_the_end_of_what_has_no_end() {
     let setup = Setup::new(1);
     setup.services(6);
     let timing = Timing { replay_max: ms(300), ..quick() };
-    let settings = Settings { timing, ..restarted(&setup) };
+    let settings = SourceSettings { timing, ..restarted(&setup) };
     (0..120).for_each(|last| drop(setup.cluster.apply(slice_object(&web(last % 6), &[backend(20 + last)]))));
     setup.servers[0].once(Asked::watch(Kind::Slices), Fault::Trickle(ms(100)));
     let mut node = Node::start_with(setup, settings);
@@ -402,8 +408,8 @@ fn check_audits(refused: u32, headless: usize, asked: usize) {
     none["spec"]["clusterIPs"] = serde_json::json!(["None"]);
     setup.cluster.apply(none).unwrap();
     setup.servers[0].times(Asked::list(Kind::Services), Fault::status(400, "BadRequest"), refused);
-    let timing = Timing { audit_every: ms(300), audit_again: ms(50), ..quick() };
-    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
+    let timing = Timing { audit_interval: ms(300), audit_confirm_delay: ms(50), ..quick() };
+    let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
     node.wait_until_synced();
     node.wait("audited", |node| node.watch(Resource::Services).audits >= 3);
     let watch = node.watch(Resource::Services);

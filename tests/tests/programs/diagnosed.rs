@@ -11,7 +11,7 @@ use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
-use holdfast_evidence::diagnose::gather::{Asks, Gatherer};
+use holdfast_evidence::diagnose::gather::{GatherOptions, Gatherer};
 use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
 use holdfast_tests::bed::{Bed, Layout, Location, Neighbour, Role, succeed};
 use holdfast_tests::patience::TEST_TIMEOUT;
@@ -31,7 +31,7 @@ fn snapshot_from(source: Source, endpoints: &[&str]) -> Arc<Snapshot> {
                  "ports": [{"protocol": "TCP", "port": 80, "nodePort": 30080}]},
     }))
     .unwrap();
-    engine.apply(Event::ServiceApplied(Arc::new(service(&wire, &provenance).unwrap())));
+    engine.apply(Event::ServiceApplied(Arc::new(parse_service(&wire, &provenance).unwrap())));
     let endpoints: Vec<Value> =
         endpoints.iter().map(|it| json!({"addresses": [it], "nodeName": "node-2"})).collect();
     let wire: SliceWire = from_value(&json!({
@@ -41,7 +41,7 @@ fn snapshot_from(source: Source, endpoints: &[&str]) -> Arc<Snapshot> {
         "ports": [{"name": "", "protocol": "TCP", "port": 8080}],
     }))
     .unwrap();
-    engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
+    engine.apply(Event::SliceApplied(Arc::new(parse_slice(&wire, &provenance).unwrap().0)));
     engine.apply(Event::Synced(source));
     engine.step(ClockReading { wall: Timestamp(1), mono: Duration::ZERO }, &mut |_| ())
 }
@@ -53,13 +53,13 @@ fn bed() -> Bed {
 
 /// Everything that is gathered in the node's network, as text.
 fn gather(bed: &Bed, snapshot: &Snapshot) -> String {
-    let asks = Asks { api: true, probes: true, frontends_not: None, within: None };
+    let asks = GatherOptions { api: true, probes: true, frontend_skip_reason: None, time_limit: None };
     let name = ObjectName::new("shop", "web").unwrap();
     bed.within(Location::NODE, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let config = tokio::sync::watch::channel(Arc::default()).1;
         let gatherer = Gatherer::new(None, "node-1".into(), config);
-        runtime.block_on(async { format!("{:?}", gatherer.ask(&name, snapshot, asks).await) })
+        runtime.block_on(async { format!("{:?}", gatherer.gather_opaque(&name, snapshot, asks).await) })
     })
     .unwrap()
 }

@@ -75,10 +75,10 @@ impl Node {
         let (reader, stop) = std::io::pipe().unwrap();
         let log = RefusalLog::start(self.maps.refusals().unwrap(), reader).unwrap();
         let until = Instant::now() + PATIENCE;
-        while log.latest().latest.len() < count && Instant::now() < until {
+        while log.snapshot().latest.len() < count && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
         }
         drop(stop);
-        log.latest().latest.into_iter().map(|told| told.refusal.clone()).collect()
+        log.snapshot().latest.into_iter().map(|told| told.refusal.clone()).collect()
     }
 }

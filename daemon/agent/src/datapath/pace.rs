@@ -12,23 +12,23 @@ const REFUSALS_MAX: u32 = 1_000;
 const WINDOW: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub(super) struct Pace {
-    begun: Duration,
+pub(super) struct ReadPacer {
+    window_start: Duration,
     taken: u32,
 }
 
-impl Pace {
+impl ReadPacer {
     /// Counts one refusal that was taken, and gives how long to pause before the next. `now` never steps back.
     pub(super) fn pause(&mut self, now: Duration) -> Option<Duration> {
-        let over = self.begun + WINDOW;
+        let over = self.window_start + WINDOW;
         if now >= over {
-            *self = Self { begun: now, taken: 0 };
+            *self = Self { window_start: now, taken: 0 };
         }
         self.taken += 1;
         if self.taken < REFUSALS_MAX {
             return None;
         }
-        Some((self.begun + WINDOW).saturating_sub(now))
+        Some((self.window_start + WINDOW).saturating_sub(now))
     }
 }
 
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_read_at_a_bounded_rate() {
-        let mut pace = Pace::default();
+        let mut pace = ReadPacer::default();
         let mut now = Duration::from_secs(7);
         for _ in 0..10 * REFUSALS_MAX {
             now += Duration::from_micros(1) + pace.pause(now).unwrap_or_default();
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_trickle_is_never_held_up() {
-        let mut pace = Pace::default();
+        let mut pace = ReadPacer::default();
         let step = 2 * WINDOW / REFUSALS_MAX;
         assert!((0..5 * REFUSALS_MAX).all(|nth| pace.pause(nth * step).is_none()));
     }

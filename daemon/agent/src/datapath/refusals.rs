@@ -16,15 +16,15 @@ use holdfast_status::views::refusals::{Denied, owner, spelled};
 use nix::net::if_::if_indextoname;
 use tokio::sync::watch;
 
-use super::latest::Latest;
-use super::lines::Lines;
-use super::pace::Pace;
+use super::line_limiter::LineLimiter;
+use super::pace::ReadPacer;
+use super::recent_refusals::RecentRefusals;
 use holdfast_host::clock::since_boot;
 use holdfast_host::logging::messages::{self, say};
 
 /// The log as a reader gets it, copied at one instant.
 #[derive(Clone, Debug, Default)]
-pub struct LatestRefusals {
+pub struct RefusalSnapshot {
     /// The latest refusals; the client that tried last comes last.
     pub latest: Vec<Arc<Denied>>,
     /// How many clients met ECONNREFUSED since the start, each try counted.
@@ -37,7 +37,7 @@ pub struct LatestRefusals {
 
 #[derive(Debug, Default)]
 struct RefusalState {
-    latest: Latest,
+    latest: RecentRefusals,
     refused: u64,
     dropped: u64,
     failure: Option<String>,
@@ -63,7 +63,7 @@ impl RefusalLog {
         let own = Arc::clone(&log);
         std::thread::Builder::new()
             .name("refusals".to_owned())
-            .spawn(move || own.listen(&refusals, &stop))?;
+            .spawn(move || own.read_refusals(&refusals, &stop))?;
         Ok(log)
     }
 
@@ -74,9 +74,9 @@ impl RefusalLog {
     }
 
     /// What is known now.
-    pub fn latest(&self) -> LatestRefusals {
-        let kept = self.kept();
-        LatestRefusals {
+    pub fn snapshot(&self) -> RefusalSnapshot {
+        let kept = self.lock_state();
+        RefusalSnapshot {
             latest: kept.latest.all(),
             refused: kept.refused,
             dropped: kept.dropped,
@@ -86,40 +86,40 @@ impl RefusalLog {
 
     /// How many tries were refused and how many were dropped since the start.
     pub fn totals(&self) -> [(Denial, u64); 2] {
-        let kept = self.kept();
+        let kept = self.lock_state();
         [(Denial::Refused, kept.refused), (Denial::Dropped, kept.dropped)]
     }
 
-    pub(crate) fn keep(&self, at: Timestamp, refusal: Refusal) {
-        let mut kept = self.kept();
+    pub(crate) fn record(&self, at: Timestamp, refusal: Refusal) {
+        let mut kept = self.lock_state();
         match refusal.denial {
             Denial::Refused => kept.refused += 1,
             Denial::Dropped => kept.dropped += 1,
         }
-        kept.latest.keep(at, refusal);
+        kept.latest.record(at, refusal);
     }
 
     /// Notes that no more refusals will be read, and why.
-    pub fn fail(&self, why: String) {
-        self.kept().failure = Some(why);
+    pub fn record_failure(&self, why: String) {
+        self.lock_state().failure = Some(why);
     }
 
-    fn listen(&self, refusals: &Refusals, stop: &PipeReader) {
-        let mut lines = Lines::default();
-        let mut pace = Pace::default();
+    fn read_refusals(&self, refusals: &Refusals, stop: &PipeReader) {
+        let mut lines = LineLimiter::default();
+        let mut pace = ReadPacer::default();
         let listened = refusals.listen(stop, |refusal| {
             let now = since_boot();
-            if let Some(count) = lines.due(refusal.frontend, refusal.at) {
+            if let Some(count) = lines.count_due(refusal.frontend, refusal.at) {
                 self.write_line(&refusal, count);
             }
-            self.keep(wall_time(now.saturating_sub(refusal.at)), refusal);
+            self.record(wall_time(now.saturating_sub(refusal.at)), refusal);
             if let Some(pause) = pace.pause(now) {
                 std::thread::sleep(pause);
             }
         });
         if let Err(error) = listened {
             tracing::error!(%error, "refused clients are no longer listed; they are refused as before");
-            self.fail(format!("{error:#}"));
+            self.record_failure(format!("{error:#}"));
         }
     }
 
@@ -135,7 +135,7 @@ impl RefusalLog {
                 cause = refusal.cause.as_str(),
                 reason,
                 source = %arrival.source,
-                device = %device(arrival),
+                device = %device_name(arrival),
                 count);
             return;
         }
@@ -148,7 +148,7 @@ impl RefusalLog {
             count);
     }
 
-    fn kept(&self) -> MutexGuard<'_, RefusalState> {
+    fn lock_state(&self) -> MutexGuard<'_, RefusalState> {
         // Nothing in a change can panic half-way, so what is there is whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,13 +165,13 @@ words! {
 }
 
 impl Stage {
-    pub const fn of(refusal: &Refusal) -> Self {
+    pub const fn from_refusal(refusal: &Refusal) -> Self {
         if refusal.arrival.is_some() { Self::Packet } else { Self::Socket }
     }
 }
 
 /// The name of a device, or its number if it has gone.
-pub fn device(arrival: Arrival) -> String {
+pub fn device_name(arrival: Arrival) -> String {
     let name = if_indextoname(arrival.device).ok().and_then(|name| name.into_string().ok());
     // The name of a device that is not there may come empty.
     name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("device {}", arrival.device))
@@ -232,8 +232,8 @@ mod tests {
             ("203.0.113.9:2", Source),
             ("203.0.113.9:3", NoBackend),
         ];
-        tries.into_iter().for_each(|(source, cause)| log.keep(NOW, packet(source, cause)));
-        let kept = log.latest().latest;
+        tries.into_iter().for_each(|(source, cause)| log.record(NOW, packet(source, cause)));
+        let kept = log.snapshot().latest;
         let kept = kept.iter().map(|it| (it.refusal.arrival.unwrap().source.to_string(), it.count));
         let expected = [("203.0.113.8:1", 1), ("203.0.113.9:2", 2), ("203.0.113.9:3", 1)];
         assert_eq!(kept.collect::<Vec<_>>(), expected.map(|(source, count)| (source.to_owned(), count)));
@@ -285,8 +285,8 @@ mod tests {
     #[test]
     fn a_device_has_its_name_for_as_long_as_it_is_there() {
         let source = "203.0.113.9:1".parse().unwrap();
-        assert_eq!(device(Arrival { source, device: 1 }), "lo");
-        assert_eq!(device(Arrival { source, device: u32::MAX }), "device 4294967295");
+        assert_eq!(device_name(Arrival { source, device: 1 }), "lo");
+        assert_eq!(device_name(Arrival { source, device: u32::MAX }), "device 4294967295");
     }
 
     #[test]
@@ -294,9 +294,9 @@ mod tests {
         let log = RefusalLog::none();
         for process in 0..1_500 {
             let denial = if process % 3 == 0 { Denial::Dropped } else { Denial::Refused };
-            log.keep(NOW, refusal(process, denial));
+            log.record(NOW, refusal(process, denial));
         }
-        let told = log.latest();
+        let told = log.snapshot();
         assert_eq!((told.refused, told.dropped), (1_000, 500));
         assert_eq!(log.totals(), [(Denial::Refused, 1_000), (Denial::Dropped, 500)]);
         let kept: Vec<u32> = told.latest.iter().map(|denied| denied.refusal.process).collect();
@@ -313,9 +313,9 @@ mod tests {
             (9, 1, Denial::Dropped),
         ];
         for (at, process, denial) in tries {
-            log.keep(Timestamp(at), refusal(process, denial));
+            log.record(Timestamp(at), refusal(process, denial));
         }
-        let told = log.latest();
+        let told = log.snapshot();
         let kept = told.latest.iter().map(|it| (it.refusal.process, it.first.0, it.last.0, it.count));
         assert_eq!(kept.collect::<Vec<_>>(), [(2, 6, 6, 1), (1, 5, 9, 2), (1, 9, 9, 1)]);
         assert_eq!((told.refused, told.dropped), (3, 1), "each is counted");
@@ -324,9 +324,9 @@ mod tests {
     #[test]
     fn one_client_in_a_loop_pushes_nobody_out() {
         let log = RefusalLog::none();
-        log.keep(NOW, refusal(1, Denial::Refused));
-        (0..2_000).for_each(|_| log.keep(NOW, refusal(2, Denial::Refused)));
-        assert_eq!(log.latest().latest.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 2_000]);
+        log.record(NOW, refusal(1, Denial::Refused));
+        (0..2_000).for_each(|_| log.record(NOW, refusal(2, Denial::Refused)));
+        assert_eq!(log.snapshot().latest.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 2_000]);
     }
 
     /// The crowd is like processes that live for one try each, or a sender that has another address each time.
@@ -334,12 +334,12 @@ mod tests {
     fn no_crowd_at_one_namespace_pushes_out_who_was_refused_at_another() {
         let log = RefusalLog::none();
         let at = |share, process| Refusal { share: QuotaId(share), ..refusal(process, Denial::Dropped) };
-        (0..300).for_each(|process| log.keep(NOW, at(2, process)));
-        log.keep(NOW, packet("203.0.113.9:1", holdfast_datapath::Cause::Flows));
+        (0..300).for_each(|process| log.record(NOW, at(2, process)));
+        log.record(NOW, packet("203.0.113.9:1", holdfast_datapath::Cause::Flows));
         for process in 1_000..9_000 {
-            log.keep(NOW, at(3, process));
+            log.record(NOW, at(3, process));
         }
-        let kept = log.latest().latest;
+        let kept = log.snapshot().latest;
         let of = |share| kept.iter().filter(|it| it.refusal.share == QuotaId(share)).count();
         assert_eq!((of(1), of(2), of(3), kept.len()), (1, 300, 699, 1_000));
         assert_eq!(kept[999].refusal.process, 8_999, "the last one comes last");
@@ -351,32 +351,32 @@ mod tests {
     #[test]
     fn no_scan_of_ports_that_no_service_has_pushes_out_who_was_refused() {
         let log = RefusalLog::none();
-        log.keep(NOW, refusal(1, Denial::Refused));
+        log.record(NOW, refusal(1, Denial::Refused));
         for at in 0..3_000 {
             let source = format!("198.18.{}.{}:1", at >> 8, at & 255);
-            log.keep(NOW, packet(&source, holdfast_datapath::Cause::NoSuchPort));
+            log.record(NOW, packet(&source, holdfast_datapath::Cause::NoSuchPort));
         }
-        let kept = log.latest().latest;
+        let kept = log.snapshot().latest;
         assert_eq!((kept.len(), kept[0].refusal.process), (1_000, 1));
     }
 
     #[test]
     fn why_no_more_are_read_is_told_beside_what_was() {
         let log = RefusalLog::none();
-        log.keep(NOW, refusal(1, Denial::Refused));
-        assert_eq!(log.latest().failure, None);
-        log.fail("EPERM".to_owned());
-        let told = log.latest();
+        log.record(NOW, refusal(1, Denial::Refused));
+        assert_eq!(log.snapshot().failure, None);
+        log.record_failure("EPERM".to_owned());
+        let told = log.snapshot();
         assert_eq!((told.failure.as_deref(), told.latest.len()), (Some("EPERM"), 1));
     }
 
     #[test]
     fn what_a_reader_holds_does_not_change() {
         let log = RefusalLog::none();
-        log.keep(NOW, refusal(1, Denial::Refused));
-        let told = log.latest();
-        log.keep(NOW, refusal(2, Denial::Refused));
-        assert_eq!((told.latest.len(), log.latest().latest.len()), (1, 2));
+        log.record(NOW, refusal(1, Denial::Refused));
+        let told = log.snapshot();
+        log.record(NOW, refusal(2, Denial::Refused));
+        assert_eq!((told.latest.len(), log.snapshot().latest.len()), (1, 2));
     }
 
     #[test]

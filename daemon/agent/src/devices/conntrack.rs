@@ -1,7 +1,7 @@
 //! What becomes of flows in the kernel's own table of connections (conntrack) when a firewall comes.
 //!
 //! Invariant: conntrack has an entry for each flow on which both sides have agreed before the firewall gets the packets
-//! of those that passed by the stack, as far as [`ENTER_MAX`] allows it. So a rule that accepts what is established
+//! of those that passed by the stack, as far as [`INSERT_MAX`] allows it. So a rule that accepts what is established
 //! accepts their next packet, whichever side sends it. Entries are made once for each firewall, and never removed.
 
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use holdfast_datapath::{Entered, FlowTable, LiveMaps};
 use tokio::sync::watch;
 
 /// How long a firewall waits for its packets meanwhile. A few hundred thousand flows are entered in a second.
-const ENTER_MAX: Duration = Duration::from_secs(1);
+const INSERT_MAX: Duration = Duration::from_secs(1);
 
 /// After this time flows are entered once more: by then all packets go through the stack, and a flow that began before
 /// that is known too.
-const AGAIN: Duration = Duration::from_secs(2);
+const SECOND_PASS_WAIT: Duration = Duration::from_secs(2);
 
 /// How long the second attempt may take. Nothing waits for it.
-const AGAIN_MAX: Duration = Duration::from_secs(30);
+const SECOND_PASS_MAX: Duration = Duration::from_secs(30);
 
 /// Makes flows known to conntrack.
 pub(super) struct Conntrack {
@@ -33,25 +33,25 @@ impl Conntrack {
     }
 
     /// Meets the firewall that is there now; enters all flows if it is another one than before.
-    pub(super) async fn meet(&mut self, firewall: Option<Arc<str>>) {
+    pub(super) async fn sync_firewall(&mut self, firewall: Option<Arc<str>>) {
         if self.firewall == firewall {
             return;
         }
         self.firewall = firewall;
-        let Some(table) = self.firewall.as_ref().and_then(|_| self.table()) else { return };
-        enter(table.clone(), ENTER_MAX).await;
+        let Some(table) = self.firewall.as_ref().and_then(|_| self.flow_table()) else { return };
+        insert_flows(table.clone(), INSERT_MAX).await;
         tokio::spawn(async move {
-            tokio::time::sleep(AGAIN).await;
-            enter(table, AGAIN_MAX).await;
+            tokio::time::sleep(SECOND_PASS_WAIT).await;
+            insert_flows(table, SECOND_PASS_MAX).await;
         });
     }
 
-    fn table(&self) -> Option<FlowTable> {
+    fn flow_table(&self) -> Option<FlowTable> {
         self.live_maps.borrow().flow_table.clone()
     }
 }
 
-async fn enter(table: FlowTable, takes: Duration) {
+async fn insert_flows(table: FlowTable, takes: Duration) {
     let until = Instant::now() + takes;
     let entering = tokio::task::spawn_blocking(move || table.enter_conntrack(until));
     if let Ok(Entered { entered, refused, error: Some(error) }) = entering.await {

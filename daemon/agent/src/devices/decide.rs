@@ -3,8 +3,8 @@
 //! Invariant: pure, and the same for equal lists in any order. A device is left alone where nothing shows that others,
 //! or pods if the configuration asks for them, come by it.
 
-mod shortcuts;
-mod sources;
+mod fast_path;
+mod source_addresses;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,41 +12,41 @@ use std::net::IpAddr;
 use holdfast_datapath::XdpUse;
 use holdfast_status::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
 
-use super::Onlookers;
-use super::listed::{Address, Link, Listed};
-use super::rules;
+use super::Observers;
+use super::listing::{Address, KernelListing, Link};
+use super::routing_rules;
+use fast_path::FastPaths;
 use holdfast_config::{DeviceName, OuterDevices, Packets, PodDevices};
-use shortcuts::Shortcuts;
-use sources::Seen;
+use source_addresses::SourceAddresses;
 
 /// A network with so few bits for hosts, which has four addresses at most, is that of a link between two.
 const POINT_TO_POINT_BITS: u8 = 2;
 
 /// What each device is, in the order of their numbers; then the devices that the configuration names and that are not
 /// there.
-pub(super) fn decide(listed: &Listed, config: &Packets, onlookers: &Onlookers) -> Vec<Decision> {
-    let world = World::new(listed);
+pub(super) fn decide(listed: &KernelListing, config: &Packets, onlookers: &Observers) -> Vec<Decision> {
+    let world = LinkIndex::new(listed);
     let mut links: Vec<&Link> = listed.links.iter().collect();
     links.sort_unstable_by_key(|link| link.index);
-    let judged: Vec<_> = links.into_iter().map(|link| (link, world.judge(link, config))).collect();
+    let judged: Vec<_> = links.into_iter().map(|link| (link, world.classify(link, config))).collect();
     let outer = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
-    let of_node = world.of_node(outer.map(|(link, _)| link.index));
-    let is_told_apart = rules::tell_apart(&listed.rules, &listed.addresses);
+    let of_node = world.node_sources(outer.map(|(link, _)| link.index));
+    let is_told_apart = routing_rules::routes_by_source(&listed.rules, &listed.addresses);
     let answers = |class: Class| {
         if is_told_apart && class == Class::Outer { Answers::Dialled } else { Answers::Backend }
     };
-    let shortcuts = Shortcuts::new(listed, config, onlookers.first.as_ref(), &judged, answers(Class::Outer));
+    let shortcuts = FastPaths::new(listed, config, onlookers.first.as_ref(), &judged, answers(Class::Outer));
     let there = judged.iter().map(|(link, (class, reason))| {
-        let seen = world.seen_by(link, *class, of_node);
+        let seen = world.client_sources(link, *class, of_node);
         let leads_on = matches!(class, Class::Outer | Class::Backends);
         let is_of_pods = leads_on && world.is_bridge_of_pods(link);
-        let near4 = sources::near(listed, link, seen.v4.map(IpAddr::V4), is_of_pods);
-        let near6 = sources::near(listed, link, seen.v6.map(IpAddr::V6), is_of_pods);
-        let (answers, shortcut) = (answers(*class), shortcuts.judge(link, *class));
+        let near4 = source_addresses::shared_prefix_bits(listed, link, seen.v4.map(IpAddr::V4), is_of_pods);
+        let near6 = source_addresses::shared_prefix_bits(listed, link, seen.v6.map(IpAddr::V6), is_of_pods);
+        let (answers, shortcut) = (answers(*class), shortcuts.decide(link, *class));
         let is_near = *class == Class::None && shortcut == ShortcutDecision::Wanted;
         let class = if is_near { Class::Near } else { *class };
-        let (peer, xdp) = (shortcuts.gives_away(link, class), shortcuts.at_driver(link, class));
-        let plain = listed.by_ports.map(|by_ports| !by_ports);
+        let (peer, xdp) = (shortcuts.can_deliver_directly(link, class), shortcuts.xdp_use(link, class));
+        let plain = listed.port_rules.map(|by_ports| !by_ports);
         let secured = onlookers.has_policies && leads_on;
         let bridge = shortcuts.is_bridge(link) && leads_on;
         let switch = link.kind == "openvswitch" && leads_on && !listed.defaults.contains(&link.index);
@@ -61,13 +61,13 @@ pub(super) fn decide(listed: &Listed, config: &Packets, onlookers: &Onlookers) -
             secured,
             bridge,
             switch,
-            ..decision(link, class, *reason, seen)
+            ..build_decision(link, class, *reason, seen)
         }
     });
-    there.chain(absent(listed, config)).collect()
+    there.chain(missing_devices(listed, config)).collect()
 }
 
-fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
+fn build_decision(link: &Link, class: Class, reason: Reason, seen: SourceAddresses) -> Decision {
     let index = link.index;
     let name = link.name.clone();
     let (near4, near6, answers, shortcut) = (0, 0, Answers::Backend, ShortcutDecision::Inside);
@@ -92,7 +92,10 @@ fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
     }
 }
 
-fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = Decision> + 'a {
+fn missing_devices<'a>(
+    listed: &'a KernelListing,
+    config: &'a Packets,
+) -> impl Iterator<Item = Decision> + 'a {
     let named: &[DeviceName] = match &config.devices {
         OuterDevices::Auto => &[],
         OuterDevices::Named(names) => names,
@@ -100,31 +103,32 @@ fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = D
     let is_absent = |name: &&DeviceName| listed.links.iter().all(|link| link.name != name.as_str());
     named.iter().filter(is_absent).map(|name| {
         let link = Link { name: name.as_str().to_owned(), ..Link::default() };
-        decision(&link, Class::None, Reason::Absent, Seen::default())
+        build_decision(&link, Class::None, Reason::Absent, SourceAddresses::default())
     })
 }
 
 /// What the kernel lists, ordered by device.
-struct World<'a> {
-    listed: &'a Listed,
+struct LinkIndex<'a> {
+    listing: &'a KernelListing,
     by_index: BTreeMap<u32, &'a Link>,
-    addresses: BTreeMap<u32, Seen>,
+    addresses: BTreeMap<u32, SourceAddresses>,
     // Bridges to which a device belongs by which others come, and not one pod or virtual machine: hardware, a tunnel,
     // or whatever kind there will be.
     uplinks: BTreeSet<u32>,
 }
 
-impl<'a> World<'a> {
-    fn new(listed: &'a Listed) -> Self {
+impl<'a> LinkIndex<'a> {
+    fn new(listed: &'a KernelListing) -> Self {
         let by_index = listed.links.iter().map(|link| (link.index, link)).collect();
         let addresses = listed.links.iter().map(|link| link.index);
-        let addresses = addresses.map(|index| (index, sources::seen(listed, index))).collect();
-        let others = listed.links.iter().filter(|link| !leads_to_one(link) && link.kind != "dummy");
+        let addresses =
+            addresses.map(|index| (index, source_addresses::select_sources(listed, index))).collect();
+        let others = listed.links.iter().filter(|link| !leads_to_single_host(link) && link.kind != "dummy");
         let uplinks = others.filter_map(|link| link.master).collect();
-        Self { listed, by_index, addresses, uplinks }
+        Self { listing: listed, by_index, addresses, uplinks }
     }
 
-    fn judge(&self, link: &Link, config: &Packets) -> (Class, Reason) {
+    fn classify(&self, link: &Link, config: &Packets) -> (Class, Reason) {
         if link.is_loopback {
             return (Class::None, Reason::Loopback);
         }
@@ -132,19 +136,19 @@ impl<'a> World<'a> {
             OuterDevices::Named(names) if names.iter().any(|name| name.covers(&link.name)) => {
                 (Class::Outer, Reason::Named)
             }
-            OuterDevices::Named(_) => self.judge_left_out(link),
-            OuterDevices::Auto => self.judge_by_routes(link),
+            OuterDevices::Named(_) => self.classify_unlisted(link),
+            OuterDevices::Auto => self.classify_by_routes(link),
         };
         if class == Class::Outer {
             return (class, reason);
         }
-        self.pod(link, &config.pod_devices).map_or((class, reason), |reason| (Class::Pod, reason))
+        self.pod_reason(link, &config.pod_devices).map_or((class, reason), |reason| (Class::Pod, reason))
     }
 
     /// What a device is that the configuration's list leaves out. It serves no clients that come by it; but if others
     /// come by it, clients of other devices still reach the backends behind it.
-    fn judge_left_out(&self, link: &Link) -> (Class, Reason) {
-        match self.judge_by_routes(link) {
+    fn classify_unlisted(&self, link: &Link) -> (Class, Reason) {
+        match self.classify_by_routes(link) {
             (Class::Outer, Reason::Address) => (Class::Backends, Reason::NearLeftOut),
             (Class::Outer, _) => (Class::Backends, Reason::LeftOut),
             (Class::None, Reason::PodSide) => (Class::None, Reason::PodSide),
@@ -152,22 +156,22 @@ impl<'a> World<'a> {
         }
     }
 
-    fn judge_by_routes(&self, link: &Link) -> (Class, Reason) {
-        let has_gateway = self.listed.gateways.contains(&link.index);
-        let has_address = self.listed.addresses.iter().any(|it| it.index == link.index);
+    fn classify_by_routes(&self, link: &Link) -> (Class, Reason) {
+        let has_gateway = self.listing.gateways.contains(&link.index);
+        let has_address = self.listing.addresses.iter().any(|it| it.index == link.index);
         if self.is_member(link) {
             (Class::None, Reason::Member)
         } else if link.kind == "dummy" {
             (Class::None, Reason::Dummy)
         } else if has_gateway {
             (Class::Outer, Reason::Gateway)
-        } else if link.ends_here {
+        } else if link.is_peer_local {
             (Class::None, Reason::EndsHere)
         } else if self.is_pod_side(link) {
             (Class::None, Reason::PodSide)
         } else if has_address {
             (Class::Outer, Reason::Address)
-        } else if self.listed.routed.contains(&link.index) {
+        } else if self.listing.routed.contains(&link.index) {
             (Class::Outer, Reason::Route)
         } else {
             (Class::None, Reason::NoAddress)
@@ -183,13 +187,13 @@ impl<'a> World<'a> {
 
     /// Whether a device is of a kind that may lead to pods, without others behind it.
     fn is_pod_side(&self, link: &Link) -> bool {
-        let is_pods = leads_to_one(link) && !self.leads_to_network(link);
+        let is_pods = leads_to_single_host(link) && !self.leads_to_network(link);
         is_pods || (link.kind == "bridge" && !self.uplinks.contains(&link.index))
     }
 
     /// Whether a bridge leads to pods, although there is a route by one of them.
     fn is_bridge_of_pods(&self, link: &Link) -> bool {
-        link.kind == "bridge" && self.is_pod_side(link) && !self.listed.defaults.contains(&link.index)
+        link.kind == "bridge" && self.is_pod_side(link) && !self.listing.defaults.contains(&link.index)
     }
 
     /// Whether a device of a kind that containers and virtual machines have has an address of a network with other
@@ -201,17 +205,17 @@ impl<'a> World<'a> {
             it.index == link.index && it.bits < all - POINT_TO_POINT_BITS
         };
         matches!(link.kind.as_str(), "veth" | "netkit" | "tun")
-            && self.listed.addresses.iter().any(is_of_network)
+            && self.listing.addresses.iter().any(is_of_network)
     }
 
-    fn pod(&self, link: &Link, config: &PodDevices) -> Option<Reason> {
+    fn pod_reason(&self, link: &Link, config: &PodDevices) -> Option<Reason> {
         match config {
             PodDevices::None => None,
             // A device that leads to a gateway or has a network leads to others than one pod, even where it is a
             // container's.
             PodDevices::Auto => {
-                let leads_on = self.listed.gateways.contains(&link.index) || self.leads_to_network(link);
-                (!leads_on && leads_to_one(link)).then_some(Reason::LeadsToPod)
+                let leads_on = self.listing.gateways.contains(&link.index) || self.leads_to_network(link);
+                (!leads_on && leads_to_single_host(link)).then_some(Reason::LeadsToPod)
             }
             PodDevices::Named(patterns) => {
                 let is_named = patterns.iter().any(|pattern| pattern.covers(&link.name));
@@ -220,36 +224,42 @@ impl<'a> World<'a> {
         }
     }
 
-    fn seen(&self, index: u32) -> Seen {
+    fn source_addresses(&self, index: u32) -> SourceAddresses {
         self.addresses.get(&index).copied().unwrap_or_default()
     }
 
     /// The addresses by which clients of a device are known to others. A pod's device has an address of its own, or the
     /// bridge to which it belongs has one; either is near to the pod.
-    fn seen_by(&self, link: &Link, class: Class, of_node: Seen) -> Seen {
-        let own = self.seen(link.index);
+    fn client_sources(&self, link: &Link, class: Class, of_node: SourceAddresses) -> SourceAddresses {
+        let own = self.source_addresses(link.index);
         match class {
             Class::Outer | Class::Backends => own.or(of_node),
-            Class::Pod => own.or(link.master.map_or_else(Seen::default, |it| self.seen(it))).or(of_node),
-            Class::Near | Class::None => Seen::default(),
+            Class::Pod => own
+                .or(link.master.map_or_else(SourceAddresses::default, |it| self.source_addresses(it)))
+                .or(of_node),
+            Class::Near | Class::None => SourceAddresses::default(),
         }
     }
 
     /// The node's own addresses: those of outer devices, a device with a default route first. Where no outer device has
     /// one, the loopback's counts, then that of a dummy device, which is there for nothing else, then any.
-    fn of_node(&self, outer: impl Iterator<Item = u32> + Clone) -> Seen {
-        let first = outer.clone().filter(|index| self.listed.defaults.contains(index));
+    fn node_sources(&self, outer: impl Iterator<Item = u32> + Clone) -> SourceAddresses {
+        let first = outer.clone().filter(|index| self.listing.defaults.contains(index));
         let kept = |is_kept: fn(&Link) -> bool| {
             self.by_index.values().filter(move |link| is_kept(link)).map(|link| link.index)
         };
         let besides =
             kept(|link| link.is_loopback).chain(kept(|link| link.kind == "dummy")).chain(kept(|_| true));
-        first.chain(outer).chain(besides).map(|index| self.seen(index)).fold(Seen::default(), Seen::or)
+        first
+            .chain(outer)
+            .chain(besides)
+            .map(|index| self.source_addresses(index))
+            .fold(SourceAddresses::default(), SourceAddresses::or)
     }
 }
 
 /// A device with one pod or virtual machine at its other end.
-fn leads_to_one(link: &Link) -> bool {
+fn leads_to_single_host(link: &Link) -> bool {
     let is_one = matches!(link.kind.as_str(), "veth" | "netkit" | "macvtap");
-    (is_one && !link.ends_here) || (link.kind == "tun" && link.is_ethernet)
+    (is_one && !link.is_peer_local) || (link.kind == "tun" && link.is_ethernet)
 }

@@ -9,32 +9,32 @@ use std::time::Duration;
 use holdfast_datapath::driver_notices;
 use tokio::sync::watch;
 
-use crate::engine::ask::Asker;
-use crate::notices::Notices;
+use crate::engine::query::EngineClient;
+use crate::netlink_monitor::NetlinkMonitor;
 use holdfast_config::{Config, XdpUse};
 
 /// How long notices are collected after a look.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks for a look after each change, until the configuration's sender is gone.
-pub async fn run(mut config: watch::Receiver<Arc<Config>>, looks: watch::Sender<()>, engine: Asker) {
-    let opened = driver_notices().and_then(Notices::over);
-    let mut notices = opened.inspect_err(tell).ok();
+pub async fn run(mut config: watch::Receiver<Arc<Config>>, looks: watch::Sender<()>, engine: EngineClient) {
+    let opened = driver_notices().and_then(NetlinkMonitor::from_socket);
+    let mut notices = opened.inspect_err(warn_failure).ok();
     loop {
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
-            () = Notices::any(&mut notices) => {}
+            () = NetlinkMonitor::wait_if_open(&mut notices) => {}
         }
-        notices.as_mut().into_iter().for_each(Notices::forget);
+        notices.as_mut().into_iter().for_each(NetlinkMonitor::discard_pending);
         if config.borrow_and_update().packets.xdp != XdpUse::Never {
             looks.send_replace(());
-            engine.look_after();
+            engine.request_upkeep();
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-fn tell(error: &std::io::Error) {
+fn warn_failure(error: &std::io::Error) {
     tracing::debug!(%error, "the kernel does not tell when a driver can do less; it is asked every ten seconds");
 }
 
@@ -43,7 +43,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::engine::ask::{self, Ask};
+    use crate::engine::query::{self, EngineQuery};
 
     fn run_tool(program: &str, arguments: &str) {
         let done = Command::new(program).args(arguments.split(' ')).output().unwrap();
@@ -63,14 +63,14 @@ mod tests {
                 run_tool("ip", "link add left type veth peer name right");
                 let (config, followed) = watch::channel(configured("native"));
                 let (looks, mut looked) = watch::channel(());
-                let (engine, mut asks) = ask::channel();
+                let (engine, mut asks) = query::channel();
                 let running = tokio::spawn(run(followed, looks, engine));
                 tokio::task::yield_now().await;
                 run_tool("ethtool", "-K left rxvlan off");
                 let patience = Duration::from_secs(5);
                 tokio::time::timeout(patience, looked.changed()).await.unwrap().unwrap();
                 let asked = tokio::time::timeout(patience, asks.recv()).await;
-                assert!(matches!(asked, Ok(Some(Ask::LookAfter))));
+                assert!(matches!(asked, Ok(Some(EngineQuery::RunUpkeep))));
                 config.send_replace(configured("never"));
                 tokio::time::sleep(2 * PAUSE).await;
                 run_tool("ethtool", "-K left rxvlan on");

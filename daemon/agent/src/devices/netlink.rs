@@ -10,10 +10,10 @@ use std::net::IpAddr;
 
 use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes, ip};
 
-use crate::notices::Notices;
+use crate::netlink_monitor::NetlinkMonitor;
 
-use super::listed::{Address, Link, Listed, Network, Rule, Way};
-use super::rules::{self, ROUTE, RTM_GETRULE, RTM_NEWRULE, number};
+use super::listing::{Address, GatewayRoute, KernelListing, Link, Network, RoutingRule};
+use super::routing_rules::{self, ROUTE, RTM_GETRULE, RTM_NEWRULE, read_u32};
 
 /// The most bytes of one answer. A router with a million routes has some 100 MB of them; each datagram is looked at and
 /// forgotten.
@@ -25,13 +25,13 @@ const ADDRESSES_MAX: usize = 65_536;
 /// Rules of routing that are looked at: a node with some hundred pods has two of each.
 const RULES_MAX: usize = 8192;
 /// Ways to gateways that are looked at: of a million routes most have the same few.
-const WAYS_MAX: usize = 1024;
+const GATEWAY_ROUTES_MAX: usize = 1024;
 /// How often a list is asked for that changes while it is read.
 const TRIES: usize = 5;
 
 /// What a device says where nothing waits before it leaves, and where no driver limits the length of packets.
 const NO_QUEUE: &str = "noqueue";
-const MTU_MOST: u32 = 65_535;
+const MTU_MAX: u32 = 65_535;
 
 /// What `rp_filter` says where it is strict: of a device and of all, the greater number counts, and 2 is loose.
 const STRICT: u32 = 1;
@@ -76,38 +76,44 @@ const RT_TABLE_LOCAL: u8 = 255;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 /// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; in IPv6 `_TEMPORARY` too, and in IPv4 the same bit says that
 /// another address of the same network is the primary one.
-const UNFIT: u32 = 0x08 | 0x20 | 0x40 | 0x01;
+const UNUSABLE_FLAGS: u32 = 0x08 | 0x20 | 0x40 | 0x01;
 /// The lengths of `ifinfomsg`, `ifaddrmsg` and `rtnexthop`.
 const LINK: usize = 16;
 const ADDRESS: usize = 8;
 const HOP: usize = 8;
 
 /// Notices of what is listed here.
-pub(super) fn notices() -> io::Result<Notices> {
-    Notices::open(Part::Routes, GROUPS)
+pub(super) fn open_monitor() -> io::Result<NetlinkMonitor> {
+    NetlinkMonitor::open(Part::Routes, GROUPS)
 }
 
 /// Lists all links, addresses, routes and rules as they are now.
-pub(super) fn list() -> io::Result<Listed> {
-    let links = dump_whole((RTM_GETLINK, RTM_NEWLINK), (LINK, LINKS_MAX), link)?;
-    let addresses = dump_whole((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), address)?;
-    let inside = inside(&links, &addresses);
-    let mut listed = Listed { links, addresses, rules: rules()?, by_ports: by_ports()?, ..Listed::default() };
+pub(super) fn list() -> io::Result<KernelListing> {
+    let links = dump_consistent((RTM_GETLINK, RTM_NEWLINK), (LINK, LINKS_MAX), parse_link)?;
+    let addresses = dump_consistent((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), parse_address)?;
+    let inside = local_peer_addresses(&links, &addresses);
+    let mut listed = KernelListing {
+        links,
+        addresses,
+        rules: list_rules()?,
+        port_rules: families_with_port_rules()?,
+        ..KernelListing::default()
+    };
     // A list of routes that change all the time is never whole, and need not be: a device has many routes, or some that
     // stay.
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
         if kind == RTM_NEWROUTE {
-            route(body, &mut listed);
-            listed.networks.extend(network(body, &inside));
+            add_route(body, &mut listed);
+            listed.networks.extend(parse_network(body, &inside));
         }
     })?;
-    listed.strict = strict(&listed.links);
+    listed.strict = strict_devices(&listed.links);
     Ok(listed)
 }
 
 /// The devices at which the kernel drops a packet if another device leads to its sender. Devices of pods are not asked
 /// for, because there are many.
-fn strict(links: &[Link]) -> BTreeSet<u32> {
+fn strict_devices(links: &[Link]) -> BTreeSet<u32> {
     let of_all = rp_filter("all");
     let is_strict = |link: &&Link| of_all.max(rp_filter(&link.name)) == STRICT;
     let asked = links.iter().filter(|link| link.kind != "veth" || link.master.is_none());
@@ -121,19 +127,20 @@ fn rp_filter(device: &str) -> u32 {
 }
 
 /// The addresses of devices that have both ends here.
-fn inside(links: &[Link], addresses: &[Address]) -> Vec<Address> {
-    let ends_here: BTreeSet<u32> = links.iter().filter(|it| it.ends_here).map(|it| it.index).collect();
+fn local_peer_addresses(links: &[Link], addresses: &[Address]) -> Vec<Address> {
+    let ends_here: BTreeSet<u32> = links.iter().filter(|it| it.is_peer_local).map(|it| it.index).collect();
     addresses.iter().filter(|it| ends_here.contains(&it.index)).copied().collect()
 }
 
 /// The rules of routing of both families.
-pub(super) fn rules() -> io::Result<Vec<Rule>> {
-    dump_whole((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), rules::rule)
+pub(super) fn list_rules() -> io::Result<Vec<RoutingRule>> {
+    dump_consistent((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), routing_rules::parse_rule)
 }
 
 /// Of which families rules go by ports.
-fn by_ports() -> io::Result<[bool; 2]> {
-    let found = dump_whole((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), rules::by_ports)?;
+fn families_with_port_rules() -> io::Result<[bool; 2]> {
+    let found =
+        dump_consistent((RTM_GETRULE, RTM_NEWRULE), (ROUTE, RULES_MAX), routing_rules::port_rule_family)?;
     Ok([true, false].map(|is_v4| found.contains(&is_v4)))
 }
 
@@ -142,14 +149,14 @@ fn by_ports() -> io::Result<[bool; 2]> {
 pub(super) fn default_device6() -> io::Result<Option<u32>> {
     let mut best: Option<(u32, u32)> = None;
     dump(RTM_GETROUTE, ROUTE, |kind, body| {
-        let found = (kind == RTM_NEWROUTE).then(|| default6(body)).flatten();
+        let found = (kind == RTM_NEWROUTE).then(|| parse_default6(body)).flatten();
         best = best.into_iter().chain(found).min();
     })?;
     Ok(best.map(|(_, index)| index))
 }
 
 /// The priority of a default route of the main table, and its device.
-fn default6(body: &[u8]) -> Option<(u32, u32)> {
+fn parse_default6(body: &[u8]) -> Option<(u32, u32)> {
     let [family, bits, _, _, table, _, _, kind, ..] = *body else { return None };
     let is_v6 = i32::from(family) == nix::libc::AF_INET6;
     if !is_v6 || bits != 0 || table != RT_TABLE_MAIN || kind != RTN_UNICAST {
@@ -157,13 +164,13 @@ fn default6(body: &[u8]) -> Option<(u32, u32)> {
     }
     let rest = body.get(ROUTE..)?;
     let one = |kind| attribute(rest, kind);
-    let of_several = || hops(one(RTA_MULTIPATH)?).next().map(|(index, _)| index);
-    let index = one(RTA_OIF).map(|index| number(index, 0)).or_else(of_several)?;
-    Some((one(RTA_PRIORITY).map_or(0, |priority| number(priority, 0)), index))
+    let of_several = || parse_hops(one(RTA_MULTIPATH)?).next().map(|(index, _)| index);
+    let index = one(RTA_OIF).map(|index| read_u32(index, 0)).or_else(of_several)?;
+    Some((one(RTA_PRIORITY).map_or(0, |priority| read_u32(priority, 0)), index))
 }
 
 /// Asks for a list, and asks anew if something changed while it was read.
-fn dump_whole<T>(
+fn dump_consistent<T>(
     (question, answer): (u16, u16),
     (header, most): (usize, usize),
     read: impl Fn(&[u8]) -> Option<T>,
@@ -190,19 +197,19 @@ fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::R
 
 /// A device's name or kind, without control characters: the kernel lets a name hold anything but "/", ":" and white
 /// space.
-fn text(value: &[u8]) -> String {
+fn parse_text(value: &[u8]) -> String {
     let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name).replace(char::is_control, "?")
 }
 
 /// A link from an `ifinfomsg`; `None`: the message is cut off.
-fn link(body: &[u8]) -> Option<Link> {
+fn parse_link(body: &[u8]) -> Option<Link> {
     let kind_of_layer = u16::from_ne_bytes(*body.get(2..)?.first_chunk()?);
     let mut link = Link {
-        index: number(body, 4),
+        index: read_u32(body, 4),
         is_ethernet: kind_of_layer == nix::libc::ARPHRD_ETHER,
         is_loopback: kind_of_layer == nix::libc::ARPHRD_LOOPBACK,
-        is_watched: true,
+        is_observed: true,
         ..Link::default()
     };
     let mut other = None;
@@ -210,31 +217,31 @@ fn link(body: &[u8]) -> Option<Link> {
     let (mut has_queue, mut takes_all) = (true, false);
     for (kind, value) in attributes(body.get(LINK..)?) {
         match kind {
-            IFLA_LINK => other = Some(number(value, 0)).filter(|other| *other != 0),
+            IFLA_LINK => other = Some(read_u32(value, 0)).filter(|other| *other != 0),
             IFLA_LINK_NETNSID => is_elsewhere = true,
-            IFLA_QDISC => has_queue = text(value) != NO_QUEUE,
-            IFLA_MAX_MTU => takes_all = number(value, 0) == MTU_MOST,
-            IFLA_IFNAME => link.name = text(value),
-            IFLA_MASTER => link.master = Some(number(value, 0)).filter(|master| *master != 0),
+            IFLA_QDISC => has_queue = parse_text(value) != NO_QUEUE,
+            IFLA_MAX_MTU => takes_all = read_u32(value, 0) == MTU_MAX,
+            IFLA_IFNAME => link.name = parse_text(value),
+            IFLA_MASTER => link.master = Some(read_u32(value, 0)).filter(|master| *master != 0),
             IFLA_LINKINFO => {
-                link.kind = attribute(value, IFLA_INFO_KIND).map(text).unwrap_or_default();
+                link.kind = attribute(value, IFLA_INFO_KIND).map(parse_text).unwrap_or_default();
             }
             _ => {}
         }
     }
-    link.is_watched = has_queue || !takes_all;
+    link.is_observed = has_queue || !takes_all;
     // For a VLAN and the like `IFLA_LINK` names the device below, and not another end.
     let other = other.filter(|_| !is_elsewhere);
     if matches!(link.kind.as_str(), "veth" | "netkit") {
-        link.ends_here = other.is_some();
+        link.is_peer_local = other.is_some();
     } else {
-        link.stands_on = other;
+        link.lower_link = other;
     }
     Some(link)
 }
 
 /// An address from an `ifaddrmsg`; `None`: it is none that others are to see.
-fn address(body: &[u8]) -> Option<Address> {
+fn parse_address(body: &[u8]) -> Option<Address> {
     let bits = *body.get(1)?;
     let mut flags = u32::from(*body.get(2)?);
     let scope = *body.get(3)?;
@@ -244,13 +251,13 @@ fn address(body: &[u8]) -> Option<Address> {
         match kind {
             IFA_LOCAL => own = ip(value),
             IFA_ADDRESS => other = ip(value),
-            IFA_FLAGS => flags = number(value, 0),
+            IFA_FLAGS => flags = read_u32(value, 0),
             _ => {}
         }
     }
     let address = own.or(other).filter(|address| is_global(*address))?;
-    let is_fit = scope == RT_SCOPE_UNIVERSE && flags & UNFIT == 0;
-    is_fit.then_some(Address { index: number(body, 4), address, bits })
+    let is_fit = scope == RT_SCOPE_UNIVERSE && flags & UNUSABLE_FLAGS == 0;
+    is_fit.then_some(Address { index: read_u32(body, 4), address, bits })
 }
 
 fn is_global(address: IpAddr) -> bool {
@@ -262,7 +269,7 @@ fn is_global(address: IpAddr) -> bool {
 }
 
 /// Takes in an `rtmsg`: by which devices it leads to others or to a gateway, to which gateway, and from which address.
-fn route(body: &[u8], listed: &mut Listed) {
+fn add_route(body: &[u8], listed: &mut KernelListing) {
     let [family, bits, _, _, table, origin, _, kind, ..] = body else { return };
     if *kind != RTN_UNICAST || *table == RT_TABLE_LOCAL {
         return;
@@ -270,53 +277,57 @@ fn route(body: &[u8], listed: &mut Listed) {
     let rest = body.get(ROUTE..).unwrap_or_default();
     let one = |kind| attribute(rest, kind);
     if attributes(rest).any(|(kind, _)| matches!(kind, RTA_MULTIPATH | RTA_NH_ID)) {
-        let [v4, v6] = &mut listed.by_ports;
+        let [v4, v6] = &mut listed.port_rules;
         *(if i32::from(*family) == nix::libc::AF_INET { v4 } else { v6 }) = true;
     }
     if *origin != RTPROT_KERNEL {
-        listed.routed.extend(one(RTA_OIF).map(|index| number(index, 0)));
+        listed.routed.extend(one(RTA_OIF).map(|index| read_u32(index, 0)));
     }
     let source = one(RTA_PREFSRC).and_then(ip);
-    let mut ways = hops(one(RTA_MULTIPATH).unwrap_or_default()).collect::<Vec<_>>();
-    if attributes(rest).any(|(kind, _)| leads(kind)) {
-        ways.extend(one(RTA_OIF).map(|index| (number(index, 0), one(RTA_GATEWAY).and_then(ip))));
+    let mut ways = parse_hops(one(RTA_MULTIPATH).unwrap_or_default()).collect::<Vec<_>>();
+    if attributes(rest).any(|(kind, _)| is_gateway_attribute(kind)) {
+        ways.extend(one(RTA_OIF).map(|index| (read_u32(index, 0), one(RTA_GATEWAY).and_then(ip))));
     }
     for (index, gateway) in ways {
         listed.gateways.insert(index);
         if *bits == 0 {
             listed.defaults.insert(index);
         }
-        if listed.ways.len() < WAYS_MAX {
-            listed.ways.insert(Way { index, is_default: *bits == 0, gateway, source });
+        if listed.gateway_routes.len() < GATEWAY_ROUTES_MAX {
+            listed.gateway_routes.insert(GatewayRoute { index, is_default: *bits == 0, gateway, source });
         }
     }
 }
 
 /// The network of an `rtmsg`, if the route leads to it by one of these devices and it holds the device's own address.
 /// Others' networks are left out, since there are as many of them as nodes.
-fn network(body: &[u8], inside: &[Address]) -> Option<Network> {
+fn parse_network(body: &[u8], inside: &[Address]) -> Option<Network> {
     let [_, bits, _, _, table, _, _, kind, ..] = *body else { return None };
     let rest = body.get(ROUTE..).filter(|_| kind == RTN_UNICAST && table == RT_TABLE_MAIN)?;
     let one = |kind| attribute(rest, kind);
-    let index = number(one(RTA_OIF)?, 0);
+    let index = read_u32(one(RTA_OIF)?, 0);
     let gateway = one(RTA_GATEWAY).and_then(ip);
     let network = Network { index, address: one(RTA_DST).and_then(ip)?, bits, gateway };
-    inside.iter().any(|it| it.index == index && network.holds(it.address)).then_some(network)
+    inside.iter().any(|it| it.index == index && network.contains(it.address)).then_some(network)
 }
 
-const fn leads(kind: u16) -> bool {
+const fn is_gateway_attribute(kind: u16) -> bool {
     matches!(kind, RTA_GATEWAY | RTA_VIA)
 }
 
 /// The hops of a route with several ways that lead to a gateway: the device of each, and its gateway.
-fn hops(mut rest: &[u8]) -> impl Iterator<Item = (u32, Option<IpAddr>)> {
+fn parse_hops(mut rest: &[u8]) -> impl Iterator<Item = (u32, Option<IpAddr>)> {
     let next = move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let hop = rest.get(..length).filter(|_| length >= HOP)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         let found = hop.get(HOP..).unwrap_or_default();
         let gateway = attribute(found, RTA_GATEWAY).and_then(ip);
-        Some(attributes(found).any(|(kind, _)| leads(kind)).then(|| (number(hop, 4), gateway)))
+        Some(
+            attributes(found)
+                .any(|(kind, _)| is_gateway_attribute(kind))
+                .then(|| (read_u32(hop, 4), gateway)),
+        )
     };
     std::iter::from_fn(next).flatten()
 }

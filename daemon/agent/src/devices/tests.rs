@@ -14,10 +14,10 @@ use holdfast_status::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
 use super::decide::decide;
-use super::listed::{Address, Link, Listed, Network, Way};
-use super::ports::{free, shared, waiting};
-use super::{LOOK_AGAIN, Onlookers};
-use crate::engine::ask;
+use super::listing::{Address, GatewayRoute, KernelListing, Link, Network};
+use super::snat::{find_overlap, free_ranges, parse_waiting_ports};
+use super::{Observers, RELIST_EVERY};
+use crate::engine::query;
 use holdfast_config::Config;
 use holdfast_fixtures::TEST_TIMEOUT;
 
@@ -25,8 +25,8 @@ use holdfast_fixtures::TEST_TIMEOUT;
 /// [route|gateway|default] [via GATEWAY] [from SOURCE] [net NETWORK/BITS[@GATEWAY] …] [strict]`. A kind of "-" is
 /// hardware, "tap" a "tun" with an Ethernet header. `here` says that the link's other end is on this node too, `via`
 /// and `from` speak of default routes.
-fn listed(text: &str) -> Listed {
-    let mut listed = Listed::default();
+fn listed(text: &str) -> KernelListing {
+    let mut listed = KernelListing::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let mut words = line.split(' ');
         let index: u32 = words.next().unwrap().parse().unwrap();
@@ -39,15 +39,15 @@ fn listed(text: &str) -> Listed {
             is_loopback: kind == "loopback",
             is_ethernet: !matches!(kind, "tun" | "wireguard" | "loopback"),
             master: None,
-            ends_here: false,
-            stands_on: None,
-            is_watched: false,
+            is_peer_local: false,
+            lower_link: None,
+            is_observed: false,
         };
         while let Some(word) = words.next() {
             match word {
-                "here" => link.ends_here = true,
-                "watched" => link.is_watched = true,
-                "on" => link.stands_on = words.next().map(|below| below.parse().unwrap()),
+                "here" => link.is_peer_local = true,
+                "watched" => link.is_observed = true,
+                "on" => link.lower_link = words.next().map(|below| below.parse().unwrap()),
                 "in" => link.master = words.next().map(|master| master.parse().unwrap()),
                 "route" => _ = listed.routed.insert(index),
                 "strict" => _ = listed.strict.insert(index),
@@ -66,11 +66,11 @@ fn listed(text: &str) -> Listed {
                 }
                 "via" | "from" => {
                     let address = words.next().map(|address| address.parse().unwrap());
-                    let way = Way { index, is_default: true, gateway: None, source: None };
-                    listed.ways.insert(if word == "via" {
-                        Way { gateway: address, ..way }
+                    let way = GatewayRoute { index, is_default: true, gateway: None, source: None };
+                    listed.gateway_routes.insert(if word == "via" {
+                        GatewayRoute { gateway: address, ..way }
                     } else {
-                        Way { source: address, ..way }
+                        GatewayRoute { source: address, ..way }
                     });
                 }
                 address => {
@@ -85,11 +85,11 @@ fn listed(text: &str) -> Listed {
     listed
 }
 
-fn decided(packets: &str, world: &Listed) -> Vec<Decision> {
-    decided_beside(packets, world, &Onlookers::default())
+fn decided(packets: &str, world: &KernelListing) -> Vec<Decision> {
+    decided_beside(packets, world, &Observers::default())
 }
 
-fn decided_beside(packets: &str, world: &Listed, onlookers: &Onlookers) -> Vec<Decision> {
+fn decided_beside(packets: &str, world: &KernelListing, onlookers: &Observers) -> Vec<Decision> {
     let text = format!("[manifests]\npath = \"/m\"\n[packets]\n{packets}\n");
     let (config, _) = Config::parse(&text, "config.toml").unwrap();
     decide(world, &config.packets, onlookers)
@@ -403,12 +403,12 @@ fn what_leads_to_a_gateway_leads_to_no_pod_whatever_else_is_named() {
 #[test]
 fn ports_that_sockets_get_as_well_are_found() {
     let ranges = [61_000..=65_535, 40_000..=40_010];
-    assert_eq!(shared(&ranges, "32768\t60999\n", ""), Some(40_000..=40_010));
-    assert_eq!(shared(&ranges[..1], "32768\t60999\n", ""), None);
-    assert_eq!(shared(&ranges[..1], "1024 65535", ""), Some(61_000..=65_535));
-    assert_eq!(shared(&ranges[..1], "1024 62000", "61000-61998\n"), Some(61_999..=62_000));
-    assert_eq!(shared(&ranges[..1], "1024 65535", "8080,61000-65535"), None);
-    assert_eq!(shared(&ranges, "", ""), None);
+    assert_eq!(find_overlap(&ranges, "32768\t60999\n", ""), Some(40_000..=40_010));
+    assert_eq!(find_overlap(&ranges[..1], "32768\t60999\n", ""), None);
+    assert_eq!(find_overlap(&ranges[..1], "1024 65535", ""), Some(61_000..=65_535));
+    assert_eq!(find_overlap(&ranges[..1], "1024 62000", "61000-61998\n"), Some(61_999..=62_000));
+    assert_eq!(find_overlap(&ranges[..1], "1024 65535", "8080,61000-65535"), None);
+    assert_eq!(find_overlap(&ranges, "", ""), None);
 }
 
 #[test]
@@ -432,8 +432,8 @@ async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &w
     let (decisions, mut now) = watch::channel(Arc::default());
     // Nothing looks for a firewall here.
     let ((_, onlookers), (_, proxies)) =
-        (watch::channel(Onlookers::default()), watch::channel(Arc::default()));
-    let (engine, mut asked) = ask::channel();
+        (watch::channel(Observers::default()), watch::channel(Arc::default()));
+    let (engine, mut asked) = query::channel();
     let told = (decisions, watch::channel(LiveMaps::default()).1);
     let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, engine));
     test(&mut now, &config).await;
@@ -464,7 +464,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
             ip("link set near up");
             ip("route add default via 10.9.0.2 dev near");
             let took = until(now, "near outer Gateway 10.9.0.1\n").await;
-            assert!(took < LOOK_AGAIN / 2, "by the kernel's notice: {took:?}");
+            assert!(took < RELIST_EVERY / 2, "by the kernel's notice: {took:?}");
             ip("link set near name uplink");
             until(now, "uplink outer Gateway 10.9.0.1\n").await;
             let (named, _) = Config::parse("[packets]\npod_devices = [\"aw*\"]\n", "config.toml").unwrap();
@@ -520,9 +520,9 @@ fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_
         ] {
             ip(arguments);
             let listed = super::netlink::list().unwrap();
-            assert_eq!(listed.by_ports, expected, "{arguments}");
+            assert_eq!(listed.port_rules, expected, "{arguments}");
             let plain = expected.map(|by_ports| !by_ports);
-            let decided = decide(&listed, &Config::default().packets, &Onlookers::default());
+            let decided = decide(&listed, &Config::default().packets, &Observers::default());
             assert!(decided.iter().all(|decision| decision.plain == plain), "{arguments}");
         }
     };
@@ -543,10 +543,10 @@ fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
         runtime.block_on(async {
             let (_config, configs) = watch::channel(Arc::new(Config::default()));
             let (decisions, mut now) = watch::channel::<Arc<[Decision]>>(Arc::default());
-            let (_seen, onlookers) = watch::channel(Onlookers::default());
+            let (_seen, onlookers) = watch::channel(Observers::default());
             let (found, proxies) = watch::channel(Arc::default());
             let told = (decisions, watch::channel(LiveMaps::default()).1);
-            let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, ask::channel().0));
+            let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, query::channel().0));
             until(&mut now, "near outer").await;
             assert!(now.borrow().iter().all(|it| !it.joins), "nothing was looked for yet");
             for (there, expected) in [("", true), ("kube-proxy", false), ("Antrea", true)] {
@@ -567,11 +567,15 @@ fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
 #[test]
 fn clients_get_most_of_the_ports_that_are_free() {
     let usual = 32_768..=60_999;
-    assert_eq!(free(&usual, &[]), [1_024..=23_999, 61_000..=65_535]);
+    assert_eq!(free_ranges(&usual, &[]), [1_024..=23_999, 61_000..=65_535]);
     let taken = [6_443..=6_443, 10_248..=10_260, 2_379..=2_380, 61_000..=61_000, 9_890..=9_890];
     let four = [2_381..=6_442, 6_444..=9_889, 10_261..=23_999, 61_001..=65_535];
-    assert_eq!(free(&usual, &taken), four, "the largest of what is between them");
-    assert_eq!(free(&(1_024..=65_535), &[]), [61_000..=65_535], "the range that is used where none is free");
+    assert_eq!(free_ranges(&usual, &taken), four, "the largest of what is between them");
+    assert_eq!(
+        free_ranges(&(1_024..=65_535), &[]),
+        [61_000..=65_535],
+        "the range that is used where none is free"
+    );
 }
 
 #[test]
@@ -581,5 +585,5 @@ fn a_list_of_sockets_says_at_which_ports_they_wait_for_others() {
         \x20  1: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000\n\
         \x20  2: 00000000000000000000000000000000:14E9 00000000000000000000000000000000:0000 07 0:0\n\
         \x20  3: strange\n";
-    assert_eq!(waiting(list), [0x26a2, 0x14e9]);
+    assert_eq!(parse_waiting_ports(list), [0x26a2, 0x14e9]);
 }

@@ -36,7 +36,7 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// What was wrong with a file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]
-pub(super) struct Unread {
+pub(super) struct FileFault {
     path: PathBuf,
     what: String,
     // Whether the system did not give its content, which may be whole.
@@ -45,17 +45,17 @@ pub(super) struct Unread {
 
 /// What a former process left.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedDrains {
     pub(super) drains: Drains,
     /// What was wrong with files.
-    pub(super) wrong: Vec<Unread>,
+    pub(super) faults: Vec<FileFault>,
     /// Why the drains may be others than these: what would say so cannot be read now.
     pub(super) unread: Option<String>,
 }
 
 /// One drain as it stands in the file.
 #[derive(Serialize, Deserialize)]
-struct Row {
+struct DrainRecord {
     address: IpAddr,
     port: Option<NonZeroU16>,
     namespace: Option<String>,
@@ -65,7 +65,7 @@ struct Row {
     at: Rfc3339,
 }
 
-impl Row {
+impl DrainRecord {
     fn new((drain, by): (Drain, &DrainOrder)) -> Self {
         let service = drain.service();
         Self {
@@ -93,8 +93,8 @@ impl Row {
 }
 
 /// Reads what a former process left.
-pub(super) fn load(folder: &Path) -> Loaded {
-    let (file, copy) = (read(folder, FILE), read(folder, COPY));
+pub(super) fn load(folder: &Path) -> LoadedDrains {
+    let (file, copy) = (read_drains(folder, FILE), read_drains(folder, COPY));
     let is_damaged = file.as_ref().is_err_and(|why| !why.may_be_whole);
     // The copy says nothing that the file does not, where that one is whole.
     let asked = if matches!(file, Ok(Some(_))) { [None, None] } else { [Some(&file), Some(&copy)] };
@@ -102,56 +102,56 @@ pub(super) fn load(folder: &Path) -> Loaded {
     let unread = failed.filter(|why| why.may_be_whole).map(ToString::to_string).next();
     let mut wrong = Vec::new();
     let mut whole =
-        |found: Result<Option<Drains>, Unread>| found.map_err(|why| wrong.push(why)).ok().flatten();
+        |found: Result<Option<Drains>, FileFault>| found.map_err(|why| wrong.push(why)).ok().flatten();
     let (file, copy) = (whole(file), whole(copy));
     if is_damaged {
         // Where the file cannot be renamed nothing else can be written either, and that is told.
         let _ = std::fs::rename(folder.join(FILE), folder.join(DAMAGED));
     }
-    Loaded { drains: file.or(copy).unwrap_or_default(), wrong, unread }
+    LoadedDrains { drains: file.or(copy).unwrap_or_default(), faults: wrong, unread }
 }
 
 /// Writes the file, then the copy.
 pub(super) fn store(folder: &Path, drains: &Drains) -> Result<(), String> {
-    let content = written(drains).map_err(|error| error.to_string())?;
+    let content = serialize_drains(drains).map_err(|error| error.to_string())?;
     for path in [folder.join(FILE), folder.join(COPY)] {
-        small_file::replace(&path, &content).map_err(|error| format!("{}: {error}", path.display()))?;
+        small_file::replace_file(&path, &content).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())
 }
 
-fn written(drains: &Drains) -> io::Result<Vec<u8>> {
-    let rows: Vec<Row> = drains.iter().map(Row::new).collect();
+fn serialize_drains(drains: &Drains) -> io::Result<Vec<u8>> {
+    let rows: Vec<DrainRecord> = drains.iter().map(DrainRecord::new).collect();
     let body = serde_json::to_string_pretty(&rows)?;
-    Ok(format!("{}\n{body}\n", head(VERSION, &body)).into_bytes())
+    Ok(format!("{}\n{body}\n", render_header(VERSION, &body)).into_bytes())
 }
 
-fn head(version: u32, body: &str) -> String {
+fn render_header(version: u32, body: &str) -> String {
     format!("holdfast drains, version {version}, crc32 {:08x}", crc32fast::hash(body.as_bytes()))
 }
 
 /// `None`: there is no such file.
-fn read(folder: &Path, name: &str) -> Result<Option<Drains>, Unread> {
+fn read_drains(folder: &Path, name: &str) -> Result<Option<Drains>, FileFault> {
     let path = folder.join(name);
-    let content = match small_file::content(&path, FILE_BYTES_MAX) {
+    let content = match small_file::read_bounded(&path, FILE_BYTES_MAX) {
         Ok(content) => content,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }
         Err(error) => {
             let may_be_whole = error.raw_os_error().is_some();
-            return Err(Unread { path, what: error.to_string(), may_be_whole });
+            return Err(FileFault { path, what: error.to_string(), may_be_whole });
         }
     };
-    understood(&content).map(Some).map_err(|what| Unread { path, what, may_be_whole: false })
+    parse_drains(&content).map(Some).map_err(|what| FileFault { path, what, may_be_whole: false })
 }
 
-fn understood(content: &[u8]) -> Result<Drains, String> {
+fn parse_drains(content: &[u8]) -> Result<Drains, String> {
     let damaged = || "it is damaged: it is not as it was written".to_owned();
     let text = str::from_utf8(content).map_err(|_| damaged())?;
     let (first, body) = text.split_once('\n').ok_or_else(damaged)?;
     let body = body.strip_suffix('\n').ok_or_else(damaged)?;
-    if first != head(VERSION, body) {
+    if first != render_header(VERSION, body) {
         let version = first.strip_prefix("holdfast drains, version ").and_then(|rest| rest.split(',').next());
         return Err(match version.and_then(|it| it.parse::<u32>().ok()) {
             Some(found) if found != VERSION => {
@@ -160,7 +160,7 @@ fn understood(content: &[u8]) -> Result<Drains, String> {
             _ => damaged(),
         });
     }
-    let rows: Vec<Row> = serde_json::from_str(body).map_err(|error| error.to_string())?;
+    let rows: Vec<DrainRecord> = serde_json::from_str(body).map_err(|error| error.to_string())?;
     let mut drains = Drains::default();
     for row in rows {
         let (drain, by) = row.into_drain()?;

@@ -48,13 +48,13 @@ impl Taking {
     fn begin(folder: &Path) -> Self {
         let (orders, ordered) = mpsc::channel(ORDERS_WAITING_MAX);
         let (events_out, events) = mpsc::channel(64);
-        let kept = kept(folder);
-        let told = watch::channel(Written::by_the_former(&kept)).0;
+        let kept = load_drains(folder);
+        let told = watch::channel(DrainsWrite::from_restored(&kept)).0;
         let running = tokio::spawn(run(folder.to_owned(), kept, ordered, events_out, told));
         Self { orders, events, running }
     }
 
-    async fn order(&self, drain: Drain, is_on: bool) -> Outcome {
+    async fn order(&self, drain: Drain, is_on: bool) -> OrderOutcome {
         let (answer, answered) = oneshot::channel();
         self.orders.send(Order { uid: 0, pid: None, drain, is_on, answer }).await.unwrap();
         answered.await.unwrap()
@@ -71,8 +71,8 @@ impl Taking {
 #[test]
 fn what_is_written_is_read() {
     let folder = written();
-    assert_eq!(*kept(folder.path()).drains, three());
-    assert_eq!(*kept(tempfile::tempdir().unwrap().path()).drains, Drains::default(), "a new node");
+    assert_eq!(*load_drains(folder.path()).drains, three());
+    assert_eq!(*load_drains(tempfile::tempdir().unwrap().path()).drains, Drains::default(), "a new node");
 }
 
 /// Files of this version are read for ever.
@@ -95,23 +95,23 @@ fn as_many_drains_as_may_be_with_the_longest_names_fit_the_file() {
     }
     let folder = tempfile::tempdir().unwrap();
     file::store(folder.path(), &drains).unwrap();
-    assert_eq!(*kept(folder.path()).drains, drains);
+    assert_eq!(*load_drains(folder.path()).drains, drains);
 }
 
 #[track_caller]
 fn check_damaged(what: &str, damage: impl Fn(&Path)) {
     let folder = written();
     damage(&folder.path().join(file::FILE));
-    let file::Loaded { drains: found, wrong, .. } = file::load(folder.path());
+    let file::LoadedDrains { drains: found, faults: wrong, .. } = file::load(folder.path());
     assert_eq!((found, wrong.len()), (three(), 1), "{what}: the copy counts, and the file is named");
     assert!(!folder.path().join(file::FILE).exists(), "{what}: it is put aside");
     let folder = written();
     damage(&folder.path().join(file::FILE));
     damage(&folder.path().join(file::COPY));
-    let file::Loaded { drains: found, wrong, .. } = file::load(folder.path());
+    let file::LoadedDrains { drains: found, faults: wrong, .. } = file::load(folder.path());
     assert_eq!((found, wrong.len()), (Drains::default(), 2), "{what}");
     file::store(folder.path(), &three()).unwrap();
-    assert_eq!(*kept(folder.path()).drains, three(), "{what}: the next order is written");
+    assert_eq!(*load_drains(folder.path()).drains, three(), "{what}: the next order is written");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn what_no_daemon_would_have_written_is_not_used() {
         let sum = crc32fast::hash(body.as_bytes());
         let content = format!("holdfast drains, version 1, crc32 {sum:08x}\n{body}\n");
         fs::write(folder.path().join(file::FILE), content).unwrap();
-        let file::Loaded { drains: found, wrong, .. } = file::load(folder.path());
+        let file::LoadedDrains { drains: found, faults: wrong, .. } = file::load(folder.path());
         assert_eq!((found, wrong.len()), (Drains::default(), 1), "{body}");
     }
 }
@@ -165,7 +165,7 @@ async fn an_order_is_told_written_and_kept_over_a_restart() {
     let taken = taking.order(drain(5, 0, None), true).await.unwrap();
     assert_eq!((taken.before, taken.problem, taken.drains.len()), (None, None, 1));
     assert_eq!(taking.told(), Some(taken.drains));
-    let first = kept(folder.path()).drains;
+    let first = load_drains(folder.path()).drains;
     let known = first.get(&drain(5, 0, None)).cloned();
     assert!(known.is_some());
     let again = taking.order(drain(5, 0, None), true).await.unwrap();
@@ -176,7 +176,7 @@ async fn an_order_is_told_written_and_kept_over_a_restart() {
     assert_eq!((taken.before, taken.drains.len()), (known, 0));
     assert!(next.told().unwrap().is_empty());
     assert_eq!(next.order(drain(5, 0, None), false).await.unwrap().before, None);
-    assert!(next.told().is_none() && kept(folder.path()).drains.is_empty());
+    assert!(next.told().is_none() && load_drains(folder.path()).drains.is_empty());
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn a_damaged_file_is_written_anew_at_once() {
         assert!(begun.elapsed() < Duration::from_secs(20), "it is not written");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(*kept(folder.path()).drains, three());
+    assert_eq!(*load_drains(folder.path()).drains, three());
 }
 
 /// Has the system refuse to open the files, also for root, until [`given`].
@@ -225,7 +225,7 @@ async fn files_that_cannot_be_read_now_are_kept_and_come_into_force_when_they_ca
     let keys =
         |drains: &Drains| drains.iter().map(|(drain, _)| drain).collect::<std::collections::BTreeSet<_>>();
     let begun = std::time::Instant::now();
-    while keys(&kept(folder.path()).drains) != keys(&all) {
+    while keys(&load_drains(folder.path()).drains) != keys(&all) {
         assert!(begun.elapsed() < Duration::from_secs(60), "they are not in force");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -239,7 +239,7 @@ async fn two_orders_at_once_both_count() {
     let (one, other) =
         tokio::join!(taking.order(drain(5, 0, None), true), taking.order(drain(6, 0, None), true));
     assert!(one.is_ok() && other.is_ok());
-    let found = kept(folder.path()).drains;
+    let found = load_drains(folder.path()).drains;
     assert!(found.get(&drain(5, 0, None)).is_some() && found.get(&drain(6, 0, None)).is_some());
 }
 
@@ -268,7 +268,7 @@ async fn a_disk_that_takes_nothing_keeps_no_order_from_counting_and_is_tried_aga
     fs::remove_file(&state).unwrap();
     // The next order writes all of them.
     assert_eq!(taking.order(drain(6, 0, None), true).await.unwrap().problem, None);
-    assert_eq!(kept(&state).drains.len(), 2);
+    assert_eq!(load_drains(&state).drains.len(), 2);
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_user_is_named_as_the_nodes_own_file_says() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("passwd");
     fs::write(&users, "# none\nroot:x:0:0::/root:/bin/sh\nodd name:x:6::\n:x:7::\nada:x:1000:\n").unwrap();
-    let names = [0, 1000, 6, 7, 8].map(|uid| user::name(&users, uid));
+    let names = [0, 1000, 6, 7, 8].map(|uid| user::user_name(&users, uid));
     assert_eq!(names, [Some("root".into()), Some("ada".into()), None, None, None]);
-    assert_eq!(user::name(&folder.path().join("none"), 0), None);
+    assert_eq!(user::user_name(&folder.path().join("none"), 0), None);
 }

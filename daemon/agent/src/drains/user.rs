@@ -18,14 +18,14 @@ const USERS_BYTES_MAX: usize = 1 << 20;
 const NAME_LENGTH_MAX: usize = 32;
 
 /// The name of the user with this number.
-pub(super) fn name(users: &Path, uid: u32) -> Option<Arc<str>> {
-    let users = small_file::content(users, USERS_BYTES_MAX).ok()?;
+pub(super) fn user_name(users: &Path, uid: u32) -> Option<Arc<str>> {
+    let users = small_file::read_bounded(users, USERS_BYTES_MAX).ok()?;
     let users = str::from_utf8(&users).ok()?;
-    users.lines().find_map(|line| of_line(line, uid)).map(Into::into)
+    users.lines().find_map(|line| parse_line(line, uid)).map(Into::into)
 }
 
 /// `name:x:uid:…`
-fn of_line(line: &str, uid: u32) -> Option<&str> {
+fn parse_line(line: &str, uid: u32) -> Option<&str> {
     let mut fields = line.split(':');
     let name = fields.next()?;
     let found: u32 = fields.nth(1)?.parse().ok()?;

@@ -18,11 +18,11 @@ use holdfast_core::time::ClockReading;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 
-use super::ask::{self, Ask, Checks};
-use super::steps::Steps;
+use super::query::{self, EngineQuery, MapChecks};
+use super::steps::StepMetrics;
 use crate::recorder::TimedChange;
 use holdfast_host::clock::since_boot;
-use holdfast_host::room::Room;
+use holdfast_host::headroom::Headroom;
 
 /// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.
 pub const GROUPS_WAITING_MAX: usize = 64;
@@ -50,20 +50,20 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// What the engine's loop talks to.
 #[derive(Debug)]
-pub struct Ends {
+pub struct EngineChannels {
     /// Groups of events; each is applied whole.
     pub events: mpsc::Receiver<Vec<Event>>,
     /// Where readers look.
     pub snapshots: watch::Sender<Arc<Snapshot>>,
     /// What only the engine can answer.
-    pub asks: mpsc::Receiver<Ask>,
+    pub queries: mpsc::Receiver<EngineQuery>,
     /// Where change records go.
     pub changes: mpsc::Sender<TimedChange>,
     /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for the watcher that
     /// checks that events move.
     pub progress: Arc<AtomicU64>,
     /// How the engine's work goes, for pages and metrics.
-    pub steps: Arc<Steps>,
+    pub steps: Arc<StepMetrics>,
     /// The loop ends when this turns true.
     pub stop: watch::Receiver<bool>,
 }
@@ -72,49 +72,49 @@ pub struct Ends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upkeep {
     /// Everything is looked at, about once a second.
-    Look,
+    Inspect,
     /// What a look has found to be done goes on for a piece of some milliseconds.
-    Piece,
+    Continue,
 }
 
 /// Upkeep that is left, and when more of it is due.
 #[derive(Debug, Default)]
-struct Pieces {
+struct UpkeepSchedule {
     is_left: bool,
     // When the last piece ended, and how long it took.
     last: Option<(Instant, Duration)>,
     // When everything was looked at last.
-    looked: Option<Instant>,
+    looked_at: Option<Instant>,
 }
 
-impl Pieces {
+impl UpkeepSchedule {
     /// Whether a piece is due. Where events or services wait, as much time is theirs as the last piece took.
     fn is_due(&self, is_busy: bool) -> bool {
         self.is_left && !(is_busy && self.last.is_some_and(|(ended, took)| ended.elapsed() < took))
     }
 
     /// Whether it is time to look at everything.
-    fn is_look_due(&self) -> bool {
-        self.looked.is_none_or(|looked| looked.elapsed() >= IDLE)
+    fn is_check_due(&self) -> bool {
+        self.looked_at.is_none_or(|looked| looked.elapsed() >= IDLE)
     }
 
     /// What is to be done now.
     fn next(&self, is_look: bool, is_busy: bool) -> Option<Upkeep> {
-        if is_look { Some(Upkeep::Look) } else { self.is_due(is_busy).then_some(Upkeep::Piece) }
+        if is_look { Some(Upkeep::Inspect) } else { self.is_due(is_busy).then_some(Upkeep::Continue) }
     }
 
     /// How long an engine without anything else to do rests.
-    fn rest(&self) -> Duration {
+    fn rest_time(&self) -> Duration {
         if self.is_left { Duration::ZERO } else { IDLE }
     }
 
     /// Does some upkeep, and notes whether more is left.
-    fn take(&mut self, upkeep: Upkeep, act: impl FnOnce() -> bool) {
+    fn run_upkeep(&mut self, upkeep: Upkeep, act: impl FnOnce() -> bool) {
         let begun = Instant::now();
         self.is_left = act();
         let ended = Instant::now();
         self.last = Some((ended, begun.elapsed()));
-        self.looked = Some(ended).filter(|_| upkeep == Upkeep::Look).or(self.looked);
+        self.looked_at = Some(ended).filter(|_| upkeep == Upkeep::Inspect).or(self.looked_at);
     }
 }
 
@@ -123,45 +123,45 @@ impl Pieces {
 /// other programs may be waiting for that. It returns whether more is to be done, and then gets the engine for pieces.
 pub async fn run<M: Maps>(
     mut engine: Engine<M>,
-    mut ends: Ends,
+    mut ends: EngineChannels,
     mut look_after: impl FnMut(&mut Engine<M>, Upkeep) -> bool,
 ) -> Engine<M> {
     let started = Instant::now();
-    let mut changes = ChangeQueue { room: Room::new(CHANGES_BYTES_MAX), dropped: 0 };
-    let mut checks = Checks::default();
+    let mut changes = ChangeQueue { headroom: Headroom::new(CHANGES_BYTES_MAX), dropped: 0 };
+    let mut checks = MapChecks::default();
     let (mut checked, mut asked) = (started, started);
     let mut was_written = false;
-    let mut pieces = Pieces::default();
+    let mut pieces = UpkeepSchedule::default();
     loop {
         let due = engine.next_due(started.elapsed()).map(|due| due.saturating_sub(started.elapsed()));
-        ends.note_whether_quiet(!was_written || due.is_some_and(|due| due.is_zero()));
-        let is_overdue = asked.elapsed() >= ask::WAIT_MAX;
-        let rests = (due.unwrap_or(IDLE), pieces.rest());
+        ends.note_if_idle(!was_written || due.is_some_and(|due| due.is_zero()));
+        let is_overdue = asked.elapsed() >= query::WAIT_MAX;
+        let rests = (due.unwrap_or(IDLE), pieces.rest_time());
         let turn = next_turn(&mut ends, rests, is_overdue, checks.is_running()).await;
-        let moves = matches!(turn, Turn::Group(_)) || ends.events.is_empty();
+        let moves = matches!(turn, EngineTurn::Group(_)) || ends.events.is_empty();
         match turn {
-            Turn::End => return engine,
-            Turn::Group(group) => take(&mut engine, group, &mut ends),
-            Turn::Quiet(ask) => {
-                checks.go_on(&mut engine);
+            EngineTurn::End => return engine,
+            EngineTurn::Group(group) => apply_groups(&mut engine, group, &mut ends),
+            EngineTurn::Idle(ask) => {
+                checks.continue_check(&mut engine);
                 ask.into_iter().for_each(|ask| ask.answer(&mut engine, &mut checks));
                 asked = Instant::now();
             }
-            Turn::Due => {}
+            EngineTurn::Due => {}
         }
-        if ends.asks.is_empty() && !checks.is_running() {
+        if ends.queries.is_empty() && !checks.is_running() {
             asked = Instant::now();
         }
-        ends.step(&mut engine, started, &mut changes);
+        ends.run_step(&mut engine, started, &mut changes);
         let is_first = !was_written && engine.has_initial_state();
         was_written |= is_first;
-        let is_look = checks.is_look_due() || is_first || pieces.is_look_due();
+        let is_look = checks.take_upkeep_due() || is_first || pieces.is_check_due();
         let is_busy = !ends.events.is_empty() || is_due(&engine, started.elapsed());
         if let Some(upkeep) = pieces.next(is_look, is_busy) {
-            pieces.take(upkeep, || look_after(&mut engine, upkeep));
+            pieces.run_upkeep(upkeep, || look_after(&mut engine, upkeep));
         }
         if checked.elapsed() >= CHECK {
-            checks.begin(&mut engine);
+            checks.begin_check(&mut engine);
             checked = Instant::now();
         }
         if moves {
@@ -177,25 +177,26 @@ fn is_due<M: Maps>(engine: &Engine<M>, now: Duration) -> bool {
 
 /// The room that change records have, and how many found none.
 struct ChangeQueue {
-    room: Room,
+    headroom: Headroom,
     dropped: u64,
 }
 
-impl Ends {
+impl EngineChannels {
     /// Has the engine carry out what is wanted, and passes its change records and its snapshot on.
-    fn step<M: Maps>(&self, engine: &mut Engine<M>, started: Instant, changes: &mut ChangeQueue) {
+    fn run_step<M: Maps>(&self, engine: &mut Engine<M>, started: Instant, changes: &mut ChangeQueue) {
         let at = SystemTime::now();
         let mono = since_boot();
         let begun = Instant::now();
-        let mut snapshot = engine.step(now(started, at), &mut |change| {
-            self.steps.programmed.count(&change);
-            let room = changes.room.take(change.bytes());
-            let timed = TimedChange { change, at, mono, elapsed: begun.elapsed(), room };
-            changes.dropped += u64::from(timed.room.is_none() || self.changes.try_send(timed).is_err());
+        let mut snapshot = engine.step(build_now(started, at), &mut |change| {
+            self.steps.programming_latency.record_change(&change);
+            let room = changes.headroom.reserve(change.bytes());
+            let timed = TimedChange { change, at, mono, elapsed: begun.elapsed(), reservation: room };
+            changes.dropped +=
+                u64::from(timed.reservation.is_none() || self.changes.try_send(timed).is_err());
         });
         let counters = &mut Arc::make_mut(&mut snapshot).counters;
         counters.changes_dropped = changes.dropped;
-        self.steps.stepped(counters, begun.elapsed());
+        self.steps.record_step(counters, begun.elapsed());
         self.publish(snapshot);
     }
 
@@ -217,63 +218,63 @@ impl Ends {
 
     /// Notes that the maps have everything, if they do: nothing waits to be taken in, to be carried out or to be tried
     /// again, but for what is beyond the part of a namespace.
-    fn note_whether_quiet(&self, is_due: bool) {
+    fn note_if_idle(&self, is_due: bool) {
         if !is_due && self.events.is_empty() && self.snapshots.borrow().fill.failing == 0 {
-            self.steps.caught_up();
+            self.steps.note_caught_up();
         }
     }
 }
 
 /// What the engine does next.
-enum Turn {
+enum EngineTurn {
     End,
     Group(Vec<Event>),
     /// Time for a question, if there is one, and for the comparison.
-    Quiet(Option<Ask>),
+    Idle(Option<EngineQuery>),
     Due,
 }
 
 /// The next turn. Events come before everything else, dirty services before questions, unless a question has waited for
-/// too long, and these before a `rest` ends.
+/// too long, and these before a `rest_time` ends.
 async fn next_turn(
-    ends: &mut Ends,
+    ends: &mut EngineChannels,
     (due, rest): (Duration, Duration),
     is_overdue: bool,
     is_checking: bool,
-) -> Turn {
+) -> EngineTurn {
     if *ends.stop.borrow() {
-        return Turn::End;
+        return EngineTurn::End;
     }
     if is_overdue {
-        return Turn::Quiet(next_question(&mut ends.asks));
+        return EngineTurn::Idle(next_query(&mut ends.queries));
     }
     match ends.events.try_recv() {
-        Ok(group) => return Turn::Group(group),
-        Err(TryRecvError::Disconnected) => return Turn::End,
+        Ok(group) => return EngineTurn::Group(group),
+        Err(TryRecvError::Disconnected) => return EngineTurn::End,
         Err(TryRecvError::Empty) if due.is_zero() => {
             // Other tasks of this thread come first, too.
             tokio::task::yield_now().await;
-            return Turn::Due;
+            return EngineTurn::Due;
         }
         Err(TryRecvError::Empty) => {}
     }
-    let ask = next_question(&mut ends.asks);
+    let ask = next_query(&mut ends.queries);
     if ask.is_some() || is_checking {
-        return Turn::Quiet(ask);
+        return EngineTurn::Idle(ask);
     }
     tokio::select! {
         biased;
-        _ = ends.stop.wait_for(|stop| *stop) => Turn::End,
-        group = ends.events.recv() => group.map_or(Turn::End, Turn::Group),
-        Some(ask) = ends.asks.recv() => Turn::Quiet(Some(ask).filter(|ask| !ask.is_given_up())),
-        () = tokio::time::sleep(due.min(rest)) => Turn::Due,
+        _ = ends.stop.wait_for(|stop| *stop) => EngineTurn::End,
+        group = ends.events.recv() => group.map_or(EngineTurn::End, EngineTurn::Group),
+        Some(ask) = ends.queries.recv() => EngineTurn::Idle(Some(ask).filter(|ask| !ask.is_abandoned())),
+        () = tokio::time::sleep(due.min(rest)) => EngineTurn::Due,
     }
 }
 
 /// The next question with a client that still waits.
-fn next_question(asks: &mut mpsc::Receiver<Ask>) -> Option<Ask> {
+fn next_query(asks: &mut mpsc::Receiver<EngineQuery>) -> Option<EngineQuery> {
     while let Ok(ask) = asks.try_recv() {
-        if !ask.is_given_up() {
+        if !ask.is_abandoned() {
             return Some(ask);
         }
     }
@@ -281,13 +282,13 @@ fn next_question(asks: &mut mpsc::Receiver<Ask>) -> Option<Ask> {
 }
 
 /// Takes a group and whatever else has queued up, whole groups only.
-fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, ends: &mut Ends) {
-    ends.steps.took_events();
+fn apply_groups<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, ends: &mut EngineChannels) {
+    ends.steps.note_events();
     let mut taken = 0;
     let mut group = Some(first);
     while let Some(events) = group {
         for event in events {
-            taken += weight(&event);
+            taken += event_weight(&event);
             engine.apply(event);
         }
         group = if taken < BATCH_EVENTS_MAX { ends.events.try_recv().ok() } else { None };
@@ -295,7 +296,7 @@ fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, ends: &mut Ends) {
 }
 
 /// The number of events that an object counts as.
-fn weight(event: &Event) -> usize {
+fn event_weight(event: &Event) -> usize {
     let parts = match event {
         Event::ServiceApplied(facts) => facts.ports.len() + facts.external_ips.len() + facts.ingress.len(),
         Event::SliceApplied(facts) => facts.endpoints.len().saturating_mul(facts.ports.len().max(1)),
@@ -304,7 +305,7 @@ fn weight(event: &Event) -> usize {
     1 + parts / PARTS_PER_EVENT
 }
 
-fn now(started: Instant, at: SystemTime) -> ClockReading {
+fn build_now(started: Instant, at: SystemTime) -> ClockReading {
     let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let wall = Timestamp(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
     ClockReading { wall, mono: started.elapsed() }
@@ -316,7 +317,8 @@ mod tests {
 
     #[test]
     fn while_events_wait_upkeep_takes_half_of_the_time_at_most() {
-        let pieces = |is_left, took| Pieces { is_left, last: Some((Instant::now(), took)), looked: None };
+        let pieces =
+            |is_left, took| UpkeepSchedule { is_left, last: Some((Instant::now(), took)), looked_at: None };
         let long = Duration::from_secs(60);
         assert!(!pieces(true, long).is_due(true), "the last piece took as long");
         assert!(pieces(true, long).is_due(false), "nothing else waits");

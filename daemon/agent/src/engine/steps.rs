@@ -3,68 +3,74 @@
 //! Invariant: the engine adds, pages and metrics read, and neither waits for the other. Only steps that wrote to the
 //! maps, or tried to, are counted as steps.
 
-mod programmed;
+mod programming_latency;
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_core::snapshot::Counters;
 use holdfast_status::rfc3339::Millis;
-use programmed::Programmed;
+use programming_latency::ProgrammingLatency;
 
 /// The numbers since the start.
 #[derive(Debug)]
-pub struct Steps {
+pub struct StepMetrics {
     /// How long steps took.
-    pub took: Histogram,
+    pub durations: Histogram,
     /// How long changes of endpoints took to come to the maps.
-    pub(crate) programmed: Programmed,
+    pub(crate) programming_latency: ProgrammingLatency,
     // Writes that had been tried when the last step ended: a step that adds none is not counted.
-    tried: AtomicU64,
+    ops_tried: AtomicU64,
     // When events were taken last, and when the maps last had all that is known, in milliseconds since the Unix epoch;
     // 0: never.
-    taken: AtomicI64,
-    caught_up: AtomicI64,
+    events_at: AtomicI64,
+    caught_up_at: AtomicI64,
 }
 
-impl Default for Steps {
+impl Default for StepMetrics {
     /// The buckets are kube-proxy's: a millisecond, and twice as much fourteen times.
     fn default() -> Self {
         let took = Histogram::new((0..15).map(|power| Duration::from_millis(1 << power)));
         let taken = AtomicI64::new(0);
         let caught_up = AtomicI64::new(0);
-        let programmed = Programmed::default();
-        Self { took, programmed, tried: AtomicU64::new(0), taken, caught_up }
+        let programmed = ProgrammingLatency::default();
+        Self {
+            durations: took,
+            programming_latency: programmed,
+            ops_tried: AtomicU64::new(0),
+            events_at: taken,
+            caught_up_at: caught_up,
+        }
     }
 }
 
-impl Steps {
+impl StepMetrics {
     /// Counts a step that has ended, if it wrote to the maps or tried to.
-    pub(super) fn stepped(&self, counters: &Counters, took: Duration) {
+    pub(super) fn record_step(&self, counters: &Counters, took: Duration) {
         let tried = counters.ops + counters.ops_failed;
-        if self.tried.swap(tried, Ordering::Relaxed) != tried {
-            self.took.add(took);
+        if self.ops_tried.swap(tried, Ordering::Relaxed) != tried {
+            self.durations.add(took);
         }
     }
 
     /// Notes that events were taken in now.
-    pub(super) fn took_events(&self) {
-        self.taken.store(holdfast_host::clock::now().0, Ordering::Relaxed);
+    pub(super) fn note_events(&self) {
+        self.events_at.store(holdfast_host::clock::now().0, Ordering::Relaxed);
     }
 
     /// Notes that the maps have all that is known now.
-    pub(super) fn caught_up(&self) {
-        self.caught_up.store(holdfast_host::clock::now().0, Ordering::Relaxed);
+    pub(super) fn note_caught_up(&self) {
+        self.caught_up_at.store(holdfast_host::clock::now().0, Ordering::Relaxed);
     }
 
     /// When events came last.
     pub(crate) fn last_events(&self) -> Millis {
-        Millis(self.taken.load(Ordering::Relaxed))
+        Millis(self.events_at.load(Ordering::Relaxed))
     }
 
     /// When the maps had all that was known.
     pub(crate) fn last_caught_up(&self) -> Millis {
-        Millis(self.caught_up.load(Ordering::Relaxed))
+        Millis(self.caught_up_at.load(Ordering::Relaxed))
     }
 }
 
@@ -115,17 +121,17 @@ mod tests {
 
     #[test]
     fn a_bucket_has_all_that_took_no_longer() {
-        let steps = Steps::default();
+        let steps = StepMetrics::default();
         for milliseconds in [1, 2, 3, 16_384, 16_385, 60_000] {
-            steps.took.add(Duration::from_millis(milliseconds));
+            steps.durations.add(Duration::from_millis(milliseconds));
         }
-        let (buckets, count) = steps.took.totals();
+        let (buckets, count) = steps.durations.totals();
         let of = |milliseconds| {
             let most = Duration::from_millis(milliseconds);
             buckets.iter().find(|(bound, _)| *bound == most).unwrap().1
         };
         assert_eq!((of(1), of(2), of(4), of(8_192), of(16_384), count), (1, 2, 3, 3, 4, 6));
-        assert_eq!(steps.took.sum(), Duration::from_millis(92_775));
+        assert_eq!(steps.durations.sum(), Duration::from_millis(92_775));
         assert_eq!(buckets.len(), 15);
     }
 }

@@ -45,28 +45,28 @@ pub(super) struct Route {
 
 /// What is done to a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum RouteChange {
     /// It is put in.
-    Put,
+    Add,
     /// It should be there, and is put in if another program took it out.
     Keep,
     /// It is taken out.
-    Take,
+    Remove,
 }
 
 /// One change of one route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) change: Change,
+pub(super) struct RouteStep {
+    pub(super) change: RouteChange,
     pub(super) route: Route,
 }
 
 /// The routes that this daemon, or a former one, has put in.
-pub(super) fn list() -> io::Result<BTreeSet<Route>> {
+pub(super) fn list_routes() -> io::Result<BTreeSet<Route>> {
     let mut listed = BTreeSet::new();
     for _ in 0..TRIES {
         let take = |message: Message<'_>| {
-            listed.extend((message.kind == RTM_NEWROUTE).then(|| own(message.body)).flatten());
+            listed.extend((message.kind == RTM_NEWROUTE).then(|| parse_own_route(message.body)).flatten());
         };
         if Conversation::list(Part::Routes, (RTM_GETROUTE, &[0; ROUTE]), LIST_BYTES_MAX, take)? {
             break;
@@ -76,14 +76,14 @@ pub(super) fn list() -> io::Result<BTreeSet<Route>> {
 }
 
 /// One of ours from an `rtmsg`.
-fn own(body: &[u8]) -> Option<Route> {
+fn parse_own_route(body: &[u8]) -> Option<Route> {
     let [_, bits, _, _, table, protocol, _, kind, ..] = *body else { return None };
     let address = attribute(body.get(ROUTE..)?, RTA_DST).and_then(ip)?;
-    let is_own = protocol == PROTOCOL && kind == RTN_BLACKHOLE && bits == bits_of(address);
+    let is_own = protocol == PROTOCOL && kind == RTN_BLACKHOLE && bits == prefix_length(address);
     is_own.then_some(Route { table, address })
 }
 
-const fn bits_of(address: IpAddr) -> u8 {
+const fn prefix_length(address: IpAddr) -> u8 {
     match address {
         IpAddr::V4(_) => 32,
         IpAddr::V6(_) => 128,
@@ -91,22 +91,22 @@ const fn bits_of(address: IpAddr) -> u8 {
 }
 
 /// Steps, and how each went.
-type Outcomes = Vec<(Step, io::Result<()>)>;
+type Outcomes = Vec<(RouteStep, io::Result<()>)>;
 
 /// Does one step after the other, and says how each went.
-pub(super) fn carry_out(steps: Vec<Step>) -> Outcomes {
-    let mut outcomes = steps.into_iter().map(|step| (step, tell(step))).collect();
-    judge_ours(&mut outcomes, list);
+pub(super) fn carry_out(steps: Vec<RouteStep>) -> Outcomes {
+    let mut outcomes = steps.into_iter().map(|step| (step, send_step(step))).collect();
+    accept_own_routes(&mut outcomes, list_routes);
     outcomes
 }
 
 /// A route that was there before it was put in is good all the same if it is one of ours: the kernel may have taken it
 /// when its answer was no longer waited for. All routes of a router are listed for that, so one list tells of all of
 /// these.
-fn judge_ours(outcomes: &mut Outcomes, list: impl FnOnce() -> io::Result<BTreeSet<Route>>) {
+fn accept_own_routes(outcomes: &mut Outcomes, list: impl FnOnce() -> io::Result<BTreeSet<Route>>) {
     let errno = |outcome: &io::Result<()>| outcome.as_ref().err().and_then(io::Error::raw_os_error);
-    let was_there = |(step, outcome): &(Step, io::Result<()>)| {
-        step.change == Change::Put && errno(outcome) == Some(nix::libc::EEXIST)
+    let was_there = |(step, outcome): &(RouteStep, io::Result<()>)| {
+        step.change == RouteChange::Add && errno(outcome) == Some(nix::libc::EEXIST)
     };
     if !outcomes.iter().any(was_there) {
         return;
@@ -121,34 +121,35 @@ fn judge_ours(outcomes: &mut Outcomes, list: impl FnOnce() -> io::Result<BTreeSe
     }
 }
 
-fn tell(Step { change, route }: Step) -> io::Result<()> {
+fn send_step(RouteStep { change, route }: RouteStep) -> io::Result<()> {
     let (kind, flags) = match change {
-        Change::Put | Change::Keep => (RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL),
-        Change::Take => (RTM_DELROUTE, 0),
+        RouteChange::Add | RouteChange::Keep => (RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL),
+        RouteChange::Remove => (RTM_DELROUTE, 0),
     };
     let mut kernel = Conversation::open(Part::Routes)?;
-    kernel.ask(kind, flags | NLM_F_ACK, &body(route))?;
+    kernel.ask(kind, flags | NLM_F_ACK, &encode_route(route))?;
     kernel.listen(ANSWER_BYTES_MAX, |_| ()).map(drop)
 }
 
-fn body(Route { table, address }: Route) -> Vec<u8> {
+fn encode_route(Route { table, address }: Route) -> Vec<u8> {
     let (family, value) = match address {
         IpAddr::V4(address) => (nix::libc::AF_INET, address.octets().to_vec()),
         IpAddr::V6(address) => (nix::libc::AF_INET6, address.octets().to_vec()),
     };
     let family = u8::try_from(family).unwrap_or_default();
     let header =
-        [family, bits_of(address), 0, 0, table, PROTOCOL, RT_SCOPE_UNIVERSE, RTN_BLACKHOLE, 0, 0, 0, 0];
+        [family, prefix_length(address), 0, 0, table, PROTOCOL, RT_SCOPE_UNIVERSE, RTN_BLACKHOLE, 0, 0, 0, 0];
     [&header[..], &with_kind(RTA_DST, &value)].concat()
 }
 
 /// Takes out every route that a daemon has left, in any table: how many, and why others stay.
-pub fn take_all() -> io::Result<(usize, Vec<String>)> {
-    let steps = list()?.into_iter().map(|route| Step { change: Change::Take, route }).collect();
+pub fn remove_all() -> io::Result<(usize, Vec<String>)> {
+    let steps =
+        list_routes()?.into_iter().map(|route| RouteStep { change: RouteChange::Remove, route }).collect();
     let mut stay = Vec::new();
     let outcomes = carry_out(steps);
     let all = outcomes.len();
-    for (Step { route: Route { table, address }, .. }, outcome) in outcomes {
+    for (RouteStep { route: Route { table, address }, .. }, outcome) in outcomes {
         stay.extend(
             outcome.err().map(|error| format!("the route to {address} in table {table} stays: {error}")),
         );
@@ -160,15 +161,15 @@ pub fn take_all() -> io::Result<(usize, Vec<String>)> {
 mod tests {
     use super::*;
 
-    fn step(change: Change, address: &str) -> Step {
-        Step { change, route: Route { table: 180, address: address.parse().unwrap() } }
+    fn step(change: RouteChange, address: &str) -> RouteStep {
+        RouteStep { change, route: Route { table: 180, address: address.parse().unwrap() } }
     }
 
     fn outcomes() -> Outcomes {
         let there = || Err(io::Error::from_raw_os_error(nix::libc::EEXIST));
-        let puts = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|it| (step(Change::Put, it), there()));
-        let keep = (step(Change::Keep, "192.0.2.4"), there());
-        puts.into_iter().chain([keep, (step(Change::Take, "192.0.2.5"), Ok(()))]).collect()
+        let puts = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|it| (step(RouteChange::Add, it), there()));
+        let keep = (step(RouteChange::Keep, "192.0.2.4"), there());
+        puts.into_iter().chain([keep, (step(RouteChange::Remove, "192.0.2.5"), Ok(()))]).collect()
     }
 
     /// A router has a million routes, and another program may have each of a thousand addresses that are announced.
@@ -176,21 +177,21 @@ mod tests {
     fn one_list_tells_which_of_the_routes_that_were_there_are_ours() {
         let mut lists = 0;
         let mut all = outcomes();
-        let ours = BTreeSet::from([step(Change::Put, "192.0.2.2").route]);
-        judge_ours(&mut all, || {
+        let ours = BTreeSet::from([step(RouteChange::Add, "192.0.2.2").route]);
+        accept_own_routes(&mut all, || {
             lists += 1;
             Ok(ours)
         });
         let are_good: Vec<bool> = all.iter().map(|(_, outcome)| outcome.is_ok()).collect();
         assert_eq!((lists, are_good), (1, vec![false, true, false, false, true]));
         let mut none = outcomes().split_off(3);
-        judge_ours(&mut none, || unreachable!("nothing is in doubt"));
+        accept_own_routes(&mut none, || unreachable!("nothing is in doubt"));
     }
 
     #[test]
     fn without_a_list_no_route_is_taken_for_another_programs() {
         let mut all = outcomes();
-        judge_ours(&mut all, || Err(io::ErrorKind::WouldBlock.into()));
+        accept_own_routes(&mut all, || Err(io::ErrorKind::WouldBlock.into()));
         let kinds = all.iter().map(|(_, outcome)| outcome.as_ref().err().map(io::Error::kind));
         assert_eq!(kinds.take(3).collect::<Vec<_>>(), [Some(io::ErrorKind::WouldBlock); 3]);
     }

@@ -11,8 +11,8 @@ use holdfast_core::keys::Source;
 use holdfast_status::views::announced::Announced;
 use tokio::sync::watch;
 
-use super::judge::{Judged, judge};
-use super::kernel::{self, Change, Route, Step};
+use super::address_state::{ServingState, judge_blocks};
+use super::kernel::{self, Route, RouteChange, RouteStep};
 use bed::{Rules, config, ip, ip_route};
 use holdfast_fixtures::TEST_TIMEOUT;
 
@@ -50,12 +50,14 @@ fn shown(
     snapshot: &holdfast_core::snapshot::Snapshot,
     takes_packets: bool,
 ) -> Vec<String> {
-    let standings = judge(&config.services, &snapshot.services, takes_packets);
-    let one = |(address, standing): (&std::net::IpAddr, &super::judge::Standing)| match &standing.judged {
-        Judged::Served => address.to_string(),
-        Judged::Untold(why) => format!("{address} untold: {why}"),
-        Judged::Undecided(why) => format!("{address} undecided: {why}"),
-        Judged::Unserved(why) => format!("{address}: {why}"),
+    let standings = judge_blocks(&config.services, &snapshot.services, takes_packets);
+    let one = |(address, standing): (&std::net::IpAddr, &super::address_state::AddressState)| match &standing
+        .serving
+    {
+        ServingState::Served => address.to_string(),
+        ServingState::Unreported(why) => format!("{address} untold: {why}"),
+        ServingState::Undecided(why) => format!("{address} undecided: {why}"),
+        ServingState::Unserved(why) => format!("{address}: {why}"),
     };
     standings.iter().map(one).collect()
 }
@@ -101,7 +103,7 @@ fn checks_have_the_time_to_tell_before_an_address_is_announced() {
         let text = format!(
             "[[service]]\nname = \"a\"\nannounce = \"route\"\nfrontends = [\"192.0.2.1:80\"]\nbackends = []\n{more}"
         );
-        let standings = judge(&config(&text).services, &Default::default(), true);
+        let standings = judge_blocks(&config(&text).services, &Default::default(), true);
         standings.into_values().next().unwrap().checked_after
     };
     assert_eq!(checked(""), Duration::ZERO);
@@ -139,24 +141,24 @@ fn route(table: u8, address: &str) -> Route {
 fn kernel_only_routes_of_our_own_are_listed_and_taken_out() {
     apart(|| {
         let own = [route(180, "192.0.2.10"), route(180, "2001:db8::10"), route(7, "192.0.2.10")];
-        let steps = |change| own.iter().map(|route| Step { change, route: *route }).collect::<Vec<_>>();
-        assert!(kernel::carry_out(steps(Change::Put)).iter().all(|(_, outcome)| outcome.is_ok()));
+        let steps = |change| own.iter().map(|route| RouteStep { change, route: *route }).collect::<Vec<_>>();
+        assert!(kernel::carry_out(steps(RouteChange::Add)).iter().all(|(_, outcome)| outcome.is_ok()));
         for others in ["blackhole 192.0.2.11 table 180", "blackhole 192.0.2.0/24 table 180 proto 104"] {
             ip(&format!("route add {others}"));
         }
-        assert_eq!(kernel::list().unwrap(), own.into());
-        let again = kernel::carry_out(steps(Change::Keep));
+        assert_eq!(kernel::list_routes().unwrap(), own.into());
+        let again = kernel::carry_out(steps(RouteChange::Keep));
         let errno =
             |outcome: &std::io::Result<()>| outcome.as_ref().err().and_then(std::io::Error::raw_os_error);
         assert!(again.iter().all(|(_, outcome)| errno(outcome) == Some(nix::libc::EEXIST)), "{again:?}");
-        assert!(kernel::carry_out(steps(Change::Put)).iter().all(|(_, outcome)| outcome.is_ok()));
-        let foreign = Step { change: Change::Put, route: route(180, "192.0.2.11") };
+        assert!(kernel::carry_out(steps(RouteChange::Add)).iter().all(|(_, outcome)| outcome.is_ok()));
+        let foreign = RouteStep { change: RouteChange::Add, route: route(180, "192.0.2.11") };
         assert_eq!(errno(&kernel::carry_out(vec![foreign])[0].1), Some(nix::libc::EEXIST));
-        assert_eq!(kernel::take_all().unwrap(), (3, Vec::new()));
-        assert_eq!(kernel::take_all().unwrap(), (0, Vec::new()));
+        assert_eq!(kernel::remove_all().unwrap(), (3, Vec::new()));
+        assert_eq!(kernel::remove_all().unwrap(), (0, Vec::new()));
         let left = ip_route("show table 180");
         assert_eq!(left, "blackhole 192.0.2.0/24 proto 104\nblackhole 192.0.2.11\n");
-        let gone = kernel::carry_out(steps(Change::Take));
+        let gone = kernel::carry_out(steps(RouteChange::Remove));
         assert!(gone.iter().all(|(_, outcome)| errno(outcome) == Some(nix::libc::ESRCH)), "{gone:?}");
         assert_eq!(ip_route("show table 180"), left, "what is another's stays");
     });
@@ -177,7 +179,7 @@ fn kernel_the_table_of_routes_follows_what_is_served_over_reloads_and_restarts()
     apart(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let stale = Step { change: Change::Put, route: route(9, "192.0.2.99") };
+            let stale = RouteStep { change: RouteChange::Add, route: route(9, "192.0.2.99") };
             assert!(kernel::carry_out(vec![stale])[0].1.is_ok());
             let mut rules = Rules::new();
             let mut first = bed::Running::start(&rules.snapshot());
@@ -201,7 +203,7 @@ fn kernel_the_table_of_routes_follows_what_is_served_over_reloads_and_restarts()
             rules.apply(&second.configure("")).await;
             second.publish(&rules.snapshot());
             until(&mut second.shown, &[]).await;
-            assert_eq!(kernel::list().unwrap().len(), 0);
+            assert_eq!(kernel::list_routes().unwrap().len(), 0);
             second.stop().await;
         });
     });

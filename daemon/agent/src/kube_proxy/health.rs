@@ -16,39 +16,40 @@ use super::limits;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Health {
     /// When all was well last; none: the maps have not followed anything yet.
-    pub(super) well: Option<Well>,
+    pub(super) last_healthy: Option<HealthyTime>,
     /// Whether the node is to be deleted.
     pub(super) is_leaving: bool,
 }
 
 /// A time at which all was well, on both clocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Well {
+pub(super) struct HealthyTime {
     pub(super) at: SystemTime,
-    pub(super) seen: Instant,
+    pub(super) instant: Instant,
 }
 
 impl Health {
     pub(super) fn is_healthy(&self, now: Instant) -> bool {
-        self.well.is_some_and(|well| now.saturating_duration_since(well.seen) < limits::WELL_WITHIN)
+        self.last_healthy
+            .is_some_and(|well| now.saturating_duration_since(well.instant) < limits::HEALTHY_WITHIN)
     }
 
     /// The answer at this time; `with_node`: it also says whether the node stays.
-    pub(super) fn answer(&self, now: Well, with_node: bool) -> HealthJson {
-        let healthy = self.is_healthy(now.seen);
+    pub(super) fn to_response(&self, now: HealthyTime, with_node: bool) -> HealthJson {
+        let healthy = self.is_healthy(now.instant);
         let eligible = with_node.then_some(!self.is_leaving);
         let is_good = healthy && eligible != Some(false);
-        let last = self.well.map_or_else(|| NEVER.to_owned(), |well| spelled(well.at));
+        let last = self.last_healthy.map_or_else(|| NEVER.to_owned(), |well| format_time(well.at));
         let family = FamilyJson { last_updated: last.clone(), healthy };
-        let families = self.well.map(|_| Family::ALL.map(|it| (it.as_str(), family.clone())).into());
-        let current_time = spelled(now.at);
+        let families = self.last_healthy.map(|_| Family::ALL.map(|it| (it.as_str(), family.clone())).into());
+        let current_time = format_time(now.at);
         let last_updated = if is_good { current_time.clone() } else { last };
         let status = families.unwrap_or_default();
         HealthJson { last_updated, current_time, node_eligible: eligible, healthy, status, is_good }
     }
 }
 
-fn spelled(at: SystemTime) -> String {
+fn format_time(at: SystemTime) -> String {
     holdfast_host::clock::millis(at).to_string()
 }
 

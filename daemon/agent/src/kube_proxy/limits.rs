@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// For how long the maps may fail to follow what is known before the node is called unhealthy: kube-proxy waits for
 /// twice its longest time between two rounds, which is 30 s.
-pub(super) const WELL_WITHIN: Duration = Duration::from_secs(60);
+pub(super) const HEALTHY_WITHIN: Duration = Duration::from_secs(60);
 
 /// The shortest time between two looks at whether all is well and what Services want, however fast snapshots come. It
 /// is the longest time by which the answer to a load balancer's check is out of date.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(super) const CHECK_GAP: Duration = Duration::from_millis(100);
 
 /// The most connections at one time to health, and as many to metrics. A load balancer has a few checkers.
 pub(super) const CONNECTIONS_MAX: usize = 64;
@@ -43,4 +43,4 @@ pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
 /// The pause between two tries to take the addresses of Services that other processes have.
-pub(super) const OPEN_AGAIN: Duration = Duration::from_secs(5);
+pub(super) const REOPEN_PAUSE: Duration = Duration::from_secs(5);

@@ -12,10 +12,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::answers::{Check, ServiceDoor};
-use super::door::{self, Families, Room};
+use super::handlers::{ServiceCheck, ServiceHandler};
 use super::health::Health;
 use super::limits;
+use super::server::{self, ConnectionLimit, Families};
 use super::service_ports::Plan;
 use crate::readings::{ClosedPort, ClosedPorts, Purpose};
 
@@ -25,38 +25,39 @@ pub(super) async fn run(
     health: watch::Receiver<Health>,
     closed: Arc<ClosedPorts>,
 ) {
-    let room = Room {
-        own: limits::SERVICE_CONNECTIONS_MIN,
-        most: limits::CONNECTIONS_MAX,
+    let room = ConnectionLimit {
+        reserved: limits::SERVICE_CONNECTIONS_MIN,
+        max: limits::CONNECTIONS_MAX,
         shared: Arc::new(Semaphore::new(limits::SHARED_CONNECTIONS_MAX)),
     };
-    let mut listeners = Listeners { open: BTreeMap::new(), failed: BTreeMap::new(), health, room };
+    let mut listeners =
+        ServiceListeners { open: BTreeMap::new(), failed: BTreeMap::new(), health, limit: room };
     loop {
         let plan = plans.borrow_and_update().clone();
-        listeners.follow(&plan, Instant::now()).await;
+        listeners.apply_plan(&plan, Instant::now()).await;
         let failed = listeners.failed.values().map(|failed| failed.port.clone());
         let at = holdfast_host::clock::now().seconds();
-        closed.tell_of_services(failed.chain(plan.refused).collect(), plan.more, at);
+        closed.report_service_ports(failed.chain(plan.refused).collect(), plan.more, at);
         tokio::select! {
             changed = plans.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(limits::OPEN_AGAIN), if !listeners.failed.is_empty() => {}
+            () = tokio::time::sleep(limits::REOPEN_PAUSE), if !listeners.failed.is_empty() => {}
         }
     }
 }
 
-struct Listeners {
-    open: BTreeMap<SocketAddr, Listener>,
-    failed: BTreeMap<SocketAddr, Failed>,
+struct ServiceListeners {
+    open: BTreeMap<SocketAddr, ServiceListener>,
+    failed: BTreeMap<SocketAddr, FailedPort>,
     health: watch::Receiver<Health>,
-    room: Room,
+    limit: ConnectionLimit,
 }
 
-struct Listener {
-    check: watch::Sender<Check>,
+struct ServiceListener {
+    check: watch::Sender<ServiceCheck>,
     task: JoinHandle<()>,
 }
 
-impl Listener {
+impl ServiceListener {
     /// Closes the listener. Its address is free afterwards, for another socket of this daemon too.
     async fn close(mut self) {
         self.task.abort();
@@ -65,23 +66,23 @@ impl Listener {
 }
 
 /// The connections of a listener end with it.
-impl Drop for Listener {
+impl Drop for ServiceListener {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-struct Failed {
+struct FailedPort {
     port: ClosedPort,
-    again: Instant,
+    retry_at: Instant,
 }
 
-impl Listeners {
-    async fn follow(&mut self, plan: &Plan, now: Instant) {
+impl ServiceListeners {
+    async fn apply_plan(&mut self, plan: &Plan, now: Instant) {
         let (open, gone) =
             mem::take(&mut self.open).into_iter().partition(|(address, _)| plan.open.contains_key(address));
         self.open = open;
-        for (_, listener) in <BTreeMap<_, Listener>>::into_iter(gone) {
+        for (_, listener) in <BTreeMap<_, ServiceListener>>::into_iter(gone) {
             listener.close().await;
         }
         self.failed.retain(|address, failed| {
@@ -90,33 +91,34 @@ impl Listeners {
         });
         for (address, check) in &plan.open {
             match self.open.get(address) {
-                Some(listener) => _ = listener.check.send_if_modified(|it| replaced(it, check)),
-                None if self.failed.get(address).is_some_and(|failed| now < failed.again) => {}
+                Some(listener) => _ = listener.check.send_if_modified(|it| replace_check(it, check)),
+                None if self.failed.get(address).is_some_and(|failed| now < failed.retry_at) => {}
                 None => self.open(*address, check, now),
             }
         }
     }
 
-    fn open(&mut self, address: SocketAddr, check: &Check, now: Instant) {
-        let listener = match door::open(address, Families::Own) {
+    fn open(&mut self, address: SocketAddr, check: &ServiceCheck, now: Instant) {
+        let listener = match server::bind_listener(address, Families::Own) {
             Ok(listener) => listener,
             Err(error) => {
                 let purpose = Purpose::Service;
                 let service = Some(check.service.clone());
-                let port = ClosedPort { purpose, address, service, why: door::why(&error) };
-                self.failed.insert(address, Failed { port, again: now + limits::OPEN_AGAIN });
+                let port =
+                    ClosedPort { purpose, address, service, reason: server::describe_bind_error(&error) };
+                self.failed.insert(address, FailedPort { port, retry_at: now + limits::REOPEN_PAUSE });
                 return;
             }
         };
         self.failed.remove(&address);
         let (check, checks) = watch::channel(check.clone());
-        let answerer = Arc::new(ServiceDoor { check: checks, health: self.health.clone() });
-        let task = tokio::spawn(door::serve(listener, self.room.clone(), answerer));
-        self.open.insert(address, Listener { check, task });
+        let answerer = Arc::new(ServiceHandler { check: checks, health: self.health.clone() });
+        let task = tokio::spawn(server::serve(listener, self.limit.clone(), answerer));
+        self.open.insert(address, ServiceListener { check, task });
     }
 }
 
-fn replaced(before: &mut Check, now: &Check) -> bool {
+fn replace_check(before: &mut ServiceCheck, now: &ServiceCheck) -> bool {
     let changed = before != now;
     if changed {
         before.clone_from(now);

@@ -9,7 +9,7 @@ use holdfast_core::list::Row;
 use holdfast_core::snapshot::PortView;
 
 /// Whether the row's endpoint is on this node, as its slice says.
-pub(super) fn is_here(port: &PortView, row: &Row, slices: &[Arc<SliceFacts>], node: &str) -> bool {
+pub(super) fn is_local_row(port: &PortView, row: &Row, slices: &[Arc<SliceFacts>], node: &str) -> bool {
     let slice = port.row_slice(row, slices);
     let endpoint = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));
     endpoint.and_then(|it| it.node).is_some_and(|it| it == *node)

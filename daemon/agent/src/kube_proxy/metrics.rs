@@ -10,61 +10,74 @@ use holdfast_core::keys::Family;
 use holdfast_core::snapshot::{PortView, ServiceView, Snapshot};
 use holdfast_status::rfc3339::Millis;
 
-use super::asked::{Answers, Asked};
-use super::local::is_here;
-use crate::engine::steps::Steps;
+use super::health_requests::{AnswerCounts, HealthRequests};
+use super::local::is_local_row;
+use crate::engine::steps::StepMetrics;
 use crate::exposition::{Exposition, process};
 use crate::readings::Readings;
 use holdfast_kubernetes::source::Resource;
 
 /// All metrics, as of this moment.
-pub(super) fn exposition(readings: &Readings, asked: &Asked) -> String {
+pub(super) fn render_metrics(readings: &Readings, asked: &HealthRequests) -> String {
     let mut out = Exposition::default();
-    steps(&mut out, &readings.liveness.steps);
-    programmed(&mut out, readings);
-    changes(&mut out, readings);
-    without_local_endpoints(&mut out, &readings.snapshot());
-    answers(
+    write_steps(&mut out, &readings.liveness.steps);
+    write_programming_latency(&mut out, readings);
+    write_changes(&mut out, readings);
+    write_nonlocal_ports(&mut out, &readings.snapshot());
+    write_answers(
         &mut out,
         "kubeproxy_proxy_healthz_total",
         "Cumulative proxy healthz HTTP status",
         &asked.healthz,
     );
-    answers(&mut out, "kubeproxy_proxy_livez_total", "Cumulative proxy livez HTTP status", &asked.livez);
+    write_answers(
+        &mut out,
+        "kubeproxy_proxy_livez_total",
+        "Cumulative proxy livez HTTP status",
+        &asked.livez,
+    );
     process::write(&mut out, readings.about.started);
     out.into_text()
 }
 
-fn steps(out: &mut Exposition, steps: &Steps) {
+fn write_steps(out: &mut Exposition, steps: &StepMetrics) {
     let name = "kubeproxy_sync_proxy_rules_duration_seconds";
-    out.histogram(name, "SyncProxyRules latency in seconds", &steps.took);
+    out.histogram(name, "SyncProxyRules latency in seconds", &steps.durations);
     let help = "The last time proxy rules were successfully synced";
-    out.gauge("kubeproxy_sync_proxy_rules_last_timestamp_seconds", help, seconds(steps.last_caught_up()));
+    out.gauge(
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+        help,
+        format_seconds(steps.last_caught_up()),
+    );
     let help = "The last time a sync of proxy rules was queued";
-    out.gauge("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", help, seconds(steps.last_events()));
+    out.gauge(
+        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+        help,
+        format_seconds(steps.last_events()),
+    );
 }
 
-fn seconds(Millis(milliseconds): Millis) -> String {
+fn format_seconds(Millis(milliseconds): Millis) -> String {
     format!("{}.{:03}", milliseconds.div_euclid(1000), milliseconds.rem_euclid(1000))
 }
 
 /// How long endpoints took from their change to the maps; nothing is written where no apiserver is asked.
-fn programmed(out: &mut Exposition, readings: &Readings) {
-    if !readings.watches.now().is_empty() {
+fn write_programming_latency(out: &mut Exposition, readings: &Readings) {
+    if !readings.watches.current().is_empty() {
         let name = "kubeproxy_network_programming_duration_seconds";
         let help = "In Cluster Network Programming Latency in seconds";
         let steps = &readings.liveness.steps;
-        out.histogram_by(name, help, "ip_family", steps.programmed.by_family());
+        out.histogram_by(name, help, "ip_family", steps.programming_latency.by_family());
     }
 }
 
 /// Changes that came from the apiserver; nothing is written where no apiserver is asked.
-fn changes(out: &mut Exposition, readings: &Readings) {
+fn write_changes(out: &mut Exposition, readings: &Readings) {
     let named = [
         (Resource::Slices, "kubeproxy_sync_proxy_rules_endpoint_changes_total", "Endpoint"),
         (Resource::Services, "kubeproxy_sync_proxy_rules_service_changes_total", "Service"),
     ];
-    let watches = readings.watches.now();
+    let watches = readings.watches.current();
     for (what, name, kind) in named {
         if let Some(watch) = watches.iter().find(|watch| watch.what == what) {
             out.counter(name, &format!("Cumulative proxy rules {kind} changes"), watch.events);
@@ -73,7 +86,7 @@ fn changes(out: &mut Exposition, readings: &Readings) {
 }
 
 /// Counts ports that have endpoints, but none on this node, although the traffic policy is Local.
-fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
+fn write_nonlocal_ports(out: &mut Exposition, snapshot: &Snapshot) {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let kinds = ["internal", "external"];
     for key in kinds.into_iter().flat_map(|kind| Family::ALL.map(|family| (kind, family.as_str()))) {
@@ -81,7 +94,7 @@ fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
     }
     for view in snapshot.services.iter() {
         for family in Family::ALL {
-            let lacking = lacking(view, family, &snapshot.node.name);
+            let lacking = count_nonlocal_ports(view, family, &snapshot.node.name);
             for (kind, lacks) in kinds.into_iter().zip(lacking) {
                 *counts.entry((kind, family.as_str())).or_default() += lacks;
             }
@@ -96,7 +109,7 @@ fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
 
 /// How many ports of a service lack local endpoints, by its internal and by its external policy. kube-proxy calls each
 /// port of each family a service.
-fn lacking(view: &ServiceView, family: Family, node: &str) -> [usize; 2] {
+fn count_nonlocal_ports(view: &ServiceView, family: Family, node: &str) -> [usize; 2] {
     let Some(facts) = &view.facts else { return [0; 2] };
     let balanced = facts.ingress.iter().filter(|it| !it.proxied).map(|it| it.address);
     let mut outer = balanced.chain(facts.external_ips.iter().copied());
@@ -111,7 +124,7 @@ fn lacking(view: &ServiceView, family: Family, node: &str) -> [usize; 2] {
     let lacks: Vec<&PortView> = view
         .ports
         .iter()
-        .filter(|port| port.key.family == family && is_elsewhere(port, view, node))
+        .filter(|port| port.key.family == family && is_remote_only(port, view, node))
         .collect();
     let [internal, external] = is_local;
     let outside = lacks.iter().filter(|port| has_external(port)).count();
@@ -119,17 +132,17 @@ fn lacking(view: &ServiceView, family: Family, node: &str) -> [usize; 2] {
 }
 
 /// Whether there are usable backends, and all of them are on other nodes.
-fn is_elsewhere(port: &PortView, view: &ServiceView, node: &str) -> bool {
+fn is_remote_only(port: &PortView, view: &ServiceView, node: &str) -> bool {
     let usable = || {
         port.rows.iter().filter(|row| {
             let conditions = row.conditions();
             conditions.ready || (conditions.serving && conditions.terminating)
         })
     };
-    usable().next().is_some() && !usable().any(|row| is_here(port, &row, &view.slices, node))
+    usable().next().is_some() && !usable().any(|row| is_local_row(port, &row, &view.slices, node))
 }
 
-fn answers(out: &mut Exposition, name: &str, help: &str, answers: &Answers) {
+fn write_answers(out: &mut Exposition, name: &str, help: &str, answers: &AnswerCounts) {
     out.begin(name, "counter", help);
     for (code, count) in answers.totals() {
         out.sample(name, &[("code", code)], count);

@@ -16,16 +16,16 @@ use holdfast_core::keys::{Family, ObjectName, ServiceKey, Source};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceState, ServiceView, Snapshot};
 
-use super::answers::Check;
+use super::handlers::ServiceCheck;
 use super::limits;
-use super::local::is_here;
+use super::local::is_local_row;
 use crate::readings::{CLOSED_NAMED_MAX, ClosedPort, Purpose};
 use holdfast_config::{NodePortAddresses, OuterAddresses};
 
 /// Which ports are to be open, and which find no place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    pub(super) open: BTreeMap<SocketAddr, Check>,
+    pub(super) open: BTreeMap<SocketAddr, ServiceCheck>,
     /// The ports that find no place, with the reason; at most as many as are named.
     pub(super) refused: Vec<ClosedPort>,
     /// How many more ports find no place.
@@ -34,24 +34,24 @@ pub(super) struct Plan {
 
 /// A plan that is being made.
 #[derive(Debug, Default)]
-struct Planning {
+struct PlanBuilder {
     plan: Plan,
     /// How many ports each namespace may have.
-    each: usize,
+    quota: usize,
     /// How many ports each namespace has by now.
-    have: BTreeMap<String, usize>,
+    used: BTreeMap<String, usize>,
 }
 
-impl Planning {
-    fn add(&mut self, address: SocketAddr, check: Check) {
-        let have = self.have.entry(check.service.namespace().to_owned()).or_default();
+impl PlanBuilder {
+    fn add(&mut self, address: SocketAddr, check: ServiceCheck) {
+        let have = self.used.entry(check.service.namespace().to_owned()).or_default();
         let open = self.plan.open.len();
         let why = match self.plan.open.get(&address) {
             Some(owner) => format!("the port belongs to {}, which comes first", owner.service),
             None if open >= limits::LISTENERS_MAX => {
                 format!("{open} ports of Services are open, and no more may be")
             }
-            None if *have >= self.each => format!(
+            None if *have >= self.quota => format!(
                 "{have} ports of Services of this namespace are open, as many as each gets where more are wanted than {}",
                 limits::LISTENERS_MAX
             ),
@@ -71,20 +71,25 @@ impl Plan {
             self.more += 1;
             return;
         }
-        self.refused.push(ClosedPort { purpose: Purpose::Service, address, service: Some(service), why });
+        self.refused.push(ClosedPort {
+            purpose: Purpose::Service,
+            address,
+            service: Some(service),
+            reason: why,
+        });
     }
 }
 
 /// Makes plans, and remembers what was counted of Services that have not changed since.
 #[derive(Debug, Default)]
 pub(super) struct Planner {
-    counted: BTreeMap<ServiceKey, Counted>,
+    counts: BTreeMap<ServiceKey, LocalEndpointCount>,
 }
 
 /// The view and the node that were counted, and the number of addresses in each family; none where the Service is not
 /// served.
 #[derive(Debug)]
-struct Counted {
+struct LocalEndpointCount {
     view: Arc<ServiceView>,
     node: Arc<str>,
     endpoints: [Option<usize>; Family::ALL.len()],
@@ -92,34 +97,37 @@ struct Counted {
 
 impl Planner {
     pub(super) fn plan(&mut self, snapshot: &Snapshot, addresses: &NodePortAddresses) -> Plan {
-        let mut wanting: Vec<_> =
-            snapshot.services.with_balancer().filter_map(|view| Some((view, port(view)?))).collect();
+        let mut wanting: Vec<_> = snapshot
+            .services
+            .with_balancer()
+            .filter_map(|view| Some((view, requested_port(view)?)))
+            .collect();
         wanting.sort_by_cached_key(|(view, (_, rank))| (*rank, view.key.name.clone()));
-        let mut before = std::mem::take(&mut self.counted);
-        let each = level(&wanted(&wanting, addresses, &snapshot.node), limits::LISTENERS_MAX);
-        let mut planning = Planning { each, ..Planning::default() };
+        let mut before = std::mem::take(&mut self.counts);
+        let each = namespace_quota(&count_wanted(&wanting, addresses, &snapshot.node), limits::LISTENERS_MAX);
+        let mut planning = PlanBuilder { quota: each, ..PlanBuilder::default() };
         for (view, (port, _)) in wanting {
-            let known = before.remove(&view.key).filter(|it| it.is_of(view, &snapshot.node));
-            let counted = known.unwrap_or_else(|| Counted::new(view, &snapshot.node));
+            let known = before.remove(&view.key).filter(|it| it.applies_to(view, &snapshot.node));
+            let counted = known.unwrap_or_else(|| LocalEndpointCount::new(view, &snapshot.node));
             for (family, endpoints) in Family::ALL.into_iter().zip(counted.endpoints) {
                 let Some(endpoints) = endpoints else { continue };
-                let check = Check { service: view.key.name.clone(), endpoints };
-                open_all(&mut planning, family, port, (addresses, &snapshot.node), &check);
+                let check = ServiceCheck { service: view.key.name.clone(), endpoints };
+                plan_listeners(&mut planning, family, port, (addresses, &snapshot.node), &check);
             }
-            self.counted.insert(view.key.clone(), counted);
+            self.counts.insert(view.key.clone(), counted);
         }
         planning.plan
     }
 }
 
 /// A Service that wants a port, and where it stands among the others.
-type Wanting<'a> = (&'a Arc<ServiceView>, (NonZeroU16, Rank));
+type PortRequest<'a> = (&'a Arc<ServiceView>, (NonZeroU16, Rank));
 
 /// How many listeners the Services of each namespace want.
-fn wanted(all: &[Wanting<'_>], setting: &NodePortAddresses, node: &NodeFacts) -> Vec<usize> {
+fn count_wanted(all: &[PortRequest<'_>], setting: &NodePortAddresses, node: &NodeFacts) -> Vec<usize> {
     let at = Family::ALL.map(|family| match setting.outer {
         OuterAddresses::All => 1,
-        _ => usable(node, family).count(),
+        _ => usable_addresses(node, family).count(),
     });
     let mut wanted = BTreeMap::<&str, usize>::new();
     for (view, _) in all {
@@ -132,7 +140,7 @@ fn wanted(all: &[Wanting<'_>], setting: &NodePortAddresses, node: &NodeFacts) ->
 
 /// How many listeners each namespace may have: the namespaces that want less get all that they want, and the rest is
 /// divided evenly among the others. Each may have one, as long as there is any.
-fn level(wanted: &[usize], most: usize) -> usize {
+fn namespace_quota(wanted: &[usize], most: usize) -> usize {
     let mut sorted = wanted.to_vec();
     sorted.sort_unstable();
     let mut left = most;
@@ -146,30 +154,30 @@ fn level(wanted: &[usize], most: usize) -> usize {
     most
 }
 
-impl Counted {
+impl LocalEndpointCount {
     fn new(view: &Arc<ServiceView>, node: &NodeFacts) -> Self {
         let endpoints = Family::ALL.map(|family| {
             let mut ports = view.ports.iter().filter(|port| port.key.family == family).peekable();
             ports.peek()?;
             let ready: BTreeSet<IpAddr> =
-                ports.flat_map(|port| ready_here(port, &view.slices, &node.name)).collect();
+                ports.flat_map(|port| local_ready_endpoints(port, &view.slices, &node.name)).collect();
             Some(ready.len())
         });
         Self { view: Arc::clone(view), node: Arc::clone(&node.name), endpoints }
     }
 
-    fn is_of(&self, view: &Arc<ServiceView>, node: &NodeFacts) -> bool {
+    fn applies_to(&self, view: &Arc<ServiceView>, node: &NodeFacts) -> bool {
         Arc::ptr_eq(&self.view, view) && self.node == node.name
     }
 }
 
-fn ready_here<'a>(
+fn local_ready_endpoints<'a>(
     port: &'a PortView,
     slices: &'a [Arc<SliceFacts>],
     node: &'a str,
 ) -> impl Iterator<Item = IpAddr> + 'a {
     let counts =
-        move |row: &Row| (row.conditions().ready || row.is_held()) && is_here(port, row, slices, node);
+        move |row: &Row| (row.conditions().ready || row.is_held()) && is_local_row(port, row, slices, node);
     port.rows.iter().filter(counts).map(|row| row.address)
 }
 
@@ -178,25 +186,25 @@ fn ready_here<'a>(
 type Rank = (Source, i64);
 
 /// The port that a Service wants.
-fn port(view: &ServiceView) -> Option<(NonZeroU16, Rank)> {
+fn requested_port(view: &ServiceView) -> Option<(NonZeroU16, Rank)> {
     let facts: &ServiceFacts = view.facts.as_deref().filter(|_| view.state == ServiceState::Served)?;
     let has_one = facts.kind == ServiceType::LoadBalancer && facts.external_policy == TrafficPolicy::Local;
     let port = facts.health_check_node_port.filter(|_| has_one)?;
     Some((port, (facts.key.source, facts.meta.created.map_or(i64::MAX, |created| created.0))))
 }
 
-fn open_all(
-    planning: &mut Planning,
+fn plan_listeners(
+    planning: &mut PlanBuilder,
     family: Family,
     port: NonZeroU16,
     (setting, node): (&NodePortAddresses, &NodeFacts),
-    check: &Check,
+    check: &ServiceCheck,
 ) {
     let at = |address| SocketAddr::new(address, port.get());
     if setting.outer == OuterAddresses::All {
         return planning.add(at(family.unspecified_address()), check.clone());
     }
-    let mut addresses = usable(node, family).peekable();
+    let mut addresses = usable_addresses(node, family).peekable();
     if addresses.peek().is_none() {
         let why = format!("this node answers NodePorts at no address of {family}");
         return planning.plan.refuse(at(family.unspecified_address()), check.service.clone(), why);
@@ -206,7 +214,7 @@ fn open_all(
 
 /// The addresses at which checks are answered. A link-local one means another host on each interface, so no load
 /// balancer can dial it.
-fn usable(node: &NodeFacts, family: Family) -> impl Iterator<Item = &IpAddr> {
+fn usable_addresses(node: &NodeFacts, family: Family) -> impl Iterator<Item = &IpAddr> {
     let is_usable = move |it: &&IpAddr| Family::from_address(**it) == family && !is_link_local(**it);
     node.node_port_addresses.iter().filter(is_usable)
 }

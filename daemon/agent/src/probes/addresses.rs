@@ -12,25 +12,25 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::turns::{Turn, Turns};
+use super::fair_queue::{FairQueue, Turn};
 
 /// The time between two probes of one address: each node asks it three times in a second at most.
 pub(super) const ADDRESS_GAP: Duration = Duration::from_millis(333);
 
 /// A place in the order in which backends came.
-pub(super) type Arrival = u64;
+pub(super) type ArrivalOrder = u64;
 
 #[derive(Debug)]
-struct Address<T> {
+struct AddressQueue<T> {
     free: Instant,
     /// The backends that wait, by namespace, in the order in which they came.
-    waiting: BTreeMap<String, BTreeMap<Arrival, T>>,
+    waiting: BTreeMap<String, BTreeMap<ArrivalOrder, T>>,
     /// The namespace that had the last turn.
     last: String,
 }
 
-impl<T> Address<T> {
-    fn free_at(free: Instant) -> Self {
+impl<T> AddressQueue<T> {
+    fn new(free: Instant) -> Self {
         Self { free, waiting: BTreeMap::new(), last: String::new() }
     }
 
@@ -54,62 +54,62 @@ impl<T> Address<T> {
 
 /// Every address that was asked a moment ago, with the backends that wait for it.
 #[derive(Debug)]
-pub(super) struct Addresses<T> {
-    all: BTreeMap<IpAddr, Address<T>>,
+pub(super) struct AddressQueues<T> {
+    all: BTreeMap<IpAddr, AddressQueue<T>>,
     /// The addresses that backends wait for, each for the namespace that has the next turn there.
-    turns: Turns<IpAddr>,
+    turns: FairQueue<IpAddr>,
     /// The other addresses, and from when on each of them may be asked.
-    unwanted: BTreeSet<(Instant, IpAddr)>,
-    came: Arrival,
+    idle: BTreeSet<(Instant, IpAddr)>,
+    arrivals: ArrivalOrder,
 }
 
-impl<T> Default for Addresses<T> {
+impl<T> Default for AddressQueues<T> {
     fn default() -> Self {
-        Self { all: BTreeMap::new(), turns: Turns::default(), unwanted: BTreeSet::new(), came: 0 }
+        Self { all: BTreeMap::new(), turns: FairQueue::default(), idle: BTreeSet::new(), arrivals: 0 }
     }
 }
 
-impl<T> Addresses<T> {
+impl<T> AddressQueues<T> {
     /// Takes an address that may be asked now; otherwise the backend that `who` makes waits for it, at the place that
     /// is returned.
-    pub(super) fn take(
+    pub(super) fn try_acquire(
         &mut self,
         address: IpAddr,
         now: Instant,
         namespace: &str,
         who: impl FnOnce() -> T,
-    ) -> Option<Arrival> {
-        let mut found = self.remove(address).unwrap_or_else(|| Address::free_at(now));
+    ) -> Option<ArrivalOrder> {
+        let mut found = self.remove(address).unwrap_or_else(|| AddressQueue::new(now));
         let waits = found.free > now || !found.waiting.is_empty();
         if waits {
-            self.came += 1;
-            found.waiting.entry(namespace.to_owned()).or_default().insert(self.came, who());
+            self.arrivals += 1;
+            found.waiting.entry(namespace.to_owned()).or_default().insert(self.arrivals, who());
         } else {
             found.free = now + ADDRESS_GAP;
         }
         self.insert(address, found);
-        waits.then_some(self.came)
+        waits.then_some(self.arrivals)
     }
 
-    fn insert(&mut self, address: IpAddr, found: Address<T>) {
+    fn insert(&mut self, address: IpAddr, found: AddressQueue<T>) {
         match found.next_namespace() {
             Some(namespace) => self.turns.insert(namespace, Turn::Again(found.free), address),
-            None => drop(self.unwanted.insert((found.free, address))),
+            None => drop(self.idle.insert((found.free, address))),
         }
         self.all.insert(address, found);
     }
 
-    fn remove(&mut self, address: IpAddr) -> Option<Address<T>> {
+    fn remove(&mut self, address: IpAddr) -> Option<AddressQueue<T>> {
         let found = self.all.remove(&address)?;
         match found.next_namespace() {
             Some(namespace) => self.turns.remove(namespace, Turn::Again(found.free), address),
-            None => drop(self.unwanted.remove(&(found.free, address))),
+            None => drop(self.idle.remove(&(found.free, address))),
         }
         Some(found)
     }
 
     /// Forgets a backend that waits no more.
-    pub(super) fn leave(&mut self, address: IpAddr, namespace: &str, place: Arrival) {
+    pub(super) fn cancel_wait(&mut self, address: IpAddr, namespace: &str, place: ArrivalOrder) {
         let Some(mut found) = self.remove(address) else { return };
         if let Some(queue) = found.waiting.get_mut(namespace) {
             queue.remove(&place);
@@ -122,14 +122,14 @@ impl<T> Addresses<T> {
 
     /// When the next address is free for a backend that waits, from the time `earliest` on, or can be forgotten.
     pub(super) fn next(&self, earliest: Instant) -> Option<Instant> {
-        let unwanted = self.unwanted.first().map(|(at, _)| *at);
+        let unwanted = self.idle.first().map(|(at, _)| *at);
         unwanted.into_iter().chain(self.turns.next(earliest)).min()
     }
 
     /// A backend that has waited, if its address is free now; the address is taken.
     pub(super) fn take_waiting(&mut self, now: Instant) -> Option<T> {
-        while let Some((at, address)) = self.unwanted.first().copied().filter(|(at, _)| *at <= now) {
-            self.unwanted.remove(&(at, address));
+        while let Some((at, address)) = self.idle.first().copied().filter(|(at, _)| *at <= now) {
+            self.idle.remove(&(at, address));
             self.all.remove(&address);
         }
         let (_, address) = self.turns.take(now)?;

@@ -25,24 +25,24 @@ const QUOTE_BYTES: usize = 64;
 
 /// What a message of ICMP said of a connection: its kind and code, by the version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Notice {
+enum IcmpError {
     V4(u8, u8),
     V6(u8, u8),
 }
 
-impl Notice {
+impl IcmpError {
     /// Whether it says that no host has the address.
-    const fn is_of_no_host(self) -> bool {
+    const fn is_host_unreachable(self) -> bool {
         matches!(self, Self::V4(3, 1) | Self::V6(1, 3))
     }
 }
 
 /// The errors that the kernel keeps for a connection's socket, also once the connection has failed.
-struct Notices(OwnedFd);
+struct ErrorQueue(OwnedFd);
 
-impl Notices {
+impl ErrorQueue {
     /// Has the kernel keep them.
-    fn of(socket: &TcpSocket, to: SocketAddr) -> io::Result<Self> {
+    fn enable(socket: &TcpSocket, to: SocketAddr) -> io::Result<Self> {
         let wanted = match to {
             SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4RecvErr, &true),
             SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvErr, &true),
@@ -52,7 +52,7 @@ impl Notices {
     }
 
     /// The first one.
-    fn take(&self) -> Option<Notice> {
+    fn read_first(&self) -> Option<IcmpError> {
         let mut quote = [0; QUOTE_BYTES];
         let mut pieces = [IoSliceMut::new(&mut quote)];
         let mut room = nix::cmsg_space!(
@@ -66,40 +66,41 @@ impl Notices {
             recvmsg::<SockaddrStorage>(self.0.as_raw_fd(), &mut pieces, Some(&mut room), flags).ok()?;
         message.cmsgs().ok()?.find_map(|it| match it {
             ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _) => {
-                notice(&error)
+                parse_icmp_error(&error)
             }
             _ => None,
         })
     }
 }
 
-fn notice(error: &libc::sock_extended_err) -> Option<Notice> {
+fn parse_icmp_error(error: &libc::sock_extended_err) -> Option<IcmpError> {
     match error.ee_origin {
-        libc::SO_EE_ORIGIN_ICMP => Some(Notice::V4(error.ee_type, error.ee_code)),
-        libc::SO_EE_ORIGIN_ICMP6 => Some(Notice::V6(error.ee_type, error.ee_code)),
+        libc::SO_EE_ORIGIN_ICMP => Some(IcmpError::V4(error.ee_type, error.ee_code)),
+        libc::SO_EE_ORIGIN_ICMP6 => Some(IcmpError::V6(error.ee_type, error.ee_code)),
         _ => None,
     }
 }
 
 /// Asks a backend. `None`: nothing has left this node, for want of a route, a port or a file, so nothing is proved.
-pub(super) async fn ask(backend: SocketAddr) -> Option<ProbeAnswer> {
+pub(super) async fn probe_backend(backend: SocketAddr) -> Option<ProbeAnswer> {
     let begun = Instant::now();
     match timeout(TIMEOUT, connect(backend)).await {
         Ok(Ok(())) => Some(ProbeAnswer::Accepted),
-        Ok(Err((error, notice))) => meaning(&error, notice, begun.elapsed()),
+        Ok(Err((error, notice))) => classify_outcome(&error, notice, begun.elapsed()),
         Err(_) => Some(ProbeAnswer::Silent),
     }
 }
 
-async fn connect(backend: SocketAddr) -> Result<(), (io::Error, Option<Notice>)> {
-    let opened = exempt::socket(backend).and_then(|socket| Ok((Notices::of(&socket, backend)?, socket)));
+async fn connect(backend: SocketAddr) -> Result<(), (io::Error, Option<IcmpError>)> {
+    let opened =
+        exempt::socket(backend).and_then(|socket| Ok((ErrorQueue::enable(&socket, backend)?, socket)));
     let (notices, socket) = opened.map_err(|error| (error, None))?;
-    socket.connect(backend).await.map(drop).map_err(|error| (error, notices.take()))
+    socket.connect(backend).await.map(drop).map_err(|error| (error, notices.read_first()))
 }
 
-fn meaning(error: &io::Error, notice: Option<Notice>, after: Duration) -> Option<ProbeAnswer> {
+fn classify_outcome(error: &io::Error, notice: Option<IcmpError>, after: Duration) -> Option<ProbeAnswer> {
     if let Some(notice) = notice {
-        return Some(if notice.is_of_no_host() { ProbeAnswer::Refused } else { ProbeAnswer::Silent });
+        return Some(if notice.is_host_unreachable() { ProbeAnswer::Refused } else { ProbeAnswer::Silent });
     }
     if ErrorOrigin::classify(error, after) != ErrorOrigin::Peer {
         return None;

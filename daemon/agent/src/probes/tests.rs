@@ -7,14 +7,14 @@ mod many;
 #[test]
 fn intervals_are_spread_by_a_fifth() {
     for _ in 0..100 {
-        let millis = spread(Duration::from_secs(2)).as_millis();
+        let millis = jitter(Duration::from_secs(2)).as_millis();
         assert!((1_600..=2_400).contains(&millis), "{millis}");
     }
 }
 
 #[test]
 fn each_answer_is_counted_for_itself() {
-    let probes = Probes::default();
+    let probes = ProbeCounts::default();
     [ProbeAnswer::Silent, ProbeAnswer::Accepted, ProbeAnswer::Silent]
         .into_iter()
         .for_each(|answer| probes.count(answer));

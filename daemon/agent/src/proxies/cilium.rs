@@ -39,12 +39,12 @@ const OWN_LINKS: [&str; 4] = ["cilium_host", "cilium_vxlan", "cilium_geneve", "c
 const ENTRIES_MAX: usize = 4096;
 
 /// A table of routes that a rule leads to, and whether it is one of IPv4.
-pub(super) type Lookup = (u32, bool);
+pub(super) type RuleTable = (u32, bool);
 
 /// What shows of Cilium.
 #[derive(Debug, Default)]
-struct Seen {
-    runs: bool,
+struct CiliumState {
+    is_running: bool,
     sockets: BTreeSet<String>,
     /// Devices at which packets from outside go through Cilium's programs.
     devices: BTreeSet<String>,
@@ -52,19 +52,19 @@ struct Seen {
     pins: bool,
     maps: bool,
     chains: bool,
-    lookups: Vec<Lookup>,
+    lookups: Vec<RuleTable>,
     links: Vec<&'static str>,
 }
 
 /// All that there is of Cilium below this root and in what the kernel lists: chains of iptables, and `lookups` of
 /// routing.
-pub(super) fn traces(root: &Path, runs: bool, chains: bool, lookups: &BTreeSet<Lookup>) -> Vec<Trace> {
-    let at = |path: &str| names(&root.join(path));
+pub(super) fn traces(root: &Path, runs: bool, chains: bool, lookups: &BTreeSet<RuleTable>) -> Vec<Trace> {
+    let at = |path: &str| list_names(&root.join(path));
     let takes_packets =
         |device: &String| root.join(DEVICES).join(device).join("links").join(FROM_OUTSIDE).exists();
     let is_own = |device: &String| !device.starts_with("cilium_");
-    let seen = Seen {
-        runs,
+    let seen = CiliumState {
+        is_running: runs,
         sockets: at(SOCKETS),
         devices: at(DEVICES).into_iter().filter(is_own).filter(takes_packets).collect(),
         pods: at(PODS).len(),
@@ -74,35 +74,39 @@ pub(super) fn traces(root: &Path, runs: bool, chains: bool, lookups: &BTreeSet<L
         lookups: lookups.iter().filter(|(table, _)| TABLES.contains(table)).copied().collect(),
         links: OWN_LINKS.into_iter().filter(|name| root.join(LINKS).join(name).exists()).collect(),
     };
-    if seen.runs { seen.beside() } else { seen.left() }
+    if seen.is_running { seen.running_traces() } else { seen.leftover_traces() }
 }
 
-fn names(folder: &Path) -> BTreeSet<String> {
+fn list_names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().take(ENTRIES_MAX).filter_map(Result::ok);
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-impl Seen {
+impl CiliumState {
     fn translates_connects(&self) -> bool {
         CONNECTS.iter().any(|name| self.sockets.contains(*name))
     }
 
-    fn replaces(&self) -> bool {
+    fn replaces_kube_proxy(&self) -> bool {
         GUARDS.iter().any(|name| self.sockets.contains(*name))
     }
 
-    fn at_devices(&self) -> String {
+    fn device_names(&self) -> String {
         self.devices.iter().cloned().collect::<Vec<_>>().join(", ")
     }
 
     /// What is told while Cilium's agent runs: only what translates, and the setting that ends it.
-    fn beside(&self) -> Vec<Trace> {
-        let setting = if self.replaces() { "kubeProxyReplacement: false" } else { "socketLB.enabled: false" };
+    fn running_traces(&self) -> Vec<Trace> {
+        let setting = if self.replaces_kube_proxy() {
+            "kubeProxyReplacement: false"
+        } else {
+            "socketLB.enabled: false"
+        };
         let connects = self
             .translates_connects()
             .then(|| Trace::translating("translates connects of processes and pods, at the cgroup", setting));
-        let packets = (self.replaces() && !self.devices.is_empty()).then(|| {
-            let what = format!("translates packets of clients outside, at {}", self.at_devices());
+        let packets = (self.replaces_kube_proxy() && !self.devices.is_empty()).then(|| {
+            let what = format!("translates packets of clients outside, at {}", self.device_names());
             Trace::of_clients(what, "kubeProxyReplacement: false, when their connections have ended")
         });
         let is_left_to_pods = self.pods > 0 && !self.translates_connects();
@@ -116,14 +120,14 @@ impl Seen {
 
     /// What is told when the agent is gone, in the order in which it is to be removed: what translates first, then what
     /// that needs.
-    fn left(&self) -> Vec<Trace> {
+    fn leftover_traces(&self) -> Vec<Trace> {
         let programs = [
             (!self.sockets.is_empty()).then(|| {
                 let what = "programs at the cgroup go on translating connects by a table that nobody writes";
                 Trace::translating(what, "rm -r /sys/fs/bpf/cilium/socketlb")
             }),
             (!self.devices.is_empty()).then(|| {
-                let what = format!("programs at {} go on by tables that nobody writes", self.at_devices());
+                let what = format!("programs at {} go on by tables that nobody writes", self.device_names());
                 Trace::of_clients(what, "rm -r /sys/fs/bpf/cilium/devices")
             }),
             (self.pods > 0).then(|| {
@@ -140,11 +144,11 @@ impl Seen {
         let links = self.links.iter().map(|link| {
             Trace::idle(format!("the device {link}, with its routes"), format!("ip link delete {link}"))
         });
-        programs.into_iter().flatten().chain(self.lookups.iter().map(rule)).chain(links).collect()
+        programs.into_iter().flatten().chain(self.lookups.iter().map(rule_trace)).chain(links).collect()
     }
 }
 
-fn rule((table, is_v4): &Lookup) -> Trace {
+fn rule_trace((table, is_v4): &RuleTable) -> Trace {
     let family = if *is_v4 { "-4" } else { "-6" };
     Trace::idle(
         format!("a rule of routing, to the table {table}"),
@@ -169,7 +173,7 @@ mod tests {
 
     /// What is told of a node with these files.
     #[track_caller]
-    fn check(files: &str, runs: bool, chains: bool, lookups: &[Lookup], expected: &[(bool, &str, &str)]) {
+    fn check(files: &str, runs: bool, chains: bool, lookups: &[RuleTable], expected: &[(bool, &str, &str)]) {
         let root = tempfile::tempdir().unwrap();
         for file in files.split_whitespace().map(|file| root.path().join(file)) {
             fs::create_dir_all(file.parent().unwrap()).unwrap();

@@ -32,7 +32,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    fn of(body: &[u8]) -> Option<Self> {
+    fn parse(body: &[u8]) -> Option<Self> {
         Some(Self { family: *body.first()?, attributes: body.get(FAMILY_LEN..)?.to_vec() })
     }
 }
@@ -41,28 +41,28 @@ impl Object {
 pub(super) const CHAIN_OF_IPTABLES: &str = "iptables chain";
 
 /// The proxies that have rules in this network namespace, each with the table or chain that shows it.
-pub(super) fn read() -> Vec<(&'static str, String)> {
+pub(super) fn read_proxies() -> Vec<(&'static str, String)> {
     let tables = dump(GET_TABLES, 0, &[]).unwrap_or_default();
     let chains = dump(GET_CHAINS, 0, &[]).unwrap_or_default();
-    judge(&tables, &chains)
+    identify_proxies(&tables, &chains)
 }
 
 /// Tells proxies by the names of tables and chains. kube-proxy's nftables mode has a table of its own; its iptables
 /// mode has chains in the table `nat`. All chains of Antrea and of Cilium begin with their names.
-pub(super) fn judge(tables: &[Object], chains: &[Object]) -> Vec<(&'static str, String)> {
-    let table = names(tables, TABLE).any(|name| name == "kube-proxy");
-    let chain = names(chains, CHAIN).any(|name| name == "KUBE-SERVICES");
+pub(super) fn identify_proxies(tables: &[Object], chains: &[Object]) -> Vec<(&'static str, String)> {
+    let table = attribute_texts(tables, TABLE).any(|name| name == "kube-proxy");
+    let chain = attribute_texts(chains, CHAIN).any(|name| name == "KUBE-SERVICES");
     let table = table.then(|| ("kube-proxy", "nftables table kube-proxy".to_owned()));
     let chain = chain.then(|| ("kube-proxy", format!("{CHAIN_OF_IPTABLES} KUBE-SERVICES")));
     let others = [("Antrea", "ANTREA-"), ("Cilium", "CILIUM_")].into_iter().filter_map(|(proxy, start)| {
-        let name = names(chains, CHAIN).find(|name| name.starts_with(start))?;
-        Some((proxy, format!("{CHAIN_OF_IPTABLES} {}", cut(name))))
+        let name = attribute_texts(chains, CHAIN).find(|name| name.starts_with(start))?;
+        Some((proxy, format!("{CHAIN_OF_IPTABLES} {}", truncate_name(name))))
     });
     table.into_iter().chain(chain).chain(others).collect()
 }
 
 /// Cuts a chain's name to the length that iptables allows, and leaves control characters out.
-fn cut(name: &str) -> String {
+fn truncate_name(name: &str) -> String {
     name.chars().filter(|it| !it.is_control()).take(CHAIN_NAME_LENGTH_MAX).collect()
 }
 
@@ -73,13 +73,13 @@ pub(super) fn dump(kind: u16, family: u8, asked: &[(u16, &str)]) -> io::Result<V
     let question = std::iter::once(vec![family, 0, 0, 0]).chain(attributes).collect::<Vec<_>>().concat();
     let mut found = Vec::new();
     Conversation::list(Part::Filters, (kind, &question), ANSWER_BYTES_MAX, |message| {
-        found.extend((message.kind & 0xff00 == NFTABLES).then(|| Object::of(message.body)).flatten());
+        found.extend((message.kind & 0xff00 == NFTABLES).then(|| Object::parse(message.body)).flatten());
     })?;
     Ok(found)
 }
 
 /// The texts of one attribute, over all objects.
-fn names(objects: &[Object], wanted: u16) -> impl Iterator<Item = &str> {
+fn attribute_texts(objects: &[Object], wanted: u16) -> impl Iterator<Item = &str> {
     let attributes = objects.iter().flat_map(|it| attributes(&it.attributes));
     let texts = attributes.filter(move |(kind, _)| *kind == wanted);
     texts.filter_map(|(_, value)| std::str::from_utf8(value.split(|byte| *byte == 0).next()?).ok())
@@ -97,7 +97,7 @@ pub(super) fn number(body: &[u8], kind: u16) -> Option<u32> {
 
 /// What the register holds that the next expression of a rule compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loaded {
+pub(super) enum RegisterContent {
     Address,
     Protocol,
     Port,
@@ -105,13 +105,13 @@ pub(super) enum Loaded {
     Other,
 }
 
-/// What a `payload` expression loads, by `NFTA_PAYLOAD_BASE` (network header: 1, transport header: 2), `_OFFSET` and
+/// What a `parse_payload` expression loads, by `NFTA_PAYLOAD_BASE` (network header: 1, transport header: 2), `_OFFSET` and
 /// `_LEN`.
-pub(super) fn payload(body: &[u8]) -> Loaded {
+pub(super) fn parse_payload(body: &[u8]) -> RegisterContent {
     match (number(body, 2), number(body, 3), number(body, 4)) {
-        (Some(1), Some(16), Some(4)) | (Some(1), Some(24), Some(16)) => Loaded::Address,
-        (Some(1), Some(9), Some(1)) | (Some(1), Some(6), Some(1)) => Loaded::Protocol,
-        (Some(2), Some(2), Some(2)) => Loaded::Port,
-        _ => Loaded::Other,
+        (Some(1), Some(16), Some(4)) | (Some(1), Some(24), Some(16)) => RegisterContent::Address,
+        (Some(1), Some(9), Some(1)) | (Some(1), Some(6), Some(1)) => RegisterContent::Protocol,
+        (Some(2), Some(2), Some(2)) => RegisterContent::Port,
+        _ => RegisterContent::Other,
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use holdfast_datapath::netlink::with_kind;
 use holdfast_status::views::proxies::OtherProxy;
 
-use super::rules::{Object, judge};
-use super::{KNOWN, PORTS, TRACES, look};
+use super::rules::{Object, identify_proxies};
+use super::{PORTS, PROXY_NAMES, TRACES, find_proxies};
 
 /// An object of IPv4 with one attribute.
 fn object(kind: u16, text: &str) -> Object {
@@ -19,7 +19,8 @@ fn object(kind: u16, text: &str) -> Object {
 fn check(tables: &[&str], chains: &[&str], expected: &[&str]) {
     let tables: Vec<Object> = tables.iter().map(|name| object(1, name)).collect();
     let chains: Vec<Object> = chains.iter().map(|name| object(3, name)).collect();
-    let found: Vec<String> = judge(&tables, &chains).into_iter().map(|(_, evidence)| evidence).collect();
+    let found: Vec<String> =
+        identify_proxies(&tables, &chains).into_iter().map(|(_, evidence)| evidence).collect();
     assert_eq!(found, expected);
 }
 
@@ -38,9 +39,9 @@ fn each_proxy_that_may_be_found_has_a_figure() {
     let by_port = PORTS.map(|(_, proxy)| proxy);
     let by_trace = TRACES.map(|(_, proxy)| proxy);
     let chains = [object(3, "KUBE-SERVICES"), object(3, "ANTREA-OUTPUT"), object(3, "CILIUM_POST_nat")];
-    let by_rules = judge(&[], &chains).into_iter().map(|(proxy, _)| proxy);
+    let by_rules = identify_proxies(&[], &chains).into_iter().map(|(proxy, _)| proxy);
     for proxy in by_port.into_iter().chain(by_trace).chain(by_rules) {
-        assert!(KNOWN.contains(&proxy), "{proxy}");
+        assert!(PROXY_NAMES.contains(&proxy), "{proxy}");
     }
 }
 
@@ -49,9 +50,9 @@ fn an_answer_that_is_cut_or_garbage_is_no_rule() {
     let of = |attributes: &[u8]| [Object { family: 2, attributes: attributes.to_vec() }];
     let whole = object(1, "kube-proxy").attributes;
     for length in 0..whole.len() {
-        assert!(judge(&of(&whole[..length]), &[]).len() <= 1);
+        assert!(identify_proxies(&of(&whole[..length]), &[]).len() <= 1);
     }
-    assert!(judge(&of(&[0xff; 64]), &of(&[0; 64])).is_empty());
+    assert!(identify_proxies(&of(&[0xff; 64]), &of(&[0; 64])).is_empty());
 }
 
 /// As the kernel prints it: 10249 listens (0A), 9879 is only a connection's own port (01).
@@ -74,7 +75,7 @@ fn listeners_devices_and_pins_are_seen_and_named_together() {
         evidence: evidence.iter().map(|&it| it.to_owned()).collect(),
         traces: Vec::new(),
     };
-    let look = |root: &Path, rules, own| look(root, rules, own, &BTreeSet::new());
+    let look = |root: &Path, rules, own| find_proxies(root, rules, own, &BTreeSet::new());
     let shown = ["listens on port 10249", "nftables table kube-proxy", "/sys/class/net/kube-ipvs0"];
     assert_eq!(
         look(root.path(), rules, None),
@@ -101,7 +102,7 @@ fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
     let whats = |found: &[OtherProxy]| -> Vec<String> {
         found.iter().flat_map(|it| &it.traces).map(|it| it.remove.clone()).collect()
     };
-    let gone = look(root.path(), rules(), None, &BTreeSet::from([(2004, true)]));
+    let gone = find_proxies(root.path(), rules(), None, &BTreeSet::from([(2004, true)]));
     let chains = "for i in iptables ip6tables; do $i-save | grep -v CILIUM_ | $i-restore; done";
     let pins = "rm -r /sys/fs/bpf/cilium";
     let removed = ["rm -r /sys/fs/bpf/cilium/socketlb", pins, chains, "ip -4 rule delete lookup 2004"];
@@ -109,7 +110,7 @@ fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
     assert!(gone.iter().all(OtherProxy::is_abandoned), "{gone:?}");
     fs::create_dir_all(root.path().join("proc/net")).unwrap();
     fs::write(root.path().join("proc/net/tcp"), SOCKETS.replace("0100007F:2809", "0100007F:2697")).unwrap();
-    let there = look(root.path(), rules(), None, &BTreeSet::new());
+    let there = find_proxies(root.path(), rules(), None, &BTreeSet::new());
     assert_eq!(whats(&there), ["socketLB.enabled: false"]);
     assert!(!there.iter().any(OtherProxy::is_abandoned), "{there:?}");
     assert!(!there.iter().any(OtherProxy::has_clients), "it translates connects alone");
@@ -118,7 +119,7 @@ fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
     fs::write(at_device.join("cil_from_netdev"), "").unwrap();
     fs::write(folder.join("cil_sock4_post_bind"), "").unwrap();
     for rules in [rules(), Vec::new()] {
-        assert!(look(root.path(), rules, None, &BTreeSet::new()).iter().any(OtherProxy::has_clients));
+        assert!(find_proxies(root.path(), rules, None, &BTreeSet::new()).iter().any(OtherProxy::has_clients));
     }
 }
 
@@ -126,7 +127,7 @@ fn traces_are_of_cilium_and_an_agent_that_listens_is_not_gone() {
 #[test]
 fn a_kube_proxy_may_have_clients_as_long_as_anything_of_it_is_there() {
     let root = tempfile::tempdir().unwrap();
-    let of = |rules| look(root.path(), rules, None, &BTreeSet::new());
+    let of = |rules| find_proxies(root.path(), rules, None, &BTreeSet::new());
     assert!(!of(Vec::new()).iter().any(OtherProxy::has_clients));
     assert!(
         of(vec![("kube-proxy", "nftables table kube-proxy".to_owned())]).iter().any(OtherProxy::has_clients)

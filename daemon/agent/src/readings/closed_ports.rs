@@ -36,12 +36,12 @@ pub struct ClosedPort {
     pub address: SocketAddr,
     /// The Service of a health check port.
     pub service: Option<ObjectName>,
-    pub why: String,
+    pub reason: String,
 }
 
 /// A health check port of a Service that is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClosedSince {
+pub struct ClosedServicePort {
     pub(crate) service: ObjectName,
     /// Since when the port is known to be closed.
     pub(crate) since: Timestamp,
@@ -56,7 +56,7 @@ pub struct ClosedPorts(Mutex<ClosedList>);
 #[derive(Debug, Default)]
 struct ClosedList {
     // The ports that the configuration asks for.
-    own: Vec<ClosedPort>,
+    configured: Vec<ClosedPort>,
     services: Vec<ClosedPort>,
     // Since when each of `services` is closed, in their order.
     since: Vec<Timestamp>,
@@ -65,58 +65,58 @@ struct ClosedList {
 
 impl ClosedPorts {
     /// The closed ports that are named, and how many more ports of Services are closed.
-    pub fn now(&self) -> (Vec<ClosedPort>, usize) {
-        let known = self.known();
+    pub fn named_ports(&self) -> (Vec<ClosedPort>, usize) {
+        let known = self.lock_list();
         let named = known.services.iter().take(CLOSED_NAMED_MAX);
         let more = known.more + known.services.len().saturating_sub(CLOSED_NAMED_MAX);
-        (known.own.iter().chain(named).cloned().collect(), more)
+        (known.configured.iter().chain(named).cloned().collect(), more)
     }
 
     /// The closed health check ports of Services, each with the time since which it is closed.
-    pub fn of_services(&self) -> Vec<ClosedSince> {
-        let known = self.known();
+    pub fn service_ports(&self) -> Vec<ClosedServicePort> {
+        let known = self.lock_list();
         let closed = known.services.iter().zip(&known.since).filter_map(|(port, since)| {
             let service = port.service.clone()?;
-            let is_in_use = port.why == IN_USE;
-            Some(ClosedSince { service, since: *since, is_in_use })
+            let is_in_use = port.reason == IN_USE;
+            Some(ClosedServicePort { service, since: *since, is_in_use })
         });
         closed.collect()
     }
 
-    fn known(&self) -> MutexGuard<'_, ClosedList> {
+    fn lock_list(&self) -> MutexGuard<'_, ClosedList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The metrics port, if this daemon itself has it: a kube-proxy is looked for by that port, and this daemon must
     /// not be taken for one.
     pub fn own_metrics_port(&self, ports: KubeProxy) -> Option<u16> {
-        let is_closed = self.known().own.iter().any(|it| it.purpose == Purpose::Metrics);
+        let is_closed = self.lock_list().configured.iter().any(|it| it.purpose == Purpose::Metrics);
         ports.metrics.filter(|_| !is_closed).map(|address| address.port())
     }
 
     /// Notes and logs why a port that the configuration asks for is closed; `None`: it is open.
-    pub(crate) fn tell(&self, purpose: Purpose, address: SocketAddr, why: Option<String>) {
-        let mut known = self.known();
-        let before = known.own.iter().position(|it| it.purpose == purpose);
-        let before = before.map(|place| known.own.swap_remove(place));
+    pub(crate) fn report_port(&self, purpose: Purpose, address: SocketAddr, why: Option<String>) {
+        let mut known = self.lock_list();
+        let before = known.configured.iter().position(|it| it.purpose == purpose);
+        let before = before.map(|place| known.configured.swap_remove(place));
         match &why {
-            Some(why) if before.as_ref().is_none_or(|it| it.why != *why) => {
+            Some(why) if before.as_ref().is_none_or(|it| it.reason != *why) => {
                 let purpose = purpose.as_str();
                 tracing::warn!(%address, purpose, why, "a port of kube-proxy cannot be opened; this is tried again, and services are served");
             }
             Some(_) => {}
             None => tracing::info!(%address, purpose = purpose.as_str(), "a port of kube-proxy is open"),
         }
-        known.own.extend(why.map(|why| ClosedPort { purpose, address, service: None, why }));
+        known.configured.extend(why.map(|why| ClosedPort { purpose, address, service: None, reason: why }));
     }
 
     /// Notes all ports of Services that are closed now, and how many more there are than these; logs what differs from
     /// before.
-    pub(crate) fn tell_of_services(&self, now: Vec<ClosedPort>, more: usize, at: Timestamp) {
-        let mut known = self.known();
+    pub(crate) fn report_service_ports(&self, now: Vec<ClosedPort>, more: usize, at: Timestamp) {
+        let mut known = self.lock_list();
         log_difference(&known.services, &now);
         let since = |port: &ClosedPort| {
-            let before = known.services.iter().position(|it| is_of_the_same(it, port));
+            let before = known.services.iter().position(|it| is_same_port(it, port));
             before.and_then(|place| known.since.get(place).copied()).unwrap_or(at)
         };
         let since = now.iter().map(since).collect();
@@ -124,23 +124,23 @@ impl ClosedPorts {
     }
 
     #[cfg(any(test, feature = "testing"))]
-    pub fn of(ports: Vec<ClosedPort>) -> Self {
+    pub fn from_ports(ports: Vec<ClosedPort>) -> Self {
         let closed = Self::default();
-        closed.tell_of_services(ports, 0, Timestamp::default());
+        closed.report_service_ports(ports, 0, Timestamp::default());
         closed
     }
 }
 
-fn is_of_the_same(a: &ClosedPort, b: &ClosedPort) -> bool {
+fn is_same_port(a: &ClosedPort, b: &ClosedPort) -> bool {
     (a.address, &a.service) == (b.address, &b.service)
 }
 
 fn log_difference(before: &[ClosedPort], now: &[ClosedPort]) {
     for it in now.iter().filter(|it| !before.contains(it)) {
         let service = it.service.as_ref().map(ToString::to_string);
-        tracing::warn!(address = %it.address, service, why = it.why, "a health check port of a Service cannot be opened; this is tried again");
+        tracing::warn!(address = %it.address, service, why = it.reason, "a health check port of a Service cannot be opened; this is tried again");
     }
-    let is_there = |it: &ClosedPort| now.iter().any(|other| is_of_the_same(other, it));
+    let is_there = |it: &ClosedPort| now.iter().any(|other| is_same_port(other, it));
     for it in before.iter().filter(|it| !is_there(it)) {
         let service = it.service.as_ref().map(ToString::to_string);
         tracing::info!(address = %it.address, service, "a health check port of a Service is no longer in anybody's way");
@@ -154,7 +154,7 @@ mod tests {
     fn port(number: u16, why: &str) -> ClosedPort {
         let service = ObjectName::new("shop", &format!("web-{number}")).ok();
         let address = SocketAddr::from(([192, 0, 2, 1], number));
-        ClosedPort { purpose: Purpose::Service, address, service, why: why.to_owned() }
+        ClosedPort { purpose: Purpose::Service, address, service, reason: why.to_owned() }
     }
 
     #[test]
@@ -162,13 +162,13 @@ mod tests {
         let closed = ClosedPorts::default();
         let check = |now: &[(u16, &str)], at, expected: &[(u16, i64, bool)]| {
             let now = now.iter().map(|(number, why)| port(*number, why)).collect();
-            closed.tell_of_services(now, 0, Timestamp(at));
-            let expected = expected.iter().map(|(number, since, is_in_use)| ClosedSince {
+            closed.report_service_ports(now, 0, Timestamp(at));
+            let expected = expected.iter().map(|(number, since, is_in_use)| ClosedServicePort {
                 service: port(*number, "").service.unwrap(),
                 since: Timestamp(*since),
                 is_in_use: *is_in_use,
             });
-            assert_eq!(closed.of_services(), expected.collect::<Vec<_>>());
+            assert_eq!(closed.service_ports(), expected.collect::<Vec<_>>());
         };
         check(&[(1, IN_USE)], 10, &[(1, 10, true)]);
         check(&[(2, "no"), (1, "no")], 20, &[(2, 20, false), (1, 10, false)]);

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status};
 use holdfast_datapath::Flow;
-use holdfast_kubernetes::source::Compared;
+use holdfast_kubernetes::source::AuditReport;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::datapath::DatapathView;
 use schemars::JsonSchema;
@@ -25,10 +25,10 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// The last comparison with the maps. A client that asks while one runs waits for it.
 #[derive(Clone, Default)]
-pub struct Verifications(Arc<Mutex<Option<Ended>>>);
+pub struct Verifications(Arc<Mutex<Option<LastComparison>>>);
 
 /// When a comparison ended, and what it found.
-type Ended = (Instant, Arc<Comparison>);
+type LastComparison = (Instant, Arc<Comparison>);
 
 impl fmt::Debug for Verifications {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,10 +70,10 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    pub fn of(what: String, compared: Compared) -> Self {
+    pub fn new(what: String, compared: AuditReport) -> Self {
         let compared_at = compared.at.map(|at| Rfc3339(holdfast_host::clock::millis(at).seconds()));
         let age_seconds = compared.at.map(|_| compared.age.as_secs());
-        match compared.found {
+        match compared.result {
             Ok(mut differences) => {
                 let equal = differences.is_empty();
                 let omitted = differences.len().saturating_sub(NAMED_MAX);
@@ -92,13 +92,13 @@ impl Comparison {
     /// A comparison of memory with maps that was made just now: what it found, or why it could not be made.
     pub fn with_maps(kind: &str, found: Result<Vec<String>, String>) -> Self {
         let at = found.is_ok().then(SystemTime::now);
-        Self::of(format!("memory with {kind}"), Compared { found, at, age: Duration::ZERO })
+        Self::new(format!("memory with {kind}"), AuditReport { result: found, at, age: Duration::ZERO })
     }
 }
 
 /// The differences that the last look at a few flows has shown, at most a second ago; `None`: packets are not
 /// translated.
-pub fn of_flows(view: &DatapathView) -> Option<Comparison> {
+pub fn compare_flows(view: &DatapathView) -> Option<Comparison> {
     let sampled = &view.status()?.flows.as_ref()?.sampled;
     let astray = |flow: &Flow| {
         let Flow { client, frontend, transport, .. } = flow;
@@ -108,19 +108,22 @@ pub fn of_flows(view: &DatapathView) -> Option<Comparison> {
     };
     let found = Ok(sampled.wrong.iter().map(astray).collect());
     let what = format!("flows with what leads to them, {} looked at", sampled.looked_at);
-    Some(Comparison::of(what, Compared { found, at: Some(SystemTime::now()), age: Duration::ZERO }))
+    Some(Comparison::new(
+        what,
+        AuditReport { result: found, at: Some(SystemTime::now()), age: Duration::ZERO },
+    ))
 }
 
 /// Whether the programs that clients meet read the maps that memory is compared with; `None`: there are no programs.
-pub fn of_programs(view: &DatapathView) -> Option<Comparison> {
+pub fn compare_programs(view: &DatapathView) -> Option<Comparison> {
     view.status()?;
     let found = Ok(view.departs().into_iter().collect());
-    let compared = Compared { found, at: Some(SystemTime::now()), age: Duration::ZERO };
-    Some(Comparison::of("programs with maps".to_owned(), compared))
+    let compared = AuditReport { result: found, at: Some(SystemTime::now()), age: Duration::ZERO };
+    Some(Comparison::new("programs with maps".to_owned(), compared))
 }
 
 /// The services of which something is not in the maps as it is asked for, because the maps refused it.
-pub fn unwritten(snapshot: &Snapshot) -> Vec<String> {
+pub fn unwritten_services(snapshot: &Snapshot) -> Vec<String> {
     let error = |it: &FrontendView| match &it.status {
         Status::Error(error) => Some(Arc::clone(error)),
         Status::Pending | Status::Done => None,

@@ -13,7 +13,7 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Statu
 use holdfast_core::time::ClockReading;
 use holdfast_core::words;
 
-use super::closed_ports::ClosedSince;
+use super::closed_ports::ClosedServicePort;
 
 /// The most conditions of a node. Every node of a cluster exports its own, and one Prometheus bears a thousand nodes
 /// with so many each.
@@ -104,21 +104,21 @@ pub struct Conditions {
 
 impl Conditions {
     /// The conditions that a snapshot shows, and those of the health check ports that are closed.
-    pub fn of(snapshot: &Snapshot, closed: &[ClosedSince]) -> Self {
+    pub fn from_snapshot(snapshot: &Snapshot, closed: &[ClosedServicePort]) -> Self {
         let mut known = OldestConditions::default();
         let now = snapshot.clock();
-        snapshot.services.with_problems().for_each(|view| known.look_at_frontends(view));
-        snapshot.services.with_balancer().for_each(|view| known.look_at_balancer(view, now));
+        snapshot.services.with_problems().for_each(|view| known.add_frontends(view));
+        snapshot.services.with_balancer().for_each(|view| known.add_balancer(view, now));
         for port in closed {
             let cause = if port.is_in_use { ConditionCause::AddrInUse } else { ConditionCause::Unknown };
             known.add(&port.service, ConditionKind::HealthPortFailed, cause, port.since);
         }
-        Self::cut(known.0.into_values().collect())
+        Self::truncate(known.0.into_values().collect())
     }
 
     /// Keeps [`CONDITIONS_MAX`] of all conditions: in each namespace the oldest first, one of each namespace before a
     /// second one of any.
-    fn cut(mut all: Vec<Condition>) -> Self {
+    fn truncate(mut all: Vec<Condition>) -> Self {
         all.sort_by_key(|it| (it.is_on_purpose(), it.since));
         let mut turns = BTreeMap::<String, usize>::new();
         let mut placed: Vec<_> = all
@@ -156,9 +156,9 @@ impl OldestConditions {
         }
     }
 
-    fn look_at_frontends(&mut self, view: &ServiceView) {
+    fn add_frontends(&mut self, view: &ServiceView) {
         for it in &view.frontends {
-            if let Some((kind, cause)) = of_verdict(view, it) {
+            if let Some((kind, cause)) = verdict_condition(view, it) {
                 self.add(&view.key.name, kind, cause, it.since);
             }
             if let Status::Error(_) = it.status {
@@ -167,7 +167,7 @@ impl OldestConditions {
         }
     }
 
-    fn look_at_balancer(&mut self, view: &ServiceView, now: ClockReading) {
+    fn add_balancer(&mut self, view: &ServiceView, now: ClockReading) {
         // Facts of an older version say nothing of the balancer, which may have a host name in place of an address.
         let known = view.facts.as_deref().filter(|facts| facts.balancer.is_some());
         let pending = known.filter(|facts| BalancerPhase::from_facts(facts) == BalancerPhase::Pending);
@@ -180,13 +180,13 @@ impl OldestConditions {
 }
 
 /// What is wrong for clients of a frontend, if anything is.
-fn of_verdict(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, ConditionCause)> {
-    let cause = it.reason.map_or(ConditionCause::Unknown, cause);
+fn verdict_condition(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, ConditionCause)> {
+    let cause = it.reason.map_or(ConditionCause::Unknown, reason_cause);
     match it.verdict {
         Verdict::Refusing | Verdict::Passing => Some((ConditionKind::NoBackends, cause)),
-        Verdict::Dropping => Some((ConditionKind::NoLocalBackend, policy(view, it))),
+        Verdict::Dropping => Some((ConditionKind::NoLocalBackend, policy_cause(view, it))),
         Verdict::Held => Some((ConditionKind::Held, cause)),
-        Verdict::Conflict if is_stood_for(view, it) => None,
+        Verdict::Conflict if has_service_counterpart(view, it) => None,
         Verdict::Conflict => Some((ConditionKind::FrontendConflict, cause)),
         // A frontend has no reason before its first write, and then nothing is wrong.
         Verdict::Unprogrammed => it.reason.is_some().then_some((ConditionKind::NotProgrammed, cause)),
@@ -196,7 +196,7 @@ fn of_verdict(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, C
 
 /// Whether a Service of its own namespace has the address of a ServiceImport: several controllers derive one from it,
 /// so nothing is wrong.
-fn is_stood_for(view: &ServiceView, it: &FrontendView) -> bool {
+fn has_service_counterpart(view: &ServiceView, it: &FrontendView) -> bool {
     let is_derived = |owner: &ServiceKey| {
         owner.source == Source::Kubernetes && owner.name.namespace() == view.key.name.namespace()
     };
@@ -204,7 +204,7 @@ fn is_stood_for(view: &ServiceView, it: &FrontendView) -> bool {
 }
 
 /// Which of the two traffic policies leaves clients of this frontend no backend.
-fn policy(view: &ServiceView, it: &FrontendView) -> ConditionCause {
+fn policy_cause(view: &ServiceView, it: &FrontendView) -> ConditionCause {
     let is_internal = view.facts.as_ref().is_some_and(|facts| facts.internal_policy == TrafficPolicy::Local);
     match it.kind {
         kind if kind.is_internal() && is_internal => ConditionCause::Internal,
@@ -212,7 +212,7 @@ fn policy(view: &ServiceView, it: &FrontendView) -> ConditionCause {
     }
 }
 
-const fn cause(reason: Reason) -> ConditionCause {
+const fn reason_cause(reason: Reason) -> ConditionCause {
     match reason {
         Reason::NoEndpoints => ConditionCause::NeverHadAny,
         Reason::AllUnready => ConditionCause::AllUnready,

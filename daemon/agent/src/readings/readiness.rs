@@ -12,23 +12,26 @@ use super::Readings;
 
 impl Readings {
     /// Why clients do not meet yet what the rules ask for, judged by this snapshot.
-    pub fn unready_by(&self, snapshot: &Snapshot) -> Option<String> {
-        unwritten(snapshot).or_else(|| waiting(self))
+    pub fn unready_reason(&self, snapshot: &Snapshot) -> Option<String> {
+        unwritten_reason(snapshot).or_else(|| waiting_reason(self))
     }
 
     /// Whether nothing is missing but the first lists of sources that cannot be read, which are not waited for.
-    pub(crate) fn serves_what_it_can(&self, snapshot: &Snapshot) -> bool {
-        snapshot.programmed && !snapshot.filling && snapshot.is_readable_synced() && waiting(self).is_none()
+    pub(crate) fn serves_all_readable(&self, snapshot: &Snapshot) -> bool {
+        snapshot.programmed
+            && !snapshot.filling
+            && snapshot.is_readable_synced()
+            && waiting_reason(self).is_none()
     }
 }
 
 /// Why the maps do not follow the rules yet.
-fn unwritten(snapshot: &Snapshot) -> Option<String> {
+fn unwritten_reason(snapshot: &Snapshot) -> Option<String> {
     // The snapshot that is there before the engine publishes its first one has no time.
     if snapshot.published.0 == 0 {
         return Some("the engine has not published anything yet".to_owned());
     }
-    let waits = || match missing(snapshot) {
+    let waits = || match missing_sources(snapshot) {
         none if none.is_empty() && snapshot.programmed => {
             "the first lists are being written to the maps".to_owned()
         }
@@ -41,13 +44,13 @@ fn unwritten(snapshot: &Snapshot) -> Option<String> {
 }
 
 /// Why clients do not meet yet what the maps say.
-fn waiting(readings: &Readings) -> Option<String> {
+fn waiting_reason(readings: &Readings) -> Option<String> {
     let view = readings.datapath();
-    view.departs().or_else(|| unlooked(&view))
+    view.departs().or_else(|| unknown_devices_reason(&view))
 }
 
 /// Why clients outside may not be served yet.
-fn unlooked(view: &DatapathView) -> Option<String> {
+fn unknown_devices_reason(view: &DatapathView) -> Option<String> {
     let status = view.status()?;
     // An operator that takes kube-proxy away once this daemon is ready counts on NodePorts, too.
     let is_served = status.packets.as_ref().is_some_and(|packets| packets.failure.is_none());
@@ -56,7 +59,7 @@ fn unlooked(view: &DatapathView) -> Option<String> {
 }
 
 /// The names of the sources that have not delivered their first list.
-pub fn missing(snapshot: &Snapshot) -> String {
+pub fn missing_sources(snapshot: &Snapshot) -> String {
     let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
     waiting.map(|(source, _)| source.as_str()).collect::<Vec<_>>().join(", ")
 }
@@ -68,7 +71,7 @@ pub fn translates_packets(view: &DatapathView) -> bool {
     let is_attached = |it: &Decision| {
         packets.devices.iter().any(|status| status.attached && status.device.index == it.index)
     };
-    packets.hooks.is_some() && ways_in(view.devices()).into_iter().all(is_attached)
+    packets.hooks.is_some() && inbound_devices(view.devices()).into_iter().all(is_attached)
 }
 
 /// Whether packets of clients outside are not translated as the configuration asks for, at one device or at all.
@@ -80,7 +83,7 @@ pub fn fails_packets(view: &DatapathView) -> bool {
 
 /// The devices by which load balancers come: those that the administrator named, and those that lead to a gateway;
 /// where there are none of these, all by which others come.
-fn ways_in(devices: &[Decision]) -> Vec<&Decision> {
+fn inbound_devices(devices: &[Decision]) -> Vec<&Decision> {
     let leads = |it: &&Decision| matches!(it.reason, Reason::Named | Reason::Absent | Reason::Gateway);
     let found: Vec<_> = devices.iter().filter(leads).collect();
     if found.is_empty() { devices.iter().filter(|it| it.class == Class::Outer).collect() } else { found }

@@ -11,7 +11,7 @@ use holdfast_core::list::{Row, SlotState};
 use holdfast_status::record::{Diff, Word};
 
 /// How two lists of the datapath differ; both are sorted by address and port.
-pub(super) fn lists(before: impl Iterator<Item = Row>, after: impl Iterator<Item = Row>) -> Diff {
+pub(super) fn diff_lists(before: impl Iterator<Item = Row>, after: impl Iterator<Item = Row>) -> Diff {
     let mut diff = Diff::default();
     let mut before = before.peekable();
     for row in after {
@@ -19,7 +19,7 @@ pub(super) fn lists(before: impl Iterator<Item = Row>, after: impl Iterator<Item
             diff.remove(gone.backend());
         }
         match before.next_if(|old| old.backend() == row.backend()) {
-            Some(old) => diff.meet(row.backend(), state(&old), state(&row)),
+            Some(old) => diff.meet(row.backend(), row_state(&old), row_state(&row)),
             None => diff.add(row.backend()),
         }
     }
@@ -27,7 +27,7 @@ pub(super) fn lists(before: impl Iterator<Item = Row>, after: impl Iterator<Item
     diff
 }
 
-fn state(row: &Row) -> &'static str {
+fn row_state(row: &Row) -> &'static str {
     match row.state() {
         SlotState::Active => "active",
         SlotState::Draining => "draining",
@@ -35,12 +35,12 @@ fn state(row: &Row) -> &'static str {
 }
 
 /// How the endpoints of two versions of a slice differ; `None`: the slice was not there, or is not there any more.
-pub(super) fn slices(before: Option<&SliceFacts>, after: Option<&SliceFacts>) -> Diff {
+pub(super) fn diff_slices(before: Option<&SliceFacts>, after: Option<&SliceFacts>) -> Diff {
     let mut diff = Diff::default();
-    let mut old = by_address(before);
-    for (address, conditions) in by_address(after) {
+    let mut old = conditions_by_address(before);
+    for (address, conditions) in conditions_by_address(after) {
         match old.remove(&address) {
-            Some(known) => diff.meet(address, spelled(known), spelled(conditions)),
+            Some(known) => diff.meet(address, describe_conditions(known), describe_conditions(conditions)),
             None => diff.add(address),
         }
     }
@@ -48,11 +48,11 @@ pub(super) fn slices(before: Option<&SliceFacts>, after: Option<&SliceFacts>) ->
     diff
 }
 
-fn by_address(slice: Option<&SliceFacts>) -> BTreeMap<IpAddr, Conditions> {
+fn conditions_by_address(slice: Option<&SliceFacts>) -> BTreeMap<IpAddr, Conditions> {
     slice.into_iter().flat_map(|slice| slice.endpoints.iter_brief()).collect()
 }
 
-const fn spelled(conditions: Conditions) -> &'static str {
+const fn describe_conditions(conditions: Conditions) -> &'static str {
     match (conditions.ready, conditions.serving, conditions.terminating) {
         (true, _, false) => "ready",
         (true, _, true) => "ready and terminating",
@@ -73,7 +73,7 @@ pub(super) fn slice_fields(before: Option<&SliceFacts>, after: &SliceFacts) -> V
         ("endpoints", before.endpoints != after.endpoints || before.endpoints_null != after.endpoints_null),
         ("weights", before.weights != after.weights),
     ];
-    named(&differing)
+    differing_names(&differing)
 }
 
 /// The names of a service's fields that differ from before.
@@ -103,10 +103,10 @@ pub(super) fn service_fields(before: Option<&ServiceFacts>, after: &ServiceFacts
         ("deletionTimestamp", old.deleted != new.deleted),
         ("finalizers", old.finalizers != new.finalizers),
     ];
-    named(&differing)
+    differing_names(&differing)
 }
 
-fn named(fields: &[(&'static str, bool)]) -> Vec<Word> {
+fn differing_names(fields: &[(&'static str, bool)]) -> Vec<Word> {
     fields.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).into()).collect()
 }
 

@@ -11,9 +11,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::compaction;
 use super::frames::{self, HEADER};
 use super::segment::{FILE_MODE, FOLDER_MODE, SUFFIX, Segment};
-use super::thin;
 
 /// The most bytes of one segment, also of one that two were made into. While one segment fills with new records,
 /// thinning reads two and writes one.
@@ -42,7 +42,7 @@ fn open_to_append(path: &Path) -> io::Result<File> {
 
 /// All segments, and the one that is open.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct SegmentFiles {
     folder: PathBuf,
     disk: Disk,
     /// Every segment in the folder, the oldest first.
@@ -53,7 +53,7 @@ pub(super) struct Files {
     buffer: Vec<u8>,
 }
 
-impl Files {
+impl SegmentFiles {
     /// `segments` are those in the folder, oldest first; `is_spoilt`: nothing may be appended to the newest one.
     pub(super) fn new(folder: &Path, disk: Disk, segments: Vec<Segment>, is_spoilt: bool) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Files {
         first: u64,
         records: impl Iterator<Item = &'a str>,
     ) -> io::Result<()> {
-        self.make_ready(first)?;
+        self.open_newest(first)?;
         let Self { open, segments, buffer, .. } = self;
         let (Some(file), Some(segment)) = (open, segments.back_mut()) else {
             return Err(io::Error::other("no file of the history is open"));
@@ -86,7 +86,7 @@ impl Files {
         if segment.bytes == 0 {
             buffer.extend_from_slice(HEADER);
         }
-        records.into_iter().try_for_each(|json| frames::put(json, buffer))?;
+        records.into_iter().try_for_each(|json| frames::put_record(json, buffer))?;
         let before = segment.bytes;
         let written = file.write_all(buffer);
         if written.is_ok() {
@@ -105,7 +105,7 @@ impl Files {
     }
 
     /// Opens the newest segment, or begins a new one if that is full or spoilt.
-    fn make_ready(&mut self, first: u64) -> io::Result<()> {
+    fn open_newest(&mut self, first: u64) -> io::Result<()> {
         let full = self.segments.back().is_none_or(|segment| segment.bytes >= self.disk.segment_bytes_max);
         if full || self.is_spoilt {
             self.sync()?;
@@ -115,7 +115,7 @@ impl Files {
             self.open = Some((self.disk.open)(&path)?);
             self.segments.push_back(Segment { path, first, bytes: 0 });
             self.is_spoilt = false;
-            self.make_room()?;
+            self.evict_segments()?;
             return File::open(&self.folder)?.sync_all();
         }
         if let (None, Some(segment)) = (&self.open, self.segments.back()) {
@@ -124,9 +124,9 @@ impl Files {
         Ok(())
     }
 
-    fn make_room(&mut self) -> io::Result<()> {
+    fn evict_segments(&mut self) -> io::Result<()> {
         while self.bytes() > self.disk.segment_bytes_max.saturating_mul(SEGMENTS_MAX) {
-            let thinned = thin::thin(self.segments.make_contiguous(), self.disk.segment_bytes_max);
+            let thinned = compaction::compact(self.segments.make_contiguous(), self.disk.segment_bytes_max);
             match thinned {
                 Ok(Some(thinned)) => self.replace_oldest(thinned)?,
                 Ok(None) => return Ok(()),
@@ -151,7 +151,8 @@ impl Files {
     /// Removes the oldest segment, or the next one if the oldest was thinned and more than two are there: a thinned
     /// segment has the records of namespaces that have few.
     fn remove_oldest(&mut self) -> io::Result<()> {
-        let is_thinned = self.segments.front().is_some_and(|it| thin::is_thinned(&it.path).unwrap_or(false));
+        let is_thinned =
+            self.segments.front().is_some_and(|it| compaction::is_compacted(&it.path).unwrap_or(false));
         let removed = self.segments.remove(usize::from(is_thinned && self.segments.len() > 2));
         removed.map_or(Ok(()), |removed| fs::remove_file(removed.path))
     }

@@ -12,7 +12,7 @@ use memchr::memmem;
 pub(super) const HEADER: &[u8; 20] = b"holdfast history\0\0\0\x01";
 
 /// The first bytes of a file from which records were taken to make room: numbers that are missing in it are no damage.
-pub(super) const THINNED: &[u8; 20] = b"holdfast thinned\0\0\0\x01";
+pub(super) const COMPACTED: &[u8; 20] = b"holdfast thinned\0\0\0\x01";
 
 const MARK: [u8; 4] = [0xF5, b'h', b'f', 0xF6];
 const FRAME_BYTES: usize = 12;
@@ -26,12 +26,12 @@ pub(super) const fn fits(json: &str) -> bool {
 }
 
 /// How many bytes a record takes in a file.
-pub(super) const fn bytes(json: &str) -> usize {
+pub(super) const fn frame_bytes(json: &str) -> usize {
     FRAME_BYTES + json.len()
 }
 
 /// Appends a record. One that is too long to be read back is an error.
-pub(super) fn put(json: &str, out: &mut Vec<u8>) -> io::Result<()> {
+pub(super) fn put_record(json: &str, out: &mut Vec<u8>) -> io::Result<()> {
     let Some(length) = u32::try_from(json.len()).ok().filter(|_| fits(json)) else {
         let why =
             format!("a record has {} bytes, and at most {RECORD_BYTES_MAX} can be read back", json.len());
@@ -60,10 +60,10 @@ pub(super) fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
         if rest.is_empty() {
             return None;
         }
-        let (piece, used) = match first(rest) {
-            Some(json) => (Piece::Record(json), self::bytes(json)),
+        let (piece, used) = match parse_first(rest) {
+            Some(json) => (Piece::Record(json), self::frame_bytes(json)),
             None => {
-                let bad = next_record(rest);
+                let bad = find_record(rest);
                 (Piece::Bad(bad), bad)
             }
         };
@@ -73,23 +73,23 @@ pub(super) fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
 }
 
 /// The record that the bytes begin with.
-fn first(bytes: &[u8]) -> Option<&str> {
+fn parse_first(bytes: &[u8]) -> Option<&str> {
     let (head, body) = bytes.split_at_checked(FRAME_BYTES)?;
     let head = head.strip_prefix(&MARK)?;
     let (length, sum) = head.split_at_checked(4)?;
-    let length = usize::try_from(number(length)?).ok().filter(|length| *length <= RECORD_BYTES_MAX)?;
+    let length = usize::try_from(read_u32(length)?).ok().filter(|length| *length <= RECORD_BYTES_MAX)?;
     let json = body.get(..length)?;
-    (crc32fast::hash(json) == number(sum)?).then(|| std::str::from_utf8(json).ok())?
+    (crc32fast::hash(json) == read_u32(sum)?).then(|| std::str::from_utf8(json).ok())?
 }
 
-fn number(bytes: &[u8]) -> Option<u32> {
+fn read_u32(bytes: &[u8]) -> Option<u32> {
     bytes.try_into().ok().map(u32::from_le_bytes)
 }
 
 /// How many bytes there are before the next whole record, or the end.
-fn next_record(bytes: &[u8]) -> usize {
+fn find_record(bytes: &[u8]) -> usize {
     let marks = memmem::find_iter(bytes, &MARK).filter(|at| *at > 0);
-    let mut whole = marks.filter(|at| bytes.get(*at..).and_then(first).is_some());
+    let mut whole = marks.filter(|at| bytes.get(*at..).and_then(parse_first).is_some());
     whole.next().unwrap_or(bytes.len())
 }
 
@@ -101,7 +101,7 @@ mod tests {
 
     fn file(records: &[&str]) -> Vec<u8> {
         let mut out = Vec::new();
-        records.iter().for_each(|json| put(json, &mut out).unwrap());
+        records.iter().for_each(|json| put_record(json, &mut out).unwrap());
         out
     }
 
@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn a_record_that_could_not_be_read_back_is_not_written() {
         let mut out = Vec::new();
-        put(&"x".repeat(RECORD_BYTES_MAX), &mut out).unwrap();
+        put_record(&"x".repeat(RECORD_BYTES_MAX), &mut out).unwrap();
         let before = out.len();
-        put(&"x".repeat(RECORD_BYTES_MAX + 1), &mut out).unwrap_err();
+        put_record(&"x".repeat(RECORD_BYTES_MAX + 1), &mut out).unwrap_err();
         assert_eq!(out.len(), before);
     }
 
@@ -149,7 +149,7 @@ mod tests {
         #[test]
         fn whatever_the_bytes_are_reading_ends_and_accounts_for_each(bytes: Vec<u8>, cut: usize, json in "\\PC*") {
             let mut file = bytes;
-            put(&json, &mut file).unwrap();
+            put_record(&json, &mut file).unwrap();
             let cut = cut % (file.len() + 1);
             let read: usize = pieces(&file[..cut])
                 .map(|piece| match piece {

@@ -14,7 +14,7 @@ use super::watchers::{Watch, Watchers};
 
 /// How the recording goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordingStatus {
     /// The number of the latest record; 0: none ever.
     pub seq: u64,
     /// The lowest number that was certainly not given out, as far as the disk knows; 0: the disk knows nothing.
@@ -44,7 +44,7 @@ pub struct FileHealth {
 
 /// Which records are asked for. `None` is no restriction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RecordQuery {
     /// Records of this service, and all gaps, because a gap may stand for records of it.
     pub service: Option<ObjectName>,
     /// Not made before this time.
@@ -59,8 +59,8 @@ pub struct Wanted {
     pub limit: Option<usize>,
 }
 
-impl Wanted {
-    fn has(&self, line: &Line) -> bool {
+impl RecordQuery {
+    fn matches(&self, line: &Line) -> bool {
         self.since.is_none_or(|since| line.time >= since)
             && self.until.is_none_or(|until| line.time <= until)
             && self.after.is_none_or(|after| line.seq.is_some_and(|seq| seq > after))
@@ -72,7 +72,7 @@ impl Wanted {
 #[derive(Debug)]
 pub struct History {
     rings: Mutex<Rings>,
-    recorded: Mutex<Recorded>,
+    status: Mutex<RecordingStatus>,
     watchers: Watchers,
 }
 
@@ -80,14 +80,14 @@ impl Default for History {
     fn default() -> Self {
         Self {
             rings: Mutex::new(Rings::new(ring::BYTES_MAX)),
-            recorded: Mutex::default(),
+            status: Mutex::default(),
             watchers: Watchers::default(),
         }
     }
 }
 
 /// The latest `most` of these records, turned round: oldest first.
-pub fn latest(newest_first: impl Iterator<Item = Record>, most: usize) -> Vec<Record> {
+pub fn latest_records(newest_first: impl Iterator<Item = Record>, most: usize) -> Vec<Record> {
     let mut records: Vec<Record> = newest_first.take(most).collect();
     records.reverse();
     records
@@ -95,9 +95,9 @@ pub fn latest(newest_first: impl Iterator<Item = Record>, most: usize) -> Vec<Re
 
 impl History {
     /// The records that are wanted, in the order of their numbers.
-    pub fn select(&self, wanted: &Wanted) -> Vec<Arc<Line>> {
+    pub fn select(&self, wanted: &RecordQuery) -> Vec<Arc<Line>> {
         let lines = self.rings().lines(wanted.service.as_ref());
-        let mut lines: Vec<_> = lines.into_iter().filter(|line| wanted.has(line)).collect();
+        let mut lines: Vec<_> = lines.into_iter().filter(|line| wanted.matches(line)).collect();
         match (wanted.limit, wanted.after) {
             (Some(limit), Some(_)) => lines.truncate(limit),
             (Some(limit), None) => drop(lines.drain(..lines.len().saturating_sub(limit))),
@@ -107,9 +107,9 @@ impl History {
     }
 
     /// The latest `most` records of a service, oldest first.
-    pub fn of_service(&self, name: &ObjectName, most: usize) -> Vec<Record> {
-        let wanted = Wanted { service: Some(name.clone()), ..Wanted::default() };
-        latest(self.select(&wanted).iter().rev().filter_map(|line| line.record()), most)
+    pub fn service_records(&self, name: &ObjectName, most: usize) -> Vec<Record> {
+        let wanted = RecordQuery { service: Some(name.clone()), ..RecordQuery::default() };
+        latest_records(self.select(&wanted).iter().rev().filter_map(|line| line.record()), most)
     }
 
     /// Whether the last record of a service has this reason.
@@ -121,7 +121,7 @@ impl History {
     /// Watches everything that is new from now on: of one service with all gaps, or of all services. Events that change
     /// nothing for clients are told as well.
     pub fn watch(&self, service: Option<ObjectName>) -> Watch {
-        self.watchers.seat(service)
+        self.watchers.add_watcher(service)
     }
 
     /// How many watchers there are.
@@ -130,8 +130,8 @@ impl History {
     }
 
     /// How the recording goes.
-    pub fn recorded(&self) -> Recorded {
-        locked(&self.recorded).clone()
+    pub fn status(&self) -> RecordingStatus {
+        lock(&self.status).clone()
     }
 
     /// How much memory is used.
@@ -141,34 +141,34 @@ impl History {
 
     /// Keeps a line and tells the watchers.
     pub(super) fn push(&self, line: &Arc<Line>) {
-        self.restore(line);
-        self.tell(line);
+        self.restore_line(line);
+        self.notify_watchers(line);
     }
 
     /// Keeps a line of a former process.
-    pub(super) fn restore(&self, line: &Arc<Line>) {
+    pub(super) fn restore_line(&self, line: &Arc<Line>) {
         self.rings().push(Arc::clone(line));
     }
 
     /// Tells the watchers only.
-    pub(super) fn tell(&self, line: &Arc<Line>) {
-        self.watchers.tell(line);
+    pub(super) fn notify_watchers(&self, line: &Arc<Line>) {
+        self.watchers.notify(line);
     }
 
-    pub(super) fn end(&self) {
-        self.watchers.end();
+    pub(super) fn close(&self) {
+        self.watchers.close();
     }
 
-    pub fn note(&self, note: impl FnOnce(&mut Recorded)) {
-        note(&mut locked(&self.recorded));
+    pub fn update_status(&self, note: impl FnOnce(&mut RecordingStatus)) {
+        note(&mut lock(&self.status));
     }
 
     fn rings(&self) -> MutexGuard<'_, Rings> {
-        locked(&self.rings)
+        lock(&self.rings)
     }
 }
 
 /// Locks, also after a panic elsewhere, which leaves whole lines behind.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,7 +10,7 @@ use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict};
 use holdfast_status::record::{Record, Trigger};
 
-use super::from_change::{key, name, places, rows, slot};
+use super::change_record::{frontend_name, row_key, rows, rows_by_key, slot};
 use holdfast_host::logging::messages::{self, say};
 
 /// Logs one change, of which this is the record.
@@ -20,14 +20,14 @@ pub(super) fn write(change: &Change, record: &Record) {
     if let Some(error) = &change.error {
         say!(warn, messages::SERVICE_NOT_UPDATED, service = %change.service, %error, seq, cause);
     }
-    for (outcome, rows) in &by_outcome(change) {
-        outcome.say(&change.service, rows, (seq, &cause));
+    for (outcome, rows) in &group_by_outcome(change) {
+        outcome.log(&change.service, rows, (seq, &cause));
     }
 }
 
 /// What clients of a frontend notice. Frontends of which the same is to be said share a line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+enum RowOutcome {
     Removed,
     Added(Verdict, Option<Reason>),
     /// The verdict before, the verdict now, and the reason for it.
@@ -35,31 +35,31 @@ enum Outcome {
     Backends(Verdict),
     Remembered(Verdict),
     Updated(Verdict),
-    Same(Verdict),
+    Unchanged(Verdict),
 }
 
 /// The frontends that share a line; only the first ones are named.
 #[derive(Default)]
-struct Alike {
+struct FrontendGroup {
     named: Vec<String>,
     count: usize,
-    /// How many backends the first of these frontends has now; `was`: how many it had before.
+    /// How many backends the first of these frontends has now; `backends_before`: how many it had before.
     backends: usize,
-    was: usize,
+    backends_before: usize,
 }
 
-impl Alike {
+impl FrontendGroup {
     fn add(&mut self, row: &FrontendView, backends: usize, was: usize) {
         if self.count == 0 {
-            (self.backends, self.was) = (backends, was);
+            (self.backends, self.backends_before) = (backends, was);
         }
         if self.named.len() < NAMED_MAX {
-            self.named.push(name(row));
+            self.named.push(frontend_name(row));
         }
         self.count += 1;
     }
 
-    fn spelled(&self) -> String {
+    fn join_names(&self) -> String {
         let more = self.count - self.named.len();
         let named = self.named.join(", ");
         if more > 0 { format!("{named} and {more} more") } else { named }
@@ -69,49 +69,51 @@ impl Alike {
 /// How many frontends a line names; the record names more of them.
 const NAMED_MAX: usize = 3;
 
-fn by_outcome(change: &Change) -> BTreeMap<Outcome, Alike> {
+fn group_by_outcome(change: &Change) -> BTreeMap<RowOutcome, FrontendGroup> {
     let before = change.before.as_deref();
     let after = change.after.as_deref();
-    let known = places(before);
-    let stays = places(after);
-    let mut all = BTreeMap::<Outcome, Alike>::new();
+    let known = rows_by_key(before);
+    let stays = rows_by_key(after);
+    let mut all = BTreeMap::<RowOutcome, FrontendGroup>::new();
     for (view, row) in after.into_iter().flat_map(|view| view.frontends.iter().map(move |row| (view, row))) {
-        let old = known.get(&key(row)).and_then(|old| Some((before?, *old)));
+        let old = known.get(&row_key(row)).and_then(|old| Some((before?, *old)));
         let was = old.map_or(0, |(view, old)| view.backends(old).count());
-        all.entry(outcome(old, (view, row))).or_default().add(row, view.backends(row).count(), was);
+        all.entry(row_outcome(old, (view, row))).or_default().add(row, view.backends(row).count(), was);
     }
-    for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
-        all.entry(Outcome::Removed).or_default().add(old, 0, 0);
+    for old in rows(before).filter(|old| !stays.contains_key(&row_key(old))) {
+        all.entry(RowOutcome::Removed).or_default().add(old, 0, 0);
     }
     all
 }
 
-fn outcome(
+fn row_outcome(
     old: Option<(&ServiceView, &FrontendView)>,
     (after, new): (&ServiceView, &FrontendView),
-) -> Outcome {
+) -> RowOutcome {
     let verdict = new.verdict;
     match old {
-        None => Outcome::Added(verdict, new.reason),
+        None => RowOutcome::Added(verdict, new.reason),
         Some((_, old)) if (old.verdict, old.reason) != (verdict, new.reason) => {
-            Outcome::Verdict(old.verdict, verdict, new.reason)
+            RowOutcome::Verdict(old.verdict, verdict, new.reason)
         }
         Some((before, old)) if !before.backends(old).map(slot).eq(after.backends(new).map(slot)) => {
-            Outcome::Backends(verdict)
+            RowOutcome::Backends(verdict)
         }
         Some((_, old)) if old.status == Status::Pending && new.status == Status::Done => {
-            Outcome::Remembered(verdict)
+            RowOutcome::Remembered(verdict)
         }
-        Some((_, old)) if old.status != new.status && new.status == Status::Done => Outcome::Updated(verdict),
-        Some(_) => Outcome::Same(verdict),
+        Some((_, old)) if old.status != new.status && new.status == Status::Done => {
+            RowOutcome::Updated(verdict)
+        }
+        Some(_) => RowOutcome::Unchanged(verdict),
     }
 }
 
-impl Outcome {
-    fn say(self, service: &ServiceKey, alike: &Alike, (seq, cause): (Option<u64>, &str)) {
-        let frontend = alike.spelled();
+impl RowOutcome {
+    fn log(self, service: &ServiceKey, alike: &FrontendGroup, (seq, cause): (Option<u64>, &str)) {
+        let frontend = alike.join_names();
         let backends = alike.backends;
-        let was = alike.was;
+        let was = alike.backends_before;
         match self {
             Self::Removed => {
                 say!(info, messages::FRONTEND_REMOVED, %service, frontend, seq, cause);
@@ -122,7 +124,7 @@ impl Outcome {
                 say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause);
             }
             Self::Verdict(was, verdict, reason) => {
-                say_verdict(service, (was, verdict, reason), alike, (seq, cause));
+                log_verdict(service, (was, verdict, reason), alike, (seq, cause));
             }
             Self::Backends(verdict) => {
                 let verdict = verdict.as_str();
@@ -136,7 +138,7 @@ impl Outcome {
                 let verdict = verdict.as_str();
                 say!(info, messages::FRONTEND_UPDATED, %service, frontend, verdict, backends, seq, cause);
             }
-            Self::Same(verdict) => {
+            Self::Unchanged(verdict) => {
                 let verdict = verdict.as_str();
                 tracing::debug!(%service, frontend, verdict, backends, seq, cause, "unchanged for clients");
             }
@@ -146,7 +148,7 @@ impl Outcome {
 
 /// How much a new verdict matters to an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weight {
+enum VerdictSeverity {
     /// An accident was held for as long as it may be, and clients are no longer served.
     Error,
     /// Clients are no longer served, or a hold began or ended.
@@ -169,48 +171,48 @@ const fn is_outage(verdict: Verdict) -> bool {
 }
 
 /// Weighs the change from one verdict to another. A hold is never silent: its beginning and its end are warnings.
-fn weigh(old: Verdict, new: Verdict, reason: Option<Reason>) -> Weight {
+fn verdict_severity(old: Verdict, new: Verdict, reason: Option<Reason>) -> VerdictSeverity {
     let is_meant = reason == Some(Reason::ScaledDown);
     match (is_outage(old), is_outage(new)) {
-        (false, true) if old == Verdict::Held && !is_meant => Weight::Error,
-        _ if (old == Verdict::Held) != (new == Verdict::Held) => Weight::Warning,
-        (false, true) if is_meant => Weight::Notice,
-        (false, true) => Weight::Warning,
-        (true, false) => Weight::Notice,
-        (true, true) | (false, false) => Weight::Info,
+        (false, true) if old == Verdict::Held && !is_meant => VerdictSeverity::Error,
+        _ if (old == Verdict::Held) != (new == Verdict::Held) => VerdictSeverity::Warning,
+        (false, true) if is_meant => VerdictSeverity::Notice,
+        (false, true) => VerdictSeverity::Warning,
+        (true, false) => VerdictSeverity::Notice,
+        (true, true) | (false, false) => VerdictSeverity::Info,
     }
 }
 
 /// Logs a new verdict.
-fn say_verdict(
+fn log_verdict(
     service: &ServiceKey,
     (old, new, reason): (Verdict, Verdict, Option<Reason>),
-    alike: &Alike,
+    alike: &FrontendGroup,
     (seq, cause): (Option<u64>, &str),
 ) {
-    let frontend = alike.spelled();
+    let frontend = alike.join_names();
     let backends = alike.backends;
     let verdict = new.as_str();
     let was = old.as_str();
-    let weight = weigh(old, new, reason);
+    let weight = verdict_severity(old, new, reason);
     let reason = reason.map(Reason::as_str);
     match (old == Verdict::Held, new == Verdict::Held, weight) {
         (false, true, _) => {
             say!(warn, messages::LIST_HELD, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
-        (true, false, Weight::Error) => {
+        (true, false, VerdictSeverity::Error) => {
             say!(error, messages::HOLD_ENDED, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
         (true, false, _) => {
             say!(warn, messages::HOLD_ENDED, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
-        (_, _, Weight::Error | Weight::Warning) => {
+        (_, _, VerdictSeverity::Error | VerdictSeverity::Warning) => {
             say!(warn, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
-        (_, _, Weight::Notice) => {
+        (_, _, VerdictSeverity::Notice) => {
             say!(notice, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
-        (_, _, Weight::Info) => {
+        (_, _, VerdictSeverity::Info) => {
             say!(info, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
     }
@@ -230,17 +232,40 @@ mod tests {
         let outages = [Refusing, Dropping, Passing, Conflict, Unprogrammed];
         for outage in outages {
             for served in [Serving, Draining, Bypassed] {
-                assert_eq!(weigh(served, outage, Some(Reason::AllUnready)), Weight::Warning, "{outage:?}");
-                assert_eq!(weigh(served, outage, Some(Reason::ScaledDown)), Weight::Notice, "{outage:?}");
-                assert_eq!(weigh(outage, served, None), Weight::Notice, "{outage:?}");
+                assert_eq!(
+                    verdict_severity(served, outage, Some(Reason::AllUnready)),
+                    VerdictSeverity::Warning,
+                    "{outage:?}"
+                );
+                assert_eq!(
+                    verdict_severity(served, outage, Some(Reason::ScaledDown)),
+                    VerdictSeverity::Notice,
+                    "{outage:?}"
+                );
+                assert_eq!(verdict_severity(outage, served, None), VerdictSeverity::Notice, "{outage:?}");
             }
-            assert_eq!(weigh(Held, outage, Some(Reason::HoldExpired)), Weight::Error, "{outage:?}");
-            assert_eq!(weigh(Held, outage, Some(Reason::ScaledDown)), Weight::Warning, "{outage:?}");
-            assert_eq!(weigh(outage, Held, Some(Reason::Vanished)), Weight::Warning, "{outage:?}");
-            assert!(outages.iter().all(|other| weigh(outage, *other, None) == Weight::Info), "{outage:?}");
+            assert_eq!(
+                verdict_severity(Held, outage, Some(Reason::HoldExpired)),
+                VerdictSeverity::Error,
+                "{outage:?}"
+            );
+            assert_eq!(
+                verdict_severity(Held, outage, Some(Reason::ScaledDown)),
+                VerdictSeverity::Warning,
+                "{outage:?}"
+            );
+            assert_eq!(
+                verdict_severity(outage, Held, Some(Reason::Vanished)),
+                VerdictSeverity::Warning,
+                "{outage:?}"
+            );
+            assert!(
+                outages.iter().all(|other| verdict_severity(outage, *other, None) == VerdictSeverity::Info),
+                "{outage:?}"
+            );
         }
-        assert_eq!(weigh(Serving, Held, Some(Reason::Vanished)), Weight::Warning);
-        assert_eq!(weigh(Held, Serving, None), Weight::Warning);
-        assert_eq!(weigh(Serving, Draining, Some(Reason::ScaledDown)), Weight::Info);
+        assert_eq!(verdict_severity(Serving, Held, Some(Reason::Vanished)), VerdictSeverity::Warning);
+        assert_eq!(verdict_severity(Held, Serving, None), VerdictSeverity::Warning);
+        assert_eq!(verdict_severity(Serving, Draining, Some(Reason::ScaledDown)), VerdictSeverity::Info);
     }
 }

@@ -31,8 +31,8 @@ pub(super) const NUMBER_MAX: u64 = 1 << 53;
 
 /// How many numbers are set aside at once: few while little happens, because a crash makes the unused ones a gap; twice
 /// as many as before each time that they are used up within [`FAST`].
-const ROOM_MIN: u64 = 256;
-const ROOM_MAX: u64 = 65_536;
+const RESERVE_MIN: u64 = 256;
+const RESERVE_MAX: u64 = 65_536;
 const FAST: Duration = Duration::from_secs(1);
 
 /// How long a record waits for its number at most. After that, going on matters more than the file.
@@ -40,7 +40,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What is known of the numbers that were given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct NumberMark {
     /// No number from here on was given out.
     pub(super) below: u64,
     /// Whether all numbers below were given out; otherwise some of the last ones may not have been.
@@ -49,19 +49,19 @@ pub(super) struct Mark {
 
 /// The file that says which numbers may have been given out.
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct NumberFile {
     path: PathBuf,
     file: Option<File>,
     /// Counts writes; the newest copy has the highest count.
-    turn: u64,
-    room: u64,
+    write_count: u64,
+    reserve_size: u64,
     reserved: Option<Instant>,
 }
 
-impl Numbers {
+impl NumberFile {
     /// Opens the file in this folder, and returns its mark. A missing or damaged file has no mark; an unreadable one is
     /// logged.
-    pub(super) fn open(folder: &Path) -> (Self, Option<Mark>) {
+    pub(super) fn open(folder: &Path) -> (Self, Option<NumberMark>) {
         let path = folder.join(FILE);
         let found = read(&path).unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
@@ -73,33 +73,37 @@ impl Numbers {
         let copies = found.chunks(COPY_BYTES).filter_map(decode);
         let newest = copies.take(COPIES).max_by_key(|(turn, _)| *turn);
         let turn = newest.map_or(0, |(turn, _)| turn);
-        (Self { path, file: None, turn, room: ROOM_MIN, reserved: None }, newest.map(|(_, mark)| mark))
+        (
+            Self { path, file: None, write_count: turn, reserve_size: RESERVE_MIN, reserved: None },
+            newest.map(|(_, mark)| mark),
+        )
     }
 
     /// Sets numbers aside beyond those that were given out. Returns the first number that is not set aside.
     pub(super) fn reserve(&mut self, given: u64) -> io::Result<u64> {
         let is_fast = self.reserved.is_some_and(|at| at.elapsed() < FAST);
-        self.room = if is_fast { self.room.saturating_mul(2).min(ROOM_MAX) } else { ROOM_MIN };
-        let below = given.saturating_add(1).saturating_add(self.room);
-        self.keep(Mark { below, is_exact: false })?;
+        self.reserve_size =
+            if is_fast { self.reserve_size.saturating_mul(2).min(RESERVE_MAX) } else { RESERVE_MIN };
+        let below = given.saturating_add(1).saturating_add(self.reserve_size);
+        self.write_mark(NumberMark { below, is_exact: false })?;
         self.reserved = Some(Instant::now());
         Ok(below)
     }
 
     /// Writes a mark; it is on the disk when this returns.
-    pub(super) fn keep(&mut self, mark: Mark) -> io::Result<()> {
-        let turn = self.turn.saturating_add(1);
+    pub(super) fn write_mark(&mut self, mark: NumberMark) -> io::Result<()> {
+        let turn = self.write_count.saturating_add(1);
         let file = match self.file.take() {
             Some(file) => file,
-            None => self.make()?,
+            None => self.create_file()?,
         };
         file.write_all_at(&encode(turn, mark), turn % COPIES as u64 * COPY_BYTES as u64)?;
         file.sync_data()?;
-        (self.turn, self.file) = (turn, Some(file));
+        (self.write_count, self.file) = (turn, Some(file));
         Ok(())
     }
 
-    fn make(&self) -> io::Result<File> {
+    fn create_file(&self) -> io::Result<File> {
         let folder = self.path.parent().unwrap_or(&self.path);
         fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
         let is_new = !self.path.exists();
@@ -121,7 +125,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn encode(turn: u64, mark: Mark) -> [u8; USED_BYTES] {
+fn encode(turn: u64, mark: NumberMark) -> [u8; USED_BYTES] {
     let mut copy = Vec::with_capacity(USED_BYTES);
     copy.extend_from_slice(&MAGIC);
     for number in [turn, mark.below, u64::from(mark.is_exact)] {
@@ -131,7 +135,7 @@ fn encode(turn: u64, mark: Mark) -> [u8; USED_BYTES] {
     copy.try_into().unwrap_or([0; USED_BYTES])
 }
 
-fn decode(copy: &[u8]) -> Option<(u64, Mark)> {
+fn decode(copy: &[u8]) -> Option<(u64, NumberMark)> {
     let (body, rest) = copy.split_at_checked(USED_BYTES - 4)?;
     let sum = u32::from_le_bytes(*rest.first_chunk()?);
     let body = body.strip_prefix(&MAGIC).filter(|_| crc32fast::hash(body) == sum)?;
@@ -139,18 +143,18 @@ fn decode(copy: &[u8]) -> Option<(u64, Mark)> {
     let (below, body) = body.split_first_chunk()?;
     let (is_exact, _) = body.split_first_chunk()?;
     let [turn, below, is_exact] = [turn, below, is_exact].map(|it| u64::from_le_bytes(*it));
-    (below <= NUMBER_MAX).then_some((turn, Mark { below, is_exact: is_exact == 1 }))
+    (below <= NUMBER_MAX).then_some((turn, NumberMark { below, is_exact: is_exact == 1 }))
 }
 
 /// Up to which number the recorder may give numbers out; the thread that writes the file says so.
 #[derive(Debug)]
 pub(super) struct Reserve {
-    state: Mutex<State>,
+    state: Mutex<ReserveState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReserveState {
     below: u64,
     /// Whether the file cannot be written; then no number waits for it.
     has_failed: bool,
@@ -159,17 +163,17 @@ struct State {
 impl Reserve {
     /// The reserve up to the number that the file says now; `None`: the file cannot be written.
     pub(super) fn new(below: Option<u64>) -> Self {
-        let state = State { below: below.unwrap_or_default(), has_failed: below.is_none() };
+        let state = ReserveState { below: below.unwrap_or_default(), has_failed: below.is_none() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Waits until this number may be given out, for at most `WAIT_MAX`.
     pub(super) fn wait_for(&self, number: u64) {
-        let state = self.state();
+        let state = self.lock_state();
         if state.has_failed || number < state.below {
             return;
         }
-        let waits = |state: &mut State| !state.has_failed && number >= state.below;
+        let waits = |state: &mut ReserveState| !state.has_failed && number >= state.below;
         if let Ok((mut state, waited)) = self.changed.wait_timeout_while(state, WAIT_MAX, waits) {
             state.has_failed |= waited.timed_out();
         }
@@ -177,20 +181,20 @@ impl Reserve {
 
     /// Whether it is time to set more numbers aside.
     pub(super) fn is_short(&self, given: u64) -> bool {
-        let state = self.state();
-        state.has_failed || given.saturating_add(ROOM_MIN / 2) >= state.below
+        let state = self.lock_state();
+        state.has_failed || given.saturating_add(RESERVE_MIN / 2) >= state.below
     }
 
     /// Sets the first number that may not be given out yet; `None`: the file cannot be written.
     pub(super) fn set(&self, below: Option<u64>) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.has_failed = below.is_none();
         state.below = below.unwrap_or(state.below);
         drop(state);
         self.changed.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, ReserveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,30 +208,33 @@ mod tests {
     #[test]
     fn what_is_kept_comes_back_and_the_last_word_counts() {
         let folder = TempDir::new().unwrap();
-        let (mut numbers, found) = Numbers::open(folder.path());
+        let (mut numbers, found) = NumberFile::open(folder.path());
         assert_eq!(found, None);
-        assert_eq!(numbers.reserve(7).unwrap(), 8 + ROOM_MIN);
-        assert_eq!(Numbers::open(folder.path()).1, Some(Mark { below: 8 + ROOM_MIN, is_exact: false }));
-        numbers.keep(Mark { below: 9, is_exact: true }).unwrap();
-        let (mut numbers, found) = Numbers::open(folder.path());
-        assert_eq!(found, Some(Mark { below: 9, is_exact: true }));
-        numbers.keep(Mark { below: 10, is_exact: true }).unwrap();
-        assert_eq!(Numbers::open(folder.path()).1.unwrap().below, 10);
+        assert_eq!(numbers.reserve(7).unwrap(), 8 + RESERVE_MIN);
+        assert_eq!(
+            NumberFile::open(folder.path()).1,
+            Some(NumberMark { below: 8 + RESERVE_MIN, is_exact: false })
+        );
+        numbers.write_mark(NumberMark { below: 9, is_exact: true }).unwrap();
+        let (mut numbers, found) = NumberFile::open(folder.path());
+        assert_eq!(found, Some(NumberMark { below: 9, is_exact: true }));
+        numbers.write_mark(NumberMark { below: 10, is_exact: true }).unwrap();
+        assert_eq!(NumberFile::open(folder.path()).1.unwrap().below, 10);
     }
 
     #[test]
     fn a_copy_that_was_torn_leaves_the_one_before() {
         let folder = TempDir::new().unwrap();
-        let (mut numbers, _) = Numbers::open(folder.path());
+        let (mut numbers, _) = NumberFile::open(folder.path());
         for below in [100, 200] {
-            numbers.keep(Mark { below, is_exact: false }).unwrap();
+            numbers.write_mark(NumberMark { below, is_exact: false }).unwrap();
         }
         let path = folder.path().join(FILE);
         for (copy, left) in [(0, Some(100)), (1, None)] {
             let mut bytes = fs::read(&path).unwrap();
             bytes[copy * 512 + 20] ^= 1;
             fs::write(&path, bytes).unwrap();
-            assert_eq!(Numbers::open(folder.path()).1.map(|mark| mark.below), left);
+            assert_eq!(NumberFile::open(folder.path()).1.map(|mark| mark.below), left);
         }
     }
 
@@ -235,27 +242,27 @@ mod tests {
     fn what_cannot_be_read_says_nothing_and_what_stands_behind_is_not_read() {
         let folder = TempDir::new().unwrap();
         fs::create_dir(folder.path().join(FILE)).unwrap();
-        assert_eq!(Numbers::open(folder.path()).1, None);
+        assert_eq!(NumberFile::open(folder.path()).1, None);
         fs::remove_dir(folder.path().join(FILE)).unwrap();
-        let (mut numbers, _) = Numbers::open(folder.path());
-        numbers.keep(Mark { below: 7, is_exact: true }).unwrap();
+        let (mut numbers, _) = NumberFile::open(folder.path());
+        numbers.write_mark(NumberMark { below: 7, is_exact: true }).unwrap();
         let mut file = OpenOptions::new().append(true).open(folder.path().join(FILE)).unwrap();
-        std::io::Write::write_all(&mut file, &encode(9, Mark { below: 99, is_exact: true })).unwrap();
-        assert_eq!(Numbers::open(folder.path()).1.map(|mark| mark.below), Some(7));
+        std::io::Write::write_all(&mut file, &encode(9, NumberMark { below: 99, is_exact: true })).unwrap();
+        assert_eq!(NumberFile::open(folder.path()).1.map(|mark| mark.below), Some(7));
     }
 
     #[test]
     fn a_number_that_no_record_can_have_is_not_believed() {
-        let mark = Mark { below: u64::MAX, is_exact: true };
+        let mark = NumberMark { below: u64::MAX, is_exact: true };
         assert_eq!(decode(&encode(1, mark)), None);
     }
 
     #[test]
     fn more_are_set_aside_where_they_are_used_up_fast() {
         let folder = TempDir::new().unwrap();
-        let (mut numbers, _) = Numbers::open(folder.path());
+        let (mut numbers, _) = NumberFile::open(folder.path());
         let rooms: Vec<u64> = (0..20).map(|_| numbers.reserve(0).unwrap() - 1).collect();
-        assert_eq!((rooms[0], rooms[1], rooms[19]), (ROOM_MIN, 2 * ROOM_MIN, ROOM_MAX));
+        assert_eq!((rooms[0], rooms[1], rooms[19]), (RESERVE_MIN, 2 * RESERVE_MIN, RESERVE_MAX));
     }
 
     #[test]

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use holdfast_status::record::{Gap, GapCause, Kind, Record};
 use holdfast_status::rfc3339::Millis;
 
-use super::frames::{HEADER, Piece, THINNED, pieces};
-use super::from_change::GAP;
-use super::numbers::{Mark, NUMBER_MAX};
+use super::change_record::GAP;
+use super::frames::{COMPACTED, HEADER, Piece, pieces};
+use super::numbers::{NUMBER_MAX, NumberMark};
 use super::ring::Line;
 use super::segment::{self, Segment};
 
@@ -34,15 +34,15 @@ const AHEAD_MAX: u64 = 1 << 24;
 const HEAD_BYTES_MAX: u64 = 2 << 20;
 
 /// Is given each record and each gap, oldest first.
-pub(super) type Found<'a> = &'a mut dyn FnMut(Arc<Line>);
+pub(super) type LineSink<'a> = &'a mut dyn FnMut(Arc<Line>);
 
 /// What was found in the history beside its records.
 #[derive(Debug, Default)]
-pub(super) struct Restored {
+pub(super) struct RestoredHistory {
     /// How many gaps were found just now.
     pub(super) gaps: u64,
     /// The gap that belongs behind all records, and is to be written down.
-    pub(super) torn: Option<Gap>,
+    pub(super) torn_gap: Option<Gap>,
     /// The highest number that may have been given out.
     pub(super) seq: u64,
     /// The segments, for the writer that appends to them.
@@ -55,29 +55,29 @@ pub(super) struct Restored {
 pub(super) fn restore(
     folder: &Path,
     boot_id: &Arc<str>,
-    mark: Option<Mark>,
-    found: Found<'_>,
-) -> io::Result<Restored> {
-    let segments = believable(segment::segments(folder)?, mark);
-    let mut reading = Restoring::new(segments.clone(), boot_id, found);
-    for (segment, begin) in segments.iter().zip(begins(&segments)) {
+    mark: Option<NumberMark>,
+    found: LineSink<'_>,
+) -> io::Result<RestoredHistory> {
+    let segments = plausible_segments(segment::segments(folder)?, mark);
+    let mut reading = Restorer::new(segments.clone(), boot_id, found);
+    for (segment, begin) in segments.iter().zip(start_offsets(&segments)) {
         if begin == segment.bytes && segment.bytes > 0 {
-            reading.reach(segment.first);
-        } else if let Err(error) = reading.segment(segment, begin) {
+            reading.note_number(segment.first);
+        } else if let Err(error) = reading.restore_segment(segment, begin) {
             tracing::warn!(%error, file = %segment.path.display(), "a file of the history cannot be read");
-            reading.unreadable(segment, GapCause::Damaged);
+            reading.add_unreadable_gap(segment, GapCause::Damaged);
         }
     }
-    let Restoring { mut restored, leftovers, .. } = reading;
+    let Restorer { mut restored, leftovers, .. } = reading;
     restored.segments.retain(|segment| !leftovers.contains(segment));
     leftovers.iter().for_each(remove_leftover);
-    restored.cut_torn_tail();
-    restored.account_for(mark);
+    restored.truncate_torn_tail();
+    restored.add_missing_gap(mark);
     Ok(restored)
 }
 
 /// Where reading begins in each segment, so that all together no more than [`READ_BYTES_MAX`] is read.
-fn begins(segments: &[Segment]) -> Vec<u64> {
+fn start_offsets(segments: &[Segment]) -> Vec<u64> {
     let mut room = READ_BYTES_MAX;
     let newest_first = segments.iter().rev().map(|segment| {
         let taken = segment.bytes.min(room);
@@ -90,11 +90,15 @@ fn begins(segments: &[Segment]) -> Vec<u64> {
 }
 
 /// Reads some segments of all, in order to thin them.
-pub(super) fn read(all: &[Segment], some: &[Segment], boot_id: &Arc<str>) -> io::Result<Vec<Arc<Line>>> {
+pub(super) fn read_segments(
+    all: &[Segment],
+    some: &[Segment],
+    boot_id: &Arc<str>,
+) -> io::Result<Vec<Arc<Line>>> {
     let mut lines = Vec::new();
     let mut found = |line| lines.push(line);
-    let mut reading = Restoring::new(all.to_vec(), boot_id, &mut found);
-    some.iter().try_for_each(|segment| reading.segment(segment, 0))?;
+    let mut reading = Restorer::new(all.to_vec(), boot_id, &mut found);
+    some.iter().try_for_each(|segment| reading.restore_segment(segment, 0))?;
     Ok(lines)
 }
 
@@ -106,11 +110,11 @@ fn remove_leftover(segment: &Segment) {
 }
 
 /// Leaves out files that are named after a number that no record in them can have. Those files stay on disk.
-fn believable(segments: Vec<Segment>, mark: Option<Mark>) -> Vec<Segment> {
+fn plausible_segments(segments: Vec<Segment>, mark: Option<NumberMark>) -> Vec<Segment> {
     let mut known = mark.map_or(0, |mark| mark.below);
     let mut believe = |segment: &Segment| {
         let near = segment.first <= known.saturating_add(AHEAD_MAX).min(NUMBER_MAX);
-        let believed = near || begins_as_named(segment).unwrap_or(false);
+        let believed = near || first_number_matches(segment).unwrap_or(false);
         if believed {
             known = known.max(segment.first);
         } else {
@@ -122,10 +126,10 @@ fn believable(segments: Vec<Segment>, mark: Option<Mark>) -> Vec<Segment> {
     segments.into_iter().filter(|segment| believe(segment)).collect()
 }
 
-fn begins_as_named(segment: &Segment) -> io::Result<bool> {
+fn first_number_matches(segment: &Segment) -> io::Result<bool> {
     let mut bytes = Vec::new();
     File::open(&segment.path)?.take(HEAD_BYTES_MAX).read_to_end(&mut bytes)?;
-    let records = bytes.strip_prefix(HEADER).or_else(|| bytes.strip_prefix(THINNED)).unwrap_or_default();
+    let records = bytes.strip_prefix(HEADER).or_else(|| bytes.strip_prefix(COMPACTED)).unwrap_or_default();
     let first = pieces(records).find_map(|piece| match piece {
         Piece::Record(json) => Line::parse(json)?.seq,
         Piece::Bad(_) => None,
@@ -134,58 +138,58 @@ fn begins_as_named(segment: &Segment) -> io::Result<bool> {
     Ok(first.is_some_and(|first| (segment.first..=most).contains(&first)))
 }
 
-struct Restoring<'a> {
-    restored: Restored,
+struct Restorer<'a> {
+    restored: RestoredHistory,
     boot_id: &'a Arc<str>,
-    found: Found<'a>,
+    sink: LineSink<'a>,
     /// The time of the record before.
     time: Millis,
     /// Whether records were taken from the segment that is read, to make room.
-    is_thinned: bool,
+    is_compacted: bool,
     /// The last number in the segment before, if that is a thinned one: a segment that begins no later is part of it.
-    thinned: Option<u64>,
+    compacted_last: Option<u64>,
     /// The segments that the thinned one was made from and that are still there.
     leftovers: Vec<Segment>,
 }
 
-impl<'a> Restoring<'a> {
-    fn new(segments: Vec<Segment>, boot_id: &'a Arc<str>, found: Found<'a>) -> Self {
-        let restored = Restored { segments, ..Restored::default() };
+impl<'a> Restorer<'a> {
+    fn new(segments: Vec<Segment>, boot_id: &'a Arc<str>, found: LineSink<'a>) -> Self {
+        let restored = RestoredHistory { segments, ..RestoredHistory::default() };
         let (time, leftovers) = Default::default();
-        Self { restored, boot_id, found, time, is_thinned: false, thinned: None, leftovers }
+        Self { restored, boot_id, sink: found, time, is_compacted: false, compacted_last: None, leftovers }
     }
 
-    fn segment(&mut self, segment: &Segment, begin: u64) -> io::Result<()> {
-        if self.thinned.is_some_and(|until| segment.first <= until) {
+    fn restore_segment(&mut self, segment: &Segment, begin: u64) -> io::Result<()> {
+        if self.compacted_last.is_some_and(|until| segment.first <= until) {
             self.leftovers.push(segment.clone());
             return Ok(());
         }
         let mut file = File::open(&segment.path)?;
         let mut header = [0; HEADER.len()];
-        self.reach(segment.first.saturating_sub(1));
+        self.note_number(segment.first.saturating_sub(1));
         if segment.bytes == 0 {
             return Ok(());
         }
         if segment.bytes < HEADER.len() as u64 {
-            self.end_in_bad_bytes(segment, segment.bytes);
+            self.handle_bad_tail(segment, segment.bytes);
             return Ok(());
         }
         file.read_exact(&mut header)?;
-        self.is_thinned = header == *THINNED;
-        if header != *HEADER && !self.is_thinned {
-            self.unreadable(segment, GapCause::OtherVersion);
+        self.is_compacted = header == *COMPACTED;
+        if header != *HEADER && !self.is_compacted {
+            self.add_unreadable_gap(segment, GapCause::OtherVersion);
             return Ok(());
         }
         let begin = begin.max(HEADER.len() as u64);
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(begin))?;
         file.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
-        self.records(segment, begin, &bytes);
-        self.thinned = self.is_thinned.then_some(self.restored.seq);
+        self.restore_records(segment, begin, &bytes);
+        self.compacted_last = self.is_compacted.then_some(self.restored.seq);
         Ok(())
     }
 
-    fn records(&mut self, segment: &Segment, begin: u64, bytes: &[u8]) {
+    fn restore_records(&mut self, segment: &Segment, begin: u64, bytes: &[u8]) {
         let mut bad = 0;
         for (place, piece) in pieces(bytes).enumerate() {
             match piece {
@@ -193,53 +197,57 @@ impl<'a> Restoring<'a> {
                 Piece::Bad(_) if place == 0 && begin > HEADER.len() as u64 => {}
                 Piece::Bad(bytes) => bad += bytes as u64,
                 Piece::Record(json) => {
-                    match Line::parse(json).and_then(|line| Some((self.next(&line)?, line))) {
-                        Some((seq, line)) => self.take(seq, line, std::mem::take(&mut bad), segment),
+                    match Line::parse(json).and_then(|line| Some((self.next_number(&line)?, line))) {
+                        Some((seq, line)) => self.add_record(seq, line, std::mem::take(&mut bad), segment),
                         None => bad += json.len() as u64,
                     }
                 }
             }
         }
         if bad > 0 {
-            self.end_in_bad_bytes(segment, bad);
+            self.handle_bad_tail(segment, bad);
         }
     }
 
     /// Notes that all numbers up to this one were given out.
-    fn reach(&mut self, seq: u64) {
+    fn note_number(&mut self, seq: u64) {
         self.restored.seq = self.restored.seq.max(seq);
     }
 
     /// The number of a line, if the line can follow those before. A gap may have the number before the one in its
     /// file's name, because a file that begins with a gap may be named after the record behind the gap.
-    fn next(&self, line: &Line) -> Option<u64> {
+    fn next_number(&self, line: &Line) -> Option<u64> {
         let least = self.restored.seq + u64::from(line.service.is_some());
         line.seq.filter(|seq| (least..NUMBER_MAX).contains(seq))
     }
 
     /// Takes a record in, and before it a gap if bytes before it are bad or numbers are missing.
-    fn take(&mut self, seq: u64, line: Line, bad: u64, segment: &Segment) {
+    fn add_record(&mut self, seq: u64, line: Line, bad: u64, segment: &Segment) {
         let missing = seq.saturating_sub(self.restored.seq + 1);
         let is_gap = line.service.is_none();
         let first = self.time == Millis(0);
         self.time = line.time;
-        if bad > 0 || (missing > 0 && !is_gap && !first && !self.is_thinned) {
+        if bad > 0 || (missing > 0 && !is_gap && !first && !self.is_compacted) {
             let records = Some(missing).filter(|missing| *missing > 0);
-            let gap =
-                Gap { records, bytes: Some(bad).filter(|bad| *bad > 0), ..gap(GapCause::Damaged, segment) };
+            let gap = Gap {
+                records,
+                bytes: Some(bad).filter(|bad| *bad > 0),
+                ..segment_gap(GapCause::Damaged, segment)
+            };
             self.push_gap(seq.saturating_sub(1), gap);
         }
-        self.reach(seq);
-        (self.found)(Arc::new(line));
+        self.note_number(seq);
+        (self.sink)(Arc::new(line));
     }
 
     /// Bad bytes at the end are a torn tail in the newest segment, and damage in all others.
-    fn end_in_bad_bytes(&mut self, segment: &Segment, bad: u64) {
+    fn handle_bad_tail(&mut self, segment: &Segment, bad: u64) {
         if self.is_newest(segment) {
-            self.restored.torn = Some(Gap { bytes: Some(bad), ..gap(GapCause::TornTail, segment) });
+            self.restored.torn_gap =
+                Some(Gap { bytes: Some(bad), ..segment_gap(GapCause::TornTail, segment) });
         } else {
             let seq = self.restored.seq;
-            self.push_gap(seq, Gap { bytes: Some(bad), ..gap(GapCause::Damaged, segment) });
+            self.push_gap(seq, Gap { bytes: Some(bad), ..segment_gap(GapCause::Damaged, segment) });
         }
     }
 
@@ -249,44 +257,44 @@ impl<'a> Restoring<'a> {
 
     /// Makes a gap of a whole segment: nothing of it is read, and its numbers stay taken. Its file goes when room is
     /// made and it is one of the oldest.
-    fn unreadable(&mut self, segment: &Segment, cause: GapCause) {
+    fn add_unreadable_gap(&mut self, segment: &Segment, cause: GapCause) {
         let written = std::fs::metadata(&segment.path).and_then(|found| found.modified());
         self.time = self.time.max(written.map(holdfast_host::clock::millis).unwrap_or_default());
         let begin_of_next =
             self.restored.segments.iter().map(|it| it.first).find(|first| *first > segment.first);
         let most = segment.first.saturating_add(segment.bytes / RECORD_BYTES_MIN);
         let most = begin_of_next.map_or(most, |next| most.min(next.saturating_sub(1)));
-        self.reach(most);
+        self.note_number(most);
         self.restored.is_spoilt = self.is_newest(segment);
         let bytes = Some(segment.bytes);
-        self.push_gap(most, Gap { bytes, ..gap(cause, segment) });
+        self.push_gap(most, Gap { bytes, ..segment_gap(cause, segment) });
     }
 
     fn push_gap(&mut self, seq: u64, gap: Gap) {
         self.restored.gaps += 1;
         let record = gap_record(seq, self.time, 0, self.boot_id, gap);
         if let Ok(line) = Line::new(&record) {
-            (self.found)(Arc::new(line));
+            (self.sink)(Arc::new(line));
         }
     }
 }
 
-impl Restored {
+impl RestoredHistory {
     /// Makes a gap of the numbers that were given out behind the last record. The gap itself takes the last of them.
-    fn account_for(&mut self, mark: Option<Mark>) {
+    fn add_missing_gap(&mut self, mark: Option<NumberMark>) {
         let Some(mark) = mark else { return };
         let Some(last) = mark.below.checked_sub(1).filter(|last| *last > self.seq) else { return };
         let missing = Some(last - self.seq);
         let cause = if mark.is_exact { GapCause::NotWritten } else { GapCause::Killed };
-        let gap = self.torn.get_or_insert(Gap::new(cause));
+        let gap = self.torn_gap.get_or_insert(Gap::new(cause));
         (gap.records, gap.at_most) = if mark.is_exact { (missing, None) } else { (None, missing) };
         self.seq = last - 1;
     }
 
     /// Cuts a torn tail off, because new records must follow whole ones.
-    fn cut_torn_tail(&mut self) {
+    fn truncate_torn_tail(&mut self) {
         let Some(newest) = self.segments.last_mut() else { return };
-        if let Some(bad) = self.torn.as_ref().and_then(|gap| gap.bytes) {
+        if let Some(bad) = self.torn_gap.as_ref().and_then(|gap| gap.bytes) {
             let whole = newest.bytes.saturating_sub(bad);
             let cut = OpenOptions::new().write(true).open(&newest.path).and_then(|it| it.set_len(whole));
             match cut {
@@ -300,7 +308,7 @@ impl Restored {
     }
 }
 
-fn gap(cause: GapCause, segment: &Segment) -> Gap {
+fn segment_gap(cause: GapCause, segment: &Segment) -> Gap {
     let file = segment.path.file_name().map(|name| name.to_string_lossy().into_owned());
     Gap { file, ..Gap::new(cause) }
 }

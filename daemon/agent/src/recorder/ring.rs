@@ -49,17 +49,17 @@ pub struct Line {
 impl Line {
     /// The line of a record. No record is known that cannot be written as JSON.
     pub fn new(record: &Record) -> serde_json::Result<Self> {
-        serde_json::to_string(record).map(|json| Self::of(record, json.into()))
+        serde_json::to_string(record).map(|json| Self::from_record(record, json.into()))
     }
 
     /// Reads a record's line as it was written down. `None`: the text is no record.
     pub fn parse(json: &str) -> Option<Self> {
         let record: Record = serde_json::from_str(json).ok()?;
-        Some(Self::of(&record, json.into()))
+        Some(Self::from_record(&record, json.into()))
     }
 
-    fn of(record: &Record, json: Box<str>) -> Self {
-        let service = record.service.as_deref().and_then(named);
+    fn from_record(record: &Record, json: Box<str>) -> Self {
+        let service = record.service.as_deref().and_then(parse_name);
         let is_gone = record.rule == SERVICE_GONE;
         Self { seq: record.seq, time: record.time, service, reasons: record.reasons(), is_gone, json }
     }
@@ -75,7 +75,7 @@ impl Line {
     }
 }
 
-fn named(service: &str) -> Option<ObjectName> {
+fn parse_name(service: &str) -> Option<ObjectName> {
     let (namespace, name) = service.split_once('/')?;
     ObjectName::new(namespace, name).ok()
 }
@@ -84,7 +84,7 @@ fn named(service: &str) -> Option<ObjectName> {
 #[derive(Debug)]
 pub(super) struct Rings {
     rings: BTreeMap<ObjectName, VecDeque<Arc<Line>>>,
-    namespaces: BTreeMap<String, Space>,
+    namespaces: BTreeMap<String, NamespaceRecords>,
     gaps: VecDeque<Arc<Line>>,
     bytes: usize,
     bytes_max: usize,
@@ -93,7 +93,7 @@ pub(super) struct Rings {
 
 /// What one namespace has.
 #[derive(Debug, Default)]
-struct Space {
+struct NamespaceRecords {
     bytes: usize,
     /// Its services, by the number of the latest record of each.
     quiet: BTreeMap<u64, ObjectName>,
@@ -101,7 +101,7 @@ struct Space {
     gone: BTreeMap<u64, ObjectName>,
 }
 
-impl Space {
+impl NamespaceRecords {
     fn forget(&mut self, seq: u64) {
         self.quiet.remove(&seq);
         self.gone.remove(&seq);
@@ -109,7 +109,7 @@ impl Space {
 
     /// The service that gives way: the one that has been quiet for longest, among those that are gone if there are any.
     /// It is never the service that has just changed.
-    fn gives_way(&self, newest: &ObjectName) -> Option<&ObjectName> {
+    fn eviction_candidate(&self, newest: &ObjectName) -> Option<&ObjectName> {
         self.gone.values().chain(self.quiet.values()).find(|name| *name != newest)
     }
 }
@@ -139,7 +139,7 @@ impl Rings {
         if ring.len() > RECORDS_PER_SERVICE_MAX {
             self.drop_oldest(&service);
         }
-        while self.bytes > self.bytes_max && self.make_room(&service) {}
+        while self.bytes > self.bytes_max && self.evict_one(&service) {}
     }
 
     fn push_gap(&mut self, line: Arc<Line>) {
@@ -150,18 +150,18 @@ impl Rings {
     }
 
     /// Drops one record. `false`: there is none to drop but the newest.
-    fn make_room(&mut self, newest: &ObjectName) -> bool {
+    fn evict_one(&mut self, newest: &ObjectName) -> bool {
         let own = self.rings.get(newest).filter(|ring| ring.len() > 1).map(|_| newest.clone());
-        let Some(name) = own.or_else(|| self.gives_way(newest)) else { return false };
+        let Some(name) = own.or_else(|| self.eviction_candidate(newest)) else { return false };
         self.drop_oldest(&name);
         self.dropped += 1;
         true
     }
 
     /// The service that gives way in the largest of the namespaces that have another service than `newest`.
-    fn gives_way(&self, newest: &ObjectName) -> Option<ObjectName> {
+    fn eviction_candidate(&self, newest: &ObjectName) -> Option<ObjectName> {
         let all = self.namespaces.values();
-        let candidates = all.filter_map(|space| Some((space.bytes, space.gives_way(newest)?)));
+        let candidates = all.filter_map(|space| Some((space.bytes, space.eviction_candidate(newest)?)));
         candidates.max_by_key(|(bytes, _)| *bytes).map(|(_, name)| name.clone())
     }
 

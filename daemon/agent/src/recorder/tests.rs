@@ -133,7 +133,7 @@ impl Rig {
         let mut told = Vec::new();
         let elapsed = Duration::from_micros(50);
         self.engine.step(ClockReading { wall, mono }, &mut |change| {
-            told.push(TimedChange { change, at, mono, elapsed, room: None });
+            told.push(TimedChange { change, at, mono, elapsed, reservation: None });
         });
         told
     }
@@ -156,7 +156,7 @@ fn recorded_on(told: Vec<TimedChange>, folder: Option<&Path>, disk: Disk) -> Arc
 }
 
 fn all(history: &History) -> Vec<Record> {
-    history.select(&Wanted::default()).iter().map(|line| line.record().unwrap()).collect()
+    history.select(&RecordQuery::default()).iter().map(|line| line.record().unwrap()).collect()
 }
 
 fn seqs(history: &History) -> Vec<u64> {
@@ -203,7 +203,10 @@ fn incident() -> Vec<TimedChange> {
 pub fn history_of(changes: Vec<Change>) -> Arc<History> {
     let (at, mono, elapsed) = (SystemTime::UNIX_EPOCH, Duration::ZERO, Duration::ZERO);
     recorded(
-        changes.into_iter().map(|change| TimedChange { change, at, mono, elapsed, room: None }).collect(),
+        changes
+            .into_iter()
+            .map(|change| TimedChange { change, at, mono, elapsed, reservation: None })
+            .collect(),
         None,
     )
 }
@@ -221,8 +224,8 @@ pub fn tell_incident(history: &Arc<History>) {
 /// Tells the same change so many times, as fast as can be.
 pub fn tell_many(history: &Arc<History>, changes: usize) {
     let recorded = recorded(services(&mut Rig::new(), 1), None);
-    let line = recorded.select(&Wanted::default()).pop().unwrap();
-    (0..changes).for_each(|_| history.tell(&line));
+    let line = recorded.select(&RecordQuery::default()).pop().unwrap();
+    (0..changes).for_each(|_| history.notify_watchers(&line));
 }
 
 fn record_into(history: &Arc<History>, told: Vec<TimedChange>) {
@@ -231,6 +234,6 @@ fn record_into(history: &Arc<History>, told: Vec<TimedChange>) {
     drop(changes);
     let (mut recorder, _) = Recorder::new(waiting, watch::channel(Arc::default()).1, None);
     recorder.history = Arc::clone(history);
-    recorder.seq = history.recorded().seq;
+    recorder.seq = history.status().seq;
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
 }

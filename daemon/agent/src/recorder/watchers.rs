@@ -13,15 +13,15 @@ use tokio::sync::mpsc;
 use super::ring::Line;
 
 /// How many records a watcher may be behind. At 1,000 changes a second it has a second to take them.
-const BEHIND_MAX: usize = 1_024;
+const BACKLOG_MAX: usize = 1_024;
 
 /// How many bytes a watcher may be behind: those of some 400 ordinary records. All watchers of both doors together keep
 /// no more than 56 MiB of what the rings have let go.
-const BEHIND_BYTES_MAX: usize = 512 << 10;
+const BACKLOG_BYTES_MAX: usize = 512 << 10;
 
 /// What a watcher hears.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum WatchEvent {
     /// A record, in the order of their numbers.
     Line(Arc<Line>),
     /// There is no more for this watcher: it did not take its records in time.
@@ -34,58 +34,58 @@ pub enum Heard {
 #[derive(Debug)]
 pub struct Watch {
     lines: mpsc::Receiver<Arc<Line>>,
-    behind: Arc<Behind>,
+    backlog: Arc<Backlog>,
 }
 
 /// What a watcher and the recorder both know of the watcher's queue.
 #[derive(Debug, Default)]
-struct Behind {
+struct Backlog {
     bytes: AtomicUsize,
     is_late: AtomicBool,
 }
 
 /// The recorder's end of a watcher's queue.
 #[derive(Debug)]
-struct Seat {
+struct WatcherQueue {
     service: Option<ObjectName>,
     lines: mpsc::Sender<Arc<Line>>,
-    behind: Arc<Behind>,
+    backlog: Arc<Backlog>,
 }
 
 /// The seats of all watchers.
 #[derive(Debug, Default)]
-pub(super) struct Watchers(Mutex<Vec<Seat>>);
+pub(super) struct Watchers(Mutex<Vec<WatcherQueue>>);
 
 impl Watch {
     /// The next record, or why there is none. A call that is given up loses nothing.
-    pub async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> WatchEvent {
         match self.lines.recv().await {
             Some(line) => {
-                self.behind.bytes.fetch_sub(line.json.len(), Ordering::Relaxed);
-                Heard::Line(line)
+                self.backlog.bytes.fetch_sub(line.json.len(), Ordering::Relaxed);
+                WatchEvent::Line(line)
             }
-            None if self.behind.is_late.load(Ordering::Acquire) => Heard::Late,
-            None => Heard::End,
+            None if self.backlog.is_late.load(Ordering::Acquire) => WatchEvent::Late,
+            None => WatchEvent::End,
         }
     }
 }
 
-impl Seat {
+impl WatcherQueue {
     /// Whether the watcher asked for this line; it always gets a gap, which may stand for records of any service.
-    fn asks_for(&self, line: &Line) -> bool {
+    fn applies_to(&self, line: &Line) -> bool {
         self.service.is_none() || line.service.is_none() || line.service == self.service
     }
 
     /// Puts a line into the queue; returns whether the watcher keeps its seat.
-    fn tell(&self, line: &Arc<Line>) -> bool {
+    fn enqueue(&self, line: &Arc<Line>) -> bool {
         let bytes = line.json.len();
         // Counted before the watcher can take it, so that the count never goes below zero.
-        let behind = self.behind.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let behind = self.backlog.bytes.fetch_add(bytes, Ordering::Relaxed);
         // One record may be larger than the bound: a watcher that took all records before gets it.
-        let fits = behind == 0 || behind.saturating_add(bytes) <= BEHIND_BYTES_MAX;
+        let fits = behind == 0 || behind.saturating_add(bytes) <= BACKLOG_BYTES_MAX;
         let is_told = fits && self.lines.try_send(Arc::clone(line)).is_ok();
         if !is_told {
-            self.behind.is_late.store(true, Ordering::Release);
+            self.backlog.is_late.store(true, Ordering::Release);
         }
         is_told
     }
@@ -93,28 +93,28 @@ impl Seat {
 
 impl Watchers {
     /// Seats a watcher of this service's records, or of all.
-    pub(super) fn seat(&self, service: Option<ObjectName>) -> Watch {
-        let (sender, lines) = mpsc::channel(BEHIND_MAX);
-        let behind = Arc::<Behind>::default();
-        self.present().push(Seat { service, lines: sender, behind: Arc::clone(&behind) });
-        Watch { lines, behind }
+    pub(super) fn add_watcher(&self, service: Option<ObjectName>) -> Watch {
+        let (sender, lines) = mpsc::channel(BACKLOG_MAX);
+        let behind = Arc::<Backlog>::default();
+        self.lock_live().push(WatcherQueue { service, lines: sender, backlog: Arc::clone(&behind) });
+        Watch { lines, backlog: behind }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.present().len()
+        self.lock_live().len()
     }
 
     /// Tells a line to all watchers that ask for it; a watcher that is late loses its seat.
-    pub(super) fn tell(&self, line: &Arc<Line>) {
-        self.present().retain(|seat| !seat.asks_for(line) || seat.tell(line));
+    pub(super) fn notify(&self, line: &Arc<Line>) {
+        self.lock_live().retain(|seat| !seat.applies_to(line) || seat.enqueue(line));
     }
 
-    pub(super) fn end(&self) {
-        self.present().clear();
+    pub(super) fn close(&self) {
+        self.lock_live().clear();
     }
 
     /// The seats of watchers that have not gone.
-    fn present(&self) -> MutexGuard<'_, Vec<Seat>> {
+    fn lock_live(&self) -> MutexGuard<'_, Vec<WatcherQueue>> {
         // A panic elsewhere leaves whole seats behind.
         let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seats.retain(|seat| !seat.lines.is_closed());
@@ -138,16 +138,17 @@ mod tests {
     }
 
     fn seated(watchers: &Watchers, service: &str) -> Watch {
-        watchers
-            .seat(service.split_once('/').map(|(namespace, name)| ObjectName::new(namespace, name).unwrap()))
+        watchers.add_watcher(
+            service.split_once('/').map(|(namespace, name)| ObjectName::new(namespace, name).unwrap()),
+        )
     }
 
     /// What waits, and what came after it.
-    fn all(watch: &mut Watch) -> (usize, Option<Heard>) {
+    fn all(watch: &mut Watch) -> (usize, Option<WatchEvent>) {
         let mut lines = 0;
         loop {
             match watch.next().now_or_never() {
-                Some(Heard::Line(_)) => lines += 1,
+                Some(WatchEvent::Line(_)) => lines += 1,
                 other => return (lines, other),
             }
         }
@@ -158,11 +159,11 @@ mod tests {
         let watchers = Watchers::default();
         let mut quiet = seated(&watchers, "prod/web");
         let mut noisy = seated(&watchers, "tenant/churn");
-        watchers.tell(&line("prod/web", 0));
-        (0..100_000).for_each(|_| watchers.tell(&line("tenant/churn", 0)));
-        watchers.tell(&line("prod/web", 0));
+        watchers.notify(&line("prod/web", 0));
+        (0..100_000).for_each(|_| watchers.notify(&line("tenant/churn", 0)));
+        watchers.notify(&line("prod/web", 0));
         assert_eq!(all(&mut quiet), (2, None));
-        assert_eq!(all(&mut noisy), (BEHIND_MAX, Some(Heard::Late)));
+        assert_eq!(all(&mut noisy), (BACKLOG_MAX, Some(WatchEvent::Late)));
         assert_eq!(watchers.count(), 1, "the late one has lost its seat");
     }
 
@@ -171,13 +172,13 @@ mod tests {
         let watchers = Watchers::default();
         let mut reads = seated(&watchers, "");
         let mut sleeps = seated(&watchers, "");
-        let large = line("prod/web", BEHIND_BYTES_MAX / 8);
+        let large = line("prod/web", BACKLOG_BYTES_MAX / 8);
         for _ in 0..20 {
-            watchers.tell(&large);
+            watchers.notify(&large);
             assert_eq!(all(&mut reads), (1, None));
         }
-        assert_eq!(all(&mut sleeps), (7, Some(Heard::Late)));
-        watchers.tell(&line("prod/web", 2 * BEHIND_BYTES_MAX));
+        assert_eq!(all(&mut sleeps), (7, Some(WatchEvent::Late)));
+        watchers.notify(&line("prod/web", 2 * BACKLOG_BYTES_MAX));
         assert_eq!(all(&mut reads), (1, None), "one that waits for nothing else gets a record of any size");
     }
 
@@ -187,8 +188,8 @@ mod tests {
         let mut stays = seated(&watchers, "");
         drop(seated(&watchers, ""));
         assert_eq!(watchers.count(), 1);
-        watchers.tell(&line("prod/web", 0));
-        watchers.end();
-        assert_eq!(all(&mut stays), (1, Some(Heard::End)));
+        watchers.notify(&line("prod/web", 0));
+        watchers.close();
+        assert_eq!(all(&mut stays), (1, Some(WatchEvent::End)));
     }
 }

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use holdfast_status::record::{Gap, GapCause};
 
-use super::files::Files;
+use super::files::SegmentFiles;
 use super::frames;
 use super::history::{FileHealth, History};
-use super::numbers::{Mark, Numbers, Reserve};
+use super::numbers::{NumberFile, NumberMark, Reserve};
 use super::restore::gap_record;
 use super::ring::Line;
+use holdfast_host::headroom::Reservation;
 use holdfast_host::logging::messages::{self, say};
-use holdfast_host::room::Taken;
 
 /// The most records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
 const WAITING_MAX: usize = 8_192;
@@ -41,38 +41,49 @@ const PAUSE_FAILED: Duration = Duration::from_secs(1);
 
 /// A record on its way.
 #[derive(Debug)]
-pub(super) struct ToDisk {
+pub(super) struct QueuedRecord {
     pub(super) line: Arc<Line>,
     /// Whether the record tells that clients are turned away, or no longer. It is then synced at once, because it would
     /// be lost if the machine stopped now.
     pub(super) urgent: bool,
     /// What the record takes of [`WAITING_BYTES_MAX`].
-    pub(super) _room: Option<Arc<Taken>>,
+    pub(super) _reservation: Option<Arc<Reservation>>,
 }
 
 /// What the writer writes to.
 #[derive(Debug)]
-pub(super) struct Disks {
-    pub(super) files: Files,
-    pub(super) numbers: Numbers,
+pub(super) struct WriterFiles {
+    pub(super) files: SegmentFiles,
+    pub(super) numbers: NumberFile,
     pub(super) reserve: Arc<Reserve>,
 }
 
 /// Starts the thread; `seq` is the number of the last record in the file. The thread ends when the queue is dropped.
 pub(super) fn start(
-    Disks { files, numbers, reserve }: Disks,
+    WriterFiles { files, numbers, reserve }: WriterFiles,
     seq: u64,
     boot_id: Arc<str>,
     history: Arc<History>,
-) -> io::Result<(SyncSender<ToDisk>, JoinHandle<()>)> {
+) -> io::Result<(SyncSender<QueuedRecord>, JoinHandle<()>)> {
     let (queue, waiting) = sync_channel(WAITING_MAX);
     let kept = FileHealth::default();
     let unsynced = None;
     let resume = None;
     let retry = None;
     let lost_to = seq;
-    let writer =
-        Writer { files, numbers, reserve, seq, lost_to, boot_id, history, kept, unsynced, resume, retry };
+    let writer = Writer {
+        files,
+        numbers,
+        reserve,
+        seq,
+        lost_to,
+        boot_id,
+        history,
+        file_health: kept,
+        unsynced,
+        resume,
+        retry,
+    };
     let thread =
         std::thread::Builder::new().name("history".to_owned()).spawn(move || writer.run(&waiting))?;
     Ok((queue, thread))
@@ -80,8 +91,8 @@ pub(super) fn start(
 
 #[derive(Debug)]
 struct Writer {
-    files: Files,
-    numbers: Numbers,
+    files: SegmentFiles,
+    numbers: NumberFile,
     reserve: Arc<Reserve>,
     /// The number of the last record in the file.
     seq: u64,
@@ -89,7 +100,7 @@ struct Writer {
     lost_to: u64,
     boot_id: Arc<str>,
     history: Arc<History>,
-    kept: FileHealth,
+    file_health: FileHealth,
     /// Since when some records are in a cache only.
     unsynced: Option<Instant>,
     /// Until when nothing is tried after a failure.
@@ -99,34 +110,34 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, waiting: &Receiver<ToDisk>) {
-        self.tell();
+    fn run(mut self, waiting: &Receiver<QueuedRecord>) {
+        self.publish_health();
         loop {
-            match waiting.recv_timeout(self.wait()) {
+            match waiting.recv_timeout(self.wait_time()) {
                 Ok(first) => {
                     let more = waiting.try_iter().take(BATCH_MAX - 1);
-                    let batch: Vec<ToDisk> = std::iter::once(first).chain(more).collect();
-                    self.set_aside();
-                    self.take(&batch);
+                    let batch: Vec<QueuedRecord> = std::iter::once(first).chain(more).collect();
+                    self.reserve_numbers();
+                    self.write_batch(&batch);
                 }
-                Err(RecvTimeoutError::Timeout) if self.kept.error.is_some() => self.try_again(),
+                Err(RecvTimeoutError::Timeout) if self.file_health.error.is_some() => self.retry_write(),
                 Err(RecvTimeoutError::Timeout) => self.sync(),
                 Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
-            self.tell();
+            self.publish_health();
         }
     }
 
     /// How long a record is waited for: until those before it are to be synced, or until a failed write is tried again.
-    fn wait(&self) -> Duration {
+    fn wait_time(&self) -> Duration {
         let unsynced = self.unsynced.map(|since| SYNC.saturating_sub(since.elapsed()));
-        let failed = self.resume.filter(|_| self.kept.error.is_some());
+        let failed = self.resume.filter(|_| self.file_health.error.is_some());
         let failed = failed.map(|resume| resume.saturating_duration_since(Instant::now()));
         unsynced.into_iter().chain(failed).min().unwrap_or(Duration::MAX)
     }
 
     /// Finds out whether the disk takes records again, although no new one came: names what it did not take by a gap.
-    fn try_again(&mut self) {
+    fn retry_write(&mut self) {
         if self.resume.is_some_and(|resume| Instant::now() < resume) {
             return self.sync();
         }
@@ -138,10 +149,10 @@ impl Writer {
             Ok(()) => {
                 self.sync();
                 if self.resume.is_none_or(|resume| resume < Instant::now()) {
-                    self.went_well();
+                    self.record_success();
                 }
             }
-            Err(error) => self.failed(&error),
+            Err(error) => self.record_failure(&error),
         }
     }
 
@@ -157,13 +168,13 @@ impl Writer {
     }
 
     /// The highest number that was given out.
-    fn given(&self) -> u64 {
-        self.history.recorded().seq.max(self.seq)
+    fn highest_number(&self) -> u64 {
+        self.history.status().seq.max(self.seq)
     }
 
     /// Sets more numbers aside, before the others are used up.
-    fn set_aside(&mut self) {
-        let given = self.given();
+    fn reserve_numbers(&mut self) {
+        let given = self.highest_number();
         if !self.reserve.is_short(given) || self.retry.is_some_and(|retry| Instant::now() < retry) {
             return;
         }
@@ -171,7 +182,7 @@ impl Writer {
         match &reserved {
             Ok(below) => {
                 self.retry = None;
-                self.history.note(|recorded| recorded.below = *below);
+                self.history.update_status(|recorded| recorded.below = *below);
             }
             Err(error) => {
                 if self.retry.is_none() {
@@ -186,19 +197,19 @@ impl Writer {
     /// Writes a gap for what is missing, because this is the last chance, and notes that all numbers up to here were
     /// given out.
     fn finish(mut self) {
-        let last = self.given();
+        let last = self.highest_number();
         if let Err(error) = self.write_gap(last) {
-            self.failed(&error);
+            self.record_failure(&error);
         }
         self.sync();
         let below = last.saturating_add(1);
-        if let Err(error) = self.numbers.keep(Mark { below, is_exact: true }) {
+        if let Err(error) = self.numbers.write_mark(NumberMark { below, is_exact: true }) {
             tracing::warn!(%error, "cannot write the file of used record numbers");
         }
-        self.tell();
+        self.publish_health();
     }
 
-    fn take(&mut self, batch: &[ToDisk]) {
+    fn write_batch(&mut self, batch: &[QueuedRecord]) {
         let written = match self.resume {
             Some(resume) if Instant::now() < resume => Ok(false),
             Some(_) | None => self.append(batch).map(|()| true),
@@ -206,25 +217,25 @@ impl Writer {
         match written {
             Ok(true) => {
                 self.unsynced.get_or_insert_with(Instant::now);
-                if batch.iter().any(|it| it.urgent) || self.wait().is_zero() {
+                if batch.iter().any(|it| it.urgent) || self.wait_time().is_zero() {
                     self.sync();
                 }
                 if self.resume.is_none_or(|resume| resume < Instant::now()) {
-                    self.went_well();
+                    self.record_success();
                 }
             }
-            Ok(false) => self.lose_all(batch),
+            Ok(false) => self.record_losses(batch),
             Err(error) => {
-                self.lose_all(batch);
-                self.failed(&error);
+                self.record_losses(batch);
+                self.record_failure(&error);
             }
         }
     }
 
-    fn append(&mut self, batch: &[ToDisk]) -> io::Result<()> {
+    fn append(&mut self, batch: &[QueuedRecord]) -> io::Result<()> {
         let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return Ok(()) };
-        let gap = self.gap(&first.line);
-        let instead: Vec<Option<Line>> = batch.iter().map(|it| self.instead(&it.line)).collect();
+        let gap = self.missing_gap(&first.line);
+        let instead: Vec<Option<Line>> = batch.iter().map(|it| self.replacement_gap(&it.line)).collect();
         let lines = batch.iter().zip(&instead).map(|(it, instead)| instead.as_ref().unwrap_or(&it.line));
         let records = gap.iter().chain(lines).map(|it| &*it.json);
         let begin = gap.as_ref().unwrap_or(&*first.line);
@@ -234,9 +245,9 @@ impl Writer {
     }
 
     /// A record that is too long for the file is a gap there, so that it takes no other with it.
-    fn instead(&self, line: &Line) -> Option<Line> {
+    fn replacement_gap(&self, line: &Line) -> Option<Line> {
         let seq = line.seq.filter(|_| !frames::fits(&line.json))?;
-        self.lose(1);
+        self.record_loss(1);
         tracing::warn!(
             seq,
             bytes = line.json.len(),
@@ -248,7 +259,7 @@ impl Writer {
 
     /// A gap for the records that are missing in the file before this one. The gap takes the last of the missing
     /// numbers.
-    fn gap(&self, next: &Line) -> Option<Line> {
+    fn missing_gap(&self, next: &Line) -> Option<Line> {
         let seq = next.seq?.checked_sub(1)?;
         let records = seq.checked_sub(self.seq).filter(|missing| *missing > 0)?;
         let gap = Gap { records: Some(records), ..Gap::new(GapCause::NotWritten) };
@@ -258,40 +269,41 @@ impl Writer {
     fn sync(&mut self) {
         self.unsynced = None;
         if let Err(error) = self.files.sync() {
-            self.failed(&error);
+            self.record_failure(&error);
         }
     }
 
-    fn lose_all(&mut self, batch: &[ToDisk]) {
-        self.lose(batch.len());
+    fn record_losses(&mut self, batch: &[QueuedRecord]) {
+        self.record_loss(batch.len());
         let last = batch.iter().rev().find_map(|it| it.line.seq);
         self.lost_to = self.lost_to.max(last.unwrap_or_default());
     }
 
-    fn lose(&self, records: usize) {
-        self.history.note(|recorded| recorded.file.lost += records as u64);
+    fn record_loss(&self, records: usize) {
+        self.history.update_status(|recorded| recorded.file.lost += records as u64);
     }
 
-    fn failed(&mut self, error: &io::Error) {
-        self.kept.failures += 1;
+    fn record_failure(&mut self, error: &io::Error) {
+        self.file_health.failures += 1;
         self.resume = Some(Instant::now() + PAUSE_FAILED);
-        if self.kept.error.is_none() {
+        if self.file_health.error.is_none() {
             say!(warn, messages::HISTORY_NOT_WRITTEN, %error);
         }
-        self.kept.error = Some(error.to_string().into());
+        self.file_health.error = Some(error.to_string().into());
     }
 
-    fn went_well(&mut self) {
-        if self.kept.error.take().is_some() {
+    fn record_success(&mut self) {
+        if self.file_health.error.take().is_some() {
             self.resume = None;
-            let lost = self.history.recorded().file.lost;
+            let lost = self.history.status().file.lost;
             say!(notice, messages::HISTORY_WRITTEN_AGAIN, lost);
         }
     }
 
-    fn tell(&mut self) {
-        self.kept.bytes = self.files.bytes();
-        let kept = self.kept.clone();
-        self.history.note(|recorded| recorded.file = FileHealth { lost: recorded.file.lost, ..kept });
+    fn publish_health(&mut self) {
+        self.file_health.bytes = self.files.bytes();
+        let kept = self.file_health.clone();
+        self.history
+            .update_status(|recorded| recorded.file = FileHealth { lost: recorded.file.lost, ..kept });
     }
 }

@@ -19,7 +19,7 @@ const MODE: u32 = 0o600;
 /// Another daemon uses the folder.
 #[derive(Debug, thiserror::Error)]
 #[error("another holdfast runs with the state in {}; stop it first{}", path.display(), holdfast_datapath::process_named(*holder))]
-pub struct Taken {
+pub struct StateInUse {
     path: PathBuf,
     /// The process of the other daemon, if the kernel tells.
     pub holder: Option<u32>,
@@ -32,8 +32,8 @@ pub struct Claim {
 }
 
 /// Takes the folder, if no other daemon has it now.
-pub(super) fn claim(folder: &Path) -> Result<Claim, Taken> {
-    let file = match open(folder) {
+pub(super) fn claim(folder: &Path) -> Result<Claim, StateInUse> {
+    let file = match open_lock(folder) {
         Ok(file) => file,
         Err(error) => {
             tracing::warn!(folder = %folder.display(), %error, "nothing can be kept here over a restart");
@@ -43,7 +43,7 @@ pub(super) fn claim(folder: &Path) -> Result<Claim, Taken> {
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Claim { _lock: Some(lock) }),
         Err((file, Errno::EWOULDBLOCK)) => {
-            Err(Taken { path: folder.to_owned(), holder: holdfast_datapath::lock_holder(&file) })
+            Err(StateInUse { path: folder.to_owned(), holder: holdfast_datapath::lock_holder(&file) })
         }
         Err((_, error)) => {
             tracing::warn!(folder = %folder.display(), %error, "it is not known whether another holdfast uses this");
@@ -52,7 +52,7 @@ pub(super) fn claim(folder: &Path) -> Result<Claim, Taken> {
     }
 }
 
-fn open(folder: &Path) -> std::io::Result<File> {
+fn open_lock(folder: &Path) -> std::io::Result<File> {
     fs::create_dir_all(folder)?;
     OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(folder.join(FILE))
 }

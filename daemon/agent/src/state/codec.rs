@@ -12,12 +12,12 @@ use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use super::Context;
-use super::damage::Found;
+use super::SnapshotContext;
+use super::damage::SnapshotFile;
 use super::form::ServiceForm;
-use super::form::odd::{self, OddForm};
-use super::frames::Kind;
-use holdfast_kubernetes::source::Oddities;
+use super::form::untabled_form::{self, UntabledForm};
+use super::frames::RecordKind;
+use holdfast_kubernetes::source::UntabledByKind;
 
 /// What goes with the table.
 #[derive(Serialize, Deserialize)]
@@ -29,20 +29,21 @@ struct Head {
     proxy_name: Option<Arc<str>>,
     services_version: Option<Arc<str>>,
     slices_version: Option<Arc<str>>,
-    odd_services: Vec<OddForm>,
-    odd_slices: Vec<OddForm>,
+    odd_services: Vec<UntabledForm>,
+    odd_slices: Vec<UntabledForm>,
     /// The lowest record number that was not given out.
     numbers_below: u64,
 }
 
 /// The most odd objects of a kind that are written down. With more of them a restart asks for a list, which costs less
 /// than a file that is full of them.
-const ODDS_MAX: usize = 4_096;
+const UNTABLED_MAX: usize = 4_096;
 
 impl Head {
-    fn new(context: &Context, snapshot: &Snapshot) -> Self {
-        let Context { boot, cluster, zone, proxy_name, odd, numbers_below } = context.clone();
-        let is_resumable = odd.services.len().max(odd.slices.len()) <= ODDS_MAX
+    fn new(context: &SnapshotContext, snapshot: &Snapshot) -> Self {
+        let SnapshotContext { boot, cluster, zone, proxy_name, oddities: odd, numbers_below } =
+            context.clone();
+        let is_resumable = odd.services.len().max(odd.slices.len()) <= UNTABLED_MAX
             // An object that waits for room is in no record, so a restart has to be told of it by a list.
             && snapshot.rejections.waiting == 0;
         let contained = snapshot.resumable_progress();
@@ -55,35 +56,39 @@ impl Head {
             proxy_name,
             services_version: version(WatchKind::Services),
             slices_version: version(WatchKind::Slices),
-            odd_services: odd::forms(&odd.services, ODDS_MAX),
-            odd_slices: odd::forms(&odd.slices, ODDS_MAX),
+            odd_services: untabled_form::to_forms(&odd.services, UNTABLED_MAX),
+            odd_slices: untabled_form::to_forms(&odd.slices, UNTABLED_MAX),
             numbers_below,
         }
     }
 }
 
 /// Takes a record with its kind; that of a service also with the service's key.
-type Write<'a> = dyn FnMut(Kind, Option<&ServiceKey>, &[u8]) -> io::Result<()> + 'a;
+type RecordSink<'a> = dyn FnMut(RecordKind, Option<&ServiceKey>, &[u8]) -> io::Result<()> + 'a;
 
 /// Gives the records to `write` one by one; the buffer of each service's record is used again for the next.
-pub(super) fn encode(context: &Context, snapshot: &Snapshot, write: &mut Write<'_>) -> io::Result<()> {
+pub(super) fn encode(
+    context: &SnapshotContext,
+    snapshot: &Snapshot,
+    write: &mut RecordSink<'_>,
+) -> io::Result<()> {
     let head = to_bytes(&Head::new(context, snapshot), Vec::new())?;
     let names = snapshot.services.iter().map(|view| (&view.key.name, view.key.source));
     let names = to_bytes(&names.collect::<Vec<_>>(), Vec::new())?;
-    write(Kind::Head, None, &head)?;
-    write(Kind::Names, None, &names)?;
+    write(RecordKind::Head, None, &head)?;
+    write(RecordKind::Names, None, &names)?;
     let mut record = Vec::new();
     for view in snapshot.services.iter() {
         record.clear();
         record = to_bytes(&ServiceForm::new(view, snapshot.clock()), record)?;
-        write(Kind::Service, Some(&view.key), &record)?;
+        write(RecordKind::Service, Some(&view.key), &record)?;
     }
-    write(Kind::Names, None, &names)?;
-    write(Kind::Head, None, &head)
+    write(RecordKind::Names, None, &names)?;
+    write(RecordKind::Head, None, &head)
 }
 
 /// The record that stands for a service that is too large for its own.
-pub(super) fn left_out(key: &ServiceKey) -> io::Result<Vec<u8>> {
+pub(super) fn encode_left_out(key: &ServiceKey) -> io::Result<Vec<u8>> {
     to_bytes(&(&key.name, key.source), Vec::new())
 }
 
@@ -92,47 +97,47 @@ fn to_bytes(value: &impl Serialize, buffer: Vec<u8>) -> io::Result<Vec<u8>> {
 }
 
 /// Takes a record in, of any kind and in any order; `None`: the record makes no sense.
-pub(super) fn take(found: &mut Found, kind: Kind, record: &[u8]) -> Option<()> {
+pub(super) fn decode_record(found: &mut SnapshotFile, kind: RecordKind, record: &[u8]) -> Option<()> {
     match kind {
-        Kind::Head if found.has_head => {}
-        Kind::Head => take_head(found, postcard::from_bytes(record).ok()?),
-        Kind::Names if found.names.is_some() => {}
-        Kind::Names => {
+        RecordKind::Head if found.has_head => {}
+        RecordKind::Head => decode_head(found, postcard::from_bytes(record).ok()?),
+        RecordKind::Names if found.names.is_some() => {}
+        RecordKind::Names => {
             let names = postcard::from_bytes::<Vec<_>>(record).ok()?;
-            found.names = Some(names.into_iter().map(key).collect());
+            found.names = Some(names.into_iter().map(service_key).collect());
         }
-        Kind::Service => found.kept.remembered.services.push(service(record)?),
-        Kind::LeftOut => {
-            found.left_out.insert(key(postcard::from_bytes(record).ok()?));
+        RecordKind::Service => found.saved.remembered.services.push(decode_service(record)?),
+        RecordKind::LeftOut => {
+            found.left_out.insert(service_key(postcard::from_bytes(record).ok()?));
         }
     }
     Some(())
 }
 
-fn take_head(found: &mut Found, head: Head) {
-    let kept = &mut found.kept;
+fn decode_head(found: &mut SnapshotFile, head: Head) {
+    let kept = &mut found.saved;
     found.has_head = true;
-    let odd = Oddities {
-        services: odd::odds(head.odd_services, |name| {
+    let odd = UntabledByKind {
+        services: untabled_form::from_forms(head.odd_services, |name| {
             ObjectKey::Service(ServiceKey { name, source: Source::Kubernetes })
         }),
-        slices: odd::odds(head.odd_slices, |name| {
+        slices: untabled_form::from_forms(head.odd_slices, |name| {
             ObjectKey::Slice(SliceKey { name, source: Source::Kubernetes })
         }),
     };
     let Head { boot, cluster, zone, proxy_name, numbers_below, .. } = head;
-    kept.context = Context { boot, cluster, zone, proxy_name, odd, numbers_below };
+    kept.context = SnapshotContext { boot, cluster, zone, proxy_name, oddities: odd, numbers_below };
     kept.remembered.at = Timestamp(head.at);
     let versions = [(WatchKind::Services, head.services_version), (WatchKind::Slices, head.slices_version)];
     kept.remembered.progress =
         versions.into_iter().filter_map(|(watched, version)| Some((watched, version?))).collect();
 }
 
-fn key((name, source): (ObjectName, Source)) -> ServiceKey {
+fn service_key((name, source): (ObjectName, Source)) -> ServiceKey {
     ServiceKey { name, source }
 }
 
 /// A service from its record; `None`: the record makes no sense.
-pub(super) fn service(record: &[u8]) -> Option<Arc<ServiceView>> {
+pub(super) fn decode_service(record: &[u8]) -> Option<Arc<ServiceView>> {
     postcard::from_bytes::<ServiceForm>(record).ok()?.into_view().map(Arc::new)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use holdfast_core::keys::ServiceKey;
 
-use super::{Saved, VERSION};
+use super::{SavedState, VERSION};
 
 /// So many services are named; more are only counted.
 const NAMED_MAX: usize = 8;
@@ -46,16 +46,16 @@ pub enum LoadError {
 
 /// Services that the file does not have, because each of them is too large, or was damaged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct OmittedServices {
     /// How many there are, named or not.
     pub count: u64,
     /// The first ones, as `namespace/name`.
     pub named: Vec<Arc<str>>,
 }
 
-impl LeftOut {
+impl OmittedServices {
     /// The names, and how many more there are.
-    pub fn spelled(&self) -> String {
+    pub fn join_names(&self) -> String {
         let more = self.count.saturating_sub(self.named.len() as u64);
         match (self.count, more) {
             (0, _) => "none".to_owned(),
@@ -78,15 +78,15 @@ pub struct Damage {
     /// What is wrong with the file.
     pub error: Arc<str>,
     /// Services as the file before had them; one that has gone since is served until the first list.
-    pub older: LeftOut,
+    pub older: OmittedServices,
     /// Services of which neither file has anything whole.
-    pub lost: LeftOut,
+    pub lost: OmittedServices,
 }
 
 /// What one file has.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) kept: Saved,
+pub(super) struct SnapshotFile {
+    pub(super) saved: SavedState,
     pub(super) has_head: bool,
     /// The services that the file should have records of; `None`: their names are lost too.
     pub(super) names: Option<BTreeSet<ServiceKey>>,
@@ -96,19 +96,19 @@ pub(super) struct Found {
     pub(super) is_damaged: bool,
 }
 
-impl Found {
+impl SnapshotFile {
     /// What a file has of which nothing is damaged. Where services were too large for their records, a watch that goes
     /// on would never tell of them, so everything is to be listed.
-    fn whole(self) -> Saved {
-        let mut kept = self.kept;
+    fn into_saved(self) -> SavedState {
+        let mut kept = self.saved;
         if !self.left_out.is_empty() {
             kept.remembered.progress.clear();
         }
         kept
     }
 
-    fn have(&self) -> BTreeSet<ServiceKey> {
-        self.kept.remembered.services.iter().map(|view| view.key.clone()).collect()
+    fn service_keys(&self) -> BTreeSet<ServiceKey> {
+        self.saved.remembered.services.iter().map(|view| view.key.clone()).collect()
     }
 
     /// Whether the file should have a record of this service, and has no whole one. If the names are lost, that may be
@@ -120,18 +120,18 @@ impl Found {
 }
 
 /// The table of the newest file, mended with the one before it where that is needed.
-pub(super) fn mended(
-    newest: Result<Option<Found>, LoadError>,
-    older: impl FnOnce() -> Option<Found>,
+pub(super) fn merge_files(
+    newest: Result<Option<SnapshotFile>, LoadError>,
+    older: impl FnOnce() -> Option<SnapshotFile>,
     damaged: impl FnOnce() -> LoadError,
-) -> Result<Option<Saved>, LoadError> {
+) -> Result<Option<SavedState>, LoadError> {
     let (newest, why) = match newest {
-        Ok(Some(found)) if !found.is_damaged => return Ok(Some(found.whole())),
+        Ok(Some(found)) if !found.is_damaged => return Ok(Some(found.into_saved())),
         Ok(Some(found)) => (Some(found), Some(damaged())),
         Ok(None) => (None, None),
         Err(error) => (None, Some(error)),
     };
-    let mended = mend(newest.unwrap_or_default(), older());
+    let mended = repair_file(newest.unwrap_or_default(), older());
     match (mended, why) {
         (Some((mut kept, older, lost)), why) => {
             let error = why.map_or_else(|| "it is missing".to_owned(), |why| why.to_string()).into();
@@ -144,27 +144,30 @@ pub(super) fn mended(
 }
 
 /// `None`: neither file has a whole head, which says of which cluster the records are.
-fn mend(mut newest: Found, older: Option<Found>) -> Option<(Saved, LeftOut, LeftOut)> {
+fn repair_file(
+    mut newest: SnapshotFile,
+    older: Option<SnapshotFile>,
+) -> Option<(SavedState, OmittedServices, OmittedServices)> {
     let older = older.unwrap_or_default();
     if !newest.has_head && !older.has_head {
         return None;
     }
     if !newest.has_head {
-        newest.kept.context = older.kept.context;
-        newest.kept.remembered.at = older.kept.remembered.at;
+        newest.saved.context = older.saved.context;
+        newest.saved.remembered.at = older.saved.remembered.at;
     }
-    let mut have = newest.have();
-    let mut taken = LeftOut::default();
-    for view in older.kept.remembered.services {
+    let mut have = newest.service_keys();
+    let mut taken = OmittedServices::default();
+    for view in older.saved.remembered.services {
         if newest.lacks(&have, &view.key) {
             taken.add(&view.key);
             have.insert(view.key.clone());
-            newest.kept.remembered.services.push(view);
+            newest.saved.remembered.services.push(view);
         }
     }
-    let mut lost = LeftOut::default();
+    let mut lost = OmittedServices::default();
     let names = newest.names.as_ref().or(older.names.as_ref()).into_iter().flatten();
     names.filter(|key| newest.lacks(&have, key)).for_each(|key| lost.add(key));
-    newest.kept.remembered.progress.clear();
-    Some((newest.kept, taken, lost))
+    newest.saved.remembered.progress.clear();
+    Some((newest.saved, taken, lost))
 }

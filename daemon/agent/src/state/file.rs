@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use holdfast_core::snapshot::Snapshot;
 
 use super::codec;
-use super::damage::{Found, LeftOut, LoadError};
-use super::decoding::Decoding;
-use super::frames::{self, Frames, Kind, RECORD_BYTES_MAX};
-use super::{Context, VERSION};
+use super::damage::{LoadError, OmittedServices, SnapshotFile};
+use super::frames::{self, Frames, RECORD_BYTES_MAX, RecordKind};
+use super::parallel_decoder::DecoderPool;
+use super::{SnapshotContext, VERSION};
 
 const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
 
@@ -39,11 +39,11 @@ pub struct StoreError {
 
 /// How a write went that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoreOutcome {
     /// The size of the file.
     pub bytes: u64,
     /// Services that are too large to be written down.
-    pub left_out: LeftOut,
+    pub left_out: OmittedServices,
 }
 
 /// Writes a new file beside the old one, and puts it in the old one's place when all of it is on disk; the old one
@@ -52,10 +52,10 @@ pub struct Stored {
 pub(super) fn store(
     folder: &Path,
     (name, before, damaged): (&str, &str, &str),
-    context: &Context,
+    context: &SnapshotContext,
     snapshot: &Snapshot,
     most: u32,
-) -> Result<Stored, StoreError> {
+) -> Result<StoreOutcome, StoreError> {
     let fresh = folder.join(format!("{name}.new"));
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -66,8 +66,8 @@ pub(super) fn store(
         .inspect_err(|_| drop(fs::remove_file(&fresh)))
         .map_err(failed(&fresh))?;
     let [path, before, damaged] = [name, before, damaged].map(|name| folder.join(name));
-    if !is_same(&path, &damaged) {
-        keep(&path, &before).map_err(failed(&before))?;
+    if !is_same_file(&path, &damaged) {
+        keep_copy(&path, &before).map_err(failed(&before))?;
     }
     fs::rename(&fresh, &path).map_err(failed(&fresh))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed(folder))?;
@@ -76,7 +76,7 @@ pub(super) fn store(
 
 /// Gives the file a second name in place of the file that had it. It never loses the first one. Without a file the
 /// other one stays.
-pub(super) fn keep(path: &Path, second: &Path) -> io::Result<()> {
+pub(super) fn keep_copy(path: &Path, second: &Path) -> io::Result<()> {
     if !path.try_exists()? {
         return Ok(());
     }
@@ -87,42 +87,47 @@ pub(super) fn keep(path: &Path, second: &Path) -> io::Result<()> {
 
 /// Gives a damaged file its second name. What can have none, such as a folder, gets it in place of the first one,
 /// because it has nothing that could be read, and no file could be written in its place.
-pub(super) fn put_aside(path: &Path, damaged: &Path) -> io::Result<()> {
-    keep(path, damaged).or_else(|_| fs::rename(path, damaged))
+pub(super) fn set_aside_damaged(path: &Path, damaged: &Path) -> io::Result<()> {
+    keep_copy(path, damaged).or_else(|_| fs::rename(path, damaged))
 }
 
 /// Whether both are names of one file.
-fn is_same(path: &Path, other: &Path) -> bool {
+fn is_same_file(path: &Path, other: &Path) -> bool {
     let identity = |path| fs::symlink_metadata(path).map(|it| (it.dev(), it.ino())).ok();
     identity(path).is_some_and(|it| identity(other) == Some(it))
 }
 
-fn write(path: &Path, context: &Context, snapshot: &Snapshot, most: u32) -> io::Result<Stored> {
+fn write(path: &Path, context: &SnapshotContext, snapshot: &Snapshot, most: u32) -> io::Result<StoreOutcome> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(path)?;
-    let mut out = Counted { inner: BufWriter::with_capacity(1 << 18, file), bytes: 0 };
+    let mut out = CountingWriter { inner: BufWriter::with_capacity(1 << 18, file), bytes: 0 };
     out.write_all(MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
-    let mut left_out = LeftOut::default();
+    let mut left_out = OmittedServices::default();
     codec::encode(context, snapshot, &mut |kind, key, record| {
         let length = u32::try_from(record.len()).ok();
         let most = if key.is_some() { most } else { RECORD_BYTES_MAX };
         match (length.filter(|length| *length <= most), key) {
-            (Some(length), _) => frames::put(&mut out, kind, length, record),
+            (Some(length), _) => frames::put_record(&mut out, kind, length, record),
             (None, Some(key)) => {
                 left_out.add(key);
-                let name = codec::left_out(key)?;
-                frames::put(&mut out, Kind::LeftOut, name.len().try_into().unwrap_or(u32::MAX), &name)
+                let name = codec::encode_left_out(key)?;
+                frames::put_record(
+                    &mut out,
+                    RecordKind::LeftOut,
+                    name.len().try_into().unwrap_or(u32::MAX),
+                    &name,
+                )
             }
             (None, None) => Err(io::Error::other("the head is too large")),
         }
     })?;
     let bytes = out.bytes;
     out.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    Ok(Stored { bytes, left_out })
+    Ok(StoreOutcome { bytes, left_out })
 }
 
 /// All that is whole in the file, and whether that is all of it. `None`: there is no file.
-pub(super) fn load(path: &Path) -> Result<Option<Found>, LoadError> {
+pub(super) fn load(path: &Path) -> Result<Option<SnapshotFile>, LoadError> {
     let failed = |source| LoadError::Io { path: path.to_owned(), source };
     let length = match fs::metadata(path) {
         Ok(found) if found.is_file() => found.len(),
@@ -133,22 +138,22 @@ pub(super) fn load(path: &Path) -> Result<Option<Found>, LoadError> {
     check_version(path)?;
     let mut input = open(path).map_err(failed)?;
     skip(&mut input, BODY).map_err(failed)?;
-    let mut found = Found::default();
+    let mut found = SnapshotFile::default();
     let is_whole = load_frames(&mut Frames::new(input, BODY, length), &mut found).map_err(failed)?;
     found.is_damaged = !is_whole;
     Ok(Some(found))
 }
 
 /// Takes in what is whole, and says whether that is all.
-fn load_frames(frames: &mut Frames<BufReader<File>>, found: &mut Found) -> io::Result<bool> {
+fn load_frames(frames: &mut Frames<BufReader<File>>, found: &mut SnapshotFile) -> io::Result<bool> {
     let (mut record, mut last, mut is_whole) = (Vec::new(), None, true);
     let services = std::thread::scope(|scope| {
-        let mut decoding = Decoding::new(scope);
+        let mut decoding = DecoderPool::new(scope);
         while let Some(kind) = frames.next(&mut record)? {
             match kind {
-                Kind::Service => decoding.push(&record),
-                Kind::Head | Kind::Names | Kind::LeftOut => {
-                    is_whole &= codec::take(found, kind, &record).is_some();
+                RecordKind::Service => decoding.push(&record),
+                RecordKind::Head | RecordKind::Names | RecordKind::LeftOut => {
+                    is_whole &= codec::decode_record(found, kind, &record).is_some();
                 }
             }
             last = Some(kind);
@@ -156,8 +161,8 @@ fn load_frames(frames: &mut Frames<BufReader<File>>, found: &mut Found) -> io::R
         io::Result::Ok(decoding.finish())
     })?;
     is_whole &= services.iter().all(Option::is_some);
-    found.kept.remembered.services.extend(services.into_iter().flatten());
-    Ok(is_whole && !frames.is_damaged && last == Some(Kind::Head))
+    found.saved.remembered.services.extend(services.into_iter().flatten());
+    Ok(is_whole && !frames.is_damaged && last == Some(RecordKind::Head))
 }
 
 /// Whether this version of holdfast reads the file.
@@ -185,12 +190,12 @@ fn skip(input: &mut impl Read, bytes: u64) -> io::Result<()> {
 }
 
 /// A writer that counts what goes through.
-struct Counted<W> {
+struct CountingWriter<W> {
     inner: W,
     bytes: u64,
 }
 
-impl<W: Write> Write for Counted<W> {
+impl<W: Write> Write for CountingWriter<W> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(data)?;
         self.bytes += written as u64;

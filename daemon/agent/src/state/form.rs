@@ -10,8 +10,8 @@
 //! hold, because its times are kept on the clock of a process.
 
 mod hold;
-pub(super) mod odd;
-mod words;
+mod interning;
+pub(super) mod untabled_form;
 
 use std::sync::Arc;
 
@@ -79,14 +79,14 @@ impl ServiceForm {
         let mut view = ServiceView {
             key: ServiceKey { name: self.name, source },
             facts: self.facts,
-            slices: weighed(sourced(self.slices, source)?, self.slice_weights),
+            slices: with_weights(with_source(self.slices, source)?, self.slice_weights),
             state: self.state,
             ports: ports.map(|(port, weights)| port.into_view(source, weights)).collect::<Option<_>>()?,
             frontends: self.frontends,
             // What was seen of the load balancer is not written down: it is seen anew.
             balancer_history: None,
         };
-        words::share(&mut view);
+        interning::intern_texts(&mut view);
         Some(view)
     }
 }
@@ -97,7 +97,7 @@ fn slice_weights(slices: &[Arc<SliceFacts>]) -> Vec<Option<Box<WeightSetting>>> 
 }
 
 /// The slices with their weights.
-fn weighed(
+fn with_weights(
     mut slices: Arc<[Arc<SliceFacts>]>,
     weights: Vec<Option<Box<WeightSetting>>>,
 ) -> Arc<[Arc<SliceFacts>]> {
@@ -110,7 +110,7 @@ fn weighed(
 }
 
 /// Slices of this source. `None`: one has endpoints that are not of its address type.
-fn sourced(mut slices: Arc<[Arc<SliceFacts>]>, source: Source) -> Option<Arc<[Arc<SliceFacts>]>> {
+fn with_source(mut slices: Arc<[Arc<SliceFacts>]>, source: Source) -> Option<Arc<[Arc<SliceFacts>]>> {
     for slice in Arc::make_mut(&mut slices).iter_mut().map(Arc::make_mut) {
         let legal = match slice.address_type {
             AddressType::Ip(family) => family,
@@ -232,7 +232,7 @@ mod tests {
         let endpoints = endpoints.finish();
         for (family, is_legal) in [(Family::V4, true), (Family::V6, false)] {
             let slices = Arc::from([Arc::new(SliceFacts { endpoints: endpoints.clone(), ..slice(family) })]);
-            assert_eq!(sourced(slices, Source::Kubernetes).is_some(), is_legal);
+            assert_eq!(with_source(slices, Source::Kubernetes).is_some(), is_legal);
         }
     }
 }

@@ -16,7 +16,7 @@ const HEAD_BYTES: usize = MARK.len() + 1 + 4 + 4;
 
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     /// What goes with the table; the first and the last record.
     Head,
     /// The names of the services that have records here; this record stands behind the first head and before the last
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     LeftOut,
 }
 
-impl Kind {
+impl RecordKind {
     const ALL: [Self; 4] = [Self::Head, Self::Names, Self::Service, Self::LeftOut];
 
     const fn byte(self) -> u8 {
@@ -41,7 +41,7 @@ impl Kind {
     }
 }
 
-fn sum(kind: u8, length: [u8; 4], record: &[u8]) -> u32 {
+fn checksum(kind: u8, length: [u8; 4], record: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&[kind]);
     sum.update(&length);
@@ -50,12 +50,17 @@ fn sum(kind: u8, length: [u8; 4], record: &[u8]) -> u32 {
 }
 
 /// Writes one record; `length` is the record's own length.
-pub(super) fn put(out: &mut impl Write, kind: Kind, length: u32, record: &[u8]) -> io::Result<()> {
+pub(super) fn put_record(
+    out: &mut impl Write,
+    kind: RecordKind,
+    length: u32,
+    record: &[u8],
+) -> io::Result<()> {
     let length = length.to_le_bytes();
     out.write_all(&MARK)?;
     out.write_all(&[kind.byte()])?;
     out.write_all(&length)?;
-    out.write_all(&sum(kind.byte(), length, record).to_le_bytes())?;
+    out.write_all(&checksum(kind.byte(), length, record).to_le_bytes())?;
     out.write_all(record)
 }
 
@@ -64,23 +69,23 @@ pub(super) fn put(out: &mut impl Write, kind: Kind, length: u32, record: &[u8]) 
 pub(super) struct Frames<R> {
     input: R,
     /// Where the next record begins.
-    pub(super) at: u64,
+    pub(super) offset: u64,
     end: u64,
     /// Whether some bytes were no record.
     pub(super) is_damaged: bool,
 }
 
 impl<R: BufRead + Seek> Frames<R> {
-    /// `at` is where the input is, and `end` where the file ends.
+    /// `offset` is where the input is, and `end` where the file ends.
     pub(super) const fn new(input: R, at: u64, end: u64) -> Self {
-        Self { input, at, end, is_damaged: false }
+        Self { input, offset: at, end, is_damaged: false }
     }
 
     /// The next whole record. `None`: there is no more.
-    pub(super) fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Option<Kind>> {
-        while self.at < self.end {
+    pub(super) fn next(&mut self, record: &mut Vec<u8>) -> io::Result<Option<RecordKind>> {
+        while self.offset < self.end {
             if let Some(kind) = self.read(record)? {
-                self.at += (HEAD_BYTES + record.len()) as u64;
+                self.offset += (HEAD_BYTES + record.len()) as u64;
                 return Ok(Some(kind));
             }
             self.is_damaged = true;
@@ -90,52 +95,52 @@ impl<R: BufRead + Seek> Frames<R> {
     }
 
     /// The first whole record that begins behind a place, wherever that is.
-    pub(super) fn next_behind(&mut self, place: u64, record: &mut Vec<u8>) -> io::Result<Option<Kind>> {
-        self.at = place;
+    pub(super) fn next_after(&mut self, place: u64, record: &mut Vec<u8>) -> io::Result<Option<RecordKind>> {
+        self.offset = place;
         self.skip_to_mark()?;
         self.next(record)
     }
 
-    fn read(&mut self, record: &mut Vec<u8>) -> io::Result<Option<Kind>> {
+    fn read(&mut self, record: &mut Vec<u8>) -> io::Result<Option<RecordKind>> {
         record.clear();
         self.input.by_ref().take(HEAD_BYTES as u64).read_to_end(record)?;
-        let Some((kind, length, written)) = head(record) else { return Ok(None) };
-        let room = self.end.saturating_sub(self.at + HEAD_BYTES as u64);
+        let Some((kind, length, written)) = parse_head(record) else { return Ok(None) };
+        let room = self.end.saturating_sub(self.offset + HEAD_BYTES as u64);
         let bytes = u64::from(u32::from_le_bytes(length));
         if bytes > room.min(u64::from(RECORD_BYTES_MAX)) {
             return Ok(None);
         }
         record.clear();
         self.input.by_ref().take(bytes).read_to_end(record)?;
-        let is_whole = record.len() as u64 == bytes && sum(kind.byte(), length, record) == written;
+        let is_whole = record.len() as u64 == bytes && checksum(kind.byte(), length, record) == written;
         Ok(is_whole.then_some(kind))
     }
 
     /// Goes to the next mark behind the place where a record should be, or to the end.
     fn skip_to_mark(&mut self) -> io::Result<()> {
-        self.at += 1;
-        self.input.seek(SeekFrom::Start(self.at))?;
+        self.offset += 1;
+        self.input.seek(SeekFrom::Start(self.offset))?;
         let mut matched = 0;
         while matched < MARK.len() {
             let mut byte = [0];
             if self.input.read(&mut byte)? == 0 {
-                self.at = self.end;
+                self.offset = self.end;
                 return Ok(());
             }
-            self.at += 1;
+            self.offset += 1;
             // Only the first byte of a mark can begin another one.
             let goes_on = MARK.get(matched) == byte.first();
             matched = if goes_on { matched + 1 } else { usize::from(MARK.first() == byte.first()) };
         }
-        self.at -= MARK.len() as u64;
-        self.input.seek(SeekFrom::Start(self.at))?;
+        self.offset -= MARK.len() as u64;
+        self.input.seek(SeekFrom::Start(self.offset))?;
         Ok(())
     }
 }
 
-fn head(bytes: &[u8]) -> Option<(Kind, [u8; 4], u32)> {
+fn parse_head(bytes: &[u8]) -> Option<(RecordKind, [u8; 4], u32)> {
     let (kind, rest) = bytes.strip_prefix(&MARK)?.split_first()?;
     let (length, sum) = rest.split_at_checked(4)?;
-    let kind = Kind::ALL.into_iter().find(|it| it.byte() == *kind)?;
+    let kind = RecordKind::ALL.into_iter().find(|it| it.byte() == *kind)?;
     Some((kind, length.try_into().ok()?, u32::from_le_bytes(sum.try_into().ok()?)))
 }

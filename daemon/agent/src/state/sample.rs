@@ -13,7 +13,7 @@ use holdfast_core::snapshot::ServiceView;
 
 use super::codec;
 use super::file::{BODY, check_version};
-use super::frames::{Frames, Kind};
+use super::frames::{Frames, RecordKind};
 
 /// Where the file is looked at, at equal distances: services of one namespace stand side by side, and are alike.
 const PLACES: u64 = 256;
@@ -36,7 +36,7 @@ pub struct Sample {
 
 impl Sample {
     /// What all services would take, where `each` says it of one.
-    pub fn coming(&self, each: impl Fn(&ServiceView) -> MapGrowth) -> MapGrowth {
+    pub fn extrapolate(&self, each: impl Fn(&ServiceView) -> MapGrowth) -> MapGrowth {
         let some: Vec<_> = self.services.iter().map(|view| each(view)).collect();
         let count = u64::try_from(some.len()).unwrap_or(u64::MAX).max(1);
         let all = |of: &dyn Fn(&MapGrowth) -> u32| {
@@ -53,23 +53,23 @@ impl Sample {
 }
 
 /// `None`: the file is small, of another format, or has no service.
-pub(super) fn sample(path: &Path) -> io::Result<Option<Sample>> {
+pub(super) fn read_sample(path: &Path) -> io::Result<Option<Sample>> {
     let length = fs::metadata(path)?.len();
     if length < BYTES_MIN || check_version(path).is_err() {
         return Ok(None);
     }
     let mut frames = Frames::new(BufReader::with_capacity(BUFFER_BYTES, File::open(path)?), BODY, length);
     let mut record = Vec::new();
-    let Some(all) = count(&mut frames, &mut record)? else { return Ok(None) };
+    let Some(all) = count_services(&mut frames, &mut record)? else { return Ok(None) };
     let mut services = Vec::new();
     // The names stand at the file's end once more.
-    let (begun, named) = (frames.at, u64::try_from(record.len()).unwrap_or(u64::MAX));
+    let (begun, named) = (frames.offset, u64::try_from(record.len()).unwrap_or(u64::MAX));
     let distance = length.saturating_sub(begun).saturating_sub(named) / PLACES;
     for place in (0..PLACES).map(|place| begun + distance * place) {
-        let mut kind = frames.next_behind(place, &mut record)?;
+        let mut kind = frames.next_after(place, &mut record)?;
         for _ in 0..AT_EACH {
-            let is_service = kind == Some(Kind::Service);
-            services.extend(is_service.then(|| codec::service(&record)).flatten());
+            let is_service = kind == Some(RecordKind::Service);
+            services.extend(is_service.then(|| codec::decode_service(&record)).flatten());
             kind = frames.next(&mut record)?;
         }
     }
@@ -77,12 +77,12 @@ pub(super) fn sample(path: &Path) -> io::Result<Option<Sample>> {
 }
 
 /// How many services the file names at its beginning.
-fn count(frames: &mut Frames<BufReader<File>>, record: &mut Vec<u8>) -> io::Result<Option<u64>> {
-    frames.next_behind(BODY.saturating_sub(1), record)?;
+fn count_services(frames: &mut Frames<BufReader<File>>, record: &mut Vec<u8>) -> io::Result<Option<u64>> {
+    frames.next_after(BODY.saturating_sub(1), record)?;
     let kind = frames.next(record)?;
     // The names are a list, which begins with its length.
     let length = postcard::take_from_bytes(record).ok().map(|(length, _)| length);
-    Ok(length.filter(|_| kind == Some(Kind::Names)))
+    Ok(length.filter(|_| kind == Some(RecordKind::Names)))
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
     use holdfast_laws::whole::step_whole;
     use holdfast_laws::worlds::Shape;
 
-    use crate::state::{Context, Folder};
+    use crate::state::{SnapshotContext, StateFolder};
 
     /// What the file of so many services lets a start expect, and what they take.
     fn expected(services: u32) -> (Option<[u32; 3]>, [u32; 3]) {
@@ -108,11 +108,11 @@ mod tests {
         let snapshot: Snapshot =
             Snapshot::clone(&step_whole(&mut engine, ClockReading::default(), &mut drop));
         let folder = tempfile::tempdir().unwrap();
-        let state = Folder::new(folder.path());
-        let bytes = state.store(&Context::default(), &snapshot).unwrap().bytes;
+        let state = StateFolder::new(folder.path());
+        let bytes = state.store(&SnapshotContext::default(), &snapshot).unwrap().bytes;
         assert_eq!(bytes >= super::BYTES_MIN, services > 1_000, "{bytes}");
         let settings = Settings::default();
-        let sample = state.sample().map(|it| it.coming(|view| estimate_service_growth(view, &settings)));
+        let sample = state.sample().map(|it| it.extrapolate(|view| estimate_service_growth(view, &settings)));
         let each = snapshot.services.iter().map(|view| estimate_service_growth(view, &settings));
         let all = each.fold([0; 3], |[frontends, ports, slots], it| {
             [frontends + it.frontends[0], ports + it.ports, slots + it.slots[0]]

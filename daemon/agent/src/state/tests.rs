@@ -18,8 +18,8 @@ use proptest::prelude::*;
 use tokio::sync::watch;
 
 use super::*;
-use holdfast_kubernetes::source::{Odd, Odds, Start, Version};
-use holdfast_objects::manifests::Texts;
+use holdfast_kubernetes::source::{ResumeState, UntabledObject, UntabledObjects, Version};
+use holdfast_objects::manifests::TextFolder;
 use holdfast_objects::{Defaulting, Provenance, from_value};
 use serde_json::json;
 
@@ -34,31 +34,31 @@ pub(super) fn snapshot() -> Snapshot {
         let at = ClockReading { wall: Timestamp(at), mono: Duration::from_secs(at.unsigned_abs() - 995) };
         Snapshot::clone(&engine.step(at, &mut |_| ()))
     };
-    let mut texts = Texts::new("/folder");
-    let mut events = texts.replace(&files);
+    let mut texts = TextFolder::new("/folder");
+    let mut events = texts.replace_files(&files);
     events.push(Event::Synced(Source::Manifests));
     events.push(Event::Progress(WatchKind::Services, "41".into()));
     turn(events, 1_000);
     // One service loses its endpoints, so that its last list differs from its rows.
     let emptied = MANIFESTS.replace("addresses: [192.0.2.9]", "addresses: []");
-    turn(texts.replace(&[("everything.yaml".into(), emptied.into_bytes())].into()), 2_000)
+    turn(texts.replace_files(&[("everything.yaml".into(), emptied.into_bytes())].into()), 2_000)
 }
 
 use holdfast_core::facts::Timestamp;
 
-fn context() -> Context {
-    Context {
+fn context() -> SnapshotContext {
+    SnapshotContext {
         boot: "boot".into(),
         cluster: Some("uid".into()),
         zone: Some("zone-a".into()),
         proxy_name: Some("other".into()),
-        odd: Oddities { services: Arc::default(), slices: Arc::new(odds(2)) },
+        oddities: UntabledByKind { services: Arc::default(), slices: Arc::new(odds(2)) },
         numbers_below: 4_096,
     }
 }
 
 /// So many slices that could not be understood, and one that belongs to no service.
-fn odds(rejected: usize) -> Odds {
+fn odds(rejected: usize) -> UntabledObjects {
     let version = Version { uid: "u".into(), resource_version: "7".into() };
     let name = |text: String| ObjectName::new("default", &text).unwrap();
     let odd = |nth: usize| {
@@ -66,9 +66,9 @@ fn odds(rejected: usize) -> Odds {
         let object = ObjectKey::Slice(SliceKey { name: name.clone(), source: Source::Kubernetes });
         let origin = Some("10.0.0.1:6443".into());
         let rejection = Rejection { object, origin, reason: "bad".into(), partial: nth == 0 };
-        (name, Odd { version: version.clone(), rejection: Some(rejection) })
+        (name, UntabledObject { version: version.clone(), rejection: Some(rejection) })
     };
-    let loose = (name("loose".to_owned()), Odd { version: version.clone(), rejection: None });
+    let loose = (name("loose".to_owned()), UntabledObject { version: version.clone(), rejection: None });
     (0..rejected).map(odd).chain([loose]).collect()
 }
 
@@ -77,9 +77,9 @@ fn odds(rejected: usize) -> Odds {
 fn with_too_many_odd_objects_no_version_is_written() {
     for (rejected, is_resumable) in [(4_095, true), (4_096, false)] {
         let folder = tempfile::tempdir().unwrap();
-        let state = Folder::new(folder.path());
-        let odd = Oddities { services: Arc::new(odds(rejected)), slices: Arc::default() };
-        state.store(&Context { odd, ..context() }, &snapshot()).unwrap();
+        let state = StateFolder::new(folder.path());
+        let odd = UntabledByKind { services: Arc::new(odds(rejected)), slices: Arc::default() };
+        state.store(&SnapshotContext { oddities: odd, ..context() }, &snapshot()).unwrap();
         let kept = state.load().unwrap().unwrap();
         assert_eq!(kept.remembered.progress.contains_key(&WatchKind::Services), is_resumable, "{rejected}");
         assert!(!kept.remembered.services.is_empty());
@@ -91,7 +91,7 @@ fn with_too_many_odd_objects_no_version_is_written() {
 fn while_something_waits_for_room_no_version_is_written() {
     for (waiting, is_resumable) in [(0, true), (1, false)] {
         let folder = tempfile::tempdir().unwrap();
-        let state = Folder::new(folder.path());
+        let state = StateFolder::new(folder.path());
         let mut snapshot = snapshot();
         Arc::make_mut(&mut snapshot.rejections).waiting = waiting;
         state.store(&context(), &snapshot).unwrap();
@@ -105,7 +105,7 @@ fn while_something_waits_for_room_no_version_is_written() {
 fn while_changes_are_still_to_be_carried_out_no_version_is_written() {
     for behind in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let state = Folder::new(folder.path());
+        let state = StateFolder::new(folder.path());
         state.store(&context(), &Snapshot { behind, ..snapshot() }).unwrap();
         let kept = state.load().unwrap().unwrap();
         assert_eq!(kept.remembered.progress.contains_key(&WatchKind::Services), !behind, "{behind}");
@@ -115,9 +115,10 @@ fn while_changes_are_still_to_be_carried_out_no_version_is_written() {
 #[tokio::test]
 async fn a_table_that_has_caught_up_is_written_once_more() {
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(folder.path());
+    let state = StateFolder::new(folder.path());
     let (snapshots, reader) = watch::channel(Arc::new(snapshot()));
-    let (mut keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
+    let (mut keeper, _) =
+        SnapshotWriter::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
     let mut write = async |behind| {
         snapshots.send_replace(Arc::new(Snapshot { behind, ..snapshot() }));
         keeper.write_now().await.is_some()
@@ -128,9 +129,9 @@ async fn a_table_that_has_caught_up_is_written_once_more() {
     assert!(!write(true).await, "what is written does for a table that has not changed yet");
 }
 
-fn written() -> (tempfile::TempDir, Folder) {
+fn written() -> (tempfile::TempDir, StateFolder) {
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(&folder.path().join("state"));
+    let state = StateFolder::new(&folder.path().join("state"));
     state.store(&context(), &snapshot()).unwrap();
     (folder, state)
 }
@@ -155,22 +156,22 @@ fn what_is_imported_comes_back_as_imported() {
     };
     let spec = json!({"type": "ClusterSetIP", "ips": ["10.200.0.7"], "ports": [{"port": 80}]});
     let wire = from_value(&json!({"metadata": meta("web"), "spec": spec})).unwrap();
-    engine.apply(Event::ServiceApplied(Arc::new(holdfast_objects::import(&wire, &of).unwrap())));
+    engine.apply(Event::ServiceApplied(Arc::new(holdfast_objects::parse_import(&wire, &of).unwrap())));
     let wire = from_value(&json!({"metadata": meta("web-1"), "addressType": "IPv4",
         "ports": [{"name": "", "port": 8080}], "endpoints": [{"addresses": ["10.1.0.1"]}]}))
     .unwrap();
-    engine.apply(Event::SliceApplied(Arc::new(holdfast_objects::slice(&wire, &of).unwrap().0)));
+    engine.apply(Event::SliceApplied(Arc::new(holdfast_objects::parse_slice(&wire, &of).unwrap().0)));
     engine.apply(Event::Synced(Source::ClusterSet));
     let snapshot = engine.step(ClockReading { wall: Timestamp(1_000), mono: Duration::ZERO }, &mut |_| ());
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(folder.path());
+    let state = StateFolder::new(folder.path());
     state.store(&context(), &snapshot).unwrap();
     let kept = state.load().unwrap().unwrap();
     let [view] = kept.remembered.services.as_slice() else { panic!("one service") };
     let written = snapshot.services.iter().next().unwrap();
     assert_eq!((&view.key, &view.facts, &view.slices), (&written.key, &written.facts, &written.slices));
     assert_eq!(view.frontends[0].kind, FrontendType::ClusterSetIp);
-    let start = Start::of(&kept.remembered, &kept.context.odd);
+    let start = ResumeState::from_table(&kept.remembered, &kept.context.oddities);
     let names = |known: &[(ObjectName, Version)]| -> Vec<String> {
         known.iter().map(|(name, version)| format!("{name}@{}", version.resource_version)).collect()
     };
@@ -180,12 +181,12 @@ fn what_is_imported_comes_back_as_imported() {
         "the next list tells them once more, with what is wrong in parts"
     );
     assert!(start.services.is_none(), "of Services no version is known");
-    assert_eq!(names(&start.of_imports().imports), ["demo/web@"]);
+    assert_eq!(names(&start.only_imports().imports), ["demo/web@"]);
 }
 
 /// As it is read, but for what the maps hold.
 #[track_caller]
-fn check_table(kept: Saved) {
+fn check_table(kept: SavedState) {
     let expected = SavedSnapshot::from(&snapshot());
     assert_eq!((kept.remembered.at, &kept.remembered.progress), (expected.at, &expected.progress));
     assert!(expected.services.len() > 4, "the example has several services");
@@ -227,9 +228,9 @@ fn a_version_of_the_file_never_changes() {
 fn a_service_beyond_all_bounds_is_left_out_alone_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let (all, most) = (snapshot(), 600);
-    let stored = file::store(folder.path(), (FILE, BEFORE, DAMAGED), &context(), &all, most).unwrap();
+    let stored = file::store(folder.path(), (FILE, PREVIOUS, DAMAGED), &context(), &all, most).unwrap();
     assert_eq!((stored.left_out.count, &*stored.left_out.named[0]), (1, "shop/full"));
-    let kept = Folder::new(folder.path()).load().unwrap().unwrap();
+    let kept = StateFolder::new(folder.path()).load().unwrap().unwrap();
     let names: Vec<_> = kept.remembered.services.iter().map(|view| view.key.name.to_string()).collect();
     assert_eq!(names.len(), all.services.iter().count() - 1);
     assert!(!names.contains(&"shop/full".to_owned()));
@@ -239,7 +240,7 @@ fn a_service_beyond_all_bounds_is_left_out_alone_and_named() {
 #[test]
 fn what_was_only_remembered_gets_no_younger_by_writing() {
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(folder.path());
+    let state = StateFolder::new(folder.path());
     for (stale_since, at) in [(None, 2_000), (Some(Timestamp(1_500)), 1_500)] {
         state.store(&context(), &Snapshot { stale_since, ..snapshot() }).unwrap();
         assert_eq!(state.load().unwrap().unwrap().remembered.at, Timestamp(at));
@@ -249,7 +250,7 @@ fn what_was_only_remembered_gets_no_younger_by_writing() {
 #[test]
 fn nothing_there_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(Folder::new(folder.path()).load().unwrap().is_none());
+    assert!(StateFolder::new(folder.path()).load().unwrap().is_none());
 }
 
 #[track_caller]
@@ -290,7 +291,7 @@ fn a_file_of_another_format_is_named_and_not_used() {
 fn a_folder_in_the_place_of_the_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join(FILE)).unwrap();
-    let error = Folder::new(folder.path()).load().unwrap_err();
+    let error = StateFolder::new(folder.path()).load().unwrap_err();
     assert!(matches!(error, LoadError::Foreign(_)), "{error}");
 }
 
@@ -307,11 +308,12 @@ fn a_failed_write_leaves_the_old_file() {
 #[tokio::test]
 async fn a_table_of_which_a_source_has_not_spoken_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(folder.path());
+    let state = StateFolder::new(folder.path());
     let mut early = snapshot();
     early.sources.insert(Source::Kubernetes, false);
     let (snapshots, reader) = watch::channel(Arc::new(early));
-    let (keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
+    let (keeper, _) =
+        SnapshotWriter::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
     let (stop, stopping) = watch::channel(false);
     let running = tokio::spawn(keeper.run(stopping));
     snapshots.send_modify(|_| ());
@@ -323,10 +325,15 @@ async fn a_table_of_which_a_source_has_not_spoken_is_not_written() {
 #[tokio::test]
 async fn the_last_change_is_written_when_the_daemon_stops() {
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(folder.path());
+    let state = StateFolder::new(folder.path());
     let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
-    let (keeper, written) =
-        Keeper::new(state.clone(), reader, watch::channel(Some("uid".into())).1, None, Arc::default());
+    let (keeper, written) = SnapshotWriter::new(
+        state.clone(),
+        reader,
+        watch::channel(Some("uid".into())).1,
+        None,
+        Arc::default(),
+    );
     let (stop, stopping) = watch::channel(false);
     snapshots.send_replace(Arc::new(snapshot()));
     stop.send_replace(true);
@@ -341,9 +348,10 @@ async fn the_last_change_is_written_when_the_daemon_stops() {
 #[tokio::test]
 async fn how_far_an_apiserver_has_come_alone_is_written_seldom_and_when_the_daemon_stops() {
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(folder.path());
+    let state = StateFolder::new(folder.path());
     let (snapshots, reader) = watch::channel(Arc::new(snapshot()));
-    let (mut keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
+    let (mut keeper, _) =
+        SnapshotWriter::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
     assert!(keeper.write_now().await.is_some());
     let mut later = snapshot();
     later.progress.insert(WatchKind::Slices, "999999".into());
@@ -363,11 +371,12 @@ async fn how_far_an_apiserver_has_come_alone_is_written_seldom_and_when_the_daem
 #[tokio::test]
 async fn what_lacks_an_unreadable_source_is_written_where_nothing_better_is_known() {
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(folder.path());
+    let state = StateFolder::new(folder.path());
     let mut lacking = snapshot();
     lacking.sources.insert(Source::Config, false);
     let (snapshots, reader) = watch::channel(Arc::new(lacking.clone()));
-    let (mut keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
+    let (mut keeper, _) =
+        SnapshotWriter::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
     assert_eq!(keeper.write_now().await, None, "the source may be about to tell");
     lacking.unreadable.insert(Source::Config);
     snapshots.send_replace(Arc::new(lacking));
@@ -379,10 +388,10 @@ async fn what_lacks_an_unreadable_source_is_written_where_nothing_better_is_know
 #[tokio::test]
 async fn a_cluster_that_is_identified_is_written_without_other_news() {
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(folder.path());
+    let state = StateFolder::new(folder.path());
     let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
     let (clusters, cluster) = watch::channel(None);
-    let (keeper, mut written) = Keeper::new(state.clone(), reader, cluster, None, Arc::default());
+    let (keeper, mut written) = SnapshotWriter::new(state.clone(), reader, cluster, None, Arc::default());
     let (stop, stopping) = watch::channel(false);
     let running = tokio::spawn(keeper.run(stopping));
     snapshots.send_replace(Arc::new(snapshot()));
@@ -403,7 +412,7 @@ async fn a_disk_that_takes_nothing_is_told_and_tried_again() {
     fs::write(&file, "").unwrap();
     let (_snapshots, reader) = watch::channel(Arc::new(snapshot()));
     let (mut keeper, written) =
-        Keeper::new(Folder::new(&file), reader, watch::channel(None).1, None, Arc::default());
+        SnapshotWriter::new(StateFolder::new(&file), reader, watch::channel(None).1, None, Arc::default());
     let pause = keeper.write_now().await.expect("it is tried again");
     assert!(pause < Duration::from_secs(5), "what is said of the disk is not old: {pause:?}");
     assert!(written.borrow().error.is_some());

@@ -9,19 +9,20 @@ use holdfast_core::snapshot::{ServiceState, ServiceView, Snapshot, Verdict};
 use holdfast_status::views::apiserver::{Usage, View};
 
 /// The line: how many services, backends and services with a held list there are, and the apiserver in use.
-pub(super) fn line(readings: &Readings, snapshot: &Snapshot) -> String {
+pub(super) fn status_line(readings: &Readings, snapshot: &Snapshot) -> String {
     let totals = snapshot.services.totals();
     let served = totals.states().find(|(state, _)| *state == ServiceState::Served);
     let services = served.map_or(0, |(_, count)| count);
     let backends = totals.backends().used();
     let holds = |view: &&Arc<ServiceView>| view.frontends.iter().any(|row| row.verdict == Verdict::Held);
     let held = snapshot.held.iter().filter_map(|id| snapshot.services.get(*id)).filter(holds).count();
-    let apiserver = readings.apiserver.as_ref().map(|views| in_use(&views.borrow())).unwrap_or_default();
+    let apiserver =
+        readings.apiserver.as_ref().map(|views| describe_apiserver(&views.borrow())).unwrap_or_default();
     format!("{services} services, {backends} backends, {held} held{apiserver}")
 }
 
 /// The apiserver in use; without one, why, as far as that is known.
-fn in_use(view: &View) -> String {
+fn describe_apiserver(view: &View) -> String {
     let credentials = view.credentials.iter().filter_map(|it| it.problem.as_ref());
     let endpoints = view.endpoints.iter().filter_map(|it| it.last_error.as_ref());
     match (view.usage(), credentials.chain(endpoints).next()) {

@@ -10,7 +10,7 @@ use holdfast_status::views::datapath::DatapathView;
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
-use super::{FIRST_LISTS_WAIT, Teller, Watched};
+use super::{FIRST_LISTS_WAIT, Notifier, StatusInput};
 use crate::readings::fixture;
 use crate::readings::{Liveness, Readings};
 use holdfast_config::Log;
@@ -43,7 +43,7 @@ fn unprogrammed() -> Snapshot {
 struct Fixture {
     snapshots: watch::Sender<std::sync::Arc<Snapshot>>,
     refused: watch::Sender<Option<String>>,
-    watched: Watched,
+    watched: StatusInput,
 }
 
 fn fixture(snapshot: Snapshot) -> Fixture {
@@ -51,7 +51,7 @@ fn fixture(snapshot: Snapshot) -> Fixture {
     let (refused, refused_reload) = watch::channel(None);
     let logging = std::sync::Arc::new(Logging::silent(&Log::default()));
     let readings = Readings { refused_reload, ..fixture::readings(seen) };
-    let watched = Watched { readings, logging };
+    let watched = StatusInput { readings, logging };
     Fixture { snapshots, refused, watched }
 }
 
@@ -59,15 +59,15 @@ fn fixture(snapshot: Snapshot) -> Fixture {
 fn ready_is_told_once_and_only_when_clients_are_served_as_the_sources_say() {
     let Fixture { snapshots, watched, .. } = fixture(unprogrammed());
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
-    teller.step(began);
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    teller.report(began);
     let heard = listener.heard();
     assert!(!heard.contains(&"READY=1".to_owned()), "{heard:?}");
     assert!(heard[0].ends_with("not ready: no first list yet from: kubernetes"), "{heard:?}");
     snapshots.send_replace(std::sync::Arc::new(programmed()));
-    teller.step(began + Duration::from_millis(20));
+    teller.report(began + Duration::from_millis(20));
     assert_eq!(listener.heard()[0], "READY=1");
-    teller.step(began + Duration::from_secs(1));
+    teller.report(began + Duration::from_secs(1));
     assert_eq!(listener.heard(), ["WATCHDOG=1"], "what was told is not told again");
 }
 
@@ -75,8 +75,8 @@ fn ready_is_told_once_and_only_when_clients_are_served_as_the_sources_say() {
 fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
     let Fixture { watched, .. } = fixture(unprogrammed());
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
-    teller.step(began + FIRST_LISTS_WAIT);
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    teller.report(began + FIRST_LISTS_WAIT);
     assert_eq!(listener.heard()[0], "READY=1");
 }
 
@@ -88,12 +88,12 @@ fn all_sources_having_delivered_is_not_enough_while_devices_are_not_known() {
     let (datapath, seen) = watch::channel(std::sync::Arc::new(unknown));
     watched.readings.datapath = seen;
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
-    teller.step(began);
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    teller.report(began);
     let heard = listener.heard();
     assert!(!heard.contains(&"READY=1".to_owned()), "{heard:?}");
     datapath.send_replace(known);
-    teller.step(began + Duration::from_millis(20));
+    teller.report(began + Duration::from_millis(20));
     let heard = listener.heard();
     assert!(heard[0] == "READY=1" && !heard[1].contains("not ready"), "{heard:?}");
 }
@@ -103,8 +103,8 @@ fn a_hanging_engine_is_not_alive() {
     let Fixture { mut watched, .. } = fixture(programmed());
     watched.readings.liveness = Liveness::new(|| Some(Duration::from_secs(6)));
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
-    teller.step(began);
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    teller.report(began);
     assert!(!listener.heard().contains(&"WATCHDOG=1".to_owned()));
 }
 
@@ -112,13 +112,13 @@ fn a_hanging_engine_is_not_alive() {
 fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
     let Fixture { watched, refused, .. } = fixture(programmed());
     let (listener, began) = (Listener::default(), Instant::now());
-    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
-    teller.step(began);
+    let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    teller.report(began);
     let line = listener.heard()[1].clone();
     assert!(line.starts_with("STATUS=") && line.contains(" services, ") && line.contains(" held"), "{line}");
     assert!(line.contains("; apiserver [fd00::12]:6443"), "{line}");
     refused.send_replace(Some("holdfast.toml:3: no such key".to_owned()));
-    teller.step(began);
+    teller.report(began);
     let line = listener.heard()[0].clone();
     assert!(line.ends_with("; the last reload was refused: holdfast.toml:3: no such key"), "{line}");
 }
@@ -135,7 +135,7 @@ fn what_is_known_to_be_missing_is_not_waited_for() {
         snapshot.unreadable = [Source::Manifests].into();
         let Fixture { watched, .. } = fixture(snapshot.clone());
         let (listener, began) = (Listener::default(), Instant::now());
-        Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).step(began);
+        Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).report(began);
         assert_eq!(listener.heard().contains(&"READY=1".to_owned()), is_ready);
     }
 }
@@ -143,8 +143,8 @@ fn what_is_known_to_be_missing_is_not_waited_for() {
 #[test]
 fn an_address_that_is_taken_stands_in_the_status_line() {
     let Fixture { mut watched, .. } = fixture(programmed());
-    watched.readings.shut = watch::channel(vec!["cannot listen on 127.0.0.1:9890".to_owned()]).1;
+    watched.readings.closed_listeners = watch::channel(vec!["cannot listen on 127.0.0.1:9890".to_owned()]).1;
     let (listener, began) = (Listener::default(), Instant::now());
-    Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).step(began);
+    Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).report(began);
     assert!(listener.heard()[1].ends_with("; cannot listen on 127.0.0.1:9890"));
 }

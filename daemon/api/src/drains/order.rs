@@ -25,7 +25,7 @@ use crate::parameters;
 use crate::query::Query;
 use crate::reload::{is_post, only_post};
 use crate::wishes::Peer;
-use holdfast_agent::drains::{Order, Outcome, Taken};
+use holdfast_agent::drains::{AcceptedOrder, Order, OrderOutcome};
 use holdfast_evidence::diagnose::EXIT_HEADER;
 
 /// The path by which backends are drained.
@@ -125,7 +125,7 @@ fn allowed(peer: Peer) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::FORBIDDEN, "only root may drain backends", hint))
 }
 
-async fn taken(visit: &Visit, peer: Peer, drain: &Drain, is_on: bool) -> Result<Taken, Refusal> {
+async fn taken(visit: &Visit, peer: Peer, drain: &Drain, is_on: bool) -> Result<AcceptedOrder, Refusal> {
     let asked = ask(&visit.acts.drains, peer, drain.clone(), is_on);
     match tokio::time::timeout(ORDER_TIME_MAX, asked).await {
         Ok(Some(Ok(taken))) => Ok(taken),
@@ -161,7 +161,7 @@ fn wanted(request: &Request) -> Result<Drain, Refusal> {
     Ok(Drain::new(backend.address, port, query.filter.service))
 }
 
-async fn ask(orders: &mpsc::Sender<Order>, peer: Peer, drain: Drain, is_on: bool) -> Option<Outcome> {
+async fn ask(orders: &mpsc::Sender<Order>, peer: Peer, drain: Drain, is_on: bool) -> Option<OrderOutcome> {
     let (answer, answered) = oneshot::channel();
     let Peer { uid, pid } = peer;
     orders.try_send(Order { uid, pid, drain, is_on, answer }).ok()?;
@@ -169,7 +169,7 @@ async fn ask(orders: &mpsc::Sender<Order>, peer: Peer, drain: Drain, is_on: bool
 }
 
 /// What the drain reaches, once the lists are as they were ordered to be, or when that takes too long.
-async fn settled(visit: &Visit, drain: &Drain, taken: &Taken) -> Reach {
+async fn settled(visit: &Visit, drain: &Drain, taken: &AcceptedOrder) -> Reach {
     let mut snapshots = visit.readings.snapshots.clone();
     let begun = tokio::time::Instant::now();
     let mut reach = Reach::of(&visit.readings.snapshot(), drain, &taken.drains);
@@ -186,8 +186,8 @@ async fn settled(visit: &Visit, drain: &Drain, taken: &Taken) -> Reach {
 }
 
 impl OrderedJson {
-    fn new(drain: &Drain, is_on: bool, taken: Taken, reach: &Reach) -> Self {
-        let Taken { drains, before, problem } = taken;
+    fn new(drain: &Drain, is_on: bool, taken: AcceptedOrder, reach: &Reach) -> Self {
+        let AcceptedOrder { drains, before, problem } = taken;
         Self {
             backend: drain.to_string(),
             service: drain.service().map(ToString::to_string),

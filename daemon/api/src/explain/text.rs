@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use holdfast_diagnose::why::{
-    EndpointRow, Explained, Explanation, FrontendRow, ObjectRef, Packet, PacketShare, RefusedRow, SeenAs,
-    SliceRef,
+use holdfast_diagnose::explain::{
+    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, ObjectRef, Packet, PacketShare,
+    RefusalRow, SliceRef,
 };
 use holdfast_status::plain::Plain;
 use holdfast_status::views::clients::Clients;
@@ -70,15 +70,15 @@ fn share_line(it: &PacketShare) -> String {
     let node = it.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
     let draining = if it.draining { ", terminating" } else { "" };
     let seen = match it.seen_as.0 {
-        SeenAs::Client => "sees the client",
-        SeenAs::Direct => "sees the client and answers it directly",
-        SeenAs::Node => "sees this node",
-        SeenAs::Unknown => "sees the client or this node",
+        ClientAddress::Client => "sees the client",
+        ClientAddress::Dsr => "sees the client and answers it directly",
+        ClientAddress::Node => "sees this node",
+        ClientAddress::Unknown => "sees the client or this node",
     };
     format!("{:.1} % {}{node}{draining}, {seen}", it.share * 100.0, it.backend)
 }
 
-fn write_service(out: &mut String, it: &Explained<'_>) {
+fn write_service(out: &mut String, it: &ExplainedService<'_>) {
     heading(out, &format!("Service {} ({}, {})", it.service, it.source, it.state));
     if let Some(balancer) = &it.load_balancer {
         line(out, 1, &format!("Load balancer ({}): {}", balancer.state, balancer.sentence(&it.service)));
@@ -165,7 +165,7 @@ fn list(backends: &[String]) -> String {
     if backends.is_empty() { "none".to_owned() } else { backends.join(", ") }
 }
 
-fn write_objects(out: &mut String, it: &Explained<'_>) {
+fn write_objects(out: &mut String, it: &ExplainedService<'_>) {
     match &it.desired.object {
         Some(object) => line(out, 1, &format!("Service object: {}", version(object))),
         None => line(out, 1, "Service object: not known"),
@@ -206,7 +206,7 @@ fn version(object: &ObjectRef<'_>) -> String {
     if parts.is_empty() { "known".to_owned() } else { parts.join(", ") }
 }
 
-fn refused_line(it: &RefusedRow) -> String {
+fn refused_line(it: &RefusalRow) -> String {
     let times = if it.count == 1 { String::new() } else { format!(" {} times", it.count) };
     let who = match &it.source {
         Some(source) => format!("a packet from {source} ({})", it.cause),

@@ -9,21 +9,21 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_agent::exposition::Exposition;
 use holdfast_agent::readings::ClosedPorts;
 use holdfast_agent::readings::{ConditionKind, Conditions};
-use holdfast_evidence::overheard::Overheard;
+use holdfast_evidence::event_watcher::EventCounters;
 
 /// Writes which service has which condition, and since when.
 pub(super) fn write(
     out: &mut Exposition,
     snapshot: &Snapshot,
-    (closed, overheard): (&ClosedPorts, &Overheard),
+    (closed, overheard): (&ClosedPorts, &EventCounters),
 ) {
-    let conditions = Conditions::of(snapshot, &closed.of_services());
+    let conditions = Conditions::from_snapshot(snapshot, &closed.service_ports());
     let name = "holdfast_service_condition_start_time_seconds";
     let help = "Since when something is wrong with a service; there is none while nothing is.";
     out.begin(name, "gauge", help);
     for it in &conditions.named {
         let is_pending = it.kind == ConditionKind::LbPending;
-        let said = is_pending.then(|| overheard.cause_of(&it.service)).flatten();
+        let said = is_pending.then(|| overheard.balancer_cause(&it.service)).flatten();
         let labels = [
             ("namespace", it.service.namespace()),
             ("service", it.service.name()),
@@ -34,7 +34,7 @@ pub(super) fn write(
     }
     let help = "What is wrong with services beyond those that have a series, by condition.";
     let truncated = ConditionKind::ALL.into_iter().zip(conditions.truncated);
-    out.by("holdfast_service_conditions_truncated", "gauge", help, "condition", truncated);
+    out.labelled_metric("holdfast_service_conditions_truncated", "gauge", help, "condition", truncated);
 }
 
 #[cfg(test)]
@@ -57,22 +57,22 @@ mod tests {
         let facts = Arc::make_mut(view.facts.as_mut().unwrap());
         (facts.kind, facts.balancer) = (ServiceType::LoadBalancer, Some(Box::default()));
         snapshot.services.set(ServiceId(0), Some(Arc::new(view)));
-        let overheard = Overheard::default();
+        let overheard = EventCounters::default();
         let shown = || {
             let mut out = Exposition::default();
-            write(&mut out, &snapshot, (&ClosedPorts::of(Vec::new()), &overheard));
+            write(&mut out, &snapshot, (&ClosedPorts::from_ports(Vec::new()), &overheard));
             out.into_text()
         };
         let series = |cause: &str| format!("condition=\"lb_pending\",cause=\"{cause}\"}}");
         assert!(shown().contains(&series("unknown")), "{}", shown());
-        overheard.switch(true);
-        overheard.count(&ClusterEvent::from_json(&json!({
+        overheard.set_enabled(true);
+        overheard.count_event(&ClusterEvent::from_json(&json!({
             "involvedObject": {"kind": "Service", "namespace": "default", "name": "service-00000"},
             "reason": "SyncLoadBalancerFailed", "message": "RequestLimitExceeded", "type": "Warning",
             "source": {"component": "service-controller"},
         })));
         assert!(shown().contains(&series("cloud.rate_limited")), "{}", shown());
-        overheard.switch(false);
+        overheard.set_enabled(false);
         assert!(shown().contains(&series("unknown")), "nothing is followed any more");
     }
 }

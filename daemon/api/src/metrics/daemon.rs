@@ -27,17 +27,17 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
     let help = "When the newest view was published.";
     out.gauge("holdfast_snapshot_timestamp_seconds", help, snapshot.published.0);
     let help = "For how long the engine has not moved although it should; 0: it moves.";
-    let stalled = readings.liveness.stalled().map_or(0, |still| still.as_secs());
+    let stalled = readings.liveness.stalled_for().map_or(0, |still| still.as_secs());
     out.gauge("holdfast_engine_stalled_seconds", help, stalled);
     let help = "Whether the last reload was refused, so that an older configuration than that of the file is in force.";
     out.gauge("holdfast_reload_refused", help, u8::from(readings.refused_reload.borrow().is_some()));
-    let (named, more) = readings.closed_ports.now();
+    let (named, more) = readings.closed_ports.named_ports();
     let help = "Ports of kube-proxy that are asked for and cannot be opened.";
     out.gauge("holdfast_closed_ports", help, named.len() + more);
     let name = "holdfast_other_proxy";
     out.begin(name, "gauge", "Whether another proxy serves, or served, on this node.");
     let found = readings.proxies.borrow();
-    for proxy in proxies::KNOWN {
+    for proxy in proxies::PROXY_NAMES {
         let is_here = found.iter().any(|it| it.proxy == proxy);
         out.sample(name, &[("proxy", proxy)], u8::from(is_here));
     }

@@ -9,8 +9,8 @@ use holdfast_core::time::Uptime;
 
 use super::count;
 use holdfast_agent::exposition::Exposition;
-use holdfast_agent::probes::Probes;
-use holdfast_standalone::blocks::Checks;
+use holdfast_agent::probes::ProbeCounts;
+use holdfast_standalone::blocks::CheckStats;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -36,12 +36,18 @@ impl Counts {
 }
 
 /// Writes which lists are held, for which reasons and how long.
-pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &Probes) {
+pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &ProbeCounts) {
     let counts = Counts::of(snapshot);
     let help = "Services of which a list is held.";
     out.gauge("holdfast_services_held", help, snapshot.held.len());
     let of_reasons = Judgement::REASONS.into_iter().zip(counts.reasons);
-    out.by("holdfast_holds", "gauge", "Ports whose list is held, by reason.", "reason", of_reasons);
+    out.labelled_metric(
+        "holdfast_holds",
+        "gauge",
+        "Ports whose list is held, by reason.",
+        "reason",
+        of_reasons,
+    );
     let age = counts.oldest.map_or(0, |begun| snapshot.clock().uptime().since(begun).max(0));
     out.gauge(
         "holdfast_hold_oldest_seconds",
@@ -51,15 +57,15 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &Probes) 
     let help = "Whether lists are held because many were lost at once.";
     out.gauge("holdfast_mass_loss", help, u8::from(counts.is_mass_loss));
     let help = "Probes of held backends, by answer.";
-    out.by("holdfast_probes_total", "counter", help, "answer", probes.totals());
+    out.labelled_metric("holdfast_probes_total", "counter", help, "answer", probes.totals());
 }
 
 /// Writes how the checks of the configuration's backends went.
-pub(super) fn checks(out: &mut Exposition, checks: &Checks) {
+pub(super) fn checks(out: &mut Exposition, checks: &CheckStats) {
     let help = "Health checks of the configuration's backends, by result.";
-    out.by("holdfast_checks_total", "counter", help, "result", checks.totals());
+    out.labelled_metric("holdfast_checks_total", "counter", help, "result", checks.totals());
     let help = "Backends of the configuration that are checked, by what their checks made of them.";
-    out.by("holdfast_checked_backends", "gauge", help, "state", checks.backends());
+    out.labelled_metric("holdfast_checked_backends", "gauge", help, "state", checks.backends());
     let help = "Backends that were checked out of turn because they had refused clients from outside.";
-    out.counter("holdfast_checks_out_of_turn_total", help, checks.doubted());
+    out.counter("holdfast_checks_out_of_turn_total", help, checks.refusal_rechecks());
 }

@@ -4,12 +4,12 @@
 
 use holdfast_core::snapshot::Snapshot;
 
-use holdfast_agent::engine::steps::Steps;
+use holdfast_agent::engine::steps::StepMetrics;
 use holdfast_agent::exposition::Exposition;
 use holdfast_agent::readings::Readings;
 use holdfast_agent::recorder::History;
-use holdfast_agent::state::Written;
-use holdfast_kubernetes::announce::Announced;
+use holdfast_agent::state::SnapshotWrite;
+use holdfast_kubernetes::event_recorder::EventCounts;
 
 /// Writes how much the engine did, how the history and the snapshot are kept, and how many objects are rejected.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
@@ -17,13 +17,13 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
     steps(out, &readings.liveness.steps);
     history(out, &readings.history);
     rejections(out, snapshot);
-    state(out, &readings.written.borrow());
+    state(out, &readings.last_write.borrow());
 }
 
 /// Writes what became of our Events. These series exist only where Events are written to the cluster.
-pub(super) fn announced(out: &mut Exposition, announced: &Announced) {
+pub(super) fn announced(out: &mut Exposition, announced: &EventCounts) {
     let help = "Events for the cluster, by what became of them.";
-    out.by("holdfast_kubernetes_events_total", "counter", help, "outcome", announced.totals());
+    out.labelled_metric("holdfast_kubernetes_events_total", "counter", help, "outcome", announced.totals());
 }
 
 fn work(out: &mut Exposition, snapshot: &Snapshot) {
@@ -43,13 +43,13 @@ fn work(out: &mut Exposition, snapshot: &Snapshot) {
     out.counter("holdfast_changes_dropped_total", help, counters.changes_dropped);
 }
 
-fn steps(out: &mut Exposition, steps: &Steps) {
+fn steps(out: &mut Exposition, steps: &StepMetrics) {
     let help = "How long the engine took for steps that wrote to the maps, or tried to.";
-    out.histogram("holdfast_step_duration_seconds", help, &steps.took);
+    out.histogram("holdfast_step_duration_seconds", help, &steps.durations);
 }
 
 fn history(out: &mut Exposition, history: &History) {
-    let recorded = history.recorded();
+    let recorded = history.status();
     let fill = history.fill();
     out.counter("holdfast_history_records_total", "Changes that were recorded.", recorded.records);
     let help = "Places in the history where records are missing.";
@@ -79,7 +79,7 @@ fn rejections(out: &mut Exposition, snapshot: &Snapshot) {
     );
 }
 
-fn state(out: &mut Exposition, written: &Written) {
+fn state(out: &mut Exposition, written: &SnapshotWrite) {
     let help = "When the snapshot was last written; 0: not by this process.";
     out.gauge("holdfast_state_written_timestamp_seconds", help, written.at.map_or(0, |at| at.0));
     out.gauge("holdfast_state_bytes", "The size of the snapshot.", written.bytes);

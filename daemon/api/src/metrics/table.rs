@@ -7,7 +7,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::lifecycle::BalancerState;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::totals::{BackendCounts, StatusCounts, Totals};
-use holdfast_diagnose::why::{EndpointState, LoadBalancer, WriteStatus};
+use holdfast_diagnose::explain::{EndpointState, LoadBalancer, WriteStatus};
 
 use super::count;
 use holdfast_agent::exposition::Exposition;
@@ -41,14 +41,14 @@ fn drained(out: &mut Exposition, snapshot: &Snapshot, counts: [u64; 2]) {
 }
 
 fn tables(out: &mut Exposition, totals: &Totals) {
-    out.by("holdfast_services", "gauge", "Services by state.", "state", totals.states());
+    out.labelled_metric("holdfast_services", "gauge", "Services by state.", "state", totals.states());
     out.begin("holdfast_frontends", "gauge", "Frontends by type and by what a new connection gets.");
     for (kind, verdict, count) in totals.frontends() {
         let labels = [("type", kind.as_str()), ("verdict", verdict.as_str())];
         out.sample("holdfast_frontends", &labels, count);
     }
     let help = "Frontends whose verdict is not serving, by its reason.";
-    out.by("holdfast_frontends_not_serving", "gauge", help, "reason", totals.reasons());
+    out.labelled_metric("holdfast_frontends_not_serving", "gauge", help, "reason", totals.reasons());
     let help = "Frontends by whether the maps hold what they should.";
     let StatusCounts { pending, done, error } = totals.statuses();
     let of_statuses = WriteStatus::ALL.map(|status| match status {
@@ -56,7 +56,7 @@ fn tables(out: &mut Exposition, totals: &Totals) {
         WriteStatus::Done => (status, done),
         WriteStatus::Error => (status, error),
     });
-    out.by("holdfast_frontends_programmed", "gauge", help, "status", of_statuses);
+    out.labelled_metric("holdfast_frontends_programmed", "gauge", help, "status", of_statuses);
     let help = "Endpoints of all ports, by whether they get traffic.";
     let BackendCounts { active, draining, held, unused, .. } = totals.backends();
     let of_states = EndpointState::ALL.map(|state| match state {
@@ -65,16 +65,16 @@ fn tables(out: &mut Exposition, totals: &Totals) {
         EndpointState::Held => (state, held),
         EndpointState::Unused => (state, unused),
     });
-    out.by("holdfast_backends", "gauge", help, "state", of_states);
+    out.labelled_metric("holdfast_backends", "gauge", help, "state", of_states);
 }
 
 fn balancers(out: &mut Exposition, snapshot: &Snapshot) {
     let mut counts = [0; BalancerState::ALL.len()];
     let now = snapshot.clock();
-    for balancer in snapshot.services.with_balancer().filter_map(|view| LoadBalancer::of(view, now)) {
+    for balancer in snapshot.services.with_balancer().filter_map(|view| LoadBalancer::from_view(view, now)) {
         count(&mut counts, &BalancerState::ALL, &balancer.state.0);
     }
     let help = "Load balancers of Services, by how far they have come as far as the Services say.";
     let of_balancers = BalancerState::ALL.into_iter().zip(counts);
-    out.by("holdfast_load_balancers", "gauge", help, "state", of_balancers);
+    out.labelled_metric("holdfast_load_balancers", "gauge", help, "state", of_balancers);
 }

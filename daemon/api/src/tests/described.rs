@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use expect_test::expect_file;
-use holdfast_diagnose::why::{PacketShare, SeenAs};
+use holdfast_diagnose::explain::{ClientAddress, PacketShare};
 use holdfast_status::described::Code;
 use holdfast_status::record::{Changed, Gap, GapCause, NamespaceShare};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use super::tables::rows;
 use super::{doors, drains, fixture::Served};
 use crate::flows;
 use holdfast_agent::recorder::tests::incident_history;
-use holdfast_agent::state::{Damage, LeftOut, Written};
+use holdfast_agent::state::{Damage, OmittedServices, SnapshotWrite};
 
 /// Compares the keys of a real value with the schema, and notes which schemas were seen.
 fn compare(value: &Value, schema: &Value, document: &Value, seen: &mut BTreeSet<String>) {
@@ -137,7 +137,7 @@ fn changed() -> Value {
 
 fn share() -> Value {
     let (backend, node) = ("10.1.0.1:8080".to_owned(), Some("node-1".to_owned()));
-    let seen_as = Code(SeenAs::Client);
+    let seen_as = Code(ClientAddress::Client);
     serde_json::to_value(PacketShare { backend, share: 0.5, draining: false, node, seen_as }).unwrap()
 }
 
@@ -145,9 +145,10 @@ fn share() -> Value {
 fn every_answer_is_described_field_by_field() {
     let served = serve_with(everything(), |readings| {
         readings.history = incident_history();
-        let left_out = || LeftOut { count: 1, named: vec!["default/web".into()] };
+        let left_out = || OmittedServices { count: 1, named: vec!["default/web".into()] };
         let damage = Damage { error: "damaged".into(), older: left_out(), lost: left_out() };
-        readings.written = watch::channel(Written { damage: Some(Arc::new(damage)), ..Written::default() }).1;
+        readings.last_write =
+            watch::channel(SnapshotWrite { damage: Some(Arc::new(damage)), ..SnapshotWrite::default() }).1;
     });
     let document = document(&served);
     let mut seen = BTreeSet::new();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::fixture::{Served, everything, serve, serve_with};
-use holdfast_agent::engine::ask::{self, Ask};
+use holdfast_agent::engine::query::{self, EngineQuery};
 
 #[test]
 fn a_diagnosis_says_first_what_is_most_likely_wrong() {
@@ -81,7 +81,7 @@ fn compared(served: &Served, question: &str) -> (Value, String) {
 
 #[test]
 fn an_engine_that_does_not_answer_makes_no_diagnosis_late() {
-    let (engine, _unheard) = ask::channel();
+    let (engine, _unheard) = query::channel();
     let served = serve_with(everything(), |readings| readings.engine = engine);
     let begun = Instant::now();
     let (state, why) = compared(&served, "&timeout=1s");
@@ -95,13 +95,13 @@ fn an_engine_that_does_not_answer_makes_no_diagnosis_late() {
 #[test]
 fn a_service_that_changes_while_the_maps_are_read_is_not_held_against_them() {
     for (changes, asked, state) in [("itself", 3, "unknown"), ("others", 1, "error")] {
-        let (engine, mut heard) = ask::channel();
+        let (engine, mut heard) = query::channel();
         let served = serve_with(everything(), |readings| readings.engine = engine);
         let snapshots = served.snapshots.clone();
         let questions = Arc::new(AtomicU32::new(0));
         let heard_of = Arc::clone(&questions);
         std::thread::spawn(move || {
-            while let Some(Ask::Read(keys, answer)) = heard.blocking_recv() {
+            while let Some(EngineQuery::Read(keys, answer)) = heard.blocking_recv() {
                 heard_of.fetch_add(1, Ordering::SeqCst);
                 let mut next = Arc::clone(&snapshots.borrow());
                 Arc::make_mut(&mut next).counters.batches += 1;

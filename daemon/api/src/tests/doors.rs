@@ -17,9 +17,9 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{PacketStatus, Status};
-use holdfast_evidence::overheard::EventReadings;
+use holdfast_evidence::event_watcher::EventStatus;
 use holdfast_fixtures::TEST_TIMEOUT;
-use holdfast_kubernetes::apiserver::NotForgotten;
+use holdfast_kubernetes::apiserver::ForgetError;
 use holdfast_status::views::datapath::DatapathView;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use std::sync::Arc;
@@ -166,7 +166,7 @@ fn an_address_is_forgotten_only_over_the_socket() {
     assert_eq!(ask("POST /apiserver/forget?endpoint=10.0.0.1".to_owned()).status, 400);
     assert!(wishes.try_recv().is_err(), "nobody of these was heard");
     let address = "10.0.0.1:6443".parse().unwrap();
-    let outcomes = [Ok(None), Ok(Some("read-only".to_owned())), Err(NotForgotten::Held(address))];
+    let outcomes = [Ok(None), Ok(Some("read-only".to_owned())), Err(ForgetError::Held(address))];
     for (outcome, status, words) in [
         (0, 200, "10.0.0.1:6443 is forgotten\n"),
         (1, 200, "10.0.0.1:6443 is forgotten, but not on disk yet: read-only\n"),
@@ -353,7 +353,7 @@ fn whoever_fills_the_watchers_of_one_door_leaves_the_other_its_own() {
 
 #[test]
 fn whoever_fills_the_questions_of_one_door_leaves_the_other_its_own() {
-    let (asker, mut heard) = holdfast_agent::engine::ask::channel();
+    let (asker, mut heard) = holdfast_agent::engine::query::channel();
     let served = serve_with(everything(), |readings| readings.engine = asker);
     let request = format!(
         "GET /explain?endpoint=10.96.0.10:80 HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
@@ -375,7 +375,7 @@ fn whoever_fills_the_questions_of_one_door_leaves_the_other_its_own() {
     let asked = std::thread::spawn(move || exchange(stream, &request));
     std::thread::sleep(Duration::from_millis(200));
     while let Ok(ask) = heard.try_recv() {
-        if let holdfast_agent::engine::ask::Ask::Read(keys, answer) = ask {
+        if let holdfast_agent::engine::query::EngineQuery::Read(keys, answer) = ask {
             let _ = answer.send(keys.iter().map(|_| Ok(None)).collect());
         }
     }
@@ -403,7 +403,7 @@ fn start_at(listen: &str, socket: &std::path::Path) -> (Admin, watch::Receiver<V
     let readings = readings(watch::channel(Arc::new(Snapshot::default())).1);
     let settings = Settings { listen: listen.parse().unwrap(), socket: socket.into() };
     let (shut_out, shut) = watch::channel(Vec::new());
-    (start(&settings, (readings, EventReadings::default(), acts()), shut_out).unwrap(), shut)
+    (start(&settings, (readings, EventStatus::default(), acts()), shut_out).unwrap(), shut)
 }
 
 /// Waits until exactly these errors are told.
@@ -646,7 +646,7 @@ fn what_another_process_has_put_in_the_sockets_place_is_left_there() {
     let beside = path.with_extension("other");
     let other = UnixListener::bind(&beside).unwrap();
     std::fs::rename(&beside, &path).unwrap();
-    std::thread::sleep(2 * holdfast_host::beat::BEAT);
+    std::thread::sleep(2 * holdfast_host::ticker::TICK);
     drop(UnixStream::connect(&path).unwrap());
     other.accept().unwrap();
     served.admin.stop();

@@ -14,7 +14,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_objects::manifests::Texts;
+use holdfast_objects::manifests::TextFolder;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -24,8 +24,8 @@ use super::fixture::{Served, acts, serve_all};
 use super::{Got, exchange};
 use crate::wishes::{Acts, Peer};
 use holdfast_agent::drains::{self, ORDERS_WAITING_MAX};
-use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
-use holdfast_evidence::overheard::EventReadings;
+use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
+use holdfast_evidence::event_watcher::EventStatus;
 
 /// Two services with names that begin alike, with the same backends, and one that has only one of them.
 const OBJECTS: &str = "
@@ -73,14 +73,14 @@ impl Life {
         let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
         engine.apply(Event::SettingsApplied(Arc::new(Settings::default())));
         let files = BTreeMap::from([("all.yaml".into(), OBJECTS.as_bytes().to_vec())]);
-        Texts::new("manifests").replace(&files).into_iter().for_each(|event| engine.apply(event));
+        TextFolder::new("manifests").replace_files(&files).into_iter().for_each(|event| engine.apply(event));
         engine.apply(Event::Synced(Source::Manifests));
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (snapshots, mut now) = watch::channel(Arc::<Snapshot>::default());
         let (stop, stopping) = watch::channel(false);
-        let ends = Ends {
+        let ends = EngineChannels {
             events: incoming,
-            asks: holdfast_agent::engine::ask::channel().1,
+            queries: holdfast_agent::engine::query::channel().1,
             snapshots,
             changes: mpsc::channel(CHANGES_WAITING_MAX).0,
             progress: Arc::new(AtomicU64::new(0)),
@@ -89,9 +89,9 @@ impl Life {
         };
         runtime.spawn(run(engine, ends, |_, _| false));
         let (orders, ordered) = mpsc::channel(ORDERS_WAITING_MAX);
-        let (told, written) = watch::channel(drains::Written::default());
+        let (told, written) = watch::channel(drains::DrainsWrite::default());
         let state = folder.path().join(state);
-        runtime.spawn(drains::run(state, drains::Kept::default(), ordered, events, told));
+        runtime.spawn(drains::run(state, drains::RestoredDrains::default(), ordered, events, told));
         let whole = now.wait_for(|snapshot| snapshot.programmed && snapshot.services.iter().count() == 3);
         let in_time = async { tokio::time::timeout(Duration::from_secs(20), whole).await.is_ok() };
         assert!(runtime.block_on(in_time), "the engine does not come to rest");
@@ -101,7 +101,7 @@ impl Life {
         let served = serve_all(
             Snapshot::default(),
             follow,
-            (EventReadings::default(), Acts { drains: orders, ..acts() }),
+            (EventStatus::default(), Acts { drains: orders, ..acts() }),
         );
         Self { served, _runtime: runtime, folder, _stop: stop }
     }

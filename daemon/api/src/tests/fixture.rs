@@ -20,8 +20,8 @@ use crate::{Acts, Admin, Settings, start};
 use holdfast_agent::readings::Readings;
 pub use holdfast_agent::readings::fixture::{in_memory, readings, status};
 use holdfast_evidence::diagnose::gather::Gatherer;
+use holdfast_evidence::event_watcher::EventStatus;
 use holdfast_evidence::knowledge::Edition;
-use holdfast_evidence::overheard::EventReadings;
 
 /// No apiserver to be asked, and no ear for wishes.
 pub fn acts() -> Acts {
@@ -70,13 +70,16 @@ impl Drop for Folder {
 }
 
 /// No Event is followed.
-fn events() -> EventReadings {
-    EventReadings::new(watch::channel(Arc::new(odd_knowledge())).1)
+fn events() -> EventStatus {
+    EventStatus::new(watch::channel(Arc::new(odd_knowledge())).1)
 }
 
 /// A file of the operator that is no TOML.
 fn odd_knowledge() -> Edition {
-    Edition::of(vec![("/etc/holdfast/events.d/ours.toml".to_owned(), "[[cause]\n".to_owned())], Vec::new())
+    Edition::from_files(
+        vec![("/etc/holdfast/events.d/ours.toml".to_owned(), "[[cause]\n".to_owned())],
+        Vec::new(),
+    )
 }
 
 pub fn serve(snapshot: Snapshot) -> Served {
@@ -94,14 +97,14 @@ pub fn serve_to(snapshot: Snapshot, acts: Acts) -> Served {
 /// As [`serve_with`], with Events that are followed, none of which has come.
 pub fn serve_following_events(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
     let events = events();
-    events.overheard.switch(true);
+    events.counters.set_enabled(true);
     serve_all(snapshot, change, (events, acts()))
 }
 
 pub fn serve_all(
     snapshot: Snapshot,
     change: impl FnOnce(&mut Readings),
-    (events, acts): (EventReadings, Acts),
+    (events, acts): (EventStatus, Acts),
 ) -> Served {
     let folder = Folder::new();
     let socket = folder.0.join("admin.sock");

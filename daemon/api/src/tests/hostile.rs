@@ -14,7 +14,7 @@ use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use holdfast_laws::hostile::{HOSTILE, check_lines};
-use holdfast_objects::manifests::Texts;
+use holdfast_objects::manifests::TextFolder;
 use holdfast_status::plain::is_unfit;
 use serde_json::{Value, json};
 
@@ -139,7 +139,7 @@ fn world() -> (Snapshot, Vec<Change>, usize) {
     let node = NodeFacts { name: HOSTILE.into(), zone: Some(HOSTILE.into()), ..NodeFacts::default() };
     engine.apply(Event::NodeApplied(Arc::new(node)));
     engine.apply(Event::SettingsApplied(Arc::<Settings>::default()));
-    let mut texts = Texts::new("manifests");
+    let mut texts = TextFolder::new("manifests");
     let all = files();
     let without = |bytes: &Vec<u8>| {
         let text = String::from_utf8(bytes.clone()).unwrap();
@@ -148,7 +148,7 @@ fn world() -> (Snapshot, Vec<Change>, usize) {
     let fewer = all.iter().map(|(name, bytes)| (Arc::clone(name), without(bytes))).collect();
     let (mut snapshot, mut changes, mut second) = (Arc::default(), Vec::new(), 0);
     for files in [&all, &fewer] {
-        texts.replace(files).into_iter().for_each(|event| engine.apply(event));
+        texts.replace_files(files).into_iter().for_each(|event| engine.apply(event));
         engine.apply(Event::Synced(Source::Manifests));
         for _ in 0..256 {
             second += 1;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_diagnose::material::{
-    Asked, Cluster, EndpointSeen, Heard, IngressSeen, Narrowed, Own, Owner, Pod, Pods, Request, Right,
-    ServiceSeen, SlicePortSeen, SliceSeen,
+use holdfast_diagnose::evidence::{
+    Cluster, DaemonState, DiagnosisScope, Lookup, ObservedEndpoint, ObservedIngress, ObservedService,
+    ObservedSlice, ObservedSlicePort, Owner, Pod, Pods, ReceivedEvents, Request, Right,
 };
-use holdfast_diagnose::{Diagnosis, EventList, Focus, Known, Scope, judge};
+use holdfast_diagnose::{Diagnosis, EventList, EventScope, Focus, KnownServices, judge};
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use holdfast_status::views::clients::Counters;
 use holdfast_status::views::datapath::DatapathView;
@@ -32,11 +32,12 @@ pub(crate) fn lists_of_events() -> Vec<Value> {
     };
     let heard = [said("RequestLimitExceeded"), said("RequestLimitExceeded; AccessDenied")];
     let right = Right { group: "", resource: "events", verbs: "list", namespace: None };
-    [Asked::Answered(heard.to_vec()), Asked::Forbidden(right)]
+    [Lookup::Answered(heard.to_vec()), Lookup::Forbidden(right)]
         .map(|list| {
             let (about, snapshot) = (web(), Snapshot::default());
-            let scope = Scope { about: Some(&about), snapshot: &snapshot, now: THEN, version: "0.1.0" };
-            let list = EventList::of(&Heard::without(list), Knowledge::built_in, scope);
+            let scope =
+                EventScope { service: Some(&about), snapshot: &snapshot, now: THEN, version: "0.1.0" };
+            let list = EventList::new(&ReceivedEvents::from_lookup(list), Knowledge::built_in, scope);
             serde_json::to_value(list).unwrap()
         })
         .to_vec()
@@ -44,7 +45,7 @@ pub(crate) fn lists_of_events() -> Vec<Value> {
 
 /// Every part of it.
 pub(crate) fn answers_of_the_apiserver() -> Value {
-    let own = Own {
+    let own = DaemonState {
         unready: None,
         stalled: None,
         watches: Vec::new(),
@@ -57,11 +58,11 @@ pub(crate) fn answers_of_the_apiserver() -> Value {
         denied: Vec::new(),
         checks: Default::default(),
     };
-    let known = Known::of(web(), Arc::new(everything()), &Focus::default());
-    let mut material = known.material((own, Vec::new()), &Vec::new(), (Narrowed::default(), THEN));
+    let known = KnownServices::find(web(), Arc::new(everything()), &Focus::default());
+    let mut material = known.into_evidence((own, Vec::new()), &Vec::new(), (DiagnosisScope::default(), THEN));
     material.cluster = cluster();
     let judged = judge(&material);
-    let diagnosis = Diagnosis::of(&material, &judged, "0.1.0");
+    let diagnosis = Diagnosis::new(&material, &judged, "0.1.0");
     serde_json::to_value(diagnosis).unwrap()["api"].take()
 }
 
@@ -72,18 +73,18 @@ fn cluster() -> Cluster {
         error: Some("forbidden".to_owned()),
     };
     Cluster {
-        service: Asked::Answered(Some(service())),
-        slices: Asked::Answered(vec![slice()]),
-        pods: Asked::Answered(Pods { list: vec![pod()], more: false }),
+        service: Lookup::Answered(Some(service())),
+        slices: Lookup::Answered(vec![slice()]),
+        pods: Lookup::Answered(Pods { list: vec![pod()], more: false }),
         requests: vec![request],
         ..Cluster::default()
     }
 }
 
-fn service() -> ServiceSeen {
-    let at = IngressSeen { ip: Some([192, 0, 2, 1].into()), proxied: true, ..IngressSeen::default() };
-    let named = IngressSeen { hostname: Some("lb.example".to_owned()), ..IngressSeen::default() };
-    ServiceSeen {
+fn service() -> ObservedService {
+    let at = ObservedIngress { ip: Some([192, 0, 2, 1].into()), proxied: true, ..ObservedIngress::default() };
+    let named = ObservedIngress { hostname: Some("lb.example".to_owned()), ..ObservedIngress::default() };
+    ObservedService {
         uid: "u".to_owned(),
         resource_version: "1".to_owned(),
         generation: Some(2),
@@ -94,19 +95,20 @@ fn service() -> ServiceSeen {
         cluster_ips: vec![[10, 96, 0, 1].into()],
         ingress: vec![at, named],
         balancer_writers: vec!["w".to_owned()],
-        ..ServiceSeen::default()
+        ..ObservedService::default()
     }
 }
 
-fn slice() -> SliceSeen {
-    let port = |name: &str, port| SlicePortSeen { name: name.to_owned(), protocol: "TCP".to_owned(), port };
-    SliceSeen {
+fn slice() -> ObservedSlice {
+    let port =
+        |name: &str, port| ObservedSlicePort { name: name.to_owned(), protocol: "TCP".to_owned(), port };
+    ObservedSlice {
         name: "s".to_owned(),
         manager: Some("m".to_owned()),
         created: Some(THEN),
-        endpoints: vec![EndpointSeen { ready: Some(true), ..EndpointSeen::default() }],
+        endpoints: vec![ObservedEndpoint { ready: Some(true), ..ObservedEndpoint::default() }],
         ports: vec![port("http", Some(80)), port("", None)],
-        ..SliceSeen::default()
+        ..ObservedSlice::default()
     }
 }
 

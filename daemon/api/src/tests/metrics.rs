@@ -96,9 +96,9 @@ fn checks_are_counted_by_result() {
     let body = metrics(held(&[]), |readings| {
         [CheckResult::Good, CheckResult::Bad, CheckResult::Bad]
             .into_iter()
-            .for_each(|it| readings.checks.count(it));
+            .for_each(|it| readings.checks.count_result(it));
         readings.checks.set_backends(7, 2);
-        readings.checks.add_doubted(5);
+        readings.checks.add_refusal_rechecks(5);
     });
     has(
         &body,
@@ -163,7 +163,7 @@ fn trouble_of_the_daemon_itself_is_told() {
     let body = metrics(Snapshot { checked, ..everything() }, |readings| {
         readings.liveness = Liveness::new(|| Some(Duration::from_secs(33)));
         readings.refused_reload = watch::channel(Some("no such key".to_owned())).1;
-        readings.history.note(|recorded| {
+        readings.history.update_status(|recorded| {
             (recorded.records, recorded.gaps, recorded.file.lost, recorded.file.bytes) = (40, 2, 7, 4096);
             recorded.file.error = Some("no space left on device".into());
         });
@@ -206,7 +206,9 @@ fn each_other_proxy_has_a_number_whether_it_is_there_or_not() {
 #[test]
 fn steps_are_counted_by_how_long_they_took() {
     let body = metrics(everything(), |readings| {
-        [1, 3, 2_000].into_iter().for_each(|ms| readings.liveness.steps.took.add(Duration::from_millis(ms)));
+        [1, 3, 2_000]
+            .into_iter()
+            .for_each(|ms| readings.liveness.steps.durations.add(Duration::from_millis(ms)));
     });
     has(
         &body,

@@ -56,8 +56,8 @@ type Exposed = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 fn exposed() -> Exposed {
     // A watch that has heard nothing yet has no silence, and where no Events are followed none are counted.
     let served = serve_following_events(everything(), |readings| {
-        let heard = |watch| Watch { heard: Some(Instant::now()), ..watch };
-        readings.watches = Watches::still(readings.watches.now().into_iter().map(heard).collect());
+        let heard = |watch| Watch { last_received: Some(Instant::now()), ..watch };
+        readings.watches = Watches::from_watches(readings.watches.current().into_iter().map(heard).collect());
     });
     let body = served.get("/metrics", "").body;
     let mut metrics = Exposed::new();

@@ -100,8 +100,9 @@ fn an_apiserver_that_its_watches_have_not_heard_for_long_is_not_called_healthy()
     for (seconds, state) in [(1, "healthy"), (70, "unheard")] {
         let served = serve_with(everything(), |readings| {
             let heard = Instant::now().checked_sub(Duration::from_secs(seconds));
-            let watches = readings.watches.now().into_iter().map(|watch| Watch { heard, ..watch });
-            readings.watches = Watches::still(watches.collect());
+            let watches =
+                readings.watches.current().into_iter().map(|watch| Watch { last_received: heard, ..watch });
+            readings.watches = Watches::from_watches(watches.collect());
         });
         let text = served.get("/apiserver", "").body;
         let row = text.lines().find(|line| line.starts_with("[fd00::12]:6443  ")).unwrap();
@@ -197,8 +198,9 @@ fn programs_that_wait_for_their_maps_are_told() {
 
 #[test]
 fn refusals_that_can_no_longer_be_read_are_told() {
-    let served =
-        serve_with(everything(), |readings| readings.refusals.fail("the ring buffer is gone".to_owned()));
+    let served = serve_with(everything(), |readings| {
+        readings.refusals.record_failure("the ring buffer is gone".to_owned())
+    });
     let text = served.get("/refusals", "").body;
     assert!(text.ends_with("\n\nrefusals are no longer read: the ring buffer is gone\n"), "{text}");
 }

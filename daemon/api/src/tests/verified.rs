@@ -10,14 +10,14 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::fixture::{everything, many, serve_with, status};
-use holdfast_agent::engine::ask::{self, Ask};
+use holdfast_agent::engine::query::{self, EngineQuery};
 
 /// The comparison of this name, where the maps themselves compare like that.
 fn verified(name: &str, snapshot: Snapshot, status: Status, found: Result<Vec<Drift>, CheckError>) -> Value {
-    let (asker, mut heard) = ask::channel();
+    let (asker, mut heard) = query::channel();
     let engine = std::thread::spawn(move || {
         while let Some(asked) = heard.blocking_recv() {
-            if let Ask::Check(answer) = asked {
+            if let EngineQuery::Check(answer) = asked {
                 let _ = answer.send(found.clone());
             }
         }

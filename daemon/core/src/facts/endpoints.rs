@@ -1,6 +1,6 @@
 //! The endpoints of one slice, packed: two million of them must fit in a small daemon.
 //!
-//! Invariant: what goes in by [`EndpointsBuilder::push`] comes out by [`Endpoints::iter`] unchanged. What endpoints
+//! Invariant: what goes in by [`EndpointsBuilder::push`] comes out by [`EndpointCounts::iter`] unchanged. What endpoints
 //! share is kept once per slice, names in one text; an endpoint refers to it by place.
 
 mod builder;

@@ -15,7 +15,7 @@ fn exec(command: &str) -> ExecConfig {
 }
 
 /// Runs a shell script as a plugin.
-async fn run(script: &str) -> Result<Issued, String> {
+async fn run(script: &str) -> Result<IssuedCredential, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plugin");
     std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -29,7 +29,7 @@ async fn run(script: &str) -> Result<Issued, String> {
 async fn a_plugin_gives_a_token_with_its_end() {
     let issued = run(&format!("printf '%s' '{GOOD}'")).await.unwrap();
     let expires = SystemTime::UNIX_EPOCH + Duration::from_secs(1_893_542_400);
-    assert_eq!(issued, Issued { token: Some("t1".to_owned()), pair: None, expires: Some(expires) });
+    assert_eq!(issued, IssuedCredential { token: Some("t1".to_owned()), pair: None, expires: Some(expires) });
 }
 
 #[tokio::test]

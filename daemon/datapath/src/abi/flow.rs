@@ -47,7 +47,7 @@ pub(crate) type Cells = [AtomicU64; WORDS];
 
 /// The flow that these words hold.
 pub(crate) fn of_words(words: [u64; WORDS]) -> types::flow {
-    // A flow has exactly `WORDS` words, so there is always a value.
+    // A flow has exactly `MEANINGS` words, so there is always a value.
     value(words.map(u64::to_ne_bytes).as_flattened()).unwrap_or_default()
 }
 

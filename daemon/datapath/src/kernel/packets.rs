@@ -170,7 +170,7 @@ impl KernelMaps {
         }
     }
 
-    /// Sets the devices at which packets are translated from now on. [`Self::tend_devices`] does what follows from it.
+    /// Sets the devices at which packets are translated from now on. [`Self::continue_devices`] does what follows from it.
     pub fn set_devices(&mut self, devices: &[Device]) {
         self.packets.wanted = Some(devices.to_vec());
         if self.packets.running.as_ref().is_some_and(|running| !running.devices.are_enough_for(devices)) {

@@ -265,7 +265,7 @@ impl Port<'_> {
         self.publish_beside(maps, scope, &[]);
     }
 
-    /// As [`Self::publish`], where others serve too, although they are not in the list.
+    /// As [`Self::publish_views`], where others serve too, although they are not in the list.
     pub(crate) fn publish_beside(&self, maps: &mut impl Maps, scope: Scope, others: &[SocketAddr]) {
         if self.places == 0 && !self.keeps_members {
             return self.publish_list(maps, scope);

@@ -14,21 +14,21 @@ use holdfast_core::snapshot::Verdict;
 use holdfast_knowledge::Step;
 use serde_json::json;
 
-use super::endpoints::alive;
-use super::events::remedies;
-use crate::case::{Case, missing, permit};
-use crate::command::{Command, Word};
+use super::endpoints::judge_lease;
+use super::events::event_remedies;
+use crate::case::{Case, judge_unavailable, missing_right_remedy};
+use crate::command::{Command, CommandWord};
+use crate::evidence::{Listener, RecognisedEvent};
 use crate::finding::{Judgement, Remedy, State};
+use crate::formatting::{format_duration, join_names};
 use crate::limits::NAMED_MAX;
-use crate::material::{EventSeen, Listener};
-use crate::shown::{some, span};
 
 /// Causes for which a deletion may leave something at the provider.
-const STRANDS: [&str; 4] =
+const STRANDING_CAUSES: [&str; 4] =
     ["cloud.dependency", "cloud.active_connections", "cloud.unauthorized", "cloud.authorization_failed"];
 
 /// What an Event means by the knowledge, in core's words.
-const fn meaning(event: &EventSeen) -> Meaning {
+const fn to_meaning(event: &RecognisedEvent) -> Meaning {
     match event.step {
         Some(Step::Ensuring) => Meaning::Ensuring,
         Some(Step::Ensured) => Meaning::Ensured,
@@ -48,19 +48,20 @@ const fn meaning(event: &EventSeen) -> Meaning {
 
 /// Events of the Service that a controller of load balancers wrote; `None`: none were read, or such Events may be
 /// missing.
-fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, BalancerEvent)>> {
+fn list_statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a RecognisedEvent, BalancerEvent)>> {
     let events = case.events().answer()?;
-    let is_about_it =
-        |it: &&EventSeen| it.object.kind == "Service" && (it.step.is_some() || !of_others(&it.component));
-    let one = |event: &'a EventSeen| {
+    let is_about_it = |it: &&RecognisedEvent| {
+        it.object.kind == "Service" && (it.step.is_some() || !is_unrelated_component(&it.component))
+    };
+    let one = |event: &'a RecognisedEvent| {
         let told = BalancerEvent {
-            meaning: meaning(event),
+            meaning: to_meaning(event),
             first: event.first.unwrap_or(Timestamp(0)),
             last: event.last.unwrap_or(Timestamp(0)),
             count: event.count,
             is_open: event.open,
             cause: event.cause.as_deref().map(Into::into),
-            strands: event.cause.as_deref().is_some_and(|cause| STRANDS.contains(&cause)),
+            strands: event.cause.as_deref().is_some_and(|cause| STRANDING_CAUSES.contains(&cause)),
         };
         (event, told)
     };
@@ -70,16 +71,16 @@ fn statements<'a>(case: &Case<'a>) -> Option<Vec<(&'a EventSeen, BalancerEvent)>
 }
 
 /// Components that write Events about Services and have nothing to do with load balancers.
-fn of_others(component: &str) -> bool {
+fn is_unrelated_component(component: &str) -> bool {
     let others = ["endpoint", "kube-proxy", "holdfast", "ipallocator", "portallocator"];
     component.is_empty() || others.iter().any(|other| component.starts_with(other))
 }
 
-fn balancer(case: &Case<'_>) -> Option<BalancerStatus> {
+fn judge_balancer(case: &Case<'_>) -> Option<BalancerStatus> {
     let facts = case.facts()?;
-    let told = statements(case).map(|told| told.into_iter().map(|(_, told)| told).collect::<Vec<_>>());
+    let told = list_statements(case).map(|told| told.into_iter().map(|(_, told)| told).collect::<Vec<_>>());
     let heard = told.as_deref().map_or(EventReading::NotRead, EventReading::All);
-    let controller = match alive(case, "cloud-controller-manager").state {
+    let controller = match judge_lease(case, "cloud-controller-manager").state {
         State::Ok => ControllerLiveness::Alive,
         State::Error => ControllerLiveness::Silent,
         _ => ControllerLiveness::Unknown,
@@ -95,33 +96,34 @@ fn balancer(case: &Case<'_>) -> Option<BalancerStatus> {
     }))
 }
 
-fn facts<'a>(case: &Case<'a>) -> Option<&'a BalancerFacts> {
+fn balancer_facts<'a>(case: &Case<'a>) -> Option<&'a BalancerFacts> {
     case.facts()?.balancer.as_deref()
 }
 
-fn no_balancer() -> Judgement {
-    Judgement::skipped("It asks for no load balancer.")
+fn skip_without_balancer() -> Judgement {
+    Judgement::not_applicable("It asks for no load balancer.")
 }
 
-pub(super) fn state(case: &Case<'_>) -> Judgement {
-    let Some(balancer) = balancer(case).filter(|it| it.state != lifecycle::BalancerState::None) else {
-        return no_balancer();
+pub(super) fn check_state(case: &Case<'_>) -> Judgement {
+    let Some(balancer) = judge_balancer(case).filter(|it| it.state != lifecycle::BalancerState::None) else {
+        return skip_without_balancer();
     };
-    let age = balancer.since.map(|since| format!(" for {}", span(case.age(since)))).unwrap_or_default();
+    let age =
+        balancer.since.map(|since| format!(" for {}", format_duration(case.age(since)))).unwrap_or_default();
     Judgement::ok(format!("Its load balancer is {}{age}.", balancer.state.as_str()))
         .with("state", balancer.state.as_str())
         .with("since", balancer.since.map(|since| holdfast_status::rfc3339::Rfc3339(since).to_string()))
 }
 
 /// Words one of core's findings, with the remedies for it.
-fn found(
+fn judge_finding(
     case: &Case<'_>,
     id: FindingId,
     words: impl FnOnce(&Finding) -> String,
     remedies: Vec<Remedy>,
 ) -> Judgement {
-    let Some(balancer) = balancer(case).filter(|it| it.state != lifecycle::BalancerState::None) else {
-        return no_balancer();
+    let Some(balancer) = judge_balancer(case).filter(|it| it.state != lifecycle::BalancerState::None) else {
+        return skip_without_balancer();
     };
     let Some(finding) = balancer.findings.iter().find(|it| it.id == id) else {
         return Judgement::ok("It is not so.");
@@ -140,21 +142,26 @@ fn found(
         Confidence::Certain => judgement,
         Confidence::Likely | Confidence::WithoutEvents => judgement.likely(),
     };
-    judgement.remedies(of_cause(case, finding)).remedies(remedies)
+    judgement.remedies(cause_remedies(case, finding)).remedies(remedies)
 }
 
 /// The remedies that the knowledge has for the cause that was found.
-fn of_cause(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
-    let events = statements(case).unwrap_or_default();
-    let of_it = |(event, _): &(&EventSeen, BalancerEvent)| {
+fn cause_remedies(case: &Case<'_>, finding: &Finding) -> Vec<Remedy> {
+    let events = list_statements(case).unwrap_or_default();
+    let of_it = |(event, _): &(&RecognisedEvent, BalancerEvent)| {
         finding.cause.is_some() && event.cause.as_deref() == finding.cause.as_deref()
     };
-    events.iter().rev().find(|it| of_it(it)).map(|(event, _)| remedies(event).collect()).unwrap_or_default()
+    events
+        .iter()
+        .rev()
+        .find(|it| of_it(it))
+        .map(|(event, _)| event_remedies(event).collect())
+        .unwrap_or_default()
 }
 
 /// The newest open Event with one of these meanings, as a sentence.
-fn newest(case: &Case<'_>, meanings: &[Meaning]) -> String {
-    let events = statements(case).unwrap_or_default();
+fn describe_newest(case: &Case<'_>, meanings: &[Meaning]) -> String {
+    let events = list_statements(case).unwrap_or_default();
     let of_it = events.iter().filter(|(_, told)| meanings.contains(&told.meaning) && told.is_open);
     let newest = of_it.max_by_key(|(_, told)| told.last).map(|(event, _)| *event);
     let Some(event) = newest else { return String::new() };
@@ -165,96 +172,105 @@ fn newest(case: &Case<'_>, meanings: &[Meaning]) -> String {
     }
 }
 
-fn for_long(finding: &Finding) -> String {
-    finding.age.map(|age| format!(" for {}", span(age))).unwrap_or_default()
+fn describe_age(finding: &Finding) -> String {
+    finding.age.map(|age| format!(" for {}", format_duration(age))).unwrap_or_default()
 }
 
-fn read_the_log() -> Remedy {
+fn read_log_remedy() -> Remedy {
     Remedy::safe("Read the log of the component that makes load balancers here.")
 }
 
-pub(super) fn no_controller(case: &Case<'_>) -> Judgement {
+pub(super) fn check_no_controller(case: &Case<'_>) -> Judgement {
     let words = |it: &Finding| {
-        format!("Nobody has acted on its load balancer{}: no finalizer, no Event, no address.", for_long(it))
+        format!(
+            "Nobody has acted on its load balancer{}: no finalizer, no Event, no address.",
+            describe_age(it)
+        )
     };
     let remedies = vec![Remedy::safe(
         "Look whether a controller runs that makes them: cloud-controller-manager, MetalLB with a pool, another.",
     )];
-    found(case, FindingId::NoController, words, remedies)
+    judge_finding(case, FindingId::NoController, words, remedies)
 }
 
-pub(super) fn class_unserved(case: &Case<'_>) -> Judgement {
-    let class = facts(case).and_then(|facts| facts.class.as_deref()).unwrap_or_default();
+pub(super) fn check_class_unserved(case: &Case<'_>) -> Judgement {
+    let class = balancer_facts(case).and_then(|facts| facts.class.as_deref()).unwrap_or_default();
     let words =
-        |it: &Finding| format!("No controller serves load balancers of class {class}{}.", for_long(it));
+        |it: &Finding| format!("No controller serves load balancers of class {class}{}.", describe_age(it));
     let remedies = vec![
         Remedy::safe("Look whether the controller of that class runs."),
         Remedy::disruptive("Or create the Service anew without loadBalancerClass, which cannot be changed."),
     ];
-    found(case, FindingId::ClassUnserved, words, remedies)
+    judge_finding(case, FindingId::ClassUnserved, words, remedies)
 }
 
-pub(super) fn failing(case: &Case<'_>) -> Judgement {
+pub(super) fn check_failing(case: &Case<'_>) -> Judgement {
     let words = |it: &Finding| {
         let cause = it.cause.as_deref().map(|cause| format!(" ({cause})")).unwrap_or_default();
         format!(
             "Its load balancer has not come about{}{cause}.{}",
-            for_long(it),
-            newest(case, &[Meaning::SyncFailed])
+            describe_age(it),
+            describe_newest(case, &[Meaning::SyncFailed])
         )
     };
-    found(case, FindingId::Failing, words, vec![read_the_log()])
+    judge_finding(case, FindingId::Failing, words, vec![read_log_remedy()])
 }
 
-pub(super) fn stuck_ensuring(case: &Case<'_>) -> Judgement {
+pub(super) fn check_stuck_ensuring(case: &Case<'_>) -> Judgement {
     let words = |it: &Finding| {
-        format!("Its load balancer is being made{}, without an error and without an address.", for_long(it))
+        format!(
+            "Its load balancer is being made{}, without an error and without an address.",
+            describe_age(it)
+        )
     };
-    found(case, FindingId::StuckEnsuring, words, vec![read_the_log()])
+    judge_finding(case, FindingId::StuckEnsuring, words, vec![read_log_remedy()])
 }
 
-pub(super) fn ensured_no_ingress(case: &Case<'_>) -> Judgement {
+pub(super) fn check_ensured_no_ingress(case: &Case<'_>) -> Judgement {
     let words = |_: &Finding| {
         "Its load balancer is called done and has no address: writing its status failed, or somebody took it back."
             .to_owned()
     };
-    found(case, FindingId::EnsuredNoIngress, words, vec![read_the_log()])
+    judge_finding(case, FindingId::EnsuredNoIngress, words, vec![read_log_remedy()])
 }
 
-pub(super) fn no_nodes(case: &Case<'_>) -> Judgement {
-    let words = |_: &Finding| format!("No node may take its traffic.{}", newest(case, &[Meaning::NoNodes]));
+pub(super) fn check_no_nodes(case: &Case<'_>) -> Judgement {
+    let words =
+        |_: &Finding| format!("No node may take its traffic.{}", describe_newest(case, &[Meaning::NoNodes]));
     let remedies = vec![Remedy::safe(
         "Look at the label node.kubernetes.io/exclude-from-external-load-balancers, the taint \
          ToBeDeletedByClusterAutoscaler and nodes in deletion.",
     )];
-    found(case, FindingId::NoNodes, words, remedies)
+    judge_finding(case, FindingId::NoNodes, words, remedies)
 }
 
-pub(super) fn degraded(case: &Case<'_>) -> Judgement {
+pub(super) fn check_degraded(case: &Case<'_>) -> Judgement {
     let all = [Meaning::UpdateFailed, Meaning::SyncFailed, Meaning::NoNodes];
     let words = |it: &Finding| {
         format!(
             "Its load balancer works, and has not followed the Service or the nodes{}.{}",
-            for_long(it),
-            newest(case, &all)
+            describe_age(it),
+            describe_newest(case, &all)
         )
     };
-    found(case, FindingId::Degraded, words, vec![read_the_log()])
+    judge_finding(case, FindingId::Degraded, words, vec![read_log_remedy()])
 }
 
-pub(super) fn pending(case: &Case<'_>) -> Judgement {
-    let words = |it: &Finding| format!("It has had no external address{}.", for_long(it));
+pub(super) fn check_pending(case: &Case<'_>) -> Judgement {
+    let words = |it: &Finding| format!("It has had no external address{}.", describe_age(it));
     let others = Remedy::safe("See the other findings of its load balancer.");
-    let remedies = permit(case.events()).into_iter().chain([others]);
-    let judgement = found(case, FindingId::Pending, words, remedies.collect());
+    let remedies = missing_right_remedy(case.events()).into_iter().chain([others]);
+    let judgement = judge_finding(case, FindingId::Pending, words, remedies.collect());
     // Too early for a finding, and too early to call it well.
     let known = case.facts().filter(|facts| facts.balancer.is_some());
     match known.filter(|facts| {
         judgement.state == State::Ok && BalancerPhase::from_facts(facts) == BalancerPhase::Pending
     }) {
         Some(facts) => {
-            let age =
-                facts.meta.created.map(|at| format!(", {} old", span(case.taken().0.saturating_sub(at.0))));
+            let age = facts
+                .meta
+                .created
+                .map(|at| format!(", {} old", format_duration(case.taken_at().0.saturating_sub(at.0))));
             let age = age.unwrap_or_default();
             Judgement::info(format!(
                 "It has no external address yet{age}; its controller may still be at it."
@@ -265,22 +281,27 @@ pub(super) fn pending(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn flapping(case: &Case<'_>) -> Judgement {
+pub(super) fn check_flapping(case: &Case<'_>) -> Judgement {
     let words =
         |_: &Finding| "Its external address changes again and again: two controllers write it.".to_owned();
-    found(case, FindingId::Flapping, words, vec![Remedy::safe("See lb.owner, and leave one of them to it.")])
+    judge_finding(
+        case,
+        FindingId::Flapping,
+        words,
+        vec![Remedy::safe("See lb.owner, and leave one of them to it.")],
+    )
 }
 
-pub(super) fn delete_stuck(case: &Case<'_>) -> Judgement {
-    let left = facts(case).map(|facts| some(facts.finalizers.iter())).unwrap_or_default();
+pub(super) fn check_delete_stuck(case: &Case<'_>) -> Judgement {
+    let left = balancer_facts(case).map(|facts| join_names(facts.finalizers.iter())).unwrap_or_default();
     let words = |it: &Finding| {
         format!(
             "Its load balancer has been in deletion{}; finalizers left: {left}.{}",
-            for_long(it),
-            newest(case, &[Meaning::DeleteFailed])
+            describe_age(it),
+            describe_newest(case, &[Meaning::DeleteFailed])
         )
     };
-    found(
+    judge_finding(
         case,
         FindingId::DeleteStuck,
         words,
@@ -288,14 +309,14 @@ pub(super) fn delete_stuck(case: &Case<'_>) -> Judgement {
             Remedy::safe(
                 "Mend what keeps its controller from removing it; without its finalizer it would stay at the provider.",
             ),
-            read_the_log(),
+            read_log_remedy(),
         ],
     )
 }
 
-pub(super) fn orphan_risk(case: &Case<'_>) -> Judgement {
+pub(super) fn check_orphan_risk(case: &Case<'_>) -> Judgement {
     let words = |_: &Finding| "What it was made of may stay at the provider, and cost money.".to_owned();
-    found(
+    judge_finding(
         case,
         FindingId::OrphanRisk,
         words,
@@ -303,32 +324,32 @@ pub(super) fn orphan_risk(case: &Case<'_>) -> Judgement {
     )
 }
 
-pub(super) fn controller_alive(case: &Case<'_>) -> Judgement {
-    if !case.is_balanced() {
-        return no_balancer();
+pub(super) fn check_controller_alive(case: &Case<'_>) -> Judgement {
+    if !case.is_load_balancer() {
+        return skip_without_balancer();
     }
-    let judgement = alive(case, "cloud-controller-manager");
+    let judgement = judge_lease(case, "cloud-controller-manager");
     // A balancer that works may be another controller's, and the lease a left-over.
-    let works = balancer(case).is_some_and(|it| it.state == lifecycle::BalancerState::Ready);
+    let works = judge_balancer(case).is_some_and(|it| it.state == lifecycle::BalancerState::Ready);
     match judgement.state {
         State::Error if works => Judgement::info(judgement.sentence),
         _ => judgement,
     }
 }
 
-pub(super) fn owner(case: &Case<'_>) -> Judgement {
-    if !case.is_balanced() {
-        return no_balancer();
+pub(super) fn check_owner(case: &Case<'_>) -> Judgement {
+    if !case.is_load_balancer() {
+        return skip_without_balancer();
     }
     // What this node keeps of the Service names every writer of its status, also one that wrote only a condition.
-    let Some(seen) = case.seen() else {
-        return missing(case.asked_service(), "Who writes the addresses of its load balancer");
+    let Some(seen) = case.api_service() else {
+        return judge_unavailable(case.service_lookup(), "Who writes the addresses of its load balancer");
     };
     match seen.balancer_writers.as_slice() {
         [] | [_] => Judgement::ok("At most one writes the addresses of its load balancer."),
         several => Judgement::warning(format!(
             "Several write the addresses of its load balancer: {}.",
-            some(several)
+            join_names(several)
         ))
         .with("writers", json!(several.iter().take(NAMED_MAX).collect::<Vec<_>>()))
         .remedy(Remedy::safe(
@@ -337,26 +358,30 @@ pub(super) fn owner(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn ip_mode(case: &Case<'_>) -> Judgement {
-    let Some(service) = case.facts().filter(|_| case.is_balanced()) else { return no_balancer() };
+pub(super) fn check_ip_mode(case: &Case<'_>) -> Judgement {
+    let Some(service) = case.facts().filter(|_| case.is_load_balancer()) else {
+        return skip_without_balancer();
+    };
     let proxied = service.ingress.iter().filter(|it| it.proxied).map(|it| it.address.to_string());
-    let hosts = facts(case).into_iter().flat_map(|facts| facts.hostnames.iter()).map(ToString::to_string);
+    let hosts =
+        balancer_facts(case).into_iter().flat_map(|facts| facts.hostnames.iter()).map(ToString::to_string);
     let outside: Vec<String> = proxied.chain(hosts).collect();
     match outside.is_empty() {
         true => Judgement::ok("Its external addresses are served here, as far as there are any."),
         false => Judgement::info(format!(
             "Not served here, because the balancer is to see the traffic: {}.",
-            some(&outside)
+            join_names(&outside)
         ))
         .with("addresses", json!(outside.iter().take(NAMED_MAX).collect::<Vec<_>>())),
     }
 }
 
-pub(super) fn vip_local(case: &Case<'_>) -> Judgement {
+pub(super) fn check_vip_local(case: &Case<'_>) -> Judgement {
     let Some(addresses) = case.host_addresses().answer() else {
-        return missing(case.host_addresses(), "Whether this host has its external address");
+        return judge_unavailable(case.host_addresses(), "Whether this host has its external address");
     };
-    let mut own = case.frontends_of(FrontendType::LoadBalancer).filter(|it| addresses.contains(&it.address));
+    let mut own =
+        case.frontends_with_type(FrontendType::LoadBalancer).filter(|it| addresses.contains(&it.address));
     match own.next() {
         None => Judgement::ok("This host has none of its external addresses."),
         Some(frontend) => Judgement::info(format!(
@@ -366,12 +391,12 @@ pub(super) fn vip_local(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn health_port(case: &Case<'_>) -> Judgement {
+pub(super) fn check_health_port(case: &Case<'_>) -> Judgement {
     let is_local = |facts: &&holdfast_core::facts::ServiceFacts| {
         facts.external_policy == holdfast_core::facts::TrafficPolicy::Local
     };
-    let Some(facts) = case.facts().filter(is_local).filter(|_| case.is_balanced()) else {
-        return Judgement::skipped(
+    let Some(facts) = case.facts().filter(is_local).filter(|_| case.is_load_balancer()) else {
+        return Judgement::not_applicable(
             "No health port is needed: it is no load balancer, or its policy is Cluster.",
         );
     };
@@ -389,9 +414,9 @@ pub(super) fn health_port(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::safe("Read the daemon's journal: it says why the port is not open."));
     }
     let Some(status) = case.health().answer() else {
-        return missing(case.health(), "What its health port answers");
+        return judge_unavailable(case.health(), "What its health port answers");
     };
-    let here = counted_here(case);
+    let here = count_local_endpoints(case);
     let expected = if here > 0 { 200 } else { 503 };
     let judgement = match *status == expected {
         true => {
@@ -399,72 +424,72 @@ pub(super) fn health_port(case: &Case<'_>) -> Judgement {
         }
         false => Judgement::error(format!(
             "Its health port {port} answers {status}, not {expected}, with {here} endpoints here.{}",
-            holder(case, port.get())
+            describe_holder(case, port.get())
         ))
-        .remedy(who_listens(case, port.get())),
+        .remedy(find_listener_remedy(case, port.get())),
     };
     judgement.with("port", port.get()).with("status", *status).with("local_endpoints", here)
 }
 
 /// The endpoints on this node as the health port counts them: a list that is held counts as it was.
-fn counted_here(case: &Case<'_>) -> usize {
+fn count_local_endpoints(case: &Case<'_>) -> usize {
     let Some(view) = case.view() else { return 0 };
     let rows = view.ports.iter().flat_map(|port| port.rows.iter().map(move |row| (port, row)));
     let here = rows.filter(|(port, row)| {
         let slice = port.row_slice(row, &view.slices);
         let endpoint = slice.and_then(|slice| slice.endpoints.get(row.endpoint.into()));
-        (row.conditions().ready || row.is_held()) && endpoint.is_some_and(|it| case.is_here(it.node))
+        (row.conditions().ready || row.is_held()) && endpoint.is_some_and(|it| case.is_local(it.node))
     });
     here.map(|(_, row)| row.address).collect::<BTreeSet<_>>().len()
 }
 
-fn who_listens(case: &Case<'_>, port: u16) -> Remedy {
+fn find_listener_remedy(case: &Case<'_>, port: u16) -> Remedy {
     let mut listeners = case.listeners().answer().into_iter().flatten();
     if listeners.any(|it| it.port == port && it.own) {
         return Remedy::safe("It is this daemon that answers: `holdfast status` says what is wrong with it.");
     }
-    Remedy::safe("Look who listens at that port, and free it.").by(Command::of(&[
-        Word::Ours("ss"),
-        Word::Ours("-ltnp"),
-        Word::Ours("sport"),
-        Word::Ours("="),
-        Word::Number(port.into()),
+    Remedy::safe("Look who listens at that port, and free it.").with_command(Command::from_words(&[
+        CommandWord::Literal("ss"),
+        CommandWord::Literal("-ltnp"),
+        CommandWord::Literal("sport"),
+        CommandWord::Literal("="),
+        CommandWord::Number(port.into()),
     ]))
 }
 
-fn holder(case: &Case<'_>, port: u16) -> String {
+fn describe_holder(case: &Case<'_>, port: u16) -> String {
     let mut listeners = case.listeners().answer().into_iter().flatten();
     let found = listeners.find(|it| it.port == port && !it.own).and_then(|it| it.process.as_deref());
     found.map(|process| format!(" {process} listens there.")).unwrap_or_default()
 }
 
-pub(super) fn node_eligible(case: &Case<'_>) -> Judgement {
-    if !case.is_balanced() {
-        return no_balancer();
+pub(super) fn check_node_eligible(case: &Case<'_>) -> Judgement {
+    if !case.is_load_balancer() {
+        return skip_without_balancer();
     }
     let name = &case.table().node.name;
-    if case.asked_nodes().answer().is_none() {
-        return missing(case.asked_nodes(), "Whether balancers use this node");
+    if case.nodes_lookup().answer().is_none() {
+        return judge_unavailable(case.nodes_lookup(), "Whether balancers use this node");
     }
     match case.node(name) {
         Some(node) if node.excluded || node.leaving => {
             Judgement::info(format!("Balancers leave out node {name}, as its label or its taint asks for."))
         }
         Some(_) => Judgement::ok("Balancers may use this node."),
-        None => Judgement::skipped("This node was not read."),
+        None => Judgement::not_applicable("This node was not read."),
     }
 }
 
-pub(super) fn node_ports(case: &Case<'_>) -> Judgement {
-    let without = facts(case).is_some_and(|facts| facts.without_node_ports);
-    match case.is_balanced() {
-        false => no_balancer(),
+pub(super) fn check_node_ports(case: &Case<'_>) -> Judgement {
+    let without = balancer_facts(case).is_some_and(|facts| facts.without_node_ports);
+    match case.is_load_balancer() {
+        false => skip_without_balancer(),
         true if without => Judgement::info(
             "It has no node ports on purpose: its balancer must reach pods, or nodes at its address.",
         )
         .with(
             "served",
-            case.frontends_of(FrontendType::LoadBalancer).any(|it| it.verdict == Verdict::Serving),
+            case.frontends_with_type(FrontendType::LoadBalancer).any(|it| it.verdict == Verdict::Serving),
         ),
         true => Judgement::ok("It has node ports, or may have them."),
     }
@@ -479,7 +504,7 @@ mod tests {
     #[test]
     fn the_catalogue_has_these_causes() {
         let known = Knowledge::built_in();
-        for cause in STRANDS {
+        for cause in STRANDING_CAUSES {
             assert!(known.cause(cause).is_some(), "{cause}");
         }
     }

@@ -9,34 +9,34 @@ use std::net::IpAddr;
 use holdfast_status::datapath::{PacketStatus, Wraps};
 use serde_json::json;
 
-use crate::case::{Case, missing};
+use crate::case::{Case, judge_unavailable};
 use crate::finding::{Judgement, Remedy};
+use crate::formatting::join_names;
 use crate::limits::NAMED_MAX;
-use crate::shown::some;
 use holdfast_status::views::devices::{Class, Decision};
 
 /// A backend, and the device that leads to it.
-struct Way<'a> {
+struct BackendPath<'a> {
     to: IpAddr,
-    by: &'a Decision,
+    device: &'a Decision,
 }
 
-impl Way<'_> {
+impl BackendPath<'_> {
     /// Whether this node has no address to show by this device. A backend of another node has to see one, or it answers
     /// past this node.
     fn has_no_address(&self) -> bool {
         match self.to {
-            IpAddr::V4(_) => self.by.address4.is_none(),
-            IpAddr::V6(_) => self.by.address6.is_none(),
+            IpAddr::V4(_) => self.device.address4.is_none(),
+            IpAddr::V6(_) => self.device.address6.is_none(),
         }
     }
 
     /// Whether clients' packets are to go to other nodes as they came, and do not by this device: those nodes would not
     /// know this one by its address there.
-    fn bears_no_node(&self, packets: &PacketStatus) -> bool {
+    fn lacks_dsr_address(&self, packets: &PacketStatus) -> bool {
         let own = match self.to {
-            IpAddr::V4(_) => self.by.address4.map(IpAddr::V4),
-            IpAddr::V6(_) => self.by.address6.map(IpAddr::V6),
+            IpAddr::V4(_) => self.device.address4.map(IpAddr::V4),
+            IpAddr::V6(_) => self.device.address6.map(IpAddr::V6),
         };
         let switches = &packets.switches;
         switches.wraps != Wraps::Nothing
@@ -44,89 +44,90 @@ impl Way<'_> {
     }
 
     fn is_untranslated(&self, packets: &PacketStatus) -> bool {
-        !packets.devices.iter().any(|it| it.device.index == self.by.index && it.attached)
+        !packets.devices.iter().any(|it| it.device.index == self.device.index && it.attached)
     }
 }
 
 /// Judges the devices on the way to backends: a flow that needs another source and gets none is dropped, and so is one
 /// that no program translates back.
-pub(super) fn devices(case: &Case<'_>) -> Judgement {
+pub(super) fn check_devices(case: &Case<'_>) -> Judgement {
     let Some(packets) = case.datapath().status().and_then(|status| status.packets.as_ref()) else {
-        return Judgement::skipped("Packets are not translated here.");
+        return Judgement::not_applicable("Packets are not translated here.");
     };
     let Some(routes) = case.routes().answer() else {
-        return missing(case.routes(), "The ways to its backends");
+        return judge_unavailable(case.routes(), "The ways to its backends");
     };
     let named = |name: &str| case.datapath().devices().iter().find(|it| it.name == name);
-    let way = |route: &crate::material::Route| {
+    let way = |route: &crate::evidence::Route| {
         let by = named(route.device.as_deref()?)?;
         matches!(by.class, Class::Outer | Class::Backends).then_some((route.to, by))
     };
-    let ways: Vec<Way<'_>> = routes.iter().filter_map(way).map(|(to, by)| Way { to, by }).collect();
-    judge(&ways, packets)
+    let ways: Vec<BackendPath<'_>> =
+        routes.iter().filter_map(way).map(|(to, by)| BackendPath { to, device: by }).collect();
+    judge_paths(&ways, packets)
 }
 
-fn judge(ways: &[Way<'_>], packets: &PacketStatus) -> Judgement {
+fn judge_paths(ways: &[BackendPath<'_>], packets: &PacketStatus) -> Judgement {
     let nameless: Vec<_> = ways.iter().filter(|way| way.has_no_address()).collect();
     let untranslated: Vec<_> = ways.iter().filter(|way| way.is_untranslated(packets)).collect();
-    let unknown: Vec<_> = ways.iter().filter(|way| way.bears_no_node(packets)).collect();
-    let left_out: Vec<_> = ways.iter().filter(|way| way.by.class == Class::Backends).collect();
+    let unknown: Vec<_> = ways.iter().filter(|way| way.lacks_dsr_address(packets)).collect();
+    let left_out: Vec<_> = ways.iter().filter(|way| way.device.class == Class::Backends).collect();
     if !nameless.is_empty() {
         let sentence = format!(
             "This node has no address of its own to show to {} by {}: clients outside are dropped.",
-            backends(&nameless),
-            devices_of(&nameless)
+            join_backends(&nameless),
+            join_devices(&nameless)
         );
-        return told(Judgement::error(sentence), &nameless).remedy(Remedy::safe(
+        return with_devices(Judgement::error(sentence), &nameless).remedy(Remedy::safe(
             "Give the node an address of that family that is neither a /32 nor a /128, at any device.",
         ));
     }
     if !untranslated.is_empty() {
         let sentence = format!(
             "No programs are at {}, which leads to {}: clients outside reach nobody there.",
-            devices_of(&untranslated),
-            backends(&untranslated)
+            join_devices(&untranslated),
+            join_backends(&untranslated)
         );
-        return told(Judgement::error(sentence), &untranslated)
+        return with_devices(Judgement::error(sentence), &untranslated)
             .remedy(Remedy::safe("See `holdfast datapath` for why they are not there."));
     }
     if !unknown.is_empty() {
-        return as_from_this_node(&unknown);
+        return judge_without_dsr(&unknown);
     }
     if left_out.is_empty() {
         return Judgement::ok("Packets are translated at each device that leads to its backends.");
     }
     let sentence = format!(
         "packets.devices leaves out {}, which leads to {}: they are reached, and nobody is served who comes by it.",
-        devices_of(&left_out),
-        backends(&left_out)
+        join_devices(&left_out),
+        join_backends(&left_out)
     );
-    told(Judgement::info(sentence), &left_out).remedy(Remedy::safe(
+    with_devices(Judgement::info(sentence), &left_out).remedy(Remedy::safe(
         "If clients come by it, name it too in `devices` under [packets], or write \"auto\".",
     ))
 }
 
 /// Backends that see this node although `[packets] dsr` is on.
-fn as_from_this_node(ways: &[&Way<'_>]) -> Judgement {
+fn judge_without_dsr(ways: &[&BackendPath<'_>]) -> Judgement {
     let sentence = format!(
         "packets.dsr is on, and the address of {} is in no network of packets.dsr_from: {} see this node and answer to it.",
-        devices_of(ways),
-        backends(ways)
+        join_devices(ways),
+        join_backends(ways)
     );
-    told(Judgement::info(sentence), ways).remedy(Remedy::safe(
+    with_devices(Judgement::info(sentence), ways).remedy(Remedy::safe(
         "If only nodes live in that network, name it in `dsr_from` under [packets], on all nodes.",
     ))
 }
 
-fn backends(ways: &[&Way<'_>]) -> String {
-    some(ways.iter().map(|way| way.to).collect::<BTreeSet<_>>())
+fn join_backends(ways: &[&BackendPath<'_>]) -> String {
+    join_names(ways.iter().map(|way| way.to).collect::<BTreeSet<_>>())
 }
 
-fn devices_of(ways: &[&Way<'_>]) -> String {
-    some(ways.iter().map(|way| way.by.name.as_str()).collect::<BTreeSet<_>>())
+fn join_devices(ways: &[&BackendPath<'_>]) -> String {
+    join_names(ways.iter().map(|way| way.device.name.as_str()).collect::<BTreeSet<_>>())
 }
 
-fn told(judgement: Judgement, ways: &[&Way<'_>]) -> Judgement {
-    let names: BTreeSet<&str> = ways.iter().map(|way| way.by.name.as_str()).collect();
+fn with_devices(judgement: Judgement, ways: &[&BackendPath<'_>]) -> Judgement {
+    let names: BTreeSet<&str> = ways.iter().map(|way| way.device.name.as_str()).collect();
     judgement.with("devices", json!(names.into_iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::Verdict;
 
-use crate::case::{Case, missing};
+use crate::case::{Case, judge_unavailable};
 use crate::command::is_name;
 use crate::finding::{Judgement, Remedy};
 
@@ -19,32 +19,32 @@ const NAMESERVERS_MAX: usize = 3;
 const SEARCH_DOMAINS_MAX: usize = 29;
 const SEARCH_BYTES_MAX: usize = 2_048;
 
-pub(super) fn service(case: &Case<'_>) -> Judgement {
+pub(super) fn check_service(case: &Case<'_>) -> Judgement {
     let name = ObjectName::new(SERVICE.0, SERVICE.1).ok();
     let Some(view) = name.and_then(|name| case.table().services.find_by_name(&name).next()) else {
-        return Judgement::skipped(
+        return Judgement::not_applicable(
             "This node knows no Service kube-system/kube-dns; DNS may have another name.",
         );
     };
     let serves = |verdict| matches!(verdict, Verdict::Serving | Verdict::Draining | Verdict::Held);
     match view.frontends.iter().find(|it| !serves(it.verdict)) {
         None => Judgement::ok("kube-system/kube-dns is served."),
-        Some(frontend) => Judgement::error(crate::why::sentence_of(view, frontend, case.table()))
+        Some(frontend) => Judgement::error(crate::explain::sentence_of(view, frontend, case.table()))
             .remedy(Remedy::safe("No pod resolves a name meanwhile: diagnose kube-system/kube-dns.")),
     }
 }
 
 /// What follows the names of a Service and of its namespace, in every cluster's domain.
-const OF_SERVICES: &str = "svc";
+const SERVICE_LABEL: &str = "svc";
 
 /// Judges the name that the Service is an alias of. Whether it resolves is not asked: a tenant that may write Services
 /// could make this node ask DNS for any name.
-pub(super) fn external_name(case: &Case<'_>) -> Judgement {
+pub(super) fn check_external_name(case: &Case<'_>) -> Judgement {
     if !case.is_alias() {
-        return Judgement::skipped("It is no alias.");
+        return Judgement::not_applicable("It is no alias.");
     }
-    let Some(seen) = case.seen() else {
-        return missing(case.asked_service(), "What it is an alias of");
+    let Some(seen) = case.api_service() else {
+        return judge_unavailable(case.service_lookup(), "What it is an alias of");
     };
     let target = seen.external_name.trim_end_matches('.');
     let correct = || Remedy::safe("Correct externalName of the Service.");
@@ -58,7 +58,7 @@ pub(super) fn external_name(case: &Case<'_>) -> Judgement {
         return Judgement::error(format!("It is an alias of {target:?}, which is no name of DNS."))
             .remedy(correct());
     }
-    match of_service(target) {
+    match parse_service_name(target) {
         Some(name) if name == *case.name() => {
             Judgement::error(format!("It is an alias of itself: {target}.")).remedy(correct())
         }
@@ -76,17 +76,17 @@ pub(super) fn external_name(case: &Case<'_>) -> Judgement {
 }
 
 /// The Service that a name of this cluster means: `name.namespace.svc.…`.
-fn of_service(target: &str) -> Option<ObjectName> {
+fn parse_service_name(target: &str) -> Option<ObjectName> {
     let mut labels = target.split('.');
     let name = labels.next()?;
     let namespace = labels.next()?;
     let kind = labels.next()?;
-    (kind == OF_SERVICES).then(|| ObjectName::new(namespace, name).ok()).flatten()
+    (kind == SERVICE_LABEL).then(|| ObjectName::new(namespace, name).ok()).flatten()
 }
 
-pub(super) fn node(case: &Case<'_>) -> Judgement {
+pub(super) fn check_node(case: &Case<'_>) -> Judgement {
     let Some(resolver) = case.resolver().answer() else {
-        return missing(case.resolver(), "This node's resolv.conf");
+        return judge_unavailable(case.resolver(), "This node's resolv.conf");
     };
     if resolver.missing {
         return Judgement::error("There is no resolv.conf on this node: kubelet starts no new pod.")

@@ -12,12 +12,12 @@ use holdfast_core::lifecycle::{Severity, endpoints as lifecycle};
 use holdfast_core::snapshot::Verdict;
 use serde_json::json;
 
-use crate::case::{Case, missing, permit};
-use crate::command::{Command, Word};
+use crate::case::{Case, judge_unavailable, missing_right_remedy};
+use crate::command::{Command, CommandWord};
+use crate::evidence::{Condition, Lease};
 use crate::finding::{Judgement, Remedy, State};
+use crate::formatting::{format_count, format_duration, join_names};
 use crate::limits::NAMED_MAX;
-use crate::material::{Condition, Lease};
-use crate::shown::{count, some, span};
 
 /// A lease that is older has no living holder: a controller renews its lease every few seconds.
 const LEASE_SECONDS: i64 = 60;
@@ -27,57 +27,59 @@ const LAG_SECONDS: i64 = 60;
 
 /// A remedy that makes the controller write slices anew, and does no harm: a change of the Service itself. The value is
 /// another one each time, because the same one would change nothing.
-pub(super) fn nudge(case: &Case<'_>) -> Remedy {
+pub(super) fn touch_service_remedy(case: &Case<'_>) -> Remedy {
     if case.source().is_some_and(|source| source != Source::Kubernetes) {
         return Remedy::safe(
             "Write an EndpointSlice with its name beside it: no controller does for this source.",
         );
     }
     let words = [
-        Word::Ours("annotate"),
-        Word::Ours("service"),
-        Word::Name(case.name().name()),
-        Word::Ours("--overwrite"),
-        Word::Pair("holdfast.io/nudge", case.taken().0.unsigned_abs()),
+        CommandWord::Literal("annotate"),
+        CommandWord::Literal("service"),
+        CommandWord::Name(case.name().name()),
+        CommandWord::Literal("--overwrite"),
+        CommandWord::Pair("holdfast.io/nudge", case.taken_at().0.unsigned_abs()),
     ];
     Remedy::safe("Touch the Service, so that the controller writes its slices anew.")
-        .by(Command::kubectl(case.namespace(), &words))
+        .with_command(Command::kubectl(case.namespace(), &words))
 }
 
-pub(super) fn restart_controller() -> Remedy {
+pub(super) fn restart_controller_remedy() -> Remedy {
     Remedy::disruptive("Restart kube-controller-manager on the node that holds its lease.")
 }
 
-pub(super) fn exist(case: &Case<'_>) -> Judgement {
+pub(super) fn check_exist(case: &Case<'_>) -> Judgement {
     let number = case.all_slices().count();
     if number > 0 {
-        return Judgement::ok(format!("{} of it.", has(number))).with("slices", number);
+        return Judgement::ok(format!("{} of it.", describe_slices(number))).with("slices", number);
     }
     if case.selector().is_some_and(BTreeMap::is_empty) {
-        return Judgement::skipped("It has no selector; see svc.selector.");
+        return Judgement::not_applicable("It has no selector; see svc.selector.");
     }
     match case.pods().map(|pods| pods.list.len()) {
         Some(0) => Judgement::error("No EndpointSlice has its name, and no pod matches its selector.")
             .remedy(Remedy::safe("See pods.match.")),
         Some(pods) => Judgement::error(format!(
             "No EndpointSlice has its name, although {} its selector.",
-            matches(pods)
+            describe_matching_pods(pods)
         ))
-        .remedy(nudge(case))
-        .remedy(restart_controller()),
-        None => Judgement::error("No EndpointSlice has its name.").likely().remedy(nudge(case)),
+        .remedy(touch_service_remedy(case))
+        .remedy(restart_controller_remedy()),
+        None => {
+            Judgement::error("No EndpointSlice has its name.").likely().remedy(touch_service_remedy(case))
+        }
     }
 }
 
-fn has(number: usize) -> String {
-    format!("There {} {}", if number == 1 { "is" } else { "are" }, count(number, "EndpointSlice"))
+fn describe_slices(number: usize) -> String {
+    format!("There {} {}", if number == 1 { "is" } else { "are" }, format_count(number, "EndpointSlice"))
 }
 
-fn matches(number: usize) -> String {
-    format!("{} {}", count(number, "pod"), if number == 1 { "matches" } else { "match" })
+fn describe_matching_pods(number: usize) -> String {
+    format!("{} {}", format_count(number, "pod"), if number == 1 { "matches" } else { "match" })
 }
 
-pub(super) fn counts(case: &Case<'_>) -> Judgement {
+pub(super) fn check_counts(case: &Case<'_>) -> Judgement {
     let counts = case.counts();
     let ready = counts.ready;
     let total = counts.total();
@@ -85,21 +87,21 @@ pub(super) fn counts(case: &Case<'_>) -> Judgement {
     let judgement = match (ready, counts.serving, total) {
         (0, 0, _) if is_held => Judgement::warning("No endpoint of it is ready, and its last list is held."),
         (0, 0, 0) => Judgement::error("No endpoint is listed."),
-        (0, 0, _) => Judgement::error(format!("None of {} is ready.", count(total, "endpoint"))),
+        (0, 0, _) => Judgement::error(format!("None of {} is ready.", format_count(total, "endpoint"))),
         (0, serving, _) => {
             Judgement::warning(format!("Only terminating endpoints are left: {serving} that still answer."))
         }
         _ if ready * 2 < total => {
-            Judgement::warning(format!("Only {ready} of {} are ready.", count(total, "endpoint")))
+            Judgement::warning(format!("Only {ready} of {} are ready.", format_count(total, "endpoint")))
         }
-        _ => Judgement::ok(format!("{ready} of {} ready.", count(total, "endpoint"))),
+        _ => Judgement::ok(format!("{ready} of {} ready.", format_count(total, "endpoint"))),
     };
     let judgement = judgement
         .with("ready", ready)
         .with("serving", counts.serving)
         .with("terminating", counts.terminating)
         .with("unready", counts.unready);
-    let remedies = permit(case.asked_pods()).into_iter().chain([who_could_serve()]);
+    let remedies = missing_right_remedy(case.pods_lookup()).into_iter().chain([see_pods_remedy()]);
     let judgement = if judgement.state.is_trouble() { judgement.remedies(remedies) } else { judgement };
     match (case.pods(), judgement.state) {
         (None, State::Error) => judgement.likely().with("missing", "pods: they would say why"),
@@ -107,19 +109,19 @@ pub(super) fn counts(case: &Case<'_>) -> Judgement {
     }
 }
 
-fn who_could_serve() -> Remedy {
+fn see_pods_remedy() -> Remedy {
     Remedy::safe("See the findings on pods: who should be behind it, and what keeps them from being ready.")
 }
 
-pub(super) fn port_name(case: &Case<'_>) -> Judgement {
-    let Some(facts) = case.facts() else { return Judgement::skipped("Its ports are not known.") };
+pub(super) fn check_port_name(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::not_applicable("Its ports are not known.") };
     let offered: BTreeSet<_> = case
         .slices()
         .flat_map(|slice| slice.ports.iter())
         .map(|port| (&*port.name, port.protocol.as_str()))
         .collect();
     if offered.is_empty() {
-        return no_ports(case);
+        return judge_without_ports(case);
     }
     let lacks = |name: &str, protocol: &str| !offered.contains(&(name, protocol));
     let lacking = facts.ports.iter().filter(|port| lacks(&port.name, port.protocol.as_str()));
@@ -128,7 +130,7 @@ pub(super) fn port_name(case: &Case<'_>) -> Judgement {
         true => Judgement::ok("Every port has its counterpart in a slice."),
         false => Judgement::error(format!(
             "No slice has a port named {}; names and protocols must be equal.",
-            some(&lacking)
+            join_names(&lacking)
         ))
         .with("ports", json!(lacking.iter().take(NAMED_MAX).collect::<Vec<_>>()))
         .remedy(Remedy::safe("Give the ports of hand-written slices the names of the Service's ports."))
@@ -138,13 +140,13 @@ pub(super) fn port_name(case: &Case<'_>) -> Judgement {
 
 /// Judges slices without ports. The controller writes them where a pod has no port of the name that targetPort says:
 /// each slice shows that by itself, also where this node may not list pods.
-fn no_ports(case: &Case<'_>) -> Judgement {
+fn judge_without_ports(case: &Case<'_>) -> Judgement {
     let full = case.slices().find(|slice| !slice.endpoints.is_empty() && !slice.headless);
     let is_asked = case.facts().is_some_and(|facts| !facts.ports.is_empty());
     let Some(slice) = full.filter(|_| is_asked) else {
-        return Judgement::skipped("No slice has a port to compare with.");
+        return Judgement::not_applicable("No slice has a port to compare with.");
     };
-    let endpoints = count(slice.endpoints.len(), "endpoint");
+    let endpoints = format_count(slice.endpoints.len(), "endpoint");
     Judgement::error(format!(
         "EndpointSlice {} has {endpoints} and no port: its targetPort names no port of the pods.",
         slice.key.name
@@ -155,11 +157,11 @@ fn no_ports(case: &Case<'_>) -> Judgement {
     .remedy(Remedy::safe("If somebody else writes its slices, give them the Service's ports."))
 }
 
-pub(super) fn family(case: &Case<'_>) -> Judgement {
+pub(super) fn check_family(case: &Case<'_>) -> Judgement {
     let wanted = case.families();
-    let have = Types::of(case.slices().map(|slice| slice.address_type));
+    let have = AddressTypes::from_slices(case.slices().map(|slice| slice.address_type));
     if have.families.is_empty() && !have.fqdn {
-        return Judgement::skipped("There is no slice.");
+        return Judgement::not_applicable("There is no slice.");
     }
     let lacking: Vec<&str> =
         wanted.iter().filter(|it| !have.families.contains(it)).map(|it| it.as_str()).collect();
@@ -176,13 +178,13 @@ pub(super) fn family(case: &Case<'_>) -> Judgement {
 }
 
 #[derive(Default)]
-struct Types {
+struct AddressTypes {
     families: BTreeSet<Family>,
     fqdn: bool,
 }
 
-impl Types {
-    fn of(all: impl Iterator<Item = AddressType>) -> Self {
+impl AddressTypes {
+    fn from_slices(all: impl Iterator<Item = AddressType>) -> Self {
         let mut types = Self::default();
         for it in all {
             match it {
@@ -196,9 +198,9 @@ impl Types {
     }
 }
 
-pub(super) fn lag(case: &Case<'_>) -> Judgement {
-    let Some(slices) = case.asked_slices().answer() else {
-        return missing(case.asked_slices(), "How fast news of slices comes");
+pub(super) fn check_lag(case: &Case<'_>) -> Judgement {
+    let Some(slices) = case.slices_lookup().answer() else {
+        return judge_unavailable(case.slices_lookup(), "How fast news of slices comes");
     };
     let known = |name: &str| case.all_slices().find(|it| it.key.name.name() == name);
     let behind = slices.iter().filter(|slice| {
@@ -209,7 +211,7 @@ pub(super) fn lag(case: &Case<'_>) -> Judgement {
     match oldest {
         Some(age) if age > LAG_SECONDS => Judgement::warning(format!(
             "A change of {} ago has reached the apiserver and not this node.",
-            span(age)
+            format_duration(age)
         ))
         .with("seconds", age)
         .remedy(Remedy::safe("See self.watch and self.control.")),
@@ -217,7 +219,7 @@ pub(super) fn lag(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn duplicates(case: &Case<'_>) -> Judgement {
+pub(super) fn check_duplicates(case: &Case<'_>) -> Judgement {
     let mut places: BTreeMap<(IpAddr, NonZeroU16), usize> = BTreeMap::new();
     for slice in case.slices() {
         for (endpoint, port) in
@@ -231,32 +233,32 @@ pub(super) fn duplicates(case: &Case<'_>) -> Judgement {
     if twice.is_empty() {
         return Judgement::ok("No address is listed twice.");
     }
-    let lasting = case.view().and_then(|view| lifecycle::find_duplicates(&view.slices, case.taken()));
+    let lasting = case.view().and_then(|view| lifecycle::find_duplicates(&view.slices, case.taken_at()));
     let judgement = match lasting {
         None => Judgement::info(format!(
             "Listed twice, which is legal while endpoints move between slices: {}.",
-            some(&twice)
+            join_names(&twice)
         )),
         Some(found) => Judgement::error_if(
             found.severity == Severity::Error,
             format!(
                 "Listed twice for longer than a move takes: {}.",
-                some(found.evidence.iter().filter_map(|it| it.address))
+                join_names(found.evidence.iter().filter_map(|it| it.address))
             ),
         )
         .remedy(Remedy::safe("Look who writes each of the two slices; see slices.manager."))
-        .remedy(nudge(case)),
+        .remedy(touch_service_remedy(case)),
     };
     judgement.with("addresses", json!(twice.iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }
 
-pub(super) fn manager(case: &Case<'_>) -> Judgement {
-    let Some(slices) = case.asked_slices().answer() else {
-        return missing(case.asked_slices(), "Who writes its slices");
+pub(super) fn check_manager(case: &Case<'_>) -> Judgement {
+    let Some(slices) = case.slices_lookup().answer() else {
+        return judge_unavailable(case.slices_lookup(), "Who writes its slices");
     };
     let managers: BTreeSet<&str> =
         slices.iter().map(|slice| slice.manager.as_deref().unwrap_or("nobody by its label")).collect();
-    let all = some(&managers);
+    let all = join_names(&managers);
     match managers.first() {
         _ if managers.len() > 1 => Judgement::warning(format!("Its slices have several writers: {all}."))
             .with("managers", json!(managers.iter().take(NAMED_MAX).collect::<Vec<_>>()))
@@ -268,12 +270,12 @@ pub(super) fn manager(case: &Case<'_>) -> Judgement {
             Judgement::info("Its slices mirror an Endpoints object that somebody else writes.")
         }
         Some(other) => Judgement::info(format!("Its slices are written by {other}.")),
-        None => Judgement::skipped("There is no slice."),
+        None => Judgement::not_applicable("There is no slice."),
     }
 }
 
-pub(super) fn hidden(case: &Case<'_>) -> Judgement {
-    let is_normal = case.is_ours();
+pub(super) fn check_hidden(case: &Case<'_>) -> Judgement {
+    let is_normal = case.is_served_here();
     let slices = case.all_slices();
     let hidden: Vec<&str> =
         slices.filter(|slice| slice.headless).map(|slice| slice.key.name.name()).collect();
@@ -281,20 +283,20 @@ pub(super) fn hidden(case: &Case<'_>) -> Judgement {
         true => Judgement::ok("No slice of it is hidden from proxies."),
         false => Judgement::error(format!(
             "The label service.kubernetes.io/headless hides {} from every proxy: {}.",
-            count(hidden.len(), "slice"),
-            some(&hidden)
+            format_count(hidden.len(), "slice"),
+            join_names(&hidden)
         ))
         .with("slices", json!(hidden.iter().take(NAMED_MAX).collect::<Vec<_>>()))
         .remedy(Remedy::disruptive(
             "Remove the label; Kubernetes' controller does it when the Service is touched.",
         ))
-        .remedy(nudge(case)),
+        .remedy(touch_service_remedy(case)),
     }
 }
 
-pub(super) fn truncated(case: &Case<'_>) -> Judgement {
-    let Some(endpoints) = case.asked_endpoints().answer() else {
-        return missing(case.asked_endpoints(), "Its Endpoints object");
+pub(super) fn check_truncated(case: &Case<'_>) -> Judgement {
+    let Some(endpoints) = case.endpoints_lookup().answer() else {
+        return judge_unavailable(case.endpoints_lookup(), "Its Endpoints object");
     };
     let over = endpoints.as_ref().and_then(|it| it.over_capacity.as_deref());
     match over {
@@ -306,9 +308,9 @@ pub(super) fn truncated(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn handmade(case: &Case<'_>) -> Judgement {
-    let Some(endpoints) = case.asked_endpoints().answer() else {
-        return missing(case.asked_endpoints(), "Its Endpoints object");
+pub(super) fn check_handmade(case: &Case<'_>) -> Judgement {
+    let Some(endpoints) = case.endpoints_lookup().answer() else {
+        return judge_unavailable(case.endpoints_lookup(), "Its Endpoints object");
     };
     let has_selector = case.selector().is_some_and(|selector| !selector.is_empty());
     match endpoints {
@@ -317,10 +319,14 @@ pub(super) fn handmade(case: &Case<'_>) -> Judgement {
              Kubernetes' controller cannot create its own.",
         )
         .remedy(
-            Remedy::disruptive("Delete the Endpoints object; the controller writes it anew.").by(
+            Remedy::disruptive("Delete the Endpoints object; the controller writes it anew.").with_command(
                 Command::kubectl(
                     case.namespace(),
-                    &[Word::Ours("delete"), Word::Ours("endpoints"), Word::Name(case.name().name())],
+                    &[
+                        CommandWord::Literal("delete"),
+                        CommandWord::Literal("endpoints"),
+                        CommandWord::Name(case.name().name()),
+                    ],
                 ),
             ),
         ),
@@ -328,46 +334,49 @@ pub(super) fn handmade(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn controller(case: &Case<'_>) -> Judgement {
-    alive(case, "kube-controller-manager")
+pub(super) fn check_controller(case: &Case<'_>) -> Judgement {
+    judge_lease(case, "kube-controller-manager")
 }
 
 /// Whether a controller renews its lease. Managed control planes hide their leases.
-pub(super) fn alive(case: &Case<'_>, name: &str) -> Judgement {
-    if case.asked_leases().answer().is_none() {
-        return missing(case.asked_leases(), &format!("Whether {name} lives"));
+pub(super) fn judge_lease(case: &Case<'_>, name: &str) -> Judgement {
+    if case.leases_lookup().answer().is_none() {
+        return judge_unavailable(case.leases_lookup(), &format!("Whether {name} lives"));
     }
     let Some(Lease { holder, renewed, .. }) = case.lease(name) else {
-        return Judgement::skipped(format!(
+        return Judgement::not_applicable(format!(
             "There is no lease of {name}, as where others run the control plane."
         ));
     };
     let Some(age) = renewed.map(|renewed| case.age(renewed)) else {
-        return Judgement::skipped(format!("The lease of {name} was never renewed."));
+        return Judgement::not_applicable(format!("The lease of {name} was never renewed."));
     };
     let holder = holder.as_deref().unwrap_or("nobody");
     match age > LEASE_SECONDS {
-        false => Judgement::ok(format!("{name} lives: {holder} renewed its lease {} ago.", span(age))),
-        true => {
-            Judgement::error(format!("{name} does not live: {holder} renewed its lease {} ago.", span(age)))
-                .with("holder", holder)
-                .with("seconds", age)
-                .likely()
-                .remedy(Remedy::safe(format!("Start {name}, and read its log: nobody else does its work.")))
+        false => {
+            Judgement::ok(format!("{name} lives: {holder} renewed its lease {} ago.", format_duration(age)))
         }
+        true => Judgement::error(format!(
+            "{name} does not live: {holder} renewed its lease {} ago.",
+            format_duration(age)
+        ))
+        .with("holder", holder)
+        .with("seconds", age)
+        .likely()
+        .remedy(Remedy::safe(format!("Start {name}, and read its log: nobody else does its work."))),
     }
 }
 
-pub(super) fn nodes(case: &Case<'_>) -> Judgement {
-    let Some(nodes) = case.asked_nodes().answer() else {
-        return missing(case.asked_nodes(), "Whether the nodes of endpoints are ready");
+pub(super) fn check_nodes(case: &Case<'_>) -> Judgement {
+    let Some(nodes) = case.nodes_lookup().answer() else {
+        return judge_unavailable(case.nodes_lookup(), "Whether the nodes of endpoints are ready");
     };
     let on = case.endpoints().into_values().filter_map(|it| it.node);
     let names: BTreeSet<String> = on.map(|node| node.to_string()).collect();
     let used: Vec<_> = nodes.iter().filter(|node| names.contains(&node.name)).collect();
-    let unasked: Vec<&String> = case.nodes_unasked().iter().filter(|name| names.contains(*name)).collect();
+    let unasked: Vec<&String> = case.unqueried_nodes().iter().filter(|name| names.contains(*name)).collect();
     if used.is_empty() && unasked.is_empty() {
-        return Judgement::skipped("No endpoint says on which node it is, or none of those was read.");
+        return Judgement::not_applicable("No endpoint says on which node it is, or none of those was read.");
     }
     let is_bad = |ready: &Option<Condition>| ready.as_ref().is_none_or(|it| !it.is_true);
     let bad: Vec<&str> = used
@@ -380,22 +389,22 @@ pub(super) fn nodes(case: &Case<'_>) -> Judgement {
         number => format!(" {number} more of them have no label, and were not asked for one by one."),
     };
     if bad.is_empty() {
-        let sentence = format!("{} of its endpoints ready.{not_asked}", count(used.len(), "node"));
+        let sentence = format!("{} of its endpoints ready.{not_asked}", format_count(used.len(), "node"));
         return if unasked.is_empty() { Judgement::ok(sentence) } else { Judgement::unknown(sentence) };
     }
     Judgement::error_if(
         bad.len() + unasked.len() == names.len(),
-        format!("Not ready of the nodes of its endpoints: {}.{not_asked}", some(&bad)),
+        format!("Not ready of the nodes of its endpoints: {}.{not_asked}", join_names(&bad)),
     )
     .with("nodes", json!(bad.iter().take(NAMED_MAX).collect::<Vec<_>>()))
     .with("not_asked", unasked.len())
-    .remedy(Remedy::safe("Look at the node: kubelet, container runtime, network.").by(
+    .remedy(Remedy::safe("Look at the node: kubelet, container runtime, network.").with_command(
         bad.first().and_then(|node| {
-            Command::of(&[
-                Word::Ours("kubectl"),
-                Word::Ours("describe"),
-                Word::Ours("node"),
-                Word::Name(node),
+            Command::from_words(&[
+                CommandWord::Literal("kubectl"),
+                CommandWord::Literal("describe"),
+                CommandWord::Literal("node"),
+                CommandWord::Name(node),
             ])
         }),
     ))

@@ -7,94 +7,96 @@ use std::collections::BTreeSet;
 use holdfast_core::facts::Timestamp;
 use serde_json::{Value, json};
 
-use crate::case::{Case, missing};
+use crate::case::{Case, judge_unavailable};
+use crate::evidence::{CauseRemedy, RecognisedEvent};
 use crate::finding::{Judgement, Remedy, Risk};
+use crate::formatting::{format_count, format_duration, join_names};
 use crate::limits::EVENTS_MAX;
-use crate::material::{EventSeen, RemedySeen};
-use crate::shown::{count, some, span};
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::{Millis, Rfc3339};
 
 /// What is said of a loss mostly comes within a minute of it, before or after.
-const NEAR_SECONDS: u64 = 60;
+const CORRELATION_SECONDS: u64 = 60;
 
-pub(super) fn readable(case: &Case<'_>) -> Judgement {
+pub(super) fn check_readable(case: &Case<'_>) -> Judgement {
     let asked = case.events();
     match asked.answer() {
         Some(events) => {
             let more = if *case.has_more_events() { ", and more that were not read" } else { "" };
-            Judgement::ok(format!("{} about it{more}.", count(events.len(), "Event")))
+            Judgement::ok(format!("{} about it{more}.", format_count(events.len(), "Event")))
         }
-        None => missing(asked, "Events"),
+        None => judge_unavailable(asked, "Events"),
     }
 }
 
 /// The knowledge's entry for what the controller of Endpoints says of an object that it could not make.
-const NOT_MADE: &str = "failed-to-create-endpoint";
+const CREATE_FAILED_ENTRY: &str = "failed-to-create-endpoint";
 
 /// Whether the trouble that an Event tells of is over by now. The controller of Endpoints says that it could not make
 /// an object also where it has made it a moment ago and has not heard of that yet, and nothing that it says later takes
 /// it back.
-fn is_over(case: &Case<'_>, event: &EventSeen) -> bool {
-    let made = case.asked_endpoints().answer().and_then(Option::as_ref).is_some_and(|it| it.by_controller);
-    made && event.entry.as_deref() == Some(NOT_MADE)
+fn is_resolved(case: &Case<'_>, event: &RecognisedEvent) -> bool {
+    let made = case.endpoints_lookup().answer().and_then(Option::as_ref).is_some_and(|it| it.by_controller);
+    made && event.entry.as_deref() == Some(CREATE_FAILED_ENTRY)
 }
 
 /// Warnings that nothing has resolved: those that the knowledge takes for trouble come first, then its notices, then
 /// those that it has no entry for, and of each kind the newest.
-pub(super) fn open<'a>(case: &Case<'a>) -> Vec<&'a EventSeen> {
+pub(super) fn open_warnings<'a>(case: &Case<'a>) -> Vec<&'a RecognisedEvent> {
     let all = case.events().answer().into_iter().flatten();
-    let mut open: Vec<&EventSeen> = all.filter(|it| it.open && it.warning && !is_over(case, it)).collect();
+    let mut open: Vec<&RecognisedEvent> =
+        all.filter(|it| it.open && it.warning && !is_resolved(case, it)).collect();
     open.sort_by_key(|it| (it.entry.is_none(), it.notice, it.last.map_or(i64::MAX, |last| case.age(last))));
     open.truncate(EVENTS_MAX);
     open
 }
 
 /// The remedies that the knowledge has for an Event.
-pub(super) fn remedies(event: &EventSeen) -> impl Iterator<Item = Remedy> + use<'_> {
-    event.remedies.iter().map(|RemedySeen { text, risk }| {
+pub(super) fn event_remedies(event: &RecognisedEvent) -> impl Iterator<Item = Remedy> + use<'_> {
+    event.remedies.iter().map(|CauseRemedy { text, risk }| {
         let risk = Risk::ALL.into_iter().find(|it| it.as_str() == risk);
         Remedy::new(risk.unwrap_or(Risk::Disruptive), text)
     })
 }
 
-pub(super) fn list(case: &Case<'_>) -> Judgement {
+pub(super) fn check_list(case: &Case<'_>) -> Judgement {
     if case.events().answer().is_none() {
-        return missing(case.events(), "Events");
+        return judge_unavailable(case.events(), "Events");
     }
-    let open = open(case);
+    let open = open_warnings(case);
     let Some(first) = open.first() else {
         return Judgement::ok_unless(*case.has_more_events(), "No Event is open.");
     };
-    let when = first.last.map(|last| format!(", {} ago", span(case.age(last)))).unwrap_or_default();
+    let when =
+        first.last.map(|last| format!(", {} ago", format_duration(case.age(last)))).unwrap_or_default();
     let object = &first.object;
     let said = format!(
         "{} says {} of {} {}{when}: {}",
-        or_unknown(&first.component),
+        name_or_somebody(&first.component),
         first.reason,
         object.kind,
         object.name,
         if first.meaning.is_empty() { &first.message } else { &first.meaning }
     );
     let said = format!("{}.", said.trim_end_matches('.'));
-    let listed: Vec<Value> = open.iter().map(|it| summary(it)).collect();
+    let listed: Vec<Value> = open.iter().map(|it| to_json(it)).collect();
     match first.entry {
         Some(_) if first.notice => Judgement::info(said),
-        Some(_) => Judgement::warning(said).remedies(remedies(first)).remedy(read_the_log()),
+        Some(_) => Judgement::warning(said).remedies(event_remedies(first)).remedy(read_log_remedy()),
         None => Judgement::info(said),
     }
     .with("open", listed)
 }
 
-fn read_the_log() -> Remedy {
+fn read_log_remedy() -> Remedy {
     Remedy::safe("Read the log of the component that says so.")
 }
 
-fn or_unknown(text: &str) -> &str {
+fn name_or_somebody(text: &str) -> &str {
     if text.is_empty() { "somebody" } else { text }
 }
 
-fn summary(it: &EventSeen) -> Value {
+fn to_json(it: &RecognisedEvent) -> Value {
     json!({
         "entry": it.entry,
         "reason": it.reason,
@@ -110,51 +112,53 @@ fn summary(it: &EventSeen) -> Value {
 }
 
 /// Records that are not older than was asked for, oldest first.
-fn records<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a Record> + use<'a> {
-    let back = case.narrowed().since_seconds.saturating_mul(1_000);
-    let since = Millis::from(case.taken()).0.saturating_sub(back);
+fn recent_records<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a Record> + use<'a> {
+    let back = case.scope().since_seconds.saturating_mul(1_000);
+    let since = Millis::from(case.taken_at()).0.saturating_sub(back);
     case.history().iter().filter(move |record| record.time.0 >= since)
 }
 
-pub(super) fn recent(case: &Case<'_>) -> Judgement {
-    let lately = match case.narrowed().since_seconds {
+pub(super) fn check_recent(case: &Case<'_>) -> Judgement {
+    let lately = match case.scope().since_seconds {
         3_600 => "hour".to_owned(),
-        seconds => span(seconds),
+        seconds => format_duration(seconds),
     };
-    match records(case).count() {
+    match recent_records(case).count() {
         0 => Judgement::ok(format!("Nothing of it changed in the last {lately}.")),
-        number => Judgement::info(format!("{} of it in the last {lately}.", count(number, "change")))
+        number => Judgement::info(format!("{} of it in the last {lately}.", format_count(number, "change")))
             .with("changes", number),
     }
 }
 
 /// Backends that the change took away.
-fn lost(record: &Record) -> Vec<&str> {
+fn lost_backends(record: &Record) -> Vec<&str> {
     let removed = record.transitions.iter().flat_map(|it| &it.backends.removed);
     removed.map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Whether an Event began or was last said close to the time of a record.
-fn is_near(case: &Case<'_>, event: &EventSeen, record: &Record) -> bool {
+fn is_concurrent(case: &Case<'_>, event: &RecognisedEvent, record: &Record) -> bool {
     let then = case.age(record.time.seconds());
-    let near = |at: Option<Timestamp>| at.is_some_and(|at| case.age(at).abs_diff(then) <= NEAR_SECONDS);
+    let near =
+        |at: Option<Timestamp>| at.is_some_and(|at| case.age(at).abs_diff(then) <= CORRELATION_SECONDS);
     near(event.first) || near(event.last)
 }
 
 /// Judges what was said of pods and nodes about the time at which backends went.
-pub(super) fn correlate(case: &Case<'_>) -> Judgement {
-    let losses: Vec<&Record> = records(case).filter(|record| !lost(record).is_empty()).collect();
+pub(super) fn check_correlate(case: &Case<'_>) -> Judgement {
+    let losses: Vec<&Record> =
+        recent_records(case).filter(|record| !lost_backends(record).is_empty()).collect();
     if losses.is_empty() {
         return Judgement::ok("It lost no backend lately.");
     }
     let Some(events) = case.events().answer() else {
-        return missing(case.events(), "What was said when it lost backends");
+        return judge_unavailable(case.events(), "What was said when it lost backends");
     };
     let of_others = || events.iter().filter(|it| matches!(it.object.kind.as_str(), "Pod" | "Node"));
     let pairs = losses.iter().rev().flat_map(|record| {
-        of_others().filter(|event| is_near(case, event, record)).map(move |event| (*record, event))
+        of_others().filter(|event| is_concurrent(case, event, record)).map(move |event| (*record, event))
     });
-    let pairs: Vec<(&Record, &EventSeen)> = pairs.take(EVENTS_MAX).collect();
+    let pairs: Vec<(&Record, &RecognisedEvent)> = pairs.take(EVENTS_MAX).collect();
     let Some((record, event)) = pairs.first() else {
         return Judgement::ok("Nothing was said of pods or nodes within a minute of losing backends.");
     };
@@ -162,16 +166,16 @@ pub(super) fn correlate(case: &Case<'_>) -> Judgement {
     let at = Rfc3339(record.time.seconds());
     let sentence = format!(
         "Within a minute of losing {} at {at}, {} said {} of {} {}: {said}",
-        some(lost(record)),
-        or_unknown(&event.component),
+        join_names(lost_backends(record)),
+        name_or_somebody(&event.component),
         event.reason,
         event.object.kind,
         event.object.name
     );
     let told = pairs.iter().map(|(record, event)| {
-        let lost: Vec<&str> = lost(record).into_iter().take(EVENTS_MAX).collect();
+        let lost: Vec<&str> = lost_backends(record).into_iter().take(EVENTS_MAX).collect();
         json!({ "time": Rfc3339(record.time.seconds()).to_string(), "lost": lost,
-                "event": summary(event) })
+                "event": to_json(event) })
     });
     Judgement::info(format!("{}.", sentence.trim_end_matches('.')))
         .possible()
@@ -186,6 +190,6 @@ mod tests {
 
     #[test]
     fn the_catalogue_has_this_entry() {
-        assert!(Knowledge::built_in().reasons().iter().any(|reason| reason.id == NOT_MADE));
+        assert!(Knowledge::built_in().reasons().iter().any(|reason| reason.id == CREATE_FAILED_ENTRY));
     }
 }

@@ -9,7 +9,7 @@ use crate::finding::{Judgement, Remedy};
 use crate::limits::NAMED_MAX;
 use holdfast_status::views::proxies::{Dialled, Filter, FilterKind};
 
-pub(super) fn filters(case: &Case<'_>) -> Judgement {
+pub(super) fn check_filters(case: &Case<'_>) -> Judgement {
     let all = case.filters();
     let dialled = Dialled::of(case.frontends());
     let of = |kind| all.iter().filter(move |it| it.kind.0 == kind).collect::<Vec<_>>();
@@ -17,26 +17,26 @@ pub(super) fn filters(case: &Case<'_>) -> Judgement {
         of(FilterKind::Early).into_iter().filter(|filter| dialled.is_met_by(filter)).collect();
     if let Some(first) = early.first() {
         let sentence = format!("{} {}: whom it kept out comes in now.", first.place, first.rule);
-        return told(Judgement::warning(sentence), &early).remedy(Remedy::safe(
+        return with_places(Judgement::warning(sentence), &early).remedy(Remedy::safe(
             "Say it by loadBalancerSourceRanges or a NetworkPolicy, or by a rule of FORWARD for the pods themselves.",
         ));
     }
     let forward = of(FilterKind::Forward);
     if let Some(first) = forward.first() {
         let sentence = format!("{}: {}.", first.place, first.rule);
-        return told(Judgement::info(sentence), &forward).possible().remedy(Remedy::safe(
+        return with_places(Judgement::info(sentence), &forward).possible().remedy(Remedy::safe(
             "Set forward_mark under [packets], and have FORWARD accept that mark and what is established.",
         ));
     }
     let connections = of(FilterKind::Connections);
     if let Some(first) = connections.first() {
         let sentence = format!("{} has {}.", first.place, first.rule);
-        return told(Judgement::info(sentence), &connections)
+        return with_places(Judgement::info(sentence), &connections)
             .remedy(Remedy::safe("Write it, and the timeouts, to a file below /etc/sysctl.d."));
     }
     Judgement::ok("No rule of a firewall was found that met its packets before kube-proxy did.")
 }
 
-fn told(judgement: Judgement, filters: &[&Filter]) -> Judgement {
+fn with_places(judgement: Judgement, filters: &[&Filter]) -> Judgement {
     judgement.with("places", json!(filters.iter().map(|it| &it.place).take(NAMED_MAX).collect::<Vec<_>>()))
 }

@@ -7,37 +7,41 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::case::{Case, missing};
-use crate::command::{Command, Word};
+use crate::case::{Case, judge_unavailable};
+use crate::command::{Command, CommandWord};
+use crate::evidence::Rule;
 use crate::finding::{Judgement, Remedy, State};
+use crate::formatting::join_names;
 use crate::limits::NAMED_MAX;
-use crate::material::Rule;
-use crate::shown::some;
 use holdfast_status::views::proxies::{OtherProxy, Trace};
 
-pub(super) fn kube_proxy(case: &Case<'_>) -> Judgement {
-    let cleanup = Command::of(&[Word::Ours("kube-proxy"), Word::Ours("--cleanup")]);
-    beside(case, "kube-proxy").map_or_else(absent, |judgement| match judgement.state.is_trouble() {
-        true => judgement.remedy(
-            Remedy::disruptive("Remove kube-proxy's DaemonSet, and clean up what it left on each node.")
-                .by(cleanup),
-        ),
-        false => judgement,
+pub(super) fn check_kube_proxy(case: &Case<'_>) -> Judgement {
+    let cleanup =
+        Command::from_words(&[CommandWord::Literal("kube-proxy"), CommandWord::Literal("--cleanup")]);
+    judge_proxy(case, "kube-proxy").map_or_else(judge_absent, |judgement| {
+        match judgement.state.is_trouble() {
+            true => judgement.remedy(
+                Remedy::disruptive("Remove kube-proxy's DaemonSet, and clean up what it left on each node.")
+                    .with_command(cleanup),
+            ),
+            false => judgement,
+        }
     })
 }
 
 /// Judges Cilium. Its programs go on without its agent; which clients they translate then depends on a table of the
 /// past.
-pub(super) fn cilium(case: &Case<'_>) -> Judgement {
+pub(super) fn check_cilium(case: &Case<'_>) -> Judgement {
     let found = case.proxies().iter().find(|it| it.proxy == "Cilium");
     let traces = found.map_or(&[][..], |it| &it.traces);
-    let judgement = other(case, "Cilium", "Set kubeProxyReplacement to false in Cilium's configuration.")
-        .with("traces", json!(traces.iter().take(NAMED_MAX).collect::<Vec<_>>()));
+    let judgement =
+        judge_with_remedy(case, "Cilium", "Set kubeProxyReplacement to false in Cilium's configuration.")
+            .with("traces", json!(traces.iter().take(NAMED_MAX).collect::<Vec<_>>()));
     if !found.is_some_and(OtherProxy::is_abandoned) || judgement.state == State::Error {
         return judgement;
     }
     let translating: Vec<&Trace> = traces.iter().filter(|trace| trace.translates).collect();
-    let what = some(translating.iter().map(|trace| &trace.what));
+    let what = join_names(translating.iter().map(|trace| &trace.what));
     let removes = translating.iter().take(NAMED_MAX).map(|trace| {
         Remedy::disruptive(format!("If Cilium is not to come back to this node: {}.", trace.remove))
     });
@@ -45,64 +49,68 @@ pub(super) fn cilium(case: &Case<'_>) -> Judgement {
     Judgement { evidence: judgement.evidence, ..Judgement::warning(sentence) }.remedies(removes)
 }
 
-pub(super) fn calico(case: &Case<'_>) -> Judgement {
-    other(case, "Calico", "Switch Calico's eBPF data plane, or its connect-time load balancing, off.")
+pub(super) fn check_calico(case: &Case<'_>) -> Judgement {
+    judge_with_remedy(
+        case,
+        "Calico",
+        "Switch Calico's eBPF data plane, or its connect-time load balancing, off.",
+    )
 }
 
-pub(super) fn kube_router(case: &Case<'_>) -> Judgement {
-    other(
+pub(super) fn check_kube_router(case: &Case<'_>) -> Judgement {
+    judge_with_remedy(
         case,
         "kube-router",
         "Start kube-router with --run-service-proxy=false, and run its --cleanup-config on this node.",
     )
 }
 
-pub(super) fn antrea(case: &Case<'_>) -> Judgement {
-    other(case, "Antrea", "Set antreaProxy.enable to false in antrea-agent's configuration.")
+pub(super) fn check_antrea(case: &Case<'_>) -> Judgement {
+    judge_with_remedy(case, "Antrea", "Set antreaProxy.enable to false in antrea-agent's configuration.")
 }
 
-fn other(case: &Case<'_>, proxy: &'static str, remedy: &'static str) -> Judgement {
-    beside(case, proxy).map_or_else(absent, |judgement| match judgement.state.is_trouble() {
+fn judge_with_remedy(case: &Case<'_>, proxy: &'static str, remedy: &'static str) -> Judgement {
+    judge_proxy(case, proxy).map_or_else(judge_absent, |judgement| match judgement.state.is_trouble() {
         true => judgement.remedy(Remedy::disruptive(remedy)),
         false => judgement,
     })
 }
 
-fn absent() -> Judgement {
+fn judge_absent() -> Judgement {
     Judgement::ok("It was not found on this node.")
 }
 
 /// What another proxy has to do with this service; `None`: it is not on this node.
-fn beside(case: &Case<'_>, proxy: &str) -> Option<Judgement> {
+fn judge_proxy(case: &Case<'_>, proxy: &str) -> Option<Judgement> {
     let found = case.proxies().iter().find(|it| it.proxy == proxy)?;
-    let evidence = some(&found.evidence);
-    let rules = rules(case, proxy);
-    let judgement = match (rules.is_empty(), rules.iter().any(|rule| leads_elsewhere(case, rule))) {
+    let evidence = join_names(&found.evidence);
+    let rules = proxy_rules(case, proxy);
+    let judgement = match (rules.is_empty(), rules.iter().any(|rule| leads_to_non_backend(case, rule))) {
         (true, _) => Judgement::info(format!("{proxy} is, or was, on this node: {evidence}.")),
         (false, false) => Judgement::warning(format!(
             "{proxy} serves the same frontends ({evidence}): who is translated here does not reach it, others do."
         )),
         (false, true) => Judgement::error(format!(
             "{proxy} leads {} to backends that are none ({evidence}): clients that are not translated here are lost.",
-            some(rules.iter().map(|rule| rule.frontend))
+            join_names(rules.iter().map(|rule| rule.frontend))
         )),
     };
     Some(judgement.with("evidence", json!(found.evidence.iter().take(NAMED_MAX).collect::<Vec<_>>())))
 }
 
-fn rules<'a>(case: &Case<'a>, proxy: &str) -> Vec<&'a Rule> {
+fn proxy_rules<'a>(case: &Case<'a>, proxy: &str) -> Vec<&'a Rule> {
     case.rules().answer().into_iter().flatten().filter(|rule| rule.proxy == proxy).collect()
 }
 
 /// Whether a rule leads to an address that is no backend. A rule that does not say where it leads does not count.
-fn leads_elsewhere(case: &Case<'_>, rule: &Rule) -> bool {
+fn leads_to_non_backend(case: &Case<'_>, rule: &Rule) -> bool {
     !rule.backends.iter().all(|at| case.is_backend(*at))
 }
 
 /// Judges rules of a proxy that does not run: they get out of date, and lead to pods that are gone.
-pub(super) fn leftover(case: &Case<'_>) -> Judgement {
+pub(super) fn check_leftover(case: &Case<'_>) -> Judgement {
     let Some(all) = case.rules().answer() else {
-        return missing(case.rules(), "Rules of other proxies for its frontends");
+        return judge_unavailable(case.rules(), "Rules of other proxies for its frontends");
     };
     let runs = |rule: &&Rule| {
         let found = case.proxies().iter().filter(|it| it.proxy == rule.proxy);
@@ -112,7 +120,7 @@ pub(super) fn leftover(case: &Case<'_>) -> Judgement {
     let Some(first) = left.first() else {
         return Judgement::ok("No rules of a proxy that has gone name its frontends.");
     };
-    let is_wrong = left.iter().any(|rule| leads_elsewhere(case, rule));
+    let is_wrong = left.iter().any(|rule| leads_to_non_backend(case, rule));
     let what = if is_wrong { " and lead to addresses that are no backends" } else { "" };
     Judgement::error_if(
         is_wrong,
@@ -120,7 +128,7 @@ pub(super) fn leftover(case: &Case<'_>) -> Judgement {
             "Rules of {}, which does not run, name {}{what} ({}). Clients on this node are served all \
              the same; packets that are forwarded meet them.",
             first.proxy,
-            some(left.iter().map(|rule| rule.frontend).collect::<BTreeSet<_>>()),
+            join_names(left.iter().map(|rule| rule.frontend).collect::<BTreeSet<_>>()),
             first.place
         ),
     )

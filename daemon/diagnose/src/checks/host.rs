@@ -11,45 +11,48 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Verdict};
 use serde_json::json;
 
-use crate::case::{Case, missing};
+use crate::case::{Case, judge_unavailable};
+use crate::evidence::{HostPort, Listener};
 use crate::finding::{Judgement, Remedy};
+use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
-use crate::material::{HostPort, Listener};
-use crate::shown::{count, some};
 
 /// The percentage from which on the table of connections counts as full: it drops new connections once it is.
 const CONNTRACK_PERCENT: u64 = 80;
 
 /// Node ports with their protocols.
-fn node_ports(case: &Case<'_>) -> BTreeSet<(u16, String)> {
-    case.frontends_of(FrontendType::NodePort).map(|it| (it.port.get(), it.protocol.to_string())).collect()
+fn list_node_ports(case: &Case<'_>) -> BTreeSet<(u16, String)> {
+    case.frontends_with_type(FrontendType::NodePort)
+        .map(|it| (it.port.get(), it.protocol.to_string()))
+        .collect()
 }
 
-pub(super) fn node_port_addresses(case: &Case<'_>) -> Judgement {
-    let ports = node_ports(case);
+pub(super) fn check_node_port_addresses(case: &Case<'_>) -> Judgement {
+    let ports = list_node_ports(case);
     if ports.is_empty() {
-        return Judgement::skipped("It has no node port.");
+        return Judgement::not_applicable("It has no node port.");
     }
     let served: BTreeSet<Family> = case
-        .frontends_of(FrontendType::NodePort)
+        .frontends_with_type(FrontendType::NodePort)
         .filter(is_in_maps)
         .map(|it| Family::from_address(it.address))
         .collect();
     if served.is_empty() {
-        return Judgement::skipped("None of its node ports is in the maps; `verdict` says why.");
+        return Judgement::not_applicable("None of its node ports is in the maps; `verdict` says why.");
     }
     let node = &case.table().node;
-    let at = |family: &Family| answered_at(node, *family);
+    let at = |family: &Family| list_answering_addresses(node, *family);
     let silent: Vec<_> = served.iter().filter(|family| at(family).is_empty()).map(|it| it.as_str()).collect();
     let all: Vec<String> = served.iter().flat_map(at).collect();
     let remedy = Remedy::safe("Look at `node_port_addresses` of the configuration.");
     match (all.is_empty(), silent.first()) {
         (true, _) => Judgement::error("No address of this node answers its node ports.").remedy(remedy),
-        (false, None) => Judgement::ok(format!("Its node ports answer at {}.", some(all))),
-        (false, Some(silent)) => {
-            Judgement::info(format!("Its node ports answer at {}, and at no address of {silent}.", some(all)))
-                .remedy(remedy)
-        }
+        (false, None) => Judgement::ok(format!("Its node ports answer at {}.", join_names(all))),
+        (false, Some(silent)) => Judgement::info(format!(
+            "Its node ports answer at {}, and at no address of {silent}.",
+            join_names(all)
+        ))
+        .remedy(remedy),
     }
 }
 
@@ -59,7 +62,7 @@ fn is_in_maps(it: &&FrontendView) -> bool {
 }
 
 /// The addresses of a family at which node ports answer; the loopback as the whole of its range.
-fn answered_at(node: &NodeFacts, family: Family) -> Vec<String> {
+fn list_answering_addresses(node: &NodeFacts, family: Family) -> Vec<String> {
     let outer = node.external_addresses().filter(|address| Family::from_address(*address) == family);
     let looped = node.has_node_ports_at(family.loopback_address()).then(|| match family {
         Family::V4 => "127.0.0.0/8 (this host's own processes)".to_owned(),
@@ -68,13 +71,13 @@ fn answered_at(node: &NodeFacts, family: Family) -> Vec<String> {
     outer.map(|address| address.to_string()).chain(looped).collect()
 }
 
-pub(super) fn listener(case: &Case<'_>) -> Judgement {
-    let ports = node_ports(case);
+pub(super) fn check_listener(case: &Case<'_>) -> Judgement {
+    let ports = list_node_ports(case);
     if ports.is_empty() {
-        return Judgement::skipped("It has no node port.");
+        return Judgement::not_applicable("It has no node port.");
     }
     let Some(listeners) = case.listeners().answer() else {
-        return missing(case.listeners(), "Who listens at its node ports");
+        return judge_unavailable(case.listeners(), "Who listens at its node ports");
     };
     let in_way = |it: &&Listener| !it.own && ports.contains(&(it.port, it.protocol.clone()));
     let found: Vec<&Listener> = listeners.iter().filter(in_way).collect();
@@ -92,13 +95,13 @@ pub(super) fn listener(case: &Case<'_>) -> Judgement {
     .remedy(Remedy::disruptive("Move the process to a port outside the node ports."))
 }
 
-pub(super) fn ephemeral(case: &Case<'_>) -> Judgement {
-    let ports = node_ports(case);
+pub(super) fn check_ephemeral(case: &Case<'_>) -> Judgement {
+    let ports = list_node_ports(case);
     if ports.is_empty() {
-        return Judgement::skipped("It has no node port.");
+        return Judgement::not_applicable("It has no node port.");
     }
     let Some((first, last)) = case.port_range().answer() else {
-        return missing(case.port_range(), "Which ports the kernel gives to connections");
+        return judge_unavailable(case.port_range(), "Which ports the kernel gives to connections");
     };
     let reserved = case.reserved().answer();
     let is_reserved =
@@ -112,20 +115,20 @@ pub(super) fn ephemeral(case: &Case<'_>) -> Judgement {
         true => Judgement::ok("The kernel gives its node ports to nobody."),
         false => Judgement::warning(format!(
             "Node port {} lies inside ip_local_port_range {first}-{last}: the kernel may give it to a connection.",
-            some(&inside)
+            join_names(&inside)
         ))
         .with("ports", json!(inside.iter().take(NAMED_MAX).collect::<Vec<_>>()))
         .remedy(Remedy::safe("Reserve the range of node ports: net.ipv4.ip_local_reserved_ports = 30000-32767.")),
     }
 }
 
-pub(super) fn port_pods(case: &Case<'_>) -> Judgement {
-    let mut ports = node_ports(case);
+pub(super) fn check_port_pods(case: &Case<'_>) -> Judgement {
+    let mut ports = list_node_ports(case);
     let own: BTreeSet<_> = case.table().node.node_port_addresses.iter().copied().collect();
     let at_node = case.frontends().filter(|it| own.contains(&it.address));
     ports.extend(at_node.map(|it| (it.port.get(), it.protocol.to_string())));
     if ports.is_empty() {
-        return Judgement::skipped("It has no port at an address of this node.");
+        return Judgement::not_applicable("It has no port at an address of this node.");
     }
     let clashes = |it: &&HostPort| ports.contains(&(it.port, it.protocol.clone()));
     if let Some(hosted) = case.host_ports().answer() {
@@ -144,15 +147,15 @@ pub(super) fn port_pods(case: &Case<'_>) -> Judgement {
         (Some(rules), hosted) => {
             let is_taken = |rule: &u16| hosted.into_iter().flatten().any(|it| it.port == *rule);
             let nobodys: Vec<u16> = rules.iter().copied().filter(|rule| !is_taken(rule)).collect();
-            leftovers(&ports, &nobodys, hosted.is_some())
+            judge_host_port_rules(&ports, &nobodys, hosted.is_some())
         }
         (None, Some(_)) => Judgement::ok("No pod on this node has one of its ports as host port."),
-        (None, None) => missing(case.host_ports(), "Host ports of pods on this node"),
+        (None, None) => judge_unavailable(case.host_ports(), "Host ports of pods on this node"),
     }
 }
 
 /// Judges rules for host ports that no pod has any more.
-fn leftovers(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_are_known: bool) -> Judgement {
+fn judge_host_port_rules(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_are_known: bool) -> Judgement {
     let stale: Vec<u16> =
         rules.iter().copied().filter(|rule| ports.iter().any(|(port, _)| port == rule)).collect();
     let Some(port) = stale.first() else {
@@ -170,24 +173,24 @@ fn leftovers(ports: &BTreeSet<(u16, String)>, rules: &[u16], pods_are_known: boo
 }
 
 /// The families of backends that have no address of this host: others are reached without being forwarded to.
-fn beyond(case: &Case<'_>) -> BTreeSet<Family> {
+fn forwarded_families(case: &Case<'_>) -> BTreeSet<Family> {
     let own = case.host_addresses().answer().map_or(&[][..], Vec::as_slice);
     let backends = case.backends().into_iter().map(|it| it.ip());
     backends.filter(|it| !it.is_loopback() && !own.contains(it)).map(Family::from_address).collect()
 }
 
-pub(super) fn sysctls(case: &Case<'_>) -> Judgement {
+pub(super) fn check_sysctls(case: &Case<'_>) -> Judgement {
     if case.forwards().answer().is_none() {
-        return missing(case.forwards(), "Whether this host forwards");
+        return judge_unavailable(case.forwards(), "Whether this host forwards");
     }
-    let beyond = beyond(case);
+    let beyond = forwarded_families(case);
     for family in &beyond {
         let (forwards, setting) = match family {
             Family::V4 => (case.forwards(), "net.ipv4.ip_forward"),
             Family::V6 => (case.forwards6(), "net.ipv6.conf.all.forwarding"),
         };
         match forwards.answer() {
-            None => return missing(forwards, "Whether this host forwards"),
+            None => return judge_unavailable(forwards, "Whether this host forwards"),
             Some(true) => {}
             Some(false) => {
                 return Judgement::warning(format!(
@@ -207,15 +210,15 @@ pub(super) fn sysctls(case: &Case<'_>) -> Judgement {
         true => Judgement::ok("This host forwards, and no device filters by the way back."),
         false => Judgement::info(format!(
             "rp_filter is strict at {}: answers that come another way are dropped.",
-            some(&strict)
+            join_names(&strict)
         ))
         .with("devices", json!(strict.iter().take(NAMED_MAX).collect::<Vec<_>>())),
     }
 }
 
-pub(super) fn conntrack(case: &Case<'_>) -> Judgement {
+pub(super) fn check_conntrack(case: &Case<'_>) -> Judgement {
     let Some(table) = case.conntrack().answer() else {
-        return missing(case.conntrack(), "How full the table of connections is");
+        return judge_unavailable(case.conntrack(), "How full the table of connections is");
     };
     let entries = table.entries;
     let room = table.entries_max;
@@ -231,16 +234,16 @@ pub(super) fn conntrack(case: &Case<'_>) -> Judgement {
     judgement.with("entries", entries).with("room", room)
 }
 
-pub(super) fn routes(case: &Case<'_>) -> Judgement {
+pub(super) fn check_routes(case: &Case<'_>) -> Judgement {
     let Some(routes) = case.routes().answer() else {
-        return missing(case.routes(), "The ways to its backends");
+        return judge_unavailable(case.routes(), "The ways to its backends");
     };
     let lost: Vec<_> = routes.iter().filter(|it| it.unreachable.is_some()).collect();
     if let Some(first) = lost.first() {
         let why = first.unreachable.as_deref().unwrap_or_default();
         return Judgement::error_if(
             lost.len() == routes.len(),
-            format!("There is no way from this host to {}: {why}.", some(lost.iter().map(|it| it.to))),
+            format!("There is no way from this host to {}: {why}.", join_names(lost.iter().map(|it| it.to))),
         )
         .with("backends", json!(lost.iter().take(NAMED_MAX).map(|it| it.to).collect::<Vec<_>>()))
         .remedy(Remedy::safe("Look at the CNI plug-in on this node: it makes the routes to pods."));
@@ -251,11 +254,11 @@ pub(super) fn routes(case: &Case<'_>) -> Judgement {
             "Ways to its backends take packets of {least} to {most} bytes; large ones rely on path MTU discovery."
         ))
         .with("mtu", json!(mtus.iter().take(NAMED_MAX).collect::<Vec<_>>())),
-        _ => Judgement::ok(format!("There is a way to each of {}.", count(routes.len(), "backend"))),
+        _ => Judgement::ok(format!("There is a way to each of {}.", format_count(routes.len(), "backend"))),
     }
 }
 
 /// A frontend as an address with its port.
-pub(super) fn at(it: &FrontendView) -> SocketAddr {
+pub(super) fn frontend_address(it: &FrontendView) -> SocketAddr {
     SocketAddr::new(it.address, it.port.get())
 }

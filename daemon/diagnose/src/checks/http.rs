@@ -4,12 +4,12 @@
 
 use serde_json::json;
 
-use crate::case::{Case, missing};
+use crate::case::{Case, judge_unavailable};
+use crate::evidence::{HttpAnswer, HttpProbe};
 use crate::finding::{Judgement, Remedy};
 use crate::focus::HttpPath;
+use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
-use crate::material::{HttpAnswer, HttpProbe};
-use crate::shown::{count, some};
 
 impl HttpProbe {
     const fn status(&self) -> Option<u16> {
@@ -24,11 +24,11 @@ impl HttpProbe {
     }
 
     /// Whether the path alone may be at fault: the backend may not have it.
-    fn is_of_path(&self) -> bool {
+    fn is_client_error(&self) -> bool {
         self.status().is_some_and(|status| (400..500).contains(&status))
     }
 
-    fn shown(&self) -> String {
+    fn to_text(&self) -> String {
         match &self.answer {
             HttpAnswer::Status(status) => format!("{} {status}", self.to),
             HttpAnswer::Silent => format!("{} nothing within a second", self.to),
@@ -37,32 +37,34 @@ impl HttpProbe {
     }
 }
 
-pub(super) fn http(case: &Case<'_>) -> Judgement {
+pub(super) fn check_http(case: &Case<'_>) -> Judgement {
     let Some(all) = case.http().answer() else {
-        return missing(case.http(), "What its backends answer by HTTP");
+        return judge_unavailable(case.http(), "What its backends answer by HTTP");
     };
-    let path = case.narrowed().focus.http.as_ref().map_or("/", HttpPath::as_str);
+    let path = case.scope().focus.http.as_ref().map_or("/", HttpPath::as_str);
     let bad: Vec<&HttpProbe> = all.iter().filter(|it| !it.is_good()).collect();
     let judgement = match (all.len(), bad.len()) {
         (0, _) => Judgement::unknown(
             "No backend that took a connection is known to speak HTTP: by appProtocol, or by a probe of its kubelet.",
         ),
         (number, 0) => {
-            Judgement::ok(format!("Each of {} answers GET {path} well.", count(number, "backend")))
+            Judgement::ok(format!("Each of {} answers GET {path} well.", format_count(number, "backend")))
         }
         (number, failed) => {
-            let is_error = number == failed && !bad.iter().any(|it| it.is_of_path());
-            let told = some(bad.iter().map(|it| it.shown()));
-            let sentence =
-                format!("{failed} of {} do not answer GET {path} well: {told}.", count(number, "backend"));
-            Judgement::error_if(is_error, sentence).remedy(remedy(&bad))
+            let is_error = number == failed && !bad.iter().any(|it| it.is_client_error());
+            let told = join_names(bad.iter().map(|it| it.to_text()));
+            let sentence = format!(
+                "{failed} of {} do not answer GET {path} well: {told}.",
+                format_count(number, "backend")
+            );
+            Judgement::error_if(is_error, sentence).remedy(choose_remedy(&bad))
         }
     };
-    judgement.with("answers", json!(all.iter().take(NAMED_MAX).map(row).collect::<Vec<_>>()))
+    judgement.with("answers", json!(all.iter().take(NAMED_MAX).map(to_json).collect::<Vec<_>>()))
 }
 
-fn remedy(bad: &[&HttpProbe]) -> Remedy {
-    match bad.iter().all(|it| it.is_of_path()) {
+fn choose_remedy(bad: &[&HttpProbe]) -> Remedy {
+    match bad.iter().all(|it| it.is_client_error()) {
         true => Remedy::safe("Look whether the application has that path, and whom it lets read it."),
         false => {
             Remedy::safe("Look at the application's own log: the connection is taken, and it does not serve.")
@@ -70,7 +72,7 @@ fn remedy(bad: &[&HttpProbe]) -> Remedy {
     }
 }
 
-fn row(it: &HttpProbe) -> serde_json::Value {
+fn to_json(it: &HttpProbe) -> serde_json::Value {
     let took = u64::try_from(it.took.as_millis()).unwrap_or(u64::MAX);
     json!({ "to": it.to.to_string(), "status": it.status(), "took_ms": took })
 }

@@ -8,30 +8,33 @@ use std::net::SocketAddr;
 use holdfast_core::keys::{Protocol, Transport};
 use serde_json::json;
 
-use crate::case::{Case, missing};
-use crate::command::{Command, Word};
+use crate::case::{Case, judge_unavailable};
+use crate::command::{Command, CommandWord};
+use crate::evidence::{ClientTrace, Flows, ObservedFlow};
+use crate::explain::Outcome;
 use crate::finding::{Judgement, Remedy};
+use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
-use crate::material::{FlowSeen, Flows, Lookup};
-use crate::shown::{count, some};
-use crate::why::Outcome;
 
-pub(super) fn lookup(case: &Case<'_>) -> Judgement {
+pub(super) fn check_lookup(case: &Case<'_>) -> Judgement {
     let Some(all) = case.lookups().answer() else {
-        return missing(case.lookups(), "What a client would meet");
+        return judge_unavailable(case.lookups(), "What a client would meet");
     };
     let of = |wanted: &'static [Outcome]| all.iter().filter(move |it| wanted.contains(&it.outcome));
     let Some(first) = all.first() else {
-        return Judgement::skipped("It has no frontend of that family here.");
+        return Judgement::not_applicable("It has no frontend of that family here.");
     };
     let judgement = if let Some(lost) = of(&[Outcome::Refused, Outcome::Dropped]).next() {
-        Judgement::error(&lost.sentence).remedies(remedies(case, lost))
+        Judgement::error(&lost.sentence).remedies(build_remedies(case, lost))
     } else if let Some(unread) = of(&[Outcome::Unknown]).next() {
         Judgement::unknown(&unread.sentence)
     } else if let Some(passed) = of(&[Outcome::Passed]).next() {
         Judgement::info(&passed.sentence)
     } else {
-        Judgement::ok(format!("A backend gets the client at each of {}.", count(all.len(), "frontend")))
+        Judgement::ok(format!(
+            "A backend gets the client at each of {}.",
+            format_count(all.len(), "frontend")
+        ))
     };
     let told = all.iter().map(|it| json!({ "frontend": it.frontend.to_string(), "outcome": it.outcome.as_str(),
                                            "backends": it.backends.iter().take(NAMED_MAX).collect::<Vec<_>>() }));
@@ -39,45 +42,49 @@ pub(super) fn lookup(case: &Case<'_>) -> Judgement {
 }
 
 /// What to do: first of all, to ask `explain` the same question, because it shows each step.
-fn remedies(case: &Case<'_>, lost: &Lookup) -> Vec<Remedy> {
-    let client = case.narrowed().client;
+fn build_remedies(case: &Case<'_>, lost: &ClientTrace) -> Vec<Remedy> {
+    let client = case.scope().client;
     let command = client.and_then(|client| {
-        let words =
-            [Word::Ours("holdfast"), Word::Ours("explain"), Word::At(lost.frontend), Word::Ours("--from")];
-        Command::of(&[&words[..], &[Word::Ip(client)]].concat())
+        let words = [
+            CommandWord::Literal("holdfast"),
+            CommandWord::Literal("explain"),
+            CommandWord::Socket(lost.frontend),
+            CommandWord::Literal("--from"),
+        ];
+        Command::from_words(&[&words[..], &[CommandWord::Ip(client)]].concat())
     });
-    let steps = Remedy::safe("See each step that leads to it.").by(command);
+    let steps = Remedy::safe("See each step that leads to it.").with_command(command);
     vec![steps, Remedy::safe("See policy.* for what was asked for, and the findings on endpoints.")]
 }
 
-pub(super) fn stale(case: &Case<'_>) -> Judgement {
+pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
     let Some(flows) = case.flows().answer() else {
-        return missing(case.flows(), "Who has the connections of clients outside");
+        return judge_unavailable(case.flows(), "Who has the connections of clients outside");
     };
-    let lost: Vec<&FlowSeen> = flows.list.iter().filter(|flow| !case.is_backend(flow.backend)).collect();
+    let lost: Vec<&ObservedFlow> = flows.list.iter().filter(|flow| !case.is_backend(flow.backend)).collect();
     let backends: BTreeSet<SocketAddr> = lost.iter().map(|flow| flow.backend).collect();
     let conversations = lost.iter().filter(|flow| flow.is_udp).count();
-    let more = unlooked(flows);
+    let more = describe_unread_flows(flows);
     let judgement = match (lost.len(), conversations) {
         (0, _) if !more.is_empty() => Judgement::ok(format!(
             "Of {} that were looked at none leads to somebody who is no backend.{more}",
-            count(flows.list.len(), "connection")
+            format_count(flows.list.len(), "connection")
         )),
         (0, _) => Judgement::ok(format!(
             "No connection of {} leads to somebody who is no backend.",
-            count(flows.list.len(), "client")
+            format_count(flows.list.len(), "client")
         )),
         (number, 0) => Judgement::info(format!(
             "{} of clients outside stay with backends that are none any more: {}. Each ends with its backend.{more}",
-            count(number, "connection"),
-            some(&backends)
+            format_count(number, "connection"),
+            join_names(&backends)
         )),
         // None of the UDP conversations that are shown has sent anything since its backend left.
         (number, of_udp) => Judgement::info(format!(
             "{} of clients outside were with backends that are none any more: {}. Of these {of_udp} by UDP get another \
              one within a second, with their next datagram; a connection ends with its backend.{more}",
-            count(number, "conversation"),
-            some(&backends)
+            format_count(number, "conversation"),
+            join_names(&backends)
         )),
     };
     judgement.with("stale", lost.len()).with("flows", flows.list.len())
@@ -85,18 +92,18 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
 
 /// Whether backends said themselves that their UDP port is closed. No datagram is sent to find out: it may mean
 /// anything to the process that gets it.
-pub(super) fn refused(case: &Case<'_>) -> Judgement {
+pub(super) fn check_refused(case: &Case<'_>) -> Judgement {
     let by_udp = Protocol::Transport(Transport::Udp);
     if !case.frontends().any(|it| it.protocol == by_udp) {
-        return Judgement::skipped("It has no port by UDP.");
+        return Judgement::not_applicable("It has no port by UDP.");
     }
     let Some(flows) = case.flows().answer() else {
-        return missing(case.flows(), "Whether its backends refuse datagrams");
+        return judge_unavailable(case.flows(), "Whether its backends refuse datagrams");
     };
-    let conversations: Vec<&FlowSeen> =
+    let conversations: Vec<&ObservedFlow> =
         flows.list.iter().filter(|it| it.is_udp && case.is_backend(it.backend)).collect();
     if conversations.is_empty() {
-        return Judgement::skipped(
+        return Judgement::not_applicable(
             "No client outside speaks to it by UDP through this node now, so nothing is known of its backends' ports.",
         );
     }
@@ -104,15 +111,18 @@ pub(super) fn refused(case: &Case<'_>) -> Judgement {
     let backends: BTreeSet<SocketAddr> = refused.iter().map(|it| it.backend).collect();
     let all: BTreeSet<SocketAddr> = conversations.iter().map(|it| it.backend).collect();
     if refused.is_empty() {
-        return Judgement::ok(format!("None of {} was refused.", count(conversations.len(), "conversation")));
+        return Judgement::ok(format!(
+            "None of {} was refused.",
+            format_count(conversations.len(), "conversation")
+        ));
     }
-    let who = count(refused.len(), "client");
+    let who = format_count(refused.len(), "client");
     Judgement::error_if(
         backends == all,
         format!(
             "{who} outside {} refused by {}: no process listens at that port there (ICMP port unreachable).",
             if refused.len() == 1 { "is" } else { "are" },
-            some(&backends)
+            join_names(&backends)
         ),
     )
     .with("backends", json!(backends.iter().take(NAMED_MAX).map(ToString::to_string).collect::<Vec<_>>()))
@@ -124,10 +134,10 @@ pub(super) fn refused(case: &Case<'_>) -> Judgement {
 }
 
 /// How much was not looked at, as a sentence.
-fn unlooked(flows: &Flows) -> String {
+fn describe_unread_flows(flows: &Flows) -> String {
     let left = [(flows.more, "more connection"), (flows.frontends_left as u64, "more frontend")];
     let left = left.into_iter().filter(|(number, _)| *number > 0);
-    let told = left.map(|(number, what)| count(usize::try_from(number).unwrap_or(usize::MAX), what));
+    let told = left.map(|(number, what)| format_count(usize::try_from(number).unwrap_or(usize::MAX), what));
     let told: Vec<String> = told.collect();
     if told.is_empty() { String::new() } else { format!(" At {} nobody looked.", told.join(" and ")) }
 }

@@ -8,49 +8,52 @@ use std::collections::{BTreeMap, BTreeSet};
 use holdfast_core::snapshot::{FrontendView, Reason, Verdict};
 use serde_json::json;
 
-use super::events::remedies;
-use crate::case::{Case, missing};
-use crate::command::{Command, Word};
+use super::events::event_remedies;
+use crate::case::{Case, judge_unavailable};
+use crate::command::{Command, CommandWord};
+use crate::evidence::{Pod, Pods, RecognisedEvent, TargetPort};
 use crate::finding::{Judgement, Remedy};
+use crate::formatting::{self, format_count, join_names};
 use crate::limits::NAMED_MAX;
-use crate::material::{EventSeen, Pod, Pods, TargetPort};
-use crate::shown::{self, count, some};
 use holdfast_status::rfc3339::Rfc3339;
 
 /// The pods, or why there is nothing to say of them.
-fn list<'a>(case: &Case<'a>, what: &str) -> Result<&'a Pods, Judgement> {
+fn list_pods<'a>(case: &Case<'a>, what: &str) -> Result<&'a Pods, Judgement> {
     if case.selector().is_some_and(BTreeMap::is_empty) {
-        return Err(Judgement::skipped("There is no selector, so no pods belong to it."));
+        return Err(Judgement::not_applicable("There is no selector, so no pods belong to it."));
     }
-    case.pods().ok_or_else(|| missing(case.asked_pods(), what))
+    case.pods().ok_or_else(|| judge_unavailable(case.pods_lookup(), what))
 }
 
-fn names<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Vec<&'a str> {
+fn pod_names<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Vec<&'a str> {
     pods.into_iter().map(|pod| pod.name.as_str()).take(NAMED_MAX).collect()
 }
 
-fn describe(case: &Case<'_>, pod: &Pod) -> Option<Command> {
-    Command::kubectl(case.namespace(), &[Word::Ours("describe"), Word::Ours("pod"), Word::Name(&pod.name)])
+fn describe_command(case: &Case<'_>, pod: &Pod) -> Option<Command> {
+    Command::kubectl(
+        case.namespace(),
+        &[CommandWord::Literal("describe"), CommandWord::Literal("pod"), CommandWord::Name(&pod.name)],
+    )
 }
 
 /// Whether each endpoint was seen terminating before it went: the service was scaled down on purpose.
 pub(super) fn was_scaled_down(case: &Case<'_>) -> bool {
-    scaled_down(case).is_some()
+    scaled_down_frontend(case).is_some()
 }
 
 /// A frontend that was scaled down to nothing. One with a terminating endpoint left still serves, and does not count.
-fn scaled_down<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
+fn scaled_down_frontend<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
     let is_down =
         |it: &&FrontendView| it.reason == Some(Reason::ScaledDown) && it.verdict != Verdict::Draining;
     case.frontends().find(is_down)
 }
 
-pub(super) fn matched(case: &Case<'_>) -> Judgement {
-    let pods = match list(case, "Which pods the selector matches") {
+pub(super) fn check_match(case: &Case<'_>) -> Judgement {
+    let pods = match list_pods(case, "Which pods the selector matches") {
         Ok(pods) => pods,
         Err(judgement) => return judgement,
     };
-    let selector = case.selector().map(shown::selector).unwrap_or_default();
+    let selector = case.selector().map(formatting::format_selector).unwrap_or_default();
     let more = if pods.more { "at least " } else { "" };
     match pods.list.len() {
         0 if was_scaled_down(case) => {
@@ -61,18 +64,24 @@ pub(super) fn matched(case: &Case<'_>) -> Judgement {
             Remedy::safe(
                 "Look at the labels of the pods that are meant, and whether their workload has replicas.",
             )
-            .by(Command::kubectl(
+            .with_command(Command::kubectl(
                 case.namespace(),
-                &[Word::Ours("get"), Word::Ours("pods"), Word::Ours("--show-labels")],
+                &[
+                    CommandWord::Literal("get"),
+                    CommandWord::Literal("pods"),
+                    CommandWord::Literal("--show-labels"),
+                ],
             )),
         ),
-        number => Judgement::ok(format!("Selector {selector} matches {more}{}.", count(number, "pod")))
-            .with("matched", number),
+        number => {
+            Judgement::ok(format!("Selector {selector} matches {more}{}.", format_count(number, "pod")))
+                .with("matched", number)
+        }
     }
 }
 
-pub(super) fn scaled_to_zero(case: &Case<'_>) -> Judgement {
-    let Some(frontend) = scaled_down(case) else {
+pub(super) fn check_scaled_to_zero(case: &Case<'_>) -> Judgement {
+    let Some(frontend) = scaled_down_frontend(case) else {
         return Judgement::ok("It was not scaled down to nothing.");
     };
     Judgement::info(format!(
@@ -82,61 +91,62 @@ pub(super) fn scaled_to_zero(case: &Case<'_>) -> Judgement {
     .remedy(Remedy::disruptive("Scale the workload up again, if that was not meant."))
 }
 
-pub(super) fn pending(case: &Case<'_>) -> Judgement {
-    if let Err(judgement) = list(case, "Whether pods have addresses") {
+pub(super) fn check_pending(case: &Case<'_>) -> Judgement {
+    if let Err(judgement) = list_pods(case, "Whether pods have addresses") {
         return judgement;
     }
-    let living = case.living();
+    let living = case.live_pods();
     let without: Vec<&Pod> = living.iter().copied().filter(|pod| pod.ips.is_empty()).collect();
     let Some(first) = without.first() else {
         return Judgement::ok_unless(case.has_more_pods(), "Every pod has an address.");
     };
     let why = first.waiting.as_ref().or(first.reason.as_ref());
     let why = why.map_or_else(|| first.phase.clone(), |why| format!("{}, {why}", first.phase));
-    let said = without.iter().find_map(|pod| said_of(case, pod));
+    let said = without.iter().find_map(|pod| latest_known_warning(case, pod));
     Judgement::error_if(
         without.len() == living.len(),
         format!(
             "{} of {} no address yet: {} ({why}).{}",
             without.len(),
-            have(living.len()),
-            some(names(without.iter().copied())),
-            said.map(quoted).unwrap_or_default()
+            count_with_have(living.len()),
+            join_names(pod_names(without.iter().copied())),
+            said.map(quote_event).unwrap_or_default()
         ),
     )
-    .with("pods", json!(names(without.iter().copied())))
-    .remedies(said.into_iter().flat_map(remedies))
+    .with("pods", json!(pod_names(without.iter().copied())))
+    .remedies(said.into_iter().flat_map(event_remedies))
     .remedy(
-        Remedy::safe("Look at the Events of the pod: scheduling, image, sandbox.").by(describe(case, first)),
+        Remedy::safe("Look at the Events of the pod: scheduling, image, sandbox.")
+            .with_command(describe_command(case, first)),
     )
 }
 
 /// The latest warning about a pod that is still open and has a known cause.
-fn said_of<'a>(case: &Case<'a>, pod: &Pod) -> Option<&'a EventSeen> {
-    let is_known = |it: &&EventSeen| it.open && it.warning && it.cause.is_some();
-    events_of(case, pod).filter(is_known).max_by_key(|it| it.last)
+fn latest_known_warning<'a>(case: &Case<'a>, pod: &Pod) -> Option<&'a RecognisedEvent> {
+    let is_known = |it: &&RecognisedEvent| it.open && it.warning && it.cause.is_some();
+    pod_events(case, pod).filter(is_known).max_by_key(|it| it.last)
 }
 
-fn events_of<'a>(case: &Case<'a>, pod: &Pod) -> impl Iterator<Item = &'a EventSeen> {
+fn pod_events<'a>(case: &Case<'a>, pod: &Pod) -> impl Iterator<Item = &'a RecognisedEvent> {
     let events = case.events().answer().into_iter().flatten();
     events.filter(move |it| it.object.kind == "Pod" && it.object.name == pod.name)
 }
 
 /// An Event as a sentence that follows another one.
-fn quoted(event: &EventSeen) -> String {
+fn quote_event(event: &RecognisedEvent) -> String {
     format!(" {} says {}: {}.", event.component, event.reason, event.meaning.trim_end_matches('.'))
 }
 
-pub(super) fn unready(case: &Case<'_>) -> Judgement {
-    if let Err(judgement) = list(case, "Whether pods are ready") {
+pub(super) fn check_unready(case: &Case<'_>) -> Judgement {
+    if let Err(judgement) = list_pods(case, "Whether pods are ready") {
         return judgement;
     }
-    let with_address: Vec<&Pod> = case.living().into_iter().filter(|pod| !pod.ips.is_empty()).collect();
+    let with_address: Vec<&Pod> = case.live_pods().into_iter().filter(|pod| !pod.ips.is_empty()).collect();
     let unready: Vec<&Pod> = with_address.iter().copied().filter(|pod| !pod.is_ready()).collect();
     let Some(first) = unready.first() else {
         return Judgement::ok_unless(case.has_more_pods(), "Every pod with an address is ready.");
     };
-    if case.seen().is_some_and(|seen| seen.publishes_not_ready) {
+    if case.api_service().is_some_and(|seen| seen.publishes_not_ready) {
         return Judgement::info(
             "Pods that are not ready get traffic all the same; see policy.publish-not-ready.",
         );
@@ -146,24 +156,24 @@ pub(super) fn unready(case: &Case<'_>) -> Judgement {
         format!(
             "{} of {} not ready: {}, because {}.",
             unready.len(),
-            are(with_address.len()),
-            some(names(unready.iter().copied())),
-            why(case, first)
+            count_with_are(with_address.len()),
+            join_names(pod_names(unready.iter().copied())),
+            unready_reason(case, first)
         ),
     )
-    .with("pods", json!(names(unready.iter().copied())))
+    .with("pods", json!(pod_names(unready.iter().copied())))
     .remedy(
         Remedy::safe("Mend what keeps the pod from being ready; see its Events and its log.")
-            .by(describe(case, first)),
+            .with_command(describe_command(case, first)),
     )
 }
 
-fn are(number: usize) -> String {
-    format!("{} {}", count(number, "pod"), if number == 1 { "is" } else { "are" })
+fn count_with_are(number: usize) -> String {
+    format!("{} {}", format_count(number, "pod"), if number == 1 { "is" } else { "are" })
 }
 
 /// Why a pod is not ready: the commonest reasons, the surest first.
-fn why(case: &Case<'_>, pod: &Pod) -> String {
+fn unready_reason(case: &Case<'_>, pod: &Pod) -> String {
     let node = pod.node.as_deref().and_then(|node| case.node(node));
     if let Some(node) = node.filter(|node| node.ready.as_ref().is_some_and(|ready| !ready.is_true)) {
         return format!("its node {} is not ready", node.name);
@@ -172,21 +182,23 @@ fn why(case: &Case<'_>, pod: &Pod) -> String {
         return format!("a container of {} waits: {waiting}", pod.name);
     }
     if !pod.unset_gates.is_empty() {
-        return format!("its readiness gate {} is not set", some(&pod.unset_gates));
+        return format!("its readiness gate {} is not set", join_names(&pod.unset_gates));
     }
-    let said = events_of(case, pod).filter(|it| it.reason == "Unhealthy" && it.component == "kubelet");
+    let said = pod_events(case, pod).filter(|it| it.reason == "Unhealthy" && it.component == "kubelet");
     match said.filter(|it| it.open).max_by_key(|it| it.last) {
         Some(event) => format!("kubelet says \"{}\"", event.message.trim_end_matches('.')),
         None => "its readiness probe has not succeeded".to_owned(),
     }
 }
 
-pub(super) fn named_port(case: &Case<'_>) -> Judgement {
-    if let Err(judgement) = list(case, "Whether pods have the named port") {
+pub(super) fn check_named_port(case: &Case<'_>) -> Judgement {
+    if let Err(judgement) = list_pods(case, "Whether pods have the named port") {
         return judgement;
     }
-    let Some(seen) = case.seen() else { return missing(case.asked_service(), "Its target ports") };
-    let living = case.living();
+    let Some(seen) = case.api_service() else {
+        return judge_unavailable(case.service_lookup(), "Its target ports");
+    };
+    let living = case.live_pods();
     for port in &seen.ports {
         let TargetPort::Name(wanted) = &port.target else { continue };
         let has = |pod: &&&Pod| pod.ports.iter().any(|it| it.name == *wanted && it.protocol == port.protocol);
@@ -196,7 +208,7 @@ pub(super) fn named_port(case: &Case<'_>) -> Judgement {
                 lacking == living.len(),
                 format!(
                     "Target port {wanted} is declared by no container of {lacking} of {}.",
-                    count(living.len(), "pod")
+                    format_count(living.len(), "pod")
                 ),
             )
             .with("target_port", &**wanted)
@@ -209,12 +221,14 @@ pub(super) fn named_port(case: &Case<'_>) -> Judgement {
     Judgement::ok_unless(case.has_more_pods(), "Every named target port is declared by the pods.")
 }
 
-pub(super) fn numeric_port(case: &Case<'_>) -> Judgement {
-    if let Err(judgement) = list(case, "Whether pods declare the port") {
+pub(super) fn check_numeric_port(case: &Case<'_>) -> Judgement {
+    if let Err(judgement) = list_pods(case, "Whether pods declare the port") {
         return judgement;
     }
-    let Some(seen) = case.seen() else { return missing(case.asked_service(), "Its target ports") };
-    let living = case.living();
+    let Some(seen) = case.api_service() else {
+        return judge_unavailable(case.service_lookup(), "Its target ports");
+    };
+    let living = case.live_pods();
     let declared: BTreeSet<u16> = living.iter().flat_map(|pod| &pod.ports).map(|port| port.number).collect();
     let numbers = seen.ports.iter().filter_map(|port| match port.target {
         TargetPort::Number(number) => Some(number),
@@ -225,14 +239,14 @@ pub(super) fn numeric_port(case: &Case<'_>) -> Judgement {
         true => Judgement::ok("The target ports are those that pods declare, or pods declare none."),
         false => Judgement::info(format!(
             "No pod declares port {}, which is legal: look whether anybody listens there.",
-            some(&unknown)
+            join_names(&unknown)
         ))
         .with("ports", json!(unknown)),
     }
 }
 
-pub(super) fn terminal(case: &Case<'_>) -> Judgement {
-    let pods = match list(case, "Whether pods have ended") {
+pub(super) fn check_terminal(case: &Case<'_>) -> Judgement {
+    let pods = match list_pods(case, "Whether pods have ended") {
         Ok(pods) => pods,
         Err(judgement) => return judgement,
     };
@@ -240,28 +254,28 @@ pub(super) fn terminal(case: &Case<'_>) -> Judgement {
     let Some(first) = ended.first() else {
         return Judgement::ok_unless(pods.more, "No pod of it has ended.");
     };
-    let said = ended.iter().find_map(|pod| said_of(case, pod));
+    let said = ended.iter().find_map(|pod| latest_known_warning(case, pod));
     let sentence = format!(
         "{} ended and will serve nobody: {}{}.{}",
-        have(ended.len()),
-        some(names(ended.iter().copied())),
+        count_with_have(ended.len()),
+        join_names(pod_names(ended.iter().copied())),
         first.reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(),
-        said.map(quoted).unwrap_or_default()
+        said.map(quote_event).unwrap_or_default()
     );
     // A service that was scaled down leaves such pods, too; and an ended pod that a slice still lists is judged with
     // the slices.
     let is_all = pods.list.len() == ended.len() && !pods.more;
     let nobody_else = is_all && case.counts().total() == 0 && !was_scaled_down(case);
     let judgement = match nobody_else {
-        true => Judgement::error(sentence).remedies(said.into_iter().flat_map(remedies)).remedy(
+        true => Judgement::error(sentence).remedies(said.into_iter().flat_map(event_remedies)).remedy(
             Remedy::disruptive("Have its workload make a new pod, once what ended this one is mended.")
-                .by(describe(case, first)),
+                .with_command(describe_command(case, first)),
         ),
         false => Judgement::info(sentence),
     };
-    judgement.with("pods", json!(names(ended.iter().copied())))
+    judgement.with("pods", json!(pod_names(ended.iter().copied())))
 }
 
-fn have(number: usize) -> String {
-    format!("{} {}", count(number, "pod"), if number == 1 { "has" } else { "have" })
+fn count_with_have(number: usize) -> String {
+    format!("{} {}", format_count(number, "pod"), if number == 1 { "has" } else { "have" })
 }

@@ -15,73 +15,77 @@ use holdfast_core::snapshot::{PortView, UnusedReason, Verdict};
 use holdfast_core::source_ranges::SourceRange;
 use serde_json::json;
 
-use crate::case::{Case, missing};
+use crate::case::{Case, judge_unavailable};
 use crate::command::Command;
 use crate::finding::{Judgement, Remedy};
+use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
-use crate::shown::{count, some};
 
 /// The nodes of ready endpoints.
-fn nodes(case: &Case<'_>) -> BTreeSet<String> {
+fn ready_nodes(case: &Case<'_>) -> BTreeSet<String> {
     let ready = case.endpoints().into_values().filter(|it| it.conditions.ready);
     ready.filter_map(|it| it.node).map(|node| node.to_string()).collect()
 }
 
-fn listed(nodes: &BTreeSet<String>) -> serde_json::Value {
+fn nodes_json(nodes: &BTreeSet<String>) -> serde_json::Value {
     json!(nodes.iter().take(NAMED_MAX).collect::<Vec<_>>())
 }
 
 /// Where the endpoints are, as far as the slices say.
-fn at(nodes: &BTreeSet<String>) -> String {
-    if nodes.is_empty() { "elsewhere".to_owned() } else { format!("on {}", some(nodes)) }
+fn describe_location(nodes: &BTreeSet<String>) -> String {
+    if nodes.is_empty() { "elsewhere".to_owned() } else { format!("on {}", join_names(nodes)) }
 }
 
-fn spread() -> Remedy {
+fn spread_remedy() -> Remedy {
     Remedy::disruptive(
         "Or spread the pods: podAntiAffinity on kubernetes.io/hostname, more replicas, or a DaemonSet.",
     )
 }
 
-pub(super) fn internal_local(case: &Case<'_>) -> Judgement {
-    let Some(facts) = case.facts() else { return Judgement::skipped("Its policies are not known.") };
+pub(super) fn check_internal_local(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::not_applicable("Its policies are not known.") };
     if facts.internal_policy != TrafficPolicy::Local {
         return Judgement::ok("Clients on this node get any endpoint of the cluster.");
     }
     if !case.frontends().any(|it| it.scope == Scope::Local && it.verdict == Verdict::Dropping) {
         return Judgement::ok("The internal policy is Local, and somebody is here.");
     }
-    let nodes = nodes(case);
+    let nodes = ready_nodes(case);
     Judgement::error(format!(
         "The internal traffic policy is Local and every usable endpoint is {}: clients here wait in vain.",
-        at(&nodes)
+        describe_location(&nodes)
     ))
-    .with("nodes_with_endpoints", listed(&nodes))
-    .remedy(Remedy::disruptive("Set internalTrafficPolicy to Cluster.").by(Command::set(
+    .with("nodes_with_endpoints", nodes_json(&nodes))
+    .remedy(Remedy::disruptive("Set internalTrafficPolicy to Cluster.").with_command(Command::set_field(
         case.name(),
         "internalTrafficPolicy",
         "Cluster",
     )))
-    .remedy(spread())
+    .remedy(spread_remedy())
 }
 
-pub(super) fn external_local(case: &Case<'_>) -> Judgement {
+pub(super) fn check_external_local(case: &Case<'_>) -> Judgement {
     let Some(facts) = case.facts().filter(|facts| facts.external_policy == TrafficPolicy::Local) else {
         return Judgement::ok("Clients from outside get any endpoint of the cluster.");
     };
-    let nodes = nodes(case);
+    let nodes = ready_nodes(case);
     let outside = [FrontendType::NodePort, FrontendType::LoadBalancer, FrontendType::ExternalIp];
     if !case.frontends().any(|it| outside.contains(&it.kind)) || case.counts().ready == 0 {
-        return Judgement::skipped("There is nobody to come from outside, or nobody at all to be led to.");
+        return Judgement::not_applicable(
+            "There is nobody to come from outside, or nobody at all to be led to.",
+        );
     }
-    if nodes.iter().any(|node| case.is_here(Some(node.as_str().into()))) {
+    if nodes.iter().any(|node| case.is_local(Some(node.as_str().into()))) {
         return Judgement::ok("The external policy is Local, and somebody is here.");
     }
     let eligible = |node: &str| case.node(node).is_none_or(|it| it.exists && !it.excluded && !it.leaving);
-    let are_known = case.asked_nodes().answer().is_some() && !nodes.is_empty();
+    let are_known = case.nodes_lookup().answer().is_some() && !nodes.is_empty();
     let is_nowhere = are_known && !nodes.iter().any(|node| eligible(node));
-    let here =
-        format!("The external traffic policy is Local and no endpoint is here: they are {}.", at(&nodes));
-    let judgement = match (is_nowhere, case.is_balanced(), facts.health_check_node_port) {
+    let here = format!(
+        "The external traffic policy is Local and no endpoint is here: they are {}.",
+        describe_location(&nodes)
+    );
+    let judgement = match (is_nowhere, case.is_load_balancer(), facts.health_check_node_port) {
         (true, ..) => Judgement::error(format!("{here} No load balancer sends anybody to those nodes.")),
         (false, true, Some(port)) => Judgement::info(format!(
             "{here} Port {port} tells load balancers so, and they go elsewhere; it was asked for."
@@ -92,17 +96,17 @@ pub(super) fn external_local(case: &Case<'_>) -> Judgement {
         }
     };
     judgement
-        .with("nodes_with_endpoints", listed(&nodes))
+        .with("nodes_with_endpoints", nodes_json(&nodes))
         .remedy(
             Remedy::disruptive(
                 "Set externalTrafficPolicy to Cluster; pods then see the node's address, not the client's.",
             )
-            .by(Command::set(case.name(), "externalTrafficPolicy", "Cluster")),
+            .with_command(Command::set_field(case.name(), "externalTrafficPolicy", "Cluster")),
         )
-        .remedy(spread())
+        .remedy(spread_remedy())
 }
 
-pub(super) fn local_draining(case: &Case<'_>) -> Judgement {
+pub(super) fn check_local_draining(case: &Case<'_>) -> Judgement {
     match case.ports().any(|port| port.local_used && port.rows.is_draining(Scope::Local)) {
         false => Judgement::ok("Nobody here is only there because he is terminating."),
         true => Judgement::warning(
@@ -112,7 +116,7 @@ pub(super) fn local_draining(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn topology(case: &Case<'_>) -> Judgement {
+pub(super) fn check_topology(case: &Case<'_>) -> Judgement {
     let endpoints = case.endpoints();
     let ready = || endpoints.values().filter(|it| it.conditions.ready);
     let with_hints = ready().filter(|it| it.hints.is_some()).count();
@@ -124,7 +128,7 @@ pub(super) fn topology(case: &Case<'_>) -> Judgement {
         return Judgement::warning(format!(
             "Hints are left alone, because {} of {} have none: traffic crosses zones.",
             all - with_hints,
-            count(all, "endpoint")
+            format_count(all, "endpoint")
         ))
         .remedy(Remedy::safe(
             "Look at the Event TopologyAwareHintsDisabled of the Service, which says why.",
@@ -138,12 +142,12 @@ pub(super) fn topology(case: &Case<'_>) -> Judgement {
         out => Judgement::info(format!(
             "Hints keep {} of {} for this node.",
             all.saturating_sub(out),
-            count(all, "endpoint")
+            format_count(all, "endpoint")
         )),
     }
 }
 
-pub(super) fn affinity(case: &Case<'_>) -> Judgement {
+pub(super) fn check_affinity(case: &Case<'_>) -> Judgement {
     let Some((facts, seconds)) = case.facts().and_then(|it| Some((it, it.affinity_timeout?))) else {
         return Judgement::ok("No client is bound to a backend.");
     };
@@ -156,7 +160,7 @@ pub(super) fn affinity(case: &Case<'_>) -> Judgement {
         .with("seconds", seconds)
 }
 
-pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
+pub(super) fn check_source_ranges(case: &Case<'_>) -> Judgement {
     let Some(facts) = case.facts().filter(|facts| !facts.source_ranges.is_empty()) else {
         return Judgement::ok("Its load balancer is for everybody.");
     };
@@ -165,18 +169,18 @@ pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
     if read.iter().any(Option::is_none) {
         let bad =
             facts.source_ranges.iter().zip(&read).filter(|(_, range)| range.is_none()).map(|(text, _)| text);
-        return Judgement::warning(format!("Not a range of addresses: {}.", some(bad)))
+        return Judgement::warning(format!("Not a range of addresses: {}.", join_names(bad)))
             .remedy(Remedy::safe("Write ranges such as 10.0.0.0/8 in loadBalancerSourceRanges."));
     }
     let of_family = |client: IpAddr| {
         read.iter().flatten().filter(move |range| range.family() == Family::from_address(client))
     };
     let kept_out = |client: &IpAddr| {
-        case.is_balanced()
+        case.is_load_balancer()
             && of_family(*client).count() > 0
             && !of_family(*client).any(|range| range.contains(*client))
     };
-    if let Some(client) = case.narrowed().client.filter(kept_out) {
+    if let Some(client) = case.scope().client.filter(kept_out) {
         return Judgement::error(format!(
             "{client} is in none of the source ranges: its packets to the load balancer's addresses are dropped."
         ))
@@ -187,7 +191,9 @@ pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
         read.iter().flatten().map(|range| Family::from_address(range.address())).collect();
     let open: Vec<&str> = case.families().difference(&ranged).map(|family| family.as_str()).collect();
     match open.is_empty() {
-        true => Judgement::info(format!("Its load balancer is for {} alone.", some(&facts.source_ranges))),
+        true => {
+            Judgement::info(format!("Its load balancer is for {} alone.", join_names(&facts.source_ranges)))
+        }
         false => Judgement::warning(format!(
             "No source range is of {}: that family is open to everybody.",
             open.join(" and ")
@@ -197,9 +203,9 @@ pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn publish_not_ready(case: &Case<'_>) -> Judgement {
-    let Some(seen) = case.seen() else {
-        return missing(case.asked_service(), "Whether it publishes pods that are not ready");
+pub(super) fn check_publish_not_ready(case: &Case<'_>) -> Judgement {
+    let Some(seen) = case.api_service() else {
+        return judge_unavailable(case.service_lookup(), "Whether it publishes pods that are not ready");
     };
     match seen.publishes_not_ready {
         false => Judgement::ok("Only ready pods get traffic."),

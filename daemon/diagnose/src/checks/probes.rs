@@ -11,17 +11,17 @@ use holdfast_core::snapshot::Verdict;
 use holdfast_status::datapath::Beside;
 use serde_json::json;
 
-use crate::case::{Case, missing};
-use crate::command::{Command, Word};
+use crate::case::{Case, judge_unavailable};
+use crate::command::{Command, CommandWord};
+use crate::evidence::{Probe, ProbeKind, ProbeOutcome};
 use crate::finding::{self, Judgement, Remedy};
+use crate::formatting::{format_count, join_names};
 use crate::limits::{NAMED_MAX, PODS_MAX};
-use crate::material::{Probe, ProbeOf, ProbeOutcome};
-use crate::shown::{count, some};
 use holdfast_status::views::apiserver::State;
 
 impl ProbeOutcome {
     /// The outcome in a word or two.
-    pub fn word(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         match self {
             Self::Connected => "connected",
             Self::Refused => "refused",
@@ -38,18 +38,18 @@ impl ProbeOutcome {
     }
 }
 
-fn tried<'a>(case: &Case<'a>, of_backends: bool) -> Vec<&'a Probe> {
+fn list_tried<'a>(case: &Case<'a>, of_backends: bool) -> Vec<&'a Probe> {
     let wanted =
-        |it: &&Probe| matches!(it.of, ProbeOf::Backend { .. }) == of_backends && it.outcome.was_tried();
+        |it: &&Probe| matches!(it.kind, ProbeKind::Backend { .. }) == of_backends && it.outcome.was_tried();
     case.probes().filter(wanted).collect()
 }
 
-fn failed<'a>(case: &Case<'_>, tried: &[&'a Probe]) -> Vec<&'a Probe> {
-    tried.iter().copied().filter(|it| !is_well(case, it)).collect()
+fn filter_failed<'a>(case: &Case<'_>, tried: &[&'a Probe]) -> Vec<&'a Probe> {
+    tried.iter().copied().filter(|it| !is_successful(case, it)).collect()
 }
 
 /// Whether the connection came where it was meant to. A kernel may name the backend as the peer, and not the frontend.
-fn is_well(case: &Case<'_>, probe: &Probe) -> bool {
+fn is_successful(case: &Case<'_>, probe: &Probe) -> bool {
     match &probe.outcome {
         ProbeOutcome::Connected => true,
         ProbeOutcome::Elsewhere(at) => case.is_backend(*at),
@@ -59,66 +59,68 @@ fn is_well(case: &Case<'_>, probe: &Probe) -> bool {
 
 /// Whether connections to frontends fail or come to an address that is no backend, while each backend that was tried
 /// answers.
-pub(super) fn is_led_astray(case: &Case<'_>) -> bool {
-    let frontends = tried(case, false);
-    let backends = tried(case, true);
-    let all_answer = !backends.is_empty() && failed(case, &backends).is_empty();
+pub(super) fn is_intercepted(case: &Case<'_>) -> bool {
+    let frontends = list_tried(case, false);
+    let backends = list_tried(case, true);
+    let all_answer = !backends.is_empty() && filter_failed(case, &backends).is_empty();
     let is_astray = |it: &&Probe| it.outcome != ProbeOutcome::NotPermitted;
-    all_answer && failed(case, &frontends).iter().any(is_astray)
+    all_answer && filter_failed(case, &frontends).iter().any(is_astray)
 }
 
 /// What to do about programs of others: first to find out where they come from.
-pub(super) fn remedies_of_others(status: &holdfast_status::datapath::Status) -> Vec<Remedy> {
+pub(super) fn foreign_program_remedies(status: &holdfast_status::datapath::Status) -> Vec<Remedy> {
     let all = || status.shared_hooks.iter().flat_map(|it| it.before.iter().chain(&it.after));
     let show = all().next().and_then(|id| {
-        let words = ["bpftool", "prog", "show", "id"].map(Word::Ours);
-        Command::of(&[&words[..], &[Word::Number(u64::from(*id))]].concat())
+        let words = ["bpftool", "prog", "show", "id"].map(CommandWord::Literal);
+        Command::from_words(&[&words[..], &[CommandWord::Number(u64::from(*id))]].concat())
     });
-    let tree =
-        status.cgroup.as_ref().and_then(|_| Command::of(&["bpftool", "cgroup", "tree"].map(Word::Ours)));
+    let tree = status
+        .cgroup
+        .as_ref()
+        .and_then(|_| Command::from_words(&["bpftool", "cgroup", "tree"].map(CommandWord::Literal)));
     vec![
-        Remedy::safe("Look whose program it is.").by(show),
-        Remedy::safe("Look which programs are attached to the cgroup.").by(tree),
+        Remedy::safe("Look whose program it is.").with_command(show),
+        Remedy::safe("Look which programs are attached to the cgroup.").with_command(tree),
         Remedy::disruptive("Switch off the component that attached it, or its translation of services."),
     ]
 }
 
-fn said(probes: &[&Probe]) -> String {
-    some(probes.iter().map(|it| format!("{} {}", it.to, it.outcome.word())))
+fn describe_probes(probes: &[&Probe]) -> String {
+    join_names(probes.iter().map(|it| format!("{} {}", it.to, it.outcome.as_str())))
 }
 
-const FRONTENDS: &str = "Whether its frontends answer";
-const BACKENDS: &str = "Whether its backends answer";
+const FRONTENDS_QUESTION: &str = "Whether its frontends answer";
+const BACKENDS_QUESTION: &str = "Whether its backends answer";
 
 /// The judgement where no connection was tried.
-fn untried(case: &Case<'_>, what: &str) -> Judgement {
-    let of_backends = what == BACKENDS;
-    if let Some((_, why)) = not_tried(case, of_backends).first() {
+fn judge_untried(case: &Case<'_>, what: &str) -> Judgement {
+    let of_backends = what == BACKENDS_QUESTION;
+    if let Some((_, why)) = list_not_tried(case, of_backends).first() {
         let sentence = format!("{what} was not tried: {why}.");
-        return match of_backends || !parts_are_well(case) {
+        return match of_backends || !are_parts_healthy(case) {
             true => Judgement::unknown(sentence),
-            false => Judgement::skipped(format!(
+            false => Judgement::not_applicable(format!(
                 "{sentence} Programs, maps and backends were looked at one by one, and are well."
             )),
         };
     }
-    match case.asked_probes().answer() {
-        None => missing(case.asked_probes(), what),
-        Some(_) if is_all(case, &Protocol::UDP) => {
-            Judgement::skipped("UDP cannot be probed like that; see probe.udp.")
+    match case.probes_lookup().answer() {
+        None => judge_unavailable(case.probes_lookup(), what),
+        Some(_) if has_only_protocol(case, &Protocol::UDP) => {
+            Judgement::not_applicable("UDP cannot be probed like that; see probe.udp.")
         }
-        Some(_) if of_backends && has_sctp(case) => Judgement::unknown(SCTP),
-        Some(all) if of_backends && all.iter().any(|it| matches!(it.of, ProbeOf::Backend { .. })) => {
+        Some(_) if of_backends && has_sctp(case) => Judgement::unknown(SCTP_NOT_TRIED),
+        Some(all) if of_backends && all.iter().any(|it| matches!(it.kind, ProbeKind::Backend { .. })) => {
             Judgement::ok("Its backends are apiservers, and each answers this daemon.")
         }
-        Some(_) => Judgement::skipped("There was nothing to be tried."),
+        Some(_) => Judgement::not_applicable("There was nothing to be tried."),
     }
 }
 
-const SCTP: &str =
+const SCTP_NOT_TRIED: &str =
     "Whether its backends answer by SCTP was not tried: no socket of this host is served by it.";
 
-fn is_all(case: &Case<'_>, protocol: &Protocol) -> bool {
+fn has_only_protocol(case: &Case<'_>, protocol: &Protocol) -> bool {
     case.frontends().next().is_some() && case.frontends().all(|it| it.protocol == *protocol)
 }
 
@@ -127,25 +129,25 @@ fn has_sctp(case: &Case<'_>) -> bool {
 }
 
 /// The addresses that were not dialled, each with the reason; without apiservers that answer this daemon anyway.
-fn not_tried<'a>(case: &Case<'a>, of_backends: bool) -> Vec<(SocketAddr, &'static str)> {
+fn list_not_tried<'a>(case: &Case<'a>, of_backends: bool) -> Vec<(SocketAddr, &'static str)> {
     let untried = |it: &'a Probe| match it.outcome {
-        ProbeOutcome::NotTried(why) if matches!(it.of, ProbeOf::Backend { .. }) == of_backends => {
+        ProbeOutcome::NotTried(why) if matches!(it.kind, ProbeKind::Backend { .. }) == of_backends => {
             Some((it.to, why))
         }
         _ => None,
     };
     let untried = case.probes().filter_map(untried);
-    untried.filter(|(at, _)| !(of_backends && is_apiserver_that_answers(case, *at))).collect()
+    untried.filter(|(at, _)| !(of_backends && is_healthy_apiserver(case, *at))).collect()
 }
 
-fn is_apiserver_that_answers(case: &Case<'_>, at: SocketAddr) -> bool {
+fn is_healthy_apiserver(case: &Case<'_>, at: SocketAddr) -> bool {
     let view = case.apiserver().as_deref();
     view.is_some_and(|view| view.endpoints.iter().any(|it| it.address == at && it.state == State::Healthy))
 }
 
 /// Whether everything that a connection to a frontend needs was looked at by itself and is well: the programs are
 /// attached, the maps hold what the table wants, and each backend that clients are led to answers.
-fn parts_are_well(case: &Case<'_>) -> bool {
+fn are_parts_healthy(case: &Case<'_>) -> bool {
     let is_served = case.datapath().status().is_some_and(|status| {
         status.bare_hooks.is_empty()
             && status.behind_hooks.is_empty()
@@ -154,12 +156,12 @@ fn parts_are_well(case: &Case<'_>) -> bool {
     });
     let rows = case.map_rows().answer();
     let is_written = rows.is_some_and(|rows| rows.iter().all(|row| row.difference.is_none()));
-    is_served && is_written && backend(case).state == finding::State::Ok
+    is_served && is_written && check_backend(case).state == finding::State::Ok
 }
 
 /// How many frontends over TCP are in the maps and were not dialled, because there are too many of them.
-fn frontends_left(case: &Case<'_>) -> usize {
-    let dialled = case.probes().filter(|it| it.of == ProbeOf::Frontend).count();
+fn count_frontends_left(case: &Case<'_>) -> usize {
+    let dialled = case.probes().filter(|it| it.kind == ProbeKind::Frontend).count();
     let is_absent = |verdict| {
         matches!(verdict, Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed)
     };
@@ -168,7 +170,7 @@ fn frontends_left(case: &Case<'_>) -> usize {
 }
 
 /// How many backends over TCP get clients and were not dialled, because there are too many of them.
-fn left_untried(case: &Case<'_>) -> usize {
+fn count_backends_left(case: &Case<'_>) -> usize {
     let dialled: BTreeSet<SocketAddr> = case.probes().map(|it| it.to).collect();
     let tcp = case.ports().filter(|port| port.key.transport == Transport::Tcp);
     let chosen = tcp.flat_map(|port| port.rows.iter()).filter(|row| row.is_chosen() && !row.is_held());
@@ -177,15 +179,15 @@ fn left_untried(case: &Case<'_>) -> usize {
     left.len()
 }
 
-pub(super) fn frontend(case: &Case<'_>) -> Judgement {
-    let all = tried(case, false);
+pub(super) fn check_frontend(case: &Case<'_>) -> Judgement {
+    let all = list_tried(case, false);
     if all.is_empty() {
-        return untried(case, FRONTENDS);
+        return judge_untried(case, FRONTENDS_QUESTION);
     }
-    let failed = failed(case, &all);
+    let failed = filter_failed(case, &all);
     let Some(first) = failed.first() else {
-        let left = frontends_left(case);
-        let told = format!("Each of {} answers from this host", count(all.len(), "frontend"));
+        let left = count_frontends_left(case);
+        let told = format!("Each of {} answers from this host", format_count(all.len(), "frontend"));
         return match left {
             0 => Judgement::ok(format!("{told}.")),
             left => {
@@ -193,64 +195,64 @@ pub(super) fn frontend(case: &Case<'_>) -> Judgement {
             }
         };
     };
-    let behind = tried(case, true);
+    let behind = list_tried(case, true);
     let all_answer = !behind.is_empty() && behind.iter().all(|it| it.outcome == ProbeOutcome::Connected);
     let judgement = match &first.outcome {
         ProbeOutcome::NotPermitted => Judgement::error(format!(
             "{} is not permitted to this host: a program of somebody else forbids it{}.",
             first.to,
-            programs(case)
+            describe_shared_hooks(case)
         ))
-        .remedies(case.datapath().status().map(remedies_of_others).unwrap_or_default()),
+        .remedies(case.datapath().status().map(foreign_program_remedies).unwrap_or_default()),
         ProbeOutcome::Elsewhere(at) => Judgement::error(format!(
             "{} leads this host to {at}, which is no backend of it: somebody else translates it{}.",
             first.to,
-            programs(case)
+            describe_shared_hooks(case)
         ))
         .remedy(Remedy::safe("See self.hooks and foreign.* for who that may be.")),
         _ if all_answer => Judgement::error(format!(
             "{}, although each backend answers: the fault is on this node.",
-            said(&failed)
+            describe_probes(&failed)
         ))
         .remedy(Remedy::safe("See self.hooks, self.maps, view.table-kernel and foreign.*.")),
-        _ => Judgement::error(format!("{} from this host.", said(&failed)))
+        _ => Judgement::error(format!("{} from this host.", describe_probes(&failed)))
             .remedy(Remedy::safe("See the findings on its endpoints.")),
     };
-    judgement.with("failed", listed(&failed))
+    judgement.with("failed", to_json(&failed))
 }
 
-fn programs(case: &Case<'_>) -> String {
+fn describe_shared_hooks(case: &Case<'_>) -> String {
     let shared = case.datapath().status().map(|status| status.shared_hooks.clone()).unwrap_or_default();
-    let one = |it: &Beside| format!("{}: program {}", it.hook, some(it.before.iter().chain(&it.after)));
+    let one = |it: &Beside| format!("{}: program {}", it.hook, join_names(it.before.iter().chain(&it.after)));
     match shared.is_empty() {
         true => String::new(),
-        false => format!(" (others have programs at {})", some(shared.iter().map(one))),
+        false => format!(" (others have programs at {})", join_names(shared.iter().map(one))),
     }
 }
 
-fn listed(probes: &[&Probe]) -> serde_json::Value {
-    let one = |it: &&Probe| json!({ "to": it.to.to_string(), "result": it.outcome.word() });
+fn to_json(probes: &[&Probe]) -> serde_json::Value {
+    let one = |it: &&Probe| json!({ "to": it.to.to_string(), "result": it.outcome.as_str() });
     json!(probes.iter().take(NAMED_MAX).map(one).collect::<Vec<_>>())
 }
 
-pub(super) fn backend(case: &Case<'_>) -> Judgement {
-    let all = tried(case, true);
+pub(super) fn check_backend(case: &Case<'_>) -> Judgement {
+    let all = list_tried(case, true);
     if all.is_empty() {
-        return untried(case, BACKENDS);
+        return judge_untried(case, BACKENDS_QUESTION);
     }
-    let failed = failed(case, &all);
+    let failed = filter_failed(case, &all);
     if failed.is_empty() {
-        return answering(case, all.len());
+        return judge_answering(case, all.len());
     }
-    let (meaning, remedy) = reading(&all, &failed);
+    let (meaning, remedy) = interpret_failures(&all, &failed);
     let who = match (failed.len(), all.len()) {
         (1, 1) => "Its one backend fails".to_owned(),
         (1, of) => format!("1 of {of} backends fails"),
         (number, of) => format!("{number} of {of} backends fail"),
     };
-    let sentence = format!("{who}: {}. {meaning}", said(&failed));
+    let sentence = format!("{who}: {}. {meaning}", describe_probes(&failed));
     // Where policies rule, this host may be kept out while clients are let in.
-    let has_policies = case.asked_policies().answer().is_some_and(|number| *number > 0);
+    let has_policies = case.policies_lookup().answer().is_some_and(|number| *number > 0);
     let is_error = failed.len() == all.len() && !has_policies;
     let judgement = match has_policies {
         true => Judgement::warning(format!(
@@ -260,27 +262,27 @@ pub(super) fn backend(case: &Case<'_>) -> Judgement {
         false => Judgement::error_if(is_error, sentence),
     };
     let judgement =
-        judgement.with("failed", listed(&failed)).with("tried", all.len()).remedy(Remedy::safe(remedy));
+        judgement.with("failed", to_json(&failed)).with("tried", all.len()).remedy(Remedy::safe(remedy));
     // A backend that refuses is there; silence may be a policy's, as long as it is not known that there is none.
     let may_be_kept_out = failed.iter().any(|it| it.outcome != ProbeOutcome::Refused);
-    let is_open = may_be_kept_out && case.asked_policies().answer().is_none();
+    let is_open = may_be_kept_out && case.policies_lookup().answer().is_none();
     if is_open { judgement.likely() } else { judgement }
 }
 
 /// The judgement where each backend that was tried answers: others may not have been tried.
-fn answering(case: &Case<'_>, tried: usize) -> Judgement {
+fn judge_answering(case: &Case<'_>, tried: usize) -> Judgement {
     let answer = match tried {
         1 => "1 backend was tried and answers this host".to_owned(),
         tried => format!("{tried} backends were tried and answer this host"),
     };
-    let (not_tried, left) = (not_tried(case, true), left_untried(case));
+    let (not_tried, left) = (list_not_tried(case, true), count_backends_left(case));
     if let Some((_, why)) = not_tried.first() {
-        let named = some(not_tried.iter().map(|(at, _)| at));
+        let named = join_names(not_tried.iter().map(|(at, _)| at));
         return Judgement::unknown(format!("{answer}; {named} was not tried: {why}."));
     }
     match (left, has_sctp(case)) {
-        (0, false) => Judgement::ok(format!("Each of {} answers this host.", count(tried, "backend"))),
-        (0, true) => Judgement::unknown(format!("{answer}. {SCTP}")),
+        (0, false) => Judgement::ok(format!("Each of {} answers this host.", format_count(tried, "backend"))),
+        (0, true) => Judgement::unknown(format!("{answer}. {SCTP_NOT_TRIED}")),
         (left, _) => Judgement::unknown(format!(
             "{answer}; {left} more were not tried, so that no diagnosis dials too many. Ask for one port (--port)."
         )),
@@ -288,14 +290,14 @@ fn answering(case: &Case<'_>, tried: usize) -> Judgement {
 }
 
 /// What it means that these probes failed, and what to look at.
-fn reading(all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
+fn interpret_failures(all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
     let is_all = failed.len() == all.len();
-    let of = |local: bool| all.iter().filter(move |it| it.of == ProbeOf::Backend { local });
+    let of = |local: bool| all.iter().filter(move |it| it.kind == ProbeKind::Backend { local });
     let fails =
         |local: bool| of(local).count() > 0 && of(local).all(|it| it.outcome != ProbeOutcome::Connected);
     let ports: BTreeSet<u16> = failed.iter().map(|it| it.to.port()).collect();
     if failed.iter().all(|it| it.outcome == ProbeOutcome::Refused) {
-        let meaning = format!("The application does not listen on {} (the target port).", some(&ports));
+        let meaning = format!("The application does not listen on {} (the target port).", join_names(&ports));
         return (
             meaning,
             "Look at which port the application listens, and correct targetPort or the application.",

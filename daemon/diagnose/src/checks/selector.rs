@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::case::{Case, missing};
+use crate::case::{Case, judge_unavailable};
 use crate::command::Command;
 use crate::finding::{Judgement, Remedy};
+use crate::formatting::{self, format_count};
 use crate::limits::NAMED_MAX;
-use crate::shown::{self, count};
 
 /// Labels are short; longer texts are not compared letter by letter.
 const COMPARED_LENGTH_MAX: usize = 64;
@@ -18,36 +18,36 @@ const COMPARED_LENGTH_MAX: usize = 64;
 /// The most letters that a slip changes.
 const SLIP_MAX: usize = 2;
 
-type Pairs = BTreeMap<String, String>;
+type Labels = BTreeMap<String, String>;
 
 /// Other labels that would match, with the pods that have them.
-type Candidates<'a> = BTreeMap<Vec<(&'a str, &'a str)>, Have<'a>>;
+type Candidates<'a> = BTreeMap<Vec<(&'a str, &'a str)>, CandidatePods<'a>>;
 
 /// Pods that have the same labels in the place of those that are asked for.
 #[derive(Default)]
-struct Have<'a> {
+struct CandidatePods<'a> {
     pods: usize,
     /// How many of the pods run, or may run where only their metadata was read.
     running: usize,
     first: &'a str,
 }
 
-pub(super) fn typo(case: &Case<'_>) -> Judgement {
+pub(super) fn check_typo(case: &Case<'_>) -> Judgement {
     let Some(selector) = case.selector().filter(|selector| !selector.is_empty()) else {
-        return Judgement::skipped("There is no selector to compare with.");
+        return Judgement::not_applicable("There is no selector to compare with.");
     };
     if case.pods().is_some_and(|pods| !pods.list.is_empty()) {
         return Judgement::ok("The selector matches pods.");
     }
-    let Some(near) = case.near_pods().answer() else {
-        return missing(case.near_pods(), "Labels of other pods");
+    let Some(near) = case.unmatched_pods().answer() else {
+        return judge_unavailable(case.unmatched_pods(), "Labels of other pods");
     };
     if super::pods::was_scaled_down(case) {
-        return Judgement::skipped("It was scaled down, so no pod is to be found.");
+        return Judgement::not_applicable("It was scaled down, so no pod is to be found.");
     }
     let mut candidates = Candidates::new();
     for pod in near {
-        if let Some(changes) = changes(selector, &pod.labels) {
+        if let Some(changes) = find_changes(selector, &pod.labels) {
             let have = candidates.entry(changes).or_default();
             have.pods += 1;
             have.running += usize::from(pod.running != Some(false));
@@ -57,45 +57,54 @@ pub(super) fn typo(case: &Case<'_>) -> Judgement {
     candidates.retain(|_, have| have.running > 0);
     match candidates.is_empty() {
         true => Judgement::ok("No other pod has labels that are nearly those of the selector."),
-        false => proposed(case, selector, &candidates, near.iter().all(|pod| pod.running.is_some())),
+        false => judge_candidates(case, selector, &candidates, near.iter().all(|pod| pod.running.is_some())),
     }
 }
 
-fn proposed(case: &Case<'_>, selector: &Pairs, candidates: &Candidates<'_>, is_certain: bool) -> Judgement {
+fn judge_candidates(
+    case: &Case<'_>,
+    selector: &Labels,
+    candidates: &Candidates<'_>,
+    is_certain: bool,
+) -> Judgement {
     let said = candidates.iter().take(NAMED_MAX).map(|(changes, have)| {
         let what = if have.running == have.pods && is_certain { "running pod" } else { "pod" };
-        format!("{} {}", has(have.pods, what), pairs(changes))
+        format!("{} {}", describe_count(have.pods, what), format_labels(changes))
     });
     let said = said.collect::<Vec<_>>().join("; ");
-    let listed: Vec<Value> = candidates.iter().take(NAMED_MAX).map(candidate).collect();
-    let judgement =
-        Judgement::error(format!("Selector {} matches 0 pods. {said}.", shown::selector(selector)))
-            .with("selector", json!(selector.iter().take(NAMED_MAX).collect::<BTreeMap<_, _>>()))
-            .with("matched", 0)
-            .with("candidates", listed);
+    let listed: Vec<Value> = candidates.iter().take(NAMED_MAX).map(candidate_json).collect();
+    let judgement = Judgement::error(format!(
+        "Selector {} matches 0 pods. {said}.",
+        formatting::format_selector(selector)
+    ))
+    .with("selector", json!(selector.iter().take(NAMED_MAX).collect::<BTreeMap<_, _>>()))
+    .with("matched", 0)
+    .with("candidates", listed);
     let only = candidates.keys().next().filter(|_| candidates.len() == 1);
-    let command = only.and_then(|changes| Command::select(case.name(), changes));
+    let command = only.and_then(|changes| Command::set_selector(case.name(), changes));
     let judgement = judgement
-        .remedy(Remedy::disruptive("Correct the selector: it changes where traffic goes.").by(command))
+        .remedy(
+            Remedy::disruptive("Correct the selector: it changes where traffic goes.").with_command(command),
+        )
         .remedy(Remedy::disruptive("Or correct the labels of the pods, in the workload's template."));
     if is_certain { judgement } else { judgement.likely() }
 }
 
-fn has(number: usize, what: &str) -> String {
-    format!("{} {}", count(number, what), if number == 1 { "has" } else { "have" })
+fn describe_count(number: usize, what: &str) -> String {
+    format!("{} {}", format_count(number, what), if number == 1 { "has" } else { "have" })
 }
 
-fn candidate((changes, have): (&Vec<(&str, &str)>, &Have<'_>)) -> Value {
+fn candidate_json((changes, have): (&Vec<(&str, &str)>, &CandidatePods<'_>)) -> Value {
     let selector: BTreeMap<&str, &str> = changes.iter().copied().collect();
     json!({ "selector": selector, "pods": have.pods, "running": have.running, "first": have.first })
 }
 
-fn pairs(changes: &[(&str, &str)]) -> String {
+fn format_labels(changes: &[(&str, &str)]) -> String {
     changes.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
 }
 
 /// The labels of a pod in the place of those that do not match; none: they are too far off.
-fn changes<'a>(selector: &Pairs, labels: &'a Pairs) -> Option<Vec<(&'a str, &'a str)>> {
+fn find_changes<'a>(selector: &Labels, labels: &'a Labels) -> Option<Vec<(&'a str, &'a str)>> {
     let differs = |(name, value): &(&String, &String)| labels.get(*name) != Some(*value);
     let wrong: Vec<(&String, &String)> = selector.iter().filter(differs).collect();
     let found: Vec<(&str, &str, &str)> = wrong
@@ -113,11 +122,11 @@ fn changes<'a>(selector: &Pairs, labels: &'a Pairs) -> Option<Vec<(&'a str, &'a 
 fn is_close(a: &str, b: &str) -> bool {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_', '.'], "");
     let slips = if a.len().min(b.len()) > SLIP_MAX * 2 { SLIP_MAX } else { 1 };
-    plain(a) == plain(b) || distance(a, b) <= slips
+    plain(a) == plain(b) || edit_distance(a, b) <= slips
 }
 
 /// How many letters have to be put in, taken out or changed.
-pub(super) fn distance(a: &str, b: &str) -> usize {
+pub(super) fn edit_distance(a: &str, b: &str) -> usize {
     if a.len() > COMPARED_LENGTH_MAX || b.len() > COMPARED_LENGTH_MAX {
         return if a == b { 0 } else { usize::MAX };
     }
@@ -147,26 +156,26 @@ mod tests {
         for (a, b, slips) in
             [("web", "web", 0), ("web", "wbe", 2), ("", "ab", 2), ("kitten", "sitting", 3), ("ab", "", 2)]
         {
-            assert_eq!(distance(a, b), slips, "{a} {b}");
+            assert_eq!(edit_distance(a, b), slips, "{a} {b}");
         }
-        assert_eq!(distance(&"a".repeat(100), "a"), usize::MAX, "long texts are not compared");
+        assert_eq!(edit_distance(&"a".repeat(100), "a"), usize::MAX, "long texts are not compared");
     }
 
     #[test]
     fn one_pair_that_has_nothing_to_do_with_it_is_no_slip() {
         let pairs = |of: &[(&str, &str)]| {
-            of.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Pairs>()
+            of.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Labels>()
         };
-        assert_eq!(changes(&pairs(&[("app", "web")]), &pairs(&[("app", "db")])), None);
+        assert_eq!(find_changes(&pairs(&[("app", "web")]), &pairs(&[("app", "db")])), None);
         assert_eq!(
-            changes(&pairs(&[("app", "my-app")]), &pairs(&[("app", "myapp")])),
+            find_changes(&pairs(&[("app", "my-app")]), &pairs(&[("app", "myapp")])),
             Some(vec![("app", "myapp")])
         );
         let two = pairs(&[("app", "web"), ("tier", "front")]);
         let other = pairs(&[("app", "web"), ("tier", "blue")]);
-        assert_eq!(changes(&two, &other), Some(vec![("tier", "blue")]));
+        assert_eq!(find_changes(&two, &other), Some(vec![("tier", "blue")]));
         assert_eq!(
-            changes(&two, &pairs(&[("app", "web")])),
+            find_changes(&two, &pairs(&[("app", "web")])),
             None,
             "a label that is not there cannot be proposed"
         );

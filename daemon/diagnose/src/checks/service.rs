@@ -10,12 +10,12 @@ use holdfast_core::keys::{ObjectName, Protocol, Source};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Verdict};
 use serde_json::json;
 
-use super::selector::distance;
-use crate::case::{Case, missing};
-use crate::command::{Command, Word};
+use super::selector::edit_distance;
+use crate::case::{Case, judge_unavailable};
+use crate::command::{Command, CommandWord};
 use crate::finding::{Judgement, Remedy};
+use crate::formatting::{self, clean, format_duration, join_names};
 use crate::limits::NAMED_MAX;
-use crate::shown::{self, clean, some, span};
 
 /// A difference from the apiserver is news on its way only if the watch has said something within this time.
 const LAG_SECONDS: u64 = 5;
@@ -23,7 +23,7 @@ const LAG_SECONDS: u64 = 5;
 /// By how many letters two names may differ for one of them to be a slip of the other.
 const SLIP_MAX: usize = 2;
 
-pub(super) fn exists(case: &Case<'_>) -> Judgement {
+pub(super) fn check_exists(case: &Case<'_>) -> Judgement {
     let name = case.name();
     if case.facts().is_some() {
         return Judgement::ok(format!("{name} is known."));
@@ -33,7 +33,7 @@ pub(super) fn exists(case: &Case<'_>) -> Judgement {
         return Judgement::error(format!("{name} is rejected: {}.", rejection.reason))
             .remedy(Remedy::safe("Correct what the finding names; the object is taken once it is right."));
     }
-    match case.asked_service().answer() {
+    match case.service_lookup().answer() {
         Some(Some(seen)) if seen.proxy_name.is_some() => {
             Judgement::ok(format!("The apiserver has {name}, whose label gives it to another proxy."))
         }
@@ -41,15 +41,15 @@ pub(super) fn exists(case: &Case<'_>) -> Judgement {
             Judgement::error(format!("The apiserver has {name}, and this node does not know it."))
                 .remedy(Remedy::safe("See self.watch and self.control: the news has not come."))
         }
-        Some(None) => unknown(case, "the apiserver has no such Service"),
-        None => unknown(case, "this node knows no such Service").likely(),
+        Some(None) => judge_unknown(case, "the apiserver has no such Service"),
+        None => judge_unknown(case, "this node knows no such Service").likely(),
     }
 }
 
-fn unknown(case: &Case<'_>, why: &str) -> Judgement {
+fn judge_unknown(case: &Case<'_>, why: &str) -> Judgement {
     let name = case.name();
-    let near = near(case);
-    let meant = if near.is_empty() { String::new() } else { format!(" Did you mean {}?", some(&near)) };
+    let near = find_near_names(case);
+    let meant = if near.is_empty() { String::new() } else { format!(" Did you mean {}?", join_names(&near)) };
     let gone = case.history().iter().rev().find(|record| record.rule == "service-gone");
     let before = gone.map(|record| format!(" {}", record.sentence())).unwrap_or_default();
     Judgement::error(format!("There is no Service {name}: {why}.{meant}{before}"))
@@ -58,12 +58,13 @@ fn unknown(case: &Case<'_>, why: &str) -> Judgement {
 }
 
 /// The same name in another namespace, and names that differ by a slip.
-fn near(case: &Case<'_>) -> Vec<String> {
+fn find_near_names(case: &Case<'_>) -> Vec<String> {
     let wanted = case.name();
     let is_near = |name: &ObjectName| {
         let same = name.name() == wanted.name();
-        let slip =
-            || name.namespace() == wanted.namespace() && distance(name.name(), wanted.name()) <= SLIP_MAX;
+        let slip = || {
+            name.namespace() == wanted.namespace() && edit_distance(name.name(), wanted.name()) <= SLIP_MAX
+        };
         name != wanted && (same || slip())
     };
     let services = case.table().services.iter().map(|view| &view.key.name);
@@ -71,8 +72,10 @@ fn near(case: &Case<'_>) -> Vec<String> {
     near.into_iter().take(NAMED_MAX).collect()
 }
 
-pub(super) fn understood(case: &Case<'_>) -> Judgement {
-    let Some(view) = case.view() else { return Judgement::skipped("There is no object to understand.") };
+pub(super) fn check_understood(case: &Case<'_>) -> Judgement {
+    let Some(view) = case.view() else {
+        return Judgement::not_applicable("There is no object to understand.");
+    };
     let slices: BTreeSet<_> = view.slices.iter().map(|slice| &slice.key).collect();
     let of_it = |it: &&Rejection| match &it.object {
         ObjectKey::Service(key) => *key == view.key,
@@ -83,31 +86,33 @@ pub(super) fn understood(case: &Case<'_>) -> Judgement {
     let words: Vec<String> = named.map(|it| format!("{}: {}", it.object, it.reason)).collect();
     match words.is_empty() {
         true => Judgement::ok("Its objects are understood."),
-        false => Judgement::warning(format!("Some of what its objects say is left out: {}.", some(&words)))
-            .with("rejected", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
-            .remedy(Remedy::safe(
-                "Correct what the finding names; the last good version stays in force until then.",
-            )),
+        false => {
+            Judgement::warning(format!("Some of what its objects say is left out: {}.", join_names(&words)))
+                .with("rejected", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+                .remedy(Remedy::safe(
+                    "Correct what the finding names; the last good version stays in force until then.",
+                ))
+        }
     }
 }
 
-pub(super) fn cache_lag(case: &Case<'_>) -> Judgement {
+pub(super) fn check_cache_lag(case: &Case<'_>) -> Judgement {
     let is_of_cluster = case.source() == Some(Source::Kubernetes);
-    if is_of_cluster && case.facts().is_some() && matches!(case.asked_service().answer(), Some(None)) {
+    if is_of_cluster && case.facts().is_some() && matches!(case.service_lookup().answer(), Some(None)) {
         return Judgement::warning(
             "The apiserver has no such Service any more, and this node still serves it.",
         )
         .remedy(Remedy::safe("See self.watch and self.control: the news has not come."));
     }
-    let (Some(facts), Some(seen)) = (case.facts(), case.seen()) else {
-        return missing(case.asked_service(), "The Service was not compared");
+    let (Some(facts), Some(seen)) = (case.facts(), case.api_service()) else {
+        return judge_unavailable(case.service_lookup(), "The Service was not compared");
     };
     let ours = facts.meta.resource_version.as_deref();
     if ours.is_none() || ours == Some(&*seen.resource_version) {
         return Judgement::ok("This node has the version that the apiserver has.");
     }
     let silent =
-        |it: &crate::material::WatchSeen| it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS);
+        |it: &crate::evidence::WatchStatus| it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS);
     let is_silent = case.watches().iter().any(|it| it.what == "services" && silent(it));
     let sentence = format!(
         "The apiserver has version {} of the Service, this node {}.",
@@ -120,11 +125,11 @@ pub(super) fn cache_lag(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn handled(case: &Case<'_>) -> Judgement {
-    if let Some(proxy) = case.seen().and_then(|seen| seen.proxy_name.as_deref()) {
-        return of_another(proxy);
+pub(super) fn check_handled(case: &Case<'_>) -> Judgement {
+    if let Some(proxy) = case.api_service().and_then(|seen| seen.proxy_name.as_deref()) {
+        return judge_other_proxy(proxy);
     }
-    let Some(view) = case.view() else { return Judgement::skipped("There is no Service.") };
+    let Some(view) = case.view() else { return Judgement::not_applicable("There is no Service.") };
     let label = || view.facts.as_ref().and_then(|facts| facts.proxy_name.clone()).unwrap_or_default();
     match view.state {
         ServiceState::Served => Judgement::ok("This node serves it."),
@@ -136,7 +141,7 @@ pub(super) fn handled(case: &Case<'_>) -> Judgement {
         ServiceState::ExternalName => {
             Judgement::info("It is an alias in DNS, and no proxy has to do with it.")
         }
-        ServiceState::OtherProxy => of_another(&label()),
+        ServiceState::OtherProxy => judge_other_proxy(&label()),
         ServiceState::NoService => {
             Judgement::warning("Only EndpointSlices name it; there is no Service for this node.")
                 .remedy(Remedy::safe("Apply the Service's manifest, or remove the slices."))
@@ -144,26 +149,27 @@ pub(super) fn handled(case: &Case<'_>) -> Judgement {
     }
 }
 
-fn of_another(proxy: &str) -> Judgement {
+fn judge_other_proxy(proxy: &str) -> Judgement {
     Judgement::info(format!(
         "It belongs to another proxy: its label service.kubernetes.io/service-proxy-name is {:?}.",
         clean(proxy)
     ))
 }
 
-pub(super) fn deleting(case: &Case<'_>) -> Judgement {
-    let Some(seen) = case.seen() else {
-        return missing(case.asked_service(), "Whether it is being deleted");
+pub(super) fn check_deleting(case: &Case<'_>) -> Judgement {
+    let Some(seen) = case.api_service() else {
+        return judge_unavailable(case.service_lookup(), "Whether it is being deleted");
     };
     let Some(deletion) = seen.deletion else { return Judgement::ok("It is not being deleted.") };
-    let age = span(case.age(deletion));
-    let finalizers = if seen.finalizers.is_empty() { "none".to_owned() } else { some(&seen.finalizers) };
+    let age = format_duration(case.age(deletion));
+    let finalizers =
+        if seen.finalizers.is_empty() { "none".to_owned() } else { join_names(&seen.finalizers) };
     Judgement::info(format!("It has been in deletion for {age}; finalizers that are left: {finalizers}."))
         .with("finalizers", json!(seen.finalizers.iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }
 
 /// The finding about ports of protocols that are not translated on this node, or on none.
-fn untranslated(case: &Case<'_>, facts: &ServiceFacts) -> Option<Judgement> {
+fn judge_untranslated(case: &Case<'_>, facts: &ServiceFacts) -> Option<Judgement> {
     let rows = || case.frontends().filter(|it| it.reason == Some(Reason::Protocol));
     let is_other = |port: &&ServicePort| {
         port.protocol.transport().is_none() || rows().any(|it| it.protocol == port.protocol)
@@ -175,22 +181,23 @@ fn untranslated(case: &Case<'_>, facts: &ServiceFacts) -> Option<Judgement> {
         (true, _) => return None,
         (false, true) => Judgement::warning(format!(
             "SCTP is translated by packets alone, and this node translates no packets: {} is not served.",
-            some(&named)
+            join_names(&named)
         ))
         .remedy(Remedy::safe(
             "Have packets translated: `enabled = true` under [packets] of the configuration.",
         )),
-        (false, false) => {
-            Judgement::warning(format!("Only TCP, UDP and SCTP are translated; {} is not.", some(&named)))
-        }
+        (false, false) => Judgement::warning(format!(
+            "Only TCP, UDP and SCTP are translated; {} is not.",
+            join_names(&named)
+        )),
     };
     let means = "Serve that protocol by other means, such as hostNetwork or endpoints by DNS.";
     Some(judgement.with("ports", json!(named)).remedy(Remedy::safe(means)))
 }
 
-pub(super) fn ports(case: &Case<'_>) -> Judgement {
-    let Some(facts) = case.facts() else { return Judgement::skipped("Its ports are not known.") };
-    if let Some(judgement) = untranslated(case, facts) {
+pub(super) fn check_ports(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::not_applicable("Its ports are not known.") };
+    if let Some(judgement) = judge_untranslated(case, facts) {
         return judgement;
     }
     let mut known: BTreeSet<(u16, &Protocol)> = BTreeSet::new();
@@ -205,8 +212,8 @@ pub(super) fn ports(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn families(case: &Case<'_>) -> Judgement {
-    let Some(facts) = case.facts() else { return Judgement::skipped("Its families are not known.") };
+pub(super) fn check_families(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::not_applicable("Its families are not known.") };
     let have = case.families();
     let lacking: Vec<&str> = facts
         .ip_families
@@ -225,13 +232,15 @@ pub(super) fn families(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn selector(case: &Case<'_>) -> Judgement {
-    let Some(selector) = case.selector() else { return missing(case.asked_service(), "Its selector") };
+pub(super) fn check_selector(case: &Case<'_>) -> Judgement {
+    let Some(selector) = case.selector() else {
+        return judge_unavailable(case.service_lookup(), "Its selector");
+    };
     if !case.is_known() {
-        return Judgement::skipped("This node does not know it.");
+        return Judgement::not_applicable("This node does not know it.");
     }
     if !selector.is_empty() {
-        return Judgement::ok(format!("It selects pods by {}.", shown::selector(selector)));
+        return Judgement::ok(format!("It selects pods by {}.", formatting::format_selector(selector)));
     }
     if case.slices().next().is_some() {
         return Judgement::info(
@@ -242,9 +251,9 @@ pub(super) fn selector(case: &Case<'_>) -> Judgement {
         .remedy(Remedy::safe("Write EndpointSlices for it, or give it a selector."))
 }
 
-pub(super) fn collision(case: &Case<'_>) -> Judgement {
+pub(super) fn check_collision(case: &Case<'_>) -> Judgement {
     let lost: Vec<_> = case.frontends().filter(|it| it.verdict == Verdict::Conflict).collect();
-    let Some(first) = lost.first() else { return rivals(case) };
+    let Some(first) = lost.first() else { return judge_rivals(case) };
     let owner = first.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
     let address = SocketAddr::new(first.address, first.port.get());
     let all = lost.iter().map(|it| format!("{}/{}", SocketAddr::new(it.address, it.port.get()), it.protocol));
@@ -259,8 +268,8 @@ pub(super) fn collision(case: &Case<'_>) -> Judgement {
 }
 
 /// The services that claim in vain what this one has, or an address that its node ports or cluster IPs cover.
-fn rivals(case: &Case<'_>) -> Judgement {
-    let Some(own) = case.view() else { return Judgement::skipped("There is no Service.") };
+fn judge_rivals(case: &Case<'_>) -> Judgement {
+    let Some(own) = case.view() else { return Judgement::not_applicable("There is no Service.") };
     let is_in_vain =
         |it: &&FrontendView| it.verdict == Verdict::Conflict && it.owner.as_ref() == Some(&own.key);
     let views = case.table().services.with_problems();
@@ -272,18 +281,20 @@ fn rivals(case: &Case<'_>) -> Judgement {
     let named: Vec<String> = all.by_ref().take(NAMED_MAX).map(shown).collect();
     let sentence = match (named.len(), all.count()) {
         (0, _) => return Judgement::ok("No other service claims its addresses."),
-        (1, _) => format!("{} claims what this service has, in vain.", some(&named)),
-        (_, 0) => format!("{} claim what this service has, in vain.", some(&named)),
-        (_, more) => format!("{} and {more} more claim what this service has, in vain.", some(&named)),
+        (1, _) => format!("{} claims what this service has, in vain.", join_names(&named)),
+        (_, 0) => format!("{} claim what this service has, in vain.", join_names(&named)),
+        (_, more) => format!("{} and {more} more claim what this service has, in vain.", join_names(&named)),
     };
     Judgement::info(sentence).with("rivals", json!(named))
 }
 
-pub(super) fn cluster_ip(case: &Case<'_>) -> Judgement {
-    let asked = case.asked_address();
+pub(super) fn check_cluster_ip(case: &Case<'_>) -> Judgement {
+    let asked = case.address_lookup();
     let name = case.name();
     match asked.answer() {
-        None => missing(asked, "Which service has its cluster IP by the apiserver's IPAddress object"),
+        None => {
+            judge_unavailable(asked, "Which service has its cluster IP by the apiserver's IPAddress object")
+        }
         Some(None) => Judgement::warning(
             "The apiserver keeps no IPAddress object for its cluster IP: the address may be given away.",
         )
@@ -302,8 +313,8 @@ pub(super) fn cluster_ip(case: &Case<'_>) -> Judgement {
 }
 
 /// Other services that lead to the same backends.
-pub(super) fn shared_backends(case: &Case<'_>) -> Judgement {
-    let Some(own) = case.view() else { return Judgement::skipped("There is no Service.") };
+pub(super) fn check_shared_backends(case: &Case<'_>) -> Judgement {
+    let Some(own) = case.view() else { return Judgement::not_applicable("There is no Service.") };
     let backends = case.backends();
     let shares = |view: &&ServiceView| {
         view.key != own.key
@@ -317,9 +328,9 @@ pub(super) fn shared_backends(case: &Case<'_>) -> Judgement {
     let mut named: Vec<String> = others.iter().map(ToString::to_string).collect();
     named.sort();
     let listed = json!(named.iter().take(NAMED_MAX).collect::<Vec<_>>());
-    let judgement = match confusable(case, &others) {
-        None if named.len() > 1 => Judgement::info(format!("{} lead to the same backends.", some(&named))),
-        None => Judgement::info(format!("{} leads to the same backends.", some(&named))),
+    let judgement = match find_confusable(case, &others) {
+        None if named.len() > 1 => Judgement::info(format!("{} lead to the same backends.", join_names(&named))),
+        None => Judgement::info(format!("{} leads to the same backends.", join_names(&named))),
         Some(other) => Judgement::warning(format!(
             "{other} leads to the same backends, one name begins with the other, and Cilium runs here: some of its \
              versions take the endpoints of one for those of the other."
@@ -330,7 +341,7 @@ pub(super) fn shared_backends(case: &Case<'_>) -> Judgement {
     judgement.with("services", listed)
 }
 
-fn confusable<'a>(case: &Case<'_>, others: &[&'a ObjectName]) -> Option<&'a ObjectName> {
+fn find_confusable<'a>(case: &Case<'_>, others: &[&'a ObjectName]) -> Option<&'a ObjectName> {
     let own = case.name();
     let begins =
         |other: &ObjectName| other.name().starts_with(own.name()) || own.name().starts_with(other.name());
@@ -339,23 +350,23 @@ fn confusable<'a>(case: &Case<'_>, others: &[&'a ObjectName]) -> Option<&'a Obje
     other.copied().filter(|_| runs)
 }
 
-pub(super) fn namespace(case: &Case<'_>) -> Judgement {
-    let asked = case.asked_namespace();
+pub(super) fn check_namespace(case: &Case<'_>) -> Judgement {
+    let asked = case.namespace_lookup();
     match asked.answer() {
-        None => missing(asked, "Whether its namespace is terminating"),
+        None => judge_unavailable(asked, "Whether its namespace is terminating"),
         Some(Some(false)) => Judgement::ok("Its namespace is active."),
         Some(Some(true)) => {
             Judgement::warning("Its namespace is terminating: the apiserver refuses new endpoints there.")
-                .remedy(Remedy::safe("Wait until that is gone, or look at what keeps it.").by(Command::of(
-                    &[
-                        Word::Ours("kubectl"),
-                        Word::Ours("get"),
-                        Word::Ours("namespace"),
-                        Word::Name(case.namespace()),
-                        Word::Ours("-o"),
-                        Word::Ours("yaml"),
-                    ],
-                )))
+                .remedy(Remedy::safe("Wait until that is gone, or look at what keeps it.").with_command(
+                    Command::from_words(&[
+                        CommandWord::Literal("kubectl"),
+                        CommandWord::Literal("get"),
+                        CommandWord::Literal("namespace"),
+                        CommandWord::Name(case.namespace()),
+                        CommandWord::Literal("-o"),
+                        CommandWord::Literal("yaml"),
+                    ]),
+                ))
         }
         Some(None) => Judgement::warning("The apiserver has no such namespace.")
             .remedy(Remedy::safe("Look at the name of the namespace.")),

@@ -14,12 +14,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::ALL;
-use crate::answer::{Answer, Finding, answer};
+use crate::diagnosis_result::{DiagnosisResult, Finding, judge_evidence};
+use crate::evidence::Evidence;
+use crate::evidence_source::{EvidenceSource, SourceSet};
 use crate::finding::{Remedy, State};
 use crate::json::Diagnosis;
 use crate::limits::COLUMNS_MAX;
-use crate::looks::{Looked, Looks};
-use crate::material::Material;
 use crate::text;
 use given::Given;
 
@@ -116,22 +116,22 @@ fn merge(given: &mut Value, change: Value) {
 }
 
 #[track_caller]
-fn find<'a>(answer: &'a Answer, id: &str) -> &'a Finding {
+fn find<'a>(answer: &'a DiagnosisResult, id: &str) -> &'a Finding {
     answer.findings.iter().find(|it| it.check.id == id).unwrap_or_else(|| panic!("no check {id}"))
 }
 
 /// What is other than the file says.
-fn wrong(material: &Material, answer: &Answer, expected: &Expected) -> Vec<String> {
+fn wrong(material: &Evidence, answer: &DiagnosisResult, expected: &Expected) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut compare = |what: &str, got: String, wanted: &str| {
         if got != wanted {
             wrong.push(format!("{what}: {got}, not {wanted}"));
         }
     };
-    let said = answer.first();
+    let said = answer.headline();
     let headline = said.map_or("none", |it| it.check.id).to_owned();
     compare("headline", headline, expected.headline.as_deref().unwrap_or("none"));
-    compare("exit", answer.end.code().to_string(), &expected.exit.to_string());
+    compare("exit", answer.exit.code().to_string(), &expected.exit.to_string());
     for (id, state) in &expected.findings {
         let judgement = &find(answer, id).judgement;
         let got = match judgement.confidence.as_str() {
@@ -156,7 +156,7 @@ fn wrong(material: &Material, answer: &Answer, expected: &Expected) -> Vec<Strin
             "false",
         );
     }
-    let first = &Diagnosis::of(material, answer, "1.0.0").verdict.headline;
+    let first = &Diagnosis::new(material, answer, "1.0.0").verdict.headline;
     for text in &expected.says {
         compare(&format!("{first:?} says {text:?}"), first.contains(text).to_string(), "true");
     }
@@ -171,7 +171,7 @@ fn wrong(material: &Material, answer: &Answer, expected: &Expected) -> Vec<Strin
     wrong
 }
 
-fn wrong_remedies(answer: &Answer, expected: &Expected) -> Vec<String> {
+fn wrong_remedies(answer: &DiagnosisResult, expected: &Expected) -> Vec<String> {
     let remedies = answer.findings.iter().flat_map(|it| &it.judgement.remedies);
     let texts: Vec<String> = remedies.map(written).collect();
     let mut left = texts.iter();
@@ -187,7 +187,7 @@ fn written(it: &Remedy) -> String {
 }
 
 /// All findings that are neither ok nor skipped, for the message of a failed test.
-fn findings_told(answer: &Answer) -> String {
+fn findings_told(answer: &DiagnosisResult) -> String {
     let bad = answer.findings.iter().filter(|it| !matches!(it.judgement.state, State::Ok | State::Skipped));
     bad.map(|it| format!("    {} {}: {}\n", it.judgement.state.as_str(), it.check.id, it.judgement.sentence))
         .collect()
@@ -198,7 +198,7 @@ fn each_case_is_answered_as_its_file_says() {
     let mut all_wrong = String::new();
     for (name, given, expected) in all() {
         let material = given.material();
-        let answer = answer(&material);
+        let answer = judge_evidence(&material);
         let wrong = wrong(&material, &answer, expected);
         if !wrong.is_empty() {
             all_wrong.push_str(&format!("{name}:\n  {}\n{}", wrong.join("\n  "), findings_told(&answer)));
@@ -211,7 +211,7 @@ fn each_case_is_answered_as_its_file_says() {
 fn every_check_has_a_case_in_which_something_is_to_be_said() {
     let mut lacking: BTreeSet<&str> = ALL.iter().map(|check| check.id).collect();
     for (_, given, _) in all() {
-        for finding in answer(&given.material()).findings {
+        for finding in judge_evidence(&given.material()).findings {
             if !matches!(finding.judgement.state, State::Ok | State::Skipped) {
                 lacking.remove(finding.check.id);
             }
@@ -224,7 +224,7 @@ fn every_check_has_a_case_in_which_something_is_to_be_said() {
 #[test]
 fn every_trouble_has_a_remedy_and_a_sentence_that_ends() {
     for (name, given, _) in all() {
-        for finding in answer(&given.material()).findings {
+        for finding in judge_evidence(&given.material()).findings {
             let judgement = &finding.judgement;
             if judgement.state.is_trouble() {
                 assert!(!judgement.remedies.is_empty(), "{name}: {}", finding.check.id);
@@ -239,7 +239,8 @@ fn no_remedy_says_what_must_never_be_said() {
     let never =
         ["cluster-admin", "finalizers\":[]", "--force", "8.8.8.8", "1.1.1.1", "annotate endpointslice"];
     for (name, given, _) in all() {
-        for remedy in answer(&given.material()).findings.iter().flat_map(|it| &it.judgement.remedies) {
+        for remedy in judge_evidence(&given.material()).findings.iter().flat_map(|it| &it.judgement.remedies)
+        {
             let text = format!(
                 "{} {}",
                 remedy.text,
@@ -256,8 +257,8 @@ fn a_diagnosis_is_told_to_the_letter() {
     let mut book = String::new();
     for (name, given, _) in all().iter().filter(|(name, ..)| !name.contains('/')) {
         let material = given.material();
-        let answer = answer(&material);
-        let text = text::write(&Diagnosis::of(&material, &answer, "1.0.0"), false);
+        let answer = judge_evidence(&material);
+        let text = text::render_text(&Diagnosis::new(&material, &answer, "1.0.0"), false);
         book.push_str(&format!("== {name}\n{text}\n"));
     }
     expect_file!["tests/diagnoses.txt"].assert_eq(&book);
@@ -268,7 +269,7 @@ fn two_backends_of_one_address_count_as_two_endpoints() {
     let (_, given, _) =
         all().iter().find(|(name, ..)| name == "no-traffic/two-backends-of-one-address").unwrap();
     let material = given.material();
-    let endpoints = Diagnosis::of(&material, &answer(&material), "1.0.0").endpoints;
+    let endpoints = Diagnosis::new(&material, &judge_evidence(&material), "1.0.0").endpoints;
     assert_eq!((endpoints.ready, endpoints.unready), (2, 0));
 }
 
@@ -281,19 +282,19 @@ fn checks_that_could_not_look_for_one_reason_share_a_row() {
     ] {
         let (_, given, _) = all().iter().find(|(name, ..)| name == case).unwrap();
         let material = given.material();
-        let answer = answer(&material);
-        let text = text::write(&Diagnosis::of(&material, &answer, "1.0.0"), false);
+        let answer = judge_evidence(&material);
+        let text = text::render_text(&Diagnosis::new(&material, &answer, "1.0.0"), false);
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("  unknown ")).collect();
         let silent = answer
             .findings
             .iter()
-            .filter_map(Finding::unknown)
-            .filter(|it| it.explained_by.is_some() || it.why == Some("no answer within 1 s"));
+            .filter_map(Finding::as_unknown)
+            .filter(|it| it.explained_by.is_some() || it.reason == Some("no answer within 1 s"));
         let number = silent.count();
         assert!(number > 3 && text.contains(why), "{number}: {text}");
         let shared = format!("  unknown  {number} checks");
         assert_eq!(rows.iter().filter(|row| row.starts_with(&shared)).count(), 1, "{text}");
-        let wide = text::write(&Diagnosis::of(&material, &answer, "1.0.0"), true);
+        let wide = text::render_text(&Diagnosis::new(&material, &answer, "1.0.0"), true);
         assert_eq!(
             wide.lines().filter(|line| line.starts_with("  unknown ")).count(),
             answer.count(State::Unknown)
@@ -305,8 +306,8 @@ fn checks_that_could_not_look_for_one_reason_share_a_row() {
 fn no_line_is_longer_than_a_terminal_and_none_moves_its_cursor() {
     for (name, given, _) in all() {
         let material = given.material();
-        let answer = answer(&material);
-        let text = text::write(&Diagnosis::of(&material, &answer, "1.0.0"), true);
+        let answer = judge_evidence(&material);
+        let text = text::render_text(&Diagnosis::new(&material, &answer, "1.0.0"), true);
         for line in text.lines().filter(|line| !line.trim_start().starts_with("kubectl")) {
             assert!(line.chars().count() <= COLUMNS_MAX, "{name}: {line}");
             assert!(!line.chars().any(char::is_control), "{name}: {line:?}");
@@ -323,7 +324,7 @@ fn the_example_of_the_page_is_what_is_told() {
     let page = include_str!("../../../../docs/diagnose.md");
     let (_, given, _) = all().iter().find(|(name, ..)| name == "selector").unwrap();
     let material = given.material();
-    let text = text::write(&Diagnosis::of(&material, &answer(&material), "1.0.0"), false);
+    let text = text::render_text(&Diagnosis::new(&material, &judge_evidence(&material), "1.0.0"), false);
     assert!(page.contains(&text), "docs/diagnose.md has another example than:\n{text}");
 }
 
@@ -331,17 +332,17 @@ fn the_example_of_the_page_is_what_is_told() {
 /// cases together.
 #[test]
 fn a_check_is_said_to_look_where_it_looks() {
-    let mut looked: BTreeMap<&str, Looked> = BTreeMap::new();
+    let mut looked: BTreeMap<&str, SourceSet> = BTreeMap::new();
     for (_, given, _) in all() {
-        for finding in answer(&given.material()).findings {
+        for finding in judge_evidence(&given.material()).findings {
             let known = looked.entry(finding.check.id).or_default();
-            *known = finding.looked.places().fold(*known, Looked::and);
+            *known = finding.sources.iter().fold(*known, SourceSet::with_source);
         }
     }
-    let said = |id: &str, places: &mut dyn Iterator<Item = Looks>| {
-        format!("{id}: {}\n", places.map(Looks::as_str).collect::<Vec<_>>().join(", "))
+    let said = |id: &str, places: &mut dyn Iterator<Item = EvidenceSource>| {
+        format!("{id}: {}\n", places.map(EvidenceSource::as_str).collect::<Vec<_>>().join(", "))
     };
-    let of_list: String = ALL.iter().map(|it| said(it.id, &mut it.looks.iter().copied())).collect();
-    let of_cases: String = ALL.iter().map(|it| said(it.id, &mut looked[it.id].places())).collect();
+    let of_list: String = ALL.iter().map(|it| said(it.id, &mut it.sources.iter().copied())).collect();
+    let of_cases: String = ALL.iter().map(|it| said(it.id, &mut looked[it.id].iter())).collect();
     assert_eq!(of_list, of_cases);
 }

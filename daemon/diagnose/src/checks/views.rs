@@ -12,43 +12,47 @@ use holdfast_core::resolve::{DesiredFrontend, FrontendQuota, resolve};
 use holdfast_core::snapshot::{FrontendView, PortView, Reason, Verdict};
 use serde_json::json;
 
-use super::host::at;
-use crate::case::{Case, missing};
-use crate::command::{Command, Word};
+use super::host::frontend_address;
+use crate::case::{Case, judge_unavailable};
+use crate::command::{Command, CommandWord};
+use crate::evidence::ObservedSlice;
+use crate::explain::describe_reason;
 use crate::finding::{Judgement, Remedy};
+use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
-use crate::material::SliceSeen;
-use crate::shown::{count, some};
-use crate::why::why;
 
 /// How long a difference with the apiserver is only news on its way.
 const LAG_SECONDS: u64 = 5;
 
 /// Addresses with what decides whether they get traffic.
-type Listed = BTreeSet<(std::net::IpAddr, bool, bool)>;
+type EndpointSet = BTreeSet<(std::net::IpAddr, bool, bool)>;
 
-fn as_seen(slice: &SliceSeen) -> Listed {
+fn api_endpoint_set(slice: &ObservedSlice) -> EndpointSet {
     let endpoints = slice.endpoints.iter();
     endpoints
         .filter_map(|it| Some((it.address?, it.ready.unwrap_or(true), it.terminating.unwrap_or(false))))
         .collect()
 }
 
-fn as_known(slice: &SliceFacts) -> Listed {
+fn known_endpoint_set(slice: &SliceFacts) -> EndpointSet {
     slice.endpoints.iter_brief().map(|(address, it)| (address, it.ready, it.terminating)).collect()
 }
 
-pub(super) fn api_cache(case: &Case<'_>) -> Judgement {
-    let Some(seen) = case.asked_slices().answer() else {
-        return missing(case.asked_slices(), "Whether this node has the slices that the apiserver has");
+pub(super) fn check_api_cache(case: &Case<'_>) -> Judgement {
+    let Some(seen) = case.slices_lookup().answer() else {
+        return judge_unavailable(
+            case.slices_lookup(),
+            "Whether this node has the slices that the apiserver has",
+        );
     };
-    let seen: BTreeMap<&str, Listed> =
-        seen.iter().map(|slice| (slice.name.as_str(), as_seen(slice))).collect();
+    let seen: BTreeMap<&str, EndpointSet> =
+        seen.iter().map(|slice| (slice.name.as_str(), api_endpoint_set(slice))).collect();
     let known = case.all_slices();
-    let known: BTreeMap<&str, Listed> = known.map(|slice| (slice.key.name.name(), as_known(slice))).collect();
+    let known: BTreeMap<&str, EndpointSet> =
+        known.map(|slice| (slice.key.name.name(), known_endpoint_set(slice))).collect();
     let names: BTreeSet<&str> = seen.keys().chain(known.keys()).copied().collect();
     let differs = |name: &&str| {
-        let none = Listed::new();
+        let none = EndpointSet::new();
         seen.get(name).unwrap_or(&none) != known.get(name).unwrap_or(&none)
     };
     let differing: Vec<&str> = names.into_iter().filter(differs).collect();
@@ -60,34 +64,35 @@ pub(super) fn api_cache(case: &Case<'_>) -> Judgement {
         .iter()
         .filter(|it| it.what == "endpointslices")
         .any(|it| it.error.is_some() || it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS));
-    let sentence = format!("The apiserver has other endpoints than this node in {}.", some(&differing));
+    let sentence = format!("The apiserver has other endpoints than this node in {}.", join_names(&differing));
     let judgement = match silent {
         true => Judgement::error(sentence)
             .remedy(Remedy::safe("See self.watch and self.control: the news has not come."))
-            .remedy(verify()),
+            .remedy(verify_remedy()),
         false => Judgement::info(format!("{sentence} The news is on its way.")),
     };
     judgement.with("slices", json!(differing.iter().take(NAMED_MAX).collect::<Vec<_>>()))
 }
 
-fn verify() -> Remedy {
-    Remedy::safe("Have everything compared; what differs is mended by that.")
-        .by(Command::of(&[Word::Ours("holdfast"), Word::Ours("verify")]))
+fn verify_remedy() -> Remedy {
+    Remedy::safe("Have everything compared; what differs is mended by that.").with_command(
+        Command::from_words(&[CommandWord::Literal("holdfast"), CommandWord::Literal("verify")]),
+    )
 }
 
 /// What decides which backends get traffic: each with the lists that it is in.
-type Chosen = BTreeSet<(SocketAddr, bool, bool)>;
+type BackendSet = BTreeSet<(SocketAddr, bool, bool)>;
 
-fn chosen(rows: impl IntoIterator<Item = Row>) -> Chosen {
+fn collect_backends(rows: impl IntoIterator<Item = Row>) -> BackendSet {
     let of_row = |row: Row| (row.backend(), row.is_in(Scope::Cluster), row.is_in(Scope::Local));
     rows.into_iter().map(of_row).collect()
 }
 
 /// Judges the table by the rules, applied anew to what the watches brought. A list that is held differs from what the
 /// rules make, and is left out.
-pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
+pub(super) fn check_cache_table(case: &Case<'_>) -> Judgement {
     let Some(view) = case.view().filter(|view| view.facts.is_some()) else {
-        return Judgement::skipped("There is nothing that rules could be applied to.");
+        return Judgement::not_applicable("There is nothing that rules could be applied to.");
     };
     let snapshot = case.table();
     let given = (&*snapshot.node, &*snapshot.settings, &*snapshot.drains);
@@ -101,10 +106,10 @@ pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
     let held = view.ports.iter().filter(|port| is_held(port)).count();
     let wanted = |key: &PortKey| {
         let port = desired.ports.iter().find(|port| port.key == *key);
-        port.map(|port| chosen(port.rows.iter().copied())).unwrap_or_default()
+        port.map(|port| collect_backends(port.rows.iter().copied())).unwrap_or_default()
     };
     let compared = view.ports.iter().filter(|port| !is_held(port));
-    let differs = compared.filter(|port| chosen(port.rows.iter()) != wanted(&port.key));
+    let differs = compared.filter(|port| collect_backends(port.rows.iter()) != wanted(&port.key));
     let differing: Vec<String> = differs.map(|port| port.key.to_string()).collect();
     let unused =
         view.ports.iter().flat_map(|port| port.rows.iter().filter_map(|row| port.unused_reason(&row)));
@@ -113,9 +118,9 @@ pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
     let judgement = match (differing.is_empty(), held) {
         (false, _) => Judgement::error(format!(
             "The table has other backends than the rules make of its slices, for {}: a fault of holdfast.",
-            some(&differing)
+            join_names(&differing)
         ))
-        .remedy(verify())
+        .remedy(verify_remedy())
         .remedy(Remedy::safe("Report it, with `holdfast explain` and `holdfast history` of this service.")),
         (true, 0) => Judgement::ok("The table has what the rules make of its slices."),
         (true, held) => Judgement::info(format!(
@@ -125,9 +130,9 @@ pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
     judgement.with("unused", json!(reasons)).with("held", held)
 }
 
-pub(super) fn table_kernel(case: &Case<'_>) -> Judgement {
+pub(super) fn check_table_kernel(case: &Case<'_>) -> Judgement {
     let Some(rows) = case.map_rows().answer() else {
-        return missing(case.map_rows(), "What the maps hold");
+        return judge_unavailable(case.map_rows(), "What the maps hold");
     };
     let differing: Vec<_> = rows.iter().filter(|row| row.difference.is_some()).collect();
     let words = differing
@@ -135,30 +140,30 @@ pub(super) fn table_kernel(case: &Case<'_>) -> Judgement {
         .map(|row| format!("{}: {}", row.frontend, row.difference.as_deref().unwrap_or_default()));
     let words: Vec<String> = words.collect();
     match words.is_empty() {
-        true => as_wanted(rows.len(), *case.map_rows_left()).with("frontends", rows.len()),
+        true => judge_matching(rows.len(), *case.unread_map_rows()).with("frontends", rows.len()),
         false => Judgement::error(format!(
             "{} of {} frontends are not in the maps as they should be: {}.",
             words.len(),
             rows.len(),
-            some(&words)
+            join_names(&words)
         ))
         .with("differences", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
-        .remedy(verify())
+        .remedy(verify_remedy())
         .remedy(Remedy::safe("See self.maps for why a write failed.")),
     }
 }
 
-fn as_wanted(read: usize, left: usize) -> Judgement {
+fn judge_matching(read: usize, left: usize) -> Judgement {
     match left {
         0 => Judgement::ok("The maps hold what the table wants."),
         left => Judgement::unknown(format!(
             "The maps hold what the table wants for {}; {left} more were not read. Ask for one port (--port).",
-            count(read, "frontend")
+            format_count(read, "frontend")
         )),
     }
 }
 
-pub(super) fn drift(case: &Case<'_>) -> Judgement {
+pub(super) fn check_drift(case: &Case<'_>) -> Judgement {
     match case.table().counters.drift {
         0 => Judgement::ok("Nobody else has changed the maps since the start."),
         times => Judgement::warning(format!(
@@ -169,37 +174,43 @@ pub(super) fn drift(case: &Case<'_>) -> Judgement {
     }
 }
 
-pub(super) fn hold(case: &Case<'_>) -> Judgement {
+pub(super) fn check_hold(case: &Case<'_>) -> Judgement {
     let held: Vec<&FrontendView> = case.frontends().filter(|it| it.verdict == Verdict::Held).collect();
     let Some(first) = held.first() else { return Judgement::ok("No list is held.") };
     let since = holdfast_status::rfc3339::Rfc3339(first.since);
     Judgement::warning(format!(
         "Its list is held since {since}: new connections go to the last known backends, because {}.",
-        why(first.reason)
+        describe_reason(first.reason)
     ))
     .with("reason", first.reason.map(Reason::as_str))
     .with("since", since.to_string())
-    .remedy(Remedy::safe("Find out who withdrew the endpoints; the history names the writer.").by(
-        Command::of(&[
-            Word::Ours("holdfast"),
-            Word::Ours("history"),
-            Word::Ours("--since"),
-            Word::Ours("1h"),
-        ]),
-    ))
+    .remedy(
+        Remedy::safe("Find out who withdrew the endpoints; the history names the writer.").with_command(
+            Command::from_words(&[
+                CommandWord::Literal("holdfast"),
+                CommandWord::Literal("history"),
+                CommandWord::Literal("--since"),
+                CommandWord::Literal("1h"),
+            ]),
+        ),
+    )
 }
 
 /// The frontend that is worst for its clients.
-pub(crate) fn worst<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
-    case.frontends()
-        .max_by(|a, b| a.verdict.severity().cmp(&b.verdict.severity()).then_with(|| at(b).cmp(&at(a))))
+pub(crate) fn worst_frontend<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
+    case.frontends().max_by(|a, b| {
+        a.verdict
+            .severity()
+            .cmp(&b.verdict.severity())
+            .then_with(|| frontend_address(b).cmp(&frontend_address(a)))
+    })
 }
 
-pub(super) fn verdict(case: &Case<'_>) -> Judgement {
-    let (Some(view), Some(frontend)) = (case.view(), worst(case)) else {
-        return Judgement::skipped("It has no frontend on this node.");
+pub(super) fn check_verdict(case: &Case<'_>) -> Judgement {
+    let (Some(view), Some(frontend)) = (case.view(), worst_frontend(case)) else {
+        return Judgement::not_applicable("It has no frontend on this node.");
     };
-    let sentence = crate::why::sentence_of(view, frontend, case.table());
+    let sentence = crate::explain::sentence_of(view, frontend, case.table());
     let judgement = match frontend.verdict {
         Verdict::Serving | Verdict::Bypassed => Judgement::ok(sentence),
         Verdict::Passing => Judgement::info(sentence),
@@ -210,7 +221,7 @@ pub(super) fn verdict(case: &Case<'_>) -> Judgement {
             Judgement::error(sentence).remedy(Remedy::safe("See the findings on pods and slices for why."))
         }
     };
-    let dialled: SocketAddr = at(frontend);
+    let dialled: SocketAddr = frontend_address(frontend);
     judgement
         .with("frontend", dialled.to_string())
         .with("verdict", frontend.verdict.as_str())

@@ -10,13 +10,13 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_knowledge::{
-    Cause, ClusterEvent, Confidence, EventType, Knowledge, ObjectRef, Present, Risk as KnownRisk, Severity,
-    Standing, Time, Values,
+    Cause, ClusterEvent, Confidence, CurrentObject, EventState, EventType, Knowledge, ObjectRef,
+    Risk as KnownRisk, Severity, Time, Values,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Scope;
+use super::EventScope;
 use crate::finding::{Remedy, Risk};
 use holdfast_status::rfc3339::Rfc3339;
 
@@ -86,7 +86,11 @@ pub(super) struct EventCause {
 }
 
 /// The rows of all these Events, the latest first.
-pub(super) fn rows(events: &[ClusterEvent], knowledge: &Knowledge, scope: Scope<'_>) -> Vec<EventRow> {
+pub(super) fn build_rows(
+    events: &[ClusterEvent],
+    knowledge: &Knowledge,
+    scope: EventScope<'_>,
+) -> Vec<EventRow> {
     let mut objects: BTreeMap<(&str, &str, &str), Vec<ClusterEvent>> = BTreeMap::new();
     for event in events {
         let ObjectRef { kind, namespace, name, .. } = &event.object;
@@ -94,30 +98,31 @@ pub(super) fn rows(events: &[ClusterEvent], knowledge: &Knowledge, scope: Scope<
     }
     let mut rows = Vec::new();
     for ((kind, namespace, name), events) in &objects {
-        let uid = (*kind == "Service").then(|| uid(scope.snapshot, namespace, name)).flatten();
-        let values = values(scope, (kind, namespace, name));
-        let standing = knowledge.standing(events, Present { uid, changed: None }, Time(scope.now.0));
-        rows.extend(standing.iter().map(|it| EventRow::of(it, &values)));
+        let uid = (*kind == "Service").then(|| service_uid(scope.snapshot, namespace, name)).flatten();
+        let values = placeholder_values(scope, (kind, namespace, name));
+        let standing =
+            knowledge.judge_events(events, CurrentObject { uid, changed: None }, Time(scope.now.0));
+        rows.extend(standing.iter().map(|it| EventRow::from_state(it, &values)));
     }
     rows.sort_by_key(|row| Reverse(row.last.map(|last| last.0)));
     rows
 }
 
 /// The uid of the Service as it is now: what was said of a former one is past.
-fn uid<'a>(snapshot: &'a Snapshot, namespace: &str, name: &str) -> Option<&'a str> {
+fn service_uid<'a>(snapshot: &'a Snapshot, namespace: &str, name: &str) -> Option<&'a str> {
     let name = ObjectName::new(namespace, name).ok()?;
     let mut uids =
         snapshot.services.find_by_name(&name).filter_map(|view| view.facts.as_ref()?.meta.uid.as_deref());
     uids.next()
 }
 
-fn values(scope: Scope<'_>, (kind, namespace, name): (&str, &str, &str)) -> Values {
-    let values = match scope.about {
+fn placeholder_values(scope: EventScope<'_>, (kind, namespace, name): (&str, &str, &str)) -> Values {
+    let values = match scope.service {
         Some(about) => Values::default().namespace(about.namespace()).name(about.name()),
         None => Values::default().namespace(namespace),
     };
     match kind {
-        "Service" | "Endpoints" if scope.about.is_none() => values.name(name),
+        "Service" | "Endpoints" if scope.service.is_none() => values.name(name),
         "Pod" => values.pod(name),
         "Node" => values.node(name),
         _ => values,
@@ -125,11 +130,12 @@ fn values(scope: Scope<'_>, (kind, namespace, name): (&str, &str, &str)) -> Valu
 }
 
 impl EventRow {
-    fn of(standing: &Standing<'_, '_>, values: &Values) -> Self {
+    fn from_state(standing: &EventState<'_, '_>, values: &Values) -> Self {
         let event = standing.event;
         let recognised = &standing.recognised;
         let advice = recognised.advice();
-        let remedies = advice.remedies.iter().map(|it| Remedy::new(risk(it.risk), values.fill(&it.action)));
+        let remedies =
+            advice.remedies.iter().map(|it| Remedy::new(to_risk(it.risk), values.fill(&it.action)));
         let fallback = (!advice.fallback.is_empty()).then(|| Remedy::safe(values.fill(advice.fallback)));
         let ObjectRef { kind, namespace, name, .. } = event.object.clone();
         Self {
@@ -138,15 +144,15 @@ impl EventRow {
             r#type: event.event_type.as_str(),
             component: event.component.clone(),
             count: event.count,
-            first: event.first.map(time),
-            last: event.last.map(time),
+            first: event.first.map(to_rfc3339),
+            last: event.last.map(to_rfc3339),
             open: standing.is_open(),
             entry: recognised.reason.map(|reason| reason.id.clone()),
             confidence: recognised.confidence.as_str(),
             severity: recognised.severity.as_str(),
             meaning: recognised.reason.map(|reason| values.fill(&reason.meaning)),
-            cause: recognised.cause.map(|it| cause(it, values)),
-            also: recognised.also.iter().map(|it| cause(it, values)).collect(),
+            cause: recognised.cause.map(|it| to_event_cause(it, values)),
+            also: recognised.also.iter().map(|it| to_event_cause(it, values)).collect(),
             checks: advice.check.iter().map(|it| values.fill(it)).collect(),
             remedies: remedies.chain(fallback).collect(),
             message: event.message.clone(),
@@ -154,15 +160,15 @@ impl EventRow {
     }
 }
 
-fn cause(cause: &Cause, values: &Values) -> EventCause {
+fn to_event_cause(cause: &Cause, values: &Values) -> EventCause {
     EventCause { id: cause.id.clone(), means: values.fill(&cause.means) }
 }
 
-fn time(time: Time) -> Rfc3339 {
+fn to_rfc3339(time: Time) -> Rfc3339 {
     Rfc3339(Timestamp(time.0))
 }
 
-const fn risk(risk: KnownRisk) -> Risk {
+const fn to_risk(risk: KnownRisk) -> Risk {
     match risk {
         KnownRisk::Safe => Risk::Safe,
         KnownRisk::Disruptive => Risk::Disruptive,

@@ -9,9 +9,9 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use serde_json::{Value, json};
 
-use super::{EventList, Scope};
+use super::{EventList, EventScope};
+use crate::evidence::{Lookup, ReceivedEvents, Right};
 use crate::limits::{COLUMNS_MAX, EVENTS_LISTED_MAX, TEXT_LENGTH_MAX};
-use crate::material::{Asked, Heard, Right};
 
 /// Two minutes after what failed last, at 2026-11-20T14:00:00Z.
 const NOW: Timestamp = Timestamp(1_795_183_200);
@@ -29,32 +29,44 @@ fn failed() -> Value {
     said("SyncLoadBalancerFailed", "2026-11-20T13:58:02Z", message)
 }
 
-fn heard(events: &[Value]) -> Heard {
-    Heard { list: Asked::Answered(events.iter().map(ClusterEvent::from_json).collect()), more: false }
+fn heard(events: &[Value]) -> ReceivedEvents {
+    ReceivedEvents {
+        list: Lookup::Answered(events.iter().map(ClusterEvent::from_json).collect()),
+        more: false,
+    }
 }
 
-fn list_by<'a>(knowledge: impl FnOnce() -> &'a Knowledge, heard: &Heard, about: Option<&str>) -> EventList {
+fn list_by<'a>(
+    knowledge: impl FnOnce() -> &'a Knowledge,
+    heard: &ReceivedEvents,
+    about: Option<&str>,
+) -> EventList {
     let about = about.and_then(|text| text.split_once('/'));
     let about = about.map(|(namespace, name)| ObjectName::new(namespace, name).unwrap());
     let snapshot = Snapshot::default();
-    let scope = Scope { about: about.as_ref(), snapshot: &snapshot, now: NOW, version: "0.1.0" };
-    EventList::of(heard, knowledge, scope)
+    let scope = EventScope { service: about.as_ref(), snapshot: &snapshot, now: NOW, version: "0.1.0" };
+    EventList::new(heard, knowledge, scope)
 }
 
-fn list(heard: &Heard, about: Option<&str>) -> EventList {
+fn list(heard: &ReceivedEvents, about: Option<&str>) -> EventList {
     list_by(Knowledge::built_in, heard, about)
 }
 
-fn forbidden(namespace: Option<&str>) -> Heard {
+fn forbidden(namespace: Option<&str>) -> ReceivedEvents {
     let namespace = namespace.map(Arc::from);
-    Heard::without(Asked::Forbidden(Right { group: "", resource: "events", verbs: "list", namespace }))
+    ReceivedEvents::from_lookup(Lookup::Forbidden(Right {
+        group: "",
+        resource: "events",
+        verbs: "list",
+        namespace,
+    }))
 }
 
 #[test]
 fn each_event_says_when_what_why_and_what_helps() {
     let ensured = said("EnsuredLoadBalancer", "2026-11-20T13:40:00Z", "Ensured load balancer");
     let alien = said("TideIsOut", "2026-11-20T13:30:00Z", "the boats lie dry");
-    let text = list(&heard(&[alien, ensured, failed()]), Some("shop/web")).text(false);
+    let text = list(&heard(&[alien, ensured, failed()]), Some("shop/web")).to_text(false);
     expect![[r#"
         Events about shop/web and its pods
         node   2026-11-20T14:00:00Z  holdfast 0.1.0
@@ -83,7 +95,7 @@ fn each_event_says_when_what_why_and_what_helps() {
 
 #[test]
 fn wide_also_shows_what_was_said_and_where_to_look() {
-    let text = list(&heard(&[failed()]), None).text(true);
+    let text = list(&heard(&[failed()]), None).to_text(true);
     expect![[r#"
         Events about services and what they depend on; of pods, the warnings of this node
         node   2026-11-20T14:00:00Z  holdfast 0.1.0
@@ -111,7 +123,7 @@ fn wide_also_shows_what_was_said_and_where_to_look() {
 
 #[test]
 fn what_could_not_be_read_is_said_with_the_rule_that_is_missing() {
-    let text = list(&forbidden(Some("shop")), Some("shop/web")).text(false);
+    let text = list(&forbidden(Some("shop")), Some("shop/web")).to_text(false);
     expect![[r#"
         Events about shop/web and its pods
         node   2026-11-20T14:00:00Z  holdfast 0.1.0
@@ -125,11 +137,11 @@ fn what_could_not_be_read_is_said_with_the_rule_that_is_missing() {
     "#]]
     .assert_eq(&text);
     for (asked, says) in [
-        (Asked::Not("[kubernetes] events_read is \"off\""), "events_read is \"off\"."),
-        (Asked::Failed("10.0.0.10:6443: connection refused".into()), "10.0.0.10:6443: connection refused."),
+        (Lookup::Skipped("[kubernetes] events_read is \"off\""), "events_read is \"off\"."),
+        (Lookup::Failed("10.0.0.10:6443: connection refused".into()), "10.0.0.10:6443: connection refused."),
     ] {
-        let list = list(&Heard::without(asked), None);
-        let (text, json) = (list.text(false), serde_json::to_value(&list).unwrap());
+        let list = list(&ReceivedEvents::from_lookup(asked), None);
+        let (text, json) = (list.to_text(false), serde_json::to_value(&list).unwrap());
         assert!(text.contains("Events were not read: ") && text.contains(says), "{text}");
         assert!(!text.contains("0 Events"), "what was not read is not none: {text}");
         assert_eq!(
@@ -144,11 +156,11 @@ fn a_list_is_cut_at_its_oldest_and_says_so() {
     let event =
         |number: usize| said("A", &format!("2026-11-20T13:{:02}:{:02}Z", number / 60, number % 60), "x");
     let events: Vec<Value> = (0..EVENTS_LISTED_MAX + 7).map(event).collect();
-    let list = list(&Heard { more: true, ..heard(&events) }, None);
+    let list = list(&ReceivedEvents { more: true, ..heard(&events) }, None);
     assert_eq!((list.events.len(), list.omitted), (EVENTS_LISTED_MAX, 7));
     let times: Vec<_> = list.events.iter().map(|row| row.last.map(|last| last.0)).collect();
     assert!(times[0] > times[EVENTS_LISTED_MAX - 1], "the latest come first");
-    let text = list.text(false);
+    let text = list.to_text(false);
     assert!(text.contains("200 Events, and 7 older that are not listed"), "{text}");
     assert!(text.contains("There are more, or some that could not be read"), "{text}");
 }
@@ -165,7 +177,7 @@ fn forged_events_are_shown_cleaned_and_bounded() {
         json!([]),
     ];
     let list = list(&heard(&forged), None);
-    let text = list.text(true);
+    let text = list.to_text(true);
     assert!(
         text.lines().all(|line| line.chars().count() <= COLUMNS_MAX && !line.contains(char::is_control)),
         "{text}"
@@ -184,7 +196,7 @@ fn an_entry_of_the_operator_is_what_is_shown() {
                 remedy = [{ risk = \"destructive\", do = \"Call Ann about {name}.\" }]\n";
     let (knowledge, faults) = Knowledge::with_overrides(&[("ours.toml", ours)]);
     assert_eq!(faults, []);
-    let text = list_by(|| &knowledge, &heard(&[failed()]), None).text(false);
+    let text = list_by(|| &knowledge, &heard(&[failed()]), None).to_text(false);
     assert!(
         text.contains("cause (exact): cloud.rate_limited: Our account of shop has a low limit."),
         "{text}"

@@ -8,11 +8,12 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::limits::NAMED_MAX;
-use crate::material::{
-    Cluster, EndpointSeen, IngressSeen, Pod, Request, ServiceSeen, SlicePortSeen, SliceSeen,
+use crate::evidence::{
+    Cluster, ObservedEndpoint, ObservedIngress, ObservedService, ObservedSlice, ObservedSlicePort, Pod,
+    Request,
 };
-use crate::shown::clean;
+use crate::formatting::clean;
+use crate::limits::NAMED_MAX;
 use holdfast_status::rfc3339::Rfc3339;
 
 /// What the apiserver said; null where it was not asked or did not answer.
@@ -24,7 +25,7 @@ pub struct Api {
     /// The first few pods that the selector matches.
     pub pods: Option<Vec<ApiPod>>,
     /// What was asked for.
-    pub reads: Vec<Read>,
+    pub reads: Vec<ApiRead>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -69,50 +70,55 @@ pub struct ApiPod {
 /// One request to the apiserver.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ApiRead")]
-pub struct Read {
+pub struct ApiRead {
     pub what: String,
     pub took_ms: u64,
     pub error: Option<String>,
 }
 
 impl Api {
-    pub fn of(cluster: &Cluster) -> Self {
+    pub fn from_cluster(cluster: &Cluster) -> Self {
         let slices =
-            cluster.slices.answer().map(|all| all.iter().take(NAMED_MAX).map(ApiSlice::of).collect());
-        let pods =
-            cluster.pods.answer().map(|pods| pods.list.iter().take(NAMED_MAX).map(ApiPod::of).collect());
+            cluster.slices.answer().map(|all| all.iter().take(NAMED_MAX).map(ApiSlice::from_slice).collect());
+        let pods = cluster
+            .pods
+            .answer()
+            .map(|pods| pods.list.iter().take(NAMED_MAX).map(ApiPod::from_pod).collect());
         Self {
-            service: cluster.service.answer().and_then(Option::as_ref).map(ApiService::of),
+            service: cluster.service.answer().and_then(Option::as_ref).map(ApiService::from_service),
             slices,
             pods,
-            reads: cluster.requests.iter().map(Read::of).collect(),
+            reads: cluster.requests.iter().map(ApiRead::from_request).collect(),
         }
     }
 }
 
-fn few<'a, T: 'a>(all: impl IntoIterator<Item = &'a T>, shown: impl Fn(&'a T) -> String) -> Vec<String> {
+fn map_first<'a, T: 'a>(
+    all: impl IntoIterator<Item = &'a T>,
+    shown: impl Fn(&'a T) -> String,
+) -> Vec<String> {
     all.into_iter().take(NAMED_MAX).map(shown).collect()
 }
 
 impl ApiService {
-    fn of(it: &ServiceSeen) -> Self {
+    fn from_service(it: &ObservedService) -> Self {
         Self {
             uid: clean(&it.uid),
             resource_version: clean(&it.resource_version),
             generation: it.generation,
             created: it.created.map(Rfc3339),
             class: it.class.as_deref().map(clean),
-            finalizers: few(&it.finalizers, |it| clean(it)),
-            ip_families: few(&it.families, |it| clean(it)),
+            finalizers: map_first(&it.finalizers, |it| clean(it)),
+            ip_families: map_first(&it.families, |it| clean(it)),
             cluster_ips: it.cluster_ips.iter().copied().take(NAMED_MAX).collect(),
-            ingress: few(&it.ingress, ingress),
-            status_writers: few(&it.balancer_writers, |it| clean(it)),
+            ingress: map_first(&it.ingress, format_ingress),
+            status_writers: map_first(&it.balancer_writers, |it| clean(it)),
             allocates_node_ports: it.allocates_node_ports.unwrap_or(true),
         }
     }
 }
 
-fn ingress(it: &IngressSeen) -> String {
+fn format_ingress(it: &ObservedIngress) -> String {
     let address = match (&it.ip, &it.hostname) {
         (Some(ip), _) => ip.to_string(),
         (None, Some(hostname)) => clean(hostname),
@@ -122,8 +128,8 @@ fn ingress(it: &IngressSeen) -> String {
 }
 
 impl ApiSlice {
-    fn of(it: &SliceSeen) -> Self {
-        let answers = |it: &&EndpointSeen| it.serving.or(it.ready).unwrap_or(true);
+    fn from_slice(it: &ObservedSlice) -> Self {
+        let answers = |it: &&ObservedEndpoint| it.serving.or(it.ready).unwrap_or(true);
         Self {
             name: clean(&it.name),
             uid: clean(&it.uid),
@@ -132,18 +138,18 @@ impl ApiSlice {
             created: it.created.map(Rfc3339),
             endpoints: it.endpoints.len(),
             serving: it.endpoints.iter().filter(answers).count(),
-            ports: few(&it.ports, port),
+            ports: map_first(&it.ports, format_port),
         }
     }
 }
 
-fn port(it: &SlicePortSeen) -> String {
+fn format_port(it: &ObservedSlicePort) -> String {
     let number = it.port.map_or_else(|| "every port".to_owned(), |port| port.to_string());
     clean(&format!("{} {number}/{}", it.name, it.protocol)).trim_start().to_owned()
 }
 
 impl ApiPod {
-    fn of(it: &Pod) -> Self {
+    fn from_pod(it: &Pod) -> Self {
         Self {
             name: clean(&it.name),
             phase: clean(&it.phase),
@@ -154,8 +160,8 @@ impl ApiPod {
     }
 }
 
-impl Read {
-    fn of(it: &Request) -> Self {
+impl ApiRead {
+    fn from_request(it: &Request) -> Self {
         Self {
             what: clean(&it.what),
             took_ms: u64::try_from(it.took.as_millis()).unwrap_or(u64::MAX),

@@ -8,51 +8,55 @@ use std::sync::Arc;
 use holdfast_core::keys::Transport;
 use holdfast_core::snapshot::ServiceView;
 use holdfast_datapath::{AddressFilter, Flow, FlowFilter, FlowTable, Stage};
-use holdfast_diagnose::frontends;
+use holdfast_diagnose::evidence::{Evidence, Flows, Lookup, ObservedFlow};
+use holdfast_diagnose::frontend_targets;
 use holdfast_diagnose::limits::NAMED_MAX;
-use holdfast_diagnose::material::{Asked, FlowSeen, Flows, Material};
 
 use super::limits::FLOWS_MAX;
 
 /// The connections of clients outside with their backends, at most `FLOWS_MAX` of each frontend.
-pub fn flows(material: &Material, table: Option<&FlowTable>) -> Asked<Flows> {
+pub fn gather_flows(material: &Evidence, table: Option<&FlowTable>) -> Lookup<Flows> {
     let Some(table) = table else {
-        return Asked::Not("packets are not translated on this node");
+        return Lookup::Skipped("packets are not translated on this node");
     };
     let mut flows = Flows::default();
-    let all = || frontends(&material.snapshot, &material.views);
+    let all = || frontend_targets(&material.snapshot, &material.views);
     flows.frontends_left = all().count().saturating_sub(NAMED_MAX);
     for (at, protocol) in all().take(NAMED_MAX) {
         let place = AddressFilter { address: at.ip(), port: Some(at.port()) };
         let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
         let report = table.report(&filter, FLOWS_MAX);
-        let of_it = |it: &&Flow| Some(it.transport) == protocol.transport() && lives(it);
-        flows.list.extend(report.found.iter().filter(of_it).map(shown));
+        let of_it = |it: &&Flow| Some(it.transport) == protocol.transport() && is_live(it);
+        flows.list.extend(report.found.iter().filter(of_it).map(observe_flow));
         flows.more += report.more;
     }
     // Few connections are refused, so all refused ones are looked at, whichever frontend they dialled.
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
     let refused = table.report(&refused, FLOWS_MAX).found;
-    for flow in refused.iter().filter(|flow| lives(flow) && is_behind(&material.views, flow)).map(shown) {
+    for flow in refused
+        .iter()
+        .filter(|flow| is_live(flow) && is_service_backend(&material.views, flow))
+        .map(observe_flow)
+    {
         if !flows.list.contains(&flow) {
             flows.list.push(flow);
         }
     }
-    Asked::Answered(flows)
+    Lookup::Answered(flows)
 }
 
-fn is_behind(views: &[Arc<ServiceView>], flow: &Flow) -> bool {
+fn is_service_backend(views: &[Arc<ServiceView>], flow: &Flow) -> bool {
     let mut ports = views.iter().flat_map(|view| view.ports.iter());
     ports.any(|port| port.key.transport == flow.transport && port.rows.find(flow.backend).is_some())
 }
 
 /// Whether a flow still counts: one that is over stays in the table for a while, and says nothing.
-const fn lives(flow: &Flow) -> bool {
+const fn is_live(flow: &Flow) -> bool {
     !matches!(flow.stage, Stage::Closed | Stage::Reset)
 }
 
-fn shown(flow: &Flow) -> FlowSeen {
-    FlowSeen {
+fn observe_flow(flow: &Flow) -> ObservedFlow {
+    ObservedFlow {
         client: flow.client,
         backend: flow.backend,
         is_udp: flow.transport == Transport::Udp,

@@ -5,28 +5,28 @@
 use std::time::Duration;
 
 /// How long a diagnosis takes at most, with everything that it asks for: a person waits for it.
-pub const TOTAL: Duration = Duration::from_secs(5);
+pub const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most requests to the apiserver for one diagnosis: a thousand nodes may ask at once.
 pub(crate) const REQUESTS_MAX: usize = 12;
 
 /// How long one question may take, from the connection to the last byte: twice as long as a loaded apiserver takes for
-/// a page of 500, and less than half of [`TOTAL`].
-pub(crate) const QUESTION: Duration = Duration::from_secs(2);
+/// a page of 500, and less than half of [`DIAGNOSIS_TIMEOUT`].
+pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long reading the maps may take, which comes first. An engine at rest answers within a millisecond. If the engine
 /// is busy with whole lists, the other questions must not wait for long.
-pub const MAPS: Duration = Duration::from_secs(1);
+pub const MAPS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time that is kept for judging and showing after the last question: a diagnosis beside 10,000 services takes 40
 /// ms of a processor, and other diagnoses may run too.
-pub const RESERVE: Duration = Duration::from_millis(200);
+pub const RENDER_RESERVE: Duration = Duration::from_millis(200);
 
 /// The most objects of one page of a list: a server reads a page at once.
 pub(crate) const PAGE_ITEMS: usize = 500;
 
 /// For how long Events are kept, and for how many questions.
-pub(crate) const EVENTS_KEPT: Duration = Duration::from_secs(30);
+pub(crate) const EVENTS_CACHE_TTL: Duration = Duration::from_secs(30);
 pub(crate) const EVENTS_QUESTIONS_MAX: usize = 16;
 
 /// How far apart readings of Events begin, for all clients together: each costs the apiserver all Events of a
@@ -58,10 +58,10 @@ pub(crate) const NODES_BY_NAME_MAX: usize = 2;
 
 /// Connections that are tried at once, and how long each may take.
 pub(crate) const PROBES_AT_ONCE: usize = 8;
-pub(crate) const PROBE: Duration = Duration::from_secs(1);
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the look at this host may take: files and netlink answer within milliseconds.
-pub(crate) const HOST: Duration = Duration::from_secs(3);
+pub(crate) const HOST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The most bytes of one file of the kernel or of the host; the longest real one is a resolv.conf of 2 KB.
 pub(crate) const FILE_BYTES_MAX: u64 = 64 << 10;

@@ -20,34 +20,34 @@ use nix::fcntl::OFlag;
 const NAMES_MAX: usize = 10_000;
 
 /// The name and the text of each file, in the order of their names, and what is wrong with the others.
-pub(super) fn read(folder: &Path) -> (Vec<(String, String)>, Vec<Fault>) {
+pub(super) fn read_files(folder: &Path) -> (Vec<(String, String)>, Vec<Fault>) {
     let mut faults = Vec::new();
-    let names = names(folder, &mut faults);
+    let names = list_names(folder, &mut faults);
     let mut files = Vec::new();
     for name in &names {
         let path = folder.join(name);
-        match text(&path) {
+        match read_text(&path) {
             Ok(text) => files.push((path.to_string_lossy().into_owned(), text)),
-            Err(why) => faults.push(fault(&path, &why)),
+            Err(why) => faults.push(new_fault(&path, &why)),
         }
     }
     (files, faults)
 }
 
-fn fault(path: &Path, why: &str) -> Fault {
-    Fault::of_file(&path.to_string_lossy(), None, &format!("{why}; until then what is built in holds"))
+fn new_fault(path: &Path, why: &str) -> Fault {
+    Fault::for_file(&path.to_string_lossy(), None, &format!("{why}; until then what is built in holds"))
 }
 
 /// The first names of files that are ours to read. A folder that is not there has none, and nothing is wrong with that.
-fn names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
-    let mut refuse = |why: &str| faults.push(fault(folder, why));
+fn list_names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
+    let mut refuse = |why: &str| faults.push(new_fault(folder, why));
     let mut names = BTreeSet::new();
     let mut count = 0_usize;
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return names,
         Err(error) => {
-            refuse(&format!("the folder {}", plainly(&error)));
+            refuse(&format!("the folder {}", describe_error(&error)));
             return names;
         }
     };
@@ -57,7 +57,7 @@ fn names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
             return BTreeSet::new();
         }
         match entry {
-            Ok(entry) if is_ours(&entry.file_name()) => {
+            Ok(entry) if is_knowledge_file(&entry.file_name()) => {
                 count += 1;
                 names.insert(entry.file_name());
                 if names.len() > FILES_MAX {
@@ -66,7 +66,7 @@ fn names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
             }
             Ok(_) => {}
             Err(error) => {
-                refuse(&format!("the folder {}", plainly(&error)));
+                refuse(&format!("the folder {}", describe_error(&error)));
                 return BTreeSet::new();
             }
         }
@@ -78,27 +78,27 @@ fn names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
 }
 
 /// Whether the name is that of a file for us, and not of what editors leave beside such files.
-fn is_ours(name: &OsStr) -> bool {
+fn is_knowledge_file(name: &OsStr) -> bool {
     name.as_bytes().ends_with(b".toml") && !name.as_bytes().starts_with(b".")
 }
 
-fn text(path: &Path) -> Result<String, String> {
+fn read_text(path: &Path) -> Result<String, String> {
     // Without this flag, opening a pipe that has no writer would wait for ever.
     let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
-    let file = opened.map_err(|error| plainly(&error))?;
-    if !file.metadata().map_err(|error| plainly(&error))?.is_file() {
+    let file = opened.map_err(|error| describe_error(&error))?;
+    if !file.metadata().map_err(|error| describe_error(&error))?.is_file() {
         return Err("is no file, so it is not read: take it out".to_owned());
     }
     let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX);
     let mut bytes = Vec::new();
-    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| plainly(&error))?;
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| describe_error(&error))?;
     if bytes.len() > FILE_BYTES_MAX {
         return Err(format!("is larger than {FILE_BYTES_MAX} bytes, so it is not read: divide it"));
     }
     String::from_utf8(bytes).map_err(|_| "is not UTF-8, so it is not read: save it as UTF-8".to_owned())
 }
 
-fn plainly(error: &io::Error) -> String {
+fn describe_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "leads nowhere: take it out, or correct the link".to_owned(),
         io::ErrorKind::PermissionDenied => {

@@ -9,7 +9,7 @@ use holdfast_knowledge::limits::{FILE_BYTES_MAX, FILES_MAX};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{Edition, built_in, folder};
+use super::{Edition, built_in, knowledge_folder};
 
 const CAUSE: &str = r#"
 [[cause]]
@@ -53,8 +53,11 @@ fn check(make: impl FnOnce(&Path), says: &[&str]) {
 
 #[test]
 fn the_folder_is_beside_the_configuration() {
-    assert_eq!(folder(Path::new("/etc/holdfast/holdfast.toml")), Path::new("/etc/holdfast/events.d"));
-    assert_eq!(folder(Path::new("holdfast.toml")), Path::new("events.d"));
+    assert_eq!(
+        knowledge_folder(Path::new("/etc/holdfast/holdfast.toml")),
+        Path::new("/etc/holdfast/events.d")
+    );
+    assert_eq!(knowledge_folder(Path::new("holdfast.toml")), Path::new("events.d"));
 }
 
 #[test]

@@ -30,28 +30,28 @@ pub(super) struct Origin {
 
 impl Entry {
     /// The entry in the journal's native format.
-    pub(super) fn encoded(&self, origin: Origin) -> Vec<u8> {
+    pub(super) fn encode(&self, origin: Origin) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(512);
-        put(&mut bytes, "MESSAGE", &self.text());
-        put(&mut bytes, "PRIORITY", priority(origin));
-        put(&mut bytes, "SYSLOG_IDENTIFIER", "holdfast");
+        put_field(&mut bytes, "MESSAGE", &self.to_text());
+        put_field(&mut bytes, "PRIORITY", priority(origin));
+        put_field(&mut bytes, "SYSLOG_IDENTIFIER", "holdfast");
         if let Some(id) = origin.id {
-            put(&mut bytes, "MESSAGE_ID", id);
+            put_field(&mut bytes, "MESSAGE_ID", id);
         }
         if let Some(file) = origin.file {
-            put(&mut bytes, "CODE_FILE", file);
+            put_field(&mut bytes, "CODE_FILE", file);
         }
         if let Some(line) = origin.line {
-            put(&mut bytes, "CODE_LINE", &line.to_string());
+            put_field(&mut bytes, "CODE_LINE", &line.to_string());
         }
         for (name, value) in &self.fields {
-            put(&mut bytes, &format!("HOLDFAST_{}", spelled(name)), value);
+            put_field(&mut bytes, &format!("HOLDFAST_{}", field_name(name)), value);
         }
         bytes
     }
 
     /// The line that people see: the message and every field.
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         let mut text = plain(&self.message);
         for (name, value) in &self.fields {
             // Writing to a string cannot fail.
@@ -63,7 +63,7 @@ impl Entry {
         text
     }
 
-    fn take(&mut self, field: &Field, value: String) {
+    fn add_field(&mut self, field: &Field, value: String) {
         match field.name() {
             "message" => self.message = value,
             name => self.fields.push((name, value)),
@@ -73,15 +73,15 @@ impl Entry {
 
 impl Visit for Entry {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.take(field, value.to_owned());
+        self.add_field(field, value.to_owned());
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.take(field, value.to_string());
+        self.add_field(field, value.to_string());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.take(field, format!("{value:?}"));
+        self.add_field(field, format!("{value:?}"));
     }
 }
 
@@ -93,7 +93,7 @@ fn is_plain(value: &str) -> bool {
 }
 
 /// A name as the journal takes it: capitals, digits and underscores.
-fn spelled(name: &str) -> String {
+fn field_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
@@ -109,7 +109,7 @@ const fn priority(origin: Origin) -> &'static str {
 }
 
 /// Appends a field. A value with a line end in it comes with its length; any other value ends with its line.
-fn put(bytes: &mut Vec<u8>, name: &str, value: &str) {
+fn put_field(bytes: &mut Vec<u8>, name: &str, value: &str) {
     bytes.extend(name.as_bytes());
     if value.contains('\n') {
         bytes.push(b'\n');

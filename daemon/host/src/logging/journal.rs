@@ -34,31 +34,31 @@ pub(super) struct Journal {
 
 impl Journal {
     pub(super) fn open() -> io::Result<Self> {
-        Self::at(Path::new(SOCKET))
+        Self::open_at(Path::new(SOCKET))
     }
 
-    pub(super) fn at(path: &Path) -> io::Result<Self> {
+    pub(super) fn open_at(path: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
         Ok(Self { socket, path: path.to_owned(), lost: AtomicU64::new(0) })
     }
 
     fn log(&self, entry: &Entry, origin: Origin) {
-        self.tell_what_is_lost();
-        self.send_or_count(&entry.encoded(origin));
+        self.report_lost();
+        self.send_or_count(&entry.encode(origin));
     }
 
     /// Tells how many lines were lost, if any were. This is called also while nothing is logged, so that no count waits
     /// for the next line.
-    pub(super) fn tell_what_is_lost(&self) {
+    pub(super) fn report_lost(&self) {
         let count = self.lost.swap(0, Ordering::Relaxed);
         if count > 0 {
-            self.tell(messages::LOST, &format!(" count={count}"), count);
+            self.send_count(messages::LOST, &format!(" count={count}"), count);
         }
     }
 
     /// Sends a count. If the journal does not take it, it is added to what is lost, and told with that.
-    fn tell(&self, Message { id, text }: Message, fields: &str, count: u64) {
+    fn send_count(&self, Message { id, text }: Message, fields: &str, count: u64) {
         let text = format!(
             "MESSAGE={text}{fields}\nPRIORITY=4\nSYSLOG_IDENTIFIER=holdfast\nMESSAGE_ID={id}\nHOLDFAST_COUNT={count}\n"
         );
@@ -104,7 +104,7 @@ impl<S: Subscriber> Layer<S> for JournalLayer {
         let mut entry = Entry::default();
         event.record(&mut entry);
         let from = event.metadata();
-        let id = messages::id(from.name());
+        let id = messages::find_id(from.name());
         let level = *from.level();
         let is_notice = from.target() == messages::NOTICE;
         self.0.log(&entry, Origin { id, level, is_notice, file: from.file(), line: from.line() });

@@ -121,6 +121,6 @@ macro_rules! say {
 pub use say;
 
 /// The number that is the name of an event. Other events are named after their place in the code.
-pub(super) fn id(name: &str) -> Option<&'static str> {
+pub(super) fn find_id(name: &str) -> Option<&'static str> {
     MESSAGES.iter().map(|message| message.id).find(|id| *id == name)
 }

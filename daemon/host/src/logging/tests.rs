@@ -13,10 +13,10 @@ use holdfast_status::plain::is_unfit;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tracing_subscriber::layer::SubscriberExt;
 
-use super::flood::{Bound, Flood, LINES_MAX, LOUD_MAX, WINDOW};
 use super::journal::{Journal, JournalLayer};
 use super::messages::{self, MESSAGES, say};
-use super::{is_named, last_words, text};
+use super::rate_limit::{LINES_MAX, RateLimitLayer, RateWindow, WARNINGS_MAX, WINDOW};
+use super::{stream_matches, text_layer, write_fatal_error};
 
 /// A journald that takes what it is sent, or does not.
 struct Fake {
@@ -41,9 +41,12 @@ impl Fake {
     }
 
     fn log(&self, say: impl FnOnce()) -> Arc<Journal> {
-        let journal = Arc::new(Journal::at(&self.path).unwrap());
+        let journal = Arc::new(Journal::open_at(&self.path).unwrap());
         let layer = JournalLayer(Arc::clone(&journal));
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(Bound::new()).with(layer), say);
+        tracing::subscriber::with_default(
+            tracing_subscriber::registry().with(RateLimitLayer::new()).with(layer),
+            say,
+        );
         journal
     }
 }
@@ -102,7 +105,7 @@ fn no_text_of_others_writes_or_turns_a_line_of_the_log() {
         || tracing::warn!(service = HOSTILE, reason = %HOSTILE, why = ?HOSTILE, "{HOSTILE} cannot be read");
     let file = Arc::new(tempfile::tempfile().unwrap());
     for in_colours in [false, true] {
-        let subscriber = tracing_subscriber::registry().with(text(Arc::clone(&file), in_colours));
+        let subscriber = tracing_subscriber::registry().with(text_layer(Arc::clone(&file), in_colours));
         tracing::subscriber::with_default(subscriber, told);
     }
     let mut written = String::new();
@@ -138,11 +141,11 @@ fn what_the_journal_does_not_take_is_counted_and_nobody_waits() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     let taken = std::iter::from_fn(|| fake.next()).count();
     assert!((1..2_000).contains(&taken), "{taken}");
-    journal.tell_what_is_lost();
+    journal.report_lost();
     let entry = fake.next().unwrap();
     has(&entry, &format!("HOLDFAST_COUNT={}", 2_000 - taken));
     has(&entry, &format!("MESSAGE_ID={}", messages::LOST.id));
-    journal.tell_what_is_lost();
+    journal.report_lost();
     assert_eq!(fake.next(), None, "it is told once");
 }
 
@@ -151,7 +154,7 @@ fn a_journal_that_comes_back_is_told_what_it_missed() {
     let Fake { socket, path, _folder } = Fake::new();
     drop(socket);
     std::fs::remove_file(&path).unwrap();
-    let journal = Arc::new(Journal::at(&path).unwrap());
+    let journal = Arc::new(Journal::open_at(&path).unwrap());
     let layer = JournalLayer(Arc::clone(&journal));
     let registry = tracing_subscriber::registry().with(layer);
     tracing::subscriber::with_default(registry, || {
@@ -193,18 +196,18 @@ fn owned(fd: std::os::fd::RawFd) -> std::fs::File {
 #[test]
 fn a_flood_is_cut_and_summed_up_by_kind_and_warnings_have_a_place_of_their_own() {
     let now = Instant::now();
-    let mut flood = Flood::new(now);
+    let mut flood = RateWindow::new(now);
     let admitted = (0..LINES_MAX + 100).filter(|_| flood.admits(now, false, "frontend added", "")).count();
     assert_eq!(admitted, LINES_MAX as usize);
     assert!(!flood.admits(now, false, "backends changed", ""));
-    let admitted = (0..LOUD_MAX + 5).filter(|_| flood.admits(now, true, "trouble", "")).count();
-    assert_eq!(admitted, LOUD_MAX as usize);
-    let left_out = flood.take().unwrap();
+    let admitted = (0..WARNINGS_MAX + 5).filter(|_| flood.admits(now, true, "trouble", "")).count();
+    assert_eq!(admitted, WARNINGS_MAX as usize);
+    let left_out = flood.take_suppressed().unwrap();
     assert_eq!(
         (left_out.count, &*left_out.kinds),
         (106, "backends changed: 1, frontend added: 100, trouble: 5")
     );
-    assert_eq!(flood.take(), None);
+    assert_eq!(flood.take_suppressed(), None);
     assert!(flood.admits(now + WINDOW, false, "frontend added", ""));
 }
 
@@ -212,7 +215,7 @@ fn a_flood_is_cut_and_summed_up_by_kind_and_warnings_have_a_place_of_their_own()
 #[test]
 fn a_namespace_has_a_share_and_its_first_warnings_have_a_place_whatever_others_say() {
     let now = Instant::now();
-    let mut flood = Flood::new(now);
+    let mut flood = RateWindow::new(now);
     let mut written = 0;
     for tenant in 0..8 {
         let of = format!("tenant-{tenant}");
@@ -221,11 +224,11 @@ fn a_namespace_has_a_share_and_its_first_warnings_have_a_place_whatever_others_s
         written += admitted;
     }
     assert_eq!((0..5).filter(|_| flood.admits(now, true, "held", "prod")).count(), 5);
-    assert_eq!(flood.take().unwrap().count, 80_000 - written as u64);
+    assert_eq!(flood.take_suppressed().unwrap().count, 80_000 - written as u64);
     let all = (0..1_000).flat_map(|tenant| std::iter::repeat_n(tenant, 20));
     let all =
         all.filter(|tenant| flood.admits(now, true, "held", &format!("x-{tenant}"))).count() + written + 5;
-    assert!(all <= 2 * LOUD_MAX as usize, "{all}");
+    assert!(all <= 2 * WARNINGS_MAX as usize, "{all}");
 }
 
 /// Each namespace has lines of its own, and what it does not get is told with its name.
@@ -249,10 +252,10 @@ fn a_namespaces_noise_silences_no_others_warnings() {
 #[test]
 fn kinds_beyond_the_bound_are_counted_together() {
     let now = Instant::now();
-    let mut flood = Flood::new(now);
+    let mut flood = RateWindow::new(now);
     (0..LINES_MAX).for_each(|_| assert!(flood.admits(now, false, "", "")));
     (0..1_000).for_each(|kind| assert!(!flood.admits(now, false, &kind.to_string(), "")));
-    let left_out = flood.take().unwrap();
+    let left_out = flood.take_suppressed().unwrap();
     assert_eq!(left_out.count, 1_000);
     assert!(left_out.kinds.ends_with("others: 936"), "{left_out:?}");
 }
@@ -313,13 +316,15 @@ fn read_all(folder: &Path, into: &mut String) {
 
 #[test]
 fn the_stream_is_the_journals_if_both_numbers_are() {
-    assert!(is_named("9:1234", 9, 1234));
-    assert!(!is_named("9:1234", 9, 1235) && !is_named("8:1234", 9, 1234) && !is_named("", 0, 0));
+    assert!(stream_matches("9:1234", 9, 1234));
+    assert!(
+        !stream_matches("9:1234", 9, 1235) && !stream_matches("8:1234", 9, 1234) && !stream_matches("", 0, 0)
+    );
 }
 
 #[test]
 fn last_words_are_whole_lines() {
     let mut said = Vec::new();
-    last_words("one\ntwo", &mut said);
+    write_fatal_error("one\ntwo", &mut said);
     assert_eq!(String::from_utf8(said).unwrap(), "holdfast: one\nholdfast: two\n");
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{cause, event, recognise};
 use crate::{
-    Belief, Cause, ClusterEvent, Confidence, Emitted, EventReason, EventType, Knowledge, Present, Remedy,
-    Retry, Risk, Step, Time,
+    Belief, Cause, ClusterEvent, Confidence, CurrentObject, Emitted, EventReason, EventType, Knowledge,
+    Remedy, Retry, Risk, Step, Time,
 };
 
 fn knowledge() -> &'static Knowledge {
@@ -71,7 +71,11 @@ fn open(reasons: &[(&str, &str)], apart: i64) -> Vec<bool> {
             }
         })
         .collect();
-    knowledge().standing(&events, Present::default(), now).iter().map(crate::Standing::is_open).collect()
+    knowledge()
+        .judge_events(&events, CurrentObject::default(), now)
+        .iter()
+        .map(crate::EventState::is_open)
+        .collect()
 }
 
 #[test]

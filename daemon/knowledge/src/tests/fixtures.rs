@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{event, recognise};
-use crate::heard::{Heard, MESSAGES, NotHeard};
+use crate::expected_event::{ExpectedEvent, MESSAGES, MismatchReason};
 use crate::{Confidence, Emitted, Knowledge};
 
 /// The messages that go round in lists of such Events, with their causes.
@@ -41,16 +41,19 @@ fn each_message_was_read_or_heard() {
 #[test]
 fn only_what_is_on_record_from_a_run_counts_as_heard() {
     let heard = |reason: &'static str, component, kind, cause, message| {
-        Heard { reason, component, kind, cause }.check(&event(reason, component, kind, message))
+        ExpectedEvent { reason, component, kind, cause }.verify(&event(reason, component, kind, message))
     };
     assert_eq!(heard("EnsuredLoadBalancer", "service-controller", "Service", "-", "Ensured"), Ok(()));
-    assert_eq!(heard("Type", "service-controller", "Service", "-", "a -> b"), Err(NotHeard::NotOnRecord));
+    assert_eq!(
+        heard("Type", "service-controller", "Service", "-", "a -> b"),
+        Err(MismatchReason::NotRecorded)
+    );
     assert_eq!(
         heard("EnsuredLoadBalancer", "somebody", "Service", "-", "Ensured"),
-        Err(NotHeard::Unsure(Confidence::ReasonOnly))
+        Err(MismatchReason::Unsure(Confidence::ReasonOnly))
     );
     let other = heard("EnsuredLoadBalancer", "service-controller", "Service", "cloud.quota", "Ensured");
-    assert_eq!(other, Err(NotHeard::Other));
+    assert_eq!(other, Err(MismatchReason::Different));
 }
 
 #[test]
@@ -146,13 +149,13 @@ fn an_unknown_reason_is_shown_as_it_is() {
     let recognised = recognise(&event);
     assert!(recognised.reason.is_none() && recognised.advice().remedies.is_empty());
     assert_eq!(recognised.severity, crate::Severity::Warning);
-    assert_eq!(recognised.line(&event), "Service shop/web: Moonstruck. It said: the moon is full");
+    assert_eq!(recognised.to_line(&event), "Service shop/web: Moonstruck. It said: the moon is full");
 }
 
 #[test]
 fn what_may_be_meant_otherwise_is_told_so() {
     let event = event("SyncLoadBalancerFailed", "my-controller", "Service", "no such host");
-    let line = recognise(&event).line(&event);
+    let line = recognise(&event).to_line(&event);
     assert!(line.starts_with("Service shop/web: SyncLoadBalancerFailed. Perhaps: The external"), "{line}");
     assert!(line.ends_with("It said: no such host"), "{line}");
 }
@@ -171,7 +174,7 @@ fn whoever_names_an_object_does_not_choose_its_cause() {
 
 #[test]
 fn an_error_that_is_no_event_is_known_too() {
-    let cause = |message| Knowledge::built_in().refused_write(message).map(|cause| cause.id.as_str());
+    let cause = |message| Knowledge::built_in().refused_write_cause(message).map(|cause| cause.id.as_str());
     let nodeport = "Service \"web\" is invalid: spec.ports[0].nodePort: Invalid value: 30080: provided port is already \
                     allocated";
     assert_eq!(cause(nodeport), Some("port.nodeport_taken"));

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::limits::{ALSO_MAX, LINE_BYTES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, WORD_BYTES_MAX};
-use crate::text::is_unfit;
-use crate::{ClusterEvent, Knowledge, Present, Time, Values};
+use crate::text::is_unprintable;
+use crate::{ClusterEvent, CurrentObject, Knowledge, Time, Values};
 
 /// Text with many characters that must not be shown.
 fn text() -> impl Strategy<Value = String> {
@@ -48,7 +48,7 @@ fn value() -> impl Strategy<Value = Value> {
 
 fn assert_fit(text: &str, bytes_max: usize) {
     assert!(text.len() <= bytes_max, "{} bytes", text.len());
-    assert!(!text.chars().any(is_unfit), "{text:?}");
+    assert!(!text.chars().any(is_unprintable), "{text:?}");
 }
 
 fn assert_event(event: &ClusterEvent) {
@@ -64,8 +64,8 @@ fn assert_event(event: &ClusterEvent) {
     assert!(event.count >= 1);
     let recognised = Knowledge::built_in().recognise(event);
     assert!(recognised.also.len() <= ALSO_MAX);
-    assert_fit(&recognised.line(event), LINE_BYTES_MAX);
-    Knowledge::built_in().standing(std::slice::from_ref(event), Present::default(), Time(i64::MIN));
+    assert_fit(&recognised.to_line(event), LINE_BYTES_MAX);
+    Knowledge::built_in().judge_events(std::slice::from_ref(event), CurrentObject::default(), Time(i64::MIN));
 }
 
 proptest! {

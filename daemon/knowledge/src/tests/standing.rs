@@ -1,7 +1,7 @@
 //! Which Events still say something about now.
 
 use super::event;
-use crate::{Closed, ClusterEvent, EventType, Knowledge, Present, Time};
+use crate::{ClosedReason, ClusterEvent, CurrentObject, EventType, Knowledge, Time};
 
 const NOW: Time = Time(1_772_370_000);
 
@@ -15,9 +15,9 @@ fn at(reason: &str, ago: i64) -> ClusterEvent {
 }
 
 #[track_caller]
-fn check(events: &[ClusterEvent], present: Present<'_>, expected: &[Option<Closed>]) {
-    let standing = Knowledge::built_in().standing(events, present, NOW);
-    let closed: Vec<Option<Closed>> = standing.iter().map(|it| it.closed).collect();
+fn check(events: &[ClusterEvent], present: CurrentObject<'_>, expected: &[Option<ClosedReason>]) {
+    let standing = Knowledge::built_in().judge_events(events, present, NOW);
+    let closed: Vec<Option<ClosedReason>> = standing.iter().map(|it| it.closed).collect();
     assert_eq!(closed, expected, "{events:?}");
     assert!(standing.iter().all(|it| it.is_open() == it.closed.is_none()));
 }
@@ -25,21 +25,21 @@ fn check(events: &[ClusterEvent], present: Present<'_>, expected: &[Option<Close
 #[test]
 fn only_what_is_seen_later_ends_a_failure() {
     let failed = "SyncLoadBalancerFailed";
-    check(&[at(failed, 60)], Present::default(), &[None]);
+    check(&[at(failed, 60)], CurrentObject::default(), &[None]);
     let ended = [at(failed, 60), at("EnsuredLoadBalancer", 30)];
-    check(&ended, Present::default(), &[Some(Closed::Resolved), None]);
+    check(&ended, CurrentObject::default(), &[Some(ClosedReason::Resolved), None]);
     let again = [at("EnsuredLoadBalancer", 60), at(failed, 30)];
-    check(&again, Present::default(), &[None, None]);
+    check(&again, CurrentObject::default(), &[None, None]);
     let trying = [at(failed, 60), at("EnsuringLoadBalancer", 30)];
-    check(&trying, Present::default(), &[None, None]);
+    check(&trying, CurrentObject::default(), &[None, None]);
 }
 
 #[test]
 fn of_one_second_a_failure_stays_and_progress_ends() {
     let failed = [at("EnsuredLoadBalancer", 9), at("SyncLoadBalancerFailed", 9)];
-    check(&failed, Present::default(), &[None, None]);
+    check(&failed, CurrentObject::default(), &[None, None]);
     let fast = [at("EnsuringLoadBalancer", 9), at("EnsuredLoadBalancer", 9)];
-    check(&fast, Present::default(), &[Some(Closed::Resolved), None]);
+    check(&fast, CurrentObject::default(), &[Some(ClosedReason::Resolved), None]);
 }
 
 #[test]
@@ -47,11 +47,11 @@ fn an_object_that_was_changed_or_replaced_ends_it() {
     let mut former = at("SyncLoadBalancerFailed", 60);
     former.object.uid = "a".to_owned();
     let events = [former, at("SyncLoadBalancerFailed", 60)];
-    let present = Present { uid: Some("b"), changed: None };
-    check(&events, present, &[Some(Closed::FormerObject), None]);
-    check(&events[..1], Present { uid: Some("a"), changed: None }, &[None]);
-    let changed = |ago| Present { uid: None, changed: Some(Time(NOW.0 - ago)) };
-    check(&events[1..], changed(30), &[Some(Closed::Changed)]);
+    let present = CurrentObject { uid: Some("b"), changed: None };
+    check(&events, present, &[Some(ClosedReason::FormerObject), None]);
+    check(&events[..1], CurrentObject { uid: Some("a"), changed: None }, &[None]);
+    let changed = |ago| CurrentObject { uid: None, changed: Some(Time(NOW.0 - ago)) };
+    check(&events[1..], changed(30), &[Some(ClosedReason::Changed)]);
     check(&events[1..], changed(90), &[None]);
 }
 
@@ -59,30 +59,30 @@ fn an_object_that_was_changed_or_replaced_ends_it() {
 fn an_event_of_a_former_object_ends_nothing() {
     let mut former = at("EnsuredLoadBalancer", 10);
     former.object.uid = "a".to_owned();
-    let present = Present { uid: Some("b"), changed: None };
-    check(&[at("SyncLoadBalancerFailed", 60), former], present, &[None, Some(Closed::FormerObject)]);
+    let present = CurrentObject { uid: Some("b"), changed: None };
+    check(&[at("SyncLoadBalancerFailed", 60), former], present, &[None, Some(ClosedReason::FormerObject)]);
 }
 
 #[test]
 fn the_name_of_a_node_in_place_of_its_uid_is_no_other_node() {
     let mut node = event("NodeNotReady", "kubelet", "Node", "x");
     (node.object.uid, node.last) = (node.object.name.clone(), Some(NOW));
-    check(&[node], Present { uid: Some("real"), changed: None }, &[None]);
+    check(&[node], CurrentObject { uid: Some("real"), changed: None }, &[None]);
 }
 
 #[test]
 fn an_event_is_over_after_an_hour_or_without_a_time() {
-    check(&[at("SyncLoadBalancerFailed", 3_600)], Present::default(), &[None]);
-    check(&[at("SyncLoadBalancerFailed", 3_601)], Present::default(), &[Some(Closed::Expired)]);
+    check(&[at("SyncLoadBalancerFailed", 3_600)], CurrentObject::default(), &[None]);
+    check(&[at("SyncLoadBalancerFailed", 3_601)], CurrentObject::default(), &[Some(ClosedReason::Expired)]);
     let mut undated = at("SyncLoadBalancerFailed", 0);
     undated.last = None;
-    check(&[undated], Present::default(), &[Some(Closed::Expired)]);
+    check(&[undated], CurrentObject::default(), &[Some(ClosedReason::Expired)]);
 }
 
 #[test]
 fn a_clock_that_is_ahead_makes_nothing_later_than_now() {
     let ahead = [at("EnsuredLoadBalancer", -99_999), at("SyncLoadBalancerFailed", 0)];
-    check(&ahead, Present::default(), &[None, None]);
+    check(&ahead, CurrentObject::default(), &[None, None]);
     let huge = ClusterEvent { last: Some(Time(i64::MAX)), ..at("SyncLoadBalancerFailed", 0) };
-    check(&[huge], Present::default(), &[None]);
+    check(&[huge], CurrentObject::default(), &[None]);
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use holdfast_status::views::apiserver::{State, Tier};
 
-use super::limits::{CHECK_EVERY, CONFIRM_AFTER, PENALTY_FIRST, PENALTY_MOST};
-use super::trouble::Trouble;
+use super::endpoint_error::EndpointError;
+use super::limits::{CHECK_INTERVAL, CONFIRM_AFTER, PENALTY_MAX, PENALTY_MIN};
 
 /// Names one endpoint; no other endpoint gets the same id while the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ pub(super) struct Endpoint {
     pub(super) state: State,
     pub(super) since: Instant,
     pub(super) connections: usize,
-    pub(super) trouble: Option<(Trouble, Instant)>,
+    pub(super) last_error: Option<(EndpointError, Instant)>,
     /// Whether it has ever answered as this cluster's apiserver.
     pub(super) has_served: bool,
     failures: u32,
@@ -55,12 +55,12 @@ impl Endpoint {
     }
 
     /// For how long the endpoint still wants to be left alone.
-    fn patience(&self, now: Instant) -> Option<Duration> {
+    fn throttle_remaining(&self, now: Instant) -> Option<Duration> {
         let until = self.held_off_until.filter(|_| self.state == State::Throttled)?;
         until.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
-    fn enter(&mut self, state: State, now: Instant) {
+    fn set_state(&mut self, state: State, now: Instant) {
         if self.state != state {
             self.state = state;
             self.since = now;
@@ -79,12 +79,12 @@ pub(super) struct Endpoints {
     rows: Vec<Endpoint>,
     next_id: u64,
     // Spreads penalties, so that a thousand nodes do not come back in one moment.
-    noise: u64,
+    rng_state: u64,
 }
 
 impl Endpoints {
     pub(super) fn new(seed: u64) -> Self {
-        Self { rows: Vec::new(), next_id: 0, noise: seed | 1 }
+        Self { rows: Vec::new(), next_id: 0, rng_state: seed | 1 }
     }
 
     /// All endpoints, in the operator's order.
@@ -93,17 +93,17 @@ impl Endpoints {
     }
 
     /// Makes a tier consist of these addresses; what is known of those that stay is kept.
-    pub(super) fn set(&mut self, tier: Tier, addresses: &[SocketAddr], now: Instant) {
+    pub(super) fn set_tier(&mut self, tier: Tier, addresses: &[SocketAddr], now: Instant) {
         let (own, mut rows): (Vec<_>, Vec<_>) = self.rows.drain(..).partition(|row| row.tier == tier);
         for address in addresses {
             let known = own.iter().find(|row| row.address == *address).cloned();
-            rows.push(known.unwrap_or_else(|| self.unknown(tier, *address, now)));
+            rows.push(known.unwrap_or_else(|| self.new_endpoint(tier, *address, now)));
         }
         rows.sort_by_key(|row| row.tier);
         self.rows = rows;
     }
 
-    fn unknown(&mut self, tier: Tier, address: SocketAddr, now: Instant) -> Endpoint {
+    fn new_endpoint(&mut self, tier: Tier, address: SocketAddr, now: Instant) -> Endpoint {
         let id = EndpointId(self.next_id);
         self.next_id = self.next_id.saturating_add(1);
         Endpoint {
@@ -114,7 +114,7 @@ impl Endpoints {
             state: State::Unknown,
             since: now,
             connections: 0,
-            trouble: None,
+            last_error: None,
             has_served: false,
             failures: 0,
             missed_checks: 0,
@@ -124,20 +124,23 @@ impl Endpoints {
     }
 
     /// The endpoints in the order in which they are dialled now, without those that asked to be left alone.
-    pub(super) fn order(&self, now: Instant) -> Vec<EndpointId> {
-        let dialled = self.rows.iter().filter(|row| row.patience(now).is_none());
+    pub(super) fn dial_order(&self, now: Instant) -> Vec<EndpointId> {
+        let dialled = self.rows.iter().filter(|row| row.throttle_remaining(now).is_none());
         let mut order: Vec<_> = dialled.map(|row| (row.rank(now), row.id)).collect();
         order.sort_by_key(|(rank, _)| *rank);
         order.into_iter().map(|(_, id)| id).collect()
     }
 
     /// The endpoints that are left alone now, and for how long.
-    pub(super) fn patience(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
-        self.rows.iter().filter_map(|row| Some((Arc::clone(&row.name), row.patience(now)?))).collect()
+    pub(super) fn throttled_endpoints(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
+        self.rows
+            .iter()
+            .filter_map(|row| Some((Arc::clone(&row.name), row.throttle_remaining(now)?)))
+            .collect()
     }
 
     /// The endpoints that would be better than one in use, and are due for a check.
-    pub(super) fn due(&self, now: Instant) -> Vec<EndpointId> {
+    pub(super) fn due_checks(&self, now: Instant) -> Vec<EndpointId> {
         let worst = self.rows.iter().rposition(|row| row.connections > 0).unwrap_or(0);
         self.rows.iter().take(worst).filter(|row| row.is_due(now)).map(|row| row.id).collect()
     }
@@ -151,8 +154,8 @@ impl Endpoints {
     }
 
     /// An endpoint served a request, or answered a check.
-    pub(super) fn served(&mut self, id: EndpointId, now: Instant) {
-        let pause = self.jittered(CONFIRM_AFTER);
+    pub(super) fn record_success(&mut self, id: EndpointId, now: Instant) {
+        let pause = self.jitter(CONFIRM_AFTER);
         let Some(row) = self.get_mut(id) else { return };
         row.missed_checks = 0;
         row.held_off_until = None;
@@ -160,84 +163,90 @@ impl Endpoints {
         match row.state {
             State::Failed => {
                 row.next_check = now.checked_add(pause);
-                row.enter(State::Recovering, now);
+                row.set_state(State::Recovering, now);
             }
             State::Unknown | State::Recovering | State::Healthy | State::Throttled => {
                 row.failures = 0;
-                row.enter(State::Healthy, now);
+                row.set_state(State::Healthy, now);
             }
         }
     }
 
     /// A request to an endpoint failed, or the connection for it.
-    pub(super) fn dial_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
-        let noise = self.noise();
+    pub(super) fn record_dial_failure(&mut self, id: EndpointId, trouble: EndpointError, now: Instant) {
+        let noise = self.next_random();
         let Some(row) = self.get_mut(id) else { return };
-        let penalty = penalty(row.failures, noise);
+        let penalty = penalty_duration(row.failures, noise);
         row.failures = row.failures.saturating_add(1);
         row.held_off_until = now.checked_add(penalty);
         row.next_check = row.held_off_until;
-        row.trouble = Some((trouble, now));
-        row.enter(State::Failed, now);
+        row.last_error = Some((trouble, now));
+        row.set_state(State::Failed, now);
     }
 
     /// An endpoint asked to be left alone, and is, for as long as it said. It is up, so this is not a failure.
-    pub(super) fn throttled(&mut self, id: EndpointId, trouble: Trouble, wait: Duration, now: Instant) {
+    pub(super) fn record_throttle(
+        &mut self,
+        id: EndpointId,
+        trouble: EndpointError,
+        wait: Duration,
+        now: Instant,
+    ) {
         // A node comes back later than it was asked to, never earlier, and not at once with all others.
-        let late = self.jittered(wait / 8);
+        let late = self.jitter(wait / 8);
         let Some(row) = self.get_mut(id) else { return };
         row.missed_checks = 0;
         row.held_off_until = now.checked_add(wait.saturating_add(late));
         row.next_check = row.held_off_until;
-        row.trouble = Some((trouble, now));
-        row.enter(State::Throttled, now);
+        row.last_error = Some((trouble, now));
+        row.set_state(State::Throttled, now);
     }
 
     /// A check failed. A recovering endpoint counts as failed again at once. Any other may serve all the same, so it
     /// counts as failed only after [`MISSED_CHECKS`].
-    pub(super) fn check_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
-        let pause = self.jittered(CHECK_EVERY);
+    pub(super) fn record_check_failure(&mut self, id: EndpointId, trouble: EndpointError, now: Instant) {
+        let pause = self.jitter(CHECK_INTERVAL);
         let Some(row) = self.get_mut(id) else { return };
         row.missed_checks = row.missed_checks.saturating_add(1);
-        row.trouble = Some((trouble, now));
+        row.last_error = Some((trouble, now));
         row.next_check = now.checked_add(pause);
         let is_doubted = row.state == State::Recovering || row.missed_checks >= MISSED_CHECKS;
         if is_doubted {
-            row.enter(State::Failed, now);
+            row.set_state(State::Failed, now);
         }
     }
 
     /// Records an error that does not change when the endpoint is asked next.
-    pub(super) fn noted(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
+    pub(super) fn record_error(&mut self, id: EndpointId, trouble: EndpointError, now: Instant) {
         if let Some(row) = self.get_mut(id) {
-            row.trouble = Some((trouble, now));
+            row.last_error = Some((trouble, now));
         }
     }
 
-    pub(super) fn connected(&mut self, id: EndpointId) {
+    pub(super) fn add_connection(&mut self, id: EndpointId) {
         if let Some(row) = self.get_mut(id) {
             row.connections = row.connections.saturating_add(1);
         }
     }
 
-    pub(super) fn disconnected(&mut self, id: EndpointId) {
+    pub(super) fn remove_connection(&mut self, id: EndpointId) {
         if let Some(row) = self.get_mut(id) {
             row.connections = row.connections.saturating_sub(1);
         }
     }
 
     /// Between three quarters and five quarters of a time.
-    pub(super) fn jittered(&mut self, time: Duration) -> Duration {
-        let noise = self.noise();
-        spread(time, noise)
+    pub(super) fn jitter(&mut self, time: Duration) -> Duration {
+        let noise = self.next_random();
+        spread_by_noise(time, noise)
     }
 
     /// The next number of a xorshift, which is random enough to spread clients.
-    fn noise(&mut self) -> u64 {
-        self.noise ^= self.noise << 13;
-        self.noise ^= self.noise >> 7;
-        self.noise ^= self.noise << 17;
-        self.noise
+    fn next_random(&mut self) -> u64 {
+        self.rng_state ^= self.rng_state << 13;
+        self.rng_state ^= self.rng_state >> 7;
+        self.rng_state ^= self.rng_state << 17;
+        self.rng_state
     }
 }
 
@@ -245,12 +254,12 @@ impl Endpoints {
 const MISSED_CHECKS: u32 = 2;
 
 /// For how long an endpoint goes last after its n-th failure in a row.
-fn penalty(failures: u32, noise: u64) -> Duration {
-    let grown = PENALTY_FIRST.saturating_mul(2_u32.saturating_pow(failures));
-    spread(grown.min(PENALTY_MOST), noise).min(PENALTY_MOST)
+fn penalty_duration(failures: u32, noise: u64) -> Duration {
+    let grown = PENALTY_MIN.saturating_mul(2_u32.saturating_pow(failures));
+    spread_by_noise(grown.min(PENALTY_MAX), noise).min(PENALTY_MAX)
 }
 
-fn spread(time: Duration, noise: u64) -> Duration {
+fn spread_by_noise(time: Duration, noise: u64) -> Duration {
     const STEPS: u64 = 1 << 16;
     let half = time / 2;
     let part = u32::try_from(noise % STEPS).unwrap_or(0);

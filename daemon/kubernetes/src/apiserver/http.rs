@@ -21,9 +21,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::endpoint_error::EndpointError;
 use super::lease::{Lease, Target};
-use super::socket::{self, Notice};
-use super::trouble::Trouble;
+use super::socket::{self, KeepaliveProfile};
 use super::{AccessError, JSON};
 
 /// How Kubernetes calls its protobuf; a watch adds a parameter.
@@ -36,21 +36,21 @@ const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 pub struct Connection {
     sender: SendRequest<String>,
     // The task that moves the bytes; it ends when this is dropped.
-    driver: JoinSet<Option<Trouble>>,
+    driver: JoinSet<Option<EndpointError>>,
     lease: Lease,
 }
 
 /// A request that changes something, with its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write<'a> {
+pub enum WriteRequest<'a> {
     /// A new object, as JSON.
     Create(&'a str),
     /// The fields of an object that change, as a merge patch.
     Merge(&'a str),
 }
 
-impl<'a> Write<'a> {
-    const fn method_type_and_body(self) -> (Method, &'static str, &'a str) {
+impl<'a> WriteRequest<'a> {
+    const fn to_parts(self) -> (Method, &'static str, &'a str) {
         match self {
             Self::Create(body) => (Method::POST, JSON, body),
             Self::Merge(body) => (Method::PATCH, "application/merge-patch+json", body),
@@ -60,18 +60,18 @@ impl<'a> Write<'a> {
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct ApiRequest<'a> {
     pub(super) accept: &'static str,
     pub(super) path_and_query: &'a str,
     /// What the request writes; `None`: it only reads.
-    pub(super) write: Option<Write<'a>>,
+    pub(super) write: Option<WriteRequest<'a>>,
     /// Whether the answer is so large that even a server that is well may begin it late.
     pub(super) is_large: bool,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> ApiRequest<'a> {
     /// A question that only reads.
-    pub(super) const fn read(accept: &'static str, path_and_query: &'a str) -> Self {
+    pub(super) const fn for_get(accept: &'static str, path_and_query: &'a str) -> Self {
         Self { accept, path_and_query, write: None, is_large: false }
     }
 }
@@ -88,23 +88,23 @@ pub(super) struct Dial {
     pub(super) target: Target,
     pub(super) tls: Arc<rustls::ClientConfig>,
     pub(super) server_name: ServerName<'static>,
-    pub(super) notice: Notice,
+    pub(super) keepalive: KeepaliveProfile,
 }
 
 impl Dial {
     /// Connects by TCP and TLS, and takes `limit` at most.
-    pub(super) async fn connect(self, limit: Duration) -> Result<Connection, Trouble> {
+    pub(super) async fn connect(self, limit: Duration) -> Result<Connection, EndpointError> {
         let deadline = tokio::time::Instant::now() + limit;
-        let tcp = socket::connect(self.target.address, self.notice);
-        let tcp = tokio::time::timeout_at(deadline, tcp).await.map_err(|_| Trouble::Unreachable)??;
+        let tcp = socket::connect(self.target.address, self.keepalive);
+        let tcp = tokio::time::timeout_at(deadline, tcp).await.map_err(|_| EndpointError::Unreachable)??;
         let tls = TlsConnector::from(self.tls).connect(self.server_name, tcp);
-        let tls = tokio::time::timeout_at(deadline, tls).await.map_err(|_| Trouble::Silent)?;
-        let tls = tls.map_err(|error| Trouble::of_stream(&error))?;
+        let tls = tokio::time::timeout_at(deadline, tls).await.map_err(|_| EndpointError::Silent)?;
+        let tls = tls.map_err(|error| EndpointError::from_stream(&error))?;
         let shaken = http1::handshake(TokioIo::new(tls)).await;
-        let (sender, connection) = shaken.map_err(|error| Trouble::of_http(&error))?;
+        let (sender, connection) = shaken.map_err(|error| EndpointError::from_http(&error))?;
         let mut driver = JoinSet::new();
         // Its error also reaches the request that waits for the answer.
-        driver.spawn(async move { connection.await.err().map(|error| Trouble::of_http(&error)) });
+        driver.spawn(async move { connection.await.err().map(|error| EndpointError::from_http(&error)) });
         Ok(Connection { sender, driver, lease: self.target.lease() })
     }
 }
@@ -116,30 +116,34 @@ impl Connection {
     }
 
     /// Waits until the connection ends. `None`: the server closed it, as servers do with a connection that is idle.
-    pub(super) async fn ended(&mut self) -> Option<Trouble> {
+    pub(super) async fn wait_until_closed(&mut self) -> Option<EndpointError> {
         self.driver.join_next().await.and_then(Result::ok).flatten()
     }
 
     /// Sends a request and waits for the headers of its answer.
-    pub(super) async fn ask(
+    pub(super) async fn send_request(
         mut self,
-        ask: &Ask<'_>,
+        ask: &ApiRequest<'_>,
         headers: &Headers,
         limit: Duration,
-    ) -> Result<Reply, Trouble> {
-        let request = request(ask, self.target().address, headers)?;
+    ) -> Result<Reply, EndpointError> {
+        let request = build_request(ask, self.target().address, headers)?;
         let exchange = async {
             self.sender.ready().await?;
             self.sender.send_request(request).await
         };
-        let answer = timeout(limit, exchange).await.map_err(|_| Trouble::Silent)?;
-        let answer = answer.map_err(|error| Trouble::of_http(&error))?;
+        let answer = timeout(limit, exchange).await.map_err(|_| EndpointError::Silent)?;
+        let answer = answer.map_err(|error| EndpointError::from_http(&error))?;
         Ok(Reply::new(answer, self))
     }
 }
 
-fn request(ask: &Ask<'_>, host: SocketAddr, headers: &Headers) -> Result<Request<String>, Trouble> {
-    let (method, content_type, body) = ask.write.map_or((Method::GET, "", ""), Write::method_type_and_body);
+fn build_request(
+    ask: &ApiRequest<'_>,
+    host: SocketAddr,
+    headers: &Headers,
+) -> Result<Request<String>, EndpointError> {
+    let (method, content_type, body) = ask.write.map_or((Method::GET, "", ""), WriteRequest::to_parts);
     let mut request = Request::builder()
         .method(method)
         .uri(ask.path_and_query)
@@ -149,7 +153,7 @@ fn request(ask: &Ask<'_>, host: SocketAddr, headers: &Headers) -> Result<Request
         // Watches that are compressed one event at a time confuse decoders, and the CPU is the scarcer thing here.
         .header(header::ACCEPT_ENCODING, "identity")
         .body(body.to_owned())
-        .map_err(|error| Trouble::NotAnApiserver(error.to_string()))?;
+        .map_err(|error| EndpointError::NotAnApiserver(error.to_string()))?;
     if ask.write.is_some() {
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     }
@@ -169,7 +173,7 @@ words! {
 
 impl Encoding {
     /// As the header `Content-Type` says it. Whatever is not protobuf is read as JSON.
-    fn of(content_type: Option<&HeaderValue>) -> Self {
+    fn from_content_type(content_type: Option<&HeaderValue>) -> Self {
         let is_protobuf = content_type.is_some_and(|it| it.as_bytes().starts_with(PROTOBUF.as_bytes()));
         if is_protobuf { Self::Protobuf } else { Self::Json }
     }
@@ -196,7 +200,7 @@ impl Reply {
         let seconds = parts.headers.get(header::RETRY_AFTER).and_then(|it| it.to_str().ok()?.parse().ok());
         Self {
             status: parts.status.as_u16(),
-            encoding: Encoding::of(parts.headers.get(header::CONTENT_TYPE)),
+            encoding: Encoding::from_content_type(parts.headers.get(header::CONTENT_TYPE)),
             retry_after: seconds.map(Duration::from_secs),
             endpoint: Arc::clone(&connection.target().name),
             body,
@@ -205,61 +209,79 @@ impl Reply {
     }
 
     /// The next piece of the body, or `None` at its end. More than `idle` without a byte is an error.
-    pub async fn chunk(&mut self, idle: Duration) -> Result<Option<Bytes>, AccessError> {
-        let piece = self.piece(idle).await;
-        piece.map_err(|trouble| self.broke(trouble))
+    pub async fn next_chunk(&mut self, idle: Duration) -> Result<Option<Bytes>, AccessError> {
+        let piece = self.next_data(idle).await;
+        piece.map_err(|trouble| self.record_broken(trouble))
     }
 
     /// The whole body, at most `most` bytes, and the connection, which is free for the next request.
-    pub async fn whole(mut self, most: usize, idle: Duration) -> Result<(Bytes, Connection), AccessError> {
-        match self.collect(most, idle).await {
+    pub async fn read_body(
+        mut self,
+        most: usize,
+        idle: Duration,
+    ) -> Result<(Bytes, Connection), AccessError> {
+        match self.collect_body(most, idle).await {
             Ok(whole) => Ok((whole, self.connection)),
-            Err(trouble) => Err(self.broke(trouble)),
+            Err(trouble) => Err(self.record_broken(trouble)),
         }
     }
 
     /// As much of the body as comes within `limit` and in `most` bytes; and the connection, which is free for the next
     /// request, or why that is not all.
-    pub async fn beginning(mut self, most: usize, limit: Duration) -> (Bytes, Result<Connection, Trouble>) {
-        let (body, ended) = self.begun(most, limit).await;
-        if let Some(trouble) = ended.as_ref().err().filter(|trouble| !matches!(trouble, Trouble::TooLarge(_)))
+    pub async fn read_beginning(
+        mut self,
+        most: usize,
+        limit: Duration,
+    ) -> (Bytes, Result<Connection, EndpointError>) {
+        let (body, ended) = self.read_up_to(most, limit).await;
+        if let Some(trouble) =
+            ended.as_ref().err().filter(|trouble| !matches!(trouble, EndpointError::TooLarge(_)))
         {
-            self.broke(trouble.clone());
+            self.record_broken(trouble.clone());
         }
         (body, ended.map(|()| self.connection))
     }
 
     /// As much of the body as comes within `limit` and in `most` bytes, and why that is not all.
-    pub(super) async fn begun(&mut self, most: usize, limit: Duration) -> (Bytes, Result<(), Trouble>) {
+    pub(super) async fn read_up_to(
+        &mut self,
+        most: usize,
+        limit: Duration,
+    ) -> (Bytes, Result<(), EndpointError>) {
         let mut begun = BytesMut::new();
-        let ended = timeout(limit, self.gather(&mut begun, most, limit)).await;
-        (begun.freeze(), ended.unwrap_or(Err(Trouble::Silent)))
+        let ended = timeout(limit, self.append_body(&mut begun, most, limit)).await;
+        (begun.freeze(), ended.unwrap_or(Err(EndpointError::Silent)))
     }
 
-    pub(super) async fn collect(&mut self, most: usize, idle: Duration) -> Result<Bytes, Trouble> {
+    pub(super) async fn collect_body(&mut self, most: usize, idle: Duration) -> Result<Bytes, EndpointError> {
         let mut whole = BytesMut::new();
-        self.gather(&mut whole, most, idle).await?;
+        self.append_body(&mut whole, most, idle).await?;
         Ok(whole.freeze())
     }
 
-    async fn gather(&mut self, into: &mut BytesMut, most: usize, idle: Duration) -> Result<(), Trouble> {
-        while let Some(piece) = self.piece(idle).await? {
+    async fn append_body(
+        &mut self,
+        into: &mut BytesMut,
+        most: usize,
+        idle: Duration,
+    ) -> Result<(), EndpointError> {
+        while let Some(piece) = self.next_data(idle).await? {
             let room = most.saturating_sub(into.len());
             let (fits, rest) = piece.split_at(piece.len().min(room));
             into.extend_from_slice(fits);
             if !rest.is_empty() {
-                return Err(Trouble::TooLarge(most));
+                return Err(EndpointError::TooLarge(most));
             }
         }
         Ok(())
     }
 
-    async fn piece(&mut self, idle: Duration) -> Result<Option<Bytes>, Trouble> {
+    async fn next_data(&mut self, idle: Duration) -> Result<Option<Bytes>, EndpointError> {
         loop {
             let frame = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
-            match timeout(idle, frame).await.map_err(|_| Trouble::Silent)? {
+            match timeout(idle, frame).await.map_err(|_| EndpointError::Silent)? {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(Trouble::of_http(&error)),
+                Some(Err(error)) => return Err(EndpointError::from_http(&error)),
                 Some(Ok(frame)) => {
                     if let Ok(piece) = frame.into_data() {
                         return Ok(Some(piece));
@@ -270,10 +292,10 @@ impl Reply {
     }
 
     /// Remembers what ended the body early. The next request finds out whether the endpoint still serves.
-    fn broke(&self, trouble: Trouble) -> AccessError {
+    fn record_broken(&self, trouble: EndpointError) -> AccessError {
         let target = self.connection.target();
-        target.noted(trouble.clone());
-        AccessError::of(&target.name, trouble)
+        target.record_error(trouble.clone());
+        AccessError::from_trouble(&target.name, trouble)
     }
 
     /// The connection, once the body was read to its end.

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Namespace;
 pub(super) const PATH: &str = "/api/v1/namespaces/kube-system";
 
 /// The id in a Namespace.
-pub(super) fn of_namespace(body: &[u8]) -> Option<ClusterId> {
+pub(super) fn parse_cluster_id(body: &[u8]) -> Option<ClusterId> {
     let namespace: Namespace = serde_json::from_slice(body).ok()?;
     ClusterId::new(&namespace.metadata.uid?)
 }

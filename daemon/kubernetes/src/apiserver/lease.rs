@@ -9,21 +9,21 @@ use std::time::Instant;
 use holdfast_status::views::apiserver::{State, Tier};
 use tokio::sync::Notify;
 
+use super::endpoint_error::EndpointError;
 use super::endpoints::{Endpoint, EndpointId, Endpoints};
-use super::trouble::Trouble;
 use holdfast_host::logging::messages::{self, say};
 
 /// The table of endpoints, shared by all that dial them.
 #[derive(Clone, Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedEndpoints {
     table: Arc<Mutex<Endpoints>>,
     /// Told when readers have something new to see.
-    news: Arc<Notify>,
+    changes: Arc<Notify>,
 }
 
-impl Shared {
+impl SharedEndpoints {
     pub(super) fn new(endpoints: Endpoints) -> Self {
-        Self { table: Arc::new(Mutex::new(endpoints)), news: Arc::default() }
+        Self { table: Arc::new(Mutex::new(endpoints)), changes: Arc::default() }
     }
 
     /// The table. It is usable even after a panic: every change is one assignment after another.
@@ -32,18 +32,18 @@ impl Shared {
     }
 
     /// Waits until an endpoint has another state, or its first connection opens or its last one closes.
-    pub(super) async fn news(&self) {
-        self.news.notified().await;
+    pub(super) async fn wait_for_change(&self) {
+        self.changes.notified().await;
     }
 
     /// Changes how many connections an endpoint has.
-    fn count(&self, id: EndpointId, change: impl FnOnce(&mut Endpoints)) {
+    fn update_connections(&self, id: EndpointId, change: impl FnOnce(&mut Endpoints)) {
         let mut table = self.lock();
         let is_active = |table: &Endpoints| table.get(id).is_some_and(|row| row.connections > 0);
         let was_active = is_active(&table);
         change(&mut table);
         if is_active(&table) != was_active {
-            self.news.notify_one();
+            self.changes.notify_one();
         }
     }
 
@@ -61,7 +61,7 @@ impl Shared {
 /// One endpoint that is dialled.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
-    shared: Shared,
+    shared: SharedEndpoints,
     pub(super) id: EndpointId,
     pub(super) tier: Tier,
     pub(super) address: SocketAddr,
@@ -69,30 +69,30 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn served(&self) {
-        self.change(|table, now| table.served(self.id, now));
+    pub(super) fn record_success(&self) {
+        self.update_row(|table, now| table.record_success(self.id, now));
     }
 
-    pub(super) fn dial_failed(&self, trouble: Trouble) {
-        self.change(|table, now| match trouble {
-            Trouble::Throttled { wait, .. } => table.throttled(self.id, trouble, wait, now),
-            trouble => table.dial_failed(self.id, trouble, now),
+    pub(super) fn record_dial_failure(&self, trouble: EndpointError) {
+        self.update_row(|table, now| match trouble {
+            EndpointError::Throttled { wait, .. } => table.record_throttle(self.id, trouble, wait, now),
+            trouble => table.record_dial_failure(self.id, trouble, now),
         });
     }
 
-    pub(super) fn check_failed(&self, trouble: Trouble) {
-        self.change(|table, now| match trouble {
-            Trouble::Throttled { wait, .. } => table.throttled(self.id, trouble, wait, now),
-            trouble => table.check_failed(self.id, trouble, now),
+    pub(super) fn record_check_failure(&self, trouble: EndpointError) {
+        self.update_row(|table, now| match trouble {
+            EndpointError::Throttled { wait, .. } => table.record_throttle(self.id, trouble, wait, now),
+            trouble => table.record_check_failure(self.id, trouble, now),
         });
     }
 
-    pub(super) fn noted(&self, trouble: Trouble) {
-        self.change(|table, now| table.noted(self.id, trouble, now));
+    pub(super) fn record_error(&self, trouble: EndpointError) {
+        self.update_row(|table, now| table.record_error(self.id, trouble, now));
     }
 
     /// Changes the row, and says so if its state or its trouble became another one.
-    fn change(&self, change: impl FnOnce(&mut Endpoints, Instant)) {
+    fn update_row(&self, change: impl FnOnce(&mut Endpoints, Instant)) {
         let (before, after) = {
             let mut table = self.shared.lock();
             let before = table.get(self.id).cloned();
@@ -100,27 +100,28 @@ impl Target {
             (before, table.get(self.id).cloned())
         };
         if let (Some(before), Some(after)) = (before, after) {
-            say(&before, &after);
+            log_change(&before, &after);
             if before.state != after.state {
-                self.shared.news.notify_one();
+                self.shared.changes.notify_one();
             }
         }
     }
 
     /// Counts a connection until the lease is dropped.
     pub(super) fn lease(self) -> Lease {
-        self.shared.count(self.id, |table| table.connected(self.id));
+        self.shared.update_connections(self.id, |table| table.add_connection(self.id));
         Lease(self)
     }
 }
 
-fn say(before: &Endpoint, after: &Endpoint) {
+fn log_change(before: &Endpoint, after: &Endpoint) {
     let endpoint = &*after.name;
     let state = after.state.as_str();
-    let trouble = |row: &Endpoint| row.trouble.as_ref().map(|(trouble, _)| trouble.clone());
+    let trouble = |row: &Endpoint| row.last_error.as_ref().map(|(trouble, _)| trouble.clone());
     let old = trouble(before);
     let new = trouble(after);
-    let is_throttled = |trouble: &Option<Trouble>| matches!(trouble, Some(Trouble::Throttled { .. }));
+    let is_throttled =
+        |trouble: &Option<EndpointError>| matches!(trouble, Some(EndpointError::Throttled { .. }));
     // How long the server asks to wait may differ each time, and is not logged.
     let is_same = old == new || (is_throttled(&old) && is_throttled(&new));
     let has_failed = before.state != State::Failed && after.state == State::Failed;
@@ -145,7 +146,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.0.shared.count(self.0.id, |table| table.disconnected(self.0.id));
+        self.0.shared.update_connections(self.0.id, |table| table.remove_connection(self.0.id));
     }
 }
 
@@ -159,24 +160,24 @@ mod tests {
     #[tokio::test]
     async fn readers_hear_of_the_first_connection_and_of_each_state_at_once() {
         let mut table = Endpoints::new(1);
-        table.set(Tier::Configured, &["192.0.2.1:6443".parse().unwrap()], Instant::now());
+        table.set_tier(Tier::Configured, &["192.0.2.1:6443".parse().unwrap()], Instant::now());
         let id = table.rows()[0].id;
-        let shared = Shared::new(table);
+        let shared = SharedEndpoints::new(table);
         let target = shared.target(id).unwrap();
-        let is_news = || shared.news().now_or_never().is_some();
+        let is_news = || shared.wait_for_change().now_or_never().is_some();
         assert!(!is_news());
         let first = target.clone().lease();
         assert!(is_news(), "the first connection");
         let second = target.clone().lease();
         drop(second);
         assert!(!is_news(), "further ones change nothing that is shown at a glance");
-        target.served();
+        target.record_success();
         assert!(is_news(), "it is healthy");
-        target.served();
+        target.record_success();
         assert!(!is_news());
         drop(first);
         assert!(is_news(), "the last connection");
-        target.dial_failed(Trouble::Refused);
+        target.record_dial_failure(EndpointError::Refused);
         assert!(is_news(), "it has failed");
     }
 }

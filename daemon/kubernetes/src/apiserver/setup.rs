@@ -17,14 +17,14 @@ use tokio::sync::{Notify, watch};
 
 use super::credentials::{self, Credentials, Locations};
 use super::endpoints::Endpoints;
-use super::learned::Memory;
-use super::lease::Shared;
-use super::{Access, Asked, Inner, guard};
+use super::learned_endpoints::ClusterMemory;
+use super::lease::SharedEndpoints;
+use super::{Access, AccessConfig, Inner, vip_guard};
 use holdfast_config::Apiserver;
 
 /// Where apiservers and credentials are to be found. A reload may change it.
 #[derive(Clone, Debug)]
-pub struct Sources {
+pub struct AccessSources {
     /// The table `[apiserver]` of the configuration.
     pub apiserver: Apiserver,
     /// Kubelet's kubeconfig, if its server is to be a tier.
@@ -35,9 +35,9 @@ pub struct Sources {
 
 /// What access is built from.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct AccessSettings {
     /// Where to look.
-    pub sources: Sources,
+    pub sources: AccessSources,
     /// The folder for what is learned.
     pub state: PathBuf,
     /// The cluster that this node belongs to, if something remembers it.
@@ -60,99 +60,100 @@ pub enum SetupError {
     Kubeconfig(String),
 }
 
-pub(super) fn access(settings: &Settings) -> Result<Access, SetupError> {
-    let asked = asked(&settings.sources)?;
-    let (memory, memory_problem) = remembered(settings);
+pub(super) fn build_access(settings: &AccessSettings) -> Result<Access, SetupError> {
+    let asked = build_config(&settings.sources)?;
+    let (memory, memory_problem) = load_memory(settings);
     let cluster = memory.cluster.as_ref().map(|it| it.as_str().into());
     let inner = Inner {
         state: settings.state.clone(),
-        asked: Mutex::new(Arc::new(asked)),
-        endpoints: Shared::new(Endpoints::new(settings.seed)),
+        config: Mutex::new(Arc::new(asked)),
+        endpoints: SharedEndpoints::new(Endpoints::new(settings.seed)),
         memory: Mutex::new(memory),
         memory_problem: Mutex::new(memory_problem),
-        learned: Notify::new(),
-        writing: tokio::sync::Mutex::default(),
+        memory_dirty: Notify::new(),
+        write_lock: tokio::sync::Mutex::default(),
         unverified: Mutex::default(),
         failovers: AtomicU64::new(0),
         views: watch::channel(Arc::new(View::default())).0,
         addresses: watch::channel(BTreeSet::new()).0,
-        clusters: watch::channel(cluster).0,
-        led: watch::channel(None).0,
+        cluster_uid: watch::channel(cluster).0,
+        vip_target: watch::channel(None).0,
     };
-    set_configured(&inner, &settings.sources.apiserver);
-    lead_as_before(&inner, &settings.sources);
+    set_configured_endpoints(&inner, &settings.sources.apiserver);
+    restore_vip_target(&inner, &settings.sources);
     inner.publish();
     Ok(Access { inner: Arc::new(inner) })
 }
 
-pub(super) fn reload(inner: &Inner, sources: &Sources) -> Result<(), SetupError> {
-    let asked = asked(sources)?.or_as_before(&inner.asked());
+pub(super) fn reload_config(inner: &Inner, sources: &AccessSources) -> Result<(), SetupError> {
+    let asked = build_config(sources)?.reuse_credentials(&inner.config());
     let has_kubelet = asked.kubelet.is_some();
-    *inner.asked.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(asked);
+    *inner.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(asked);
     if !has_kubelet {
-        inner.endpoints.lock().set(Tier::Kubelet, &[], Instant::now());
+        inner.endpoints.lock().set_tier(Tier::Kubelet, &[], Instant::now());
     }
-    set_configured(inner, &sources.apiserver);
+    set_configured_endpoints(inner, &sources.apiserver);
     Ok(())
 }
 
 /// Puts the configured endpoints into the table. Without `endpoints` the kubeconfig says where the apiserver is, as
 /// soon as it is read.
-fn set_configured(inner: &Inner, apiserver: &Apiserver) {
+fn set_configured_endpoints(inner: &Inner, apiserver: &Apiserver) {
     let configured: Vec<_> = apiserver.endpoints.iter().map(|it| it.address()).collect();
-    inner.endpoints.lock().set(Tier::Configured, &configured, Instant::now());
-    inner.set_learned();
+    inner.endpoints.lock().set_tier(Tier::Configured, &configured, Instant::now());
+    inner.sync_learned_endpoints();
 }
 
 /// The virtual address leads where it led before a restart, as long as that is an endpoint still. Which server a
 /// kubeconfig names is not known yet.
-fn lead_as_before(inner: &Inner, sources: &Sources) {
-    let before = inner.memory().led;
+fn restore_vip_target(inner: &Inner, sources: &AccessSources) {
+    let before = inner.memory().vip_target;
     let is_row = |address: SocketAddr| inner.endpoints.lock().rows().iter().any(|row| row.address == address);
     let may_be_named = sources.kubelet.is_some() || sources.apiserver.endpoints.is_empty();
-    let suits = |address: SocketAddr| inner.asked().vip.is_some_and(|vip| guard::suits(vip, address));
+    let suits =
+        |address: SocketAddr| inner.config().vip.is_some_and(|vip| vip_guard::is_same_family(vip, address));
     let led = before.filter(|address| suits(*address) && (may_be_named || is_row(*address)));
-    inner.led.send_replace(led);
+    inner.vip_target.send_replace(led);
 }
 
-fn asked(sources: &Sources) -> Result<Asked, SetupError> {
-    let kubelet = sources.kubelet.clone().map(Locations::kubeconfig).map(Credentials::new).map(Arc::new);
-    let own = Arc::new(own(&sources.apiserver)?);
-    Ok(Asked { own, kubelet, learns: sources.learns, vip: sources.apiserver.vip })
+fn build_config(sources: &AccessSources) -> Result<AccessConfig, SetupError> {
+    let kubelet = sources.kubelet.clone().map(Locations::from_kubeconfig).map(Credentials::new).map(Arc::new);
+    let own = Arc::new(configured_credentials(&sources.apiserver)?);
+    Ok(AccessConfig { own, kubelet, learns: sources.learns, vip: sources.apiserver.vip })
 }
 
 /// The configured credentials. It reads no file.
-pub(super) fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
-    let locations = Locations::configured(apiserver);
-    if !locations.names_an_authority() {
+pub(super) fn configured_credentials(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
+    let locations = Locations::from_config(apiserver);
+    if !locations.has_authority() {
         return Err(SetupError::NoAuthority);
     }
     if let Some(name) = &apiserver.tls_server_name {
-        credentials::server_name(name).map_err(SetupError::ServerName)?;
+        credentials::parse_server_name(name).map_err(SetupError::ServerName)?;
     }
     Ok(Credentials::new(locations))
 }
 
 /// Tells what of this configuration cannot be followed, also in files that are there by now, or else why one of them
 /// cannot be read now.
-pub(super) fn check(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
-    own(apiserver)?.check().map_err(SetupError::Kubeconfig)
+pub(super) fn check_files(apiserver: &Apiserver) -> Result<Option<String>, SetupError> {
+    configured_credentials(apiserver)?.check().map_err(SetupError::Kubeconfig)
 }
 
 /// The memory in the file. A cluster that the caller knows goes before the one in the file.
-fn remembered(settings: &Settings) -> (Memory, Option<String>) {
-    let (mut memory, problem) = match Memory::read(&settings.state) {
+fn load_memory(settings: &AccessSettings) -> (ClusterMemory, Option<String>) {
+    let (mut memory, problem) = match ClusterMemory::load(&settings.state) {
         Ok(memory) => (memory, None),
         Err(problem) => {
             tracing::warn!(error = %problem, "learned addresses of apiservers are lost");
-            (Memory::default(), Some(problem))
+            (ClusterMemory::default(), Some(problem))
         }
     };
     if let Some(known) = &settings.known_cluster
         && memory.cluster.as_ref() != Some(known)
     {
         // The addresses in the file are another cluster's, and of no use here.
-        memory = Memory { cluster: Some(known.clone()), ..Memory::default() };
+        memory = ClusterMemory { cluster: Some(known.clone()), ..ClusterMemory::default() };
     }
     (memory, problem)
 }

@@ -8,44 +8,47 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::TcpStream;
 
+use super::endpoint_error::EndpointError;
 use super::limits::{
-    GUARD_KEEPALIVE, GUARD_USER_TIMEOUT, KEEPALIVE, KEEPALIVE_EVERY, KEEPALIVE_PROBES, USER_TIMEOUT,
+    GUARD_KEEPALIVE, GUARD_USER_TIMEOUT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, USER_TIMEOUT,
 };
-use super::trouble::Trouble;
 use holdfast_host::exempt;
 
 /// How soon a peer is noticed that does not answer any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
-    Soon,
+pub(super) enum KeepaliveProfile {
+    Normal,
     /// Others are led to this peer.
-    AtOnce,
+    Fast,
 }
 
-impl Notice {
+impl KeepaliveProfile {
     /// When a silent peer is probed, how far apart the probes are, and when it counts as dead.
-    const fn times(self) -> [Duration; 3] {
+    const fn timeouts(self) -> [Duration; 3] {
         match self {
-            Self::Soon => [KEEPALIVE, KEEPALIVE_EVERY, USER_TIMEOUT],
-            Self::AtOnce => [GUARD_KEEPALIVE, GUARD_KEEPALIVE, GUARD_USER_TIMEOUT],
+            Self::Normal => [KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT],
+            Self::Fast => [GUARD_KEEPALIVE, GUARD_KEEPALIVE, GUARD_USER_TIMEOUT],
         }
     }
 }
 
 /// A connection, without TLS and without a time limit of its own.
-pub(super) async fn connect(address: SocketAddr, notice: Notice) -> Result<TcpStream, Trouble> {
-    let stream = exempt::connect(address).await.map_err(|error| Trouble::of_connect(&error))?;
+pub(super) async fn connect(
+    address: SocketAddr,
+    notice: KeepaliveProfile,
+) -> Result<TcpStream, EndpointError> {
+    let stream = exempt::connect(address).await.map_err(|error| EndpointError::from_connect(&error))?;
     if matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer) {
         // A dial to a free port of this host can meet itself.
-        return Err(Trouble::Refused);
+        return Err(EndpointError::Refused);
     }
-    notice_death(&stream, notice);
+    set_keepalive(&stream, notice);
     Ok(stream)
 }
 
 /// Sets the options by which a dead peer is noticed soon; an error is ignored, because the connection works without.
-fn notice_death(stream: &TcpStream, notice: Notice) {
-    let [idle, apart, dead] = notice.times();
+fn set_keepalive(stream: &TcpStream, notice: KeepaliveProfile) {
+    let [idle, apart, dead] = notice.timeouts();
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let user_timeout = u32::try_from(dead.as_millis()).unwrap_or(u32::MAX);
     let _ = stream.set_nodelay(true);
@@ -65,15 +68,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_dead_peer_is_noticed_within_10_s() {
-        check_notice(Notice::Soon, 10).await;
+        check_notice(KeepaliveProfile::Normal, 10).await;
     }
 
     #[tokio::test]
     async fn a_dead_peer_that_others_are_led_to_is_noticed_before_a_third_probe() {
-        check_notice(Notice::AtOnce, 4).await;
+        check_notice(KeepaliveProfile::Fast, 4).await;
     }
 
-    async fn check_notice(notice: Notice, within: u32) {
+    async fn check_notice(notice: KeepaliveProfile, within: u32) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = connect(listener.local_addr().unwrap(), notice).await.unwrap();
         let idle = getsockopt(&stream, sockopt::TcpKeepIdle).unwrap();

@@ -8,7 +8,7 @@ mod words;
 
 use std::path::Path;
 
-use super::{Access, Settings, Sources};
+use super::{Access, AccessSettings, AccessSources};
 use holdfast_config::Config;
 
 /// Access as a configuration file asks for it.
@@ -16,11 +16,11 @@ pub(crate) fn access(folder: &Path, keys: &str) -> Access {
     Access::new(&settings(folder, keys)).unwrap()
 }
 
-fn settings(folder: &Path, keys: &str) -> Settings {
+fn settings(folder: &Path, keys: &str) -> AccessSettings {
     let text = format!("[node]\nname = \"n\"\n[apiserver]\n{keys}");
     let config = Config::parse(&text, &folder.join("config.toml").to_string_lossy()).unwrap().0;
-    Settings {
-        sources: Sources { apiserver: config.apiserver, kubelet: None, learns: true },
+    AccessSettings {
+        sources: AccessSources { apiserver: config.apiserver, kubelet: None, learns: true },
         state: folder.to_owned(),
         known_cluster: None,
         seed: 7,

@@ -11,7 +11,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::SliceFacts;
 use holdfast_core::keys::{ObjectName, Source};
 
-use crate::apiserver::Listed;
+use crate::apiserver::ListedEndpoint;
 
 /// The service by which apiservers make themselves known.
 const SERVICE: (&str, &str) = ("default", "kubernetes");
@@ -20,7 +20,7 @@ const SERVICE: (&str, &str) = ("default", "kubernetes");
 const PORT: &str = "https";
 
 /// The most addresses that are taken from one slice: more than a cluster has apiservers.
-const OF_SLICE_MAX: usize = 16;
+const SLICE_ADDRESSES_MAX: usize = 16;
 
 /// The slices of the service, each with the addresses that it names.
 #[derive(Clone, Debug, Default)]
@@ -28,9 +28,9 @@ pub struct Apiservers(BTreeMap<ObjectName, Vec<SocketAddr>>);
 
 impl Apiservers {
     /// Takes an event in; returns whether it was about these slices.
-    pub(super) fn take(&mut self, event: &Event) -> bool {
+    pub(super) fn apply_event(&mut self, event: &Event) -> bool {
         match event {
-            Event::SliceApplied(slice) if slice.key.source == Source::Kubernetes => self.apply(slice),
+            Event::SliceApplied(slice) if slice.key.source == Source::Kubernetes => self.apply_slice(slice),
             Event::SliceDeleted(key, _) if key.source == Source::Kubernetes => {
                 self.0.remove(&key.name).is_some()
             }
@@ -38,28 +38,29 @@ impl Apiservers {
         }
     }
 
-    pub(super) fn apply(&mut self, slice: &SliceFacts) -> bool {
+    pub(super) fn apply_slice(&mut self, slice: &SliceFacts) -> bool {
         let name = &slice.key.name;
         if (name.namespace(), slice.service.as_deref()) == (SERVICE.0, Some(SERVICE.1)) {
-            self.0.insert(name.clone(), addresses(slice));
+            self.0.insert(name.clone(), slice_addresses(slice));
             return true;
         }
         self.0.remove(name).is_some()
     }
 
     /// All addresses that are named, slice by slice.
-    pub(super) fn listed(&self) -> Vec<Listed> {
+    pub(super) fn listed_endpoints(&self) -> Vec<ListedEndpoint> {
         let of_slice = |(name, addresses): (&ObjectName, &Vec<SocketAddr>)| {
             let slice: Arc<str> = name.name().into();
-            let listed = |address: &SocketAddr| Listed { slice: Arc::clone(&slice), address: *address };
+            let listed =
+                |address: &SocketAddr| ListedEndpoint { slice: Arc::clone(&slice), address: *address };
             addresses.iter().map(listed).collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of_slice).collect()
     }
 }
 
-fn addresses(slice: &SliceFacts) -> Vec<SocketAddr> {
+fn slice_addresses(slice: &SliceFacts) -> Vec<SocketAddr> {
     let port = slice.ports.iter().find(|port| &*port.name == PORT);
     let address = |port: u16| slice.endpoints.iter().map(move |it| SocketAddr::new(it.address, port));
-    port.into_iter().flat_map(|port| address(port.port.get())).take(OF_SLICE_MAX).collect()
+    port.into_iter().flat_map(|port| address(port.port.get())).take(SLICE_ADDRESSES_MAX).collect()
 }

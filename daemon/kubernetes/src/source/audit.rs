@@ -13,21 +13,21 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Timing;
-use super::asked::Answers;
+use super::accepted_encodings::AcceptedEncodings;
+use super::audit_request::AuditServer;
+use super::backoff;
+use super::cluster_size::ClusterSize;
 use super::codec::{Codec, Json, Protobuf, Splitter};
-use super::crowd::Crowd;
-use super::delivered::Delivered;
-use super::ending::Ending;
 use super::envelope::Status;
-use super::object::named;
-use super::offer::Offer;
-use super::pace;
-use super::page::{NoPage, OBJECTS_MAX};
+use super::object::identify_object;
+use super::object_cache::ObjectCache;
+use super::page::{OBJECTS_MAX, PageError};
 use super::piece::Piece;
-use super::reflector::SharedDelivered;
+use super::reflector::SharedObjectCache;
 use super::resource::SharedSelection;
 use super::version::Version;
 use super::view::{State, Watch};
+use super::watch_error::WatchError;
 use crate::apiserver::{Access, Encoding, Reply};
 
 /// How many differences the log names; the list that follows brings the rest.
@@ -37,7 +37,7 @@ const NAMED_MAX: usize = 3;
 const SHOWN_MAX: usize = 100;
 
 /// What the server has.
-type Listed = BTreeMap<ObjectName, Version>;
+type ListedVersions = BTreeMap<ObjectName, Version>;
 
 /// One object, as the watch has delivered it and as the server has it.
 type Difference = (ObjectName, Option<Version>, Option<Version>);
@@ -47,74 +47,76 @@ type Difference = (ObjectName, Option<Version>, Option<Version>);
 pub(super) struct Audit {
     pub(super) access: Access,
     pub(super) selection: SharedSelection,
-    pub(super) offer: Offer,
+    pub(super) encodings: AcceptedEncodings,
     pub(super) timing: Timing,
-    pub(super) delivered: SharedDelivered,
+    pub(super) cache: SharedObjectCache,
     pub(super) view: watch::Sender<Watch>,
-    pub(super) found: mpsc::Sender<Ending>,
-    pub(super) answers: Answers,
+    pub(super) relist_requests: mpsc::Sender<WatchError>,
+    pub(super) requests: AuditServer,
     /// Changes come again after so long a time that the watch alone is not believed.
-    pub(super) returned: Arc<Notify>,
+    pub(super) long_absence_ended: Arc<Notify>,
     /// The nodes that may have been away together with this one.
-    pub(super) crowd: Crowd,
+    pub(super) cluster_size: ClusterSize,
 }
 
 impl Audit {
     /// Runs until the watch is gone.
     pub(super) async fn run(mut self) {
         let mut untold = Vec::new();
-        let mut due = self.next();
-        while !self.found.is_closed() {
+        let mut due = self.next_due();
+        while !self.relist_requests.is_closed() {
             // The hourly comparison is looked at first, so that a client that asks all the time does not put it off.
             let is_asked = tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(due) => false,
-                () = self.returned.notified() => {
-                    due = due.min(self.soon());
+                () = self.long_absence_ended.notified() => {
+                    due = due.min(self.next_after_absence());
                     continue;
                 }
-                () = self.answers.asked() => true,
+                () = self.requests.wait_for_request() => true,
             };
-            if !is_asked || !self.answers.is_fresh() {
+            if !is_asked || !self.requests.is_fresh() {
                 untold = self.compare().await;
             }
             if !is_asked {
-                due = self.next();
+                due = self.next_due();
             }
             // What the hourly comparison finds is always put right.
-            if (self.answers.is_to_mend() || !is_asked) && !untold.is_empty() {
-                self.tell(&std::mem::take(&mut untold)).await;
+            if (self.requests.take_repair_request() || !is_asked) && !untold.is_empty() {
+                self.request_relist(&std::mem::take(&mut untold)).await;
             }
         }
     }
 
     /// When the next comparison is due by itself.
-    fn next(&self) -> Instant {
-        let pause = self.timing.audit_every;
-        Instant::now() + pause + pace::part(pause / 4, pace::chance())
+    fn next_due(&self) -> Instant {
+        let pause = self.timing.audit_interval;
+        Instant::now() + pause + backoff::random_part(pause / 4, backoff::random_chance())
     }
 
     /// When nodes that were away compare. They may all have been away together, and each of them costs a list.
-    fn soon(&mut self) -> Instant {
-        let spread = self.timing.list_spread.max(self.crowd.nodes().list());
-        Instant::now() + self.timing.audit_again + pace::part(spread, pace::chance())
+    fn next_after_absence(&mut self) -> Instant {
+        let spread = self.timing.list_spread.max(self.cluster_size.node_count().list_spread());
+        Instant::now()
+            + self.timing.audit_confirm_delay
+            + backoff::random_part(spread, backoff::random_chance())
     }
 
     /// Compares, answers the clients that wait, and returns what the watch has missed.
     async fn compare(&self) -> Vec<Difference> {
         let since = self.watching_since();
-        let found = self.confirmed().await;
+        let found = self.confirm_differences().await;
         let was_watching = since.is_some() && self.watching_since() == since;
-        let lines = |found: &Vec<Difference>| found.iter().take(SHOWN_MAX).map(shown).collect();
+        let lines = |found: &Vec<Difference>| found.iter().take(SHOWN_MAX).map(format_difference).collect();
         let answer = found.as_ref().map(lines).map_err(ToString::to_string);
         let missed = match found {
-            Ok(found) => self.counted(if was_watching { found } else { Vec::new() }),
+            Ok(found) => self.count_audit(if was_watching { found } else { Vec::new() }),
             Err(error) => {
                 tracing::debug!(watch = %self.selection.what, %error, "the comparison with the apiserver has to wait");
                 Vec::new()
             }
         };
-        self.answers.answer(answer);
+        self.requests.publish_result(answer);
         missed
     }
 
@@ -124,7 +126,7 @@ impl Audit {
         (view.state == State::Watching).then_some(view.since)
     }
 
-    fn counted(&self, missed: Vec<Difference>) -> Vec<Difference> {
+    fn count_audit(&self, missed: Vec<Difference>) -> Vec<Difference> {
         self.view.send_modify(|view| {
             view.audits += 1;
             view.differences += u64::from(!missed.is_empty());
@@ -132,93 +134,102 @@ impl Audit {
         missed
     }
 
-    async fn confirmed(&self) -> Result<Vec<Difference>, Ending> {
-        let first = self.differences().await?;
+    async fn confirm_differences(&self) -> Result<Vec<Difference>, WatchError> {
+        let first = self.fetch_differences().await?;
         if first.is_empty() {
             return Ok(Vec::new());
         }
-        tokio::time::sleep(self.timing.audit_again).await;
-        let second = self.differences().await?;
+        tokio::time::sleep(self.timing.audit_confirm_delay).await;
+        let second = self.fetch_differences().await?;
         Ok(first.intersection(&second).cloned().collect())
     }
 
-    async fn tell(&self, confirmed: &[Difference]) {
+    async fn request_relist(&self, confirmed: &[Difference]) {
         let names: Vec<String> =
             confirmed.iter().take(NAMED_MAX).map(|(name, ..)| name.to_string()).collect();
         let more = if confirmed.len() > names.len() { ", …" } else { "" };
         let text =
             format!("{} of {} differ: {}{more}", confirmed.len(), self.selection.what, names.join(", "));
-        let _nobody_listens = self.found.send(Ending::Differs(text.into())).await;
+        let _nobody_listens = self.relist_requests.send(WatchError::Differs(text.into())).await;
     }
 
-    async fn differences(&self) -> Result<BTreeSet<Difference>, Ending> {
-        let listed = self.list().await?;
-        Ok(differences(&self.delivered.lock(), &listed))
+    async fn fetch_differences(&self) -> Result<BTreeSet<Difference>, WatchError> {
+        let listed = self.fetch_versions().await?;
+        Ok(find_differences(&self.cache.lock(), &listed))
     }
 
-    async fn list(&self) -> Result<Listed, Ending> {
-        let query = self.selection.now().list();
-        let reply = self.access.get_large(self.offer.metadata(), &query).await.map_err(Ending::Away)?;
+    async fn fetch_versions(&self) -> Result<ListedVersions, WatchError> {
+        let query = self.selection.current().list_path();
+        let reply = self
+            .access
+            .get_large(self.encodings.metadata_accept(), &query)
+            .await
+            .map_err(WatchError::Unreachable)?;
         let encoding = reply.encoding;
-        let listed = self.listed(reply).await;
+        let listed = self.read_versions(reply).await;
         listed.inspect_err(|ending| {
-            self.offer.heed(self.selection.what, Some(encoding), ending, self.timing.doubted);
+            self.encodings.handle_error(
+                self.selection.what,
+                Some(encoding),
+                ending,
+                self.timing.json_fallback_time,
+            );
         })
     }
 
-    async fn listed(&self, reply: Reply) -> Result<Listed, Ending> {
+    async fn read_versions(&self, reply: Reply) -> Result<ListedVersions, WatchError> {
         if reply.status != 200 {
             let status = Status { code: Some(reply.status), ..Status::default() };
-            return Err(Ending::Refused { status, retry_after: None });
+            return Err(WatchError::Refused { status, retry_after: None });
         }
-        let whole = self.timing.list_silence;
+        let whole = self.timing.list_stall_timeout;
         let reading = async {
             match reply.encoding {
-                Encoding::Json => self.read::<Json>(reply).await,
-                Encoding::Protobuf => self.read::<Protobuf>(reply).await,
+                Encoding::Json => self.parse_versions::<Json>(reply).await,
+                Encoding::Protobuf => self.parse_versions::<Protobuf>(reply).await,
             }
         };
-        tokio::time::timeout(whole, reading).await.map_err(|_| Ending::Late(whole))?
+        tokio::time::timeout(whole, reading).await.map_err(|_| WatchError::Stalled(whole))?
     }
 
-    async fn read<C: Codec>(&self, mut reply: Reply) -> Result<Listed, Ending> {
+    async fn parse_versions<C: Codec>(&self, mut reply: Reply) -> Result<ListedVersions, WatchError> {
         let mut page = C::Page::default();
-        let (mut listed, mut items) = (Listed::new(), 0_u32);
+        let (mut listed, mut items) = (ListedVersions::new(), 0_u32);
         let idle = self.timing.list_idle;
-        let of_body = |error| Ending::of_body(error, idle);
-        while let Some(chunk) = reply.chunk(idle).await.map_err(of_body)? {
-            page.take(&chunk, &mut |item: Piece<'_>| {
+        let of_body = |error| WatchError::from_body(error, idle);
+        while let Some(chunk) = reply.next_chunk(idle).await.map_err(of_body)? {
+            page.push_chunk(&chunk, &mut |item: Piece<'_>| {
                 items = items.saturating_add(1);
-                listed.extend(self.item::<C>(item));
+                listed.extend(self.item_version::<C>(item));
             })?;
             if items > OBJECTS_MAX {
-                return Err(NoPage::Endless.into());
+                return Err(PageError::Endless.into());
             }
         }
-        let frame = page.end(&mut |item: Piece<'_>| listed.extend(self.item::<C>(item)))?;
-        if !frame.is_of_names() && !self.selection.what.is_listed_by(&frame) {
-            return Err(NoPage::OtherKind.into());
+        let frame = page.finish(&mut |item: Piece<'_>| listed.extend(self.item_version::<C>(item)))?;
+        if !frame.is_metadata_only() && !self.selection.what.is_listed_by(&frame) {
+            return Err(PageError::OtherKind.into());
         }
         Ok(listed)
     }
 
     /// What is compared of an item. The watch delivers no headless slice, but for one that was for proxies before.
-    fn item<C: Codec>(&self, item: Piece<'_>) -> Option<(ObjectName, Version)> {
-        let identity = C::peek(item.bytes())?;
+    fn item_version<C: Codec>(&self, item: Piece<'_>) -> Option<(ObjectName, Version)> {
+        let identity = C::peek_identity(item.bytes())?;
         let is_headless = identity.is_headless();
-        let found = named(self.selection.what, &identity);
-        found.filter(|(name, _)| !is_headless || self.delivered.lock().version(name).is_some())
+        let found = identify_object(self.selection.what, &identity);
+        found.filter(|(name, _)| !is_headless || self.cache.lock().version(name).is_some())
     }
 }
 
-fn shown((name, told, listed): &Difference) -> String {
+fn format_difference((name, told, listed): &Difference) -> String {
     let version = |it: &Option<Version>| {
         it.as_ref().map_or_else(|| "nothing".to_owned(), |it| format!("version {}", it.resource_version))
     };
     format!("{name}: the apiserver has {}, the watch delivered {}", version(listed), version(told))
 }
 
-fn differences(delivered: &Delivered, listed: &Listed) -> BTreeSet<Difference> {
+fn find_differences(delivered: &ObjectCache, listed: &ListedVersions) -> BTreeSet<Difference> {
     let missing = listed.iter().filter(|(name, version)| delivered.version(name) != Some(*version));
     let missing = missing
         .map(|(name, version)| (name.clone(), delivered.version(name).cloned(), Some(version.clone())));

@@ -14,7 +14,7 @@ const MESSAGE_LENGTH_MAX: usize = 200;
 
 /// One event of a watch.
 #[derive(Debug, Deserialize)]
-pub(super) struct Frame<'a> {
+pub(super) struct JsonFrame<'a> {
     /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or `ERROR`.
     #[serde(borrow, rename = "type")]
     pub(super) kind: Cow<'a, str>,
@@ -33,7 +33,7 @@ pub(super) struct Status {
 
 impl Status {
     /// The `Status` of a refusal, or as much of a text as an operator can use.
-    pub(super) fn of_refusal(code: u16, status: Option<Self>, body: &[u8]) -> Self {
+    pub(super) fn from_refusal(code: u16, status: Option<Self>, body: &[u8]) -> Self {
         let text = || String::from_utf8_lossy(body).split_whitespace().collect::<Vec<_>>().join(" ");
         let status = status.unwrap_or_else(|| Self { message: Some(text()), ..Self::default() });
         Self { code: Some(code), ..status }
@@ -87,20 +87,20 @@ impl Identity {
     }
 
     /// Reads no further than the metadata of an object, so that the rest may be wrong or missing.
-    pub(super) fn peek(text: &[u8]) -> Option<Self> {
-        Glimpse::of(text).identity
+    pub(super) fn peek_metadata(text: &[u8]) -> Option<Self> {
+        EventPeek::from_json(text).identity
     }
 }
 
 /// What the beginning of an object, or of an event, says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Glimpse {
+pub(super) struct EventPeek {
     /// `ADDED`, …, if it stands before the object.
     pub(super) kind: Option<String>,
     pub(super) identity: Option<Identity>,
 }
 
-impl Glimpse {
+impl EventPeek {
     /// Whether the event says of its object that it is gone; `None`: it does not tell what happened to the object.
     pub(super) fn is_deletion(&self) -> Option<bool> {
         match self.kind.as_deref()? {
@@ -111,18 +111,18 @@ impl Glimpse {
     }
 
     /// Reads no further than the metadata of an object, or of the object in an event.
-    pub(super) fn of(text: &[u8]) -> Self {
+    pub(super) fn from_json(text: &[u8]) -> Self {
         let mut found = Self::default();
         // Mostly an error, and never of interest: reading stops at the metadata, because the rest is not wanted.
-        let _stopped = Peek(&mut found).deserialize(&mut serde_json::Deserializer::from_slice(text));
+        let _stopped = PeekVisitor(&mut found).deserialize(&mut serde_json::Deserializer::from_slice(text));
         found
     }
 }
 
 /// Stops at the metadata, and leaves what it found in its place.
-struct Peek<'p>(&'p mut Glimpse);
+struct PeekVisitor<'p>(&'p mut EventPeek);
 
-impl<'de> DeserializeSeed<'de> for Peek<'_> {
+impl<'de> DeserializeSeed<'de> for PeekVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -130,7 +130,7 @@ impl<'de> DeserializeSeed<'de> for Peek<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Peek<'_> {
+impl<'de> Visitor<'de> for PeekVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -141,7 +141,7 @@ impl<'de> Visitor<'de> for Peek<'_> {
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
             match &*key {
                 "metadata" => {
-                    map.next_value_seed(Identify(&mut self.0.identity))?;
+                    map.next_value_seed(IdentityVisitor(&mut self.0.identity))?;
                     return Err(A::Error::custom("seen"));
                 }
                 "object" => return map.next_value_seed(self),
@@ -156,12 +156,12 @@ impl<'de> Visitor<'de> for Peek<'_> {
 }
 
 /// Takes an identity field by field: those count that come before the text ends, or before one that is wrong.
-struct Identify<'p>(&'p mut Option<Identity>);
+struct IdentityVisitor<'p>(&'p mut Option<Identity>);
 
 /// The fields of `metadata` that are read.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "camelCase")]
-enum Known {
+enum MetadataField {
     Namespace,
     Name,
     Uid,
@@ -171,7 +171,7 @@ enum Known {
     Other,
 }
 
-impl<'de> DeserializeSeed<'de> for Identify<'_> {
+impl<'de> DeserializeSeed<'de> for IdentityVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -179,7 +179,7 @@ impl<'de> DeserializeSeed<'de> for Identify<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Identify<'_> {
+impl<'de> Visitor<'de> for IdentityVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -189,14 +189,14 @@ impl<'de> Visitor<'de> for Identify<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key()? {
             match key {
-                Known::Namespace => self.0.get_or_insert_default().namespace = map.next_value()?,
-                Known::Name => self.0.get_or_insert_default().name = map.next_value()?,
-                Known::Uid => self.0.get_or_insert_default().uid = map.next_value()?,
-                Known::ResourceVersion => {
+                MetadataField::Namespace => self.0.get_or_insert_default().namespace = map.next_value()?,
+                MetadataField::Name => self.0.get_or_insert_default().name = map.next_value()?,
+                MetadataField::Uid => self.0.get_or_insert_default().uid = map.next_value()?,
+                MetadataField::ResourceVersion => {
                     self.0.get_or_insert_default().resource_version = map.next_value()?;
                 }
-                Known::Labels => self.0.get_or_insert_default().labels = map.next_value()?,
-                Known::Other => {
+                MetadataField::Labels => self.0.get_or_insert_default().labels = map.next_value()?,
+                MetadataField::Other => {
                     let _unread: IgnoredAny = map.next_value()?;
                 }
             }
@@ -212,7 +212,7 @@ mod tests {
 
     #[track_caller]
     fn check_peek(text: &str, expected: Option<[&str; 4]>) {
-        let found = Identity::peek(text.as_bytes()).map(|found| {
+        let found = Identity::peek_metadata(text.as_bytes()).map(|found| {
             [found.namespace, found.name, found.uid, found.resource_version].map(Option::unwrap_or_default)
         });
         assert_eq!(found, expected.map(|it| it.map(str::to_owned)), "of {text}");
@@ -258,7 +258,7 @@ mod tests {
 
     #[track_caller]
     fn check_kind(text: &str, expected: Option<&str>) {
-        assert_eq!(Glimpse::of(text.as_bytes()).kind.as_deref(), expected, "of {text}");
+        assert_eq!(EventPeek::from_json(text.as_bytes()).kind.as_deref(), expected, "of {text}");
     }
 
     #[test]
@@ -272,13 +272,13 @@ mod tests {
     #[test]
     fn a_frame_is_read_in_any_order_of_its_fields() {
         for text in [r#"{"type":"ADDED","object":{"a":1}}"#, r#"{"object":{"a":1}, "type":"ADDED"}"#] {
-            let frame: Frame<'_> = serde_json::from_str(text).unwrap();
+            let frame: JsonFrame<'_> = serde_json::from_str(text).unwrap();
             assert_eq!((&*frame.kind, frame.object.get()), ("ADDED", r#"{"a":1}"#));
         }
     }
 
     fn of_body(code: u16, body: &[u8]) -> Status {
-        Status::of_refusal(code, serde_json::from_slice(body).ok(), body)
+        Status::from_refusal(code, serde_json::from_slice(body).ok(), body)
     }
 
     #[track_caller]

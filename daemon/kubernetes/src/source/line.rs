@@ -3,27 +3,27 @@
 //! Invariant: the lines given out do not depend on where chunks end; a line without an end is never given out, and
 //! never takes more memory than one piece.
 
-use super::piece::{Gathered, Piece};
+use super::piece::{Piece, PieceBuffer};
 
 /// The line that has begun and not ended.
 #[derive(Debug, Default)]
 pub struct Lines {
-    begun: Gathered,
+    line: PieceBuffer,
 }
 
 impl Lines {
     /// Takes a chunk, and gives out each line that ends in it, without its end.
-    pub fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) {
+    pub fn push_chunk(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) {
         let mut rest = chunk;
         while let Some(end) = memchr::memchr(b'\n', rest) {
             let (line, after) = rest.split_at(end);
-            self.begun.push(line);
-            if !self.begun.is_empty() {
-                self.begun.give(each);
+            self.line.push(line);
+            if !self.line.is_empty() {
+                self.line.emit_piece(each);
             }
             rest = after.get(1..).unwrap_or_default();
         }
-        self.begun.push(rest);
+        self.line.push(rest);
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
         let mut lines = Lines::default();
         let mut found = Vec::new();
         for chunk in chunks {
-            lines.take(chunk, &mut |piece| {
+            lines.push_chunk(chunk, &mut |piece| {
                 found.push(match piece {
                     Piece::Whole(line) => String::from_utf8_lossy(line).into_owned(),
                     Piece::Cut(line) => format!("cut after {}", line.len()),

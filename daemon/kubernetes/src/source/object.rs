@@ -10,34 +10,34 @@ use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
 
 use super::envelope::Identity;
 use super::resource::Resource;
-use super::version::{Odd, Version};
-use crate::own_node::Described;
+use super::version::{UntabledObject, Version};
+use crate::own_node::NodeDescription;
 
 /// What stands where a cluster-wide object has no namespace; no namespace can have this name.
 const NO_NAMESPACE: &str = "-";
 
 /// What is to be delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum SinkMessage {
     /// To the engine.
     Event(Event),
     /// To the task that knows the node: its zone and its addresses.
-    Node(Described),
+    Node(NodeDescription),
 }
 
-impl Message {
+impl SinkMessage {
     pub(super) const fn rejection_ended(object: ObjectKey) -> Self {
         Self::Event(Event::RejectionEnded(object))
     }
 
     /// The message that everything up to a version has been delivered, from which a restart goes on.
     pub(super) fn progress(what: Resource, version: &Arc<str>) -> Option<Self> {
-        Some(Self::Event(Event::Progress(what.watched()?, Arc::clone(version))))
+        Some(Self::Event(Event::Progress(what.engine_kind()?, Arc::clone(version))))
     }
 
     /// The message that an object is gone, with its last version if it is known. Of a Node there is none: what it said
     /// stays, as with kube-proxy, which ends when its Node goes and leaves its rules.
-    pub(super) fn gone(what: Resource, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
+    pub(super) fn deletion(what: Resource, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
         let (name, source) = (name.clone(), what.source());
         let meta = meta.map(Box::new);
         Some(Self::Event(match what {
@@ -56,7 +56,7 @@ impl Message {
 pub(super) struct Object {
     /// Name and version; `None` if the object does not say its name.
     pub(super) name: Option<(ObjectName, Version)>,
-    pub(super) messages: Vec<Message>,
+    pub(super) messages: Vec<SinkMessage>,
     /// Whether the object could not be understood.
     pub(super) is_bad: bool,
     /// Whether that may be for its encoding, so that another one may tell.
@@ -65,15 +65,18 @@ pub(super) struct Object {
 
 impl Object {
     /// An object that was read; `name` is called only if the messages do not name it.
-    pub(super) fn new(messages: Vec<Message>, name: impl FnOnce() -> Option<(ObjectName, Version)>) -> Self {
+    pub(super) fn new(
+        messages: Vec<SinkMessage>,
+        name: impl FnOnce() -> Option<(ObjectName, Version)>,
+    ) -> Self {
         let is_bad =
-            messages.iter().any(|it| matches!(it, Message::Event(Event::Rejected(one)) if !one.partial));
+            messages.iter().any(|it| matches!(it, SinkMessage::Event(Event::Rejected(one)) if !one.partial));
         let own = messages.iter().find_map(|it| match it {
-            Message::Event(Event::ServiceApplied(facts)) => {
-                Some((facts.key.name.clone(), Version::of(&facts.meta)))
+            SinkMessage::Event(Event::ServiceApplied(facts)) => {
+                Some((facts.key.name.clone(), Version::from_meta(&facts.meta)))
             }
-            Message::Event(Event::SliceApplied(facts)) => {
-                Some((facts.key.name.clone(), Version::of(&facts.meta)))
+            SinkMessage::Event(Event::SliceApplied(facts)) => {
+                Some((facts.key.name.clone(), Version::from_meta(&facts.meta)))
             }
             _ => None,
         });
@@ -81,31 +84,31 @@ impl Object {
     }
 
     /// What the table does not say of the object: what could not be understood, or that it belongs to no service.
-    pub(super) fn odd(&self) -> Option<Odd> {
+    pub(super) fn to_untabled(&self) -> Option<UntabledObject> {
         let (_, version) = self.name.as_ref()?;
         let rejection = self.rejection().cloned();
         let is_loose = self.messages.iter().any(|it| match it {
-            Message::Event(Event::SliceApplied(facts)) => facts.service.is_none(),
+            SinkMessage::Event(Event::SliceApplied(facts)) => facts.service.is_none(),
             _ => false,
         });
-        (rejection.is_some() || is_loose).then(|| Odd { version: version.clone(), rejection })
+        (rejection.is_some() || is_loose).then(|| UntabledObject { version: version.clone(), rejection })
     }
 
     /// Whether this is a slice with the label that keeps proxies away from it.
     pub(super) fn is_headless(&self) -> bool {
         self.messages
             .iter()
-            .any(|it| matches!(it, Message::Event(Event::SliceApplied(facts)) if facts.headless))
+            .any(|it| matches!(it, SinkMessage::Event(Event::SliceApplied(facts)) if facts.headless))
     }
 
     /// The key of the rejection, if something of the object could not be understood.
-    pub(super) fn rejected(&self) -> Option<ObjectKey> {
+    pub(super) fn rejection_key(&self) -> Option<ObjectKey> {
         self.rejection().map(|rejection| rejection.object.clone())
     }
 
     pub(super) fn rejection(&self) -> Option<&Rejection> {
         self.messages.iter().find_map(|it| match it {
-            Message::Event(Event::Rejected(rejection)) => Some(rejection),
+            SinkMessage::Event(Event::Rejected(rejection)) => Some(rejection),
             _ => None,
         })
     }
@@ -113,15 +116,15 @@ impl Object {
     /// Version and last writer of the object, if it was understood.
     pub(super) fn meta(&self) -> Option<&Meta> {
         self.messages.iter().find_map(|it| match it {
-            Message::Event(Event::ServiceApplied(facts)) => Some(&facts.meta),
-            Message::Event(Event::SliceApplied(facts)) => Some(&facts.meta),
+            SinkMessage::Event(Event::ServiceApplied(facts)) => Some(&facts.meta),
+            SinkMessage::Event(Event::SliceApplied(facts)) => Some(&facts.meta),
             _ => None,
         })
     }
 }
 
 /// Name and version, if the object says its name.
-pub(super) fn named(what: Resource, identity: &Identity) -> Option<(ObjectName, Version)> {
+pub(super) fn identify_object(what: Resource, identity: &Identity) -> Option<(ObjectName, Version)> {
     let namespace = match what {
         Resource::Node => Some(NO_NAMESPACE),
         _ => identity.namespace.as_deref(),

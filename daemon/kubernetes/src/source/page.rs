@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use super::piece::{Gathered, PIECE_BYTES_MAX, Piece};
+use super::piece::{PIECE_BYTES_MAX, Piece, PieceBuffer};
 
 /// The most bytes around the items (kind, version, token). Real lists have less than one kilobyte there.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 10;
@@ -18,7 +18,7 @@ pub(super) const OBJECTS_MAX: u32 = 500_000;
 
 /// What reading at the beginning of a text led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ahead<T> {
+pub enum ReadAhead<T> {
     /// The value was read, and took so many bytes.
     Read(T, usize),
     /// The value does not end in this text.
@@ -27,40 +27,40 @@ pub enum Ahead<T> {
     Unfit,
 }
 
-impl<T> Ahead<T> {
-    pub(super) fn map<U>(self, with: impl FnOnce(T) -> U) -> Ahead<U> {
+impl<T> ReadAhead<T> {
+    pub(super) fn map<U>(self, with: impl FnOnce(T) -> U) -> ReadAhead<U> {
         match self {
-            Self::Read(what, length) => Ahead::Read(with(what), length),
-            Self::Cut => Ahead::Cut,
-            Self::Unfit => Ahead::Unfit,
+            Self::Read(what, length) => ReadAhead::Read(with(what), length),
+            Self::Cut => ReadAhead::Cut,
+            Self::Unfit => ReadAhead::Unfit,
         }
     }
 }
 
 /// What takes the items of a page.
-pub trait Items {
+pub trait ItemSink {
     /// Takes one item, whatever is in it.
-    fn take(&mut self, item: Piece<'_>);
+    fn take_item(&mut self, item: Piece<'_>);
 
     /// Takes the item at the beginning of a text if it can be read right there, because to look for its end first would
     /// cost as much as to read it.
-    fn take_ahead(&mut self, text: &str) -> Ahead<()>;
+    fn take_ahead(&mut self, text: &str) -> ReadAhead<()>;
 }
 
 /// A closure gets every item as a piece, and none ahead.
-impl<Each: FnMut(Piece<'_>)> Items for Each {
-    fn take(&mut self, item: Piece<'_>) {
+impl<Each: FnMut(Piece<'_>)> ItemSink for Each {
+    fn take_item(&mut self, item: Piece<'_>) {
         self(item);
     }
 
-    fn take_ahead(&mut self, _: &str) -> Ahead<()> {
-        Ahead::Unfit
+    fn take_ahead(&mut self, _: &str) -> ReadAhead<()> {
+        ReadAhead::Unfit
     }
 }
 
 /// Why a body is not a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoPage {
+pub enum PageError {
     /// Something else, such as the HTML of a proxy.
     #[error("the answer is not a list of objects")]
     NotAList,
@@ -101,7 +101,7 @@ pub struct ListFrame {
 
 impl ListFrame {
     /// Whether the list has names and versions alone. It does not say of which kind.
-    pub(super) fn is_of_names(&self) -> bool {
+    pub(super) fn is_metadata_only(&self) -> bool {
         (self.api_version.as_str(), self.kind.as_str()) == ("meta.k8s.io/v1", "PartialObjectMetadataList")
     }
 
@@ -111,10 +111,10 @@ impl ListFrame {
     }
 
     /// The same, if it is what stands around a list, and says how to get the rest.
-    pub(super) fn checked(self) -> Result<Self, NoPage> {
-        match (self.is_list(), self.metadata.is_all_or_goes_on()) {
-            (false, _) => Err(NoPage::NotAList),
-            (true, false) => Err(NoPage::NotAll),
+    pub(super) fn validate(self) -> Result<Self, PageError> {
+        match (self.is_list(), self.metadata.is_complete_or_paged()) {
+            (false, _) => Err(PageError::NotAList),
+            (true, false) => Err(PageError::NotAll),
             (true, true) => Ok(self),
         }
     }
@@ -133,7 +133,7 @@ pub struct ListMeta {
 }
 
 impl ListMeta {
-    fn is_all_or_goes_on(&self) -> bool {
+    fn is_complete_or_paged(&self) -> bool {
         let goes_on = self.token.as_ref().is_some_and(|token| !token.is_empty());
         goes_on || self.remaining_item_count.is_none_or(|remaining| remaining <= 0)
     }
@@ -150,26 +150,26 @@ enum Position {
 
 /// One page that has begun.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct JsonPage {
     nesting: Nesting,
     position: Position,
     has_items: bool,
     frame: Vec<u8>,
-    item: Gathered,
+    item: PieceBuffer,
     /// The beginning of an item that was cut, and how much text there must be before it is tried again.
     window: Vec<u8>,
-    enough: usize,
+    window_min: usize,
 }
 
-impl Page {
+impl JsonPage {
     /// Takes a chunk, and gives out items that end in it, or in an earlier one.
-    pub fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage> {
+    pub fn push_chunk(&mut self, chunk: &[u8], items: &mut dyn ItemSink) -> Result<(), PageError> {
         if self.window.is_empty() {
-            let read = self.read(chunk, items, PIECE_BYTES_MAX)?;
+            let read = self.read_items(chunk, items, PIECE_BYTES_MAX)?;
             self.window.extend_from_slice(chunk.get(read..).unwrap_or_default());
         } else {
             self.window.extend_from_slice(chunk);
-            if self.window.len() >= self.enough {
+            if self.window.len() >= self.window_min {
                 self.read_window(items, PIECE_BYTES_MAX)?;
             }
         }
@@ -177,21 +177,21 @@ impl Page {
     }
 
     /// Gives out the last items, and returns what the page says of itself if it is complete.
-    pub fn end(mut self, items: &mut dyn Items) -> Result<ListFrame, NoPage> {
+    pub fn finish(mut self, items: &mut dyn ItemSink) -> Result<ListFrame, PageError> {
         self.read_window(items, 0)?;
         if self.nesting.depth > 0 {
-            return Err(NoPage::Truncated);
+            return Err(PageError::Truncated);
         }
-        let frame: ListFrame = serde_json::from_slice(&self.frame).map_err(|_| NoPage::NotAList)?;
+        let frame: ListFrame = serde_json::from_slice(&self.frame).map_err(|_| PageError::NotAList)?;
         if frame.is_list() && !self.has_items {
-            return Err(NoPage::NoItems);
+            return Err(PageError::NoItems);
         }
-        frame.checked()
+        frame.validate()
     }
 
-    fn read_window(&mut self, items: &mut dyn Items, patience: usize) -> Result<(), NoPage> {
+    fn read_window(&mut self, items: &mut dyn ItemSink, patience: usize) -> Result<(), PageError> {
         let mut window = std::mem::take(&mut self.window);
-        let read = self.read(&window, items, patience)?;
+        let read = self.read_items(&window, items, patience)?;
         window.drain(..read);
         self.window = window;
         Ok(())
@@ -199,24 +199,29 @@ impl Page {
 
     /// Reads as far as there are whole items, and returns how far that is. An item that is cut is waited for if it is
     /// shorter than `patience`; a longer one is taken apart as it comes.
-    fn read(&mut self, text: &[u8], items: &mut dyn Items, patience: usize) -> Result<usize, NoPage> {
-        let (legible, goes_on) = legible(text);
+    fn read_items(
+        &mut self,
+        text: &[u8],
+        items: &mut dyn ItemSink,
+        patience: usize,
+    ) -> Result<usize, PageError> {
+        let (legible, goes_on) = valid_prefix(text);
         let mut at = 0;
         while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
-            at += match self.ahead(legible.get(at..), rest, items) {
-                Ahead::Read((), length) => length,
-                Ahead::Cut if rest.len() < patience && goes_on => {
-                    self.enough = (rest.len() * 2).clamp(WINDOW_BYTES, PIECE_BYTES_MAX);
+            at += match self.read_ahead(legible.get(at..), rest, items) {
+                ReadAhead::Read((), length) => length,
+                ReadAhead::Cut if rest.len() < patience && goes_on => {
+                    self.window_min = (rest.len() * 2).clamp(WINDOW_BYTES, PIECE_BYTES_MAX);
                     return Ok(at);
                 }
-                Ahead::Cut | Ahead::Unfit => self.step(rest, items)?,
+                ReadAhead::Cut | ReadAhead::Unfit => self.read_to_bracket(rest, items)?,
             };
         }
         Ok(at)
     }
 
     /// Reads an item ahead of its end, or what stands between two items.
-    fn ahead(&self, legible: Option<&str>, rest: &[u8], items: &mut dyn Items) -> Ahead<()> {
+    fn read_ahead(&self, legible: Option<&str>, rest: &[u8], items: &mut dyn ItemSink) -> ReadAhead<()> {
         match (self.position, legible) {
             (Position::BetweenItems, Some(text)) if rest.starts_with(b"{") => {
                 let (text, _) = text.split_at(text.floor_char_boundary(PIECE_BYTES_MAX));
@@ -224,66 +229,66 @@ impl Page {
             }
             (Position::BetweenItems, _) => {
                 match rest.iter().take_while(|byte| is_separator(**byte)).count() {
-                    0 => Ahead::Unfit,
-                    length => Ahead::Read((), length),
+                    0 => ReadAhead::Unfit,
+                    length => ReadAhead::Read((), length),
                 }
             }
-            _ => Ahead::Unfit,
+            _ => ReadAhead::Unfit,
         }
     }
 
     /// Reads as far as the next bracket, and returns how far that is.
-    fn step(&mut self, rest: &[u8], items: &mut dyn Items) -> Result<usize, NoPage> {
+    fn read_to_bracket(&mut self, rest: &[u8], items: &mut dyn ItemSink) -> Result<usize, PageError> {
         let (length, turn) = self.nesting.advance(rest);
         let (run, _) = rest.split_at(length);
         match self.position {
-            Position::Around => self.around(run, turn)?,
-            Position::BetweenItems => self.between(run, turn)?,
-            Position::InItem => self.inside(run, turn, items),
+            Position::Around => self.read_frame(run, turn)?,
+            Position::BetweenItems => self.read_separator(run, turn)?,
+            Position::InItem => self.read_item(run, turn, items),
         }
         Ok(length)
     }
 
-    fn around(&mut self, run: &[u8], turn: Turn) -> Result<(), NoPage> {
+    fn read_frame(&mut self, run: &[u8], turn: Bracket) -> Result<(), PageError> {
         if self.frame.is_empty() && !run.trim_ascii_start().starts_with(b"{") && !run.trim_ascii().is_empty()
         {
-            return Err(NoPage::NotAList);
+            return Err(PageError::NotAList);
         }
         if self.frame.len() + run.len() > FRAME_BYTES_MAX {
-            return Err(NoPage::TooLong);
+            return Err(PageError::TooLong);
         }
         self.frame.extend(run);
-        if turn == Turn::Opened(b'[') && self.nesting.depth == 2 && is_before_items(&self.frame) {
+        if turn == Bracket::Opened(b'[') && self.nesting.depth == 2 && is_before_items(&self.frame) {
             self.position = Position::BetweenItems;
             self.has_items = true;
         }
         Ok(())
     }
 
-    fn between(&mut self, run: &[u8], turn: Turn) -> Result<(), NoPage> {
-        let (separators, bracket) = run.split_at(run.len() - usize::from(turn != Turn::None));
+    fn read_separator(&mut self, run: &[u8], turn: Bracket) -> Result<(), PageError> {
+        let (separators, bracket) = run.split_at(run.len() - usize::from(turn != Bracket::None));
         if !separators.iter().all(|byte| is_separator(*byte)) {
-            return Err(NoPage::NotAList);
+            return Err(PageError::NotAList);
         }
         match turn {
-            Turn::None => {}
-            Turn::Opened(b'{') => {
+            Bracket::None => {}
+            Bracket::Opened(b'{') => {
                 self.item.push(bracket);
                 self.position = Position::InItem;
             }
-            Turn::Closed => {
+            Bracket::Closed => {
                 self.frame.extend(bracket);
                 self.position = Position::Around;
             }
-            Turn::Opened(_) => return Err(NoPage::NotAList),
+            Bracket::Opened(_) => return Err(PageError::NotAList),
         }
         Ok(())
     }
 
-    fn inside(&mut self, run: &[u8], turn: Turn, items: &mut dyn Items) {
+    fn read_item(&mut self, run: &[u8], turn: Bracket, items: &mut dyn ItemSink) {
         self.item.push(run);
-        if turn == Turn::Closed && self.nesting.depth == 2 {
-            self.item.give(&mut |item| items.take(item));
+        if turn == Bracket::Closed && self.nesting.depth == 2 {
+            self.item.emit_piece(&mut |item| items.take_item(item));
             self.position = Position::BetweenItems;
         }
     }
@@ -294,7 +299,7 @@ const fn is_separator(byte: u8) -> bool {
 }
 
 /// The part of a text that is whole characters, and whether the rest may become one.
-fn legible(text: &[u8]) -> (&str, bool) {
+fn valid_prefix(text: &[u8]) -> (&str, bool) {
     str::from_utf8(text).map_or_else(
         |error| {
             let valid = text.get(..error.valid_up_to()).and_then(|valid| str::from_utf8(valid).ok());
@@ -313,7 +318,7 @@ fn is_before_items(frame: &[u8]) -> bool {
 
 /// What the last byte of a run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum Bracket {
     None,
     Opened(u8),
     Closed,
@@ -329,7 +334,7 @@ struct Nesting {
 
 impl Nesting {
     /// The length of the run up to and with the next bracket, or of all the text.
-    fn advance(&mut self, text: &[u8]) -> (usize, Turn) {
+    fn advance(&mut self, text: &[u8]) -> (usize, Bracket) {
         let mut at = 0;
         while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
             if self.in_string {
@@ -345,15 +350,15 @@ impl Nesting {
                 Some(b'"') => self.in_string = true,
                 Some(opening @ (b'{' | b'[')) => {
                     self.depth += 1;
-                    return (at, Turn::Opened(*opening));
+                    return (at, Bracket::Opened(*opening));
                 }
                 _ => {
                     self.depth = self.depth.saturating_sub(1);
-                    return (at, Turn::Closed);
+                    return (at, Bracket::Closed);
                 }
             }
         }
-        (text.len(), Turn::None)
+        (text.len(), Bracket::None)
     }
 
     fn skip_string(&mut self, text: &[u8]) -> usize {
@@ -381,41 +386,41 @@ mod tests {
         ahead: usize,
     }
 
-    impl Items for Texts {
-        fn take(&mut self, item: Piece<'_>) {
+    impl ItemSink for Texts {
+        fn take_item(&mut self, item: Piece<'_>) {
             self.texts.push(match item {
                 Piece::Whole(item) => String::from_utf8_lossy(item).into_owned(),
                 Piece::Cut(item) => format!("cut after {}", item.len()),
             });
         }
 
-        fn take_ahead(&mut self, text: &str) -> Ahead<()> {
+        fn take_ahead(&mut self, text: &str) -> ReadAhead<()> {
             let mut objects = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
             match objects.next() {
-                _ if !self.eager => Ahead::Unfit,
+                _ if !self.eager => ReadAhead::Unfit,
                 Some(Ok(_)) => {
                     self.ahead += 1;
                     self.texts.push(text[..objects.byte_offset()].to_owned());
-                    Ahead::Read((), objects.byte_offset())
+                    ReadAhead::Read((), objects.byte_offset())
                 }
-                Some(Err(error)) if error.is_eof() => Ahead::Cut,
-                _ => Ahead::Unfit,
+                Some(Err(error)) if error.is_eof() => ReadAhead::Cut,
+                _ => ReadAhead::Unfit,
             }
         }
     }
 
-    fn read_into(items: &mut Texts, chunks: &[&[u8]]) -> Result<ListFrame, NoPage> {
-        let mut page = Page::default();
-        chunks.iter().try_for_each(|chunk| page.take(chunk, items))?;
-        page.end(items)
+    fn read_into(items: &mut Texts, chunks: &[&[u8]]) -> Result<ListFrame, PageError> {
+        let mut page = JsonPage::default();
+        chunks.iter().try_for_each(|chunk| page.push_chunk(chunk, items))?;
+        page.finish(items)
     }
 
-    fn read_as(eager: bool, chunks: &[&[u8]]) -> Result<(Vec<String>, ListFrame), NoPage> {
+    fn read_as(eager: bool, chunks: &[&[u8]]) -> Result<(Vec<String>, ListFrame), PageError> {
         let mut items = Texts { eager, texts: Vec::new(), ahead: 0 };
         read_into(&mut items, chunks).map(|frame| (items.texts, frame))
     }
 
-    fn read(chunks: &[&[u8]]) -> Result<(Vec<String>, ListFrame), NoPage> {
+    fn read(chunks: &[&[u8]]) -> Result<(Vec<String>, ListFrame), PageError> {
         let found = read_as(false, chunks);
         assert_eq!(found, read_as(true, chunks), "whether or not items are read ahead of their ends");
         found
@@ -435,7 +440,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_refused(text: &str, expected: NoPage) {
+    fn check_refused(text: &str, expected: PageError) {
         for size in 1..=text.len() {
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
             assert_eq!(read(&chunks), Err(expected), "in chunks of {size}");
@@ -493,27 +498,27 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_refused() {
-        check_refused("<html>no</html>", NoPage::NotAList);
-        check_refused(r#"{"kind":"Status","metadata":{}}"#, NoPage::NotAList);
-        check_refused(r#"{"kind":"Service","metadata":{"resourceVersion":"7"}}"#, NoPage::NotAList);
-        check_refused(r#"{"kind":"List","metadata":{},"items":[]}"#, NoPage::NotAList);
+        check_refused("<html>no</html>", PageError::NotAList);
+        check_refused(r#"{"kind":"Status","metadata":{}}"#, PageError::NotAList);
+        check_refused(r#"{"kind":"Service","metadata":{"resourceVersion":"7"}}"#, PageError::NotAList);
+        check_refused(r#"{"kind":"List","metadata":{},"items":[]}"#, PageError::NotAList);
         for items in ["", r#","items":null"#, r#","items":{}"#, r#","data":{"items":[{}]}"#] {
             let list = format!(r#"{{"kind":"List","metadata":{{"resourceVersion":"1"}}{items}}}"#);
-            check_refused(&list, NoPage::NoItems);
+            check_refused(&list, PageError::NoItems);
         }
         for more in [r#""remainingItemCount":8"#, r#""remainingItemCount":8,"continue":"""#] {
             let list = format!(r#"{{"kind":"List","metadata":{{"resourceVersion":"1",{more}}},"items":[]}}"#);
-            check_refused(&list, NoPage::NotAll);
+            check_refused(&list, PageError::NotAll);
         }
-        check_refused(r#"{"items":[null]}"#, NoPage::NotAList);
-        check_refused(r#"{"items":[["a"]]}"#, NoPage::NotAList);
-        check_refused(r#"{"items":[{}]"#, NoPage::Truncated);
-        check_refused(r#"{"items":[{"a":"#, NoPage::Truncated);
-        check_refused(r#"{"items":[]} {"#, NoPage::Truncated);
-        check_refused(r#"{"items":[]} x"#, NoPage::NotAList);
-        assert_eq!(read(&[b""]), Err(NoPage::NotAList));
+        check_refused(r#"{"items":[null]}"#, PageError::NotAList);
+        check_refused(r#"{"items":[["a"]]}"#, PageError::NotAList);
+        check_refused(r#"{"items":[{}]"#, PageError::Truncated);
+        check_refused(r#"{"items":[{"a":"#, PageError::Truncated);
+        check_refused(r#"{"items":[]} {"#, PageError::Truncated);
+        check_refused(r#"{"items":[]} x"#, PageError::NotAList);
+        assert_eq!(read(&[b""]), Err(PageError::NotAList));
         let endless = format!("{{\"a\":\"{}", "x".repeat(FRAME_BYTES_MAX));
-        assert_eq!(read(&[endless.as_bytes()]), Err(NoPage::TooLong));
+        assert_eq!(read(&[endless.as_bytes()]), Err(PageError::TooLong));
     }
 
     /// The text that is looked through twice is bounded by what is gathered.

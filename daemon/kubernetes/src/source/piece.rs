@@ -25,16 +25,16 @@ impl<'a> Piece<'a> {
 /// Why a piece that was cut is not read.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("more than {PIECE_BYTES_MAX} bytes, which is the most that is read")]
-pub(super) struct TooLong;
+pub(super) struct PieceTooLong;
 
 /// A piece that may be longer than the chunks in which it comes.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct PieceBuffer {
     bytes: Vec<u8>,
     is_cut: bool,
 }
 
-impl Gathered {
+impl PieceBuffer {
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -48,18 +48,18 @@ impl Gathered {
 
     /// Takes the next run of a piece, and gives the piece out if that was the last one. A piece that comes in one run
     /// is not copied.
-    pub(super) fn add(&mut self, run: &[u8], is_last: bool, each: &mut dyn FnMut(Piece<'_>)) {
+    pub(super) fn push_run(&mut self, run: &[u8], is_last: bool, each: &mut dyn FnMut(Piece<'_>)) {
         if is_last && self.is_empty() && run.len() <= PIECE_BYTES_MAX {
             return each(Piece::Whole(run));
         }
         self.push(run);
         if is_last {
-            self.give(each);
+            self.emit_piece(each);
         }
     }
 
     /// Gives the piece out and begins the next one. The memory of a very long one is not kept.
-    pub(super) fn give(&mut self, each: &mut dyn FnMut(Piece<'_>)) {
+    pub(super) fn emit_piece(&mut self, each: &mut dyn FnMut(Piece<'_>)) {
         each(if self.is_cut { Piece::Cut(&self.bytes) } else { Piece::Whole(&self.bytes) });
         let kept = std::mem::take(self).bytes;
         if kept.capacity() <= PIECE_BYTES_MAX / 8 {

@@ -5,13 +5,13 @@
 //! for the cluster, not for an endpoint: after a failover the watch goes on where it was. Streaming lists are not used,
 //! because they cost an apiserver three times as much as pages.
 
-mod absent;
-mod alone;
+mod absent_kind;
 mod listing;
-mod names;
+mod name_list;
 mod paging;
-mod rewound;
-mod watching;
+mod refetch_as_json;
+mod rewind_check;
+mod watch_stream;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,18 +20,18 @@ use holdfast_objects::{Defaulting, Provenance};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::Timing;
+use super::accepted_encodings::AcceptedEncodings;
+use super::backoff::{self, Backoff, random_chance};
+use super::cluster_size::{ClusterSize, NodeCount};
 use super::codec::{Codec, Json, Protobuf};
-use super::crowd::{Crowd, Nodes};
-use super::delivered::Delivered;
-use super::ending::{Ending, Stuck};
 use super::envelope::Status;
-use super::object::Message;
-use super::offer::Offer;
-use super::outlet::{Closed, Outlet};
-use super::pace::{self, Pace, chance};
-use super::questions::Questions;
+use super::event_sink::{EventSink, SinkClosed};
+use super::freshness::FreshnessQueries;
+use super::object::SinkMessage;
+use super::object_cache::ObjectCache;
 use super::resource::{Resource, SharedSelection};
 use super::view::{State, Watch};
+use super::watch_error::{StuckVersion, WatchError};
 use crate::apiserver::{Access, Connection, Encoding, Reply};
 
 /// How much is read of a body that explains a refusal.
@@ -43,15 +43,15 @@ const REFUSALS_MIN: u32 = 4;
 
 /// What was delivered of one kind. Its audit reads it, and so does the keeper what the table does not say of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SharedDelivered(Arc<Mutex<Delivered>>);
+pub(super) struct SharedObjectCache(Arc<Mutex<ObjectCache>>);
 
-impl SharedDelivered {
-    pub(super) fn new(delivered: Delivered) -> Self {
+impl SharedObjectCache {
+    pub(super) fn new(delivered: ObjectCache) -> Self {
         Self(Arc::new(Mutex::new(delivered)))
     }
 
     /// Locks what was delivered. A panic ends the process, so no task ever sees it half-changed.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Delivered> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ObjectCache> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -61,64 +61,70 @@ impl SharedDelivered {
 pub(super) struct Reflector {
     pub(super) access: Access,
     pub(super) selection: SharedSelection,
-    pub(super) offer: Offer,
+    pub(super) encodings: AcceptedEncodings,
     /// How often in a row a server did not understand the selection.
-    pub(super) doubts: u32,
+    pub(super) selection_refusals: u32,
     /// Whether names alone were not answered, and no list has come since.
-    pub(super) are_names_late: bool,
+    pub(super) skips_name_list: bool,
     pub(super) timing: Timing,
     /// The nodes that may lose their watches together with this one.
-    pub(super) crowd: Crowd,
-    pub(super) delivered: SharedDelivered,
-    pub(super) outlet: Outlet,
+    pub(super) cluster_size: ClusterSize,
+    pub(super) cache: SharedObjectCache,
+    pub(super) sink: EventSink,
     pub(super) view: watch::Sender<Watch>,
     /// Why a list is needed although the watch goes on.
-    pub(super) endings: mpsc::Receiver<Ending>,
+    pub(super) relist_requests: mpsc::Receiver<WatchError>,
     /// What the engine asks of endpoints.
-    pub(super) questions: Questions,
+    pub(super) freshness: FreshnessQueries,
     /// The version from which the next watch begins; `None` if a list is needed.
     pub(super) version: Option<Arc<str>>,
     /// The latest version that the server has told; kept while a list is needed.
-    pub(super) reached: Option<Arc<str>>,
+    pub(super) latest_version: Option<Arc<str>>,
     /// Whether the store may be another one by now: the last watch was interrupted, or was another process's.
-    pub(super) is_doubtful: bool,
+    pub(super) is_version_suspect: bool,
     /// Whether what was known at the start is from so long ago that it is to be compared once changes come.
-    pub(super) is_from_long_ago: bool,
+    pub(super) is_start_stale: bool,
     /// Tells the audit that changes come again after a long time.
-    pub(super) returned: Arc<Notify>,
+    pub(super) long_absence_ended: Arc<Notify>,
     /// Whether a list of this kind has come.
-    pub(super) is_there: watch::Sender<bool>,
+    pub(super) is_present: watch::Sender<bool>,
     /// Tells when a kind is there without which nothing is asked for.
-    pub(super) needs: Option<watch::Receiver<bool>>,
+    pub(super) depends_on: Option<watch::Receiver<bool>>,
 }
 
 /// What the loop remembers of its failures.
 #[derive(Debug, Default)]
-struct Failures {
-    pace: Pace,
-    stuck: Stuck,
+struct FailureState {
+    backoff: Backoff,
+    stuck: StuckVersion,
     /// Refusals in a row.
     refusals: u32,
     /// Answers since the last list that the cluster does not have the kind.
     absences: u32,
     /// Whether it has been logged that the watch goes badly.
-    is_told: bool,
+    is_logged: bool,
 }
 
-impl Failures {
+impl FailureState {
     /// How long it is until the next request. A list that is needed because a watch's version is gone follows at once,
-    /// as far as [`Pace::turn`] grants it.
-    fn wait(&mut self, ending: &Ending, was_watch: bool, lived: Duration, spread: Duration) -> Duration {
-        if matches!(ending, Ending::Questioned) {
-            return pace::part(spread, chance());
+    /// as far as [`Pace::grant_immediate`] grants it.
+    fn next_wait(
+        &mut self,
+        ending: &WatchError,
+        was_watch: bool,
+        lived: Duration,
+        spread: Duration,
+    ) -> Duration {
+        if matches!(ending, WatchError::FreshnessRequested) {
+            return backoff::random_part(spread, random_chance());
         }
-        let paced = self.pace.wait(lived, ending.retry_after(), spread, chance());
-        let turns = ending.is_gone() && was_watch && self.pace.turn();
+        let paced = self.backoff.next_wait(lived, ending.retry_after(), spread, random_chance());
+        let turns = ending.is_gone() && was_watch && self.backoff.grant_immediate();
         if turns { Duration::ZERO } else { paced }
     }
 
     /// Counts an ending; returns how many refusals in a row there were with it.
-    fn refused(&mut self, ending: &Ending) -> u32 {
+    fn count_refusal(&mut self, ending: &WatchError) -> u32 {
         self.refusals = if ending.is_refusal() { self.refusals.saturating_add(1) } else { 0 };
         self.refusals
     }
@@ -126,28 +132,28 @@ impl Failures {
 
 /// Why a list or a watch stopped: for a reason of its own, or because the receiver is gone.
 #[derive(Debug)]
-enum Stop {
-    Ending(Ending),
+enum StopCause {
+    Error(WatchError),
     Closed,
 }
 
-impl From<Ending> for Stop {
-    fn from(ending: Ending) -> Self {
-        Self::Ending(ending)
+impl From<WatchError> for StopCause {
+    fn from(ending: WatchError) -> Self {
+        Self::Error(ending)
     }
 }
 
-impl From<Closed> for Stop {
-    fn from(_: Closed) -> Self {
+impl From<SinkClosed> for StopCause {
+    fn from(_: SinkClosed) -> Self {
         Self::Closed
     }
 }
 
 impl Reflector {
     /// Runs until the engine takes no more events.
-    pub(super) async fn run(mut self) -> Closed {
-        let mut failures = Failures::default();
-        if let Some(mut needed) = self.needs.take() {
+    pub(super) async fn run(mut self) -> SinkClosed {
+        let mut failures = FailureState::default();
+        if let Some(mut needed) = self.depends_on.take() {
             // The other loop goes on for as long as this one.
             let _ = needed.wait_for(|is_there| *is_there).await;
         }
@@ -159,78 +165,79 @@ impl Reflector {
                 Some(version) => Some(self.watch(version).await),
             };
             let went_on = match stopped {
-                Some(Stop::Closed) => Err(Closed),
+                Some(StopCause::Closed) => Err(SinkClosed),
                 None => {
                     (failures.refusals, failures.absences) = (0, 0);
-                    self.recovered(&mut failures);
+                    self.log_recovery(&mut failures);
                     Ok(())
                 }
                 // A list that took long and failed has achieved nothing.
-                Some(Stop::Ending(ending)) => {
+                Some(StopCause::Error(ending)) => {
                     let lived = from.as_ref().map_or(Duration::ZERO, |_| begun.elapsed());
-                    self.ended(&ending, from.as_ref(), lived, &mut failures).await
+                    self.handle_error(&ending, from.as_ref(), lived, &mut failures).await
                 }
             };
             if went_on.is_err() {
-                return Closed;
+                return SinkClosed;
             }
         }
     }
 
     /// Decides what follows from an ending, says so, and waits.
-    async fn ended(
+    async fn handle_error(
         &mut self,
-        ending: &Ending,
+        ending: &WatchError,
         from: Option<&Arc<str>>,
         lived: Duration,
-        failures: &mut Failures,
-    ) -> Result<(), Closed> {
+        failures: &mut FailureState,
+    ) -> Result<(), SinkClosed> {
         let has_moved = self.version.as_ref() != from;
         if has_moved {
-            self.recovered(failures);
+            self.log_recovery(failures);
         }
         // An answer that is one only if the server knows the newest version.
-        self.is_doubtful = !self.is_normal(ending, lived) || matches!(ending, Ending::Questioned);
-        self.heed(ending);
+        self.is_version_suspect =
+            !self.is_normal_end(ending, lived) || matches!(ending, WatchError::FreshnessRequested);
+        self.check_encoding(ending);
         // A watch that has had its time ends at another moment on each node.
-        let is_due = self.is_normal(ending, lived) && lived >= self.timing.watch_length;
-        let nodes = if is_due { Nodes::default() } else { self.crowd.nodes() };
-        let mut wait = failures.wait(ending, from.is_some(), lived, nodes.begin());
-        if failures.stuck.needs_list(ending, has_moved) && self.version.take().is_some() {
-            wait += pace::part(self.timing.list_spread.max(nodes.list()), chance());
+        let is_due = self.is_normal_end(ending, lived) && lived >= self.timing.watch_length;
+        let nodes = if is_due { NodeCount::default() } else { self.cluster_size.node_count() };
+        let mut wait = failures.next_wait(ending, from.is_some(), lived, nodes.watch_spread());
+        if failures.stuck.record_error(ending, has_moved) && self.version.take().is_some() {
+            wait += backoff::random_part(self.timing.list_spread.max(nodes.list_spread()), random_chance());
         }
-        let refusals = failures.refused(ending);
+        let refusals = failures.count_refusal(ending);
         let is_node = self.selection.what == Resource::Node;
         if is_node {
             if refusals >= REFUSALS_MIN {
-                wait = wait.max(self.timing.node_wait);
-                self.no_node().await?;
+                wait = wait.max(self.timing.absent_retry);
+                self.report_no_node().await?;
             }
-            self.outlet.zone_is_known();
+            self.sink.end_zone_wait();
         }
         if self.is_absence(ending) {
             failures.absences = failures.absences.saturating_add(1);
             self.version = None;
-            wait = self.absent((wait, from.is_none()), (refusals, failures.absences)).await?;
+            wait = self.handle_absence((wait, from.is_none()), (refusals, failures.absences)).await?;
         }
-        self.turn_version(ending);
+        self.try_other_version(ending);
         // Nothing of the table comes from the Node, so nothing of it can be missing.
-        if self.say(ending, lived, failures) && !is_node {
-            self.outlet.interrupted().await?;
-            self.heard(false).await?;
+        if self.log_error(ending, lived, failures) && !is_node {
+            self.sink.report_interruption().await?;
+            self.report_watching(false).await?;
         }
         tokio::time::sleep(wait).await;
         Ok(())
     }
 
     /// Falls back to JSON if the encoding of the last answer may be to blame for this ending.
-    fn heed(&self, ending: &Ending) {
+    fn check_encoding(&self, ending: &WatchError) {
         let encoding = self.view.borrow().encoding;
-        self.offer.heed(self.selection.what, encoding, ending, self.timing.doubted);
+        self.encodings.handle_error(self.selection.what, encoding, ending, self.timing.json_fallback_time);
     }
 
     /// Logs that the Node object cannot be read. It gives zone and addresses; services are served without them too.
-    fn say_no_node(&self, reason: &dyn std::fmt::Display) {
+    fn log_no_node(&self, reason: &dyn std::fmt::Display) {
         tracing::warn!(
             %reason,
             "this node's Node object cannot be read: hints for zones need `zone` under [node], and NodePorts answer at \
@@ -240,41 +247,41 @@ impl Reflector {
 
     /// Reports that the Node object may not be read, or that there is none. The host's own choice of addresses counts
     /// from now on, and not what a former process knew.
-    async fn no_node(&self) -> Result<(), Closed> {
-        if self.is_without_node() { self.outlet.tell_of_node(None).await } else { Ok(()) }
+    async fn report_no_node(&self) -> Result<(), SinkClosed> {
+        if self.is_without_node() { self.sink.report_node(None).await } else { Ok(()) }
     }
 
     /// Whether this is the loop of the Node object, and no Node has come yet.
     fn is_without_node(&self) -> bool {
-        self.selection.what == Resource::Node && self.delivered.lock().len() == 0
+        self.selection.what == Resource::Node && self.cache.lock().len() == 0
     }
 
     /// Whether a watch has ended as all of them should.
-    fn is_normal(&self, ending: &Ending, lived: Duration) -> bool {
-        matches!(ending, Ending::Over) && lived >= self.timing.watch_short
-            || matches!(ending, Ending::Questioned)
+    fn is_normal_end(&self, ending: &WatchError, lived: Duration) -> bool {
+        matches!(ending, WatchError::Ended) && lived >= self.timing.watch_short
+            || matches!(ending, WatchError::FreshnessRequested)
     }
 
     /// Shows and logs an ending if it is not a normal one; returns whether it was not.
-    fn say(&self, ending: &Ending, lived: Duration, failures: &mut Failures) -> bool {
-        if self.is_normal(ending, lived) {
+    fn log_error(&self, ending: &WatchError, lived: Duration, failures: &mut FailureState) -> bool {
+        if self.is_normal_end(ending, lived) {
             return false;
         }
-        if self.is_absence(ending) && self.delivered.lock().len() == 0 {
-            self.say_absent(ending, std::mem::replace(&mut failures.is_told, true));
+        if self.is_absence(ending) && self.cache.lock().len() == 0 {
+            self.log_absent(ending, std::mem::replace(&mut failures.is_logged, true));
             return false;
         }
         self.view.send_modify(|view| {
-            view.enter(State::Waiting);
+            view.set_state(State::Waiting);
             view.restarts += 1;
-            view.failed(ending);
+            view.record_error(ending);
         });
         let what = self.selection.what;
-        let is_news = matches!(ending, Ending::Rewound { .. });
-        if std::mem::replace(&mut failures.is_told, true) && !is_news {
+        let is_news = matches!(ending, WatchError::Rewound { .. });
+        if std::mem::replace(&mut failures.is_logged, true) && !is_news {
             tracing::debug!(watch = %what, error = %ending, "still not watching");
         } else if self.is_without_node() {
-            self.say_no_node(ending);
+            self.log_no_node(ending);
         } else {
             tracing::warn!(watch = %what, error = %ending, "the watch was interrupted; what is known stays");
         }
@@ -282,8 +289,8 @@ impl Reflector {
     }
 
     /// Logs that the watch goes well again, as an answer has shown, if the log said that it goes badly.
-    fn recovered(&self, failures: &mut Failures) {
-        match (std::mem::take(&mut failures.is_told), self.selection.what) {
+    fn log_recovery(&self, failures: &mut FailureState) {
+        match (std::mem::take(&mut failures.is_logged), self.selection.what) {
             (false, _) => {}
             (true, Resource::Node) => tracing::info!("this node's Node object can be read again"),
             (true, Resource::Imports) => tracing::info!("the cluster's ServiceImports can be read"),
@@ -293,13 +300,13 @@ impl Reflector {
 
     /// The answer, if the server accepted the request; or why it did not, and the connection if that is free for
     /// another request.
-    async fn accepted(&self, reply: Reply) -> Result<Reply, (Ending, Option<Connection>)> {
+    async fn check_reply(&self, reply: Reply) -> Result<Reply, (WatchError, Option<Connection>)> {
         self.view.send_modify(|view| {
             view.endpoint = Some(Arc::clone(&reply.endpoint));
             view.encoding = Some(reply.encoding);
             // A refusal brings no news of objects.
             if reply.status == 200 {
-                view.heard = Some(Instant::now());
+                view.last_received = Some(Instant::now());
             }
         });
         if reply.status == 200 {
@@ -307,37 +314,40 @@ impl Reflector {
         }
         let code = reply.status;
         let (retry_after, encoding) = (reply.retry_after, reply.encoding);
-        let (body, kept) = reply.beginning(REFUSAL_BYTES_MAX, self.timing.refusal).await;
+        let (body, kept) = reply.read_beginning(REFUSAL_BYTES_MAX, self.timing.error_body_timeout).await;
         let status = match encoding {
-            Encoding::Json => Json::status(&body),
-            Encoding::Protobuf => Protobuf::status(&body),
+            Encoding::Json => Json::parse_status(&body),
+            Encoding::Protobuf => Protobuf::parse_status(&body),
         };
-        Err((Ending::Refused { status: Status::of_refusal(code, status, &body), retry_after }, kept.ok()))
+        Err((
+            WatchError::Refused { status: Status::from_refusal(code, status, &body), retry_after },
+            kept.ok(),
+        ))
     }
 
     /// Whether endpoints are told of now: without them a held list waits for what mends it.
-    async fn heard(&mut self, is_heard: bool) -> Result<(), Closed> {
-        if self.selection.what.is_of_endpoints() { self.outlet.heard(is_heard).await } else { Ok(()) }
+    async fn report_watching(&mut self, is_heard: bool) -> Result<(), SinkClosed> {
+        if self.selection.what.has_endpoints() { self.sink.report_watching(is_heard).await } else { Ok(()) }
     }
 
     /// Answers the question to which the watch or the list under way is an answer.
-    async fn answer(&mut self) -> Result<(), Closed> {
-        match self.questions.answer() {
-            Some(question) => self.outlet.answer(question).await,
+    async fn answer_query(&mut self) -> Result<(), SinkClosed> {
+        match self.freshness.take_answered() {
+            Some(question) => self.sink.report_answer(question).await,
             None => Ok(()),
         }
     }
 
-    /// Hands a group over. What a restart has to know of it beside the table is in `delivered` by now.
-    async fn deliver(&mut self, messages: Vec<Message>) -> Result<(), Closed> {
-        self.outlet.deliver(messages).await
+    /// Hands a group over. What a restart has to know of it beside the table is in `cache` by now.
+    async fn deliver(&mut self, messages: Vec<SinkMessage>) -> Result<(), SinkClosed> {
+        self.sink.deliver(messages).await
     }
 
     /// Shows where the loop stands, and what else has changed.
-    fn show(&self, change: impl FnOnce(&mut Watch)) {
+    fn update_view(&self, change: impl FnOnce(&mut Watch)) {
         let (objects, bad) = {
-            let delivered = self.delivered.lock();
-            (delivered.len(), delivered.bad())
+            let delivered = self.cache.lock();
+            (delivered.len(), delivered.bad_count())
         };
         self.view.send_modify(|view| {
             view.resource_version.clone_from(&self.version);

@@ -33,7 +33,7 @@ words! {
 impl Resource {
     /// The kind as the engine knows it, if a restart goes on from a version of it. ServiceImports are few, and most
     /// clusters have none, so a restart lists them.
-    pub(super) const fn watched(self) -> Option<WatchKind> {
+    pub(super) const fn engine_kind(self) -> Option<WatchKind> {
         match self {
             Self::Services => Some(WatchKind::Services),
             Self::Slices => Some(WatchKind::Slices),
@@ -42,12 +42,12 @@ impl Resource {
     }
 
     /// Whether the engine's table has these objects; it does not have the Node object.
-    pub(super) const fn is_of_table(self) -> bool {
+    pub(super) const fn is_in_table(self) -> bool {
         !matches!(self, Self::Node)
     }
 
     /// Whether these objects say where backends are.
-    pub(super) const fn is_of_endpoints(self) -> bool {
+    pub(super) const fn has_endpoints(self) -> bool {
         matches!(self, Self::Slices | Self::ImportedSlices)
     }
 
@@ -77,7 +77,7 @@ impl Resource {
         api_versions.contains(&frame.api_version.as_str()) && frame.kind == kind
     }
 
-    const fn in_paths(self) -> &'static str {
+    const fn path_name(self) -> &'static str {
         match self {
             Self::ImportedSlices => Self::Slices.as_str(),
             other => other.as_str(),
@@ -160,44 +160,44 @@ impl Selection {
     }
 
     /// One page of the list; an empty token asks for the first one.
-    pub(super) fn page(&self, token: &str) -> String {
-        let mut query = self.list();
-        push(&mut query, "limit", &PAGE_ITEMS.to_string());
-        push(&mut query, "continue", token);
+    pub(super) fn page_path(&self, token: &str) -> String {
+        let mut query = self.list_path();
+        push_parameter(&mut query, "limit", &PAGE_ITEMS.to_string());
+        push_parameter(&mut query, "continue", token);
         query
     }
 
     /// The list in one answer.
-    pub(super) fn list(&self) -> String {
-        let mut query = format!("{}?", self.path());
-        push(&mut query, "labelSelector", &self.labels);
-        push(&mut query, "fieldSelector", &self.fields);
+    pub(super) fn list_path(&self) -> String {
+        let mut query = format!("{}?", self.base_path());
+        push_parameter(&mut query, "labelSelector", &self.labels);
+        push_parameter(&mut query, "fieldSelector", &self.fields);
         query
     }
 
     /// The smallest request that tells which version the server has.
-    pub(super) fn newest(&self) -> String {
-        newest(self.list())
+    pub(super) fn newest_version_path(&self) -> String {
+        newest_version_query(self.list_path())
     }
 
     /// The watch of what happens after a version.
-    pub(super) fn watch(&self, version: &str, timeout_s: u64) -> String {
-        watch(self.list(), version, timeout_s)
+    pub(super) fn watch_path(&self, version: &str, timeout_s: u64) -> String {
+        watch_query(self.list_path(), version, timeout_s)
     }
 
     /// One object of this kind.
-    pub(super) fn object(&self, name: &ObjectName) -> String {
-        let encoded = |text| utf8_percent_encode(text, ENCODED);
+    pub(super) fn object_path(&self, name: &ObjectName) -> String {
+        let encoded = |text| utf8_percent_encode(text, QUERY_ENCODE_SET);
         let (namespace, name) = (encoded(name.namespace()), encoded(name.name()));
-        let (group, kind) = (self.group, self.what.in_paths());
+        let (group, kind) = (self.group, self.what.path_name());
         match self.what {
             Resource::Node => format!("{group}/{kind}/{name}"),
             _ => format!("{group}/namespaces/{namespace}/{kind}/{name}"),
         }
     }
 
-    fn path(&self) -> String {
-        format!("{}/{}", self.group, self.what.in_paths())
+    fn base_path(&self) -> String {
+        format!("{}/{}", self.group, self.what.path_name())
     }
 }
 
@@ -214,7 +214,7 @@ impl SharedSelection {
         Self { what: selection.what, current: Arc::new(Mutex::new(selection)) }
     }
 
-    pub(super) fn now(&self) -> Selection {
+    pub(super) fn current(&self) -> Selection {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -225,25 +225,25 @@ impl SharedSelection {
 }
 
 /// Makes of a list's request the smallest one that tells which version the server has.
-pub fn newest(mut list: String) -> String {
-    push(&mut list, "limit", "1");
+pub fn newest_version_query(mut list: String) -> String {
+    push_parameter(&mut list, "limit", "1");
     list
 }
 
 /// Makes of a list's request the watch of what happens after a version.
-pub fn watch(mut list: String, version: &str, timeout_s: u64) -> String {
-    push(&mut list, "watch", "true");
-    push(&mut list, "allowWatchBookmarks", "true");
-    push(&mut list, "resourceVersion", version);
-    push(&mut list, "timeoutSeconds", &timeout_s.to_string());
+pub fn watch_query(mut list: String, version: &str, timeout_s: u64) -> String {
+    push_parameter(&mut list, "watch", "true");
+    push_parameter(&mut list, "allowWatchBookmarks", "true");
+    push_parameter(&mut list, "resourceVersion", version);
+    push_parameter(&mut list, "timeoutSeconds", &timeout_s.to_string());
     list
 }
 
 /// All but what RFC 3986 calls unreserved.
-pub const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+pub const QUERY_ENCODE_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Adds a parameter unless its value is empty, in the characters that a query may have.
-pub fn push(query: &mut String, name: &str, value: &str) {
+pub fn push_parameter(query: &mut String, name: &str, value: &str) {
     if value.is_empty() {
         return;
     }
@@ -252,7 +252,7 @@ pub fn push(query: &mut String, name: &str, value: &str) {
     }
     query.push_str(name);
     query.push('=');
-    query.extend(utf8_percent_encode(value, ENCODED));
+    query.extend(utf8_percent_encode(value, QUERY_ENCODE_SET));
 }
 
 #[cfg(test)]
@@ -262,17 +262,17 @@ mod tests {
     #[test]
     fn the_selectors_are_those_of_kube_proxy_but_for_slices() {
         assert_eq!(
-            Selection::services(None).list(),
+            Selection::services(None).list_path(),
             "/api/v1/services?labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
              &fieldSelector=spec.clusterIP%21%3DNone"
         );
         assert_eq!(
-            Selection::services(Some("edge")).without_fields().unwrap().list(),
+            Selection::services(Some("edge")).without_fields().unwrap().list_path(),
             "/api/v1/services?labelSelector=service.kubernetes.io%2Fservice-proxy-name%3Dedge"
         );
-        assert_eq!(Selection::slices().list(), "/apis/discovery.k8s.io/v1/endpointslices?");
+        assert_eq!(Selection::slices().list_path(), "/apis/discovery.k8s.io/v1/endpointslices?");
         let node = Selection::node(&NodeName::of_host("n1").unwrap());
-        assert_eq!(node.list(), "/api/v1/nodes?fieldSelector=metadata.name%3Dn1");
+        assert_eq!(node.list_path(), "/api/v1/nodes?fieldSelector=metadata.name%3Dn1");
         assert_eq!((node.without_fields(), Selection::slices().without_fields()), (None, None));
     }
 
@@ -280,20 +280,20 @@ mod tests {
     fn service_imports_are_asked_for_in_either_version_and_their_slices_by_label() {
         let newer = Selection::imports();
         let older = newer.in_other_version().unwrap();
-        assert_eq!(newer.list(), "/apis/multicluster.x-k8s.io/v1beta1/serviceimports?");
-        assert_eq!(older.list(), "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports?");
+        assert_eq!(newer.list_path(), "/apis/multicluster.x-k8s.io/v1beta1/serviceimports?");
+        assert_eq!(older.list_path(), "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports?");
         assert_eq!(older.in_other_version(), Some(newer));
         let name = ObjectName::new("demo", "web").unwrap();
         assert_eq!(
-            older.object(&name),
+            older.object_path(&name),
             "/apis/multicluster.x-k8s.io/v1alpha1/namespaces/demo/serviceimports/web"
         );
         let slices = Selection::imported_slices();
         assert_eq!(
-            slices.list(),
+            slices.list_path(),
             "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=multicluster.kubernetes.io%2Fservice-name"
         );
-        assert_eq!(slices.object(&name), Selection::slices().object(&name));
+        assert_eq!(slices.object_path(&name), Selection::slices().object_path(&name));
         assert_eq!((slices.in_other_version(), Selection::slices().in_other_version()), (None, None));
     }
 
@@ -317,9 +317,9 @@ mod tests {
     #[test]
     fn pages_and_watches_say_where_they_begin() {
         let slices = Selection::slices();
-        assert!(slices.page("").ends_with("endpointslices?limit=500"));
-        assert!(slices.page("a b+/=").ends_with("?limit=500&continue=a%20b%2B%2F%3D"));
-        assert!(slices.watch("17", 240).ends_with(
+        assert!(slices.page_path("").ends_with("endpointslices?limit=500"));
+        assert!(slices.page_path("a b+/=").ends_with("?limit=500&continue=a%20b%2B%2F%3D"));
+        assert!(slices.watch_path("17", 240).ends_with(
             "endpointslices?watch=true&allowWatchBookmarks=true&resourceVersion=17&timeoutSeconds=240"
         ));
     }

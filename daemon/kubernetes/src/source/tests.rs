@@ -12,7 +12,10 @@ use std::time::{Duration, Instant};
 use bed::{Bed, bookmark, error, event, list, page, service, slice, status};
 use holdfast_core::keys::ObjectName;
 
-use super::{Asker, Oddities, Odds, Remembered, Resource, Settings, Start, State, Timing, Version};
+use super::{
+    AuditMode, Resource, ResumeState, SavedObjects, SourceSettings, State, Timing, UntabledByKind,
+    UntabledObjects, Version,
+};
 use holdfast_config::NodeName;
 use holdfast_fixtures::TEST_TIMEOUT;
 
@@ -27,7 +30,7 @@ async fn lists_come_first_and_the_watches_go_on_from_them() {
     bed.lists("endpointslices", [list("11", &[slice("a-1", "4", "10.0.0.1")])]);
     bed.watches("services", [bed::hang(&[event("MODIFIED", &service("a", "12", "10.96.0.2"))])]);
     bed.watches("endpointslices", [bed::hang(&[event("DELETED", &slice("a-1", "13", "10.0.0.1"))])]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     let mut told = bed.heard(5).await;
     let synced = told.iter().position(|it| it == "synced").unwrap();
     assert!(["+a@3", "+a-1@4"].iter().all(|first| told[..synced].contains(&(*first).to_owned())), "{told:?}");
@@ -50,7 +53,7 @@ async fn pages_are_one_list() {
     let mut bed = Bed::new();
     let first = page("10", "t1", &[service("a", "1", "10.96.0.1")]);
     bed.lists("services", [first, page("10", "", &[service("b", "2", "10.96.0.2")])]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(3).await, ["+a@1", "+b@2", "synced"]);
     assert_eq!(bed.asked("services", "continue"), ["t1"]);
     bed.requests("services", 3).await;
@@ -64,7 +67,7 @@ async fn a_token_that_is_too_old_leads_to_one_answer() {
     let first = page("10", "t1", &[service("a", "1", "10.96.0.1"), service("gone", "1", "10.96.0.9")]);
     let second = list("20", &[service("a", "1", "10.96.0.1"), service("b", "2", "10.96.0.2")]);
     bed.lists("services", [first, status("410 Gone", "", "Expired"), second]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(3).await, ["+a@1", "+b@2", "synced"]);
     bed.requests("services", 4).await;
     assert_eq!(bed.asked("services", "limit"), ["500", "500"]);
@@ -78,7 +81,7 @@ async fn a_bad_object_rejects_itself_only() {
     bed.lists("services", [list("10", &[service("a", "3", "10.96.0.1"), bad.clone()])]);
     let broken = event("MODIFIED", &service("a", "11", "10.96.0.1")).replace("\"spec\":{", "\"spec\":{oops");
     bed.watches("services", [bed::hang(&[broken, event("ADDED", &service("c", "12", "10.96.0.4"))])]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     let told = bed.heard(5).await;
     assert_eq!(told[..2], ["+a@3", "!Service default/bad"]);
     assert!(
@@ -96,7 +99,7 @@ async fn a_deletion_that_cannot_be_read_deletes_whom_it_names() {
     bed.lists("services", [list("10", &[a, b])]);
     let torn = event("DELETED", &service("a", "11", "10.96.0.1")).replace("\"spec\":{", "\"spec\":{oops");
     bed.watches("services", [bed::hang(&[torn])]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     let mut told = bed.heard(4).await;
     told.sort();
     assert_eq!(told, ["+a@3", "+b@3", "-a@", "synced"]);
@@ -123,7 +126,7 @@ async fn what_cannot_be_told_from_an_event_is_told_by_a_list() {
             "services",
             [bed::hang(std::slice::from_ref(&line)), bed::hang(std::slice::from_ref(&line))],
         );
-        bed.start(Settings::default()).await;
+        bed.start(SourceSettings::default()).await;
         let mut told = bed.heard(4).await;
         told.sort();
         assert_eq!(told, ["+a@3", "+b@3", "-a@", "synced"], "{line}");
@@ -138,7 +141,7 @@ async fn a_watch_that_ends_goes_on_where_it_was() {
     let again = event("ADDED", &service("a", "11", "10.96.0.1"));
     let torn = bed::tears(&[again, event("ADDED", &service("b", "16", "10.96.0.2"))], "{\"type\":\"ADD");
     bed.watches("services", [first, torn]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     let mut told = bed.heard(3).await;
     told.sort();
     assert_eq!(told, ["+a@11", "+b@16", "synced"], "a duplicate is told once");
@@ -158,7 +161,7 @@ async fn the_source_is_heard_while_a_watch_of_slices_stands_and_silent_from_its_
         let mut bed = Bed::new();
         let refused = status("503 Service Unavailable", "", "ServiceUnavailable");
         bed.watches(broken, [refused, bed::hang(&[event("ADDED", &object)])]);
-        bed.start(Settings::default()).await;
+        bed.start(SourceSettings::default()).await;
         bed.heard(2).await;
         assert_eq!(bed.hearings(), expected, "{broken}");
     }
@@ -171,7 +174,7 @@ async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
         let [a, b, c] = ["a", "b", "c"].map(|name| service(name, "1", "10.96.0.1"));
         bed.lists("services", [list("10", &[a.clone(), b]), list("30", &[a, c])]);
         bed.watches("services", [gone]);
-        bed.start(Settings::default()).await;
+        bed.start(SourceSettings::default()).await;
         let mut told = bed.heard(5).await;
         told.retain(|it| it != "synced");
         assert_eq!(told, ["+a@1", "+b@1", "+c@1", "-b@"]);
@@ -186,7 +189,7 @@ async fn what_found_no_room_is_told_once_more_when_there_is_some_and_not_in_a_lo
     let mut bed = Bed::new();
     let [a, b] = ["a", "b"].map(|name| service(name, "1", "10.96.0.1"));
     bed.lists("services", [list("10", &[a.clone(), b.clone()]), list("20", &[a, b])]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(3).await, ["+a@1", "+b@1", "synced"]);
     (1..=9).for_each(|times| bed.ask(times));
     assert_eq!(bed.heard(2).await, ["+a@1", "+b@1"], "all of it, though it has not changed");
@@ -202,7 +205,7 @@ async fn silence_twice_from_one_version_leads_to_a_list() {
     let mut bed = Bed::new();
     bed.lists("services", [list("9", &[]), list("10", &[])]);
     let timing = Timing { watch_idle: ms(150), ..bed.timing() };
-    bed.start(Settings { timing, ..Settings::default() }).await;
+    bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
     bed.requests("services", 5).await;
     assert_eq!(bed.asked("services", "resourceVersion")[..3], ["9", "9", "10"]);
     let error = bed.watch(Resource::Services).last_error.unwrap();
@@ -218,7 +221,7 @@ async fn versions_that_went_back_are_noticed_at_the_first_silence_and_everything
     bed.lists("services", [list("99", &[service("a", "50", "10.96.0.1"), service("b", "70", "10.96.0.2")])]);
     bed.lists_after("services", restored);
     bed.watches("services", [bed::ends(&[])]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(3).await, ["+a@50", "+b@70", "synced"]);
     let mut told = bed.heard(2).await;
     told.sort();
@@ -231,7 +234,7 @@ async fn versions_that_went_back_are_noticed_at_the_first_silence_and_everything
 async fn a_server_that_ends_each_watch_at_once_is_asked_at_a_bounded_rate() {
     let mut bed = Bed::new();
     bed.watches("services", vec![bed::ends(&[]); 100]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     let (begun, requests) = (Instant::now(), |bed: &Bed| bed.asked("services", "resourceVersion").len());
     tokio::time::sleep(ms(1_500)).await;
     while requests(&bed) < 3 {
@@ -247,7 +250,7 @@ async fn a_server_may_ask_for_patience() {
     let mut bed = Bed::new();
     bed.lists("services", [status("429 Too Many Requests", "retry-after: 1\r\n", "TooManyRequests")]);
     let begun = Instant::now();
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(1).await, ["synced"]);
     assert!(begun.elapsed() >= ms(1_000), "{:?}", begun.elapsed());
 }
@@ -263,7 +266,7 @@ async fn an_older_server_is_asked_without_the_field_that_it_does_not_know() {
             list("10", &[service("a", "1", "10.96.0.1")]),
         ],
     );
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(2).await, ["+a@1", "synced"]);
     bed.requests("services", 4).await;
     assert_eq!(bed.asked("services", "fieldSelector").len(), 2);
@@ -276,16 +279,17 @@ async fn a_start_from_memory_needs_no_list() {
         let version = Version { uid: name.into(), resource_version: "3".into() };
         (ObjectName::new("default", name).unwrap(), version)
     };
-    let remembered =
-        |objects| Some(Remembered { resource_version: "77".into(), objects, odds: Odds::default() });
-    let start = Start {
+    let remembered = |objects| {
+        Some(SavedObjects { resource_version: "77".into(), objects, untabled: UntabledObjects::default() })
+    };
+    let start = ResumeState {
         services: remembered(vec![known("a"), known("b")]),
         slices: remembered(vec![]),
-        ..Start::default()
+        ..ResumeState::default()
     };
     let old = event("ADDED", &service("a", "3", "10.96.0.1"));
     bed.watches("services", [bed::hang(&[old, event("DELETED", &service("b", "78", "10.96.0.2"))])]);
-    bed.start(Settings { start, ..Settings::default() }).await;
+    bed.start(SourceSettings { start, ..SourceSettings::default() }).await;
     assert_eq!(bed.heard(3).await, ["resumed", "-b@78", "synced"]);
     assert_eq!(bed.asked("services", "resourceVersion"), ["77"]);
     assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
@@ -293,7 +297,7 @@ async fn a_start_from_memory_needs_no_list() {
 
 /// What is odd about a bad service, a slice with a bad endpoint and a slice that belongs to no service; then all
 /// services, and the two slices.
-async fn odd_ones() -> (Oddities, [String; 2], [String; 2]) {
+async fn odd_ones() -> (UntabledByKind, [String; 2], [String; 2]) {
     let bad = service("bad", "5", "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,");
     let partly = slice("partly", "6", "10.0.0.1").replace("\"endpoints\":[", "\"endpoints\":[{},");
     let loose = slice("loose", "7", "10.0.0.2").replace("kubernetes.io/service-name", "app");
@@ -301,7 +305,7 @@ async fn odd_ones() -> (Oddities, [String; 2], [String; 2]) {
     let mut bed = Bed::new();
     bed.lists("services", [list("10", &services)]);
     bed.lists("endpointslices", [list("10", &slices)]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     bed.heard(6).await;
     (bed.oddities(), services, slices)
 }
@@ -309,7 +313,7 @@ async fn odd_ones() -> (Oddities, [String; 2], [String; 2]) {
 #[tokio::test]
 async fn what_the_table_does_not_say_is_told_for_a_restart() {
     let (oddities, ..) = odd_ones().await;
-    let show = |odds: &Odds| {
+    let show = |odds: &UntabledObjects| {
         let words = odds.iter().map(|(name, odd)| {
             let reason =
                 odd.rejection.as_ref().map_or("", |it| if it.partial { " in part" } else { " at all" });
@@ -328,19 +332,19 @@ async fn a_start_from_memory_repeats_what_was_rejected_and_its_audit_blames_nobo
         let version = Version { uid: name.into(), resource_version: version.into() };
         (ObjectName::new("default", name).unwrap(), version)
     };
-    let remembered = |objects, odds: &Odds| {
-        Some(Remembered { resource_version: "77".into(), objects, odds: odds.clone() })
+    let remembered = |objects, odds: &UntabledObjects| {
+        Some(SavedObjects { resource_version: "77".into(), objects, untabled: odds.clone() })
     };
-    let start = Start {
+    let start = ResumeState {
         services: remembered(vec![known("a", "3"), known("bad", "4")], &oddities.services),
         slices: remembered(vec![known("partly", "6")], &oddities.slices),
-        ..Start::default()
+        ..ResumeState::default()
     };
     let mut bed = Bed::new();
     bed.lists_after("services", list("90", &services));
     bed.lists_after("endpointslices", list("90", &slices));
-    let timing = Timing { audit_every: ms(100), audit_again: ms(20), ..bed.timing() };
-    bed.start(Settings { start, timing, ..Settings::default() }).await;
+    let timing = Timing { audit_interval: ms(100), audit_confirm_delay: ms(20), ..bed.timing() };
+    bed.start(SourceSettings { start, timing, ..SourceSettings::default() }).await;
     let told = bed.heard(4).await;
     assert_eq!(told, ["resumed", "!Service default/bad", "!EndpointSlice default/partly", "synced"]);
     for what in [Resource::Services, Resource::Slices] {
@@ -359,16 +363,17 @@ async fn a_start_from_memory_whose_version_is_gone_tells_differences() {
         let version = Version { uid: name.into(), resource_version: "3".into() };
         (ObjectName::new("default", name).unwrap(), version)
     };
-    let remembered =
-        |objects| Some(Remembered { resource_version: "77".into(), objects, odds: Odds::default() });
+    let remembered = |objects| {
+        Some(SavedObjects { resource_version: "77".into(), objects, untabled: UntabledObjects::default() })
+    };
     bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
     bed.lists("services", [list("90", &[service("a", "3", "10.96.0.1"), service("c", "80", "10.96.0.3")])]);
-    let start = Start {
+    let start = ResumeState {
         services: remembered(vec![known("a"), known("b")]),
         slices: remembered(vec![]),
-        ..Start::default()
+        ..ResumeState::default()
     };
-    bed.start(Settings { start, ..Settings::default() }).await;
+    bed.start(SourceSettings { start, ..SourceSettings::default() }).await;
     let told = bed.heard(4).await;
     assert_eq!((told[0].as_str(), told.contains(&"+a@3".to_owned())), ("resumed", false));
     assert!(["+c@80", "-b@", "synced"].iter().all(|it| told.contains(&(*it).to_owned())), "{told:?}");
@@ -379,7 +384,7 @@ async fn the_own_node_tells_the_zone_before_the_source_is_synced() {
     let mut bed = Bed::new();
     let node = r#"{"metadata":{"name":"n1","uid":"n","resourceVersion":"4","labels":{"topology.kubernetes.io/zone":"z1"}}}"#;
     bed.lists("nodes", [list("10", &[node.to_owned()])]);
-    bed.start(Settings { node: NodeName::of_host("n1").ok(), ..Settings::default() }).await;
+    bed.start(SourceSettings { node: NodeName::of_host("n1").ok(), ..SourceSettings::default() }).await;
     assert_eq!(bed.heard(2).await, ["zone z1", "synced"]);
     assert_eq!(bed.asked("nodes", "fieldSelector"), ["metadata.name%3Dn1"]);
 }
@@ -389,7 +394,7 @@ async fn a_node_that_may_not_be_read_holds_up_nothing() {
     for answer in [status("403 Forbidden", "", "Forbidden"), list("10", &[])] {
         let mut bed = Bed::new();
         bed.lists("nodes", [answer]);
-        bed.start(Settings { node: NodeName::of_host("n1").ok(), ..Settings::default() }).await;
+        bed.start(SourceSettings { node: NodeName::of_host("n1").ok(), ..SourceSettings::default() }).await;
         assert_eq!(bed.heard(1).await, ["synced"]);
     }
 }
@@ -402,8 +407,8 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
     bed.lists_after("services", list("20", &[new]));
     bed.watches("services", [bed::hang(&[bookmark("15")])]);
-    let timing = Timing { audit_every: ms(100), audit_again: ms(50), ..bed.timing() };
-    bed.start(Settings { timing, ..Settings::default() }).await;
+    let timing = Timing { audit_interval: ms(100), audit_confirm_delay: ms(50), ..bed.timing() };
+    bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
     assert_eq!(bed.heard(3).await, ["+a@1", "synced", "+a@12"]);
     bed.until(|watch| watch.lists == 2).await;
     let services = bed.watch(Resource::Services);
@@ -420,8 +425,9 @@ async fn a_watch_that_begins_long_after_the_last_answer_is_compared_at_once() {
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
     bed.lists_after("services", list("20", &[new]));
-    let timing = Timing { away: ms(0), audit_again: ms(20), list_spread: ms(1), ..bed.timing() };
-    bed.start(Settings { timing, ..Settings::default() }).await;
+    let timing =
+        Timing { long_absence: ms(0), audit_confirm_delay: ms(20), list_spread: ms(1), ..bed.timing() };
+    bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
     assert_eq!(bed.heard(3).await, ["+a@1", "synced", "+a@12"]);
     assert_eq!(bed.watch(Resource::Services).differences, 1);
 }
@@ -433,17 +439,27 @@ async fn a_start_from_long_ago_is_compared_at_once() {
     let known = (ObjectName::new("default", "a").unwrap(), version);
     for (age, is_compared) in [(ms(40_000), true), (ms(100), false)] {
         let mut bed = Bed::new();
-        let remembered =
-            |objects| Some(Remembered { resource_version: "77".into(), objects, odds: Odds::default() });
-        let start = Start {
+        let remembered = |objects| {
+            Some(SavedObjects {
+                resource_version: "77".into(),
+                objects,
+                untabled: UntabledObjects::default(),
+            })
+        };
+        let start = ResumeState {
             services: remembered(vec![known.clone()]),
             slices: remembered(vec![]),
             age,
-            ..Start::default()
+            ..ResumeState::default()
         };
         bed.lists_after("services", list("90", &[service("a", "60", "10.96.0.1")]));
-        let timing = Timing { away: ms(30_000), audit_again: ms(20), list_spread: ms(1), ..bed.timing() };
-        bed.start(Settings { start, timing, ..Settings::default() }).await;
+        let timing = Timing {
+            long_absence: ms(30_000),
+            audit_confirm_delay: ms(20),
+            list_spread: ms(1),
+            ..bed.timing()
+        };
+        bed.start(SourceSettings { start, timing, ..SourceSettings::default() }).await;
         assert_eq!(bed.heard(2).await, ["resumed", "synced"]);
         if is_compared {
             assert_eq!(bed.heard(1).await, ["+a@60"]);
@@ -461,8 +477,8 @@ async fn a_comparison_before_the_first_list_finds_nothing_that_a_watch_missed() 
     // The list waits for as long as the server asks, so comparisons are the first to see what there is.
     bed.lists("services", [status("429 Too Many Requests", "retry-after: 1\r\n", "TooManyRequests")]);
     bed.lists_after("services", list("20", &[service("a", "12", "10.96.0.1")]));
-    let timing = Timing { audit_every: ms(100), audit_again: ms(10), ..bed.timing() };
-    bed.start(Settings { timing, ..Settings::default() }).await;
+    let timing = Timing { audit_interval: ms(100), audit_confirm_delay: ms(10), ..bed.timing() };
+    bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
     assert_eq!(bed.heard(2).await, ["+a@12", "synced"]);
     let compared = bed.watch(Resource::Services).audits;
     assert!(compared > 0, "it was compared before");
@@ -486,8 +502,8 @@ async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
     let events = events.map(|(kind, name, version)| event(kind, &headless(name, version)));
     bed.watches("endpointslices", [bed::hang(&events)]);
     // Audits come later than the watch, even on a busy machine.
-    let timing = Timing { audit_every: ms(2_000), audit_again: ms(20), ..bed.timing() };
-    bed.start(Settings { timing, ..Settings::default() }).await;
+    let timing = Timing { audit_interval: ms(2_000), audit_confirm_delay: ms(20), ..bed.timing() };
+    bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
     assert_eq!(bed.heard(3).await, ["+ours@3", "synced", "+ours@12"]);
     bed.until(|watch| watch.what == Resource::Slices && watch.audits > 1).await;
     let slices = bed.watch(Resource::Slices);
@@ -501,8 +517,8 @@ async fn missing_one() -> Bed {
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
     bed.lists_after("services", list("20", &[new]));
     bed.watches("services", [bed::hang(&[bookmark("15")])]);
-    let timing = Timing { audit_again: ms(20), ..bed.timing() };
-    bed.start(Settings { timing, ..Settings::default() }).await;
+    let timing = Timing { audit_confirm_delay: ms(20), ..bed.timing() };
+    bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
     assert_eq!(bed.heard(2).await, ["+a@1", "synced"]);
     bed.until(|watch| watch.what == Resource::Services && watch.state == State::Watching).await;
     bed
@@ -513,12 +529,12 @@ async fn all_who_ask_within_ten_seconds_get_one_comparison() {
     let bed = missing_one().await;
     let before = bed.lists_of("services");
     let view = bed.view();
-    let together = futures_util::future::join_all((0..20).map(|_| view.audit(Asker::Looks))).await;
-    let later = view.audit(Asker::Looks).await;
+    let together = futures_util::future::join_all((0..20).map(|_| view.audit(AuditMode::ReadOnly))).await;
+    let later = view.audit(AuditMode::ReadOnly).await;
     assert_eq!(bed.lists_of("services") - before, 2, "one comparison: a look, and another at what differs");
     for answer in together.iter().chain([&later]) {
         let (what, compared) = &answer[0];
-        let lines = compared.found.as_ref().unwrap();
+        let lines = compared.result.as_ref().unwrap();
         assert_eq!((*what, lines.len()), (Resource::Services, 1), "{lines:?}");
         assert_eq!(compared.at, later[0].1.at, "one and the same");
         assert!(compared.at.is_some() && compared.age <= later[0].1.age);
@@ -528,16 +544,16 @@ async fn all_who_ask_within_ten_seconds_get_one_comparison() {
 #[tokio::test]
 async fn who_may_only_look_causes_no_list_and_who_may_mend_needs_no_other_comparison() {
     let mut bed = missing_one().await;
-    bed.view().audit(Asker::Looks).await;
+    bed.view().audit(AuditMode::ReadOnly).await;
     let compared = bed.lists_of("services");
     tokio::time::sleep(ms(300)).await;
     let services = bed.watch(Resource::Services);
     assert_eq!((services.lists, services.audits, services.differences), (1, 1, 1), "nothing is listed anew");
     assert_eq!(bed.lists_of("services"), compared);
-    bed.view().audit(Asker::Mends).await;
+    bed.view().audit(AuditMode::Repair).await;
     assert_eq!(bed.heard(1).await, ["+a@12"]);
     assert_eq!(bed.lists_of("services") - compared, 1, "the list that mends it, and no comparison");
-    bed.view().audit(Asker::Mends).await;
+    bed.view().audit(AuditMode::Repair).await;
     tokio::time::sleep(ms(300)).await;
     assert_eq!(bed.lists_of("services") - compared, 1, "what was mended is not mended twice");
 }
@@ -549,13 +565,18 @@ async fn whoever_asks_all_the_time_does_not_put_off_the_comparison_that_mends() 
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
     bed.lists_after("services", list("20", &[new]));
     bed.watches("services", [bed::hang(&[bookmark("15")])]);
-    let timing = Timing { audit_again: ms(5), audit_pace: ms(20), audit_every: ms(400), ..bed.timing() };
-    bed.start(Settings { timing, ..Settings::default() }).await;
+    let timing = Timing {
+        audit_confirm_delay: ms(5),
+        audit_interval_min: ms(20),
+        audit_interval: ms(400),
+        ..bed.timing()
+    };
+    bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
     assert_eq!(bed.heard(2).await, ["+a@1", "synced"]);
     let view = bed.view().clone();
     let asking = tokio::spawn(async move {
         loop {
-            view.audit(Asker::Looks).await;
+            view.audit(AuditMode::ReadOnly).await;
             tokio::time::sleep(ms(10)).await;
         }
     });
@@ -567,17 +588,17 @@ async fn whoever_asks_all_the_time_does_not_put_off_the_comparison_that_mends() 
 async fn a_comparison_that_fails_is_not_repeated_by_whoever_asks() {
     let mut bed = Bed::new();
     bed.lists("services", [list("10", &[]), status("500 Internal Server Error", "", "InternalError")]);
-    let timing = Timing { audit_pace: ms(400), ..bed.timing() };
-    bed.start(Settings { timing, ..Settings::default() }).await;
+    let timing = Timing { audit_interval_min: ms(400), ..bed.timing() };
+    bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
     assert_eq!(bed.heard(1).await, ["synced"]);
     let before = bed.lists_of("services");
     for _ in 0..3 {
-        let answer = bed.view().audit(Asker::Mends).await;
-        assert!(answer[0].1.found.is_err(), "{answer:?}");
+        let answer = bed.view().audit(AuditMode::Repair).await;
+        assert!(answer[0].1.result.is_err(), "{answer:?}");
     }
     assert_eq!(bed.lists_of("services") - before, 1);
     tokio::time::sleep(ms(500)).await;
-    assert!(bed.view().audit(Asker::Looks).await[0].1.found.is_ok(), "and is made again in its time");
+    assert!(bed.view().audit(AuditMode::ReadOnly).await[0].1.result.is_ok(), "and is made again in its time");
 }
 
 #[tokio::test]
@@ -593,6 +614,6 @@ async fn what_is_no_list_is_not_taken_for_an_empty_one() {
     );
     bed.lists_after("services", list("30", &[service("a", "2", "10.96.0.1")]));
     bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(3).await, ["+a@1", "synced", "+a@2"]);
 }

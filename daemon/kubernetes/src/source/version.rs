@@ -18,7 +18,7 @@ pub struct Version {
 }
 
 impl Version {
-    pub(super) fn of(meta: &Meta) -> Self {
+    pub(super) fn from_meta(meta: &Meta) -> Self {
         let text = |text: &Option<Arc<str>>| text.clone().unwrap_or_default();
         Self { uid: text(&meta.uid), resource_version: text(&meta.resource_version) }
     }
@@ -37,23 +37,23 @@ impl Version {
 /// What the table does not say of an object: that a version of it could not be understood, in part or at all, or that
 /// it belongs to no service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Odd {
+pub struct UntabledObject {
     pub version: Version,
     /// What could not be understood; `None`: the object belongs to no service, and nothing of it is wrong.
     pub rejection: Option<Rejection>,
 }
 
-impl Odd {
+impl UntabledObject {
     /// Whether nothing of this version was understood.
     pub(super) fn is_bad(&self) -> bool {
         self.rejection.as_ref().is_some_and(|rejection| !rejection.partial)
     }
 
     /// Whether nothing of this version was wrong, and it only belongs to no service.
-    pub(super) const fn is_loose(&self) -> bool {
+    pub(super) const fn is_orphan(&self) -> bool {
         self.rejection.is_none()
     }
 }
 
 /// The odd objects of one kind.
-pub type Odds = BTreeMap<ObjectName, Odd>;
+pub type UntabledObjects = BTreeMap<ObjectName, UntabledObject>;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use holdfast_core::words;
 use tokio::sync::watch;
 
-use super::asked::{Asker, Askers, Compared};
+use super::audit_request::{AuditClient, AuditMode, AuditReport};
 use super::resource::Resource;
 use crate::apiserver::Encoding;
 
@@ -48,13 +48,13 @@ pub struct Watch {
     /// The version up to which everything is known.
     pub resource_version: Option<Arc<str>>,
     /// When the last byte of a list or a watch came.
-    pub heard: Option<Instant>,
+    pub last_received: Option<Instant>,
     /// Objects that are known.
     pub objects: usize,
     /// Objects with a last version that could not be understood.
     pub bad: usize,
     /// Objects that could not be read as they were encoded, and were asked for alone as JSON.
-    pub alone: u64,
+    pub refetched: u64,
     /// Lists that were completed.
     pub lists: u64,
     /// Lists and watches that went badly.
@@ -87,10 +87,10 @@ impl Watch {
             endpoint: None,
             encoding: None,
             resource_version: None,
-            heard: None,
+            last_received: None,
             objects: 0,
             bad: 0,
-            alone: 0,
+            refetched: 0,
             lists: 0,
             restarts: 0,
             page_retries: 0,
@@ -104,7 +104,7 @@ impl Watch {
 
     /// How long nothing has come; none if nothing ever did.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
-        self.heard.map(|heard| now.saturating_duration_since(heard))
+        self.last_received.map(|heard| now.saturating_duration_since(heard))
     }
 
     /// Why the zone of this node is not known, or may have changed unnoticed.
@@ -127,17 +127,17 @@ impl Watch {
     /// comes: each of the questions from time to time would look like news, and have it compared for a moment.
     pub(super) fn begin_list(&mut self) {
         let is_said = self.state == State::Absent && self.last_error.is_some();
-        self.enter(if is_said { State::Absent } else { State::Listing });
+        self.set_state(if is_said { State::Absent } else { State::Listing });
     }
 
-    pub(super) fn enter(&mut self, state: State) {
+    pub(super) fn set_state(&mut self, state: State) {
         if self.state != state {
             self.state = state;
             self.since = Instant::now();
         }
     }
 
-    pub(super) fn failed(&mut self, error: &dyn std::fmt::Display) {
+    pub(super) fn record_error(&mut self, error: &dyn std::fmt::Display) {
         self.last_error = Some(LastError { text: error.to_string().into(), at: Instant::now() });
     }
 }
@@ -145,14 +145,14 @@ impl Watch {
 /// All watches. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    pub(super) audits: Vec<(Resource, Askers)>,
+    pub(super) audits: Vec<(Resource, AuditClient)>,
     pub(super) watches: Vec<watch::Receiver<Watch>>,
 }
 
 impl View {
     /// Watches that stay as they are.
     #[cfg(any(test, feature = "testing"))]
-    pub fn still(watches: Vec<Watch>) -> Self {
+    pub fn from_watches(watches: Vec<Watch>) -> Self {
         Self {
             audits: Vec::new(),
             watches: watches.into_iter().map(|watch| watch::channel(watch).1).collect(),
@@ -160,17 +160,17 @@ impl View {
     }
 
     /// Compares every kind that is not absent with what the apiserver has now, or had within the last seconds.
-    pub async fn audit(&self, asker: Asker) -> Vec<(Resource, Compared)> {
+    pub async fn audit(&self, asker: AuditMode) -> Vec<(Resource, AuditReport)> {
         let is_absent = |of: Resource| {
             self.watches.iter().map(|it| it.borrow()).any(|it| it.what == of && it.state == State::Absent)
         };
         let here = self.audits.iter().filter(|(what, _)| !is_absent(*what));
-        let audits = here.map(|(what, askers)| async { (*what, askers.ask(asker).await) });
+        let audits = here.map(|(what, askers)| async { (*what, askers.request_audit(asker).await) });
         futures_util::future::join_all(audits).await
     }
 
     /// How the watches are doing now; there is none if no apiserver is watched.
-    pub fn now(&self) -> Vec<Watch> {
+    pub fn current(&self) -> Vec<Watch> {
         self.watches.iter().map(|watch| watch.borrow().clone()).collect()
     }
 }

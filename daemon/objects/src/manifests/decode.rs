@@ -12,7 +12,7 @@ use holdfast_core::keys::Source;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::{self as objects, Defaulting, Kind, ObjectError, Provenance, ServiceWire, SliceWire};
+use crate::{self as objects, Defaulting, ObjectError, ObjectKind, Provenance, ServiceWire, SliceWire};
 
 /// The deepest nesting that is read, equal to `serde_json`'s own bound; real objects have about 20.
 const DEPTH_MAX: usize = 128;
@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 128;
 const ALIASES_MAX: usize = 1_000;
 
 /// Nodes that aliases may expand to in one file; what a hundred large objects need.
-const REPLAYED_MAX: usize = 100_000;
+const ALIAS_EVENTS_MAX: usize = 100_000;
 
 /// Documents in one YAML file, each an object or a list. A file has at most 64 MiB, and a document at least two bytes.
 const DOCUMENTS_MAX: usize = 100_000;
@@ -37,46 +37,46 @@ const KIND_LENGTH_MAX: usize = 60;
 
 /// A Service or a slice, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Facts {
+pub enum ObjectFacts {
     Service(Arc<ServiceFacts>),
     Slice(Arc<SliceFacts>),
 }
 
 /// What one file says of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Version {
+pub struct ObjectVersion {
     /// `None` if the object could not be understood.
-    pub facts: Option<Facts>,
+    pub facts: Option<ObjectFacts>,
     /// What was wrong with the object, or with a part of it.
     pub rejections: Vec<Rejection>,
 }
 
 /// What one file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents {
-    pub objects: BTreeMap<ObjectKey, Version>,
+pub struct FileContents {
+    pub objects: BTreeMap<ObjectKey, ObjectVersion>,
     /// Kinds that are not read, each with the number of its objects in the file.
     pub ignored: BTreeMap<ObjectKey, usize>,
 }
 
 /// Reads a file; `Err` says why nothing in it can be read.
-pub fn decode(file: &Arc<str>, bytes: &[u8]) -> Result<Contents, String> {
+pub fn decode_file(file: &Arc<str>, bytes: &[u8]) -> Result<FileContents, String> {
     let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let documents = if file.ends_with(".json") { json(text)? } else { yaml(text)? };
+    let documents = if file.ends_with(".json") { parse_json(text)? } else { parse_yaml(text)? };
     let mut reading = Decoder::new(file);
     for (position, document) in documents.into_iter().enumerate() {
-        reading.document(&format!("document {}", position + 1), document);
+        reading.decode_document(&format!("document {}", position + 1), document);
     }
     Ok(reading.contents)
 }
 
-fn json(text: &str) -> Result<Vec<Document>, String> {
+fn parse_json(text: &str) -> Result<Vec<Document>, String> {
     let documents = serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>();
     documents.map_err(|error| format!("is not JSON: {error}"))
 }
 
-fn yaml(text: &str) -> Result<Vec<Document>, String> {
+fn parse_yaml(text: &str) -> Result<Vec<Document>, String> {
     let budget = serde_saphyr::budget! {
         max_events: YAML_EVENTS_MAX,
         max_nodes: YAML_EVENTS_MAX,
@@ -89,7 +89,7 @@ fn yaml(text: &str) -> Result<Vec<Document>, String> {
     };
     let options = serde_saphyr::options! {
         budget: budget,
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: REPLAYED_MAX },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: ALIAS_EVENTS_MAX },
         // Only `true` and `false` are booleans, as for the apiserver: a port may be named `on`.
         strict_booleans: true,
         with_snippet: false,
@@ -138,16 +138,16 @@ impl<'de> Visitor<'de> for DocumentVisitor {
 }
 
 impl Document {
-    fn text(&self, field: &str) -> Option<&str> {
+    fn text_field(&self, field: &str) -> Option<&str> {
         self.fields.get(field).and_then(Value::as_str)
     }
 
     /// Whether this is a list, and if so, the kind that the list names for its items, which need not say it themselves.
-    fn list(&self) -> Option<Option<Kind>> {
-        match (self.text("kind")?, self.text("apiVersion").unwrap_or_default()) {
+    fn list_kind(&self) -> Option<Option<ObjectKind>> {
+        match (self.text_field("kind")?, self.text_field("apiVersion").unwrap_or_default()) {
             ("List", "v1") => Some(None),
-            ("ServiceList", "v1") => Some(Some(Kind::Service)),
-            ("EndpointSliceList", "discovery.k8s.io/v1") => Some(Some(Kind::Slice)),
+            ("ServiceList", "v1") => Some(Some(ObjectKind::Service)),
+            ("EndpointSliceList", "discovery.k8s.io/v1") => Some(Some(ObjectKind::Slice)),
             _ => None,
         }
     }
@@ -164,7 +164,7 @@ enum Item {
     /// understood.
     Untyped(Value),
     /// An object that does not fit, or has a version that is not read.
-    Refused(Kind, Value, ObjectError),
+    Refused(ObjectKind, Value, ObjectError),
 }
 
 impl<'de> Deserialize<'de> for Item {
@@ -179,42 +179,42 @@ impl Item {
         let version = text("apiVersion");
         let kind = match text("kind") {
             "" => return Self::Untyped(value),
-            "Service" if !version.contains('/') => Kind::Service,
+            "Service" if !version.contains('/') => ObjectKind::Service,
             "EndpointSlice" if version.starts_with("discovery.k8s.io/") || !version.contains('/') => {
-                Kind::Slice
+                ObjectKind::Slice
             }
-            other => return Self::Ignored(shown_kind(other, version)),
+            other => return Self::Ignored(format_kind(other, version)),
         };
         if version == kind.api_version() {
-            return Self::of(kind, value);
+            return Self::from_kind(kind, value);
         }
         let error = ObjectError::Version { shown: format!("{version:?}"), legal: kind.api_version() };
         Self::Refused(kind, value, error)
     }
 
-    fn of(kind: Kind, value: Value) -> Self {
+    fn from_kind(kind: ObjectKind, value: Value) -> Self {
         let fitted = match kind {
-            Kind::Service => objects::from_value(&value).map(|wire| Self::Service(Box::new(wire))),
-            Kind::Slice => objects::from_value(&value).map(|wire| Self::Slice(Box::new(wire))),
+            ObjectKind::Service => objects::from_value(&value).map(|wire| Self::Service(Box::new(wire))),
+            ObjectKind::Slice => objects::from_value(&value).map(|wire| Self::Slice(Box::new(wire))),
         };
         fitted.unwrap_or_else(|error| Self::Refused(kind, value, error))
     }
 }
 
 /// A kind with its version, as in `Ingress (networking.k8s.io/v1)`.
-fn shown_kind(kind: &str, version: &str) -> String {
+fn format_kind(kind: &str, version: &str) -> String {
     let is_plain = |text: &str| {
         let legal = |it: char| it.is_ascii_alphanumeric() || "./-".contains(it);
         !text.is_empty() && text.len() <= KIND_LENGTH_MAX && text.chars().all(legal)
     };
-    let shown = |text: &str| if is_plain(text) { text.to_owned() } else { objects::quoted(text) };
+    let shown = |text: &str| if is_plain(text) { text.to_owned() } else { objects::quote_value(text) };
     format!("{} ({})", shown(kind), shown(version))
 }
 
 struct Decoder {
     provenance: Provenance,
     file: Arc<str>,
-    contents: Contents,
+    contents: FileContents,
 }
 
 impl Decoder {
@@ -224,47 +224,47 @@ impl Decoder {
             origin: Some(Arc::clone(file)),
             defaulting: Defaulting::AsApiserver,
         };
-        Self { provenance, file: Arc::clone(file), contents: Contents::default() }
+        Self { provenance, file: Arc::clone(file), contents: FileContents::default() }
     }
 
-    fn document(&mut self, position: &str, document: Document) {
-        if let Some(kind) = document.list() {
+    fn decode_document(&mut self, position: &str, document: Document) {
+        if let Some(kind) = document.list_kind() {
             for (number, item) in document.items.into_iter().enumerate() {
-                self.item(&format!("{position}, items[{number}]"), item.typed(kind));
+                self.decode_item(&format!("{position}, items[{number}]"), item.with_kind(kind));
             }
         } else if !(document.fields.is_empty() && document.items.is_empty()) {
-            self.item(position, Item::new(Value::Object(document.fields)));
+            self.decode_item(position, Item::new(Value::Object(document.fields)));
         }
     }
 
-    fn item(&mut self, position: &str, item: Item) {
+    fn decode_item(&mut self, position: &str, item: Item) {
         match item {
-            Item::Service(wire) => match objects::service(&wire, &self.provenance) {
+            Item::Service(wire) => match objects::parse_service(&wire, &self.provenance) {
                 Ok(facts) => {
                     let key = ObjectKey::Service(facts.key.clone());
-                    self.take(key, Some(Facts::Service(Arc::new(facts))), None);
+                    self.record_object(key, Some(ObjectFacts::Service(Arc::new(facts))), None);
                 }
-                Err(rejection) => self.refuse(position, rejection),
+                Err(rejection) => self.record_rejection(position, rejection),
             },
-            Item::Slice(wire) => match objects::slice(&wire, &self.provenance) {
+            Item::Slice(wire) => match objects::parse_slice(&wire, &self.provenance) {
                 Ok((facts, skipped)) => {
                     let key = ObjectKey::Slice(facts.key.clone());
-                    self.take(key, Some(Facts::Slice(Arc::new(facts))), skipped);
+                    self.record_object(key, Some(ObjectFacts::Slice(Arc::new(facts))), skipped);
                 }
-                Err(rejection) => self.refuse(position, rejection),
+                Err(rejection) => self.record_rejection(position, rejection),
             },
             Item::Refused(kind, value, error) => {
-                let rejection = objects::reject(kind, &value, &error, &self.provenance);
-                self.refuse(position, rejection);
+                let rejection = objects::reject_object(kind, &value, &error, &self.provenance);
+                self.record_rejection(position, rejection);
             }
-            Item::Untyped(_) => self.refuse_untyped(position),
-            Item::Ignored(kind) => self.ignore(&kind),
+            Item::Untyped(_) => self.reject_untyped(position),
+            Item::Ignored(kind) => self.record_ignored(&kind),
         }
     }
 
     /// Names an ignored kind for the folder, not for the file: an archive of a whole cluster has few kinds and many
     /// files.
-    fn ignore(&mut self, kind: &str) {
+    fn record_ignored(&mut self, kind: &str) {
         let object = ObjectKey::Kind(self.provenance.source, kind.into());
         let has_room = self.contents.ignored.len() < KINDS_NAMED_MAX;
         if let Some(count) = self.contents.ignored.get_mut(&object) {
@@ -276,25 +276,25 @@ impl Decoder {
             let origin = self.provenance.origin.clone();
             let rejection =
                 Rejection { object: object.clone(), origin, reason: reason.into(), partial: true };
-            self.take(object, None, Some(rejection));
+            self.record_object(object, None, Some(rejection));
         }
     }
 
-    fn refuse_untyped(&mut self, position: &str) {
+    fn reject_untyped(&mut self, position: &str) {
         let reason = "kind is missing; Service and EndpointSlice are read, alone or in a List";
         let object = ObjectKey::Unnamed(self.provenance.source, "".into());
         let origin = self.provenance.origin.clone();
-        self.refuse(position, Rejection { object, origin, reason: reason.into(), partial: false });
+        self.record_rejection(position, Rejection { object, origin, reason: reason.into(), partial: false });
     }
 
-    fn refuse(&mut self, position: &str, mut rejection: Rejection) {
+    fn record_rejection(&mut self, position: &str, mut rejection: Rejection) {
         if let ObjectKey::Unnamed(source, _) = rejection.object {
             rejection.object = ObjectKey::Unnamed(source, format!("{}, {position}", self.file).into());
         }
-        self.take(rejection.object.clone(), None, Some(rejection));
+        self.record_object(rejection.object.clone(), None, Some(rejection));
     }
 
-    fn take(&mut self, key: ObjectKey, facts: Option<Facts>, rejection: Option<Rejection>) {
+    fn record_object(&mut self, key: ObjectKey, facts: Option<ObjectFacts>, rejection: Option<Rejection>) {
         let repeated = Rejection {
             object: key.clone(),
             origin: self.provenance.origin.clone(),
@@ -315,9 +315,9 @@ impl Decoder {
 
 impl Item {
     /// Gives an item without a kind the kind that its list names.
-    fn typed(self, kind: Option<Kind>) -> Self {
+    fn with_kind(self, kind: Option<ObjectKind>) -> Self {
         match (self, kind) {
-            (Self::Untyped(value), Some(kind)) => Self::of(kind, value),
+            (Self::Untyped(value), Some(kind)) => Self::from_kind(kind, value),
             (item, _) => item,
         }
     }

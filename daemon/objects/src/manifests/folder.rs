@@ -11,21 +11,21 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::Source;
 
-use super::decode::{Contents, Facts, Version};
-use crate::cut_reason;
+use super::decode::{FileContents, ObjectFacts, ObjectVersion};
+use crate::truncate_reason;
 
 /// What one look at the folder brought.
 #[derive(Debug)]
-pub struct FolderLook<C = Contents> {
+pub struct FolderScan<C = FileContents> {
     /// The files that exist; or why they cannot be listed, and then nothing counts as gone.
     pub present: Result<BTreeSet<Arc<str>>, String>,
     /// The files that were read, and what they say or why they cannot be read.
     pub files: Vec<(Arc<str>, Result<C, String>)>,
 }
 
-impl<C> FolderLook<C> {
+impl<C> FolderScan<C> {
     /// Joins this look with a later one; what the later one read takes the place of what this one read.
-    pub fn then(mut self, later: Self) -> Self {
+    pub fn merge_later(mut self, later: Self) -> Self {
         let again: BTreeSet<&Arc<str>> = later.files.iter().map(|(file, _)| file).collect();
         self.files.retain(|(file, _)| !again.contains(file));
         self.files.extend(later.files);
@@ -33,7 +33,7 @@ impl<C> FolderLook<C> {
     }
 
     /// The files that could be read.
-    pub fn read(&self) -> impl Iterator<Item = (&Arc<str>, &C)> {
+    pub fn readable_files(&self) -> impl Iterator<Item = (&Arc<str>, &C)> {
         self.files.iter().filter_map(|(file, contents)| Some((file, contents.as_ref().ok()?)))
     }
 }
@@ -49,9 +49,9 @@ pub struct Folder {
 /// One object, or a file as far as it is refused: every file's version, and what was delivered of it.
 #[derive(Debug, Default)]
 struct Object {
-    versions: BTreeMap<Arc<str>, Version>,
-    shown: Option<Facts>,
-    told: Vec<Rejection>,
+    versions: BTreeMap<Arc<str>, ObjectVersion>,
+    delivered: Option<ObjectFacts>,
+    delivered_rejections: Vec<Rejection>,
 }
 
 impl Folder {
@@ -61,40 +61,41 @@ impl Folder {
     }
 
     /// Takes in what a look at the folder brought, and gives what that changed.
-    pub fn apply(&mut self, reading: FolderLook) -> Vec<Event> {
+    pub fn apply_scan(&mut self, reading: FolderScan) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         match reading.present {
-            Ok(present) => self.keep_only(&present, &mut dirty),
-            Err(reason) => self.refuse_one(&Arc::clone(&self.path), &reason, &mut dirty),
+            Ok(present) => self.retain_files(&present, &mut dirty),
+            Err(reason) => self.reject_file(&Arc::clone(&self.path), &reason, &mut dirty),
         }
         for (file, contents) in reading.files {
             match contents {
-                Ok(contents) => self.replace(&file, contents, &mut dirty),
-                Err(reason) => self.refuse_one(&file, &reason, &mut dirty),
+                Ok(contents) => self.replace_file(&file, contents, &mut dirty),
+                Err(reason) => self.reject_file(&file, &reason, &mut dirty),
             }
         }
-        self.tell_all(&dirty)
+        self.emit_all(&dirty)
     }
 
     /// Whether an object may be on its way from one file to another: it went from the one and is in no other yet, or
     /// came to the other and is still in the one.
-    pub fn is_between(&self, reading: &FolderLook) -> bool {
+    pub fn is_object_moving(&self, reading: &FolderScan) -> bool {
         let Ok(present) = &reading.present else { return false };
-        let read: BTreeMap<&Arc<str>, &Contents> = reading.read().collect();
+        let read: BTreeMap<&Arc<str>, &FileContents> = reading.readable_files().collect();
         let named: BTreeSet<&ObjectKey> =
             read.values().flat_map(|contents| contents.objects.keys()).collect();
         let keeps = |file: &Arc<str>, key: &ObjectKey| match read.get(file) {
             Some(contents) => contents.objects.contains_key(key),
             None => present.contains(file),
         };
-        let is_kept = |key: &ObjectKey| self.files_of(key).any(|file| keeps(file, key));
+        let is_kept = |key: &ObjectKey| self.files_with(key).any(|file| keeps(file, key));
         let is_lost = |file: &Arc<str>, key: &ObjectKey| {
             // A rejected file or kind cannot move to another file.
             let is_object = !matches!(key, ObjectKey::File(..) | ObjectKey::Kind(..));
             is_object && !keeps(file, key) && !named.contains(key) && !is_kept(key)
         };
-        let is_doubled =
-            |file: &Arc<str>, key: &ObjectKey| self.files_of(key).all(|known| known != file) && is_kept(key);
+        let is_doubled = |file: &Arc<str>, key: &ObjectKey| {
+            self.files_with(key).all(|known| known != file) && is_kept(key)
+        };
         let changed =
             self.files.iter().filter(|(file, _)| read.contains_key(file) || !present.contains(*file));
         changed.into_iter().any(|(file, keys)| keys.iter().any(|key| is_lost(file, key)))
@@ -102,77 +103,79 @@ impl Folder {
     }
 
     /// Delivers once more everything that was delivered and still counts.
-    pub fn tell_again(&mut self) -> Vec<Event> {
+    pub fn redeliver_all(&mut self) -> Vec<Event> {
         let all: BTreeSet<ObjectKey> = self.objects.keys().cloned().collect();
-        self.objects.values_mut().for_each(|object| object.shown = None);
-        self.tell_all(&all)
+        self.objects.values_mut().for_each(|object| object.delivered = None);
+        self.emit_all(&all)
     }
 
-    fn files_of(&self, key: &ObjectKey) -> impl Iterator<Item = &Arc<str>> {
+    fn files_with(&self, key: &ObjectKey) -> impl Iterator<Item = &Arc<str>> {
         self.objects.get(key).into_iter().flat_map(|object| object.versions.keys())
     }
 
     /// Refuses files that cannot be read now; whatever was known of them stays.
-    pub fn refuse(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {
+    pub fn reject_files(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         for file in files {
-            self.refuse_one(file, reason, &mut dirty);
+            self.reject_file(file, reason, &mut dirty);
         }
-        self.tell_all(&dirty)
+        self.emit_all(&dirty)
     }
 
     /// Ends a rejection of the folder itself that another part of the daemon told, and repeats the one that was told
     /// here, if any.
-    pub fn own_rejection(&self) -> Vec<Event> {
+    pub fn folder_rejection(&self) -> Vec<Event> {
         let key = ObjectKey::File(Source::Manifests, Arc::clone(&self.path));
-        let told = self.objects.get(&key).into_iter().flat_map(|object| object.told.iter().cloned());
+        let told =
+            self.objects.get(&key).into_iter().flat_map(|object| object.delivered_rejections.iter().cloned());
         let told: Vec<Event> = told.map(Event::Rejected).collect();
         std::iter::once(Event::RejectionEnded(key)).chain(told).collect()
     }
 
-    fn keep_only(&mut self, present: &BTreeSet<Arc<str>>, dirty: &mut BTreeSet<ObjectKey>) {
+    fn retain_files(&mut self, present: &BTreeSet<Arc<str>>, dirty: &mut BTreeSet<ObjectKey>) {
         let gone: Vec<Arc<str>> =
             self.files.keys().filter(|file| !present.contains(*file)).cloned().collect();
         for file in gone {
-            self.replace(&file, Contents::default(), dirty);
+            self.replace_file(&file, FileContents::default(), dirty);
             self.files.remove(&file);
         }
     }
 
-    fn replace(&mut self, file: &Arc<str>, contents: Contents, dirty: &mut BTreeSet<ObjectKey>) {
+    fn replace_file(&mut self, file: &Arc<str>, contents: FileContents, dirty: &mut BTreeSet<ObjectKey>) {
         let keys: BTreeSet<ObjectKey> = contents.objects.keys().cloned().collect();
         let before = self.files.insert(Arc::clone(file), keys).unwrap_or_default();
         for key in before {
             if !contents.objects.contains_key(&key) {
-                self.object(&key).versions.remove(file);
+                self.object_mut(&key).versions.remove(file);
                 dirty.insert(key);
             }
         }
         for (key, version) in contents.objects {
-            self.object(&key).take(file, version);
+            self.object_mut(&key).update_version(file, version);
             dirty.insert(key);
         }
     }
 
-    fn refuse_one(&mut self, file: &Arc<str>, reason: &str, dirty: &mut BTreeSet<ObjectKey>) {
-        let rejection = rejection(file, reason);
+    fn reject_file(&mut self, file: &Arc<str>, reason: &str, dirty: &mut BTreeSet<ObjectKey>) {
+        let rejection = file_rejection(file, reason);
         let key = rejection.object.clone();
         self.files.entry(Arc::clone(file)).or_default().insert(key.clone());
-        self.object(&key).take(file, Version { facts: None, rejections: vec![rejection] });
+        self.object_mut(&key)
+            .update_version(file, ObjectVersion { facts: None, rejections: vec![rejection] });
         dirty.insert(key);
     }
 
-    fn object(&mut self, key: &ObjectKey) -> &mut Object {
+    fn object_mut(&mut self, key: &ObjectKey) -> &mut Object {
         self.objects.entry(key.clone()).or_default()
     }
 
-    fn tell_all(&mut self, dirty: &BTreeSet<ObjectKey>) -> Vec<Event> {
-        dirty.iter().flat_map(|key| self.tell(key)).collect()
+    fn emit_all(&mut self, dirty: &BTreeSet<ObjectKey>) -> Vec<Event> {
+        dirty.iter().flat_map(|key| self.emit_changes(key)).collect()
     }
 
-    fn tell(&mut self, key: &ObjectKey) -> Vec<Event> {
-        let object = self.object(key);
-        let events = object.tell(key);
+    fn emit_changes(&mut self, key: &ObjectKey) -> Vec<Event> {
+        let object = self.object_mut(key);
+        let events = object.emit_changes(key);
         if object.versions.is_empty() {
             self.objects.remove(key);
         }
@@ -183,34 +186,36 @@ impl Folder {
 impl Object {
     /// Takes a file's version of the object; one that was not understood keeps the facts of the version before it in
     /// that file.
-    fn take(&mut self, file: &Arc<str>, mut version: Version) {
+    fn update_version(&mut self, file: &Arc<str>, mut version: ObjectVersion) {
         let known = self.versions.entry(Arc::clone(file)).or_default();
         version.facts = version.facts.or_else(|| known.facts.take());
         *known = version;
     }
 
-    fn tell(&mut self, key: &ObjectKey) -> Vec<Event> {
+    fn emit_changes(&mut self, key: &ObjectKey) -> Vec<Event> {
         let winner = self.versions.iter().find(|(_, version)| version.facts.is_some());
         let facts = winner.and_then(|(_, version)| version.facts.clone());
         let rejections = self.rejections(winner.map(|(file, _)| file), key);
-        let change = change(self.shown.take(), facts.as_ref());
-        let rejections_changed = rejections != self.told;
+        let change = change_event(self.delivered.take(), facts.as_ref());
+        let rejections_changed = rejections != self.delivered_rejections;
         let mut events: Vec<Event> = change.into_iter().collect();
         // Applied and deleted events end earlier rejections.
-        if events.is_empty() && rejections_changed && !self.told.is_empty() {
+        if events.is_empty() && rejections_changed && !self.delivered_rejections.is_empty() {
             events.push(Event::RejectionEnded(key.clone()));
         }
         if rejections_changed || !events.is_empty() {
             events.extend(rejections.iter().cloned().map(Event::Rejected));
         }
-        self.shown = facts;
-        self.told = rejections;
+        self.delivered = facts;
+        self.delivered_rejections = rejections;
         events
     }
 
     fn rejections(&self, winner: Option<&Arc<str>>, key: &ObjectKey) -> Vec<Rejection> {
         let rejections = self.versions.iter().flat_map(|(file, version)| match winner {
-            Some(winner) if version.facts.is_some() && winner != file => vec![duplicate(key, winner, file)],
+            Some(winner) if version.facts.is_some() && winner != file => {
+                vec![duplicate_rejection(key, winner, file)]
+            }
             _ => version.rejections.clone(),
         });
         let mut rejections: Vec<Rejection> = rejections.collect();
@@ -225,38 +230,38 @@ impl Object {
 }
 
 /// The event that says that a file, or the folder, cannot be read, for a caller that keeps no [`Folder`].
-pub fn refused(file: &str, reason: &str) -> Event {
-    Event::Rejected(rejection(&file.into(), reason))
+pub fn file_rejection_event(file: &str, reason: &str) -> Event {
+    Event::Rejected(file_rejection(&file.into(), reason))
 }
 
-fn rejection(file: &Arc<str>, reason: &str) -> Rejection {
+fn file_rejection(file: &Arc<str>, reason: &str) -> Rejection {
     Rejection {
         object: ObjectKey::File(Source::Manifests, Arc::clone(file)),
         origin: Some(Arc::clone(file)),
-        reason: cut_reason(reason),
+        reason: truncate_reason(reason),
         partial: false,
     }
 }
 
-fn duplicate(key: &ObjectKey, winner: &str, loser: &Arc<str>) -> Rejection {
+fn duplicate_rejection(key: &ObjectKey, winner: &str, loser: &Arc<str>) -> Rejection {
     Rejection {
         object: key.clone(),
         origin: Some(Arc::clone(loser)),
-        reason: cut_reason(&format!("is also in {winner}, which comes first and counts")),
+        reason: truncate_reason(&format!("is also in {winner}, which comes first and counts")),
         partial: true,
     }
 }
 
-fn change(before: Option<Facts>, after: Option<&Facts>) -> Option<Event> {
+fn change_event(before: Option<ObjectFacts>, after: Option<&ObjectFacts>) -> Option<Event> {
     match (before, after) {
         (None, None) => None,
         (Some(before), Some(after)) if before == *after => None,
-        (_, Some(Facts::Service(facts))) => Some(Event::ServiceApplied(Arc::clone(facts))),
-        (_, Some(Facts::Slice(facts))) => Some(Event::SliceApplied(Arc::clone(facts))),
-        (Some(Facts::Service(gone)), None) => {
+        (_, Some(ObjectFacts::Service(facts))) => Some(Event::ServiceApplied(Arc::clone(facts))),
+        (_, Some(ObjectFacts::Slice(facts))) => Some(Event::SliceApplied(Arc::clone(facts))),
+        (Some(ObjectFacts::Service(gone)), None) => {
             Some(Event::ServiceDeleted(gone.key.clone(), Some(Box::new(gone.meta.clone()))))
         }
-        (Some(Facts::Slice(gone)), None) => {
+        (Some(ObjectFacts::Slice(gone)), None) => {
             Some(Event::SliceDeleted(gone.key.clone(), Some(Box::new(gone.meta.clone()))))
         }
     }

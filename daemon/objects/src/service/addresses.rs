@@ -11,12 +11,12 @@ use holdfast_core::limits;
 use holdfast_core::str_enum::StrEnum;
 
 use super::check_count;
-use crate::error::quoted;
+use crate::error::quote_value;
 use crate::wire::{ServiceSpecWire, ServiceStatusWire, Text};
 use crate::{Defaulting, ObjectError, address};
 
 /// Reads every address of a Service, and the families that they serve.
-pub(super) fn read(
+pub(super) fn read_addresses(
     facts: &mut ServiceFacts,
     spec: &ServiceSpecWire<'_>,
     status: Option<&ServiceStatusWire<'_>>,
@@ -24,12 +24,14 @@ pub(super) fn read(
 ) -> Result<(), ObjectError> {
     facts.headless = is_headless(spec);
     facts.cluster_ips = cluster_ips(spec, defaulting)?;
-    facts.external_ips = addresses("spec.externalIPs", spec.external_ips.as_deref().unwrap_or_default())?;
-    facts.ingress = ingress(status)?;
-    facts.source_ranges = source_ranges(spec.load_balancer_source_ranges.as_deref().unwrap_or_default())?;
+    facts.external_ips =
+        parse_addresses("spec.externalIPs", spec.external_ips.as_deref().unwrap_or_default())?;
+    facts.ingress = parse_ingress(status)?;
+    facts.source_ranges =
+        parse_source_ranges(spec.load_balancer_source_ranges.as_deref().unwrap_or_default())?;
     facts.ip_families = ip_families(spec.ip_families.as_deref().unwrap_or_default())?;
     if facts.ip_families.is_empty() && defaulting == Defaulting::AsApiserver {
-        facts.ip_families = families_of_addresses(facts);
+        facts.ip_families = derive_families(facts);
     }
     check_families(facts)
 }
@@ -54,11 +56,11 @@ fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec
     let several_count =
         !several.is_empty() && (defaulted || spec.ip_families.iter().flatten().next().is_some());
     if several_count {
-        addresses("spec.clusterIPs", several)
+        parse_addresses("spec.clusterIPs", several)
     } else if single.is_empty() {
         Ok(Vec::new())
     } else {
-        Ok(vec![address_of("spec.clusterIP".to_owned(), single)?])
+        Ok(vec![parse_address("spec.clusterIP".to_owned(), single)?])
     }
 }
 
@@ -70,7 +72,7 @@ fn ip_families(words: &[Text<'_>]) -> Result<Vec<Family>, ObjectError> {
 }
 
 /// The families that a service without `ipFamilies` has: those of its addresses, cluster IPs first.
-fn families_of_addresses(facts: &ServiceFacts) -> Vec<Family> {
+fn derive_families(facts: &ServiceFacts) -> Vec<Family> {
     let others =
         facts.external_ips.iter().copied().chain(facts.ingress.iter().map(|ingress| ingress.address));
     let cluster = facts.cluster_ips.iter().copied();
@@ -95,24 +97,24 @@ fn check_families(facts: &ServiceFacts) -> Result<(), ObjectError> {
     }
 }
 
-pub(crate) fn addresses(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, ObjectError> {
+pub(crate) fn parse_addresses(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, ObjectError> {
     check_count(field, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    texts.iter().enumerate().map(|(index, text)| address_of(format!("{field}[{index}]"), text)).collect()
+    texts.iter().enumerate().map(|(index, text)| parse_address(format!("{field}[{index}]"), text)).collect()
 }
 
-fn address_of(field: String, text: &str) -> Result<IpAddr, ObjectError> {
+fn parse_address(field: String, text: &str) -> Result<IpAddr, ObjectError> {
     address::parse(text).ok_or_else(|| ObjectError::address(field, text))
 }
 
 /// The entries that have an address; one with a host name alone is for clients of the real balancer, not for us.
-fn ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, ObjectError> {
+fn parse_ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, ObjectError> {
     let entries =
         status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref()).unwrap_or_default();
     check_count("status.loadBalancer.ingress", entries.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
     let mut ingress = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let Some(ip) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) else { continue };
-        let address = address_of(format!("status.loadBalancer.ingress[{index}].ip"), ip)?;
+        let address = parse_address(format!("status.loadBalancer.ingress[{index}].ip"), ip)?;
         ingress.push(Ingress { address, proxied: is_proxied(entry.ip_mode.as_deref())? });
     }
     Ok(ingress)
@@ -128,12 +130,12 @@ fn is_proxied(mode: Option<&str>) -> Result<bool, ObjectError> {
 
 /// Reads the source ranges. A range that cannot be read rejects the service: skipping it could open what was meant to
 /// be closed.
-fn source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, ObjectError> {
+fn parse_source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, ObjectError> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     check_count(FIELD, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
     let error = |index: usize, text: &Text<'_>| ObjectError::Cidr {
         field: format!("{FIELD}[{index}]"),
-        shown: quoted(text),
+        shown: quote_value(text),
     };
     let parse =
         |(index, text): (usize, &Text<'_>)| address::parse_cidr(text).ok_or_else(|| error(index, text));

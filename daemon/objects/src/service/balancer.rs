@@ -15,14 +15,14 @@ use crate::wire::{
 
 /// Reads what a Service says of its load balancer; none for a Service that neither asks for one, nor has finalizers,
 /// nor is being deleted.
-pub(super) fn read(
+pub(super) fn read_balancer(
     kind: ServiceType,
     metadata: &MetaWire<'_>,
     spec: &ServiceSpecWire<'_>,
     status: Option<&ServiceStatusWire<'_>>,
 ) -> Option<Box<BalancerFacts>> {
-    let finalizers = kept(metadata.finalizers.iter().flatten(), limits::FINALIZERS_MAX);
-    let deleted = metadata.deletion_timestamp.as_ref().and_then(TimeWire::read);
+    let finalizers = bounded_texts(metadata.finalizers.iter().flatten(), limits::FINALIZERS_MAX);
+    let deleted = metadata.deletion_timestamp.as_ref().and_then(TimeWire::timestamp);
     if kind != ServiceType::LoadBalancer && finalizers.is_empty() && deleted.is_none() {
         return None;
     }
@@ -33,9 +33,12 @@ pub(super) fn read(
         finalizers,
         class: spec.load_balancer_class.as_deref().filter(|class| !class.is_empty()).map(sanitize_text),
         without_node_ports: spec.allocate_load_balancer_node_ports == Some(false),
-        hostnames: kept(ingress.unwrap_or_default().iter().filter_map(hostname), limits::HOSTNAMES_MAX),
-        writers: writers(entries),
-        written: of_status(entries).filter_map(|entry| entry.time.as_ref()?.read()).max(),
+        hostnames: bounded_texts(
+            ingress.unwrap_or_default().iter().filter_map(hostname),
+            limits::HOSTNAMES_MAX,
+        ),
+        writers: status_writers(entries),
+        written: status_entries(entries).filter_map(|entry| entry.time.as_ref()?.timestamp()).max(),
     }))
 }
 
@@ -45,21 +48,21 @@ fn hostname<'a>(entry: &'a IngressWire<'_>) -> Option<&'a Text<'a>> {
     entry.hostname.as_ref().filter(|_| !has_address)
 }
 
-fn kept<'a>(texts: impl Iterator<Item = &'a Text<'a>>, most: usize) -> Box<[Arc<str>]> {
+fn bounded_texts<'a>(texts: impl Iterator<Item = &'a Text<'a>>, most: usize) -> Box<[Arc<str>]> {
     texts.filter(|text| !text.is_empty()).take(most).map(|text| sanitize_text(text)).collect()
 }
 
 /// The entries of writers of the status. Only controllers of load balancers write there; which of its fields they wrote
 /// is in a part of the entry that is not read.
-fn of_status<'a, 'w>(
+fn status_entries<'a, 'w>(
     entries: &'a [ManagedFieldsWire<'w>],
 ) -> impl Iterator<Item = &'a ManagedFieldsWire<'w>> {
     entries.iter().filter(|entry| entry.subresource.as_deref() == Some("status"))
 }
 
-fn writers(entries: &[ManagedFieldsWire<'_>]) -> Box<[Arc<str>]> {
+fn status_writers(entries: &[ManagedFieldsWire<'_>]) -> Box<[Arc<str>]> {
     let mut names: Vec<Arc<str>> = Vec::new();
-    for manager in of_status(entries).filter_map(|entry| entry.manager.as_deref()) {
+    for manager in status_entries(entries).filter_map(|entry| entry.manager.as_deref()) {
         let name = sanitize_text(manager);
         if names.len() < limits::STATUS_WRITERS_MAX && !names.contains(&name) {
             names.push(name);

@@ -5,7 +5,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::limits;
 use serde_json::{Value, json};
 
-use crate::{Defaulting, Kind, Provenance, from_value, import, reject, slice};
+use crate::{Defaulting, ObjectKind, Provenance, from_value, parse_import, parse_slice, reject_object};
 
 fn provenance() -> Provenance {
     let origin = Some("10.0.0.10:6443".into());
@@ -14,8 +14,8 @@ fn provenance() -> Provenance {
 
 fn decode(object: &Value) -> Result<ServiceFacts, Rejection> {
     match from_value(object) {
-        Ok(wire) => import(&wire, &provenance()),
-        Err(error) => Err(reject(Kind::Service, object, &error, &provenance())),
+        Ok(wire) => parse_import(&wire, &provenance()),
+        Err(error) => Err(reject_object(ObjectKind::Service, object, &error, &provenance())),
     }
 }
 
@@ -126,7 +126,7 @@ fn services(labels: &Value) -> [Option<String>; 2] {
         json!({"metadata": {"namespace": "demo", "name": "web-1", "labels": labels}, "addressType": "IPv4"});
     [Source::ClusterSet, Source::Kubernetes].map(|source| {
         let provenance = Provenance { source, ..provenance() };
-        let (facts, partial) = slice(&from_value(&object).unwrap(), &provenance).unwrap();
+        let (facts, partial) = parse_slice(&from_value(&object).unwrap(), &provenance).unwrap();
         assert_eq!(partial, None);
         facts.service.map(|name| name.to_string())
     })
@@ -144,6 +144,6 @@ fn a_slice_belongs_to_the_import_of_one_label_and_to_the_service_of_another() {
     let object = json!({"metadata": {"namespace": "demo", "name": "web-1", "labels": {IMPORT: "a b"}},
         "addressType": "IPv4"});
     let rejection =
-        slice(&from_value(&object).unwrap(), &provenance()).expect_err("no service has that name");
+        parse_slice(&from_value(&object).unwrap(), &provenance()).expect_err("no service has that name");
     assert!(rejection.reason.contains(IMPORT), "{}", rejection.reason);
 }

@@ -3,7 +3,7 @@
 use holdfast_core::facts::Timestamp;
 use holdfast_core::limits;
 
-use crate::{address, cut_reason};
+use crate::{address, truncate_reason};
 
 #[track_caller]
 fn check_address(text: &str, expected: Option<&str>) {
@@ -132,8 +132,8 @@ fn times_are_read_to_the_microsecond() {
 
 #[test]
 fn a_reason_has_a_bound() {
-    assert_eq!(&*cut_reason("short"), "short");
-    let cut = cut_reason(&"é".repeat(500));
+    assert_eq!(&*truncate_reason("short"), "short");
+    let cut = truncate_reason(&"é".repeat(500));
     assert_eq!(cut.chars().count(), limits::REJECTION_REASON_LENGTH_MAX);
     assert!(cut.ends_with("é…"));
 }

@@ -20,7 +20,7 @@ use holdfast_core::limits;
 use holdfast_core::weights::{Weight, WeightSetting, Weights};
 
 use super::{HealthCheck, StaticService};
-use crate::names::{Resolve, Set};
+use crate::names::{BackendSet, Resolve};
 use holdfast_config::{Config, VIP_SERVICE};
 
 /// A block that cannot be served.
@@ -32,12 +32,12 @@ pub struct InvalidService {
     /// As it was written.
     pub name: String,
     /// What is wrong.
-    pub fault: Fault,
+    pub fault: BlockFault,
 }
 
 /// What is wrong with a block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum BlockFault {
     /// No object can have this name.
     #[error(transparent)]
     Name(#[from] InvalidName),
@@ -65,7 +65,7 @@ pub struct Blocks {
     // The virtual address of the apiserver, and the file that says so.
     vip: Option<(SocketAddr, Arc<str>)>,
     // What blocks of other files have to stand beside, and its file.
-    beside: (Arc<Config>, Arc<str>),
+    own_config: (Arc<Config>, Arc<str>),
 }
 
 impl Blocks {
@@ -77,28 +77,28 @@ impl Blocks {
         for service in services {
             let namespace = service.namespace.clone();
             let name = service.name.clone();
-            let added = Block::new(service, &origin).and_then(|block| add(&mut blocks, block));
+            let added = Block::new(service, &origin).and_then(|block| add_block(&mut blocks, block));
             invalid.extend(added.err().map(|fault| InvalidService { namespace, name, fault }));
         }
         let beside = (Arc::default(), origin);
-        if invalid.is_empty() { Ok(Self { blocks, vip: None, beside }) } else { Err(invalid) }
+        if invalid.is_empty() { Ok(Self { blocks, vip: None, own_config: beside }) } else { Err(invalid) }
     }
 
     /// All blocks of a configuration, and the virtual address of the apiserver.
-    pub fn of(config: &Config, origin: &str) -> Result<Self, Vec<InvalidService>> {
+    pub fn from_config(config: &Config, origin: &str) -> Result<Self, Vec<InvalidService>> {
         let blocks = Self::new(config.services.iter().map(StaticService::from).collect(), origin)?;
         let vip = config.apiserver.vip.filter(|_| config.kubernetes.enabled);
         let beside = (Arc::new(config.clone()), origin.into());
-        Ok(Self { beside, ..blocks.with_vip(vip, origin) })
+        Ok(Self { own_config: beside, ..blocks.with_vip(vip, origin) })
     }
 
     /// The configuration that blocks of other files stand beside, and its file.
-    pub(super) fn beside(&self) -> (&Config, &Arc<str>) {
-        (&self.beside.0, &self.beside.1)
+    pub(super) fn own_config(&self) -> (&Config, &Arc<str>) {
+        (&self.own_config.0, &self.own_config.1)
     }
 
     /// The same blocks, and these in addition, or in place of those that have their names.
-    pub(super) fn with(&self, more: impl Iterator<Item = Arc<Block>>) -> Self {
+    pub(super) fn with_blocks(&self, more: impl Iterator<Item = Arc<Block>>) -> Self {
         let more = more.map(|block| (block.service.key.name.clone(), block));
         Self { blocks: self.blocks.clone().into_iter().chain(more).collect(), ..self.clone() }
     }
@@ -110,9 +110,9 @@ impl Blocks {
 
     /// The same blocks, and the service of the virtual address, if there is one, with this backend. It is there before
     /// it leads anywhere, so that no other service has the address.
-    pub(super) fn leading_to(self: Arc<Self>, endpoint: Option<SocketAddr>) -> Arc<Self> {
+    pub(super) fn with_vip_target(self: Arc<Self>, endpoint: Option<SocketAddr>) -> Arc<Self> {
         let block =
-            self.vip.as_ref().and_then(|(vip, origin)| Block::new(apiserver(*vip, endpoint), origin).ok());
+            self.vip.as_ref().and_then(|(vip, origin)| Block::new(vip_service(*vip, endpoint), origin).ok());
         let Some(block) = block else { return self };
         let mut blocks = self.blocks.clone();
         // The configuration gives no block this name.
@@ -134,7 +134,7 @@ impl Blocks {
 }
 
 /// The service of the apiserver's virtual address.
-fn apiserver(vip: SocketAddr, endpoint: Option<SocketAddr>) -> StaticService {
+fn vip_service(vip: SocketAddr, endpoint: Option<SocketAddr>) -> StaticService {
     let [namespace, name] = VIP_SERVICE.map(str::to_owned);
     StaticService {
         name,
@@ -153,9 +153,9 @@ fn apiserver(vip: SocketAddr, endpoint: Option<SocketAddr>) -> StaticService {
     }
 }
 
-fn add(blocks: &mut BTreeMap<ObjectName, Arc<Block>>, block: Block) -> Result<(), Fault> {
+fn add_block(blocks: &mut BTreeMap<ObjectName, Arc<Block>>, block: Block) -> Result<(), BlockFault> {
     match blocks.insert(block.service.key.name.clone(), Arc::new(block)) {
-        Some(_) => Err(Fault::Duplicate),
+        Some(_) => Err(BlockFault::Duplicate),
         None => Ok(()),
     }
 }
@@ -165,7 +165,7 @@ pub(crate) struct Block {
     /// The facts of the block's service; they do not change with its backends' health.
     pub(super) service: Arc<ServiceFacts>,
     /// The block's slices, without their endpoints' readiness.
-    pub(super) slices: BTreeMap<SliceKey, Members>,
+    pub(super) slices: BTreeMap<SliceKey, SliceMembers>,
     /// How the block's backends are checked.
     pub(super) check: Option<Arc<HealthCheck>>,
     /// Where its backends are asked for; none: the block has them itself.
@@ -174,7 +174,7 @@ pub(crate) struct Block {
 
 /// The backends of one slice: one family, one port, in the order of the block, each once.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Members {
+pub(super) struct SliceMembers {
     meta: Meta,
     is_withdrawn: bool,
     family: Family,
@@ -186,22 +186,22 @@ pub(super) struct Members {
 }
 
 impl Block {
-    pub(super) fn new(service: StaticService, origin: &Arc<str>) -> Result<Self, Fault> {
+    pub(super) fn new(service: StaticService, origin: &Arc<str>) -> Result<Self, BlockFault> {
         let name = ObjectName::new(&service.namespace, &service.name)?;
         let facts = service_facts(name, &service, origin)?;
-        let slices = members(&facts.key.name, &service.backends, (&facts.meta, false))?;
+        let slices = group_backends(&facts.key.name, &service.backends, (&facts.meta, false))?;
         let check = service.health_check.map(Arc::new);
         Ok(Self { service: Arc::new(facts), slices, check, resolve: service.resolve })
     }
 
     /// The same block with these backends, as name servers say.
-    pub(super) fn filled(&self, set: &Set) -> Result<Self, Fault> {
+    pub(super) fn with_backends(&self, set: &BackendSet) -> Result<Self, BlockFault> {
         let families = self.families();
         let fit =
             |(backend, _): &(&SocketAddr, &Weight)| families.contains(&Family::from_address(backend.ip()));
         let backends: Vec<_> = set.backends.iter().filter(fit).map(|(backend, _)| *backend).collect();
-        let meta = Meta { writer: Some(resolver()), ..self.service.meta.clone() };
-        let mut slices = members(&self.service.key.name, &backends, (&meta, set.is_withdrawn))?;
+        let meta = Meta { writer: Some(dns_writer()), ..self.service.meta.clone() };
+        let mut slices = group_backends(&self.service.key.name, &backends, (&meta, set.is_withdrawn))?;
         for members in slices.values_mut() {
             let own = |backend| Some((backend, *set.backends.get(&backend)?));
             let weights = Weights::from_backends(members.backends().filter_map(own));
@@ -212,9 +212,9 @@ impl Block {
     }
 
     /// Its backends with their weights.
-    pub(super) fn set(&self) -> Set {
+    pub(super) fn backend_set(&self) -> BackendSet {
         let of_service = self.service.weights.as_ref();
-        let weight = |members: &Members, backend| {
+        let weight = |members: &SliceMembers, backend| {
             let asked = members.weights.as_ref().or(of_service)?;
             asked.weights.find_weight(backend, None)
         };
@@ -222,7 +222,7 @@ impl Block {
             members.backends().map(move |it| (it, weight(members, it).unwrap_or(Weight::ONE)))
         });
         let backends = each.collect();
-        Set { backends, is_withdrawn: self.slices.values().any(|members| members.is_withdrawn) }
+        BackendSet { backends, is_withdrawn: self.slices.values().any(|members| members.is_withdrawn) }
     }
 
     /// The families of its frontends.
@@ -238,10 +238,10 @@ impl Block {
     }
 
     /// One slice as it stands, with the readiness that `ready` knows.
-    pub(super) fn slice(
+    pub(super) fn slice_facts(
         &self,
         key: &SliceKey,
-        members: &Members,
+        members: &SliceMembers,
         ready: impl Fn(SocketAddr) -> bool,
     ) -> SliceFacts {
         let port = |port: &ServicePort| SlicePort {
@@ -256,33 +256,33 @@ impl Block {
             headless: false,
             address_type: AddressType::Ip(members.family),
             ports: self.service.ports.iter().map(port).collect(),
-            endpoints: members.endpoints(ready),
+            endpoints: members.build_endpoints(ready),
             endpoints_null: false,
             weights: members.weights.clone(),
         }
     }
 }
 
-impl Members {
+impl SliceMembers {
     fn backends(&self) -> impl Iterator<Item = SocketAddr> {
         self.addresses.iter().map(|address| SocketAddr::new(*address, self.port.get()))
     }
 
-    fn endpoints(&self, ready: impl Fn(SocketAddr) -> bool) -> Endpoints {
+    fn build_endpoints(&self, ready: impl Fn(SocketAddr) -> bool) -> Endpoints {
         let mut endpoints = EndpointsBuilder::new(self.family);
         for backend in self.backends() {
-            // Never refused: `members` tried each of them when the block was built.
+            // Never refused: `group_backends` tried each of them when the block was built.
             let is_ready = !self.is_withdrawn && ready(backend);
             let conditions =
                 Conditions { ready: is_ready, serving: is_ready, terminating: self.is_withdrawn };
-            let pushed = endpoints.push(endpoint(backend.ip(), conditions));
+            let pushed = endpoints.push(build_endpoint(backend.ip(), conditions));
             debug_assert_eq!(pushed, Ok(()));
         }
         endpoints.finish()
     }
 }
 
-const fn endpoint(address: IpAddr, conditions: Conditions) -> Endpoint<'static> {
+const fn build_endpoint(address: IpAddr, conditions: Conditions) -> Endpoint<'static> {
     Endpoint { address, conditions, node: None, zone: None, hints: None, target: None }
 }
 
@@ -290,16 +290,16 @@ fn service_facts(
     name: ObjectName,
     service: &StaticService,
     origin: &Arc<str>,
-) -> Result<ServiceFacts, Fault> {
+) -> Result<ServiceFacts, BlockFault> {
     let frontends: Vec<_> = service.frontends.iter().copied().map(canonical).collect();
     if let Some(frontend) = frontends.iter().find(|frontend| frontend.port() == 0) {
-        return Err(Fault::PortZero(*frontend));
+        return Err(BlockFault::PortZero(*frontend));
     }
     let first = frontends.first().and_then(|frontend| NonZeroU16::new(frontend.port()));
     let port = ServicePort {
         name: service.port_name.as_str().into(),
         protocol: Protocol::Transport(service.transport),
-        port: first.ok_or(Fault::NoFrontend)?,
+        port: first.ok_or(BlockFault::NoFrontend)?,
         node_port: None,
     };
     Ok(ServiceFacts {
@@ -310,12 +310,12 @@ fn service_facts(
         affinity_prefix: service.affinity_prefix.map(|prefixes| prefixes.to_string().into()),
         on_empty: service.on_empty.as_deref().map(Arc::from),
         maglev: service.maglev.map(|asked| asked.to_string().into()),
-        weights: weights(service.weights.iter().copied()),
+        weights: build_weights(service.weights.iter().copied()),
         ..ServiceFacts::new(ServiceKey { name, source: Source::Config }, ServiceType::Static)
     })
 }
 
-fn weights(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Option<Box<WeightSetting>> {
+fn build_weights(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Option<Box<WeightSetting>> {
     let mut each = each.map(|(backend, weight)| (canonical(backend), weight)).peekable();
     each.peek()
         .is_some()
@@ -324,34 +324,34 @@ fn weights(each: impl Iterator<Item = (SocketAddr, Weight)>) -> Option<Box<Weigh
 
 /// The writer of what name servers say. It is of the block's own file all the same: what is remembered of it stays
 /// while that file cannot be read.
-fn resolver() -> Writer {
+fn dns_writer() -> Writer {
     Writer { manager: "dns".into(), operation: "Update".into(), subresource: None, at: None }
 }
 
-fn members(
+fn group_backends(
     name: &ObjectName,
     backends: &[SocketAddr],
     (meta, is_withdrawn): (&Meta, bool),
-) -> Result<BTreeMap<SliceKey, Members>, Fault> {
+) -> Result<BTreeMap<SliceKey, SliceMembers>, BlockFault> {
     let mut groups: BTreeMap<(Family, NonZeroU16), (EndpointsBuilder, Vec<IpAddr>)> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for backend in backends.iter().copied().map(canonical).filter(|backend| seen.insert(*backend)) {
-        let port = NonZeroU16::new(backend.port()).ok_or(Fault::PortZero(backend))?;
+        let port = NonZeroU16::new(backend.port()).ok_or(BlockFault::PortZero(backend))?;
         let family = Family::from_address(backend.ip());
         let (trial, addresses) =
             groups.entry((family, port)).or_insert_with(|| (EndpointsBuilder::new(family), Vec::new()));
         trial
-            .push(endpoint(backend.ip(), Conditions::READY))
-            .map_err(|refused| Fault::Backend(backend, refused))?;
+            .push(build_endpoint(backend.ip(), Conditions::READY))
+            .map_err(|refused| BlockFault::Backend(backend, refused))?;
         addresses.push(backend.ip());
     }
     if groups.len() > limits::SLICES_PER_SERVICE_MAX {
-        return Err(Fault::Slices(groups.len()));
+        return Err(BlockFault::Slices(groups.len()));
     }
     let slice = |((family, port), (_, addresses))| {
         Ok((
             slice_key(name, family, port)?,
-            Members { meta: meta.clone(), is_withdrawn, family, port, addresses, weights: None },
+            SliceMembers { meta: meta.clone(), is_withdrawn, family, port, addresses, weights: None },
         ))
     };
     groups.into_iter().map(slice).collect()

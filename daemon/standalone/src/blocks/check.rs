@@ -1,13 +1,13 @@
 //! One check of one backend: it opens a socket, asks, and says that the backend is healthy or why it is not.
 //!
-//! Invariant: a check ends within its timeout, keeps at most [`ANSWER_BYTES_MAX`] of an answer and reads at most
+//! Invariant: a check ends within its timeout, keeps at most [`REPLY_BYTES_MAX`] of an answer and reads at most
 //! [`READ_BYTES_MAX`], whatever the backend does. What is dialled is a backend's address: there is no DNS, and no
 //! redirect is followed. Files that TLS needs are not the backend's: without them it is not asked, and the time that
 //! they take is not its time. What this node lacks is not the backend's either, such as a port: that is no bad check.
 
-mod bounded;
 mod grpc;
 mod http;
+mod limited_stream;
 mod search;
 
 use std::io;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use self::bounded::Bounded;
+use self::limited_stream::LimitedStream;
 use self::search::Search;
 use super::{CheckKind, HealthCheck, Statuses};
 use holdfast_config::CheckTls;
@@ -50,7 +50,7 @@ const EXCERPT_CHARACTERS_MAX: usize = 40;
 
 /// Why a backend did not pass its check.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CheckFailed {
+pub(super) enum CheckError {
     /// That says nothing of the backend.
     #[error("not asked: no file of certificate authorities could be read yet")]
     NotAsked,
@@ -101,10 +101,10 @@ pub(super) enum CheckFailed {
     },
     /// What a server of gRPC says, or would.
     #[error(transparent)]
-    NotServing(#[from] grpc::NotServing),
+    NotServing(#[from] grpc::GrpcCheckError),
 }
 
-impl CheckFailed {
+impl CheckError {
     /// The error of a connection that was begun so long ago.
     fn from_connect(error: io::Error, after: Duration) -> Self {
         match ErrorOrigin::classify(&error, after) {
@@ -133,13 +133,13 @@ impl CheckFailed {
 }
 
 /// Runs one check, at most for its timeout. `tls` has the files of a check that speaks TLS.
-pub(super) async fn run(
+pub(super) async fn run_check(
     check: &HealthCheck,
     backend: SocketAddr,
     tls: Option<&ClientTls>,
-) -> Result<(), CheckFailed> {
+) -> Result<(), CheckError> {
     let tls = match tls {
-        Some(tls) => Some(tls.current().await.ok_or(CheckFailed::NotAsked)?),
+        Some(tls) => Some(tls.current().await.ok_or(CheckError::NotAsked)?),
         None => None,
     };
     let ask = async {
@@ -147,46 +147,47 @@ pub(super) async fn run(
         let stream = connect(target).await?;
         match (&check.kind, tls) {
             (CheckKind::Tcp, _) => Ok(()),
-            (CheckKind::SendExpect { send, expect }, _) => exchange(stream, send.as_deref(), expect).await,
-            (CheckKind::Http(asked), None) => http::get(stream, target, asked).await,
-            (CheckKind::Grpc(asked), None) => grpc::ask(stream, target, asked).await,
+            (CheckKind::SendExpect { send, expect }, _) => send_expect(stream, send.as_deref(), expect).await,
+            (CheckKind::Http(asked), None) => http::check_http(stream, target, asked).await,
+            (CheckKind::Grpc(asked), None) => grpc::check_health(stream, target, asked).await,
             // Larger by far than what other checks need.
             (CheckKind::Http(asked), Some(tls)) => {
                 Box::pin(async {
-                    let stream = secured(stream, target, asked.tls.as_ref(), tls).await?;
-                    http::get(stream, target, asked).await
+                    let stream = connect_tls(stream, target, asked.tls.as_ref(), tls).await?;
+                    http::check_http(stream, target, asked).await
                 })
                 .await
             }
             (CheckKind::Grpc(asked), Some(tls)) => {
                 Box::pin(async {
-                    let stream = secured(stream, target, asked.tls.as_ref(), for_http2(&tls)).await?;
-                    grpc::ask(stream, target, asked).await
+                    let stream =
+                        connect_tls(stream, target, asked.tls.as_ref(), with_http2_alpn(&tls)).await?;
+                    grpc::check_health(stream, target, asked).await
                 })
                 .await
             }
         }
     };
-    tokio::time::timeout(check.timeout, ask).await.unwrap_or(Err(CheckFailed::TimedOut(check.timeout)))
+    tokio::time::timeout(check.timeout, ask).await.unwrap_or(Err(CheckError::TimedOut(check.timeout)))
 }
 
 /// Speaks TLS with the backend that is meant.
-async fn secured(
+async fn connect_tls(
     stream: TcpStream,
     target: SocketAddr,
     asked: Option<&CheckTls>,
     tls: Arc<ClientConfig>,
-) -> Result<TlsStream<Bounded<TcpStream>>, CheckFailed> {
+) -> Result<TlsStream<LimitedStream<TcpStream>>, CheckError> {
     let name = asked.and_then(|tls| tls.server_name.clone());
     // The configuration has no name that this refuses.
     let name = name.and_then(|name| ServerName::try_from(name).ok());
     let name = name.unwrap_or_else(|| target.ip().into());
-    let stream = Bounded::new(stream, TLS_BYTES_MAX + READ_BYTES_MAX);
-    TlsConnector::from(tls).connect(name, stream).await.map_err(CheckFailed::from_tls)
+    let stream = LimitedStream::new(stream, TLS_BYTES_MAX + READ_BYTES_MAX);
+    TlsConnector::from(tls).connect(name, stream).await.map_err(CheckError::from_tls)
 }
 
 /// The same trust and the same certificate, for a server that shall speak HTTP/2.
-fn for_http2(tls: &ClientConfig) -> Arc<ClientConfig> {
+fn with_http2_alpn(tls: &ClientConfig) -> Arc<ClientConfig> {
     let mut tls = tls.clone();
     tls.alpn_protocols = vec![b"h2".to_vec()];
     Arc::new(tls)
@@ -194,13 +195,13 @@ fn for_http2(tls: &ClientConfig) -> Arc<ClientConfig> {
 
 /// Connects, and has the connection end by a reset: what is closed in due form leaves a socket behind for a minute, and
 /// 10,000 backends that are asked every 5 s would keep 120,000 of them. Whatever ends a check, no byte is missed then.
-async fn connect(backend: SocketAddr) -> Result<TcpStream, CheckFailed> {
+async fn connect(backend: SocketAddr) -> Result<TcpStream, CheckError> {
     let begun = Instant::now();
     let connected = exempt::connect(backend).await;
-    let stream = connected.map_err(|error| CheckFailed::from_connect(error, begun.elapsed()))?;
+    let stream = connected.map_err(|error| CheckError::from_connect(error, begun.elapsed()))?;
     // Where it is refused, the socket stays for that minute.
     let _ = stream.set_zero_linger();
-    if is_own_socket(&stream, backend) { Err(CheckFailed::OwnSocket) } else { Ok(stream) }
+    if is_own_socket(&stream, backend) { Err(CheckError::OwnSocket) } else { Ok(stream) }
 }
 
 fn is_own_socket(stream: &TcpStream, peer: SocketAddr) -> bool {
@@ -208,17 +209,17 @@ fn is_own_socket(stream: &TcpStream, peer: SocketAddr) -> bool {
 }
 
 /// Sends a text, if there is one, and reads until another one came.
-async fn exchange(mut stream: TcpStream, send: Option<&str>, expect: &str) -> Result<(), CheckFailed> {
-    stream.write_all(send.unwrap_or_default().as_bytes()).await.map_err(CheckFailed::from_stream)?;
+async fn send_expect(mut stream: TcpStream, send: Option<&str>, expect: &str) -> Result<(), CheckError> {
+    stream.write_all(send.unwrap_or_default().as_bytes()).await.map_err(CheckError::from_stream)?;
     let mut search = Search::new(expect);
-    while !search.is_over() {
+    while !search.scan_answer() {
         match stream.read_buf(&mut search.answer).await {
             Ok(0) => break,
             Ok(_) => (),
-            Err(error) => return Err(CheckFailed::from_stream(error)),
+            Err(error) => return Err(CheckError::from_stream(error)),
         }
     }
-    search.found()
+    search.into_result()
 }
 
 /// What people need of a text to recognise it.

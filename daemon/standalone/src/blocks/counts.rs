@@ -16,10 +16,10 @@ use holdfast_status::rfc3339::Millis;
 use holdfast_status::views::checks::{CheckResult, CheckSeen, ChecksSeen};
 
 #[cfg(any(test, feature = "testing"))]
-use super::check::CheckFailed;
+use super::check::CheckError;
 #[cfg(any(test, feature = "testing"))]
-use super::seen::{Outcome, Row};
-use super::seen::{Seen, UnusableBackend};
+use super::check_table::{CheckOutcome, CheckRow};
+use super::check_table::{CheckTable, UnusableBackend};
 
 words! {
     /// What checks made of a backend.
@@ -31,17 +31,17 @@ words! {
 
 /// How many checks came to what since the start, and what the backends are now.
 #[derive(Debug, Default)]
-pub struct Checks {
+pub struct CheckStats {
     results: [AtomicU64; CheckResult::ALL.len()],
     states: [AtomicU64; CheckedState::ALL.len()],
-    doubted: AtomicU64,
-    pub(super) seen: Seen,
+    refusal_rechecks: AtomicU64,
+    pub(super) table: CheckTable,
 }
 
-impl Checks {
+impl CheckStats {
     /// How each checked backend of a service of the configuration is, and what its last check came to.
-    pub fn of(&self, service: &ObjectName) -> ChecksSeen {
-        self.seen.of(service)
+    pub fn service_checks(&self, service: &ObjectName) -> ChecksSeen {
+        self.table.service_checks(service)
     }
 
     /// Each result with its count.
@@ -56,26 +56,26 @@ impl Checks {
 
     /// The first backends that their checks made unusable, and how many more there are.
     pub fn unusable(&self, most: usize) -> (Vec<UnusableBackend>, usize) {
-        self.seen.unusable(most)
+        self.table.unusable(most)
     }
 
     /// The same of one of its backends; none: it is not checked.
-    pub fn of_backend(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckSeen> {
-        self.seen.of_backend(service, backend)
+    pub fn backend_check(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckSeen> {
+        self.table.backend_check(service, backend)
     }
 
-    pub fn count(&self, result: CheckResult) {
+    pub fn count_result(&self, result: CheckResult) {
         let found = CheckResult::ALL.into_iter().zip(&self.results).find(|(it, _)| *it == result);
         found.into_iter().for_each(|(_, count)| _ = count.fetch_add(1, Ordering::Relaxed));
     }
 
     /// How often a backend was checked out of turn because it had refused clients.
-    pub fn doubted(&self) -> u64 {
-        self.doubted.load(Ordering::Relaxed)
+    pub fn refusal_rechecks(&self) -> u64 {
+        self.refusal_rechecks.load(Ordering::Relaxed)
     }
 
-    pub fn add_doubted(&self, backends: u64) {
-        self.doubted.fetch_add(backends, Ordering::Relaxed);
+    pub fn add_refusal_rechecks(&self, backends: u64) {
+        self.refusal_rechecks.fetch_add(backends, Ordering::Relaxed);
     }
 
     pub fn set_backends(&self, usable: usize, unusable: usize) {
@@ -86,18 +86,13 @@ impl Checks {
 }
 
 #[cfg(any(test, feature = "testing"))]
-impl Checks {
+impl CheckStats {
     /// Those of one backend, which answered its last check with something else than HTTP.
-    pub fn of_one_that_is_not_http(
-        service: &ObjectName,
-        backend: SocketAddr,
-        said: &str,
-        at: Millis,
-    ) -> Self {
-        let (checks, row) = (Self::default(), Row::new("http"));
-        let failed = Err(CheckFailed::NotHttp(said.to_owned()));
-        row.note(Outcome::new(&failed, at, Duration::from_micros(12_345)), false);
-        checks.seen.put(service, BTreeMap::from([(backend, row)]));
+    pub fn with_non_http_backend(service: &ObjectName, backend: SocketAddr, said: &str, at: Millis) -> Self {
+        let (checks, row) = (Self::default(), CheckRow::new("http"));
+        let failed = Err(CheckError::NotHttp(said.to_owned()));
+        row.record_outcome(CheckOutcome::new(&failed, at, Duration::from_micros(12_345)), false);
+        checks.table.set_rows(service, BTreeMap::from([(backend, row)]));
         checks
     }
 }

@@ -9,53 +9,53 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdfast_core::keys::Source;
-use holdfast_objects::cut_reason;
-use holdfast_objects::manifests::FolderLook;
+use holdfast_objects::manifests::FolderScan;
+use holdfast_objects::truncate_reason;
 
 use super::StaticService;
 use super::block::Block;
-use crate::folder::{Files, Watched};
+use crate::folder::{FileFormat, FolderSource};
 use holdfast_config::{BlocksFile, FILE_BYTES_MAX, FileAuthor, Problem, ServiceBlock, Subject};
 
 /// The folder of blocks, whether it is there or not.
-pub type BlocksFolder = Watched<BlockFiles>;
+pub type BlocksFolder = FolderSource<BlockFiles>;
 
 /// Namespace and name of a block.
-type Name = (String, String);
+type BlockName = (String, String);
 
 /// A block of a file, as it was read and as facts.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct ParsedBlock {
     pub service: ServiceBlock,
     pub(super) block: Arc<Block>,
 }
 
-impl Read {
-    fn name(&self) -> Name {
+impl ParsedBlock {
+    fn name(&self) -> BlockName {
         (self.service.namespace.to_string(), self.service.name.to_string())
     }
 }
 
 /// What a file says now.
 #[derive(Debug, Default)]
-pub struct Contents {
-    good: Vec<Arc<Read>>,
-    bad: BTreeSet<Name>,
+pub struct BlockContents {
+    good: Vec<Arc<ParsedBlock>>,
+    bad: BTreeSet<BlockName>,
     has_nameless: bool,
     /// What is wrong with the bad ones.
     pub errors: Vec<Problem>,
     pub warnings: Vec<Problem>,
 }
 
-impl Contents {
-    fn of(file: BlocksFile, path: &Arc<str>) -> Self {
+impl BlockContents {
+    fn from_file(file: BlocksFile, path: &Arc<str>) -> Self {
         let BlocksFile { blocks, bad, has_nameless, errors, warnings } = file;
         let (bad, good) = (bad.into_iter().collect(), Vec::new());
         let mut contents = Self { good, bad, has_nameless, errors, warnings };
         for service in blocks {
             let block = Block::new(StaticService::from(&service), path);
             match block {
-                Ok(block) => contents.good.push(Arc::new(Read { service, block: Arc::new(block) })),
+                Ok(block) => contents.good.push(Arc::new(ParsedBlock { service, block: Arc::new(block) })),
                 Err(fault) => {
                     let message = format!("[[service]] {}/{}: {fault}", service.namespace, service.name);
                     contents.bad.insert((service.namespace.to_string(), service.name.to_string()));
@@ -72,7 +72,7 @@ impl Contents {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileBlocks {
     /// The blocks of the file that count, each in its last good version.
-    pub blocks: Vec<Arc<Read>>,
+    pub blocks: Vec<Arc<ParsedBlock>>,
     /// Why not all of the file as it is now counts.
     pub wrong: Option<Arc<str>>,
     /// Whether a part of the file counts as it is now.
@@ -80,29 +80,29 @@ pub struct FileBlocks {
 }
 
 impl FileBlocks {
-    fn unreadable(&self, reason: &str) -> Self {
-        Self { wrong: Some(cut_reason(reason)), is_partial: false, blocks: self.blocks.clone() }
+    fn with_error(&self, reason: &str) -> Self {
+        Self { wrong: Some(truncate_reason(reason)), is_partial: false, blocks: self.blocks.clone() }
     }
 
     /// The file as it says now; what is bad in it stays as it was known.
-    fn then(&self, now: Contents) -> Self {
-        let good: BTreeSet<Name> = now.good.iter().map(|it| it.name()).collect();
-        let stays = |known: &&Arc<Read>| {
+    fn merge_contents(&self, now: BlockContents) -> Self {
+        let good: BTreeSet<BlockName> = now.good.iter().map(|it| it.name()).collect();
+        let stays = |known: &&Arc<ParsedBlock>| {
             let name = known.name();
             !good.contains(&name) && (now.has_nameless || now.bad.contains(&name))
         };
         let kept: Vec<_> = self.blocks.iter().filter(stays).cloned().collect();
-        let wrong = summary(&now.errors).map(|reason| cut_reason(&reason));
+        let wrong = summarize_problems(&now.errors).map(|reason| truncate_reason(&reason));
         Self { is_partial: wrong.is_some(), wrong, blocks: now.good.into_iter().chain(kept).collect() }
     }
 
-    fn names(&self) -> impl Iterator<Item = Name> {
+    fn names(&self) -> impl Iterator<Item = BlockName> {
         self.blocks.iter().map(|it| it.name())
     }
 }
 
 /// The first problem, and how many more there are.
-fn summary(problems: &[Problem]) -> Option<String> {
+fn summarize_problems(problems: &[Problem]) -> Option<String> {
     let (first, more) = problems.split_first()?;
     Some(match more.len() {
         0 => first.to_string(),
@@ -111,13 +111,13 @@ fn summary(problems: &[Problem]) -> Option<String> {
 }
 
 /// The files that count, by their paths.
-pub type Listed = BTreeMap<Arc<str>, Arc<FileBlocks>>;
+pub type FileTable = BTreeMap<Arc<str>, Arc<FileBlocks>>;
 
 /// What is told of the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FolderNews {
     /// All files, as they count now.
-    Files(Arc<Listed>),
+    Files(Arc<FileTable>),
     /// Why the folder cannot be read, if it cannot.
     Unreadable(Option<Arc<str>>),
     /// Every file that is there has been told.
@@ -128,23 +128,23 @@ pub enum FolderNews {
 #[derive(Debug)]
 pub struct BlockFiles {
     folder: Arc<str>,
-    files: Arc<Listed>,
+    files: Arc<FileTable>,
     unreadable: Option<Arc<str>>,
 }
 
 impl BlockFiles {
     /// All files, as they count now.
-    pub fn files(&self) -> &Listed {
+    pub fn files(&self) -> &FileTable {
         &self.files
     }
 
     /// The path of a file, by which it is named everywhere.
-    fn path(&self, file: &str) -> Arc<str> {
+    fn file_path(&self, file: &str) -> Arc<str> {
         Path::new(&*self.folder).join(file).to_string_lossy().into()
     }
 
-    fn put(&mut self, file: &str, now: impl FnOnce(&FileBlocks) -> FileBlocks) {
-        let path = self.path(file);
+    fn update_file(&mut self, file: &str, now: impl FnOnce(&FileBlocks) -> FileBlocks) {
+        let path = self.file_path(file);
         let known = self.files.get(&path).map(|known| FileBlocks::clone(known)).unwrap_or_default();
         let now = now(&known);
         if now != known || !self.files.contains_key(&path) {
@@ -153,7 +153,7 @@ impl BlockFiles {
     }
 
     /// The news since these were the files, and this was wrong with the folder.
-    fn since(&self, files: &Arc<Listed>, unreadable: Option<&Arc<str>>) -> Vec<FolderNews> {
+    fn news_since(&self, files: &Arc<FileTable>, unreadable: Option<&Arc<str>>) -> Vec<FolderNews> {
         let is_news = unreadable != self.unreadable.as_ref();
         let told = is_news.then(|| FolderNews::Unreadable(self.unreadable.clone()));
         let changed = (*files != self.files).then(|| FolderNews::Files(Arc::clone(&self.files)));
@@ -161,8 +161,8 @@ impl BlockFiles {
     }
 }
 
-impl Files for BlockFiles {
-    type Contents = Contents;
+impl FileFormat for BlockFiles {
+    type Contents = BlockContents;
     type News = FolderNews;
 
     const NAMED: &'static str = "TOML files";
@@ -173,83 +173,89 @@ impl Files for BlockFiles {
     const FOLDER_BYTES_MAX: u64 = 64 << 20;
     const SOURCE: Source = Source::Config;
 
-    fn of(folder: &Path) -> Self {
+    fn for_folder(folder: &Path) -> Self {
         Self { folder: folder.to_string_lossy().into(), files: Arc::default(), unreadable: None }
     }
 
-    fn decode(folder: &Path, file: &Arc<str>, bytes: &[u8], author: FileAuthor) -> Result<Contents, String> {
+    fn decode(
+        folder: &Path,
+        file: &Arc<str>,
+        bytes: &[u8],
+        author: FileAuthor,
+    ) -> Result<BlockContents, String> {
         let path: Arc<str> = folder.join(&**file).to_string_lossy().into();
         let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
         let read = BlocksFile::parse(text, &path);
-        let mut read = read.map_err(|refused| summary(&refused.errors).unwrap_or_default())?;
+        let mut read = read.map_err(|refused| summarize_problems(&refused.errors).unwrap_or_default())?;
         let checks = read.blocks.iter_mut().filter_map(|block| block.health_check.as_mut());
         checks.for_each(|check| check.kind.set_author(author));
-        Ok(Contents::of(read, &path))
+        Ok(BlockContents::from_file(read, &path))
     }
 
-    fn take(&mut self, look: FolderLook<Contents>) -> Vec<FolderNews> {
+    fn take_scan(&mut self, look: FolderScan<BlockContents>) -> Vec<FolderNews> {
         let (files, unreadable) = (Arc::clone(&self.files), self.unreadable.take());
         match look.present {
             Ok(present) => {
-                let present: BTreeSet<Arc<str>> = present.iter().map(|file| self.path(file)).collect();
+                let present: BTreeSet<Arc<str>> = present.iter().map(|file| self.file_path(file)).collect();
                 if self.files.keys().any(|path| !present.contains(path)) {
                     Arc::make_mut(&mut self.files).retain(|path, _| present.contains(path));
                 }
             }
-            Err(reason) => self.unreadable = Some(cut_reason(&reason)),
+            Err(reason) => self.unreadable = Some(truncate_reason(&reason)),
         }
         for (file, contents) in look.files {
-            self.put(&file, |known| match contents {
-                Ok(now) => known.then(now),
-                Err(reason) => known.unreadable(&reason),
+            self.update_file(&file, |known| match contents {
+                Ok(now) => known.merge_contents(now),
+                Err(reason) => known.with_error(&reason),
             });
         }
-        self.since(&files, unreadable.as_ref())
+        self.news_since(&files, unreadable.as_ref())
     }
 
-    fn is_between(&self, look: &FolderLook<Contents>) -> bool {
+    fn is_object_moving(&self, look: &FolderScan<BlockContents>) -> bool {
         let Ok(present) = &look.present else { return false };
-        let present: BTreeSet<Arc<str>> = present.iter().map(|file| self.path(file)).collect();
-        let names = |now: &Contents| now.good.iter().map(|it| it.name()).collect();
-        let read: BTreeMap<Arc<str>, BTreeSet<Name>> =
-            look.read().map(|(file, now)| (self.path(file), names(now))).collect();
+        let present: BTreeSet<Arc<str>> = present.iter().map(|file| self.file_path(file)).collect();
+        let names = |now: &BlockContents| now.good.iter().map(|it| it.name()).collect();
+        let read: BTreeMap<Arc<str>, BTreeSet<BlockName>> =
+            look.readable_files().map(|(file, now)| (self.file_path(file), names(now))).collect();
         let known = || self.files.iter().flat_map(|(path, file)| file.names().map(move |it| (path, it)));
-        let keeps = |path: &Arc<str>, name: &Name| match read.get(path) {
+        let keeps = |path: &Arc<str>, name: &BlockName| match read.get(path) {
             Some(names) => names.contains(name),
             None => present.contains(path),
         };
-        let kept: BTreeSet<Name> =
+        let kept: BTreeSet<BlockName> =
             known().filter(|(path, name)| keeps(path, name)).map(|(_, name)| name).collect();
-        let named: BTreeSet<&Name> = read.values().flatten().collect();
-        let is_lost = |(path, name): (&Arc<str>, Name)| {
+        let named: BTreeSet<&BlockName> = read.values().flatten().collect();
+        let is_lost = |(path, name): (&Arc<str>, BlockName)| {
             !keeps(path, &name) && !named.contains(&name) && !kept.contains(&name)
         };
-        let had: BTreeSet<(&Arc<str>, Name)> = known().filter(|(path, _)| read.contains_key(*path)).collect();
-        let is_new = |path: &Arc<str>, name: &Name| !had.contains(&(path, name.clone()));
-        let is_doubled = |(path, name): (&Arc<str>, &Name)| kept.contains(name) && is_new(path, name);
+        let had: BTreeSet<(&Arc<str>, BlockName)> =
+            known().filter(|(path, _)| read.contains_key(*path)).collect();
+        let is_new = |path: &Arc<str>, name: &BlockName| !had.contains(&(path, name.clone()));
+        let is_doubled = |(path, name): (&Arc<str>, &BlockName)| kept.contains(name) && is_new(path, name);
         let of_file = |(path, names)| BTreeSet::iter(names).map(move |name| (path, name));
         known().any(is_lost) || read.iter().flat_map(of_file).any(is_doubled)
     }
 
-    fn refuse(&mut self, files: &[Arc<str>], reason: &str) -> Vec<FolderNews> {
+    fn reject_files(&mut self, files: &[Arc<str>], reason: &str) -> Vec<FolderNews> {
         let before = Arc::clone(&self.files);
-        files.iter().for_each(|file| self.put(file, |known| known.unreadable(reason)));
-        self.since(&before, self.unreadable.clone().as_ref())
+        files.iter().for_each(|file| self.update_file(file, |known| known.with_error(reason)));
+        self.news_since(&before, self.unreadable.clone().as_ref())
     }
 
-    fn again(&mut self) -> Vec<FolderNews> {
+    fn redeliver_all(&mut self) -> Vec<FolderNews> {
         vec![FolderNews::Files(Arc::clone(&self.files))]
     }
 
-    fn whole() -> FolderNews {
+    fn complete_news() -> FolderNews {
         FolderNews::Whole
     }
 
-    fn hangs(_: &str, reason: &str) -> FolderNews {
+    fn hang_news(_: &str, reason: &str) -> FolderNews {
         FolderNews::Unreadable(Some(reason.into()))
     }
 
-    fn answers(&self) -> Vec<FolderNews> {
+    fn recovery_news(&self) -> Vec<FolderNews> {
         vec![FolderNews::Unreadable(self.unreadable.clone())]
     }
 }

@@ -19,8 +19,8 @@ pub(super) struct Health {
     fall: u32,
     ready: bool,
     proven: bool,
-    // Results in a row that speak against `ready`.
-    against: u32,
+    // Results in a row that speak against `is_ready`.
+    opposing: u32,
     // Failures since it was last well, for the log.
     failures: u32,
 }
@@ -28,16 +28,16 @@ pub(super) struct Health {
 impl Health {
     /// The state of a backend before its first check: ready until proven otherwise.
     pub(super) const fn new(rise: u32, fall: u32) -> Self {
-        Self { rise, fall, ready: true, proven: false, against: 0, failures: 0 }
+        Self { rise, fall, ready: true, proven: false, opposing: 0, failures: 0 }
     }
 
     /// Whether the backend may get new connections.
-    pub(super) const fn ready(&self) -> bool {
+    pub(super) const fn is_ready(&self) -> bool {
         self.ready
     }
 
     /// Whether a verdict was ever reached: one success, or `fall` failures in a row.
-    pub(super) const fn proven(&self) -> bool {
+    pub(super) const fn is_proven(&self) -> bool {
         self.proven
     }
 
@@ -50,33 +50,33 @@ impl Health {
     pub(super) const fn set_thresholds(&mut self, rise: u32, fall: u32) {
         self.rise = rise;
         self.fall = fall;
-        self.against = 0;
+        self.opposing = 0;
     }
 
     /// Takes one result in; returns how the backend's readiness turned, if it did.
-    pub(super) fn observe(&mut self, success: bool) -> Option<Transition> {
+    pub(super) fn record_result(&mut self, success: bool) -> Option<Transition> {
         self.count_failures(success);
         if success == self.ready {
             self.proven |= success;
-            self.against = 0;
+            self.opposing = 0;
             return None;
         }
-        self.against = self.against.saturating_add(1);
+        self.opposing = self.opposing.saturating_add(1);
         let needed = if self.ready { self.fall } else { self.rise };
-        (self.against >= needed).then(|| self.turn())
+        (self.opposing >= needed).then(|| self.flip_readiness())
     }
 
     fn count_failures(&mut self, success: bool) {
-        let begins = self.against == 0 && self.ready;
+        let begins = self.opposing == 0 && self.ready;
         if !success {
             self.failures = if begins { 1 } else { self.failures.saturating_add(1) };
         }
     }
 
-    const fn turn(&mut self) -> Transition {
+    const fn flip_readiness(&mut self) -> Transition {
         self.ready = !self.ready;
         self.proven = true;
-        self.against = 0;
+        self.opposing = 0;
         if self.ready { Transition::Ready } else { Transition::Unready }
     }
 }
@@ -91,11 +91,11 @@ mod tests {
         let mut health = Health::new(rise, fall);
         let mut seen = String::new();
         for result in results.chars() {
-            let transition = health.observe(result == '+');
-            seen.push(if health.ready() { 'R' } else { 'u' });
+            let transition = health.record_result(result == '+');
+            seen.push(if health.is_ready() { 'R' } else { 'u' });
             match transition {
-                Some(Transition::Ready) => assert!(health.ready(), "{rule}"),
-                Some(Transition::Unready) => assert!(!health.ready(), "{rule}"),
+                Some(Transition::Ready) => assert!(health.is_ready(), "{rule}"),
+                Some(Transition::Unready) => assert!(!health.is_ready(), "{rule}"),
                 None => continue,
             }
             seen.push('!');
@@ -122,9 +122,9 @@ mod tests {
     fn check_proven(rule: &str, results: &str, expected: bool) {
         let mut health = Health::new(2, 3);
         for result in results.chars() {
-            health.observe(result == '+');
+            health.record_result(result == '+');
         }
-        assert_eq!(health.proven(), expected, "{rule}");
+        assert_eq!(health.is_proven(), expected, "{rule}");
     }
 
     #[test]
@@ -139,21 +139,21 @@ mod tests {
     #[test]
     fn other_thresholds_keep_the_verdict_and_count_anew() {
         let mut health = Health::new(2, 3);
-        health.observe(false);
-        health.observe(false);
+        health.record_result(false);
+        health.record_result(false);
         health.set_thresholds(1, 2);
-        assert_eq!(health.observe(false), None, "the two failures before do not count");
-        assert_eq!(health.observe(false), Some(Transition::Unready));
+        assert_eq!(health.record_result(false), None, "the two failures before do not count");
+        assert_eq!(health.record_result(false), Some(Transition::Unready));
         health.set_thresholds(1, 1);
-        assert!(!health.ready());
-        assert_eq!(health.observe(true), Some(Transition::Ready));
+        assert!(!health.is_ready());
+        assert_eq!(health.record_result(true), Some(Transition::Ready));
     }
 
     #[test]
     fn failures_are_counted_since_it_was_last_well() {
         let mut health = Health::new(1, 2);
         for (result, failures) in [(false, 1), (false, 2), (false, 3), (true, 3), (true, 3), (false, 1)] {
-            health.observe(result);
+            health.record_result(result);
             assert_eq!(health.failures(), failures);
         }
     }

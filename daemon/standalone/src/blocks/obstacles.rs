@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::CheckResult;
-use super::seen::{Obstacle, Outcome};
+use super::check_table::{CheckOutcome, Obstacle};
 
 /// How long a route may be missing until that counts as a bad check: longer than `systemd-networkd` or a network plugin
 /// takes to restart.
@@ -23,7 +23,7 @@ pub(super) struct RouteLoss(Option<Duration>);
 
 impl RouteLoss {
     /// The outcome as it counts now.
-    pub(super) fn judge(&mut self, outcome: Outcome, now: Duration) -> Outcome {
+    pub(super) fn judge_outcome(&mut self, outcome: CheckOutcome, now: Duration) -> CheckOutcome {
         match (outcome.obstacle, outcome.result) {
             (Some(Obstacle::Route), _) => {}
             (_, CheckResult::Unasked) => return outcome,
@@ -43,7 +43,7 @@ impl RouteLoss {
 pub(super) struct ObstacleLog(Option<Duration>);
 
 impl ObstacleLog {
-    pub(super) fn note(&mut self, outcome: &Outcome, now: Duration) {
+    pub(super) fn log_outcome(&mut self, outcome: &CheckOutcome, now: Duration) {
         let is_due = self.0.is_none_or(|last| now.saturating_sub(last) >= WARN_EVERY);
         if outcome.obstacle.is_some() && outcome.result == CheckResult::Unasked && is_due {
             self.0 = Some(now);
@@ -60,18 +60,18 @@ mod tests {
     use holdfast_status::rfc3339::Millis;
     use nix::libc;
 
-    use super::super::check::CheckFailed;
+    use super::super::check::CheckError;
     use super::*;
 
-    fn outcome(result: &Result<(), CheckFailed>) -> Outcome {
-        Outcome::new(result, Millis(0), Duration::ZERO)
+    fn outcome(result: &Result<(), CheckError>) -> CheckOutcome {
+        CheckOutcome::new(result, Millis(0), Duration::ZERO)
     }
 
     #[test]
     fn a_missing_route_counts_once_it_has_lasted() {
         let error = |number| io::Error::from_raw_os_error(number);
-        let no_route = || outcome(&Err(CheckFailed::NoRoute(error(libc::ENETUNREACH))));
-        let unable = || outcome(&Err(CheckFailed::Unable(error(libc::EMFILE))));
+        let no_route = || outcome(&Err(CheckError::NoRoute(error(libc::ENETUNREACH))));
+        let unable = || outcome(&Err(CheckError::Unable(error(libc::EMFILE))));
         let well = || outcome(&Ok(()));
         let mut loss = RouteLoss::default();
         for (seconds, outcome, expected) in [
@@ -85,7 +85,7 @@ mod tests {
             (14, no_route(), CheckResult::Unasked),
             (24, no_route(), CheckResult::Bad),
         ] {
-            let judged = loss.judge(outcome, Duration::from_secs(seconds));
+            let judged = loss.judge_outcome(outcome, Duration::from_secs(seconds));
             assert_eq!(judged.result, expected, "{seconds} s");
         }
     }

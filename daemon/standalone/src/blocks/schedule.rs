@@ -1,6 +1,6 @@
 //! Which check runs next.
 //!
-//! Bounded: there are [`Places`] for a few checks that are prompt and for many that are not, because one that waits for
+//! Bounded: there are [`ConcurrencyLimits`] for a few checks that are prompt and for many that are not, because one that waits for
 //! its backend costs no more than a socket. Fair: the one that has been due for longest starts first. A check that is
 //! not over within [`PROMPT_MAX`] moves to a slow place while it runs, if one is free, and has a slow place from its
 //! start next time. So backends that hang, however many, delay one another and no others.
@@ -13,34 +13,34 @@ use std::time::Duration;
 
 /// How many checks may run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct ConcurrencyLimits {
     /// Of those that may yet be prompt.
     prompt: usize,
     /// Of those that have not been, now or the last time.
     slow: usize,
 }
 
-impl Places {
+impl ConcurrencyLimits {
     /// The most: 10,000 backends of which each is asked every 5 s hang for a second each, and 2,000 of their checks run
-    /// together. At most `ANSWER_BYTES_MAX` of each is kept: 64 MiB in all, if every backend sends so
+    /// together. At most `REPLY_BYTES_MAX` of each is kept: 64 MiB in all, if every backend sends so
     /// much and does not end. Prompt checks are 2,000 a second even if each one turns out to be slow.
-    pub(super) const MOST: Self = Self { prompt: 512, slow: 3_584 };
+    pub(super) const MAX: Self = Self { prompt: 512, slow: 3_584 };
 
     /// The places within so many sockets, of which an eighth is for prompt checks.
-    pub(super) fn within(sockets: usize) -> Self {
-        let most = Self::MOST.all();
-        let all = sockets.clamp(AT_LEAST, most);
-        let prompt = all / (most / Self::MOST.prompt);
+    pub(super) fn for_sockets(sockets: usize) -> Self {
+        let most = Self::MAX.total();
+        let all = sockets.clamp(CONCURRENT_MIN, most);
+        let prompt = all / (most / Self::MAX.prompt);
         Self { prompt, slow: all.saturating_sub(prompt) }
     }
 
-    pub(super) const fn all(self) -> usize {
+    pub(super) const fn total(self) -> usize {
         self.prompt.saturating_add(self.slow)
     }
 }
 
 /// So many checks may always run together: an eighth of the usual 1,024 file descriptors.
-const AT_LEAST: usize = 128;
+const CONCURRENT_MIN: usize = 128;
 
 /// Longer than any answer within a data centre; shorter than a useful timeout.
 pub(super) const PROMPT_MAX: Duration = Duration::from_millis(250);
@@ -53,14 +53,14 @@ pub(super) const JITTER_PERMILLE_MAX: u32 = 100;
 pub(super) struct CheckId(pub(super) u64);
 
 /// The interval of one backend: always the same for the same hash, within ±10 %.
-pub(super) fn jittered(interval: Duration, hash: u64) -> Duration {
+pub(super) fn jitter_interval(interval: Duration, hash: u64) -> Duration {
     let spread = u64::from(2 * JITTER_PERMILLE_MAX + 1);
     let stretch = u32::try_from(hash % spread).unwrap_or(JITTER_PERMILLE_MAX);
     interval.saturating_mul(1000 - JITTER_PERMILLE_MAX + stretch) / 1000
 }
 
 /// A part of a time: always the same for the same hash, and as many hashes fall into one moment of it as into another.
-pub(super) fn part(whole: Duration, hash: u64) -> Duration {
+pub(super) fn hash_part(whole: Duration, hash: u64) -> Duration {
     let permille = u32::try_from(hash % 1_000).unwrap_or_default();
     whole.saturating_mul(permille) / 1_000
 }
@@ -72,7 +72,7 @@ enum Lane {
 }
 
 #[derive(Debug)]
-struct Run {
+struct RunningCheck {
     lane: Lane,
     since: Duration,
 }
@@ -87,19 +87,19 @@ struct Entry {
 /// All checks, waiting or running.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    places: Places,
+    limits: ConcurrencyLimits,
     entries: BTreeMap<CheckId, Entry>,
     prompt: BTreeSet<(Duration, CheckId)>,
     slow: BTreeSet<(Duration, CheckId)>,
-    running: BTreeMap<CheckId, Run>,
+    running: BTreeMap<CheckId, RunningCheck>,
     // Those that have a prompt place, by when they began.
     running_prompt: BTreeSet<(Duration, CheckId)>,
 }
 
 impl Schedule {
-    pub(super) const fn new(places: Places) -> Self {
+    pub(super) const fn new(places: ConcurrencyLimits) -> Self {
         Self {
-            places,
+            limits: places,
             entries: BTreeMap::new(),
             prompt: BTreeSet::new(),
             slow: BTreeSet::new(),
@@ -116,7 +116,7 @@ impl Schedule {
         }
         let lane = entry.lane;
         let before = entry.due.replace(due);
-        let waiting = self.waiting(lane);
+        let waiting = self.lane_queue(lane);
         if let Some(before) = before {
             waiting.remove(&(before, id));
         }
@@ -131,19 +131,19 @@ impl Schedule {
     /// Forgets a check.
     pub(super) fn remove(&mut self, id: CheckId) {
         if let Some(Entry { lane, due: Some(due) }) = self.entries.remove(&id) {
-            self.waiting(lane).remove(&(due, id));
+            self.lane_queue(lane).remove(&(due, id));
         }
     }
 
     /// Starts the check that has been due for longest and has a place; the caller runs it.
     pub(super) fn start_due(&mut self, now: Duration) -> Option<CheckId> {
         self.move_overdue(now);
-        let (due, id) = self.next().filter(|(due, _)| *due <= now)?;
+        let (due, id) = self.next_waiting().filter(|(due, _)| *due <= now)?;
         let entry = self.entries.get_mut(&id)?;
         entry.due = None;
         let lane = entry.lane;
-        self.waiting(lane).remove(&(due, id));
-        self.running.insert(id, Run { lane, since: now });
+        self.lane_queue(lane).remove(&(due, id));
+        self.running.insert(id, RunningCheck { lane, since: now });
         if lane == Lane::Prompt {
             self.running_prompt.insert((now, id));
         }
@@ -152,7 +152,7 @@ impl Schedule {
 
     /// Gives slow places to checks that are not prompt any more, so that they hold up none that is.
     fn move_overdue(&mut self, now: Duration) {
-        while self.has_slow_place()
+        while self.has_slow_capacity()
             && let Some((since, id)) = self.running_prompt.first().copied()
             && now.saturating_sub(since) >= PROMPT_MAX
         {
@@ -164,7 +164,7 @@ impl Schedule {
     }
 
     /// Frees the place of a check. It is next due `wait` after its start, at the earliest now.
-    pub(super) fn finished(&mut self, id: CheckId, now: Duration, wait: Duration) {
+    pub(super) fn finish_check(&mut self, id: CheckId, now: Duration, wait: Duration) {
         let Some(run) = self.running.remove(&id) else {
             return;
         };
@@ -180,33 +180,33 @@ impl Schedule {
 
     /// When the next check can start; `None`: none waits, or none can start before another one has finished.
     pub(super) fn next_due(&self) -> Option<Duration> {
-        let next = self.next().map(|(due, _)| due);
+        let next = self.next_waiting().map(|(due, _)| due);
         next.into_iter().chain(self.next_freed()).min()
     }
 
-    fn next(&self) -> Option<(Duration, CheckId)> {
-        let prompt = self.prompt.first().filter(|_| self.has_prompt_place());
-        let slow = self.slow.first().filter(|_| self.has_slow_place());
+    fn next_waiting(&self) -> Option<(Duration, CheckId)> {
+        let prompt = self.prompt.first().filter(|_| self.has_prompt_capacity());
+        let slow = self.slow.first().filter(|_| self.has_slow_capacity());
         prompt.into_iter().chain(slow).min().copied()
     }
 
     /// When the prompt check that waits gets the place of one that is not prompt any more.
     fn next_freed(&self) -> Option<Duration> {
-        let waits = !self.has_prompt_place() && self.has_slow_place();
+        let waits = !self.has_prompt_capacity() && self.has_slow_capacity();
         let (due, _) = self.prompt.first().filter(|_| waits)?;
         let (since, _) = self.running_prompt.first()?;
         Some(since.saturating_add(PROMPT_MAX).max(*due))
     }
 
-    fn has_prompt_place(&self) -> bool {
-        self.running_prompt.len() < self.places.prompt
+    fn has_prompt_capacity(&self) -> bool {
+        self.running_prompt.len() < self.limits.prompt
     }
 
-    fn has_slow_place(&self) -> bool {
-        self.running.len().saturating_sub(self.running_prompt.len()) < self.places.slow
+    fn has_slow_capacity(&self) -> bool {
+        self.running.len().saturating_sub(self.running_prompt.len()) < self.limits.slow
     }
 
-    fn waiting(&mut self, lane: Lane) -> &mut BTreeSet<(Duration, CheckId)> {
+    fn lane_queue(&mut self, lane: Lane) -> &mut BTreeSet<(Duration, CheckId)> {
         match lane {
             Lane::Prompt => &mut self.prompt,
             Lane::Slow => &mut self.slow,

@@ -129,7 +129,7 @@ struct Running {
     led: watch::Sender<Option<SocketAddr>>,
     events: mpsc::Receiver<Vec<Event>>,
     task: tokio::task::JoinHandle<()>,
-    counts: Arc<Checks>,
+    counts: Arc<CheckStats>,
     _datapath: watch::Sender<Arc<DatapathView>>,
 }
 
@@ -309,7 +309,7 @@ async fn the_source_ends_with_its_reader_or_its_reloads() {
 #[tokio::test]
 async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder() {
     use crate::blocks::folder::BlockFiles;
-    use crate::folder::Files as _;
+    use crate::folder::FileFormat as _;
 
     let web = block("web", &["10.96.0.10:80"], &["192.0.2.1:8080"]);
     let (_blocks, reloads) = watch::channel(Arc::new(blocks(&[web])));
@@ -327,12 +327,12 @@ async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder
     let text =
         b"[[service]]\nname = \"db\"\nfrontends = [\"10.96.0.11:80\"]\nbackends = [\"192.0.2.2:80\"]\n";
     let contents = BlockFiles::decode("d".as_ref(), &"db.toml".into(), text, FileAuthor::Administrator);
-    let mut files = BlockFiles::of("d".as_ref());
+    let mut files = BlockFiles::for_folder("d".as_ref());
     let file: Arc<str> = "db.toml".into();
     let present = Ok([Arc::clone(&file)].into());
     let mut group =
-        files.take(holdfast_objects::manifests::FolderLook { present, files: vec![(file, contents)] });
-    group.push(BlockFiles::whole());
+        files.take_scan(holdfast_objects::manifests::FolderScan { present, files: vec![(file, contents)] });
+    group.push(BlockFiles::complete_news());
     news.send(group).await.unwrap();
     expect_test::expect![[r#"
         service static/db config Static  TCP 80: [10.96.0.11:80] affinity None on-empty None, d/db.toml by file

@@ -1,7 +1,7 @@
 //! One look at a folder: which files are there, and which of them are ready to be read.
 //!
 //! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or
-//! unchanged for [`SETTLE`]; never while a process is known to write it. A file that is gone or empty counts as gone or
+//! unchanged for [`SETTLE_TIME`]; never while a process is known to write it. A file that is gone or empty counts as gone or
 //! empty only after the same time, because many programs replace a file by removing or emptying it first.
 
 use std::collections::BTreeMap;
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::fcntl::OFlag;
 
-use super::notice::{Noticed, file_name, is_meant};
-use super::{FILES_MAX, Files, SETTLE};
+use super::folder_events::{PendingChanges, file_name, is_readable_name};
+use super::{FILES_MAX, FileFormat, SETTLE_TIME};
 use holdfast_config::FileAuthor;
-use holdfast_objects::manifests::FolderLook;
+use holdfast_objects::manifests::FolderScan;
 
 /// A name in characters that can be shown, whatever its bytes are.
-fn escaped(name: &OsStr) -> Arc<str> {
+fn escape_name(name: &OsStr) -> Arc<str> {
     name.as_bytes().escape_ascii().to_string().into()
 }
 
@@ -67,17 +67,17 @@ impl Stamp {
 
 /// One file, as far as it was looked at.
 #[derive(Debug)]
-struct Track {
+struct TrackedFile {
     /// The file as it was when it was read last; `None`: it never was read, or the last reading failed.
-    read: Option<Stamp>,
+    last_read: Option<Stamp>,
     /// The file as it was at the last look, and since when it has been so. `None`: it was not there.
-    seen: Option<Stamp>,
+    last_seen: Option<Stamp>,
     since: Instant,
 }
 
 /// What one look left open.
 #[derive(Debug, Default)]
-pub(super) struct Unsettled {
+pub(super) struct UnsettledFiles {
     /// Files that change just now, and need another look.
     pub(super) files: Vec<Arc<str>>,
     /// Whether files have gone that may come back.
@@ -86,18 +86,18 @@ pub(super) struct Unsettled {
     pub(super) is_blind: bool,
 }
 
-impl Unsettled {
+impl UnsettledFiles {
     /// Whether another look is needed soon.
-    pub(super) fn is_any(&self) -> bool {
+    pub(super) fn needs_rescan(&self) -> bool {
         self.is_leaving || !self.files.is_empty() || self.is_blind
     }
 }
 
 /// The files of a folder, remembered from look to look.
 #[derive(Debug)]
-pub(super) struct Scan<F> {
+pub(super) struct FolderScanner<F> {
     folder: PathBuf,
-    tracks: BTreeMap<Arc<str>, Track>,
+    tracks: BTreeMap<Arc<str>, TrackedFile>,
     is_first: bool,
     files: PhantomData<fn() -> F>,
 }
@@ -105,25 +105,32 @@ pub(super) struct Scan<F> {
 /// What is in the folder now.
 type Listing = BTreeMap<Arc<str>, Result<Stamp, String>>;
 
-impl<F: Files> Scan<F> {
+impl<F: FileFormat> FolderScanner<F> {
     pub(super) fn new(folder: PathBuf) -> Self {
         Self { folder, tracks: BTreeMap::new(), is_first: true, files: PhantomData }
     }
 
     /// Looks once, reads what is ready, and takes out of `noticed` what that settles.
-    pub(super) fn look(&mut self, noticed: &mut Noticed) -> (FolderLook<F::Contents>, Unsettled) {
-        match list::<F>(&self.folder) {
-            Ok(listing) => self.look_at(&listing, noticed),
+    pub(super) fn scan_folder(
+        &mut self,
+        noticed: &mut PendingChanges,
+    ) -> (FolderScan<F::Contents>, UnsettledFiles) {
+        match list_folder::<F>(&self.folder) {
+            Ok(listing) => self.scan_listing(&listing, noticed),
             Err(reason) => {
-                let reading = FolderLook { present: Err(reason), files: Vec::new() };
-                (reading, Unsettled { is_blind: true, ..Unsettled::default() })
+                let reading = FolderScan { present: Err(reason), files: Vec::new() };
+                (reading, UnsettledFiles { is_blind: true, ..UnsettledFiles::default() })
             }
         }
     }
 
-    fn look_at(&mut self, listing: &Listing, noticed: &mut Noticed) -> (FolderLook<F::Contents>, Unsettled) {
+    fn scan_listing(
+        &mut self,
+        listing: &Listing,
+        noticed: &mut PendingChanges,
+    ) -> (FolderScan<F::Contents>, UnsettledFiles) {
         let now = Instant::now();
-        let gone = self.gone(listing);
+        let gone = self.missing_stamps(listing);
         let mut files = Vec::new();
         let mut unready = Vec::new();
         for (file, stamp) in listing {
@@ -136,70 +143,81 @@ impl<F: Files> Scan<F> {
                 continue;
             }
             let is_moved = gone.iter().any(|gone| stamp.is_moved_from(gone));
-            let is_ready = self.is_ready(file, stamp, noticed, now) || is_moved;
-            match is_ready.then(|| self.read(file, stamp)).flatten() {
+            let is_ready = self.update_readiness(file, stamp, noticed, now) || is_moved;
+            match is_ready.then(|| self.read_file(file, stamp)).flatten() {
                 Some(contents) => files.push((Arc::clone(file), contents)),
                 None => unready.push(Arc::clone(file)),
             }
         }
         noticed.closed.clear();
         self.is_first = false;
-        let is_leaving = self.forget(listing, now);
+        let is_leaving = self.forget_missing(listing, now);
         let present = self.tracks.keys().chain(listing.keys()).cloned().collect();
         (
-            FolderLook { present: Ok(present), files },
-            Unsettled { files: unready, is_leaving, is_blind: false },
+            FolderScan { present: Ok(present), files },
+            UnsettledFiles { files: unready, is_leaving, is_blind: false },
         )
     }
 
     /// The stamps of the files that were read under names that are not there now.
-    fn gone(&self, listing: &Listing) -> Vec<Stamp> {
+    fn missing_stamps(&self, listing: &Listing) -> Vec<Stamp> {
         let gone = self.tracks.iter().filter(|(file, _)| !listing.contains_key(*file));
-        gone.filter_map(|(_, track)| track.read.clone()).collect()
+        gone.filter_map(|(_, track)| track.last_read.clone()).collect()
     }
 
     fn is_read(&self, file: &Arc<str>, stamp: &Stamp) -> bool {
-        self.tracks.get(file).is_some_and(|track| track.read.as_ref() == Some(stamp) && track.seen.is_some())
+        self.tracks
+            .get(file)
+            .is_some_and(|track| track.last_read.as_ref() == Some(stamp) && track.last_seen.is_some())
     }
 
-    fn is_ready(&mut self, file: &Arc<str>, stamp: &Stamp, noticed: &Noticed, now: Instant) -> bool {
-        let is_old = self.is_first && stamp.is_older_than(SETTLE);
-        let track =
-            self.tracks.entry(Arc::clone(file)).or_insert(Track { read: None, seen: None, since: now });
-        if track.seen.as_ref() != Some(stamp) {
-            track.seen = Some(stamp.clone());
+    fn update_readiness(
+        &mut self,
+        file: &Arc<str>,
+        stamp: &Stamp,
+        noticed: &PendingChanges,
+        now: Instant,
+    ) -> bool {
+        let is_old = self.is_first && stamp.is_older_than(SETTLE_TIME);
+        let track = self.tracks.entry(Arc::clone(file)).or_insert(TrackedFile {
+            last_read: None,
+            last_seen: None,
+            since: now,
+        });
+        if track.last_seen.as_ref() != Some(stamp) {
+            track.last_seen = Some(stamp.clone());
             track.since = now;
         }
-        let is_settled = now.duration_since(track.since) >= SETTLE;
-        let is_turned = track.read.as_ref().is_some_and(|read| read.target != stamp.target);
+        let is_settled = now.duration_since(track.since) >= SETTLE_TIME;
+        let is_turned = track.last_read.as_ref().is_some_and(|read| read.target != stamp.target);
         let is_complete = is_old || is_settled || is_turned;
         let is_closed = noticed.closed.contains(file) && stamp.size > 0;
         is_closed || (is_complete && !noticed.writing.contains(file))
     }
 
     /// Reads a file; `None` if it changed meanwhile: a process writes it, and it will be ready again.
-    fn read(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<F::Contents, String>> {
+    fn read_file(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<F::Contents, String>> {
         let path = self.folder.join(&**file);
         let bytes = read_unchanged(&path, stamp, F::FILE_BYTES_MAX).transpose()?;
         let track = self.tracks.get_mut(file)?;
-        track.read = bytes.is_ok().then(|| stamp.clone());
-        Some(decoded::<F>(&self.folder, file, bytes))
+        track.last_read = bytes.is_ok().then(|| stamp.clone());
+        Some(decode_file::<F>(&self.folder, file, bytes))
     }
 
     /// Forgets files that have been gone for long enough or have only changed their names; returns whether others may
     /// still come back.
-    fn forget(&mut self, listing: &Listing, now: Instant) -> bool {
+    fn forget_missing(&mut self, listing: &Listing, now: Instant) -> bool {
         let is_renamed = |read: &Stamp| listing.values().flatten().any(|stamp| stamp.is_moved_from(read));
         let mut is_leaving = false;
         self.tracks.retain(|file, track| {
             if listing.contains_key(file) {
                 return true;
             }
-            if track.seen.take().is_some() {
+            if track.last_seen.take().is_some() {
                 track.since = now;
             }
-            let is_gone =
-                now.duration_since(track.since) >= SETTLE || track.read.as_ref().is_some_and(is_renamed);
+            let is_gone = now.duration_since(track.since) >= SETTLE_TIME
+                || track.last_read.as_ref().is_some_and(is_renamed);
             is_leaving |= !is_gone;
             !is_gone
         });
@@ -207,7 +225,7 @@ impl<F: Files> Scan<F> {
     }
 }
 
-fn decoded<F: Files>(
+fn decode_file<F: FileFormat>(
     folder: &Path,
     file: &Arc<str>,
     read: io::Result<ReadFile>,
@@ -222,12 +240,12 @@ struct ReadFile {
     author: FileAuthor,
 }
 
-fn list<F: Files>(folder: &Path) -> Result<Listing, String> {
+fn list_folder<F: FileFormat>(folder: &Path) -> Result<Listing, String> {
     let refusal = |error: io::Error| format!("the folder cannot be read: {error}");
     let mut listing = Listing::new();
     for entry in fs::read_dir(folder).map_err(refusal)? {
         let name: OsString = entry.map_err(refusal)?.file_name();
-        if !is_meant(&name, F::ENDINGS) {
+        if !is_readable_name(&name, F::ENDINGS) {
             continue;
         }
         if listing.len() >= FILES_MAX {
@@ -237,18 +255,18 @@ fn list<F: Files>(folder: &Path) -> Result<Listing, String> {
             ));
         }
         let looked_at = match file_name(&name, F::ENDINGS) {
-            Some(file) => stamp(&folder.join(&*file)).map(|stamp| (file, stamp)),
-            None => Some((escaped(&name), Err(NOT_UTF8.to_owned()))),
+            Some(file) => stamp_path(&folder.join(&*file)).map(|stamp| (file, stamp)),
+            None => Some((escape_name(&name), Err(NOT_UTF8.to_owned()))),
         };
         listing.extend(looked_at);
     }
-    bound(&mut listing, F::FOLDER_BYTES_MAX, F::FILE_BYTES_MAX);
+    limit_total_size(&mut listing, F::FOLDER_BYTES_MAX, F::FILE_BYTES_MAX);
     Ok(listing)
 }
 
 /// Refuses the files with which the folder is too large, by their names, so that each look refuses the same. One that
 /// is too large by itself is never read, so it takes none of the room of others.
-fn bound(listing: &mut Listing, bytes_max: u64, file_bytes_max: usize) {
+fn limit_total_size(listing: &mut Listing, bytes_max: u64, file_bytes_max: usize) {
     let mut total = 0_u64;
     for stamp in listing.values_mut() {
         let read = stamp.as_ref().map_or(0, |stamp| stamp.size);
@@ -267,34 +285,34 @@ fn bound(listing: &mut Listing, bytes_max: u64, file_bytes_max: usize) {
 const NOT_UTF8: &str = "has a name that is not UTF-8, so it is not read; rename it";
 
 /// The reason shown of a link that would have this daemon read what its owner may not.
-const OF_ANOTHER_USER: &str = "is a link of another user than the file to which it leads, so it is not followed; let \
+const FOREIGN_LINK: &str = "is a link of another user than the file to which it leads, so it is not followed; let \
                                root or the owner of that file make it";
 
 /// Whether a link may lead to a file, by their owners. This daemon may read any file, and shows all users what is wrong
 /// in one; who may write into the folder need not be root.
-fn may_lead(link: &Metadata, to: &Metadata) -> bool {
+fn can_follow_link(link: &Metadata, to: &Metadata) -> bool {
     [0, nix::unistd::geteuid().as_raw(), to.uid()].contains(&link.uid())
 }
 
 /// The stamp of a file. `None` for what is not there and for folders; an error for what is never opened, such as a
 /// pipe, for a link to nowhere or to another user's file, and for what cannot be looked at: that has not gone.
-fn stamp(path: &Path) -> Option<Result<Stamp, String>> {
+fn stamp_path(path: &Path) -> Option<Result<Stamp, String>> {
     let own = match fs::symlink_metadata(path) {
         Ok(own) => own,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => return Some(Err(format!("cannot be read: {error}"))),
     };
     if !own.is_symlink() {
-        return stamp_of(&own, None);
+        return stamp_file(&own, None);
     }
     match fs::canonicalize(path).and_then(|target| Ok((fs::metadata(path)?, target))) {
-        Ok((metadata, _)) if !may_lead(&own, &metadata) => Some(Err(OF_ANOTHER_USER.to_owned())),
-        Ok((metadata, target)) => stamp_of(&metadata, Some(target)),
+        Ok((metadata, _)) if !can_follow_link(&own, &metadata) => Some(Err(FOREIGN_LINK.to_owned())),
+        Ok((metadata, target)) => stamp_file(&metadata, Some(target)),
         Err(error) => Some(Err(format!("cannot be read: {error}"))),
     }
 }
 
-fn stamp_of(metadata: &Metadata, target: Option<PathBuf>) -> Option<Result<Stamp, String>> {
+fn stamp_file(metadata: &Metadata, target: Option<PathBuf>) -> Option<Result<Stamp, String>> {
     let kind = metadata.file_type();
     let what = match () {
         () if kind.is_file() => return Some(Ok(Stamp::new(metadata, target))),
@@ -332,23 +350,23 @@ fn read_bounded(file: &mut File, size: u64, bytes_max: usize) -> io::Result<Vec<
 }
 
 /// Whether the folder can be read at all, for the start.
-pub(super) fn probe<F: Files>(folder: &Path) -> Result<(), String> {
-    list::<F>(folder).map(drop)
+pub(super) fn probe_folder<F: FileFormat>(folder: &Path) -> Result<(), String> {
+    list_folder::<F>(folder).map(drop)
 }
 
 /// Reads the folder once, as it is now: for a check that no daemon runs for.
-pub fn read_all<F: Files>(folder: &Path) -> Result<FolderLook<F::Contents>, String> {
-    let listing = list::<F>(folder)?;
+pub fn read_folder<F: FileFormat>(folder: &Path) -> Result<FolderScan<F::Contents>, String> {
+    let listing = list_folder::<F>(folder)?;
     let present = listing.keys().cloned().collect();
     let read = |(file, stamp): (Arc<str>, Result<Stamp, String>)| {
         let contents = stamp.and_then(|stamp| {
             let bytes = read_unchanged(&folder.join(&*file), &stamp, F::FILE_BYTES_MAX);
             let bytes = bytes.transpose().unwrap_or_else(|| Err(io::Error::other("it is being written")));
-            decoded::<F>(folder, &file, bytes)
+            decode_file::<F>(folder, &file, bytes)
         });
         (file, contents)
     };
-    Ok(FolderLook { present: Ok(present), files: listing.into_iter().map(read).collect() })
+    Ok(FolderScan { present: Ok(present), files: listing.into_iter().map(read).collect() })
 }
 
 #[cfg(test)]
@@ -372,7 +390,7 @@ mod tests {
         let sizes = [("a", 40), ("b", 25), ("c", 24), ("d", u64::MAX), ("e", 0)];
         let bounded = |file_bytes_max| {
             let mut listing: Listing = sizes.into_iter().map(sized).collect();
-            bound(&mut listing, 64, file_bytes_max);
+            limit_total_size(&mut listing, 64, file_bytes_max);
             listing
         };
         let read = |listing: &Listing| {
@@ -397,7 +415,7 @@ mod tests {
         let huge = File::create(folder.path().join("00.yaml")).unwrap();
         huge.set_len(Folder::FOLDER_BYTES_MAX).unwrap();
         fs::write(folder.path().join("01.yaml"), "---\n").unwrap();
-        let look = read_all::<Folder>(folder.path()).unwrap();
+        let look = read_folder::<Folder>(folder.path()).unwrap();
         let refused =
             look.files.iter().filter_map(|(file, read)| Some((&**file, read.as_ref().err()?.as_str())));
         let most = Folder::FILE_BYTES_MAX;
@@ -418,9 +436,9 @@ mod tests {
                 lchown(&link, Some(linked_by), None).unwrap();
             }
         }
-        let look = read_all::<Folder>(folder.path()).unwrap();
+        let look = read_folder::<Folder>(folder.path()).unwrap();
         let refused = |(file, contents): (Arc<str>, Result<_, String>)| {
-            contents.is_err_and(|why| why == OF_ANOTHER_USER).then(|| file.to_string())
+            contents.is_err_and(|why| why == FOREIGN_LINK).then(|| file.to_string())
         };
         assert_eq!(
             look.files.into_iter().filter_map(refused).collect::<Vec<_>>(),

@@ -12,99 +12,103 @@ use holdfast_core::keys::Family;
 use holdfast_status::views::names::QueryResult;
 use tokio::time::{Instant, timeout};
 
-use super::pace::Pace;
-use super::seen::Names;
-use super::servers::Failures;
-use super::set::{self, Led, LeftOut, Set};
-use super::{Resolve, Wish};
-use crate::dns::{self, Failed, Found, Kind, Name, Unread};
+use super::backend_set::{self, BackendSet, LeftOutRecords, SrvTargets};
+use super::name_table::NameTable;
+use super::rate_limit::RateLimiter;
+use super::servers::ServerFailures;
+use super::{NameQuery, Resolve};
+use crate::dns::{self, AnswerError, Name, NameRecords, QueryError, RecordType};
 use holdfast_host::error_origin::ErrorOrigin;
 
 /// How long one server may take for one question.
-pub(super) const QUESTION: Duration = Duration::from_secs(1);
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often each server is asked one question, because a datagram may be lost.
 const ROUNDS: usize = 2;
 
 /// How long a look-up may take: that of many servers' addresses where each answer is slow.
-const LOOKUP: Duration = Duration::from_secs(30);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The shortest and the longest time for which an answer counts, whatever it says: a second is as often as clients of
 /// the DNS ask, and a change is to be seen within minutes.
-pub(super) const SECONDS: (u64, u64) = (1, 300);
+pub(super) const TTL_SECONDS: (u64, u64) = (1, 300);
 
 /// For how many seconds it counts that a name has nothing: its backends are held meanwhile, and may be back at any
 /// time.
-const EMPTY_SECONDS: u64 = 5;
+const EMPTY_TTL_SECONDS: u64 = 5;
 
 /// What a name came to.
 #[derive(Debug)]
-pub(super) struct Answered {
-    pub(super) said: Said,
-    pub(super) seconds: u64,
+pub(super) struct LookupAnswer {
+    pub(super) answer: NameAnswer,
+    pub(super) ttl_seconds: u64,
     pub(super) server: SocketAddr,
-    pub(super) left_out: LeftOut,
+    pub(super) left_out: LeftOutRecords,
 }
 
 /// What is said of the backends.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum NameAnswer {
     /// The service is not available.
     Withdrawn,
-    Backends(Set),
+    Backends(BackendSet),
 }
 
 /// Why a name could not be resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unresolved {
+pub(super) struct LookupError {
     pub(super) server: SocketAddr,
-    pub(super) why: String,
+    pub(super) reason: String,
 }
 
 /// Which servers are asked, how fast, and where questions are counted.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct LookupContext {
     pub(super) began: Instant,
-    pub(super) pace: Pace,
-    pub(super) failures: Failures,
+    pub(super) pace: RateLimiter,
+    pub(super) failures: ServerFailures,
 }
 
-impl Asking {
-    pub(super) async fn resolve(&self, wish: &Wish, counts: &Names) -> Result<Answered, Unresolved> {
-        let lookup = Lookup { asking: self, wish, counts };
-        let late = || Unresolved {
+impl LookupContext {
+    pub(super) async fn resolve(
+        &self,
+        wish: &NameQuery,
+        counts: &NameTable,
+    ) -> Result<LookupAnswer, LookupError> {
+        let lookup = Lookup { context: self, query: wish, counts };
+        let late = || LookupError {
             server: wish.first_server(),
-            why: format!("its answers took longer than {} s in all", LOOKUP.as_secs()),
+            reason: format!("its answers took longer than {} s in all", LOOKUP_TIMEOUT.as_secs()),
         };
-        timeout(LOOKUP, lookup.run()).await.unwrap_or_else(|_| Err(late()))
+        timeout(LOOKUP_TIMEOUT, lookup.run()).await.unwrap_or_else(|_| Err(late()))
     }
 }
 
 struct Lookup<'a> {
-    asking: &'a Asking,
-    wish: &'a Wish,
-    counts: &'a Names,
+    context: &'a LookupContext,
+    query: &'a NameQuery,
+    counts: &'a NameTable,
 }
 
 /// What was found, the server that said it, for how many seconds all of it counts, of which families there were
 /// addresses, and what of it does not count.
 #[derive(Default)]
-struct Course {
+struct LookupProgress {
     server: Option<SocketAddr>,
-    seconds: Option<u32>,
+    ttl_seconds: Option<u32>,
     families: BTreeSet<Family>,
-    left_out: LeftOut,
+    left_out: LeftOutRecords,
 }
 
-impl Course {
-    fn note(&mut self, server: SocketAddr, found: &Found) {
+impl LookupProgress {
+    fn record_reply(&mut self, server: SocketAddr, found: &NameRecords) {
         self.server = Some(server);
-        self.seconds = [self.seconds, found.seconds].into_iter().flatten().min();
+        self.ttl_seconds = [self.ttl_seconds, found.ttl].into_iter().flatten().min();
     }
 
     /// A family of which all addresses were left out. Each family has a list of its own, which would become empty.
-    fn lost(&self, said: &Said) -> Option<Family> {
-        let Said::Backends(set) = said else { return None };
+    fn lost_family(&self, said: &NameAnswer) -> Option<Family> {
+        let NameAnswer::Backends(set) = said else { return None };
         let is_left =
             |family| set.backends.keys().any(|backend| Family::from_address(backend.ip()) == family);
         self.families.iter().copied().find(|family| !is_left(*family))
@@ -112,83 +116,101 @@ impl Course {
 }
 
 impl Lookup<'_> {
-    async fn run(&self) -> Result<Answered, Unresolved> {
-        let mut course = Course::default();
-        let said = match &self.wish.resolve {
+    async fn run(&self) -> Result<LookupAnswer, LookupError> {
+        let mut course = LookupProgress::default();
+        let said = match &self.query.resolve {
             Resolve::Addresses(name, port) => {
-                let addresses = self.addresses(name, &mut course).await?;
-                Said::Backends(set::at_port(&addresses, *port, &mut course.left_out))
+                let addresses = self.resolve_addresses(name, &mut course).await?;
+                NameAnswer::Backends(backend_set::backends_at_port(&addresses, *port, &mut course.left_out))
             }
-            Resolve::Servers(name) => self.servers(name, &mut course).await?,
+            Resolve::Servers(name) => self.resolve_servers(name, &mut course).await?,
         };
-        let server = course.server.unwrap_or_else(|| self.wish.first_server());
-        let is_empty = matches!(&said, Said::Backends(set) if set.backends.is_empty());
-        let left_out = course.left_out.told().unwrap_or_default();
-        let none = match course.lost(&said) {
+        let server = course.server.unwrap_or_else(|| self.query.first_server());
+        let is_empty = matches!(&said, NameAnswer::Backends(set) if set.backends.is_empty());
+        let left_out = course.left_out.describe_left_out().unwrap_or_default();
+        let none = match course.lost_family(&said) {
             Some(family) => Some(format!("no backend of {family}")),
             None => (is_empty && !left_out.is_empty()).then(|| "no backend".to_owned()),
         };
         if let Some(none) = none {
-            return Err(Unresolved { server, why: format!("{none} is left of its answer; {left_out}") });
+            return Err(LookupError { server, reason: format!("{none} is left of its answer; {left_out}") });
         }
-        let seconds = match course.seconds {
-            Some(seconds) if !is_empty => u64::from(seconds).clamp(SECONDS.0, SECONDS.1),
-            _ => EMPTY_SECONDS,
+        let seconds = match course.ttl_seconds {
+            Some(seconds) if !is_empty => u64::from(seconds).clamp(TTL_SECONDS.0, TTL_SECONDS.1),
+            _ => EMPTY_TTL_SECONDS,
         };
-        Ok(Answered { said, seconds, server, left_out: course.left_out })
+        Ok(LookupAnswer { answer: said, ttl_seconds: seconds, server, left_out: course.left_out })
     }
 
-    async fn servers(&self, name: &Name, course: &mut Course) -> Result<Said, Unresolved> {
-        let found = self.found(name, Kind::Srv, course).await?;
-        let servers = match set::led(found.servers, &mut course.left_out) {
-            Led::Withdrawn => return Ok(Said::Withdrawn),
-            Led::To(servers) => servers,
+    async fn resolve_servers(
+        &self,
+        name: &Name,
+        course: &mut LookupProgress,
+    ) -> Result<NameAnswer, LookupError> {
+        let found = self.query_servers(name, RecordType::Srv, course).await?;
+        let servers = match backend_set::select_targets(found.servers, &mut course.left_out) {
+            SrvTargets::Withdrawn => return Ok(NameAnswer::Withdrawn),
+            SrvTargets::To(servers) => servers,
         };
         let mut addresses = BTreeMap::new();
         for server in &servers {
             if !addresses.contains_key(&server.target) {
-                let of_target = self.addresses(&server.target, course).await?;
+                let of_target = self.resolve_addresses(&server.target, course).await?;
                 addresses.insert(server.target.clone(), of_target);
             }
         }
-        Ok(Said::Backends(set::of_servers(&servers, &addresses, &mut course.left_out)))
+        Ok(NameAnswer::Backends(backend_set::backends_from_servers(
+            &servers,
+            &addresses,
+            &mut course.left_out,
+        )))
     }
 
     /// The addresses of a host, of the families that the service has, the lowest first.
-    async fn addresses(&self, name: &Name, course: &mut Course) -> Result<Vec<IpAddr>, Unresolved> {
+    async fn resolve_addresses(
+        &self,
+        name: &Name,
+        course: &mut LookupProgress,
+    ) -> Result<Vec<IpAddr>, LookupError> {
         let mut addresses = Vec::new();
-        for family in &self.wish.families {
+        for family in &self.query.families {
             let kind = match family {
-                Family::V4 => Kind::A,
-                Family::V6 => Kind::Aaaa,
+                Family::V4 => RecordType::A,
+                Family::V6 => RecordType::Aaaa,
             };
-            let found = self.found(name, kind, course).await?.addresses;
+            let found = self.query_servers(name, kind, course).await?.addresses;
             course.families.extend((!found.is_empty()).then_some(*family));
-            addresses.extend(set::of_family(found, *family, &mut course.left_out));
+            addresses.extend(backend_set::select_family(found, *family, &mut course.left_out));
         }
         addresses.sort_unstable();
         Ok(addresses)
     }
 
     /// Asks the servers one after the other until one answers.
-    async fn found(&self, name: &Name, kind: Kind, course: &mut Course) -> Result<Found, Unresolved> {
-        let Asking { began, pace, failures } = self.asking;
-        let mut last = Unresolved { server: self.wish.first_server(), why: "it was not asked".to_owned() };
-        let servers = failures.order(&self.wish.servers, began.elapsed());
+    async fn query_servers(
+        &self,
+        name: &Name,
+        kind: RecordType,
+        course: &mut LookupProgress,
+    ) -> Result<NameRecords, LookupError> {
+        let LookupContext { began, pace, failures } = self.context;
+        let mut last =
+            LookupError { server: self.query.first_server(), reason: "it was not asked".to_owned() };
+        let servers = failures.query_order(&self.query.servers, began.elapsed());
         for server in (0..ROUNDS).flat_map(|_| servers.iter().copied()) {
-            pace.turn().await;
-            let answer = timeout(QUESTION, dns::ask(server, name, kind)).await;
-            let (result, found) = judged(answer.ok());
-            self.counts.count(result);
-            if let Some(has_failed) = has_failed(result) {
-                failures.note(server, has_failed, began.elapsed());
+            pace.wait_turn().await;
+            let answer = timeout(QUERY_TIMEOUT, dns::query_server(server, name, kind)).await;
+            let (result, found) = classify_answer(answer.ok());
+            self.counts.count_result(result);
+            if let Some(has_failed) = server_failed(result) {
+                failures.record_result(server, has_failed, began.elapsed());
             }
             match found {
                 Ok(found) => {
-                    course.note(server, &found);
+                    course.record_reply(server, &found);
                     return Ok(found);
                 }
-                Err(why) => last = Unresolved { server, why: format!("{name}: {why}") },
+                Err(why) => last = LookupError { server, reason: format!("{name}: {why}") },
             }
         }
         Err(last)
@@ -196,12 +218,12 @@ impl Lookup<'_> {
 }
 
 /// Whether this node failed and not the server.
-fn is_own(error: &io::Error) -> bool {
+fn is_local_error(error: &io::Error) -> bool {
     ErrorOrigin::classify_established(error) == ErrorOrigin::Node
 }
 
 /// Whether the server has failed; `None`: it was not asked.
-const fn has_failed(result: QueryResult) -> Option<bool> {
+const fn server_failed(result: QueryResult) -> Option<bool> {
     match result {
         QueryResult::Answered | QueryResult::Empty => Some(false),
         QueryResult::Failed | QueryResult::Silent | QueryResult::Unreadable | QueryResult::Unreachable => {
@@ -212,17 +234,19 @@ const fn has_failed(result: QueryResult) -> Option<bool> {
 }
 
 /// What came of a question, for the counts and for the look-up; none: nothing came in time.
-fn judged(answer: Option<Result<Found, Failed>>) -> (QueryResult, Result<Found, String>) {
+fn classify_answer(
+    answer: Option<Result<NameRecords, QueryError>>,
+) -> (QueryResult, Result<NameRecords, String>) {
     match answer {
-        Some(Ok(found)) if found.seconds.is_some() => (QueryResult::Answered, Ok(found)),
+        Some(Ok(found)) if found.ttl.is_some() => (QueryResult::Answered, Ok(found)),
         Some(Ok(found)) => (QueryResult::Empty, Ok(found)),
-        None => (QueryResult::Silent, Err(format!("nothing came within {} s", QUESTION.as_secs()))),
+        None => (QueryResult::Silent, Err(format!("nothing came within {} s", QUERY_TIMEOUT.as_secs()))),
         Some(Err(error)) => {
             let result = match &error {
-                Failed::Socket(error) if is_own(error) => QueryResult::Unasked,
-                Failed::Socket(_) => QueryResult::Unreachable,
-                Failed::Unread(Unread::Code(_) | Unread::Referral) => QueryResult::Failed,
-                Failed::Unread(_) => QueryResult::Unreadable,
+                QueryError::Socket(error) if is_local_error(error) => QueryResult::Unasked,
+                QueryError::Socket(_) => QueryResult::Unreachable,
+                QueryError::Answer(AnswerError::Code(_) | AnswerError::Referral) => QueryResult::Failed,
+                QueryError::Answer(_) => QueryResult::Unreadable,
             };
             (result, Err(error.to_string()))
         }
@@ -244,9 +268,9 @@ mod tests {
             (libc::ECONNREFUSED, Some(true)),
             (libc::ENETUNREACH, Some(true)),
         ] {
-            let error = Failed::Socket(io::Error::from_raw_os_error(number));
-            let (result, found) = judged(Some(Err(error)));
-            assert_eq!((has_failed(result), found.is_err()), (expected, true), "{number}");
+            let error = QueryError::Socket(io::Error::from_raw_os_error(number));
+            let (result, found) = classify_answer(Some(Err(error)));
+            assert_eq!((server_failed(result), found.is_err()), (expected, true), "{number}");
         }
     }
 }

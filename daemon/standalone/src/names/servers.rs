@@ -9,24 +9,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// For how long a server that failed is asked after all others.
-pub(super) const ASKED_LAST_FOR: Duration = Duration::from_secs(30);
+pub(super) const PENALTY: Duration = Duration::from_secs(30);
 
 /// When each server failed last, on the clock of the source.
 #[derive(Debug, Default)]
-pub(super) struct Failures(Mutex<BTreeMap<SocketAddr, Duration>>);
+pub(super) struct ServerFailures(Mutex<BTreeMap<SocketAddr, Duration>>);
 
-impl Failures {
+impl ServerFailures {
     /// The servers in the order in which they are asked.
-    pub(super) fn order(&self, servers: &[SocketAddr], now: Duration) -> Vec<SocketAddr> {
+    pub(super) fn query_order(&self, servers: &[SocketAddr], now: Duration) -> Vec<SocketAddr> {
         let failures = self.lock();
-        let has_failed = |server: &SocketAddr| {
-            failures.get(server).is_some_and(|at| now.saturating_sub(*at) < ASKED_LAST_FOR)
-        };
+        let has_failed =
+            |server: &SocketAddr| failures.get(server).is_some_and(|at| now.saturating_sub(*at) < PENALTY);
         let (last, first): (Vec<_>, Vec<_>) = servers.iter().copied().partition(has_failed);
         first.into_iter().chain(last).collect()
     }
 
-    pub(super) fn note(&self, server: SocketAddr, has_failed: bool, now: Duration) {
+    pub(super) fn record_result(&self, server: SocketAddr, has_failed: bool, now: Duration) {
         let mut failures = self.lock();
         if has_failed {
             failures.insert(server, now);
@@ -57,16 +56,18 @@ mod tests {
     #[test]
     fn a_server_that_failed_is_asked_last_for_a_while() {
         let [first, second, third] = servers();
-        let failures = Failures::default();
-        let order = |seconds| failures.order(&servers(), Duration::from_secs(seconds));
+        let failures = ServerFailures::default();
+        let order = |seconds| failures.query_order(&servers(), Duration::from_secs(seconds));
         assert_eq!(order(0), servers());
-        failures.note(first, true, Duration::from_secs(10));
+        failures.record_result(first, true, Duration::from_secs(10));
         assert_eq!(order(10), [second, third, first]);
         assert_eq!(order(39), [second, third, first]);
         assert_eq!(order(40), servers(), "the while is over");
-        servers().into_iter().for_each(|server| failures.note(server, true, Duration::from_secs(50)));
+        servers()
+            .into_iter()
+            .for_each(|server| failures.record_result(server, true, Duration::from_secs(50)));
         assert_eq!(order(51), servers(), "where all failed, the order is that of the configuration");
-        failures.note(second, false, Duration::from_secs(52));
+        failures.record_result(second, false, Duration::from_secs(52));
         assert_eq!(order(52), [second, first, third]);
         failures.retain(&[second]);
         assert_eq!(order(52), servers());

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::dns::message::tests::Written;
-use crate::dns::{Kind, Name, Question};
+use crate::dns::{Name, Question, RecordType};
 use holdfast_fixtures::TEST_TIMEOUT;
 
 /// What a server says to a question; none: nothing.
@@ -86,9 +86,9 @@ fn host(text: &str) -> Resolve {
 
 /// The source at work for one service.
 struct Lab {
-    wanted: watch::Sender<Arc<Wanted>>,
+    wanted: watch::Sender<Arc<NameQueries>>,
     news: mpsc::Receiver<Vec<NameNews>>,
-    seen: Arc<Names>,
+    seen: Arc<NameTable>,
 }
 
 impl Lab {
@@ -99,10 +99,10 @@ impl Lab {
     fn of(resolve: &[&Resolve], servers: &[SocketAddr]) -> Self {
         let wish = |resolve: &Resolve| {
             let families = vec![Family::V4, Family::V6];
-            Arc::new(Wish { resolve: resolve.clone(), families, servers: servers.into() })
+            Arc::new(NameQuery { resolve: resolve.clone(), families, servers: servers.into() })
         };
         let each = resolve.iter().enumerate();
-        let wanted: Wanted = each.map(|(number, resolve)| (service(number), wish(resolve))).collect();
+        let wanted: NameQueries = each.map(|(number, resolve)| (service(number), wish(resolve))).collect();
         let (wanted, wishes) = watch::channel(Arc::new(wanted));
         let (sender, news) = mpsc::channel(1);
         let seen = Arc::default();
@@ -110,17 +110,17 @@ impl Lab {
         Self { wanted, news, seen }
     }
 
-    async fn next(&mut self) -> News {
+    async fn next(&mut self) -> NameResult {
         let news = timeout(TEST_TIMEOUT, self.news.recv()).await.unwrap().unwrap();
         assert_eq!(news.len(), 1, "{news:?}");
-        news.into_iter().next().unwrap().said
+        news.into_iter().next().unwrap().result
     }
 
     /// The backends that are told next.
     async fn backends(&mut self) -> String {
         match &*self.next().await.unwrap() {
-            Said::Withdrawn => "withdrawn".to_owned(),
-            Said::Backends(set) => {
+            NameAnswer::Withdrawn => "withdrawn".to_owned(),
+            NameAnswer::Backends(set) => {
                 let each = set.backends.iter().map(|(backend, weight)| match weight.number() {
                     1 => backend.to_string(),
                     number => format!("{backend}={number}"),
@@ -131,7 +131,7 @@ impl Lab {
     }
 
     fn state(&self) -> NameState {
-        self.seen.of(&service(0)).unwrap().state.0
+        self.seen.service_row(&service(0)).unwrap().state.0
     }
 
     fn count(&self, result: QueryResult) -> u64 {
@@ -143,7 +143,7 @@ impl Lab {
 fn address(question: &Question, last: u8) -> Option<Written> {
     let written = Written::to(question);
     let owner = question.name().to_string();
-    Some(if question.kind() == Kind::A { written.a(&owner, 0, last) } else { written })
+    Some(if question.kind() == RecordType::A { written.a(&owner, 0, last) } else { written })
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn a_change_is_told_when_the_answer_has_lapsed() {
     assert_eq!(lab.state(), NameState::Empty);
     assert!(lab.count(QueryResult::Answered) >= 2 && lab.count(QueryResult::Empty) >= 3);
     lab.wanted.send_replace(Arc::default());
-    while lab.seen.of(&service(0)).is_some() {
+    while lab.seen.service_row(&service(0)).is_some() {
         tokio::task::yield_now().await;
     }
 }
@@ -169,13 +169,15 @@ async fn servers_of_a_service_are_asked_for_with_their_addresses_of_both_familie
     let server = NameServer::new(|question| {
         let written = Written::to(question);
         Some(match (question.kind(), question.name().to_string().as_str()) {
-            (Kind::Srv, owner) => written
+            (RecordType::Srv, owner) => written
                 .srv(owner, [10, 1, 8080], "one.example.com")
                 .srv(owner, [10, 3, 8081], "two.example.com")
                 .srv(owner, [20, 9, 8082], "spare.example.com")
                 .srv(owner, [10, 1, 8083], "gone.example.com"),
-            (Kind::A, owner @ "one.example.com") => written.a(owner, 60, 1).a("spare.example.com", 60, 66),
-            (Kind::Aaaa, owner @ "two.example.com") => {
+            (RecordType::A, owner @ "one.example.com") => {
+                written.a(owner, 60, 1).a("spare.example.com", 60, 66)
+            }
+            (RecordType::Aaaa, owner @ "two.example.com") => {
                 written.record(owner, (28, 60), &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2])
             }
             (_, "gone.example.com") => written.code(3),
@@ -187,7 +189,7 @@ async fn servers_of_a_service_are_asked_for_with_their_addresses_of_both_familie
     assert_eq!(lab.backends().await, "192.0.2.1:8080 [2001:db8::2]:8081=3");
     assert_eq!(server.asked.load(Ordering::Relaxed), 7, "spare servers are not asked for");
     server.says(|question| Some(Written::to(question).record("_web._tcp.example.com", (33, 1), &[0; 7])));
-    let seen = lab.seen.of(&service(0)).unwrap().to_string();
+    let seen = lab.seen.service_row(&service(0)).unwrap().to_string();
     let begin = "_web._tcp.example.com (SRV): 2 backends by 127.0.0.1:";
     assert!(seen.starts_with(begin) && seen.ends_with(", TTL 30 s"), "{seen}");
 }
@@ -204,7 +206,7 @@ async fn what_fails_changes_nothing_and_is_told_once_until_it_ends() {
     server.says(|question| {
         let mut half = address(question, 1)?;
         half.bytes.pop();
-        (question.kind() == Kind::A).then_some(half)
+        (question.kind() == RecordType::A).then_some(half)
     });
     while lab.count(QueryResult::Unreadable) == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -237,7 +239,7 @@ async fn an_answer_of_64_kib_comes_by_tcp_and_is_cut_to_what_counts() {
     let server = NameServer::new(|question| {
         let written = Written::to(question);
         let owner = question.name().to_string();
-        if question.kind() != Kind::Srv {
+        if question.kind() != RecordType::Srv {
             return address(question, 1);
         }
         let each = 0..1_000_u16;
@@ -249,7 +251,7 @@ async fn an_answer_of_64_kib_comes_by_tcp_and_is_cut_to_what_counts() {
     .await;
     let mut lab = Lab::new(&Resolve::Servers(name("_web._tcp.example.com")), &[&server]);
     assert_eq!(lab.backends().await, "192.0.2.1:80");
-    let left_out = lab.seen.of(&service(0)).unwrap().answer.unwrap().left_out.unwrap();
+    let left_out = lab.seen.service_row(&service(0)).unwrap().answer.unwrap().left_out.unwrap();
     assert_eq!(left_out, "900 left out, as h0100.example.com, because at most 100 hosts count");
     assert!(server.asked.load(Ordering::Relaxed) <= 201);
 }
@@ -283,7 +285,7 @@ async fn addresses_that_no_name_may_have_never_empty_a_set() {
     server.says(|question| {
         let owner = question.name().to_string();
         let written = Written::to(question);
-        Some(if question.kind() == Kind::A {
+        Some(if question.kind() == RecordType::A {
             written.record(&owner, (1, 0), &[169, 254, 169, 254])
         } else {
             written
@@ -313,7 +315,7 @@ async fn what_no_name_may_have_empties_the_list_of_no_family() {
     for (v4, v6, expected) in cases {
         let [v4, v6] = [v4, v6].map(<[u8]>::to_vec);
         let server = NameServer::new(move |question| {
-            let body = if question.kind() == Kind::A { &v4 } else { &v6 };
+            let body = if question.kind() == RecordType::A { &v4 } else { &v6 };
             let written = Written::to(question);
             let kind = question.kind() as u16;
             let owner = question.name().to_string();
@@ -342,7 +344,7 @@ async fn only_the_answer_to_the_question_counts() {
     let told = lab.next().await.unwrap_err();
     assert!(told.ends_with("nothing came within 1 s"), "{told}");
     // An attacker that does not have the server's address is not heard at all.
-    let socket = holdfast_host::exempt::datagrams(server.address).await.unwrap();
+    let socket = holdfast_host::exempt::connect_udp(server.address).await.unwrap();
     let attacker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let to = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), socket.local_addr().unwrap().port());
     attacker.send_to(b"any", to).await.unwrap();

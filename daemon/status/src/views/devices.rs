@@ -37,7 +37,7 @@ impl Class {
     }
 }
 
-/// Every word that [`Class::as_str`] gives.
+/// Every word that [`ClientClass::as_str`] gives.
 pub const CLASSES: [&str; 5] = [
     Class::Outer.as_str(),
     Class::Pod.as_str(),

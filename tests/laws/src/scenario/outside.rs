@@ -10,8 +10,8 @@ use holdfast_core::drains::{Drain, DrainOrder, Drains};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ObjectKey, Settings, Timestamp};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
-use holdfast_objects::manifests::Texts;
-use holdfast_objects::{self as objects, Defaulting, Kind, Provenance, SliceWire};
+use holdfast_objects::manifests::TextFolder;
+use holdfast_objects::{self as objects, Defaulting, ObjectKind, Provenance, SliceWire};
 use serde_json::Value;
 
 use super::Daemon;
@@ -24,7 +24,7 @@ const FOLDER: &str = "manifests";
 #[derive(Debug)]
 pub(super) struct Outside {
     files: BTreeMap<Arc<str>, Vec<u8>>,
-    texts: Texts,
+    texts: TextFolder,
     cluster: BTreeMap<ObjectKey, Event>,
     blocks: BTreeMap<ObjectKey, Event>,
     node: Arc<NodeFacts>,
@@ -36,7 +36,7 @@ impl Default for Outside {
     fn default() -> Self {
         Self {
             files: BTreeMap::new(),
-            texts: Texts::new(FOLDER),
+            texts: TextFolder::new(FOLDER),
             cluster: BTreeMap::new(),
             blocks: BTreeMap::new(),
             node: Arc::default(),
@@ -52,11 +52,11 @@ impl Outside {
         match command {
             Command::File(name, text) => {
                 self.files.insert(name.as_str().into(), text.clone().into_bytes());
-                Ok(self.texts.replace(&self.files))
+                Ok(self.texts.replace_files(&self.files))
             }
             Command::Remove(name) => {
                 self.files.remove(name.as_str()).ok_or_else(|| format!("there is no file {name}"))?;
-                Ok(self.texts.replace(&self.files))
+                Ok(self.texts.replace_files(&self.files))
             }
             Command::Cluster(yaml) => {
                 let group = cluster_events(yaml)?;
@@ -87,19 +87,19 @@ impl Outside {
 
     /// What a new process is told.
     pub(super) fn all(&mut self) -> Result<Vec<Event>, String> {
-        self.texts = Texts::new(FOLDER);
+        self.texts = TextFolder::new(FOLDER);
         let mut group = vec![
             Event::NodeApplied(Arc::clone(&self.node)),
             Event::SettingsApplied(Arc::clone(&self.settings)),
         ];
-        group.extend(self.texts.replace(&self.files));
+        group.extend(self.texts.replace_files(&self.files));
         group.extend(self.cluster.values().chain(self.blocks.values()).cloned());
         Ok(group)
     }
 
     pub(super) fn clear(&mut self) -> Vec<Event> {
         self.files.clear();
-        let mut group = self.texts.replace(&self.files);
+        let mut group = self.texts.replace_files(&self.files);
         group.extend(self.cluster.keys().map(deletion));
         self.cluster.clear();
         group.extend(self.replace_blocks(BTreeMap::new()));
@@ -194,15 +194,15 @@ fn cluster_events(yaml: &str) -> Result<Vec<Event>, String> {
 
 fn service_event(document: &Value, from: &Provenance) -> Event {
     let facts = objects::from_value(document)
-        .map_err(|refusal| objects::reject(Kind::Service, document, &refusal, from))
-        .and_then(|wire| objects::service(&wire, from));
+        .map_err(|refusal| objects::reject_object(ObjectKind::Service, document, &refusal, from))
+        .and_then(|wire| objects::parse_service(&wire, from));
     facts.map_or_else(Event::Rejected, |facts| Event::ServiceApplied(Arc::new(facts)))
 }
 
 fn slice_events(document: &Value, from: &Provenance) -> Vec<Event> {
     let facts = objects::from_value(document)
-        .map_err(|refusal| objects::reject(Kind::Slice, document, &refusal, from))
-        .and_then(|wire: SliceWire| objects::slice(&wire, from));
+        .map_err(|refusal| objects::reject_object(ObjectKind::Slice, document, &refusal, from))
+        .and_then(|wire: SliceWire| objects::parse_slice(&wire, from));
     match facts {
         Ok((facts, skipped)) => {
             let applied = Event::SliceApplied(Arc::new(facts));

@@ -12,25 +12,36 @@ use holdfast_status::views::devices::ShortcutDecision::{
 use tokio::sync::watch;
 
 use super::super::conntrack::Conntrack;
-use super::super::listed::{By, Rule};
-use super::super::{Follower, Onlookers, netlink};
+use super::super::listing::{RoutingRule, RuleSelector};
+use super::super::{DeviceFollower, Observers, netlink};
 use super::{decided_beside, ip, listed};
-use crate::engine::ask;
+use crate::engine::query;
 use holdfast_config::Config;
 
 const ONE_WAY: &str = "2 eth0 - 10.0.0.5 default";
 const TWO_WAYS: &str = "2 eth0 - 10.0.0.5 default\n3 eth1 - 10.1.0.5 strict";
 
-fn from_node() -> Rule {
-    Rule { priority: 1, by: By::Source([10, 0, 0, 5].into(), 32), table: 100, is_v4: true }
+fn from_node() -> RoutingRule {
+    RoutingRule {
+        priority: 1,
+        selector: RuleSelector::Source([10, 0, 0, 5].into(), 32),
+        table: 100,
+        is_v4: true,
+    }
 }
 
-fn beside(first: Option<&str>) -> Onlookers {
-    Onlookers { first: first.map(Into::into), has_policies: false }
+fn beside(first: Option<&str>) -> Observers {
+    Observers { first: first.map(Into::into), has_policies: false }
 }
 
 #[track_caller]
-fn check(packets: &str, world: &str, rules: &[Rule], onlooker: Option<&str>, expected: &[ShortcutDecision]) {
+fn check(
+    packets: &str,
+    world: &str,
+    rules: &[RoutingRule],
+    onlooker: Option<&str>,
+    expected: &[ShortcutDecision],
+) {
     let mut world = listed(world);
     world.rules = rules.to_vec();
     let decided = decided_beside(packets, &world, &beside(onlooker));
@@ -87,7 +98,7 @@ fn policies_of_ipsec_are_told_to_each_device_that_leads_to_others_whatever_the_s
     for packets in ["", "shortcut = \"always\"", "devices = [\"eth0\"]"] {
         let world = listed(&format!("1 lo loopback\n{TWO_WAYS}\n4 eth2 -"));
         for has_policies in [false, true] {
-            let decided = decided_beside(packets, &world, &Onlookers { first: None, has_policies });
+            let decided = decided_beside(packets, &world, &Observers { first: None, has_policies });
             let decided: Vec<_> = decided.iter().map(|it| it.secured).collect();
             assert_eq!(decided, [false, has_policies, has_policies, false], "{packets}");
         }
@@ -119,14 +130,14 @@ fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_f
 /// What waits at a device is to wait there: a limit of a pod's bandwidth, as a rule.
 #[test]
 fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
-    let decided = decided_beside("", &listed(PODS), &Onlookers::default());
+    let decided = decided_beside("", &listed(PODS), &Observers::default());
     let told = |it: &Decision| (it.peer, it.device().map(|device| device.side));
     let near = |peer| (peer, Some(Side::Near));
     let nothing = (false, None);
     let outer = (true, Some(Side::Outer));
     let expected = [outer, near(true), near(false), nothing, near(false), nothing, nothing, nothing];
     assert_eq!(decided.iter().map(told).collect::<Vec<_>>(), expected);
-    let decided = decided_beside("pod_devices = [\"veth*\"]", &listed(PODS), &Onlookers::default());
+    let decided = decided_beside("pod_devices = [\"veth*\"]", &listed(PODS), &Observers::default());
     let pods = decided.iter().map(told).filter(|it| it.1 == Some(Side::Pod)).collect::<Vec<_>>();
     let pod = |peer| (peer, Some(Side::Pod));
     assert_eq!(pods, [pod(true), pod(true), pod(false)]);
@@ -137,12 +148,12 @@ fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
 fn so_many_pods_have_the_shortcut_that_pods_that_are_clients_have_room() {
     let pods = (0..600).map(|at| format!("{} veth{at} veth\n", 10 + at)).collect::<String>();
     let decided =
-        decided_beside("", &listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}")), &Onlookers::default());
+        decided_beside("", &listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}")), &Observers::default());
     let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
     assert_eq!((count(Wanted), count(Many)), (1 + 512, 88));
     let taps = (0..3_500).map(|at| format!("{} tap{at} tap\n", 1000 + at)).collect::<String>();
     let world = listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}{taps}"));
-    let decided = decided_beside("pod_devices = [\"tap*\"]", &world, &Onlookers::default());
+    let decided = decided_beside("pod_devices = [\"tap*\"]", &world, &Observers::default());
     let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
     let expected = (1 + 340 + 512, 260 + 2_988);
     assert_eq!(
@@ -156,7 +167,7 @@ fn so_many_pods_have_the_shortcut_that_pods_that_are_clients_have_room() {
 #[test]
 fn nothing_that_comes_by_a_bridge_is_given_to_a_pod_right_away() {
     let world = "2 br0 bridge 10.0.0.5 default\n3 vlan5 vlan on 2 10.1.0.5 default\n7 veth1 veth";
-    let decided = decided_beside("", &listed(world), &Onlookers::default());
+    let decided = decided_beside("", &listed(world), &Observers::default());
     assert_eq!(decided.iter().map(|it| it.peer).collect::<Vec<_>>(), [false, false, true]);
 }
 
@@ -181,13 +192,20 @@ fn the_configuration_decides_for_the_firewall_alone() {
 async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
     let world = listed(ONE_WAY);
     let (_config, config) = watch::channel(Arc::new(Config::default()));
-    let (seen, onlookers) = watch::channel(Onlookers::default());
+    let (seen, onlookers) = watch::channel(Observers::default());
     let (decisions, mut now) = watch::channel(Arc::default());
-    let (engine, _asked) = ask::channel();
+    let (engine, _asked) = query::channel();
     let (_, proxies) = watch::channel(Arc::default());
     let conntrack = Conntrack::new(watch::channel(LiveMaps::default()).1);
-    let mut follower =
-        Follower { config, onlookers, proxies, are_known: false, decisions, engine, conntrack };
+    let mut follower = DeviceFollower {
+        config,
+        observers: onlookers,
+        proxies,
+        proxies_known: false,
+        decisions,
+        engine,
+        conntrack,
+    };
     follower.publish(Some(&world));
     assert_eq!(now.borrow_and_update()[0].shortcut, Wanted);
     let (rest, long) = (Duration::from_secs(10), Duration::from_secs(9));
@@ -198,7 +216,7 @@ async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
     };
     let mut notices = None;
     tokio::select! {
-        _ = follower.rest(Some(&world), rest, &mut notices) => panic!("it rests for ten seconds"),
+        _ = follower.wait_for_change(Some(&world), rest, &mut notices) => panic!("it rests for ten seconds"),
         () = heeded => {}
     }
 }
@@ -215,7 +233,7 @@ fn kernel_strict_paths_are_read_from_the_kernel() {
         [("all", "0"), ("strict", "1"), ("loose", "0")].into_iter().for_each(|(device, it)| set(device, it));
         let strict = || {
             let listed = netlink::list().unwrap();
-            let is_strict = |it: &&super::super::listed::Link| listed.strict.contains(&it.index);
+            let is_strict = |it: &&super::super::listing::Link| listed.strict.contains(&it.index);
             listed.links.iter().filter(is_strict).map(|it| it.name.clone()).collect::<Vec<_>>()
         };
         assert_eq!(strict(), ["strict"]);

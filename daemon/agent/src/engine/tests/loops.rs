@@ -9,9 +9,9 @@ use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, PortIndex};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::*;
-use crate::engine::ask::{self, Ask, Asker};
-use crate::engine::run::{CHANGES_BYTES_MAX, CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
-use crate::engine::steps::Steps;
+use crate::engine::query::{self, EngineClient, EngineQuery};
+use crate::engine::run::{CHANGES_BYTES_MAX, CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
+use crate::engine::steps::StepMetrics;
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(30);
@@ -82,9 +82,9 @@ impl Maps for Telling {
 struct Task {
     deeds: Deeds,
     events: mpsc::Sender<Vec<Event>>,
-    asker: Asker,
-    asks: mpsc::Sender<Ask>,
-    steps: Arc<Steps>,
+    asker: EngineClient,
+    asks: mpsc::Sender<EngineQuery>,
+    steps: Arc<StepMetrics>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stop: watch::Sender<bool>,
     changes: mpsc::Receiver<crate::recorder::TimedChange>,
@@ -101,13 +101,13 @@ fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
     let (changes_in, changes) = mpsc::channel(CHANGES_WAITING_MAX);
     let (snapshots_in, snapshots) = watch::channel(Arc::default());
     let (stop, stopping) = watch::channel(false);
-    let (asker, heard) = ask::channel();
-    let asks = asker.raw();
-    let steps = Arc::<Steps>::default();
-    let ends = Ends {
+    let (asker, heard) = query::channel();
+    let asks = asker.sender();
+    let steps = Arc::<StepMetrics>::default();
+    let ends = EngineChannels {
         events: incoming,
         snapshots: snapshots_in,
-        asks: heard,
+        queries: heard,
         changes: changes_in,
         progress: Arc::new(AtomicU64::new(0)),
         steps: Arc::clone(&steps),
@@ -143,7 +143,7 @@ fn events_and_what_they_change_come_before_questions() {
     let (mut task, thread) = task(|task| {
         for _ in 0..8 {
             let (answer, answered) = oneshot::channel();
-            task.asks.try_send(Ask::Read(vec![key()], answer)).unwrap();
+            task.asks.try_send(EngineQuery::Read(vec![key()], answer)).unwrap();
             answers.push(answered);
         }
         for number in 1..=8 {
@@ -189,9 +189,9 @@ fn a_question_whose_asker_has_left_is_not_answered() {
     let (mut task, thread) = task(|task| {
         for _ in 0..4 {
             let (answer, _) = oneshot::channel();
-            task.asks.try_send(Ask::Read(vec![key()], answer)).unwrap();
+            task.asks.try_send(EngineQuery::Read(vec![key()], answer)).unwrap();
             let (answer, _) = oneshot::channel();
-            task.asks.try_send(Ask::Check(answer)).unwrap();
+            task.asks.try_send(EngineQuery::Check(answer)).unwrap();
         }
         task.events.try_send(vec![service("a", "10.0.0.1")]).unwrap();
     });

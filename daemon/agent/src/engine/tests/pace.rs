@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::engine::run::{Ends, Upkeep, run};
+use crate::engine::run::{EngineChannels, Upkeep, run};
 
 /// Another version's programs serve until then, and the daemon is not ready before.
 #[tokio::test]
@@ -15,9 +15,9 @@ async fn the_maps_are_looked_after_as_soon_as_everything_is_written() {
     let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let (events, incoming) = mpsc::channel(4);
     let (stop, stopping) = watch::channel(false);
-    let ends = Ends {
+    let ends = EngineChannels {
         events: incoming,
-        asks: crate::engine::ask::channel().1,
+        queries: crate::engine::query::channel().1,
         snapshots: watch::channel(Arc::default()).0,
         changes: mpsc::channel(16).0,
         progress: Arc::default(),
@@ -60,9 +60,9 @@ async fn a_change_waits_for_one_piece_of_upkeep_and_not_for_all() {
     let (events, incoming) = mpsc::channel(4);
     let (stop, stopping) = watch::channel(false);
     let (snapshots, mut seen) = watch::channel(Arc::default());
-    let ends = Ends {
+    let ends = EngineChannels {
         events: incoming,
-        asks: crate::engine::ask::channel().1,
+        queries: crate::engine::query::channel().1,
         snapshots,
         changes: mpsc::channel(16).0,
         progress: Arc::default(),
@@ -72,7 +72,7 @@ async fn a_change_waits_for_one_piece_of_upkeep_and_not_for_all() {
     let done = Arc::new(AtomicUsize::new(0));
     let pieces = Arc::clone(&done);
     let upkeep = move |_: &mut Engine<MemoryMaps>, upkeep| {
-        if upkeep == Upkeep::Piece {
+        if upkeep == Upkeep::Continue {
             std::thread::sleep(PIECE);
             pieces.fetch_add(1, Ordering::Relaxed);
         }

@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::super::health::{Health, Well};
+use super::super::health::{Health, HealthyTime};
 use super::super::limits;
 
 /// So many seconds after a second in 2026, on both clocks.
-fn at(seconds: u64, begun: Instant) -> Well {
+fn at(seconds: u64, begun: Instant) -> HealthyTime {
     let wall: SystemTime = UNIX_EPOCH + Duration::from_secs(1_767_870_715 + seconds);
-    Well { at: wall, seen: begun + Duration::from_secs(seconds) }
+    HealthyTime { at: wall, instant: begun + Duration::from_secs(seconds) }
 }
 
 #[track_caller]
-fn check(health: Health, now: Well, with_node: bool, is_good: bool, expected: &str) {
-    let answer = health.answer(now, with_node);
+fn check(health: Health, now: HealthyTime, with_node: bool, is_good: bool, expected: &str) {
+    let answer = health.to_response(now, with_node);
     assert_eq!(serde_json::to_string(&answer).unwrap(), expected);
     assert_eq!(answer.is_good, is_good, "{expected}");
 }
@@ -21,7 +21,7 @@ fn check(health: Health, now: Well, with_node: bool, is_good: bool, expected: &s
 #[test]
 fn health_is_told_in_the_words_and_the_order_of_kube_proxy() {
     let begun = Instant::now();
-    let well = Health { well: Some(at(0, begun)), is_leaving: false };
+    let well = Health { last_healthy: Some(at(0, begun)), is_leaving: false };
     let family = r#"{"lastUpdated":"2026-01-08T11:11:55.000Z","healthy":true}"#;
     let status = format!(r#""healthy":true,"status":{{"IPv4":{family},"IPv6":{family}}}}}"#);
     let now = r#"{"lastUpdated":"2026-01-08T11:11:58.000Z","currentTime":"2026-01-08T11:11:58.000Z","#;
@@ -35,9 +35,9 @@ fn health_is_told_in_the_words_and_the_order_of_kube_proxy() {
 
 #[test]
 fn what_has_not_been_well_for_a_minute_is_unhealthy_and_says_when_it_was() {
-    let (begun, limit) = (Instant::now(), limits::WELL_WITHIN.as_secs());
-    let well = Health { well: Some(at(0, begun)), is_leaving: false };
-    assert!(well.answer(at(limit - 1, begun), true).is_good);
+    let (begun, limit) = (Instant::now(), limits::HEALTHY_WITHIN.as_secs());
+    let well = Health { last_healthy: Some(at(0, begun)), is_leaving: false };
+    assert!(well.to_response(at(limit - 1, begun), true).is_good);
     let family = r#"{"lastUpdated":"2026-01-08T11:11:55.000Z","healthy":false}"#;
     let expected = format!(
         r#"{{"lastUpdated":"2026-01-08T11:11:55.000Z","currentTime":"2026-01-08T11:12:55.000Z","healthy":false,"status":{{"IPv4":{family},"IPv6":{family}}}}}"#

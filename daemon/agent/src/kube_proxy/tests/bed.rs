@@ -62,10 +62,10 @@ pub(super) fn slice(service: &str, endpoints: &[&str]) -> Value {
 
 fn event(object: &Value) -> Event {
     if object["kind"] == "Service" {
-        let facts = holdfast_objects::service(&from_value(object).unwrap(), &PROVENANCE).unwrap();
+        let facts = holdfast_objects::parse_service(&from_value(object).unwrap(), &PROVENANCE).unwrap();
         return Event::ServiceApplied(Arc::new(facts));
     }
-    let facts = holdfast_objects::slice(&from_value(object).unwrap(), &PROVENANCE).unwrap().0;
+    let facts = holdfast_objects::parse_slice(&from_value(object).unwrap(), &PROVENANCE).unwrap().0;
     Event::SliceApplied(Arc::new(facts))
 }
 

@@ -13,7 +13,7 @@ use holdfast_core::snapshot::Snapshot;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::super::{Ports, limits};
+use super::super::{PortThreads, limits};
 use super::bed::{Answer, Rules, ask, balanced, free, slice, until};
 use crate::readings::fixture;
 use crate::readings::{ClosedPorts, Liveness, Readings};
@@ -22,7 +22,7 @@ use holdfast_fixtures::TEST_TIMEOUT;
 
 /// A daemon's ports, and what decides what they say.
 struct Open {
-    _ports: Ports,
+    _ports: PortThreads,
     addresses: KubeProxy,
     snapshots: watch::Sender<Arc<Snapshot>>,
     closed: Arc<ClosedPorts>,
@@ -46,7 +46,7 @@ impl Open {
         let config = Config { kube_proxy: addresses, ..Config::default() };
         let closed = Arc::clone(&readings.closed_ports);
         let (config, configured) = watch::channel(Arc::new(config));
-        let (ports, follower) = Ports::start(configured, readings).unwrap();
+        let (ports, follower) = PortThreads::start(configured, readings).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.spawn(follower.run());
@@ -70,8 +70,8 @@ impl Open {
     }
 
     fn closed(&self) -> Vec<(String, String)> {
-        let (closed, _) = self.closed.now();
-        closed.into_iter().map(|it| (it.address.to_string(), it.why)).collect()
+        let (closed, _) = self.closed.named_ports();
+        closed.into_iter().map(|it| (it.address.to_string(), it.reason)).collect()
     }
 }
 
@@ -106,7 +106,7 @@ fn a_node_whose_maps_follow_nothing_yet_or_whose_engine_hangs_is_not_healthy() {
     let unprogrammed = Snapshot { programmed: false, published: Timestamp(1), ..Snapshot::default() };
     let open = Open::new(Arc::new(unprogrammed));
     until("open", || open.addresses.health.is_some_and(|it| ask(it, "/livez").is_ok()));
-    std::thread::sleep(3 * limits::LOOK);
+    std::thread::sleep(3 * limits::CHECK_GAP);
     assert_eq!(
         (open.health("/healthz").status, open.health("/livez").status),
         (UNAVAILABLE.into(), UNAVAILABLE.into())
@@ -118,7 +118,7 @@ fn a_node_whose_maps_follow_nothing_yet_or_whose_engine_hangs_is_not_healthy() {
     let addresses = KubeProxy { health: Some(free("127.0.0.1")), metrics: None };
     let open = Open::at(addresses, snapshot, |readings| readings.liveness = hangs);
     until("open", || ask(addresses.health.unwrap(), "/livez").is_ok());
-    std::thread::sleep(3 * limits::LOOK);
+    std::thread::sleep(3 * limits::CHECK_GAP);
     assert_eq!(open.health("/livez").status, UNAVAILABLE);
 }
 
@@ -292,8 +292,8 @@ fn the_metrics_have_the_names_of_kube_proxy_and_say_what_is_true() {
     let addresses = KubeProxy { health: Some(free("127.0.0.1")), metrics: Some(free("127.0.0.1")) };
     let open = Open::at(addresses, snapshot, |readings| {
         readings.watches = fixture::readings(readings.snapshots.clone()).watches;
-        readings.liveness.steps.took.add(Duration::from_millis(3));
-        let (_, four) = readings.liveness.steps.programmed.by_family().next().unwrap();
+        readings.liveness.steps.durations.add(Duration::from_millis(3));
+        let (_, four) = readings.liveness.steps.programming_latency.by_family().next().unwrap();
         [0, 1, 200, 70_000].into_iter().for_each(|ms| four.add(Duration::from_millis(ms)));
     });
     open.until_healthy();

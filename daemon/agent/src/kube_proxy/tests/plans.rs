@@ -98,7 +98,7 @@ fn of_two_services_with_one_port_the_older_one_has_it() {
     let plan = Planner::default().plan(&snapshot, &PRIMARY);
     assert_eq!(shown(&plan), ["10.9.0.5:30123 z 1"]);
     let refused: Vec<_> =
-        plan.refused.iter().map(|it| (it.service.as_ref().unwrap().to_string(), &*it.why)).collect();
+        plan.refused.iter().map(|it| (it.service.as_ref().unwrap().to_string(), &*it.reason)).collect();
     assert_eq!(refused, [("default/a".to_owned(), "the port belongs to default/z, which comes first")]);
 }
 
@@ -116,7 +116,7 @@ fn the_addresses_are_those_of_node_ports() {
     assert_eq!(shown(&two), ["10.9.0.5:30123 web 1", "10.9.0.6:30123 web 1"]);
     let none = plan(&["fd09::5"], &PRIMARY);
     assert_eq!(shown(&none), [] as [&str; 0]);
-    assert_eq!(none.refused[0].why, "this node answers NodePorts at no address of IPv4");
+    assert_eq!(none.refused[0].reason, "this node answers NodePorts at no address of IPv4");
 }
 
 /// A tenant gets no more listeners by its Services than there are places, and no older Service loses one to a newcomer.
@@ -154,6 +154,6 @@ fn where_listeners_are_scarce_no_namespace_takes_those_of_another() {
     let plan = Planner::default().plan(&Rules::new(&addresses, &services).snapshot(), &RANGES);
     let of = |name: &str| plan.open.values().filter(|check| check.service.name() == name).count();
     assert_eq!((of("a"), of("b"), of("c"), of("bystander")), (400, 224, 0, 400));
-    let whys: BTreeSet<&str> = plan.refused.iter().map(|it| &*it.why).collect();
+    let whys: BTreeSet<&str> = plan.refused.iter().map(|it| &*it.reason).collect();
     assert!(whys.iter().all(|why| why.contains("624 ports of Services of this namespace")), "{whys:?}");
 }

@@ -12,9 +12,9 @@ async fn a_listener_accepts_and_a_closed_port_refuses() {
     for any in ["127.0.0.1:0", "[::1]:0"] {
         let listener = TcpListener::bind(any).await.unwrap();
         let address = listener.local_addr().unwrap();
-        assert_eq!(ask(address).await, Some(ProbeAnswer::Accepted));
+        assert_eq!(probe_backend(address).await, Some(ProbeAnswer::Accepted));
         drop(listener);
-        assert_eq!(ask(address).await, Some(ProbeAnswer::Refused));
+        assert_eq!(probe_backend(address).await, Some(ProbeAnswer::Refused));
     }
 }
 
@@ -35,7 +35,7 @@ fn what_has_never_left_this_node_proves_nothing() {
         (libc::ETIMEDOUT, later, Some(ProbeAnswer::Silent)),
     ] {
         let error = io::Error::from_raw_os_error(number);
-        assert_eq!(meaning(&error, None, after), expected, "{error}");
+        assert_eq!(classify_outcome(&error, None, after), expected, "{error}");
     }
 }
 
@@ -44,9 +44,9 @@ fn a_probe_without_a_local_port_proves_nothing() {
     few_ports::run_in_network(async || {
         let listener = TcpListener::bind("127.0.0.1:8080").await.unwrap();
         let backend = listener.local_addr().unwrap();
-        assert_eq!(ask(backend).await, Some(ProbeAnswer::Accepted));
+        assert_eq!(probe_backend(backend).await, Some(ProbeAnswer::Accepted));
         let taken = few_ports::take_ports(backend).await;
-        assert_eq!(ask(backend).await, None);
+        assert_eq!(probe_backend(backend).await, None);
         drop(taken);
     });
 }
@@ -78,7 +78,7 @@ fn a_filter_that_rejects_is_no_answer_of_the_backend() {
             let mut answers = Vec::new();
             for host in ["127.0.0.1", "::1"] {
                 for port in 1..=4 {
-                    answers.push(ask(SocketAddr::new(host.parse().unwrap(), port)).await);
+                    answers.push(probe_backend(SocketAddr::new(host.parse().unwrap(), port)).await);
                 }
             }
             answers

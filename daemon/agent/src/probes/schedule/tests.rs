@@ -146,12 +146,12 @@ fn what_is_not_held_any_more_is_forgotten() {
     fixture.hold(2, 1, 0);
     fixture.look();
     let lists = fixture.schedule.namespaces.values().flat_map(|lists| lists.all.values());
-    let lists: Vec<_> = lists.map(|list| (list.due.len(), list.known.len())).collect();
+    let lists: Vec<_> = lists.map(|list| (list.due.len(), list.due_times.len())).collect();
     assert_eq!(lists, [(2, 2), (1, 1), (2, 2)]);
-    assert_eq!((fixture.schedule.turns.len(), fixture.schedule.seen.len()), (3, 3));
+    assert_eq!((fixture.schedule.turns.len(), fixture.schedule.services.len()), (3, 3));
     (0..4).for_each(|service| fixture.hold(service, 0, 0));
     fixture.look();
-    let Schedule { turns, namespaces, seen, .. } = &fixture.schedule;
+    let Schedule { turns, namespaces, services: seen, .. } = &fixture.schedule;
     assert_eq!((turns.len(), namespaces.len(), seen.len()), (0, 0, 0));
 }
 

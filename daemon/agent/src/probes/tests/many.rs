@@ -167,11 +167,14 @@ async fn no_hold_of_thousands_ends_while_every_backend_would_take_a_probe() {
     assert!(until <= most, "first probes go before second ones: the last one was probe {until}");
     let waited = first.values().max().unwrap().duration_since(lost);
     assert!(
-        waited <= BEGIN_WITHIN + GAP * (LOST + 1) * 2,
+        waited <= START_JITTER_MAX + GAP * (LOST + 1) * 2,
         "the last list waited {waited:?} for its first probe"
     );
     let waited = first[&(SERVICES - 1)].duration_since(small);
-    assert!(waited <= BEGIN_WITHIN + LOOK * 3, "the small hold waited {waited:?} behind the large one");
+    assert!(
+        waited <= START_JITTER_MAX + RESCAN_GAP * 3,
+        "the small hold waited {waited:?} behind the large one"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,11 +186,11 @@ async fn nodes_that_hear_of_a_loss_at_once_do_not_ask_at_once() {
         node.live(Duration::from_millis(200)).await;
         let lost = Instant::now();
         node.tell([slice(0, 0)].into_iter());
-        node.live(BEGIN_WITHIN * 2).await;
+        node.live(START_JITTER_MAX * 2).await;
         let asked = node.asked.lock().unwrap();
         waited.push(asked.first().unwrap().0.duration_since(lost));
     }
     let (first, last) = (*waited.iter().min().unwrap(), *waited.iter().max().unwrap());
-    assert!(first < BEGIN_WITHIN / 3 && last > BEGIN_WITHIN * 2 / 3, "{waited:?}");
-    assert!(last <= BEGIN_WITHIN + LOOK * 3, "{waited:?}");
+    assert!(first < START_JITTER_MAX / 3 && last > START_JITTER_MAX * 2 / 3, "{waited:?}");
+    assert!(last <= START_JITTER_MAX + RESCAN_GAP * 3, "{waited:?}");
 }

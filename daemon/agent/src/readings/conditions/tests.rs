@@ -74,7 +74,7 @@ fn shown(found: &Conditions) -> Vec<String> {
 
 #[track_caller]
 fn check(views: Vec<ServiceView>, expected: &[&str]) {
-    assert_eq!(shown(&Conditions::of(&snapshot(views), &[])), expected);
+    assert_eq!(shown(&Conditions::from_snapshot(&snapshot(views), &[])), expected);
 }
 
 const CLUSTER: FrontendType = FrontendType::ClusterIp;
@@ -165,9 +165,12 @@ fn a_load_balancer_without_an_address_is_pending_since_it_was_asked_for() {
 
 #[test]
 fn a_closed_health_check_port_is_told_with_its_cause() {
-    let closed =
-        |is_in_use, ago| ClosedSince { service: name("shop/web"), since: Timestamp(NOW.0 - ago), is_in_use };
-    let found = Conditions::of(&snapshot(Vec::new()), &[closed(true, 9), closed(false, 3)]);
+    let closed = |is_in_use, ago| ClosedServicePort {
+        service: name("shop/web"),
+        since: Timestamp(NOW.0 - ago),
+        is_in_use,
+    };
+    let found = Conditions::from_snapshot(&snapshot(Vec::new()), &[closed(true, 9), closed(false, 3)]);
     assert_eq!(shown(&found), ["shop/web health_port_failed addr_in_use 9"]);
 }
 
@@ -181,7 +184,7 @@ fn invariant_10_namespaces_take_turns_for_the_places_and_what_is_on_purpose_come
         (0..1_000).map(|nth| broken(format!("loud/s-{nth:04}"), Reason::Vanished, 90_000 - nth)).collect();
     views.push(broken("quiet/web".to_owned(), Reason::AllUnready, 1));
     views.push(broken("idle/web".to_owned(), Reason::ScaledDown, 99_999));
-    let found = Conditions::of(&snapshot(views.clone()), &[]);
+    let found = Conditions::from_snapshot(&snapshot(views.clone()), &[]);
     assert_eq!(found.named.len(), CONDITIONS_MAX);
     let names: Vec<_> = found.named.iter().map(|it| it.service.to_string()).collect();
     assert_eq!((names[0].as_str(), names[198].as_str()), ("loud/s-0000", "loud/s-0198"), "the oldest");
@@ -189,10 +192,10 @@ fn invariant_10_namespaces_take_turns_for_the_places_and_what_is_on_purpose_come
     assert_eq!(found.truncated, [802, 0, 0, 0, 0, 0, 0]);
     // A condition that has a place keeps it when others come.
     views.push(broken("loud/z".to_owned(), Reason::Vanished, 0));
-    assert_eq!(Conditions::of(&snapshot(views), &[]).named, found.named);
+    assert_eq!(Conditions::from_snapshot(&snapshot(views), &[]).named, found.named);
 }
 
 #[test]
 fn no_service_no_series() {
-    assert_eq!(Conditions::of(&Snapshot::default(), &[]), Conditions::default());
+    assert_eq!(Conditions::from_snapshot(&Snapshot::default(), &[]), Conditions::default());
 }

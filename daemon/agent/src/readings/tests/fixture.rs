@@ -32,13 +32,13 @@ use tokio::sync::watch;
 
 use super::{About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications};
 use crate::datapath::RefusalLog;
-use crate::state::Written;
+use crate::state::SnapshotWrite;
 use holdfast_fixtures::healthy::devices as decisions;
 pub use holdfast_fixtures::healthy::status;
 use holdfast_kubernetes::apiserver::Encoding;
 use holdfast_kubernetes::source::{self as watching, LastError, Resource, View as Watches, Watch};
-use holdfast_standalone::blocks::Checks;
-use holdfast_standalone::names::Names;
+use holdfast_standalone::blocks::CheckStats;
+use holdfast_standalone::names::NameTable;
 
 /// Five clients, each a second after the one before: one refused twice, one dropped, one refused by a frontend that
 /// serves by now, one refused at an address that no service has, and one outside.
@@ -67,12 +67,12 @@ fn refusals() -> Arc<RefusalLog> {
             cause: Cause::NoBackend,
         };
         let at = Timestamp(THEN.0 + i64::from(second));
-        log.keep(at, refusal.clone());
+        log.record(at, refusal.clone());
         if second == 1 {
-            log.keep(Timestamp(at.0 + 1), refusal);
+            log.record(Timestamp(at.0 + 1), refusal);
         }
     }
-    log.keep(Timestamp(THEN.0 + 5), turned_away_outside());
+    log.record(Timestamp(THEN.0 + 5), turned_away_outside());
     log
 }
 
@@ -164,17 +164,17 @@ fn apiserver() -> View {
 fn watches() -> Watches {
     let now = Instant::now();
     let text = Arc::from("10.0.0.10:6443: connection refused");
-    Watches::still(vec![Watch {
+    Watches::from_watches(vec![Watch {
         what: Resource::Services,
         state: watching::State::Watching,
         since: now,
         endpoint: Some("[fd00::12]:6443".into()),
         encoding: Some(Encoding::Protobuf),
         resource_version: Some("4711".into()),
-        heard: None,
+        last_received: None,
         objects: 12,
         bad: 1,
-        alone: 7,
+        refetched: 7,
         lists: 2,
         restarts: 3,
         page_retries: 6,
@@ -252,19 +252,20 @@ fn proxies() -> Arc<[OtherProxy]> {
 
 fn closed_ports() -> Arc<ClosedPorts> {
     let (address, why) = ("10.0.0.5:30123".parse().unwrap(), "another process listens there".to_owned());
-    let port = ClosedPort { purpose: Purpose::Service, address, service: Some(name("default/web")), why };
-    Arc::new(ClosedPorts::of(vec![port]))
+    let port =
+        ClosedPort { purpose: Purpose::Service, address, service: Some(name("default/web")), reason: why };
+    Arc::new(ClosedPorts::from_ports(vec![port]))
 }
 
 /// The backend of the configuration's service speaks another protocol than its check.
-fn checks() -> Arc<Checks> {
+fn checks() -> Arc<CheckStats> {
     let said = "\u{202e}</script>\r\nSMTP";
     let backend = "[fd00::1]:9000".parse().unwrap();
-    Arc::new(Checks::of_one_that_is_not_http(&name("default/web"), backend, said, THEN.into()))
+    Arc::new(CheckStats::with_non_http_backend(&name("default/web"), backend, said, THEN.into()))
 }
 
 /// The name of the configuration's service was answered once, and cannot be resolved now.
-fn names() -> Arc<Names> {
+fn names() -> Arc<NameTable> {
     let server = "192.0.2.53:53".parse().unwrap();
     let left_out = Some("left out: 127.0.0.1, which is no address of another host".to_owned());
     let answer = AnswerSeen { server, at: THEN.into(), ttl_seconds: 30, backends: 1, left_out };
@@ -275,7 +276,7 @@ fn names() -> Arc<Names> {
         answer: Some(answer),
         trouble: Some(TroubleSeen { since: THEN.into(), server, why }),
     };
-    Arc::new(Names::showing(&name("default/web"), row))
+    Arc::new(NameTable::with_row(&name("default/web"), row))
 }
 
 pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
@@ -297,16 +298,16 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         more_services: watch::channel(Arc::default()).1,
         announced: Some(Arc::default()),
         history: Arc::default(),
-        written: watch::channel(Written::default()).1,
-        engine: crate::engine::ask::channel().0,
+        last_write: watch::channel(SnapshotWrite::default()).1,
+        engine: crate::engine::query::channel().0,
         verifications: Verifications::default(),
         liveness: Liveness::new(|| None),
         proxies: watch::channel(proxies()).1,
         filters: watch::channel(filters()).1,
         routes: watch::channel(Arc::new(routes())).1,
         refused_reload: watch::channel(None).1,
-        shut: watch::channel(Vec::new()).1,
-        drains: watch::channel(crate::drains::Written::default()).1,
+        closed_listeners: watch::channel(Vec::new()).1,
+        drains: watch::channel(crate::drains::DrainsWrite::default()).1,
         closed_ports: closed_ports(),
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }

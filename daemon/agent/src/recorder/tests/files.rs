@@ -16,7 +16,7 @@ fn three() -> TempDir {
     let folder = TempDir::new().unwrap();
     let history = recorded(services(&mut Rig::new(), 3), Some(folder.path()));
     assert_eq!(seqs(&history), [1, 2, 3]);
-    assert_eq!(history.recorded().file.bytes, fs::metadata(segment(&folder)).unwrap().len());
+    assert_eq!(history.status().file.bytes, fs::metadata(segment(&folder)).unwrap().len());
     folder
 }
 
@@ -48,7 +48,7 @@ fn a_restart_knows_what_was_and_counts_on() {
     let folder = three();
     let records = check_restart(&folder, &[(1, Change), (2, Change), (3, Change), (4, Change)]);
     assert_eq!(records[0].service.as_deref(), Some("default/web-0"));
-    assert_eq!(recorded(Vec::new(), Some(folder.path())).recorded().gaps, 0);
+    assert_eq!(recorded(Vec::new(), Some(folder.path())).status().gaps, 0);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn invariant_12_a_record_that_is_too_long_for_the_file_is_a_gap_and_takes_no_oth
     }
     let folder = TempDir::new().unwrap();
     let history = recorded(changes, Some(folder.path()));
-    assert_eq!((history.recorded().file.lost, history.recorded().file.failures), (1, 0));
+    assert_eq!((history.status().file.lost, history.status().file.failures), (1, 0));
     check_restart(&folder, &[(1, Change), (2, Missing), (3, Change), (4, Change)]);
 }
 
@@ -136,7 +136,7 @@ fn the_oldest_part_makes_room() {
     assert_eq!(known.last(), Some(&48));
     assert!(known[0] > 1 && known.len() < 48, "{known:?}");
     assert!(known.windows(2).all(|pair| pair[1] == pair[0] + 1), "{known:?}");
-    assert!(history.recorded().file.bytes < 10 * 4_096, "{:?}", history.recorded().file);
+    assert!(history.status().file.bytes < 10 * 4_096, "{:?}", history.status().file);
     assert!(all(&history).iter().all(|record| record.gap.is_none()), "the history merely begins later");
 }
 
@@ -156,17 +156,20 @@ fn a_full_disk_is_named_once_and_leaves_a_gap() {
     let disk = Disk { open, ..Disk::default() };
     let full = recorded_on(services(&mut Rig::new(), 3), Some(folder.path()), disk);
     assert_eq!(seqs(&full), [1, 2, 3], "memory goes on");
-    let file = full.recorded().file;
+    let file = full.status().file;
     assert_eq!((file.lost, file.failures), (3, 2), "when it came, and once more at the end");
     assert!(file.error.unwrap().contains("No space left on device"));
     IS_FULL.store(false, Ordering::Relaxed);
-    let files = Files::new(folder.path(), disk, Vec::new(), false);
+    let files = SegmentFiles::new(folder.path(), disk, Vec::new(), false);
     let history = Arc::new(History::default());
-    let disks =
-        Disks { files, numbers: Numbers::open(folder.path()).0, reserve: Arc::new(Reserve::new(None)) };
+    let disks = WriterFiles {
+        files,
+        numbers: NumberFile::open(folder.path()).0,
+        reserve: Arc::new(Reserve::new(None)),
+    };
     let (queue, writer) = writer::start(disks, 0, boot_id(), Arc::clone(&history)).unwrap();
-    let line = full.select(&Wanted::default()).pop().unwrap();
-    queue.send(ToDisk { line, urgent: true, _room: None }).unwrap();
+    let line = full.select(&RecordQuery::default()).pop().unwrap();
+    queue.send(QueuedRecord { line, urgent: true, _reservation: None }).unwrap();
     drop(queue);
     writer.join().unwrap();
     let records = all(&recorded(Vec::new(), Some(folder.path())));
@@ -189,23 +192,26 @@ fn open_after_a_while(path: &Path) -> io::Result<File> {
 fn room_on_a_disk_is_noticed_without_another_record() {
     let folder = TempDir::new().unwrap();
     let disk = Disk { open: open_after_a_while, ..Disk::default() };
-    let files = Files::new(folder.path(), disk, Vec::new(), false);
+    let files = SegmentFiles::new(folder.path(), disk, Vec::new(), false);
     let history = Arc::new(History::default());
-    let disks =
-        Disks { files, numbers: Numbers::open(folder.path()).0, reserve: Arc::new(Reserve::new(None)) };
+    let disks = WriterFiles {
+        files,
+        numbers: NumberFile::open(folder.path()).0,
+        reserve: Arc::new(Reserve::new(None)),
+    };
     let (queue, writer) = writer::start(disks, 0, boot_id(), Arc::clone(&history)).unwrap();
-    let lines = recorded(services(&mut Rig::new(), 3), None).select(&Wanted::default());
+    let lines = recorded(services(&mut Rig::new(), 3), None).select(&RecordQuery::default());
     let mut lines = lines.into_iter();
     let mut send = |count: usize| {
         lines
             .by_ref()
             .take(count)
-            .for_each(|line| queue.send(ToDisk { line, urgent: true, _room: None }).unwrap());
+            .for_each(|line| queue.send(QueuedRecord { line, urgent: true, _reservation: None }).unwrap());
     };
     let until = |is_so: &dyn Fn(FileHealth) -> bool| {
         let begun = std::time::Instant::now();
-        while !is_so(history.recorded().file) {
-            assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", history.recorded().file);
+        while !is_so(history.status().file) {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", history.status().file);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     };
@@ -228,13 +234,13 @@ fn a_folder_that_cannot_be_made_costs_the_file_only() {
     fs::write(folder.path().join("history"), "a file, no folder").unwrap();
     let history = recorded(services(&mut Rig::new(), 2), Some(&folder.path().join("history")));
     assert_eq!(seqs(&history), [1, 2]);
-    assert_eq!(history.recorded().file.lost, 2);
+    assert_eq!(history.status().file.lost, 2);
 }
 
 /// What the next process has recorded, and what a reader sees that had read up to a number.
 fn go_on(folder: &TempDir, disk: Disk, changes: u16, after: u64) -> Vec<Record> {
     let history = recorded_on(services(&mut Rig::new(), changes), Some(folder.path()), disk);
-    let wanted = Wanted { after: Some(after), ..Wanted::default() };
+    let wanted = RecordQuery { after: Some(after), ..RecordQuery::default() };
     history.select(&wanted).iter().map(|line| line.record().unwrap()).collect()
 }
 
@@ -270,11 +276,11 @@ fn invariant_12_no_number_is_given_out_again_after_a_full_disk_and_a_restart() {
 #[test]
 fn invariant_12_what_could_not_be_written_is_named_at_the_end_where_there_is_room_again() {
     let folder = TempDir::new().unwrap();
-    let files = Files::new(folder.path(), Disk::default(), Vec::new(), false);
+    let files = SegmentFiles::new(folder.path(), Disk::default(), Vec::new(), false);
     let history = Arc::new(History::default());
-    history.note(|recorded| recorded.seq = 1_500);
-    let (numbers, _) = Numbers::open(folder.path());
-    let disks = Disks { files, numbers, reserve: Arc::new(Reserve::new(None)) };
+    history.update_status(|recorded| recorded.seq = 1_500);
+    let (numbers, _) = NumberFile::open(folder.path());
+    let disks = WriterFiles { files, numbers, reserve: Arc::new(Reserve::new(None)) };
     let (queue, writer) = writer::start(disks, 361, boot_id(), history).unwrap();
     drop(queue);
     writer.join().unwrap();
@@ -286,7 +292,7 @@ fn invariant_12_what_could_not_be_written_is_named_at_the_end_where_there_is_roo
 #[test]
 fn invariant_12_numbers_that_were_set_aside_when_the_daemon_was_killed_are_a_gap() {
     let folder = three();
-    Numbers::open(folder.path()).0.keep(Mark { below: 100, is_exact: false }).unwrap();
+    NumberFile::open(folder.path()).0.write_mark(NumberMark { below: 100, is_exact: false }).unwrap();
     let records =
         check_restart(&folder, &[(1, Change), (2, Change), (3, Change), (99, Missing), (100, Change)]);
     let gap = records[3].gap.as_ref().unwrap();
@@ -332,9 +338,9 @@ fn invariant_12_where_the_folder_is_lost_the_snapshot_knows_the_numbers() {
     let (changes, waiting) = mpsc::channel(1);
     drop(changes);
     let (recorder, history) = Recorder::new(waiting, watch::channel(Arc::default()).1, Some(folder.path()));
-    let recorder = recorder.remembering(500);
+    let recorder = recorder.with_remembered(500);
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
-    assert_eq!(history.recorded().seq, 499);
+    assert_eq!(history.status().seq, 499);
     assert_eq!(go_on(&folder, Disk::default(), 1, 499)[0].seq, Some(500));
 }
 
@@ -351,8 +357,8 @@ fn invariant_12_no_number_is_given_out_before_the_disk_knows() {
     let watching = std::thread::spawn(move || {
         let mut seen = 0;
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        while let Heard::Line(line) = runtime.block_on(heard.next()) {
-            let mark = Numbers::open(&path).1.unwrap();
+        while let WatchEvent::Line(line) = runtime.block_on(heard.next()) {
+            let mark = NumberFile::open(&path).1.unwrap();
             assert!(line.seq.unwrap() < mark.below, "{line:?} {mark:?}");
             seen += 1;
         }
@@ -360,5 +366,5 @@ fn invariant_12_no_number_is_given_out_before_the_disk_knows() {
     });
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
     assert!(watching.join().unwrap() > 0);
-    assert_eq!(history.recorded().seq, 2_000);
+    assert_eq!(history.status().seq, 2_000);
 }

@@ -22,7 +22,7 @@ fn ten_thousand_services_that_flap_take_bounded_memory() {
     let changes = told.len();
     let history = recorded(told, None);
     let fill = history.fill();
-    assert_eq!(history.recorded().records, changes as u64);
+    assert_eq!(history.status().records, changes as u64);
     assert!(fill.bytes <= ring::BYTES_MAX, "{fill:?}");
     assert_eq!(fill.services, usize::from(SERVICES), "nobody lost the last record: {fill:?}");
 }
@@ -45,7 +45,10 @@ fn what_had_no_room_in_the_queue_is_a_gap() {
     let records = all(&history);
     let gap = records.last().unwrap().gap.as_ref().unwrap();
     assert_eq!((records.len(), gap.cause, gap.records), (5, GapCause::QueueFull, Some(4)));
-    assert_eq!(history.recorded(), Recorded { seq: 5, records: 4, gaps: 1, lost: 4, ..Recorded::default() });
+    assert_eq!(
+        history.status(),
+        RecordingStatus { seq: 5, records: 4, gaps: 1, lost: 4, ..RecordingStatus::default() }
+    );
 }
 
 /// A watcher that does not read loses lines; the recorder does not wait for it.
@@ -58,15 +61,15 @@ fn a_watcher_that_does_not_read_holds_nobody_up() {
     let (recorder, history) = Recorder::new(waiting, watch::channel(Arc::default()).1, None);
     let mut watched = history.watch(None);
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
-    assert_eq!(history.recorded().records, 2_000);
+    assert_eq!(history.status().records, 2_000);
     let mut told = 0;
     let last = loop {
         match watched.next().now_or_never().unwrap() {
-            Heard::Line(_) => told += 1,
+            WatchEvent::Line(_) => told += 1,
             other => break other,
         }
     };
-    assert_eq!(last, Heard::Late);
+    assert_eq!(last, WatchEvent::Late);
     assert!((1..2_000).contains(&told), "{told}");
 }
 

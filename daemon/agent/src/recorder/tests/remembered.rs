@@ -29,7 +29,7 @@ fn watchers_hear_that_a_remembered_service_is_in_the_maps_again() {
     let mut watch = history.watch(None);
     record_into(&history, restarted(1).batch([]));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let Heard::Line(line) = runtime.block_on(watch.next()) else { panic!("nothing was told") };
+    let WatchEvent::Line(line) = runtime.block_on(watch.next()) else { panic!("nothing was told") };
     let record = line.record().unwrap();
     assert_eq!((record.seq, record.kind), (None, holdfast_status::record::Kind::Event));
     let after: Vec<_> = record.transitions.iter().filter_map(|it| it.after.as_ref()).collect();

@@ -8,7 +8,7 @@ use holdfast_status::record::Kind;
 use super::*;
 
 #[track_caller]
-fn check(wanted: &Wanted, expected: &Expect) {
+fn check(wanted: &RecordQuery, expected: &Expect) {
     let history = recorded(incident(), None);
     let lines = history.select(wanted);
     let sentence = |line: &Arc<Line>| line.record().unwrap().sentence() + "\n";
@@ -18,7 +18,7 @@ fn check(wanted: &Wanted, expected: &Expect) {
 #[test]
 fn a_sentence_names_object_version_writer_and_what_clients_get() {
     check(
-        &Wanted { service: Some(name("kubernetes")), ..Wanted::default() },
+        &RecordQuery { service: Some(name("kubernetes")), ..RecordQuery::default() },
         &expect![[r#"
             2026-01-08T11:11:57.000Z #1 default/kubernetes: 10.96.0.1:443/TCP is new: serving, +169.254.128.7:6443; because Service default/kubernetes applied, new, version 1, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443, then EndpointSlice default/kubernetes-1 applied, endpoints +169.254.128.7, new, version 2, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
             2026-01-08T11:11:58.000Z #3 default/kubernetes: 10.96.0.1:443/TCP serving -> held (control); because EndpointSlice default/kubernetes-1 applied with `endpoints: null`, endpoints -169.254.128.7, version 71, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
@@ -30,7 +30,7 @@ fn a_sentence_names_object_version_writer_and_what_clients_get() {
 #[test]
 fn what_another_service_does_is_another_record() {
     check(
-        &Wanted { service: Some(name("kubernetes-intranet")), ..Wanted::default() },
+        &RecordQuery { service: Some(name("kubernetes-intranet")), ..RecordQuery::default() },
         &expect![[r#"
             2026-01-08T11:11:57.000Z #2 default/kubernetes-intranet: 10.96.0.2:443/TCP is new: serving, +169.254.128.7:6443; because Service default/kubernetes-intranet applied, new, version 3, written by kubectl-create (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443, then EndpointSlice default/kubernetes-intranet-1 applied, endpoints +169.254.128.7, new, version 4, written by kubectl-create (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
             2026-01-08T11:12:01.000Z #5 default/kubernetes-intranet: 10.96.0.2:443/TCP is gone, was serving, -169.254.128.7:6443; because Service default/kubernetes-intranet deleted, version 74, written by kubectl-create (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
@@ -68,27 +68,29 @@ fn an_order_to_drain_has_its_record_in_each_service_that_it_changes() {
 #[test]
 fn records_are_found_by_time_reason_and_number() {
     let history = recorded(incident(), None);
-    let found =
-        |wanted: Wanted| -> Vec<u64> { history.select(&wanted).iter().filter_map(|line| line.seq).collect() };
-    let reason = |reason: &str| Wanted { reason: Some(reason.to_owned()), ..Wanted::default() };
-    assert_eq!(found(Wanted::default()), [1, 2, 3, 4, 5]);
+    let found = |wanted: RecordQuery| -> Vec<u64> {
+        history.select(&wanted).iter().filter_map(|line| line.seq).collect()
+    };
+    let reason = |reason: &str| RecordQuery { reason: Some(reason.to_owned()), ..RecordQuery::default() };
+    assert_eq!(found(RecordQuery::default()), [1, 2, 3, 4, 5]);
     assert_eq!(found(reason("control")), [3, 4], "where it began, and where it ended");
     assert_eq!(found(reason("service-gone")), [5]);
     for elsewhere in ["claimed", "kubernetes", "serving", "kube-apiserver", "seq"] {
         assert_eq!(found(reason(elsewhere)), [0_u64; 0], "it is no reason, wherever else it stands");
     }
     let time = all(&history)[2].time;
-    assert_eq!(found(Wanted { since: Some(time), ..Wanted::default() }), [3, 4, 5]);
-    assert_eq!(found(Wanted { until: Some(time), ..Wanted::default() }), [1, 2, 3]);
-    assert_eq!(found(Wanted { limit: Some(2), ..Wanted::default() }), [4, 5]);
-    assert_eq!(found(Wanted { limit: Some(2), after: Some(1), ..Wanted::default() }), [2, 3]);
-    assert_eq!(found(Wanted { service: Some(name("kube")), ..Wanted::default() }), [0_u64; 0]);
+    assert_eq!(found(RecordQuery { since: Some(time), ..RecordQuery::default() }), [3, 4, 5]);
+    assert_eq!(found(RecordQuery { until: Some(time), ..RecordQuery::default() }), [1, 2, 3]);
+    assert_eq!(found(RecordQuery { limit: Some(2), ..RecordQuery::default() }), [4, 5]);
+    assert_eq!(found(RecordQuery { limit: Some(2), after: Some(1), ..RecordQuery::default() }), [2, 3]);
+    assert_eq!(found(RecordQuery { service: Some(name("kube")), ..RecordQuery::default() }), [0_u64; 0]);
 }
 
 #[test]
 fn a_record_is_one_line_of_json_that_says_only_what_is_known() {
     let history = recorded(incident(), None);
-    let emptied = &history.select(&Wanted { after: Some(2), limit: Some(1), ..Wanted::default() })[0];
+    let emptied =
+        &history.select(&RecordQuery { after: Some(2), limit: Some(1), ..RecordQuery::default() })[0];
     let boot = format!("{:?}", &*boot_id());
     expect![[r#"{"seq":3,"time":"2026-01-08T11:11:58.000Z","monotonic_us":3000000,"boot_id":"…","kind":"change","service":"default/kubernetes","source":"kubernetes","rule":"control","triggers":[{"event":"applied","kind":"EndpointSlice","object":"default/kubernetes-1","source":"kubernetes","uid":"7c8d4a2e-0000-4000-8000-000000000001","resource_version":"71","writer":{"manager":"kube-apiserver","operation":"Update","time":"2026-01-08T11:11:55.000Z"},"origin":"https://10.0.0.10:6443","endpoints_null":true,"fields":["endpoints"],"endpoints":{"removed":["169.254.128.7"],"kept":0}}],"transitions":[{"frontends":["10.96.0.1:443/TCP"],"before":{"verdict":"serving","backends":1,"status":"done"},"after":{"verdict":"held","reason":"control","backends":1,"status":"done"},"backends":{"kept":1}}],"result":{"ops":0,"elapsed_us":50}}"#]].assert_eq(&emptied.json.replace(&boot, "\"…\""));
 }
@@ -115,7 +117,7 @@ fn a_watcher_hears_also_what_changes_nothing_for_clients() {
     let mut watched = history.watch(None);
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
     let mut sentences = String::new();
-    while let Some(Heard::Line(line)) = watched.next().now_or_never() {
+    while let Some(WatchEvent::Line(line)) = watched.next().now_or_never() {
         let record = line.record().unwrap();
         if record.kind == Kind::Event {
             sentences += &record.sentence();

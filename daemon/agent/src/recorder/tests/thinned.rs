@@ -94,7 +94,7 @@ fn a_namespaces_churn_takes_no_others_records_from_the_disk() {
     assert_eq!(namespaces, &[NamespaceShare { namespace: "noisy".to_owned(), records: *records }]);
     assert!((20_000..30_000).contains(records), "{records}");
     let gap = history
-        .select(&Wanted::default())
+        .select(&RecordQuery::default())
         .into_iter()
         .find_map(|it| it.record().filter(|it| it.gap.is_some()));
     let sentence = gap.unwrap().sentence();
@@ -137,8 +137,8 @@ fn where_two_files_cannot_become_one_a_whole_one_goes() {
         assert!(bytes(&folder) < 10 * SEGMENT, "{}", bytes(&folder));
     }
     let history = restarted(&folder);
-    assert_eq!(history.recorded().file.failures, 0);
-    assert_eq!(history.recorded().seq, 10 + 4 * u64::from(AT_ONCE));
+    assert_eq!(history.status().file.failures, 0);
+    assert_eq!(history.status().seq, 10 + 4 * u64::from(AT_ONCE));
 }
 
 #[test]

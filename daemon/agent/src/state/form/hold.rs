@@ -12,7 +12,7 @@ use holdfast_core::snapshot::Reason;
 use holdfast_core::time::{ClockReading, Uptime};
 use serde::{Deserialize, Serialize};
 
-use super::sourced;
+use super::with_source;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct HoldForm {
@@ -48,7 +48,7 @@ impl HoldForm {
             bound_restarted: None,
             bound_reached: None,
             bound,
-            slices: sourced(slices, source)?,
+            slices: with_source(slices, source)?,
             backends,
         })
     }

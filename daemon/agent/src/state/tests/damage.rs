@@ -3,20 +3,20 @@
 use super::*;
 
 /// Two files: the newest one, and the one before it, both of the same table.
-fn twice() -> (tempfile::TempDir, Folder) {
+fn twice() -> (tempfile::TempDir, StateFolder) {
     let (folder, state) = written();
     state.store(&context(), &snapshot()).unwrap();
     (folder, state)
 }
 
-fn damage(state: &Folder, damage: impl FnOnce(&mut Vec<u8>)) {
+fn damage(state: &StateFolder, damage: impl FnOnce(&mut Vec<u8>)) {
     let path = state.path.join(FILE);
     let mut bytes = fs::read(&path).unwrap();
     damage(&mut bytes);
     fs::write(path, bytes).unwrap();
 }
 
-fn names(kept: &Saved) -> Vec<String> {
+fn names(kept: &SavedState) -> Vec<String> {
     kept.remembered.services.iter().map(|view| view.key.name.to_string()).collect()
 }
 
@@ -75,7 +75,10 @@ fn damage_takes_the_records_that_it_is_in_and_names_them() {
     });
     let kept = state.load().unwrap().unwrap();
     let damage = kept.damage.clone().unwrap();
-    assert_eq!((damage.lost.count, damage.older.count, damage.lost.spelled().as_str()), (1, 0, "shop/full"));
+    assert_eq!(
+        (damage.lost.count, damage.older.count, damage.lost.join_names().as_str()),
+        (1, 0, "shop/full")
+    );
     assert_eq!(names(&kept).len(), all().len() - 1);
     assert!(!names(&kept).contains(&"shop/full".to_owned()));
     assert!(kept.remembered.progress.is_empty(), "a watch that goes on would never bring it back");
@@ -109,7 +112,7 @@ fn a_whole_file_has_no_damage_and_a_damaged_one_never_replaces_the_one_before() 
     state.store(&context(), &snapshot()).unwrap();
     assert_eq!(state.load().unwrap().unwrap().damage, None);
     let length = |name: &str| fs::metadata(state.path.join(name)).unwrap().len();
-    assert!(length(BEFORE) > 30, "the one before it is kept, and not the damaged one");
+    assert!(length(PREVIOUS) > 30, "the one before it is kept, and not the damaged one");
     assert_eq!(length(DAMAGED), 30);
 }
 
@@ -117,11 +120,11 @@ fn a_whole_file_has_no_damage_and_a_damaged_one_never_replaces_the_one_before() 
 #[test]
 fn what_only_a_damaged_file_has_is_there_at_each_start_until_it_is_written_anew() {
     let folder = tempfile::tempdir().unwrap();
-    let state = Folder::new(folder.path());
+    let state = StateFolder::new(folder.path());
     state.store(&context(), &Snapshot::default()).unwrap();
     state.store(&context(), &snapshot()).unwrap();
     damage(&state, |bytes| bytes.push(0));
-    let found = |kept: &Saved| {
+    let found = |kept: &SavedState| {
         let mut found = names(kept);
         found.sort();
         found
@@ -145,9 +148,9 @@ fn what_only_a_damaged_file_has_is_there_at_each_start_until_it_is_written_anew(
 fn a_write_takes_no_file_away_before_there_is_another() {
     let (_folder, state) = twice();
     fs::remove_file(state.path.join(FILE)).unwrap();
-    let before = state.path.join(BEFORE);
+    let before = state.path.join(PREVIOUS);
     let of_before = fs::read(&before).unwrap();
-    file::keep(&state.path.join(FILE), &before).unwrap();
+    file::keep_copy(&state.path.join(FILE), &before).unwrap();
     assert_eq!(fs::read(&before).unwrap(), of_before);
     state.store(&context(), &snapshot()).unwrap();
     assert_eq!(fs::read(&before).unwrap(), of_before, "there was none to keep in its place");

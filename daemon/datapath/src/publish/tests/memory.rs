@@ -1,6 +1,6 @@
 //! Maps of which every access is explored.
 //!
-//! Invariant: stores go through [`crate::publish`], as those of the kernel's maps do. A frontend is one cell, because
+//! Invariant: stores go through [`crate::publish_views`], as those of the kernel's maps do. A frontend is one cell, because
 //! the kernel publishes a hash element by one pointer, after its content. Members, facts and node addresses are no part
 //! of the model.
 

@@ -8,35 +8,35 @@ use holdfast_laws::hostile::HOSTILE;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::answer::answer;
+use crate::diagnosis_result::judge_evidence;
+use crate::evidence::{
+    EventSubject, Evidence, HostPort, HttpAnswer, HttpProbe, Listener, Lookup, Pod, Pods, Probe, ProbeKind,
+    ProbeOutcome, RecognisedEvent, Right, UnmatchedPod,
+};
 use crate::json::Diagnosis;
 use crate::limits::COLUMNS_MAX;
-use crate::material::{
-    Asked, EventSeen, HostPort, HttpAnswer, HttpProbe, Listener, Material, NearPod, ObjectSeen, Pod, Pods,
-    Probe, ProbeOf, ProbeOutcome, Right,
-};
 use crate::text;
 use holdfast_status::plain::is_unfit;
 
 /// What may become of one question.
-fn other<T>(asked: &mut Asked<T>, how: u8) {
+fn other<T>(asked: &mut Lookup<T>, how: u8) {
     match how {
-        0 => *asked = Asked::Not("it is switched off"),
+        0 => *asked = Lookup::Skipped("it is switched off"),
         1 => {
-            *asked = Asked::Forbidden(Right {
+            *asked = Lookup::Forbidden(Right {
                 group: "",
                 resource: "pods",
                 verbs: "list",
                 namespace: Some("\u{1b}[2J".into()),
             });
         }
-        2 => *asked = Asked::Failed("no\u{202e} answer".into()),
+        2 => *asked = Lookup::Failed("no\u{202e} answer".into()),
         _ => {}
     }
 }
 
-fn disturb(material: &mut Material, how: &[u8; 24], text: &str, number: i64) {
-    let Material { cluster, host, .. } = material;
+fn disturb(material: &mut Evidence, how: &[u8; 24], text: &str, number: i64) {
+    let Evidence { cluster, host, .. } = material;
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] = *how;
     other(&mut cluster.service, a);
     other(&mut cluster.slices, b);
@@ -75,23 +75,23 @@ fn disturb(material: &mut Material, how: &[u8; 24], text: &str, number: i64) {
 }
 
 /// What a tenant, or a writer of Events, might have written.
-fn forge(material: &mut Material, text: &str, number: i64) {
+fn forge(material: &mut Evidence, text: &str, number: i64) {
     let text = || text.to_owned();
     let labels = || [(text(), text()), ("app".to_owned(), text())].into();
     let cluster = &mut material.cluster;
-    if let Asked::Answered(Some(seen)) = &mut cluster.service {
+    if let Lookup::Answered(Some(seen)) = &mut cluster.service {
         seen.selector = labels();
         seen.resource_version = text();
     }
     let pod = Pod { name: text(), uid: text(), phase: text(), waiting: Some(text()), ..Pod::default() };
     cluster.pods =
-        Asked::Answered(Pods { list: if number % 2 == 0 { vec![pod] } else { Vec::new() }, more: false });
-    cluster.near = Asked::Answered(vec![NearPod { name: text(), labels: labels(), running: None }]);
+        Lookup::Answered(Pods { list: if number % 2 == 0 { vec![pod] } else { Vec::new() }, more: false });
+    cluster.near = Lookup::Answered(vec![UnmatchedPod { name: text(), labels: labels(), running: None }]);
     cluster.hosted =
-        Asked::Answered(vec![HostPort { pod: text(), port: 30080, protocol: "TCP".into(), address: None }]);
-    let object = ObjectSeen { kind: "Service".into(), namespace: text(), name: text() };
+        Lookup::Answered(vec![HostPort { pod: text(), port: 30080, protocol: "TCP".into(), address: None }]);
+    let object = EventSubject { kind: "Service".into(), namespace: text(), name: text() };
     let time = Some(holdfast_core::facts::Timestamp(number));
-    let event = EventSeen {
+    let event = RecognisedEvent {
         reason: text(),
         component: text(),
         object,
@@ -102,19 +102,19 @@ fn forge(material: &mut Material, text: &str, number: i64) {
         open: true,
         message: text(),
         cause: Some(text()),
-        ..EventSeen::default()
+        ..RecognisedEvent::default()
     };
-    cluster.events = Asked::Answered(vec![event; 50]);
+    cluster.events = Lookup::Answered(vec![event; 50]);
     let process = Some(text());
     let address = [0, 0, 0, 0].into();
     let listener = Listener { port: 30080, protocol: "TCP".into(), address, process, pid: None, own: false };
-    material.host.listeners = Asked::Answered(vec![listener]);
+    material.host.listeners = Lookup::Answered(vec![listener]);
     let to: SocketAddr = "10.244.1.10:8080".parse().unwrap();
     let outcome = ProbeOutcome::Unreachable(text());
-    let probe = Probe { to, of: ProbeOf::Backend { local: true }, outcome, took: Duration::MAX };
-    material.probes = Asked::Answered(vec![probe]);
+    let probe = Probe { to, kind: ProbeKind::Backend { local: true }, outcome, took: Duration::MAX };
+    material.probes = Lookup::Answered(vec![probe]);
     let answer = HttpAnswer::Failed(text());
-    material.http = Asked::Answered(vec![HttpProbe { to, answer, took: Duration::MAX }]);
+    material.http = Lookup::Answered(vec![HttpProbe { to, answer, took: Duration::MAX }]);
 }
 
 fn is_plain(text: &str) -> bool {
@@ -137,11 +137,11 @@ proptest! {
         let (_, given, _) = place.get(super::all());
         let mut material = given.material();
         disturb(&mut material, &how, &text, number);
-        let answer = answer(&material);
+        let answer = judge_evidence(&material);
         prop_assert_eq!(answer.findings.len(), super::ALL.len());
-        let diagnosis = Diagnosis::of(&material, &answer, "1.0.0");
+        let diagnosis = Diagnosis::new(&material, &answer, "1.0.0");
         prop_assert!(is_plain(&serde_json::to_string(&diagnosis).unwrap()));
-        for line in text::write(&diagnosis, true).lines() {
+        for line in text::render_text(&diagnosis, true).lines() {
             prop_assert!(is_plain(line) && !line.starts_with("FORGED"), "{line:?}");
             prop_assert!(line.chars().count() <= COLUMNS_MAX || line.starts_with("        "), "{line}");
         }

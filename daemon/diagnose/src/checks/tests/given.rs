@@ -13,7 +13,7 @@ use holdfast_core::op::{PortIndex, QuotaId, ServiceId};
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::ClockReading;
 use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
-use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
+use holdfast_objects::{Defaulting, Provenance, from_value, parse_service, parse_slice};
 use holdfast_status::datapath::{
     Arrival, Beside, Denial, DeviceStatus, PacketStatus, PacketSwitches, Refusal, Shape, ShortcutState,
     Wraps, XdpState, XdpUse,
@@ -21,13 +21,13 @@ use holdfast_status::datapath::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::focus::{Focus, HttpPath, PortWanted};
-use crate::known::views;
-use crate::lookup::look_up;
-use crate::material::{
-    Asked, Cluster, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own, Place, Probe,
-    ProbeOf, ProbeOutcome, WatchSeen,
+use crate::client_path::trace_client;
+use crate::evidence::{
+    Cluster, DaemonState, DiagnosisScope, DnsReplies, Evidence, ExternalSource, Flows, Host, HttpAnswer,
+    HttpProbe, Lookup, MapRow, Probe, ProbeKind, ProbeOutcome, WatchStatus,
 };
+use crate::focus::{Focus, HttpPath, PortSelector};
+use crate::known_services::find_views;
 use holdfast_status::described::Code;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::announced::AnnouncedAddress;
@@ -68,7 +68,7 @@ pub(super) struct Given {
     host: Host,
     /// The places that the diagnosis left out.
     left_out: Vec<String>,
-    /// Address with its port, and what came of it; `local` before it: a backend here. `not tried: WHY` is no outcome.
+    /// Address with its port, and what came of it; `local` before it: a backend here. `not tried: REASON_KEY` is no outcome.
     probes: Option<Vec<(String, String)>>,
     /// Address with its port, and the status that it answered, or 0: nothing; absent: no backend was asked by HTTP.
     http: Option<Vec<(std::net::SocketAddr, u16)>>,
@@ -79,7 +79,7 @@ pub(super) struct Given {
     /// Connections of clients outside; absent: they were not looked at.
     flows: Option<Flows>,
     /// What name servers said; absent: none was asked.
-    names: Option<Names>,
+    names: Option<DnsReplies>,
     history: Vec<holdfast_status::record::Record>,
 }
 
@@ -236,7 +236,7 @@ impl Given {
 
     /// What each Event says of a load balancer is the catalogue's to say.
     fn recognise(&mut self) {
-        let Asked::Answered(events) = &mut self.cluster.events else { return };
+        let Lookup::Answered(events) = &mut self.cluster.events else { return };
         for event in events {
             let object = json!({"kind": &event.object.kind, "name": &event.object.name});
             let (reason, message) = (&event.reason, &event.message);
@@ -250,29 +250,29 @@ impl Given {
         }
     }
 
-    pub(super) fn material(&self) -> Material {
+    pub(super) fn material(&self) -> Evidence {
         let (snapshot, mut engine) = self.snapshot();
         let snapshot = Arc::new(snapshot);
         let (namespace, name) = self.service.split_once('/').unwrap();
         let name = ObjectName::new(namespace, name).unwrap();
         let focus = self.focus();
-        let views = focus.narrow(&views(&name, &snapshot));
+        let views = focus.narrow_views(&find_views(&name, &snapshot));
         let own = self.own.own();
-        let narrowed = Narrowed { client: self.client, focus, ..Narrowed::default() };
-        let keys = views.iter().flat_map(|view| &view.frontends).filter_map(crate::why::key);
+        let narrowed = DiagnosisScope { client: self.client, focus, ..DiagnosisScope::default() };
+        let keys = views.iter().flat_map(|view| &view.frontends).filter_map(crate::explain::frontend_key);
         let read = keys.map(|key| (key, Ok(engine.maps_mut().read(&key).unwrap()))).collect();
-        let lookups = look_up(&snapshot, &views, &own.datapath, (&read, self.client));
-        Material {
-            narrowed,
-            left_out: Place::ALL
+        let lookups = trace_client(&snapshot, &views, &own.datapath, (&read, self.client));
+        Evidence {
+            scope: narrowed,
+            skipped_sources: ExternalSource::ALL
                 .into_iter()
                 .filter(|it| self.left_out.iter().any(|left| left == it.as_str()))
                 .collect(),
             lookups,
-            names: self.names.clone().map_or_else(Asked::default, Asked::Answered),
-            flows: self.flows.clone().map_or_else(Asked::default, Asked::Answered),
+            names: self.names.clone().map_or_else(Lookup::default, Lookup::Answered),
+            flows: self.flows.clone().map_or_else(Lookup::default, Lookup::Answered),
             taken: TAKEN,
-            kernel: Asked::Answered(self.kernel(&views)),
+            kernel: Lookup::Answered(self.kernel(&views)),
             kernel_left: self.kernel_left,
             history: self.history.clone(),
             cluster: self.cluster.clone(),
@@ -287,17 +287,17 @@ impl Given {
     }
 
     fn focus(&self) -> Focus {
-        let port = self.port.as_deref().map(|port| PortWanted::parse(port).unwrap());
+        let port = self.port.as_deref().map(|port| PortSelector::parse(port).unwrap());
         Focus { port, http: HttpPath::parse("/healthz") }
     }
 
-    fn http(&self) -> Asked<Vec<HttpProbe>> {
+    fn http(&self) -> Lookup<Vec<HttpProbe>> {
         let one = |(to, status): &(std::net::SocketAddr, u16)| {
             let answer = if *status == 0 { HttpAnswer::Silent } else { HttpAnswer::Status(*status) };
             HttpProbe { to: *to, answer, took: Duration::from_millis(3) }
         };
         let all = self.http.as_ref().map(|all| all.iter().map(one).collect());
-        all.map_or_else(Asked::default, Asked::Answered)
+        all.map_or_else(Lookup::default, Lookup::Answered)
     }
 
     /// What the real engine makes of the objects.
@@ -354,21 +354,21 @@ impl Given {
         frontends.map(row).collect()
     }
 
-    fn probes(&self) -> Asked<Vec<Probe>> {
-        let Some(probes) = &self.probes else { return Asked::default() };
+    fn probes(&self) -> Lookup<Vec<Probe>> {
+        let Some(probes) = &self.probes else { return Lookup::default() };
         let one = |(to, outcome): &(String, String)| {
             let (of, to) = match to.split_once(' ') {
-                None => (ProbeOf::Frontend, to.as_str()),
-                Some((kind, to)) => (ProbeOf::Backend { local: kind == "local" }, to),
+                None => (ProbeKind::Frontend, to.as_str()),
+                Some((kind, to)) => (ProbeKind::Backend { local: kind == "local" }, to),
             };
             Probe {
                 to: to.parse().unwrap(),
-                of,
+                kind: of,
                 outcome: outcome_of(outcome),
                 took: Duration::from_millis(1),
             }
         };
-        Asked::Answered(probes.iter().map(one).collect())
+        Lookup::Answered(probes.iter().map(one).collect())
     }
 }
 
@@ -389,12 +389,13 @@ fn applied(object: &Value) -> Vec<Event> {
         Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::AsApiserver };
     let rejected = |rejection| panic!("{rejection:?}");
     match object.get("kind").and_then(Value::as_str).unwrap() {
-        "Service" => match service(&from_value(object).unwrap(), &provenance) {
+        "Service" => match parse_service(&from_value(object).unwrap(), &provenance) {
             Ok(facts) => vec![Event::ServiceApplied(Arc::new(facts))],
             Err(rejection) => vec![Event::Rejected(rejection)],
         },
         "EndpointSlice" => {
-            let (facts, partial) = slice(&from_value(object).unwrap(), &provenance).unwrap_or_else(rejected);
+            let (facts, partial) =
+                parse_slice(&from_value(object).unwrap(), &provenance).unwrap_or_else(rejected);
             [Event::SliceApplied(Arc::new(facts))].into_iter().chain(partial.map(Event::Rejected)).collect()
         }
         other => panic!("{other}"),
@@ -456,15 +457,15 @@ fn checked(
 }
 
 impl OwnGiven {
-    fn own(&self) -> Own {
+    fn own(&self) -> DaemonState {
         let silent = self.silent.unwrap_or(1);
-        let watch = |what: &str| WatchSeen {
+        let watch = |what: &str| WatchStatus {
             what: what.into(),
             state: "watching".into(),
             silent: (silent != u64::MAX).then(|| Duration::from_secs(silent)),
             error: self.interrupted.clone().filter(|_| what == "endpointslices"),
         };
-        Own {
+        DaemonState {
             unready: self.unready.clone(),
             stalled: self.stalled.map(Duration::from_secs),
             watches: ["services", "endpointslices", "nodes"].map(watch).into(),

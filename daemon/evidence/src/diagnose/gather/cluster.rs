@@ -3,15 +3,15 @@
 //! Invariant: at most [`REQUESTS_MAX`] requests, all ended at one deadline, over two connections that no watch uses. Of
 //! what an answer says, only names that are checked lead to further questions; a question that was left out says so.
 
-mod ask;
-mod beside;
-mod events;
-mod filed;
-mod heard;
-mod judged;
+mod api_query;
+mod default_namespace;
+mod event_cache;
+mod event_list;
 mod network;
 mod objects;
 mod paths;
+mod recognised_events;
+mod secondary;
 mod workload;
 
 use std::convert::Infallible;
@@ -21,23 +21,23 @@ use std::sync::Arc;
 use holdfast_core::facts::{ServiceFacts, ServiceType, Timestamp};
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_diagnose::material::{Asked, Cluster, Heard, Right};
+use holdfast_diagnose::evidence::{Cluster, Lookup, ReceivedEvents, Right};
 use tokio::time::Instant;
 
 use crate::diagnose::limits::REQUESTS_MAX;
 use crate::knowledge::Edition;
-use ask::{Bounds, Lane, Question};
+use api_query::{ApiQuery, QuerySession, RequestBudget};
 use holdfast_kubernetes::apiserver::Access;
-use network::Network;
-use paths::Name;
-use workload::Workload;
+use network::NetworkAnswers;
+use paths::PathSegment;
+use workload::WorkloadAnswers;
 
-pub(super) use events::Events;
-pub(super) use heard::hear;
+pub(super) use event_cache::EventCache;
+pub(super) use event_list::list_events;
 
 /// The service that is asked about, and what this node knows of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Subject<'a> {
+pub(super) struct ServiceSubject<'a> {
     pub(super) name: &'a ObjectName,
     pub(super) views: &'a [Arc<ServiceView>],
     /// The own node.
@@ -47,7 +47,7 @@ pub(super) struct Subject<'a> {
     pub(super) edition: &'a Edition,
 }
 
-impl Subject<'_> {
+impl ServiceSubject<'_> {
     /// Whether the service is to have a load balancer and has no address of it yet, or is to lose it: only then does
     /// the controller that makes load balancers matter.
     fn awaits_balancer(&self) -> bool {
@@ -65,7 +65,7 @@ impl Subject<'_> {
     }
 
     /// Whether the service may collide with host ports of pods: it can where it has an address or port of this host.
-    fn has_host_ports(&self) -> bool {
+    fn may_have_host_ports(&self) -> bool {
         self.facts().any(|facts| {
             facts.ports.iter().any(|port| port.node_port.is_some())
                 || !facts.external_ips.is_empty()
@@ -81,95 +81,102 @@ impl Subject<'_> {
 
 /// The names that every path begins with.
 #[derive(Clone, Copy, Debug)]
-struct Names<'a> {
-    namespace: Name<'a>,
-    service: Name<'a>,
+struct ServiceNames<'a> {
+    namespace: PathSegment<'a>,
+    service: PathSegment<'a>,
 }
 
-impl Names<'_> {
+impl ServiceNames<'_> {
     /// A question about the namespace's objects of one kind.
-    fn question(&self, name: &'static str, path: String, mut right: Right) -> Question {
+    fn namespaced_query(&self, name: &'static str, path: String, mut right: Right) -> ApiQuery {
         right.namespace = Some(self.namespace.as_str().into());
-        Question { name, path, right }
+        ApiQuery { name, path, right }
     }
 }
 
 /// The right to use these verbs on this resource, in all namespaces.
-const fn right(group: &'static str, resource: &'static str, verbs: &'static str) -> Right {
+const fn rbac_right(group: &'static str, resource: &'static str, verbs: &'static str) -> Right {
     Right { group, resource, verbs, namespace: None }
 }
 
 /// Asks until everything is answered or the time is over.
 pub(super) async fn gather(
     access: &Access,
-    (events, reads_events): (&Events, bool),
-    subject: Subject<'_>,
+    (events, reads_events): (&EventCache, bool),
+    subject: ServiceSubject<'_>,
     deadline: Instant,
 ) -> Cluster {
-    let names = (Name::new(subject.name.namespace()), Name::new(subject.name.name()));
-    let (Some(namespace), Some(service)) = names else { return none("no object can have this name") };
-    let names = Names { namespace, service };
-    let bounds = Bounds::new(deadline, REQUESTS_MAX);
-    let mut first = Lane::new(access, &bounds);
-    let mut second = Lane::new(access, &bounds);
-    if let Err(error) = first.open().await {
-        return none(&error);
+    let names = (PathSegment::new(subject.name.namespace()), PathSegment::new(subject.name.name()));
+    let (Some(namespace), Some(service)) = names else { return fail_all("no object can have this name") };
+    let names = ServiceNames { namespace, service };
+    let bounds = RequestBudget::new(deadline, REQUESTS_MAX);
+    let mut first = QuerySession::new(access, &bounds);
+    let mut second = QuerySession::new(access, &bounds);
+    if let Err(error) = first.connect().await {
+        return fail_all(&error);
     }
-    let reading = events.begin(reads_events, Instant::now());
+    let reading = events.start_reading(reads_events, Instant::now());
     let (workload, network) = tokio::join!(
-        workload::ask(&mut first, &reading, names),
-        network::ask(&mut second, &reading, names, subject)
+        workload::query_workload(&mut first, &reading, names),
+        network::query_network(&mut second, &reading, names, subject)
     );
-    let (mut cluster, heard) = together(workload, network);
-    let filed = beside::ask(&mut first, &reading, names, subject, &mut cluster).await;
-    tell(&mut cluster, heard.with(filed), subject);
+    let (mut cluster, heard) = join_answers(workload, network);
+    let filed = secondary::query_secondary(&mut first, &reading, names, subject, &mut cluster).await;
+    set_events(&mut cluster, heard.merge(filed), subject);
     cluster.requests = first.requests.into_iter().chain(second.requests).collect();
     cluster
 }
 
-fn together(workload: Workload, network: Network) -> (Cluster, Heard) {
-    let Workload { service, pods, near, events: of_pods } = workload;
-    let Network { slices, events, leases, nodes, nodes_unasked } = network;
-    let heard = events.with(of_pods);
+fn join_answers(workload: WorkloadAnswers, network: NetworkAnswers) -> (Cluster, ReceivedEvents) {
+    let WorkloadAnswers { service, pods, near, events: of_pods } = workload;
+    let NetworkAnswers { slices, events, leases, nodes, nodes_unasked } = network;
+    let heard = events.merge(of_pods);
     let cluster = Cluster { service, pods, near, slices, leases, nodes, nodes_unasked, ..Cluster::default() };
     (cluster, heard)
 }
 
 /// Judges each Event by what is known of it, as soon as it is known which Service it must be about.
-fn tell(cluster: &mut Cluster, heard: Heard, subject: Subject<'_>) {
+fn set_events(cluster: &mut Cluster, heard: ReceivedEvents, subject: ServiceSubject<'_>) {
     let uid = cluster.service.answer().and_then(|it| Some(it.as_ref()?.uid.as_str()));
-    let judge = |events| judged::judge(subject.edition.knowledge(), events, (subject.name, uid), subject.now);
+    let judge = |events| {
+        recognised_events::recognise_events(
+            subject.edition.knowledge(),
+            events,
+            (subject.name, uid),
+            subject.now,
+        )
+    };
     (cluster.events, cluster.more_events) = (heard.list.map(judge), heard.more);
 }
 
 /// The answers if no apiserver was asked, for this reason.
-pub(super) fn not(why: &'static str) -> Cluster {
-    all(&Asked::Not(why))
+pub(super) fn skip_all(why: &'static str) -> Cluster {
+    fill_all(&Lookup::Skipped(why))
 }
 
 /// The answers if no apiserver answers, for this reason.
-fn none(error: &str) -> Cluster {
-    all(&Asked::Failed(error.into()))
+fn fail_all(error: &str) -> Cluster {
+    fill_all(&Lookup::Failed(error.into()))
 }
 
 /// The same answer to all questions, which is that there is none.
-fn all(asked: &Asked<Infallible>) -> Cluster {
-    fn same<T>(asked: &Asked<Infallible>) -> Asked<T> {
+fn fill_all(asked: &Lookup<Infallible>) -> Cluster {
+    fn convert_lookup<T>(asked: &Lookup<Infallible>) -> Lookup<T> {
         asked.clone().map(|never| match never {})
     }
     Cluster {
-        service: same(asked),
-        slices: same(asked),
-        pods: same(asked),
-        near: same(asked),
-        endpoints: same(asked),
-        hosted: same(asked),
-        nodes: same(asked),
-        leases: same(asked),
-        address: same(asked),
-        policies: same(asked),
-        namespace: same(asked),
-        events: same(asked),
+        service: convert_lookup(asked),
+        slices: convert_lookup(asked),
+        pods: convert_lookup(asked),
+        near: convert_lookup(asked),
+        endpoints: convert_lookup(asked),
+        hosted: convert_lookup(asked),
+        nodes: convert_lookup(asked),
+        leases: convert_lookup(asked),
+        address: convert_lookup(asked),
+        policies: convert_lookup(asked),
+        namespace: convert_lookup(asked),
+        events: convert_lookup(asked),
         ..Cluster::default()
     }
 }

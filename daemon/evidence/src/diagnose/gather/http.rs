@@ -14,54 +14,54 @@ use futures_util::StreamExt;
 use holdfast_core::keys::{ObjectName, Transport};
 use holdfast_core::snapshot::ServiceView;
 use holdfast_diagnose::HttpPath;
-use holdfast_diagnose::material::{
-    Asked, Cluster, HttpAnswer, HttpProbe, Pod, PortSeen, Probe, ProbeOf, ProbeOutcome,
+use holdfast_diagnose::evidence::{
+    Cluster, HttpAnswer, HttpProbe, Lookup, ObservedPort, Pod, Probe, ProbeKind, ProbeOutcome,
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::{Instant, timeout_at};
 
-use crate::diagnose::limits::{HEALTH_BYTES_MAX, PROBE, PROBES_AT_ONCE};
+use crate::diagnose::limits::{HEALTH_BYTES_MAX, PROBE_TIMEOUT, PROBES_AT_ONCE};
 use holdfast_host::exempt;
 
 /// Words of `appProtocol` for servers that answer a request in HTTP/1.1.
-const SPEAKERS: [&str; 2] = ["http", "kubernetes.io/ws"];
+const HTTP_PROTOCOLS: [&str; 2] = ["http", "kubernetes.io/ws"];
 
 /// Asks all backends that may be asked.
-pub(super) async fn ask(
+pub(super) async fn query_backends(
     path: Option<&HttpPath>,
     name: &ObjectName,
     (views, cluster): (&[Arc<ServiceView>], &Cluster),
-    probes: &Asked<Vec<Probe>>,
+    probes: &Lookup<Vec<Probe>>,
     deadline: Instant,
-) -> Asked<Vec<HttpProbe>> {
-    let Some(path) = path else { return Asked::Not("no path was named (--http)") };
-    let Asked::Answered(probes) = probes else { return Asked::Not("no connection was tried") };
-    let Asked::Answered(pods) = &cluster.pods else { return cluster.pods.as_ref().map(|_| Vec::new()) };
-    let speakers = speakers(cluster);
+) -> Lookup<Vec<HttpProbe>> {
+    let Some(path) = path else { return Lookup::Skipped("no path was named (--http)") };
+    let Lookup::Answered(probes) = probes else { return Lookup::Skipped("no connection was tried") };
+    let Lookup::Answered(pods) = &cluster.pods else { return cluster.pods.as_ref().map(|_| Vec::new()) };
+    let speakers = http_port_names(cluster);
     let may_be_asked = |to: SocketAddr| {
         let own = pods.list.iter().find(|pod| pod.ips.contains(&to.ip()) && !pod.shares_host);
-        own.is_some_and(|pod| is_behind(views, &speakers, to) || is_asked_by_kubelet(pod, to.port()))
+        own.is_some_and(|pod| is_http_backend(views, &speakers, to) || is_probed_by_kubelet(pod, to.port()))
     };
-    let is_backend = |it: &&Probe| matches!(it.of, ProbeOf::Backend { .. });
+    let is_backend = |it: &&Probe| matches!(it.kind, ProbeKind::Backend { .. });
     let connected = probes.iter().filter(is_backend).filter(|it| it.outcome == ProbeOutcome::Connected);
     let targets: Vec<SocketAddr> = connected.map(|it| it.to).filter(|to| may_be_asked(*to)).collect();
     let host = format!("{}.{}.svc", name.name(), name.namespace());
-    let one = |to| one(to, &host, path.as_str(), deadline);
-    Asked::Answered(futures_util::stream::iter(targets).map(one).buffered(PROBES_AT_ONCE).collect().await)
+    let one = |to| query_backend(to, &host, path.as_str(), deadline);
+    Lookup::Answered(futures_util::stream::iter(targets).map(one).buffered(PROBES_AT_ONCE).collect().await)
 }
 
 /// The names of the Service's ports that speak HTTP by their `appProtocol`.
-fn speakers(cluster: &Cluster) -> BTreeSet<&str> {
+fn http_port_names(cluster: &Cluster) -> BTreeSet<&str> {
     let seen = cluster.service.answer().and_then(Option::as_ref);
-    let speaks = |port: &&PortSeen| {
+    let speaks = |port: &&ObservedPort| {
         let word = port.app_protocol.as_deref().unwrap_or_default();
-        SPEAKERS.iter().any(|speaker| word.eq_ignore_ascii_case(speaker)) && port.protocol == "TCP"
+        HTTP_PROTOCOLS.iter().any(|speaker| word.eq_ignore_ascii_case(speaker)) && port.protocol == "TCP"
     };
     let ports = seen.into_iter().flat_map(|seen| &seen.ports);
     ports.filter(speaks).map(|port| port.name.as_str()).collect()
 }
 
-fn is_behind(views: &[Arc<ServiceView>], names: &BTreeSet<&str>, to: SocketAddr) -> bool {
+fn is_http_backend(views: &[Arc<ServiceView>], names: &BTreeSet<&str>, to: SocketAddr) -> bool {
     let mut ports = views.iter().flat_map(|view| &view.ports);
     ports.any(|port| {
         port.key.transport == Transport::Tcp
@@ -70,13 +70,13 @@ fn is_behind(views: &[Arc<ServiceView>], names: &BTreeSet<&str>, to: SocketAddr)
     })
 }
 
-fn is_asked_by_kubelet(pod: &Pod, port: u16) -> bool {
+fn is_probed_by_kubelet(pod: &Pod, port: u16) -> bool {
     pod.http_ports.contains(&port)
 }
 
-async fn one(to: SocketAddr, host: &str, path: &str, deadline: Instant) -> HttpProbe {
+async fn query_backend(to: SocketAddr, host: &str, path: &str, deadline: Instant) -> HttpProbe {
     let begun = Instant::now();
-    let answer = match timeout_at(deadline.min(begun + PROBE), status(to, host, path)).await {
+    let answer = match timeout_at(deadline.min(begun + PROBE_TIMEOUT), request_status(to, host, path)).await {
         Ok(Ok(status)) => HttpAnswer::Status(status),
         Ok(Err(error)) => HttpAnswer::Failed(error.to_string()),
         Err(_) => HttpAnswer::Silent,
@@ -85,7 +85,7 @@ async fn one(to: SocketAddr, host: &str, path: &str, deadline: Instant) -> HttpP
 }
 
 /// Asks for a path over HTTP, and gives the status of the answer.
-pub(super) async fn status(to: SocketAddr, host: &str, path: &str) -> io::Result<u16> {
+pub(super) async fn request_status(to: SocketAddr, host: &str, path: &str) -> io::Result<u16> {
     let mut stream = exempt::connect(to).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -101,7 +101,7 @@ pub(super) async fn status(to: SocketAddr, host: &str, path: &str) -> io::Result
 mod tests {
     use std::time::Duration;
 
-    use holdfast_diagnose::material::{Pod, Pods, Right};
+    use holdfast_diagnose::evidence::{Pod, Pods, Right};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -137,20 +137,20 @@ mod tests {
         ] {
             let shown: String = answer.chars().take(40).collect();
             let (at, _server) = served(answer).await;
-            assert_eq!(status(at, "web.shop.svc", "/").await.ok(), wanted, "{shown:?}");
+            assert_eq!(request_status(at, "web.shop.svc", "/").await.ok(), wanted, "{shown:?}");
         }
     }
 
     #[tokio::test]
     async fn kernel_a_request_is_the_path_and_the_services_own_name() {
         let (at, server) = served("HTTP/1.1 200 OK\r\n\r\n".to_owned()).await;
-        status(at, "web.shop.svc", "/healthz?a=b").await.unwrap();
+        request_status(at, "web.shop.svc", "/healthz?a=b").await.unwrap();
         let wanted = "GET /healthz?a=b HTTP/1.1\r\nHost: web.shop.svc\r\nConnection: close\r\n\r\n";
         assert_eq!(server.await.unwrap(), wanted);
     }
 
     fn pods(pods: &[Pod]) -> Cluster {
-        let pods = Asked::Answered(Pods { list: pods.to_vec(), more: false });
+        let pods = Lookup::Answered(Pods { list: pods.to_vec(), more: false });
         Cluster { pods, ..Cluster::default() }
     }
 
@@ -174,12 +174,12 @@ mod tests {
             ("nobody's", pods(&[]), 0),
         ] {
             let outcome = ProbeOutcome::Connected;
-            let of = ProbeOf::Backend { local: false };
-            let probes = Asked::Answered(vec![Probe { to, of, outcome, took: Duration::ZERO }]);
+            let of = ProbeKind::Backend { local: false };
+            let probes = Lookup::Answered(vec![Probe { to, kind: of, outcome, took: Duration::ZERO }]);
             let path = HttpPath::parse("/").unwrap();
             let name = ObjectName::new("shop", "web").unwrap();
             let until = Instant::now() + Duration::from_millis(200);
-            let found = ask(Some(&path), &name, (&[], &cluster), &probes, until).await;
+            let found = query_backends(Some(&path), &name, (&[], &cluster), &probes, until).await;
             assert_eq!(found.answer().unwrap().len(), asked, "{what}");
         }
     }
@@ -189,11 +189,17 @@ mod tests {
         let name = ObjectName::new("shop", "web").unwrap();
         let until = Instant::now();
         let path = HttpPath::parse("/").unwrap();
-        let probes = Asked::Answered(Vec::new());
-        let all = Cluster { pods: Asked::Forbidden(Right::default()), ..Cluster::default() };
-        let none = Asked::default();
-        assert!(matches!(ask(None, &name, (&[], &all), &probes, until).await, Asked::Not(_)));
-        assert!(matches!(ask(Some(&path), &name, (&[], &all), &none, until).await, Asked::Not(_)));
-        assert!(matches!(ask(Some(&path), &name, (&[], &all), &probes, until).await, Asked::Forbidden(_)));
+        let probes = Lookup::Answered(Vec::new());
+        let all = Cluster { pods: Lookup::Forbidden(Right::default()), ..Cluster::default() };
+        let none = Lookup::default();
+        assert!(matches!(query_backends(None, &name, (&[], &all), &probes, until).await, Lookup::Skipped(_)));
+        assert!(matches!(
+            query_backends(Some(&path), &name, (&[], &all), &none, until).await,
+            Lookup::Skipped(_)
+        ));
+        assert!(matches!(
+            query_backends(Some(&path), &name, (&[], &all), &probes, until).await,
+            Lookup::Forbidden(_)
+        ));
     }
 }

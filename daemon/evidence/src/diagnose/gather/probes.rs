@@ -3,7 +3,7 @@
 //! Invariant: a backend is dialled only if the slices of this service list it. If tenants wrote those, it is also an
 //! address that a pod can have: neither a loopback nor a link-local one, and none of this host's own unless a pod of
 //! this host is said to have it. The administrator's own backends may be anywhere, this host included.
-//! At most [`PODS_MAX`] backends and as many frontends are dialled, [`PROBES_AT_ONCE`] at a time, each for [`PROBE`].
+//! At most [`PODS_MAX`] backends and as many frontends are dialled, [`PROBES_AT_ONCE`] at a time, each for [`PROBE_TIMEOUT`].
 //! Nothing is sent over these connections; only this node's health port is sent a question.
 
 use std::collections::BTreeSet;
@@ -16,64 +16,64 @@ use holdfast_core::address_policy::is_reserved;
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
-use holdfast_diagnose::dialled;
+use holdfast_diagnose::dial_target;
+use holdfast_diagnose::evidence::{Listener, Lookup, Probe, ProbeKind, ProbeOutcome};
 use holdfast_diagnose::limits::PODS_MAX;
-use holdfast_diagnose::material::{Asked, Listener, Probe, ProbeOf, ProbeOutcome};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::http;
-use crate::diagnose::limits::{PROBE, PROBES_AT_ONCE};
+use crate::diagnose::limits::{PROBE_TIMEOUT, PROBES_AT_ONCE};
 use holdfast_host::error_origin::ErrorOrigin;
 use holdfast_host::exempt;
 
 /// An address to dial, or why it is not dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct ProbeTarget {
     pub(super) to: SocketAddr,
-    pub(super) of: ProbeOf,
-    pub(super) not: Option<&'static str>,
+    pub(super) kind: ProbeKind,
+    pub(super) skip_reason: Option<&'static str>,
 }
 
-impl Target {
+impl ProbeTarget {
     pub(super) const fn address(&self) -> IpAddr {
         self.to.ip()
     }
 }
 
 /// The backends of a service over TCP, each once, those that are ready first.
-pub(super) fn backends(views: &[Arc<ServiceView>], node: &str, own: &[IpAddr]) -> Vec<Target> {
-    first(views, (node, own), |_, port| port.key.transport == Transport::Tcp)
+pub(super) fn backend_targets(views: &[Arc<ServiceView>], node: &str, own: &[IpAddr]) -> Vec<ProbeTarget> {
+    collect_targets(views, (node, own), |_, port| port.key.transport == Transport::Tcp)
 }
 
 /// The backends that clients reach over UDP at the port with this number.
-pub(super) fn name_servers(
+pub(super) fn name_server_targets(
     views: &[Arc<ServiceView>],
     number: u16,
     node: &str,
     own: &[IpAddr],
-) -> Vec<Target> {
-    first(views, (node, own), |view, port| {
+) -> Vec<ProbeTarget> {
+    collect_targets(views, (node, own), |view, port| {
         let leads = |it: &FrontendView| it.port.get() == number && it.port_name == port.key.name;
         port.key.transport == Transport::Udp
             && view.frontends.iter().any(|it| leads(it) && it.protocol.transport() == Some(Transport::Udp))
     })
 }
 
-fn first(
+fn collect_targets(
     views: &[Arc<ServiceView>],
     (node, own): (&str, &[IpAddr]),
     is_wanted: impl Fn(&ServiceView, &PortView) -> bool,
-) -> Vec<Target> {
-    let mut all: Vec<(bool, Target)> = Vec::new();
+) -> Vec<ProbeTarget> {
+    let mut all: Vec<(bool, ProbeTarget)> = Vec::new();
     let mut seen = BTreeSet::new();
     for view in views {
         for port in view.ports.iter().filter(|port| is_wanted(view, port)) {
             for row in port.rows.iter().filter(|row| !row.is_held()) {
-                if seen.len() >= LOOKED_AT_MAX || !seen.insert(row.backend()) {
+                if seen.len() >= ROWS_SCANNED_MAX || !seen.insert(row.backend()) {
                     continue;
                 }
-                all.push((!row.conditions().ready, target(view, port, &row, (node, own))));
+                all.push((!row.conditions().ready, backend_target(view, port, &row, (node, own))));
             }
         }
     }
@@ -81,23 +81,28 @@ fn first(
     all.into_iter().map(|(_, target)| target).take(PODS_MAX).collect()
 }
 
-fn target(view: &ServiceView, port: &PortView, row: &Row, (node, own): (&str, &[IpAddr])) -> Target {
+fn backend_target(
+    view: &ServiceView,
+    port: &PortView,
+    row: &Row,
+    (node, own): (&str, &[IpAddr]),
+) -> ProbeTarget {
     let endpoint = port.row_slice(row, &view.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
     let local = endpoint.as_ref().and_then(|it| it.node).is_some_and(|it| it == *node);
     let is_pod = endpoint.and_then(|it| it.target).is_some_and(|target| target.kind == "Pod");
     let not = match view.key.source.is_tenant_writable() {
-        true => barred(row.address, own, local && is_pod),
+        true => refusal_reason(row.address, own, local && is_pod),
         false => None,
     };
     // The addresses of this host are here, whatever a slice says or leaves out.
-    let local = local || is_host(row.address, own);
-    Target { to: row.backend(), of: ProbeOf::Backend { local }, not }
+    let local = local || is_host_address(row.address, own);
+    ProbeTarget { to: row.backend(), kind: ProbeKind::Backend { local }, skip_reason: not }
 }
 
 /// How many rows are looked at to find those that are ready.
-const LOOKED_AT_MAX: usize = 20_000;
+const ROWS_SCANNED_MAX: usize = 20_000;
 
-fn barred(address: IpAddr, own: &[IpAddr], is_own_pod: bool) -> Option<&'static str> {
+fn refusal_reason(address: IpAddr, own: &[IpAddr], is_own_pod: bool) -> Option<&'static str> {
     match address.to_canonical() {
         address if is_reserved(address) => Some("no pod can have this address"),
         address if own.contains(&address) && !is_own_pod => {
@@ -107,20 +112,22 @@ fn barred(address: IpAddr, own: &[IpAddr], is_own_pod: bool) -> Option<&'static 
     }
 }
 
-fn is_host(address: IpAddr, own: &[IpAddr]) -> bool {
+fn is_host_address(address: IpAddr, own: &[IpAddr]) -> bool {
     let address = address.to_canonical();
     address.is_loopback() || own.contains(&address)
 }
 
 /// The frontends over TCP that are in the maps of this node.
-pub(super) fn frontends(
+pub(super) fn frontend_targets(
     views: &[Arc<ServiceView>],
     snapshot: &Snapshot,
     not: Option<&'static str>,
-) -> Vec<Target> {
+) -> Vec<ProbeTarget> {
     let all = views.iter().flat_map(|view| view.frontends.iter());
     let programmed = all.filter(|it| it.protocol.transport() == Some(Transport::Tcp) && is_programmed(it));
-    let target = |it: &FrontendView| Some(Target { to: dialled(snapshot, it)?, of: ProbeOf::Frontend, not });
+    let target = |it: &FrontendView| {
+        Some(ProbeTarget { to: dial_target(snapshot, it)?, kind: ProbeKind::Frontend, skip_reason: not })
+    };
     programmed.filter_map(target).take(PODS_MAX).collect()
 }
 
@@ -133,45 +140,48 @@ fn is_programmed(frontend: &FrontendView) -> bool {
 }
 
 /// Dials all of them.
-pub(super) async fn dial(targets: Vec<Target>, deadline: Instant) -> Vec<Probe> {
-    let probes = futures_util::stream::iter(targets).map(|target| one(target, deadline));
+pub(super) async fn dial_targets(targets: Vec<ProbeTarget>, deadline: Instant) -> Vec<Probe> {
+    let probes = futures_util::stream::iter(targets).map(|target| probe_target(target, deadline));
     probes.buffered(PROBES_AT_ONCE).collect().await
 }
 
-async fn one(Target { to, of, not }: Target, deadline: Instant) -> Probe {
+async fn probe_target(
+    ProbeTarget { to, kind: of, skip_reason: not }: ProbeTarget,
+    deadline: Instant,
+) -> Probe {
     let begun = Instant::now();
     let outcome = match not {
         Some(why) => ProbeOutcome::NotTried(why),
         None if begun >= deadline => ProbeOutcome::NotTried("no time left"),
-        None => connected(to, of, deadline.min(begun + PROBE)).await,
+        None => connect(to, of, deadline.min(begun + PROBE_TIMEOUT)).await,
     };
-    Probe { to, of, outcome, took: begun.elapsed() }
+    Probe { to, kind: of, outcome, took: begun.elapsed() }
 }
 
-async fn connected(to: SocketAddr, of: ProbeOf, until: Instant) -> ProbeOutcome {
+async fn connect(to: SocketAddr, of: ProbeKind, until: Instant) -> ProbeOutcome {
     let dialled = async {
         match of {
-            ProbeOf::Backend { .. } => exempt::connect(to).await,
-            ProbeOf::Frontend => as_a_client(to).await,
+            ProbeKind::Backend { .. } => exempt::connect(to).await,
+            ProbeKind::Frontend => connect_as_client(to).await,
         }
     };
     match timeout_at(until, dialled).await {
-        Ok(Ok(stream)) => arrived(to, &stream.peer_addr()),
-        Ok(Err(error)) => outcome(&error),
+        Ok(Ok(stream)) => classify_peer(to, &stream.peer_addr()),
+        Ok(Err(error)) => classify_error(&error),
         Err(_) => ProbeOutcome::TimedOut,
     }
 }
 
 /// A connection that our programs lead to a backend has the frontend as its peer. With another peer, it was led there
 /// by another program, or by a kernel that tells what it did: the check looks whether that peer is a backend.
-fn arrived(to: SocketAddr, peer: &io::Result<SocketAddr>) -> ProbeOutcome {
+fn classify_peer(to: SocketAddr, peer: &io::Result<SocketAddr>) -> ProbeOutcome {
     match peer {
         Ok(peer) if *peer != to => ProbeOutcome::Elsewhere(*peer),
         Ok(_) | Err(_) => ProbeOutcome::Connected,
     }
 }
 
-fn outcome(error: &io::Error) -> ProbeOutcome {
+fn classify_error(error: &io::Error) -> ProbeOutcome {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => ProbeOutcome::Refused,
         io::ErrorKind::TimedOut => ProbeOutcome::TimedOut,
@@ -184,26 +194,30 @@ fn outcome(error: &io::Error) -> ProbeOutcome {
 }
 
 /// Dials from a socket without the mark, as any other process would, so that the programs translate it.
-async fn as_a_client(to: SocketAddr) -> io::Result<TcpStream> {
+async fn connect_as_client(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.connect(to).await
 }
 
 /// The HTTP status that the health port answers with on this node.
-pub(super) async fn health(port: u16, listeners: Option<&Vec<Listener>>, until: Instant) -> Asked<u16> {
+pub(super) async fn query_health(
+    port: u16,
+    listeners: Option<&Vec<Listener>>,
+    until: Instant,
+) -> Lookup<u16> {
     let listening = listeners.into_iter().flatten().find(|it| it.port == port && it.protocol == "TCP");
     let Some(listening) = listening else {
-        return Asked::Failed(format!("nobody is known to listen at port {port}").into());
+        return Lookup::Failed(format!("nobody is known to listen at port {port}").into());
     };
     let address = match listening.address {
         IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         address => address,
     };
-    let asked = http::status(SocketAddr::new(address, port), "localhost", "/");
-    match timeout_at(until.min(Instant::now() + PROBE), asked).await {
-        Ok(Ok(status)) => Asked::Answered(status),
-        Ok(Err(error)) => Asked::Failed(error.to_string().into()),
-        Err(_) => Asked::Failed("no answer within a second".into()),
+    let asked = http::request_status(SocketAddr::new(address, port), "localhost", "/");
+    match timeout_at(until.min(Instant::now() + PROBE_TIMEOUT), asked).await {
+        Ok(Ok(status)) => Lookup::Answered(status),
+        Ok(Err(error)) => Lookup::Failed(error.to_string().into()),
+        Err(_) => Lookup::Failed("no answer within a second".into()),
     }
 }

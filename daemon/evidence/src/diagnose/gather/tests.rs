@@ -12,17 +12,19 @@ use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
-use holdfast_diagnose::material::{
-    Asked, Cluster, Pod, Pods, PortSeen, Probe, ProbeOf, ProbeOutcome, ServiceSeen, TargetPort,
+use holdfast_diagnose::evidence::{
+    Cluster, Lookup, ObservedPort, ObservedService, Pod, Pods, Probe, ProbeKind, ProbeOutcome, TargetPort,
 };
-use holdfast_diagnose::{Focus, HttpPath, Known, views};
-use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
+use holdfast_diagnose::{Focus, HttpPath, KnownServices, find_views};
+use holdfast_objects::{
+    Defaulting, Provenance, ServiceWire, SliceWire, from_value, parse_service, parse_slice,
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::http;
-use super::probes::{self, Target};
-use super::{Asks, Gatherer};
+use super::probes::{self, ProbeTarget};
+use super::{GatherOptions, Gatherer};
 
 const NODE: &str = "node-1";
 
@@ -48,7 +50,7 @@ fn snapshot_at((protocol, port): (&str, u16), endpoints: &[(&str, &str, &str)]) 
                  "ports": [{"protocol": protocol, "port": port, "nodePort": 30080}]},
     });
     let wire: ServiceWire = from_value(&object).unwrap();
-    engine.apply(Event::ServiceApplied(Arc::new(service(&wire, &provenance).unwrap())));
+    engine.apply(Event::ServiceApplied(Arc::new(parse_service(&wire, &provenance).unwrap())));
     let endpoints: Vec<Value> = endpoints
         .iter()
         .map(|(address, node, kind)| {
@@ -63,19 +65,19 @@ fn snapshot_at((protocol, port): (&str, u16), endpoints: &[(&str, &str, &str)]) 
         "ports": [{"name": "", "protocol": protocol, "port": 8080}],
     });
     let wire: SliceWire = from_value(&object).unwrap();
-    engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
+    engine.apply(Event::SliceApplied(Arc::new(parse_slice(&wire, &provenance).unwrap().0)));
     engine.apply(Event::Synced(Source::Kubernetes));
     engine.step(ClockReading { wall: Timestamp(1), mono: Duration::ZERO }, &mut |_| ())
 }
 
-fn targets(endpoints: &[(&str, &str, &str)], own: &[&str]) -> Vec<Target> {
+fn targets(endpoints: &[(&str, &str, &str)], own: &[&str]) -> Vec<ProbeTarget> {
     let own: Vec<IpAddr> = own.iter().map(|address| address.parse().unwrap()).collect();
-    probes::backends(&views(&name(), &snapshot(endpoints)), NODE, &own)
+    probes::backend_targets(&find_views(&name(), &snapshot(endpoints)), NODE, &own)
 }
 
 #[track_caller]
 fn check(endpoints: &[(&str, &str, &str)], own: &[&str], dialled: &[&str]) {
-    let found = targets(endpoints, own).into_iter().filter(|it| it.not.is_none());
+    let found = targets(endpoints, own).into_iter().filter(|it| it.skip_reason.is_none());
     let found: Vec<String> = found.map(|target| target.address().to_string()).collect();
     assert_eq!(found, dialled, "{endpoints:?}");
 }
@@ -95,8 +97,8 @@ fn only_backends_behind_the_port_of_name_servers_are_asked_for_names() {
     let endpoints = [("10.0.0.1", "node-2", "Pod"), ("127.0.0.1", NODE, "Pod")];
     for (at, asked) in [(("UDP", 53), 1), (("TCP", 53), 0), (("UDP", 8125), 0)] {
         let snapshot = snapshot_at(at, &endpoints);
-        let found = probes::name_servers(&views(&name(), &snapshot), 53, NODE, &[]);
-        let found: Vec<_> = found.into_iter().filter(|it| it.not.is_none()).map(|it| it.to).collect();
+        let found = probes::name_server_targets(&find_views(&name(), &snapshot), 53, NODE, &[]);
+        let found: Vec<_> = found.into_iter().filter(|it| it.skip_reason.is_none()).map(|it| it.to).collect();
         let wanted: Vec<SocketAddr> = vec!["10.0.0.1:8080".parse().unwrap(); asked];
         assert_eq!(found, wanted, "{at:?}");
     }
@@ -108,7 +110,7 @@ async fn kernel_a_port_that_says_http_has_pods_of_the_service_asked_and_nobody_e
     let (own, listed) = ("127.0.0.1:8080", "127.0.0.2:8080");
     let (other_port, claimed) = ("127.0.0.1:9090", "192.0.2.77:80");
     let snapshot = snapshot(&[("127.0.0.1", NODE, "Pod"), ("127.0.0.2", NODE, "Pod")]);
-    let views = views(&name(), &snapshot);
+    let views = find_views(&name(), &snapshot);
     assert!(views[0].frontends.iter().any(|it| it.port.get() == 80 && it.address.to_string() == ELSEWHERE));
     for (says, asked) in [
         (Some("http"), &[own][..]),
@@ -118,31 +120,31 @@ async fn kernel_a_port_that_says_http_has_pods_of_the_service_asked_and_nobody_e
         (Some("http\r\nHost: evil"), &[]),
         (None, &[]),
     ] {
-        let port = PortSeen {
+        let port = ObservedPort {
             name: String::new(),
             protocol: "TCP".to_owned(),
             port: 80,
             target: TargetPort::Number(8080),
             app_protocol: says.map(str::to_owned),
         };
-        let service = ServiceSeen { ports: vec![port], ..ServiceSeen::default() };
+        let service = ObservedService { ports: vec![port], ..ObservedService::default() };
         let pod = Pod { name: "web-1".to_owned(), ips: vec!["127.0.0.1".parse().unwrap()], ..Pod::default() };
         let cluster = Cluster {
-            service: Asked::Answered(Some(service)),
-            pods: Asked::Answered(Pods { list: vec![pod], more: false }),
+            service: Lookup::Answered(Some(service)),
+            pods: Lookup::Answered(Pods { list: vec![pod], more: false }),
             ..Cluster::default()
         };
         let connected = |to: &str, of| Probe {
             to: to.parse().unwrap(),
-            of,
+            kind: of,
             outcome: ProbeOutcome::Connected,
             took: Duration::ZERO,
         };
-        let behind = [own, listed, other_port].map(|to| connected(to, ProbeOf::Backend { local: true }));
-        let before = [claimed, own].map(|to| connected(to, ProbeOf::Frontend));
-        let probes = Asked::Answered(behind.into_iter().chain(before).collect());
+        let behind = [own, listed, other_port].map(|to| connected(to, ProbeKind::Backend { local: true }));
+        let before = [claimed, own].map(|to| connected(to, ProbeKind::Frontend));
+        let probes = Lookup::Answered(behind.into_iter().chain(before).collect());
         let (path, until) = (HttpPath::parse("/").unwrap(), Instant::now() + Duration::from_millis(200));
-        let found = http::ask(Some(&path), &name(), (&views, &cluster), &probes, until).await;
+        let found = http::query_backends(Some(&path), &name(), (&views, &cluster), &probes, until).await;
         let found: Vec<String> = found.answer().unwrap().iter().map(|it| it.to.to_string()).collect();
         assert_eq!(found, asked, "{says:?}");
     }
@@ -167,15 +169,16 @@ async fn kernel_an_answer_is_told_from_a_refusal() {
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let refused = closed.local_addr().unwrap();
     drop(closed);
-    let target = |to: SocketAddr| Target { to, of: ProbeOf::Backend { local: false }, not: None };
-    let barred = Target { not: Some("because"), ..target(open) };
+    let target =
+        |to: SocketAddr| ProbeTarget { to, kind: ProbeKind::Backend { local: false }, skip_reason: None };
+    let barred = ProbeTarget { skip_reason: Some("because"), ..target(open) };
     let begun = Instant::now();
     let targets = vec![target(open), target(refused), barred];
-    let found = probes::dial(targets, begun + Duration::from_secs(4)).await;
+    let found = probes::dial_targets(targets, begun + Duration::from_secs(4)).await;
     assert_eq!(found[0].outcome, ProbeOutcome::Connected);
     assert_eq!(found[1].outcome, ProbeOutcome::Refused);
     assert_eq!(found[2].outcome, ProbeOutcome::NotTried("because"));
-    let late = probes::dial(vec![target(open)], begun).await;
+    let late = probes::dial_targets(vec![target(open)], begun).await;
     assert_eq!(late[0].outcome, ProbeOutcome::NotTried("no time left"));
 }
 
@@ -183,24 +186,25 @@ async fn kernel_an_answer_is_told_from_a_refusal() {
 async fn without_an_apiserver_or_leave_to_ask_nothing_is_asked() {
     let gatherer = Gatherer::new(None, NODE.into(), tokio::sync::watch::channel(Arc::default()).1);
     let snapshot = snapshot(&[("10.0.0.1", NODE, "Pod")]);
-    let asks = Asks { api: true, probes: false, frontends_not: None, within: None };
+    let asks = GatherOptions { api: true, probes: false, frontend_skip_reason: None, time_limit: None };
     let focus = Focus::default();
-    let known = Known::of(name(), snapshot, &focus);
-    let found = gatherer.outside(&known, (asks, &focus)).await;
-    assert_eq!(found.cluster.pods.why_not().unwrap(), "no apiserver is used");
-    assert!(matches!(found.probes, Asked::Not(_)) && matches!(found.names, Asked::Not(_)));
+    let known = KnownServices::find(name(), snapshot, &focus);
+    let found = gatherer.gather_evidence(&known, (asks, &focus)).await;
+    assert_eq!(found.cluster.pods.unavailable_reason().unwrap(), "no apiserver is used");
+    assert!(matches!(found.probes, Lookup::Skipped(_)) && matches!(found.names, Lookup::Skipped(_)));
     assert!(found.host.port_range.answer().is_some(), "{:?}", found.host);
     assert!(found.host.addresses.answer().is_some_and(|all| !all.is_empty()));
-    assert!(matches!(found.host.health, Asked::Not(_)));
+    assert!(matches!(found.host.health, Lookup::Skipped(_)));
 }
 
 #[tokio::test]
 async fn kernel_a_frontend_is_dialled_only_from_where_clients_dial() {
     let snapshot = snapshot(&[("10.0.0.1", NODE, "Pod")]);
-    let found = probes::frontends(&views(&name(), &snapshot), &snapshot, Some("our cgroup is exempt"));
-    let found = probes::dial(found, Instant::now() + Duration::from_secs(1)).await;
+    let found =
+        probes::frontend_targets(&find_views(&name(), &snapshot), &snapshot, Some("our cgroup is exempt"));
+    let found = probes::dial_targets(found, Instant::now() + Duration::from_secs(1)).await;
     let cluster_ip = found.iter().find(|it| it.to == "10.96.0.1:80".parse().unwrap()).unwrap();
-    assert_eq!(cluster_ip.of, ProbeOf::Frontend);
+    assert_eq!(cluster_ip.kind, ProbeKind::Frontend);
     assert_eq!(cluster_ip.outcome, ProbeOutcome::NotTried("our cgroup is exempt"));
 }
 
@@ -213,7 +217,7 @@ async fn kernel_the_health_port_is_asked_where_it_listens() {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n").await.unwrap();
     };
-    let listening = holdfast_diagnose::material::Listener {
+    let listening = holdfast_diagnose::evidence::Listener {
         port,
         protocol: "TCP".to_owned(),
         address: "127.0.0.1".parse().unwrap(),
@@ -223,7 +227,10 @@ async fn kernel_the_health_port_is_asked_where_it_listens() {
     };
     let until = Instant::now() + Duration::from_secs(2);
     let listeners = vec![listening];
-    let (found, ()) = tokio::join!(probes::health(port, Some(&listeners), until), answer);
-    assert_eq!(found, Asked::Answered(503));
-    assert!(matches!(probes::health(port, None, until).await, Asked::Failed(_)), "nobody is known to listen");
+    let (found, ()) = tokio::join!(probes::query_health(port, Some(&listeners), until), answer);
+    assert_eq!(found, Lookup::Answered(503));
+    assert!(
+        matches!(probes::query_health(port, None, until).await, Lookup::Failed(_)),
+        "nobody is known to listen"
+    );
 }

@@ -27,7 +27,7 @@ impl Fixture {
     fn new(configured: &str) -> Self {
         let now = Instant::now();
         let mut table = Endpoints::new(1);
-        table.set(Tier::Configured, &addresses(configured), now);
+        table.set_tier(Tier::Configured, &addresses(configured), now);
         Self { table, start: now, now }
     }
 
@@ -48,11 +48,11 @@ impl Fixture {
         let mut letters = step.chars();
         let (what, id) = (letters.next().unwrap(), self.id(letters.next().unwrap()));
         match what {
-            '+' => self.table.served(id, self.now),
-            '-' => self.table.dial_failed(id, Trouble::Refused, self.now),
-            '!' => self.table.check_failed(id, Trouble::Silent, self.now),
-            '>' => self.table.connected(id),
-            '<' => self.table.disconnected(id),
+            '+' => self.table.record_success(id, self.now),
+            '-' => self.table.record_dial_failure(id, EndpointError::Refused, self.now),
+            '!' => self.table.record_check_failure(id, EndpointError::Silent, self.now),
+            '>' => self.table.add_connection(id),
+            '<' => self.table.remove_connection(id),
             _ => panic!("{step}"),
         }
     }
@@ -62,7 +62,7 @@ impl Fixture {
     }
 
     fn order(&self) -> String {
-        self.names(&self.table.order(self.now))
+        self.names(&self.table.dial_order(self.now))
     }
 
     fn states(&self) -> BTreeMap<char, &'static str> {
@@ -100,7 +100,8 @@ fn penalties_grow_to_a_bound_and_are_spread() {
     for (failures, least, most) in
         [(0, 750, 1250), (1, 1500, 2500), (4, 12_000, 20_000), (5, 22_500, 30_000), (99, 22_500, 30_000)]
     {
-        let found: Vec<_> = (0..200_u64).map(|noise| penalty(failures, noise * 7_919).as_millis()).collect();
+        let found: Vec<_> =
+            (0..200_u64).map(|noise| penalty_duration(failures, noise * 7_919).as_millis()).collect();
         assert!(found.iter().all(|it| (least..=most).contains(it)), "{failures}: {found:?}");
         assert!(found.iter().collect::<std::collections::BTreeSet<_>>().len() > 20, "spread");
     }
@@ -111,7 +112,7 @@ fn penalties_grow_to_a_bound_and_are_spread() {
 fn check_due(name: &str, steps: &str, due: &str) {
     let mut fixture = Fixture::new("abc");
     fixture.run(steps);
-    assert_eq!(fixture.names(&fixture.table.due(fixture.now)), due, "{name}");
+    assert_eq!(fixture.names(&fixture.table.due_checks(fixture.now)), due, "{name}");
 }
 
 #[test]
@@ -132,12 +133,12 @@ fn what_is_better_than_one_in_use_is_checked() {
 #[test]
 fn a_tier_that_changes_keeps_what_is_known_of_those_that_stay() {
     let mut fixture = Fixture::new("ab");
-    fixture.table.set(Tier::Learned, &addresses("xy"), fixture.now);
-    fixture.table.set(Tier::Kubelet, &addresses("k"), fixture.now);
+    fixture.table.set_tier(Tier::Learned, &addresses("xy"), fixture.now);
+    fixture.table.set_tier(Tier::Kubelet, &addresses("k"), fixture.now);
     assert_eq!(fixture.order(), "abkxy");
     fixture.run("-a >b -x 60s");
-    fixture.table.set(Tier::Learned, &addresses("zyx"), fixture.now);
-    fixture.table.set(Tier::Configured, &addresses("ba"), fixture.now);
+    fixture.table.set_tier(Tier::Learned, &addresses("zyx"), fixture.now);
+    fixture.table.set_tier(Tier::Configured, &addresses("ba"), fixture.now);
     assert_eq!(fixture.order(), "bkzyax");
     let row = fixture.table.get(fixture.id('b')).unwrap();
     assert_eq!((row.connections, row.since), (1, fixture.start));
@@ -147,9 +148,9 @@ fn a_tier_that_changes_keeps_what_is_known_of_those_that_stay() {
 fn what_is_gone_can_no_longer_be_changed() {
     let mut fixture = Fixture::new("a");
     let gone = fixture.id('a');
-    fixture.table.set(Tier::Configured, &addresses("b"), fixture.now);
-    fixture.table.dial_failed(gone, Trouble::Refused, fixture.now);
-    fixture.table.disconnected(gone);
+    fixture.table.set_tier(Tier::Configured, &addresses("b"), fixture.now);
+    fixture.table.record_dial_failure(gone, EndpointError::Refused, fixture.now);
+    fixture.table.remove_connection(gone);
     assert_eq!(fixture.states(), BTreeMap::from([('b', "unknown")]));
     assert_ne!(fixture.id('b'), gone);
 }
@@ -159,13 +160,13 @@ fn what_asks_for_patience_is_left_alone_for_as_long_as_it_asks_and_has_not_faile
     let mut fixture = Fixture::new("ab");
     let (a, wait) = (fixture.id('a'), Duration::from_secs(8));
     fixture.run("+a +b");
-    fixture.table.throttled(a, Trouble::Throttled { status: 429, wait }, wait, fixture.now);
+    fixture.table.record_throttle(a, EndpointError::Throttled { status: 429, wait }, wait, fixture.now);
     assert_eq!(fixture.table.get(a).unwrap().state, State::Throttled);
     fixture.run("8s");
-    assert_eq!(fixture.names(&fixture.table.order(fixture.now)), "b", "not a moment earlier");
-    assert_eq!(fixture.table.patience(fixture.now).len(), 1);
+    assert_eq!(fixture.names(&fixture.table.dial_order(fixture.now)), "b", "not a moment earlier");
+    assert_eq!(fixture.table.throttled_endpoints(fixture.now).len(), 1);
     fixture.run("2s");
-    assert_eq!(fixture.names(&fixture.table.order(fixture.now)), "ab", "it keeps its place");
+    assert_eq!(fixture.names(&fixture.table.dial_order(fixture.now)), "ab", "it keeps its place");
     fixture.run("+a");
     assert_eq!(fixture.table.get(a).unwrap().state, State::Healthy);
 }

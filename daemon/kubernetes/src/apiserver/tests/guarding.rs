@@ -30,7 +30,7 @@ struct Guarded {
 impl Guarded {
     fn start(folder: &Path, endpoints: &[String]) -> Self {
         let access = guarding(folder, endpoints);
-        Self { led: access.led(), patrol: tokio::spawn(access.patrol()) }
+        Self { led: access.vip_target(), patrol: tokio::spawn(access.run_maintenance()) }
     }
 
     #[track_caller]
@@ -100,8 +100,8 @@ async fn another_clusters_server_is_not_led_to() {
     assert!(access.get("/", None).await.is_ok(), "our cluster is known");
     let config = super::settings(folder.path(), &keys(&[other.url()]));
     access.reload(&config.sources).unwrap();
-    let led = access.led();
-    let looked = timeout(Duration::from_secs(2), access.patrol()).await;
+    let led = access.vip_target();
+    let looked = timeout(Duration::from_secs(2), access.run_maintenance()).await;
     assert!(looked.is_err() && led.borrow().is_none(), "{led:?}");
     assert!(!other.paths().is_empty(), "it was asked");
 }
@@ -194,7 +194,8 @@ async fn another_order_of_the_endpoints_is_followed_at_once() {
     let (folder, authority) = cluster();
     let (first, second) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
     let access = guarding(folder.path(), &[first.url(), second.url()]);
-    let mut guarded = Guarded { led: access.led(), patrol: tokio::spawn(access.clone().patrol()) };
+    let mut guarded =
+        Guarded { led: access.vip_target(), patrol: tokio::spawn(access.clone().run_maintenance()) };
     guarded.comes_to(&first, TEST_TIMEOUT).await;
     let reload = |endpoints: &[String]| {
         access.reload(&super::settings(folder.path(), &keys(endpoints)).sources).unwrap();
@@ -282,9 +283,9 @@ async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
     .expect("it is written down");
     drop(guarded);
     let again = guarding(folder.path(), &urls);
-    assert_eq!(*again.led().borrow(), Some(server.address), "before anything is dialled");
+    assert_eq!(*again.vip_target().borrow(), Some(server.address), "before anything is dialled");
     let elsewhere = guarding(folder.path(), &["\"https://127.0.0.1:1\"".to_owned()]);
-    assert_eq!(*elsewhere.led().borrow(), None, "what is no endpoint any more");
+    assert_eq!(*elsewhere.vip_target().borrow(), None, "what is no endpoint any more");
 }
 
 #[tokio::test]
@@ -294,10 +295,10 @@ async fn a_server_that_may_not_say_its_cluster_is_led_to_at_the_operators_word_a
     let mut guarded = Guarded::start(folder.path(), &[silent.url()]);
     guarded.comes_to(&silent, TEST_TIMEOUT).await;
     let access = guarding(folder.path(), &["\"https://127.0.0.1:1\"".to_owned()]);
-    let listed = super::super::Listed { slice: "kubernetes".into(), address: silent.address };
-    access.learn(&[listed]);
-    let led = access.led();
-    let looked = timeout(Duration::from_secs(2), access.patrol()).await;
+    let listed = super::super::ListedEndpoint { slice: "kubernetes".into(), address: silent.address };
+    access.learn_endpoints(&[listed]);
+    let led = access.vip_target();
+    let looked = timeout(Duration::from_secs(2), access.run_maintenance()).await;
     assert!(looked.is_err() && led.borrow().is_none(), "{led:?}");
 }
 
@@ -366,9 +367,9 @@ async fn the_virtual_address_is_no_endpoint_whatever_names_it() {
     );
     settings.sources.kubelet = Some(folder.path().join("kubelet.conf"));
     let access = Access::new(&settings).unwrap();
-    access.learn(&[super::super::Listed { slice: "kubernetes".into(), address: vip }]);
-    let (mut led, addresses, views) = (access.led(), access.addresses(), access.views());
-    let patrol = tokio::spawn(access.patrol());
+    access.learn_endpoints(&[super::super::ListedEndpoint { slice: "kubernetes".into(), address: vip }]);
+    let (mut led, addresses, views) = (access.vip_target(), access.addresses(), access.views());
+    let patrol = tokio::spawn(access.run_maintenance());
     timeout(TEST_TIMEOUT, led.wait_for(|led| *led == Some(server.address))).await.unwrap().unwrap();
     assert!(!addresses.borrow().contains(&vip), "or its own frontend would be left out");
     assert!(views.borrow().endpoints.iter().all(|row| row.address != vip), "{:?}", views.borrow());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_status::views::apiserver::Tier;
 
-use super::super::{Access, AccessError, Listed, NotForgotten, Sources};
+use super::super::{Access, AccessError, AccessSources, ForgetError, ListedEndpoint};
 use super::server::{Asked, Authority, Manner, Script, Server, answer, ours, plain};
 use super::{access, settings};
 
@@ -38,8 +38,8 @@ fn knows(token: &'static str) -> Script {
     })
 }
 
-fn listed(address: SocketAddr) -> Listed {
-    Listed { slice: "kubernetes".into(), address }
+fn listed(address: SocketAddr) -> ListedEndpoint {
+    ListedEndpoint { slice: "kubernetes".into(), address }
 }
 
 struct Fixture {
@@ -135,9 +135,9 @@ async fn what_was_learned_outlives_the_daemon() {
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", own.url());
     let first = access(fixture.path(), &keys);
     first.get("/", None).await.unwrap();
-    let patrol = tokio::spawn(first.clone().patrol());
-    first.learn(&[listed(learned.address), listed(own.address)]);
-    first.learn(&[]);
+    let patrol = tokio::spawn(first.clone().run_maintenance());
+    first.learn_endpoints(&[listed(learned.address), listed(own.address)]);
+    first.learn_endpoints(&[]);
     let expected = [of(Tier::Configured, &own), of(Tier::Learned, &learned)];
     assert_eq!(rows(&first), expected);
     assert_eq!(*first.addresses().borrow(), [own.address, learned.address].into());
@@ -169,7 +169,7 @@ async fn nothing_is_learned_where_nobody_asked_for_it() {
         settings(fixture.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     settings.sources.learns = false;
     let access = Access::new(&settings).unwrap();
-    access.learn(&[listed("10.0.0.1:443".parse().unwrap())]);
+    access.learn_endpoints(&[listed("10.0.0.1:443".parse().unwrap())]);
     assert_eq!(rows(&access), [of(Tier::Configured, &server)]);
 }
 
@@ -183,7 +183,7 @@ async fn a_token_that_was_rotated_in_use_is_followed() {
     let AccessError::Failed(failures) = access.get("/", None).await.unwrap_err() else { panic!() };
     assert_eq!(failures[0].trouble.to_string(), "401: token rejected");
     fixture.write("token", "t2");
-    let (_, kept) = access.get("/", None).await.unwrap().whole(10, Duration::from_secs(5)).await.unwrap();
+    let (_, kept) = access.get("/", None).await.unwrap().read_body(10, Duration::from_secs(5)).await.unwrap();
     fixture.write("token", "t3");
     // The kept connection is given up for a new one, and that one is turned away.
     assert!(access.get("/", Some(kept)).await.is_err());
@@ -196,7 +196,7 @@ async fn a_reload_changes_where_to_look_and_a_bad_one_changes_nothing() {
     let keys = |server: &Server| format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url());
     let access = access(fixture.path(), &keys(&old));
     access.get("/", None).await.unwrap();
-    let bad = Sources { apiserver: holdfast_config::Apiserver::default(), kubelet: None, learns: true };
+    let bad = AccessSources { apiserver: holdfast_config::Apiserver::default(), kubelet: None, learns: true };
     assert!(access.reload(&bad).is_err());
     assert_eq!(rows(&access), [of(Tier::Configured, &old)]);
     access.reload(&settings(fixture.path(), &keys(&new)).sources).unwrap();
@@ -244,22 +244,22 @@ async fn what_is_forgotten_is_gone_from_the_disk_too() {
     let access = access(fixture.path(), &keys);
     access.get("/", None).await.unwrap();
     let [old, new]: [SocketAddr; 2] = ["10.0.0.1:443", "10.0.0.2:443"].map(|it| it.parse().unwrap());
-    access.learn(&[listed(old), listed(new)]);
-    let configured = access.forget(own.address).await.unwrap_err();
-    assert_eq!(configured, NotForgotten::Configured { address: own.address, tier: Tier::Configured });
-    assert!(matches!(access.forget(old).await, Err(NotForgotten::Listed { .. })));
-    access.learn(&[listed(new)]);
-    assert_eq!(access.forget(old).await, Ok(None));
+    access.learn_endpoints(&[listed(old), listed(new)]);
+    let configured = access.forget_endpoint(own.address).await.unwrap_err();
+    assert_eq!(configured, ForgetError::Configured { address: own.address, tier: Tier::Configured });
+    assert!(matches!(access.forget_endpoint(old).await, Err(ForgetError::Listed { .. })));
+    access.learn_endpoints(&[listed(new)]);
+    assert_eq!(access.forget_endpoint(old).await, Ok(None));
     assert!(access.view().endpoints.iter().all(|row| row.address != old));
     let file = std::fs::read_to_string(fixture.path().join("apiserver.json")).unwrap();
     assert!(file.contains("10.0.0.2:443") && !file.contains("10.0.0.1:443"), "{file}");
-    assert_eq!(access.forget(old).await, Err(NotForgotten::Unknown(old)));
+    assert_eq!(access.forget_endpoint(old).await, Err(ForgetError::Unknown(old)));
     // A disk that takes nothing is said; the address is forgotten as long as the daemon runs.
-    access.learn(&[listed(old)]);
-    access.learn(&[]);
-    access.learn(&[listed(new)]);
+    access.learn_endpoints(&[listed(old)]);
+    access.learn_endpoints(&[]);
+    access.learn_endpoints(&[listed(new)]);
     std::fs::remove_file(fixture.path().join("apiserver.json")).unwrap();
     std::fs::create_dir(fixture.path().join("apiserver.json")).unwrap();
-    assert!(access.forget(old).await.unwrap().unwrap().contains("apiserver.json"));
+    assert!(access.forget_endpoint(old).await.unwrap().unwrap().contains("apiserver.json"));
     assert!(access.view().endpoints.iter().all(|row| row.address != old));
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_status::views::apiserver::State;
 
-use super::super::{Access, AccessError, JSON, Write, patrol};
+use super::super::{Access, AccessError, JSON, WriteRequest, maintenance};
 use super::access;
 use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, answer, ours, plain};
 use holdfast_fixtures::TEST_TIMEOUT;
@@ -21,7 +21,7 @@ async fn a_request_is_answered_over_tls_and_its_connection_is_kept() {
     let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     let reply = access.get("/api/v1/services?limit=1", None).await.unwrap();
     assert_eq!((reply.status, &*reply.endpoint), (200, &*server.address.to_string()));
-    let (body, kept) = reply.whole(100, IDLE).await.unwrap();
+    let (body, kept) = reply.read_body(100, IDLE).await.unwrap();
     assert_eq!(&body[..], b"{}");
     access.get("/api/v1/services?limit=2", Some(kept)).await.unwrap();
     let asked = ["/api/v1/namespaces/kube-system", "/api/v1/services?limit=1", "/api/v1/services?limit=2"];
@@ -56,8 +56,8 @@ fn an_endpoint_is_not_blamed_for_what_this_host_lacks() {
         assert!(error.contains("this host could not connect: "), "{error}");
         let id = access.inner.endpoints.lock().rows()[0].id;
         let target = access.inner.endpoints.target(id).unwrap();
-        patrol::check(&access.inner, &target).await;
-        patrol::check(&access.inner, &target).await;
+        maintenance::check_endpoint(&access.inner, &target).await;
+        maintenance::check_endpoint(&access.inner, &target).await;
         assert_eq!(access.inner.endpoints.lock().rows()[0].state, State::Healthy);
         drop(taken);
         access.get("/readyz", None).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_read_at_which_all_fail_inside_is_asked_of_each_once_and_a_write_of_on
     };
     assert_eq!(asked("/x"), [1, 1]);
     assert!(access.view().endpoints.iter().all(|row| row.state == State::Unknown));
-    assert_eq!(access.write_aside("/y", &Write::Create("{}")).await.unwrap().status, 500);
+    assert_eq!(access.write_best_effort("/y", &WriteRequest::Create("{}")).await.unwrap().status, 500);
     assert_eq!(asked("/y"), [1, 0]);
 }
 
@@ -201,7 +201,7 @@ async fn a_kept_connection_that_died_is_replaced_without_blame() {
     let mut kept = None;
     for _ in 0..3 {
         let reply = access.get("/", kept.take()).await.unwrap();
-        kept = Some(reply.whole(10, IDLE).await.unwrap().1);
+        kept = Some(reply.read_body(10, IDLE).await.unwrap().1);
     }
     let row = access.view().endpoints.remove(0);
     assert_eq!((row.state, row.last_error, row.connections), (State::Healthy, None, 1));
@@ -217,11 +217,11 @@ async fn a_body_that_breaks_off_is_an_error_with_its_endpoint() {
     let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, script).await;
     let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     let mut reply = access.get("/", None).await.unwrap();
-    assert_eq!(reply.chunk(IDLE).await.unwrap().as_deref(), Some(&b"{}"[..]));
-    let silent = reply.chunk(Duration::from_millis(50)).await.unwrap_err();
+    assert_eq!(reply.next_chunk(IDLE).await.unwrap().as_deref(), Some(&b"{}"[..]));
+    let silent = reply.next_chunk(Duration::from_millis(50)).await.unwrap_err();
     assert_eq!(silent.to_string(), format!("{}: accepts but does not answer", server.address));
     drop(server);
-    let closed = reply.chunk(IDLE).await.unwrap_err();
+    let closed = reply.next_chunk(IDLE).await.unwrap_err();
     assert!(closed.to_string().ends_with(": closed the connection"), "{closed}");
     assert!(access.view().endpoints[0].last_error.is_some());
 }
@@ -242,7 +242,7 @@ async fn a_better_endpoint_that_is_back_is_found_by_checks() {
     let id = access.inner.endpoints.lock().rows()[0].id;
     let target = access.inner.endpoints.target(id).unwrap();
     for expected in [State::Recovering, State::Healthy] {
-        patrol::check(&access.inner, &target).await;
+        maintenance::check_endpoint(&access.inner, &target).await;
         assert_eq!(access.view().endpoints[0].state, expected);
     }
     assert_eq!(*access.get("/", None).await.unwrap().endpoint, first.address.to_string());

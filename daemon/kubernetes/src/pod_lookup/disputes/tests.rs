@@ -23,7 +23,7 @@ impl Lab {
     /// As a snapshot would say it.
     fn dispute(&mut self, namespace: &str, last: u8, seconds: u64) {
         let now = self.at(seconds);
-        self.disputes.add(address(last), namespace.into(), (now, &|| Duration::ZERO));
+        self.disputes.add_query(address(last), namespace.into(), (now, &|| Duration::ZERO));
     }
 
     fn ask(&mut self, seconds: u64) -> Option<IpAddr> {
@@ -37,7 +37,7 @@ fn an_address_is_asked_for_less_and_less_and_then_no_more() {
     lab.dispute("shop", 1, 0);
     let asked: Vec<u64> = (0..600).filter(|seconds| lab.ask(*seconds).is_some()).collect();
     assert_eq!(asked, [0, 3, 13, 43, 103]);
-    assert_eq!(lab.disputes.next(), None);
+    assert_eq!(lab.disputes.next_due(), None);
 }
 
 #[test]
@@ -48,14 +48,14 @@ fn who_lets_go_and_disputes_again_has_nothing_asked_anew() {
     let nothing = Snapshot::default();
     for seconds in 1..3 {
         let now = lab.at(seconds);
-        lab.disputes.follow(&nothing, now, &|| Duration::ZERO);
-        assert_eq!(lab.disputes.next(), None, "nothing is disputed");
+        lab.disputes.update_disputes(&nothing, now, &|| Duration::ZERO);
+        assert_eq!(lab.disputes.next_due(), None, "nothing is disputed");
         lab.dispute("shop", 1, seconds);
         assert_eq!(lab.ask(seconds), None);
     }
     let now = lab.at(121);
-    lab.disputes.follow(&nothing, now, &|| Duration::ZERO);
-    assert!(lab.disputes.questions.is_empty() && lab.disputes.turns.is_empty(), "it is forgotten");
+    lab.disputes.update_disputes(&nothing, now, &|| Duration::ZERO);
+    assert!(lab.disputes.queries.is_empty() && lab.disputes.turns.is_empty(), "it is forgotten");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_namespace_with_many_addresses_leaves_others_their_turns() {
     let mut lab = Lab::new();
     (1..=200).for_each(|last| lab.dispute("crowd", last, 0));
     lab.dispute("shop", 201, 0);
-    assert_eq!(lab.disputes.questions.len(), OF_NAMESPACE_MAX + 1);
+    assert_eq!(lab.disputes.queries.len(), NAMESPACE_ADDRESSES_MAX + 1);
     let first: Vec<_> = (0..2).filter_map(|_| lab.ask(0)).collect();
     assert!(first.contains(&address(201)), "{first:?}");
 }

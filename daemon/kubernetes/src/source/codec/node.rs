@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use crate::own_node::Described;
+use crate::own_node::NodeDescription;
 
 /// The label by which a Node says in which zone it is.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
@@ -26,39 +26,39 @@ pub(super) struct NodeWire<'a> {
     addresses: Vec<(&'a str, &'a str)>,
     taints: usize,
     /// Whether the autoscaler says that it will be deleted.
-    is_marked: bool,
+    has_deletion_taint: bool,
     /// Whether the object is being deleted.
     pub(super) is_deleted: bool,
 }
 
 impl<'a> NodeWire<'a> {
-    pub(super) fn label(&mut self, key: &str, value: &'a str) {
+    pub(super) fn add_label(&mut self, key: &str, value: &'a str) {
         if key == ZONE_LABEL {
             self.zone = Some(value).filter(|zone| !zone.is_empty());
         }
     }
 
-    pub(super) fn taint(&mut self, key: &str) {
+    pub(super) fn add_taint(&mut self, key: &str) {
         self.taints += 1;
-        self.is_marked |= self.taints <= NODE_TAINTS_MAX && key == TO_BE_DELETED;
+        self.has_deletion_taint |= self.taints <= NODE_TAINTS_MAX && key == TO_BE_DELETED;
     }
 
-    pub(super) fn address(&mut self, kind: &'a str, address: &'a str) {
+    pub(super) fn add_address(&mut self, kind: &'a str, address: &'a str) {
         if self.addresses.len() < NODE_ADDRESSES_MAX {
             self.addresses.push((kind, address));
         }
     }
 
-    pub(super) fn described(&self) -> Described {
-        Described {
+    pub(super) fn to_description(&self) -> NodeDescription {
+        NodeDescription {
             zone: self.zone.map(Into::into),
-            addresses: self.primaries(),
-            is_leaving: self.is_deleted || self.is_marked,
+            addresses: self.primary_addresses(),
+            is_leaving: self.is_deleted || self.has_deletion_taint,
         }
     }
 
     /// Of each family the first internal address, else the first external one, as kube-proxy takes them.
-    fn primaries(&self) -> Vec<IpAddr> {
+    fn primary_addresses(&self) -> Vec<IpAddr> {
         let of_kind = |wanted: &'static str| {
             let addresses = self.addresses.iter().filter(move |(kind, _)| *kind == wanted);
             addresses.filter_map(|(_, address)| Some(address.parse::<IpAddr>().ok()?.to_canonical()))

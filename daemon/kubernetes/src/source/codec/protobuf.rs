@@ -13,12 +13,12 @@ use std::fmt::Display;
 use holdfast_objects::{ObjectError, Provenance, ServiceWire, SliceWire};
 
 use super::node::NodeWire;
-use super::{Codec, Frame, NoFrame, WHOLE, refused, service, slice};
-use crate::source::envelope::{Glimpse, Identity, Status};
-use crate::source::object::{Message as Told, Object, named};
+use super::{Codec, FrameError, WHOLE_OBJECT, WatchFrame, rejected_object, service_messages, slice_messages};
+use crate::source::envelope::{EventPeek, Identity, Status};
+use crate::source::object::{Object, SinkMessage as Told, identify_object};
 use crate::source::resource::Resource;
-use holdfast_objects::protobuf::{Field, Fields, Malformed};
-use objects::Message;
+use holdfast_objects::protobuf::{DecodeError, Field, Fields};
+use objects::ProtobufMessage;
 
 /// What stands before each message that stands alone.
 const MAGIC: &[u8] = b"k8s\0";
@@ -34,84 +34,90 @@ const METADATA: u32 = 1;
 pub(crate) struct Protobuf;
 
 impl Codec for Protobuf {
-    type Page = list::List;
+    type Page = list::ProtobufList;
     type Frames = frames::Frames;
 
-    fn frame(bytes: &[u8]) -> Result<Frame<'_>, NoFrame> {
-        let refuse = |malformed: Malformed| NoFrame(malformed.to_string());
-        let (kind, object) = event(Fields::of(bytes)).map_err(refuse)?;
-        let object = alone(object.unwrap_or_default()).map_err(refuse)?;
-        let object = object.ok_or_else(|| NoFrame("it has no object".to_owned()))?;
+    fn parse_frame(bytes: &[u8]) -> Result<WatchFrame<'_>, FrameError> {
+        let refuse = |malformed: DecodeError| FrameError(malformed.to_string());
+        let (kind, object) = parse_event(Fields::new(bytes)).map_err(refuse)?;
+        let object = unwrap_unknown(object.unwrap_or_default()).map_err(refuse)?;
+        let object = object.ok_or_else(|| FrameError("it has no object".to_owned()))?;
         match &*kind {
-            "ADDED" | "MODIFIED" => Ok(Frame::Applied(object)),
-            "DELETED" => Ok(Frame::Deleted(object)),
-            "BOOKMARK" => super::bookmark(Self::peek(object)).map(Frame::Bookmark),
-            "ERROR" => status(object).map(Frame::Failed).map_err(refuse),
-            other => Err(NoFrame(format!("its type is {}", holdfast_objects::quoted(other)))),
+            "ADDED" | "MODIFIED" => Ok(WatchFrame::Applied(object)),
+            "DELETED" => Ok(WatchFrame::Deleted(object)),
+            "BOOKMARK" => super::bookmark_version(Self::peek_identity(object)).map(WatchFrame::Bookmark),
+            "ERROR" => decode_status(object).map(WatchFrame::Failed).map_err(refuse),
+            other => Err(FrameError(format!("its type is {}", holdfast_objects::quote_value(other)))),
         }
     }
 
-    fn peek(bytes: &[u8]) -> Option<Identity> {
+    fn peek_identity(bytes: &[u8]) -> Option<Identity> {
         let mut found = None;
-        let mut fields = Fields::of_beginning(bytes);
+        let mut fields = Fields::from_prefix(bytes);
         // The name stands first of all, so that something wrong behind it leaves it legible.
         while let Ok(Some(field)) = fields.next_field() {
-            if field.number == METADATA && identify(found.get_or_insert_default(), field).is_err() {
+            if field.number == METADATA && read_identity(found.get_or_insert_default(), field).is_err() {
                 break;
             }
         }
         found
     }
 
-    fn glimpse(bytes: &[u8]) -> Glimpse {
-        let mut found = Glimpse::default();
-        let Ok((kind, object)) = event(Fields::of_beginning(bytes)) else { return found };
+    fn peek_event(bytes: &[u8]) -> EventPeek {
+        let mut found = EventPeek::default();
+        let Ok((kind, object)) = parse_event(Fields::from_prefix(bytes)) else { return found };
         found.kind = Some(kind.into_owned()).filter(|kind| !kind.is_empty());
         let object = object.and_then(|object| object.strip_prefix(MAGIC));
-        let mut fields = Fields::of_beginning(object.unwrap_or_default());
+        let mut fields = Fields::from_prefix(object.unwrap_or_default());
         while let Ok(Some(field)) = fields.next_field() {
             if field.number == UNKNOWN_RAW {
-                found.identity = field.bytes().ok().and_then(Self::peek);
+                found.identity = field.bytes().ok().and_then(Self::peek_identity);
             }
         }
         found
     }
 
-    fn read(what: Resource, bytes: &[u8], provenance: &Provenance) -> Object {
+    fn parse_object(what: Resource, bytes: &[u8], provenance: &Provenance) -> Object {
         let read = match what {
-            Resource::Services => ServiceWire::of(bytes).map(|wire| service(&wire, provenance)),
-            Resource::Slices | Resource::ImportedSlices => SliceWire::of(bytes).map(|mut wire| {
+            Resource::Services => ServiceWire::decode(bytes).map(|wire| service_messages(&wire, provenance)),
+            Resource::Slices | Resource::ImportedSlices => SliceWire::decode(bytes).map(|mut wire| {
                 // An apiserver keeps no difference between no list and an empty one, and JSON has it as null.
                 wire.endpoints.get_or_insert_default();
-                slice(&wire, provenance)
+                slice_messages(&wire, provenance)
             }),
-            Resource::Node => NodeWire::of(bytes).map(|node| vec![Told::Node(node.described())]),
+            Resource::Node => NodeWire::decode(bytes).map(|node| vec![Told::Node(node.to_description())]),
             // No apiserver writes custom resources as protobuf, so these bytes are something else.
-            Resource::Imports => Err(Malformed::Mistyped(METADATA)),
+            Resource::Imports => Err(DecodeError::Mistyped(METADATA)),
         };
         read.map_or_else(
-            |malformed| Object { is_doubtful: true, ..doubtful(what, bytes, &malformed, provenance) },
+            |malformed| Object { is_doubtful: true, ..doubtful_object(what, bytes, &malformed, provenance) },
             |messages| {
-                let object = Object::new(messages, || named(what, &Self::peek(bytes)?));
+                let object = Object::new(messages, || identify_object(what, &Self::peek_identity(bytes)?));
                 // Each object has a name. Where none can be found, something else was read than was written.
                 Object { is_doubtful: object.name.is_none(), ..object }
             },
         )
     }
 
-    fn status(body: &[u8]) -> Option<Status> {
-        status(alone(body).ok()??).ok()
+    fn parse_status(body: &[u8]) -> Option<Status> {
+        decode_status(unwrap_unknown(body).ok()??).ok()
     }
 }
 
 /// What is told of a doubtful object if it cannot be had as JSON.
-fn doubtful(what: Resource, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object {
-    let identity = Protobuf::peek(bytes).unwrap_or_default();
-    refused(what, &identity, None, &ObjectError::shape(WHOLE, &format!("no protobuf: {reason}")), provenance)
+fn doubtful_object(what: Resource, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object {
+    let identity = Protobuf::peek_identity(bytes).unwrap_or_default();
+    rejected_object(
+        what,
+        &identity,
+        None,
+        &ObjectError::shape(WHOLE_OBJECT, &format!("no protobuf: {reason}")),
+        provenance,
+    )
 }
 
 /// The type of an event, and the bytes of its object, wrapped.
-fn event<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Option<&'a [u8]>), Malformed> {
+fn parse_event<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Option<&'a [u8]>), DecodeError> {
     const TYPE: u32 = 1;
     const OBJECT: u32 = 2;
     const RAW: u32 = 1;
@@ -119,7 +125,7 @@ fn event<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Option<&'a [u8]>),
     while let Some(field) = fields.next_field()? {
         match field.number {
             TYPE => kind = field.text()?,
-            OBJECT => object = fields.alike(field.bytes()?).last(RAW)?.or(object),
+            OBJECT => object = fields.nested_fields(field.bytes()?).last_bytes(RAW)?.or(object),
             _ => {}
         }
     }
@@ -127,15 +133,15 @@ fn event<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Option<&'a [u8]>),
 }
 
 /// The message that stands alone in these bytes; none if nothing says that they are one.
-fn alone(bytes: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+fn unwrap_unknown(bytes: &[u8]) -> Result<Option<&[u8]>, DecodeError> {
     let Some(unknown) = bytes.strip_prefix(MAGIC) else { return Ok(None) };
-    Fields::of(unknown).last(UNKNOWN_RAW)
+    Fields::new(unknown).last_bytes(UNKNOWN_RAW)
 }
 
 /// `apiVersion` and `kind`.
-fn type_meta(message: &[u8]) -> Result<(String, String), Malformed> {
+fn parse_type_meta(message: &[u8]) -> Result<(String, String), DecodeError> {
     let (mut api_version, mut kind) = (String::new(), String::new());
-    let mut fields = Fields::of(message);
+    let mut fields = Fields::new(message);
     while let Some(field) = fields.next_field()? {
         match field.number {
             1 => api_version = field.text()?.into_owned(),
@@ -146,9 +152,9 @@ fn type_meta(message: &[u8]) -> Result<(String, String), Malformed> {
     Ok((api_version, kind))
 }
 
-fn status(message: &[u8]) -> Result<Status, Malformed> {
+fn decode_status(message: &[u8]) -> Result<Status, DecodeError> {
     let mut status = Status::default();
-    let mut fields = Fields::of(message);
+    let mut fields = Fields::new(message);
     let filled = |field: Field<'_>| Ok(Some(field.text()?.into_owned()).filter(|text| !text.is_empty()));
     while let Some(field) = fields.next_field()? {
         match field.number {
@@ -162,7 +168,7 @@ fn status(message: &[u8]) -> Result<Status, Malformed> {
 }
 
 /// Takes name and version from the metadata of an object.
-fn identify(identity: &mut Identity, metadata: Field<'_>) -> Result<(), Malformed> {
+fn read_identity(identity: &mut Identity, metadata: Field<'_>) -> Result<(), DecodeError> {
     const HEADLESS: &str = "service.kubernetes.io/headless";
     let mut fields = metadata.message()?;
     while let Some(field) = fields.next_field()? {
@@ -172,7 +178,7 @@ fn identify(identity: &mut Identity, metadata: Field<'_>) -> Result<(), Malforme
             3 => identity.namespace = text()?,
             5 => identity.uid = text()?,
             6 => identity.resource_version = text()?,
-            11 if field.message()?.last(1)? == Some(HEADLESS.as_bytes()) => identity.set_headless(),
+            11 if field.message()?.last_bytes(1)? == Some(HEADLESS.as_bytes()) => identity.set_headless(),
             _ => {}
         }
     }

@@ -3,7 +3,7 @@
 use holdfast_core::keys::Source;
 use holdfast_objects::{Defaulting, Provenance};
 
-use super::{Frame, NoFrame};
+use super::{FrameError, WatchFrame};
 
 pub(super) fn provenance() -> Provenance {
     Provenance {
@@ -14,12 +14,12 @@ pub(super) fn provenance() -> Provenance {
 }
 
 /// A frame in words; its object as the encoding shows one.
-pub(super) fn shown(frame: Result<Frame<'_>, NoFrame>, object: impl Fn(&[u8]) -> String) -> String {
+pub(super) fn shown(frame: Result<WatchFrame<'_>, FrameError>, object: impl Fn(&[u8]) -> String) -> String {
     match frame {
-        Ok(Frame::Applied(bytes)) => format!("applied {}", object(bytes)),
-        Ok(Frame::Deleted(bytes)) => format!("deleted {}", object(bytes)),
-        Ok(Frame::Bookmark(version)) => format!("bookmark {version}"),
-        Ok(Frame::Failed(status)) => format!("failed {status}"),
+        Ok(WatchFrame::Applied(bytes)) => format!("applied {}", object(bytes)),
+        Ok(WatchFrame::Deleted(bytes)) => format!("deleted {}", object(bytes)),
+        Ok(WatchFrame::Bookmark(version)) => format!("bookmark {version}"),
+        Ok(WatchFrame::Failed(status)) => format!("failed {status}"),
         Err(none) => none.to_string(),
     }
 }

@@ -8,85 +8,87 @@ use std::sync::{Arc, MutexGuard};
 
 use holdfast_core::event::Event;
 
-use super::alone::Doubts;
-use super::{Reflector, Stop};
+use super::refetch_as_json::DoubtfulObjects;
+use super::{Reflector, StopCause};
 use crate::source::codec::{self, Codec};
-use crate::source::delivered::{Commit, Delivered};
-use crate::source::object::{Message, named};
-use crate::source::page::{Ahead, Items};
-use crate::source::piece::{Piece, TooLong};
+use crate::source::object::{SinkMessage, identify_object};
+use crate::source::object_cache::{ListCommit, ObjectCache};
+use crate::source::page::{ItemSink, ReadAhead};
+use crate::source::piece::{Piece, PieceTooLong};
 use crate::source::resource::{Resource, Selection};
 use crate::source::view::Watch;
 use holdfast_objects::Provenance;
 
 /// How many refusals of a selection in a row it takes until a part of it is left out as a trial. A single refusal may
 /// be a stray answer of a proxy, or of a server that is just starting.
-const DOUBTS_MIN: u32 = 2;
+const SELECTION_REFUSALS_MIN: u32 = 2;
 
 impl Reflector {
     /// Reads the whole list and hands over what it changes.
-    pub(super) async fn list(&mut self) -> Result<(), Stop> {
+    pub(super) async fn list(&mut self) -> Result<(), StopCause> {
         self.view.send_modify(Watch::begin_list);
-        self.questions.begin();
-        let selection = self.asked_for();
-        let version = match self.by_names(&selection).await? {
+        self.freshness.begin_request();
+        let selection = self.list_selection();
+        let version = match self.list_names(&selection).await? {
             Some(version) => version,
-            None => self.pages(&selection).await?,
+            None => self.list_pages(&selection).await?,
         };
-        self.is_there.send_replace(true);
-        self.check_newest(&version)?;
+        self.is_present.send_replace(true);
+        self.check_rewind(&version)?;
         let what = self.selection.what;
-        let mut commit = self.delivered.lock().commit(|name| Message::gone(what, name, None));
-        commit.messages.extend(Message::progress(what, &version));
+        let mut commit = self.cache.lock().commit_list(|name| SinkMessage::deletion(what, name, None));
+        commit.messages.extend(SinkMessage::progress(what, &version));
         let is_loss = commit.is_loss();
         if is_loss {
-            self.tell_loss(&commit);
+            self.log_loss(&commit);
         }
-        if what.is_of_table() {
+        if what.is_in_table() {
             // The engine is told of an interruption, because no event told of the objects that a list removes.
-            commit.messages.insert(0, Message::Event(Event::Interrupted(what.source())));
-            self.outlet.wait_for_zone().await;
+            commit.messages.insert(0, SinkMessage::Event(Event::Interrupted(what.source())));
+            self.sink.wait_for_zone().await;
         }
         self.deliver(commit.messages).await?;
-        self.heard(true).await?;
-        self.answer().await?;
+        self.report_watching(true).await?;
+        self.answer_query().await?;
         self.selection.set(selection);
-        (self.doubts, self.are_names_late) = (0, false);
-        (self.version, self.reached, self.is_doubtful) = (Some(Arc::clone(&version)), Some(version), false);
-        self.show(|view| {
+        (self.selection_refusals, self.skips_name_list) = (0, false);
+        (self.version, self.latest_version, self.is_version_suspect) =
+            (Some(Arc::clone(&version)), Some(version), false);
+        self.update_view(|view| {
             view.lists += 1;
             view.losses += u64::from(is_loss);
         });
-        self.arrived().await
+        self.complete_initial_list().await
     }
 
     /// What this list asks for. A server that has called the selection bad twice in a row is asked without the part
     /// that an older one may not know; only if it answers that, the part was to blame.
-    fn asked_for(&self) -> Selection {
-        let selection = self.selection.now();
-        let without = if self.doubts >= DOUBTS_MIN { selection.without_fields() } else { None };
+    fn list_selection(&self) -> Selection {
+        let selection = self.selection.current();
+        let without =
+            if self.selection_refusals >= SELECTION_REFUSALS_MIN { selection.without_fields() } else { None };
         without.unwrap_or(selection)
     }
 
     /// Counts that the request for a first page made no sense to the server; a trial that failed as well sets the count
     /// back.
-    pub(super) fn doubt(&mut self, asked_for: &Selection) {
-        let is_as_ever = *asked_for == self.selection.now();
-        self.doubts = if is_as_ever { self.doubts.saturating_add(1) } else { 0 };
+    pub(super) fn count_selection_refusal(&mut self, asked_for: &Selection) {
+        let is_as_ever = *asked_for == self.selection.current();
+        self.selection_refusals = if is_as_ever { self.selection_refusals.saturating_add(1) } else { 0 };
     }
 
-    async fn arrived(&mut self) -> Result<(), Stop> {
+    async fn complete_initial_list(&mut self) -> Result<(), StopCause> {
         if self.selection.what == Resource::Node {
-            if self.delivered.lock().len() == 0 {
-                self.say_no_node(&"there is none of its name");
-                self.no_node().await?;
+            if self.cache.lock().len() == 0 {
+                self.log_no_node(&"there is none of its name");
+                self.report_no_node().await?;
             }
-            self.outlet.zone_is_known();
+            self.sink.end_zone_wait();
         }
-        Ok(self.outlet.arrived().await?)
+        Ok(self.sink.complete_initial_list().await?)
     }
 
-    fn tell_loss(&self, commit: &Commit) {
+    fn log_loss(&self, commit: &ListCommit) {
         let removed = commit.removed;
         let before = commit.before;
         tracing::warn!(watch = %self.selection.what, removed, before, "a new list has fewer than half of the objects known before");
@@ -95,49 +97,51 @@ impl Reflector {
 
 /// Takes the items of a list. Of an item that is known already, nothing is read but its name and version.
 pub(super) struct ItemReader<'a, C> {
-    pub(super) delivered: MutexGuard<'a, Delivered>,
+    pub(super) delivered: MutexGuard<'a, ObjectCache>,
     pub(super) what: Resource,
     pub(super) provenance: &'a Provenance,
     /// How many items there were.
     pub(super) items: &'a mut u32,
     /// Those that cannot be read as they are encoded.
-    pub(super) doubts: &'a mut Doubts,
+    pub(super) doubtful: &'a mut DoubtfulObjects,
     pub(super) codec: PhantomData<C>,
 }
 
 impl<C: Codec> ItemReader<'_, C> {
-    fn is_known(&mut self, item: &[u8]) -> bool {
+    fn mark_known(&mut self, item: &[u8]) -> bool {
         self.delivered.len() > 0
-            && C::peek(item)
-                .and_then(|identity| named(self.what, &identity))
-                .is_some_and(|(name, version)| self.delivered.has_listed(&name, &version))
+            && C::peek_identity(item)
+                .and_then(|identity| identify_object(self.what, &identity))
+                .is_some_and(|(name, version)| self.delivered.mark_listed(&name, &version))
     }
 }
 
-impl<C: Codec> Items for ItemReader<'_, C> {
-    fn take(&mut self, item: Piece<'_>) {
+impl<C: Codec> ItemSink for ItemReader<'_, C> {
+    fn take_item(&mut self, item: Piece<'_>) {
         *self.items = self.items.saturating_add(1);
-        if self.is_known(item.bytes()) {
+        if self.mark_known(item.bytes()) {
             return;
         }
         let object = match item {
-            Piece::Whole(bytes) => C::read(self.what, bytes, self.provenance),
-            Piece::Cut(bytes) => codec::refuse(self.what, C::peek(bytes), &TooLong, self.provenance),
+            Piece::Whole(bytes) => C::parse_object(self.what, bytes, self.provenance),
+            Piece::Cut(bytes) => {
+                codec::reject_object(self.what, C::peek_identity(bytes), &PieceTooLong, self.provenance)
+            }
         };
         if object.is_doubtful {
-            self.doubts.push(object);
+            self.doubtful.push(object);
         } else {
-            self.delivered.list(object);
+            self.delivered.stage_object(object);
         }
     }
 
-    fn take_ahead(&mut self, text: &str) -> Ahead<()> {
-        let taken = if self.is_known(text.as_bytes()) {
+    fn take_ahead(&mut self, text: &str) -> ReadAhead<()> {
+        let taken = if self.mark_known(text.as_bytes()) {
             C::skip_ahead(text)
         } else {
-            C::read_ahead(self.what, text, self.provenance).map(|object| self.delivered.list(object))
+            C::parse_ahead(self.what, text, self.provenance).map(|object| self.delivered.stage_object(object))
         };
-        *self.items = self.items.saturating_add(u32::from(matches!(taken, Ahead::Read(..))));
+        *self.items = self.items.saturating_add(u32::from(matches!(taken, ReadAhead::Read(..))));
         taken
     }
 }

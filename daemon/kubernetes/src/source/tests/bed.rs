@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::super::{Kubernetes, Oddities, OddityView, Resource, Settings, Timing, View, Watch};
+use super::super::{Kubernetes, Resource, SourceSettings, Timing, UntabledByKind, UntabledView, View, Watch};
 use crate::apiserver::tests::access;
 use crate::apiserver::tests::server::{self, Asked, Authority, Manner, Server, ours};
-use crate::own_node::{Described, NodeReport};
+use crate::own_node::{NodeDescription, NodeReport};
 use holdfast_fixtures::TEST_TIMEOUT;
 
 /// Groups of events; a test that only counts requests takes none, and must not hold up the watches by that.
@@ -86,7 +86,7 @@ pub(super) struct Bed {
 struct Running {
     server: Server,
     view: View,
-    oddities: OddityView,
+    oddities: UntabledView,
     events: mpsc::Receiver<Vec<Event>>,
     nodes: mpsc::Receiver<NodeReport>,
     ready: VecDeque<String>,
@@ -113,7 +113,7 @@ impl Bed {
     pub(super) fn timing(&self) -> Timing {
         Timing {
             list_spread: Duration::from_millis(10),
-            quiet: Duration::from_millis(100),
+            replay_quiet: Duration::from_millis(100),
             ..Timing::default()
         }
     }
@@ -139,7 +139,7 @@ impl Bed {
             .insert((resource.to_owned(), is_watch), answers.into_iter().collect());
     }
 
-    pub(super) async fn start(&mut self, mut settings: Settings) {
+    pub(super) async fn start(&mut self, mut settings: SourceSettings) {
         let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
         authority.write(&folder.path().join("ca.crt"));
         let script = Arc::clone(&self.script);
@@ -157,10 +157,10 @@ impl Bed {
             settings.timing = self.timing();
         }
         let (snapshots, seen) = watch::channel(Arc::default());
-        let kubernetes = Kubernetes::new(access, settings).heeding(seen);
+        let kubernetes = Kubernetes::new(access, settings).with_snapshots(seen);
         let (events_in, events) = mpsc::channel(UNTAKEN_MAX);
         let (nodes_in, nodes) = mpsc::channel(1);
-        let (view, oddities, mut tasks) = (kubernetes.view(), kubernetes.oddities(), JoinSet::new());
+        let (view, oddities, mut tasks) = (kubernetes.view(), kubernetes.untabled_view(), JoinSet::new());
         tasks.spawn(kubernetes.run(events_in, nodes_in));
         let ready = VecDeque::new();
         let (progress, interrupted, heard) = (Vec::new(), 0, Vec::new());
@@ -264,23 +264,23 @@ impl Bed {
     }
 
     pub(super) fn watch(&self, what: Resource) -> Watch {
-        let watches = self.running.as_ref().unwrap().view.now();
+        let watches = self.running.as_ref().unwrap().view.current();
         watches.into_iter().find(|watch| watch.what == what).unwrap()
     }
 
     /// What is told for a restart.
-    pub(super) fn oddities(&self) -> Oddities {
-        self.running.as_ref().unwrap().oddities.now()
+    pub(super) fn oddities(&self) -> UntabledByKind {
+        self.running.as_ref().unwrap().oddities.current()
     }
 
     pub(super) async fn until(&self, is_so: impl Fn(&Watch) -> bool) {
         let view = &self.running.as_ref().unwrap().view;
         let so = async {
-            while !view.now().iter().any(&is_so) {
+            while !view.current().iter().any(&is_so) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(TEST_TIMEOUT, so).await.unwrap_or_else(|_| panic!("only {:?}", view.now()));
+        timeout(TEST_TIMEOUT, so).await.unwrap_or_else(|_| panic!("only {:?}", view.current()));
     }
 }
 
@@ -290,7 +290,7 @@ impl Running {
             biased;
             Some(NodeReport { node, applied }) = self.nodes.recv() => {
                 applied.send(()).unwrap();
-                let zone = |node: Described| format!("zone {}", node.zone.as_deref().unwrap_or("none"));
+                let zone = |node: NodeDescription| format!("zone {}", node.zone.as_deref().unwrap_or("none"));
                 node.map(zone).into_iter().collect()
             }
             Some(group) = self.events.recv() => {

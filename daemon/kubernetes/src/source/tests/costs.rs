@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::bed::{self, Bed, error, event, giant, list, service};
-use super::{Asker, Resource, Settings, State};
+use super::{AuditMode, Resource, SourceSettings, State};
 use crate::apiserver::tests::server::SLOWLY;
 use crate::source::page::OBJECTS_MAX;
 
@@ -11,11 +11,11 @@ use crate::source::page::OBJECTS_MAX;
 async fn compared_with(answer: String) -> String {
     let mut bed = Bed::new();
     bed.lists("services", [list("10", &[]), answer]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(1).await, ["synced"]);
-    let (what, compared) = bed.view().audit(Asker::Looks).await.remove(0);
+    let (what, compared) = bed.view().audit(AuditMode::ReadOnly).await.remove(0);
     assert_eq!(what, Resource::Services);
-    compared.found.unwrap_err()
+    compared.result.unwrap_err()
 }
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn an_object_that_is_cut_in_its_metadata_keeps_nothing_that_is_gone() {
         [list("10", &[a.clone(), b, giant("big", "4")]), list("20", &[a, giant("big", "4")])],
     );
     bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     let mut told = bed.heard(5).await;
     told.sort();
     assert_eq!(told, ["!Service default/big", "+a@3", "+b@3", "-b@", "synced"]);
@@ -52,7 +52,7 @@ async fn a_watch_goes_on_behind_an_object_that_is_cut_in_its_metadata() {
     let mut bed = Bed::new();
     let events = [event("ADDED", &giant("big", "11")), event("ADDED", &service("c", "12", "10.96.0.4"))];
     bed.watches("services", [bed::hang(&events)]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     let mut told = bed.heard(3).await;
     told.sort();
     assert_eq!(told, ["!Service default/big", "+c@12", "synced"]);
@@ -81,11 +81,11 @@ async fn an_object_that_is_too_large_as_json_speaks_against_no_encoding() {
     let mut bed = Bed::new();
     bed.lists("services", [doubtful("big")]);
     bed.lists("big", [bed::answer("200 OK", "", &giant("big", "4"))]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(2).await, ["!Service default/big", "synced"]);
     bed.requests("services", 2).await;
     let services = bed.watch(Resource::Services);
-    assert_eq!((services.lists, services.alone, services.bad), (1, 1, 1));
+    assert_eq!((services.lists, services.refetched, services.bad), (1, 1, 1));
     assert_eq!(bed.asked("services", "limit"), ["500"], "it is not listed anew as JSON");
 }
 
@@ -100,7 +100,7 @@ async fn a_change_of_an_odd_object_copies_no_other_one() {
     let watch = bed::hang(&[event("MODIFIED", &bad("a", "11"))]);
     bed.watches("services", [watch.replacen("\r\n\r\n", &format!("\r\n\r\n{SLOWLY}"), 1)]);
     let known = |bed: &Bed| Arc::as_ptr(&bed.oddities().services);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     bed.heard(2).await;
     let before = known(&bed);
     bed.heard(2).await;

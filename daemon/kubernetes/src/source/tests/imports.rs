@@ -6,7 +6,7 @@ use holdfast_objects::{Defaulting, Provenance, SliceWire};
 
 use super::super::Apiservers;
 use super::bed::{self, Bed, IMPORTED, event, list, slice, status};
-use super::{Resource, Settings, Start, State, Timing, Version, ms};
+use super::{Resource, ResumeState, SourceSettings, State, Timing, Version, ms};
 
 /// A ServiceImport; its uid is its name.
 fn import(name: &str, version: &str) -> String {
@@ -25,9 +25,9 @@ fn absent() -> String {
     status("404 Not Found", "", "NotFound")
 }
 
-async fn start(bed: &mut Bed, start: Start) {
-    let timing = Timing { node_wait: ms(50), ..bed.timing() };
-    bed.start(Settings { timing, start, service_imports: true, ..Settings::default() }).await;
+async fn start(bed: &mut Bed, start: ResumeState) {
+    let timing = Timing { absent_retry: ms(50), ..bed.timing() };
+    bed.start(SourceSettings { timing, start, service_imports: true, ..SourceSettings::default() }).await;
 }
 
 /// What a former process knew of one object.
@@ -52,7 +52,7 @@ async fn service_imports_and_their_slices_are_a_source_of_their_own() {
     bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
     // The apiserver says of a slice that has lost the label that it is gone.
     bed.watches(IMPORTED, [bed::hang(&[event("DELETED", &imported("a-1", "14"))])]);
-    start(&mut bed, Start::default()).await;
+    start(&mut bed, ResumeState::default()).await;
     let expected = ["+a*@5", "+a-1*@6", "+a-1@4", "+a@3", "-a-1*@14", "synced", "synced*"];
     assert_eq!(sorted(&mut bed, 7).await, expected);
     let mut progress = bed.progress().to_vec();
@@ -70,7 +70,7 @@ async fn nothing_waits_for_a_kind_that_the_cluster_does_not_have_and_it_is_serve
         let mut bed = Bed::new();
         bed.lists_after("serviceimports", status(line, "", reason));
         bed.lists(IMPORTED, [list("21", &[imported("a-1", "6")])]);
-        start(&mut bed, Start::default()).await;
+        start(&mut bed, ResumeState::default()).await;
         assert_eq!(sorted(&mut bed, 2).await, ["absent*", "synced"], "{line}");
         bed.requests("serviceimports", 6).await;
         for what in [Resource::Imports, Resource::ImportedSlices] {
@@ -79,7 +79,7 @@ async fn nothing_waits_for_a_kind_that_the_cluster_does_not_have_and_it_is_serve
         }
         assert!(bed.watch(Resource::Imports).last_error.unwrap().text.contains(reason));
         assert_eq!(bed.lists_of(IMPORTED), 0, "no slice is asked for");
-        let audited = bed.view().audit(super::Asker::Looks).await;
+        let audited = bed.view().audit(super::AuditMode::ReadOnly).await;
         assert_eq!(audited.len(), 2, "what is absent is not compared: {audited:?}");
         bed.lists("serviceimports", [list("20", &[import("a", "5")])]);
         assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "+a-1*@6", "synced*"], "{line}");
@@ -95,8 +95,8 @@ fn a_kind_that_is_absent_is_shown_so_while_it_is_asked_for_again() {
     let mut watch = super::super::Watch::new(Resource::Imports);
     watch.begin_list();
     assert_eq!(watch.state, State::Listing, "nothing is known of it yet");
-    watch.enter(State::Absent);
-    watch.failed(&"404");
+    watch.set_state(State::Absent);
+    watch.record_error(&"404");
     watch.begin_list();
     assert_eq!(watch.state, State::Absent);
 }
@@ -105,7 +105,7 @@ fn a_kind_that_is_absent_is_shown_so_while_it_is_asked_for_again() {
 async fn a_cluster_with_the_older_version_of_the_kind_is_asked_for_that() {
     let mut bed = Bed::new();
     bed.lists("serviceimports", [absent(), list("20", &[import("a", "5")])]);
-    start(&mut bed, Start::default()).await;
+    start(&mut bed, ResumeState::default()).await;
     assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "synced", "synced*"]);
     bed.requests("serviceimports", 3).await;
     let versions: Vec<_> =
@@ -119,7 +119,7 @@ async fn a_version_that_is_refused_does_not_hide_the_other_one() {
     let mut bed = Bed::new();
     let broken = status("500 Internal Server Error", "", "InternalError");
     bed.lists("serviceimports", [broken, list("20", &[import("a", "5")])]);
-    start(&mut bed, Start::default()).await;
+    start(&mut bed, ResumeState::default()).await;
     assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "synced", "synced*"]);
     let versions: Vec<_> =
         bed.paths("serviceimports").iter().map(|path| path.contains("/v1alpha1/")).collect();
@@ -133,7 +133,7 @@ async fn an_apiserver_that_has_lost_the_kind_takes_nothing_away() {
     bed.lists("serviceimports", [list("10", &[import("a", "5")]), absent(), absent(), absent()]);
     bed.lists_after("serviceimports", list("30", &[import("a", "5"), import("b", "29")]));
     bed.watches("serviceimports", [absent(), bed::hang(&[event("DELETED", &import("a", "31"))])]);
-    start(&mut bed, Start::default()).await;
+    start(&mut bed, ResumeState::default()).await;
     assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "synced", "synced*"]);
     assert_eq!(sorted(&mut bed, 2).await, ["+b*@29", "-a*@31"], "nothing went before");
 }
@@ -145,7 +145,7 @@ async fn what_went_while_the_kind_was_not_there_goes_with_the_next_list() {
     bed.lists("serviceimports", [list("10", &[import("a", "5")]), absent()]);
     bed.lists_after("serviceimports", list("30", &[]));
     bed.watches("serviceimports", [absent()]);
-    start(&mut bed, Start::default()).await;
+    start(&mut bed, ResumeState::default()).await;
     assert_eq!(sorted(&mut bed, 4).await, ["+a*@5", "-a*@", "synced", "synced*"]);
 }
 
@@ -155,7 +155,7 @@ async fn a_restart_serves_what_was_known_although_the_kind_is_not_there_yet() {
     bed.lists("serviceimports", [absent(), absent(), absent()]);
     bed.lists_after("serviceimports", list("30", &[import("a", "5")]));
     let imports = [known("a"), known("gone")].concat();
-    start(&mut bed, Start { imports, imported_slices: known("a-1"), ..Start::default() }).await;
+    start(&mut bed, ResumeState { imports, imported_slices: known("a-1"), ..ResumeState::default() }).await;
     assert_eq!(bed.heard(1).await, ["resumed*"], "before anything else");
     let expected = ["-a-1*@", "-gone*@", "absent*", "synced", "synced*"];
     assert_eq!(sorted(&mut bed, 5).await, expected, "a is known");
@@ -168,7 +168,7 @@ async fn an_import_that_cannot_be_read_rejects_itself_only() {
     let worse = import("worse", "6").replace(r#""ports":["#, r#""ports":[7,"#);
     bed.lists("serviceimports", [list("10", &[import("a", "5"), bad])]);
     bed.watches("serviceimports", [bed::hang(&[event("ADDED", &worse), event("ADDED", &import("b", "12"))])]);
-    start(&mut bed, Start::default()).await;
+    start(&mut bed, ResumeState::default()).await;
     let expected = [
         "!ServiceImport default/bad",
         "!ServiceImport default/worse",
@@ -194,8 +194,8 @@ async fn an_apiserver_that_never_tells_of_imports_is_not_waited_for() {
     ] {
         let mut bed = Bed::new();
         bed.lists_after("serviceimports", answer.clone());
-        let timing = Timing { imports_first: ms(50), ..bed.timing() };
-        bed.start(Settings { timing, service_imports: true, ..Settings::default() }).await;
+        let timing = Timing { imports_wait_max: ms(50), ..bed.timing() };
+        bed.start(SourceSettings { timing, service_imports: true, ..SourceSettings::default() }).await;
         assert_eq!(sorted(&mut bed, 2).await, ["absent*", "synced"], "{answer}");
     }
 }
@@ -205,8 +205,8 @@ async fn half_of_what_is_imported_is_not_all_of_it() {
     let mut bed = Bed::new();
     bed.lists("serviceimports", [list("12", &[import("a", "5")])]);
     bed.lists_after(IMPORTED, status("500 Internal Server Error", "", "InternalError"));
-    let timing = Timing { imports_first: ms(50), ..bed.timing() };
-    bed.start(Settings { timing, service_imports: true, ..Settings::default() }).await;
+    let timing = Timing { imports_wait_max: ms(50), ..bed.timing() };
+    bed.start(SourceSettings { timing, service_imports: true, ..SourceSettings::default() }).await;
     assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "absent*", "synced"]);
     bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
     assert_eq!(sorted(&mut bed, 2).await, ["+a-1*@6", "synced*"]);
@@ -218,7 +218,11 @@ async fn slices_of_known_imports_are_followed_while_the_kind_is_not_there() {
     let mut bed = Bed::new();
     bed.lists_after("serviceimports", status("403 Forbidden", "", "Forbidden"));
     bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
-    start(&mut bed, Start { imports: known("a"), imported_slices: known("a-1"), ..Start::default() }).await;
+    start(
+        &mut bed,
+        ResumeState { imports: known("a"), imported_slices: known("a-1"), ..ResumeState::default() },
+    )
+    .await;
     assert_eq!(bed.heard(1).await, ["resumed*"]);
     assert_eq!(sorted(&mut bed, 3).await, ["+a-1*@6", "absent*", "synced"]);
 }
@@ -229,7 +233,7 @@ async fn a_role_that_lets_lists_be_read_and_no_watch_makes_no_loop_of_lists() {
     let mut bed = Bed::new();
     bed.lists_after("serviceimports", list("20", &[import("a", "5")]));
     bed.watches("serviceimports", (0..100).map(|_| status("403 Forbidden", "", "Forbidden")));
-    start(&mut bed, Start::default()).await;
+    start(&mut bed, ResumeState::default()).await;
     assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "synced", "synced*"]);
     tokio::time::sleep(ms(1_500)).await;
     let lists = bed.lists_of("serviceimports");
@@ -245,10 +249,14 @@ fn no_slice_of_an_import_says_where_apiservers_are() {
     let of = |text: &str, source| {
         let provenance = Provenance { source, origin: None, defaulting: Defaulting::Done };
         let wire: SliceWire<'_> = serde_json::from_str(text).unwrap();
-        Event::SliceApplied(holdfast_objects::slice(&wire, &provenance).unwrap().0.into())
+        Event::SliceApplied(holdfast_objects::parse_slice(&wire, &provenance).unwrap().0.into())
     };
     let mut apiservers = Apiservers::default();
-    assert!(!apiservers.take(&of(&text, Source::ClusterSet)) && apiservers.listed().is_empty());
+    assert!(
+        !apiservers.apply_event(&of(&text, Source::ClusterSet)) && apiservers.listed_endpoints().is_empty()
+    );
     let own = text.replace("multicluster.kubernetes.io", "kubernetes.io");
-    assert!(apiservers.take(&of(&own, Source::Kubernetes)) && apiservers.listed().len() == 1);
+    assert!(
+        apiservers.apply_event(&of(&own, Source::Kubernetes)) && apiservers.listed_endpoints().len() == 1
+    );
 }

@@ -1,7 +1,7 @@
 //! What is asked for where most objects are known and the version from which a watch would go on is gone.
 
 use super::bed::{self, Bed, error, giant, list, service, status};
-use super::{Resource, Settings};
+use super::{Resource, SourceSettings};
 
 /// So many services are known before their version is gone, as a list and one by one.
 const KNOWN: usize = 120;
@@ -25,7 +25,7 @@ async fn gone_with_own(lists: Vec<String>, s7: &str) -> Bed {
     bed.lists("s7", [bed::answer("200 OK", "", s7)]);
     bed.lists("s8", [status("404 Not Found", "", "NotFound")]);
     bed.lists("new", [bed::answer("200 OK", "", &service("new", "22", "10.96.0.9"))]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     bed.heard(KNOWN + 1).await;
     bed
 }
@@ -45,7 +45,7 @@ async fn of_a_large_list_only_what_is_new_is_asked_for_where_the_version_is_gone
     assert_eq!(bed.asked("services", "limit"), ["500"], "all is listed only at first");
     assert_eq!(bed.asked("services", "resourceVersion"), ["10", "30"]);
     let services = bed.watch(Resource::Services);
-    assert_eq!((services.lists, services.alone, services.objects), (2, 0, KNOWN));
+    assert_eq!((services.lists, services.refetched, services.objects), (2, 0, KNOWN));
 }
 
 #[tokio::test]

@@ -1,14 +1,14 @@
 //! The engine asks whether the endpoints of a held list are back, and a watch that begins then tells.
 
 use super::bed::{self, Bed, bookmark, event, list, slice, status};
-use super::{Resource, Settings, ms};
+use super::{Resource, SourceSettings, ms};
 
 /// A source that watches, with these answers to the watches of slices from then on.
 async fn asked(watches: impl IntoIterator<Item = String>) -> Bed {
     let mut bed = Bed::new();
     bed.lists("endpointslices", [list("10", &[])]);
     bed.watches("endpointslices", [bed::hang(&[])].into_iter().chain(watches));
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(1).await, ["synced"]);
     bed.requests("endpointslices", 2).await;
     bed.question(7);

@@ -1,7 +1,7 @@
 //! What follows where an apiserver fails inside, or takes long to say why it refuses.
 
 use super::bed::{Bed, page, service, status};
-use super::{Resource, Settings, Timing, ms};
+use super::{Resource, SourceSettings, Timing, ms};
 use crate::apiserver::tests::server::SLOWLY;
 
 #[tokio::test]
@@ -9,8 +9,8 @@ async fn a_refusal_that_comes_a_byte_at_a_time_holds_no_watch_up() {
     let mut bed = Bed::new();
     let head = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 60000\r\n\r\netcd is away";
     bed.watches("services", [format!("{head}{SLOWLY}{}", ".".repeat(60_000))]);
-    let timing = Timing { refusal: ms(200), ..bed.timing() };
-    bed.start(Settings { timing, ..Settings::default() }).await;
+    let timing = Timing { error_body_timeout: ms(200), ..bed.timing() };
+    bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
     bed.requests("services", 3).await;
     let error = bed.watch(Resource::Services).last_error.unwrap();
     assert!(error.text.starts_with("500: etcd is away"), "what came says why: {}", error.text);
@@ -28,7 +28,7 @@ async fn a_page_at_which_an_apiserver_fails_inside_comes_from_another_one() {
         }
     });
     bed.lists("services", [page("10", "", &[service("b", "2", "10.96.0.2")])]);
-    bed.start(Settings::default()).await;
+    bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(3).await, ["+a@1", "+b@2", "synced"]);
     assert_eq!(bed.asked("services", "continue"), ["t1"]);
     bed.until(|watch| watch.what == Resource::Services && watch.page_retries == 1).await;

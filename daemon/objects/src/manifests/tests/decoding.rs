@@ -7,16 +7,16 @@ use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts};
 use proptest::prelude::*;
 
 use super::{service, shown};
-use crate::manifests::decode::{Facts, decode};
-use crate::manifests::folder::{Folder, FolderLook};
+use crate::manifests::decode::{ObjectFacts, decode_file};
+use crate::manifests::folder::{Folder, FolderScan};
 
 const CLUSTER_YAML: &str = include_str!("../../../../../tests/fixtures/manifests/cluster.yaml");
 const CLUSTER_JSON: &str = include_str!("../../../../../tests/fixtures/manifests/cluster.json");
 
 fn events(file: &str, text: &str) -> String {
     let file: Arc<str> = file.into();
-    let files = vec![(Arc::clone(&file), decode(&file, text.as_bytes()))];
-    shown(&Folder::new("/manifests").apply(FolderLook { present: Ok([file].into()), files }))
+    let files = vec![(Arc::clone(&file), decode_file(&file, text.as_bytes()))];
+    shown(&Folder::new("/manifests").apply_scan(FolderScan { present: Ok([file].into()), files }))
 }
 
 #[track_caller]
@@ -27,12 +27,12 @@ fn check(text: &str, expected: &str) {
 #[test]
 fn what_kubectl_writes_goes_in_unchanged() {
     let file: Arc<str> = "cluster.yaml".into();
-    let contents = decode(&file, CLUSTER_YAML.as_bytes()).expect("a good file");
+    let contents = decode_file(&file, CLUSTER_YAML.as_bytes()).expect("a good file");
     let facts = contents.objects.values().filter_map(|version| version.facts.as_ref());
     let facts: String = facts
         .map(|facts| match facts {
-            Facts::Service(service) => service_facts(service),
-            Facts::Slice(slice) => slice_facts(slice),
+            ObjectFacts::Service(service) => service_facts(service),
+            ObjectFacts::Slice(slice) => slice_facts(slice),
         })
         .collect();
     expect_file!["../../../../../tests/fixtures/manifests/cluster.facts"].assert_eq(&facts);
@@ -162,7 +162,7 @@ fn a_kind_that_is_not_read_is_named_once() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n\
                 {apiVersion: serving.knative.dev/v1, kind: Service, metadata: {name: a}}\n---\n\
                 {apiVersion: multicluster.example/v1, kind: EndpointSlice, metadata: {name: a}}\n";
-    let contents = decode(&"x.yaml".into(), text.as_bytes()).expect("a good file");
+    let contents = decode_file(&"x.yaml".into(), text.as_bytes()).expect("a good file");
     assert_eq!(contents.ignored.values().sum::<usize>(), 3);
     let why = "is a kind that is not read, so its objects are ignored; \
                Service (v1) and EndpointSlice (discovery.k8s.io/v1) are read";
@@ -188,10 +188,10 @@ fn a_kind_that_is_not_read_is_named_once_for_the_whole_folder() {
     let mut folder = Folder::new("/manifests");
     let ingress = b"{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: a}}";
     let files = ["a.yaml", "b.yaml"].map(Arc::<str>::from);
-    let read = |file: &Arc<str>| (Arc::clone(file), decode(file, ingress));
+    let read = |file: &Arc<str>| (Arc::clone(file), decode_file(file, ingress));
     let mut look = |present: &[Arc<str>], read_now: &[Arc<str>]| {
         let present = Ok(present.iter().cloned().collect());
-        shown(&folder.apply(FolderLook { present, files: read_now.iter().map(read).collect() }))
+        shown(&folder.apply_scan(FolderScan { present, files: read_now.iter().map(read).collect() }))
     };
     assert_eq!(look(&files, &files).lines().count(), 1);
     assert_eq!(look(&files, &files), "", "not again when it is read again");
@@ -247,7 +247,7 @@ fn an_object_that_is_twice_in_a_file_counts_once() {
 
 #[track_caller]
 fn check_file_refused(file: &str, bytes: &[u8], expected: &str) {
-    let reason = decode(&file.into(), bytes).expect_err("must be refused");
+    let reason = decode_file(&file.into(), bytes).expect_err("must be refused");
     assert!(reason.contains(expected), "{reason}");
 }
 
@@ -298,9 +298,9 @@ proptest! {
             let place = place % bytes.len();
             bytes[place] = byte;
         }
-        let _any_answer_is_good = decode(&file.into(), &bytes);
+        let _any_answer_is_good = decode_file(&file.into(), &bytes);
         bytes.truncate(cut);
-        let _any_answer_is_good = decode(&file.into(), &bytes);
+        let _any_answer_is_good = decode_file(&file.into(), &bytes);
     }
 
     #[test]
@@ -311,7 +311,7 @@ proptest! {
         let count = items.len();
         let item = &mut items[field % count];
         mutate(item, field / count, &serde_json::from_str(values[value]).expect("a value"));
-        let contents = decode(&"x.json".into(), document.to_string().as_bytes()).expect("still JSON");
+        let contents = decode_file(&"x.json".into(), document.to_string().as_bytes()).expect("still JSON");
         let good = contents.objects.values().filter(|version| version.facts.is_some()).count();
         prop_assert!(good + 1 >= count, "{good} of {count}");
     }

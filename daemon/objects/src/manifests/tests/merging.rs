@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{service, shown};
-use crate::manifests::decode::decode;
-use crate::manifests::folder::{Folder, FolderLook};
+use crate::manifests::decode::decode_file;
+use crate::manifests::folder::{Folder, FolderScan};
 
 struct Disk {
     folder: Folder,
@@ -26,12 +26,12 @@ impl Disk {
             match text {
                 Some(text) => {
                     self.present.insert(Arc::clone(&file));
-                    files.push((Arc::clone(&file), decode(&file, text.as_bytes())));
+                    files.push((Arc::clone(&file), decode_file(&file, text.as_bytes())));
                 }
                 None => drop(self.present.remove(&file)),
             }
         }
-        let events = self.folder.apply(FolderLook { present: Ok(self.present.clone()), files });
+        let events = self.folder.apply_scan(FolderScan { present: Ok(self.present.clone()), files });
         assert_eq!(shown(&events), expected);
     }
 }
@@ -103,9 +103,9 @@ fn a_file_that_cannot_be_read_keeps_its_last_good_objects() {
     disk.check(&[("x.json", Some(""))], "ok file x.json\n");
     disk.check(&[("y.yaml", Some(&a))], "+ Service default/a [10.0.0.1] y.yaml\n");
     let torn = a.get(..40).expect("half of it");
-    let events = shown(&disk.folder.apply(FolderLook {
+    let events = shown(&disk.folder.apply_scan(FolderScan {
         present: Ok(disk.present.clone()),
-        files: vec![("y.yaml".into(), decode(&"y.yaml".into(), torn.as_bytes()))],
+        files: vec![("y.yaml".into(), decode_file(&"y.yaml".into(), torn.as_bytes()))],
     }));
     assert!(events.starts_with("! file y.yaml rejected in y.yaml: is not YAML: "), "{events}");
     assert_eq!(events.lines().count(), 1);
@@ -159,7 +159,7 @@ fn a_folder_that_vanishes_keeps_everything() {
     let a = service("a", "10.0.0.1");
     disk.check(&[("x.yaml", Some(&a))], "+ Service default/a [10.0.0.1] x.yaml\n");
     let mut vanish =
-        || shown(&disk.folder.apply(FolderLook { present: Err("gone".to_owned()), files: Vec::new() }));
+        || shown(&disk.folder.apply_scan(FolderScan { present: Err("gone".to_owned()), files: Vec::new() }));
     assert_eq!(vanish(), "! file /manifests rejected in /manifests: gone\n");
     assert_eq!(vanish(), "");
     disk.check(&[], "ok file /manifests\n");
@@ -173,6 +173,6 @@ fn what_counts_is_told_once_more_when_the_table_asks_for_it() {
     let rejected =
         "! Service default/b rejected in y.yaml: spec.clusterIP is \"nowhere\", which is not an IP address\n";
     disk.check(&[("y.yaml", Some(&bad))], rejected);
-    assert_eq!(shown(&disk.folder.tell_again()), "+ Service default/a [10.0.0.1] x.yaml\n");
+    assert_eq!(shown(&disk.folder.redeliver_all()), "+ Service default/a [10.0.0.1] x.yaml\n");
     disk.check(&[("x.yaml", None)], "- Service default/a x.yaml\n");
 }

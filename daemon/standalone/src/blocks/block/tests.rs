@@ -15,7 +15,7 @@ fn check(service: StaticService, expected: Expect) {
     let mut group = Vec::new();
     for (_, block) in blocks.iter() {
         group.push(Event::ServiceApplied(Arc::clone(&block.service)));
-        let slice = |(key, members)| Event::SliceApplied(Arc::new(block.slice(key, members, |_| true)));
+        let slice = |(key, members)| Event::SliceApplied(Arc::new(block.slice_facts(key, members, |_| true)));
         group.extend(block.slices.iter().map(slice));
     }
     expected.assert_eq(&show(&group));

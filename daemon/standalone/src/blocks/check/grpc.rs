@@ -5,9 +5,9 @@
 //! Invariant: a backend is well if it says `SERVING` and ends its answer as gRPC does, so that clients which ask it in
 //! the same way are well served too. What else it says is told by its name.
 
-mod conversation;
 mod frames;
-mod headers;
+mod hpack;
+mod http2_call;
 mod message;
 
 use std::fmt;
@@ -15,17 +15,17 @@ use std::net::SocketAddr;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use self::conversation::{Answer, Conversation, Fault};
+use self::http2_call::{GrpcReply, Http2Call, Http2Error};
 use self::message::ServingStatus;
-use super::{CheckFailed, USER_AGENT};
+use super::{CheckError, USER_AGENT};
 use holdfast_config::GrpcCheck;
 
 /// Why a backend that answered is not well, or gave no answer of gRPC.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotServing {
+pub(crate) enum GrpcCheckError {
     /// What came is no whole answer of HTTP/2.
     #[error("no whole answer of HTTP/2: {0}")]
-    NotWhole(#[from] Fault),
+    NotWhole(#[from] Http2Error),
     /// It is a server of HTTP/2, and none of gRPC.
     #[error("status {0} of HTTP, where gRPC has 200")]
     Http(u16),
@@ -37,7 +37,7 @@ pub(crate) enum NotServing {
     WithoutStatus,
     /// What the server says of the service.
     #[error("{}", .0.as_str())]
-    Said(ServingStatus),
+    Reported(ServingStatus),
 }
 
 /// How a call ended.
@@ -74,25 +74,25 @@ impl fmt::Display for GrpcStatus {
 }
 
 /// Asks a backend that is connected, and judges its answer.
-pub(super) async fn ask(
+pub(super) async fn check_health(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     target: SocketAddr,
     asked: &GrpcCheck,
-) -> Result<(), CheckFailed> {
-    let mut call = call(target, asked);
+) -> Result<(), CheckError> {
+    let mut call = start_call(target, asked);
     loop {
-        send(&mut stream, &mut call.unsent).await.map_err(CheckFailed::from_stream)?;
-        let came = stream.read_buf(&mut call.unread).await.map_err(CheckFailed::from_stream)?;
+        send_pending(&mut stream, &mut call.unsent).await.map_err(CheckError::from_stream)?;
+        let came = stream.read_buf(&mut call.unread).await.map_err(CheckError::from_stream)?;
         if came == 0 {
-            return Err(NotServing::from(call.broken_off()).into());
+            return Err(GrpcCheckError::from(call.truncation_error()).into());
         }
-        if let Some(answer) = call.advance().map_err(NotServing::from)? {
-            return Ok(judge(&answer)?);
+        if let Some(answer) = call.advance().map_err(GrpcCheckError::from)? {
+            return Ok(judge_reply(&answer)?);
         }
     }
 }
 
-fn call(target: SocketAddr, asked: &GrpcCheck) -> Conversation {
+fn start_call(target: SocketAddr, asked: &GrpcCheck) -> Http2Call {
     let authority = asked.host.clone().unwrap_or_else(|| target.to_string());
     let headers = [
         (":method", "POST"),
@@ -103,10 +103,10 @@ fn call(target: SocketAddr, asked: &GrpcCheck) -> Conversation {
         ("content-type", "application/grpc"),
         ("user-agent", USER_AGENT),
     ];
-    Conversation::new(&headers, &message::question(&asked.service))
+    Http2Call::new(&headers, &message::encode_request(&asked.service))
 }
 
-async fn send(stream: &mut (impl AsyncWrite + Unpin), unsent: &mut Vec<u8>) -> std::io::Result<()> {
+async fn send_pending(stream: &mut (impl AsyncWrite + Unpin), unsent: &mut Vec<u8>) -> std::io::Result<()> {
     if unsent.is_empty() {
         return Ok(());
     }
@@ -116,23 +116,23 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), unsent: &mut Vec<u8>) -> s
     stream.flush().await
 }
 
-fn judge(answer: &Answer) -> Result<(), NotServing> {
-    let Answer { statuses, message } = answer;
+fn judge_reply(answer: &GrpcReply) -> Result<(), GrpcCheckError> {
+    let GrpcReply { statuses, message } = answer;
     match (statuses.http, statuses.grpc) {
-        (_, Some(failed)) if failed != OK => return Err(NotServing::Failed(GrpcStatus(failed))),
+        (_, Some(failed)) if failed != OK => return Err(GrpcCheckError::Failed(GrpcStatus(failed))),
         (Some(200), Some(_)) => (),
-        (Some(200) | None, _) => return Err(NotServing::NotGrpc),
-        (Some(http), _) => return Err(NotServing::Http(http)),
+        (Some(200) | None, _) => return Err(GrpcCheckError::NotGrpc),
+        (Some(http), _) => return Err(GrpcCheckError::Http(http)),
     }
-    match message::answer(message) {
+    match message::parse_response(message) {
         Some(ServingStatus::Serving) => Ok(()),
-        Some(said) => Err(NotServing::Said(said)),
-        None => Err(NotServing::WithoutStatus),
+        Some(said) => Err(GrpcCheckError::Reported(said)),
+        None => Err(GrpcCheckError::WithoutStatus),
     }
 }
 
 /// Adds a number with seven bits in each byte, the lowest first.
-fn write_number(to: &mut Vec<u8>, number: usize) {
+fn write_varint(to: &mut Vec<u8>, number: usize) {
     let mut rest = number;
     while rest >= 0x80 {
         to.push(rest.to_le_bytes()[0] | 0x80);

@@ -17,9 +17,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 
 use super::super::{HttpCheck, Statuses};
-use super::bounded::Bounded;
+use super::limited_stream::LimitedStream;
 use super::search::Search;
-use super::{ANSWER_BYTES_MAX, CheckFailed, READ_BYTES_MAX, USER_AGENT, excerpt};
+use super::{ANSWER_BYTES_MAX, CheckError, READ_BYTES_MAX, USER_AGENT, excerpt};
 use holdfast_host::error_origin::ErrorOrigin;
 
 /// The longest status line: far more than any real one.
@@ -29,53 +29,53 @@ pub(super) const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
 const HEAD_BYTES_USUAL: usize = 1024;
 
 /// Asks a backend that is connected, and judges its answer.
-pub(super) async fn get(
+pub(super) async fn check_http(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     target: SocketAddr,
     asked: &HttpCheck,
-) -> Result<(), CheckFailed> {
+) -> Result<(), CheckError> {
     let host = asked.host.clone().unwrap_or_else(|| target.to_string());
     match &asked.expect_body {
-        None => status_line(stream, &host, asked).await,
+        None => check_status_line(stream, &host, asked).await,
         // Larger by far than what all other checks need.
-        Some(text) => Box::pin(whole(stream, &host, asked, text)).await,
+        Some(text) => Box::pin(check_body(stream, &host, asked, text)).await,
     }
 }
 
-async fn status_line(
+async fn check_status_line(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     host: &str,
     asked: &HttpCheck,
-) -> Result<(), CheckFailed> {
+) -> Result<(), CheckError> {
     let path = &asked.path;
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {USER_AGENT}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
     );
-    stream.write_all(request.as_bytes()).await.map_err(CheckFailed::from_stream)?;
+    stream.write_all(request.as_bytes()).await.map_err(CheckError::from_stream)?;
     // TLS may keep back what it was given.
-    stream.flush().await.map_err(CheckFailed::from_stream)?;
+    stream.flush().await.map_err(CheckError::from_stream)?;
     let mut line = Vec::new();
     let mut answer = BufReader::with_capacity(HEAD_BYTES_USUAL, stream.take(STATUS_LINE_BYTES_MAX));
-    answer.read_until(b'\n', &mut line).await.map_err(CheckFailed::from_stream)?;
+    answer.read_until(b'\n', &mut line).await.map_err(CheckError::from_stream)?;
     judge_line(&line, &asked.expect_status)
 }
 
-fn judge_line(line: &[u8], healthy: &Statuses) -> Result<(), CheckFailed> {
+fn judge_line(line: &[u8], healthy: &Statuses) -> Result<(), CheckError> {
     let Some(line) = line.strip_suffix(b"\n") else {
         let full = u64::try_from(line.len()).is_ok_and(|length| length >= STATUS_LINE_BYTES_MAX);
-        return Err(if full { CheckFailed::TooLong } else { CheckFailed::Closed });
+        return Err(if full { CheckError::TooLong } else { CheckError::Closed });
     };
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let status = status(line).ok_or_else(|| CheckFailed::NotHttp(excerpt(line)))?;
-    judge(status, healthy)
+    let status = parse_status_line(line).ok_or_else(|| CheckError::NotHttp(excerpt(line)))?;
+    judge_status(status, healthy)
 }
 
-fn judge(status: u16, healthy: &Statuses) -> Result<(), CheckFailed> {
-    if healthy.has(status) { Ok(()) } else { Err(CheckFailed::Status(status, healthy.clone())) }
+fn judge_status(status: u16, healthy: &Statuses) -> Result<(), CheckError> {
+    if healthy.has(status) { Ok(()) } else { Err(CheckError::Status(status, healthy.clone())) }
 }
 
 /// `HTTP/1.x NNN` and perhaps a reason.
-fn status(line: &[u8]) -> Option<u16> {
+fn parse_status_line(line: &[u8]) -> Option<u16> {
     let rest = line.strip_prefix(b"HTTP/1.")?;
     let (minor, rest) = rest.split_first()?;
     let (digits, reason) = rest.strip_prefix(b" ")?.split_at_checked(3)?;
@@ -86,26 +86,28 @@ fn status(line: &[u8]) -> Option<u16> {
     (well_formed && number >= 100).then_some(number)
 }
 
-async fn whole(
+async fn check_body(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     host: &str,
     asked: &HttpCheck,
     text: &str,
-) -> Result<(), CheckFailed> {
+) -> Result<(), CheckError> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(ANSWER_BYTES_MAX);
-    let shaken = builder.handshake(TokioIo::new(Bounded::new(stream, READ_BYTES_MAX))).await;
-    let (mut sender, connection) = shaken.map_err(|error| not_whole(&error))?;
+    let shaken = builder.handshake(TokioIo::new(LimitedStream::new(stream, READ_BYTES_MAX))).await;
+    let (mut sender, connection) = shaken.map_err(|error| response_error(&error))?;
     let answered = async {
-        let answer =
-            sender.send_request(request(host, &asked.path)).await.map_err(|error| not_whole(&error))?;
-        judge(answer.status().as_u16(), &asked.expect_status)?;
-        look_for(text, answer.into_body()).await
+        let answer = sender
+            .send_request(build_request(host, &asked.path))
+            .await
+            .map_err(|error| response_error(&error))?;
+        judge_status(answer.status().as_u16(), &asked.expect_status)?;
+        search_body(text, answer.into_body()).await
     };
-    beside(connection, answered).await
+    drive_while(connection, answered).await
 }
 
-fn request(host: &str, path: &str) -> Request<String> {
+fn build_request(host: &str, path: &str) -> Request<String> {
     let mut request = Request::new(String::new());
     // The configuration has no path and no host that these refuse.
     *request.uri_mut() = path.parse().unwrap_or_default();
@@ -119,32 +121,32 @@ fn request(host: &str, path: &str) -> Request<String> {
     request
 }
 
-async fn look_for(text: &str, mut body: Incoming) -> Result<(), CheckFailed> {
+async fn search_body(text: &str, mut body: Incoming) -> Result<(), CheckError> {
     let mut search = Search::new(text);
-    while !search.is_over() {
+    while !search.scan_answer() {
         match poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
             None => break,
-            Some(Err(error)) => return Err(not_whole(&error)),
+            Some(Err(error)) => return Err(response_error(&error)),
             Some(Ok(frame)) => {
                 let piece: Bytes = frame.into_data().unwrap_or_default();
                 search.answer.extend_from_slice(&piece);
             }
         }
     }
-    search.found()
+    search.into_result()
 }
 
 /// What was wrong, with its cause if it has one.
-fn not_whole(error: &hyper::Error) -> CheckFailed {
-    if let Some(own) = own_error(error) {
-        return CheckFailed::Unable(own);
+fn response_error(error: &hyper::Error) -> CheckError {
+    if let Some(own) = local_error(error) {
+        return CheckError::Unable(own);
     }
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    CheckFailed::NotWhole(format!("{error}{cause}"))
+    CheckError::NotWhole(format!("{error}{cause}"))
 }
 
 /// The error of this node that is behind this one, if there is one.
-fn own_error(error: &hyper::Error) -> Option<io::Error> {
+fn local_error(error: &hyper::Error) -> Option<io::Error> {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     let own = causes.filter_map(|cause| cause.downcast_ref::<io::Error>());
     let mut own = own.filter(|error| ErrorOrigin::classify_established(error) == ErrorOrigin::Node);
@@ -152,7 +154,7 @@ fn own_error(error: &hyper::Error) -> Option<io::Error> {
 }
 
 /// The outcome of one future, while the other one moves the bytes for it.
-async fn beside<T>(mover: impl Future, awaited: impl Future<Output = T>) -> T {
+async fn drive_while<T>(mover: impl Future, awaited: impl Future<Output = T>) -> T {
     let (mut mover, mut awaited) = (pin!(mover), pin!(awaited));
     let mut moves = true;
     poll_fn(move |context| {
@@ -168,7 +170,7 @@ mod tests {
 
     #[track_caller]
     fn check_status(line: &str, expected: Option<u16>) {
-        assert_eq!(status(line.as_bytes()), expected, "{line:?}");
+        assert_eq!(parse_status_line(line.as_bytes()), expected, "{line:?}");
     }
 
     #[test]

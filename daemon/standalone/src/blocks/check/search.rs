@@ -1,11 +1,11 @@
 //! A text that is looked for in an answer while it comes.
 //!
-//! Invariant: at most [`ANSWER_BYTES_MAX`] of an answer count, and each byte is looked at a bounded number of times,
+//! Invariant: at most [`REPLY_BYTES_MAX`] of an answer count, and each byte is looked at a bounded number of times,
 //! however small the pieces are in which it comes.
 
 use memchr::memmem::Finder;
 
-use super::{ANSWER_BYTES_MAX, CheckFailed, excerpt};
+use super::{ANSWER_BYTES_MAX, CheckError, excerpt};
 
 /// A text, and the answer as far as it came.
 #[derive(Debug)]
@@ -13,35 +13,35 @@ pub(super) struct Search<'a> {
     text: Finder<'a>,
     /// What came; to be added to.
     pub(super) answer: Vec<u8>,
-    looked_at: usize,
+    scanned: usize,
     is_found: bool,
 }
 
 impl<'a> Search<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { text: Finder::new(text), answer: Vec::new(), looked_at: 0, is_found: false }
+        Self { text: Finder::new(text), answer: Vec::new(), scanned: 0, is_found: false }
     }
 
     /// Whether nothing more can come that counts: the text is there, or the answer is as long as it may be.
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(super) fn scan_answer(&mut self) -> bool {
         // The text may have begun before what is new.
-        let from = self.looked_at.saturating_sub(self.text.needle().len());
+        let from = self.scanned.saturating_sub(self.text.needle().len());
         let to = self.answer.len().min(ANSWER_BYTES_MAX);
         let unseen = self.answer.get(from..to).unwrap_or_default();
         self.is_found = self.is_found || self.text.find(unseen).is_some();
-        self.looked_at = to;
+        self.scanned = to;
         self.is_found || to == ANSWER_BYTES_MAX
     }
 
     /// What came of it.
-    pub(super) fn found(mut self) -> Result<(), CheckFailed> {
-        let is_over = self.is_over();
+    pub(super) fn into_result(mut self) -> Result<(), CheckError> {
+        let is_over = self.scan_answer();
         if self.is_found {
             return Ok(());
         }
         let within = if is_over { "the first 16 KiB of the answer" } else { "the answer" };
         let [text, answer] = [self.text.needle(), &self.answer].map(excerpt);
-        Err(CheckFailed::Without { text, within, answer })
+        Err(CheckError::Without { text, within, answer })
     }
 }
 
@@ -53,12 +53,12 @@ mod tests {
     fn is_found(text: &str, answer: &[u8], piece: usize) -> bool {
         let mut search = Search::new(text);
         for piece in answer.chunks(piece) {
-            if search.is_over() {
+            if search.scan_answer() {
                 break;
             }
             search.answer.extend_from_slice(piece);
         }
-        search.found().is_ok()
+        search.into_result().is_ok()
     }
 
     #[track_caller]

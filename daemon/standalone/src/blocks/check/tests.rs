@@ -107,8 +107,9 @@ async fn outcome(server: Server, kind: CheckKind, timeout: Duration) -> String {
         _ => Some(tokio::spawn(serve(server, listener))),
     };
     let check = check_of(kind, timeout);
-    let outcome =
-        run(&check, backend, None).await.map_or_else(|failed| failed.to_string(), |()| "healthy".into());
+    let outcome = run_check(&check, backend, None)
+        .await
+        .map_or_else(|failed| failed.to_string(), |()| "healthy".into());
     serving.inspect(tokio::task::JoinHandle::abort);
     outcome
 }
@@ -198,7 +199,7 @@ async fn asked(http: HttpCheck) -> (String, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let backend = listener.local_addr().unwrap();
     let asked = tokio::spawn(async move { read_request(&mut listener.accept().await.unwrap().0).await });
-    run(&check_of(CheckKind::Http(http), Duration::from_secs(5)), backend, None).await.unwrap_err();
+    run_check(&check_of(CheckKind::Http(http), Duration::from_secs(5)), backend, None).await.unwrap_err();
     (asked.await.unwrap(), backend)
 }
 
@@ -226,7 +227,7 @@ async fn a_check_asks_the_port_that_it_names() {
     let port = std::num::NonZeroU16::new(listener.local_addr().unwrap().port());
     let check = HealthCheck { port, ..check_of(CheckKind::Tcp, Duration::from_secs(5)) };
     // Nothing listens at the backend's own port.
-    run(&check, "127.0.0.1:1".parse().unwrap(), None).await.unwrap();
+    run_check(&check, "127.0.0.1:1".parse().unwrap(), None).await.unwrap();
 }
 
 async fn check_body(rule: &str, server: Server, expected: &str) {
@@ -380,7 +381,7 @@ async fn a_check_leaves_no_socket_behind() {
             let _ = stream.read_to_end(&mut Vec::new()).await;
         };
         let check = check_of(kind, Duration::from_secs(5));
-        let (_, outcome) = tokio::join!(server, run(&check, backend, None));
+        let (_, outcome) = tokio::join!(server, run_check(&check, backend, None));
         outcome.unwrap();
         assert_eq!(waiting_for_late_packets(backend.port()), 0, "{}", check.kind.as_str());
     }

@@ -21,10 +21,10 @@ struct Disk {
 
 impl Disk {
     fn new() -> Self {
-        Self { known: BlockFiles::of(Path::new(FOLDER)), present: BTreeSet::new() }
+        Self { known: BlockFiles::for_folder(Path::new(FOLDER)), present: BTreeSet::new() }
     }
 
-    fn look(&mut self, files: &[(&str, Option<&str>)]) -> FolderLook<Contents> {
+    fn look(&mut self, files: &[(&str, Option<&str>)]) -> FolderScan<BlockContents> {
         let mut read = Vec::new();
         for (file, text) in files {
             let file: Arc<str> = (*file).into();
@@ -42,21 +42,21 @@ impl Disk {
                 None => drop(self.present.remove(&file)),
             }
         }
-        FolderLook { present: Ok(self.present.clone()), files: read }
+        FolderScan { present: Ok(self.present.clone()), files: read }
     }
 
     /// Takes the files in; what counts then, a line for each file.
     #[track_caller]
     fn check(&mut self, files: &[(&str, Option<&str>)], expected: &[&str]) {
         let look = self.look(files);
-        self.known.take(look);
+        self.known.take_scan(look);
         assert_eq!(shown(self.known.files()), expected);
     }
 }
 
-fn shown(files: &Listed) -> Vec<String> {
+fn shown(files: &FileTable) -> Vec<String> {
     let line = |(path, file): (&Arc<str>, &Arc<FileBlocks>)| {
-        let block = |it: &Arc<Read>| format!(" {}@{}", it.service.name, it.service.backends[0].ip());
+        let block = |it: &Arc<ParsedBlock>| format!(" {}@{}", it.service.name, it.service.backends[0].ip());
         let blocks: String = file.blocks.iter().map(block).collect();
         let wrong = file.wrong.as_deref().map(|why| format!(" ! {why}")).unwrap_or_default();
         let part = if file.is_partial { " (the rest counts)" } else { "" };
@@ -107,7 +107,7 @@ fn a_broken_file_touches_no_other_file() {
     );
     disk.look(&[]);
     let read = disk.look(&[("x.toml", Some("=")), ("y.toml", Some(&b2))]);
-    disk.known.take(read);
+    disk.known.take_scan(read);
     let now = shown(disk.known.files());
     assert!(now[0].starts_with("/x.toml: a@192.0.2.1 ! "), "{now:?}");
     assert_eq!(now[1], "/y.toml: b@192.0.2.2");
@@ -117,9 +117,9 @@ fn a_broken_file_touches_no_other_file() {
 fn a_folder_that_cannot_be_listed_takes_nothing_away() {
     let mut disk = Disk::new();
     disk.check(&[("x.toml", Some(&block("a", 1)))], &["/x.toml: a@192.0.2.1"]);
-    let gone = || FolderLook { present: Err("gone".to_owned()), files: Vec::new() };
-    assert_eq!(disk.known.take(gone()), [FolderNews::Unreadable(Some("gone".into()))]);
-    assert_eq!(disk.known.take(gone()), []);
+    let gone = || FolderScan { present: Err("gone".to_owned()), files: Vec::new() };
+    assert_eq!(disk.known.take_scan(gone()), [FolderNews::Unreadable(Some("gone".into()))]);
+    assert_eq!(disk.known.take_scan(gone()), []);
     assert_eq!(shown(disk.known.files()), ["/x.toml: a@192.0.2.1"]);
     disk.check(&[], &["/x.toml: a@192.0.2.1"]);
 }
@@ -135,7 +135,7 @@ fn a_block_that_moves_from_file_to_file_is_waited_for() {
     let mut check = |files: &[(&str, Option<&str>)], expected: bool| {
         let present = disk.present.clone();
         let look = disk.look(files);
-        assert_eq!(disk.known.is_between(&look), expected, "{files:?}");
+        assert_eq!(disk.known.is_object_moving(&look), expected, "{files:?}");
         disk.present = present;
     };
     check(&[("x.toml", Some(&b))], true);
@@ -167,9 +167,10 @@ fn kernel_what_a_file_of_a_user_names_is_read_as_by_the_user() {
         std::fs::write(&path, block(name.trim_end_matches(".toml"), 1) + check).unwrap();
         std::os::unix::fs::chown(path, Some(owner), None).unwrap();
     }
-    let look = crate::folder::read_all::<BlockFiles>(folder.path()).unwrap();
-    let author = |read: &Arc<Read>| read.block.check.as_ref().unwrap().kind.tls().unwrap().files.author;
-    let authors = |(_, contents): &(Arc<str>, Result<Contents, String>)| {
+    let look = crate::folder::read_folder::<BlockFiles>(folder.path()).unwrap();
+    let author =
+        |read: &Arc<ParsedBlock>| read.block.check.as_ref().unwrap().kind.tls().unwrap().files.author;
+    let authors = |(_, contents): &(Arc<str>, Result<BlockContents, String>)| {
         contents.as_ref().unwrap().good.iter().map(author).collect::<Vec<_>>()
     };
     let found: Vec<_> = look.files.iter().flat_map(authors).collect();

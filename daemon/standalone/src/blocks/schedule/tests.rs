@@ -7,7 +7,7 @@ use super::*;
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Few enough to be full soon.
-const PLACES: Places = Places { prompt: 16, slow: 112 };
+const PLACES: ConcurrencyLimits = ConcurrencyLimits { prompt: 16, slow: 112 };
 
 /// One backend of the simulation: what it waits, and how long each of its checks takes.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ fn simulate(backends: &[Backend], end: Duration) -> Trace {
     simulate_in(PLACES, backends, end)
 }
 
-fn simulate_in(places: Places, backends: &[Backend], end: Duration) -> Trace {
+fn simulate_in(places: ConcurrencyLimits, backends: &[Backend], end: Duration) -> Trace {
     let (mut schedule, mut trace) = (Schedule::new(places), Trace::default());
     let mut running = BTreeSet::new();
     let mut now = Duration::ZERO;
@@ -54,14 +54,14 @@ fn simulate_in(places: Places, backends: &[Backend], end: Duration) -> Trace {
         now = finish.into_iter().chain(schedule.next_due()).min().unwrap();
         while let Some((_, id)) = running.first().copied().filter(|(finish, _)| *finish <= now) {
             running.pop_first();
-            schedule.finished(id, now, backends[index(id)].wait);
+            schedule.finish_check(id, now, backends[index(id)].wait);
         }
     }
     trace
 }
 
 fn backends(count: usize, takes: Duration) -> impl Iterator<Item = Backend> {
-    (0..count).map(move |id| Backend { wait: jittered(INTERVAL, id as u64 * 7), takes })
+    (0..count).map(move |id| Backend { wait: jitter_interval(INTERVAL, id as u64 * 7), takes })
 }
 
 #[track_caller]
@@ -76,7 +76,7 @@ fn check_hung(rule: &str, well: usize, hung: usize) {
     let ids = hung as u64..(hung + well) as u64;
     let longest = trace.longest_gap(ids, settled);
     assert!(longest <= bound, "{rule}: {longest:?} > {bound:?}");
-    assert!(trace.at_once_max <= PLACES.all(), "{rule}");
+    assert!(trace.at_once_max <= PLACES.total(), "{rule}");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_hung_backend_delays_nobody_else() {
     check_hung("none hangs", 500, 0);
     check_hung("one hangs", 500, 1);
     check_hung("as many hang as there are slow places", 500, PLACES.slow);
-    check_hung("as many hang as there are places", 500, PLACES.all());
+    check_hung("as many hang as there are places", 500, PLACES.total());
     check_hung("far more hang than there are places", 500, 1000);
     check_hung("one is well", 1, 1000);
 }
@@ -93,14 +93,14 @@ fn a_hung_backend_delays_nobody_else() {
 #[test]
 fn the_checks_of_ten_thousand_hung_backends_are_late_by_no_more_than_a_tenth() {
     let (interval, takes) = (Duration::from_secs(5), Duration::from_secs(1));
-    let all = (0..10_000).map(|id| Backend { wait: jittered(interval, id * 7), takes });
-    let trace = simulate_in(Places::MOST, &all.collect::<Vec<_>>(), Duration::from_secs(40));
+    let all = (0..10_000).map(|id| Backend { wait: jitter_interval(interval, id * 7), takes });
+    let trace = simulate_in(ConcurrencyLimits::MAX, &all.collect::<Vec<_>>(), Duration::from_secs(40));
     let longest = trace.longest_gap(0..10_000, Duration::from_secs(10));
     assert!(longest <= interval * 12 / 10, "{longest:?}");
     let third = trace.starts.values().map(|starts| starts[2]).max().unwrap();
     // They all begin at once, and get into slow places by 512 in a quarter of a second.
     assert!(third <= interval * 2 * 12 / 10 + takes + Duration::from_secs(5), "{third:?}");
-    assert!(trace.at_once_max <= Places::MOST.all());
+    assert!(trace.at_once_max <= ConcurrencyLimits::MAX.total());
 }
 
 /// A check that hangs for the first time has taken a prompt place, and gives it up while it runs.
@@ -118,10 +118,10 @@ fn a_check_that_hangs_leaves_its_place_to_the_next_one() {
 
 #[test]
 fn there_are_no_more_places_than_files_and_always_some() {
-    assert_eq!(Places::within(0), PLACES);
-    assert_eq!(Places::within(1_000), Places { prompt: 125, slow: 875 });
-    assert_eq!(Places::within(usize::MAX), Places::MOST);
-    assert_eq!(Places::within(Places::MOST.all()), Places::MOST);
+    assert_eq!(ConcurrencyLimits::for_sockets(0), PLACES);
+    assert_eq!(ConcurrencyLimits::for_sockets(1_000), ConcurrencyLimits { prompt: 125, slow: 875 });
+    assert_eq!(ConcurrencyLimits::for_sockets(usize::MAX), ConcurrencyLimits::MAX);
+    assert_eq!(ConcurrencyLimits::for_sockets(ConcurrencyLimits::MAX.total()), ConcurrencyLimits::MAX);
 }
 
 #[test]
@@ -151,7 +151,7 @@ proptest! {
         all in prop::collection::vec(any_backend(), 1..400),
     ) {
         let trace = simulate(&all, Duration::from_secs(30));
-        prop_assert!(trace.at_once_max <= PLACES.all());
+        prop_assert!(trace.at_once_max <= PLACES.total());
         let longest = all.iter().map(|backend| backend.takes).max().unwrap();
         let turns = |places: usize| u32::try_from(all.len().div_ceil(places) + 2).unwrap();
         let queue = longest * turns(PLACES.slow) + longest.min(PROMPT_MAX) * turns(PLACES.prompt);
@@ -199,9 +199,9 @@ fn a_removed_check_keeps_its_place_until_it_has_finished() {
     assert_eq!(schedule.next_due(), Some(PROMPT_MAX), "all places are taken until one hangs");
     schedule.remove(CheckId(0));
     assert_eq!(schedule.start_due(ms(1)), None, "its socket is still there");
-    schedule.finished(CheckId(0), ms(2), ms(10));
+    schedule.finish_check(CheckId(0), ms(2), ms(10));
     assert_eq!(schedule.start_due(ms(2)), Some(CheckId(PLACES.prompt as u64)));
-    schedule.finished(CheckId(1), ms(3), ms(1_000));
+    schedule.finish_check(CheckId(1), ms(3), ms(1_000));
     assert_eq!(schedule.next_due(), Some(ms(1_000)), "the removed one does not come back");
 }
 
@@ -219,7 +219,7 @@ fn check_next(rule: &str, takes: u64, wait: u64, expected: u64) {
     schedule.set_due(CheckId(1), ms(0));
     // Started late, as behind a queue: nothing is made up for.
     assert_eq!(schedule.start_due(ms(100)), Some(CheckId(1)), "{rule}");
-    schedule.finished(CheckId(1), ms(100 + takes), ms(wait));
+    schedule.finish_check(CheckId(1), ms(100 + takes), ms(wait));
     assert_eq!(schedule.next_due(), Some(ms(expected)), "{rule}");
 }
 
@@ -240,11 +240,11 @@ fn a_backend_that_answers_again_leaves_the_slow_lane() {
         while schedule.start_due(now).is_some() {}
     }
     now += ms(500);
-    (0..=PLACES.slow as u64).for_each(|id| schedule.finished(CheckId(id), now, ms(500)));
+    (0..=PLACES.slow as u64).for_each(|id| schedule.finish_check(CheckId(id), now, ms(500)));
     let started: Vec<_> = std::iter::from_fn(|| schedule.start_due(now)).collect();
     assert_eq!(started.len(), PLACES.slow, "one of the slow must wait");
     let then = now + ms(1);
-    schedule.finished(CheckId(0), then, ms(1));
+    schedule.finish_check(CheckId(0), then, ms(1));
     assert_eq!(schedule.start_due(then), Some(CheckId(PLACES.slow as u64)));
     assert_eq!(schedule.start_due(then), Some(CheckId(0)), "it was prompt, so it needs no slow place");
 }
@@ -252,9 +252,9 @@ fn a_backend_that_answers_again_leaves_the_slow_lane() {
 #[test]
 fn the_jitter_is_within_ten_percent_and_always_the_same() {
     let second = Duration::from_secs(1);
-    let all: BTreeSet<_> = (0..10_000).map(|hash| jittered(second, hash)).collect();
+    let all: BTreeSet<_> = (0..10_000).map(|hash| jitter_interval(second, hash)).collect();
     assert_eq!(all.first(), Some(&ms(900)));
     assert_eq!(all.last(), Some(&ms(1_100)));
     assert_eq!(all.len(), 201);
-    assert_eq!(jittered(second, u64::MAX), jittered(second, u64::MAX));
+    assert_eq!(jitter_interval(second, u64::MAX), jitter_interval(second, u64::MAX));
 }

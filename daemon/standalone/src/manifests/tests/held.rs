@@ -7,16 +7,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{service, shown};
-use crate::folder::{HELD_MAX, Held, QUIET};
-use holdfast_objects::manifests::decode;
-use holdfast_objects::manifests::{Folder, FolderLook};
+use crate::folder::{HOLD_MAX, HeldScan, MOVE_WINDOW};
+use holdfast_objects::manifests::decode_file;
+use holdfast_objects::manifests::{Folder, FolderScan};
 
 /// Some files, `None` for one that is gone.
 type Files<'a> = [(&'a str, Option<&'a str>)];
 
 struct Disk {
     folder: Folder,
-    held: Held<Folder>,
+    held: HeldScan<Folder>,
     present: BTreeSet<Arc<str>>,
     start: Instant,
 }
@@ -26,38 +26,38 @@ impl Disk {
         let start = Instant::now();
         let mut disk = Self {
             folder: Folder::new("/manifests"),
-            held: Held::default(),
+            held: HeldScan::default(),
             present: BTreeSet::new(),
             start,
         };
         let reading = disk.reading(files);
-        disk.folder.apply(reading);
+        disk.folder.apply_scan(reading);
         disk
     }
 
-    fn reading(&mut self, files: &Files<'_>) -> FolderLook {
+    fn reading(&mut self, files: &Files<'_>) -> FolderScan {
         let mut read = Vec::new();
         for (file, text) in files {
             let file: Arc<str> = (*file).into();
             match text {
                 Some(text) => {
                     self.present.insert(Arc::clone(&file));
-                    read.push((Arc::clone(&file), decode(&file, text.as_bytes())));
+                    read.push((Arc::clone(&file), decode_file(&file, text.as_bytes())));
                 }
                 None => drop(self.present.remove(&file)),
             }
         }
-        FolderLook { present: Ok(self.present.clone()), files: read }
+        FolderScan { present: Ok(self.present.clone()), files: read }
     }
 
     /// A look after so long, and what it tells; "held" if it waits.
     #[track_caller]
     fn check(&mut self, after: Duration, files: &Files<'_>, expected: &str) {
         let reading = self.reading(files);
-        let told = self.held.pass(reading, &self.folder, self.start + after);
-        let told = told.map_or_else(|| "held".to_owned(), |reading| shown(&self.folder.apply(reading)));
+        let told = self.held.release_scan(reading, &self.folder, self.start + after);
+        let told = told.map_or_else(|| "held".to_owned(), |reading| shown(&self.folder.apply_scan(reading)));
         assert_eq!(told, expected);
-        assert_eq!(self.held.until().is_some(), expected == "held");
+        assert_eq!(self.held.next_scan().is_some(), expected == "held");
     }
 }
 
@@ -82,12 +82,12 @@ fn what_adds_or_changes_is_told_at_once() {
         "+ Service default/b [10.0.0.3] y.yaml\n",
     );
     let torn = "! file x.yaml rejected in x.yaml: is not UTF-8: ";
-    let reading = FolderLook {
+    let reading = FolderScan {
         present: Ok(disk.present.clone()),
-        files: vec![("x.yaml".into(), decode(&"x.yaml".into(), &[0xff]))],
+        files: vec![("x.yaml".into(), decode_file(&"x.yaml".into(), &[0xff]))],
     };
-    let told = disk.held.pass(reading, &disk.folder, disk.start).expect("nothing goes");
-    assert!(shown(&disk.folder.apply(told)).starts_with(torn));
+    let told = disk.held.release_scan(reading, &disk.folder, disk.start).expect("nothing goes");
+    assert!(shown(&disk.folder.apply_scan(told)).starts_with(torn));
     disk.check(NOW, &[("x.yaml", Some(&service("a", "10.0.0.2")))], "ok file x.yaml\n");
 }
 
@@ -95,14 +95,14 @@ fn what_adds_or_changes_is_told_at_once() {
 fn an_object_that_left_one_file_is_awaited_in_another() {
     let mut disk = Disk::with(&[("x.yaml", Some(&a())), ("y.yaml", Some(""))]);
     disk.check(NOW, &[("x.yaml", Some(""))], "held");
-    disk.check(QUIET / 2, &[("y.yaml", Some(&a()))], "+ Service default/a [10.0.0.1] y.yaml\n");
+    disk.check(MOVE_WINDOW / 2, &[("y.yaml", Some(&a()))], "+ Service default/a [10.0.0.1] y.yaml\n");
 }
 
 #[test]
 fn an_object_that_came_to_one_file_is_awaited_to_leave_the_other() {
     let mut disk = Disk::with(&[("x.yaml", Some("")), ("y.yaml", Some(&a()))]);
     disk.check(NOW, &[("x.yaml", Some(&a()))], "held");
-    disk.check(QUIET / 2, &[("y.yaml", Some(""))], "+ Service default/a [10.0.0.1] x.yaml\n");
+    disk.check(MOVE_WINDOW / 2, &[("y.yaml", Some(""))], "+ Service default/a [10.0.0.1] x.yaml\n");
 }
 
 #[test]
@@ -120,11 +120,11 @@ fn a_move_that_one_look_sees_whole_is_told_at_once() {
 fn what_waits_is_told_when_the_folder_is_quiet() {
     let mut disk = Disk::with(&[("x.yaml", Some(&a()))]);
     disk.check(NOW, &[("x.yaml", Some(""))], "held");
-    disk.check(QUIET / 2, &[], "held");
-    disk.check(QUIET, &[], "- Service default/a x.yaml\n");
+    disk.check(MOVE_WINDOW / 2, &[], "held");
+    disk.check(MOVE_WINDOW, &[], "- Service default/a x.yaml\n");
     let mut disk = Disk::with(&[("x.yaml", Some(&a()))]);
     disk.check(NOW, &[("x.yaml", None)], "held");
-    disk.check(QUIET, &[], "- Service default/a x.yaml\n");
+    disk.check(MOVE_WINDOW, &[], "- Service default/a x.yaml\n");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn what_waits_takes_the_last_version_of_a_file() {
     let mut disk = Disk::with(&[("x.yaml", Some(&a()))]);
     disk.check(NOW, &[("x.yaml", Some(""))], "held");
     disk.check(
-        QUIET / 2,
+        MOVE_WINDOW / 2,
         &[("x.yaml", Some(&service("a", "10.0.0.2")))],
         "+ Service default/a [10.0.0.2] x.yaml\n",
     );
@@ -144,12 +144,12 @@ fn a_folder_that_never_rests_is_told_all_the_same() {
     let b = service("b", "10.0.0.2");
     disk.check(NOW, &[("x.yaml", Some(""))], "held");
     let mut at = NOW;
-    while at + QUIET / 2 < HELD_MAX {
-        at += QUIET / 2;
+    while at + MOVE_WINDOW / 2 < HOLD_MAX {
+        at += MOVE_WINDOW / 2;
         disk.check(at, &[("y.yaml", Some(&b))], "held");
     }
     disk.check(
-        HELD_MAX,
+        HOLD_MAX,
         &[("y.yaml", Some(&b))],
         "- Service default/a x.yaml\n+ Service default/b [10.0.0.2] y.yaml\n",
     );

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::{service, shown};
-use crate::folder::{FILES_MAX, POLL, QUIET, SETTLE, START_WAIT_MAX};
+use crate::folder::{FILES_MAX, MOVE_WINDOW, POLL_INTERVAL, SETTLE_TIME, START_WAIT_MAX};
 use crate::manifests::Manifests;
 use holdfast_fixtures::TEST_TIMEOUT;
 
@@ -82,7 +82,7 @@ impl Folder {
             if start.elapsed() < within {
                 return;
             }
-            tokio::time::sleep(QUIET).await;
+            tokio::time::sleep(MOVE_WINDOW).await;
         }
         panic!("each of {TRIES} changes took longer than {within:?}");
     }
@@ -136,7 +136,7 @@ async fn an_empty_folder_is_synced() {
 fn a_folder_that_is_missing_is_a_finding_that_says_what_to_do() {
     let root = tempfile::tempdir().expect("a folder");
     let missing = root.path().join("missing");
-    let error = Manifests::check(&missing).expect_err("it is missing");
+    let error = Manifests::check_folder(&missing).expect_err("it is missing");
     let expected = format!(
         "{}: the folder cannot be read: No such file or directory (os error 2); \
          create the folder, or change `path` under [manifests]",
@@ -144,7 +144,7 @@ fn a_folder_that_is_missing_is_a_finding_that_says_what_to_do() {
     );
     assert_eq!(error.to_string(), expected);
     fs::write(&missing, "").expect("a file");
-    Manifests::check(&missing).expect_err("it is a file");
+    Manifests::check_folder(&missing).expect_err("it is a file");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +159,7 @@ async fn an_atomic_rename_is_read_at_once() {
         folder.rename("a.yaml.tmp", "a.yaml");
         format!("+ Service default/a [10.0.1.{number}] a.yaml\n")
     };
-    folder.check_soon(SETTLE, rename).await;
+    folder.check_soon(SETTLE_TIME, rename).await;
     folder.stop().await;
 }
 
@@ -172,7 +172,7 @@ async fn a_file_is_not_read_before_it_is_closed() {
     .await;
     let mut file = File::create(folder.path("a.yaml")).expect("a file");
     file.write_all(service("b", "10.0.0.2").as_bytes()).expect("the first half");
-    folder.check_nothing(POLL + SETTLE * 2).await;
+    folder.check_nothing(POLL_INTERVAL + SETTLE_TIME * 2).await;
     file.write_all(format!("---\n{}", a("10.0.0.3")).as_bytes()).expect("the second half");
     drop(file);
     folder.check("+ Service default/a [10.0.0.3] a.yaml\n+ Service default/b [10.0.0.2] a.yaml\n").await;
@@ -206,9 +206,9 @@ async fn a_file_that_goes_takes_its_objects_with_it_unless_it_comes_back() {
     .await;
     // As editors and `git checkout` do: out of the way, then anew.
     folder.rename("a.yaml", "a.yaml~");
-    tokio::time::sleep(SETTLE / 3).await;
+    tokio::time::sleep(SETTLE_TIME / 3).await;
     folder.write("a.yaml", &a("10.0.0.1"));
-    folder.check_nothing(SETTLE * 2).await;
+    folder.check_nothing(SETTLE_TIME * 2).await;
     fs::remove_file(folder.path("a.yaml")).expect("it is there");
     folder.check("- Service default/a a.yaml\n").await;
     folder.stop().await;
@@ -226,8 +226,8 @@ async fn a_renamed_file_is_one_change_at_once() {
         folder.rename(names[0], names[1]);
         format!("+ Service default/a [10.0.0.1] {}\n", names[1])
     };
-    folder.check_soon(SETTLE, rename).await;
-    folder.check_nothing(SETTLE * 2).await;
+    folder.check_soon(SETTLE_TIME, rename).await;
+    folder.check_nothing(SETTLE_TIME * 2).await;
     folder.stop().await;
 }
 
@@ -267,7 +267,7 @@ async fn links_are_followed_and_read_again_when_they_turn() {
         folder.rename("..data_tmp", "..data");
         format!("+ Service default/a [10.0.1.{now}] a.yaml\n")
     };
-    folder.check_soon(SETTLE, turn).await;
+    folder.check_soon(SETTLE_TIME, turn).await;
     // Only the poll finds this change.
     folder.write(&format!("..{now}/a.yaml"), &a("10.0.0.3"));
     folder.check("+ Service default/a [10.0.0.3] a.yaml\n").await;
@@ -338,7 +338,7 @@ async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
         folder.write("manifests/a.yaml", &a(&format!("10.0.1.{number}")));
         format!("+ Service default/a [10.0.1.{number}] a.yaml\n")
     };
-    folder.check_soon(SETTLE, write).await;
+    folder.check_soon(SETTLE_TIME, write).await;
     folder.stop().await;
 }
 
@@ -461,7 +461,7 @@ async fn a_change_of_a_folder_that_rests_is_told_without_a_pause() {
         folder.rename(".a.yaml", "a.yaml");
         format!("+ Service default/a [10.0.0.{number}] a.yaml\n")
     };
-    folder.check_soon(QUIET / 2, rename).await;
+    folder.check_soon(MOVE_WINDOW / 2, rename).await;
     folder.stop().await;
 }
 
@@ -503,7 +503,7 @@ async fn an_emptied_file_means_no_objects_unless_it_is_filled_again() {
     )
     .await;
     folder.write("a.yaml", "");
-    tokio::time::sleep(SETTLE / 3).await;
+    tokio::time::sleep(SETTLE_TIME / 3).await;
     folder.write("a.yaml", &a("10.0.0.2"));
     folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
     folder.write("a.yaml", "");
@@ -518,9 +518,9 @@ async fn a_file_that_is_written_without_end_does_not_hold_the_start_for_ever() {
     let mut file = File::create(path.join("a.yaml")).expect("a file");
     let mut folder = watch_folder(root, &path);
     let start = Instant::now();
-    while start.elapsed() < START_WAIT_MAX + SETTLE {
+    while start.elapsed() < START_WAIT_MAX + SETTLE_TIME {
         file.write_all(b"# more\n").expect("a line");
-        tokio::time::sleep(SETTLE / 4).await;
+        tokio::time::sleep(SETTLE_TIME / 4).await;
     }
     folder.check("! file a.yaml rejected in a.yaml: is being written; it is read as soon as it is closed\nsynced manifests\n").await;
     file.write_all(a("10.0.0.1").as_bytes()).expect("the last line");
@@ -556,7 +556,7 @@ async fn what_is_no_file_is_named_once_and_never_opened() {
              synced manifests\n",
         )
         .await;
-    folder.check_nothing(POLL + SETTLE).await;
+    folder.check_nothing(POLL_INTERVAL + SETTLE_TIME).await;
     fs::remove_file(folder.path("pipe.yaml")).expect("it was there");
     folder.check("ok file pipe.yaml\n").await;
     folder.stop().await;

@@ -6,61 +6,62 @@
 
 use std::collections::BTreeSet;
 
+use holdfast_diagnose::evidence::{Lease, Lookup, ObservedNode, ObservedSlice, ReceivedEvents};
 use holdfast_diagnose::limits::PAGES_MAX;
-use holdfast_diagnose::material::{Asked, Heard, Lease, NodeSeen, SliceSeen};
 use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::ask::{Form, Lane, Question};
-use super::events::Reading;
-use super::paths::Name;
-use super::{Names, Subject, objects, paths, right};
+use super::api_query::{ApiQuery, ListFormat, QuerySession};
+use super::event_cache::EventReader;
+use super::paths::PathSegment;
+use super::{ServiceNames, ServiceSubject, objects, paths, rbac_right};
 use crate::diagnose::limits::{ENDPOINTS_MAX, NODES_BY_NAME_MAX, NODES_MAX};
 
 /// The answers about slices, controllers and nodes.
 #[derive(Debug, Default)]
-pub(super) struct Network {
-    pub(super) slices: Asked<Vec<SliceSeen>>,
-    pub(super) events: Heard,
-    pub(super) leases: Asked<Vec<Lease>>,
-    pub(super) nodes: Asked<Vec<NodeSeen>>,
+pub(super) struct NetworkAnswers {
+    pub(super) slices: Lookup<Vec<ObservedSlice>>,
+    pub(super) events: ReceivedEvents,
+    pub(super) leases: Lookup<Vec<Lease>>,
+    pub(super) nodes: Lookup<Vec<ObservedNode>>,
     /// Nodes that no label names and that were not asked for by name.
     pub(super) nodes_unasked: Vec<String>,
 }
 
 /// The kinds of objects that an Event about a name is wanted for: a Deployment may have the same name as the Service.
-pub(super) const KINDS: [&str; 3] = ["Service", "Endpoints", "EndpointSlice"];
+pub(super) const EVENT_KINDS: [&str; 3] = ["Service", "Endpoints", "EndpointSlice"];
 
-pub(super) async fn ask(
-    lane: &mut Lane<'_>,
-    reading: &Reading<'_>,
-    names: Names<'_>,
-    subject: Subject<'_>,
-) -> Network {
-    let slices = slices(lane, names).await;
+pub(super) async fn query_network(
+    lane: &mut QuerySession<'_>,
+    reading: &EventReader<'_>,
+    names: ServiceNames<'_>,
+    subject: ServiceSubject<'_>,
+) -> NetworkAnswers {
+    let slices = query_slices(lane, names).await;
     let fields = [("involvedObject.name", names.service.as_str())];
-    let events = reading.ask(lane, "events", names.namespace, &fields, PAGES_MAX).await;
-    let events = events.only(|event| KINDS.contains(&event.object.kind.as_str()));
-    let leases = leases(lane, subject.awaits_balancer()).await;
+    let events = reading.query(lane, "events", names.namespace, &fields, PAGES_MAX).await;
+    let events = events.filter_events(|event| EVENT_KINDS.contains(&event.object.kind.as_str()));
+    let leases = query_leases(lane, subject.awaits_balancer()).await;
     let wanted = node_names(&slices, subject);
-    let wanted: Vec<Name<'_>> = wanted.iter().filter_map(|name| Name::new(name)).collect();
-    let nodes = nodes(lane, &wanted).await;
-    let nodes_unasked = unasked(&nodes, &wanted);
-    let of_node = match ill(&nodes) {
-        Some(name) => of_node(lane, reading, name).await,
-        None => Heard::default(),
+    let wanted: Vec<PathSegment<'_>> = wanted.iter().filter_map(|name| PathSegment::new(name)).collect();
+    let nodes = query_nodes(lane, &wanted).await;
+    let nodes_unasked = list_unqueried(&nodes, &wanted);
+    let of_node = match first_unready_node(&nodes) {
+        Some(name) => query_node_events(lane, reading, name).await,
+        None => ReceivedEvents::default(),
     };
-    Network { slices, events: events.with(of_node), leases, nodes, nodes_unasked }
+    NetworkAnswers { slices, events: events.merge(of_node), leases, nodes, nodes_unasked }
 }
 
-async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> {
+async fn query_slices(lane: &mut QuerySession<'_>, names: ServiceNames<'_>) -> Lookup<Vec<ObservedSlice>> {
     let path = paths::slices(names.service, names.namespace);
-    let question = names.question("slices", path, right("discovery.k8s.io", "endpointslices", "list"));
+    let question =
+        names.namespaced_query("slices", path, rbac_right("discovery.k8s.io", "endpointslices", "list"));
     let mut list = Vec::new();
     let mut endpoints = 0;
-    let asked = lane.list(&question, Form::whole("EndpointSliceList"), |object| {
-        let read = serde_json::from_slice::<EndpointSlice>(object).map(objects::slice);
+    let asked = lane.list(&question, ListFormat::for_kind("EndpointSliceList"), |object| {
+        let read = serde_json::from_slice::<EndpointSlice>(object).map(objects::to_slice);
         let is_read = read.is_ok();
         endpoints += read.as_ref().map_or(0, |slice| slice.endpoints.len());
         list.extend(read.ok().filter(|_| endpoints <= ENDPOINTS_MAX));
@@ -68,31 +69,31 @@ async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> 
     });
     match asked.await {
         // Slices are compared with what this node has, which needs all of them.
-        Asked::Answered(listing) if listing.more => {
-            Asked::Failed("it has more slices than are read, or one that cannot be read".into())
+        Lookup::Answered(listing) if listing.more => {
+            Lookup::Failed("it has more slices than are read, or one that cannot be read".into())
         }
         asked => asked.map(|_| list),
     }
 }
 
 /// The leases of the controllers that the service depends on, of which some may run elsewhere.
-async fn leases(lane: &mut Lane<'_>, awaits_balancer: bool) -> Asked<Vec<Lease>> {
+async fn query_leases(lane: &mut QuerySession<'_>, awaits_balancer: bool) -> Lookup<Vec<Lease>> {
     let controllers = ["kube-controller-manager", "cloud-controller-manager"];
     let mut found = Vec::new();
     for controller in controllers.into_iter().take(if awaits_balancer { 2 } else { 1 }) {
-        let mut right = right("coordination.k8s.io", "leases", "get");
+        let mut right = rbac_right("coordination.k8s.io", "leases", "get");
         right.namespace = Some("kube-system".into());
-        let question = Question { name: "lease", path: paths::lease(controller), right };
-        match lane.get::<LeaseObject>(&question).await.map(|found| found.map(objects::lease)) {
-            Asked::Answered(lease) => found.extend(lease),
+        let question = ApiQuery { name: "lease", path: paths::lease(controller), right };
+        match lane.get::<LeaseObject>(&question).await.map(|found| found.map(objects::to_lease)) {
+            Lookup::Answered(lease) => found.extend(lease),
             other => return other.map(|_| Vec::new()),
         }
     }
-    Asked::Answered(found)
+    Lookup::Answered(found)
 }
 
 /// The names of the nodes to ask for: the own one first, then those of endpoints that are not ready, then the others.
-fn node_names(slices: &Asked<Vec<SliceSeen>>, subject: Subject<'_>) -> Vec<String> {
+fn node_names(slices: &Lookup<Vec<ObservedSlice>>, subject: ServiceSubject<'_>) -> Vec<String> {
     let endpoints = || slices.answer().into_iter().flatten().flat_map(|slice| &slice.endpoints);
     let unready = endpoints().filter(|it| it.ready == Some(false));
     let listed = unready.chain(endpoints()).filter_map(|it| it.node.clone());
@@ -102,48 +103,52 @@ fn node_names(slices: &Asked<Vec<SliceSeen>>, subject: Subject<'_>) -> Vec<Strin
     let known = known.take(if slices.answer().is_some() { 0 } else { ENDPOINTS_MAX });
     let mut seen = BTreeSet::new();
     let all = std::iter::once(subject.node.to_owned()).chain(listed).chain(known);
-    let all = all.filter(|name| seen.insert(name.clone()) && Name::new(name).is_some());
+    let all = all.filter(|name| seen.insert(name.clone()) && PathSegment::new(name).is_some());
     all.take(NODES_MAX).collect()
 }
 
 const NODE: &str = "node";
 
 /// Asks for one node by its name; for several by their label, and by their names for those that the label did not find.
-async fn nodes(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> {
+async fn query_nodes(lane: &mut QuerySession<'_>, names: &[PathSegment<'_>]) -> Lookup<Vec<ObservedNode>> {
     let mut found = match names {
         [_] => Vec::new(),
-        several => match labelled(lane, several).await {
-            Asked::Answered(found) => found,
+        several => match query_by_label(lane, several).await {
+            Lookup::Answered(found) => found,
             other => return other,
         },
     };
-    let lacking = lacking(&found, names).take(NODES_BY_NAME_MAX);
+    let lacking = missing_nodes(&found, names).take(NODES_BY_NAME_MAX);
     for name in lacking.collect::<Vec<_>>() {
-        match one(lane, name).await {
-            Asked::Answered(node) => found.push(node),
+        match query_node(lane, name).await {
+            Lookup::Answered(node) => found.push(node),
             other if found.is_empty() => return other.map(|_| Vec::new()),
             // The nodes that are known by now are worth more than none.
             _ => break,
         }
     }
-    Asked::Answered(found)
+    Lookup::Answered(found)
 }
 
 /// Nodes that were not found, in the order in which they matter.
-fn lacking<'a>(found: &[NodeSeen], names: &[Name<'a>]) -> impl Iterator<Item = Name<'a>> {
+fn missing_nodes<'a>(
+    found: &[ObservedNode],
+    names: &[PathSegment<'a>],
+) -> impl Iterator<Item = PathSegment<'a>> {
     names.iter().copied().filter(|name| found.iter().all(|node| node.name != name.as_str()))
 }
 
-fn unasked(nodes: &Asked<Vec<NodeSeen>>, names: &[Name<'_>]) -> Vec<String> {
+fn list_unqueried(nodes: &Lookup<Vec<ObservedNode>>, names: &[PathSegment<'_>]) -> Vec<String> {
     let found = nodes.answer().into_iter();
-    found.flat_map(|found| lacking(found, names)).map(|name| name.as_str().to_owned()).collect()
+    found.flat_map(|found| missing_nodes(found, names)).map(|name| name.as_str().to_owned()).collect()
 }
 
-async fn labelled(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> {
-    let question = Question { name: "nodes", path: paths::nodes(names), right: right("", "nodes", "list") };
+async fn query_by_label(lane: &mut QuerySession<'_>, names: &[PathSegment<'_>]) -> Lookup<Vec<ObservedNode>> {
+    let question =
+        ApiQuery { name: "nodes", path: paths::nodes(names), right: rbac_right("", "nodes", "list") };
     let mut found = Vec::new();
-    let asked = lane.list(&question, Form::whole("NodeList"), |object| {
-        let read = serde_json::from_slice::<Node>(object).map(objects::node);
+    let asked = lane.list(&question, ListFormat::for_kind("NodeList"), |object| {
+        let read = serde_json::from_slice::<Node>(object).map(objects::to_node);
         let is_read = read.is_ok();
         found.extend(read.ok().filter(|node| names.iter().any(|name| name.as_str() == node.name)));
         is_read
@@ -151,23 +156,27 @@ async fn labelled(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen
     asked.await.map(|_| found)
 }
 
-async fn one(lane: &mut Lane<'_>, name: Name<'_>) -> Asked<NodeSeen> {
-    let question = Question { name: NODE, path: paths::node(name), right: right("", "nodes", "get") };
-    let gone = || NodeSeen { name: name.as_str().to_owned(), ..NodeSeen::default() };
-    lane.get::<Node>(&question).await.map(|found| found.map_or_else(gone, objects::node))
+async fn query_node(lane: &mut QuerySession<'_>, name: PathSegment<'_>) -> Lookup<ObservedNode> {
+    let question = ApiQuery { name: NODE, path: paths::node(name), right: rbac_right("", "nodes", "get") };
+    let gone = || ObservedNode { name: name.as_str().to_owned(), ..ObservedNode::default() };
+    lane.get::<Node>(&question).await.map(|found| found.map_or_else(gone, objects::to_node))
 }
 
 /// The first node that is there and not ready.
-fn ill(nodes: &Asked<Vec<NodeSeen>>) -> Option<&str> {
-    let is_ill = |node: &&NodeSeen| node.ready.as_ref().is_some_and(|ready| !ready.is_true);
+fn first_unready_node(nodes: &Lookup<Vec<ObservedNode>>) -> Option<&str> {
+    let is_ill = |node: &&ObservedNode| node.ready.as_ref().is_some_and(|ready| !ready.is_true);
     nodes.answer()?.iter().find(is_ill).map(|node| node.name.as_str())
 }
 
 /// The Events about a node. Objects without a namespace have their Events in `default`.
-async fn of_node(lane: &mut Lane<'_>, reading: &Reading<'_>, name: &str) -> Heard {
-    let (Some(name), Some(namespace)) = (Name::new(name), Name::new("default")) else {
-        return Heard::default();
+async fn query_node_events(
+    lane: &mut QuerySession<'_>,
+    reading: &EventReader<'_>,
+    name: &str,
+) -> ReceivedEvents {
+    let (Some(name), Some(namespace)) = (PathSegment::new(name), PathSegment::new("default")) else {
+        return ReceivedEvents::default();
     };
     let fields = [("involvedObject.kind", "Node"), ("involvedObject.name", name.as_str())];
-    reading.ask(lane, "events of a node", namespace, &fields, 1).await
+    reading.query(lane, "events of a node", namespace, &fields, 1).await
 }

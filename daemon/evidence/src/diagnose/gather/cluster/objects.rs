@@ -6,11 +6,12 @@
 use std::net::IpAddr;
 
 use holdfast_core::facts::Timestamp;
-use holdfast_diagnose::limits::NAME_LENGTH_MAX;
-use holdfast_diagnose::material::{
-    AddressSeen, Condition, EndpointSeen, EndpointsSeen, HostPort, IngressSeen, Lease, NearPod, NodeSeen,
-    Owner, Pod, PodPort, PortSeen, ServiceSeen, SlicePortSeen, SliceSeen, TargetPort, TargetSeen,
+use holdfast_diagnose::evidence::{
+    Condition, EndpointsObject, HostPort, Lease, ObservedEndpoint, ObservedIngress, ObservedIpAddress,
+    ObservedNode, ObservedPort, ObservedService, ObservedSlice, ObservedSlicePort, ObservedTarget, Owner,
+    Pod, PodPort, TargetPort, UnmatchedPod,
 };
+use holdfast_diagnose::limits::NAME_LENGTH_MAX;
 use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, Endpoints, Namespace, Node, NodeCondition, Pod as PodObject, PodCondition,
@@ -29,71 +30,71 @@ const ITEMS_MAX: usize = 64;
 /// An object of which nothing but its metadata was asked for.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Named {
+pub(super) struct MetadataObject {
     metadata: ObjectMeta,
 }
 
-fn cut(text: impl AsRef<str>) -> String {
+fn truncate_text(text: impl AsRef<str>) -> String {
     text.as_ref().chars().take(NAME_LENGTH_MAX).collect()
 }
 
-fn text(text: Option<String>) -> String {
-    text.map(cut).unwrap_or_default()
+fn text_or_empty(text: Option<String>) -> String {
+    text.map(truncate_text).unwrap_or_default()
 }
 
-fn time(time: Option<Time>) -> Option<Timestamp> {
+fn to_timestamp(time: Option<Time>) -> Option<Timestamp> {
     time.map(|time| Timestamp(time.0.as_second()))
 }
 
-fn number(port: i32) -> Option<u16> {
+fn port_number(port: i32) -> Option<u16> {
     u16::try_from(port).ok().filter(|port| *port != 0)
 }
 
-fn list<T, U>(items: Option<Vec<T>>, read: impl FnMut(T) -> U) -> Vec<U> {
+fn map_items<T, U>(items: Option<Vec<T>>, read: impl FnMut(T) -> U) -> Vec<U> {
     items.into_iter().flatten().take(ITEMS_MAX).map(read).collect()
 }
 
-pub(super) fn service(object: Service) -> ServiceSeen {
+pub(super) fn to_service(object: Service) -> ObservedService {
     let mut meta = object.metadata;
     let spec = object.spec.unwrap_or_default();
-    let proxy_name = label(&mut meta, "service.kubernetes.io/service-proxy-name");
+    let proxy_name = take_label(&mut meta, "service.kubernetes.io/service-proxy-name");
     let ingress = object.status.and_then(|status| status.load_balancer).and_then(|it| it.ingress);
-    ServiceSeen {
-        uid: text(meta.uid),
-        resource_version: text(meta.resource_version),
+    ObservedService {
+        uid: text_or_empty(meta.uid),
+        resource_version: text_or_empty(meta.resource_version),
         generation: meta.generation,
-        kind: text(spec.type_),
+        kind: text_or_empty(spec.type_),
         selector: spec.selector.unwrap_or_default(),
-        class: spec.load_balancer_class.map(cut),
-        finalizers: list(meta.finalizers, cut),
-        deletion: time(meta.deletion_timestamp),
-        created: time(meta.creation_timestamp),
-        ports: spec.ports.into_iter().flatten().filter_map(service_port).collect(),
-        families: list(spec.ip_families, cut),
-        cluster_ips: list(spec.cluster_ips, |it| it).iter().filter_map(|it| it.parse().ok()).collect(),
-        ingress: list(ingress, |it| IngressSeen {
+        class: spec.load_balancer_class.map(truncate_text),
+        finalizers: map_items(meta.finalizers, truncate_text),
+        deletion: to_timestamp(meta.deletion_timestamp),
+        created: to_timestamp(meta.creation_timestamp),
+        ports: spec.ports.into_iter().flatten().filter_map(to_service_port).collect(),
+        families: map_items(spec.ip_families, truncate_text),
+        cluster_ips: map_items(spec.cluster_ips, |it| it).iter().filter_map(|it| it.parse().ok()).collect(),
+        ingress: map_items(ingress, |it| ObservedIngress {
             ip: it.ip.and_then(|ip| ip.parse().ok()),
-            hostname: it.hostname.map(cut),
+            hostname: it.hostname.map(truncate_text),
             proxied: it.ip_mode.as_deref() == Some("Proxy"),
         }),
         proxy_name,
         balancer_writers: balancer_writers(meta.managed_fields.unwrap_or_default()),
         allocates_node_ports: spec.allocate_load_balancer_node_ports,
-        external_name: text(spec.external_name),
+        external_name: text_or_empty(spec.external_name),
         publishes_not_ready: spec.publish_not_ready_addresses.unwrap_or_default(),
     }
 }
 
-fn service_port(port: ServicePort) -> Option<PortSeen> {
-    let own = number(port.port)?;
+fn to_service_port(port: ServicePort) -> Option<ObservedPort> {
+    let own = port_number(port.port)?;
     let target = match port.target_port {
-        Some(IntOrString::Int(target)) => TargetPort::Number(number(target)?),
-        Some(IntOrString::String(name)) => TargetPort::Name(cut(name)),
+        Some(IntOrString::Int(target)) => TargetPort::Number(port_number(target)?),
+        Some(IntOrString::String(name)) => TargetPort::Name(truncate_text(name)),
         None => TargetPort::Number(own),
     };
-    let protocol = port.protocol.map_or_else(|| "TCP".to_owned(), cut);
-    let app_protocol = port.app_protocol.map(cut);
-    Some(PortSeen { name: text(port.name), protocol, port: own, target, app_protocol })
+    let protocol = port.protocol.map_or_else(|| "TCP".to_owned(), truncate_text);
+    let app_protocol = port.app_protocol.map(truncate_text);
+    Some(ObservedPort { name: text_or_empty(port.name), protocol, port: own, target, app_protocol })
 }
 
 /// The managers that wrote `status.loadBalancer`.
@@ -101,101 +102,109 @@ fn balancer_writers(entries: Vec<ManagedFieldsEntry>) -> Vec<String> {
     let writes = |entry: &ManagedFieldsEntry| {
         entry.fields_v1.as_ref().is_some_and(|it| it.0.pointer("/f:status/f:loadBalancer").is_some())
     };
-    let mut writers: Vec<String> =
-        entries.into_iter().filter(writes).take(ITEMS_MAX).filter_map(|it| it.manager.map(cut)).collect();
+    let mut writers: Vec<String> = entries
+        .into_iter()
+        .filter(writes)
+        .take(ITEMS_MAX)
+        .filter_map(|it| it.manager.map(truncate_text))
+        .collect();
     writers.sort_unstable();
     writers.dedup();
     writers
 }
 
-pub(super) fn slice(object: EndpointSlice) -> SliceSeen {
+pub(super) fn to_slice(object: EndpointSlice) -> ObservedSlice {
     let mut meta = object.metadata;
     let trigger = "endpoints.kubernetes.io/last-change-trigger-time";
     let triggered = meta.annotations.as_mut().and_then(|all| all.remove(trigger));
-    SliceSeen {
-        manager: label(&mut meta, "endpointslice.kubernetes.io/managed-by"),
-        name: text(meta.name),
-        resource_version: text(meta.resource_version),
-        uid: text(meta.uid),
-        created: time(meta.creation_timestamp),
+    ObservedSlice {
+        manager: take_label(&mut meta, "endpointslice.kubernetes.io/managed-by"),
+        name: text_or_empty(meta.name),
+        resource_version: text_or_empty(meta.resource_version),
+        uid: text_or_empty(meta.uid),
+        created: to_timestamp(meta.creation_timestamp),
         triggered: triggered.and_then(|it| holdfast_objects::parse_time(&it)),
-        endpoints: object.endpoints.into_iter().flatten().map(endpoint).collect(),
-        ports: object.ports.into_iter().flatten().map(slice_port).collect(),
+        endpoints: object.endpoints.into_iter().flatten().map(to_endpoint).collect(),
+        ports: object.ports.into_iter().flatten().map(to_slice_port).collect(),
     }
 }
 
-fn slice_port(port: EndpointPort) -> SlicePortSeen {
-    let protocol = port.protocol.map_or_else(|| "TCP".to_owned(), cut);
-    SlicePortSeen { name: text(port.name), protocol, port: port.port.and_then(number) }
+fn to_slice_port(port: EndpointPort) -> ObservedSlicePort {
+    let protocol = port.protocol.map_or_else(|| "TCP".to_owned(), truncate_text);
+    ObservedSlicePort { name: text_or_empty(port.name), protocol, port: port.port.and_then(port_number) }
 }
 
-fn label(meta: &mut ObjectMeta, name: &str) -> Option<String> {
-    meta.labels.as_mut().and_then(|all| all.remove(name)).map(cut)
+fn take_label(meta: &mut ObjectMeta, name: &str) -> Option<String> {
+    meta.labels.as_mut().and_then(|all| all.remove(name)).map(truncate_text)
 }
 
-fn endpoint(it: Endpoint) -> EndpointSeen {
+fn to_endpoint(it: Endpoint) -> ObservedEndpoint {
     let conditions = it.conditions.unwrap_or_default();
-    EndpointSeen {
+    ObservedEndpoint {
         address: it.addresses.first().and_then(|address| address.parse().ok()),
         ready: conditions.ready,
         serving: conditions.serving,
         terminating: conditions.terminating,
-        node: it.node_name.map(cut),
-        target: it.target_ref.map(|target| TargetSeen {
-            kind: text(target.kind),
-            name: text(target.name),
-            uid: text(target.uid),
+        node: it.node_name.map(truncate_text),
+        target: it.target_ref.map(|target| ObservedTarget {
+            kind: text_or_empty(target.kind),
+            name: text_or_empty(target.name),
+            uid: text_or_empty(target.uid),
         }),
     }
 }
 
-pub(super) fn pod(object: PodObject) -> Pod {
+pub(super) fn to_pod(object: PodObject) -> Pod {
     let meta = object.metadata;
     let spec = object.spec.unwrap_or_default();
     let status = object.status.unwrap_or_default();
-    let gates = list(spec.readiness_gates, |gate| gate.condition_type);
+    let gates = map_items(spec.readiness_gates, |gate| gate.condition_type);
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let is_set = |gate: &String| conditions.iter().any(|it| it.type_ == *gate && it.status == "True");
     Pod {
-        name: text(meta.name),
-        uid: text(meta.uid),
-        ips: addresses(&status),
-        phase: text(status.phase.clone()),
-        node: spec.node_name.map(cut),
+        name: text_or_empty(meta.name),
+        uid: text_or_empty(meta.uid),
+        ips: pod_addresses(&status),
+        phase: text_or_empty(status.phase.clone()),
+        node: spec.node_name.map(truncate_text),
         ready: conditions.iter().find(|it| it.type_ == "Ready").map(pod_condition),
-        reason: status.reason.as_ref().map(cut),
-        waiting: waiting(&status),
-        unset_gates: gates.into_iter().filter(|gate| !is_set(gate)).map(cut).collect(),
-        deletion: time(meta.deletion_timestamp),
-        ports: ports(&spec.containers),
+        reason: status.reason.as_ref().map(truncate_text),
+        waiting: waiting_reason(&status),
+        unset_gates: gates.into_iter().filter(|gate| !is_set(gate)).map(truncate_text).collect(),
+        deletion: to_timestamp(meta.deletion_timestamp),
+        ports: container_ports(&spec.containers),
         http_ports: http_ports(&spec.containers),
         shares_host: spec.host_network.unwrap_or_default(),
-        owner: owner(meta.owner_references.unwrap_or_default()),
+        owner: controller_owner(meta.owner_references.unwrap_or_default()),
     }
 }
 
-fn addresses(status: &PodStatus) -> Vec<IpAddr> {
+fn pod_addresses(status: &PodStatus) -> Vec<IpAddr> {
     let all = status.pod_ips.iter().flatten().map(|it| it.ip.as_str());
     all.take(ITEMS_MAX).filter_map(|ip| ip.parse().ok()).collect()
 }
 
 fn pod_condition(it: &PodCondition) -> Condition {
-    Condition { is_true: it.status == "True", since: time(it.last_transition_time.clone()) }
+    Condition { is_true: it.status == "True", since: to_timestamp(it.last_transition_time.clone()) }
 }
 
 /// Why a container waits: the first one that gives another reason than that it is to begin soon, which is not worth
 /// telling.
-fn waiting(status: &PodStatus) -> Option<String> {
+fn waiting_reason(status: &PodStatus) -> Option<String> {
     let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
     let mut reasons = all.filter_map(|it| it.state.as_ref()?.waiting.as_ref()?.reason.as_ref());
-    reasons.find(|reason| reason.as_str() != "PodInitializing").map(cut)
+    reasons.find(|reason| reason.as_str() != "PodInitializing").map(truncate_text)
 }
 
-fn ports(containers: &[Container]) -> Vec<PodPort> {
+fn container_ports(containers: &[Container]) -> Vec<PodPort> {
     let all = containers.iter().flat_map(|it| it.ports.iter().flatten());
     let read = |port: &ContainerPort| {
-        let protocol = port.protocol.as_ref().map_or_else(|| "TCP".to_owned(), cut);
-        Some(PodPort { name: text(port.name.clone()), number: number(port.container_port)?, protocol })
+        let protocol = port.protocol.as_ref().map_or_else(|| "TCP".to_owned(), truncate_text);
+        Some(PodPort {
+            name: text_or_empty(port.name.clone()),
+            number: port_number(port.container_port)?,
+            protocol,
+        })
     };
     all.take(ITEMS_MAX).filter_map(read).collect()
 }
@@ -206,30 +215,30 @@ fn http_ports(containers: &[Container]) -> Vec<u16> {
         let probes = [&it.readiness_probe, &it.liveness_probe, &it.startup_probe];
         let asked = probes.into_iter().flatten().filter_map(|probe| probe.http_get.as_ref());
         let plain = asked.filter(|get| get.host.is_none() && get.scheme.as_deref() != Some("HTTPS"));
-        let all: Vec<u16> = plain.filter_map(|get| probed(it, &get.port)).collect();
+        let all: Vec<u16> = plain.filter_map(|get| probe_port(it, &get.port)).collect();
         all
     };
     containers.iter().take(ITEMS_MAX).flat_map(of).collect()
 }
 
-fn probed(container: &Container, port: &IntOrString) -> Option<u16> {
+fn probe_port(container: &Container, port: &IntOrString) -> Option<u16> {
     match port {
-        IntOrString::Int(port) => number(*port),
+        IntOrString::Int(port) => port_number(*port),
         IntOrString::String(name) => {
             let mut all = container.ports.iter().flatten().take(ITEMS_MAX);
-            number(all.find(|port| port.name.as_ref() == Some(name))?.container_port)
+            port_number(all.find(|port| port.name.as_ref() == Some(name))?.container_port)
         }
     }
 }
 
-fn owner(references: Vec<OwnerReference>) -> Option<Owner> {
+fn controller_owner(references: Vec<OwnerReference>) -> Option<Owner> {
     let mut controllers = references.into_iter().filter(|it| it.controller == Some(true));
-    controllers.next().map(|it| Owner { kind: cut(it.kind), name: cut(it.name) })
+    controllers.next().map(|it| Owner { kind: truncate_text(it.kind), name: truncate_text(it.name) })
 }
 
 /// The ports of its host that a pod takes.
 pub(super) fn host_ports(object: &PodObject) -> Vec<HostPort> {
-    let name = |text: &Option<String>| text.as_deref().map(cut).unwrap_or_default();
+    let name = |text: &Option<String>| text.as_deref().map(truncate_text).unwrap_or_default();
     let pod = format!("{}/{}", name(&object.metadata.namespace), name(&object.metadata.name));
     let containers = object.spec.iter().flat_map(|spec| &spec.containers);
     let all = containers.flat_map(|it| it.ports.iter().flatten());
@@ -237,8 +246,8 @@ pub(super) fn host_ports(object: &PodObject) -> Vec<HostPort> {
         let address = port.host_ip.as_ref().and_then(|ip| ip.parse().ok());
         Some(HostPort {
             pod: pod.clone(),
-            port: number(port.host_port?)?,
-            protocol: port.protocol.as_ref().map_or_else(|| "TCP".to_owned(), cut),
+            port: port_number(port.host_port?)?,
+            protocol: port.protocol.as_ref().map_or_else(|| "TCP".to_owned(), truncate_text),
             address: address.filter(|address: &IpAddr| !address.is_unspecified()),
         })
     };
@@ -251,38 +260,38 @@ pub(super) fn has_ended(object: &PodObject) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-pub(super) fn near(object: Named) -> NearPod {
+pub(super) fn to_unmatched_pod(object: MetadataObject) -> UnmatchedPod {
     let labels = object.metadata.labels.unwrap_or_default().into_iter().take(ITEMS_MAX);
-    NearPod {
-        name: text(object.metadata.name),
-        labels: labels.map(|(name, value)| (cut(name), cut(value))).collect(),
+    UnmatchedPod {
+        name: text_or_empty(object.metadata.name),
+        labels: labels.map(|(name, value)| (truncate_text(name), truncate_text(value))).collect(),
         running: None,
     }
 }
 
-pub(super) fn endpoints(object: Endpoints) -> EndpointsSeen {
+pub(super) fn to_endpoints(object: Endpoints) -> EndpointsObject {
     let mut meta = object.metadata;
-    let by_label = label(&mut meta, "endpoints.kubernetes.io/managed-by");
+    let by_label = take_label(&mut meta, "endpoints.kubernetes.io/managed-by");
     let writers = meta.managed_fields.unwrap_or_default();
     let by_field = writers.iter().any(|it| it.manager.as_deref() == Some("kube-controller-manager"));
     let capacity =
         meta.annotations.as_mut().and_then(|it| it.remove("endpoints.kubernetes.io/over-capacity"));
     let count = |it: Option<Vec<_>>| it.map_or(0, |all| all.len());
     let subsets = object.subsets.into_iter().flatten();
-    EndpointsSeen {
-        over_capacity: capacity.map(cut),
+    EndpointsObject {
+        over_capacity: capacity.map(truncate_text),
         addresses: subsets.map(|it| count(it.addresses) + count(it.not_ready_addresses)).sum(),
         by_controller: by_field || by_label.as_deref() == Some("endpoint-controller"),
     }
 }
 
-pub(super) fn node(object: Node) -> NodeSeen {
+pub(super) fn to_node(object: Node) -> ObservedNode {
     let mut meta = object.metadata;
     let conditions = object.status.and_then(|it| it.conditions).unwrap_or_default();
     let taints = object.spec.and_then(|it| it.taints).unwrap_or_default();
-    NodeSeen {
-        excluded: label(&mut meta, "node.kubernetes.io/exclude-from-external-load-balancers").is_some(),
-        name: text(meta.name),
+    ObservedNode {
+        excluded: take_label(&mut meta, "node.kubernetes.io/exclude-from-external-load-balancers").is_some(),
+        name: text_or_empty(meta.name),
         exists: true,
         ready: conditions.iter().find(|it| it.type_ == "Ready").map(node_condition),
         leaving: taints.iter().any(|it| it.key == "ToBeDeletedByClusterAutoscaler"),
@@ -290,24 +299,24 @@ pub(super) fn node(object: Node) -> NodeSeen {
 }
 
 fn node_condition(it: &NodeCondition) -> Condition {
-    Condition { is_true: it.status == "True", since: time(it.last_transition_time.clone()) }
+    Condition { is_true: it.status == "True", since: to_timestamp(it.last_transition_time.clone()) }
 }
 
-pub(super) fn lease(object: LeaseObject) -> Lease {
+pub(super) fn to_lease(object: LeaseObject) -> Lease {
     let spec = object.spec.unwrap_or_default();
     Lease {
-        name: text(object.metadata.name),
-        holder: spec.holder_identity.map(cut),
+        name: text_or_empty(object.metadata.name),
+        holder: spec.holder_identity.map(truncate_text),
         renewed: spec.renew_time.map(|time| Timestamp(time.0.as_second())),
     }
 }
 
-pub(super) fn ip_address(object: IPAddress) -> AddressSeen {
+pub(super) fn to_ip_address(object: IPAddress) -> ObservedIpAddress {
     let parent = object.spec.parent_ref;
-    AddressSeen {
-        address: text(object.metadata.name),
-        namespace: text(parent.namespace),
-        name: cut(parent.name),
+    ObservedIpAddress {
+        address: text_or_empty(object.metadata.name),
+        namespace: text_or_empty(parent.namespace),
+        name: truncate_text(parent.name),
     }
 }
 

@@ -10,16 +10,16 @@ use holdfast_diagnose::limits::NAME_LENGTH_MAX;
 use percent_encoding::utf8_percent_encode;
 
 use crate::diagnose::limits::{PAGE_ITEMS, QUERY_BYTES_MAX};
-use holdfast_kubernetes::source::resource::{ENCODED, push};
+use holdfast_kubernetes::source::resource::{QUERY_ENCODE_SET, push_parameter};
 
 /// The most characters of a label's value, and of the part of its name behind the slash.
 const LABEL_LENGTH_MAX: usize = 63;
 
 /// A name that may be a segment of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name<'a>(&'a str);
+pub(super) struct PathSegment<'a>(&'a str);
 
-impl<'a> Name<'a> {
+impl<'a> PathSegment<'a> {
     pub(super) fn new(text: &'a str) -> Option<Self> {
         let is_legal = !text.is_empty()
             && text.len() <= NAME_LENGTH_MAX
@@ -40,23 +40,28 @@ const fn is_name_byte(byte: u8) -> bool {
 const CORE: &str = "/api/v1";
 
 /// An object in a namespace.
-pub(super) fn object(root: &str, namespace: Name<'_>, resource: &str, name: Name<'_>) -> String {
+pub(super) fn object_path(
+    root: &str,
+    namespace: PathSegment<'_>,
+    resource: &str,
+    name: PathSegment<'_>,
+) -> String {
     format!("{root}/namespaces/{}/{resource}/{}", namespace.0, name.0)
 }
 
-pub(super) fn service(namespace: Name<'_>, name: Name<'_>) -> String {
-    object(CORE, namespace, "services", name)
+pub(super) fn service(namespace: PathSegment<'_>, name: PathSegment<'_>) -> String {
+    object_path(CORE, namespace, "services", name)
 }
 
-pub(super) fn endpoints(namespace: Name<'_>, name: Name<'_>) -> String {
-    object(CORE, namespace, "endpoints", name)
+pub(super) fn endpoints(namespace: PathSegment<'_>, name: PathSegment<'_>) -> String {
+    object_path(CORE, namespace, "endpoints", name)
 }
 
-pub(super) fn namespace(name: Name<'_>) -> String {
+pub(super) fn namespace(name: PathSegment<'_>) -> String {
     format!("{CORE}/namespaces/{}", name.0)
 }
 
-pub(super) fn node(name: Name<'_>) -> String {
+pub(super) fn node(name: PathSegment<'_>) -> String {
     format!("{CORE}/nodes/{}", name.0)
 }
 
@@ -68,67 +73,67 @@ pub(super) fn lease(name: &str) -> String {
 /// The object that stands for a cluster IP.
 pub(super) fn ip_address(address: IpAddr) -> String {
     let name = address.to_string();
-    format!("/apis/networking.k8s.io/v1/ipaddresses/{}", utf8_percent_encode(&name, ENCODED))
+    format!("/apis/networking.k8s.io/v1/ipaddresses/{}", utf8_percent_encode(&name, QUERY_ENCODE_SET))
 }
 
-pub(super) fn slices(of: Name<'_>, namespace: Name<'_>) -> String {
+pub(super) fn slices(of: PathSegment<'_>, namespace: PathSegment<'_>) -> String {
     let path = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", namespace.0);
-    list(&path, &format!("kubernetes.io/service-name={}", of.0), "")
+    list_query(&path, &format!("kubernetes.io/service-name={}", of.0), "")
 }
 
-pub(super) fn policies(namespace: Name<'_>) -> String {
-    list(&format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace.0), "", "")
+pub(super) fn policies(namespace: PathSegment<'_>) -> String {
+    list_query(&format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace.0), "", "")
 }
 
 /// The pods that a selector matches; none: it is longer than is asked for, or no apiserver would have taken it.
-pub(super) fn pods(namespace: Name<'_>, selector: &BTreeMap<String, String>) -> Option<String> {
+pub(super) fn pods(namespace: PathSegment<'_>, selector: &BTreeMap<String, String>) -> Option<String> {
     let is_legal = selector.iter().all(|(key, value)| is_label(key) && is_label_value(value));
     let terms: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let query = list(&pods_of(namespace), &terms.join(","), "");
+    let query = list_query(&pods_root(namespace), &terms.join(","), "");
     (is_legal && query.len() <= QUERY_BYTES_MAX).then_some(query)
 }
 
-pub(super) fn all_pods(namespace: Name<'_>) -> String {
-    list(&pods_of(namespace), "", "")
+pub(super) fn all_pods(namespace: PathSegment<'_>) -> String {
+    list_query(&pods_root(namespace), "", "")
 }
 
-pub(super) fn pods_on(node: Name<'_>) -> String {
-    list(&format!("{CORE}/pods"), "", &format!("spec.nodeName={}", node.0))
+pub(super) fn pods_on_node(node: PathSegment<'_>) -> String {
+    list_query(&format!("{CORE}/pods"), "", &format!("spec.nodeName={}", node.0))
 }
 
 /// Several nodes in one question, by the label that kubelet gives each of them: mostly it is the node's name.
-pub(super) fn nodes(names: &[Name<'_>]) -> String {
+pub(super) fn nodes(names: &[PathSegment<'_>]) -> String {
     let names: Vec<&str> = names.iter().map(|name| name.0).filter(|name| is_label_value(name)).collect();
-    list(&format!("{CORE}/nodes"), &format!("kubernetes.io/hostname in ({})", names.join(",")), "")
+    list_query(&format!("{CORE}/nodes"), &format!("kubernetes.io/hostname in ({})", names.join(",")), "")
 }
 
 /// The Events of a namespace that have these fields.
-pub(super) fn events(namespace: Name<'_>, fields: &[(&str, &str)]) -> String {
+pub(super) fn events(namespace: PathSegment<'_>, fields: &[(&str, &str)]) -> String {
     let fields: Vec<String> = fields.iter().map(|(field, value)| format!("{field}={value}")).collect();
-    list(&format!("{CORE}/namespaces/{}/events", namespace.0), "", &fields.join(","))
+    list_query(&format!("{CORE}/namespaces/{}/events", namespace.0), "", &fields.join(","))
 }
 
 /// The Events of all namespaces that fit these terms, which are never text of a tenant.
 pub(super) fn all_events(fields: &'static str) -> String {
-    list(&format!("{CORE}/events"), "", fields)
+    list_query(&format!("{CORE}/events"), "", fields)
 }
 
-fn pods_of(namespace: Name<'_>) -> String {
+fn pods_root(namespace: PathSegment<'_>) -> String {
     format!("{CORE}/namespaces/{}/pods", namespace.0)
 }
 
-fn list(path: &str, labels: &str, fields: &str) -> String {
+fn list_query(path: &str, labels: &str, fields: &str) -> String {
     let mut query = format!("{path}?");
-    push(&mut query, "labelSelector", labels);
-    push(&mut query, "fieldSelector", fields);
-    push(&mut query, "limit", &PAGE_ITEMS.to_string());
+    push_parameter(&mut query, "labelSelector", labels);
+    push_parameter(&mut query, "fieldSelector", fields);
+    push_parameter(&mut query, "limit", &PAGE_ITEMS.to_string());
     query
 }
 
 fn is_label(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let is_name = !name.is_empty() && is_label_value(name);
-    is_name && prefix.is_none_or(|prefix| Name::new(prefix).is_some())
+    is_name && prefix.is_none_or(|prefix| PathSegment::new(prefix).is_some())
 }
 
 fn is_label_value(value: &str) -> bool {
@@ -139,14 +144,14 @@ fn is_label_value(value: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn name(text: &str) -> Name<'_> {
-        Name::new(text).unwrap()
+    fn name(text: &str) -> PathSegment<'_> {
+        PathSegment::new(text).unwrap()
     }
 
     #[test]
     fn a_segment_of_a_path_is_a_name() {
         for text in ["", ".", "..", "a/b", "a%2fb", "a?b", "a b", "ä", "a\n", &"x".repeat(254)] {
-            assert_eq!(Name::new(text), None, "{text:?}");
+            assert_eq!(PathSegment::new(text), None, "{text:?}");
         }
         assert_eq!(service(name("shop"), name("web")), "/api/v1/namespaces/shop/services/web");
         assert_eq!(

@@ -4,60 +4,75 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use holdfast_diagnose::material::{Asked, Heard, NearPod, Pod, Pods, ServiceSeen};
+use holdfast_diagnose::evidence::{Lookup, ObservedService, Pod, Pods, ReceivedEvents, UnmatchedPod};
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use k8s_openapi::api::core::v1::{Pod as PodObject, Service};
 
-use super::ask::{Form, Lane, Question};
-use super::events::Reading;
-use super::objects::{self, Named};
-use super::{Names, paths, right};
+use super::api_query::{ApiQuery, ListFormat, QuerySession};
+use super::event_cache::EventReader;
+use super::objects::{self, MetadataObject};
+use super::{ServiceNames, paths, rbac_right};
 
 /// The answers about the Service and its pods.
 #[derive(Debug, Default)]
-pub(super) struct Workload {
-    pub(super) service: Asked<Option<ServiceSeen>>,
-    pub(super) pods: Asked<Pods>,
-    pub(super) near: Asked<Vec<NearPod>>,
-    pub(super) events: Heard,
+pub(super) struct WorkloadAnswers {
+    pub(super) service: Lookup<Option<ObservedService>>,
+    pub(super) pods: Lookup<Pods>,
+    pub(super) near: Lookup<Vec<UnmatchedPod>>,
+    pub(super) events: ReceivedEvents,
 }
 
-pub(super) async fn ask(lane: &mut Lane<'_>, reading: &Reading<'_>, names: Names<'_>) -> Workload {
-    let service = service(lane, names).await;
+pub(super) async fn query_workload(
+    lane: &mut QuerySession<'_>,
+    reading: &EventReader<'_>,
+    names: ServiceNames<'_>,
+) -> WorkloadAnswers {
+    let service = query_service(lane, names).await;
     let selector = match &service {
-        Asked::Answered(Some(service)) => Some(&service.selector),
+        Lookup::Answered(Some(service)) => Some(&service.selector),
         _ => None,
     };
     let pods = match selector {
-        Some(selector) if !selector.is_empty() => pods(lane, names, selector).await,
-        Some(_) => Asked::Not("the Service has no selector"),
-        None => Asked::Not("the selector is not known"),
+        Some(selector) if !selector.is_empty() => query_pods(lane, names, selector).await,
+        Some(_) => Lookup::Skipped("the Service has no selector"),
+        None => Lookup::Skipped("the selector is not known"),
     };
-    let mut workload = Workload { service, pods, ..Workload::default() };
+    let mut workload = WorkloadAnswers { service, pods, ..WorkloadAnswers::default() };
     match &workload.pods {
-        Asked::Answered(pods) if pods.list.is_empty() => workload.near = near(lane, names).await,
-        Asked::Answered(pods) => workload.events = of_pods(lane, reading, names, &pods.list).await,
+        Lookup::Answered(pods) if pods.list.is_empty() => {
+            workload.near = query_unmatched_pods(lane, names).await
+        }
+        Lookup::Answered(pods) => {
+            workload.events = query_unready_pod_events(lane, reading, names, &pods.list).await
+        }
         _ => {}
     }
     workload
 }
 
-async fn service(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Option<ServiceSeen>> {
+async fn query_service(
+    lane: &mut QuerySession<'_>,
+    names: ServiceNames<'_>,
+) -> Lookup<Option<ObservedService>> {
     let path = paths::service(names.namespace, names.service);
-    let question = names.question("service", path, right("", "services", "get"));
-    lane.get::<Service>(&question).await.map(|found| found.map(objects::service))
+    let question = names.namespaced_query("service", path, rbac_right("", "services", "get"));
+    lane.get::<Service>(&question).await.map(|found| found.map(objects::to_service))
 }
 
-async fn pods(lane: &mut Lane<'_>, names: Names<'_>, selector: &BTreeMap<String, String>) -> Asked<Pods> {
+async fn query_pods(
+    lane: &mut QuerySession<'_>,
+    names: ServiceNames<'_>,
+    selector: &BTreeMap<String, String>,
+) -> Lookup<Pods> {
     let Some(path) = paths::pods(names.namespace, selector) else {
-        return Asked::Failed(
+        return Lookup::Failed(
             "its selector is longer than is asked for, or no apiserver would have taken it".into(),
         );
     };
     let mut list = Vec::new();
-    let question = of_kind_pods(names, "pods", path);
-    let asked = lane.list(&question, Form::whole("PodList"), |object| {
-        let read = serde_json::from_slice::<PodObject>(object).map(objects::pod);
+    let question = pod_query(names, "pods", path);
+    let asked = lane.list(&question, ListFormat::for_kind("PodList"), |object| {
+        let read = serde_json::from_slice::<PodObject>(object).map(objects::to_pod);
         let is_read = read.is_ok();
         list.extend(read);
         is_read
@@ -66,11 +81,14 @@ async fn pods(lane: &mut Lane<'_>, names: Names<'_>, selector: &BTreeMap<String,
 }
 
 /// The labels of all pods of the namespace.
-async fn near(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<NearPod>> {
+async fn query_unmatched_pods(
+    lane: &mut QuerySession<'_>,
+    names: ServiceNames<'_>,
+) -> Lookup<Vec<UnmatchedPod>> {
     let mut list = Vec::new();
-    let question = of_kind_pods(names, "other pods", paths::all_pods(names.namespace));
-    let asked = lane.list(&question, Form::NAMES, |object| {
-        let read = serde_json::from_slice::<Named>(object).map(objects::near);
+    let question = pod_query(names, "other pods", paths::all_pods(names.namespace));
+    let asked = lane.list(&question, ListFormat::METADATA, |object| {
+        let read = serde_json::from_slice::<MetadataObject>(object).map(objects::to_unmatched_pod);
         let is_read = read.is_ok();
         list.extend(read);
         is_read
@@ -78,58 +96,63 @@ async fn near(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<NearPod>> {
     asked.await.map(|_| list)
 }
 
-fn of_kind_pods(names: Names<'_>, name: &'static str, path: String) -> Question {
-    names.question(name, path, right("", "pods", "list"))
+fn pod_query(names: ServiceNames<'_>, name: &'static str, path: String) -> ApiQuery {
+    names.namespaced_query(name, path, rbac_right("", "pods", "list"))
 }
 
 /// Warnings about pods that are not well.
-async fn of_pods(lane: &mut Lane<'_>, reading: &Reading<'_>, names: Names<'_>, pods: &[Pod]) -> Heard {
-    about(lane, reading, names, pods, (is_ill, |_| true)).await
+async fn query_unready_pod_events(
+    lane: &mut QuerySession<'_>,
+    reading: &EventReader<'_>,
+    names: ServiceNames<'_>,
+    pods: &[Pod],
+) -> ReceivedEvents {
+    query_pod_warnings(lane, reading, names, pods, (is_unready, |_| true)).await
 }
 
 /// The entries of the knowledge that a pod may live with while it runs and is ready. Whatever else was said of such a
 /// pod is over.
-const LIVED_WITH: [&str; 2] = ["dns-config-forming", "missing-cluster-dns"];
+const TOLERATED_REASONS: [&str; 2] = ["dns-config-forming", "missing-cluster-dns"];
 
 /// Warnings about pods that are well, and may still not work as their clients expect. They are asked for with the
 /// requests that are left, and the rest of the answer is complete without them.
-pub(super) async fn of_pods_that_are_well(
-    lane: &mut Lane<'_>,
-    reading: &Reading<'_>,
-    names: Names<'_>,
+pub(super) async fn query_ready_pod_events(
+    lane: &mut QuerySession<'_>,
+    reading: &EventReader<'_>,
+    names: ServiceNames<'_>,
     pods: &[Pod],
     knowledge: &Knowledge,
-) -> Heard {
+) -> ReceivedEvents {
     let lasts = |event: &ClusterEvent| {
-        knowledge.recognise(event).reason.is_some_and(|it| LIVED_WITH.contains(&it.id.as_str()))
+        knowledge.recognise(event).reason.is_some_and(|it| TOLERATED_REASONS.contains(&it.id.as_str()))
     };
-    let heard = about(lane, reading, names, pods, (|pod| !is_ill(pod), lasts)).await;
+    let heard = query_pod_warnings(lane, reading, names, pods, (|pod| !is_unready(pod), lasts)).await;
     match heard.list {
-        Asked::Answered(_) => Heard { more: false, ..heard },
-        _ => Heard::default(),
+        Lookup::Answered(_) => ReceivedEvents { more: false, ..heard },
+        _ => ReceivedEvents::default(),
     }
 }
 
 /// Warnings of one sort about pods of one sort. One question asks for all warnings about pods, however many pods there
 /// are, so what was read for one sort is not read again for another.
-async fn about(
-    lane: &mut Lane<'_>,
-    reading: &Reading<'_>,
-    names: Names<'_>,
+async fn query_pod_warnings(
+    lane: &mut QuerySession<'_>,
+    reading: &EventReader<'_>,
+    names: ServiceNames<'_>,
     pods: &[Pod],
     (is_meant, counts): (fn(&Pod) -> bool, impl Fn(&ClusterEvent) -> bool),
-) -> Heard {
+) -> ReceivedEvents {
     let meant: BTreeSet<&str> =
         pods.iter().filter(|pod| is_meant(pod)).map(|pod| pod.name.as_str()).collect();
     if meant.is_empty() {
-        return Heard::default();
+        return ReceivedEvents::default();
     }
     let fields = [("involvedObject.kind", "Pod"), ("type", "Warning")];
-    let heard = reading.ask(lane, "events of pods", names.namespace, &fields, 1).await;
-    heard.only(|event| meant.contains(event.object.name.as_str()) && counts(event))
+    let heard = reading.query(lane, "events of pods", names.namespace, &fields, 1).await;
+    heard.filter_events(|event| meant.contains(event.object.name.as_str()) && counts(event))
 }
 
-fn is_ill(pod: &Pod) -> bool {
+fn is_unready(pod: &Pod) -> bool {
     !pod.ready.as_ref().is_some_and(|ready| ready.is_true) || pod.ips.is_empty()
 }
 
@@ -140,6 +163,6 @@ mod tests {
     #[test]
     fn the_catalogue_has_these_entries() {
         let reasons = Knowledge::built_in().reasons();
-        assert!(LIVED_WITH.iter().all(|id| reasons.iter().any(|reason| reason.id == *id)));
+        assert!(TOLERATED_REASONS.iter().all(|id| reasons.iter().any(|reason| reason.id == *id)));
     }
 }

@@ -7,39 +7,39 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use holdfast_diagnose::material::{Asked, Conntrack, Resolver, ReversePath};
+use holdfast_diagnose::evidence::{Conntrack, Lookup, Resolver, ReversePath};
 
 use crate::diagnose::limits::FILE_BYTES_MAX;
 
 /// The text of a file, as far as it is read.
-pub(super) fn text(root: &Path, path: &str) -> io::Result<String> {
+pub(super) fn read_text(root: &Path, path: &str) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(root.join(path))?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn asked<T>(root: &Path, path: &str, read: impl FnOnce(&str) -> Option<T>) -> Asked<T> {
-    match text(root, path) {
-        Ok(text) => read(&text).map_or_else(|| failed(path, &"it is not understood"), Asked::Answered),
-        Err(error) => failed(path, &error),
+fn parse_file<T>(root: &Path, path: &str, read: impl FnOnce(&str) -> Option<T>) -> Lookup<T> {
+    match read_text(root, path) {
+        Ok(text) => read(&text).map_or_else(|| file_failure(path, &"it is not understood"), Lookup::Answered),
+        Err(error) => file_failure(path, &error),
     }
 }
 
-fn failed<T>(path: &str, error: &dyn std::fmt::Display) -> Asked<T> {
-    Asked::Failed(format!("/{path}: {error}").into())
+fn file_failure<T>(path: &str, error: &dyn std::fmt::Display) -> Lookup<T> {
+    Lookup::Failed(format!("/{path}: {error}").into())
 }
 
 /// The ports that the kernel gives to connections.
-pub(super) fn port_range(root: &Path) -> Asked<(u16, u16)> {
-    asked(root, "proc/sys/net/ipv4/ip_local_port_range", |text| {
+pub(super) fn read_port_range(root: &Path) -> Lookup<(u16, u16)> {
+    parse_file(root, "proc/sys/net/ipv4/ip_local_port_range", |text| {
         let mut words = text.split_whitespace().map(str::parse);
         Some((words.next()?.ok()?, words.next()?.ok()?))
     })
 }
 
 /// The ports that the kernel does not give by itself.
-pub(super) fn reserved(root: &Path) -> Asked<Vec<(u16, u16)>> {
-    asked(root, "proc/sys/net/ipv4/ip_local_reserved_ports", |text| {
+pub(super) fn read_reserved_ports(root: &Path) -> Lookup<Vec<(u16, u16)>> {
+    parse_file(root, "proc/sys/net/ipv4/ip_local_reserved_ports", |text| {
         let ranges = text.trim().split(',').filter(|range| !range.is_empty());
         ranges
             .map(|range| {
@@ -51,46 +51,46 @@ pub(super) fn reserved(root: &Path) -> Asked<Vec<(u16, u16)>> {
 }
 
 /// Whether the kernel forwards packets, by the setting of one family.
-pub(super) fn forwards(root: &Path, setting: &str) -> Asked<bool> {
-    asked(root, &format!("proc/sys/net/{setting}"), |text| Some(text.trim().parse::<u8>().ok()? != 0))
+pub(super) fn read_forwarding(root: &Path, setting: &str) -> Lookup<bool> {
+    parse_file(root, &format!("proc/sys/net/{setting}"), |text| Some(text.trim().parse::<u8>().ok()? != 0))
 }
 
 /// How strictly a device judges where packets come from (`rp_filter`): the larger of its own setting and that of all
 /// devices, as the kernel takes it.
-pub(super) fn reverse_path(root: &Path, device: &str) -> Option<ReversePath> {
+pub(super) fn read_reverse_path(root: &Path, device: &str) -> Option<ReversePath> {
     let mode = |name: &str| {
-        text(root, &format!("proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse::<u8>().ok()
+        read_text(root, &format!("proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse::<u8>().ok()
     };
     Some(ReversePath { device: device.to_owned(), mode: mode(device)?.max(mode("all")?) })
 }
 
-pub(super) fn conntrack(root: &Path) -> Asked<Conntrack> {
+pub(super) fn read_conntrack(root: &Path) -> Lookup<Conntrack> {
     const COUNT: &str = "proc/sys/net/netfilter/nf_conntrack_count";
     const MOST: &str = "proc/sys/net/netfilter/nf_conntrack_max";
     if !root.join(COUNT).exists() {
-        return Asked::Not("the kernel tracks no connections here");
+        return Lookup::Skipped("the kernel tracks no connections here");
     }
-    let number = |path| asked(root, path, |text| text.trim().parse().ok());
+    let number = |path| parse_file(root, path, |text| text.trim().parse().ok());
     match (number(COUNT), number(MOST)) {
-        (Asked::Answered(entries), most) => most.map(|entries_max| Conntrack { entries, entries_max }),
+        (Lookup::Answered(entries), most) => most.map(|entries_max| Conntrack { entries, entries_max }),
         (other, _) => other.map(|_: u64| Conntrack { entries: 0, entries_max: 0 }),
     }
 }
 
 /// The node's own `resolv.conf`.
-pub(super) fn resolver(root: &Path) -> Asked<Resolver> {
+pub(super) fn read_resolver(root: &Path) -> Lookup<Resolver> {
     const PATH: &str = "etc/resolv.conf";
-    match text(root, PATH) {
-        Ok(text) => Asked::Answered(resolver_of(&text)),
+    match read_text(root, PATH) {
+        Ok(text) => Lookup::Answered(parse_resolver(&text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Asked::Answered(Resolver { missing: true, ..Resolver::default() })
+            Lookup::Answered(Resolver { missing: true, ..Resolver::default() })
         }
-        Err(error) => failed(PATH, &error),
+        Err(error) => file_failure(PATH, &error),
     }
 }
 
 /// What a `resolv.conf` says. The last line of search domains counts, as in the C library.
-fn resolver_of(text: &str) -> Resolver {
+fn parse_resolver(text: &str) -> Resolver {
     let lines = || text.lines().map(str::split_whitespace);
     let of = |wanted: &'static str| {
         lines().filter_map(move |mut words| (words.next()? == wanted).then(|| words.collect::<Vec<_>>()))
@@ -125,13 +125,13 @@ mod tests {
         let range = "proc/sys/net/ipv4/ip_local_port_range";
         let kept = "proc/sys/net/ipv4/ip_local_reserved_ports";
         let there = root(&[(range, "32768\t60999\n"), (kept, "30000-32767,8080\n")]);
-        assert_eq!(port_range(there.path()), Asked::Answered((32768, 60999)));
-        assert_eq!(reserved(there.path()), Asked::Answered(vec![(30000, 32767), (8080, 8080)]));
+        assert_eq!(read_port_range(there.path()), Lookup::Answered((32768, 60999)));
+        assert_eq!(read_reserved_ports(there.path()), Lookup::Answered(vec![(30000, 32767), (8080, 8080)]));
         let empty = root(&[(range, "x"), (kept, "\n")]);
-        assert_eq!(reserved(empty.path()), Asked::Answered(Vec::new()));
-        let why = port_range(empty.path()).why_not().unwrap();
+        assert_eq!(read_reserved_ports(empty.path()), Lookup::Answered(Vec::new()));
+        let why = read_port_range(empty.path()).unavailable_reason().unwrap();
         assert_eq!(why, format!("/{range}: it is not understood"));
-        assert!(matches!(port_range(root(&[]).path()), Asked::Failed(_)), "not there is not none");
+        assert!(matches!(read_port_range(root(&[]).path()), Lookup::Failed(_)), "not there is not none");
     }
 
     #[test]
@@ -140,8 +140,8 @@ mod tests {
         let all = conf("all");
         let own = conf("eth0");
         let root = root(&[(&all, "2\n"), (&own, "1\n")]);
-        assert_eq!(reverse_path(root.path(), "eth0").unwrap().mode, 2);
-        assert_eq!(reverse_path(root.path(), "eth1"), None);
+        assert_eq!(read_reverse_path(root.path(), "eth0").unwrap().mode, 2);
+        assert_eq!(read_reverse_path(root.path(), "eth1"), None);
     }
 
     #[test]
@@ -150,9 +150,9 @@ mod tests {
             ("proc/sys/net/netfilter/nf_conntrack_count", "12"),
             ("proc/sys/net/netfilter/nf_conntrack_max", "100"),
         ];
-        let found = conntrack(root(&files).path());
-        assert_eq!(found, Asked::Answered(Conntrack { entries: 12, entries_max: 100 }));
-        assert!(matches!(conntrack(root(&[]).path()), Asked::Not(_)));
+        let found = read_conntrack(root(&files).path());
+        assert_eq!(found, Lookup::Answered(Conntrack { entries: 12, entries_max: 100 }));
+        assert!(matches!(read_conntrack(root(&[]).path()), Lookup::Skipped(_)));
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
             "# a\nnameserver 10.0.0.1\nsearch a b\nnameserver 10.0.0.2\noptions ndots:5\nsearch c.d e\n";
         let root = root(&[("etc/resolv.conf", file)]);
         let expected = Resolver { missing: false, nameservers: 2, search_domains: 2, search_bytes: 5 };
-        assert_eq!(resolver(root.path()), Asked::Answered(expected));
-        assert!(resolver(self::root(&[]).path()).answer().unwrap().missing);
+        assert_eq!(read_resolver(root.path()), Lookup::Answered(expected));
+        assert!(read_resolver(self::root(&[]).path()).answer().unwrap().missing);
     }
 }

@@ -10,13 +10,13 @@ use std::path::Path;
 
 use holdfast_core::keys::Transport;
 use holdfast_datapath::netlink::listeners::{self, ListeningSocket};
-use holdfast_diagnose::material::Listener;
+use holdfast_diagnose::evidence::Listener;
 
 use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX};
 
 /// Sockets of TCP and UDP at these ports, with their processes as far as they may be seen. Sockets of SCTP are not
 /// asked for: the kernel tells them only where it has a module for that.
-pub(super) fn at(root: &Path, ports: &BTreeSet<(Transport, u16)>) -> io::Result<Vec<Listener>> {
+pub(super) fn find_listeners(root: &Path, ports: &BTreeSet<(Transport, u16)>) -> io::Result<Vec<Listener>> {
     let mut found = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {
         let sockets = listeners::list(transport, NETLINK_BYTES_MAX)?;
@@ -24,11 +24,11 @@ pub(super) fn at(root: &Path, ports: &BTreeSet<(Transport, u16)>) -> io::Result<
         found.extend(wanted.map(|socket| (transport, socket)));
     }
     let inodes: BTreeSet<u32> = found.iter().map(|(_, socket)| socket.inode).collect();
-    let owners = if inodes.is_empty() { BTreeMap::new() } else { owners(&root.join("proc"), &inodes) };
-    Ok(found.into_iter().map(|(transport, socket)| listener(transport, socket, &owners)).collect())
+    let owners = if inodes.is_empty() { BTreeMap::new() } else { find_owners(&root.join("proc"), &inodes) };
+    Ok(found.into_iter().map(|(transport, socket)| to_listener(transport, socket, &owners)).collect())
 }
 
-fn listener(
+fn to_listener(
     transport: Transport,
     socket: ListeningSocket,
     owners: &BTreeMap<u32, (u32, String)>,
@@ -45,7 +45,7 @@ fn listener(
 }
 
 /// The process that holds each socket open, with its name. This daemon is looked at first.
-fn owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, String)> {
+fn find_owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, String)> {
     let own = std::process::id();
     let listed = fs::read_dir(proc).into_iter().flatten().take(PROCESSES_MAX).filter_map(Result::ok);
     let others =
@@ -53,7 +53,7 @@ fn owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, String)> {
     let mut found = BTreeMap::new();
     let mut left = DESCRIPTORS_MAX;
     for pid in std::iter::once(own).chain(others) {
-        let sockets = sockets_of(&proc.join(pid.to_string()), wanted, &mut left);
+        let sockets = open_sockets(&proc.join(pid.to_string()), wanted, &mut left);
         if !sockets.is_empty() {
             let name = fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
             let name = name.trim().replace(char::is_control, "?");
@@ -66,18 +66,18 @@ fn owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, String)> {
     found
 }
 
-fn sockets_of(process: &Path, wanted: &BTreeSet<u32>, left: &mut usize) -> Vec<u32> {
+fn open_sockets(process: &Path, wanted: &BTreeSet<u32>, left: &mut usize) -> Vec<u32> {
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().filter_map(Result::ok).take(*left);
     let mut looked = 0;
     let found =
-        open.inspect(|_| looked += 1).filter_map(|it| inode(fs::read_link(it.path()).ok()?.to_str()?));
+        open.inspect(|_| looked += 1).filter_map(|it| parse_inode(fs::read_link(it.path()).ok()?.to_str()?));
     let found = found.filter(|inode| wanted.contains(inode)).collect();
     *left -= looked;
     found
 }
 
 /// The inode of a link such as `socket:[4711]`.
-fn inode(link: &str) -> Option<u32> {
+fn parse_inode(link: &str) -> Option<u32> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
@@ -93,18 +93,21 @@ mod tests {
         let six = UdpSocket::bind("[::1]:0").unwrap();
         let ports = [four.local_addr().unwrap(), six.local_addr().unwrap()];
         let wanted = BTreeSet::from([(Transport::Tcp, ports[0].port()), (Transport::Udp, ports[1].port())]);
-        let found = at(Path::new("/"), &wanted).unwrap();
+        let found = find_listeners(Path::new("/"), &wanted).unwrap();
         let seen: Vec<_> = found.iter().map(|it| (it.address, it.port, it.protocol.as_str())).collect();
         let expected = [(ports[0].ip(), ports[0].port(), "TCP"), (ports[1].ip(), ports[1].port(), "UDP")];
         assert_eq!(seen, expected);
         assert!(found.iter().all(|it| it.own && it.pid == Some(std::process::id())), "{found:?}");
         let other = BTreeSet::from([(Transport::Udp, ports[0].port())]);
-        assert_eq!(at(Path::new("/"), &other).unwrap(), [], "TCP is not UDP");
+        assert_eq!(find_listeners(Path::new("/"), &other).unwrap(), [], "TCP is not UDP");
     }
 
     #[test]
     fn what_is_no_socket_has_no_inode() {
-        assert_eq!((inode("socket:[12]"), inode("pipe:[12]"), inode("socket:[x]")), (Some(12), None, None));
+        assert_eq!(
+            (parse_inode("socket:[12]"), parse_inode("pipe:[12]"), parse_inode("socket:[x]")),
+            (Some(12), None, None)
+        );
     }
 
     #[test]
@@ -114,7 +117,7 @@ mod tests {
         std::os::unix::fs::symlink("socket:[5]", proc.path().join("7/fd/3")).unwrap();
         fs::write(proc.path().join("7/comm"), "evil\x1b[31m\n").unwrap();
         fs::create_dir_all(proc.path().join("8")).unwrap();
-        let found = owners(proc.path(), &BTreeSet::from([5, 6]));
+        let found = find_owners(proc.path(), &BTreeSet::from([5, 6]));
         assert_eq!(found, BTreeMap::from([(5, (7, "evil?[31m".to_owned()))]));
     }
 }

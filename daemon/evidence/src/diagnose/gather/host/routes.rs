@@ -6,7 +6,7 @@ use std::io;
 use std::net::IpAddr;
 
 use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes, with_kind};
-use holdfast_diagnose::material::Route;
+use holdfast_diagnose::evidence::Route;
 use nix::libc;
 use nix::net::if_::if_indextoname;
 
@@ -23,26 +23,26 @@ const ROUTE: usize = 12;
 const LINK: usize = 16;
 
 /// The route to each of these.
-pub(super) fn to(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
+pub(super) fn find_routes(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
     let mut kernel = Conversation::open(Part::Routes)?;
-    addresses.iter().map(|address| one(&mut kernel, *address)).collect()
+    addresses.iter().map(|address| find_route(&mut kernel, *address)).collect()
 }
 
-fn one(kernel: &mut Conversation, to: IpAddr) -> io::Result<Route> {
+fn find_route(kernel: &mut Conversation, to: IpAddr) -> io::Result<Route> {
     let none = Route { to, device: None, mtu: None, unreachable: None };
-    kernel.ask(RTM_GETROUTE, 0, &of_address(to))?;
+    kernel.ask(RTM_GETROUTE, 0, &route_request(to))?;
     let (index, mtu) = match kernel.one()? {
-        Ok(body) => route(&body),
+        Ok(body) => parse_route(&body),
         Err(error) => return Ok(Route { unreachable: Some(error.to_string()), ..none }),
     };
     let Some(index) = index else { return Ok(none) };
-    kernel.ask(RTM_GETLINK, 0, &of_link(index))?;
-    let of_device = kernel.one()?.ok().and_then(|body| link_mtu(&body));
-    Ok(Route { device: device(index), mtu: mtu.or(of_device), ..none })
+    kernel.ask(RTM_GETLINK, 0, &link_request(index))?;
+    let of_device = kernel.one()?.ok().and_then(|body| parse_link_mtu(&body));
+    Ok(Route { device: device_name(index), mtu: mtu.or(of_device), ..none })
 }
 
 /// An `rtmsg` with the address.
-fn of_address(to: IpAddr) -> Vec<u8> {
+fn route_request(to: IpAddr) -> Vec<u8> {
     let (family, address) = match to {
         IpAddr::V4(to) => (libc::AF_INET, to.octets().to_vec()),
         IpAddr::V6(to) => (libc::AF_INET6, to.octets().to_vec()),
@@ -55,19 +55,19 @@ fn of_address(to: IpAddr) -> Vec<u8> {
 }
 
 /// An `ifinfomsg` with the index.
-fn of_link(index: u32) -> Vec<u8> {
+fn link_request(index: u32) -> Vec<u8> {
     [&[0; 4][..], &index.to_ne_bytes(), &[0; LINK - 8]].concat()
 }
 
 /// The device that an `rtmsg` leads to, and the MTU that the route has, if it has one.
-fn route(body: &[u8]) -> (Option<u32>, Option<u32>) {
+fn parse_route(body: &[u8]) -> (Option<u32>, Option<u32>) {
     let mut index = None;
     let mut mtu = None;
     for (kind, value) in attributes(body.get(ROUTE..).unwrap_or_default()) {
         match kind {
-            RTA_OIF => index = number(value),
+            RTA_OIF => index = parse_u32(value),
             RTA_METRICS => {
-                mtu = attribute(value, RTAX_MTU).and_then(number).filter(|mtu| *mtu != 0);
+                mtu = attribute(value, RTAX_MTU).and_then(parse_u32).filter(|mtu| *mtu != 0);
             }
             _ => {}
         }
@@ -76,15 +76,15 @@ fn route(body: &[u8]) -> (Option<u32>, Option<u32>) {
 }
 
 /// The MTU of the device of an `ifinfomsg`.
-fn link_mtu(body: &[u8]) -> Option<u32> {
-    attribute(body.get(LINK..)?, IFLA_MTU).and_then(number)
+fn parse_link_mtu(body: &[u8]) -> Option<u32> {
+    attribute(body.get(LINK..)?, IFLA_MTU).and_then(parse_u32)
 }
 
-fn number(value: &[u8]) -> Option<u32> {
+fn parse_u32(value: &[u8]) -> Option<u32> {
     value.first_chunk().map(|four| u32::from_ne_bytes(*four))
 }
 
-fn device(index: u32) -> Option<String> {
+fn device_name(index: u32) -> Option<String> {
     Some(if_indextoname(index).ok()?.to_string_lossy().replace(char::is_control, "?"))
 }
 
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn kernel_the_way_to_itself_is_the_loopback() {
-        let found = to(&[IpAddr::from([127, 0, 0, 1])]).unwrap();
+        let found = find_routes(&[IpAddr::from([127, 0, 0, 1])]).unwrap();
         assert_eq!((found[0].device.as_deref(), found[0].unreachable.as_deref()), (Some("lo"), None));
         assert!(found[0].mtu.is_some_and(|mtu| mtu > 1_000), "{found:?}");
     }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_route_that_is_cut_off_says_nothing() {
         for length in 0..40 {
-            let _ = (route(&vec![4; length]), link_mtu(&vec![4; length]));
+            let _ = (parse_route(&vec![4; length]), parse_link_mtu(&vec![4; length]));
         }
     }
 }

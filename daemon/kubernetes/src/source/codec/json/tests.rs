@@ -3,13 +3,14 @@
 use holdfast_core::event::Event;
 use holdfast_core::keys::ObjectName;
 
-use super::super::refuse;
+use super::super::reject_object;
 use super::super::tests::{provenance, shown};
 use super::*;
 
 #[track_caller]
 fn check_frame(text: &str, expected: &str) {
-    let shown = shown(Json::frame(text.as_bytes()), |bytes| String::from_utf8_lossy(bytes).into_owned());
+    let shown =
+        shown(Json::parse_frame(text.as_bytes()), |bytes| String::from_utf8_lossy(bytes).into_owned());
     assert_eq!(shown, expected);
 }
 
@@ -35,16 +36,16 @@ fn what_is_no_frame_is_told_in_words() {
 
 /// What is told of an object, whether it is bad, and which version it is.
 fn read(what: Resource, text: &str) -> (Vec<String>, bool, Option<(String, String)>) {
-    let object = Json::read(what, text.as_bytes(), &provenance());
+    let object = Json::parse_object(what, text.as_bytes(), &provenance());
     let told = object.messages.iter().map(|told| match told {
-        Message::Event(Event::ServiceApplied(facts)) => format!("+{}", facts.key),
-        Message::Event(Event::SliceApplied(facts)) => format!("+{} {}", facts.key, facts.endpoints.len()),
-        Message::Event(Event::Rejected(it)) => format!("!{} {}", it.object, it.reason),
-        Message::Node(node) => {
+        SinkMessage::Event(Event::ServiceApplied(facts)) => format!("+{}", facts.key),
+        SinkMessage::Event(Event::SliceApplied(facts)) => format!("+{} {}", facts.key, facts.endpoints.len()),
+        SinkMessage::Event(Event::Rejected(it)) => format!("!{} {}", it.object, it.reason),
+        SinkMessage::Node(node) => {
             let leaves = if node.is_leaving { " leaves" } else { "" };
             format!("zone {:?} {:?}{leaves}", node.zone, node.addresses)
         }
-        other @ Message::Event(_) => format!("{other:?}"),
+        other @ SinkMessage::Event(_) => format!("{other:?}"),
     });
     let name = object.name.map(|(name, version)| (name.to_string(), version.resource_version.to_string()));
     (told.collect(), object.is_bad, name)
@@ -182,7 +183,7 @@ fn a_bad_endpoint_is_skipped_and_the_slice_is_good() {
 fn what_is_not_utf_8_is_named_where_it_can_be() {
     let mut bytes = format!(r#"{{{META},"spec":{{"type":""#).into_bytes();
     bytes.extend(b"\xff\"}}");
-    let object = Json::read(Resource::Services, &bytes, &provenance());
+    let object = Json::parse_object(Resource::Services, &bytes, &provenance());
     assert_eq!(object.name.map(|(name, _)| name), ObjectName::new("d", "a").ok());
     assert!(object.is_bad);
 }
@@ -190,8 +191,12 @@ fn what_is_not_utf_8_is_named_where_it_can_be() {
 #[test]
 fn a_cut_object_is_refused_by_name() {
     let cut = format!(r#"{{"type":"ADDED","object":{{{META},"spec":{{"#);
-    let object =
-        refuse(Resource::Services, Json::glimpse(cut.as_bytes()).identity, &"too long", &provenance());
+    let object = reject_object(
+        Resource::Services,
+        Json::peek_event(cut.as_bytes()).identity,
+        &"too long",
+        &provenance(),
+    );
     let rejection = object.rejection().unwrap();
     assert_eq!(
         (rejection.object.to_string().as_str(), &*rejection.reason),

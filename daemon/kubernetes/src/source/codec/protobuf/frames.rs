@@ -4,7 +4,7 @@
 //! length that no apiserver sends is not waited for: it is given out as a frame that was cut before its first byte.
 
 use crate::source::codec::Framer;
-use crate::source::piece::{Gathered, PIECE_BYTES_MAX, Piece};
+use crate::source::piece::{PIECE_BYTES_MAX, Piece, PieceBuffer};
 
 /// How many bytes say how long a frame is.
 const LENGTH_BYTES: usize = 4;
@@ -20,28 +20,31 @@ pub(crate) struct Frames {
     length: Vec<u8>,
     /// How much of the frame is to come.
     left: usize,
-    begun: Gathered,
-    is_lost: bool,
+    piece: PieceBuffer,
+    is_broken: bool,
 }
 
 impl Framer for Frames {
-    fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) {
+    fn push_chunk(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) {
         let mut rest = chunk;
-        while !rest.is_empty() && !self.is_lost {
-            rest =
-                if self.length.len() < LENGTH_BYTES { self.head(rest, each) } else { self.body(rest, each) };
+        while !rest.is_empty() && !self.is_broken {
+            rest = if self.length.len() < LENGTH_BYTES {
+                self.read_length(rest, each)
+            } else {
+                self.read_body(rest, each)
+            };
         }
     }
 }
 
 impl Frames {
-    fn head<'a>(&mut self, rest: &'a [u8], each: &mut dyn FnMut(Piece<'_>)) -> &'a [u8] {
+    fn read_length<'a>(&mut self, rest: &'a [u8], each: &mut dyn FnMut(Piece<'_>)) -> &'a [u8] {
         let (bytes, rest) = rest.split_at(rest.len().min(LENGTH_BYTES - self.length.len()));
         self.length.extend_from_slice(bytes);
         if let Ok(length) = self.length.as_slice().try_into().map(u32::from_be_bytes) {
             self.left = usize::try_from(length).unwrap_or(usize::MAX);
             if self.left > FRAME_BYTES_MAX {
-                self.is_lost = true;
+                self.is_broken = true;
                 each(Piece::Cut(&[]));
             } else if self.left == 0 {
                 self.length.clear();
@@ -51,10 +54,10 @@ impl Frames {
         rest
     }
 
-    fn body<'a>(&mut self, rest: &'a [u8], each: &mut dyn FnMut(Piece<'_>)) -> &'a [u8] {
+    fn read_body<'a>(&mut self, rest: &'a [u8], each: &mut dyn FnMut(Piece<'_>)) -> &'a [u8] {
         let (run, rest) = rest.split_at(rest.len().min(self.left));
         self.left -= run.len();
-        self.begun.add(run, self.left == 0, each);
+        self.piece.push_run(run, self.left == 0, each);
         if self.left == 0 {
             self.length.clear();
         }
@@ -70,7 +73,7 @@ mod tests {
         let mut frames = Frames::default();
         let mut found = Vec::new();
         for chunk in chunks {
-            frames.take(chunk, &mut |piece| {
+            frames.push_chunk(chunk, &mut |piece| {
                 found.push(match piece {
                     Piece::Whole(frame) => String::from_utf8_lossy(frame).into_owned(),
                     Piece::Cut(frame) => format!("cut after {}", frame.len()),

@@ -5,9 +5,9 @@
 
 use super::{MAGIC, TYPE_META, UNKNOWN_RAW};
 use crate::source::codec::Splitter;
-use crate::source::page::{FRAME_BYTES_MAX, Items, ListFrame, NoPage};
-use crate::source::piece::{Gathered, Piece};
-use holdfast_objects::protobuf::{Field, Fields, Head, Kind, Malformed};
+use crate::source::page::{FRAME_BYTES_MAX, ItemSink, ListFrame, PageError};
+use crate::source::piece::{Piece, PieceBuffer};
+use holdfast_objects::protobuf::{DecodeError, Field, FieldHeader, Fields, WireKind};
 use std::borrow::Cow;
 
 /// The fields of every list.
@@ -21,7 +21,7 @@ const REMAINING: u32 = 4;
 
 /// Where the bytes to come belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum ListPart {
     /// In the beginning of a field, or before the first one.
     #[default]
     Head,
@@ -36,51 +36,51 @@ enum Place {
 
 /// A list that has begun.
 #[derive(Debug, Default)]
-pub(crate) struct List {
+pub(crate) struct ProtobufList {
     has_begun: bool,
     /// The bytes of the beginning of a field that have come.
     head: Vec<u8>,
-    place: Place,
+    part: ListPart,
     /// How much is to come of the field.
     left: u64,
     /// How much is to come of the list itself, once it has begun.
     list_left: Option<u64>,
     type_meta: Vec<u8>,
     list_meta: Vec<u8>,
-    item: Gathered,
+    item: PieceBuffer,
 }
 
-impl Splitter for List {
-    fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage> {
+impl Splitter for ProtobufList {
+    fn push_chunk(&mut self, chunk: &[u8], items: &mut dyn ItemSink) -> Result<(), PageError> {
         let mut rest = chunk;
         while !rest.is_empty() {
-            rest = match self.place {
-                Place::Head if self.has_begun => self.begin_field(rest, items)?,
-                Place::Head => self.begin(rest)?,
-                _ => self.go_on(rest, items)?,
+            rest = match self.part {
+                ListPart::Head if self.has_begun => self.begin_field(rest, items)?,
+                ListPart::Head => self.read_magic(rest)?,
+                _ => self.continue_field(rest, items)?,
             };
         }
         Ok(())
     }
 
-    fn end(self, _: &mut dyn Items) -> Result<ListFrame, NoPage> {
+    fn finish(self, _: &mut dyn ItemSink) -> Result<ListFrame, PageError> {
         if !self.has_begun && !MAGIC.starts_with(&self.head) {
-            return Err(NoPage::NotAList);
+            return Err(PageError::NotAList);
         }
-        if !self.head.is_empty() || self.place != Place::Head || self.list_left != Some(0) {
-            return Err(NoPage::Truncated);
+        if !self.head.is_empty() || self.part != ListPart::Head || self.list_left != Some(0) {
+            return Err(PageError::Truncated);
         }
-        let frame = frame(&self.type_meta, &self.list_meta).map_err(|_| NoPage::Garbled)?;
-        frame.checked()
+        let frame = parse_list_frame(&self.type_meta, &self.list_meta).map_err(|_| PageError::Garbled)?;
+        frame.validate()
     }
 }
 
-impl List {
-    fn begin<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], NoPage> {
+impl ProtobufList {
+    fn read_magic<'a>(&mut self, rest: &'a [u8]) -> Result<&'a [u8], PageError> {
         let (bytes, rest) = rest.split_at(rest.len().min(MAGIC.len() - self.head.len()));
         self.head.extend_from_slice(bytes);
         if !MAGIC.starts_with(&self.head) {
-            return Err(NoPage::NotAList);
+            return Err(PageError::NotAList);
         }
         if self.head.len() == MAGIC.len() {
             self.has_begun = true;
@@ -90,100 +90,104 @@ impl List {
     }
 
     /// Takes one byte of the beginning of a field, and enters the field when that was the last one.
-    fn begin_field<'a>(&mut self, rest: &'a [u8], items: &mut dyn Items) -> Result<&'a [u8], NoPage> {
+    fn begin_field<'a>(&mut self, rest: &'a [u8], items: &mut dyn ItemSink) -> Result<&'a [u8], PageError> {
         let (byte, rest) = rest.split_at(1);
         self.head.extend_from_slice(byte);
-        let head = match Head::read(&self.head) {
+        let head = match FieldHeader::read(&self.head) {
             Ok(head) => head,
-            Err(Malformed::Cut) => return Ok(rest),
-            Err(_) => return Err(NoPage::Garbled),
+            Err(DecodeError::Cut) => return Ok(rest),
+            Err(_) => return Err(PageError::Garbled),
         };
         self.head.clear();
-        self.enter(head)?;
+        self.enter_field(head)?;
         if self.left == 0 {
-            self.leave(items);
+            self.leave_field(items);
         }
         Ok(rest)
     }
 
-    fn enter(&mut self, head: Head) -> Result<(), NoPage> {
+    fn enter_field(&mut self, head: FieldHeader) -> Result<(), PageError> {
         let (left, is_bytes) = match head.kind {
-            Kind::Number(_) => (0, false),
-            Kind::Bytes(length) => (length, true),
-            Kind::Fixed(length) => (length, false),
+            WireKind::Number(_) => (0, false),
+            WireKind::Bytes(length) => (length, true),
+            WireKind::Fixed(length) => (length, false),
         };
-        (self.place, self.left) = (Place::Skipped, left);
+        (self.part, self.left) = (ListPart::Skipped, left);
         match self.list_left.filter(|left| *left > 0) {
             Some(in_list) => {
                 let whole = u64::try_from(head.length).ok().and_then(|length| left.checked_add(length));
                 let after = whole.and_then(|whole| in_list.checked_sub(whole));
-                self.list_left = Some(after.ok_or(NoPage::Garbled)?);
-                self.place = place_in_list(head.number, is_bytes)?;
+                self.list_left = Some(after.ok_or(PageError::Garbled)?);
+                self.part = list_part(head.number, is_bytes)?;
             }
             None if head.number == UNKNOWN_RAW => {
                 // The list itself is no field to wait for: its own fields are what comes next.
                 if !is_bytes || self.list_left.replace(left).is_some() {
-                    return Err(NoPage::Garbled);
+                    return Err(PageError::Garbled);
                 }
-                (self.place, self.left) = (Place::Head, 0);
+                (self.part, self.left) = (ListPart::Head, 0);
             }
-            None if head.number == TYPE_META && is_bytes => self.place = Place::TypeMeta,
+            None if head.number == TYPE_META && is_bytes => self.part = ListPart::TypeMeta,
             None => {}
         }
         Ok(())
     }
 
-    fn go_on<'a>(&mut self, rest: &'a [u8], items: &mut dyn Items) -> Result<&'a [u8], NoPage> {
+    fn continue_field<'a>(
+        &mut self,
+        rest: &'a [u8],
+        items: &mut dyn ItemSink,
+    ) -> Result<&'a [u8], PageError> {
         let length = usize::try_from(self.left).map_or(rest.len(), |left| left.min(rest.len()));
         let (run, rest) = rest.split_at(length);
         self.left -= u64::try_from(length).unwrap_or_default();
-        match self.place {
-            Place::TypeMeta => gather(&mut self.type_meta, run)?,
-            Place::ListMeta => gather(&mut self.list_meta, run)?,
-            Place::Item => self.item.add(run, self.left == 0, &mut |item| items.take(item)),
-            Place::Skipped | Place::Head => {}
+        match self.part {
+            ListPart::TypeMeta => append_bounded(&mut self.type_meta, run)?,
+            ListPart::ListMeta => append_bounded(&mut self.list_meta, run)?,
+            ListPart::Item => self.item.push_run(run, self.left == 0, &mut |item| items.take_item(item)),
+            ListPart::Skipped | ListPart::Head => {}
         }
         if self.left == 0 {
-            self.place = Place::Head;
+            self.part = ListPart::Head;
         }
         Ok(rest)
     }
 
     /// Leaves a field that has no bytes.
-    fn leave(&mut self, items: &mut dyn Items) {
-        if self.place == Place::Item {
-            items.take(Piece::Whole(&[]));
+    fn leave_field(&mut self, items: &mut dyn ItemSink) {
+        if self.part == ListPart::Item {
+            items.take_item(Piece::Whole(&[]));
         }
-        self.place = Place::Head;
+        self.part = ListPart::Head;
     }
 }
 
-const fn place_in_list(number: u32, is_bytes: bool) -> Result<Place, NoPage> {
+const fn list_part(number: u32, is_bytes: bool) -> Result<ListPart, PageError> {
     match (number, is_bytes) {
-        (LIST_META, true) => Ok(Place::ListMeta),
-        (LIST_ITEM, true) => Ok(Place::Item),
-        (LIST_META | LIST_ITEM, false) => Err(NoPage::Garbled),
-        _ => Ok(Place::Skipped),
+        (LIST_META, true) => Ok(ListPart::ListMeta),
+        (LIST_ITEM, true) => Ok(ListPart::Item),
+        (LIST_META | LIST_ITEM, false) => Err(PageError::Garbled),
+        _ => Ok(ListPart::Skipped),
     }
 }
 
-fn gather(into: &mut Vec<u8>, run: &[u8]) -> Result<(), NoPage> {
+fn append_bounded(into: &mut Vec<u8>, run: &[u8]) -> Result<(), PageError> {
     if into.len().saturating_add(run.len()) > FRAME_BYTES_MAX {
-        return Err(NoPage::TooLong);
+        return Err(PageError::TooLong);
     }
     into.extend_from_slice(run);
     Ok(())
 }
 
 /// Parts of a message that come apart belong together, so they are read as if they had come at once.
-fn frame(type_meta: &[u8], list_meta: &[u8]) -> Result<ListFrame, Malformed> {
+fn parse_list_frame(type_meta: &[u8], list_meta: &[u8]) -> Result<ListFrame, DecodeError> {
     let mut frame = ListFrame::default();
-    (frame.api_version, frame.kind) = super::type_meta(type_meta)?;
-    let mut fields = Fields::of(list_meta);
+    (frame.api_version, frame.kind) = super::parse_type_meta(type_meta)?;
+    let mut fields = Fields::new(list_meta);
     while let Some(field) = fields.next_field()? {
         match field.number {
-            RESOURCE_VERSION => frame.metadata.resource_version = owned(field)?,
-            CONTINUE => frame.metadata.token = Some(owned(field)?),
+            RESOURCE_VERSION => frame.metadata.resource_version = owned_text(field)?,
+            CONTINUE => frame.metadata.token = Some(owned_text(field)?),
             REMAINING => frame.metadata.remaining_item_count = Some(field.number()?),
             _ => {}
         }
@@ -191,6 +195,6 @@ fn frame(type_meta: &[u8], list_meta: &[u8]) -> Result<ListFrame, Malformed> {
     Ok(frame)
 }
 
-fn owned(field: Field<'_>) -> Result<String, Malformed> {
+fn owned_text(field: Field<'_>) -> Result<String, DecodeError> {
     field.text().map(Cow::into_owned)
 }

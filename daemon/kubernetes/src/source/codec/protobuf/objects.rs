@@ -13,73 +13,79 @@ use holdfast_objects::{
 };
 
 use crate::source::codec::node::NodeWire;
-use holdfast_objects::protobuf::{Field, Fields, Malformed};
+use holdfast_objects::protobuf::{DecodeError, Field, Fields};
 
 /// A message that is read.
-pub(super) trait Message<'a>: Default {
+pub(super) trait ProtobufMessage<'a>: Default {
     /// Takes one field in; one that is not read is passed over.
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed>;
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError>;
 
     /// Takes all fields of a message in, after those that came before.
-    fn merge(&mut self, mut fields: Fields<'a>) -> Result<(), Malformed> {
+    fn merge_fields(&mut self, mut fields: Fields<'a>) -> Result<(), DecodeError> {
         while let Some(field) = fields.next_field()? {
-            self.take(field)?;
+            self.merge_field(field)?;
         }
         Ok(())
     }
 
-    fn of(message: &'a [u8]) -> Result<Self, Malformed> {
+    fn decode(message: &'a [u8]) -> Result<Self, DecodeError> {
         let mut read = Self::default();
-        read.merge(Fields::of(message))?;
+        read.merge_fields(Fields::new(message))?;
         Ok(read)
     }
 }
 
 /// Sets a message that may come in parts.
-fn merge<'a, M: Message<'a>>(into: &mut Option<M>, field: Field<'a>) -> Result<(), Malformed> {
-    into.get_or_insert_default().merge(field.message()?)
+fn merge_message<'a, M: ProtobufMessage<'a>>(
+    into: &mut Option<M>,
+    field: Field<'a>,
+) -> Result<(), DecodeError> {
+    into.get_or_insert_default().merge_fields(field.message()?)
 }
 
 /// Adds to a list of messages.
-fn push<'a, M: Message<'a>>(into: &mut Option<Vec<M>>, field: Field<'a>) -> Result<(), Malformed> {
-    into.get_or_insert_default().push(M::of(field.bytes()?)?);
+fn push_message<'a, M: ProtobufMessage<'a>>(
+    into: &mut Option<Vec<M>>,
+    field: Field<'a>,
+) -> Result<(), DecodeError> {
+    into.get_or_insert_default().push(M::decode(field.bytes()?)?);
     Ok(())
 }
 
 /// Adds to a list of texts.
-fn push_text<'a>(into: &mut Option<Vec<Text<'a>>>, field: Field<'a>) -> Result<(), Malformed> {
+fn push_text<'a>(into: &mut Option<Vec<Text<'a>>>, field: Field<'a>) -> Result<(), DecodeError> {
     into.get_or_insert_default().push(field.text()?.into());
     Ok(())
 }
 
 /// A text that may be empty: where that is written, JSON has it too.
-fn text(field: Field<'_>) -> Result<Option<Text<'_>>, Malformed> {
+fn optional_text(field: Field<'_>) -> Result<Option<Text<'_>>, DecodeError> {
     field.text().map(|text| Some(text.into()))
 }
 
 /// A text of a field that is always written, and is empty where JSON leaves it out.
-fn filled(field: Field<'_>) -> Result<Option<Text<'_>>, Malformed> {
+fn non_empty_text(field: Field<'_>) -> Result<Option<Text<'_>>, DecodeError> {
     field.text().map(|text| Some(text).filter(|text| !text.is_empty()).map(Text::from))
 }
 
 /// A number of a field that is always written, and is 0 where JSON leaves it out.
-fn count(field: Field<'_>) -> Result<Option<i64>, Malformed> {
+fn non_zero(field: Field<'_>) -> Result<Option<i64>, DecodeError> {
     field.number().map(|number| Some(number).filter(|number| *number != 0))
 }
 
 /// A moment; one without any field is none.
-fn time(field: Field<'_>) -> Result<Option<TimeWire<'_>>, Malformed> {
+fn decode_time(field: Field<'_>) -> Result<Option<TimeWire<'_>>, DecodeError> {
     const SECONDS: u32 = 1;
     let mut fields = field.message()?;
     let mut seconds = None;
     while let Some(field) = fields.next_field()? {
         seconds = if field.number == SECONDS { Some(field.number()?) } else { seconds.or(Some(0)) };
     }
-    Ok(seconds.map(TimeWire::Counted))
+    Ok(seconds.map(TimeWire::UnixSeconds))
 }
 
 /// An entry of a map of texts.
-fn entry(field: Field<'_>) -> Result<(Cow<'_, str>, Text<'_>), Malformed> {
+fn decode_entry(field: Field<'_>) -> Result<(Cow<'_, str>, Text<'_>), DecodeError> {
     let (mut key, mut value) = (Cow::Borrowed(""), Cow::Borrowed(""));
     let mut fields = field.message()?;
     while let Some(field) = fields.next_field()? {
@@ -92,52 +98,52 @@ fn entry(field: Field<'_>) -> Result<(Cow<'_, str>, Text<'_>), Malformed> {
     Ok((key, value.into()))
 }
 
-impl<'a> Message<'a> for ServiceWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ServiceWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => merge(&mut self.metadata, field),
-            2 => merge(&mut self.spec, field),
-            3 => merge(&mut self.status, field),
+            1 => merge_message(&mut self.metadata, field),
+            2 => merge_message(&mut self.spec, field),
+            3 => merge_message(&mut self.status, field),
             _ => Ok(()),
         }
     }
 }
 
-impl<'a> Message<'a> for SliceWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for SliceWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => merge(&mut self.metadata, field)?,
-            2 => push(self.endpoints.get_or_insert_default(), field)?,
-            3 => push(&mut self.ports, field)?,
-            4 => self.address_type = text(field)?,
+            1 => merge_message(&mut self.metadata, field)?,
+            2 => push_message(self.endpoints.get_or_insert_default(), field)?,
+            3 => push_message(&mut self.ports, field)?,
+            4 => self.address_type = optional_text(field)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-impl<'a> Message<'a> for MetaWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for MetaWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => self.name = filled(field)?,
-            3 => self.namespace = filled(field)?,
-            5 => self.uid = filled(field)?,
-            6 => self.resource_version = filled(field)?,
-            7 => self.generation = count(field)?,
-            8 => self.creation_timestamp = time(field)?,
-            9 => self.deletion_timestamp = time(field)?,
-            11 => label(self.labels.get_or_insert_default(), field)?,
-            12 => annotation(self.annotations.get_or_insert_default(), field)?,
+            1 => self.name = non_empty_text(field)?,
+            3 => self.namespace = non_empty_text(field)?,
+            5 => self.uid = non_empty_text(field)?,
+            6 => self.resource_version = non_empty_text(field)?,
+            7 => self.generation = non_zero(field)?,
+            8 => self.creation_timestamp = decode_time(field)?,
+            9 => self.deletion_timestamp = decode_time(field)?,
+            11 => set_label(self.labels.get_or_insert_default(), field)?,
+            12 => set_annotation(self.annotations.get_or_insert_default(), field)?,
             14 => push_text(&mut self.finalizers, field)?,
-            17 => push(&mut self.managed_fields, field)?,
+            17 => push_message(&mut self.managed_fields, field)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-fn label<'a>(labels: &mut LabelsWire<'a>, field: Field<'a>) -> Result<(), Malformed> {
-    let (key, value) = entry(field)?;
+fn set_label<'a>(labels: &mut LabelsWire<'a>, field: Field<'a>) -> Result<(), DecodeError> {
+    let (key, value) = decode_entry(field)?;
     match &*key {
         "kubernetes.io/service-name" => labels.service_name = Some(value),
         "multicluster.kubernetes.io/service-name" => labels.import_name = Some(value),
@@ -148,8 +154,8 @@ fn label<'a>(labels: &mut LabelsWire<'a>, field: Field<'a>) -> Result<(), Malfor
     Ok(())
 }
 
-fn annotation<'a>(annotations: &mut AnnotationsWire<'a>, field: Field<'a>) -> Result<(), Malformed> {
-    let (key, value) = entry(field)?;
+fn set_annotation<'a>(annotations: &mut AnnotationsWire<'a>, field: Field<'a>) -> Result<(), DecodeError> {
+    let (key, value) = decode_entry(field)?;
     match &*key {
         "holdfast.io/on-empty" => annotations.on_empty = Some(value),
         "holdfast.io/maglev" => annotations.maglev = Some(value),
@@ -161,50 +167,50 @@ fn annotation<'a>(annotations: &mut AnnotationsWire<'a>, field: Field<'a>) -> Re
     Ok(())
 }
 
-impl<'a> Message<'a> for ManagedFieldsWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ManagedFieldsWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => self.manager = filled(field)?,
-            2 => self.operation = filled(field)?,
-            4 => self.time = time(field)?,
-            8 => self.subresource = filled(field)?,
+            1 => self.manager = non_empty_text(field)?,
+            2 => self.operation = non_empty_text(field)?,
+            4 => self.time = decode_time(field)?,
+            8 => self.subresource = non_empty_text(field)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-impl<'a> Message<'a> for ServiceSpecWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ServiceSpecWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => push(&mut self.ports, field)?,
-            3 => self.cluster_ip = filled(field)?,
-            4 => self.kind = filled(field)?,
+            1 => push_message(&mut self.ports, field)?,
+            3 => self.cluster_ip = non_empty_text(field)?,
+            4 => self.kind = non_empty_text(field)?,
             5 => push_text(&mut self.external_ips, field)?,
-            7 => self.session_affinity = filled(field)?,
+            7 => self.session_affinity = non_empty_text(field)?,
             9 => push_text(&mut self.load_balancer_source_ranges, field)?,
-            11 => self.external_traffic_policy = filled(field)?,
-            12 => self.health_check_node_port = count(field)?,
-            14 => merge(&mut self.session_affinity_config, field)?,
+            11 => self.external_traffic_policy = non_empty_text(field)?,
+            12 => self.health_check_node_port = non_zero(field)?,
+            14 => merge_message(&mut self.session_affinity_config, field)?,
             18 => push_text(&mut self.cluster_ips, field)?,
             19 => push_text(&mut self.ip_families, field)?,
             20 => self.allocate_load_balancer_node_ports = Some(field.flag()?),
-            21 => self.load_balancer_class = text(field)?,
-            22 => self.internal_traffic_policy = text(field)?,
+            21 => self.load_balancer_class = optional_text(field)?,
+            22 => self.internal_traffic_policy = optional_text(field)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-impl<'a> Message<'a> for AffinityConfigWire {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
-        if field.number == 1 { merge(&mut self.client_ip, field) } else { Ok(()) }
+impl<'a> ProtobufMessage<'a> for AffinityConfigWire {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
+        if field.number == 1 { merge_message(&mut self.client_ip, field) } else { Ok(()) }
     }
 }
 
-impl<'a> Message<'a> for AffinityWire {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for AffinityWire {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         if field.number == 1 {
             self.timeout_seconds = Some(field.number()?);
         }
@@ -212,48 +218,48 @@ impl<'a> Message<'a> for AffinityWire {
     }
 }
 
-impl<'a> Message<'a> for ServicePortWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ServicePortWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => self.name = filled(field)?,
-            2 => self.protocol = filled(field)?,
+            1 => self.name = non_empty_text(field)?,
+            2 => self.protocol = non_empty_text(field)?,
             3 => self.port = Some(field.number()?),
-            5 => self.node_port = count(field)?,
+            5 => self.node_port = non_zero(field)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-impl<'a> Message<'a> for ServiceStatusWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
-        if field.number == 1 { merge(&mut self.load_balancer, field) } else { Ok(()) }
+impl<'a> ProtobufMessage<'a> for ServiceStatusWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
+        if field.number == 1 { merge_message(&mut self.load_balancer, field) } else { Ok(()) }
     }
 }
 
-impl<'a> Message<'a> for LoadBalancerWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
-        if field.number == 1 { push(&mut self.ingress, field) } else { Ok(()) }
+impl<'a> ProtobufMessage<'a> for LoadBalancerWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
+        if field.number == 1 { push_message(&mut self.ingress, field) } else { Ok(()) }
     }
 }
 
-impl<'a> Message<'a> for IngressWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for IngressWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => self.ip = filled(field)?,
-            2 => self.hostname = filled(field)?,
-            3 => self.ip_mode = text(field)?,
+            1 => self.ip = non_empty_text(field)?,
+            2 => self.hostname = non_empty_text(field)?,
+            3 => self.ip_mode = optional_text(field)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-impl<'a> Message<'a> for SlicePortWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for SlicePortWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => self.name = text(field)?,
-            2 => self.protocol = text(field)?,
+            1 => self.name = optional_text(field)?,
+            2 => self.protocol = optional_text(field)?,
             3 => self.port = Some(field.number()?),
             _ => {}
         }
@@ -261,23 +267,23 @@ impl<'a> Message<'a> for SlicePortWire<'a> {
     }
 }
 
-impl<'a> Message<'a> for EndpointWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for EndpointWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
             1 => push_text(&mut self.addresses, field)?,
-            2 => merge(&mut self.conditions, field)?,
-            4 => merge(&mut self.target_ref, field)?,
-            6 => self.node_name = text(field)?,
-            7 => self.zone = text(field)?,
-            8 => merge(&mut self.hints, field)?,
+            2 => merge_message(&mut self.conditions, field)?,
+            4 => merge_message(&mut self.target_ref, field)?,
+            6 => self.node_name = optional_text(field)?,
+            7 => self.zone = optional_text(field)?,
+            8 => merge_message(&mut self.hints, field)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-impl<'a> Message<'a> for ConditionsWire {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ConditionsWire {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
             1 => self.ready = Some(field.flag()?),
             2 => self.serving = Some(field.flag()?),
@@ -288,50 +294,50 @@ impl<'a> Message<'a> for ConditionsWire {
     }
 }
 
-impl<'a> Message<'a> for HintsWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for HintsWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => push(&mut self.for_zones, field),
-            2 => push(&mut self.for_nodes, field),
+            1 => push_message(&mut self.for_zones, field),
+            2 => push_message(&mut self.for_nodes, field),
             _ => Ok(()),
         }
     }
 }
 
-impl<'a> Message<'a> for HintWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for HintWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         if field.number == 1 {
-            self.name = text(field)?;
+            self.name = optional_text(field)?;
         }
         Ok(())
     }
 }
 
-impl<'a> Message<'a> for TargetWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for TargetWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         match field.number {
-            1 => self.kind = filled(field)?,
-            2 => self.namespace = filled(field)?,
-            3 => self.name = filled(field)?,
-            4 => self.uid = filled(field)?,
+            1 => self.kind = non_empty_text(field)?,
+            2 => self.namespace = non_empty_text(field)?,
+            3 => self.name = non_empty_text(field)?,
+            4 => self.uid = non_empty_text(field)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-impl<'a> Message<'a> for NodeWire<'a> {
-    fn take(&mut self, field: Field<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for NodeWire<'a> {
+    fn merge_field(&mut self, field: Field<'a>) -> Result<(), DecodeError> {
         let mut fields = field.message()?;
         while let Some(inner) = fields.next_field()? {
             match (field.number, inner.number) {
-                (1, 9) => self.is_deleted = time(inner)?.is_some(),
+                (1, 9) => self.is_deleted = decode_time(inner)?.is_some(),
                 (1, 11) => {
-                    let (key, value) = (first(inner, 1)?, first(inner, 2)?);
-                    self.label(key, value);
+                    let (key, value) = (first_text(inner, 1)?, first_text(inner, 2)?);
+                    self.add_label(key, value);
                 }
-                (2, 5) => self.taint(first(inner, 1)?),
-                (3, 5) => self.address(first(inner, 1)?, first(inner, 2)?),
+                (2, 5) => self.add_taint(first_text(inner, 1)?),
+                (3, 5) => self.add_address(first_text(inner, 1)?, first_text(inner, 2)?),
                 _ => {}
             }
         }
@@ -340,7 +346,7 @@ impl<'a> Message<'a> for NodeWire<'a> {
 }
 
 /// The text of a field of a message, empty if it has none, or one that is no UTF-8: nothing that is read of a Node is.
-fn first(message: Field<'_>, number: u32) -> Result<&str, Malformed> {
+fn first_text(message: Field<'_>, number: u32) -> Result<&str, DecodeError> {
     let mut found = "";
     let mut fields = message.message()?;
     while let Some(field) = fields.next_field()? {

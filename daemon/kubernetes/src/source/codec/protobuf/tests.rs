@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::super::tests::{provenance, shown};
 use super::*;
 use crate::source::codec::{Framer, Splitter};
-use crate::source::page::{ListFrame, NoPage};
+use crate::source::page::{ListFrame, PageError};
 use crate::source::piece::Piece;
 
 fn number(mut value: u64) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn service_of(name: &str) -> Vec<u8> {
 
 #[track_caller]
 fn check_frame(bytes: &[u8], expected: &str) {
-    let shown = shown(Protobuf::frame(bytes), |bytes| format!("{} bytes", bytes.len()));
+    let shown = shown(Protobuf::parse_frame(bytes), |bytes| format!("{} bytes", bytes.len()));
     assert_eq!(shown, expected);
 }
 
@@ -79,7 +79,7 @@ fn what_is_no_frame_is_told_in_words() {
 }
 
 fn read(what: Resource, bytes: &[u8]) -> (Vec<String>, bool, Option<String>) {
-    let object = Protobuf::read(what, bytes, &provenance());
+    let object = Protobuf::parse_object(what, bytes, &provenance());
     let told = object.messages.iter().map(|told| match told {
         Told::Event(Event::Rejected(it)) => format!("!{} {}", it.object, it.reason),
         Told::Event(Event::ServiceApplied(facts)) => format!("+{} {:?}", facts.key, facts.cluster_ips),
@@ -129,8 +129,8 @@ fn messages_are_merged_lists_go_on_and_the_last_value_counts() {
     let spec = |ip: &str, port: Vec<u8>| field(2, &message(&[port, field(3, ip.as_bytes())]));
     let twice =
         message(&[meta("b"), spec("10.96.0.9", port("x", 80)), meta("a"), spec("10.96.0.1", port("y", 81))]);
-    assert_eq!(Protobuf::peek(&twice).unwrap().name.as_deref(), Some("a"));
-    let object = Protobuf::read(Resource::Services, &twice, &provenance());
+    assert_eq!(Protobuf::peek_identity(&twice).unwrap().name.as_deref(), Some("a"));
+    let object = Protobuf::parse_object(Resource::Services, &twice, &provenance());
     let Some(Told::Event(Event::ServiceApplied(facts))) = object.messages.first() else {
         panic!("{object:?}")
     };
@@ -143,7 +143,7 @@ fn messages_are_merged_lists_go_on_and_the_last_value_counts() {
 fn a_cut_event_names_its_object() {
     let whole = event_of("DELETED", &service_of("a"));
     let named = (0..whole.len()).filter(|end| {
-        let glimpse = Protobuf::glimpse(&whole[..*end]);
+        let glimpse = Protobuf::peek_event(&whole[..*end]);
         let identity = glimpse.identity.as_ref().and_then(|it| it.name.as_deref());
         assert!(identity.is_none_or(|name| name == "a" || name.is_empty()));
         identity == Some("a") && glimpse.is_deletion() == Some(true)
@@ -155,9 +155,9 @@ fn a_cut_event_names_its_object() {
 #[test]
 fn a_refusal_is_read() {
     let status = message(&[field(3, b"no"), field(4, b"Forbidden"), count(6, 403)]);
-    let read = Protobuf::status(&wrapped("Status", &status)).unwrap();
+    let read = Protobuf::parse_status(&wrapped("Status", &status)).unwrap();
     assert_eq!(read.to_string(), "403 Forbidden: no");
-    assert_eq!(Protobuf::status(b"{}"), None);
+    assert_eq!(Protobuf::parse_status(b"{}"), None);
 }
 
 fn list_of(items: &[Vec<u8>], meta: &[Vec<u8>]) -> Vec<u8> {
@@ -165,14 +165,14 @@ fn list_of(items: &[Vec<u8>], meta: &[Vec<u8>]) -> Vec<u8> {
     wrapped("ServiceList", &[field(1, &message(meta)), items.collect()].concat())
 }
 
-fn taken(chunks: &[&[u8]]) -> Result<(Vec<Vec<u8>>, ListFrame), NoPage> {
-    let mut page = list::List::default();
+fn taken(chunks: &[&[u8]]) -> Result<(Vec<Vec<u8>>, ListFrame), PageError> {
+    let mut page = list::ProtobufList::default();
     let mut items = Vec::new();
     let mut each = |item: Piece<'_>| items.push(item.bytes().to_vec());
     for chunk in chunks {
-        page.take(chunk, &mut each)?;
+        page.push_chunk(chunk, &mut each)?;
     }
-    let frame = page.end(&mut each)?;
+    let frame = page.finish(&mut each)?;
     Ok((items, frame))
 }
 
@@ -197,22 +197,22 @@ fn a_list_that_is_broken_off_anywhere_is_not_taken_for_a_whole_one() {
     for end in 0..list.len() {
         let found = taken(&[&list[..end]]);
         let is_whole = end >= whole && (end - whole).is_multiple_of(2);
-        assert_eq!(found.err(), (!is_whole).then_some(NoPage::Truncated), "cut at {end}");
+        assert_eq!(found.err(), (!is_whole).then_some(PageError::Truncated), "cut at {end}");
     }
 }
 
 #[test]
 fn what_is_no_list_is_refused() {
-    assert_eq!(taken(&[b"<html>"]).unwrap_err(), NoPage::NotAList);
-    assert_eq!(taken(&[&wrapped("Service", &service_of("a"))]).unwrap_err(), NoPage::NotAList);
-    assert_eq!(taken(&[&list_of(&[], &[])]).unwrap_err(), NoPage::NotAList, "a list without a version");
-    assert_eq!(taken(&[&list_of(&[], &[field(2, b"7"), count(4, 9)])]).unwrap_err(), NoPage::NotAll);
-    assert_eq!(taken(&[MAGIC, &field(2, &[0x0b])]).unwrap_err(), NoPage::Garbled, "a group");
-    assert_eq!(taken(&[MAGIC, &field(2, &[0x12, 0x05])]).unwrap_err(), NoPage::Garbled, "beyond the list");
+    assert_eq!(taken(&[b"<html>"]).unwrap_err(), PageError::NotAList);
+    assert_eq!(taken(&[&wrapped("Service", &service_of("a"))]).unwrap_err(), PageError::NotAList);
+    assert_eq!(taken(&[&list_of(&[], &[])]).unwrap_err(), PageError::NotAList, "a list without a version");
+    assert_eq!(taken(&[&list_of(&[], &[field(2, b"7"), count(4, 9)])]).unwrap_err(), PageError::NotAll);
+    assert_eq!(taken(&[MAGIC, &field(2, &[0x0b])]).unwrap_err(), PageError::Garbled, "a group");
+    assert_eq!(taken(&[MAGIC, &field(2, &[0x12, 0x05])]).unwrap_err(), PageError::Garbled, "beyond the list");
     let twice = [list_of(&[], &[field(2, b"7")]), field(2, b"")].concat();
-    assert_eq!(taken(&[&twice]).unwrap_err(), NoPage::Garbled, "two lists in one");
+    assert_eq!(taken(&[&twice]).unwrap_err(), PageError::Garbled, "two lists in one");
     let endless = list_of(&[], &[field(2, &vec![b'7'; 100_000])]);
-    assert_eq!(taken(&[&endless]).unwrap_err(), NoPage::TooLong);
+    assert_eq!(taken(&[&endless]).unwrap_err(), PageError::TooLong);
 }
 
 #[test]
@@ -239,15 +239,18 @@ fn nearly() -> impl Strategy<Value = Vec<u8>> {
 
 fn read_all(bytes: &[u8]) {
     for what in Resource::ALL {
-        let object = Protobuf::read(what, bytes, &provenance());
+        let object = Protobuf::parse_object(what, bytes, &provenance());
         assert!(!object.is_doubtful || object.messages.len() <= 1);
     }
-    let _ = (Protobuf::frame(bytes).is_ok(), Protobuf::glimpse(bytes), Protobuf::status(bytes));
+    let _ =
+        (Protobuf::parse_frame(bytes).is_ok(), Protobuf::peek_event(bytes), Protobuf::parse_status(bytes));
     for size in [1, 7, bytes.len().max(1)] {
         let chunks: Vec<&[u8]> = bytes.chunks(size).collect();
         let _ = taken(&chunks);
         let mut frames = frames::Frames::default();
-        chunks.iter().for_each(|chunk| frames.take(chunk, &mut |piece| drop(Protobuf::frame(piece.bytes()))));
+        chunks.iter().for_each(|chunk| {
+            frames.push_chunk(chunk, &mut |piece| drop(Protobuf::parse_frame(piece.bytes())))
+        });
     }
 }
 

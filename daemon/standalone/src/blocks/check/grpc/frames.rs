@@ -19,12 +19,12 @@ const PRIORITY: u8 = 0x20;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     Data = 0,
     Headers = 1,
-    Reset = 3,
+    RstStream = 3,
     Settings = 4,
-    Promise = 5,
+    PushPromise = 5,
     Ping = 6,
     GoAway = 7,
     Continuation = 9,
@@ -32,14 +32,14 @@ pub(super) enum Kind {
     Other = 0xff,
 }
 
-impl Kind {
-    const fn of(byte: u8) -> Self {
+impl FrameKind {
+    const fn from_byte(byte: u8) -> Self {
         match byte {
             0 => Self::Data,
             1 => Self::Headers,
-            3 => Self::Reset,
+            3 => Self::RstStream,
             4 => Self::Settings,
-            5 => Self::Promise,
+            5 => Self::PushPromise,
             6 => Self::Ping,
             7 => Self::GoAway,
             9 => Self::Continuation,
@@ -50,41 +50,41 @@ impl Kind {
 
 /// The beginning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
-    pub kind: Kind,
+pub(super) struct FrameHeader {
+    pub kind: FrameKind,
     flags: u8,
     pub(super) stream: u32,
     /// How many bytes follow.
     pub length: usize,
 }
 
-impl Head {
+impl FrameHeader {
     /// Reads it; none if there are too few bytes for it.
-    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (&[high, middle, low, kind, flags, s0, s1, s2, s3], _) = bytes.split_first_chunk()?;
         let length = u32::from_be_bytes([0, high, middle, low]);
         // The highest bit of a stream means nothing.
         let stream = u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]);
-        Some(Self { kind: Kind::of(kind), flags, stream, length: usize::try_from(length).ok()? })
+        Some(Self { kind: FrameKind::from_byte(kind), flags, stream, length: usize::try_from(length).ok()? })
     }
 
-    pub(super) const fn has(self, flag: u8) -> bool {
+    pub(super) const fn has_flag(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
     /// What a frame holds beside padding and priority; none: it is shorter than it says.
-    pub(super) fn content(self, payload: &[u8]) -> Option<&[u8]> {
-        let (padding, rest) = match self.has(PADDED) {
+    pub(super) fn payload_content(self, payload: &[u8]) -> Option<&[u8]> {
+        let (padding, rest) = match self.has_flag(PADDED) {
             true => payload.split_first().map(|(length, rest)| (usize::from(*length), rest))?,
             false => (0, payload),
         };
-        let priority = if self.kind == Kind::Headers && self.has(PRIORITY) { 5 } else { 0 };
+        let priority = if self.kind == FrameKind::Headers && self.has_flag(PRIORITY) { 5 } else { 0 };
         rest.get(priority..rest.len().checked_sub(padding)?)
     }
 }
 
 /// Adds a frame; its payload is shorter than any limit of a server, which is 16 KiB at least.
-pub(super) fn write(to: &mut Vec<u8>, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+pub(super) fn write_frame(to: &mut Vec<u8>, kind: FrameKind, flags: u8, stream: u32, payload: &[u8]) {
     let [.., high, middle, low] = payload.len().to_be_bytes();
     to.extend([high, middle, low, kind as u8, flags]);
     to.extend(stream.to_be_bytes());
@@ -98,47 +98,48 @@ mod tests {
     #[test]
     fn a_frame_is_read_as_it_was_written() {
         let mut bytes = Vec::new();
-        write(&mut bytes, Kind::Ping, ACK, 0, b"12345678");
+        write_frame(&mut bytes, FrameKind::Ping, ACK, 0, b"12345678");
         assert_eq!(bytes, *b"\0\0\x08\x06\x01\0\0\0\x0012345678");
-        let head = Head { kind: Kind::Ping, flags: ACK, stream: 0, length: 8 };
-        assert_eq!(Head::read(&bytes), Some(head));
-        assert_eq!(Head::read(&bytes[..HEAD_BYTES]), Some(head));
-        assert_eq!(Head::read(&bytes[..HEAD_BYTES - 1]), None);
+        let head = FrameHeader { kind: FrameKind::Ping, flags: ACK, stream: 0, length: 8 };
+        assert_eq!(FrameHeader::parse(&bytes), Some(head));
+        assert_eq!(FrameHeader::parse(&bytes[..HEAD_BYTES]), Some(head));
+        assert_eq!(FrameHeader::parse(&bytes[..HEAD_BYTES - 1]), None);
     }
 
     #[test]
     fn lengths_have_24_bits_and_streams_31() {
-        let head = Head::read(&[0xff, 0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]).unwrap();
+        let head = FrameHeader::parse(&[0xff, 0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]).unwrap();
         assert_eq!((head.length, head.stream), ((1 << 24) - 1, u32::MAX >> 1));
     }
 
     #[test]
     fn kinds_are_those_of_the_protocol_and_all_others_are_one() {
         for byte in 0..=u8::MAX {
-            let kind = Kind::of(byte);
-            assert!(kind == Kind::Other || kind as u8 == byte, "{byte}");
+            let kind = FrameKind::from_byte(byte);
+            assert!(kind == FrameKind::Other || kind as u8 == byte, "{byte}");
         }
-        let others = (0..=9).filter(|byte| Kind::of(*byte) == Kind::Other).collect::<Vec<_>>();
+        let others =
+            (0..=9).filter(|byte| FrameKind::from_byte(*byte) == FrameKind::Other).collect::<Vec<_>>();
         assert_eq!(others, [2, 8], "PRIORITY and WINDOW_UPDATE");
     }
 
     #[track_caller]
-    fn check_content(rule: &str, kind: Kind, flags: u8, payload: &[u8], expected: Option<&[u8]>) {
-        let head = Head { kind, flags, stream: 1, length: payload.len() };
-        assert_eq!(head.content(payload), expected, "{rule}");
+    fn check_content(rule: &str, kind: FrameKind, flags: u8, payload: &[u8], expected: Option<&[u8]>) {
+        let head = FrameHeader { kind, flags, stream: 1, length: payload.len() };
+        assert_eq!(head.payload_content(payload), expected, "{rule}");
     }
 
     #[test]
     fn padding_and_priority_are_no_content() {
-        check_content("all of it", Kind::Data, 0, b"abc", Some(b"abc"));
-        check_content("padding", Kind::Data, PADDED, b"\x02abc..", Some(b"abc"));
-        check_content("nothing but padding", Kind::Data, PADDED, b"\x02..", Some(b""));
-        check_content("more padding than there is", Kind::Data, PADDED, b"\x03..", None);
-        check_content("no length of padding", Kind::Data, PADDED, b"", None);
-        check_content("priority", Kind::Headers, PRIORITY, b"12345abc", Some(b"abc"));
-        check_content("both", Kind::Headers, PRIORITY | PADDED, b"\x0112345abc.", Some(b"abc"));
-        check_content("padding within priority", Kind::Headers, PRIORITY | PADDED, b"\x0212345.", None);
-        check_content("half a priority", Kind::Headers, PRIORITY, b"1234", None);
-        check_content("a flag of headers alone", Kind::Data, PRIORITY, b"12345abc", Some(b"12345abc"));
+        check_content("all of it", FrameKind::Data, 0, b"abc", Some(b"abc"));
+        check_content("padding", FrameKind::Data, PADDED, b"\x02abc..", Some(b"abc"));
+        check_content("nothing but padding", FrameKind::Data, PADDED, b"\x02..", Some(b""));
+        check_content("more padding than there is", FrameKind::Data, PADDED, b"\x03..", None);
+        check_content("no length of padding", FrameKind::Data, PADDED, b"", None);
+        check_content("priority", FrameKind::Headers, PRIORITY, b"12345abc", Some(b"abc"));
+        check_content("both", FrameKind::Headers, PRIORITY | PADDED, b"\x0112345abc.", Some(b"abc"));
+        check_content("padding within priority", FrameKind::Headers, PRIORITY | PADDED, b"\x0212345.", None);
+        check_content("half a priority", FrameKind::Headers, PRIORITY, b"1234", None);
+        check_content("a flag of headers alone", FrameKind::Data, PRIORITY, b"12345abc", Some(b"12345abc"));
     }
 }

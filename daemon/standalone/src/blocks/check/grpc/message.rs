@@ -5,7 +5,7 @@
 
 use holdfast_core::words;
 
-use super::write_number;
+use super::write_varint;
 use holdfast_objects::protobuf::Fields;
 
 /// The method that a call is for.
@@ -26,11 +26,11 @@ words! {
 }
 
 /// Asks how a service is; one without a name stands for the whole server.
-pub(super) fn question(service: &str) -> Vec<u8> {
+pub(super) fn encode_request(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
         message.push(SERVICE_KEY);
-        write_number(&mut message, service.len());
+        write_varint(&mut message, service.len());
         message.extend(service.as_bytes());
     }
     let [.., a, b, c, d] = message.len().to_be_bytes();
@@ -38,10 +38,10 @@ pub(super) fn question(service: &str) -> Vec<u8> {
 }
 
 /// What an answer says; none: it is no whole message, or says what is not known.
-pub(super) fn answer(bytes: &[u8]) -> Option<ServingStatus> {
+pub(super) fn parse_response(bytes: &[u8]) -> Option<ServingStatus> {
     let (&[compressed, a, b, c, d], message) = bytes.split_first_chunk()?;
     let is_whole = usize::try_from(u32::from_be_bytes([a, b, c, d])) == Ok(message.len());
-    let mut fields = (is_whole && compressed == 0).then(|| Fields::of(message))?;
+    let mut fields = (is_whole && compressed == 0).then(|| Fields::new(message))?;
     let mut status = 0;
     while let Some(field) = fields.next_field().ok()? {
         if field.number == FIELD {
@@ -57,15 +57,15 @@ mod tests {
 
     #[test]
     fn a_question_names_its_service_or_none() {
-        assert_eq!(question(""), b"\0\0\0\0\0");
-        assert_eq!(question("web"), b"\0\0\0\0\x05\x0a\x03web");
+        assert_eq!(encode_request(""), b"\0\0\0\0\0");
+        assert_eq!(encode_request("web"), b"\0\0\0\0\x05\x0a\x03web");
         let long = "s".repeat(300);
-        assert_eq!(question(&long), [b"\0\0\0\x01\x2f\x0a\xac\x02", long.as_bytes()].concat());
+        assert_eq!(encode_request(&long), [b"\0\0\0\x01\x2f\x0a\xac\x02", long.as_bytes()].concat());
     }
 
     #[track_caller]
     fn check(rule: &str, bytes: &[u8], expected: Option<ServingStatus>) {
-        assert_eq!(answer(bytes), expected, "{rule}");
+        assert_eq!(parse_response(bytes), expected, "{rule}");
     }
 
     #[test]

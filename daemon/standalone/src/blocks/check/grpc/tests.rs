@@ -4,8 +4,8 @@ use super::*;
 
 #[track_caller]
 fn check(rule: &str, http: Option<u16>, grpc: Option<u16>, message: &[u8], expected: &str) {
-    let statuses = headers::Statuses { http, grpc };
-    let judged = judge(&Answer { statuses, message: message.to_vec() });
+    let statuses = hpack::CallStatuses { http, grpc };
+    let judged = judge_reply(&GrpcReply { statuses, message: message.to_vec() });
     assert_eq!(judged.map_or_else(|failed| failed.to_string(), |()| "well".to_owned()), expected, "{rule}");
 }
 
@@ -51,7 +51,7 @@ fn a_server_is_well_if_it_says_so_and_ends_well() {
 #[test]
 fn the_call_names_its_server_and_its_service() {
     let sent = |asked: GrpcCheck| {
-        let call = call("192.0.2.1:50051".parse().unwrap(), &asked);
+        let call = start_call("192.0.2.1:50051".parse().unwrap(), &asked);
         String::from_utf8_lossy(&call.unsent).into_owned()
     };
     let plain = sent(GrpcCheck::default());

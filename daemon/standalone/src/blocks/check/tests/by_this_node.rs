@@ -15,8 +15,8 @@ fn kinds() -> [CheckKind; 4] {
     ]
 }
 
-async fn outcome_at(backend: SocketAddr, kind: CheckKind) -> Result<(), CheckFailed> {
-    run(&check_of(kind, TEST_TIMEOUT), backend, None).await
+async fn outcome_at(backend: SocketAddr, kind: CheckKind) -> Result<(), CheckError> {
+    run_check(&check_of(kind, TEST_TIMEOUT), backend, None).await
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn a_check_without_a_local_port_is_not_made() {
         let taken = few_ports::take_ports(backend).await;
         for kind in kinds() {
             let failed = outcome_at(backend, kind).await.unwrap_err();
-            assert!(matches!(failed, CheckFailed::Unable(_)), "{failed}");
+            assert!(matches!(failed, CheckError::Unable(_)), "{failed}");
         }
         drop(taken);
         drop(listener);
@@ -52,8 +52,8 @@ fn a_check_without_a_route_is_told_from_a_refusal() {
             let backend = SocketAddr::new(backend.parse().unwrap(), 80);
             let failed = outcome_at(backend, CheckKind::Tcp).await.unwrap_err();
             let is_expected = match failed {
-                CheckFailed::NoRoute(_) => is_route,
-                CheckFailed::Unable(_) => !is_route,
+                CheckError::NoRoute(_) => is_route,
+                CheckError::Unable(_) => !is_route,
                 _ => false,
             };
             assert!(is_expected, "{backend}: {failed}");

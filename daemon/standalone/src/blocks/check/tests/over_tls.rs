@@ -96,7 +96,7 @@ async fn ask(
     let expect_body = expect_body.map(str::to_owned);
     let kind = CheckKind::Http(HttpCheck { tls: Some(asked.clone()), expect_body, ..http("/") });
     assert_eq!(kind.as_str(), "https");
-    let outcome = run(&check_of(kind, TEST_TIMEOUT), backend, Some(tls)).await;
+    let outcome = run_check(&check_of(kind, TEST_TIMEOUT), backend, Some(tls)).await;
     serving.abort();
     outcome.map_or_else(|failed| failed.to_string(), |()| "healthy".to_owned())
 }
@@ -143,7 +143,7 @@ async fn a_server_that_speaks_no_tls_is_not_healthy() {
         let serving = tokio::spawn(serve(server, listener));
         let kind = CheckKind::Http(HttpCheck { tls: Some(named(None, bed.files(false))), ..http("/") });
         let check = check_of(kind, Duration::from_millis(400));
-        let outcome = run(&check, backend, Some(&tls)).await.unwrap_err().to_string();
+        let outcome = run_check(&check, backend, Some(&tls)).await.unwrap_err().to_string();
         serving.abort();
         assert!(outcome.starts_with(expected), "{outcome}");
     }
@@ -168,7 +168,7 @@ async fn files_that_cannot_be_read_mark_no_backend_down() {
     tokio::time::timeout(TEST_TIMEOUT, until_read).await.expect("the file is looked at again");
     for content in ["", "-----BEGIN CERTIFICATE-----\nMIIB"] {
         std::fs::write(bed.path("ca.crt"), content).unwrap();
-        tokio::time::sleep(holdfast_credentials::LOOK_EVERY).await;
+        tokio::time::sleep(holdfast_credentials::CHECK_EVERY).await;
         assert_eq!(ask(&tls, &asked, &leaf, None, None).await, "healthy", "what was good stays: {content:?}");
     }
 }
@@ -242,7 +242,7 @@ async fn a_check_by_grpc_over_tls_asks_for_http_2() {
         let asked = GrpcCheck { tls: Some(named(None, bed.files(false))), ..GrpcCheck::default() };
         let check = check_of(CheckKind::Grpc(asked), TEST_TIMEOUT);
         let (outcome, ()) =
-            tokio::join!(run(&check, backend, Some(&tls)), serve_grpc(listener, leaf, offered));
+            tokio::join!(run_check(&check, backend, Some(&tls)), serve_grpc(listener, leaf, offered));
         let outcome = outcome.map_or_else(|failed| failed.to_string(), |()| "healthy".to_owned());
         assert!(outcome.starts_with(expected), "{rule}: {outcome}");
     }

@@ -1,0 +1,90 @@
+//! Which refusals get a line in the log.
+//!
+//! Invariant: a frontend gets at most one line per [`LINE_GAP`], however often it refuses; each line says how many
+//! refusals it stands for. Refusals after the last line are in `/refusals` and the metrics only.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use holdfast_core::keys::FrontendKey;
+
+/// The time between two lines of a frontend: short enough for a reader of the log to see that it goes on, and long
+/// enough to leave all other lines readable.
+const LINE_GAP: Duration = Duration::from_secs(10);
+
+/// How many frontends are told apart. More of them refuse within one [`LINE_GAP`] only in a scan of all addresses, which
+/// needs no line for each.
+const FRONTENDS_MAX: usize = 256;
+
+#[derive(Debug, Default)]
+pub(super) struct LineLimiter(BTreeMap<FrontendKey, FrontendLine>);
+
+#[derive(Debug)]
+struct FrontendLine {
+    at: Duration,
+    suppressed: u64,
+}
+
+impl LineLimiter {
+    /// Counts one more refusal at a time since boot. If a line is due now, gives for how many refusals it stands, this
+    /// one included.
+    pub(super) fn count_due(&mut self, frontend: FrontendKey, at: Duration) -> Option<u64> {
+        if let Some(line) = self.0.get_mut(&frontend) {
+            line.suppressed += 1;
+            if at.saturating_sub(line.at) < LINE_GAP {
+                return None;
+            }
+            line.at = at;
+            return Some(std::mem::take(&mut line.suppressed));
+        }
+        if self.0.len() >= FRONTENDS_MAX {
+            self.0.retain(|_, line| at.saturating_sub(line.at) < LINE_GAP);
+        }
+        let has_room = self.0.len() < FRONTENDS_MAX;
+        has_room.then(|| {
+            self.0.insert(frontend, FrontendLine { at, suppressed: 0 });
+            1
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU16;
+
+    use holdfast_core::keys::Transport;
+
+    use super::*;
+
+    fn frontend(host: u16) -> FrontendKey {
+        let [high, low] = host.to_be_bytes();
+        FrontendKey { address: [10, 96, high, low].into(), port: NonZeroU16::MIN, transport: Transport::Tcp }
+    }
+
+    #[test]
+    fn a_frontend_has_one_line_at_a_time_with_the_count_since_the_last() {
+        let mut lines = LineLimiter::default();
+        let due: Vec<_> =
+            (0..25).map(|second| lines.count_due(frontend(1), Duration::from_secs(second))).collect();
+        let told: Vec<_> =
+            due.iter().enumerate().filter_map(|(second, due)| Some((second, (*due)?))).collect();
+        assert_eq!(told, [(0, 1), (10, 10), (20, 10)]);
+    }
+
+    #[test]
+    fn frontends_do_not_silence_one_another() {
+        let mut lines = LineLimiter::default();
+        assert_eq!(lines.count_due(frontend(1), LINE_GAP), Some(1));
+        assert_eq!(lines.count_due(frontend(2), LINE_GAP), Some(1));
+        assert_eq!(lines.count_due(frontend(2), LINE_GAP), None);
+    }
+
+    #[test]
+    fn a_scan_is_bounded_and_what_is_quiet_again_makes_room() {
+        let mut lines = LineLimiter::default();
+        let told = (0..1_000).filter_map(|host| lines.count_due(frontend(host), LINE_GAP)).count();
+        assert_eq!((told, lines.0.len()), (FRONTENDS_MAX, FRONTENDS_MAX));
+        assert_eq!(lines.count_due(frontend(2_000), 2 * LINE_GAP), Some(1));
+        assert_eq!(lines.0.len(), 1);
+    }
+}

@@ -1,0 +1,73 @@
+//! The latest refusals, with a bound that namespaces share.
+//!
+//! Invariant: where there is no room, the namespace with the most refusals loses its oldest one. So whatever happens at
+//! the frontends of one namespace, another one with fewer refusals keeps its own.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::op::QuotaId;
+use holdfast_datapath::{Cause, Refusal};
+use holdfast_status::views::refusals::Denied;
+
+/// How many refusals are kept: as many as a person reads through. They take 200 KiB.
+pub(super) const REFUSALS_MAX: usize = 1_000;
+
+/// The namespace that has the frontend; `None`: no service has the port that was dialled, so no namespace is known.
+type Owner = Option<QuotaId>;
+
+/// The place of a refusal in the order in which all of them came, and what is kept of it.
+type Entry = (u64, Arc<Denied>);
+
+/// The refusals of each namespace; the client that tried last is at the end.
+#[derive(Debug, Default)]
+pub(super) struct RecentRefusals {
+    owners: BTreeMap<Owner, VecDeque<Entry>>,
+    count: usize,
+    next_order: u64,
+}
+
+impl RecentRefusals {
+    /// Keeps a refusal. A client that tries again stays one entry, which moves to the end.
+    pub(super) fn record(&mut self, at: Timestamp, refusal: Refusal) {
+        let own = self.owners.entry(refusal_owner(&refusal)).or_default();
+        // The search begins at the end, where a client in a tight loop is found at once.
+        let before = own.iter().rposition(|(_, denied)| denied.is_again(&refusal));
+        let before = before.and_then(|place| own.remove(place));
+        let is_new = before.is_none();
+        let (first, count) = before.map_or((at, 1), |(_, before)| (before.first, before.count + 1));
+        own.push_back((self.next_order, Arc::new(Denied { first, last: at, count, refusal })));
+        self.next_order += 1;
+        self.count += usize::from(is_new);
+        if self.count > REFUSALS_MAX {
+            self.evict_oldest();
+        }
+    }
+
+    /// All refusals; the client that tried last comes last.
+    pub(super) fn all(&self) -> Vec<Arc<Denied>> {
+        let mut all: Vec<&Entry> = self.owners.values().flatten().collect();
+        all.sort_unstable_by_key(|(came, _)| *came);
+        all.into_iter().map(|(_, denied)| Arc::clone(denied)).collect()
+    }
+
+    /// Drops the oldest refusal of the namespace that has most; of namespaces that have equally many, of the one with
+    /// the oldest refusal.
+    fn evict_oldest(&mut self) {
+        let weight =
+            |entries: &VecDeque<Entry>| (entries.len(), Reverse(entries.front().map(|(came, _)| *came)));
+        let most = self.owners.iter().max_by_key(|(_, entries)| weight(entries));
+        let Some(owner) = most.map(|(owner, _)| *owner) else { return };
+        let Some(entries) = self.owners.get_mut(&owner) else { return };
+        self.count -= usize::from(entries.pop_front().is_some());
+        if entries.is_empty() {
+            self.owners.remove(&owner);
+        }
+    }
+}
+
+fn refusal_owner(refusal: &Refusal) -> Owner {
+    (refusal.cause != Cause::NoSuchPort).then_some(refusal.share)
+}

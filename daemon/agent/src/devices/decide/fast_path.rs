@@ -1,0 +1,166 @@
+//! At which devices packets pass by the stack: those by which others are reached, and those that lead to pods of this
+//! node.
+//!
+//! Invariant: a device that leads to pods takes part only where one by which clients come does, or where the pod is a
+//! client itself, and only so many of them do that the programs have room to know of the pods that are clients.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use holdfast_datapath::{POD_DEVICES_MAX, XdpUse};
+use holdfast_status::views::devices::{Answers, Class, Reason, ShortcutDecision};
+
+use super::super::listing::{KernelListing, Link};
+use holdfast_config::{self as config, Packets, ShortcutUse};
+
+/// How many devices that lead to pods take part, and fewer where pods that are clients need the room. Each costs an
+/// open file, a pin, and some ten milliseconds in which the kernel changes no other device. As many of pods that are
+/// clients take part, of which the programs know anyway.
+const POD_FAST_PATHS_MAX: usize = 512;
+
+/// A device, and what it is to packets.
+type ClassifiedLink<'a> = (&'a Link, (Class, Reason));
+
+/// What decides whether packets pass by the stack at a device.
+pub(super) struct FastPaths<'a> {
+    listing: &'a KernelListing,
+    config: &'a Packets,
+    // Something on this node that is to see packets which the stack sends on, where the configuration heeds it.
+    observer: Option<&'a Arc<str>>,
+    // By how many devices others are reached.
+    uplinks: usize,
+    // Whether packets of clients pass by the stack at one of those.
+    has_fast_uplink: bool,
+    // The devices that lead to pods, the lowest number first, and how many of them have room.
+    pod_links: Vec<u32>,
+    pod_links_max: usize,
+    // The devices of pods that are clients, in that order.
+    client_pods: Vec<u32>,
+    // How answers to clients are routed.
+    answers: Answers,
+}
+
+impl<'a> FastPaths<'a> {
+    pub(super) fn new(
+        listed: &'a KernelListing,
+        config: &'a Packets,
+        onlooker: Option<&'a Arc<str>>,
+        judged: &[ClassifiedLink<'_>],
+        answers: Answers,
+    ) -> Self {
+        let ways = judged.iter().filter(|(_, (class, _))| is_uplink(*class)).count();
+        let below: BTreeSet<u32> = listed.links.iter().filter_map(|link| link.lower_link).collect();
+        let numbers = |is_meant: &dyn Fn(&Link, Class, Reason) -> bool| -> Vec<u32> {
+            let meant = judged.iter().filter(|(link, (class, reason))| is_meant(link, *class, *reason));
+            meant.map(|(link, _)| link.index).filter(|index| !below.contains(index)).collect()
+        };
+        let near = numbers(&|link, _, reason| leads_to_pods(link, reason));
+        let pods = numbers(&|link, class, _| class == Class::Pod && leads_to_client(link));
+        let clients = judged.iter().filter(|(_, (class, _))| *class == Class::Pod).count();
+        let near_max = POD_FAST_PATHS_MAX.min(POD_DEVICES_MAX.saturating_sub(clients));
+        let onlooker = onlooker.filter(|_| config.shortcut != ShortcutUse::Always);
+        let mut shortcuts = Self {
+            listing: listed,
+            config,
+            observer: onlooker,
+            uplinks: ways,
+            has_fast_uplink: false,
+            pod_links: near,
+            pod_links_max: near_max,
+            client_pods: pods,
+            answers,
+        };
+        let mut clients = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
+        shortcuts.has_fast_uplink =
+            clients.any(|(link, (class, _))| shortcuts.decide(link, *class) == ShortcutDecision::Wanted);
+        shortcuts
+    }
+
+    pub(super) fn decide(&self, link: &Link, class: Class) -> ShortcutDecision {
+        let in_the_way = if is_uplink(class) {
+            self.uplink_obstacle(link, class)
+        } else if let Ok(at) = self.pod_links.binary_search(&link.index) {
+            self.pod_obstacle(link, at)
+        } else if let Ok(at) = self.client_pods.binary_search(&link.index) {
+            self.common_obstacle(link)
+                .or_else(|| (at >= POD_FAST_PATHS_MAX).then_some(ShortcutDecision::Many))
+        } else {
+            Some(ShortcutDecision::Inside)
+        };
+        let firewall = || self.observer.cloned().map(ShortcutDecision::Needed);
+        in_the_way.or_else(firewall).unwrap_or(ShortcutDecision::Wanted)
+    }
+
+    /// What is in the way at a device by which others are reached. One with strict paths takes part if it is the only
+    /// one: then each packet comes from where its answer goes.
+    fn uplink_obstacle(&self, link: &Link, class: Class) -> Option<ShortcutDecision> {
+        let by_address = class == Class::Outer && self.answers == Answers::Dialled;
+        let is_strict = || self.uplinks > 1 && self.listing.strict.contains(&link.index);
+        self.common_obstacle(link)
+            .or_else(|| by_address.then_some(ShortcutDecision::ByAddress))
+            .or_else(|| is_strict().then_some(ShortcutDecision::StrictPaths))
+    }
+
+    /// What is in the way at a device that leads to pods. Strict paths are not: the programs take an answer from the
+    /// device alone that leads to the pod.
+    fn pod_obstacle(&self, link: &Link, at: usize) -> Option<ShortcutDecision> {
+        self.common_obstacle(link)
+            .or_else(|| {
+                (!self.has_fast_uplink && self.observer.is_none()).then_some(ShortcutDecision::NoWayIn)
+            })
+            .or_else(|| (at >= self.pod_links_max).then_some(ShortcutDecision::Many))
+    }
+
+    /// Whether packets can be given right away to what is behind a device that leads to pods; of a device by which
+    /// clients come, whether its packets can be given away so. What comes by a bridge may bear what the bridge's own
+    /// filter knows of connections, which a pod would take for its own.
+    pub(super) fn can_deliver_directly(&self, link: &Link, class: Class) -> bool {
+        match class {
+            Class::Near | Class::Pod => link.kind == "veth" && !link.is_observed,
+            Class::Outer => !self.is_bridge(link),
+            _ => false,
+        }
+    }
+
+    /// Whether packets are to pass by the stack at the device's driver. What comes and goes, such as a firewall, has no
+    /// part in it: most drivers stop for a moment where a program comes or goes.
+    pub(super) fn xdp_use(&self, link: &Link, class: Class) -> XdpUse {
+        match self.config.xdp {
+            _ if !is_uplink(class) || self.common_obstacle(link).is_some() => XdpUse::Never,
+            config::XdpUse::Never => XdpUse::Never,
+            config::XdpUse::Native => XdpUse::Native,
+        }
+    }
+
+    /// Whether the device is a bridge, or stands on one.
+    pub(super) fn is_bridge(&self, link: &Link) -> bool {
+        let is_below = |it: &&Link| link.lower_link == Some(it.index);
+        let below = self.listing.links.iter().find(is_below);
+        link.kind == "bridge" || below.is_some_and(|below| below.kind == "bridge")
+    }
+
+    fn common_obstacle(&self, link: &Link) -> Option<ShortcutDecision> {
+        if self.config.shortcut == ShortcutUse::Never {
+            Some(ShortcutDecision::Never)
+        } else if !link.is_ethernet {
+            Some(ShortcutDecision::NoEthernet)
+        } else {
+            self.config.forward_mark.is_some().then_some(ShortcutDecision::Marked)
+        }
+    }
+}
+
+const fn is_uplink(class: Class) -> bool {
+    matches!(class, Class::Outer | Class::Backends)
+}
+
+/// Whether packets of the pod, which is a client, may pass by the stack there. What a pod at a port of a bridge is sent
+/// comes by the bridge.
+fn leads_to_client(link: &Link) -> bool {
+    matches!(link.kind.as_str(), "veth" | "netkit" | "tun") && link.master.is_none()
+}
+
+/// Whether pods of this node may be behind the device. One that another device stands on has the packets of that one.
+fn leads_to_pods(link: &Link, reason: Reason) -> bool {
+    reason == Reason::PodSide && matches!(link.kind.as_str(), "veth" | "netkit" | "bridge" | "tun")
+}

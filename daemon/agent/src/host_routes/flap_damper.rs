@@ -1,0 +1,200 @@
+//! When an address is announced: at once no longer, and only after a while again.
+//!
+//! Invariant: pure; time is an argument. An address that is lost is announced no longer in the same call. One that
+//! comes and goes faster than [`STABLE_WAIT`] is announced no more until it stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::address_state::{AddressState, AddressStates, ServingState};
+
+/// How long an address that was lost has to be served before it is announced again: a router that hears of it more
+/// often damps it, and each time clients change their node.
+pub(super) const STABLE_WAIT: Duration = Duration::from_secs(5);
+
+/// How long an address stays announced of which it cannot be told whether it is served: what a reload brings is there
+/// within milliseconds, and a new device has its programs within two seconds.
+pub(super) const UNDECIDED_MAX: Duration = Duration::from_secs(5);
+
+/// Which addresses are announced, and since when the others could be.
+#[derive(Debug, Default)]
+pub(super) struct FlapDamper {
+    announced: BTreeSet<IpAddr>,
+    histories: BTreeMap<IpAddr, AddressHistory>,
+}
+
+#[derive(Debug, Default)]
+struct AddressHistory {
+    served_since: Option<Instant>,
+    undecided_since: Option<Instant>,
+    was_lost: bool,
+}
+
+impl FlapDamper {
+    /// Goes on from what a former process announced.
+    pub(super) fn from_announced(announced: impl Iterator<Item = IpAddr>) -> Self {
+        Self { announced: announced.collect(), histories: BTreeMap::new() }
+    }
+
+    pub(super) fn announced_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.announced.iter().copied()
+    }
+
+    /// Takes in how the addresses stand now, and says when time alone changes something next.
+    pub(super) fn update(&mut self, standings: &AddressStates, now: Instant) -> Option<Instant> {
+        self.announced.retain(|address| standings.contains_key(address));
+        self.histories.retain(|address, _| standings.contains_key(address));
+        let mut next: Option<Instant> = None;
+        for (address, standing) in standings {
+            let past = self.histories.entry(*address).or_default();
+            let was_there = self.announced.contains(address);
+            let (is_there, turns) = past.decide(standing, was_there, now);
+            past.was_lost |= was_there && !is_there;
+            if is_there {
+                self.announced.insert(*address);
+            } else {
+                self.announced.remove(address);
+            }
+            next = next.into_iter().chain(turns.filter(|turns| *turns > now)).min();
+        }
+        next
+    }
+}
+
+impl AddressHistory {
+    /// Whether the address is to be announced, and when that turns if nothing else happens.
+    fn decide(&mut self, standing: &AddressState, is_there: bool, now: Instant) -> (bool, Option<Instant>) {
+        if standing.serving != ServingState::Served {
+            self.served_since = None;
+        }
+        if !matches!(standing.serving, ServingState::Undecided(_)) {
+            self.undecided_since = None;
+        }
+        match (&standing.serving, is_there) {
+            (ServingState::Served, true) => (true, None),
+            (ServingState::Served, false) => {
+                let again = if self.was_lost { STABLE_WAIT } else { Duration::ZERO };
+                let begins = deadline_after(self.served_since, now, standing.checked_after.max(again));
+                self.served_since.get_or_insert(now);
+                (begins <= now, Some(begins))
+            }
+            (ServingState::Unreported(_), is_there) => (is_there, None),
+            (ServingState::Undecided(_), true) => {
+                let ends = deadline_after(self.undecided_since, now, UNDECIDED_MAX);
+                self.undecided_since.get_or_insert(now);
+                (ends > now, Some(ends))
+            }
+            (ServingState::Undecided(_), false) | (ServingState::Unserved(_), _) => (false, None),
+        }
+    }
+}
+
+/// So long after a moment, or after now where there was none. A time that no clock reaches is one that is looked at
+/// again.
+fn deadline_after(since: Option<Instant>, now: Instant, wait: Duration) -> Instant {
+    let since = since.unwrap_or(now);
+    since.checked_add(wait).unwrap_or_else(|| now + UNDECIDED_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// An address, what is announced, and when all of it began.
+    struct Rig {
+        course: FlapDamper,
+        begun: Instant,
+        address: IpAddr,
+    }
+
+    impl Rig {
+        fn new(announced: &[&str]) -> Self {
+            let course = FlapDamper::from_announced(announced.iter().map(|it| it.parse().unwrap()));
+            Self { course, begun: Instant::now(), address: "192.0.2.10".parse().unwrap() }
+        }
+
+        /// Whether it is announced so many milliseconds after the start, and after how many more that turns.
+        fn at(&mut self, milliseconds: u64, judged: &str, checked_after: Duration) -> (bool, Option<u128>) {
+            let why = || "why".to_owned();
+            let judged = match judged {
+                "served" => ServingState::Served,
+                "undecided" => ServingState::Undecided(why()),
+                "untold" => ServingState::Unreported(why()),
+                _ => ServingState::Unserved(why()),
+            };
+            let now = self.begun + Duration::from_millis(milliseconds);
+            let standings = [(self.address, AddressState { serving: judged, checked_after })].into();
+            let next = self.course.update(&standings, now);
+            let is_there = self.course.announced_addresses().any(|it| it == self.address);
+            (is_there, next.map(|next| (next - now).as_millis()))
+        }
+    }
+
+    #[test]
+    fn what_is_served_is_announced_at_once_and_what_is_lost_is_not() {
+        let mut rig = Rig::new(&[]);
+        assert_eq!(rig.at(0, "lost", Duration::ZERO), (false, None));
+        assert_eq!(rig.at(1, "served", Duration::ZERO), (true, None));
+        assert_eq!(rig.at(2, "lost", Duration::ZERO), (false, None));
+    }
+
+    #[test]
+    fn what_was_lost_is_announced_again_only_when_it_stays() {
+        let mut rig = Rig::new(&[]);
+        rig.at(0, "served", Duration::ZERO);
+        rig.at(10, "lost", Duration::ZERO);
+        assert_eq!(rig.at(20, "served", Duration::ZERO), (false, Some(5_000)));
+        assert_eq!(rig.at(5_019, "served", Duration::ZERO), (false, Some(1)));
+        assert_eq!(rig.at(5_019, "lost", Duration::ZERO), (false, None), "it begins anew");
+        assert_eq!(rig.at(5_020, "served", Duration::ZERO), (false, Some(5_000)));
+        assert_eq!(rig.at(10_020, "served", Duration::ZERO), (true, None));
+    }
+
+    /// Until its first verdict a backend counts as usable, which is no reason to send clients here.
+    #[test]
+    fn what_has_checks_is_announced_once_they_have_had_their_time() {
+        let mut rig = Rig::new(&[]);
+        assert_eq!(rig.at(0, "served", 3 * SECOND), (false, Some(3_000)));
+        assert_eq!(rig.at(2_999, "served", 3 * SECOND), (false, Some(1)));
+        assert_eq!(rig.at(3_000, "served", 3 * SECOND), (true, None));
+    }
+
+    #[test]
+    fn what_a_former_process_announced_stays_while_it_is_served_or_undecided() {
+        let mut rig = Rig::new(&["192.0.2.10"]);
+        assert_eq!(rig.at(0, "served", 3 * SECOND), (true, None), "checks are no reason to take it away");
+        let mut rig = Rig::new(&["192.0.2.10"]);
+        assert_eq!(rig.at(0, "undecided", Duration::ZERO), (true, Some(5_000)));
+        assert_eq!(rig.at(1_000, "served", Duration::ZERO), (true, None));
+        assert_eq!(rig.at(2_000, "undecided", Duration::ZERO), (true, Some(5_000)));
+        assert_eq!(rig.at(7_000, "undecided", Duration::ZERO), (false, None), "but not for ever");
+        let mut rig = Rig::new(&["192.0.2.10"]);
+        assert_eq!(rig.at(0, "lost", Duration::ZERO), (false, None));
+    }
+
+    #[test]
+    fn what_nobody_has_told_of_stays_as_it_is_for_as_long_as_that_lasts() {
+        let mut rig = Rig::new(&["192.0.2.10"]);
+        assert_eq!(rig.at(0, "untold", Duration::ZERO), (true, None));
+        assert_eq!(rig.at(3_600_000, "untold", Duration::ZERO), (true, None));
+        assert_eq!(rig.at(3_600_001, "lost", Duration::ZERO), (false, None));
+        assert_eq!(rig.at(3_600_002, "untold", Duration::ZERO), (false, None));
+    }
+
+    #[test]
+    fn what_is_undecided_is_not_announced() {
+        let mut rig = Rig::new(&[]);
+        assert_eq!(rig.at(0, "undecided", Duration::ZERO), (false, None));
+    }
+
+    #[test]
+    fn what_no_service_is_announced_at_is_forgotten() {
+        let mut rig = Rig::new(&["192.0.2.10", "2001:db8::10"]);
+        rig.course.update(&AddressStates::new(), rig.begun);
+        assert_eq!(rig.course.announced_addresses().count(), 0);
+        assert!(rig.course.histories.is_empty());
+    }
+}

@@ -1,0 +1,124 @@
+//! Whether this host is called otherwise by now than the daemon, which began before the host had its name.
+//!
+//! Invariant: a name that the cluster knows is never left, whatever the host is called since: kubelet keeps the one
+//! under which it has registered, too. The daemon begins anew with another name only where there is no Node of its own,
+//! and only while its end takes nothing from clients.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_status::views::datapath::DatapathView;
+use tokio::sync::watch;
+
+use crate::node;
+use holdfast_config::NodeName;
+use holdfast_kubernetes::source::{Resource, State, View, Watch};
+
+/// How often the host's name is looked at.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+
+/// How long the host has to have its name: one that comes by DHCP may be given twice.
+const SETTLE_TIME: Duration = Duration::from_secs(60);
+
+/// What a host is called that has no name yet.
+const NO_NAME: &str = "localhost";
+
+/// The host's new name, by which the daemon has to begin anew.
+#[derive(Debug, thiserror::Error)]
+#[error("this host is called {} by now, and there is no Node {}: the daemon begins anew", .new.as_str(), .own.as_str())]
+pub struct HostnameChange {
+    own: NodeName,
+    new: NodeName,
+}
+
+/// Ends when the daemon has to begin anew.
+pub async fn run(
+    own: NodeName,
+    watches: View,
+    datapath: watch::Receiver<Arc<DatapathView>>,
+) -> HostnameChange {
+    if own.as_str().split('.').next() == Some(NO_NAME) {
+        tracing::warn!(node = own.as_str(), "this host has no name of its own yet; set `name` under [node]");
+    }
+    let mut other = CandidateName::default();
+    loop {
+        tokio::time::sleep(CHECK_EVERY).await;
+        let host = node::host_node_name().ok().filter(|_| has_no_node(&watches));
+        let Some(new) = other.observe(&own, host, Instant::now()) else { continue };
+        if is_pinned(&datapath.borrow()) {
+            return HostnameChange { own, new };
+        }
+    }
+}
+
+/// Whether the cluster has no Node of the daemon's name.
+fn has_no_node(watches: &View) -> bool {
+    let says_so = |it: &Watch| it.state == State::Watching && it.objects == 0;
+    watches.current().iter().any(|it| it.what == Resource::Node && says_so(it))
+}
+
+/// Whether clients are served without the process.
+fn is_pinned(datapath: &DatapathView) -> bool {
+    datapath.unpinned().is_empty() && datapath.status().is_none_or(|status| status.bare_hooks.is_empty())
+}
+
+/// Another name of the host, and since when it has that one.
+#[derive(Debug, Default)]
+struct CandidateName(Option<(NodeName, Instant)>);
+
+impl CandidateName {
+    /// Takes in what the host is called, if the cluster has no Node of the daemon's name. Returns the host's name once
+    /// it has lasted.
+    fn observe(&mut self, own: &NodeName, host: Option<NodeName>, now: Instant) -> Option<NodeName> {
+        let host = host.filter(|host| host != own);
+        let known = self.0.take().filter(|(name, _)| Some(name) == host.as_ref());
+        let host = host?;
+        if known.is_none() {
+            tracing::warn!(
+                node = own.as_str(),
+                host = host.as_str(),
+                "there is no Node of this daemon's name, and the host is called otherwise by now: no endpoint counts \
+                 as this node's; the daemon begins anew with that name if it lasts for a minute"
+            );
+        }
+        let (name, since) = self.0.insert(known.unwrap_or((host, now)));
+        (now.saturating_duration_since(*since) >= SETTLE_TIME).then(|| name.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> NodeName {
+        NodeName::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_name_counts_once_it_has_lasted() {
+        let (begun, mut other) = (Instant::now(), CandidateName::default());
+        let mut look = |second, host: Option<&str>| {
+            let now = begun + Duration::from_secs(second);
+            other.observe(&name("localhost"), host.map(name), now).map(|name| name.as_str().to_owned())
+        };
+        assert_eq!(look(0, Some("localhost")), None);
+        assert_eq!(look(10, Some("worker-7")), None);
+        assert_eq!(look(60, Some("worker-8")), None, "another one");
+        assert_eq!(look(110, None), None, "the Node is there after all, or nobody tells");
+        assert_eq!(look(120, Some("worker-7")), None);
+        assert_eq!(look(179, Some("worker-7")), None);
+        assert_eq!(look(180, Some("worker-7")).as_deref(), Some("worker-7"));
+        assert_eq!(look(190, Some("localhost")), None);
+    }
+
+    #[test]
+    fn only_the_cluster_says_that_there_is_no_such_node() {
+        let of =
+            |what, state, objects| View::from_watches(vec![Watch { state, objects, ..Watch::new(what) }]);
+        assert!(has_no_node(&of(Resource::Node, State::Watching, 0)));
+        assert!(!has_no_node(&of(Resource::Node, State::Watching, 1)));
+        assert!(!has_no_node(&of(Resource::Node, State::Waiting, 0)), "it is not known");
+        assert!(!has_no_node(&of(Resource::Services, State::Watching, 0)));
+        assert!(!has_no_node(&View::default()), "there is no cluster");
+    }
+}

@@ -1,0 +1,28 @@
+//! How often kube-proxy's health was asked for.
+//!
+//! Invariant: a question is counted where it is answered, and the counts are read by the metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often health was asked for, by path and by whether the answer was good.
+#[derive(Debug, Default)]
+pub(super) struct HealthRequests {
+    pub(super) healthz: AnswerCounts,
+    pub(super) livez: AnswerCounts,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct AnswerCounts([AtomicU64; 2]);
+
+impl AnswerCounts {
+    pub(super) fn count(&self, is_good: bool) {
+        let [good, bad] = &self.0;
+        if is_good { good } else { bad }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Each status with its count.
+    pub(super) fn totals(&self) -> [(&'static str, u64); 2] {
+        let [good, bad] = &self.0;
+        [("200", good), ("503", bad)].map(|(code, count)| (code, count.load(Ordering::Relaxed)))
+    }
+}

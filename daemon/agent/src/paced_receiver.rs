@@ -1,0 +1,61 @@
+//! Changes of a value, no faster than their reader can bear them.
+//!
+//! Invariant: the first change after a rest is told at once, and the last one of many is always told.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// A value that may change as often as a tenant likes.
+#[derive(Debug)]
+pub struct PacedReceiver<T> {
+    value: Option<watch::Receiver<T>>,
+    pace: Duration,
+    next_allowed: Instant,
+}
+
+impl<T> PacedReceiver<T> {
+    /// Tells the changes of a value at this pace. Without a value no change is ever told.
+    pub fn new(value: Option<watch::Receiver<T>>, pace: Duration) -> Self {
+        Self { value, pace, next_allowed: Instant::now() }
+    }
+
+    /// Waits until the value has changed. A waiter that is dropped loses no change.
+    pub async fn wait_for_change(&mut self) {
+        sleep_until(self.next_allowed).await;
+        if let Some(value) = &mut self.value
+            && value.changed().await.is_ok()
+        {
+            self.next_allowed = Instant::now() + self.pace;
+            return;
+        }
+        pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_change_is_told_at_once_and_many_are_told_as_one() {
+        let (value, now) = watch::channel(0);
+        let pace = Duration::from_millis(200);
+        let mut paced = PacedReceiver::new(Some(now), pace);
+        let begun = Instant::now();
+        let mut told = 0;
+        while begun.elapsed() < Duration::from_millis(500) {
+            value.send_modify(|value| *value += 1);
+            told += u32::from(timeout(Duration::from_millis(1), paced.wait_for_change()).await.is_ok());
+            assert!(told > 0, "the first one");
+        }
+        assert!((2..=3).contains(&told), "{told}");
+        value.send_modify(|value| *value += 1);
+        assert!(timeout(pace * 5, paced.wait_for_change()).await.is_ok(), "the last one");
+        assert!(timeout(pace * 2, paced.wait_for_change()).await.is_err());
+    }
+}

@@ -1,0 +1,174 @@
+//! Which list, or which address, has its turn now: the namespaces take turns, and each has an order of its own.
+//!
+//! Invariant: what is due waits for one turn of each other namespace at most, and for what comes before it in its
+//! own. Within a namespace the first by [`EngineTurn`] comes first. A turn costs the logarithm of what there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+/// When a list or an address is next in its namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Turn {
+    /// At once: a list that has had no turn yet. Lists that come together are numbered on from the list of their
+    /// namespace that had its first turn last, so a few that come later do not wait for all that came before.
+    First(u64),
+    /// From this time on. A list that has more to ask is due again at the time of its last turn, behind all that were
+    /// due before.
+    Again(Instant),
+}
+
+impl Turn {
+    fn is_due(self, now: Instant) -> bool {
+        match self {
+            Self::First(_) => true,
+            Self::Again(at) => at <= now,
+        }
+    }
+}
+
+/// The turns of one namespace.
+#[derive(Debug)]
+struct Lane<T> {
+    turns: BTreeSet<(Turn, T)>,
+    /// Its place in the ring, if it stands there.
+    position: Option<u64>,
+}
+
+/// All turns, by namespace.
+#[derive(Debug)]
+pub(super) struct FairQueue<T> {
+    lanes: BTreeMap<Arc<str>, Lane<T>>,
+    /// The namespaces that take turns, each behind those that were there when it became due.
+    ring: BTreeMap<u64, Arc<str>>,
+    /// The namespaces that are not in the ring, by their first turns.
+    later: BTreeSet<(Turn, Arc<str>)>,
+    last_position: u64,
+}
+
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        Self { lanes: BTreeMap::new(), ring: BTreeMap::new(), later: BTreeSet::new(), last_position: 0 }
+    }
+}
+
+impl<T: Ord> FairQueue<T> {
+    pub(super) fn insert(&mut self, namespace: &str, turn: Turn, who: T) {
+        self.change(namespace, |turns| turns.insert((turn, who)));
+    }
+
+    pub(super) fn remove(&mut self, namespace: &str, turn: Turn, who: T) {
+        self.change(namespace, |turns| turns.remove(&(turn, who)));
+    }
+
+    fn change(&mut self, namespace: &str, change: impl FnOnce(&mut BTreeSet<(Turn, T)>) -> bool) {
+        let found = self.lanes.remove_entry(namespace);
+        let new = || (namespace.into(), Lane { turns: BTreeSet::new(), position: None });
+        let (name, mut lane) = found.unwrap_or_else(new);
+        if let (Some((first, _)), None) = (lane.turns.first(), lane.position) {
+            self.later.remove(&(*first, Arc::clone(&name)));
+        }
+        change(&mut lane.turns);
+        self.put(name, lane);
+    }
+
+    /// Puts a namespace where its first turn belongs; one without a turn is forgotten.
+    fn put(&mut self, name: Arc<str>, lane: Lane<T>) {
+        match (lane.turns.first(), lane.position) {
+            (Some((first, _)), None) => drop(self.later.insert((*first, Arc::clone(&name)))),
+            (Some(_), Some(_)) => {}
+            (None, Some(place)) => return drop(self.ring.remove(&place)),
+            (None, None) => return,
+        }
+        self.lanes.insert(name, lane);
+    }
+
+    /// When the next turn is; for a turn that may be at once, that is `earliest`.
+    pub(super) fn next(&self, earliest: Instant) -> Option<Instant> {
+        if !self.ring.is_empty() {
+            return Some(earliest);
+        }
+        self.later.first().map(|(turn, _)| match turn {
+            Turn::First(_) => earliest,
+            Turn::Again(at) => *at,
+        })
+    }
+
+    /// Takes the turn that is due now, if any. Its namespace goes behind all others.
+    pub(super) fn take(&mut self, now: Instant) -> Option<(Turn, T)> {
+        self.fill_ring(now);
+        while let Some((_, name)) = self.ring.pop_first() {
+            let Some(mut lane) = self.lanes.remove(&name) else { continue };
+            lane.position = None;
+            let is_due = lane.turns.first().is_some_and(|(turn, _)| turn.is_due(now));
+            let taken = if is_due { lane.turns.pop_first() } else { None };
+            self.put(name, lane);
+            if taken.is_some() {
+                return taken;
+            }
+        }
+        None
+    }
+
+    fn fill_ring(&mut self, now: Instant) {
+        while self.later.first().is_some_and(|(turn, _)| turn.is_due(now)) {
+            let Some((_, name)) = self.later.pop_first() else { return };
+            self.last_position += 1;
+            if let Some(lane) = self.lanes.get_mut(&name) {
+                lane.position = Some(self.last_position);
+            }
+            self.ring.insert(self.last_position, name);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lanes.values().map(|lane| lane.turns.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn taken(turns: &mut FairQueue<u32>, now: Instant) -> Vec<u32> {
+        std::iter::from_fn(|| turns.take(now)).map(|(_, who)| who).collect()
+    }
+
+    #[test]
+    fn namespaces_take_turns_however_much_each_has() {
+        let (mut turns, now) = (FairQueue::default(), Instant::now());
+        (0..5).for_each(|who| turns.insert("crowd", Turn::Again(now), who));
+        turns.insert("few", Turn::Again(now), 10);
+        turns.insert("few", Turn::First(7), 11);
+        assert_eq!(taken(&mut turns, now), [11, 0, 10, 1, 2, 3, 4]);
+        assert!(turns.lanes.is_empty() && turns.ring.is_empty() && turns.later.is_empty(), "nothing is left");
+    }
+
+    #[test]
+    fn who_becomes_due_has_its_turn_after_one_of_each_other_namespace() {
+        let (mut turns, now) = (FairQueue::default(), Instant::now());
+        let soon = now + Duration::from_secs(1);
+        (0..5).for_each(|who| turns.insert("crowd", Turn::First(who.into()), who));
+        turns.insert("late", Turn::Again(soon), 10);
+        assert_eq!((turns.take(now), turns.next(now)), (Some((Turn::First(0), 0)), Some(now)));
+        assert_eq!(taken(&mut turns, soon), [1, 10, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_turn_that_is_taken_back_is_not_waited_for() {
+        let (mut turns, now) = (FairQueue::default(), Instant::now());
+        let soon = now + Duration::from_secs(1);
+        turns.insert("a", Turn::Again(now), 1);
+        turns.insert("b", Turn::Again(now), 2);
+        turns.insert("b", Turn::Again(soon), 3);
+        assert_eq!(turns.take(now), Some((Turn::Again(now), 1)));
+        turns.remove("b", Turn::Again(now), 2);
+        assert_eq!((turns.take(now), turns.next(now)), (None, Some(soon)));
+        turns.remove("b", Turn::Again(soon), 3);
+        assert_eq!((turns.take(soon), turns.next(now), turns.len()), (None, None, 0));
+    }
+}

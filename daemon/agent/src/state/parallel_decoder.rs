@@ -1,0 +1,123 @@
+//! Takes the records of services apart, on several threads: on a node that boots while no apiserver is there, clients
+//! wait for that.
+//!
+//! Invariant: the services come out in the order of their records, however many threads there are. A small file is read
+//! by the caller's thread alone, and so is any file where the system gives no thread.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::{Builder, Scope};
+
+use holdfast_core::snapshot::ServiceView;
+
+use super::codec;
+
+/// As many threads as can be of use: the caller's own reads the file for them.
+const THREADS_MAX: usize = 4;
+
+/// So many bytes of records are taken apart in one go, some milliseconds of work.
+const BATCH_BYTES: usize = 1 << 18;
+
+/// Batches that may wait for a thread, beside the one that it works at.
+const WAITING_MAX: usize = 2;
+
+/// A service for each record; `None`: the record makes no sense.
+type DecodedServices = Vec<Option<Arc<ServiceView>>>;
+
+/// Records, one behind the other.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    lengths: Vec<usize>,
+}
+
+impl Batch {
+    fn decode(&self) -> DecodedServices {
+        let mut rest = self.bytes.as_slice();
+        let record = |length: &usize| {
+            let (record, behind) = rest.split_at_checked(*length)?;
+            rest = behind;
+            codec::decode_service(record)
+        };
+        self.lengths.iter().map(record).collect()
+    }
+}
+
+/// A thread, and what it has done.
+struct Decoder {
+    batches: SyncSender<Batch>,
+    done: Receiver<DecodedServices>,
+}
+
+impl Decoder {
+    fn start<'scope>(scope: &'scope Scope<'scope, '_>) -> std::io::Result<Self> {
+        let (batches, waiting) = sync_channel::<Batch>(WAITING_MAX);
+        let (out, done) = channel();
+        let work = move || {
+            // The receiver is gone if the file cannot be read on.
+            let _ = waiting.iter().try_for_each(|batch| out.send(batch.decode()));
+        };
+        Builder::new().name("decoding".to_owned()).spawn_scoped(scope, work)?;
+        Ok(Self { batches, done })
+    }
+}
+
+/// All threads, and the records that wait for the next one of them.
+pub(super) struct DecoderPool<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    /// `None`: they have not begun.
+    decoders: Option<Vec<Decoder>>,
+    /// How many batches they were given.
+    batches_sent: usize,
+    batch: Batch,
+    /// What the caller's own thread has taken apart, because there is no other.
+    decoded_locally: DecodedServices,
+}
+
+impl<'scope, 'env> DecoderPool<'scope, 'env> {
+    pub(super) fn new(scope: &'scope Scope<'scope, 'env>) -> Self {
+        Self { scope, decoders: None, batches_sent: 0, batch: Batch::default(), decoded_locally: Vec::new() }
+    }
+
+    /// Takes a record in.
+    pub(super) fn push(&mut self, record: &[u8]) {
+        self.batch.bytes.extend_from_slice(record);
+        self.batch.lengths.push(record.len());
+        if self.batch.bytes.len() >= BATCH_BYTES {
+            self.send_batch();
+        }
+    }
+
+    /// Gives the batch to the thread whose turn it is.
+    fn send_batch(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        let scope = self.scope;
+        let decoders = self.decoders.get_or_insert_with(|| {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+            (0..threads).map_while(|_| Decoder::start(scope).ok()).collect()
+        });
+        let turn = self.batches_sent.checked_rem(decoders.len()).and_then(|at| decoders.get(at));
+        match turn {
+            Some(decoder) => {
+                self.batches_sent += 1;
+                // A thread ends only after its last batch.
+                let _ = decoder.batches.send(batch);
+            }
+            None => self.decoded_locally.extend(batch.decode()),
+        }
+    }
+
+    /// All services, in the order of their records.
+    pub(super) fn finish(self) -> DecodedServices {
+        let Self { decoders, batches_sent: given, batch, decoded_locally: own, .. } = self;
+        let decoders = decoders.unwrap_or_default();
+        let done: Vec<_> = decoders.into_iter().map(|decoder| decoder.done).collect();
+        let in_turn = done.iter().cycle().take(given);
+        // A thread that gave no answer has lost its records.
+        let theirs = in_turn.flat_map(|done| done.recv().unwrap_or_else(|_| vec![None]));
+        theirs.chain(own).chain(batch.decode()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What checks read of the material, part by part.
+//!
+//! Invariant: whatever a check judges by, but for the question itself and the time, is read through one of these
+//! functions, which notes the place; so a finding says where its check has looked, and names no other place.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use holdfast_core::facts::SliceFacts;
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceState, ServiceView, Snapshot};
+
+use super::Case;
+use crate::evidence::{
+    ClientTrace, Conntrack, DnsReplies, EndpointsObject, Flows, HostPort, HttpProbe, Lease, Listener, Lookup,
+    MapRow, ObservedIpAddress, ObservedNode, ObservedService, ObservedSlice, Pods, Probe, RecognisedEvent,
+    Resolver, ReversePath, Route, Rule, UnmatchedPod, WatchStatus,
+};
+use crate::evidence_source::EvidenceSource;
+use holdfast_status::record::Record;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::apiserver::View as ApiserverView;
+use holdfast_status::views::checks::ChecksSeen;
+use holdfast_status::views::clients::Counters;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::proxies::{Filter, OtherProxy};
+use holdfast_status::views::refusals::Denied;
+
+/// One part of the material a line: its name here, its type, where it lies, and the place that is noted.
+macro_rules! reads {
+    ($($name:ident: $type:ty = $($field:ident).+, $place:ident;)*) => {
+        impl<'a> Case<'a> {
+            $(pub fn $name(&self) -> &'a $type {
+                self.note_source(EvidenceSource::$place);
+                &self.material.$($field).+
+            })*
+        }
+    };
+}
+
+reads! {
+    table: Arc<Snapshot> = snapshot, Table;
+    unready_reason: Option<String> = own.unready, Table;
+    stalled_for: Option<core::time::Duration> = own.stalled, Table;
+    watches: Vec<WatchStatus> = own.watches, Watch;
+    apiserver: Option<Arc<ApiserverView>> = own.apiserver, Watch;
+    datapath: Arc<DatapathView> = own.datapath, Kernel;
+    counters: Counters = own.counters, Kernel;
+    denials: Vec<Arc<Denied>> = own.denied, Kernel;
+    checks: ChecksSeen = own.checks, Checks;
+    map_rows: Lookup<Vec<MapRow>> = kernel, Kernel;
+    unread_map_rows: usize = kernel_left, Kernel;
+    lookups: Lookup<Vec<ClientTrace>> = lookups, Kernel;
+    flows: Lookup<Flows> = flows, Flows;
+    history: Vec<Record> = history, History;
+    probes_lookup: Lookup<Vec<Probe>> = probes, Probes;
+    http: Lookup<Vec<HttpProbe>> = http, Probes;
+    names: Lookup<DnsReplies> = names, Probes;
+    proxies: Arc<[OtherProxy]> = own.proxies, Host;
+    filters: Arc<[Filter]> = own.filters, Host;
+    announcements: Vec<AnnouncedAddress> = own.announced, Host;
+    listeners: Lookup<Vec<Listener>> = host.listeners, Host;
+    port_range: Lookup<(u16, u16)> = host.port_range, Host;
+    reserved: Lookup<Vec<(u16, u16)>> = host.reserved, Host;
+    forwards: Lookup<bool> = host.forwards, Host;
+    forwards6: Lookup<bool> = host.forwards6, Host;
+    reverse_path: Lookup<Vec<ReversePath>> = host.reverse_path, Host;
+    conntrack: Lookup<Conntrack> = host.conntrack, Host;
+    resolver: Lookup<Resolver> = host.resolver, Host;
+    routes: Lookup<Vec<Route>> = host.routes, Host;
+    rules: Lookup<Vec<Rule>> = host.rules, Host;
+    host_port_rules: Lookup<Vec<u16>> = host.host_port_rules, Host;
+    host_addresses: Lookup<Vec<IpAddr>> = host.addresses, Host;
+    health: Lookup<u16> = host.health, Host;
+    service_lookup: Lookup<Option<ObservedService>> = cluster.service, Service;
+    slices_lookup: Lookup<Vec<ObservedSlice>> = cluster.slices, Slices;
+    pods_lookup: Lookup<Pods> = cluster.pods, Pods;
+    unmatched_pods: Lookup<Vec<UnmatchedPod>> = cluster.near, Pods;
+    host_ports: Lookup<Vec<HostPort>> = cluster.hosted, Pods;
+    endpoints_lookup: Lookup<Option<EndpointsObject>> = cluster.endpoints, Endpoints;
+    nodes_lookup: Lookup<Vec<ObservedNode>> = cluster.nodes, Nodes;
+    unqueried_nodes: Vec<String> = cluster.nodes_unasked, Nodes;
+    leases_lookup: Lookup<Vec<Lease>> = cluster.leases, Leases;
+    address_lookup: Lookup<Option<ObservedIpAddress>> = cluster.address, Address;
+    policies_lookup: Lookup<usize> = cluster.policies, Policies;
+    namespace_lookup: Lookup<Option<bool>> = cluster.namespace, Namespace;
+    events: Lookup<Vec<RecognisedEvent>> = cluster.events, Events;
+    has_more_events: bool = cluster.more_events, Events;
+}
+
+/// The service as this node has it: what its objects say came by the watches, and what was made of it is in the table.
+impl<'a> Case<'a> {
+    /// The whole view, with what came by the watches and what is in the table.
+    pub fn view(&self) -> Option<&'a ServiceView> {
+        self.note_source(EvidenceSource::Watch);
+        self.table_view()
+    }
+
+    pub fn facts(&self) -> Option<&'a holdfast_core::facts::ServiceFacts> {
+        self.note_source(EvidenceSource::Watch);
+        self.view?.facts.as_deref()
+    }
+
+    /// All of its slices, those too that proxies do not see.
+    pub fn all_slices(&self) -> impl Iterator<Item = &'a SliceFacts> + use<'a> {
+        self.note_source(EvidenceSource::Watch);
+        self.view.into_iter().flat_map(|view| view.slices.iter()).map(AsRef::as_ref)
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.table_view().is_some()
+    }
+
+    /// The source that has the service.
+    pub fn source(&self) -> Option<Source> {
+        self.table_view().map(|view| view.key.source)
+    }
+
+    pub fn state(&self) -> Option<ServiceState> {
+        self.table_view().map(|view| view.state)
+    }
+
+    pub fn frontends(&self) -> impl Iterator<Item = &'a FrontendView> + use<'a> {
+        self.table_view().into_iter().flat_map(|view| &view.frontends)
+    }
+
+    pub fn ports(&self) -> impl Iterator<Item = &'a PortView> + use<'a> {
+        self.table_view().into_iter().flat_map(|view| view.ports.iter())
+    }
+
+    fn table_view(&self) -> Option<&'a ServiceView> {
+        self.note_source(EvidenceSource::Table);
+        self.view
+    }
+}

@@ -1,0 +1,90 @@
+//! Clients that found no room: those outside that were dropped lately although a backend was there for them.
+//!
+//! Invariant: only what the programs told of this service's own frontends counts. That nothing was told is no proof
+//! where they left refusals untold and the service's own ports have dropped clients.
+
+use std::sync::Arc;
+
+use holdfast_status::datapath::Denial;
+
+use super::refusals::recent_denials;
+use crate::case::Case;
+use crate::command::{Command, CommandWord};
+use crate::finding::{Judgement, Remedy};
+use crate::formatting::format_count;
+use holdfast_status::views::refusals::{Cause, Denied};
+
+pub(super) fn check_capacity(case: &Case<'_>) -> Judgement {
+    let is_of_room = |it: &&Arc<Denied>| is_dropped_outside(it) && find_remedy(it.refusal.cause).is_some();
+    let own: Vec<&Arc<Denied>> = recent_denials(case).into_iter().filter(is_of_room).collect();
+    let Some((why, advised)) = own.last().and_then(|latest| find_remedy(latest.refusal.cause)) else {
+        return judge_no_drop(count_losses(case).unwrap_or_default());
+    };
+    let clients = format_count(own.len(), "client");
+    let verb = if own.len() == 1 { "was" } else { "were" };
+    let times: u64 = own.iter().map(|it| it.count).sum();
+    Judgement::warning(format!("{clients} outside {verb} dropped in the last five minutes: {why}"))
+        .with("clients", own.len())
+        .with("times", times)
+        .remedy(advised)
+}
+
+fn is_dropped_outside(denied: &Denied) -> bool {
+    denied.refusal.arrival.is_some() && denied.refusal.denial == Denial::Dropped
+}
+
+/// Refusals that were not told on this node, and clients that the service's own ports have dropped, as programs count.
+fn count_losses(case: &Case<'_>) -> Option<[u64; 2]> {
+    let lost = case.datapath().status()?.refusals_lost;
+    Some([lost, case.counters().service(case.view()?)?.dropped])
+}
+
+/// The judgement where no client is listed as dropped.
+fn judge_no_drop([lost, dropped]: [u64; 2]) -> Judgement {
+    if lost == 0 || dropped == 0 {
+        return Judgement::ok("No client outside was dropped in the last five minutes for want of room.");
+    }
+    Judgement::unknown(
+        "No client outside is listed as dropped for want of room, but some refusals on this node were not told, and \
+         its ports have dropped clients since they are there.",
+    )
+    .with("lost", lost)
+    .with("dropped", dropped)
+}
+
+/// What was short, and what to do. None: the client was dropped for another reason, which other checks tell.
+fn find_remedy(cause: Cause) -> Option<(&'static str, Remedy)> {
+    let ours = |word| Command::from_words(&[CommandWord::Literal("holdfast"), CommandWord::Literal(word)]);
+    match cause {
+        Cause::Flows => Some((
+            "the table of flows has no room for more of its namespace's.",
+            Remedy::safe("See whose clients take the table, and raise `flows` under [packets].")
+                .with_command(ours("flows")),
+        )),
+        Cause::Ports => Some((
+            "no port is left by which its backends on other nodes could answer.",
+            Remedy::safe("Widen `snat_ports` under [packets], or have more backends.")
+                .with_command(ours("datapath")),
+        )),
+        Cause::Address => Some((
+            "this node has no address of that family to which its backends on other nodes could answer.",
+            Remedy::safe("Give the node an address of that family.").with_command(ours("datapath")),
+        )),
+        Cause::NoBackend | Cause::Source | Cause::NoSuchPort => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::State;
+
+    #[test]
+    fn nobody_is_said_to_be_well_of_whom_something_may_be_untold() {
+        for (counted, expected) in
+            [([0, 0], State::Ok), ([9, 0], State::Ok), ([0, 9], State::Ok), ([9, 9], State::Unknown)]
+        {
+            assert_eq!(judge_no_drop(counted).state, expected, "{counted:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What holdfast's own health checks found out about the backends of this service.
+//!
+//! Invariant: a backend is well only if its last check was good. A check that has not ended, or that could not be
+//! made, proves nothing.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::case::Case;
+use crate::finding::{Judgement, Remedy};
+use crate::formatting::{format_count, join_names};
+use crate::limits::NAMED_MAX;
+use holdfast_status::views::checks::{CheckResult, CheckSeen};
+
+type CheckedBackend<'a> = (&'a SocketAddr, &'a CheckSeen);
+
+pub(super) fn check_health_checks(case: &Case<'_>) -> Judgement {
+    let all: Vec<CheckedBackend<'_>> = case.checks().iter().collect();
+    let select = |is_wanted: fn(&CheckSeen) -> bool| -> Vec<CheckedBackend<'_>> {
+        all.iter().copied().filter(|(_, seen)| is_wanted(seen)).collect()
+    };
+    let (unusable, failing) = (select(|seen| !seen.usable), select(is_failing));
+    let unproven = select(|seen| last_result(seen).is_none_or(|it| it == CheckResult::Unasked));
+    let number = format_count(all.len(), "backend");
+    if all.is_empty() {
+        Judgement::not_applicable("No health check of holdfast is configured for it.")
+    } else if !unusable.is_empty() {
+        let sentence = format!(
+            "Holdfast's own health checks fail for {} of {number}: {}.",
+            unusable.len(),
+            describe_backends(&unusable)
+        );
+        Judgement::error_if(unusable.len() == all.len(), sentence)
+            .with("failed", to_json(&unusable))
+            .remedy(Remedy::safe("Look at these backends, and at what `health_check` expects of them."))
+    } else if !failing.is_empty() {
+        Judgement::warning(format!(
+            "The last health check failed for {} of {number}, which still gets clients: {}.",
+            failing.len(),
+            describe_backends(&failing)
+        ))
+        .with("failed", to_json(&failing))
+        .remedy(Remedy::safe("Look at these backends: further failures take new clients from them."))
+    } else if !unproven.is_empty() {
+        Judgement::unknown(format!(
+            "Holdfast's own health checks say nothing yet of {} of {number}: {}.",
+            unproven.len(),
+            describe_backends(&unproven)
+        ))
+    } else {
+        Judgement::ok(format!("Each of {number} passes holdfast's own health checks."))
+    }
+}
+
+/// Whether the last check of a backend that still gets clients was bad.
+fn is_failing(seen: &CheckSeen) -> bool {
+    seen.usable && last_result(seen) == Some(CheckResult::Bad)
+}
+
+fn last_result(seen: &CheckSeen) -> Option<CheckResult> {
+    seen.last.as_ref().map(|last| last.result.0)
+}
+
+fn describe_backends(checked: &[CheckedBackend<'_>]) -> String {
+    let error = |seen: &CheckSeen| seen.last.as_ref().and_then(|last| last.error.clone());
+    let one = |(at, seen): &CheckedBackend<'_>| match (error(seen), &seen.last) {
+        (Some(error), _) => format!("{at} ({}: {error})", seen.kind),
+        (None, Some(last)) => format!("{at} ({}: {})", seen.kind, last.result),
+        (None, None) => format!("{at} ({}: no check has ended)", seen.kind),
+    };
+    join_names(checked.iter().map(one))
+}
+
+fn to_json(checked: &[CheckedBackend<'_>]) -> Value {
+    let one = |(at, seen): &CheckedBackend<'_>| json!({ "backend": at.to_string(), "check": seen });
+    json!(checked.iter().take(NAMED_MAX).map(one).collect::<Vec<_>>())
+}

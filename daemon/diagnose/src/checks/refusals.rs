@@ -1,0 +1,165 @@
+//! Clients that programs refused or dropped at the service's own frontends in the last minutes.
+//!
+//! Invariant: only what the programs told of this service's own addresses counts. Clients that found no room are told
+//! by `flows.room`.
+
+use std::sync::Arc;
+
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::FrontendView;
+use holdfast_status::datapath::Denial;
+use serde_json::json;
+
+use crate::case::Case;
+use crate::command::{Command, CommandWord};
+use crate::finding::{Judgement, Remedy};
+use crate::formatting::{format_count, format_duration, join_names};
+use holdfast_status::views::refusals::{Cause, Denied};
+
+/// A denial that is older says nothing about now: the programs tell each minute of a client that goes on trying.
+pub(super) const RECENT_SECONDS: i64 = 300;
+
+/// The clients that were denied in the last minutes at a frontend of the service.
+pub(super) fn recent_denials<'a>(case: &Case<'a>) -> Vec<&'a Arc<Denied>> {
+    let since = case.taken_at().0.saturating_sub(RECENT_SECONDS);
+    let is_own = |it: &&Arc<Denied>| case.frontends().any(|frontend| is_at(frontend, it));
+    case.denials().iter().filter(|it| it.last.0 >= since).filter(is_own).collect()
+}
+
+/// Whether the client dialled this frontend. A node port is dialled at any address of the node; a port that no service
+/// has is dialled at a cluster IP that this one has.
+fn is_at(frontend: &FrontendView, denied: &Denied) -> bool {
+    let (key, is_node_port) = (&denied.refusal.frontend, frontend.kind == FrontendType::NodePort);
+    if denied.refusal.cause == Cause::NoSuchPort {
+        return frontend.address == key.address;
+    }
+    frontend.port == key.port
+        && frontend.protocol.transport() == Some(key.transport)
+        && (is_node_port || frontend.address == key.address)
+}
+
+pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
+    if case.datapath().status().is_none() {
+        return Judgement::not_applicable("Tables are in memory only, so no program refuses clients.");
+    }
+    let all = recent_denials(case);
+    let select = |cause| all.iter().copied().filter(|it| it.refusal.cause == cause).collect::<Vec<_>>();
+    let (unserved, kept_out) = (select(Cause::NoBackend), select(Cause::Source));
+    let astray = select(Cause::NoSuchPort);
+    let judgement = match (unserved.is_empty(), kept_out.is_empty(), astray.is_empty()) {
+        (false, true, _) => Judgement::warning(format!("{}.", describe_unserved(case, &unserved))),
+        (true, false, _) => Judgement::warning(format!("{}.", describe_excluded(case, &kept_out))),
+        (false, false, _) => Judgement::warning(format!(
+            "{}. {}.",
+            describe_unserved(case, &unserved),
+            describe_excluded(case, &kept_out)
+        )),
+        (true, true, false) => Judgement::info(format!("{}.", describe_unknown_ports(case, &astray))),
+        (true, true, true) => return judge_no_denial(case),
+    };
+    judgement
+        .with("clients", all.len())
+        .with("latest", to_json(&all))
+        .remedies(build_remedies(&unserved, &kept_out))
+}
+
+/// How many clients there were, how often they tried, and when they tried last.
+fn describe_attempts(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
+    let times: u64 = denied.iter().map(|it| it.count).sum();
+    let last = denied.iter().map(|it| case.age(it.last)).min().unwrap_or_default();
+    format!("{times} times, the last time {} ago", format_duration(last))
+}
+
+fn describe_unserved(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
+    let how = match denied.iter().all(|it| it.refusal.denial == Denial::Dropped) {
+        true => "dropped",
+        false => "refused",
+    };
+    let clients = format_count(denied.len(), "client");
+    let verb = if denied.len() == 1 { "was" } else { "were" };
+    format!(
+        "{clients} {verb} {how} {}, because no backend was there for them",
+        describe_attempts(case, denied)
+    )
+}
+
+fn describe_excluded(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
+    let sources = denied.iter().filter_map(|it| it.refusal.arrival.map(|arrival| arrival.source.ip()));
+    let verb = if denied.len() == 1 { "was" } else { "were" };
+    format!(
+        "{} outside {verb} dropped {}, because loadBalancerSourceRanges do not cover {}",
+        format_count(denied.len(), "client"),
+        describe_attempts(case, denied),
+        join_names(sources)
+    )
+}
+
+fn describe_unknown_ports(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
+    let ports = denied.iter().map(|it| it.refusal.frontend);
+    format!(
+        "Clients dialled ports that the service does not have ({}): {}",
+        describe_attempts(case, denied),
+        join_names(ports)
+    )
+}
+
+fn build_remedies(unserved: &[&Arc<Denied>], kept_out: &[&Arc<Denied>]) -> Vec<Remedy> {
+    let show = Command::from_words(&["holdfast", "refusals"].map(CommandWord::Literal));
+    let mut remedies = Vec::new();
+    if !unserved.is_empty() {
+        remedies.push(
+            Remedy::safe("See which clients those were; the history says what changed.").with_command(show),
+        );
+    }
+    if !kept_out.is_empty() {
+        remedies
+            .push(Remedy::safe("If these clients are to be served, add them to loadBalancerSourceRanges."));
+    }
+    remedies
+}
+
+/// The judgement where the programs told of no client.
+fn judge_no_denial(case: &Case<'_>) -> Judgement {
+    let lost = case.datapath().status().map_or(0, |status| status.refusals_lost);
+    let counted = case.view().and_then(|view| case.counters().service(view));
+    judge_unreported(lost, counted.map_or(0, |it| it.refused))
+}
+
+fn judge_unreported(lost: u64, refused: u64) -> Judgement {
+    if lost == 0 || refused == 0 {
+        return Judgement::ok("No client was refused or dropped in the last five minutes.");
+    }
+    Judgement::unknown(
+        "No client is listed as refused, but some refusals on this node were not told, and its ports have refused \
+         clients since they are there.",
+    )
+    .with("lost", lost)
+    .with("refused", refused)
+}
+
+fn to_json(denied: &[&Arc<Denied>]) -> serde_json::Value {
+    let one = |it: &&Arc<Denied>| {
+        json!({
+            "frontend": it.refusal.frontend.to_string(),
+            "cause": it.refusal.cause.as_str(),
+            "source": it.refusal.arrival.map(|arrival| arrival.source.ip().to_string()),
+            "times": it.count,
+        })
+    };
+    json!(denied.iter().rev().take(crate::limits::NAMED_MAX).map(one).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::State;
+
+    #[test]
+    fn a_refusal_that_may_be_untold_is_not_taken_for_none() {
+        for (lost, refused, expected) in
+            [(0, 0, State::Ok), (9, 0, State::Ok), (0, 9, State::Ok), (9, 9, State::Unknown)]
+        {
+            assert_eq!(judge_unreported(lost, refused).state, expected, "{lost} {refused}");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What the apiserver says now, read for one diagnosis.
+//!
+//! Invariant: plain data. It has only what a check looks at, bounded when it was read; `requests` says what was asked.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_knowledge::Step;
+
+use super::Lookup;
+use crate::focus::PortSelector;
+
+/// What the apiserver says: a field for each thing that was asked for.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct Cluster {
+    /// None: the apiserver has no such Service.
+    pub service: Lookup<Option<ObservedService>>,
+    /// The slices that carry the Service's name.
+    pub slices: Lookup<Vec<ObservedSlice>>,
+    /// The pods that the selector matches.
+    pub pods: Lookup<Pods>,
+    /// Other pods of the namespace; asked for only if the selector matches none.
+    pub near: Lookup<Vec<UnmatchedPod>>,
+    /// The Endpoints object (the old API) of the Service's name; none: there is no such object.
+    pub endpoints: Lookup<Option<EndpointsObject>>,
+    /// Host ports of pods on this node.
+    pub hosted: Lookup<Vec<HostPort>>,
+    /// The nodes of endpoints, this one included, at most ten.
+    pub nodes: Lookup<Vec<ObservedNode>>,
+    /// Nodes that endpoints name, that no label names and that were not asked for by their names.
+    pub nodes_unasked: Vec<String>,
+    /// The leases of `kube-controller-manager` and, while an address is awaited, `cloud-controller-manager` that exist.
+    pub leases: Lookup<Vec<Lease>>,
+    /// The `IPAddress` object of the first cluster IP; none: there is no such object.
+    pub address: Lookup<Option<ObservedIpAddress>>,
+    /// How many NetworkPolicies the namespace has.
+    pub policies: Lookup<usize>,
+    /// Whether the namespace is terminating; none: there is no such namespace.
+    pub namespace: Lookup<Option<bool>>,
+    /// Events about the service, its Endpoints and slices, pods behind it and nodes of it.
+    pub events: Lookup<Vec<RecognisedEvent>>,
+    /// Whether there are more Events than were read.
+    pub more_events: bool,
+    /// The requests that were sent, in order.
+    #[cfg_attr(test, serde(skip))]
+    pub requests: Vec<Request>,
+}
+
+/// One question to the apiserver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What was asked for: `service`, `pods`, …
+    pub what: String,
+    pub took: Duration,
+    /// Why the question brought no answer.
+    pub error: Option<String>,
+}
+
+/// A Service as the apiserver has it, with what this node's tables do not keep.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct ObservedService {
+    pub uid: String,
+    pub resource_version: String,
+    pub generation: Option<i64>,
+    /// `ClusterIP`, `NodePort`, `LoadBalancer` or `ExternalName`.
+    pub kind: String,
+    pub selector: BTreeMap<String, String>,
+    /// Kubernetes calls it `spec.loadBalancerClass`.
+    pub class: Option<String>,
+    pub finalizers: Vec<String>,
+    pub deletion: Option<Timestamp>,
+    pub created: Option<Timestamp>,
+    pub ports: Vec<ObservedPort>,
+    /// `spec.ipFamilies`: `IPv4`, `IPv6`.
+    pub families: Vec<String>,
+    pub cluster_ips: Vec<IpAddr>,
+    pub ingress: Vec<ObservedIngress>,
+    /// The label `service.kubernetes.io/service-proxy-name`: the proxy that serves the Service instead. Such a Service
+    /// is not watched.
+    pub proxy_name: Option<String>,
+    /// The managers in `managedFields` that wrote `status.loadBalancer`.
+    pub balancer_writers: Vec<String>,
+    /// `spec.allocateLoadBalancerNodePorts`; absent means true.
+    pub allocates_node_ports: Option<bool>,
+    /// Kubernetes calls it `spec.externalName`; empty: it is no alias.
+    pub external_name: String,
+    /// Kubernetes calls it `spec.publishNotReadyAddresses`.
+    pub publishes_not_ready: bool,
+}
+
+impl ObservedService {
+    /// Leaves nothing but the port that a question is about.
+    pub fn retain_port(&mut self, wanted: &PortSelector) {
+        self.ports.retain(|it| wanted.matches(&it.name, it.port));
+    }
+}
+
+/// One of `spec.ports`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize))]
+pub struct ObservedPort {
+    #[cfg_attr(test, serde(default))]
+    pub name: String,
+    pub protocol: String,
+    pub port: u16,
+    pub target: TargetPort,
+    /// Kubernetes calls it `appProtocol`.
+    #[cfg_attr(test, serde(default))]
+    pub app_protocol: Option<String>,
+}
+
+/// Where a port leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(untagged))]
+pub enum TargetPort {
+    Number(u16),
+    Name(String),
+}
+
+/// One of `status.loadBalancer.ingress`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct ObservedIngress {
+    pub ip: Option<IpAddr>,
+    pub hostname: Option<String>,
+    /// Kubernetes calls it `ipMode: Proxy`.
+    pub proxied: bool,
+}
+
+/// An EndpointSlice as the apiserver has it.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct ObservedSlice {
+    pub name: String,
+    pub resource_version: String,
+    pub uid: String,
+    /// The label `endpointslice.kubernetes.io/managed-by`.
+    pub manager: Option<String>,
+    pub created: Option<Timestamp>,
+    /// The annotation `endpoints.kubernetes.io/last-change-trigger-time`.
+    pub triggered: Option<Timestamp>,
+    pub endpoints: Vec<ObservedEndpoint>,
+    pub ports: Vec<ObservedSlicePort>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct ObservedSlicePort {
+    pub name: String,
+    pub protocol: String,
+    pub port: Option<u16>,
+}
+
+/// One endpoint. A condition that is absent stays none here; the checks read it as Kubernetes does, an absent `ready`
+/// as true.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct ObservedEndpoint {
+    /// None: the endpoint names a host, or what it names is no address.
+    pub address: Option<IpAddr>,
+    pub ready: Option<bool>,
+    pub serving: Option<bool>,
+    pub terminating: Option<bool>,
+    pub node: Option<String>,
+    pub target: Option<ObservedTarget>,
+}
+
+/// Kubernetes calls it `targetRef`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct ObservedTarget {
+    pub kind: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// Pods that the selector matches.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct Pods {
+    pub list: Vec<Pod>,
+    /// Whether there are more pods than were read.
+    pub more: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct Pod {
+    pub name: String,
+    pub uid: String,
+    pub ips: Vec<IpAddr>,
+    /// `Pending`, `NameResolver`, `Succeeded`, `Failed`, `Unknown`.
+    pub phase: String,
+    pub node: Option<String>,
+    /// The condition `Ready`; none: the pod does not have it.
+    pub ready: Option<Condition>,
+    /// Why the pod is as it is: `status.reason`, `Evicted` or `NodePorts`.
+    pub reason: Option<String>,
+    /// Why a container waits: `CrashLoopBackOff`, `ImagePullBackOff`.
+    pub waiting: Option<String>,
+    /// Readiness gates without a true condition.
+    pub unset_gates: Vec<String>,
+    pub deletion: Option<Timestamp>,
+    pub ports: Vec<PodPort>,
+    /// The ports that its kubelet probes by plain HTTP.
+    pub http_ports: Vec<u16>,
+    /// Whether the pod has the address of its node.
+    pub shares_host: bool,
+    pub owner: Option<Owner>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct Condition {
+    pub is_true: bool,
+    pub since: Option<Timestamp>,
+}
+
+/// A port that a container declares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct PodPort {
+    pub name: String,
+    pub number: u16,
+    pub protocol: String,
+}
+
+/// The object that made a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct Owner {
+    pub kind: String,
+    pub name: String,
+}
+
+/// A pod of the namespace that the selector does not match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct UnmatchedPod {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    /// Whether the pod runs; none: only its metadata was read.
+    pub running: Option<bool>,
+}
+
+/// An Endpoints object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct EndpointsObject {
+    /// The annotation `endpoints.kubernetes.io/over-capacity`.
+    pub over_capacity: Option<String>,
+    pub addresses: usize,
+    /// Whether endpoint-controller wrote it, by its label or its `managedFields`.
+    pub by_controller: bool,
+}
+
+/// A port of the host that a pod on this node asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct HostPort {
+    /// Namespace and name of the pod that has it.
+    pub pod: String,
+    pub port: u16,
+    pub protocol: String,
+    /// The address that the pod asks for; none: every address.
+    #[cfg_attr(test, serde(default))]
+    pub address: Option<IpAddr>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct ObservedNode {
+    pub name: String,
+    /// Whether the apiserver has such a node.
+    pub exists: bool,
+    /// The condition `Ready`.
+    pub ready: Option<Condition>,
+    /// The label `node.kubernetes.io/exclude-from-external-load-balancers`.
+    pub excluded: bool,
+    /// The taint `ToBeDeletedByClusterAutoscaler`.
+    pub leaving: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct Lease {
+    pub name: String,
+    pub holder: Option<String>,
+    pub renewed: Option<Timestamp>,
+}
+
+/// An `IPAddress` object, with the object that it belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct ObservedIpAddress {
+    pub address: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+/// An Event, recognised.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct RecognisedEvent {
+    /// The id of the reason in the knowledge; none: the Event was not recognised.
+    pub entry: Option<String>,
+    pub reason: String,
+    pub component: String,
+    pub object: EventSubject,
+    /// Whether its type is `Warning`.
+    pub warning: bool,
+    /// Whether the knowledge takes it for less than a warning: what it tells of repairs itself, or harms no client.
+    pub notice: bool,
+    /// The id of the cause in the knowledge that fits its message.
+    pub cause: Option<String>,
+    /// What the Event says about the life of a load balancer, if anything.
+    pub step: Option<Step>,
+    /// What the Event means by the knowledge; empty if it was not recognised.
+    pub meaning: String,
+    pub remedies: Vec<CauseRemedy>,
+    pub count: u32,
+    /// When the Event was seen first; none: that is not known.
+    pub first: Option<Timestamp>,
+    pub last: Option<Timestamp>,
+    /// Whether nothing that came later resolved the Event.
+    pub open: bool,
+    /// The message as its writer worded it.
+    pub message: String,
+}
+
+/// What an Event is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct EventSubject {
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+/// What may be done against a cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct CauseRemedy {
+    pub text: String,
+    /// `safe`, `disruptive` or `destructive`.
+    pub risk: String,
+}

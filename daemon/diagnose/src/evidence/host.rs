@@ -1,0 +1,110 @@
+//! What this host says of itself, read from /proc and netlink.
+//!
+//! Invariant: nothing here comes from a tenant but the names of processes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::Lookup;
+
+/// What the kernel and its files say.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct Host {
+    /// The sockets that listen at the node ports and at the health port of this service.
+    pub listeners: Lookup<Vec<Listener>>,
+    /// The first and the last of the ports that the kernel gives to connections.
+    pub port_range: Lookup<(u16, u16)>,
+    /// Ports that the kernel never gives to a connection, as ranges with both ends.
+    pub reserved: Lookup<Vec<(u16, u16)>>,
+    /// Whether the kernel forwards packets of IPv4.
+    pub forwards: Lookup<bool>,
+    /// As above, of IPv6.
+    pub forwards6: Lookup<bool>,
+    /// The reverse-path filter of each device that traffic of this service uses.
+    pub reverse_path: Lookup<Vec<ReversePath>>,
+    pub conntrack: Lookup<Conntrack>,
+    pub resolver: Lookup<Resolver>,
+    /// How this host gets to each backend.
+    pub routes: Lookup<Vec<Route>>,
+    /// Rules of other proxies that name a frontend of this service.
+    pub rules: Lookup<Vec<Rule>>,
+    /// Ports that rules of a CNI plug-in take for pods' host ports.
+    pub host_port_rules: Lookup<Vec<u16>>,
+    /// Addresses of this host.
+    pub addresses: Lookup<Vec<IpAddr>>,
+    /// The HTTP status with which the health port of this service answered.
+    pub health: Lookup<u16>,
+}
+
+/// A socket that listens, or is bound without a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Listener {
+    pub port: u16,
+    /// `TCP` or `UDP`.
+    pub protocol: String,
+    pub address: IpAddr,
+    /// The process that has the socket; none: that cannot be told.
+    #[cfg_attr(test, serde(default))]
+    pub process: Option<String>,
+    #[cfg_attr(test, serde(default))]
+    pub pid: Option<u32>,
+    /// Whether it is a socket of this daemon.
+    #[cfg_attr(test, serde(default))]
+    pub own: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct ReversePath {
+    pub device: String,
+    /// 0 off, 1 strict, 2 loose: the larger of the device's own setting and the setting `all`.
+    pub mode: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Conntrack {
+    pub entries: u64,
+    pub entries_max: u64,
+}
+
+/// The node's `/etc/resolv.conf`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub struct Resolver {
+    /// Whether there is no such file.
+    pub missing: bool,
+    pub nameservers: usize,
+    pub search_domains: usize,
+    /// The length of all search domains together, with the blanks between them.
+    pub search_bytes: usize,
+}
+
+/// The way to a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Route {
+    pub to: IpAddr,
+    #[cfg_attr(test, serde(default))]
+    pub device: Option<String>,
+    #[cfg_attr(test, serde(default))]
+    pub mtu: Option<u32>,
+    /// Why there is no way.
+    #[cfg_attr(test, serde(default))]
+    pub unreachable: Option<String>,
+}
+
+/// A rule of another proxy for one of our frontends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Rule {
+    /// `kube-proxy`, `Cilium`, …
+    pub proxy: String,
+    /// Where the rule is: `nft table ip nat, chain KUBE-SERVICES`.
+    pub place: String,
+    pub frontend: SocketAddr,
+    /// Where the rule leads, as far as can be told.
+    #[cfg_attr(test, serde(default))]
+    pub backends: Vec<SocketAddr>,
+}

@@ -1,0 +1,399 @@
+//! Why a client meets what it meets: the services that are meant, the answer in one sentence, everything that it rests
+//! on, and what happens next.
+//!
+//! Invariant: what an answer calls applied was read back from the maps for this very answer. Nothing is guessed: what
+//! is not known is absent.
+
+mod balancer;
+mod closed_ports;
+mod details;
+mod packet;
+mod query_match;
+mod record_match;
+mod sentence;
+mod states;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::{FrontendKey, ObjectName, Source};
+use holdfast_core::limits::READ_BACK_MAX;
+use holdfast_core::op::FrontendEntry;
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+pub use balancer::LoadBalancer;
+use details::{AppliedState, DesiredState, RejectedUpdate};
+pub use details::{
+    EndpointRow, FrontendRow, ObjectRef, RefusalRow, SliceRef, describe_difference, frontend_key,
+};
+use holdfast_status::described::Code;
+use holdfast_status::record::Record;
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::apiserver::View as ApiserverView;
+use holdfast_status::views::checks::ChecksSeen;
+use holdfast_status::views::clients::Counters;
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::names::NameSeen;
+use holdfast_status::views::refusals::Denied;
+use packet::AttachedDevices;
+pub use packet::{BackendShare as PacketShare, ClientAddress, Outcome, Packet};
+use query_match::Subject;
+pub use query_match::{DialTarget, ExplainQuery, QueryMatch};
+pub use record_match::is_about;
+pub use sentence::{describe_frontend as sentence_of, describe_reason};
+pub use states::{BackendState, EndpointState, WriteStatus, backend_state, endpoint_state, write_status};
+
+/// Where each reason has its section, in the repository and in the packages.
+const GUIDE: &str = "docs/explain.md";
+
+/// Why a client meets what it meets.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Explanation<'a> {
+    /// What the question names.
+    pub found: Code<QueryMatch>,
+    /// The answer in one sentence.
+    pub sentence: String,
+    /// What the first packet of the client meets that was asked about; null if none was.
+    pub packet: Option<Packet>,
+    pub services: Vec<ExplainedService<'a>>,
+    /// Where no service has the address: what is near.
+    pub near: Vec<NearRow>,
+    /// If no service has the address or the name: the latest records about it.
+    pub past: Vec<Record>,
+    pub apiserver: Option<String>,
+    pub stale_since: Option<Rfc3339>,
+}
+
+/// One service that has to do with what was asked for.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Explained")]
+pub struct ExplainedService<'a> {
+    pub service: String,
+    pub source: Code<Source>,
+    pub state: Code<ServiceState>,
+    pub sentence: String,
+    /// How far its load balancer has come; null: it has none.
+    pub load_balancer: Option<LoadBalancer<'a>>,
+    pub frontends: Vec<FrontendRow<'a>>,
+    pub desired: DesiredState<'a>,
+    pub rejected: Vec<RejectedUpdate<'a>>,
+    /// The name that its backends are asked by; null: they are not from the DNS.
+    pub resolved: Option<NameSeen>,
+    pub endpoints: Vec<EndpointRow<'a>>,
+    pub refusals: Vec<RefusalRow>,
+    /// Backends by UDP that said that their port is closed, as far as clients outside heard it through this node.
+    pub refusing_backends: Vec<String>,
+    /// The latest records of the history, oldest first.
+    pub history: Vec<Record>,
+}
+
+/// Something that may have been meant.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Near")]
+pub struct NearRow {
+    pub what: &'static str,
+    pub name: String,
+}
+
+/// What the running daemon knows beside its tables and maps, taken for one answer.
+#[derive(Debug)]
+pub struct ExplainEvidence {
+    pub datapath: Arc<DatapathView>,
+    /// The clients of the ports to which the frontends lead that were read back.
+    pub counters: Counters,
+    /// None where no apiserver is used.
+    pub apiserver: Option<Arc<ApiserverView>>,
+    /// The latest clients that were not served; the one that tried last comes last.
+    pub refusals: Vec<Arc<Denied>>,
+    /// Backends by UDP that said to a client outside that their port is closed.
+    pub refusing: BTreeSet<SocketAddr>,
+    /// The checked backends of each of [`ResolvedQuery::lists_exactly`] that the configuration has.
+    pub checks: BTreeMap<ObjectName, ChecksSeen>,
+    /// What name servers say of the backends of those services.
+    pub names: BTreeMap<ObjectName, NameSeen>,
+    /// The addresses that are to be announced.
+    pub announced: Vec<AnnouncedAddress>,
+    /// The latest records of each of [`ResolvedQuery::lists_exactly`], oldest first.
+    pub histories: BTreeMap<ObjectName, Vec<Record>>,
+    /// The latest records about [`ResolvedQuery::unknown_target`], oldest first.
+    pub past: Vec<Record>,
+}
+
+/// What the maps said, by the frontend asked for.
+pub type ReadBack = Vec<(FrontendKey, Result<Option<FrontendEntry>, String>)>;
+
+impl ExplainEvidence {
+    /// The checked backends of a service; none where the configuration does not have it.
+    fn checks(&self, view: &ServiceView) -> Option<&ChecksSeen> {
+        self.checks.get(&view.key.name).filter(|_| view.key.source == Source::Config)
+    }
+
+    /// The name that a service's backends are asked by.
+    fn resolved_name(&self, view: &ServiceView) -> Option<&NameSeen> {
+        self.names.get(&view.key.name).filter(|_| view.key.source == Source::Config)
+    }
+
+    /// Whether the address of a frontend is announced; none where it is not to be.
+    fn announcement(&self, view: &ServiceView, it: &FrontendView) -> Option<AnnouncedAddress> {
+        let is_its = |announced: &&AnnouncedAddress| announced.address == it.address;
+        self.announced.iter().find(is_its).filter(|_| view.key.source == Source::Config).cloned()
+    }
+
+    fn history(&self, name: &ObjectName) -> Vec<Record> {
+        self.histories.get(name).cloned().unwrap_or_default()
+    }
+}
+
+/// A question on its way to its answer: the services that are meant are found, what the maps say of them is still to be
+/// read.
+#[derive(Debug)]
+pub struct ResolvedQuery {
+    snapshot: Arc<Snapshot>,
+    query: ExplainQuery,
+    /// The client that sends a packet, if one is asked about.
+    from: Option<IpAddr>,
+    found: QueryMatch,
+    subjects: Vec<Subject>,
+}
+
+impl ResolvedQuery {
+    /// Finds the services that are meant.
+    pub fn resolve(snapshot: Arc<Snapshot>, question: ExplainQuery, from: Option<IpAddr>) -> Self {
+        let (found, subjects) = query_match::find_subjects(&snapshot, &question);
+        Self { snapshot, query: question, from, found, subjects }
+    }
+
+    /// Whether no service has what was asked for.
+    pub fn is_not_found(&self) -> bool {
+        self.found == QueryMatch::Nothing
+    }
+
+    /// The frontends of which the answer needs what the maps say.
+    pub fn frontend_keys(&self) -> Vec<FrontendKey> {
+        let frontends = self.subjects.iter().flat_map(Subject::frontends);
+        frontends.filter_map(details::frontend_key).take(READ_BACK_MAX).collect()
+    }
+
+    /// The services of which the answer has records.
+    pub fn service_names(&self) -> BTreeSet<&ObjectName> {
+        let asked = match &self.query {
+            ExplainQuery::Service(name) => Some(name),
+            ExplainQuery::Trouble | ExplainQuery::Address(_) => None,
+        };
+        self.subjects.iter().map(|subject| &subject.view.key.name).chain(asked).collect()
+    }
+
+    /// The address that no service has.
+    pub fn unknown_target(&self) -> Option<&DialTarget> {
+        match &self.query {
+            ExplainQuery::Address(dialled) if self.is_not_found() => Some(dialled),
+            _ => None,
+        }
+    }
+
+    /// Whether a service of the answer has a port by UDP.
+    pub fn has_udp_port(&self) -> bool {
+        self.subjects.iter().any(|subject| closed_ports::udp_ports(&subject.view).next().is_some())
+    }
+
+    /// Makes the answer, with what the maps said.
+    pub fn explain<'a>(&'a self, given: &ExplainEvidence, read: &ReadBack) -> Explanation<'a> {
+        let Self { snapshot, query: question, found, subjects, .. } = self;
+        let packet = self.trace_packet(&given.datapath, read);
+        let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
+        let sentence = sentence.unwrap_or_else(|| describe_headline(snapshot, question, *found, subjects));
+        let departs = given.datapath.departs();
+        let departs = departs.map(|why| format!("Clients may still meet something else, because {why}. "));
+        Explanation {
+            found: Code(*found),
+            sentence: departs.unwrap_or_default() + &sentence,
+            packet,
+            services: subjects.iter().map(|it| explain_service(given, snapshot, it, read)).collect(),
+            near: build_near_rows(snapshot, question, *found),
+            past: self.past_records(given),
+            apiserver: given.apiserver.as_deref().map(details::describe_apiserver),
+            stale_since: snapshot.stale_since.map(Rfc3339),
+        }
+    }
+}
+
+impl ResolvedQuery {
+    /// Records about what was asked for and is not there now; they say why it went.
+    fn past_records(&self, given: &ExplainEvidence) -> Vec<Record> {
+        match &self.query {
+            ExplainQuery::Service(name) if self.is_not_found() => given.history(name),
+            ExplainQuery::Address(_) => given.past.clone(),
+            ExplainQuery::Trouble | ExplainQuery::Service(_) => Vec::new(),
+        }
+    }
+
+    /// What the client's first packet meets. A backend that is dialled as such is no frontend.
+    pub fn trace_packet(&self, datapath: &DatapathView, read: &ReadBack) -> Option<Packet> {
+        let (ExplainQuery::Address(dialled), Some(from)) = (&self.query, self.from) else { return None };
+        let subjects = if self.found == QueryMatch::Frontend { &*self.subjects } else { &[] };
+        let watched = AttachedDevices::from_datapath(datapath);
+        Some(packet::trace_packet(&self.snapshot, &watched, (dialled, from), subjects, read))
+    }
+}
+
+/// The answer in one sentence.
+fn describe_headline(
+    snapshot: &Snapshot,
+    question: &ExplainQuery,
+    found: QueryMatch,
+    subjects: &[Subject],
+) -> String {
+    let first = subjects.first();
+    let frontend = first.and_then(|subject| worst_frontend(headline_frontends(question, subject)));
+    match (question, first, frontend) {
+        (ExplainQuery::Trouble, None, _) => describe_all_served(snapshot),
+        (ExplainQuery::Trouble, Some(subject), Some(frontend)) => {
+            let more = "The worst of what is not served:";
+            format!("{more} {}", sentence::describe_frontend(&subject.view, frontend, snapshot))
+        }
+        (ExplainQuery::Address(dialled), Some(subject), _) if found == QueryMatch::Backend => {
+            details::describe_backend(&subject.view, dialled, subjects.len())
+        }
+        (ExplainQuery::Address(dialled), Some(subject), Some(frontend)) => {
+            sentence::describe_frontend(&subject.view, frontend, snapshot)
+                + &describe_other_protocols(dialled, frontend, subjects)
+        }
+        (_, Some(subject), Some(frontend)) => sentence::describe_frontend(&subject.view, frontend, snapshot),
+        (_, Some(subject), None) => sentence::describe_service(&subject.view),
+        (ExplainQuery::Service(name), None, _) => describe_unknown_service(snapshot, name),
+        (ExplainQuery::Address(dialled), None, _) => {
+            format!(
+                "Nobody has {dialled}: a client that dials it is not translated, and its packets leave as they are."
+            )
+        }
+    }
+}
+
+/// What is said where no frontend is in trouble: that there is none to be served is no well-being.
+fn describe_all_served(snapshot: &Snapshot) -> String {
+    let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
+    let waiting: Vec<&str> = waiting.map(|(source, _)| source.as_str()).collect();
+    match (waiting.is_empty(), snapshot.services.iter().any(|view| !view.frontends.is_empty())) {
+        (true, true) => "Every frontend is served.".to_owned(),
+        (true, false) => "There is no frontend: no source has a service that could be dialled.".to_owned(),
+        (false, _) => format!(
+            "Every frontend that is known is served, but there is no first list yet from: {}.",
+            waiting.join(", ")
+        ),
+    }
+}
+
+/// The frontends that the first sentence is about: at an address, of the protocol that comes first.
+fn headline_frontends<'a>(
+    question: &ExplainQuery,
+    subject: &'a Subject,
+) -> impl Iterator<Item = &'a FrontendView> {
+    let first = match question {
+        ExplainQuery::Address(_) => subject.frontends().next().map(|it| it.protocol.clone()),
+        ExplainQuery::Trouble | ExplainQuery::Service(_) => None,
+    };
+    subject.frontends().filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
+}
+
+/// A further sentence about the other protocols at an address, if the question names no protocol.
+fn describe_other_protocols(dialled: &DialTarget, told: &FrontendView, subjects: &[Subject]) -> String {
+    let all = subjects.iter().flat_map(Subject::frontends).map(|it| it.protocol.clone());
+    let others: BTreeSet<_> = all.filter(|protocol| *protocol != told.protocol).collect();
+    let others: Vec<String> = others.iter().map(|protocol| format!("{dialled}/{protocol}")).collect();
+    if others.is_empty() { String::new() } else { format!(" There is {} too.", others.join(" and ")) }
+}
+
+/// The sentence about a service of which the table has nothing; its object may have been rejected.
+fn describe_unknown_service(snapshot: &Snapshot, name: &ObjectName) -> String {
+    let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
+    match snapshot.rejections.named.values().find(of_it) {
+        Some(rejection) => {
+            format!("No Service {name} is served, because its object is rejected: {}.", rejection.reason)
+        }
+        None => format!("No Service and no EndpointSlice of {name} is known."),
+    }
+}
+
+/// The frontend that is worst for its clients, so that the first sentence is about what is wrong.
+fn worst_frontend<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a FrontendView> {
+    let mut worst: Option<&FrontendView> = None;
+    for it in frontends {
+        if worst.is_none_or(|known| it.verdict.severity() > known.verdict.severity()) {
+            worst = Some(it);
+        }
+    }
+    worst
+}
+
+fn build_near_rows(snapshot: &Snapshot, question: &ExplainQuery, found: QueryMatch) -> Vec<NearRow> {
+    let near = if found == QueryMatch::Nothing {
+        query_match::find_near_matches(snapshot, question)
+    } else {
+        Vec::new()
+    };
+    near.into_iter().map(|it| NearRow { what: it.what, name: it.name }).collect()
+}
+
+fn explain_service<'a>(
+    given: &ExplainEvidence,
+    snapshot: &'a Snapshot,
+    subject: &'a Subject,
+    read: &ReadBack,
+) -> ExplainedService<'a> {
+    let view = &*subject.view;
+    let policy = &snapshot.settings.hold;
+    let row = |it: &'a FrontendView| {
+        let applied = AppliedState::new(view, it, read, &given.counters);
+        let next = sentence::next_step(view, it, snapshot);
+        FrontendRow {
+            announcement: given.announcement(view, it),
+            ..FrontendRow::new(view, it, applied, next)
+        }
+    };
+    ExplainedService {
+        service: view.key.name.to_string(),
+        source: Code(view.key.source),
+        state: Code(view.state),
+        sentence: worst_frontend(subject.frontends()).map_or_else(
+            || sentence::describe_service(view),
+            |it| sentence::describe_frontend(view, it, snapshot),
+        ),
+        load_balancer: LoadBalancer::from_view(view, snapshot.clock()),
+        frontends: subject.frontends().map(row).collect(),
+        desired: DesiredState::from_view(view, policy),
+        rejected: RejectedUpdate::list_for_view(snapshot, view),
+        resolved: given.resolved_name(view).cloned(),
+        endpoints: details::build_endpoint_rows(view, snapshot, given.checks(view)),
+        refusals: details::build_refusal_rows(&given.refusals, subject),
+        refusing_backends: closed_ports::list_refusing_backends(view, &given.refusing),
+        history: given.history(&view.key.name),
+    }
+}
+
+/// The place in the guide that explains a reason.
+fn guide_link(reason: Option<Reason>) -> Option<String> {
+    reason.map(|reason| format!("{GUIDE}#{}", reason.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_nothing_is_known_is_not_said_to_be_well() {
+        use holdfast_core::keys::Source;
+
+        let of = |sources: &[(Source, bool)]| {
+            let sources = sources.iter().copied().collect();
+            describe_all_served(&Snapshot { sources, ..Snapshot::default() })
+        };
+        assert!(of(&[(Source::Config, true)]).starts_with("There is no frontend"));
+        let waits = of(&[(Source::Config, true), (Source::Kubernetes, false)]);
+        assert!(waits.ends_with("there is no first list yet from: kubernetes."), "{waits}");
+    }
+}

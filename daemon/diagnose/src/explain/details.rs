@@ -1,0 +1,484 @@
+//! The parts of an explanation: objects, settings, what the maps say, endpoints with all that is known of them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use holdfast_core::facts::{Meta, NodeName, ObjectKey, SliceFacts};
+use holdfast_core::hold::{OnEmpty, Policy, ProbeState};
+use holdfast_core::keys::{FrontendKey, Transport};
+use holdfast_core::list::Row;
+use holdfast_core::op::{FrontendEntry, FrontendType};
+use holdfast_core::snapshot::{FrontendView, PortView, Reason, ServiceView, Snapshot, UnusedReason, Verdict};
+use holdfast_core::str_enum::StrEnum;
+use holdfast_core::words;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::query_match::{self, DialTarget};
+use super::states::{EndpointState, WriteStatus, endpoint_state, write_status};
+use super::{ReadBack, Subject};
+use holdfast_status::described::{Code, Text};
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::apiserver::{Usage, View};
+use holdfast_status::views::checks::{CheckSeen, ChecksSeen};
+use holdfast_status::views::clients::{Clients, Counters};
+use holdfast_status::views::refusals::{Cause, DENIALS, Denied, answering, spelled};
+
+/// Endpoints of one service that are named; a larger service is better read in `/backends`.
+const ENDPOINTS_MAX: usize = 200;
+
+/// Refused clients that are named; `/refusals` has the others.
+const REFUSALS_MAX: usize = 5;
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ExplainedFrontend")]
+pub struct FrontendRow<'a> {
+    pub address: IpAddr,
+    pub port: u16,
+    pub protocol: &'a str,
+    pub r#type: Code<FrontendType>,
+    pub port_name: &'a str,
+    pub verdict: Code<Verdict>,
+    pub reason: Option<Code<Reason>>,
+    /// Where the reason is explained.
+    pub page: Option<String>,
+    pub since: Rfc3339,
+    pub status: Code<WriteStatus>,
+    pub error: Option<&'a str>,
+    pub owner: Option<String>,
+    pub backends: Vec<String>,
+    pub external_backends: Option<Vec<String>>,
+    /// What the maps hold, read back for this answer.
+    pub applied: AppliedState,
+    /// Whether its address is announced, and if not why; null: it is not to be.
+    pub announcement: Option<AnnouncedAddress>,
+    /// What happens next by itself.
+    pub next: String,
+}
+
+impl<'a> FrontendRow<'a> {
+    pub fn new(view: &'a ServiceView, it: &'a FrontendView, applied: AppliedState, next: String) -> Self {
+        let (status, error) = write_status(&it.status);
+        Self {
+            address: it.address,
+            port: it.port.get(),
+            protocol: it.protocol.as_str(),
+            r#type: Code(it.kind),
+            port_name: &it.port_name,
+            verdict: Code(it.verdict),
+            reason: it.reason.map(Code),
+            page: super::guide_link(it.reason),
+            since: Rfc3339(it.since),
+            status: Code(status),
+            error,
+            owner: it.owner.as_ref().map(|key| key.name.to_string()),
+            backends: view.backends(it).map(format_backend).collect(),
+            external_backends: view.external_backends(it).map(|rows| rows.map(format_backend).collect()),
+            applied,
+            announcement: None,
+            next,
+        }
+    }
+}
+
+fn format_backend(row: Row) -> String {
+    row.backend().to_string()
+}
+
+/// What the maps hold now, read back for this answer.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Applied")]
+pub struct AppliedState {
+    /// Whether the frontend is in the maps.
+    pub programmed: bool,
+    pub backends: Vec<String>,
+    /// Whether the maps hold what they should; null if they could not be read.
+    pub matches: Option<bool>,
+    pub error: Option<String>,
+    /// The clients that came to the frontend's port so far; null if they could not be read.
+    pub clients: Option<Clients>,
+}
+
+/// The key of a frontend in the maps; none: its protocol is never there.
+pub fn frontend_key(it: &FrontendView) -> Option<FrontendKey> {
+    Some(FrontendKey { address: it.address, port: it.port, transport: it.protocol.transport()? })
+}
+
+/// How a frontend in the maps differs from what it should be; none: it does not.
+pub fn describe_difference(
+    view: &ServiceView,
+    it: &FrontendView,
+    entry: Option<&FrontendEntry>,
+) -> Option<String> {
+    let applied = AppliedState::from_entry(view, it, entry);
+    match (applied.matches, applied.programmed, applied.backends.is_empty()) {
+        (Some(false), false, _) => Some("it is not there".to_owned()),
+        (Some(false), true, true) => Some("it leads to nobody".to_owned()),
+        (Some(false), true, false) => Some(format!("it leads to {}", applied.backends.join(", "))),
+        (Some(true) | None, ..) => None,
+    }
+}
+
+impl AppliedState {
+    pub fn new(view: &ServiceView, it: &FrontendView, read: &ReadBack, counters: &Counters) -> Self {
+        let found = frontend_key(it).and_then(|key| read.iter().find(|(other, _)| *other == key));
+        match found {
+            Some((_, Ok(entry))) => {
+                let clients = entry.as_ref().and_then(|entry| counters.port(entry.port.index));
+                Self { clients, ..Self::from_entry(view, it, entry.as_ref()) }
+            }
+            Some((_, Err(error))) => Self::from_error(Some(error.clone())),
+            None => Self::from_error(None),
+        }
+    }
+
+    fn from_error(error: Option<String>) -> Self {
+        Self { programmed: false, backends: Vec::new(), matches: None, error, clients: None }
+    }
+
+    fn from_entry(view: &ServiceView, it: &FrontendView, entry: Option<&FrontendEntry>) -> Self {
+        let slots = entry.map(|entry| entry.port.backends(it.scope)).unwrap_or_default();
+        let mut backends: Vec<String> = slots.keys().map(|slot| slot.backend().to_string()).collect();
+        backends.sort_unstable();
+        let mut wanted: Vec<String> = view.backends(it).map(format_backend).collect();
+        wanted.sort_unstable();
+        let matches = match it.verdict {
+            // Another service may have the address rightly, and then the maps hold its list.
+            Verdict::Conflict => true,
+            Verdict::Unprogrammed if it.reason == Some(Reason::Address) => true,
+            Verdict::Passing | Verdict::Bypassed | Verdict::Unprogrammed => entry.is_none(),
+            _ => entry.is_some() && backends == wanted,
+        };
+        Self { programmed: entry.is_some(), backends, matches: Some(matches), error: None, clients: None }
+    }
+}
+
+/// What the objects ask for, and which versions of them ask for it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Desired")]
+pub struct DesiredState<'a> {
+    pub object: Option<ObjectRef<'a>>,
+    pub slices: Vec<SliceRef<'a>>,
+    pub settings: Vec<Setting>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Object")]
+pub struct ObjectRef<'a> {
+    pub uid: Option<&'a str>,
+    pub resource_version: Option<&'a str>,
+    pub generation: Option<i64>,
+    /// The manager that wrote last, by managedFields.
+    pub writer: Option<&'a str>,
+    pub written: Option<Rfc3339>,
+    /// The file or apiserver that it was read from.
+    pub origin: Option<&'a str>,
+}
+
+impl<'a> From<&'a Meta> for ObjectRef<'a> {
+    fn from(meta: &'a Meta) -> Self {
+        let writer = meta.writer.as_ref();
+        Self {
+            uid: meta.uid.as_deref(),
+            resource_version: meta.resource_version.as_deref(),
+            generation: meta.generation,
+            writer: writer.map(|writer| &*writer.manager),
+            written: writer.and_then(|writer| writer.at).map(Rfc3339),
+            origin: meta.origin.as_deref(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Slice")]
+pub struct SliceRef<'a> {
+    pub name: String,
+    pub endpoints: usize,
+    /// Whether the object said null, not an empty list.
+    pub endpoints_null: bool,
+    pub headless: bool,
+    #[serde(flatten)]
+    pub object: ObjectRef<'a>,
+}
+
+impl<'a> From<&'a SliceFacts> for SliceRef<'a> {
+    fn from(slice: &'a SliceFacts) -> Self {
+        Self {
+            name: slice.key.name.to_string(),
+            endpoints: slice.endpoints.len(),
+            endpoints_null: slice.endpoints_null,
+            headless: slice.headless,
+            object: ObjectRef::from(&slice.meta),
+        }
+    }
+}
+
+words! {
+    /// Where a setting comes from.
+    pub enum SettingOrigin {
+        /// Neither the configuration nor the service says anything else.
+        Default = "default",
+        /// A key of `[hold]` in the configuration.
+        Configuration = "configuration",
+        /// The service itself.
+        Service = "service",
+        /// The service itself, with a word that is not legal.
+        ServiceRejected = "service, rejected",
+    }
+}
+
+/// A setting, and where it comes from.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Setting {
+    pub name: &'static str,
+    pub value: String,
+    pub origin: Code<SettingOrigin>,
+}
+
+impl<'a> DesiredState<'a> {
+    pub fn from_view(view: &'a ServiceView, policy: &Policy) -> Self {
+        Self {
+            object: view.facts.as_ref().map(|facts| ObjectRef::from(&facts.meta)),
+            slices: view.slices.iter().map(|slice| SliceRef::from(&**slice)).collect(),
+            settings: build_settings(view, policy),
+        }
+    }
+}
+
+fn build_settings(view: &ServiceView, policy: &Policy) -> Vec<Setting> {
+    let default = Policy::default();
+    let origin = |same| Code(if same { SettingOrigin::Default } else { SettingOrigin::Configuration });
+    let own = view.facts.as_ref().and_then(|facts| facts.on_empty.as_deref());
+    let on_empty = match own {
+        Some(word) if OnEmpty::from_spelling(word).is_some() => {
+            Setting { name: "on_empty", value: word.to_owned(), origin: Code(SettingOrigin::Service) }
+        }
+        Some(word) => {
+            Setting { name: "on_empty", value: word.to_owned(), origin: Code(SettingOrigin::ServiceRejected) }
+        }
+        None => Setting {
+            name: "on_empty",
+            value: policy.on_empty.as_str().to_owned(),
+            origin: origin(policy.on_empty == default.on_empty),
+        },
+    };
+    let seconds = |name, value: i64, default| Setting {
+        name,
+        value: format!("{value}s"),
+        origin: origin(value == default),
+    };
+    vec![
+        on_empty,
+        seconds("limit", policy.limit, default.limit),
+        seconds("mass_loss_limit", policy.mass_loss_limit, default.mass_loss_limit),
+    ]
+}
+
+/// An update that was not taken.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RejectedUpdate")]
+pub struct RejectedUpdate<'a> {
+    pub object: String,
+    pub reason: &'a str,
+    pub origin: Option<&'a str>,
+    pub partial: bool,
+}
+
+impl<'a> RejectedUpdate<'a> {
+    /// Rejections of the service itself, of the slices that are known to be its own, and of the file that it is from.
+    pub fn list_for_view(snapshot: &'a Snapshot, view: &ServiceView) -> Vec<Self> {
+        let origin = view.facts.as_ref().and_then(|facts| facts.meta.origin.as_ref());
+        let is_own = |object: &ObjectKey| match object {
+            ObjectKey::Service(key) => *key == view.key,
+            ObjectKey::Slice(key) => view.slices.iter().any(|slice| slice.key == *key),
+            ObjectKey::File(source, file) => *source == view.key.source && Some(file) == origin,
+            ObjectKey::Unnamed(..) | ObjectKey::Kind(..) => false,
+        };
+        let own = snapshot.rejections.named.values().filter(|it| is_own(&it.object));
+        own.map(|it| Self {
+            object: it.object.to_string(),
+            reason: &it.reason,
+            origin: it.origin.as_deref(),
+            partial: it.partial,
+        })
+        .collect()
+    }
+}
+
+/// One endpoint, with everything that speaks for or against it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ExplainedEndpoint")]
+pub struct EndpointRow<'a> {
+    pub address: IpAddr,
+    pub port: u16,
+    pub port_name: &'a str,
+    pub protocol: Code<Transport>,
+    pub state: Code<EndpointState>,
+    pub reasons: Vec<String>,
+    pub node: Option<Text<NodeName<'a>>>,
+    pub zone: Option<&'a str>,
+    pub slice: Option<String>,
+    /// The file or apiserver that its slice was read from.
+    pub origin: Option<&'a str>,
+    pub since: Rfc3339,
+    /// How new clients are given to it beside the other backends: 1 unless the service says more; 0 is none.
+    pub weight: u16,
+    /// How it is checked, and what the last check came to; null: it is not checked.
+    pub check: Option<CheckSeen>,
+}
+
+pub(super) fn build_endpoint_rows<'a>(
+    view: &'a ServiceView,
+    snapshot: &Snapshot,
+    checks: Option<&ChecksSeen>,
+) -> Vec<EndpointRow<'a>> {
+    let rows = view.ports.iter().flat_map(|port| port.rows.iter().map(move |row| (port, row)));
+    let check = |row: &Row| checks?.get(&SocketAddr::new(row.address, row.port.get())).cloned();
+    let shown = |(port, row): (&'a PortView, Row)| EndpointRow {
+        check: check(&row),
+        ..build_endpoint_row(view, port, &row, snapshot)
+    };
+    rows.take(ENDPOINTS_MAX).map(shown).collect()
+}
+
+fn build_endpoint_row<'a>(
+    view: &'a ServiceView,
+    port: &'a PortView,
+    row: &Row,
+    snapshot: &Snapshot,
+) -> EndpointRow<'a> {
+    let slice = port.row_slice(row, &view.slices);
+    let found = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));
+    EndpointRow {
+        address: row.address,
+        port: row.port.get(),
+        port_name: &port.key.name,
+        protocol: Code(port.key.transport),
+        state: Code(endpoint_state(row)),
+        reasons: list_reasons((view, port), row, snapshot),
+        node: found.and_then(|endpoint| endpoint.node).map(Text),
+        zone: found.and_then(|endpoint| endpoint.zone),
+        slice: slice.map(|slice| slice.key.name.to_string()),
+        origin: slice.and_then(|slice| slice.meta.origin.as_deref()),
+        since: Rfc3339(row.since()),
+        weight: port.rows.weight(row.backend()).number(),
+        check: None,
+    }
+}
+
+fn list_reasons((view, port): (&ServiceView, &PortView), row: &Row, snapshot: &Snapshot) -> Vec<String> {
+    let conditions = row.conditions();
+    let named = [
+        ("ready", conditions.ready),
+        ("serving", conditions.serving),
+        ("terminating", conditions.terminating),
+    ];
+    let mut reasons: Vec<String> =
+        named.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
+    if let Some(unused) = port.unused_reason(row) {
+        reasons.push(format!("not used: {}", UnusedReason::as_str(unused)));
+    }
+    reasons.extend(describe_drain(view, port, row, snapshot));
+    let held = port.hold.iter().flat_map(|hold| hold.backends.iter().map(move |it| (hold, it)));
+    if let Some((hold, it)) =
+        held.into_iter().find(|(_, it)| row.is_held() && it.row.backend() == row.backend())
+    {
+        let until = snapshot
+            .hold_until(hold)
+            .map_or_else(|| "without limit".to_owned(), |at| format!("until {}", Rfc3339(at)));
+        reasons.push(format!("held {until}"));
+        let is_probed = hold.probe_targets(port.key.transport).any(|backend| backend == row.backend());
+        let is_barred = hold.unprobeable_targets(port.key.transport).any(|backend| backend == row.backend());
+        if it.is_claimed {
+            reasons.push("listed for another target too, which proves nothing".to_owned());
+        }
+        reasons.push(match (it.answered, it.failures) {
+            _ if is_barred => "not probed, because no pod can have this address".to_owned(),
+            _ if !is_probed => "not probed".to_owned(),
+            _ if it.asked == ProbeState::Due => "not probed yet".to_owned(),
+            (false, 0) => "no probe taken yet".to_owned(),
+            (true, 0) => "takes probes".to_owned(),
+            (_, failures) => format!("{failures} probes failed in a row"),
+        });
+    }
+    reasons
+}
+
+/// The user that drained a backend, and when; and why clients get it if they do.
+fn describe_drain(view: &ServiceView, port: &PortView, row: &Row, snapshot: &Snapshot) -> Option<String> {
+    let is_drained = port.rows.weights().is_drained(row.backend());
+    let (_, by) = snapshot.drains.find_drain(&view.key.name, row.backend()).filter(|_| is_drained)?;
+    let used = if row.is_chosen() { ", and used all the same: no other backend takes clients" } else { "" };
+    Some(format!("drained by {by} since {}{used}", Rfc3339(by.at)))
+}
+
+/// Which service a backend belongs to, and how it is used.
+pub(super) fn describe_backend(view: &ServiceView, dialled: &DialTarget, services: usize) -> String {
+    let ports = view.ports.iter().filter(|port| query_match::has_backend(port, dialled));
+    let mut rows = ports.filter_map(|port| Some((port, port.rows.find(dialled.address)?)));
+    let Some((port, row)) = rows.next() else { return format!("{dialled} is no backend any more.") };
+    let state = match endpoint_state(&row) {
+        EndpointState::Unused => {
+            let because = port.unused_reason(&row).map_or("", UnusedReason::as_str);
+            format!("gets no new connections ({because})")
+        }
+        EndpointState::Active => "gets new connections".to_owned(),
+        state => format!("gets new connections ({})", Code(state)),
+    };
+    let more = match services {
+        0 | 1 => String::new(),
+        count => format!(", and it is a backend of {} more services", count - 1),
+    };
+    format!("{dialled} is a backend of {} and {state}, since {}{more}.", view.key.name, Rfc3339(row.since()))
+}
+
+/// A client that was not served.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ExplainedRefusal")]
+pub struct RefusalRow {
+    pub time: Rfc3339,
+    pub count: u64,
+    #[schemars(extend("enum" = DENIALS))]
+    pub verdict: &'static str,
+    pub frontend: String,
+    pub cause: Code<Cause>,
+    /// Where the client's last packet came from; null if the client is a process of this node.
+    pub source: Option<String>,
+    /// The process that dialled; 0 if a packet was refused, of which no process is known.
+    pub pid: u32,
+    pub comm: String,
+    pub cgroup: u64,
+}
+
+/// The latest clients that dialled one of these frontends and were not served.
+pub(super) fn build_refusal_rows(latest: &[Arc<Denied>], subject: &Subject) -> Vec<RefusalRow> {
+    let is_meant = |denied: &&Arc<Denied>| {
+        subject
+            .frontends()
+            .filter_map(frontend_key)
+            .any(|key| answering(&denied.refusal.frontend).contains(&key))
+    };
+    let row = |denied: &Arc<Denied>| RefusalRow {
+        time: Rfc3339(denied.last),
+        count: denied.count,
+        verdict: spelled(denied.refusal.denial),
+        frontend: denied.refusal.frontend.to_string(),
+        cause: Code(denied.refusal.cause),
+        source: denied.refusal.arrival.map(|arrival| arrival.source.to_string()),
+        pid: denied.refusal.process,
+        comm: denied.refusal.comm.clone(),
+        cgroup: denied.refusal.cgroup,
+    };
+    latest.iter().rev().filter(is_meant).take(REFUSALS_MAX).map(row).collect()
+}
+
+/// Which apiserver is used, in a few words.
+pub(super) fn describe_apiserver(view: &View) -> String {
+    match view.usage() {
+        Usage::InUse(it) => format!("{} in use", it.address),
+        Usage::Idle(it) => format!("{} answered last", it.address),
+        Usage::Untried => "no apiserver was asked yet; what is known stays".to_owned(),
+        Usage::Away => "no apiserver answers; what is known stays".to_owned(),
+    }
+}

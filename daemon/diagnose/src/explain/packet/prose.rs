@@ -1,0 +1,380 @@
+//! The words for what a packet meets.
+//!
+//! Invariant: each step is a sentence that an operator can check against the object or the node.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::keys::Transport;
+use holdfast_core::list::{Scope, Slot};
+use holdfast_core::maglev;
+use holdfast_core::op::{PortFacts, Word, WordFlags};
+use holdfast_core::snapshot::{FrontendView, Verdict};
+use holdfast_core::source_ranges::SourceRange;
+use holdfast_core::words;
+
+use super::{BackendShare, FastPathDevices};
+
+/// Names in one sentence; more are counted.
+const NAMED_MAX: usize = 3;
+
+words! {
+    /// What becomes of the packet.
+    pub enum Outcome {
+        /// A backend gets it.
+        Served = "served",
+        /// The client is told that the port is closed.
+        Refused = "refused",
+        /// The client is told nothing.
+        Dropped = "dropped",
+        /// No program changes it.
+        Passed = "passed",
+        /// The maps could not be read.
+        Unknown = "unknown",
+    }
+}
+
+words! {
+    /// What kind of client sends the packet.
+    pub enum ClientClass {
+        /// Neither of the two below.
+        Outside = "outside",
+        /// Its address is that of an endpoint on this node.
+        Pod = "pod",
+        /// Its address is this node's own.
+        Node = "node",
+    }
+}
+
+words! {
+    /// What a step looks at.
+    pub enum StepKind {
+        /// By which device the packet comes.
+        Device = "device",
+        /// What kind of client sends it.
+        Client = "client",
+        /// The frontend that it is sent to.
+        Frontend = "frontend",
+        /// Whether its source may come in.
+        Source = "source",
+        /// Which list is meant for it.
+        List = "list",
+        /// How a backend of the list is chosen.
+        Selection = "choice",
+        /// The address that the backend sees as the client's.
+        ClientAddress = "seen-as",
+        /// How the answer comes back.
+        ReturnPath = "way-back",
+        /// What the client is told where no backend gets it.
+        Reject = "answer",
+    }
+}
+
+words! {
+    /// The address that a backend sees as a client's.
+    pub enum ClientAddress {
+        /// The client's own address.
+        Client = "client",
+        /// The client's own address. The backend's node gets the packet as it came, and the backend answers past this
+        /// node (`[packets] dsr`).
+        Dsr = "direct",
+        /// An address of this node.
+        Node = "node",
+        /// The backend's endpoint names no node. The address is the client's own if this node reaches the backend by no
+        /// outer device.
+        Unknown = "unknown",
+    }
+}
+
+pub(super) const SOURCES_IGNORED: &str =
+    "Any: loadBalancerSourceRanges are for addresses of a load balancer alone.";
+
+pub(super) const SOURCES_ABSENT: &str =
+    "Any: for this family there are no ranges, or one of all addresses, or the maps do not have them yet.";
+
+pub(super) const SOURCES_STALE: &str =
+    "Not known: the maps still have ranges for which the service does not ask any more.";
+
+pub(super) const NO_OUTER_DEVICE: &str = "no outer device has its programs (see `holdfast datapath`)";
+
+pub(super) const NO_POD_DEVICE: &str = "it is a pod's, and no device of pods has programs (`pod_devices` under [packets]): its sockets are served";
+
+/// The device by which the packet comes; the routes of other hosts decide that.
+pub(super) fn describe_device(names: &[String], of_pods: bool) -> String {
+    let (kind, whose) = if of_pods {
+        ("device of pods", "the pod's own")
+    } else {
+        ("outer one", "as other machines' routes have it")
+    };
+    match names {
+        [only] => format!("{only}, the only {kind}; if it comes by another device, nobody changes it."),
+        several => {
+            format!(
+                "One of {}, {whose}; if it comes by another device, nobody changes it.",
+                join_names(several)
+            )
+        }
+    }
+}
+
+/// What holds if the client is a pod that is no endpoint of any service: its address does not tell that.
+pub(super) fn describe_pod_exception(devices: &[String]) -> String {
+    format!(
+        "If it comes by {} it counts as a pod, with all backends and its own address.",
+        join_names(devices)
+    )
+}
+
+pub(super) fn describe_client(from: IpAddr, class: ClientClass, transport: Transport) -> String {
+    match class {
+        ClientClass::Pod if transport == Transport::Sctp => {
+            format!("{from} is an endpoint on this node, and no socket of SCTP is served where it dials.")
+        }
+        ClientClass::Node if transport == Transport::Sctp => {
+            format!(
+                "{from} is this node: its own processes are not served by SCTP, and this is for others who send from there."
+            )
+        }
+        ClientClass::Outside => {
+            format!("{from} is outside: neither this node's address nor that of an endpoint on it.")
+        }
+        ClientClass::Pod => format!(
+            "{from} is an endpoint on this node: its sockets are served where they dial, unless they are left to packets; \
+             then this is for it."
+        ),
+        ClientClass::Node => format!(
+            "{from} is this node: its own processes are served where they dial, and this is for others who send from there."
+        ),
+    }
+}
+
+/// Why a frontend is not in the maps.
+pub(super) const fn absence_reason(it: &FrontendView) -> &'static str {
+    match it.verdict {
+        Verdict::Passing => "it is left to the real balancer while nobody is there",
+        Verdict::Bypassed => "this node reaches the apiserver there",
+        Verdict::Conflict => "another service owns the address",
+        Verdict::Unprogrammed => "its address or protocol cannot be served",
+        Verdict::Serving | Verdict::Draining | Verdict::Held | Verdict::Refusing | Verdict::Dropping => {
+            "it is not written yet, or answers at other addresses only"
+        }
+    }
+}
+
+/// What a refused client hears.
+pub(super) const fn reject_message(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "a TCP reset",
+        Transport::Udp | Transport::Sctp => "an ICMP port unreachable",
+    }
+}
+
+/// How a client finds its backend in a list that has such places.
+pub(super) fn describe_selection(
+    list: Word,
+    backends: &BTreeMap<Slot, u32>,
+    is_even: bool,
+    again: Option<String>,
+) -> String {
+    let unweighted = (!is_even && list.count as usize == backends.len())
+        .then(|| format!("{} by their weights.", missing_table_reason(list.count)));
+    [Some(describe_shares(backends)), unweighted, describe_maglev(list, backends.len()), again]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Which clients get the backend that they had.
+pub(super) fn describe_affinity(facts: PortFacts, from: IpAddr) -> Option<String> {
+    let PortFacts { affinity_timeout: seconds, ignored_bits: left_out } = facts;
+    let all = SourceRange::single_host(from).bits();
+    let network = SourceRange::new(from, all.saturating_sub(left_out)).filter(|it| it.bits() < all);
+    let who = network.map_or_else(|| "Who".to_owned(), |it| format!("{it} is one client: if any of it"));
+    let all = if network.is_some() { ", all of it" } else { "" };
+    let last = format!("{who} came within the last {seconds} s{all} gets the same again (session affinity).");
+    (seconds > 0).then_some(last)
+}
+
+/// Why a list of so many backends stands as it is.
+const fn missing_table_reason(backends: u32) -> &'static str {
+    if maglev::table_size(backends) == backends {
+        "There are too many for a table"
+    } else {
+        "There is no room for a table"
+    }
+}
+
+fn describe_shares(backends: &BTreeMap<Slot, u32>) -> String {
+    let (least, most) = (backends.values().min(), backends.values().max());
+    match (least.zip(most), backends.len()) {
+        (_, 1) => "There is one.".to_owned(),
+        // The places of a table differ by rounding.
+        (Some((least, most)), count) if *most <= least.saturating_add(2) => format!("Each of {count} alike."),
+        (_, count) => format!("Each of {count} by its weight."),
+    }
+}
+
+/// How the place of a client is computed, where it is not drawn. A list of one has one place.
+fn describe_maglev(list: Word, backends: usize) -> Option<String> {
+    (backends > 1 && list.flags.contains(WordFlags::MAGLEV)).then(|| {
+        let by = "Which one is computed from the addresses and ports of client and frontend, alike on all nodes (maglev)";
+        match list.count as usize {
+            count if count == backends => {
+                format!("{by}. {}, so a change of the list moves most clients.", missing_table_reason(list.count))
+            }
+            places => format!("{by}, by a table of {places} places."),
+        }
+    })
+}
+
+/// How a backend sees a client that keeps its address. Only policy Local keeps its port, too.
+const fn own_address_clause(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Local => "its own address and port",
+        Scope::Cluster => "its own address, by a port that this node gives it (through_port in /flows)",
+    }
+}
+
+pub(super) fn describe_client_address(backends: &[BackendShare], class: ClientClass, scope: Scope) -> String {
+    if class == ClientClass::Pod {
+        return describe_pod_address(backends).to_owned();
+    }
+    let count = |wanted| backends.iter().filter(|it| it.seen_as.0 == wanted).count();
+    let parts = [
+        (ClientAddress::Client, "on this node", own_address_clause(scope)),
+        (
+            ClientAddress::Dsr,
+            "on other nodes",
+            "its own address and port, since their nodes get the packet as it came",
+        ),
+        (
+            ClientAddress::Node,
+            "on other nodes",
+            "the address of the device by which it leaves, so that answers come back here",
+        ),
+        (
+            ClientAddress::Unknown,
+            "whose node is not known",
+            "its own address, or that of the device if it leaves by an outer one",
+        ),
+    ];
+    let told = parts.into_iter().map(|(seen, which, what)| (count(seen), which, what));
+    let told = told.filter(|(count, ..)| *count > 0);
+    let told: Vec<String> =
+        told.map(|(count, which, what)| format!("backends {which} ({count}) see {what}")).collect();
+    capitalise(&format!("{}.", told.join("; ")))
+}
+
+/// How backends see a client that is a pod. A pod takes no packet that says that it comes from the pod itself, so a pod
+/// that reaches itself sees an address of this node.
+fn describe_pod_address(backends: &[BackendShare]) -> &'static str {
+    if backends.iter().any(|it| it.seen_as.0 == ClientAddress::Node) {
+        "By its own address; where it reaches itself, by an address of this node that is near to it."
+    } else {
+        "By its own address, since this node knows the way back to a pod of its own."
+    }
+}
+
+/// How a backend's answer comes back where its node gets the client's packets as they came.
+const DSR_RETURN_PATH: &str = "From the backend's node to the client, past this one";
+
+/// How answers come back to a client.
+pub(super) fn describe_return_path(
+    dialled: SocketAddr,
+    backends: &[BackendShare],
+    shortcut: &FastPathDevices,
+) -> String {
+    let any = |is_meant: fn(ClientAddress) -> bool| backends.iter().any(|it| is_meant(it.seen_as.0));
+    if !any(|it| it != ClientAddress::Dsr) {
+        return format!("{DSR_RETURN_PATH}, which makes it come from {dialled}.");
+    }
+    let leads_on = any(|it| matches!(it, ClientAddress::Node | ClientAddress::Unknown));
+    let node = if leads_on {
+        " A backend that sees this node answers to it, which gives the client's address back."
+    } else {
+        ""
+    };
+    let directly = if any(|it| it == ClientAddress::Dsr) {
+        format!(" Of others: {DSR_RETURN_PATH}.")
+    } else {
+        String::new()
+    };
+    let [others, near] = describe_fast_path(backends, shortcut);
+    format!("Through this node, which makes it come from {dialled} again.{node}{directly}{others}{near}")
+}
+
+/// Which packets pass by the stack: those to backends of other nodes, and those to pods of this one.
+fn describe_fast_path(backends: &[BackendShare], shortcut: &FastPathDevices) -> [String; 2] {
+    let any = |is_meant: fn(ClientAddress) -> bool| backends.iter().any(|it| is_meant(it.seen_as.0));
+    let others = any(|it| matches!(it, ClientAddress::Node | ClientAddress::Unknown))
+        .then_some(&shortcut.outer)
+        .filter(|it| !it.is_empty());
+    let some_of =
+        |names| any(|it| it == ClientAddress::Client).then_some(names).filter(|it: &&Vec<_>| !it.is_empty());
+    let (near, pods) = (some_of(&shortcut.local), some_of(&shortcut.pods));
+    let others = others.map(|names| {
+        let drivers = describe_drivers(&shortcut.drivers);
+        format!(" At {} packets of such flows pass by the stack, both ways{drivers}.", join_names(names))
+    });
+    let near = near
+        .map(|names| format!(" Packets to and from pods behind {} pass by the stack.", join_names(names)));
+    let pods =
+        pods.map(|names| format!(" From pod to pod behind {} they pass by the stack.", join_names(names)));
+    [others, near.or(pods)].map(Option::unwrap_or_default)
+}
+
+/// At which drivers most of them pass already; those with which a connection begins or ends, and the first one in each
+/// second, do so behind the drivers.
+fn describe_drivers(names: &[String]) -> String {
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(", most of them at the driver of {}", join_names(names))
+    }
+}
+
+/// The address that backends see as the client's, for the first sentence.
+pub(super) fn client_address_clause(backends: &[BackendShare], class: ClientClass) -> &'static str {
+    let all = |wanted| backends.iter().all(|it| it.seen_as.0 == wanted);
+    if class == ClientClass::Pod && !all(ClientAddress::Client) {
+        return "which sees the client's own address, or one of this node where it is the client itself";
+    }
+    if backends.iter().all(|it| matches!(it.seen_as.0, ClientAddress::Client | ClientAddress::Dsr)) {
+        "which sees the client's own address"
+    } else if all(ClientAddress::Node) {
+        "which sees an address of this node"
+    } else {
+        "which sees the client's own address if it is on this node"
+    }
+}
+
+pub(super) fn describe_backends(service: &str, backends: &[BackendShare], all: usize) -> String {
+    let names: Vec<&str> = backends.iter().take(NAMED_MAX).map(|it| it.backend.as_str()).collect();
+    match all {
+        1 => format!("{} of {service}", names.join("")),
+        count if count <= NAMED_MAX => format!("one of {count} backends of {service} ({})", names.join(", ")),
+        count => {
+            format!(
+                "one of {count} backends of {service} ({} and {} more)",
+                names.join(", "),
+                count - NAMED_MAX
+            )
+        }
+    }
+}
+
+/// The first few, and how many more there are.
+pub(super) fn join_names<T: ToString>(all: &[T]) -> String {
+    let names: Vec<String> = all.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    match all.len().saturating_sub(NAMED_MAX) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+/// The text with a capital letter at its beginning.
+pub(super) fn capitalise(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}

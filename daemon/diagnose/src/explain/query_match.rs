@@ -1,0 +1,237 @@
+//! What a question is about: a service by its name, or the services that have an address.
+//!
+//! Invariant: exact matches first, and what is only near is called near. Nothing is found by a prefix of a name.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use holdfast_core::keys::{Family, ObjectName, Protocol};
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Verdict};
+use holdfast_core::words;
+
+/// The most things that an answer names as near.
+const NEAR_MAX: usize = 8;
+
+/// The most services of one answer: a backend's address may be behind many.
+const SERVICES_MAX: usize = 16;
+
+/// What is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExplainQuery {
+    /// Every frontend that its clients do not find as they would like it.
+    Trouble,
+    /// All of a service.
+    Service(ObjectName),
+    /// What a client dials, or a backend.
+    Address(DialTarget),
+}
+
+/// An address with its port, and by which protocol if that was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DialTarget {
+    pub address: SocketAddr,
+    pub protocol: Option<Protocol>,
+}
+
+impl DialTarget {
+    /// Takes an IPv4-mapped IPv6 address as the IPv4 address in it, as the kernel does.
+    pub fn new(address: SocketAddr, protocol: Option<Protocol>) -> Self {
+        let canonical = match address.ip().to_canonical() {
+            IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
+            IpAddr::V6(_) => address,
+        };
+        Self { address: canonical, protocol }
+    }
+
+    /// Whether the question means this protocol.
+    fn matches_protocol(&self, protocol: &Protocol) -> bool {
+        self.protocol.as_ref().is_none_or(|asked| asked == protocol)
+    }
+}
+
+impl fmt::Display for DialTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.protocol {
+            Some(protocol) => write!(f, "{}/{protocol}", self.address),
+            None => write!(f, "{}", self.address),
+        }
+    }
+}
+
+words! {
+    /// What an answer is about.
+    pub enum QueryMatch {
+        /// The question names nothing: the answer is about what is not served.
+        Trouble = "trouble",
+        /// All of a service.
+        Service = "service",
+        /// What a client dials.
+        Frontend = "frontend",
+        /// What may answer a client.
+        Backend = "backend",
+        /// No service has what was asked for.
+        Nothing = "nothing",
+    }
+}
+
+/// A service of the answer, with the places of the frontends that it is about.
+#[derive(Clone, Debug)]
+pub(super) struct Subject {
+    pub view: Arc<ServiceView>,
+    pub frontends: Vec<usize>,
+}
+
+impl Subject {
+    /// The frontends that the answer is about.
+    pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
+        self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
+    }
+
+    /// Puts TCP first: most questions that name no protocol mean TCP.
+    fn sort_by_protocol(&mut self) {
+        let Self { view, frontends } = self;
+        frontends.sort_by_key(|place| view.frontends.get(*place).map(|it| &it.protocol));
+    }
+}
+
+/// Finds the services that a question means, by exact matches alone.
+pub(super) fn find_subjects(snapshot: &Snapshot, question: &ExplainQuery) -> (QueryMatch, Vec<Subject>) {
+    match question {
+        ExplainQuery::Trouble => {
+            let bad = |it: &FrontendView| !it.is_healthy();
+            (
+                QueryMatch::Trouble,
+                collect_subjects(snapshot.services.with_problems(), |view| match_positions(view, bad)),
+            )
+        }
+        ExplainQuery::Service(name) => {
+            let all = |view: &ServiceView| Some((0..view.frontends.len()).collect());
+            let found = collect_subjects(snapshot.services.find_by_name(name), all);
+            (if found.is_empty() { QueryMatch::Nothing } else { QueryMatch::Service }, found)
+        }
+        ExplainQuery::Address(dialled) => find_by_address(snapshot, dialled),
+    }
+}
+
+fn find_by_address(snapshot: &Snapshot, address: &DialTarget) -> (QueryMatch, Vec<Subject>) {
+    let mut dialled = collect_subjects(snapshot.services.iter(), |view| {
+        match_positions(view, |it| serves_address(snapshot, it, address))
+    });
+    if !dialled.is_empty() {
+        dialled.iter_mut().for_each(Subject::sort_by_protocol);
+        // The sort is stable: among services of one protocol, one that is served there stays first.
+        dialled.sort_by_key(|subject| subject.frontends().next().map(|it| it.protocol.clone()));
+        return (QueryMatch::Frontend, dialled);
+    }
+    let behind = collect_subjects(snapshot.services.iter(), |view| {
+        let reaches = |it: &FrontendView| it.position.is_some_and(|at| lists_backend(view, at, address));
+        match_positions(view, reaches)
+            .or_else(|| (0..view.ports.len()).any(|at| lists_backend(view, at, address)).then(Vec::new))
+    });
+    (if behind.is_empty() { QueryMatch::Nothing } else { QueryMatch::Backend }, behind)
+}
+
+fn collect_subjects<'a>(
+    views: impl Iterator<Item = &'a Arc<ServiceView>>,
+    matches: impl Fn(&ServiceView) -> Option<Vec<usize>>,
+) -> Vec<Subject> {
+    let found = |view: &Arc<ServiceView>| Some(Subject { frontends: matches(view)?, view: Arc::clone(view) });
+    let mut subjects: Vec<Subject> = views.filter_map(found).collect();
+    // A service that is served there comes before those that only claim the address.
+    subjects.sort_by(|a, b| (is_conflicting(a), &a.view.key).cmp(&(is_conflicting(b), &b.view.key)));
+    subjects.truncate(SERVICES_MAX);
+    subjects
+}
+
+fn is_conflicting(subject: &Subject) -> bool {
+    let mut frontends = subject.frontends().peekable();
+    frontends.peek().is_some() && frontends.all(|it| it.verdict == Verdict::Conflict)
+}
+
+fn match_positions(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) -> Option<Vec<usize>> {
+    let places = view.frontends.iter().enumerate().filter(|(_, it)| matches(it)).map(|(place, _)| place);
+    Some(places.collect::<Vec<_>>()).filter(|places| !places.is_empty())
+}
+
+/// Whether a frontend answers at an address; a NodePort does at those of the node's addresses that serve node ports.
+fn serves_address(snapshot: &Snapshot, it: &FrontendView, dialled: &DialTarget) -> bool {
+    let address = dialled.address;
+    let same_family = Family::from_address(it.address) == Family::from_address(address.ip());
+    let is_own = || snapshot.node.has_node_ports_at(address.ip());
+    dialled.matches_protocol(&it.protocol)
+        && it.port.get() == address.port()
+        && (it.address == address.ip() || it.address.is_unspecified() && same_family && is_own())
+}
+
+fn lists_backend(view: &ServiceView, place: usize, dialled: &DialTarget) -> bool {
+    view.ports.get(place).is_some_and(|port| has_backend(port, dialled))
+}
+
+/// Whether what is dialled is a backend of a port.
+pub(super) fn has_backend(port: &PortView, dialled: &DialTarget) -> bool {
+    dialled.matches_protocol(&Protocol::Transport(port.key.transport))
+        && port.rows.find(dialled.address).is_some()
+}
+
+/// Something that is not what was asked for, but may have been meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NearMatch {
+    pub what: &'static str,
+    pub name: String,
+}
+
+/// What may have been meant: the same address with another port or protocol, the same port at a close address, or a
+/// service of the same name in another namespace.
+pub(super) fn find_near_matches(snapshot: &Snapshot, question: &ExplainQuery) -> Vec<NearMatch> {
+    let mut near = Vec::new();
+    for view in snapshot.services.iter() {
+        match question {
+            ExplainQuery::Trouble => {}
+            ExplainQuery::Service(name) => near.extend(match_name(view, name)),
+            ExplainQuery::Address(dialled) => match_address(view, dialled.address, &mut near),
+        }
+    }
+    near.sort_by(|a, b| (a.what, &a.name).cmp(&(b.what, &b.name)));
+    near.dedup();
+    near.truncate(NEAR_MAX);
+    near
+}
+
+fn match_name(view: &ServiceView, name: &ObjectName) -> Option<NearMatch> {
+    let same = view.key.name.name() == name.name();
+    same.then(|| NearMatch {
+        what: "a service of that name in another namespace",
+        name: view.key.name.to_string(),
+    })
+}
+
+fn match_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<NearMatch>) {
+    for it in &view.frontends {
+        let other_port = it.address == address.ip();
+        let other_address = it.port.get() == address.port() && is_close(it.address, address.ip());
+        let what = match (other_port, other_address) {
+            (true, true) => "a frontend at that address and port by another protocol",
+            (true, false) => "a frontend at that address with another port",
+            (false, true) => "a frontend with that port at a close address",
+            (false, false) => continue,
+        };
+        let name =
+            format!("{}/{} of {}", SocketAddr::new(it.address, it.port.get()), it.protocol, view.key.name);
+        near.push(NearMatch { what, name });
+    }
+    let rows = view.ports.iter().flat_map(|port| port.rows.rows_at(address.ip()));
+    near.extend(rows.map(|row| NearMatch {
+        what: "a backend at that address with another port",
+        name: format!("{} of {}", row.backend(), view.key.name),
+    }));
+}
+
+/// Whether two addresses are in the same /24 or /64, so that one may be a slip of the finger.
+fn is_close(a: IpAddr, b: IpAddr) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => a.octets().first_chunk::<3>() == b.octets().first_chunk::<3>(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => a.segments().first_chunk::<4>() == b.segments().first_chunk::<4>(),
+        _ => false,
+    }
+}

@@ -1,0 +1,73 @@
+//! The one spelling of states, for tables, metrics and explanations.
+//!
+//! Invariant: every place that shows a state shows this word.
+
+use holdfast_core::list::{Row, SlotState};
+use holdfast_core::snapshot::Status;
+use holdfast_core::words;
+
+words! {
+    /// The state of a backend in the list of a frontend.
+    pub enum BackendState {
+        /// It is ready.
+        Active = "active",
+        /// It is terminating, and no ready one is left.
+        Draining = "draining",
+        /// No slice lists it any more, and the list is kept.
+        Held = "held",
+    }
+}
+
+words! {
+    /// How an endpoint is used.
+    pub enum EndpointState {
+        /// It is ready, and in a list.
+        Active = "active",
+        /// It is terminating, and in a list because no ready one is left.
+        Draining = "draining",
+        /// No slice lists it any more, and the list that has it is kept.
+        Held = "held",
+        /// It is in no list.
+        Unused = "unused",
+    }
+}
+
+words! {
+    /// Whether the maps hold what they should.
+    pub enum WriteStatus {
+        /// The write was not tried yet.
+        Pending = "pending",
+        /// The maps hold what they should.
+        Done = "done",
+        /// The last try failed; it is tried again.
+        Error = "error",
+    }
+}
+
+/// The state of a row that is in a list.
+pub const fn backend_state(row: &Row) -> BackendState {
+    match row.state() {
+        _ if row.is_held() => BackendState::Held,
+        SlotState::Active => BackendState::Active,
+        SlotState::Draining => BackendState::Draining,
+    }
+}
+
+/// The state of any row.
+pub fn endpoint_state(row: &Row) -> EndpointState {
+    match backend_state(row) {
+        _ if !row.is_chosen() => EndpointState::Unused,
+        BackendState::Active => EndpointState::Active,
+        BackendState::Draining => EndpointState::Draining,
+        BackendState::Held => EndpointState::Held,
+    }
+}
+
+/// What a status is, and the error if it is one.
+pub fn write_status(status: &Status) -> (WriteStatus, Option<&str>) {
+    match status {
+        Status::Pending => (WriteStatus::Pending, None),
+        Status::Done => (WriteStatus::Done, None),
+        Status::Error(error) => (WriteStatus::Error, Some(error)),
+    }
+}

@@ -1,0 +1,113 @@
+//! Texts that others wrote, as they may be shown: names, labels, messages, names of processes.
+//!
+//! Invariant: what comes out is one line of bounded length, and nothing in it moves a cursor, hides what is beside it
+//! or turns its direction.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::limits::{NAMED_MAX, TEXT_LENGTH_MAX};
+use holdfast_status::plain::is_unfit;
+
+/// Makes a text one line: what would steer a terminal is dropped, what is too long is cut, and of several blanks one is
+/// left, so that no foreign text can look like our columns.
+pub fn clean(text: &str) -> String {
+    let mut is_first = true;
+    let mut visible =
+        text.chars().map(map_blank).filter(|character| !is_unfit(*character)).filter(|character| {
+            let is_blank = *character == ' ';
+            let is_kept = !is_blank || is_first;
+            is_first = !is_blank;
+            is_kept
+        });
+    let mut out: String = visible.by_ref().take(TEXT_LENGTH_MAX).collect();
+    if visible.next().is_some() {
+        out.push('…');
+    }
+    out
+}
+
+/// A selector as people write it, with its first labels only.
+pub fn format_selector(selector: &BTreeMap<String, String>) -> String {
+    let pairs = selector.iter().take(NAMED_MAX).map(|(name, value)| format!("{name}={value}"));
+    let more = if selector.len() > NAMED_MAX { ",…" } else { "" };
+    pairs.collect::<Vec<_>>().join(",") + more
+}
+
+/// Cleans every text and every field name in a JSON value, each as [`clean`] does.
+pub fn clean_json(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(clean(&text)),
+        Value::Array(list) => list.into_iter().map(clean_json).collect(),
+        Value::Object(fields) => {
+            let fields = fields.into_iter().map(|(name, value)| (clean(&name), clean_json(value)));
+            Value::Object(fields.collect::<Map<_, _>>())
+        }
+        plain @ (Value::Null | Value::Bool(_) | Value::Number(_)) => plain,
+    }
+}
+
+/// The first items by name, and the number of the others: `a, b and 3 more`.
+pub fn join_names<T: ToString>(all: impl IntoIterator<Item = T>) -> String {
+    let all: Vec<String> = all.into_iter().map(|it| it.to_string()).collect();
+    let named = all.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match all.len().checked_sub(NAMED_MAX) {
+        None | Some(0) => named,
+        Some(more) => format!("{named} and {more} more"),
+    }
+}
+
+/// `1 pod`, `2 pods`.
+pub fn format_count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
+/// A span of time in the largest unit that says enough: `45 s`, `12 min`, `3 h`, `2 d`.
+pub fn format_duration(seconds: i64) -> String {
+    match seconds.max(0) {
+        short @ 0..120 => format!("{short} s"),
+        minutes @ 120..7_200 => format!("{} min", minutes / 60),
+        hours @ 7_200..172_800 => format!("{} h", hours / 3_600),
+        days => format!("{} d", days / 86_400),
+    }
+}
+
+const fn map_blank(character: char) -> char {
+    match character {
+        '\t' | '\n' | '\r' | '\u{2028}' | '\u{2029}' => ' ',
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_would_steer_a_terminal_is_dropped() {
+        assert_eq!(clean("a\x1b[31mb\u{202e}c\nd\u{9b}2J"), "a[31mbc d2J");
+        assert_eq!(clean("x\n  error    pods.match"), "x error pods.match");
+        assert_eq!(clean(&"x".repeat(100_000)).chars().count(), TEXT_LENGTH_MAX + 1);
+    }
+
+    #[test]
+    fn a_list_says_how_many_it_does_not_name() {
+        assert_eq!(join_names([1, 2]), "1, 2");
+        assert_eq!(join_names(0..NAMED_MAX + 3), "0, 1, 2, 3, 4, 5, 6, 7 and 3 more");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_comes_out_with_a_control_character(text in any::<String>()) {
+            let out = clean(&text);
+            prop_assert!(!out.chars().any(is_unfit));
+            prop_assert!(out.chars().count() <= TEXT_LENGTH_MAX + 1);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What components of Kubernetes say, word for word; tests that make them say it compare their Events with it.
+//!
+//! Invariant: each message says where it is from. Nothing counts as heard that is not on record from a run.
+
+use std::fmt;
+
+use crate::{ClusterEvent, Confidence, Knowledge};
+
+/// At least one message of each reason and of each cause, in columns: reason, component, kind, cause, where the message
+/// is from, message.
+pub const MESSAGES: &str = include_str!("tests/fixtures/messages.tsv");
+
+/// The Event that a test wants to hear from a real component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectedEvent<'a> {
+    pub reason: &'a str,
+    pub component: &'a str,
+    /// The kind of the object that the Event is about.
+    pub kind: &'a str,
+    /// The id of the cause that fits its message; `-`: none.
+    pub cause: &'a str,
+}
+
+/// Why an Event does not count as heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MismatchReason {
+    /// It is another Event.
+    #[error("it is another reason, sender, kind or cause")]
+    Different,
+    /// Its reason is spelled otherwise in the knowledge, or the sender is not known to use it.
+    #[error("it is recognised as {0:?} only: correct the reason in knowledge/")]
+    Unsure(Confidence),
+    /// No message of that kind is from a run.
+    #[error("messages.tsv has no such message from a run: add it")]
+    NotRecorded,
+}
+
+impl ExpectedEvent<'_> {
+    /// Whether an Event is the wanted one.
+    pub fn matches(&self, event: &ClusterEvent) -> bool {
+        let recognised = Knowledge::built_in().recognise(event);
+        let cause = recognised.cause.map_or("-", |cause| cause.id.as_str());
+        (self.reason, self.component, self.kind, self.cause)
+            == (event.reason.as_str(), event.component.as_str(), event.object.kind.as_str(), cause)
+    }
+
+    /// Checks that an Event is the wanted one, is recognised for sure, and is on record from a run.
+    pub fn verify(&self, event: &ClusterEvent) -> Result<(), MismatchReason> {
+        if !self.matches(event) {
+            return Err(MismatchReason::Different);
+        }
+        match Knowledge::built_in().recognise(event).confidence {
+            Confidence::Exact => {}
+            other => return Err(MismatchReason::Unsure(other)),
+        }
+        self.is_recorded().then_some(()).ok_or(MismatchReason::NotRecorded)
+    }
+
+    fn is_recorded(&self) -> bool {
+        let wanted = [self.reason, self.component, self.kind, self.cause, "run"];
+        MESSAGES.lines().any(|line| line.split('\t').take(wanted.len()).eq(wanted))
+    }
+}
+
+impl fmt::Display for ExpectedEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} about a {}, cause {}", self.reason, self.component, self.kind, self.cause)
+    }
+}

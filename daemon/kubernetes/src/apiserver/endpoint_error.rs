@@ -1,0 +1,267 @@
+//! What can be wrong with an apiserver, in the words that an operator reads.
+//!
+//! Invariant: a trouble names its cause, never merely "down", and repeats no secret.
+
+use std::io;
+use std::time::Duration;
+
+use holdfast_status::plain::is_unfit;
+use holdfast_status::views::apiserver::ClusterId;
+
+use super::limits::{HEADERS, THROTTLE_MAX, THROTTLE_MIN};
+use holdfast_host::error_origin::ErrorOrigin;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError};
+
+/// The most characters of a server's text that a trouble repeats, so that it stays one line.
+const SERVER_TEXT_CHARACTERS_MAX: usize = 200;
+
+/// Why an apiserver did not serve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// No process listens there.
+    #[error("connection refused")]
+    Refused,
+    /// The host knows no way there.
+    #[error("no route")]
+    NoRoute,
+    /// This host does not let the connection out: a firewall, or a program of another load balancer.
+    #[error(
+        "this host forbids the connection (EPERM): look for a firewall or another load balancer's programs"
+    )]
+    Forbidden,
+    /// This host lacks something that a connection needs, such as a file or a local port.
+    #[error("this host could not connect: {0}")]
+    Unable(String),
+    /// Not a single packet came back.
+    #[error("does not answer")]
+    Unreachable,
+    /// The connection stands, and nothing comes over it.
+    #[error("accepts but does not answer")]
+    Silent,
+    /// The server is well as far as is known, and takes long to begin a large answer.
+    #[error("does not begin its answer within {} s", HEADERS.as_secs())]
+    Late,
+    /// The other side ended the connection before the answer was whole.
+    #[error("closed the connection")]
+    Closed,
+    /// Another error of the socket.
+    #[error("socket: {0}")]
+    Socket(String),
+    /// The certificate is for other names.
+    #[error("certificate is for {presented}, not {expected}")]
+    WrongName {
+        /// The names that it has.
+        presented: String,
+        /// The name that it should have.
+        expected: String,
+    },
+    /// None of the given authorities has signed the certificate.
+    #[error("certificate not signed by the given CA")]
+    UnknownAuthority,
+    /// The certificate is too old, or this host's clock is wrong.
+    #[error("certificate expired")]
+    Expired,
+    /// The certificate is too young, or this host's clock is wrong.
+    #[error("certificate not valid yet: compare the clocks")]
+    NotYetValid,
+    /// The server rejects the client certificate in the handshake.
+    #[error("client certificate rejected ({0})")]
+    ClientCertificate(String),
+    /// Another error of TLS.
+    #[error("tls: {0}")]
+    Tls(String),
+    /// The apiserver of another cluster.
+    #[error("another cluster (uid {found}, not {known})")]
+    AnotherCluster {
+        /// The uid of its `kube-system`.
+        found: ClusterId,
+        /// The uid of ours.
+        known: ClusterId,
+    },
+    /// The server rejects the credential.
+    #[error("401: {credential} rejected")]
+    Unauthorized {
+        /// What was shown to it.
+        credential: &'static str,
+    },
+    /// A status that says nothing about the request.
+    #[error("{status}: {said}")]
+    Status {
+        status: u16,
+        /// What came with it, shortened.
+        said: String,
+    },
+    /// The server has too much to do.
+    #[error("{status}: asks us to wait {} s", .wait.as_secs())]
+    Throttled {
+        status: u16,
+        /// For how long it is left alone.
+        wait: Duration,
+    },
+    /// Something that is not an answer of an apiserver.
+    #[error("not an apiserver: {0}")]
+    NotAnApiserver(String),
+    /// An answer that is too large.
+    #[error("the answer has more than {0} bytes")]
+    TooLarge(usize),
+    /// We have nothing to show, or nothing to trust.
+    #[error("credentials: {0}")]
+    Credentials(String),
+}
+
+impl EndpointError {
+    /// A status with what the server says, shortened to a line.
+    pub(super) fn from_status(status: u16, body: &[u8]) -> Self {
+        let said = parse_status_message(body).unwrap_or_else(|| status_reason(status).to_owned());
+        Self::Status { status, said }
+    }
+
+    /// A status that an endpoint is judged by. Too many requests are not the endpoint's fault, and neither is a 503
+    /// that says when to come back.
+    pub(super) fn from_reply(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Self {
+        let wait = match (status, retry_after) {
+            (429, asked) => asked.unwrap_or(THROTTLE_MIN),
+            (503, Some(asked)) => asked,
+            _ => return Self::from_status(status, body),
+        };
+        Self::Throttled { status, wait: wait.clamp(THROTTLE_MIN, THROTTLE_MAX) }
+    }
+
+    pub(super) fn from_connect(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Refused,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Self::NoRoute,
+            io::ErrorKind::PermissionDenied => Self::Forbidden,
+            io::ErrorKind::TimedOut => Self::Unreachable,
+            io::ErrorKind::ConnectionReset => Self::Closed,
+            _ => Self::from_socket(error),
+        }
+    }
+
+    /// An error of the socket that is no word of the peer, unless this host lacked something.
+    fn from_socket(error: &io::Error) -> Self {
+        let said = sanitize_line(&error.to_string());
+        match ErrorOrigin::classify_established(error) {
+            ErrorOrigin::Node => Self::Unable(said),
+            ErrorOrigin::Route | ErrorOrigin::Peer => Self::Socket(said),
+        }
+    }
+
+    /// Whether it says nothing of the endpoint, because this host is what failed.
+    pub(super) const fn is_local(&self) -> bool {
+        matches!(self, Self::Credentials(_) | Self::Unable(_))
+    }
+
+    /// An error on a connection that stands: TLS errors travel inside of it.
+    pub(super) fn from_stream(error: &io::Error) -> Self {
+        if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            return Self::from_tls(tls);
+        }
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                Self::Closed
+            }
+            io::ErrorKind::TimedOut => Self::Silent,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Self::NoRoute,
+            _ => Self::from_socket(error),
+        }
+    }
+
+    fn from_tls(error: &rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidCertificate(invalid) => Self::from_certificate(invalid),
+            rustls::Error::AlertReceived(alert) if is_client_certificate_alert(*alert) => {
+                Self::ClientCertificate(format!("{alert:?}"))
+            }
+            rustls::Error::InvalidMessage(_) => Self::NotAnApiserver("it does not speak TLS".to_owned()),
+            other => Self::Tls(sanitize_line(&other.to_string())),
+        }
+    }
+
+    fn from_certificate(invalid: &CertificateError) -> Self {
+        match invalid {
+            CertificateError::NotValidForNameContext { expected, presented } => Self::WrongName {
+                presented: format_certificate_names(presented),
+                expected: format_server_name(expected),
+            },
+            CertificateError::NotValidForName => {
+                Self::WrongName { presented: "another name".to_owned(), expected: "the given one".to_owned() }
+            }
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownAuthority,
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Self::NotYetValid,
+            other => Self::Tls(sanitize_line(&format!("certificate: {other}"))),
+        }
+    }
+
+    /// An error of HTTP; its source says more than the error itself.
+    pub(super) fn from_http(error: &hyper::Error) -> Self {
+        let mut cause = std::error::Error::source(error);
+        while let Some(found) = cause {
+            if let Some(error) = found.downcast_ref::<io::Error>() {
+                return Self::from_stream(error);
+            }
+            cause = found.source();
+        }
+        if error.is_parse() {
+            return Self::NotAnApiserver(sanitize_line(&error.to_string()));
+        }
+        let broke_off = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
+        if broke_off { Self::Closed } else { Self::Socket(sanitize_line(&error.to_string())) }
+    }
+}
+
+/// Whether a server says by this alert that it turns away our certificate, or misses one.
+fn is_client_certificate_alert(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::CertificateRequired
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+    )
+}
+
+fn format_server_name(expected: &ServerName<'_>) -> String {
+    match expected {
+        ServerName::IpAddress(address) => std::net::IpAddr::from(*address).to_string(),
+        other => other.to_str().into_owned(),
+    }
+}
+
+/// The names in a certificate as people spell them; rustls has `DnsName("a")` and `IpAddress(1.2.3.4)`.
+fn format_certificate_names(presented: &[String]) -> String {
+    let bare = |name: &String| {
+        let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+        inner.unwrap_or(name).trim_matches('"').to_owned()
+    };
+    match presented {
+        [] => "no name".to_owned(),
+        some => sanitize_line(&some.iter().map(bare).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// One line of a foreign text: nothing unfit for a terminal, and not too long.
+fn sanitize_line(text: &str) -> String {
+    let clean = text.chars().map(|it| if is_unfit(it) { ' ' } else { it });
+    clean.take(SERVER_TEXT_CHARACTERS_MAX).collect::<String>().trim().to_owned()
+}
+
+/// The message of a `Status`, if it is one.
+fn parse_status_message(body: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Status {
+        message: String,
+    }
+    let status: Status = serde_json::from_slice(body).ok()?;
+    Some(sanitize_line(&status.message)).filter(|message| !message.is_empty())
+}
+
+fn status_reason(status: u16) -> &'static str {
+    hyper::StatusCode::from_u16(status).ok().and_then(|it| it.canonical_reason()).unwrap_or("unknown status")
+}

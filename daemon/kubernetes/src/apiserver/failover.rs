@@ -1,0 +1,412 @@
+//! One request: from endpoint to endpoint until one answers it.
+//!
+//! Invariant: what an endpoint did wrong is written to its row before the next one is asked. A connection carries a
+//! request only after its server has named our cluster, or has said that we may not ask which cluster it belongs to.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use holdfast_status::views::apiserver::Tier;
+use rustls::pki_types::ServerName;
+
+use super::credentials::ConnectionCredentials;
+use super::endpoint_error::EndpointError;
+use super::http::{ApiRequest, Connection, Dial, Headers, Reply};
+use super::identity;
+use super::lease::Target;
+use super::limits::{DIAL_TIMEOUT, HEADERS, SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT};
+use super::socket::KeepaliveProfile;
+use super::{AccessError, Failure, Inner, JSON};
+
+impl ApiRequest<'_> {
+    fn headers(&self, shown: &ConnectionCredentials) -> Headers {
+        Headers { accept: self.accept, authorization: shown.authorization.clone() }
+    }
+}
+
+/// How long an endpoint may take until it has named its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpenTimeout {
+    /// Another endpoint can be asked next.
+    Short,
+    /// The endpoint is the last one that can be asked.
+    Long,
+}
+
+impl OpenTimeout {
+    fn limit(self) -> Duration {
+        match self {
+            Self::Short => DIAL_TIMEOUT,
+            Self::Long => DIAL_TIMEOUT + HEADERS,
+        }
+    }
+}
+
+pub(super) async fn send_request(
+    inner: &Inner,
+    ask: &ApiRequest<'_>,
+    kept: Option<Connection>,
+) -> Result<Reply, AccessError> {
+    if let Some(reply) = try_idle_connection(inner, ask, kept).await {
+        return Ok(reply);
+    }
+    inner.refresh_credentials().await;
+    let (targets, mut failures) = candidates(inner);
+    let mut targets = targets.into_iter().peekable();
+    let mut refused = None;
+    while let Some(target) = targets.next() {
+        let patience = if targets.peek().is_some() { OpenTimeout::Short } else { OpenTimeout::Long };
+        // Where this host lacks credentials or a socket, no endpoint is asked at all, so none has failed.
+        let mut is_asked = true;
+        match try_endpoint(inner, &target, ask, patience).await {
+            Ok(reply) if is_retryable_elsewhere(&reply, &target, ask) => {
+                // What a kubelet may not do says less than where a server has failed.
+                refused =
+                    refused.filter(|known: &Reply| known.status == INTERNAL_SERVER_ERROR).or(Some(reply));
+            }
+            Ok(reply) => return Ok(reply),
+            Err(trouble) => {
+                is_asked = !trouble.is_local();
+                failures.push(Failure { endpoint: target.name, trouble });
+            }
+        }
+        if targets.peek().is_some() && is_asked {
+            inner.failovers.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    refused.ok_or_else(|| combine_failures(failures))
+}
+
+/// Whether the other endpoints are asked as well, once each, and this answer counts only if none of them does better.
+fn is_retryable_elsewhere(reply: &Reply, target: &Target, ask: &ApiRequest<'_>) -> bool {
+    // Kubelet may not list slices. That does not say what the daemon itself may do.
+    let is_refused_as_kubelet = reply.status == FORBIDDEN && target.tier == Tier::Kubelet;
+    is_refused_as_kubelet || is_server_error(reply, ask)
+}
+
+/// Whether a server failed at a read for a reason of its own, as one does that has lost etcd, or for an object that
+/// makes each of them fail. What a write has done by then is not known.
+fn is_server_error(reply: &Reply, ask: &ApiRequest<'_>) -> bool {
+    reply.status == INTERNAL_SERVER_ERROR && ask.write.is_none()
+}
+
+/// A connection to the best endpoint that serves.
+pub(super) async fn connect(inner: &Inner) -> Result<Connection, AccessError> {
+    inner.refresh_credentials().await;
+    let (targets, mut failures) = candidates(inner);
+    let mut targets = targets.into_iter().peekable();
+    while let Some(target) = targets.next() {
+        let patience = if targets.peek().is_some() { OpenTimeout::Short } else { OpenTimeout::Long };
+        match open_with_reauth(inner, &target, patience).await {
+            Ok(connection) => {
+                target.record_success();
+                return Ok(connection);
+            }
+            Err(trouble) => {
+                record_failure(&target, &trouble);
+                failures.push(Failure { endpoint: target.name, trouble });
+            }
+        }
+    }
+    Err(combine_failures(failures))
+}
+
+/// One question over a connection that is there. Whatever comes of it says nothing about the endpoint: it was asked
+/// for more than it has to answer.
+pub(super) async fn request_best_effort(
+    inner: &Inner,
+    ask: &ApiRequest<'_>,
+    connection: Connection,
+) -> Result<Reply, AccessError> {
+    let name = Arc::clone(&connection.target().name);
+    let tier = connection.target().tier;
+    let failed = |trouble| AccessError::from_trouble(&name, trouble);
+    let asked = inner.config();
+    let shown = asked.credentials(tier).current(false).await;
+    let shown = shown.map_err(|problem| failed(EndpointError::Credentials(problem)))?;
+    connection.send_request(ask, &ask.headers(&shown), HEADERS).await.map_err(failed)
+}
+
+/// A connection to one endpoint for a caller that waits for no file: with the credentials that were good last.
+pub(super) async fn open_for_guard(
+    inner: &Inner,
+    target: &Target,
+) -> Result<IdentifiedConnection, EndpointError> {
+    let shown = cached_credentials(inner, target.tier)?;
+    open_connection(inner, target, &shown, KeepaliveProfile::Fast).await
+}
+
+/// One question over such a connection.
+pub(super) async fn request_with_cached(
+    inner: &Inner,
+    ask: &ApiRequest<'_>,
+    connection: Connection,
+    limit: Duration,
+) -> Result<Reply, EndpointError> {
+    let shown = cached_credentials(inner, connection.target().tier)?;
+    connection.send_request(ask, &ask.headers(&shown), limit).await
+}
+
+fn cached_credentials(inner: &Inner, tier: Tier) -> Result<Arc<ConnectionCredentials>, EndpointError> {
+    let last = inner.config().credentials(tier).last_good();
+    last.ok_or_else(|| EndpointError::Credentials("nothing was read yet".to_owned()))
+}
+
+/// The endpoints in the order in which they are asked, and those that are left alone.
+fn candidates(inner: &Inner) -> (Vec<Target>, Vec<Failure>) {
+    let (order, patience) = {
+        let table = inner.endpoints.lock();
+        let now = Instant::now();
+        (table.dial_order(now), table.throttled_endpoints(now))
+    };
+    let targets = order.into_iter().filter_map(|id| inner.endpoints.target(id)).collect();
+    (targets, patience.into_iter().map(throttled_failure).collect())
+}
+
+fn combine_failures(failures: Vec<Failure>) -> AccessError {
+    if failures.is_empty() { AccessError::NoEndpoint } else { AccessError::Failed(failures) }
+}
+
+/// Writes a trouble to the endpoint's row. What is wrong with our own files and sockets says nothing about the
+/// endpoint, and little says that much was asked of it.
+fn record_failure(target: &Target, trouble: &EndpointError) {
+    if trouble.is_local() || *trouble == EndpointError::Late {
+        target.record_error(trouble.clone());
+    } else {
+        target.record_dial_failure(trouble.clone());
+    }
+}
+
+/// The failure of an endpoint that is not asked, because it has asked to be left alone.
+fn throttled_failure((endpoint, left): (Arc<str>, Duration)) -> Failure {
+    // The wait is rounded up to whole seconds, so that it is never told as 0 s.
+    let wait = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
+    Failure { endpoint, trouble: EndpointError::Throttled { status: TOO_MANY_REQUESTS, wait } }
+}
+
+/// Asks over a connection that may have died while it was idle; that says nothing about its endpoint.
+async fn try_idle_connection(inner: &Inner, ask: &ApiRequest<'_>, kept: Option<Connection>) -> Option<Reply> {
+    let kept = kept?;
+    let tier = inner.endpoints.lock().get(kept.target().id)?.tier;
+    let asked = inner.config();
+    let shown = asked.credentials(tier).current(false).await.ok()?;
+    let reply = kept.send_request(ask, &ask.headers(&shown), HEADERS).await.ok()?;
+    (reply.status != UNAUTHORIZED && !is_endpoint_error(reply.status)).then_some(reply)
+}
+
+/// A request to one endpoint, with its consequences for the endpoint.
+async fn try_endpoint(
+    inner: &Inner,
+    target: &Target,
+    ask: &ApiRequest<'_>,
+    patience: OpenTimeout,
+) -> Result<Reply, EndpointError> {
+    match request_with_reauth(inner, target, ask, patience).await {
+        Ok(reply) if is_server_error(&reply, ask) => {
+            target.record_error(EndpointError::from_status(INTERNAL_SERVER_ERROR, b""));
+            Ok(reply)
+        }
+        Ok(reply) => {
+            target.record_success();
+            // A client that may read and not write is served all the same.
+            if reply.status == FORBIDDEN && ask.write.is_none() {
+                target.record_error(EndpointError::from_status(FORBIDDEN, b""));
+            }
+            Ok(reply)
+        }
+        Err(trouble) => {
+            record_failure(target, &trouble);
+            Err(trouble)
+        }
+    }
+}
+
+/// Asks one endpoint. A 401 can mean that our files have changed a moment ago: they are read again, and the endpoint is
+/// asked once more.
+pub(super) async fn request_with_reauth(
+    inner: &Inner,
+    target: &Target,
+    ask: &ApiRequest<'_>,
+    patience: OpenTimeout,
+) -> Result<Reply, EndpointError> {
+    let asked = inner.config();
+    let credentials = asked.credentials(target.tier);
+    let shown = credentials.current(false).await.map_err(EndpointError::Credentials)?;
+    match request_once(inner, target, ask, &shown, patience).await {
+        Err(EndpointError::Unauthorized { .. }) => {
+            let shown = credentials.current(true).await.map_err(EndpointError::Credentials)?;
+            request_once(inner, target, ask, &shown, patience).await
+        }
+        other => other,
+    }
+}
+
+async fn request_once(
+    inner: &Inner,
+    target: &Target,
+    ask: &ApiRequest<'_>,
+    shown: &ConnectionCredentials,
+    patience: OpenTimeout,
+) -> Result<Reply, EndpointError> {
+    let connection = open_within_limit(inner, target, shown, patience).await?;
+    let reply = connection.send_request(ask, &ask.headers(shown), HEADERS).await;
+    let reply = reply.map_err(|trouble| match trouble {
+        EndpointError::Silent if ask.is_large => EndpointError::Late,
+        other => other,
+    })?;
+    check_status(reply, shown).await
+}
+
+/// Tries as [`request_with_reauth`] does, but gives the connection instead of an answer.
+async fn open_with_reauth(
+    inner: &Inner,
+    target: &Target,
+    patience: OpenTimeout,
+) -> Result<Connection, EndpointError> {
+    let asked = inner.config();
+    let credentials = asked.credentials(target.tier);
+    let shown = credentials.current(false).await.map_err(EndpointError::Credentials)?;
+    match open_within_limit(inner, target, &shown, patience).await {
+        Err(EndpointError::Unauthorized { .. }) => {
+            let shown = credentials.current(true).await.map_err(EndpointError::Credentials)?;
+            open_within_limit(inner, target, &shown, patience).await
+        }
+        other => other,
+    }
+}
+
+async fn open_within_limit(
+    inner: &Inner,
+    target: &Target,
+    shown: &ConnectionCredentials,
+    patience: OpenTimeout,
+) -> Result<Connection, EndpointError> {
+    let opened = tokio::time::timeout(
+        patience.limit(),
+        open_connection(inner, target, shown, KeepaliveProfile::Normal),
+    )
+    .await;
+    Ok(opened.map_err(|_| EndpointError::Silent)??.connection)
+}
+
+/// A connection to a server that has been asked which cluster it belongs to.
+pub(super) struct IdentifiedConnection {
+    pub(super) connection: Connection,
+    /// Whether the server has named our cluster, and not only been excused from that.
+    pub(super) is_our_cluster: bool,
+}
+
+/// A connection to a server that belongs to our cluster.
+async fn open_connection(
+    inner: &Inner,
+    target: &Target,
+    shown: &ConnectionCredentials,
+    notice: KeepaliveProfile,
+) -> Result<IdentifiedConnection, EndpointError> {
+    let server_name = expected_name(target, shown)?;
+    let dial = Dial { target: target.clone(), tls: Arc::clone(&shown.tls), server_name, keepalive: notice };
+    let connection = dial.connect(DIAL_TIMEOUT).await?;
+    let ask = ApiRequest::for_get(JSON, identity::PATH);
+    let reply = connection.send_request(&ask, &ask.headers(shown), HEADERS).await?;
+    let mut reply = check_status(reply, shown).await?;
+    let body = reply.collect_body(SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT).await?;
+    match reply.status {
+        200 => inner.verify_cluster(&body)?,
+        // The uid cannot be compared, so only the certificate's authority and name tell what server this is.
+        FORBIDDEN => inner.record_unverified(&body),
+        status => return Err(EndpointError::from_reply(status, reply.retry_after, &body)),
+    }
+    Ok(IdentifiedConnection { is_our_cluster: reply.status == 200, connection: reply.into_connection() })
+}
+
+/// The name in every apiserver's certificate.
+const APISERVER: &str = "kubernetes.default.svc";
+
+/// The name that a server's certificate has to have. The operator vouches for a configured address. A learned address
+/// may come from any client that may write a slice, and many servers have a certificate of the cluster for their own
+/// address; so a learned one has to show the apiserver's name before it is shown a token.
+fn expected_name(
+    target: &Target,
+    shown: &ConnectionCredentials,
+) -> Result<ServerName<'static>, EndpointError> {
+    match (&shown.server_name, target.tier) {
+        (Some(name), _) => Ok(name.clone()),
+        (None, Tier::Learned) => {
+            ServerName::try_from(APISERVER).map_err(|error| EndpointError::Tls(error.to_string()))
+        }
+        (None, Tier::Configured | Tier::Kubelet) => Ok(ServerName::IpAddress(target.address.ip().into())),
+    }
+}
+
+/// Turns an answer that says nothing about the request into the endpoint's trouble.
+async fn check_status(mut reply: Reply, shown: &ConnectionCredentials) -> Result<Reply, EndpointError> {
+    if reply.status == UNAUTHORIZED {
+        return Err(EndpointError::Unauthorized { credential: shown.kind() });
+    }
+    if is_endpoint_error(reply.status) {
+        let (body, _) = reply.read_up_to(SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT).await;
+        return Err(EndpointError::from_reply(reply.status, reply.retry_after, &body));
+    }
+    Ok(reply)
+}
+
+const UNAUTHORIZED: u16 = 401;
+const FORBIDDEN: u16 = 403;
+const TOO_MANY_REQUESTS: u16 = 429;
+const INTERNAL_SERVER_ERROR: u16 = 500;
+
+/// Statuses that say that this server, or the proxy before it, cannot serve at all; an apiserver never redirects.
+const fn is_endpoint_error(status: u16) -> bool {
+    matches!(status, 300..=399 | 502..=504)
+}
+
+impl Inner {
+    fn verify_cluster(&self, namespace: &[u8]) -> Result<(), EndpointError> {
+        let found = identity::parse_cluster_id(namespace)
+            .ok_or_else(|| EndpointError::NotAnApiserver("its kube-system has no uid".to_owned()))?;
+        let mut memory = self.memory();
+        match memory.cluster.clone() {
+            Some(known) if known != found => return Err(EndpointError::AnotherCluster { found, known }),
+            Some(_) => {}
+            None => {
+                tracing::info!(cluster = %found, "cluster identified; other clusters are refused from now on");
+                self.cluster_uid.send_replace(Some(found.as_str().into()));
+                memory.cluster = Some(found);
+                self.memory_dirty.notify_one();
+            }
+        }
+        drop(memory);
+        self.unverified.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(())
+    }
+
+    /// Notes that the server does not tell its cluster. It is logged once, because it is a matter of permissions, and
+    /// they seldom change.
+    fn record_unverified(&self, answer: &[u8]) {
+        let why = EndpointError::from_status(FORBIDDEN, answer).to_string();
+        let mut unverified = self.unverified.lock().unwrap_or_else(PoisonError::into_inner);
+        if unverified.is_none() {
+            tracing::warn!(error = %why, "cannot verify which cluster this is; only its certificate is checked");
+            *unverified = Some(why.into());
+        }
+    }
+
+    /// Looks for rotated files, and for servers in kubeconfigs that were written anew.
+    pub(super) async fn refresh_credentials(&self) {
+        let asked = self.config();
+        let kubelet = async {
+            match &asked.kubelet {
+                Some(kubelet) => kubelet.current(false).await.ok(),
+                None => None,
+            }
+        };
+        let (own, kubelet) = tokio::join!(asked.own.current(false), kubelet);
+        if let Some(server) = own.ok().and_then(|shown| shown.server) {
+            self.set_server(Tier::Configured, server);
+        }
+        if let Some(server) = kubelet.and_then(|shown| shown.server) {
+            self.set_server(Tier::Kubelet, server);
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The endpoint that others on this node are led to at the apiserver's virtual address.
+//!
+//! A connection to it is held open, on which the kernel notices a dead host within seconds and at no cost for the
+//! server; a server that goes says so on it at once. The endpoints are the daemon's own, in the operator's order; what
+//! the guard thinks of each is its own matter, because it is less patient than the daemon, for which a slow apiserver
+//! is better than none. Endpoints are tried side by side, each a moment after the one before it, so that silent ones do
+//! not add up: other clients wait meanwhile.
+//!
+//! Invariant: an address is named only after its server has shown, over a connection of this process, the certificate
+//! of an apiserver, our cluster, and that it is ready, or did so before a restart. What is named stays until another
+//! server has shown the same: the virtual address leads somewhere as long as it is configured. Where none is ready, and
+//! the one that is named shows nothing any more, one that shows all but that is better: it may serve most of what is
+//! asked.
+
+mod endpoint_backoff;
+mod race;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use holdfast_status::views::apiserver::Tier;
+use tokio::time::{sleep, timeout};
+
+use super::endpoint_error::EndpointError;
+use super::failover::{self, IdentifiedConnection};
+use super::http::{ApiRequest, Connection};
+use super::lease::Target;
+use super::limits::{
+    DIAL_TIMEOUT, GUARD_DIAL_TIMEOUT, GUARD_PROBE_INTERVAL, GUARD_PROBE_TIMEOUT, GUARD_RETRY_MIN,
+    GUARD_STAGGER, SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT, SHORT_CONNECTION,
+};
+use super::{Inner, JSON};
+use endpoint_backoff::EndpointBackoffs;
+use holdfast_host::logging::messages::{self, say};
+use holdfast_host::ticker;
+use race::Race;
+
+/// What is asked over the connection, so that a server that hangs is noticed, and keeps the connection open.
+const READYZ: ApiRequest<'static> = ApiRequest::for_get(JSON, "/readyz");
+
+/// Guards for as long as it is polled.
+pub(super) async fn run(inner: &Inner) {
+    loop {
+        match inner.config().vip {
+            Some(vip) => {
+                VipGuard::new(inner, vip).run_vip().await;
+            }
+            None => {
+                inner.set_vip_target(None);
+                ticker::next_tick().await;
+            }
+        }
+    }
+}
+
+/// Whether an endpoint can be led to: no client is sent from one family to the other.
+pub(super) fn is_same_family(vip: SocketAddr, endpoint: SocketAddr) -> bool {
+    vip.is_ipv4() == endpoint.is_ipv4()
+}
+
+/// The guard of one virtual address.
+struct VipGuard<'a> {
+    inner: &'a Inner,
+    vip: SocketAddr,
+    backoffs: EndpointBackoffs,
+    // The candidates that showed all but that they are ready when they were tried last.
+    unready: BTreeSet<SocketAddr>,
+    short_connections: ShortConnections,
+}
+
+/// Connections in a row that one server closed soon after it had shown itself.
+#[derive(Default)]
+struct ShortConnections {
+    at: Option<SocketAddr>,
+    times: u32,
+}
+
+/// What came of an attempt at an endpoint.
+type AttemptResult = (Target, Result<Connection, ProbeFailure>);
+
+/// Why a server is not led to.
+enum ProbeFailure {
+    /// It has shown that it is one of ours, and says that it is not ready.
+    Unready(EndpointError),
+    Other(EndpointError),
+}
+
+impl From<EndpointError> for ProbeFailure {
+    fn from(trouble: EndpointError) -> Self {
+        Self::Other(trouble)
+    }
+}
+
+/// The connection to the endpoint that others are led to.
+struct GuardedConnection<'a> {
+    connection: Connection,
+    target: Target,
+    since: Instant,
+    probe_at: Instant,
+    // Attempts at the endpoints before this one.
+    preferred_attempts: Race<'a, AttemptResult>,
+}
+
+/// What a beat on the post brought.
+enum GuardEvent {
+    /// Nothing.
+    Tick,
+    Ended(Option<EndpointError>),
+    AttemptDone(AttemptResult),
+}
+
+impl<'a> VipGuard<'a> {
+    fn new(inner: &'a Inner, vip: SocketAddr) -> Self {
+        let (doubts, short_posts) = (EndpointBackoffs::default(), ShortConnections::default());
+        Self { inner, vip, backoffs: doubts, unready: BTreeSet::new(), short_connections: short_posts }
+    }
+
+    /// Until another address is to be guarded, or none.
+    async fn run_vip(&mut self) {
+        if self.inner.vip_target.borrow().is_some_and(|led| !is_same_family(self.vip, led)) {
+            self.inner.set_vip_target(None);
+        }
+        // Before the first reading there is nothing to show to any endpoint.
+        self.inner.refresh_credentials().await;
+        while self.inner.config().vip == Some(self.vip) {
+            let mut post = self.connect_first_ready().await;
+            if post.is_none() {
+                sleep(GUARD_RETRY_MIN).await;
+            }
+            while let Some(held) = post {
+                post = if self.inner.config().vip == Some(self.vip) {
+                    self.watch_connection(held).await
+                } else {
+                    None
+                };
+            }
+        }
+    }
+
+    /// The endpoints that can be led to, in the operator's order.
+    fn candidates(&self) -> Vec<Target> {
+        let rows: Vec<_> = self.inner.endpoints.lock().rows().iter().map(|row| row.id).collect();
+        let targets = rows.into_iter().filter_map(|id| self.inner.endpoints.target(id));
+        targets.filter(|target| is_same_family(self.vip, target.address)).collect()
+    }
+
+    /// Attempts at those of the endpoints that may be tried, each of which takes so long at most.
+    fn start_race(&self, mut all: Vec<Target>, limit: Duration) -> Race<'a, AttemptResult> {
+        let (inner, now) = (self.inner, Instant::now());
+        all.retain(|target| self.backoffs.can_try(target.address, now));
+        let attempt = |target: Target| {
+            let attempt: BoxFuture<'a, AttemptResult> = Box::pin(async move {
+                let shown = timeout(limit, open_ready_connection(inner, &target)).await;
+                (target, shown.unwrap_or(Err(EndpointError::Silent.into())))
+            });
+            attempt
+        };
+        Race::new(all.into_iter().map(attempt), GUARD_STAGGER)
+    }
+
+    /// A connection to the first endpoint that shows itself. There is time for each: the others do not wait for it.
+    async fn connect_first_ready(&mut self) -> Option<GuardedConnection<'a>> {
+        let all = self.candidates();
+        let is_there = |address| all.iter().any(|target| target.address == address);
+        self.backoffs.retain_known(is_there);
+        self.unready.retain(|address| is_there(*address));
+        let addresses: Vec<_> = all.iter().map(|target| target.address).collect();
+        let mut race = self.start_race(all, DIAL_TIMEOUT);
+        while let Some((target, shown)) = race.next().await {
+            match shown {
+                Ok(connection) => return Some(self.promote_endpoint(target, connection)),
+                Err(why) => self.record_probe_failure(&target, why),
+            }
+        }
+        self.fall_back_to_unready(&addresses);
+        None
+    }
+
+    /// Leads others to the first endpoint that has shown all but that it is ready, if the one to which they are led
+    /// shows not even that.
+    fn fall_back_to_unready(&self, addresses: &[SocketAddr]) {
+        let led = *self.inner.vip_target.borrow();
+        let first = addresses.iter().find(|address| self.unready.contains(address));
+        if led.is_some_and(|led| !self.unready.contains(&led)) && first.is_some() {
+            self.inner.set_vip_target(first.copied());
+        }
+    }
+
+    fn record_probe_failure(&mut self, target: &Target, why: ProbeFailure) {
+        let trouble = match why {
+            ProbeFailure::Unready(trouble) => {
+                self.unready.insert(target.address);
+                trouble
+            }
+            ProbeFailure::Other(trouble) => {
+                self.unready.remove(&target.address);
+                trouble
+            }
+        };
+        self.record_failure(target, trouble);
+    }
+
+    /// Leads others to an endpoint that has shown itself.
+    fn promote_endpoint(&mut self, target: Target, connection: Connection) -> GuardedConnection<'a> {
+        target.record_success();
+        self.backoffs.clear_address(target.address);
+        self.unready.remove(&target.address);
+        self.inner.set_vip_target(Some(target.address));
+        let since = Instant::now();
+        let better = Race::new([], GUARD_STAGGER);
+        GuardedConnection {
+            connection,
+            target,
+            since,
+            probe_at: since + jitter_time(self.inner, GUARD_PROBE_INTERVAL),
+            preferred_attempts: better,
+        }
+    }
+
+    /// What is wrong with our own files and sockets says nothing about the endpoint, and nothing was dialled.
+    fn record_failure(&mut self, target: &Target, trouble: EndpointError) {
+        let is_ours = trouble.is_local();
+        target.record_error(trouble);
+        if is_ours {
+            return;
+        }
+        if self.short_connections.at == Some(target.address) {
+            // A proxy that closes after each answer would have let us in again: this one has gone.
+            self.short_connections = ShortConnections::default();
+        }
+        let Self { inner, backoffs: doubts, .. } = self;
+        doubts.record_failure(target.address, Instant::now(), |pause| jitter_time(inner, pause));
+    }
+
+    /// Holds the post for a beat at most; `None`: it is lost.
+    async fn watch_connection(&mut self, mut post: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
+        let beat = tokio::select! {
+            ended = post.connection.wait_until_closed() => GuardEvent::Ended(ended),
+            Some(tried) = post.preferred_attempts.next() => GuardEvent::AttemptDone(tried),
+            () = ticker::next_tick() => GuardEvent::Tick,
+        };
+        match beat {
+            GuardEvent::Tick => self.probe_endpoints(post).await,
+            GuardEvent::Ended(ended) => {
+                self.handle_disconnect(&post.target, post.since, ended).await;
+                None
+            }
+            // The order may be another one by now.
+            GuardEvent::AttemptDone((target, Ok(connection))) if self.is_preferred(&target, &post.target) => {
+                Some(self.promote_endpoint(target, connection))
+            }
+            GuardEvent::AttemptDone((_, Ok(_))) => Some(post),
+            GuardEvent::AttemptDone((target, Err(why))) => {
+                self.record_probe_failure(&target, why);
+                Some(post)
+            }
+        }
+    }
+
+    /// Has the endpoints before this one tried, once in a beat at most, and asks this one when it is time.
+    async fn probe_endpoints(&mut self, mut post: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
+        let all = self.candidates();
+        let at = all.iter().position(|target| target.id == post.target.id)?;
+        if post.preferred_attempts.is_finished() {
+            post.preferred_attempts = self.start_race(all.into_iter().take(at).collect(), GUARD_DIAL_TIMEOUT);
+        }
+        if Instant::now() < post.probe_at { Some(post) } else { self.probe_connection(post).await }
+    }
+
+    fn is_preferred(&self, target: &Target, other: &Target) -> bool {
+        let all = self.candidates();
+        let at = |target: &Target| all.iter().position(|it| it.id == target.id);
+        matches!((at(target), at(other)), (Some(one), Some(other)) if one < other)
+    }
+
+    /// The connection has ended, with a trouble or without.
+    async fn handle_disconnect(&mut self, target: &Target, since: Instant, ended: Option<EndpointError>) {
+        self.lift_backoffs(since);
+        match ended {
+            None | Some(EndpointError::Closed) => self.wait_after_disconnect(target, since).await,
+            Some(trouble) => self.record_failure(target, trouble),
+        }
+    }
+
+    /// All others are worth another try now, also those that did not show themselves of late. That follows only from
+    /// the loss of a post that has lasted, so that endpoints which come and go are not asked in a loop.
+    fn lift_backoffs(&mut self, since: Instant) {
+        if since.elapsed() >= SHORT_CONNECTION {
+            self.backoffs.lift_all(Instant::now());
+        }
+    }
+
+    /// Servers close connections that are idle, and proxies before them may do so after each answer: that is no
+    /// failure, and the next connection is made after a pause that grows. A server that is gone refuses that one.
+    async fn wait_after_disconnect(&mut self, target: &Target, since: Instant) {
+        let at = Some(target.address);
+        if since.elapsed() >= SHORT_CONNECTION || self.short_connections.at != at {
+            self.short_connections = ShortConnections { at, times: 0 };
+        }
+        if since.elapsed() < SHORT_CONNECTION {
+            sleep(jitter_time(self.inner, endpoint_backoff::retry_pause(self.short_connections.times))).await;
+            self.short_connections.times = self.short_connections.times.saturating_add(1);
+        }
+    }
+
+    /// Asks the server once more whether it is ready.
+    async fn probe_connection(&mut self, post: GuardedConnection<'a>) -> Option<GuardedConnection<'a>> {
+        let GuardedConnection { connection, target, since, preferred_attempts: better, .. } = post;
+        let asked = timeout(GUARD_PROBE_TIMEOUT, check_readiness(self.inner, connection)).await;
+        match asked.unwrap_or(Err(EndpointError::Silent.into())) {
+            Ok(connection) => {
+                let ask_at = Instant::now() + jitter_time(self.inner, GUARD_PROBE_INTERVAL);
+                Some(GuardedConnection {
+                    connection,
+                    target,
+                    since,
+                    probe_at: ask_at,
+                    preferred_attempts: better,
+                })
+            }
+            Err(why) => {
+                self.lift_backoffs(since);
+                self.record_probe_failure(&target, why);
+                None
+            }
+        }
+    }
+}
+
+/// Another time on each node, so that thousands do not come in one moment.
+fn jitter_time(inner: &Inner, time: Duration) -> Duration {
+    inner.endpoints.lock().jitter(time)
+}
+
+/// A connection over which the server has shown the apiserver's certificate, our cluster, and that it is ready. Where a
+/// server may not say which cluster it belongs to, it is taken at the operator's word alone.
+async fn open_ready_connection(inner: &Inner, target: &Target) -> Result<Connection, ProbeFailure> {
+    let IdentifiedConnection { connection, is_our_cluster } = failover::open_for_guard(inner, target).await?;
+    if !is_our_cluster && target.tier != Tier::Configured {
+        return Err(
+            EndpointError::NotAnApiserver("it may not say which cluster it belongs to".to_owned()).into()
+        );
+    }
+    check_readiness(inner, connection).await
+}
+
+/// What is about the request or about our credentials says nothing against the server: it answers.
+async fn check_readiness(inner: &Inner, connection: Connection) -> Result<Connection, ProbeFailure> {
+    let mut reply = failover::request_with_cached(inner, &READYZ, connection, GUARD_PROBE_TIMEOUT).await?;
+    let body = reply.collect_body(SHORT_BODY_BYTES_MAX, SHORT_BODY_TIMEOUT).await?;
+    match reply.status {
+        200 | 401 | 403 | 429 => Ok(reply.into_connection()),
+        status => Err(ProbeFailure::Unready(EndpointError::from_status(status, &body))),
+    }
+}
+
+impl Inner {
+    /// Names the endpoint that others are led to, and remembers it over restarts.
+    fn set_vip_target(&self, endpoint: Option<SocketAddr>) {
+        let is_new = self.vip_target.send_if_modified(|known| std::mem::replace(known, endpoint) != endpoint);
+        if !is_new {
+            return;
+        }
+        if let (Some(vip), Some(endpoint)) = (self.config().vip, endpoint) {
+            say!(info, messages::APISERVER_LED, %vip, %endpoint);
+        }
+        self.memory().vip_target = endpoint;
+        self.memory_dirty.notify_one();
+        self.publish();
+    }
+}

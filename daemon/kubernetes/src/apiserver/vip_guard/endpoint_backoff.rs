@@ -1,0 +1,111 @@
+//! Which endpoints no client is led to for a while, because they did not show themselves.
+//!
+//! Invariant: each failure in a row doubles the pause until the endpoint is tried again, up to a bound; an endpoint
+//! that shows itself is doubted no more. So nodes that all wait for one apiserver do not keep it from starting.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::super::limits::{GUARD_RETRY_MAX, GUARD_RETRY_MIN};
+
+#[derive(Debug)]
+struct EndpointBackoff {
+    address: SocketAddr,
+    times: u32,
+    until: Instant,
+}
+
+/// What is doubted, of at most as many endpoints as there are.
+#[derive(Debug, Default)]
+pub(super) struct EndpointBackoffs(Vec<EndpointBackoff>);
+
+impl EndpointBackoffs {
+    /// The endpoint did not show itself. `spread` makes the pause another one on each node.
+    pub(super) fn record_failure(
+        &mut self,
+        address: SocketAddr,
+        now: Instant,
+        spread: impl FnOnce(Duration) -> Duration,
+    ) {
+        let times = self.0.iter().find(|it| it.address == address).map_or(0, |it| it.times.saturating_add(1));
+        self.clear_address(address);
+        let until = now.checked_add(spread(retry_pause(times))).unwrap_or(now);
+        self.0.push(EndpointBackoff { address, times, until });
+    }
+
+    /// Lets each endpoint be tried once more now. How often it has failed in a row stays.
+    pub(super) fn lift_all(&mut self, now: Instant) {
+        for doubt in &mut self.0 {
+            doubt.until = doubt.until.min(now);
+        }
+    }
+
+    pub(super) fn clear_address(&mut self, address: SocketAddr) {
+        self.0.retain(|it| it.address != address);
+    }
+
+    /// Forgets what is no endpoint any more.
+    pub(super) fn retain_known(&mut self, known: impl Fn(SocketAddr) -> bool) {
+        self.0.retain(|it| known(it.address));
+    }
+
+    pub(super) fn can_try(&self, address: SocketAddr, now: Instant) -> bool {
+        self.0.iter().all(|it| it.address != address || it.until <= now)
+    }
+}
+
+/// How long after so many failures, or connections that were closed at once, the next one is made.
+pub(super) fn retry_pause(times: u32) -> Duration {
+    GUARD_RETRY_MIN.saturating_mul(2_u32.saturating_pow(times)).min(GUARD_RETRY_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 6443))
+    }
+
+    #[test]
+    fn each_failure_in_a_row_doubles_the_pause_up_to_a_bound() {
+        let (mut doubts, start) = (EndpointBackoffs::default(), Instant::now());
+        let mut now = start;
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            doubts.record_failure(address(1), now, |pause| pause);
+            let waited = (0..).map(|tenth| now + Duration::from_millis(50 * tenth));
+            let next = waited.into_iter().find(|at| doubts.can_try(address(1), *at)).unwrap();
+            pauses.push((next - now).as_millis());
+            now = next;
+        }
+        assert_eq!(pauses, [250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000]);
+        assert!(doubts.can_try(address(2), start), "another one is not doubted");
+    }
+
+    #[test]
+    fn a_doubt_that_is_lifted_lets_one_try_through_and_grows_on() {
+        let (mut doubts, now) = (EndpointBackoffs::default(), Instant::now());
+        for _ in 0..5 {
+            doubts.record_failure(address(1), now, |pause| pause);
+        }
+        doubts.lift_all(now);
+        assert!(doubts.can_try(address(1), now));
+        doubts.record_failure(address(1), now, |pause| pause);
+        assert!(!doubts.can_try(address(1), now + 30 * GUARD_RETRY_MIN), "or it would be asked in a loop");
+    }
+
+    #[test]
+    fn an_endpoint_that_shows_itself_is_doubted_no_more() {
+        let (mut doubts, now) = (EndpointBackoffs::default(), Instant::now());
+        for _ in 0..5 {
+            doubts.record_failure(address(1), now, |pause| pause);
+        }
+        doubts.clear_address(address(1));
+        assert!(doubts.can_try(address(1), now));
+        doubts.record_failure(address(1), now, |pause| pause);
+        assert!(doubts.can_try(address(1), now + GUARD_RETRY_MIN), "and begins anew");
+        doubts.retain_known(|known| known == address(2));
+        assert!(doubts.can_try(address(1), now), "what is no endpoint any more");
+    }
+}

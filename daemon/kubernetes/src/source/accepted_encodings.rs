@@ -1,0 +1,140 @@
+//! In which encodings answers of a kind are asked for.
+//!
+//! Invariant: protobuf is asked for first where the configuration lets it, and JSON is always an answer that is taken.
+//! A kind whose answers could not be taken apart as protobuf is asked for as JSON alone for a while; then it is tried
+//! again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::resource::Resource;
+use super::watch_error::WatchError;
+use crate::apiserver::Encoding;
+use holdfast_config::Encodings;
+
+/// Asks for JSON and nothing else.
+pub(super) const JSON: &str = crate::apiserver::JSON;
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const PROTOBUF_OR_JSON: &str = "application/vnd.kubernetes.protobuf,application/json";
+
+/// The same for lists of nothing but metadata; a server that does not know those answers with the objects.
+const JSON_METADATA: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+const PROTOBUF_METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
+                                 application/vnd.kubernetes.protobuf";
+const PROTOBUF_OR_JSON_METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
+                               application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
+                               application/json";
+
+/// What list, watch and audit of a kind ask for. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct AcceptedEncodings {
+    configured: Encodings,
+    /// Until when JSON alone is asked for.
+    json_until: Arc<Mutex<Option<Instant>>>,
+}
+
+impl AcceptedEncodings {
+    pub(super) fn new(wanted: Encodings) -> Self {
+        Self { configured: wanted, json_until: Arc::default() }
+    }
+
+    /// How objects are asked for, as `Accept` spells it.
+    pub(super) fn object_accept(&self) -> &'static str {
+        match self.current() {
+            Encodings::Auto => PROTOBUF_OR_JSON,
+            Encodings::Protobuf => PROTOBUF,
+            Encodings::Json => JSON,
+        }
+    }
+
+    /// How lists of nothing but metadata are asked for.
+    pub(super) fn metadata_accept(&self) -> &'static str {
+        match self.current() {
+            Encodings::Auto => PROTOBUF_OR_JSON_METADATA,
+            Encodings::Protobuf => PROTOBUF_METADATA,
+            Encodings::Json => JSON_METADATA,
+        }
+    }
+
+    /// Whether something else can be asked for than what is asked for now.
+    pub(super) fn can_fall_back(&self) -> bool {
+        self.current() == Encodings::Auto
+    }
+
+    /// Asks for JSON alone for so long, and says so, if the encoding of an answer may be to blame for this ending.
+    pub(super) fn handle_error(
+        &self,
+        what: Resource,
+        encoding: Option<Encoding>,
+        ending: &WatchError,
+        time: Duration,
+    ) {
+        let was_protobuf = encoding == Some(Encoding::Protobuf);
+        let is_to_blame = ending.is_not_acceptable() || (was_protobuf && ending.is_encoding_suspect());
+        if is_to_blame && self.fall_back_to_json(time) {
+            let seconds = time.as_secs();
+            tracing::warn!(
+                watch = %what, error = %ending, seconds,
+                "protobuf cannot be read; JSON is asked for meanwhile"
+            );
+        }
+    }
+
+    /// `false`: nothing but JSON is asked for already, or nothing but protobuf may be.
+    fn fall_back_to_json(&self, time: Duration) -> bool {
+        let falls = self.can_fall_back();
+        if falls {
+            *self.json_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
+        }
+        falls
+    }
+
+    fn current(&self) -> Encodings {
+        let until = *self.json_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_doubted = until.is_some_and(|until| Instant::now() < until);
+        if is_doubted { Encodings::Json } else { self.configured }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(wanted: Encodings, first: &str, falls: bool, then: &str) {
+        let offer = AcceptedEncodings::new(wanted);
+        assert_eq!((offer.object_accept(), offer.fall_back_to_json(Duration::from_secs(60))), (first, falls));
+        assert_eq!((offer.object_accept(), offer.fall_back_to_json(Duration::from_secs(60))), (then, false));
+    }
+
+    #[test]
+    fn only_a_free_choice_falls_back_to_json_and_only_once() {
+        check(Encodings::Auto, PROTOBUF_OR_JSON, true, JSON);
+        check(Encodings::Protobuf, PROTOBUF, false, PROTOBUF);
+        check(Encodings::Json, JSON, false, JSON);
+    }
+
+    #[test]
+    fn protobuf_is_tried_again_after_a_while() {
+        let offer = AcceptedEncodings::new(Encodings::Auto);
+        assert!(offer.fall_back_to_json(Duration::ZERO));
+        assert_eq!(
+            (offer.object_accept(), offer.metadata_accept()),
+            (PROTOBUF_OR_JSON, PROTOBUF_OR_JSON_METADATA)
+        );
+    }
+
+    #[test]
+    fn a_list_of_names_is_asked_for_in_the_encodings_of_objects() {
+        for (wanted, protobuf, json) in [
+            (Encodings::Auto, true, true),
+            (Encodings::Protobuf, true, false),
+            (Encodings::Json, false, true),
+        ] {
+            let asked = AcceptedEncodings::new(wanted).metadata_accept();
+            assert_eq!((asked.contains("protobuf"), asked.contains("json")), (protobuf, json), "{asked}");
+            assert!(asked.contains("as=PartialObjectMetadataList") && !asked.contains(' '));
+        }
+    }
+}

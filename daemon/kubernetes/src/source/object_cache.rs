@@ -1,0 +1,245 @@
+//! Which objects of one kind were delivered, and in which version: what a new list is compared with.
+//!
+//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or by
+//! their own deletion; what is known already is not delivered again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::ObjectName;
+use holdfast_core::limits;
+
+use super::object::{Object, SinkMessage};
+use super::version::{UntabledObject, UntabledObjects, Version};
+
+/// Where no more objects than this were known, a list is a loss only if it removes all of them.
+const LOSS_MIN: usize = 10;
+
+#[derive(Debug)]
+struct CachedObject {
+    version: Version,
+    /// The last list that had it.
+    list: u64,
+}
+
+/// What a committed list did.
+#[derive(Debug, Default)]
+pub(super) struct ListCommit {
+    pub(super) messages: Vec<SinkMessage>,
+    pub(super) removed: usize,
+    /// How many objects there were before the list.
+    pub(super) before: usize,
+}
+
+impl ListCommit {
+    /// Whether so much has gone at once that an operator should look.
+    pub(super) const fn is_loss(&self) -> bool {
+        let is_everything = self.removed == self.before && self.before > 0;
+        is_everything || (self.before > LOSS_MIN && self.removed * 2 > self.before)
+    }
+}
+
+/// A list that has begun.
+#[derive(Debug, Default)]
+struct PendingList {
+    pending: Vec<(ObjectName, Version, Option<UntabledObject>)>,
+    messages: Vec<SinkMessage>,
+    unnamed: BTreeSet<ObjectKey>,
+    /// How many of `pending` and `messages` came with whole pages.
+    complete: (usize, usize),
+}
+
+/// What was delivered.
+#[derive(Debug, Default)]
+pub(super) struct ObjectCache {
+    objects: BTreeMap<ObjectName, CachedObject>,
+    untabled_objects: Arc<UntabledObjects>,
+    /// How many of the odd objects could not be understood at all.
+    bad: usize,
+    lists: u64,
+    listing: PendingList,
+    /// Rejections of objects without a name; nothing but a new list can end them.
+    unnamed: BTreeSet<ObjectKey>,
+}
+
+impl ObjectCache {
+    /// What an earlier run of the daemon delivered. The odd objects may be newer than the table: only those are taken
+    /// that agree with the table or replace nothing in it. The watch tells again what came after the table.
+    pub(super) fn restore(objects: Vec<(ObjectName, Version)>, odds: UntabledObjects) -> Self {
+        let keep = |(name, version)| (name, CachedObject { version, list: 0 });
+        let mut delivered = Self { objects: objects.into_iter().map(keep).collect(), ..Self::default() };
+        for (name, odd) in odds {
+            let is_of_table = delivered.version(&name).map(|version| *version == odd.version);
+            let is_taken = odd.is_bad() || is_of_table.unwrap_or_else(|| odd.is_orphan());
+            if is_taken {
+                delivered.insert_object(name, odd.version.clone(), Some(odd));
+            }
+        }
+        delivered
+    }
+
+    /// What the table does not say.
+    pub(super) fn untabled_objects(&self) -> Arc<UntabledObjects> {
+        Arc::clone(&self.untabled_objects)
+    }
+
+    /// What could not be understood of objects with a name.
+    pub(super) fn rejections(&self) -> impl Iterator<Item = &Rejection> {
+        self.untabled_objects.values().filter_map(|odd| odd.rejection.as_ref())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// How many objects have a last version that could not be understood.
+    pub(super) fn bad_count(&self) -> usize {
+        self.bad + self.unnamed.len()
+    }
+
+    pub(super) fn version(&self, name: &ObjectName) -> Option<&Version> {
+        self.objects.get(name).map(|kept| &kept.version)
+    }
+
+    pub(super) fn versions(&self) -> impl Iterator<Item = (&ObjectName, &Version)> {
+        self.objects.iter().map(|(name, kept)| (name, &kept.version))
+    }
+
+    /// Forgets all versions, so that everything in the next list is delivered again. The objects that are known stay
+    /// until then.
+    pub(super) fn forget_versions(&mut self) {
+        self.objects.values_mut().for_each(|kept| kept.version.resource_version = Arc::default());
+    }
+
+    /// Begins a list; forgets what a list that was broken off has brought.
+    pub(super) fn begin_list(&mut self) {
+        self.lists += 1;
+        self.listing = PendingList::default();
+    }
+
+    /// Begins a list of names if that is worth it: so many objects are known, all by their versions, and each that was
+    /// rejected has a name. `false`: nothing has begun.
+    pub(super) fn begin_name_list(&mut self, known_min: usize) -> bool {
+        let is_forgotten = self.objects.values().any(|kept| kept.version.resource_version.is_empty());
+        let is_worth_it = self.objects.len() >= known_min && !is_forgotten && self.unnamed.is_empty();
+        if is_worth_it {
+            self.begin_list();
+        }
+        is_worth_it
+    }
+
+    /// Ends a page: what it has brought stays, whatever becomes of the next one.
+    pub(super) fn end_page(&mut self) {
+        self.listing.complete = (self.listing.pending.len(), self.listing.messages.len());
+    }
+
+    /// Takes back what a page has brought that was broken off and comes again from its beginning.
+    pub(super) fn undo_page(&mut self) {
+        let (pending, messages) = self.listing.complete;
+        self.listing.pending.truncate(pending);
+        self.listing.messages.truncate(messages);
+    }
+
+    /// Notes that the list has this version of this object. `true`: it is known, and need not be read.
+    pub(super) fn mark_listed(&mut self, name: &ObjectName, version: &Version) -> bool {
+        let list = self.lists;
+        let Some(kept) = self.objects.get_mut(name) else { return false };
+        kept.list = list;
+        kept.version.is_same(version)
+    }
+
+    /// Takes in an object of the list that is new or changed.
+    pub(super) fn stage_object(&mut self, object: Object) {
+        if self.is_foreign(&object) {
+            return;
+        }
+        let odd = object.to_untabled();
+        match object.name {
+            Some((name, version)) => self.listing.pending.push((name, version, odd)),
+            None => self.listing.unnamed.extend(object.rejection_key()),
+        }
+        self.listing.messages.extend(object.messages);
+    }
+
+    /// Ends a list that is whole: everything that it changes counts at once.
+    pub(super) fn commit_list(&mut self, gone: impl Fn(&ObjectName) -> Option<SinkMessage>) -> ListCommit {
+        let PendingList { pending, mut messages, unnamed, .. } = std::mem::take(&mut self.listing);
+        let before = self.objects.len();
+        for (name, version, odd) in pending {
+            self.insert_object(name, version, odd);
+        }
+        // An object that is missing may be the one that has lost its name.
+        let removed = if unnamed.is_empty() { self.sweep_missing() } else { Vec::new() };
+        messages.extend(removed.iter().filter_map(gone));
+        messages.extend(self.unnamed.difference(&unnamed).cloned().map(SinkMessage::rejection_ended));
+        self.unnamed = unnamed;
+        ListCommit { messages, removed: removed.len(), before }
+    }
+
+    fn sweep_missing(&mut self) -> Vec<ObjectName> {
+        let list = self.lists;
+        let is_gone = |(name, kept): (&ObjectName, &CachedObject)| (kept.list != list).then(|| name.clone());
+        let gone: Vec<ObjectName> = self.objects.iter().filter_map(is_gone).collect();
+        gone.into_iter().filter(|name| self.forget_object(name)).collect()
+    }
+
+    fn insert_object(&mut self, name: ObjectName, version: Version, odd: Option<UntabledObject>) {
+        self.set_untabled(&name, odd);
+        self.objects.insert(name, CachedObject { version, list: self.lists });
+    }
+
+    fn set_untabled(&mut self, name: &ObjectName, odd: Option<UntabledObject>) {
+        if odd.is_none() && !self.untabled_objects.contains_key(name) {
+            return;
+        }
+        self.bad += usize::from(odd.as_ref().is_some_and(UntabledObject::is_bad));
+        let odds = Arc::make_mut(&mut self.untabled_objects);
+        let before = match odd {
+            Some(odd) => odds.insert(name.clone(), odd),
+            None => odds.remove(name),
+        };
+        self.bad -= usize::from(before.is_some_and(|before| before.is_bad()));
+    }
+
+    /// Whether this is a slice that is not for proxies, and never was as far as is known.
+    fn is_foreign(&self, object: &Object) -> bool {
+        let is_known = object.name.as_ref().is_some_and(|(name, _)| self.objects.contains_key(name));
+        object.is_headless() && !is_known
+    }
+
+    /// Takes in an object that an event brought. `false`: it is known already, or it is not for proxies.
+    pub(super) fn apply_object(&mut self, object: &Object) -> bool {
+        let Some((name, version)) = &object.name else {
+            if self.unnamed.len() < limits::REJECTIONS_MAX {
+                self.unnamed.extend(object.rejection_key());
+            }
+            return true;
+        };
+        if self.is_foreign(object) {
+            return false;
+        }
+        if self.version(name).is_some_and(|known| known.is_same(version)) {
+            return false;
+        }
+        self.insert_object(name.clone(), version.clone(), object.to_untabled());
+        true
+    }
+
+    /// Takes an object away that is gone as an event says. `false`: it was not known, or another one of that name is
+    /// there by now.
+    pub(super) fn remove_object(&mut self, name: &ObjectName, gone: &Version) -> bool {
+        if self.objects.get(name).is_some_and(|kept| kept.version.is_another_object(gone)) {
+            return false;
+        }
+        self.forget_object(name)
+    }
+
+    fn forget_object(&mut self, name: &ObjectName) -> bool {
+        self.set_untabled(name, None);
+        self.objects.remove(name).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,36 @@
+//! Delivers all objects again when the table asks for them, because it had no room for some of them before.
+//!
+//! Invariant: at most one list of each kind is caused in [`RELIST_INTERVAL_MIN`], however often the table asks. All objects are
+//! listed, because the table has no room even for the names of those that it left out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::{mpsc, watch};
+
+use super::reflector::SharedObjectCache;
+use super::watch_error::WatchError;
+
+/// The least time between two lists of everything: a list is expensive, and room can come and go every moment.
+const RELIST_INTERVAL_MIN: Duration = Duration::from_secs(60);
+
+/// Runs until the publisher of snapshots or the watch is gone.
+pub(super) async fn run(
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+    (source, delivered): (Source, SharedObjectCache),
+    endings: mpsc::Sender<WatchError>,
+) {
+    let mut heeded = 0;
+    loop {
+        let asks = |it: &Arc<Snapshot>| it.relist_requests.get(&source).copied().unwrap_or_default();
+        let Ok(now) = snapshots.wait_for(|it| asks(it) > heeded).await.map(|it| asks(&it)) else { return };
+        heeded = now;
+        delivered.lock().forget_versions();
+        if endings.send(WatchError::RelistRequested).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(RELIST_INTERVAL_MIN).await;
+    }
+}

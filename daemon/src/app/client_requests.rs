@@ -1,0 +1,56 @@
+//! What clients at the unix socket wish and order, on its way to the tasks that do it.
+//!
+//! Invariant: each kind of wish has a queue of its own, so none holds up another one.
+
+use std::path::{Path, PathBuf};
+
+use holdfast_core::event::Event;
+use tokio::sync::{mpsc, watch};
+
+use holdfast_agent::drains::{self, ORDERS_WAITING_MAX, Order};
+use holdfast_api::{Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish};
+use holdfast_evidence::diagnose::gather::Gatherer;
+
+/// Wishes of clients at the unix socket.
+pub(super) struct ClientRequests {
+    pub(super) reloads: mpsc::Receiver<ReloadWish>,
+    pub(super) forgets: mpsc::Receiver<ForgetWish>,
+}
+
+/// Orders to drain, and what was in force before the first one.
+pub(super) struct DrainOrders {
+    orders: mpsc::Receiver<Order>,
+    restored: drains::RestoredDrains,
+    folder: PathBuf,
+    last_write: watch::Sender<drains::DrainsWrite>,
+}
+
+/// What clients may set going, and the other ends of it. The folder is that of the state.
+pub(super) fn channels(
+    gatherer: Gatherer,
+    kept: drains::RestoredDrains,
+    folder: &Path,
+) -> (Acts, ClientRequests, DrainOrders) {
+    let (reloads_out, reloads) = mpsc::channel(RELOADS_WAITING_MAX);
+    let (forgets_out, forgets) = mpsc::channel(FORGETS_WAITING_MAX);
+    let (orders_out, orders) = mpsc::channel(ORDERS_WAITING_MAX);
+    let acts = Acts { gatherer, reloads: reloads_out, forgets: forgets_out, drains: orders_out };
+    let written = watch::channel(drains::DrainsWrite::from_restored(&kept)).0;
+    (
+        acts,
+        ClientRequests { reloads, forgets },
+        DrainOrders { orders, restored: kept, folder: folder.to_owned(), last_write: written },
+    )
+}
+
+impl DrainOrders {
+    /// How the last write of the drains went.
+    pub(super) fn last_write(&self) -> watch::Receiver<drains::DrainsWrite> {
+        self.last_write.subscribe()
+    }
+
+    /// Takes orders as long as the daemon runs.
+    pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) {
+        drains::run(self.folder, self.restored, self.orders, events, self.last_write).await;
+    }
+}

@@ -1,0 +1,225 @@
+//! Blocks that have their backends from name servers, filled with what these said last.
+//!
+//! Invariant: a block that waits for its first answer, of a name that is new to it too, has the backends that its
+//! service had before, after a reload as after a restart. So a name server that is away takes nothing from a service.
+//! What a former process knew counts for as long as the table may remember the service. A block of which nothing
+//! changes stays the same object.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::snapshot::ServiceView;
+use holdfast_core::weights::Weight;
+use holdfast_objects::truncate_reason;
+use tokio::sync::{mpsc, watch};
+
+use super::block::{Block, Blocks};
+use super::rejection_log::{RejectionLog, Rejections};
+use crate::names::{BackendSet, NameAnswer, NameNews, NameQueries, NameQuery};
+
+/// The backends of services as a former process knew them.
+pub type SavedSets = BTreeMap<ObjectName, SavedSet>;
+
+/// The backends of a service, and the file that its block was in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedSet {
+    set: Arc<BackendSet>,
+    origin: Option<Arc<str>>,
+}
+
+/// What this source and the one of names tell each other, and what a former process knew.
+#[derive(Debug)]
+pub struct NameChannels {
+    pub queries: watch::Sender<Arc<NameQueries>>,
+    pub news: mpsc::Receiver<Vec<NameNews>>,
+    pub saved: SavedSets,
+}
+
+/// The sets of the configuration's services as a former process had them.
+pub fn saved_sets(services: &[Arc<ServiceView>]) -> SavedSets {
+    let ours = services.iter().filter(|view| view.key.source == Source::Config);
+    ours.filter_map(|view| Some((view.key.name.clone(), saved_set(view)?))).collect()
+}
+
+fn saved_set(view: &ServiceView) -> Option<SavedSet> {
+    let origin = view.facts.as_ref().and_then(|facts| facts.meta.origin.clone());
+    Some(SavedSet { set: Arc::new(read_set(view)?), origin })
+}
+
+/// The backends of a service; none: it has none. What its slices say of their weights was said by name servers; what
+/// the service says may be of backends that grew just then.
+fn read_set(view: &ServiceView) -> Option<BackendSet> {
+    let of_service = view.facts.as_deref().and_then(|facts| facts.weights.as_ref());
+    let mut set = BackendSet::default();
+    for slice in view.slices.iter() {
+        let Some(port) = slice.ports.first() else { continue };
+        let asked = slice.weights.as_ref().or(of_service);
+        for (address, conditions) in slice.endpoints.iter_brief() {
+            let backend = SocketAddr::new(address, port.port.get());
+            let weight =
+                asked.and_then(|asked| asked.weights.find_weight(backend, None)).unwrap_or(Weight::ONE);
+            set.backends.insert(backend, weight);
+            set.is_withdrawn |= conditions.terminating;
+        }
+    }
+    (!set.backends.is_empty()).then_some(set)
+}
+
+/// A block that was filled: with what it was filled, and what it became.
+#[derive(Debug)]
+struct FilledBlock {
+    unfilled: Arc<Block>,
+    set: Arc<BackendSet>,
+    block: Arc<Block>,
+}
+
+/// The sets of all blocks that have a name.
+#[derive(Debug)]
+pub(super) struct ResolvedBlocks {
+    channels: NameChannels,
+    // The blocks as they were looked at last.
+    unfilled: Arc<Blocks>,
+    queries: Arc<NameQueries>,
+    sets: BTreeMap<ObjectName, Arc<BackendSet>>,
+    errors: BTreeMap<ObjectName, Arc<str>>,
+    filled: BTreeMap<ObjectName, FilledBlock>,
+    rejection_log: RejectionLog,
+}
+
+impl ResolvedBlocks {
+    pub(super) fn new(ends: NameChannels) -> Self {
+        let (bare, wanted) = Default::default();
+        let (sets, troubles, filled, told) = Default::default();
+        Self {
+            channels: ends,
+            unfilled: bare,
+            queries: wanted,
+            sets,
+            errors: troubles,
+            filled,
+            rejection_log: told,
+        }
+    }
+
+    /// Waits for news; none: there will be no more.
+    pub(super) async fn next_news(&mut self) -> Option<Vec<NameNews>> {
+        self.channels.news.recv().await
+    }
+
+    /// Takes news in.
+    pub(super) fn take_news(&mut self, news: Vec<NameNews>) {
+        for NameNews { service, query: wish, result: said } in news {
+            // By what it is: where a wish comes back before the names were looked at, theirs is the one of before.
+            if self.queries.get(&service) != Some(&wish) {
+                continue;
+            }
+            match said {
+                Ok(said) => {
+                    self.errors.remove(&service);
+                    let set = match &*said {
+                        NameAnswer::Withdrawn => {
+                            let before = self.sets.get(&service).map(|set| BackendSet::clone(set));
+                            BackendSet { is_withdrawn: true, ..before.unwrap_or_default() }
+                        }
+                        NameAnswer::Backends(set) => set.clone(),
+                    };
+                    self.sets.insert(service, Arc::new(set));
+                }
+                Err(why) => drop(self.errors.insert(service, why)),
+            }
+        }
+    }
+
+    /// The blocks with their backends, and what readers of rejections have to be told. `before` says what backends the
+    /// service had until now, of whatever kind its block was.
+    pub(super) fn fill_blocks(
+        &mut self,
+        blocks: &Arc<Blocks>,
+        before: impl Fn(&ObjectName) -> Option<BackendSet>,
+    ) -> (Arc<Blocks>, Vec<Event>) {
+        if !Arc::ptr_eq(&self.unfilled, blocks) {
+            self.update_queries(blocks);
+            self.unfilled = Arc::clone(blocks);
+        }
+        for name in self.queries.keys() {
+            if !self.sets.contains_key(name) {
+                let kept = self.channels.saved.remove(name).map(|kept| kept.set);
+                let set = before(name).map(Arc::new).or(kept).unwrap_or_default();
+                self.sets.insert(name.clone(), set);
+            }
+        }
+        let filled: Vec<_> = self.queries.keys().cloned().collect();
+        let filled: Vec<_> =
+            filled.iter().filter_map(|name| self.fill_block(name, blocks.get(name)?)).collect();
+        let blocks = if filled.is_empty() {
+            Arc::clone(blocks)
+        } else {
+            Arc::new(blocks.with_blocks(filled.into_iter()))
+        };
+        (blocks, self.rejection_log.update_rejections(self.rejections()))
+    }
+
+    /// Forgets what a former process knew of services that have no name by now, but for those of files that cannot be
+    /// read: these the table still remembers.
+    pub(super) fn forget_saved(&mut self, is_rejected: impl Fn(&str) -> bool) {
+        self.channels.saved.retain(|_, kept| kept.origin.as_deref().is_some_and(&is_rejected));
+    }
+
+    /// Wishes for what these blocks name, and forgets all else.
+    fn update_queries(&mut self, blocks: &Blocks) {
+        let servers: Arc<[_]> = blocks.own_config().0.resolver.servers.as_slice().into();
+        let mut wanted = NameQueries::new();
+        for (name, block) in blocks.iter() {
+            let Some(resolve) = &block.resolve else { continue };
+            let wish = NameQuery {
+                resolve: resolve.clone(),
+                families: block.families(),
+                servers: Arc::clone(&servers),
+            };
+            let known = self.queries.get(name).filter(|known| ***known == wish).map(Arc::clone);
+            wanted.insert(name.clone(), known.unwrap_or_else(|| Arc::new(wish)));
+        }
+        if *self.queries == wanted {
+            return;
+        }
+        self.queries = Arc::new(wanted);
+        let wanted = &self.queries;
+        self.sets.retain(|name, _| wanted.contains_key(name));
+        self.filled.retain(|name, _| wanted.contains_key(name));
+        self.errors.retain(|name, _| wanted.contains_key(name));
+        self.channels.queries.send_replace(Arc::clone(wanted));
+    }
+
+    fn fill_block(&mut self, name: &ObjectName, bare: &Arc<Block>) -> Option<Arc<Block>> {
+        let set = self.sets.get(name)?;
+        let known = self.filled.get(name);
+        let is_same = |it: &&FilledBlock| Arc::ptr_eq(&it.unfilled, bare) && it.set == *set;
+        if let Some(known) = known.filter(is_same) {
+            return Some(Arc::clone(&known.block));
+        }
+        // Never an error: a set has no more ports than a service may have slices.
+        let block = Arc::new(bare.with_backends(set).ok()?);
+        let filled =
+            FilledBlock { unfilled: Arc::clone(bare), set: Arc::clone(set), block: Arc::clone(&block) };
+        self.filled.insert(name.clone(), filled);
+        Some(block)
+    }
+
+    fn rejections(&self) -> Rejections {
+        let each = self.errors.iter().filter_map(|(name, why)| {
+            let resolve = &self.queries.get(name)?.resolve;
+            // Not a rejection of the service: its block is understood.
+            let object = ObjectKey::Unnamed(Source::Config, format!("the DNS, {resolve} of {name}").into());
+            let reason = truncate_reason(why);
+            Some((object.clone(), Rejection { object, origin: None, reason, partial: false }))
+        });
+        each.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

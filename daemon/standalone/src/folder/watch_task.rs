@@ -1,0 +1,276 @@
+//! The task that waits for changes of the folder and sends them.
+//!
+//! Invariant: files are looked at on a thread that may block, one look at a time, and for at most half of the time; a
+//! look that does not end is reported, and waited for. A folder that rested is looked at as soon as a file in it is
+//! complete.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use holdfast_core::snapshot::Snapshot;
+use inotify::EventOwned;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::folder_events::{InotifyQueue, PendingChanges, ScanDue};
+use super::held_scan::HeldScan;
+use super::scan::{FolderScanner, UnsettledFiles};
+use super::{FileFormat, HANG_TIMEOUT, MOVE_WINDOW, POLL_INTERVAL, SETTLE_TIME, START_WAIT_MAX};
+
+/// The reason shown of a file that was still open when the first list had to go out.
+const STILL_WRITTEN: &str = "is being written; it is read as soon as it is closed";
+
+/// What is known of the folder; it goes to another thread for each look, and comes back.
+#[derive(Debug)]
+pub(super) struct FolderState<F: FileFormat> {
+    scan: FolderScanner<F>,
+    folder: F,
+    changes: PendingChanges,
+    held_scan: HeldScan<F>,
+}
+
+#[derive(Debug)]
+pub(super) struct FolderWatcher<F: FileFormat> {
+    path: PathBuf,
+    state: FolderState<F>,
+    notices: Option<InotifyQueue>,
+    /// The moment at which the last look is as long ago as it took; a file that is complete waits until then.
+    idle_after: Instant,
+    /// How long a look may take until it is logged.
+    hangs_after: Duration,
+    /// Where the table asks for everything once more, and how often it had asked at the last look.
+    snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
+    answered_asks: u64,
+}
+
+/// The reason shown of a folder on a file system that does not answer.
+const HANGS: &str = "does not answer, so what is known of it stays; does its file system hang?";
+
+/// A way of looking at the folder: at the start, later, or as a test needs it.
+pub(super) type ScanFn<F> = fn(&mut FolderState<F>) -> (Vec<<F as FileFormat>::News>, UnsettledFiles);
+
+/// What is known after a look, what that look found to tell, and what it left open.
+type ScanResult<F> = (FolderWatcher<F>, Vec<<F as FileFormat>::News>, UnsettledFiles);
+
+/// The most notices that are taken before a look, so that a folder that never rests is looked at all the same.
+const DRAINED_MAX: usize = 4096;
+
+impl<F: FileFormat> FolderWatcher<F> {
+    pub(super) fn new(path: PathBuf, snapshots: Option<watch::Receiver<Arc<Snapshot>>>) -> Self {
+        let known = FolderState {
+            scan: FolderScanner::new(path.clone()),
+            folder: F::for_folder(&path),
+            changes: PendingChanges::new(F::ENDINGS),
+            held_scan: HeldScan::default(),
+        };
+        let notices = InotifyQueue::new().inspect_err(|error| warn_polling(&path, error)).ok();
+        Self {
+            path,
+            state: known,
+            notices,
+            idle_after: Instant::now(),
+            hangs_after: HANG_TIMEOUT,
+            snapshots,
+            answered_asks: 0,
+        }
+    }
+
+    /// Runs until the receiver takes no more.
+    pub(super) async fn run(self, events: mpsc::Sender<Vec<F::News>>) -> Result<(), JoinError> {
+        let mut watching = self.send_initial(&events).await?;
+        while !events.is_closed() {
+            let (after, mut group, unsettled) =
+                watching.scan_or_report(FolderState::scan_changes, &events).await?;
+            watching = after;
+            group.extend(watching.requested_redelivery());
+            send_group(&events, group).await;
+            watching
+                .wait_for_change(if unsettled.needs_rescan() { SETTLE_TIME } else { POLL_INTERVAL })
+                .await;
+        }
+        Ok(())
+    }
+
+    /// Sends the whole folder as one group, once it can be read and no file in it is just being written.
+    async fn send_initial(self, events: &mpsc::Sender<Vec<F::News>>) -> Result<Self, JoinError> {
+        let deadline = Instant::now() + START_WAIT_MAX;
+        let (mut watching, mut group, mut unsettled) =
+            self.scan_or_report(FolderState::scan_initial, events).await?;
+        while unsettled.is_blind || (!unsettled.files.is_empty() && Instant::now() < deadline) {
+            if unsettled.is_blind {
+                // Nothing was seen, so this is no list; but it must be known why there is none.
+                send_group(events, std::mem::take(&mut group)).await;
+            }
+            watching.wait_for_change(SETTLE_TIME).await;
+            let (after, more, now_unsettled) =
+                watching.scan_or_report(FolderState::scan_initial, events).await?;
+            (watching, unsettled) = (after, now_unsettled);
+            group.extend(more);
+        }
+        group.extend(watching.state.folder.reject_files(&unsettled.files, STILL_WRITTEN));
+        group.push(F::complete_news());
+        send_group(events, group).await;
+        Ok(watching)
+    }
+
+    /// Everything in the folder once more, if the table has asked for it since the last look.
+    fn requested_redelivery(&mut self) -> Vec<F::News> {
+        let asks = |it: &watch::Receiver<Arc<Snapshot>>| it.borrow().relist_requests.get(&F::SOURCE).copied();
+        let now = self.snapshots.as_ref().and_then(asks).unwrap_or_default();
+        let was = std::mem::replace(&mut self.answered_asks, now);
+        if now > was { self.state.folder.redeliver_all() } else { Vec::new() }
+    }
+
+    /// Looks, and reports it if the look does not end.
+    async fn scan_or_report(
+        self,
+        look: ScanFn<F>,
+        events: &mpsc::Sender<Vec<F::News>>,
+    ) -> Result<ScanResult<F>, JoinError> {
+        let path = self.path.clone();
+        let patience = self.hangs_after;
+        let mut looking = self.spawn_scan(look);
+        if let Ok(looked) = timeout(patience, &mut looking).await {
+            return looked;
+        }
+        tracing::error!(folder = %path.display(), "the folder of {} {HANGS}", F::NAMED);
+        let path = path.to_string_lossy();
+        send_group(events, vec![F::hang_news(&path, HANGS)]).await;
+        let looked = looking.await?;
+        tracing::info!(folder = %path, "the folder of {} answers again", F::NAMED);
+        send_group(events, looked.0.state.folder.recovery_news()).await;
+        Ok(looked)
+    }
+
+    fn spawn_scan(mut self, look: ScanFn<F>) -> JoinHandle<ScanResult<F>> {
+        spawn_blocking(move || {
+            let begun = Instant::now();
+            if let Some(notices) = &mut self.notices {
+                // The folder may be another one now, or none; the look itself tells the latter.
+                let is_another = notices.watch(&self.path).unwrap_or_default();
+                if is_another {
+                    self.state.changes.clear_writing();
+                }
+            }
+            let (events, unsettled) = look(&mut self.state);
+            self.idle_after = Instant::now() + begun.elapsed();
+            (self, events, unsettled)
+        })
+    }
+
+    /// Waits until something worth a look is noticed, or the time is up.
+    async fn wait_for_change(&mut self, wait: Duration) {
+        let mut due = Instant::now() + wait;
+        due = self.state.held_scan.next_scan().map_or(due, |until| due.min(until));
+        while let Ok(noticed) = timeout_at(due, next_event(&self.path, &mut self.notices)).await {
+            let now = Instant::now();
+            match self.state.changes.record_event(noticed.mask, noticed.name.as_deref()) {
+                ScanDue::No => {}
+                ScanDue::Soon => due = due.min(now + MOVE_WINDOW),
+                ScanDue::Now => due = due.min(self.idle_after),
+            }
+            // A timer would come a millisecond late.
+            if due <= now {
+                break;
+            }
+        }
+        self.drain_events();
+    }
+
+    /// Takes what was noticed meanwhile, so that one look is enough for all of it.
+    fn drain_events(&mut self) {
+        for _ in 0..DRAINED_MAX {
+            let Some(noticed) = next_event(&self.path, &mut self.notices).now_or_never() else { return };
+            let _looked_at_now = self.state.changes.record_event(noticed.mask, noticed.name.as_deref());
+        }
+    }
+}
+
+impl<F: FileFormat> FolderState<F> {
+    fn scan_changes(&mut self) -> (Vec<F::News>, UnsettledFiles) {
+        let (reading, unsettled) = self.scan.scan_folder(&mut self.changes);
+        let told = self.held_scan.release_scan(reading, &self.folder, Instant::now());
+        (told.map(|reading| self.folder.take_scan(reading)).unwrap_or_default(), unsettled)
+    }
+
+    /// Looks, and holds nothing back: the first list waits for whole files anyway, and goes out whole.
+    fn scan_initial(&mut self) -> (Vec<F::News>, UnsettledFiles) {
+        let (reading, unsettled) = self.scan.scan_folder(&mut self.changes);
+        (self.folder.take_scan(reading), unsettled)
+    }
+}
+
+/// Sends what is to be delivered, if anything. If the receiver is gone, the task ends at its next turn.
+async fn send_group<N>(events: &mpsc::Sender<Vec<N>>, group: Vec<N>) {
+    if !group.is_empty() {
+        let _ends_the_task = events.send(group).await;
+    }
+}
+
+/// Waits for notices; for ever if there are none to be had, because then the poll alone finds changes.
+async fn next_event(path: &Path, notices: &mut Option<InotifyQueue>) -> EventOwned {
+    if let Some(queue) = notices {
+        match queue.next_event().await {
+            Ok(notice) => return notice,
+            Err(error) => warn_polling(path, &error),
+        }
+        *notices = None;
+    }
+    std::future::pending().await
+}
+
+fn warn_polling(path: &Path, error: &std::io::Error) {
+    tracing::warn!(folder = %path.display(), %error, "cannot watch the folder for changes; it is read every few seconds instead");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc as std_mpsc};
+
+    use holdfast_core::event::Event;
+    use holdfast_objects::manifests::Folder;
+
+    use super::*;
+
+    /// Where the next look waits until the other end is dropped.
+    static GATE: Mutex<Option<std_mpsc::Receiver<()>>> = Mutex::new(None);
+
+    fn hang(known: &mut FolderState<Folder>) -> (Vec<Event>, UnsettledFiles) {
+        let gate = GATE.lock().unwrap().take().unwrap();
+        gate.recv().unwrap_err();
+        known.scan_changes()
+    }
+
+    fn show(events: &[Event]) -> Vec<String> {
+        let show = |event: &Event| match event {
+            Event::Rejected(it) => format!("{}: {}", it.object, it.reason),
+            Event::RejectionEnded(key) => format!("{key} is well"),
+            other => format!("{other:?}"),
+        };
+        events.iter().map(show).collect()
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_hangs_is_said_and_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let mut watching = FolderWatcher::<Folder>::new(folder.path().to_owned(), None);
+        watching.hangs_after = Duration::from_millis(50);
+        let (events, mut told) = mpsc::channel(8);
+        let (hung, gate) = std_mpsc::channel();
+        *GATE.lock().unwrap() = Some(gate);
+        let looking = tokio::spawn(async move { watching.scan_or_report(hang, &events).await });
+        let said = show(&told.recv().await.unwrap());
+        assert_eq!(said, [format!("file {path}: {HANGS}")]);
+        // Whatever else runs on this thread goes on meanwhile.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(!looking.is_finished());
+        drop(hung);
+        assert_eq!(show(&told.recv().await.unwrap()), [format!("file {path} is well")]);
+        let (after, group, _) = looking.await.unwrap().unwrap();
+        assert_eq!((show(&group).len(), after.path.as_path()), (0, folder.path()));
+    }
+}

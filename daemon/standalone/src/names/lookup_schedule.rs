@@ -1,0 +1,201 @@
+//! Which name is asked for when, and what was told of it.
+//!
+//! Invariant: pure, with time as an argument. A name is asked for once at a time, and again only when its answer has
+//! lapsed or its pause after a failure is over. An answer to what is no longer wished changes nothing. What is told is
+//! what has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::keys::ObjectName;
+use holdfast_status::described::Code;
+use holdfast_status::rfc3339::Millis;
+use holdfast_status::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
+
+use super::lookup::{LookupAnswer, LookupError, NameAnswer};
+use super::{NameNews, NameQueries, NameQuery, NameResult};
+
+/// How many look-ups go on at once: enough that servers which do not answer hold up no name for minutes, and few enough
+/// sockets.
+pub(super) const LOOKUPS_MAX: usize = 64;
+
+/// The first and the longest pause after a look-up that failed. The pauses double in between.
+pub(super) const RETRY_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+#[derive(Debug)]
+struct LookupState {
+    query: Arc<NameQuery>,
+    // When it is asked for next; none: it is being asked for.
+    due: Option<Duration>,
+    failures: u32,
+    answer: Option<Arc<NameAnswer>>,
+    row: NameSeen,
+}
+
+/// All names that are wished for.
+#[derive(Debug)]
+pub(super) struct LookupSchedule {
+    seed: u64,
+    states: BTreeMap<ObjectName, LookupState>,
+    due: BTreeSet<(Duration, ObjectName)>,
+    running: usize,
+}
+
+/// What a look-up changed: what is told of it, and what readers see.
+#[derive(Debug)]
+pub(super) struct LookupChange {
+    pub(super) news: Option<NameNews>,
+    pub(super) row: NameSeen,
+    /// Whether trouble ended.
+    pub(super) is_recovered: bool,
+}
+
+impl LookupSchedule {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self { seed, states: BTreeMap::new(), due: BTreeSet::new(), running: 0 }
+    }
+
+    /// Takes what is wished from now on; gives the names that are new or wished otherwise, with their rows, and those
+    /// that have gone.
+    pub(super) fn update_queries(
+        &mut self,
+        wanted: &NameQueries,
+        now: Duration,
+    ) -> Vec<(ObjectName, Option<NameSeen>)> {
+        let is_gone = |name: &&ObjectName| !wanted.contains_key(*name);
+        let gone: Vec<_> = self.states.keys().filter(is_gone).cloned().collect();
+        let mut changed = Vec::new();
+        for name in gone {
+            self.drop_due(&name);
+            self.states.remove(&name);
+            changed.push((name, None));
+        }
+        for (name, wish) in wanted {
+            if self.states.get(name).is_some_and(|standing| standing.query == *wish) {
+                continue;
+            }
+            changed.push((name.clone(), Some(self.add_query(name, wish, now))));
+        }
+        changed
+    }
+
+    fn add_query(&mut self, name: &ObjectName, wish: &Arc<NameQuery>, now: Duration) -> NameSeen {
+        self.drop_due(name);
+        let row = NameSeen {
+            name: wish.resolve.to_string(),
+            state: Code(NameState::Unasked),
+            answer: None,
+            trouble: None,
+        };
+        let standing = LookupState {
+            query: Arc::clone(wish),
+            due: Some(now),
+            failures: 0,
+            answer: None,
+            row: row.clone(),
+        };
+        self.states.insert(name.clone(), standing);
+        self.due.insert((now, name.clone()));
+        row
+    }
+
+    fn drop_due(&mut self, name: &ObjectName) {
+        if let Some(due) = self.states.get(name).and_then(|standing| standing.due) {
+            self.due.remove(&(due, name.clone()));
+        }
+    }
+
+    /// A name to ask for now. To be called until there is none.
+    pub(super) fn start_due(&mut self, now: Duration) -> Option<(ObjectName, Arc<NameQuery>)> {
+        let (due, _) = self.due.first()?;
+        if *due > now || self.running >= LOOKUPS_MAX {
+            return None;
+        }
+        let (_, name) = self.due.pop_first()?;
+        let standing = self.states.get_mut(&name)?;
+        standing.due = None;
+        self.running += 1;
+        Some((name, Arc::clone(&standing.query)))
+    }
+
+    /// When the next look-up can start without another one finishing first.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.due.first().map(|(due, _)| *due).filter(|_| self.running < LOOKUPS_MAX)
+    }
+
+    /// Takes in what came of a look-up; none: it is no longer wished.
+    pub(super) fn finish_lookup(
+        &mut self,
+        (name, wish): (&ObjectName, &Arc<NameQuery>),
+        outcome: Result<LookupAnswer, LookupError>,
+        (now, wall): (Duration, Millis),
+    ) -> Option<LookupChange> {
+        self.running = self.running.saturating_sub(1);
+        let hash = jitter_hash(self.seed, name);
+        let standing = self.states.get_mut(name).filter(|it| Arc::ptr_eq(&it.query, wish))?;
+        let was_in_trouble = standing.row.trouble.is_some();
+        let (news, pause) = match outcome {
+            Ok(answered) => standing.record_answer(answered, wall),
+            Err(unresolved) => standing.record_failure(unresolved, wall),
+        };
+        let due = now.saturating_add(add_jitter(pause, hash));
+        standing.due = Some(due);
+        self.due.insert((due, name.clone()));
+        let is_mended = was_in_trouble && standing.row.trouble.is_none();
+        let news = news.map(|said| NameNews { service: name.clone(), query: Arc::clone(wish), result: said });
+        Some(LookupChange { news, row: standing.row.clone(), is_recovered: is_mended })
+    }
+}
+
+impl LookupState {
+    fn record_answer(&mut self, answered: LookupAnswer, wall: Millis) -> (Option<NameResult>, Duration) {
+        let LookupAnswer { answer: said, ttl_seconds: seconds, server, left_out } = answered;
+        let (state, backends) = match &said {
+            NameAnswer::Withdrawn => (NameState::Withdrawn, 0),
+            NameAnswer::Backends(set) if set.backends.is_empty() => (NameState::Empty, 0),
+            NameAnswer::Backends(set) => (NameState::Resolved, set.backends.len()),
+        };
+        let left_out = left_out.describe_left_out();
+        let answer = AnswerSeen { server, at: wall, ttl_seconds: seconds, backends, left_out };
+        let was_in_trouble = self.row.trouble.take().is_some();
+        (self.row.state, self.row.answer, self.failures) = (Code(state), Some(answer), 0);
+        let is_news = was_in_trouble || self.answer.as_deref() != Some(&said);
+        if is_news {
+            self.answer = Some(Arc::new(said));
+        }
+        (self.answer.clone().filter(|_| is_news).map(Ok), Duration::from_secs(seconds))
+    }
+
+    fn record_failure(
+        &mut self,
+        LookupError { server, reason: why }: LookupError,
+        wall: Millis,
+    ) -> (Option<NameResult>, Duration) {
+        let (first, most) = RETRY_PAUSE;
+        let pause = first.saturating_mul(1 << self.failures.min(16)).min(most);
+        self.failures = self.failures.saturating_add(1);
+        let since = self.row.trouble.as_ref().map(|trouble| trouble.since);
+        self.row.trouble = Some(TroubleSeen { since: since.unwrap_or(wall), server, why });
+        self.row.state = Code(NameState::Trouble);
+        // What is told of trouble is how it began, so that it is told once.
+        let begun = self.row.trouble.as_ref().filter(|_| since.is_none());
+        (begun.map(|trouble| Err(trouble.to_string().into())), pause)
+    }
+}
+
+/// So much later than asked for, up to a tenth of it, that names and nodes which began together fall apart.
+fn add_jitter(pause: Duration, hash: u64) -> Duration {
+    let tenth = u64::try_from(pause.as_millis() / 10).unwrap_or(u64::MAX);
+    pause.saturating_add(Duration::from_millis(hash % tenth.max(1)))
+}
+
+fn jitter_hash(seed: u64, name: &ObjectName) -> u64 {
+    let mut hash = DefaultHasher::new();
+    (seed, name).hash(&mut hash);
+    hash.finish()
+}
+
+#[cfg(test)]
+mod tests;
