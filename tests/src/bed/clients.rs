@@ -144,7 +144,7 @@ fn answer(line: &str) -> Result<Answer, BedError> {
 }
 
 fn source(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("systems/clients").join(path)
 }
 
 fn compile(path: &str, into: &Path) -> Command {

@@ -1,3 +1,3 @@
-module holdfast/tests/clients/go
+module holdfast/tests/systems/clients/go
 
 go 1.21
