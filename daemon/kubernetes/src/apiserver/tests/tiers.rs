@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use holdfast_status::views::apiserver::Tier;
 
 use super::super::{Access, AccessError, Listed, NotForgotten, Sources};
-use super::server::{Asked, Authority, Manner, Script, Server, answer, ours, plain};
+use super::server::{Asked, Authority, Manner, Script, Server, answer, create_authority, ours, plain};
 use super::{access, settings};
 
 /// A kubeconfig for this server, beside `ca.crt`.
@@ -49,8 +49,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-        authority.write(&folder.path().join("ca.crt"));
+        let (folder, authority) = create_authority();
         Self { folder, authority }
     }
 

@@ -7,7 +7,7 @@ use rcgen::{CertificateParams, date_time_ymd};
 use super::super::AccessError;
 use super::access;
 use super::server::{
-    Asked, Authority, Leaf, Manner, OUR_UID, Script, Server, answer, namespace, ours, plain,
+    Asked, Authority, Leaf, Manner, OUR_UID, Script, Server, answer, create_authority, namespace, ours, plain,
 };
 
 /// The trouble that a single endpoint gives, with `SERVER` for its address.
@@ -28,8 +28,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-        authority.write(&folder.path().join("ca.crt"));
+        let (folder, authority) = create_authority();
         std::fs::write(folder.path().join("token"), "secret\n").unwrap();
         Self { folder, good: authority.leaf("127.0.0.1"), authority }
     }
