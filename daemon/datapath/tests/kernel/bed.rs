@@ -46,15 +46,15 @@ pub(crate) const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 50_000, 
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a test has to itself.
-pub(crate) struct Bed {
+pub(crate) struct ThreadBed {
     pub(crate) cgroup: PathBuf,
     folder: tempfile::TempDir,
 }
 
 /// Runs a test in a bed of its own.
 #[track_caller]
-pub(crate) fn bed(test: impl FnOnce(&Bed) + Send + 'static) {
-    let run = move || test(&Bed::enter());
+pub(crate) fn bed(test: impl FnOnce(&ThreadBed) + Send + 'static) {
+    let run = move || test(&ThreadBed::enter());
     let ended = std::thread::spawn(run).join();
     if let Err(panic) = ended {
         std::panic::resume_unwind(panic);
@@ -111,7 +111,7 @@ pub(crate) fn go_home() {
     fs::write(HOME.get().unwrap().join("cgroup.threads"), "0").unwrap();
 }
 
-impl Bed {
+impl ThreadBed {
     fn enter() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let home = HOME.get_or_init(own_cgroup);
@@ -192,7 +192,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for ThreadBed {
     fn drop(&mut self) {
         go_home();
         let text = std::ffi::CString::new(self.folder.path().to_str().unwrap()).unwrap();
