@@ -71,9 +71,7 @@ fn start_servers() -> IncidentBed {
 impl IncidentBed {
     /// The name of the server that answers a process of the node, or the errno.
     fn answer(&self, address: &str) -> String {
-        let answers = self.client.run(&self.bed, Location::NODE, &["tcp", address, "443"]).unwrap();
-        let last = answers.last().unwrap();
-        last.reply.clone().or(last.errno.clone()).unwrap()
+        self.client.reply(&self.bed, &["tcp", address, "443"]).unwrap()
     }
 }
 
