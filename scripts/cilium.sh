@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 PATH=/usr/local/go/bin:$PATH
 scripts/setup conformance
 patient=$PWD/scripts/patient.sh
-module=tests/conformance/cilium
+module=tests/systems/conformance/cilium
 out=$(go env GOVERSION | scripts/cached.sh cilium scripts/cilium.sh "$module"/*)
 
 # Of two test runs at once, one builds and the other waits.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Kubernetes' own tests in clusters of real nodes (tests/conformance), and what those clusters are made of. Needs root.
+# Kubernetes' own tests in clusters of real nodes (tests/systems/conformance), and what those clusters are made of.
+# Needs root.
 #
 #   scripts/conformance.sh build  programs, root of the machines, images: into the folder `conformance` of the target
 #                                 folder. A quarter of an hour the first time; silent when nothing has changed since
@@ -9,10 +10,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=/usr/local/go/bin:$PATH
+servers=tests/systems/peers
+nodes=tests/systems/conformance
 peers=$(realpath -m "${CARGO_TARGET_DIR:-target}")/peers
 # Shared by all clones with the same sources.
-made_from=(scripts/conformance.sh tests/peers/{go.mod,go.sum,tools.go} tests/conformance/{node,dns}/*)
-out=$(go env GOVERSION | scripts/cached.sh conformance "${made_from[@]}" tests/conformance/src/images.rs)
+made_from=(scripts/conformance.sh "$servers"/{go.mod,go.sum,tools.go} "$nodes"/{node,dns}/*)
+out=$(go env GOVERSION | scripts/cached.sh conformance "${made_from[@]}" "$nodes/src/images.rs")
 patient=$PWD/scripts/patient.sh
 kubernetes=k8s.io/kubernetes
 containerd=github.com/containerd/containerd/v2
@@ -48,13 +51,13 @@ stage() {
 build_tests() {
 	# As scripts/peers.sh has it: two thousand packages are in both, and are compiled once.
 	local from flags compile=all=-dwarf=false
-	from=$(sources tests/peers "$kubernetes")
-	flags="-X k8s.io/component-base/version.gitVersion=$(version tests/peers "$kubernetes")"
-	program tests/peers agnhost "$kubernetes/test/images/agnhost" \
+	from=$(sources "$servers" "$kubernetes")
+	flags="-X k8s.io/component-base/version.gitVersion=$(version "$servers" "$kubernetes")"
+	program "$servers" agnhost "$kubernetes/test/images/agnhost" \
 		"-X main.Version=$(cat "$from/test/images/agnhost/VERSION")"
-	program tests/peers regression-issue-74839 "$kubernetes/test/images/regression-issue-74839"
-	program tests/peers ginkgo github.com/onsi/ginkgo/v2/ginkgo
-	(cd tests/peers && "$patient" go test -c -trimpath -buildvcs=false -gcflags "$compile" -ldflags "-s -w $flags" \
+	program "$servers" regression-issue-74839 "$kubernetes/test/images/regression-issue-74839"
+	program "$servers" ginkgo github.com/onsi/ginkgo/v2/ginkgo
+	(cd "$servers" && "$patient" go test -c -trimpath -buildvcs=false -gcflags "$compile" -ldflags "-s -w $flags" \
 		-o "$out/bin/e2e.test" "$kubernetes/test/e2e")
 	gcc -Os -static -o "$out/bin/pause" "$from/build/pause/linux/pause.c"
 	install -D -m 644 -t "$out/porter" "$from"/test/images/agnhost/porter/localhost.{crt,key}
@@ -64,15 +67,15 @@ build_tests() {
 build_node() {
 	local name plugins=github.com/containernetworking/plugins/plugins
 	for name in containerd containerd-shim-runc-v2 ctr; do
-		program tests/conformance/node "$name" "$containerd/cmd/$name" \
-			"-X $containerd/version.Version=$(version tests/conformance/node "$containerd")"
+		program "$nodes/node" "$name" "$containerd/cmd/$name" \
+			"-X $containerd/version.Version=$(version "$nodes/node" "$containerd")"
 	done
 	for name in ipam/host-local main/bridge main/loopback main/ptp meta/portmap; do
-		program tests/conformance/node "cni/${name##*/}" "$plugins/$name"
+		program "$nodes/node" "cni/${name##*/}" "$plugins/$name"
 	done
 }
 
-build_dns() { program tests/conformance/dns coredns .; }
+build_dns() { program "$nodes/dns" coredns .; }
 
 # runc comes from Debian: it needs libseccomp. The rest is what kubelet, proxies and tests call, and what nodes
 # need that have systemd as their first process.
@@ -93,9 +96,9 @@ lock() {
 }
 
 programs() {
-	stage tests "$(sum_of tests/peers/go.mod tests/peers/go.sum tests/peers/tools.go scripts/conformance.sh)" build_tests
-	stage node "$(sum_of tests/conformance/node/*)" build_node
-	stage dns "$(sum_of tests/conformance/dns/*)" build_dns
+	stage tests "$(sum_of "$servers"/{go.mod,go.sum,tools.go} scripts/conformance.sh)" build_tests
+	stage node "$(sum_of "$nodes"/node/*)" build_node
+	stage dns "$(sum_of "$nodes"/dns/*)" build_dns
 	make_root
 }
 
@@ -105,7 +108,7 @@ build() {
 	scripts/peers.sh
 	programs
 	cp -lf "$peers"/{etcd,kube*,load-balancer} "$out/bin/"
-	stage images "$(sum_of "$out"/{tests,dns}.stamp "$out/root.asked" tests/conformance/src/images.rs)" \
+	stage images "$(sum_of "$out"/{tests,dns}.stamp "$out/root.asked" "$nodes/src/images.rs")" \
 		run images "$out"
 	exec 9>&-
 }

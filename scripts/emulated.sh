@@ -51,7 +51,7 @@ exec 9>&-
 mkdir -p "$target/clusters"
 scratch=$(mktemp -d "$target/clusters/guest.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
-tar -cf "$scratch/checkout.tar" -C / "${PWD#/}"/tests/conformance/{machine,baseline,differences.tsv}
+tar -cf "$scratch/checkout.tar" -C / "${PWD#/}"/tests/systems/conformance/{machine,baseline,differences.tsv}
 truncate -s 1G "$scratch/logs.tar"
 files=()
 for file in "$scratch/checkout.tar" "$target"/debug/{holdfast,"$program"}; do
@@ -59,7 +59,7 @@ for file in "$scratch/checkout.tar" "$target"/debug/{holdfast,"$program"}; do
 done
 status=0
 "$target/debug/vm" run --disk "$parts/disk.ext4" --second "$scratch/logs.tar" --memory-mib 4096 --seconds 7200 \
-	--slower "$slower" "${files[@]}" "$kernel" tests/conformance/guest.sh "${command[@]}" || status=$?
+	--slower "$slower" "${files[@]}" "$kernel" tests/systems/conformance/guest.sh "${command[@]}" || status=$?
 # Where the guest did not get so far, there are none.
 tar -xf "$scratch/logs.tar" -C "$target/clusters" 2>/dev/null || true
 exit "$status"

@@ -38,7 +38,7 @@ machine() {
 	for path in "$program" "$target/debug/bed_child" "$target"/packages-quick/holdfast_*_amd64.deb; do
 		files+=(--with "$path")
 	done
-	"$target/debug/vm" run --disk "$image" --memory-mib 1024 --seconds 900 "${files[@]}" 6.1 tests/host/guest.sh
+	"$target/debug/vm" run --disk "$image" --memory-mib 1024 --seconds 900 "${files[@]}" 6.1 tests/systems/host/guest.sh
 }
 
 case ${1:-} in

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the real Kubernetes servers that the cluster tests run (tests/peers) into the folder `peers` of the target
-# folder, which is shared by all clones. Minutes and 2 GB of caches the first time; silent when nothing has changed
-# since.
+# Builds the real Kubernetes servers that the cluster tests run (tests/systems/peers) into the folder `peers` of the
+# target folder, which is shared by all clones. Minutes and 2 GB of caches the first time; silent when nothing has
+# changed since.
 #
 #   scripts/peers.sh            all of them
 #   scripts/peers.sh apiserver  etcd and kube-apiserver alone
@@ -9,12 +9,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/local/go/bin
 patient=$PWD/scripts/patient.sh
-out=$({ go env GOVERSION && cat tests/peers/*/*.go; } | scripts/cached.sh peers tests/peers/go.mod tests/peers/go.sum)
+module=tests/systems/peers
+out=$({ go env GOVERSION && cat "$module"/*/*.go; } | scripts/cached.sh peers "$module"/go.{mod,sum})
 
 # Of two test runs at once, one builds and the other waits.
 exec 9>"$out/lock"
 flock 9
-cd tests/peers
+cd "$module"
 # Names of programs that were compiled in a hurry, for one test that only needs them to work. Whatever else runs them
 # measures them too, and gets optimised ones.
 hurried=$out/hurried

@@ -16,7 +16,7 @@ changed() {
 		daemon/*/*) path=${path#daemon/} && echo "holdfast-${path%%/*}" ;;
 		bpf/*) echo holdfast-datapath ;;
 		knowledge/*) echo holdfast-knowledge ;;
-		tests/conformance/*.rs) echo holdfast-conformance ;;
+		tests/systems/conformance/*.rs) echo holdfast-conformance ;;
 		tests/fixtures/src/* | tests/fixtures/Cargo.toml) echo holdfast-fixtures ;;
 		tests/laws/*) echo holdfast-laws ;;
 		tests/remains/*) echo holdfast-remains ;;

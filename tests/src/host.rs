@@ -167,7 +167,7 @@ impl Host {
 }
 
 fn boot(root: &Path, cgroup: &Path) -> Command {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("host/boot.sh");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("systems/host/boot.sh");
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"])

@@ -25,7 +25,7 @@
 //! `cluster.authority()`, as files and as a kubeconfig.
 //!
 //! Invariant: nothing here is imitated. Objects, slices, refusals and certificates are judged by upstream's code, built
-//! from `tests/peers` by `scripts/peers.sh`. There is no kubelet; a test says itself what it would have written
+//! from `tests/systems/peers` by `scripts/peers.sh`. There is no kubelet; a test says itself what it would have written
 //! (`Pod`). The bed ends all of it, also when a test is killed.
 
 mod access;
@@ -196,8 +196,8 @@ pub enum Part {
     NodeControllers,
     /// A third one, with the controllers of workloads. It runs only when a test starts it.
     WorkloadControllers,
-    /// The cloud-controller-manager, for a cloud that answers as the Services' annotations ask (`tests/peers`). It runs
-    /// only when a test starts it.
+    /// The cloud-controller-manager, for a cloud that answers as the Services' annotations ask (`tests/systems/peers`).
+    /// It runs only when a test starts it.
     CloudControllers,
     /// The kube-scheduler. It runs only when a test starts it.
     Scheduler,

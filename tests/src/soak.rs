@@ -49,12 +49,12 @@ pub enum SoakError {
 
 /// A bed with the backends.
 #[derive(Debug)]
-pub struct World {
+pub struct SoakBed {
     bed: Bed,
     _servers: Vec<Server>,
 }
 
-impl World {
+impl SoakBed {
     /// With all backends up.
     pub fn new() -> Result<Self, SoakError> {
         let local = vec!["192.0.2.2/32", "192.0.2.3/32", "192.0.2.4/32", "192.0.2.5/32"];

@@ -252,6 +252,8 @@ fn default_interface(table: impl BufRead) -> io::Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_fixtures::network_namespace;
+
     use super::*;
 
     fn local(text: &str) -> Vec<LocalAddress> {
@@ -421,34 +423,29 @@ mod tests {
     /// As where keepalived takes an address over: clients dial its NodePorts at once.
     #[test]
     fn kernel_an_address_that_comes_answers_node_ports_at_once() {
-        let test = || {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        network_namespace::block_on_inside(async || {
             let ip = |arguments: &str| {
                 let status = std::process::Command::new("ip").args(arguments.split(' ')).status();
                 assert!(status.unwrap().success(), "{arguments}");
             };
             ip("link set lo up");
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let text = "[node]\nnode_port_addresses = [\"all\"]\n[manifests]\npath = \"/m\"\n";
-                let config = Config::parse(text, "config.toml").unwrap().0;
-                let (_config, configs) = watch::channel(Arc::new(config));
-                let (_nodes, nodes) = mpsc::channel(1);
-                let (events, mut told) = mpsc::channel::<Vec<Event>>(8);
-                let name = NodeName::of_host("n").unwrap();
-                let running = tokio::spawn(run(configs, name, NodeDescription::default(), nodes, events));
-                for (change, expected) in [("", 0), ("add", 1), ("del", 0)] {
-                    if !change.is_empty() {
-                        ip(&format!("addr {change} 192.0.2.9/32 dev lo"));
-                    }
-                    let news = tokio::time::timeout(RELIST_EVERY / 2, told.recv()).await;
-                    let Event::NodeApplied(facts) = news.unwrap().unwrap().remove(0) else { panic!() };
-                    assert_eq!(facts.node_port_addresses.len(), expected, "{change} {facts:?}");
+            let text = "[node]\nnode_port_addresses = [\"all\"]\n[manifests]\npath = \"/m\"\n";
+            let config = Config::parse(text, "config.toml").unwrap().0;
+            let (_config, configs) = watch::channel(Arc::new(config));
+            let (_nodes, nodes) = mpsc::channel(1);
+            let (events, mut told) = mpsc::channel::<Vec<Event>>(8);
+            let name = NodeName::of_host("n").unwrap();
+            let running = tokio::spawn(run(configs, name, NodeDescription::default(), nodes, events));
+            for (change, expected) in [("", 0), ("add", 1), ("del", 0)] {
+                if !change.is_empty() {
+                    ip(&format!("addr {change} 192.0.2.9/32 dev lo"));
                 }
-                running.abort();
-            });
-        };
-        std::thread::spawn(test).join().unwrap();
+                let news = tokio::time::timeout(RELIST_EVERY / 2, told.recv()).await;
+                let Event::NodeApplied(facts) = news.unwrap().unwrap().remove(0) else { panic!() };
+                assert_eq!(facts.node_port_addresses.len(), expected, "{change} {facts:?}");
+            }
+            running.abort();
+        });
     }
 
     /// A router's table of a million routes would keep everything else waiting for a second.

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-struct Fixture {
+struct CredentialFolder {
     folder: TempDir,
     credentials: Credentials,
 }
@@ -23,7 +23,7 @@ const BY_TOKEN: &str = "ca_file = \"ca\"\ntoken_file = \"token\"\n";
 const BY_PAIR: &str = "ca_file = \"ca\"\nclient_certificate_file = \"crt\"\nclient_key_file = \"key\"\n";
 const BY_KUBECONFIG: &str = "kubeconfig = \"kubeconfig\"\n";
 
-impl Fixture {
+impl CredentialFolder {
     fn new(keys: &str, files: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let endpoints = if keys == BY_KUBECONFIG { "" } else { "endpoints = [\"https://10.0.0.1\"]\n" };
@@ -62,7 +62,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn a_token_is_trimmed_and_followed() {
-    let fixture = Fixture::new(BY_TOKEN, &[("token", "t1\n")]);
+    let fixture = CredentialFolder::new(BY_TOKEN, &[("token", "t1\n")]);
     assert_eq!(fixture.shown().await.unwrap(), "Bearer t1");
     fixture.write("token", "t2");
     assert_eq!(fixture.shown().await.unwrap(), "Bearer t2");
@@ -84,7 +84,7 @@ async fn a_token_is_trimmed_and_followed() {
 
 #[tokio::test]
 async fn a_token_behind_a_turned_link_is_followed() {
-    let fixture = Fixture::new(BY_TOKEN, &[("t1", "one"), ("t2", "two")]);
+    let fixture = CredentialFolder::new(BY_TOKEN, &[("t1", "one"), ("t2", "two")]);
     let turn = |to: &str| {
         std::os::unix::fs::symlink(fixture.path().join(to), fixture.path().join("new")).unwrap();
         std::fs::rename(fixture.path().join("new"), fixture.path().join("token")).unwrap();
@@ -97,7 +97,7 @@ async fn a_token_behind_a_turned_link_is_followed() {
 
 #[tokio::test]
 async fn nothing_changes_while_no_file_does() {
-    let fixture = Fixture::new(BY_TOKEN, &[("token", "t1")]);
+    let fixture = CredentialFolder::new(BY_TOKEN, &[("token", "t1")]);
     let first = fixture.credentials.current(false).await.unwrap();
     fixture.write("token", "t1");
     let second = fixture.credentials.current(false).await.unwrap();
@@ -107,7 +107,7 @@ async fn nothing_changes_while_no_file_does() {
 #[tokio::test]
 async fn a_certificate_and_its_key_are_followed_together() {
     let ((old, old_key), (new, new_key)) = (pair(), pair());
-    let fixture = Fixture::new(BY_PAIR, &[("crt", &old), ("key", &old_key)]);
+    let fixture = CredentialFolder::new(BY_PAIR, &[("crt", &old), ("key", &old_key)]);
     assert_eq!(fixture.shown().await.unwrap(), "client certificate");
     let first = fixture.credentials.current(false).await.unwrap();
     fixture.write("crt", &new);
@@ -128,7 +128,7 @@ async fn a_certificate_and_its_key_are_followed_together() {
 
 #[tokio::test]
 async fn authorities_are_followed_and_a_bad_bundle_changes_nothing() {
-    let fixture = Fixture::new(BY_TOKEN, &[("token", "t")]);
+    let fixture = CredentialFolder::new(BY_TOKEN, &[("token", "t")]);
     let first = fixture.credentials.current(false).await.unwrap();
     fixture.write("ca", "-----BEGIN CERTIFICATE-----\nMII");
     assert!(Arc::ptr_eq(&first, &fixture.credentials.current(false).await.unwrap()));
@@ -139,7 +139,7 @@ async fn authorities_are_followed_and_a_bad_bundle_changes_nothing() {
 
 #[tokio::test]
 async fn files_that_come_later_are_found() {
-    let fixture = Fixture::new(BY_TOKEN, &[]);
+    let fixture = CredentialFolder::new(BY_TOKEN, &[]);
     assert_eq!(fixture.shown().await, Err("token: does not exist".to_owned()));
     let missing = fixture.credentials.check().unwrap().unwrap();
     assert!(missing.ends_with("token: does not exist"), "{missing}");
@@ -160,7 +160,7 @@ async fn a_kubeconfig_of_kubelets_that_never_was_there_is_not_worth_a_word() {
 
 #[tokio::test]
 async fn no_secret_is_in_what_a_careless_log_would_print() {
-    let fixture = Fixture::new(BY_TOKEN, &[("token", "hush")]);
+    let fixture = CredentialFolder::new(BY_TOKEN, &[("token", "hush")]);
     assert_eq!(fixture.shown().await.unwrap(), "Bearer hush");
     let printed = format!("{:?}", fixture.credentials);
     assert!(printed.contains("Sensitive") && !printed.contains("hush"), "{printed}");
@@ -179,8 +179,10 @@ const CLUSTER: &str =
 #[tokio::test]
 async fn a_kubeconfig_says_it_all() {
     let user = "{token: inline, tokenFile: token}";
-    let fixture =
-        Fixture::new(BY_KUBECONFIG, &[("token", "file"), ("kubeconfig", &kubeconfig(CLUSTER, user))]);
+    let fixture = CredentialFolder::new(
+        BY_KUBECONFIG,
+        &[("token", "file"), ("kubeconfig", &kubeconfig(CLUSTER, user))],
+    );
     assert_eq!(fixture.shown().await.unwrap(), "Bearer file", "the file wins");
     let shown = fixture.credentials.current(false).await.unwrap();
     assert_eq!(shown.server, Some("10.0.0.7:6443".parse().unwrap()));
@@ -198,7 +200,7 @@ async fn a_kubeconfig_says_it_all() {
 
 #[track_caller]
 fn check_wrong(kubeconfig: &str, expected: &str) {
-    let fixture = Fixture::new(BY_KUBECONFIG, &[("kubeconfig", kubeconfig)]);
+    let fixture = CredentialFolder::new(BY_KUBECONFIG, &[("kubeconfig", kubeconfig)]);
     let found = fixture.credentials.check().unwrap_err();
     assert!(found.contains(expected), "{found}");
 }
@@ -242,7 +244,7 @@ fn a_kubeconfig_that_nobody_can_follow_is_named_at_the_start() {
 #[tokio::test]
 async fn a_plugin_runs_once_until_its_credential_ends_or_is_doubted() {
     let plugin = "exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, args: [-c, 'echo >> FOLDER/runs; cat FOLDER/out']}";
-    let fixture = Fixture::new(BY_KUBECONFIG, &[]);
+    let fixture = CredentialFolder::new(BY_KUBECONFIG, &[]);
     let plugin = plugin.replace("FOLDER", &fixture.path().display().to_string());
     let credential = |token: &str, end: &str| {
         format!(
@@ -271,7 +273,7 @@ async fn a_plugin_runs_once_until_its_credential_ends_or_is_doubted() {
 
 #[tokio::test]
 async fn a_pipe_in_place_of_a_token_is_no_file_and_nobody_waits_for_it() {
-    let fixture = Fixture::new(BY_TOKEN, &[("token", "t1")]);
+    let fixture = CredentialFolder::new(BY_TOKEN, &[("token", "t1")]);
     assert_eq!(fixture.shown().await.as_deref(), Ok("Bearer t1"));
     std::fs::remove_file(fixture.path().join("token")).unwrap();
     nix::unistd::mkfifo(&fixture.path().join("token"), nix::sys::stat::Mode::S_IRWXU).unwrap();

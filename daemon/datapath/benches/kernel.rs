@@ -29,7 +29,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bed::{Bed, Port, address, ask, bed, tcp_backend, udp_backend, udp_client};
+use bed::{Port, ThreadBed, address, ask, bed, tcp_backend, udp_backend, udp_client};
 use clock::{median, stay_on_one_cpu, time, used};
 use holdfast_core::change::Change;
 use holdfast_core::engine::Engine;
@@ -135,7 +135,7 @@ impl Cost<'_> {
     }
 }
 
-fn hooks(bed: &Bed, maps: &mut KernelMaps) {
+fn hooks(bed: &ThreadBed, maps: &mut KernelMaps) {
     let backend = [tcp_backend("127.0.0.2:0")];
     Port { frontends: &["10.96.0.10:80"], backends: &backend, ..Port::TCP }.serve(maps);
     let backend6 = [tcp_backend("[::1]:0")];
@@ -205,7 +205,7 @@ fn show<const N: usize>(costs: [Cost<'_>; N]) {
 
 /// Where a thread connects to the backend, and how.
 struct Ways<'a> {
-    bed: &'a Bed,
+    bed: &'a ThreadBed,
     listener: &'a TcpListener,
     /// A cgroup without a program: no program sees its connects.
     outside: PathBuf,
@@ -215,7 +215,7 @@ struct Ways<'a> {
 }
 
 impl<'a> Ways<'a> {
-    fn new(bed: &'a Bed, listener: &'a TcpListener) -> Self {
+    fn new(bed: &'a ThreadBed, listener: &'a TcpListener) -> Self {
         let empty = bed.other_cgroup("empty");
         let program = empty_program(&File::open(&empty).unwrap());
         Self { bed, listener, outside: bed.other_cgroup("other"), empty, _empty: program }
@@ -291,7 +291,7 @@ fn main() {
     }
 }
 
-fn in_bed(part: fn(&Bed)) {
+fn in_bed(part: fn(&ThreadBed)) {
     bed(move |bed| {
         stay_on_one_cpu();
         part(bed);
@@ -301,7 +301,7 @@ fn in_bed(part: fn(&Bed)) {
 
 /// What a hook costs by the clock, where the rest of connect() is short: there is no route, so it ends
 /// after the programs.
-fn nowhere(bed: &Bed) {
+fn nowhere(bed: &ThreadBed) {
     let mut maps = bed.start();
     let (vip, away) = (address("10.96.0.10:80"), address("192.0.2.9:80"));
     Port { frontends: &["10.96.0.10:80"], backends: &[away], ..Port::TCP }.serve(&mut maps);
@@ -329,7 +329,7 @@ fn nowhere(bed: &Bed) {
     );
 }
 
-fn all_ratios(bed: &Bed) {
+fn all_ratios(bed: &ThreadBed) {
     let mut maps = bed.start();
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     let backend = [listener.local_addr().unwrap()];
@@ -428,7 +428,7 @@ fn write<M: Maps>(engine: &mut Engine<M>, events: Vec<Event>, changed: &mut dyn 
 
 /// Prints how long a start with 10,000 services takes over maps that a former daemon left, until it is clear that
 /// nothing is to be written.
-fn restart(bed: &Bed) {
+fn restart(bed: &ThreadBed) {
     let shape = worlds::Shape { services: sized(10_000, 500), endpoints: 8 };
     drop(bring_about(bed.start(), shape.events()));
     let mut rounds = Vec::new();

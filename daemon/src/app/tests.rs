@@ -15,12 +15,12 @@ use holdfast_standalone::blocks::merge;
 use holdfast_standalone::folder::FileFormat as _;
 
 /// A daemon's reloads, in a folder of their own.
-struct Bed {
+struct ReloadHarness {
     folder: tempfile::TempDir,
     reload: Reload,
 }
 
-impl Bed {
+impl ReloadHarness {
     fn started_with(text: &str) -> Self {
         Self::started_as(None, text)
     }
@@ -72,7 +72,7 @@ impl Bed {
 
 #[tokio::test]
 async fn a_reload_compares_with_what_runs_and_not_with_the_last_file() {
-    let bed = Bed::started_with("[admin]\nlisten = \"127.0.0.1:9890\"\n");
+    let bed = ReloadHarness::started_with("[admin]\nlisten = \"127.0.0.1:9890\"\n");
     let changed = "[admin]\nlisten = \"127.0.0.1:9891\"\n[state]\npath = \"/s\"\n[node]\nname = \"n\"\n[datapath]\nkind = \"memory\"\n";
     let waiting = ["node.name", "datapath.kind", "state.path", "admin.listen"];
     assert_eq!(bed.reload(changed).await, waiting);
@@ -82,7 +82,7 @@ async fn a_reload_compares_with_what_runs_and_not_with_the_last_file() {
 
 #[tokio::test]
 async fn a_reload_refuses_what_a_start_refuses() {
-    let bed = Bed::started_with("");
+    let bed = ReloadHarness::started_with("");
     let no_authority = "[apiserver] names no certificate authority: set `ca_file` or `kubeconfig`";
     // Files that are not there may come.
     for (more, expected) in [("", Some(no_authority)), ("ca_file = \"/not/there.crt\"", None)] {
@@ -95,7 +95,7 @@ async fn a_reload_refuses_what_a_start_refuses() {
 /// Each reload that waits for one would keep a thread for ever.
 #[tokio::test]
 async fn a_reload_waits_for_no_pipe() {
-    let bed = Bed::started_with("");
+    let bed = ReloadHarness::started_with("");
     let path = bed.folder.path().join("holdfast.toml");
     std::fs::remove_file(&path).unwrap();
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -112,7 +112,7 @@ fn kernel_a_reload_keeps_the_name_that_a_start_needs() {
         let named = "[node]\nname = \"n\"\n";
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let bed = Bed::started_with(named);
+            let bed = ReloadHarness::started_with(named);
             assert!(bed.tries(named).await.is_ok());
             let refused = bed.tries("").await.unwrap_err();
             assert!(refused.contains("my_host") && refused.contains("[node]"), "{refused}");
@@ -123,7 +123,7 @@ fn kernel_a_reload_keeps_the_name_that_a_start_needs() {
 
 #[tokio::test]
 async fn the_command_lines_node_name_goes_before_the_files_and_a_reload_keeps_it() {
-    let bed = Bed::started_as(Some("n7"), "[node]\nname = \"n\"\n");
+    let bed = ReloadHarness::started_as(Some("n7"), "[node]\nname = \"n\"\n");
     for text in ["[node]\nname = \"m\"\n", ""] {
         assert!(bed.reload(text).await.is_empty(), "it waits for nothing that a restart would not change");
         assert!(bed.reload.effective.borrow().text.contains("name = \"n7\""), "{text}");
@@ -132,7 +132,7 @@ async fn the_command_lines_node_name_goes_before_the_files_and_a_reload_keeps_it
 
 #[tokio::test]
 async fn a_reload_reads_the_files_about_events_and_is_not_refused_for_them() {
-    let bed = Bed::started_with("");
+    let bed = ReloadHarness::started_with("");
     let (built_in, _) = bed.known();
     let ours = "[[cause]]\nid = \"cloud.deadline\"\nany = [\"too late\"]\nmeans = \"Ours.\"\ncheck = []\n\
                 remedy = [{ risk = \"safe\", do = \"Wait.\" }]\n";
@@ -148,7 +148,7 @@ async fn a_reload_reads_the_files_about_events_and_is_not_refused_for_them() {
 
 #[tokio::test]
 async fn what_is_in_force_is_told_without_what_checks_send() {
-    let bed = Bed::started_with("");
+    let bed = ReloadHarness::started_with("");
     let block = "[[service]]\nname = \"a\"\nfrontends = [\"192.0.2.1:80\"]\nbackends = [\"10.0.0.1:80\"]\n\
                  health_check = { kind = \"send-expect\", send = \"AUTH s3cret\", expect = \"OK\" }\n";
     assert!(bed.reload(block).await.is_empty());
@@ -159,7 +159,7 @@ async fn what_is_in_force_is_told_without_what_checks_send() {
 
 #[tokio::test]
 async fn what_waits_for_a_restart_is_not_in_force() {
-    let bed = Bed::started_with("[hold]\nlimit = \"1m\"\n");
+    let bed = ReloadHarness::started_with("[hold]\nlimit = \"1m\"\n");
     bed.reload(
         "[hold]\nlimit = \"2m\"\n[admin]\nlisten = \"127.0.0.1:9891\"\n[datapath.limits]\nfrontends = 7\n",
     )
@@ -179,7 +179,7 @@ fn what_other_nodes_send_as_it_came_goes_to_each_backend_that_serves() {
         ("[packets]\ndsr_from = [\"10.0.0.0/24\"]\n", (true, true)),
         ("[datapath.stale_sockets]\nprotocols = [\"TCP\"]\n", (true, false)),
     ] {
-        let bed = Bed::started_with(text);
+        let bed = ReloadHarness::started_with(text);
         let settings = settings::engine_settings(&bed.reload.config.borrow(), Default::default());
         assert_eq!((settings.keeps_tcp_members, settings.has_dsr_from), expected, "{text}");
     }
@@ -197,7 +197,8 @@ fn listed(file: &str, text: &str) -> FileTable {
 /// What blocks of other files stand beside is what runs, so that a reload takes away nothing that is served.
 #[tokio::test]
 async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {
-    let bed = Bed::started_with("[packets]\nenabled = true\n[admin]\nlisten = \"127.0.0.1:9890\"\n");
+    let bed =
+        ReloadHarness::started_with("[packets]\nenabled = true\n[admin]\nlisten = \"127.0.0.1:9890\"\n");
     let text = |name: &str, frontend: &str, more: &str| {
         format!(
             "[[service]]\nname = \"{name}\"\nfrontends = [\"{frontend}\"]\nbackends = [\"192.0.2.1:80\"]\n{more}\n"
@@ -220,7 +221,7 @@ async fn a_reload_judges_blocks_of_other_files_by_the_keys_that_are_in_force() {
 
 #[tokio::test]
 async fn a_reload_gives_no_block_the_address_at_which_the_daemon_listens_until_its_restart() {
-    let bed = Bed::started_with("[admin]\nlisten = \"127.0.0.1:9890\"\n");
+    let bed = ReloadHarness::started_with("[admin]\nlisten = \"127.0.0.1:9890\"\n");
     let moved = "[admin]\nlisten = \"127.0.0.1:9891\"\n[[service]]\nname = \"web\"\nfrontends = \
                  [\"127.0.0.1:9890\"]\nbackends = [\"127.0.0.1:80\"]\n";
     std::fs::write(bed.folder.path().join("holdfast.toml"), moved).unwrap();
@@ -240,8 +241,8 @@ fn wish() -> (ReloadWish, oneshot::Receiver<Result<Reloaded, String>>) {
 
 #[tokio::test]
 async fn who_was_told_that_a_reload_failed_does_not_get_it_later() {
-    let mut bed = Bed::started_with("[hold]\nlimit = \"1m\"\n");
-    let limit = |bed: &Bed| bed.reload.effective.borrow().text.contains("limit = \"7m\"");
+    let mut bed = ReloadHarness::started_with("[hold]\nlimit = \"1m\"\n");
+    let limit = |bed: &ReloadHarness| bed.reload.effective.borrow().text.contains("limit = \"7m\"");
     std::fs::write(bed.folder.path().join("holdfast.toml"), "[hold]\nlimit = \"7m\"\n").unwrap();
     let (left, answered) = wish();
     drop(answered);
@@ -266,7 +267,7 @@ async fn who_was_told_that_a_reload_failed_does_not_get_it_later() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reload_that_the_engine_does_not_take_in_time_changes_nothing() {
-    let mut bed = Bed::started_with("");
+    let mut bed = ReloadHarness::started_with("");
     let (events, _heard) = mpsc::channel(1);
     events.try_send(Vec::new()).unwrap();
     bed.reload.events = events;

@@ -7,12 +7,12 @@
 
 /// The browser and the daemon are those of the page's tests.
 #[allow(dead_code)]
-#[path = "../../tests/page/browser.rs"]
+#[path = "../../systems/page/browser.rs"]
 mod browser;
 #[allow(dead_code)]
-#[path = "../../tests/page/node.rs"]
+#[path = "../../systems/page/node.rs"]
 mod node;
-#[path = "../../tests/page/socket.rs"]
+#[path = "../../systems/page/socket.rs"]
 mod socket;
 
 mod changer;

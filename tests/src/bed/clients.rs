@@ -92,6 +92,14 @@ impl Client {
         succeed(command, RUN_LIMIT)?.lines().map(answer).collect()
     }
 
+    /// Asks as a process of the node, and gives the reply of the last step, or its errno.
+    pub fn reply(&self, bed: &Bed, words: &[&str]) -> Result<String, BedError> {
+        let last = self.run(bed, Location::NODE, words)?.pop();
+        let nothing =
+            || BedError::Unexpected { who: "a client".to_owned(), said: "no reply, no errno".to_owned() };
+        last.and_then(|step| step.reply.or(step.errno)).ok_or_else(nothing)
+    }
+
     /// Where it lies.
     pub fn program(&self) -> &Path {
         &self.program
@@ -144,7 +152,7 @@ fn answer(line: &str) -> Result<Answer, BedError> {
 }
 
 fn source(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("systems/clients").join(path)
 }
 
 fn compile(path: &str, into: &Path) -> Command {

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use holdfast_fixtures::network_namespace;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
@@ -71,7 +72,7 @@ pub(super) fn first_line(pipe: impl Read) -> String {
 
 /// What the keeper process does.
 pub(super) fn keep(cgroups: Option<&Path>) -> io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNET)?;
+    network_namespace::enter()?;
     if cgroups.is_some() {
         own_mounts()?;
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use holdfast_tests::soak::{
-    Lives, Replaced, SoakError, World, kill_again_and_again, replace_again_and_again,
+    Lives, Replaced, SoakBed, SoakError, kill_again_and_again, replace_again_and_again,
 };
 
 #[derive(Debug, Parser)]
@@ -40,14 +40,14 @@ fn main() -> ExitCode {
 }
 
 fn run(wanted: &Wanted, out: &mut impl Write) -> Result<(), SoakError> {
-    let world = World::new()?;
+    let bed = SoakBed::new()?;
     let time = Duration::from_secs(wanted.seconds);
     let least = Replaced { replacements: wanted.replacements, connects: wanted.replacements / 5 };
-    let Replaced { replacements, connects } = replace_again_and_again(&world, time, least)?;
+    let Replaced { replacements, connects } = replace_again_and_again(&bed, time, least)?;
     writeln!(out, "{replacements} whole lists replaced under {connects} connects, 0 failed")
         .map_err(SoakError::Say)?;
     let Lives { lives, kills, growths, connects } =
-        kill_again_and_again(&world, wanted.seed, time, wanted.connects)?;
+        kill_again_and_again(&bed, wanted.seed, time, wanted.connects)?;
     writeln!(
         out,
         "{kills} kills in {lives} lives, of which {growths} with growth, under {connects} connects, 0 failed"

@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
-struct Fixture {
+struct ServedCluster {
     cluster: Cluster,
     authority: Authority,
     server: Server,
 }
 
-impl Fixture {
+impl ServedCluster {
     fn new() -> Self {
         let cluster = Cluster::new("cluster-one");
         let authority = Authority::new().unwrap();
@@ -181,7 +181,7 @@ fn names(list: &str) -> Vec<String> {
 
 #[test]
 fn a_list_comes_in_pages_of_one_moment() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     for name in ["a", "b", "c"] {
         fixture.slice(name, "10.0.0.1");
     }
@@ -202,7 +202,7 @@ fn a_list_comes_in_pages_of_one_moment() {
 
 #[test]
 fn objects_are_given_as_apiservers_give_them() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     fixture.slice("a", "10.0.0.1");
     let (_, list) = fixture.get(SLICES);
     assert!(list.starts_with(r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata""#));
@@ -219,7 +219,7 @@ fn objects_are_given_as_apiservers_give_them() {
 
 #[test]
 fn an_audit_gets_names_and_versions_only() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     let version = fixture.slice("a", "10.0.0.1");
     let mut client = fixture.client();
     client.ask(SLICES, "Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1\r\n");
@@ -236,7 +236,7 @@ fn an_audit_gets_names_and_versions_only() {
 
 #[test]
 fn a_watch_tells_what_happens_after_its_version() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     fixture.slice("before", "10.0.0.1");
     let mut client = fixture.client();
     let from = fixture.cluster.version();
@@ -254,7 +254,7 @@ fn a_watch_tells_what_happens_after_its_version() {
 
 #[test]
 fn an_object_that_stops_to_match_is_deleted_for_the_watcher() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     let mut client = fixture.client();
     let from = fixture.cluster.version();
     client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}&labelSelector=%21hidden"));
@@ -267,7 +267,7 @@ fn an_object_that_stops_to_match_is_deleted_for_the_watcher() {
 
 #[test]
 fn bookmarks_come_to_those_who_asked() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     fixture.server.set_bookmarks(Some(Duration::from_millis(20)));
     let from = fixture.cluster.version();
     let watch = format!("{SLICES}?watch=true&resourceVersion={from}");
@@ -283,7 +283,7 @@ fn bookmarks_come_to_those_who_asked() {
 
 #[test]
 fn a_watch_ends_when_its_time_is_over() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     let mut client = fixture.client();
     let from = fixture.cluster.version();
     client.watch(&format!("{SLICES}?watch=true&timeoutSeconds=0&resourceVersion={from}"));
@@ -292,7 +292,7 @@ fn a_watch_ends_when_its_time_is_over() {
 
 #[test]
 fn what_is_compacted_is_an_error_in_the_stream() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     let from = fixture.cluster.version();
     fixture.slice("a", "10.0.0.1");
     fixture.cluster.compact();
@@ -305,7 +305,7 @@ fn what_is_compacted_is_an_error_in_the_stream() {
 
 #[test]
 fn a_version_that_is_still_to_come_gets_silence() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     fixture.server.set_bookmarks(Some(Duration::from_millis(20)));
     let mut client = fixture.client();
     let watch = format!("{SLICES}?watch=true&resourceVersion=5000&allowWatchBookmarks=true");
@@ -320,7 +320,7 @@ fn a_version_that_is_still_to_come_gets_silence() {
 
 #[test]
 fn a_mute_watch_keeps_events_to_itself() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     let mut client = fixture.client();
     let from = fixture.cluster.version();
     client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}"));
@@ -333,7 +333,7 @@ fn a_mute_watch_keeps_events_to_itself() {
 
 #[track_caller]
 fn check_answer(fault: Fault, expected: u16, inside: &str) {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     fixture.slice("a", "10.0.0.1");
     fixture.server.once(Asked::list(Kind::Slices), fault);
     let mut client = fixture.client();
@@ -365,7 +365,7 @@ fn faults_that_are_answers() {
 
 #[test]
 fn faults_that_are_no_answers() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     fixture.server.once(Asked::ANYTHING, Fault::Silent);
     let mut client = fixture.client();
     client.ask(SLICES, "");
@@ -380,7 +380,7 @@ fn faults_that_are_no_answers() {
 
 #[test]
 fn events_can_come_twice_and_lines_by_halves() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     fixture.server.once(Asked::watch(Kind::Slices), Fault::Twice);
     let mut client = fixture.client();
     let from = fixture.cluster.version();
@@ -396,7 +396,7 @@ fn events_can_come_twice_and_lines_by_halves() {
 
 #[test]
 fn connections_are_met_as_the_test_wants() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     for greeting in [Greeting::Silent, Greeting::Close, Greeting::ClearText] {
         fixture.server.greet(greeting);
         let begun = Instant::now();
@@ -409,7 +409,7 @@ fn connections_are_met_as_the_test_wants() {
 
 #[test]
 fn a_stopped_server_refuses_and_comes_back_at_its_address() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     let mut client = fixture.client();
     fixture.server.stop();
     assert!(client.is_closed());
@@ -421,7 +421,7 @@ fn a_stopped_server_refuses_and_comes_back_at_its_address() {
 
 #[test]
 fn a_pulled_cable_is_silence_and_no_more() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     let mut client = fixture.client();
     fixture.server.drop_packets(true);
     client.ask("/readyz", "");
@@ -434,7 +434,7 @@ fn a_pulled_cable_is_silence_and_no_more() {
 
 #[track_caller]
 fn check_certificate(names: &Names, expected: &str) {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     fixture.server.show(&fixture.authority.server(names).unwrap());
     let seen = fixture.try_client().err().unwrap_or_default();
     assert!(seen.contains(expected), "{names:?}: {seen}");
@@ -445,7 +445,7 @@ fn certificates_of_every_wrongness() {
     check_certificate(&Names::Other("somebody.example".to_owned()), "not valid for name");
     check_certificate(&Names::Address(IpAddr::from([127, 0, 0, 1])), "not valid for name");
     check_certificate(&Names::Expired, "expired");
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     let stranger = Authority::new().unwrap();
     fixture.server.show(&stranger.server(&Names::Kubernetes).unwrap());
     assert!(fixture.try_client().err().unwrap_or_default().contains("BadSignature"));
@@ -453,7 +453,7 @@ fn certificates_of_every_wrongness() {
 
 #[test]
 fn only_whom_it_knows_is_let_in() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     fixture.server.let_in(Some("sesame"), None);
     assert_eq!(fixture.get(SLICES).0, 401);
     let mut client = fixture.client();
@@ -471,7 +471,7 @@ fn only_whom_it_knows_is_let_in() {
 
 #[test]
 fn two_servers_of_a_cluster_agree() {
-    let fixture = Fixture::new();
+    let fixture = ServedCluster::new();
     let other =
         Server::start(&fixture.cluster, &fixture.authority.server(&Names::Kubernetes).unwrap()).unwrap();
     fixture.slice("a", "10.0.0.1");

@@ -12,7 +12,7 @@ use holdfast_core::op::MapGrowth;
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 
 use super::cluster::Cluster;
-use super::{Dice, SoakError, World};
+use super::{Dice, SoakBed, SoakError};
 use crate::bed::BedError;
 use crate::bed::daemon::Daemon;
 
@@ -39,17 +39,17 @@ pub struct Lives {
 
 /// Lives until the time is over and so many connects were made.
 pub fn kill_again_and_again(
-    world: &World,
+    bed: &SoakBed,
     seed: u64,
     time: Duration,
     connects_min: u64,
 ) -> Result<Lives, SoakError> {
-    let mut daemon = Daemon::new(&world.bed, QUIET)?;
+    let mut daemon = Daemon::new(&bed.bed, QUIET)?;
     Cluster::SMALL.write(&daemon, None)?;
     daemon.start()?;
     wait_for(&mut daemon, Cluster::SMALL)?;
-    let mut life = Life { world, dice: Dice::new(seed), lives: Lives::default(), span: FIRST_SPAN };
-    world.under_load(|connects| {
+    let mut life = Life { bed, dice: Dice::new(seed), lives: Lives::default(), span: FIRST_SPAN };
+    bed.under_load(|connects| {
         let until = Instant::now() + time;
         loop {
             life.live(&mut daemon)?;
@@ -76,7 +76,7 @@ fn is_alive(connects: &AtomicU64, before: u64) -> Result<(), SoakError> {
 }
 
 struct Life<'a> {
-    world: &'a World,
+    bed: &'a SoakBed,
     dice: Dice,
     lives: Lives,
     // From the start with a large table until it is written.
@@ -141,7 +141,7 @@ impl Life<'_> {
     /// For another process that takes over what the daemon left, and gives it back.
     fn options(&self, daemon: &Daemon<'_>) -> Result<Options, SoakError> {
         Ok(Options {
-            cgroup: Some(self.world.bed.cgroup().to_owned()),
+            cgroup: Some(self.bed.bed.cgroup().to_owned()),
             bpffs: daemon.pins(),
             capacity: Capacity::default(),
             mark: 0,

@@ -18,7 +18,7 @@ use holdfast_core::op::{
 };
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 
-use super::{BACKENDS, SoakError, VIP, World, backends};
+use super::{BACKENDS, SoakBed, SoakError, VIP, backends};
 
 /// Ranges that are used in turn: as many as are replaced in a grace period.
 const RANGES: u32 = 4_096;
@@ -42,13 +42,13 @@ pub struct Replaced {
 
 /// Replaces until the time is over, and until so much has happened.
 pub fn replace_again_and_again(
-    world: &World,
+    bed: &SoakBed,
     time: Duration,
     least: Replaced,
 ) -> Result<Replaced, SoakError> {
     let options = Options {
-        cgroup: Some(world.bed.cgroup().to_owned()),
-        bpffs: world.bed.bpffs().join("replacing"),
+        cgroup: Some(bed.bed.cgroup().to_owned()),
+        bpffs: bed.bed.bpffs().join("replacing"),
         capacity: Capacity { slots: RANGES * SLOTS, ports: 16, services: 1 },
         mark: 0,
         expected: MapGrowth::default(),
@@ -59,7 +59,7 @@ pub fn replace_again_and_again(
     let mut lists = Lists { maps: KernelMaps::start(&options)?, lists: lists(), waiting: VecDeque::new() };
     lists.replace(0)?;
     lists.insert()?;
-    let replaced = world.under_load(|connects| {
+    let replaced = bed.under_load(|connects| {
         let until = Instant::now() + time;
         let mut done = Replaced::default();
         while Instant::now() < until

@@ -9,7 +9,7 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use crate::bed::{Bed, bed};
+use crate::bed::{ThreadBed, bed};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Timestamp};
@@ -62,7 +62,7 @@ fn dump(engine: &mut Engine<KernelMaps>) -> Dump {
 }
 
 /// Another pair of hands on the same maps: they are pinned once more, and other programs stand over them.
-fn intruder(bed: &Bed, options: &Options) -> KernelMaps {
+fn intruder(bed: &ThreadBed, options: &Options) -> KernelMaps {
     let (own, other) = (&options.bpffs, bed.bpffs().join("intruder"));
     for folder in [format!("v{PINS_VERSION}/shared"), format!("v{PINS_VERSION}/g1")] {
         fs::create_dir_all(other.join(&folder)).unwrap();

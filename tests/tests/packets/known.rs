@@ -133,7 +133,7 @@ life: restart, kill, growth, a device made anew, another address, programs taken
   tests/tests/packets/devices.rs another_address_is_what_new_connections_to_other_nodes_are_seen_by
   tests/tests/packets/devices.rs programs_taken_from_a_device_are_put_back_and_counted_and_no_connection_breaks
 the real one: kube-proxy on the same network, by the same table
-  tests/tests/cluster/packets.rs packets_kube_proxy_does_what_the_table_says
+  tests/systems/cluster/packets.rs packets_kube_proxy_does_what_the_table_says
 parser: crafted packets, judged by somebody else; nonsense; sums
   daemon/datapath/src/packets/tests/flows.rs kernel_invariant_14_what_is_translated_one_way_is_translated_back
   daemon/datapath/src/packets/tests/hard.rs kernel_nonsense_is_survived

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use holdfast_tests::bed::clients::{Answer, Client, traced};
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 
-struct World {
+struct ServerBed {
     bed: Bed,
     _servers: Vec<Server>,
 }
 
 /// Two servers of each protocol, and closed ports beside them.
-fn world() -> World {
+fn start_servers() -> ServerBed {
     let local = vec!["192.0.2.1/32", "192.0.2.2/32", "2001:db8::1/128"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let serve = |role, name, address: &str| {
@@ -25,7 +25,7 @@ fn world() -> World {
         serve(Role::Udp, "two", "192.0.2.2:53"),
         serve(Role::Udp, "six", "[2001:db8::1]:53"),
     ];
-    World { bed, _servers: servers }
+    ServerBed { bed, _servers: servers }
 }
 
 /// `call errno peer from reply`, with `-` for what is null.
@@ -44,7 +44,7 @@ pub(crate) fn check(bed: &Bed, client: &Client, words: &[&str], expected: &[&str
 
 #[test]
 fn the_c_client_shows_each_tcp_call() {
-    let (world, client) = (world(), Client::c().unwrap());
+    let (servers, client) = (start_servers(), Client::c().unwrap());
     for (address, shown, reply) in [
         ("192.0.2.1", "192.0.2.1:80", "tcp"),
         ("::ffff:192.0.2.1", "[::ffff:192.0.2.1]:80", "tcp"),
@@ -53,12 +53,12 @@ fn the_c_client_shows_each_tcp_call() {
         let connected = format!("connect - {shown} - -");
         // A stream has no sender.
         let answered = format!("recvfrom - {shown} - {reply}");
-        check(&world.bed, &client, &["tcp", address, "80"], &[&connected, &answered]);
+        check(&servers.bed, &client, &["tcp", address, "80"], &[&connected, &answered]);
     }
-    check(&world.bed, &client, &["tcp", "192.0.2.1", "81"], &["connect ECONNREFUSED - - -"]);
+    check(&servers.bed, &client, &["tcp", "192.0.2.1", "81"], &["connect ECONNREFUSED - - -"]);
     // Over loopback the handshake is over before connect has said that it goes on.
     check(
-        &world.bed,
+        &servers.bed,
         &client,
         &["tcp-nonblocking", "192.0.2.1", "80"],
         &[
@@ -68,7 +68,7 @@ fn the_c_client_shows_each_tcp_call() {
         ],
     );
     check(
-        &world.bed,
+        &servers.bed,
         &client,
         &["tcp-nonblocking", "192.0.2.1", "81"],
         &["connect EINPROGRESS - - -", "SO_ERROR ECONNREFUSED - - -"],
@@ -77,10 +77,10 @@ fn the_c_client_shows_each_tcp_call() {
 
 #[test]
 fn the_c_client_shows_each_udp_call() {
-    let (world, client) = (world(), Client::c().unwrap());
+    let (servers, client) = (start_servers(), Client::c().unwrap());
     let one = "192.0.2.1:53";
     check(
-        &world.bed,
+        &servers.bed,
         &client,
         &["udp-connected", "192.0.2.1", "53"],
         &[
@@ -94,7 +94,7 @@ fn the_c_client_shows_each_udp_call() {
     {
         let expected = [format!("{call} - - 192.0.2.1:53 one"), format!("{call} - - 192.0.2.2:53 two")];
         let mut found: Vec<String> = client
-            .run(&world.bed, Location::NODE, &[&[mode], both.as_slice()].concat())
+            .run(&servers.bed, Location::NODE, &[&[mode], both.as_slice()].concat())
             .unwrap()
             .iter()
             .map(shown)
@@ -106,7 +106,7 @@ fn the_c_client_shows_each_udp_call() {
         assert_eq!(found, expected, "of {mode}");
     }
     check(
-        &world.bed,
+        &servers.bed,
         &client,
         &["udp-sendto", "::ffff:192.0.2.1", "53", "2001:db8::1", "53"],
         &["recvfrom - - [::ffff:192.0.2.1]:53 one", "recvfrom - - [2001:db8::1]:53 six"],
@@ -115,21 +115,21 @@ fn the_c_client_shows_each_udp_call() {
 
 #[test]
 fn go_client_shows_dial_and_reply() {
-    let (world, client) = (world(), Client::go().unwrap());
+    let (servers, client) = (start_servers(), Client::go().unwrap());
     for (network, to, reply) in
         [("tcp", "192.0.2.1:80", "tcp"), ("tcp", "[2001:db8::1]:80", "tcp6"), ("udp", "192.0.2.1:53", "one")]
     {
         let expected = [format!("connect - {to} - -"), format!("read - {to} {to} {reply}")];
-        check(&world.bed, &client, &[network, to], &[&expected[0], &expected[1]]);
+        check(&servers.bed, &client, &[network, to], &[&expected[0], &expected[1]]);
     }
-    check(&world.bed, &client, &["tcp", "192.0.2.1:81"], &["connect ECONNREFUSED - - -"]);
+    check(&servers.bed, &client, &["tcp", "192.0.2.1:81"], &["connect ECONNREFUSED - - -"]);
 }
 
 #[test]
 fn strace_shows_what_curl_was_told() {
-    let world = world();
+    let servers = start_servers();
     let lines =
-        traced(&world.bed, Location::NODE, "connect", &["curl", "-s", "http://192.0.2.1:81/"]).unwrap();
+        traced(&servers.bed, Location::NODE, "connect", &["curl", "-s", "http://192.0.2.1:81/"]).unwrap();
     let dialled: Vec<&String> = lines.iter().filter(|line| line.contains("htons(81)")).collect();
     assert_eq!(dialled.len(), 1, "{lines:?}");
     assert!(dialled[0].contains("EINPROGRESS"), "{lines:?}");

@@ -46,13 +46,13 @@ endpoints = [\"https://10.15.1.8:443\", \"https://10.15.1.9:443\"]
 enabled = false
 ";
 
-struct World {
+struct IncidentBed {
     bed: Bed,
     client: Client,
     _servers: Vec<Server>,
 }
 
-fn world() -> World {
+fn start_servers() -> IncidentBed {
     let local = vec!["10.15.1.8/32", "10.15.1.9/32", "10.15.1.10/32", "192.0.2.1/32"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let serve = |name: &str, address: &str| {
@@ -65,15 +65,13 @@ fn world() -> World {
         serve("backend", "192.0.2.1:8443"),
     ];
     let client = Client::c().unwrap();
-    World { bed, client, _servers: servers }
+    IncidentBed { bed, client, _servers: servers }
 }
 
-impl World {
+impl IncidentBed {
     /// The name of the server that answers a process of the node, or the errno.
     fn answer(&self, address: &str) -> String {
-        let answers = self.client.run(&self.bed, Location::NODE, &["tcp", address, "443"]).unwrap();
-        let last = answers.last().unwrap();
-        last.reply.clone().or(last.errno.clone()).unwrap()
+        self.client.reply(&self.bed, &["tcp", address, "443"]).unwrap()
     }
 }
 
@@ -83,8 +81,8 @@ fn rows(daemon: &Daemon<'_>, words: &[&str], table: &str) -> Vec<Value> {
 
 #[test]
 fn invariant_11_the_way_to_the_apiserver_is_never_a_frontend() {
-    let world = world();
-    let mut daemon = Daemon::new(&world.bed, APISERVER).unwrap();
+    let incident = start_servers();
+    let mut daemon = Daemon::new(&incident.bed, APISERVER).unwrap();
     daemon.write_manifest("cluster.yaml", MANIFESTS).unwrap();
     daemon.start().unwrap();
     for address in APISERVERS {
@@ -94,12 +92,12 @@ fn invariant_11_the_way_to_the_apiserver_is_never_a_frontend() {
             (Some("bypassed"), Some("done")),
             "{row}"
         );
-        assert_eq!(world.answer(address), "apiserver", "every process of the node has the direct way");
+        assert_eq!(incident.answer(address), "apiserver", "every process of the node has the direct way");
     }
-    assert_eq!(world.answer("10.96.0.8"), "ECONNREFUSED", "the same service by another address");
-    assert_eq!(world.answer("10.96.0.9"), "backend");
+    assert_eq!(incident.answer("10.96.0.8"), "ECONNREFUSED", "the same service by another address");
+    assert_eq!(incident.answer("10.96.0.9"), "backend");
     assert_eq!(
-        world.answer("10.15.1.10"),
+        incident.answer("10.15.1.10"),
         "ECONNREFUSED",
         "a load balancer that nobody needs to reach the apiserver"
     );
@@ -119,8 +117,8 @@ timeout = \"1s\"
 fall = 1
 ";
 
-fn check_own_sockets(world: &World, cgroup: PathBuf, own_cgroup: bool) {
-    let mut daemon = Daemon::within(&world.bed, cgroup, CHECKED).unwrap();
+fn check_own_sockets(incident: &IncidentBed, cgroup: PathBuf, own_cgroup: bool) {
+    let mut daemon = Daemon::within(&incident.bed, cgroup, CHECKED).unwrap();
     daemon.write_manifest("cluster.yaml", MANIFESTS).unwrap();
     daemon.start().unwrap();
     let datapath = daemon.ask(&["datapath"]).unwrap();
@@ -130,19 +128,19 @@ fn check_own_sockets(world: &World, cgroup: PathBuf, own_cgroup: bool) {
         rows[0]["ready"].as_bool().unwrap()
     };
     daemon.wait_until(|daemon| Ok(!ready(daemon, "192.0.2.1"))).unwrap();
-    assert_eq!(world.answer("10.15.1.10"), "ECONNREFUSED", "for everybody else it is refused");
+    assert_eq!(incident.answer("10.15.1.10"), "ECONNREFUSED", "for everybody else it is refused");
     assert!(ready(&daemon, "10.15.1.10"), "the daemon reaches what stands behind it");
     daemon.stop().unwrap();
 }
 
 #[test]
 fn invariant_11_the_daemons_own_sockets_are_not_refused_by_their_mark_alone() {
-    let world = world();
-    check_own_sockets(&world, world.bed.cgroup().to_owned(), false);
+    let incident = start_servers();
+    check_own_sockets(&incident, incident.bed.cgroup().to_owned(), false);
 }
 
 #[test]
 fn invariant_11_the_daemons_own_sockets_are_not_refused_in_their_cgroup() {
-    let world = world();
-    check_own_sockets(&world, world.bed.child_cgroup("daemon").unwrap(), true);
+    let incident = start_servers();
+    check_own_sockets(&incident, incident.bed.child_cgroup("daemon").unwrap(), true);
 }

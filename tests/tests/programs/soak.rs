@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use holdfast_tests::soak::{Replaced, World, kill_again_and_again, replace_again_and_again};
+use holdfast_tests::soak::{Replaced, SoakBed, kill_again_and_again, replace_again_and_again};
 
 #[test]
 fn invariant_09_no_connect_fails_however_often_the_daemon_is_killed() {
-    let lives = kill_again_and_again(&World::new().unwrap(), 1, Duration::from_secs(5), 1_000).unwrap();
+    let lives = kill_again_and_again(&SoakBed::new().unwrap(), 1, Duration::from_secs(5), 1_000).unwrap();
     println!("{lives:?}");
     assert!(lives.lives >= 1 && lives.kills >= 6 && lives.growths >= 1, "{lives:?}");
 }
@@ -14,6 +14,6 @@ fn invariant_09_no_connect_fails_however_often_the_daemon_is_killed() {
 #[test]
 fn invariant_04_no_connect_fails_however_fast_lists_are_replaced() {
     let least = Replaced { replacements: 20_000, connects: 1_000 };
-    let replaced = replace_again_and_again(&World::new().unwrap(), Duration::from_secs(3), least).unwrap();
+    let replaced = replace_again_and_again(&SoakBed::new().unwrap(), Duration::from_secs(3), least).unwrap();
     println!("{replaced:?}");
 }

@@ -42,6 +42,8 @@ fn warn_failure(error: &std::io::Error) {
 mod tests {
     use std::process::Command;
 
+    use holdfast_fixtures::network_namespace;
+
     use super::*;
     use crate::engine::query::{self, EngineQuery};
 
@@ -56,30 +58,25 @@ mod tests {
 
     #[test]
     fn kernel_a_driver_that_changes_is_looked_at_at_once_where_frames_may_pass_there() {
-        let test = || {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                run_tool("ip", "link add left type veth peer name right");
-                let (config, followed) = watch::channel(configured("native"));
-                let (looks, mut looked) = watch::channel(());
-                let (engine, mut asks) = query::channel();
-                let running = tokio::spawn(run(followed, looks, engine));
-                tokio::task::yield_now().await;
-                run_tool("ethtool", "-K left rxvlan off");
-                let patience = Duration::from_secs(5);
-                tokio::time::timeout(patience, looked.changed()).await.unwrap().unwrap();
-                let asked = tokio::time::timeout(patience, asks.recv()).await;
-                assert!(matches!(asked, Ok(Some(EngineQuery::RunUpkeep))));
-                config.send_replace(configured("never"));
-                tokio::time::sleep(2 * PAUSE).await;
-                run_tool("ethtool", "-K left rxvlan on");
-                tokio::time::sleep(3 * PAUSE).await;
-                assert!(!looked.has_changed().unwrap(), "no program at a driver needs it");
-                drop(config);
-                running.await.unwrap();
-            });
-        };
-        std::thread::spawn(test).join().unwrap();
+        network_namespace::block_on_inside(async || {
+            run_tool("ip", "link add left type veth peer name right");
+            let (config, followed) = watch::channel(configured("native"));
+            let (looks, mut looked) = watch::channel(());
+            let (engine, mut asks) = query::channel();
+            let running = tokio::spawn(run(followed, looks, engine));
+            tokio::task::yield_now().await;
+            run_tool("ethtool", "-K left rxvlan off");
+            let patience = Duration::from_secs(5);
+            tokio::time::timeout(patience, looked.changed()).await.unwrap().unwrap();
+            let asked = tokio::time::timeout(patience, asks.recv()).await;
+            assert!(matches!(asked, Ok(Some(EngineQuery::RunUpkeep))));
+            config.send_replace(configured("never"));
+            tokio::time::sleep(2 * PAUSE).await;
+            run_tool("ethtool", "-K left rxvlan on");
+            tokio::time::sleep(3 * PAUSE).await;
+            assert!(!looked.has_changed().unwrap(), "no program at a driver needs it");
+            drop(config);
+            running.await.unwrap();
+        });
     }
 }

@@ -19,7 +19,7 @@ use super::snat::{find_overlap, free_ranges, parse_waiting_ports};
 use super::{Observers, RELIST_EVERY};
 use crate::engine::query;
 use holdfast_config::Config;
-use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::{TEST_TIMEOUT, network_namespace};
 
 /// A world in lines: `INDEX NAME KIND [here] [watched] [in MASTER] [on BELOW] [ADDRESS[/BITS] …]
 /// [route|gateway|default] [via GATEWAY] [from SOURCE] [net NETWORK/BITS[@GATEWAY] …] [strict]`. A kind of "-" is
@@ -452,10 +452,8 @@ async fn until(now: &mut watch::Receiver<Arc<[Decision]>>, expected: &str) -> Du
 
 #[test]
 fn kernel_devices_are_followed_as_they_come_change_and_go() {
-    let test = || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(follow(async |now, config| {
+    network_namespace::block_on_inside(async || {
+        follow(async |now, config| {
             until(now, "lo none Loopback\n").await;
             ip("link add near type veth peer name away");
             until(now, "near none EndsHere\n").await;
@@ -481,16 +479,15 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
             ip("link delete uplink");
             let gone = now.wait_for(|decisions| !shown(decisions).contains("uplink"));
             tokio::time::timeout(TEST_TIMEOUT, gone).await.unwrap().unwrap();
-        }));
-    };
-    std::thread::spawn(test).join().unwrap();
+        })
+        .await;
+    });
 }
 
 /// Only where neither is there may connections between the same hosts share what the kernel says of their way.
 #[test]
 fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_family() {
-    let test = || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    network_namespace::run_inside(|| {
         for arguments in [
             "link add near type veth peer name away",
             "address add 10.9.0.1/24 dev near",
@@ -525,43 +522,37 @@ fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_
             let decided = decide(&listed, &Config::default().packets, &Observers::default());
             assert!(decided.iter().all(|decision| decision.plain == plain), "{arguments}");
         }
-    };
-    std::thread::spawn(test).join().unwrap();
+    });
 }
 
 /// What begins nothing and is of no flow may be of a connection that another proxy has, until it is known that none is
 /// there.
 #[test]
 fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
-    let test = || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    network_namespace::block_on_inside(async || {
         ip("link add near type veth peer name away");
         ip("address add 10.9.0.1/24 dev near");
         ip("link set near up");
         ip("route add default via 10.9.0.2 dev near");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let (_config, configs) = watch::channel(Arc::new(Config::default()));
-            let (decisions, mut now) = watch::channel::<Arc<[Decision]>>(Arc::default());
-            let (_seen, onlookers) = watch::channel(Observers::default());
-            let (found, proxies) = watch::channel(Arc::default());
-            let told = (decisions, watch::channel(LiveMaps::default()).1);
-            let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, query::channel().0));
-            until(&mut now, "near outer").await;
-            assert!(now.borrow().iter().all(|it| !it.joins), "nothing was looked for yet");
-            for (there, expected) in [("", true), ("kube-proxy", false), ("Antrea", true)] {
-                let proxy = OtherProxy { proxy: there, evidence: Vec::new(), traces: Vec::new() };
-                found.send_replace([proxy].into_iter().filter(|it| !it.proxy.is_empty()).collect());
-                let joins = |it: &Decision| it.joins;
-                let turned = now.wait_for(|all| all.iter().any(joins) == expected);
-                assert!(tokio::time::timeout(TEST_TIMEOUT, turned).await.is_ok(), "{there:?}");
-                let of_clients = |it: &Decision| it.class == Class::Outer;
-                assert!(now.borrow().iter().all(|it| !it.joins || of_clients(it)), "{there:?}");
-            }
-            following.abort();
-        });
-    };
-    std::thread::spawn(test).join().unwrap();
+        let (_config, configs) = watch::channel(Arc::new(Config::default()));
+        let (decisions, mut now) = watch::channel::<Arc<[Decision]>>(Arc::default());
+        let (_seen, onlookers) = watch::channel(Observers::default());
+        let (found, proxies) = watch::channel(Arc::default());
+        let told = (decisions, watch::channel(LiveMaps::default()).1);
+        let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, query::channel().0));
+        until(&mut now, "near outer").await;
+        assert!(now.borrow().iter().all(|it| !it.joins), "nothing was looked for yet");
+        for (there, expected) in [("", true), ("kube-proxy", false), ("Antrea", true)] {
+            let proxy = OtherProxy { proxy: there, evidence: Vec::new(), traces: Vec::new() };
+            found.send_replace([proxy].into_iter().filter(|it| !it.proxy.is_empty()).collect());
+            let joins = |it: &Decision| it.joins;
+            let turned = now.wait_for(|all| all.iter().any(joins) == expected);
+            assert!(tokio::time::timeout(TEST_TIMEOUT, turned).await.is_ok(), "{there:?}");
+            let of_clients = |it: &Decision| it.class == Class::Outer;
+            assert!(now.borrow().iter().all(|it| !it.joins || of_clients(it)), "{there:?}");
+        }
+        following.abort();
+    });
 }
 
 #[test]

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::address_state::{ServingState, judge_blocks};
 use super::kernel::{self, Route, RouteChange, RouteStep};
 use bed::{Rules, config, ip, ip_route};
-use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::{TEST_TIMEOUT, network_namespace};
 
 /// An address of each family with two ports, and one with a block that says nothing of announcing.
 const BLOCKS: &str = r#"
@@ -125,12 +125,10 @@ async fn an_address_is_served_by_one_backend_that_has_just_returned() {
 
 /// Runs a test in a network namespace of its own.
 fn apart(test: impl FnOnce() + Send + 'static) {
-    let inside = || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    network_namespace::run_inside(|| {
         ip("link set lo up");
         test();
-    };
-    std::thread::spawn(inside).join().unwrap();
+    });
 }
 
 fn route(table: u8, address: &str) -> Route {

@@ -40,24 +40,24 @@ fn unprogrammed() -> Snapshot {
     Snapshot { programmed: false, published: Timestamp(1), sources, ..Snapshot::default() }
 }
 
-struct Fixture {
+struct TellerInputs {
     snapshots: watch::Sender<std::sync::Arc<Snapshot>>,
     refused: watch::Sender<Option<String>>,
     watched: StatusInput,
 }
 
-fn fixture(snapshot: Snapshot) -> Fixture {
+fn fixture(snapshot: Snapshot) -> TellerInputs {
     let (snapshots, seen) = watch::channel(std::sync::Arc::new(snapshot));
     let (refused, refused_reload) = watch::channel(None);
     let logging = std::sync::Arc::new(Logging::silent(&Log::default()));
     let readings = Readings { refused_reload, ..fixture::readings(seen) };
     let watched = StatusInput { readings, logging };
-    Fixture { snapshots, refused, watched }
+    TellerInputs { snapshots, refused, watched }
 }
 
 #[test]
 fn ready_is_told_once_and_only_when_clients_are_served_as_the_sources_say() {
-    let Fixture { snapshots, watched, .. } = fixture(unprogrammed());
+    let TellerInputs { snapshots, watched, .. } = fixture(unprogrammed());
     let (listener, began) = (Listener::default(), Instant::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.report(began);
@@ -73,7 +73,7 @@ fn ready_is_told_once_and_only_when_clients_are_served_as_the_sources_say() {
 
 #[test]
 fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
-    let Fixture { watched, .. } = fixture(unprogrammed());
+    let TellerInputs { watched, .. } = fixture(unprogrammed());
     let (listener, began) = (Listener::default(), Instant::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.report(began + FIRST_LISTS_WAIT);
@@ -82,7 +82,7 @@ fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
 
 #[test]
 fn all_sources_having_delivered_is_not_enough_while_devices_are_not_known() {
-    let Fixture { mut watched, .. } = fixture(programmed());
+    let TellerInputs { mut watched, .. } = fixture(programmed());
     let known = watched.readings.datapath();
     let unknown = DatapathView::kernel(fixture::status());
     let (datapath, seen) = watch::channel(std::sync::Arc::new(unknown));
@@ -100,7 +100,7 @@ fn all_sources_having_delivered_is_not_enough_while_devices_are_not_known() {
 
 #[test]
 fn a_hanging_engine_is_not_alive() {
-    let Fixture { mut watched, .. } = fixture(programmed());
+    let TellerInputs { mut watched, .. } = fixture(programmed());
     watched.readings.liveness = Liveness::new(|| Some(Duration::from_secs(6)));
     let (listener, began) = (Listener::default(), Instant::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
@@ -110,7 +110,7 @@ fn a_hanging_engine_is_not_alive() {
 
 #[test]
 fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
-    let Fixture { watched, refused, .. } = fixture(programmed());
+    let TellerInputs { watched, refused, .. } = fixture(programmed());
     let (listener, began) = (Listener::default(), Instant::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.report(began);
@@ -133,7 +133,7 @@ fn what_is_known_to_be_missing_is_not_waited_for() {
     ] {
         snapshot.sources = sources.into_iter().collect();
         snapshot.unreadable = [Source::Manifests].into();
-        let Fixture { watched, .. } = fixture(snapshot.clone());
+        let TellerInputs { watched, .. } = fixture(snapshot.clone());
         let (listener, began) = (Listener::default(), Instant::now());
         Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).report(began);
         assert_eq!(listener.heard().contains(&"READY=1".to_owned()), is_ready);
@@ -142,7 +142,7 @@ fn what_is_known_to_be_missing_is_not_waited_for() {
 
 #[test]
 fn an_address_that_is_taken_stands_in_the_status_line() {
-    let Fixture { mut watched, .. } = fixture(programmed());
+    let TellerInputs { mut watched, .. } = fixture(programmed());
     watched.readings.closed_listeners = watch::channel(vec!["cannot listen on 127.0.0.1:9890".to_owned()]).1;
     let (listener, began) = (Listener::default(), Instant::now());
     Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).report(began);

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::bed::Bed;
+use crate::bed::ThreadBed;
 use crate::clock::{median, stay_on};
 use crate::craft::ACK;
 use crate::feeder::{Client, Feeder, empty};
@@ -101,18 +101,18 @@ fn slowed(before: &[Vec<f64>], after: &[Vec<f64>]) -> (f64, f64) {
 }
 
 /// Live flows over IPv4.
-pub(crate) fn beside4(bed: &Bed) {
+pub(crate) fn beside4(bed: &ThreadBed) {
     beside(bed, &NEAR[0], "IPv4");
 }
 
 /// The same over IPv6, on a node of their own: in a table that a flood has filled just now, connections that begin at
 /// once and have no answer yet push out each other.
-pub(crate) fn beside6(bed: &Bed) {
+pub(crate) fn beside6(bed: &ThreadBed) {
     beside(bed, &NEAR[1], "IPv6");
 }
 
 /// Live flows while the flood rests, once more, and in it, by turns.
-fn beside(bed: &Bed, way: &Way, family: &str) {
+fn beside(bed: &ThreadBed, way: &Way, family: &str) {
     let node = Node::new(bed, FLOWS);
     let live = Live::new(&node, way);
     let told = Told::default();

@@ -16,7 +16,7 @@ use holdfast_core::op::FrontendType;
 use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse};
 use libbpf_rs::libbpf_sys as sys;
 
-use crate::bed::{Bed, Port, address};
+use crate::bed::{Port, ThreadBed, address};
 use crate::clock::{self, median};
 use crate::craft::Sent;
 use crate::feeder::Frames;
@@ -146,7 +146,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(bed: &Bed) -> Self {
+    fn new(bed: &ThreadBed) -> Self {
         network::lay();
         network::know_routers();
         // Frames come to this end, and by the other one, only where packets are taken in turns.
@@ -250,7 +250,7 @@ fn attach(program: &OwnedFd, device: u32) -> OwnedFd {
 }
 
 /// All ways in turns.
-pub(crate) fn all(bed: &Bed) {
+pub(crate) fn all(bed: &ThreadBed) {
     let mut node = Node::new(bed);
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
     for _ in 0..sized(ROUNDS, 1) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::bed::{Bed, Port};
+use crate::bed::{Port, ThreadBed};
 use crate::node::Node;
 use crate::size::sized;
 
@@ -19,16 +19,16 @@ fn serve(node: &mut Node, number: u32) -> Duration {
 }
 
 /// Services come one after the other, and the maps grow once meanwhile: there is time to make the larger ones.
-pub(crate) fn paced(bed: &Bed) {
+pub(crate) fn paced(bed: &ThreadBed) {
     measure(bed, PAUSE);
 }
 
 /// There is no time for that.
-pub(crate) fn hurried(bed: &Bed) {
+pub(crate) fn hurried(bed: &ThreadBed) {
     measure(bed, Duration::ZERO);
 }
 
-fn measure(bed: &Bed, pause: Duration) {
+fn measure(bed: &ThreadBed, pause: Duration) {
     let mut node = Node::new(bed, FLOWS);
     let mut waits: Vec<_> = (0..sized(SERVICES, 4_000))
         .map(|number| {

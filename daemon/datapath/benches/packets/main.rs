@@ -53,7 +53,7 @@ mod turned_away;
 
 use bed::bed;
 
-type Part = (&'static str, fn(&bed::Bed));
+type Part = (&'static str, fn(&bed::ThreadBed));
 
 /// Runs one part, named by the argument, or all.
 fn main() {

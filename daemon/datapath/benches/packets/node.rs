@@ -13,7 +13,7 @@ use holdfast_core::op::{FrontendType, WordFlags};
 use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side};
 use libbpf_rs::libbpf_sys as sys;
 
-use crate::bed::{Bed, NONE, Port, address};
+use crate::bed::{NONE, Port, ThreadBed, address};
 use crate::craft::{ACK, SYN, Sent, see};
 use crate::feeder::{Client, Clients, Feeder, Last};
 use crate::network::{self, OUTER};
@@ -75,12 +75,12 @@ pub(crate) struct Node {
 
 impl Node {
     /// In a bed, with room for so many flows.
-    pub(crate) fn new(bed: &Bed, flows: u32) -> Self {
+    pub(crate) fn new(bed: &ThreadBed, flows: u32) -> Self {
         Self::start(bed.options(), flows)
     }
 
     /// The same, with room for as many services as nodes have.
-    pub(crate) fn with_room(bed: &Bed, flows: u32) -> Self {
+    pub(crate) fn with_room(bed: &ThreadBed, flows: u32) -> Self {
         Self::start(Options { capacity: Capacity::default(), ..bed.options() }, flows)
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::bed::{Bed, address};
+use crate::bed::{ThreadBed, address};
 use crate::clock::{median, time};
 use crate::craft::{ACK, SYN, Sent, see};
 use crate::feeder::{Client, Feeder, empty};
@@ -85,7 +85,7 @@ fn nat_of(node: &Node, way: &Way) -> SocketAddr {
 }
 
 /// Everything but what begins.
-pub(crate) fn all(bed: &Bed) {
+pub(crate) fn all(bed: &ThreadBed) {
     let mut node = Node::new(bed, 4 * MANY);
     node.hand_out(HANDED_OUT);
     let many = sized(MANY, 1024);
@@ -139,7 +139,7 @@ fn beginning(node: &Node, empty: &OwnedFd, name: &'static str, goal: &'static st
 }
 
 /// What begins: answered before the next round, and not at all.
-pub(crate) fn first(bed: &Bed) {
+pub(crate) fn first(bed: &ThreadBed) {
     let node = Node::new(bed, MANY);
     let (empty, count) = (empty(), sized(BEGINNINGS, 32));
     let line = |name, ways| beginning(&node, &empty, name, "800", ways);
@@ -166,7 +166,7 @@ pub(crate) fn first(bed: &Bed) {
 
 /// What begins by a port that the node picks, which no backend here could answer: all rounds together are fewer than
 /// may have no answer. Each round is of a client of its own, with most of its ports free.
-pub(crate) fn picked(bed: &Bed) {
+pub(crate) fn picked(bed: &ThreadBed) {
     let node = Node::new(bed, MANY);
     let mut row = beginning(&node, &empty(), "the first of a flow, policy Cluster", "800", &PICKED);
     for round in 0..sized(ROUNDS, 1) {

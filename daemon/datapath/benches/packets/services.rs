@@ -3,7 +3,7 @@
 //! Invariant: the maps grow from few services to many while the same packets are measured; each figure is beside that
 //! of few services on the same node.
 
-use crate::bed::{Bed, Port};
+use crate::bed::{Port, ThreadBed};
 use crate::clock::median;
 use crate::craft::{ACK, SYN};
 use crate::feeder::{Client, empty};
@@ -37,7 +37,7 @@ fn measure(node: &Node, clients: &mut u32) -> Vec<f64> {
 }
 
 /// One node, with ever more services: the figures for each number of them.
-fn draw(bed: &Bed) -> Vec<Vec<f64>> {
+fn draw(bed: &ThreadBed) -> Vec<Vec<f64>> {
     let mut node = Node::with_room(bed, FLOWS);
     let (mut there, mut clients) = (SERVICES[0], 0);
     for way in &NEAR {
@@ -58,7 +58,7 @@ fn draw(bed: &Bed) -> Vec<Vec<f64>> {
         .collect()
 }
 
-pub(crate) fn all(bed: &Bed) {
+pub(crate) fn all(bed: &ThreadBed) {
     let drawn = draw(bed);
     println!(
         "{:44}{:>12}{:>12}{:>12}{:>12}",

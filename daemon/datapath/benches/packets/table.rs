@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
 
-use crate::bed::Bed;
+use crate::bed::ThreadBed;
 use crate::node::{NEAR, Node, field};
 use crate::size::sized;
 
@@ -30,7 +30,7 @@ fn memory_of(pins: &Path) -> u64 {
 }
 
 /// Without flows, and with as many as there may be: over IPv4, and over IPv6.
-pub(crate) fn memory(bed: &Bed) {
+pub(crate) fn memory(bed: &ThreadBed) {
     let flows = sized(FLOWS, 1024);
     let node = Node::new(bed, flows);
     let megabytes = |node: &Node| memory_of(&node.flow_pins()) as f64 / 1e6;
@@ -66,7 +66,7 @@ fn sweeper() -> PathBuf {
 }
 
 /// With so many living flows: one namespace has all of them, and may have eight parts of nine.
-fn full(bed: &Bed, flows: u32) -> Node {
+fn full(bed: &ThreadBed, flows: u32) -> Node {
     let mut node = Node::new(bed, flows + flows / 4);
     node.hand_out(HANDED_OUT);
     node.open(&NEAR[0], 0..flows);
@@ -74,7 +74,7 @@ fn full(bed: &Bed, flows: u32) -> Node {
 }
 
 /// At the pace of the daemon's own sweep, over a table of living flows.
-pub(crate) fn sweep(bed: &Bed) {
+pub(crate) fn sweep(bed: &ThreadBed) {
     let flows = sized(SWEPT, 1024);
     let node = full(bed, flows);
     let thread = sweeper();
@@ -91,7 +91,7 @@ pub(crate) fn sweep(bed: &Bed) {
 }
 
 /// Another size for a table of living flows: how long flows stand still is a part of the longest call.
-pub(crate) fn resize(bed: &Bed) {
+pub(crate) fn resize(bed: &ThreadBed) {
     let flows = sized(SWEPT, 1024);
     let mut node = full(bed, flows);
     let begun = Instant::now();

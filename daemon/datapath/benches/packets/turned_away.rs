@@ -14,7 +14,7 @@ use holdfast_core::op::{Action, FrontendType, PortIndex, QuotaId, SourceKey, Wor
 use holdfast_core::source_ranges::SourceRange;
 use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse};
 
-use crate::bed::{Bed, Port, address};
+use crate::bed::{Port, ThreadBed, address};
 use crate::clock::{self, median};
 use crate::craft::{SYN, Sent};
 use crate::feeder::Frames;
@@ -76,7 +76,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(bed: &Bed) -> Self {
+    fn new(bed: &ThreadBed) -> Self {
         network::lay();
         network::know_routers();
         // Each end of the link sends frames only while the other one takes packets in turns.
@@ -162,7 +162,7 @@ impl Node {
 }
 
 /// All ways in turns.
-pub(crate) fn all(bed: &Bed) {
+pub(crate) fn all(bed: &ThreadBed) {
     let mut node = Node::new(bed);
     let mut rates = vec![[Vec::new(), Vec::new()]; WAYS.len()];
     for _ in 0..sized(ROUNDS, 1) {

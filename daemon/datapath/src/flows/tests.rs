@@ -44,13 +44,13 @@ fn clock() -> u32 {
 }
 
 /// Maps of packets, with no programs attached.
-struct Bed {
+struct FlowMaps {
     table: FlowTable,
     handles: Handles,
     maps: KernelMaps,
 }
 
-impl Bed {
+impl FlowMaps {
     fn new(flows: u32) -> Self {
         Self::with(flows, |given| load::packet_maps(given, flows).unwrap())
     }

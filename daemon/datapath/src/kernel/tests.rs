@@ -12,7 +12,7 @@ use holdfast_core::op::{FrontendType, Owner, WordFlags};
 
 use super::ahead::Ahead;
 use super::bed::{
-    Bed, MARK, NONE, Port, address, ask, bed, check_errno, connect_marked, dial, sweep, tcp_backend,
+    MARK, NONE, Port, ThreadBed, address, ask, bed, check_errno, connect_marked, dial, sweep, tcp_backend,
     tells_what_sockets_keep, udp_backend, udp_client,
 };
 use super::*;
@@ -194,7 +194,7 @@ fn serve(maps: &mut KernelMaps) {
 }
 
 /// The numbers of all programs on all hooks of the bed's cgroup.
-fn attached(bed: &Bed) -> BTreeSet<u32> {
+fn attached(bed: &ThreadBed) -> BTreeSet<u32> {
     let cgroup = Cgroup::open(Some(&bed.cgroup)).unwrap();
     cgroup.hooks().flat_map(|hook| cgroup.programs(hook).unwrap()).collect()
 }
@@ -385,7 +385,7 @@ fn kernel_another_version_moves_no_conversation() {
     });
 }
 
-fn start_as(bed: &Bed, version: u32) -> KernelMaps {
+fn start_as(bed: &ThreadBed, version: u32) -> KernelMaps {
     KernelMaps::start_as(&bed.options(), probe::features().unwrap(), version).unwrap()
 }
 

@@ -39,21 +39,22 @@ use holdfast_core::op::{
     Word, WordFlags,
 };
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, Swept};
+use holdfast_fixtures::network_namespace;
 
 pub(crate) const MARK: u32 = 0x686f;
 pub(crate) const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 50_000, services: 1000 };
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a test has to itself.
-pub(crate) struct Bed {
+pub(crate) struct ThreadBed {
     pub(crate) cgroup: PathBuf,
     folder: tempfile::TempDir,
 }
 
 /// Runs a test in a bed of its own.
 #[track_caller]
-pub(crate) fn bed(test: impl FnOnce(&Bed) + Send + 'static) {
-    let run = move || test(&Bed::enter());
+pub(crate) fn bed(test: impl FnOnce(&ThreadBed) + Send + 'static) {
+    let run = move || test(&ThreadBed::enter());
     let ended = std::thread::spawn(run).join();
     if let Err(panic) = ended {
         std::panic::resume_unwind(panic);
@@ -110,14 +111,15 @@ pub(crate) fn go_home() {
     fs::write(HOME.get().unwrap().join("cgroup.threads"), "0").unwrap();
 }
 
-impl Bed {
+impl ThreadBed {
     fn enter() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let home = HOME.get_or_init(own_cgroup);
         let name = format!("holdfast-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let cgroup = home.join(name);
+        network_namespace::enter().expect("these tests need root");
         // SAFETY: only this thread is moved.
-        must(unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) }, "unshare");
+        must(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "unshare");
         mount("none", Path::new("/"), libc::MS_REC | libc::MS_PRIVATE);
         loopback_up();
         let folder = tempfile::tempdir().unwrap();
@@ -190,7 +192,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for ThreadBed {
     fn drop(&mut self) {
         go_home();
         let text = std::ffi::CString::new(self.folder.path().to_str().unwrap()).unwrap();
@@ -365,17 +367,14 @@ pub(crate) fn sweep_while(maps: &mut KernelMaps, is_whole: bool) -> u64 {
 
 /// Runs in a network of its own that a process is in, as a pod's.
 pub(crate) fn in_pod<T: Send>(run: impl FnOnce() -> T + Send) -> T {
-    let body = || {
-        // SAFETY: only this thread is moved.
-        must(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "unshare");
+    network_namespace::run_inside(|| {
         loopback_up();
         let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let done = run();
         process.kill().unwrap();
         process.wait().unwrap();
         done
-    };
-    std::thread::scope(|scope| scope.spawn(body).join().unwrap())
+    })
 }
 
 pub(crate) const NONE: WordFlags = Word::EMPTY.flags;

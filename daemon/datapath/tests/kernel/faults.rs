@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use crate::bed::{
-    self, Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, Port, address, bed, check_errno, dial, hide, pinned,
-    tcp_backend, unmount_cgroups, with_capabilities, with_mounts,
+    self, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, Port, ThreadBed, address, bed, check_errno, dial, hide,
+    pinned, tcp_backend, unmount_cgroups, with_capabilities, with_mounts,
 };
 use holdfast_core::maps::Maps;
 use holdfast_datapath::{KernelMaps, Options, PINS_VERSION};
@@ -34,7 +34,7 @@ fn check(options: &Options, expected: &str) {
 
 /// Whatever is wrong, clients go on, and the next start in order does too.
 #[track_caller]
-fn check_served(bed: &Bed) {
+fn check_served(bed: &ThreadBed) {
     assert_eq!(dial(VIP), address(VIP));
     let maps = KernelMaps::start(&bed.options()).unwrap();
     assert_eq!(dial(VIP), address(VIP));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::bed::{self, Bed, Port, address, bed, check_errno, dial, hide, pinned, show, tcp_backend};
+use crate::bed::{self, Port, ThreadBed, address, bed, check_errno, dial, hide, pinned, show, tcp_backend};
 use holdfast_core::keys::Family;
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
@@ -78,7 +78,7 @@ fn kernel_growth_counts_although_the_old_maps_cannot_be_removed() {
 }
 
 /// From now on these hooks have no program, and none can be pinned there.
-fn block(bed: &Bed, hooks: &[&str]) {
+fn block(bed: &ThreadBed, hooks: &[&str]) {
     for hook in hooks {
         let pin = bed.options().bpffs.join("links").join(hook);
         libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
@@ -87,7 +87,7 @@ fn block(bed: &Bed, hooks: &[&str]) {
     }
 }
 
-fn unblock(bed: &Bed, hooks: &[&str]) {
+fn unblock(bed: &ThreadBed, hooks: &[&str]) {
     let links = bed.options().bpffs.join("links");
     hooks.iter().for_each(|hook| std::fs::remove_dir(links.join(hook)).unwrap());
 }
@@ -369,7 +369,7 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn start(_: &Bed) -> Self {
+    fn start(_: &ThreadBed) -> Self {
         let (stop, connects) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&connects));
         let thread = std::thread::spawn(move || {

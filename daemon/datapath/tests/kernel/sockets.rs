@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use crate::bed::{
-    self, Bed, MARK, Port, address, answer, ask, bed, check_errno, check_udp_denied, connect_marked, dial,
-    disconnect, dropped, knows_its_netns, tcp_backend, udp_backend, udp_client,
+    self, MARK, Port, ThreadBed, address, answer, ask, bed, check_errno, check_udp_denied, connect_marked,
+    dial, disconnect, dropped, knows_its_netns, tcp_backend, udp_backend, udp_client,
 };
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::Maps;
@@ -400,19 +400,19 @@ fn kernel_a_client_that_connects_on_two_cpus_at_once_keeps_its_backend() {
 const CONNECTS: u32 = 50_000;
 
 /// Address and port of what each client chose last.
-fn last_choices(bed: &Bed) -> Vec<Vec<u8>> {
+fn last_choices(bed: &ThreadBed) -> Vec<Vec<u8>> {
     let affinity = affinity(bed);
     let choice = |key: Vec<u8>| affinity.lookup(&key, MapFlags::ANY).unwrap().unwrap()[..18].to_vec();
     affinity.keys().map(choice).collect()
 }
 
-fn affinity(bed: &Bed) -> MapHandle {
+fn affinity(bed: &ThreadBed) -> MapHandle {
     MapHandle::from_pinned_path(bed.options().bpffs.join(bed::pinned("shared/affinity"))).unwrap()
 }
 
 /// Those that are remembered, each by a cookie and nothing else.
 #[track_caller]
-fn check_clients(bed: &Bed, expected: usize) {
+fn check_clients(bed: &ThreadBed, expected: usize) {
     let keys: Vec<_> = affinity(bed).keys().collect();
     assert_eq!(keys.len(), expected, "{keys:?}");
     for key in keys {
@@ -536,7 +536,7 @@ fn invariant_11_kernel_marked_sockets_are_never_translated() {
 
 #[test]
 fn invariant_11_kernel_the_daemons_cgroup_is_never_translated() {
-    bed(|bed: &Bed| {
+    bed(|bed: &ThreadBed| {
         let own = bed.child_cgroup("daemon");
         let client = bed.child_cgroup("client");
         bed.join(&own);

@@ -7,8 +7,8 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use crate::bed::{
-    Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, Port, address, answer, bed,
-    check_errno, in_pod, sweep, sweep_while, swept, tells_what_sockets_keep, udp_backend, udp_client,
+    CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, Port, ThreadBed, address, answer,
+    bed, check_errno, in_pod, sweep, sweep_while, swept, tells_what_sockets_keep, udp_backend, udp_client,
     with_capabilities,
 };
 use holdfast_core::list::Scope;
@@ -22,7 +22,7 @@ const DNS: &str = "10.96.0.10:53";
 const SWEEPS_UNTIL_REST: usize = 2;
 
 /// A daemon outside that ends these, and this thread as its client.
-fn start(bed: &Bed, udp: bool, tcp: bool, namespaces: Namespaces) -> KernelMaps {
+fn start(bed: &ThreadBed, udp: bool, tcp: bool, namespaces: Namespaces) -> KernelMaps {
     let options = Options { stale_sockets: StaleSockets { udp, tcp, namespaces }, ..bed.options() };
     let maps = KernelMaps::start(&options).unwrap();
     bed.join(&bed.cgroup);

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use crate::bed::{
-    Bed, Port, address, answer, ask, bed, check_errno, sweep, tells_what_sockets_keep, udp_backend,
+    Port, ThreadBed, address, answer, ask, bed, check_errno, sweep, tells_what_sockets_keep, udp_backend,
     udp_client,
 };
 use holdfast_core::list::Scope;
@@ -251,7 +251,7 @@ impl Drop for Payer {
 }
 
 /// What the daemon's cgroup pays for each socket of clients in another one.
-fn paid_for_each_client(bed: &Bed, prepares: bool) -> u64 {
+fn paid_for_each_client(bed: &ThreadBed, prepares: bool) -> u64 {
     let payer = Payer::new();
     payer.enter();
     if prepares {

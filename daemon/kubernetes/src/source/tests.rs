@@ -9,7 +9,7 @@ mod refusals;
 
 use std::time::{Duration, Instant};
 
-use bed::{Bed, bookmark, error, event, list, page, service, slice, status};
+use bed::{SourceHarness, bookmark, error, event, list, page, service, slice, status};
 use holdfast_core::keys::ObjectName;
 
 use super::{
@@ -25,7 +25,7 @@ const fn ms(ms: u64) -> Duration {
 
 #[tokio::test]
 async fn lists_come_first_and_the_watches_go_on_from_them() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[service("a", "3", "10.96.0.1")])]);
     bed.lists("endpointslices", [list("11", &[slice("a-1", "4", "10.0.0.1")])]);
     bed.watches("services", [bed::hang(&[event("MODIFIED", &service("a", "12", "10.96.0.2"))])]);
@@ -50,7 +50,7 @@ async fn lists_come_first_and_the_watches_go_on_from_them() {
 
 #[tokio::test]
 async fn pages_are_one_list() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let first = page("10", "t1", &[service("a", "1", "10.96.0.1")]);
     bed.lists("services", [first, page("10", "", &[service("b", "2", "10.96.0.2")])]);
     bed.start(SourceSettings::default()).await;
@@ -63,7 +63,7 @@ async fn pages_are_one_list() {
 
 #[tokio::test]
 async fn a_token_that_is_too_old_leads_to_one_answer() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let first = page("10", "t1", &[service("a", "1", "10.96.0.1"), service("gone", "1", "10.96.0.9")]);
     let second = list("20", &[service("a", "1", "10.96.0.1"), service("b", "2", "10.96.0.2")]);
     bed.lists("services", [first, status("410 Gone", "", "Expired"), second]);
@@ -76,7 +76,7 @@ async fn a_token_that_is_too_old_leads_to_one_answer() {
 
 #[tokio::test]
 async fn a_bad_object_rejects_itself_only() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let bad = service("bad", "5", "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,");
     bed.lists("services", [list("10", &[service("a", "3", "10.96.0.1"), bad.clone()])]);
     let broken = event("MODIFIED", &service("a", "11", "10.96.0.1")).replace("\"spec\":{", "\"spec\":{oops");
@@ -94,7 +94,7 @@ async fn a_bad_object_rejects_itself_only() {
 
 #[tokio::test]
 async fn a_deletion_that_cannot_be_read_deletes_whom_it_names() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let [a, b] = ["a", "b"].map(|name| service(name, "3", "10.96.0.1"));
     bed.lists("services", [list("10", &[a, b])]);
     let torn = event("DELETED", &service("a", "11", "10.96.0.1")).replace("\"spec\":{", "\"spec\":{oops");
@@ -119,7 +119,7 @@ async fn what_cannot_be_told_from_an_event_is_told_by_a_list() {
         deleted("a").replace("\"metadata\":{", "\"metadata\":{oops"),
     ];
     for line in torn {
-        let mut bed = Bed::new();
+        let mut bed = SourceHarness::new();
         let [a, b] = ["a", "b"].map(|name| service(name, "3", "10.96.0.1"));
         bed.lists("services", [list("10", &[a, b.clone()]), list("20", &[b])]);
         bed.watches(
@@ -135,7 +135,7 @@ async fn what_cannot_be_told_from_an_event_is_told_by_a_list() {
 
 #[tokio::test]
 async fn a_watch_that_ends_goes_on_where_it_was() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[])]);
     let first = bed::ends(&[event("ADDED", &service("a", "11", "10.96.0.1")), bookmark("15")]);
     let again = event("ADDED", &service("a", "11", "10.96.0.1"));
@@ -158,7 +158,7 @@ async fn the_source_is_heard_while_a_watch_of_slices_stands_and_silent_from_its_
         ("services", service("a", "11", "10.96.0.1"), &[true]),
     ];
     for (broken, object, expected) in cases {
-        let mut bed = Bed::new();
+        let mut bed = SourceHarness::new();
         let refused = status("503 Service Unavailable", "", "ServiceUnavailable");
         bed.watches(broken, [refused, bed::hang(&[event("ADDED", &object)])]);
         bed.start(SourceSettings::default()).await;
@@ -170,7 +170,7 @@ async fn the_source_is_heard_while_a_watch_of_slices_stands_and_silent_from_its_
 #[tokio::test]
 async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
     for gone in [bed::hang(&[error(410, "Expired")]), status("410 Gone", "", "Expired")] {
-        let mut bed = Bed::new();
+        let mut bed = SourceHarness::new();
         let [a, b, c] = ["a", "b", "c"].map(|name| service(name, "1", "10.96.0.1"));
         bed.lists("services", [list("10", &[a.clone(), b]), list("30", &[a, c])]);
         bed.watches("services", [gone]);
@@ -186,7 +186,7 @@ async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
 
 #[tokio::test]
 async fn what_found_no_room_is_told_once_more_when_there_is_some_and_not_in_a_loop() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let [a, b] = ["a", "b"].map(|name| service(name, "1", "10.96.0.1"));
     bed.lists("services", [list("10", &[a.clone(), b.clone()]), list("20", &[a, b])]);
     bed.start(SourceSettings::default()).await;
@@ -202,7 +202,7 @@ async fn what_found_no_room_is_told_once_more_when_there_is_some_and_not_in_a_lo
 
 #[tokio::test]
 async fn silence_twice_from_one_version_leads_to_a_list() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [list("9", &[]), list("10", &[])]);
     let timing = Timing { watch_idle: ms(150), ..bed.timing() };
     bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
@@ -216,7 +216,7 @@ async fn silence_twice_from_one_version_leads_to_a_list() {
 /// nothing of the objects that are there now, even where they are the same.
 #[tokio::test]
 async fn versions_that_went_back_are_noticed_at_the_first_silence_and_everything_is_read_anew() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let restored = list("60", &[service("a", "50", "10.96.0.9")]);
     bed.lists("services", [list("99", &[service("a", "50", "10.96.0.1"), service("b", "70", "10.96.0.2")])]);
     bed.lists_after("services", restored);
@@ -232,10 +232,11 @@ async fn versions_that_went_back_are_noticed_at_the_first_silence_and_everything
 
 #[tokio::test]
 async fn a_server_that_ends_each_watch_at_once_is_asked_at_a_bounded_rate() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.watches("services", vec![bed::ends(&[]); 100]);
     bed.start(SourceSettings::default()).await;
-    let (begun, requests) = (Instant::now(), |bed: &Bed| bed.asked("services", "resourceVersion").len());
+    let (begun, requests) =
+        (Instant::now(), |bed: &SourceHarness| bed.asked("services", "resourceVersion").len());
     tokio::time::sleep(ms(1_500)).await;
     while requests(&bed) < 3 {
         assert!(begun.elapsed() < TEST_TIMEOUT, "{} requests", requests(&bed));
@@ -247,7 +248,7 @@ async fn a_server_that_ends_each_watch_at_once_is_asked_at_a_bounded_rate() {
 
 #[tokio::test]
 async fn a_server_may_ask_for_patience() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [status("429 Too Many Requests", "retry-after: 1\r\n", "TooManyRequests")]);
     let begun = Instant::now();
     bed.start(SourceSettings::default()).await;
@@ -257,7 +258,7 @@ async fn a_server_may_ask_for_patience() {
 
 #[tokio::test]
 async fn an_older_server_is_asked_without_the_field_that_it_does_not_know() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists(
         "services",
         [
@@ -274,7 +275,7 @@ async fn an_older_server_is_asked_without_the_field_that_it_does_not_know() {
 
 #[tokio::test]
 async fn a_start_from_memory_needs_no_list() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let known = |name: &str| {
         let version = Version { uid: name.into(), resource_version: "3".into() };
         (ObjectName::new("default", name).unwrap(), version)
@@ -302,7 +303,7 @@ async fn odd_ones() -> (UntabledByKind, [String; 2], [String; 2]) {
     let partly = slice("partly", "6", "10.0.0.1").replace("\"endpoints\":[", "\"endpoints\":[{},");
     let loose = slice("loose", "7", "10.0.0.2").replace("kubernetes.io/service-name", "app");
     let (services, slices) = ([service("a", "3", "10.96.0.1"), bad], [partly, loose]);
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &services)]);
     bed.lists("endpointslices", [list("10", &slices)]);
     bed.start(SourceSettings::default()).await;
@@ -340,7 +341,7 @@ async fn a_start_from_memory_repeats_what_was_rejected_and_its_audit_blames_nobo
         slices: remembered(vec![known("partly", "6")], &oddities.slices),
         ..ResumeState::default()
     };
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists_after("services", list("90", &services));
     bed.lists_after("endpointslices", list("90", &slices));
     let timing = Timing { audit_interval: ms(100), audit_confirm_delay: ms(20), ..bed.timing() };
@@ -358,7 +359,7 @@ async fn a_start_from_memory_repeats_what_was_rejected_and_its_audit_blames_nobo
 
 #[tokio::test]
 async fn a_start_from_memory_whose_version_is_gone_tells_differences() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let known = |name: &str| {
         let version = Version { uid: name.into(), resource_version: "3".into() };
         (ObjectName::new("default", name).unwrap(), version)
@@ -381,7 +382,7 @@ async fn a_start_from_memory_whose_version_is_gone_tells_differences() {
 
 #[tokio::test]
 async fn the_own_node_tells_the_zone_before_the_source_is_synced() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let node = r#"{"metadata":{"name":"n1","uid":"n","resourceVersion":"4","labels":{"topology.kubernetes.io/zone":"z1"}}}"#;
     bed.lists("nodes", [list("10", &[node.to_owned()])]);
     bed.start(SourceSettings { node: NodeName::of_host("n1").ok(), ..SourceSettings::default() }).await;
@@ -392,7 +393,7 @@ async fn the_own_node_tells_the_zone_before_the_source_is_synced() {
 #[tokio::test]
 async fn a_node_that_may_not_be_read_holds_up_nothing() {
     for answer in [status("403 Forbidden", "", "Forbidden"), list("10", &[])] {
-        let mut bed = Bed::new();
+        let mut bed = SourceHarness::new();
         bed.lists("nodes", [answer]);
         bed.start(SourceSettings { node: NodeName::of_host("n1").ok(), ..SourceSettings::default() }).await;
         assert_eq!(bed.heard(1).await, ["synced"]);
@@ -401,7 +402,7 @@ async fn a_node_that_may_not_be_read_holds_up_nothing() {
 
 #[tokio::test]
 async fn a_watch_that_lies_is_found_by_the_audit() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
     // The event of version 12 is lost; the bookmark says that everything up to 15 was told.
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
@@ -421,7 +422,7 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
 
 #[tokio::test]
 async fn a_watch_that_begins_long_after_the_last_answer_is_compared_at_once() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
     bed.lists_after("services", list("20", &[new]));
@@ -438,7 +439,7 @@ async fn a_start_from_long_ago_is_compared_at_once() {
     let version = Version { uid: "a".into(), resource_version: "3".into() };
     let known = (ObjectName::new("default", "a").unwrap(), version);
     for (age, is_compared) in [(ms(40_000), true), (ms(100), false)] {
-        let mut bed = Bed::new();
+        let mut bed = SourceHarness::new();
         let remembered = |objects| {
             Some(SavedObjects {
                 resource_version: "77".into(),
@@ -473,7 +474,7 @@ async fn a_start_from_long_ago_is_compared_at_once() {
 
 #[tokio::test]
 async fn a_comparison_before_the_first_list_finds_nothing_that_a_watch_missed() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     // The list waits for as long as the server asks, so comparisons are the first to see what there is.
     bed.lists("services", [status("429 Too Many Requests", "retry-after: 1\r\n", "TooManyRequests")]);
     bed.lists_after("services", list("20", &[service("a", "12", "10.96.0.1")]));
@@ -495,7 +496,7 @@ async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
         slice(name, version, "10.0.0.1")
             .replace("\"labels\":{", "\"labels\":{\"service.kubernetes.io/headless\":\"\",")
     };
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("endpointslices", [list("10", &[slice("ours", "3", "10.0.0.1"), headless("never", "4")])]);
     bed.lists_after("endpointslices", list("15", &[headless("ours", "12"), headless("never", "13")]));
     let events = [("MODIFIED", "ours", "12"), ("MODIFIED", "never", "13"), ("ADDED", "another", "14")];
@@ -511,8 +512,8 @@ async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
 }
 
 /// A bed in which the watch misses an event, and no comparison comes by itself.
-async fn missing_one() -> Bed {
-    let mut bed = Bed::new();
+async fn missing_one() -> SourceHarness {
+    let mut bed = SourceHarness::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
     bed.lists_after("services", list("20", &[new]));
@@ -560,7 +561,7 @@ async fn who_may_only_look_causes_no_list_and_who_may_mend_needs_no_other_compar
 
 #[tokio::test]
 async fn whoever_asks_all_the_time_does_not_put_off_the_comparison_that_mends() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
     bed.lists("services", [list("10", std::slice::from_ref(&old))]);
     bed.lists_after("services", list("20", &[new]));
@@ -586,7 +587,7 @@ async fn whoever_asks_all_the_time_does_not_put_off_the_comparison_that_mends() 
 
 #[tokio::test]
 async fn a_comparison_that_fails_is_not_repeated_by_whoever_asks() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[]), status("500 Internal Server Error", "", "InternalError")]);
     let timing = Timing { audit_interval_min: ms(400), ..bed.timing() };
     bed.start(SourceSettings { timing, ..SourceSettings::default() }).await;
@@ -603,7 +604,7 @@ async fn a_comparison_that_fails_is_not_repeated_by_whoever_asks() {
 
 #[tokio::test]
 async fn what_is_no_list_is_not_taken_for_an_empty_one() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let html = bed::answer("200 OK", "", "<html>maintenance</html>");
     let other = r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata":{"resourceVersion":"20"},"items":[]}"#;
     let vendors = r#"{"kind":"ServiceList","apiVersion":"serving.example/v1","metadata":{"resourceVersion":"20"},"items":[]}"#;

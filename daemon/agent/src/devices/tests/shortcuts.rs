@@ -17,6 +17,7 @@ use super::super::{DeviceFollower, Observers, netlink};
 use super::{decided_beside, ip, listed};
 use crate::engine::query;
 use holdfast_config::Config;
+use holdfast_fixtures::network_namespace;
 
 const ONE_WAY: &str = "2 eth0 - 10.0.0.5 default";
 const TWO_WAYS: &str = "2 eth0 - 10.0.0.5 default\n3 eth1 - 10.1.0.5 strict";
@@ -224,8 +225,7 @@ async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
 /// Of a device and of all devices the greater number counts, and 2 is loose.
 #[test]
 fn kernel_strict_paths_are_read_from_the_kernel() {
-    let test = || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    network_namespace::run_inside(|| {
         ip("link add strict type veth peer name loose");
         let set = |device: &str, value: &str| {
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"), value).unwrap();
@@ -242,6 +242,5 @@ fn kernel_strict_paths_are_read_from_the_kernel() {
         assert!(!strict().contains(&"loose".to_owned()));
         set("all", "2");
         assert!(strict().is_empty());
-    };
-    std::thread::scope(|scope| scope.spawn(test).join().unwrap());
+    });
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use tokio::net::TcpListener;
 
 use super::*;
-use holdfast_fixtures::few_ports;
+use holdfast_fixtures::{few_ports, network_namespace};
 
 #[tokio::test]
 async fn a_listener_accepts_and_a_closed_port_refuses() {
@@ -60,8 +60,7 @@ fn run(words: &str) {
 /// NetworkPolicies of kube-router, Calico and others end so, for all nodes but the backend's own.
 #[test]
 fn a_filter_that_rejects_is_no_answer_of_the_backend() {
-    let filtered = std::thread::spawn(|| {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    let filtered = network_namespace::block_on_inside(async || {
         run("ip link set lo up");
         run("nft add table inet filter");
         run("nft add chain inet filter output { type filter hook output priority 0 ; }");
@@ -73,18 +72,15 @@ fn a_filter_that_rejects_is_no_answer_of_the_backend() {
         ] {
             run(&format!("nft add rule inet filter output tcp dport {port} reject with {with}"));
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut answers = Vec::new();
-            for host in ["127.0.0.1", "::1"] {
-                for port in 1..=4 {
-                    answers.push(probe_backend(SocketAddr::new(host.parse().unwrap(), port)).await);
-                }
+        let mut answers = Vec::new();
+        for host in ["127.0.0.1", "::1"] {
+            for port in 1..=4 {
+                answers.push(probe_backend(SocketAddr::new(host.parse().unwrap(), port)).await);
             }
-            answers
-        })
+        }
+        answers
     });
     let one =
         [ProbeAnswer::Silent, ProbeAnswer::Silent, ProbeAnswer::Refused, ProbeAnswer::Refused].map(Some);
-    assert_eq!(filtered.join().unwrap(), [one, one].concat());
+    assert_eq!(filtered, [one, one].concat());
 }

@@ -33,13 +33,13 @@ fn hold(service: u8, backends: u8, begun: i64) -> Hold {
 }
 
 /// Time and what is held, in the hand of a test.
-struct Fixture {
+struct ScheduleHarness {
     schedule: Schedule,
     snapshot: Snapshot,
     now: Instant,
 }
 
-impl Fixture {
+impl ScheduleHarness {
     fn new() -> Self {
         Self { schedule: Schedule::default(), snapshot: many(100, 1), now: Instant::now() }
     }
@@ -79,7 +79,7 @@ impl Fixture {
 
 #[test]
 fn one_of_every_list_is_asked_before_a_second_one_of_any() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     (0..4).for_each(|service| fixture.hold(service, 3, 0));
     fixture.look();
     let mut turns = fixture.turns(12);
@@ -97,7 +97,7 @@ fn one_of_every_list_is_asked_before_a_second_one_of_any() {
 
 #[test]
 fn a_list_that_nobody_asked_goes_before_all_others() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     (0..3).for_each(|service| fixture.hold(service, 20, 0));
     fixture.look();
     fixture.turns(10);
@@ -109,7 +109,7 @@ fn a_list_that_nobody_asked_goes_before_all_others() {
 
 #[test]
 fn a_few_lists_do_not_wait_for_the_first_turns_of_many() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     (10..90).for_each(|service| fixture.hold(service, 5, 0));
     fixture.look();
     fixture.turns(20);
@@ -128,7 +128,7 @@ fn a_few_lists_do_not_wait_for_the_first_turns_of_many() {
 
 #[test]
 fn a_large_list_takes_no_more_turns_than_a_small_one_that_is_due() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     fixture.hold(1, 200, 0);
     fixture.hold(2, 50, 0);
     fixture.look();
@@ -138,7 +138,7 @@ fn a_large_list_takes_no_more_turns_than_a_small_one_that_is_due() {
 
 #[test]
 fn what_is_not_held_any_more_is_forgotten() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     (0..4).for_each(|service| fixture.hold(service, 2, 0));
     fixture.look();
     fixture.turns(5);
@@ -157,7 +157,7 @@ fn what_is_not_held_any_more_is_forgotten() {
 
 #[test]
 fn a_list_that_returned_and_was_lost_again_is_a_new_one() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     (0..3).for_each(|service| fixture.hold(service, 1, 0));
     fixture.look();
     assert_eq!(fixture.services(9).len(), 3);
@@ -168,7 +168,7 @@ fn a_list_that_returned_and_was_lost_again_is_a_new_one() {
 
 #[test]
 fn another_service_in_the_same_place_is_not_taken_for_the_one_before() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     fixture.hold(1, 1, 0);
     fixture.look();
     assert_eq!(fixture.services(9), [1]);
@@ -180,12 +180,12 @@ fn another_service_in_the_same_place_is_not_taken_for_the_one_before() {
 }
 
 /// So many ports at one address are held of the service at a place, in that namespace.
-fn hold_ports(fixture: &mut Fixture, service: u8, namespace: &str, ports: u16) {
+fn hold_ports(fixture: &mut ScheduleHarness, service: u8, namespace: &str, ports: u16) {
     hold_at(fixture, service, namespace, &[9], ports);
 }
 
 /// So many ports at each of these addresses.
-fn hold_at(fixture: &mut Fixture, service: u8, namespace: &str, addresses: &[u8], ports: u16) {
+fn hold_at(fixture: &mut ScheduleHarness, service: u8, namespace: &str, addresses: &[u8], ports: u16) {
     fixture.hold(service, 1, 0);
     let mut view = ServiceView::clone(fixture.snapshot.services.get(ServiceId(service.into())).unwrap());
     let name = format!("s-{service}");
@@ -202,7 +202,7 @@ fn hold_at(fixture: &mut Fixture, service: u8, namespace: &str, addresses: &[u8]
 }
 
 /// The backends that are asked within a time: the moment, the namespace, and the port.
-fn asked_within(fixture: &mut Fixture, time: Duration) -> Vec<(Instant, String, u16)> {
+fn asked_within(fixture: &mut ScheduleHarness, time: Duration) -> Vec<(Instant, String, u16)> {
     let end = fixture.now + time;
     let mut asked = Vec::new();
     while let Some(at) = fixture.schedule.next(fixture.now).filter(|at| *at <= end) {
@@ -218,7 +218,7 @@ fn asked_within(fixture: &mut Fixture, time: Duration) -> Vec<(Instant, String, 
 
 #[test]
 fn one_address_is_asked_a_few_times_a_second_however_many_lists_have_it() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     (0..20).for_each(|service| hold_ports(&mut fixture, service, "tenant", 200));
     fixture.look();
     let asked = asked_within(&mut fixture, Duration::from_secs(10));
@@ -229,7 +229,7 @@ fn one_address_is_asked_a_few_times_a_second_however_many_lists_have_it() {
 
 #[test]
 fn who_has_thousands_of_ports_at_an_address_keeps_nobody_elses_from_being_asked() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     (0..20).for_each(|service| hold_ports(&mut fixture, service, "tenant", 200));
     fixture.look();
     asked_within(&mut fixture, Duration::from_secs(5));
@@ -245,7 +245,7 @@ fn who_has_thousands_of_ports_at_an_address_keeps_nobody_elses_from_being_asked(
 
 #[test]
 fn who_waits_for_an_address_is_forgotten_with_its_list() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     (0..5).for_each(|service| hold_ports(&mut fixture, service, "tenant", 50));
     fixture.look();
     asked_within(&mut fixture, Duration::from_secs(3));
@@ -258,7 +258,7 @@ fn who_waits_for_an_address_is_forgotten_with_its_list() {
 
 #[test]
 fn a_backend_that_somebody_claims_is_asked_out_of_turn_and_once() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     fixture.hold(1, 3, 0);
     fixture.look();
     assert_eq!(fixture.turns(9).len(), 3);
@@ -275,7 +275,7 @@ fn a_backend_that_somebody_claims_is_asked_out_of_turn_and_once() {
 
 #[test]
 fn who_may_not_be_probed_gets_no_turn() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     fixture.hold(1, 3, 0);
     let mut view = ServiceView::clone(fixture.snapshot.services.get(ServiceId(1)).unwrap());
     let mut held = Hold::clone(view.ports[0].hold.as_ref().unwrap());
@@ -291,7 +291,7 @@ fn who_may_not_be_probed_gets_no_turn() {
 fn a_new_list_begins_after_its_pause_and_not_all_nodes_at_once() {
     let mut begun: Vec<Duration> = Vec::new();
     for node in 0..40_u64 {
-        let mut fixture = Fixture::new();
+        let mut fixture = ScheduleHarness::new();
         fixture.hold(1, 1, 0);
         let pause = Duration::from_millis(node * 50);
         fixture.schedule.follow(&fixture.snapshot, fixture.now, &|| pause);
@@ -304,7 +304,7 @@ fn a_new_list_begins_after_its_pause_and_not_all_nodes_at_once() {
 
 #[test]
 fn whoever_needs_not_wait_for_an_address_is_not_held_up_by_those_who_do() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     let addresses: Vec<u8> = (0..=254).collect();
     (0..8).for_each(|service| hold_at(&mut fixture, service, "tenant", &addresses, 20));
     fixture.look();
@@ -319,7 +319,7 @@ fn whoever_needs_not_wait_for_an_address_is_not_held_up_by_those_who_do() {
 
 #[test]
 fn backends_that_wait_for_an_address_are_not_held_up_by_those_that_need_not() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     (0..60).for_each(|service| fixture.hold(service, 200, 0));
     (60..62).for_each(|service| hold_ports(&mut fixture, service, "tenant", 20));
     fixture.look();
@@ -332,7 +332,7 @@ fn backends_that_wait_for_an_address_are_not_held_up_by_those_that_need_not() {
 /// So many lists are held of the service at a place, one for each of its ports, each with so many backends. The address
 /// of a backend is what `address` makes of the list and of the backend.
 fn hold_lists(
-    fixture: &mut Fixture,
+    fixture: &mut ScheduleHarness,
     (service, namespace): (u8, &str),
     lists: u16,
     backends: u8,
@@ -359,7 +359,7 @@ fn hold_lists(
 }
 
 /// How often those of a namespace are asked within so many seconds.
-fn asked_of(fixture: &mut Fixture, namespace: &str, seconds: u64) -> usize {
+fn asked_of(fixture: &mut ScheduleHarness, namespace: &str, seconds: u64) -> usize {
     let asked = asked_within(fixture, Duration::from_secs(seconds));
     asked.iter().filter(|(_, of, _)| of == namespace).count()
 }
@@ -372,7 +372,7 @@ fn apart(list: u16, backend: u8) -> [u8; 4] {
 
 #[test]
 fn who_has_thousands_of_held_lists_delays_no_probe_of_another_namespace() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     hold_lists(&mut fixture, (1, "tenant"), 3_000, 10, apart);
     hold_at(&mut fixture, 60, "bystander", &[1, 2, 3], 1);
     fixture.look();
@@ -384,7 +384,7 @@ fn who_has_thousands_of_held_lists_delays_no_probe_of_another_namespace() {
 
 #[test]
 fn new_lists_of_one_namespace_keep_no_other_from_its_turns() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     hold_at(&mut fixture, 60, "bystander", &[1, 2, 3], 1);
     hold_ports(&mut fixture, 70, "neighbour", 2);
     fixture.look();
@@ -399,7 +399,7 @@ fn new_lists_of_one_namespace_keep_no_other_from_its_turns() {
 
 #[test]
 fn who_waits_for_an_address_does_not_wait_for_those_of_another_namespace() {
-    let mut fixture = Fixture::new();
+    let mut fixture = ScheduleHarness::new();
     let shared = |list: u16, backend: u8| apart(list % 1_000, backend);
     hold_lists(&mut fixture, (1, "tenant"), 20_000, 2, shared);
     hold_ports(&mut fixture, 60, "bystander", 2);

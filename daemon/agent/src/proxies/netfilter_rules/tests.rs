@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use holdfast_fixtures::network_namespace;
 use holdfast_status::views::proxies::{Dialled, Filter};
 
 use super::{find_conntrack_limit, find_filters};
@@ -24,15 +25,13 @@ fn spelled(filter: &Filter) -> String {
 /// Checks what is found in a network namespace with these rules.
 #[track_caller]
 fn check(program: &[&str], rules: &str, accepted: u32, expected: &[&str]) {
-    let found = || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    let found = network_namespace::run_inside(|| {
         let mut command = Command::new(program[0]);
         let mut child = command.args(&program[1..]).stdin(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
         assert!(child.wait().unwrap().success(), "{program:?} refuses:\n{rules}");
         find_filters(Path::new("/nowhere"), &dialled(), accepted).unwrap()
-    };
-    let found = std::thread::scope(|scope| scope.spawn(found).join().unwrap());
+    });
     assert_eq!(found.iter().map(spelled).collect::<Vec<_>>(), expected, "{rules}");
 }
 

@@ -17,12 +17,12 @@ const LIVE: ListPresence = ListPresence { any: true, unheld: true };
 const HELD: ListPresence = ListPresence { any: true, unheld: false };
 
 /// So many services with a list in each namespace, named by its number.
-struct Fixture {
+struct LossesHarness {
     losses: Losses,
     namespaces: Vec<Arc<str>>,
 }
 
-impl Fixture {
+impl LossesHarness {
     fn new(populated: &[usize]) -> Self {
         let namespaces = (0..populated.len()).map(|number| format!("n-{number}").into()).collect();
         let mut fixture = Self { losses: Losses::default(), namespaces };
@@ -53,8 +53,8 @@ impl Fixture {
 }
 
 /// Services of the first namespaces, in turns, lose their lists at these times.
-fn spread(populated: &[usize], lost: &[i64]) -> Fixture {
-    let mut fixture = Fixture::new(populated);
+fn spread(populated: &[usize], lost: &[i64]) -> LossesHarness {
+    let mut fixture = LossesHarness::new(populated);
     for (id, at) in (0..).zip(lost) {
         fixture.lose(id, id as usize % populated.len(), *at);
     }
@@ -92,7 +92,7 @@ fn a_mass_loss_is_told_once_and_again_of_each_namespace_that_loses_more() {
 
 #[test]
 fn what_one_namespace_loses_counts_for_it_alone() {
-    let mut fixture = Fixture::new(&[100, 5, 5]);
+    let mut fixture = LossesHarness::new(&[100, 5, 5]);
     (0..60).for_each(|id| fixture.lose(id, 0, 100));
     assert_eq!(fixture.joined(100), [0_u32; 0], "a part of one");
     fixture.lose(60, 1, 100);
@@ -108,7 +108,7 @@ fn what_one_namespace_loses_counts_for_it_alone() {
 #[test]
 fn what_one_namespace_has_does_not_make_the_losses_of_others_few() {
     for (namespaces, each, lost, others) in [(20, 15, 12, 1_000), (4, 6, 2, 100), (20, 15, 3, 1_000)] {
-        let mut fixture = Fixture::new(&[&vec![each; namespaces][..], &[others]].concat());
+        let mut fixture = LossesHarness::new(&[&vec![each; namespaces][..], &[others]].concat());
         let ids = 0..u32::try_from(namespaces * lost).unwrap();
         ids.clone().for_each(|id| fixture.lose(id, id as usize % namespaces, 100));
         let is_mass = lost * 4 > each;
@@ -123,7 +123,7 @@ fn what_one_namespace_has_does_not_make_the_losses_of_others_few() {
 #[test]
 fn all_of_one_namespace_is_a_mass_loss_of_it() {
     for (populated, expected) in [(3, 0), (4, 4)] {
-        let mut fixture = Fixture::new(&[populated, 500]);
+        let mut fixture = LossesHarness::new(&[populated, 500]);
         let count = u32::try_from(populated).unwrap();
         (0..count - 1).for_each(|id| fixture.lose(id, 0, 100));
         assert_eq!(fixture.joined(100), [0_u32; 0]);

@@ -11,7 +11,7 @@ fn place(text: &str) -> Option<AddressFilter> {
 
 #[test]
 fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
-    let bed = Bed::new(8);
+    let bed = FlowMaps::new(8);
     let it = types::flow { of_client: SYN | FIN | SHORTCUT, of_backend: SYN, ..flow(6, TCP, NOW - 7) };
     bed.begin(it);
     let heard = Heard { syn: true, ..Heard::default() };
@@ -38,7 +38,7 @@ fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
 
 #[test]
 fn kernel_flows_are_found_by_client_frontend_backend_and_stage() {
-    let bed = Bed::new(16);
+    let bed = FlowMaps::new(16);
     for n in 0..10 {
         bed.begin(flow(n, UDP, NOW));
     }
@@ -68,7 +68,7 @@ fn kernel_flows_are_found_by_client_frontend_backend_and_stage() {
 
 #[test]
 fn kernel_flows_are_counted_by_what_they_are() {
-    let bed = Bed::new(16);
+    let bed = FlowMaps::new(16);
     assert_eq!((bed.table.tally(), bed.table.max()), (Tally::default(), 16));
     for n in 0..4 {
         bed.begin(flow(n, UDP, NOW));
@@ -89,7 +89,7 @@ fn kernel_flows_are_counted_by_what_they_are() {
 
 #[test]
 fn kernel_packets_are_counted_over_all_processors() {
-    let bed = Bed::new(4);
+    let bed = FlowMaps::new(4);
     assert_eq!(bed.table.packet_counts(), PacketCounts::default());
     let counts = &bed.handles[&Map::PacketCounts];
     let which = types::packet_count::COUNT_NO_PORT.0.to_ne_bytes();
@@ -116,7 +116,7 @@ fn kernel_packets_are_counted_over_all_processors() {
 
 #[test]
 fn kernel_a_sample_finds_flows_to_which_an_entry_does_not_lead() {
-    let bed = Bed::new(64);
+    let bed = FlowMaps::new(64);
     let all: Vec<_> = (0..20).map(|n| flow(n, UDP, NOW)).collect();
     for it in &all {
         bed.begin(*it);

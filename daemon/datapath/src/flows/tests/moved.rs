@@ -9,7 +9,7 @@ use super::super::moving::Moving;
 use super::super::sweep::Sweep;
 use super::*;
 
-fn moving(from: &Bed, to: &Bed) -> Moving {
+fn moving(from: &FlowMaps, to: &FlowMaps) -> Moving {
     Moving::new(from.table.clone(), to.table.clone())
 }
 
@@ -20,21 +20,21 @@ fn pass(moving: &mut Moving) -> u64 {
 
 /// Asserts that a flow is whole in a table; returns its number there.
 #[track_caller]
-fn check_there(bed: &Bed, it: &types::flow) -> u32 {
+fn check_there(bed: &FlowMaps, it: &types::flow) -> u32 {
     let number = bed.leads(it)[0].unwrap_or_else(|| panic!("{it:?} is not there"));
     bed.check_whole(number, it);
     number
 }
 
 #[track_caller]
-fn check_not_there(bed: &Bed, it: &types::flow) {
+fn check_not_there(bed: &FlowMaps, it: &types::flow) {
     assert!(bed.leads(it).iter().all(Option::is_none), "{it:?}");
 }
 
 #[test]
 fn kernel_flows_go_to_another_table_with_all_that_leads_to_them() {
     for size in [16, 64, 256] {
-        let old = Bed::new(64);
+        let old = FlowMaps::new(64);
         let new = old.of_another_size(size);
         let all: Vec<_> = (0..12).map(|n| flow(n, if n < 6 { TCP } else { UDP }, NOW)).collect();
         all.iter().for_each(|it| _ = old.begin(*it));
@@ -59,7 +59,7 @@ fn kernel_flows_go_to_another_table_with_all_that_leads_to_them() {
 }
 
 /// The ports at which packets are looked at because of a flow's backend.
-fn ports(bed: &Bed) -> Vec<usize> {
+fn ports(bed: &FlowMaps) -> Vec<usize> {
     let all = bed.handles[&Map::BackendPorts].lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
     (0..all.len()).filter(|port| all[*port] != 0).collect()
 }
@@ -67,7 +67,7 @@ fn ports(bed: &Bed) -> Vec<usize> {
 /// Else each port that a tenant's backends ever had would cost every packet of the node a look for ever.
 #[test]
 fn kernel_ports_of_backends_that_no_flow_has_any_more_stay_behind() {
-    let old = Bed::new(64);
+    let old = FlowMaps::new(64);
     let new = old.of_another_size(256);
     let it = flow(1, TCP, NOW);
     old.begin(it);
@@ -84,7 +84,7 @@ fn kernel_ports_of_backends_that_no_flow_has_any_more_stay_behind() {
 
 #[test]
 fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
-    let old = Bed::new(64);
+    let old = FlowMaps::new(64);
     let new = old.of_another_size(128);
     let [stays, ends, talks] = [0, 1, 3].map(|n| flow(n, TCP, NOW - 9));
     let [_, of_ended, of_talker] = [stays, ends, talks].map(|it| old.begin(it));
@@ -110,7 +110,7 @@ fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
 
 #[test]
 fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
-    let old = Bed::new(64);
+    let old = FlowMaps::new(64);
     let new = old.of_another_size(16);
     let counted = |it| types::flow { of_backend: said::IS_COUNTED.0 as u8, ..it };
     let needed: Vec<_> = (0..14).map(|n| counted(flow(n, TCP, NOW - u32::from(n)))).collect();
@@ -140,7 +140,7 @@ fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
 
 #[test]
 fn kernel_flows_that_begin_and_end_while_others_move_are_all_there_in_the_end() {
-    let old = Bed::new(64);
+    let old = FlowMaps::new(64);
     let new = old.of_another_size(256);
     let stop = AtomicBool::new(false);
     let mut moving = moving(&old, &new);
@@ -165,7 +165,7 @@ fn kernel_flows_that_begin_and_end_while_others_move_are_all_there_in_the_end() 
 /// What came by another node stands beside what came here by itself, whichever of the two moves first.
 #[test]
 fn kernel_flows_of_one_client_and_frontend_move_with_what_each_of_them_has() {
-    let old = Bed::new(64);
+    let old = FlowMaps::new(64);
     let new = old.of_another_size(16);
     let own = flow(6, TCP, NOW);
     let taken = types::flow {

@@ -63,7 +63,7 @@ fn run(program: &impl AsRawFd, packet: &[u8]) {
     assert_eq!(returned, 0, "{}", std::io::Error::last_os_error());
 }
 
-fn entries(bed: &Bed) -> usize {
+fn entries(bed: &FlowMaps) -> usize {
     let keys = |map: &Map| bed.handles[map].keys().count();
     keys(&Map::Entries4) + keys(&Map::Entries6)
 }
@@ -71,7 +71,7 @@ fn entries(bed: &Bed) -> usize {
 #[test]
 fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_swept() {
     let mut programs = None;
-    let mut bed = Bed::with(64, |given| {
+    let mut bed = FlowMaps::with(64, |given| {
         let (loaded, made) =
             load::packets_of_ethernet(given, 64, &crate::packets::PacketSwitches::default()).unwrap();
         programs = Some(loaded);

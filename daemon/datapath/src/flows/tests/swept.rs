@@ -19,13 +19,13 @@ fn pass(sweep: &mut Sweep) {
     }
 }
 
-fn sweep(bed: &Bed) -> Sweep {
+fn sweep(bed: &FlowMaps) -> Sweep {
     Sweep::new(bed.table.clone(), FlowsSwept::default())
 }
 
 #[test]
 fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_stays() {
-    let bed = Bed::new(32);
+    let bed = FlowMaps::new(32);
     let mut begun = Vec::new();
     for (n, transport) in (0..6).flat_map(|n| [(n, TCP), (n, UDP)]) {
         let life = lifetime(&flow(n, transport, NOW)).unwrap();
@@ -49,7 +49,7 @@ fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_st
 
 #[test]
 fn kernel_who_takes_a_flow_away_takes_it_out_of_the_counts() {
-    let bed = Bed::new(4);
+    let bed = FlowMaps::new(4);
     let counted = |n| types::flow { of_backend: said::IS_COUNTED.0 as u8, ..flow(n, UDP, 1) };
     let (old, young) = (counted(0), types::flow { seen: NOW, ..counted(1) });
     let shares = &bed.table.0.shares;
@@ -64,7 +64,7 @@ fn kernel_who_takes_a_flow_away_takes_it_out_of_the_counts() {
 
 #[test]
 fn kernel_numbers_of_records_are_handed_out_in_pieces_and_each_once() {
-    let bed = Bed::with(0, |given| load::packet_maps(given, 100_000).unwrap());
+    let bed = FlowMaps::with(0, |given| load::packet_maps(given, 100_000).unwrap());
     crate::packets::hand_out_first(&bed.handles).unwrap();
     let mut pieces = 0;
     while !bed.table.hand_out(4096).unwrap() {
@@ -83,7 +83,7 @@ fn kernel_numbers_of_records_are_handed_out_in_pieces_and_each_once() {
 /// A process that was killed between the two leaves a count too high, and its service would get less than its part.
 #[test]
 fn kernel_a_count_that_is_too_high_is_put_right() {
-    let bed = Bed::new(4);
+    let bed = FlowMaps::new(4);
     let it = types::flow { of_backend: said::IS_COUNTED.0 as u8, ..flow(0, UDP, NOW) };
     let shares = &bed.table.0.shares;
     bed.begin(it);
@@ -94,7 +94,7 @@ fn kernel_a_count_that_is_too_high_is_put_right() {
 
 #[test]
 fn kernel_a_flow_that_a_program_takes_away_at_that_moment_is_the_programs() {
-    let bed = Bed::new(4);
+    let bed = FlowMaps::new(4);
     let it = flow(0, UDP, 1);
     let number = bed.begin(it);
     bed.entries(&it).delete(&keys(&it)[0]).unwrap();
@@ -107,7 +107,7 @@ fn kernel_a_flow_that_a_program_takes_away_at_that_moment_is_the_programs() {
 
 #[test]
 fn kernel_what_somebody_began_to_take_away_and_left_is_finished_later() {
-    let bed = Bed::new(4);
+    let bed = FlowMaps::new(4);
     let left = flow(0, UDP, 1);
     let number = bed.begin(left);
     bed.entries(&left).delete(&keys(&left)[0]).unwrap();
@@ -126,7 +126,7 @@ fn kernel_what_somebody_began_to_take_away_and_left_is_finished_later() {
 #[test]
 fn kernel_records_beyond_those_that_are_remembered_are_finished_after_them() {
     let all = u16::try_from(LEFT_MAX).unwrap() + 1;
-    let bed = Bed::new(all.into());
+    let bed = FlowMaps::new(all.into());
     for it in (0..all).map(|n| flow(n, UDP, 1)) {
         bed.begin(it);
         bed.entries(&it).delete(&keys(&it)[0]).unwrap();
@@ -145,7 +145,7 @@ fn kernel_records_beyond_those_that_are_remembered_are_finished_after_them() {
 /// As when a daemon is killed: from some step on nothing is done.
 #[test]
 fn kernel_an_end_that_is_broken_off_leaves_a_record_that_the_next_pass_finds() {
-    let bed = Bed::new(4);
+    let bed = FlowMaps::new(4);
     let it = flow(0, UDP, 1);
     let number = bed.begin(it);
     bed.entries(&it).freeze().unwrap();
@@ -156,7 +156,7 @@ fn kernel_an_end_that_is_broken_off_leaves_a_record_that_the_next_pass_finds() {
 
 #[test]
 fn kernel_what_is_new_in_the_same_record_is_not_taken_for_what_was_left() {
-    let bed = Bed::new(1);
+    let bed = FlowMaps::new(1);
     assert_eq!(bed.free(), 1);
     let mut sweep = sweep(&bed);
     for n in 0..4 {
@@ -173,7 +173,7 @@ fn kernel_what_is_new_in_the_same_record_is_not_taken_for_what_was_left() {
 
 #[test]
 fn kernel_a_flow_that_began_with_the_same_addresses_keeps_what_leads_to_it() {
-    let bed = Bed::new(4);
+    let bed = FlowMaps::new(4);
     let (old, new) = (flow(0, UDP, 1), types::flow { serial: 7, ..flow(0, UDP, NOW) });
     let number = bed.begin(old);
     // In the same record, since the old one was read.
@@ -196,7 +196,7 @@ fn kernel_a_flow_that_began_with_the_same_addresses_keeps_what_leads_to_it() {
 
 #[test]
 fn kernel_a_record_that_is_being_written_is_nobodys() {
-    let bed = Bed::new(2);
+    let bed = FlowMaps::new(2);
     for strange in [
         types::flow { serial: 0, ..flow(0, UDP, 1) },
         types::flow { state: 0, ..flow(0, UDP, 1) },
@@ -215,7 +215,7 @@ fn kernel_a_record_that_is_being_written_is_nobodys() {
 
 #[test]
 fn kernel_a_slice_whose_time_is_over_looks_at_few_more_however_much_there_is_to_do() {
-    let bed = Bed::new(20_000);
+    let bed = FlowMaps::new(20_000);
     for n in 0..20_000 {
         bed.begin(flow(n, UDP, 1));
     }
@@ -231,7 +231,7 @@ fn kernel_a_slice_whose_time_is_over_looks_at_few_more_however_much_there_is_to_
 
 #[test]
 fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
-    let bed = Bed::new(64);
+    let bed = FlowMaps::new(64);
     let old = flow(0, UDP, 1);
     let number = bed.begin(old);
     let sweeping =
@@ -249,7 +249,7 @@ fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
 
 /// As a program does that meets the same clients again and again: ends what is too old, and begins anew. Gives the
 /// flows that live at the end.
-pub(super) fn programs(bed: &Bed, stop: &AtomicBool) -> Vec<(u32, types::flow)> {
+pub(super) fn programs(bed: &FlowMaps, stop: &AtomicBool) -> Vec<(u32, types::flow)> {
     let mut living: Vec<Option<(u32, types::flow)>> = vec![None; 8];
     let mut serial = 1;
     while !stop.load(Ordering::Relaxed) {
@@ -273,7 +273,7 @@ pub(super) fn programs(bed: &Bed, stop: &AtomicBool) -> Vec<(u32, types::flow)> 
 
 #[test]
 fn kernel_beside_programs_that_end_and_begin_the_same_flows_none_is_lost() {
-    let bed = Bed::new(64);
+    let bed = FlowMaps::new(64);
     let stop = AtomicBool::new(false);
     let mut sweep = sweep(&bed);
     let living = std::thread::scope(|scope| {
@@ -307,7 +307,7 @@ fn any_flow() -> impl Strategy<Value = types::flow> {
 
 #[test]
 fn kernel_no_flow_that_lives_is_ever_taken_away() {
-    let bed = Bed::new(64);
+    let bed = FlowMaps::new(64);
     let mut runner = TestRunner::new(ProptestConfig { cases: 200, ..ProptestConfig::default() });
     let ran = runner.run(&prop::collection::vec(any_flow(), 1..40), |kinds| {
         let begin = |(n, kind): (u16, types::flow)| {
@@ -337,7 +337,7 @@ fn kernel_no_flow_that_lives_is_ever_taken_away() {
 
 #[test]
 fn kernel_a_table_without_flows_is_gone_over_once_until_one_begins() {
-    let bed = Bed::new(16);
+    let bed = FlowMaps::new(16);
     let mut sweep = sweep(&bed);
     let mut parts = |count: usize| {
         (0..count).for_each(|_| assert!(sweep.some(16, Instant::now() + Duration::from_secs(1))));
@@ -354,7 +354,7 @@ fn translated(backend: &str, node: &str, transport: Transport) -> Translated {
 
 #[test]
 fn kernel_a_port_that_somebody_elses_connection_has_at_a_backend_is_kept_free_until_it_is_over() {
-    let bed = Bed::new(4);
+    let bed = FlowMaps::new(4);
     // The first has a port of the node over IPv6, the second one over IPv4.
     let [six, four] = [3, 6].map(|n| flow(n, TCP, NOW));
     let theirs = [
@@ -378,7 +378,7 @@ fn kernel_a_port_that_somebody_elses_connection_has_at_a_backend_is_kept_free_un
 fn kernel_what_a_former_daemon_kept_free_is_looked_for_in_pieces_while_flows_begin() {
     // Entries of one family for three pieces.
     const FLOWS: u16 = 6_000;
-    let bed = Bed::new(u32::from(FLOWS) + 8);
+    let bed = FlowMaps::new(u32::from(FLOWS) + 8);
     let theirs = [
         translated("[fd00::9]:8443", "[2001:db8:1::1]:61001", Transport::Tcp),
         translated("10.1.0.9:8443", "192.0.2.1:61001", Transport::Tcp),
@@ -399,7 +399,7 @@ fn kernel_what_a_former_daemon_kept_free_is_looked_for_in_pieces_while_flows_beg
 
 #[test]
 fn kernel_the_first_pass_tells_where_packets_of_flows_arrive_and_no_other_one_does() {
-    let bed = Bed::new(64);
+    let bed = FlowMaps::new(64);
     bed.begin(flow(1, UDP, NOW));
     bed.begin(types::flow { frontend_port: 30_080_u16.to_be(), ..flow(6, TCP, NOW) });
     let mut sweep = sweep(&bed);
@@ -416,7 +416,7 @@ fn kernel_the_first_pass_tells_where_packets_of_flows_arrive_and_no_other_one_do
 
 #[test]
 fn kernel_a_port_that_a_flow_has_is_the_flows_whatever_others_have() {
-    let bed = Bed::new(4);
+    let bed = FlowMaps::new(4);
     let it = flow(6, TCP, NOW);
     let number = bed.begin(it);
     let mut kept = KeptFree::blind(bed.table.clone());

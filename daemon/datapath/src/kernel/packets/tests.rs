@@ -21,7 +21,7 @@ use crate::abi::packets::types;
 use crate::bpf_call;
 use crate::devices::{HookKind, POD_DEVICES_MAX, ShortcutState, Side};
 use crate::flows::FlowTable;
-use crate::kernel::bed::{Bed, NONE, Port, bed, pinned};
+use crate::kernel::bed::{NONE, Port, ThreadBed, bed, pinned};
 use crate::pins::{VERSION, cleanup, drain};
 use crate::probe;
 use holdfast_core::op::FrontendType;
@@ -32,14 +32,14 @@ const FLOWS: u32 = 64;
 
 /// Everything is tested with both kinds of hooks, each in a bed of its own.
 #[track_caller]
-fn with_each(test: impl Fn(&Bed, HookKind) + Copy + Send + 'static) {
+fn with_each(test: impl Fn(&ThreadBed, HookKind) + Copy + Send + 'static) {
     for kind in KINDS {
         bed_with_devices(move |bed| test(bed, kind));
     }
 }
 
 #[track_caller]
-fn bed_with_devices(test: impl FnOnce(&Bed) + Send + 'static) {
+fn bed_with_devices(test: impl FnOnce(&ThreadBed) + Send + 'static) {
     bed(move |bed| {
         run("ip", "link add left index 70 type veth peer name right index 71");
         run("ip", "address add 10.9.0.1/24 dev left");
@@ -57,7 +57,7 @@ fn run(program: &str, arguments: &str) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-fn start(bed: &Bed, kind: HookKind) -> KernelMaps {
+fn start(bed: &ThreadBed, kind: HookKind) -> KernelMaps {
     let mut maps = begin(bed, kind);
     maps.serve_packets();
     assert_eq!(packets_of(&maps).failure, None);
@@ -65,7 +65,7 @@ fn start(bed: &Bed, kind: HookKind) -> KernelMaps {
 }
 
 /// Sockets are served, and packets are not yet.
-fn begin(bed: &Bed, kind: HookKind) -> KernelMaps {
+fn begin(bed: &ThreadBed, kind: HookKind) -> KernelMaps {
     let packets = Some(PacketOptions {
         flows: FLOWS,
         snat_ports: vec![61_000..=61_003],
@@ -478,7 +478,7 @@ fn kernel_a_device_that_is_made_anew_gets_its_programs_again() {
 }
 
 /// Takes the programs of the left one away from outside, or their pins.
-fn take_away(bed: &Bed, kind: HookKind) -> usize {
+fn take_away(bed: &ThreadBed, kind: HookKind) -> usize {
     let pin = |way: &str| bed.options().bpffs.join("links/tc/70").join(way);
     match kind {
         HookKind::Tcx => {
@@ -505,7 +505,7 @@ fn kernel_what_somebody_took_from_a_device_is_put_back_and_counted() {
 }
 
 /// What is blocked has no program, and none can be pinned there.
-fn block(bed: &Bed, hook: &str) {
+fn block(bed: &ThreadBed, hook: &str) {
     let pin = bed.options().bpffs.join("links").join(hook);
     libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
     std::fs::remove_file(&pin).unwrap();
@@ -587,7 +587,7 @@ fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_a
 }
 
 /// The number of the link that is pinned there.
-fn link(bed: &Bed, way: &str) -> u32 {
+fn link(bed: &ThreadBed, way: &str) -> u32 {
     let pin = bed.options().bpffs.join("links/tc/70").join(way);
     Link::open(pin).unwrap().info().unwrap().id
 }
@@ -754,7 +754,7 @@ fn kernel_cleanup_takes_the_programs_off_all_devices_and_leaves_those_of_others(
 }
 
 #[track_caller]
-fn check_all_is_taken(bed: &Bed, kind: HookKind, at_devices: usize) {
+fn check_all_is_taken(bed: &ThreadBed, kind: HookKind, at_devices: usize) {
     let taken = cleanup(&bed.options().bpffs).unwrap();
     assert!(taken.errors.is_empty() && taken.is_something(), "{taken:?}");
     assert_eq!(taken.at_devices, at_devices);
@@ -777,7 +777,7 @@ fn kernel_cleanup_takes_filters_off_devices_also_where_no_pin_is_left() {
 }
 
 /// Writes the record of a connection, or with 0 for its serial a free one.
-fn write_flow(bed: &Bed, serial: u32) {
+fn write_flow(bed: &ThreadBed, serial: u32) {
     let pin = bed.options().bpffs.join("flows1").join(Map::Flows.name());
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
     let seen = u32::try_from(now.tv_sec()).unwrap();
@@ -880,7 +880,7 @@ fn bit(maps: &Handles, map: Map, bit: u32) -> bool {
 }
 
 /// In the map that is pinned.
-fn set_bit(bed: &Bed, bit: u32) {
+fn set_bit(bed: &ThreadBed, bit: u32) {
     let pin = bed.options().bpffs.join(pinned("shared")).join(Map::FrontendBlocks.name());
     let view = crate::view::View::new(&MapHandle::from_pinned_path(pin).unwrap()).unwrap();
     view[bit as usize / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);

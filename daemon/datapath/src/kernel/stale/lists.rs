@@ -130,7 +130,7 @@ mod tests {
     use holdfast_core::op::{Action, Word};
 
     use super::super::super::bed::{
-        Bed, CAPACITY, Port, address, bed, in_pod, knows_its_netns, sweep, tells_what_sockets_keep,
+        CAPACITY, Port, ThreadBed, address, bed, in_pod, knows_its_netns, sweep, tells_what_sockets_keep,
         udp_client,
     };
     use super::super::diag::Diag;
@@ -143,7 +143,7 @@ mod tests {
     const BACKENDS: [SocketAddr; 1] = [SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), 5353)];
 
     /// Maps with a port of one backend, and a socket that has dialled it.
-    fn served(bed: &Bed) -> (KernelMaps, Port<'static>, UdpSocket) {
+    fn served(bed: &ThreadBed) -> (KernelMaps, Port<'static>, UdpSocket) {
         let mut maps = bed.start();
         let port = Port { frontends: &[VIP], backends: &BACKENDS, ..Port::UDP };
         port.serve(&mut maps);

@@ -14,7 +14,7 @@ use crate::abi;
 use crate::abi::packets::types;
 use crate::devices::{self, Device, Side};
 use crate::kernel::KernelMaps;
-use crate::kernel::bed::{Bed, CAPACITY, Port, bed};
+use crate::kernel::bed::{CAPACITY, Port, ThreadBed, bed};
 use crate::load::{self, PacketPrograms};
 use crate::map::{self, Handles, Map};
 use crate::packets::PacketSwitches;
@@ -71,7 +71,7 @@ impl Node {
         bed(move |bed| test(&mut Self::new(bed, flows, &switches)));
     }
 
-    fn new(_bed: &Bed, flows: u32, switches: &PacketSwitches) -> Self {
+    fn new(_bed: &ThreadBed, flows: u32, switches: &PacketSwitches) -> Self {
         network::lay();
         let mut maps = KernelMaps::unattached(CAPACITY).unwrap();
         maps.reserve_capacity(&MapGrowth { slots: [SLOTS; 2], ..MapGrowth::default() }).unwrap();

@@ -6,7 +6,7 @@ use holdfast_status::views::apiserver::{State, Tier};
 
 use super::*;
 
-struct Fixture {
+struct EndpointsHarness {
     table: Endpoints,
     start: Instant,
     now: Instant,
@@ -23,7 +23,7 @@ fn letter(row: &Endpoint) -> char {
     }
 }
 
-impl Fixture {
+impl EndpointsHarness {
     fn new(configured: &str) -> Self {
         let now = Instant::now();
         let mut table = Endpoints::new(1);
@@ -73,7 +73,7 @@ impl Fixture {
 /// After these steps: the order of dials, and a's state.
 #[track_caller]
 fn check(name: &str, steps: &str, order: &str, state: &str) {
-    let mut fixture = Fixture::new("abc");
+    let mut fixture = EndpointsHarness::new("abc");
     fixture.run(steps);
     assert_eq!((fixture.order().as_str(), fixture.states()[&'a']), (order, state), "{name}");
 }
@@ -110,7 +110,7 @@ fn penalties_grow_to_a_bound_and_are_spread() {
 /// After these steps, what is due for a check.
 #[track_caller]
 fn check_due(name: &str, steps: &str, due: &str) {
-    let mut fixture = Fixture::new("abc");
+    let mut fixture = EndpointsHarness::new("abc");
     fixture.run(steps);
     assert_eq!(fixture.names(&fixture.table.due_checks(fixture.now)), due, "{name}");
 }
@@ -132,7 +132,7 @@ fn what_is_better_than_one_in_use_is_checked() {
 
 #[test]
 fn a_tier_that_changes_keeps_what_is_known_of_those_that_stay() {
-    let mut fixture = Fixture::new("ab");
+    let mut fixture = EndpointsHarness::new("ab");
     fixture.table.set_tier(Tier::Learned, &addresses("xy"), fixture.now);
     fixture.table.set_tier(Tier::Kubelet, &addresses("k"), fixture.now);
     assert_eq!(fixture.order(), "abkxy");
@@ -146,7 +146,7 @@ fn a_tier_that_changes_keeps_what_is_known_of_those_that_stay() {
 
 #[test]
 fn what_is_gone_can_no_longer_be_changed() {
-    let mut fixture = Fixture::new("a");
+    let mut fixture = EndpointsHarness::new("a");
     let gone = fixture.id('a');
     fixture.table.set_tier(Tier::Configured, &addresses("b"), fixture.now);
     fixture.table.record_dial_failure(gone, EndpointError::Refused, fixture.now);
@@ -157,7 +157,7 @@ fn what_is_gone_can_no_longer_be_changed() {
 
 #[test]
 fn what_asks_for_patience_is_left_alone_for_as_long_as_it_asks_and_has_not_failed() {
-    let mut fixture = Fixture::new("ab");
+    let mut fixture = EndpointsHarness::new("ab");
     let (a, wait) = (fixture.id('a'), Duration::from_secs(8));
     fixture.run("+a +b");
     fixture.table.record_throttle(a, EndpointError::Throttled { status: 429, wait }, wait, fixture.now);

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::super::Access;
 use super::access;
-use super::server::{Authority, Manner, Script, Server, answer, namespace, ours, plain};
+use super::server::{Authority, Manner, Script, Server, answer, create_authority, namespace, ours, plain};
 use holdfast_fixtures::TEST_TIMEOUT;
 
 /// A failover that waits for nothing but a new connection; a busy machine takes its time.
@@ -61,19 +61,13 @@ fn keys(endpoints: &[String]) -> String {
     )
 }
 
-fn cluster() -> (tempfile::TempDir, Authority) {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
-    (folder, authority)
-}
-
 async fn serving(authority: &Authority, script: Script) -> Server {
     Server::start(&authority.leaf("kubernetes"), Manner::Serve, script).await
 }
 
 #[tokio::test]
 async fn only_a_server_that_has_shown_itself_is_led_to() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let strangers = [
         serving(&Authority::new(), plain()).await,
         Server::start(&authority.leaf("another"), Manner::Serve, plain()).await,
@@ -92,7 +86,7 @@ async fn only_a_server_that_has_shown_itself_is_led_to() {
 
 #[tokio::test]
 async fn another_clusters_server_is_not_led_to() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let good = serving(&authority, plain()).await;
     let access = guarding(folder.path(), &[good.url()]);
     access.get("/", None).await.unwrap();
@@ -108,7 +102,7 @@ async fn another_clusters_server_is_not_led_to() {
 
 #[tokio::test]
 async fn a_server_that_goes_is_left_at_once_and_comes_back() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let (first, second) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
     let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
     guarded.comes_to(&first, TEST_TIMEOUT).await;
@@ -123,7 +117,7 @@ async fn a_server_that_goes_is_left_at_once_and_comes_back() {
 
 #[tokio::test]
 async fn silent_endpoints_before_a_good_one_do_not_add_up() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let (first, last) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
     let mut silent = Vec::new();
     for manner in [Manner::SilentTcp, Manner::SilentHttp].into_iter().cycle().take(DEAD) {
@@ -144,7 +138,7 @@ async fn silent_endpoints_before_a_good_one_do_not_add_up() {
 /// As an apiserver that runs out of memory as soon as all nodes have come back to it.
 #[tokio::test]
 async fn a_server_that_dies_whenever_it_has_just_come_back_is_left_at_once_each_time() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let second = serving(&authority, plain()).await;
     let mut first = serving(&authority, plain()).await;
     let address = first.address;
@@ -160,7 +154,7 @@ async fn a_server_that_dies_whenever_it_has_just_come_back_is_left_at_once_each_
 /// As when apiservers are down by turns (k3s#11349): each of them has been away for long when it is the only one.
 #[tokio::test]
 async fn a_server_that_was_away_for_long_is_tried_at_once_when_the_only_other_one_goes() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let first = serving(&authority, plain()).await;
     let (address, url) = (first.address, first.url());
     drop(first);
@@ -176,7 +170,7 @@ async fn a_server_that_was_away_for_long_is_tried_at_once_when_the_only_other_on
 
 #[tokio::test]
 async fn a_guard_that_begins_with_dead_endpoints_alone_leads_to_the_first_that_comes() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let mut addresses = Vec::new();
     for _ in 0..DEAD {
         addresses.push(serving(&authority, plain()).await.address);
@@ -191,7 +185,7 @@ async fn a_guard_that_begins_with_dead_endpoints_alone_leads_to_the_first_that_c
 
 #[tokio::test]
 async fn another_order_of_the_endpoints_is_followed_at_once() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let (first, second) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
     let access = guarding(folder.path(), &[first.url(), second.url()]);
     let mut guarded =
@@ -208,7 +202,7 @@ async fn another_order_of_the_endpoints_is_followed_at_once() {
 
 #[tokio::test]
 async fn a_server_that_hangs_is_left() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let answered = AtomicBool::new(false);
     let once = ours(move |_| match answered.swap(true, Ordering::Relaxed) {
         false => answer("200 OK", "ok"),
@@ -223,7 +217,7 @@ async fn a_server_that_hangs_is_left() {
 
 #[tokio::test]
 async fn a_server_that_says_that_it_is_not_ready_is_left() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let failed = || answer("500 Internal Server Error", "etcd failed");
     let unready = serving(&authority, ours(move |_| failed())).await;
     let answered = AtomicBool::new(false);
@@ -240,7 +234,7 @@ async fn a_server_that_says_that_it_is_not_ready_is_left() {
 /// As where a store of keys fails for all of them, and then a host dies.
 #[tokio::test]
 async fn where_none_is_ready_one_that_answers_is_led_to_rather_than_one_that_does_not() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let is_ready = Arc::new(AtomicBool::new(true));
     let script = || {
         let is_ready = Arc::clone(&is_ready);
@@ -264,7 +258,7 @@ async fn where_none_is_ready_one_that_answers_is_led_to_rather_than_one_that_doe
 
 #[tokio::test]
 async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let server = serving(&authority, plain()).await;
     let urls = [server.url()];
     let mut guarded = Guarded::start(folder.path(), &urls);
@@ -290,7 +284,7 @@ async fn what_is_led_to_stays_while_no_endpoint_serves_and_over_a_restart() {
 
 #[tokio::test]
 async fn a_server_that_may_not_say_its_cluster_is_led_to_at_the_operators_word_alone() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let silent = serving(&authority, Arc::new(|_| answer("403 Forbidden", "{}"))).await;
     let mut guarded = Guarded::start(folder.path(), &[silent.url()]);
     guarded.comes_to(&silent, TEST_TIMEOUT).await;
@@ -304,7 +298,7 @@ async fn a_server_that_may_not_say_its_cluster_is_led_to_at_the_operators_word_a
 
 #[tokio::test]
 async fn servers_that_never_show_themselves_are_asked_ever_less_often() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let refusing = serving(&authority, Arc::new(|_| answer("401 Unauthorized", "{}"))).await;
     let guarded = Guarded::start(folder.path(), &[refusing.url()]);
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -315,7 +309,7 @@ async fn servers_that_never_show_themselves_are_asked_ever_less_often() {
 
 #[tokio::test]
 async fn a_proxy_that_closes_after_each_answer_is_asked_ever_less_often_and_kept() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let closing = Arc::new(|asked: &super::server::Asked| {
         let body = if asked.path.ends_with("/readyz") { "connection: close\r\n" } else { "" };
         let text = r#"{"kind":"Namespace","metadata":{"name":"kube-system","uid":"2f6d6a52-0001"}}"#;
@@ -334,7 +328,7 @@ async fn a_proxy_that_closes_after_each_answer_is_asked_ever_less_often_and_kept
 
 #[tokio::test]
 async fn a_server_that_asks_for_patience_is_not_left() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let busy = serving(&authority, ours(|_| answer("429 Too Many Requests", "{}"))).await;
     let other = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[busy.url(), other.url()]);
@@ -347,7 +341,7 @@ async fn a_server_that_asks_for_patience_is_not_left() {
 /// The guide has kubelet's kubeconfig name the virtual address.
 #[tokio::test]
 async fn the_virtual_address_is_no_endpoint_whatever_names_it() {
-    let (folder, authority) = cluster();
+    let (folder, authority) = create_authority();
     let server = serving(&authority, plain()).await;
     let vip: SocketAddr = "169.254.20.1:6443".parse().unwrap();
     let config = format!(

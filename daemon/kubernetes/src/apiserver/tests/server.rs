@@ -37,6 +37,13 @@ pub(crate) enum Manner {
     PlainText,
 }
 
+/// An authority for the certificates of servers, and a folder whose `ca.crt` has its own.
+pub(super) fn create_authority() -> (tempfile::TempDir, Authority) {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(&folder.path().join("ca.crt"));
+    (folder, authority)
+}
+
 /// What it was asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {

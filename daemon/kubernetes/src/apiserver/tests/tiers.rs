@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use holdfast_status::views::apiserver::Tier;
 
 use super::super::{Access, AccessError, AccessSources, ForgetError, ListedEndpoint};
-use super::server::{Asked, Authority, Manner, Script, Server, answer, ours, plain};
+use super::server::{Asked, Authority, Manner, Script, Server, answer, create_authority, ours, plain};
 use super::{access, settings};
 
 /// A kubeconfig for this server, beside `ca.crt`.
@@ -42,15 +42,14 @@ fn listed(address: SocketAddr) -> ListedEndpoint {
     ListedEndpoint { slice: "kubernetes".into(), address }
 }
 
-struct Fixture {
+struct AccessHarness {
     folder: tempfile::TempDir,
     authority: Authority,
 }
 
-impl Fixture {
+impl AccessHarness {
     fn new() -> Self {
-        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-        authority.write(&folder.path().join("ca.crt"));
+        let (folder, authority) = create_authority();
         Self { folder, authority }
     }
 
@@ -72,7 +71,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn a_kubeconfig_alone_is_enough_and_its_server_is_followed() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let (old, new) = (fixture.server(knows("t1")).await, fixture.server(knows("t2")).await);
     fixture.write("kubeconfig", &kubeconfig(&old, "t1"));
     let access = access(fixture.path(), "kubeconfig = \"kubeconfig\"");
@@ -86,7 +85,7 @@ async fn a_kubeconfig_alone_is_enough_and_its_server_is_followed() {
 
 #[tokio::test]
 async fn kubelets_kubeconfig_is_a_tier_as_soon_as_it_is_there() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let (own, kubelet) = (fixture.server(knows("t1")).await, fixture.server(knows("kubelet")).await);
     fixture.write("token", "t1");
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"\ntoken_file = \"token\"", own.url());
@@ -108,7 +107,7 @@ async fn kubelets_kubeconfig_is_a_tier_as_soon_as_it_is_there() {
 /// As after a cable that was out: both failed, kubelet's answers first, and may not list slices.
 #[tokio::test]
 async fn a_refusal_of_kubelets_user_is_no_answer_where_our_own_is_served_again() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let own = fixture.server(knows("t1")).await;
     let kubelet = fixture.server(ours(|_| answer("403 Forbidden", "{}"))).await;
     fixture.write("token", "t1");
@@ -130,7 +129,7 @@ async fn a_refusal_of_kubelets_user_is_no_answer_where_our_own_is_served_again()
 
 #[tokio::test]
 async fn what_was_learned_outlives_the_daemon() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let (own, learned) = (fixture.server(plain()).await, fixture.server(plain()).await);
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", own.url());
     let first = access(fixture.path(), &keys);
@@ -163,7 +162,7 @@ async fn what_was_learned_outlives_the_daemon() {
 
 #[tokio::test]
 async fn nothing_is_learned_where_nobody_asked_for_it() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let server = fixture.server(plain()).await;
     let mut settings =
         settings(fixture.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
@@ -175,7 +174,7 @@ async fn nothing_is_learned_where_nobody_asked_for_it() {
 
 #[tokio::test]
 async fn a_token_that_was_rotated_in_use_is_followed() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let server = fixture.server(knows("t2")).await;
     fixture.write("token", "t1");
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"\ntoken_file = \"token\"", server.url());
@@ -191,7 +190,7 @@ async fn a_token_that_was_rotated_in_use_is_followed() {
 
 #[tokio::test]
 async fn a_reload_changes_where_to_look_and_a_bad_one_changes_nothing() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let (old, new) = (fixture.server(plain()).await, fixture.server(plain()).await);
     let keys = |server: &Server| format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url());
     let access = access(fixture.path(), &keys(&old));
@@ -206,7 +205,7 @@ async fn a_reload_changes_where_to_look_and_a_bad_one_changes_nothing() {
 
 #[tokio::test]
 async fn without_any_endpoint_the_error_says_so() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let access = access(fixture.path(), "kubeconfig = \"missing\"");
     assert_eq!(access.get("/", None).await.unwrap_err(), AccessError::NoEndpoint);
     assert!(access.view().credentials[0].problem.as_ref().unwrap().0.ends_with("missing: does not exist"));
@@ -214,7 +213,7 @@ async fn without_any_endpoint_the_error_says_so() {
 
 #[tokio::test]
 async fn without_credentials_nothing_fails_over() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let keys = "endpoints = [\"https://127.0.0.1:1\", \"https://127.0.0.1:2\"]\nkubeconfig = \"missing\"";
     let access = access(fixture.path(), keys);
     access.get("/", None).await.unwrap_err();
@@ -227,7 +226,7 @@ async fn without_credentials_nothing_fails_over() {
 
 #[tokio::test]
 async fn retry_after_comes_with_the_reply() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let script =
         ours(|_| "HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n".to_owned());
     let server = fixture.server(script).await;
@@ -238,7 +237,7 @@ async fn retry_after_comes_with_the_reply() {
 
 #[tokio::test]
 async fn what_is_forgotten_is_gone_from_the_disk_too() {
-    let fixture = Fixture::new();
+    let fixture = AccessHarness::new();
     let own = fixture.server(plain()).await;
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", own.url());
     let access = access(fixture.path(), &keys);

@@ -7,7 +7,7 @@ use holdfast_status::views::apiserver::State;
 
 use super::super::{Access, AccessError, JSON, WriteRequest, maintenance};
 use super::access;
-use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, answer, ours, plain};
+use super::server::{Authority, Manner, OUR_UID, SLOWLY, Server, answer, create_authority, ours, plain};
 use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_fixtures::few_ports;
 
@@ -15,8 +15,7 @@ const IDLE: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn a_request_is_answered_over_tls_and_its_connection_is_kept() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
+    let (folder, authority) = create_authority();
     let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, plain()).await;
     let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     let reply = access.get("/api/v1/services?limit=1", None).await.unwrap();
@@ -34,8 +33,7 @@ async fn a_request_is_answered_over_tls_and_its_connection_is_kept() {
 
 #[tokio::test]
 async fn after_a_refused_connection_the_next_one_is_asked() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
+    let (folder, authority) = create_authority();
     let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, plain()).await;
     let keys = format!("endpoints = [\"https://127.0.0.1:1\", {}]\nca_file = \"ca.crt\"", server.url());
     let access = access(folder.path(), &keys);
@@ -46,8 +44,7 @@ async fn after_a_refused_connection_the_next_one_is_asked() {
 #[test]
 fn an_endpoint_is_not_blamed_for_what_this_host_lacks() {
     few_ports::run_in_network(async || {
-        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-        authority.write(&folder.path().join("ca.crt"));
+        let (folder, authority) = create_authority();
         let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, plain()).await;
         let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
         access.get("/readyz", None).await.unwrap();
@@ -66,8 +63,7 @@ fn an_endpoint_is_not_blamed_for_what_this_host_lacks() {
 
 #[tokio::test]
 async fn a_silent_server_costs_its_silence_once() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
+    let (folder, authority) = create_authority();
     let leaf = authority.leaf("127.0.0.1");
     for manner in [Manner::SilentTcp, Manner::SilentHttp] {
         let silent = Server::start(&leaf, manner, plain()).await;
@@ -86,8 +82,7 @@ async fn a_silent_server_costs_its_silence_once() {
 
 #[tokio::test]
 async fn a_refusal_that_comes_a_byte_at_a_time_holds_up_no_other_endpoint() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
+    let (folder, authority) = create_authority();
     let leaf = authority.leaf("127.0.0.1");
     let refusal = format!("HTTP/1.1 502 No\r\ncontent-length: 60000\r\n\r\n{SLOWLY}{}", "x".repeat(60_000));
     let slow = Server::start(&leaf, Manner::Serve, ours(move |_| refusal.clone())).await;
@@ -161,8 +156,7 @@ async fn a_read_at_which_all_fail_inside_is_asked_of_each_once_and_a_write_of_on
 
 #[tokio::test]
 async fn a_large_answer_that_begins_late_is_not_held_against_its_endpoint() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
+    let (folder, authority) = create_authority();
     let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, ours(|_| String::new())).await;
     let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     let error = access.get_large(JSON, "/x").await.unwrap_err();
@@ -173,8 +167,7 @@ async fn a_large_answer_that_begins_late_is_not_held_against_its_endpoint() {
 
 #[tokio::test]
 async fn when_all_have_failed_all_are_asked_in_order() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
+    let (folder, authority) = create_authority();
     let leaf = authority.leaf("127.0.0.1");
     let servers = [
         Server::start(&leaf, Manner::Close, plain()).await,
@@ -193,8 +186,7 @@ async fn when_all_have_failed_all_are_asked_in_order() {
 
 #[tokio::test]
 async fn a_kept_connection_that_died_is_replaced_without_blame() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
+    let (folder, authority) = create_authority();
     let closing = ours(|_| "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}".to_owned());
     let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, closing).await;
     let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
@@ -211,8 +203,7 @@ async fn a_kept_connection_that_died_is_replaced_without_blame() {
 
 #[tokio::test]
 async fn a_body_that_breaks_off_is_an_error_with_its_endpoint() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
+    let (folder, authority) = create_authority();
     let script = ours(|_| "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n".to_owned());
     let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, script).await;
     let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
@@ -229,8 +220,7 @@ async fn a_body_that_breaks_off_is_an_error_with_its_endpoint() {
 /// A better endpoint that is back gets the next connection.
 #[tokio::test]
 async fn a_better_endpoint_that_is_back_is_found_by_checks() {
-    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.write(&folder.path().join("ca.crt"));
+    let (folder, authority) = create_authority();
     let leaf = authority.leaf("127.0.0.1");
     let first = Server::start(&leaf, Manner::Close, plain()).await;
     let second = Server::start(&leaf, Manner::Serve, plain()).await;

@@ -7,7 +7,7 @@ use rcgen::{CertificateParams, date_time_ymd};
 use super::super::AccessError;
 use super::access;
 use super::server::{
-    Asked, Authority, Leaf, Manner, OUR_UID, Script, Server, answer, namespace, ours, plain,
+    Asked, Authority, Leaf, Manner, OUR_UID, Script, Server, answer, create_authority, namespace, ours, plain,
 };
 
 /// The trouble that a single endpoint gives, with `SERVER` for its address.
@@ -20,16 +20,15 @@ async fn trouble(folder: &Path, server: &Server) -> String {
     }
 }
 
-struct Fixture {
+struct TroubleHarness {
     folder: tempfile::TempDir,
     good: Leaf,
     authority: Authority,
 }
 
-impl Fixture {
+impl TroubleHarness {
     fn new() -> Self {
-        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-        authority.write(&folder.path().join("ca.crt"));
+        let (folder, authority) = create_authority();
         std::fs::write(folder.path().join("token"), "secret\n").unwrap();
         Self { folder, good: authority.leaf("127.0.0.1"), authority }
     }
@@ -55,7 +54,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn a_socket_that_does_not_serve_is_named() {
-    let fixture = Fixture::new();
+    let fixture = TroubleHarness::new();
     fixture.check_manner(Manner::Close, "closed the connection").await;
     fixture.check_manner(Manner::CloseAfterRequest, "closed the connection").await;
     fixture.check_manner(Manner::PlainText, "not an apiserver: it does not speak TLS").await;
@@ -68,7 +67,7 @@ async fn a_socket_that_does_not_serve_is_named() {
 
 #[tokio::test]
 async fn a_certificate_that_does_not_do_is_named() {
-    let fixture = Fixture::new();
+    let fixture = TroubleHarness::new();
     let other = fixture.authority.leaf("other.example");
     fixture.check_leaf("name", &other, "certificate is for other.example, not 127.0.0.1").await;
     let stranger = Authority::new().leaf("127.0.0.1");
@@ -85,7 +84,7 @@ async fn a_certificate_that_does_not_do_is_named() {
 
 #[tokio::test]
 async fn an_answer_that_does_not_do_is_named() {
-    let fixture = Fixture::new();
+    let fixture = TroubleHarness::new();
     let message = r#"{"kind":"Status","message":"etcd is away"}"#;
     fixture.check_answer("503 Service Unavailable", message, "503: etcd is away").await;
     fixture.check_answer("502 Bad Gateway", "<html>nginx</html>", "502: Bad Gateway").await;
@@ -117,7 +116,7 @@ async fn an_answer_that_does_not_do_is_named() {
 
 #[tokio::test]
 async fn another_cluster_is_refused_and_named() {
-    let fixture = Fixture::new();
+    let fixture = TroubleHarness::new();
     let ours = Server::start(&fixture.good, Manner::Serve, plain()).await;
     let strange: Script = std::sync::Arc::new(|_: &Asked| namespace("uid-b"));
     let other = Server::start(&fixture.good, Manner::Serve, strange).await;
@@ -133,7 +132,7 @@ async fn another_cluster_is_refused_and_named() {
 
 #[tokio::test]
 async fn without_permission_to_see_the_identity_the_certificate_has_to_do() {
-    let fixture = Fixture::new();
+    let fixture = TroubleHarness::new();
     let script: Script = std::sync::Arc::new(|asked: &Asked| match asked.path.ends_with("/kube-system") {
         true => answer("403 Forbidden", r#"{"message":"no"}"#),
         false => answer("200 OK", "{}"),

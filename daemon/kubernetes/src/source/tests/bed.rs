@@ -76,7 +76,7 @@ fn parameter(path: &str, name: &str) -> Option<String> {
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
 }
 
-pub(super) struct Bed {
+pub(super) struct SourceHarness {
     script: Arc<Mutex<Script>>,
     /// What another server answers, which is asked first.
     before: Option<server::Script>,
@@ -99,7 +99,7 @@ struct Running {
     _folder: tempfile::TempDir,
 }
 
-impl Bed {
+impl SourceHarness {
     pub(super) fn new() -> Self {
         Self { script: Arc::default(), before: None, running: None }
     }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::bed::{self, Bed, error, event, giant, list, service};
+use super::bed::{self, SourceHarness, error, event, giant, list, service};
 use super::{AuditMode, Resource, SourceSettings, State};
 use crate::apiserver::tests::server::SLOWLY;
 use crate::source::page::OBJECTS_MAX;
 
 /// What a client is told that asks for a comparison of Services, when the apiserver answers that one so.
 async fn compared_with(answer: String) -> String {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[]), answer]);
     bed.start(SourceSettings::default()).await;
     assert_eq!(bed.heard(1).await, ["synced"]);
@@ -34,7 +34,7 @@ async fn a_comparison_with_another_kind_says_nothing() {
 
 #[tokio::test]
 async fn an_object_that_is_cut_in_its_metadata_keeps_nothing_that_is_gone() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let [a, b] = ["a", "b"].map(|name| service(name, "3", "10.96.0.1"));
     bed.lists(
         "services",
@@ -49,7 +49,7 @@ async fn an_object_that_is_cut_in_its_metadata_keeps_nothing_that_is_gone() {
 
 #[tokio::test]
 async fn a_watch_goes_on_behind_an_object_that_is_cut_in_its_metadata() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let events = [event("ADDED", &giant("big", "11")), event("ADDED", &service("c", "12", "10.96.0.4"))];
     bed.watches("services", [bed::hang(&events)]);
     bed.start(SourceSettings::default()).await;
@@ -78,7 +78,7 @@ fn doubtful(name: &str) -> String {
 
 #[tokio::test]
 async fn an_object_that_is_too_large_as_json_speaks_against_no_encoding() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [doubtful("big")]);
     bed.lists("big", [bed::answer("200 OK", "", &giant("big", "4"))]);
     bed.start(SourceSettings::default()).await;
@@ -94,12 +94,12 @@ async fn a_change_of_an_odd_object_copies_no_other_one() {
     let bad = |name: &str, version: &str| {
         service(name, version, "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,")
     };
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[bad("a", "3"), bad("b", "4")])]);
     // The event comes seconds after the list.
     let watch = bed::hang(&[event("MODIFIED", &bad("a", "11"))]);
     bed.watches("services", [watch.replacen("\r\n\r\n", &format!("\r\n\r\n{SLOWLY}"), 1)]);
-    let known = |bed: &Bed| Arc::as_ptr(&bed.oddities().services);
+    let known = |bed: &SourceHarness| Arc::as_ptr(&bed.oddities().services);
     bed.start(SourceSettings::default()).await;
     bed.heard(2).await;
     let before = known(&bed);

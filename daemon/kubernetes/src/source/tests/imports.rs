@@ -5,7 +5,7 @@ use holdfast_core::keys::{ObjectName, Source};
 use holdfast_objects::{Defaulting, Provenance, SliceWire};
 
 use super::super::Apiservers;
-use super::bed::{self, Bed, IMPORTED, event, list, slice, status};
+use super::bed::{self, IMPORTED, SourceHarness, event, list, slice, status};
 use super::{Resource, ResumeState, SourceSettings, State, Timing, Version, ms};
 
 /// A ServiceImport; its uid is its name.
@@ -25,7 +25,7 @@ fn absent() -> String {
     status("404 Not Found", "", "NotFound")
 }
 
-async fn start(bed: &mut Bed, start: ResumeState) {
+async fn start(bed: &mut SourceHarness, start: ResumeState) {
     let timing = Timing { absent_retry: ms(50), ..bed.timing() };
     bed.start(SourceSettings { timing, start, service_imports: true, ..SourceSettings::default() }).await;
 }
@@ -37,7 +37,7 @@ fn known(name: &str) -> Vec<(ObjectName, Version)> {
 }
 
 /// The next things told, of both sources, in an order that does not depend on time.
-async fn sorted(bed: &mut Bed, count: usize) -> Vec<String> {
+async fn sorted(bed: &mut SourceHarness, count: usize) -> Vec<String> {
     let mut told = bed.heard(count).await;
     told.sort();
     told
@@ -45,7 +45,7 @@ async fn sorted(bed: &mut Bed, count: usize) -> Vec<String> {
 
 #[tokio::test]
 async fn service_imports_and_their_slices_are_a_source_of_their_own() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("services", [list("10", &[super::service("a", "3", "10.96.0.1")])]);
     bed.lists("endpointslices", [list("11", &[slice("a-1", "4", "10.0.0.1")])]);
     bed.lists("serviceimports", [list("12", &[import("a", "5")])]);
@@ -67,7 +67,7 @@ async fn service_imports_and_their_slices_are_a_source_of_their_own() {
 #[tokio::test]
 async fn nothing_waits_for_a_kind_that_the_cluster_does_not_have_and_it_is_served_once_it_has() {
     for (line, reason) in [("404 Not Found", "NotFound"), ("403 Forbidden", "Forbidden")] {
-        let mut bed = Bed::new();
+        let mut bed = SourceHarness::new();
         bed.lists_after("serviceimports", status(line, "", reason));
         bed.lists(IMPORTED, [list("21", &[imported("a-1", "6")])]);
         start(&mut bed, ResumeState::default()).await;
@@ -103,7 +103,7 @@ fn a_kind_that_is_absent_is_shown_so_while_it_is_asked_for_again() {
 
 #[tokio::test]
 async fn a_cluster_with_the_older_version_of_the_kind_is_asked_for_that() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [absent(), list("20", &[import("a", "5")])]);
     start(&mut bed, ResumeState::default()).await;
     assert_eq!(sorted(&mut bed, 3).await, ["+a*@5", "synced", "synced*"]);
@@ -116,7 +116,7 @@ async fn a_cluster_with_the_older_version_of_the_kind_is_asked_for_that() {
 /// As where a webhook that converts from what is stored does not answer.
 #[tokio::test]
 async fn a_version_that_is_refused_does_not_hide_the_other_one() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let broken = status("500 Internal Server Error", "", "InternalError");
     bed.lists("serviceimports", [broken, list("20", &[import("a", "5")])]);
     start(&mut bed, ResumeState::default()).await;
@@ -129,7 +129,7 @@ async fn a_version_that_is_refused_does_not_hide_the_other_one() {
 /// As one that has just started and not loaded its custom resources yet.
 #[tokio::test]
 async fn an_apiserver_that_has_lost_the_kind_takes_nothing_away() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [list("10", &[import("a", "5")]), absent(), absent(), absent()]);
     bed.lists_after("serviceimports", list("30", &[import("a", "5"), import("b", "29")]));
     bed.watches("serviceimports", [absent(), bed::hang(&[event("DELETED", &import("a", "31"))])]);
@@ -141,7 +141,7 @@ async fn an_apiserver_that_has_lost_the_kind_takes_nothing_away() {
 /// The objects went with their kind, and no event told of it.
 #[tokio::test]
 async fn what_went_while_the_kind_was_not_there_goes_with_the_next_list() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [list("10", &[import("a", "5")]), absent()]);
     bed.lists_after("serviceimports", list("30", &[]));
     bed.watches("serviceimports", [absent()]);
@@ -151,7 +151,7 @@ async fn what_went_while_the_kind_was_not_there_goes_with_the_next_list() {
 
 #[tokio::test]
 async fn a_restart_serves_what_was_known_although_the_kind_is_not_there_yet() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [absent(), absent(), absent()]);
     bed.lists_after("serviceimports", list("30", &[import("a", "5")]));
     let imports = [known("a"), known("gone")].concat();
@@ -163,7 +163,7 @@ async fn a_restart_serves_what_was_known_although_the_kind_is_not_there_yet() {
 
 #[tokio::test]
 async fn an_import_that_cannot_be_read_rejects_itself_only() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let bad = import("bad", "4").replace("ClusterSetIP", "Everywhere");
     let worse = import("worse", "6").replace(r#""ports":["#, r#""ports":[7,"#);
     bed.lists("serviceimports", [list("10", &[import("a", "5"), bad])]);
@@ -192,7 +192,7 @@ async fn an_apiserver_that_never_tells_of_imports_is_not_waited_for() {
             r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}"#,
         ),
     ] {
-        let mut bed = Bed::new();
+        let mut bed = SourceHarness::new();
         bed.lists_after("serviceimports", answer.clone());
         let timing = Timing { imports_wait_max: ms(50), ..bed.timing() };
         bed.start(SourceSettings { timing, service_imports: true, ..SourceSettings::default() }).await;
@@ -202,7 +202,7 @@ async fn an_apiserver_that_never_tells_of_imports_is_not_waited_for() {
 
 #[tokio::test]
 async fn half_of_what_is_imported_is_not_all_of_it() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists("serviceimports", [list("12", &[import("a", "5")])]);
     bed.lists_after(IMPORTED, status("500 Internal Server Error", "", "InternalError"));
     let timing = Timing { imports_wait_max: ms(50), ..bed.timing() };
@@ -215,7 +215,7 @@ async fn half_of_what_is_imported_is_not_all_of_it() {
 /// The role no longer lets imports be read, and the slices of those that are known change on.
 #[tokio::test]
 async fn slices_of_known_imports_are_followed_while_the_kind_is_not_there() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists_after("serviceimports", status("403 Forbidden", "", "Forbidden"));
     bed.lists(IMPORTED, [list("13", &[imported("a-1", "6")])]);
     start(
@@ -230,7 +230,7 @@ async fn slices_of_known_imports_are_followed_while_the_kind_is_not_there() {
 /// Each watch is refused, and each list is not.
 #[tokio::test]
 async fn a_role_that_lets_lists_be_read_and_no_watch_makes_no_loop_of_lists() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.lists_after("serviceimports", list("20", &[import("a", "5")]));
     bed.watches("serviceimports", (0..100).map(|_| status("403 Forbidden", "", "Forbidden")));
     start(&mut bed, ResumeState::default()).await;

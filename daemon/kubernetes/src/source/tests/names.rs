@@ -1,6 +1,6 @@
 //! What is asked for where most objects are known and the version from which a watch would go on is gone.
 
-use super::bed::{self, Bed, error, giant, list, service, status};
+use super::bed::{self, SourceHarness, error, giant, list, service, status};
 use super::{Resource, SourceSettings};
 
 /// So many services are known before their version is gone, as a list and one by one.
@@ -12,13 +12,13 @@ fn known(versions: impl Fn(usize) -> Option<&'static str>) -> Vec<String> {
 }
 
 /// A bed that knows many services, whose version is gone, and whose next lists are these.
-async fn gone_with(lists: Vec<String>) -> Bed {
+async fn gone_with(lists: Vec<String>) -> SourceHarness {
     gone_with_own(lists, &service("s7", "21", "10.96.0.7")).await
 }
 
 /// The same, and this is what it has for `s7`.
-async fn gone_with_own(lists: Vec<String>, s7: &str) -> Bed {
-    let mut bed = Bed::new();
+async fn gone_with_own(lists: Vec<String>, s7: &str) -> SourceHarness {
+    let mut bed = SourceHarness::new();
     let first = list("10", &known(|_| Some("1")));
     bed.lists("services", [first].into_iter().chain(lists));
     bed.watches("services", [bed::hang(&[error(410, "Expired")])]);

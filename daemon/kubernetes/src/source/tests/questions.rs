@@ -1,11 +1,11 @@
 //! The engine asks whether the endpoints of a held list are back, and a watch that begins then tells.
 
-use super::bed::{self, Bed, bookmark, event, list, slice, status};
+use super::bed::{self, SourceHarness, bookmark, event, list, slice, status};
 use super::{Resource, SourceSettings, ms};
 
 /// A source that watches, with these answers to the watches of slices from then on.
-async fn asked(watches: impl IntoIterator<Item = String>) -> Bed {
-    let mut bed = Bed::new();
+async fn asked(watches: impl IntoIterator<Item = String>) -> SourceHarness {
+    let mut bed = SourceHarness::new();
     bed.lists("endpointslices", [list("10", &[])]);
     bed.watches("endpointslices", [bed::hang(&[])].into_iter().chain(watches));
     bed.start(SourceSettings::default()).await;

@@ -1,12 +1,12 @@
 //! What follows where an apiserver fails inside, or takes long to say why it refuses.
 
-use super::bed::{Bed, page, service, status};
+use super::bed::{SourceHarness, page, service, status};
 use super::{Resource, SourceSettings, Timing, ms};
 use crate::apiserver::tests::server::SLOWLY;
 
 #[tokio::test]
 async fn a_refusal_that_comes_a_byte_at_a_time_holds_no_watch_up() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     let head = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 60000\r\n\r\netcd is away";
     bed.watches("services", [format!("{head}{SLOWLY}{}", ".".repeat(60_000))]);
     let timing = Timing { error_body_timeout: ms(200), ..bed.timing() };
@@ -18,7 +18,7 @@ async fn a_refusal_that_comes_a_byte_at_a_time_holds_no_watch_up() {
 
 #[tokio::test]
 async fn a_page_at_which_an_apiserver_fails_inside_comes_from_another_one() {
-    let mut bed = Bed::new();
+    let mut bed = SourceHarness::new();
     bed.after(|path| {
         let is_first = path.contains("/services?") && path.contains("limit=") && !path.contains("continue=");
         if is_first {

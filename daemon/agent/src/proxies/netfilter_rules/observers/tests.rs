@@ -4,6 +4,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use holdfast_fixtures::network_namespace;
+
 use super::{FAILED_MAX, find_observers, has_legacy_tables, merge_look};
 use crate::devices::Observers;
 
@@ -15,8 +17,7 @@ fn found(commands: &[(&[&str], &str)]) -> Option<String> {
 
 #[track_caller]
 fn all_found(commands: &[(&[&str], &str)]) -> Observers {
-    let look = || {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    network_namespace::run_inside(|| {
         for (command, input) in commands {
             let mut child =
                 Command::new(command[0]).args(&command[1..]).stdin(Stdio::piped()).spawn().unwrap();
@@ -24,8 +25,7 @@ fn all_found(commands: &[(&[&str], &str)]) -> Observers {
             assert!(child.wait().unwrap().success(), "{command:?} refuses:\n{input}");
         }
         find_observers(Path::new("/nowhere")).unwrap()
-    };
-    std::thread::scope(|scope| scope.spawn(look).join().unwrap())
+    })
 }
 
 #[track_caller]

@@ -41,7 +41,7 @@ fn shown(name: &str) -> Option<(String, u32)> {
 
 /// Has the veth's other end take packets in turns, where the veth sends what a program gives it. `false`: this kernel
 /// does not tell what drivers can do, so no program comes, which is checked.
-fn is_told(bed: &Bed, kind: HookKind) -> bool {
+fn is_told(bed: &ThreadBed, kind: HookKind) -> bool {
     run("ethtool", "-K right gro on");
     if sends_frames(70).is_ok() {
         return true;
@@ -54,7 +54,7 @@ fn is_told(bed: &Bed, kind: HookKind) -> bool {
 }
 
 /// Like [`with_each`], where this kernel tells what drivers can do.
-fn with_each_told(test: fn(&Bed, HookKind)) {
+fn with_each_told(test: fn(&ThreadBed, HookKind)) {
     with_each(move |bed, kind| {
         if is_told(bed, kind) {
             test(bed, kind);

@@ -13,12 +13,12 @@ use holdfast_config::{CheckTls, ClientIdentity, FileAuthor, TlsFiles};
 use holdfast_fixtures::{Authority, Leaf};
 
 /// Files of a client, and the authority of servers that it trusts.
-struct Bed {
+struct TlsCheckHarness {
     folder: tempfile::TempDir,
     authority: Authority,
 }
 
-impl Bed {
+impl TlsCheckHarness {
     fn new() -> Self {
         let bed = Self { folder: tempfile::tempdir().unwrap(), authority: Authority::new() };
         bed.authority.write(&bed.path("ca.crt"));
@@ -107,7 +107,7 @@ fn named(name: Option<&str>, files: TlsFiles) -> CheckTls {
 
 #[tokio::test]
 async fn a_check_over_tls_passes_if_the_certificate_is_the_one_that_is_meant() {
-    let bed = Bed::new();
+    let bed = TlsCheckHarness::new();
     let address = bed.authority.leaf("127.0.0.1");
     let name = bed.authority.leaf("web.internal");
     let stranger = Authority::new().leaf("127.0.0.1");
@@ -131,7 +131,7 @@ async fn a_check_over_tls_passes_if_the_certificate_is_the_one_that_is_meant() {
 
 #[tokio::test]
 async fn a_server_that_speaks_no_tls_is_not_healthy() {
-    let bed = Bed::new();
+    let bed = TlsCheckHarness::new();
     let tls = ClientTls::new(&bed.files(false));
     for (server, expected) in [
         (Server::Banner(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "no TLS: "),
@@ -152,7 +152,7 @@ async fn a_server_that_speaks_no_tls_is_not_healthy() {
 /// Files rotate, and may be half-written or away meanwhile: that is not the backend's fault.
 #[tokio::test]
 async fn files_that_cannot_be_read_mark_no_backend_down() {
-    let bed = Bed::new();
+    let bed = TlsCheckHarness::new();
     let leaf = bed.authority.leaf("127.0.0.1");
     let asked = named(None, bed.files(false));
     let tls = ClientTls::new(&asked.files);
@@ -175,7 +175,7 @@ async fn files_that_cannot_be_read_mark_no_backend_down() {
 
 #[tokio::test]
 async fn files_that_have_changed_are_used() {
-    let bed = Bed::new();
+    let bed = TlsCheckHarness::new();
     let other = Authority::new();
     let leaf = other.leaf("127.0.0.1");
     let asked = named(None, bed.files(false));
@@ -195,7 +195,7 @@ async fn files_that_have_changed_are_used() {
 #[tokio::test]
 async fn kernel_no_check_shows_a_key_that_its_author_may_not_read() {
     const USER: u32 = 61_183;
-    let bed = Bed::new();
+    let bed = TlsCheckHarness::new();
     let mode = |name: &str, mode| {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(bed.path(name), mode).unwrap();
@@ -228,7 +228,7 @@ async fn serve_grpc(listener: TcpListener, leaf: &Leaf, offered: &[&str]) {
 
 #[tokio::test]
 async fn a_check_by_grpc_over_tls_asks_for_http_2() {
-    let bed = Bed::new();
+    let bed = TlsCheckHarness::new();
     let (own, stranger) = (bed.authority.leaf("127.0.0.1"), Authority::new().leaf("127.0.0.1"));
     let tls = ClientTls::new(&bed.files(false));
     for (rule, leaf, offered, expected) in [

@@ -94,7 +94,7 @@ fn is_made_up(word: &str) -> bool {
 fn every_case_of_the_guide_is_one_of_a_test() {
     let page = fs::read_to_string(GUIDE).unwrap();
     let cases = page.split_once(CASES).unwrap().1.split("\n## ").next().unwrap();
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/systems/cluster/");
     let all: Vec<(&str, &str)> =
         cases.lines().filter_map(|line| line.strip_suffix("`):")?.rsplit_once(" (`")).collect();
     assert!(all.len() >= 30, "{all:?}");

@@ -16,16 +16,16 @@ pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 const CILIUM: &str = include_str!("cilium.yaml");
 const SERVICES: &str = include_str!("objects.yaml");
 const PODS: &str = include_str!("pods.yaml");
-const RIGHTS: &str = include_str!("../../../../contrib/kubernetes/rbac.yaml");
+const RIGHTS: &str = include_str!("../../../../../contrib/kubernetes/rbac.yaml");
 
 /// What a package brings besides the program.
 const PACKAGED: [(&str, &str); 3] = [
     (
         "/usr/lib/systemd/system/holdfast.service",
-        include_str!("../../../../contrib/systemd/holdfast.service"),
+        include_str!("../../../../../contrib/systemd/holdfast.service"),
     ),
-    ("/usr/lib/sysusers.d/holdfast.conf", include_str!("../../../../contrib/systemd/holdfast.sysusers")),
-    ("/usr/lib/tmpfiles.d/holdfast.conf", include_str!("../../../../contrib/systemd/holdfast.tmpfiles")),
+    ("/usr/lib/sysusers.d/holdfast.conf", include_str!("../../../../../contrib/systemd/holdfast.sysusers")),
+    ("/usr/lib/tmpfiles.d/holdfast.conf", include_str!("../../../../../contrib/systemd/holdfast.tmpfiles")),
 ];
 
 pub(crate) const CONFIG: &str = "/etc/holdfast/holdfast.toml";

@@ -26,7 +26,7 @@ const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
 const LOGS_MAX: usize = 20;
 
 /// What holdfast may read, as operators apply it.
-const RBAC: &str = include_str!("../../../contrib/kubernetes/rbac.yaml");
+const RBAC: &str = include_str!("../../../../contrib/kubernetes/rbac.yaml");
 
 /// A running cluster.
 #[derive(Debug)]

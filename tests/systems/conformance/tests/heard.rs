@@ -23,7 +23,7 @@ mod tests {
     const KUBELET: &str = "/etc/kubernetes/kubelet.yaml";
 
     /// What lets a node ask for what a diagnosis reads.
-    const BINDING: &str = include_str!("../../fixtures/diagnose-binding.yaml");
+    const BINDING: &str = include_str!("../../../fixtures/diagnose-binding.yaml");
 
     /// What a script can call; a machine's first process starts kubelet again when that ends.
     const AGAIN: &str = "again() { kill $(</run/services/kubelet.pid); }";

@@ -32,13 +32,13 @@ ports: [{name: '', port: 8080}]
 endpoints: [{addresses: [10.1.0.1]}, {addresses: [10.1.0.2]}]
 ";
 
-struct World {
+struct ServedService {
     cluster: Cluster,
     frontend: SocketAddr,
     _servers: Vec<Server>,
 }
 
-fn world() -> World {
+fn start_service() -> ServedService {
     let layout = Layout { local: vec!["10.1.0.1/32", "10.1.0.2/32"], ..Layout::default() };
     let cluster = Cluster::start(layout, 2).unwrap();
     let serve = |address: &str| {
@@ -49,7 +49,7 @@ fn world() -> World {
     stage::prepare(&cluster, 2);
     api.apply(WEB).unwrap();
     let frontend = cluster_ip(&api);
-    World { cluster, frontend, _servers: servers }
+    ServedService { cluster, frontend, _servers: servers }
 }
 
 fn cluster_ip(api: &Api<'_>) -> SocketAddr {
@@ -112,7 +112,7 @@ fn reboot(daemon: &mut Daemon<'_>, clients: &mut Dialer) {
 
 #[test]
 fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
-    let World { cluster, frontend, _servers } = world();
+    let ServedService { cluster, frontend, _servers } = start_service();
     let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 2)).unwrap();
     daemon.start().unwrap();
     expect(&daemon, SERVICE, SERVING);

@@ -1,15 +1,11 @@
 //! ServiceImports of a real apiserver, by the API's own definition of the kind: `serviceimports.yaml` is that of
 //! `sigs.k8s.io/mcs-api` v0.5.0, unchanged.
 
-use std::net::SocketAddr;
-
-use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Layout, Location, Role, Server};
-use holdfast_tests::peers::{Api, Cluster, Kind, Part, SOON, until};
+use holdfast_tests::peers::{Api, Kind, Part, SOON, until};
 use serde_json::{Value, json};
 
-use crate::stage::{self, frontends, rows, word};
+use crate::stage::{self, PodCluster, frontends, rows, word};
 
 const DEFINITION: &str = include_str!("serviceimports.yaml");
 
@@ -37,38 +33,17 @@ endpoints: [{addresses: [10.1.0.1]}]
 
 const ADDRESS: &str = "10.200.0.7";
 
-struct World {
-    cluster: Cluster,
-    client: Client,
-    _server: Server,
+/// A pod of another cluster answers with its address.
+fn start_cluster() -> PodCluster {
+    PodCluster::start(&["10.1.0.1/32"], &["10.1.0.1"])
 }
 
-/// One apiserver, and a pod of another cluster that answers with its address.
-fn world() -> World {
-    let layout = Layout { local: vec!["10.1.0.1/32"], ..Layout::default() };
-    let cluster = Cluster::start(layout, 1).unwrap();
-    let pod: SocketAddr = "10.1.0.1:8080".parse().unwrap();
-    let server = cluster.bed().serve(Location::OUTSIDE, Role::Tcp, "10.1.0.1", pod).unwrap();
-    stage::prepare(&cluster, 1);
-    World { cluster, client: Client::c().unwrap(), _server: server }
-}
-
-impl World {
-    /// The name of the server that answers a process of the node, or the errno.
-    fn answer(&self) -> String {
-        let asked = ["tcp", ADDRESS, "80"];
-        let answers = self.client.run(self.cluster.bed(), Location::NODE, &asked).unwrap();
-        let last = answers.last().unwrap();
-        last.reply.clone().or(last.errno.clone()).unwrap()
-    }
-
-    #[track_caller]
-    fn expect(&self, daemon: &Daemon<'_>, expected: &str) {
-        let shown = || Ok((frontends(daemon, "default/web") == [expected]).then_some(()));
-        until(SOON, expected, shown).unwrap_or_else(|error| {
-            panic!("{error}: {:?}; {}", frontends(daemon, "default/web"), daemon.logged())
-        });
-    }
+#[track_caller]
+fn expect(daemon: &Daemon<'_>, expected: &str) {
+    let shown = || Ok((frontends(daemon, "default/web") == [expected]).then_some(()));
+    until(SOON, expected, shown).unwrap_or_else(|error| {
+        panic!("{error}: {:?}; {}", frontends(daemon, "default/web"), daemon.logged())
+    });
 }
 
 /// Defines the kind, and waits until both of its versions are served.
@@ -90,9 +65,9 @@ fn state(daemon: &Daemon<'_>, kind: &str) -> String {
 
 #[test]
 fn clients_reach_an_imported_service_and_go_on_while_the_apiserver_is_away() {
-    let world = world();
-    let api = world.cluster.api(0).unwrap();
-    let mut daemon = Daemon::new(world.cluster.bed(), &stage::by_certificate(&world.cluster, 1)).unwrap();
+    let pods = start_cluster();
+    let api = pods.cluster.api(0).unwrap();
+    let mut daemon = Daemon::new(pods.cluster.bed(), &stage::by_certificate(&pods.cluster, 1)).unwrap();
     daemon.start().expect("ready although there is no such kind");
     daemon.ask(&["status"]).expect("exit code 0: nothing is wrong");
     until(SOON, "asked for", || Ok(daemon.logged().contains("no ServiceImport is served").then_some(())))
@@ -107,8 +82,8 @@ fn clients_reach_an_imported_service_and_go_on_while_the_apiserver_is_away() {
     define(&api);
     api.apply(IMPORT).unwrap();
     daemon.start().unwrap();
-    world.expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
-    assert_eq!(world.answer(), "10.1.0.1");
+    expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
+    assert_eq!(pods.reply(ADDRESS, 80), "10.1.0.1");
     let row = rows(&daemon, &["frontends", "--service", "default/web"], "frontends").remove(0);
     assert_eq!((word(&row, "source").as_str(), word(&row, "address").as_str()), ("clusterset", ADDRESS));
     let why = daemon.tell(&["explain", &format!("{ADDRESS}:80")]).unwrap();
@@ -118,21 +93,21 @@ fn clients_reach_an_imported_service_and_go_on_while_the_apiserver_is_away() {
     // A change comes by the watch.
     let moved = json!({"endpoints": [{"addresses": ["10.1.0.2"]}]});
     api.merge(Kind::Slice, "default/imported-web", &moved).unwrap();
-    world.expect(&daemon, "ClusterSetIP serving 10.1.0.2:8080");
+    expect(&daemon, "ClusterSetIP serving 10.1.0.2:8080");
     api.apply(IMPORT).unwrap();
-    world.expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
+    expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
 
     // As after a reboot while no apiserver answers: the state's file has what is imported.
     daemon.stop().unwrap();
     daemon.cleanup().unwrap();
-    world.cluster.kill(Part::Apiserver(0)).unwrap();
+    pods.cluster.kill(Part::Apiserver(0)).unwrap();
     daemon.launch().unwrap();
     daemon.wait_until(|daemon| Ok(daemon.is_ready())).unwrap();
-    world.expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
-    assert_eq!(world.answer(), "10.1.0.1");
-    world.cluster.start_part(Part::Apiserver(0)).unwrap();
+    expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
+    assert_eq!(pods.reply(ADDRESS, 80), "10.1.0.1");
+    pods.cluster.start_part(Part::Apiserver(0)).unwrap();
     until(SOON, "watched", || Ok((state(&daemon, "serviceimports") == "watching").then_some(()))).unwrap();
-    world.expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
+    expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
 
     api.delete(Kind::Import, "default/web").unwrap();
     until(SOON, "gone", || Ok(frontends(&daemon, "default/web").is_empty().then_some(()))).unwrap();
@@ -141,8 +116,8 @@ fn clients_reach_an_imported_service_and_go_on_while_the_apiserver_is_away() {
 /// As the reference controller derives a Service from an import: with the import's address and both labels.
 #[test]
 fn a_service_that_a_controller_derived_has_the_imports_address() {
-    let world = world();
-    let api = world.cluster.api(0).unwrap();
+    let pods = start_cluster();
+    let api = pods.cluster.api(0).unwrap();
     define(&api);
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "derived-1"},
@@ -153,10 +128,10 @@ fn a_service_that_a_controller_derived_has_the_imports_address() {
     api.apply(&IMPORT.replace(ADDRESS, address)).unwrap();
     let labels = json!({"metadata": {"labels": {"kubernetes.io/service-name": "derived-1"}}});
     api.merge(Kind::Slice, "default/imported-web", &labels).unwrap();
-    let mut daemon = Daemon::new(world.cluster.bed(), &stage::by_certificate(&world.cluster, 1)).unwrap();
+    let mut daemon = Daemon::new(pods.cluster.bed(), &stage::by_certificate(&pods.cluster, 1)).unwrap();
     daemon.start().unwrap();
     stage::expect(&daemon, "default/derived-1", "ClusterIP serving 10.1.0.1:8080");
-    world.expect(&daemon, "ClusterSetIP conflict");
+    expect(&daemon, "ClusterSetIP conflict");
     let row = rows(&daemon, &["frontends", "--service", "default/web"], "frontends").remove(0);
     assert_eq!(
         (word(&row, "owner").as_str(), word(&row, "reason").as_str()),
@@ -164,5 +139,5 @@ fn a_service_that_a_controller_derived_has_the_imports_address() {
     );
     daemon.ask(&["status"]).expect("exit code 0: nothing is wrong");
     api.delete(Kind::Service, "default/derived-1").unwrap();
-    world.expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
+    expect(&daemon, "ClusterSetIP serving 10.1.0.1:8080");
 }

@@ -1,15 +1,12 @@
 //! The daemon that users run, at a real apiserver: what it shows, and which backends clients reach.
 
-use std::net::SocketAddr;
 use std::time::Instant;
 
-use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Layout, Location, Role, Server};
-use holdfast_tests::peers::{Api, Cluster, Kind, Pod, SOON, apiserver, until};
+use holdfast_tests::peers::{Api, Kind, Pod, SOON, apiserver, until};
 use serde_json::{Value, json};
 
-use crate::stage::{self, expect, frontends, rows, watched, word};
+use crate::stage::{self, PodCluster, expect, frontends, rows, watched, word};
 
 const SERVICE: &str = "default/web";
 
@@ -34,31 +31,16 @@ spec:
   ports: [{name: http, port: 80, targetPort: 8080}]
 ";
 
-struct World {
-    cluster: Cluster,
-    client: Client,
-    _servers: Vec<Server>,
-}
-
-/// One apiserver, and three pods that answer with their addresses, two of them ready.
-fn world() -> World {
-    let layout = Layout {
-        local: vec!["10.1.0.1/32", "10.1.0.2/32", "10.1.0.3/32", "192.0.2.7/32"],
-        ..Layout::default()
-    };
-    let cluster = Cluster::start(layout, 1).unwrap();
-    let serve = |pod: &Pod<'_>| {
-        let address: SocketAddr = format!("{}:8080", pod.address).parse().unwrap();
-        cluster.bed().serve(Location::OUTSIDE, Role::Tcp, pod.address, address).unwrap()
-    };
-    let servers = PODS.iter().map(serve).collect();
-    let api = cluster.api(0).unwrap();
-    stage::prepare(&cluster, 1);
+/// Three pods that answer with their addresses, two of them ready.
+fn start_pods() -> PodCluster {
+    let local = ["10.1.0.1/32", "10.1.0.2/32", "10.1.0.3/32", "192.0.2.7/32"];
+    let pods = PodCluster::start(&local, &PODS.map(|pod| pod.address));
+    let api = pods.cluster.api(0).unwrap();
     api.apply(WEB).unwrap();
     let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": LOAD_BALANCER}]}}});
     api.merge_status(Kind::Service, SERVICE, &ingress).unwrap();
     PODS[..2].iter().for_each(|pod| start(&api, pod));
-    World { client: Client::c().unwrap(), _servers: servers, cluster }
+    pods
 }
 
 fn start(api: &Api<'_>, pod: &Pod<'_>) {
@@ -66,36 +48,24 @@ fn start(api: &Api<'_>, pod: &Pod<'_>) {
     pod.report(api, true).unwrap();
 }
 
-impl World {
-    /// The name of the server that answers a process of the node, or the errno.
-    fn answer(&self, address: &str, port: u64) -> String {
-        let answers = self
-            .client
-            .run(self.cluster.bed(), Location::NODE, &["tcp", address, &port.to_string()])
-            .unwrap();
-        let last = answers.last().unwrap();
-        last.reply.clone().or(last.errno.clone()).unwrap()
-    }
+/// What clients of the node dial, with the type of the frontend.
+fn addresses(pods: &PodCluster) -> [(&'static str, String, u64); 4] {
+    let service = pods.cluster.api(0).unwrap().get(Kind::Service, SERVICE).unwrap().unwrap();
+    let cluster_ip = service["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let node_port = service["spec"]["ports"][0]["nodePort"].as_u64().unwrap();
+    [
+        ("ClusterIP", cluster_ip, 80),
+        ("NodePort", "192.0.2.7".to_owned(), node_port),
+        ("LoadBalancer", LOAD_BALANCER.to_owned(), 80),
+        ("ExternalIP", EXTERNAL_IP.to_owned(), 80),
+    ]
+}
 
-    /// What clients of the node dial, with the type of the frontend.
-    fn addresses(&self) -> [(&'static str, String, u64); 4] {
-        let service = self.cluster.api(0).unwrap().get(Kind::Service, SERVICE).unwrap().unwrap();
-        let cluster_ip = service["spec"]["clusterIP"].as_str().unwrap().to_owned();
-        let node_port = service["spec"]["ports"][0]["nodePort"].as_u64().unwrap();
-        [
-            ("ClusterIP", cluster_ip, 80),
-            ("NodePort", "192.0.2.7".to_owned(), node_port),
-            ("LoadBalancer", LOAD_BALANCER.to_owned(), 80),
-            ("ExternalIP", EXTERNAL_IP.to_owned(), 80),
-        ]
-    }
-
-    #[track_caller]
-    fn check_served(&self, by: &[&str]) {
-        for (kind, address, port) in self.addresses() {
-            let answer = self.answer(&address, port);
-            assert!(by.contains(&answer.as_str()), "{kind} {address}:{port}: {answer}");
-        }
+#[track_caller]
+fn check_served(pods: &PodCluster, by: &[&str]) {
+    for (kind, address, port) in addresses(pods) {
+        let answer = pods.reply(&address, port);
+        assert!(by.contains(&answer.as_str()), "{kind} {address}:{port}: {answer}");
     }
 }
 
@@ -120,15 +90,15 @@ fn check_way(daemon: &Daemon<'_>, credential: &str) {
 
 #[test]
 fn clients_reach_the_pods_of_a_real_cluster_by_every_address() {
-    let world = world();
-    let api = world.cluster.api(0).unwrap();
-    let mut daemon = Daemon::new(world.cluster.bed(), &stage::by_certificate(&world.cluster, 1)).unwrap();
+    let pods = start_pods();
+    let api = pods.cluster.api(0).unwrap();
+    let mut daemon = Daemon::new(pods.cluster.bed(), &stage::by_certificate(&pods.cluster, 1)).unwrap();
     daemon.start().unwrap();
     let begun = Instant::now();
     expect(&daemon, SERVICE, "serving 10.1.0.1:8080 10.1.0.2:8080");
     let types: Vec<String> = frontends(&daemon, SERVICE).iter().map(|row| word_of(row)).collect();
     assert_eq!(types, ["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP"]);
-    world.check_served(&["10.1.0.1", "10.1.0.2"]);
+    check_served(&pods, &["10.1.0.1", "10.1.0.2"]);
     println!("ready and served by four addresses {:?} after the daemon was ready", begun.elapsed());
     until(SOON, "three watches", || Ok((watched(&daemon).first().map(|it| it.1) == Some(3)).then_some(())))
         .unwrap();
@@ -139,14 +109,14 @@ fn clients_reach_the_pods_of_a_real_cluster_by_every_address() {
     PODS[0].gone(&api).unwrap();
     PODS[1].report(&api, false).unwrap();
     let down = expect(&daemon, SERVICE, "serving 10.1.0.3:8080");
-    world.check_served(&["10.1.0.3"]);
+    check_served(&pods, &["10.1.0.3"]);
     println!("from a pod's status to the table, the controllers' time included: up {up:?}, down {down:?}");
 
-    let addresses = world.addresses();
+    let addresses = addresses(&pods);
     api.delete(Kind::Service, SERVICE).unwrap();
     until(SOON, "no frontend", || Ok(frontends(&daemon, SERVICE).is_empty().then_some(()))).unwrap();
     for (kind, address, port) in addresses {
-        let answer = world.answer(&address, port);
+        let answer = pods.reply(&address, port);
         assert!(answer == "ENETUNREACH" || answer == "ECONNREFUSED", "{kind} {address}:{port}: {answer}");
     }
 }
@@ -158,25 +128,25 @@ fn word_of(row: &str) -> String {
 
 #[test]
 fn a_restart_with_another_credential_costs_the_apiserver_no_list() {
-    let world = world();
-    let token = world.cluster.api(0).unwrap().token(stage::ACCOUNT).unwrap();
-    let file = world.cluster.folder().join("token");
+    let pods = start_pods();
+    let token = pods.cluster.api(0).unwrap().token(stage::ACCOUNT).unwrap();
+    let file = pods.cluster.folder().join("token");
     std::fs::write(&file, token + "\n").unwrap();
-    let mut daemon = Daemon::new(world.cluster.bed(), &stage::by_certificate(&world.cluster, 1)).unwrap();
+    let mut daemon = Daemon::new(pods.cluster.bed(), &stage::by_certificate(&pods.cluster, 1)).unwrap();
     daemon.start().unwrap();
     expect(&daemon, SERVICE, "serving 10.1.0.1:8080 10.1.0.2:8080");
     daemon.stop().unwrap();
-    let first = world.cluster.requests_of(stage::USER).unwrap();
+    let first = pods.cluster.requests_of(stage::USER).unwrap();
     assert_eq!((first["list services"], first["list endpointslices"]), (1, 1), "{first:?}");
 
-    daemon.configure(&stage::by_token(&world.cluster, 1, &file)).unwrap();
+    daemon.configure(&stage::by_token(&pods.cluster, 1, &file)).unwrap();
     daemon.start().unwrap();
     expect(&daemon, SERVICE, "serving 10.1.0.1:8080 10.1.0.2:8080");
     until(SOON, "three watches", || Ok((watched(&daemon).first().map(|it| it.1) == Some(3)).then_some(())))
         .unwrap();
     check_way(&daemon, "token");
-    let second = world.cluster.requests_of(stage::ACCOUNT_USER).unwrap();
+    let second = pods.cluster.requests_of(stage::ACCOUNT_USER).unwrap();
     println!("asked by the first daemon: {first:?}; by the second one: {second:?}");
     assert_eq!((second.get("list services"), second.get("list endpointslices")), (None, None), "{second:?}");
-    world.check_served(&["10.1.0.1", "10.1.0.2"]);
+    check_served(&pods, &["10.1.0.1", "10.1.0.2"]);
 }

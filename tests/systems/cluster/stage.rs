@@ -3,11 +3,13 @@
 //! Invariant: the daemon has no more than what `contrib/kubernetes/rbac.yaml` gives it.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Layout, Neighbour};
+use holdfast_tests::bed::{Layout, Location, Neighbour, Role, Server};
 use holdfast_tests::peers::{Api, Cluster, Kind, PeersError, SOON, apiserver, until};
 use serde_json::{Value, json};
 
@@ -48,6 +50,32 @@ pub(crate) fn of_a_node_beside(neighbours: Vec<Neighbour>) -> Cluster {
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": ADDRESS}]}});
     cluster.api(0).unwrap().merge_status(Kind::Node, NODE, &addresses).unwrap();
     cluster
+}
+
+/// A control plane of one apiserver, servers in the place of pods, and a client of the node.
+pub(crate) struct PodCluster {
+    pub(crate) cluster: Cluster,
+    client: Client,
+    _servers: Vec<Server>,
+}
+
+impl PodCluster {
+    /// Each pod answers with its address at port 8080. The machine has the addresses `local`.
+    pub(crate) fn start(local: &[&'static str], pods: &[&str]) -> Self {
+        let cluster = Cluster::start(Layout { local: local.to_vec(), ..Layout::default() }, 1).unwrap();
+        let serve = |pod: &&str| {
+            let address: SocketAddr = format!("{pod}:8080").parse().unwrap();
+            cluster.bed().serve(Location::OUTSIDE, Role::Tcp, pod, address).unwrap()
+        };
+        let servers = pods.iter().map(serve).collect();
+        prepare(&cluster, 1);
+        Self { cluster, client: Client::c().unwrap(), _servers: servers }
+    }
+
+    /// The name of the server that answers a process of the node, or the errno.
+    pub(crate) fn reply(&self, address: &str, port: u64) -> String {
+        self.client.reply(self.cluster.bed(), &["tcp", address, &port.to_string()]).unwrap()
+    }
 }
 
 /// Applies permissions and waits until the first apiservers go by them: each authorizer hears of a role and of its

@@ -26,25 +26,19 @@ const LAME: &str = "--shutdown-delay-duration=15s";
 /// How often an apiserver dies and comes back.
 const DEATHS: usize = 3;
 
-struct World {
-    cluster: Cluster,
+fn start_cluster() -> Cluster {
+    let cluster = Cluster::without_controllers(Layout::default(), 2).unwrap();
+    stage::prepare(&cluster, 2);
+    cluster
 }
 
-impl World {
-    fn new() -> Self {
-        let cluster = Cluster::without_controllers(Layout::default(), 2).unwrap();
-        stage::prepare(&cluster, 2);
-        Self { cluster }
-    }
+fn new_daemon(cluster: &Cluster) -> Daemon<'_> {
+    let config = stage::by_certificate(cluster, 2) + &format!("vip = \"{VIP}\"\n");
+    Daemon::new(cluster.bed(), &config).unwrap()
+}
 
-    fn daemon(&self) -> Daemon<'_> {
-        let config = stage::by_certificate(&self.cluster, 2) + &format!("vip = \"{VIP}\"\n");
-        Daemon::new(self.cluster.bed(), &config).unwrap()
-    }
-
-    fn clients(&self) -> Dialer {
-        self.cluster.bed().dial(Location::NODE, VIP.parse().unwrap()).unwrap()
-    }
+fn start_clients(cluster: &Cluster) -> Dialer {
+    cluster.bed().dial(Location::NODE, VIP.parse().unwrap()).unwrap()
 }
 
 fn leads_to(daemon: &Daemon<'_>) -> Option<SocketAddr> {
@@ -76,14 +70,14 @@ fn check_none_failed(tally: &Tally, what: &str) {
 
 #[test]
 fn clients_of_the_virtual_address_follow_apiservers_that_die_and_come_back() {
-    let world = World::new();
-    let mut daemon = world.daemon();
+    let cluster = start_cluster();
+    let mut daemon = new_daemon(&cluster);
     daemon.start().unwrap();
     expect_led(&daemon, 0);
-    let mut clients = world.clients();
+    let mut clients = start_clients(&cluster);
     check_served(&mut clients, "at first");
     for _ in 0..DEATHS {
-        world.cluster.kill(Part::Apiserver(0)).unwrap();
+        cluster.kill(Part::Apiserver(0)).unwrap();
         let took = expect_led(&daemon, 1);
         println!("an apiserver was killed; led elsewhere after {took:?}");
         assert!(took < AT_ONCE, "{took:?}");
@@ -92,60 +86,59 @@ fn clients_of_the_virtual_address_follow_apiservers_that_die_and_come_back() {
         check_served(&mut clients, "with one of two, without a daemon");
         daemon.start().unwrap();
         check_served(&mut clients, "while the daemon started");
-        world.cluster.start_part(Part::Apiserver(0)).unwrap();
+        cluster.start_part(Part::Apiserver(0)).unwrap();
         clients.tally().unwrap();
         expect_led(&daemon, 0);
         check_none_failed(&clients.tally().unwrap(), "until the preferred one is led to again");
     }
-    world.cluster.kill(Part::Apiserver(0)).unwrap();
-    world.cluster.kill(Part::Apiserver(1)).unwrap();
+    cluster.kill(Part::Apiserver(0)).unwrap();
+    cluster.kill(Part::Apiserver(1)).unwrap();
     thread::sleep(FAILOVER);
     assert!(leads_to(&daemon).is_some(), "it leads somewhere while none serves");
     let shown = stage::frontends(&daemon, "holdfast/apiserver");
     assert_eq!(shown.len(), 1, "{shown:?}");
-    world.cluster.start_part(Part::Apiserver(1)).unwrap();
+    cluster.start_part(Part::Apiserver(1)).unwrap();
     expect_led(&daemon, 1);
     check_served(&mut clients, "with the one that came back first");
 }
 
 #[test]
 fn a_planned_end_of_an_apiserver_costs_clients_of_the_virtual_address_no_connection() {
-    let world = World::new();
+    let cluster = start_cluster();
     let first = Part::Apiserver(0);
-    world.cluster.stop(first).unwrap();
-    world.cluster.start_part_with(first, &[LAME]).unwrap();
-    let mut daemon = world.daemon();
+    cluster.stop(first).unwrap();
+    cluster.start_part_with(first, &[LAME]).unwrap();
+    let mut daemon = new_daemon(&cluster);
     daemon.start().unwrap();
     expect_led(&daemon, 0);
-    let mut clients = world.clients();
+    let mut clients = start_clients(&cluster);
     check_served(&mut clients, "at first");
-    world.cluster.ask_to_end(first).unwrap();
+    cluster.ask_to_end(first).unwrap();
     let took = expect_led(&daemon, 1);
     println!("an apiserver ends as planned; led elsewhere after {took:?}");
-    until(Duration::from_secs(60), "its end", || Ok(has_ended(first, &world).then_some(()))).unwrap();
+    until(Duration::from_secs(60), "its end", || Ok(has_ended(first, &cluster).then_some(()))).unwrap();
     check_none_failed(&clients.tally().unwrap(), "from before its end until after it");
 }
 
-fn has_ended(part: Part, world: &World) -> bool {
+fn has_ended(part: Part, cluster: &Cluster) -> bool {
     let address = apiserver(0).unwrap();
     let refused = || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_err();
-    world.cluster.pid(part).is_none()
-        || world.cluster.bed().within(Location::OUTSIDE, refused).unwrap_or(false)
+    cluster.pid(part).is_none() || cluster.bed().within(Location::OUTSIDE, refused).unwrap_or(false)
 }
 
 /// Cuts the first apiserver off, and says how long it takes until others are led to the second one.
-fn cut_off(world: &World, daemon: &Daemon<'_>) -> Duration {
+fn cut_off(cluster: &Cluster, daemon: &Daemon<'_>) -> Duration {
     expect_led(daemon, 0);
     let address = apiserver(0).unwrap().ip();
     let cut = format!(
         "add table inet cut\nadd chain inet cut input {{ type filter hook input priority 0; }}\n\
          add rule inet cut input ip daddr {address} drop\n"
     );
-    rules(world.cluster.bed(), &cut).unwrap();
+    rules(cluster.bed(), &cut).unwrap();
     let took = expect_led(daemon, 1);
     println!("a host vanished; led elsewhere after {took:?}");
-    check_served(&mut world.clients(), "with the other one");
-    let mut nft = world.cluster.bed().command(Location::OUTSIDE, "nft").unwrap();
+    check_served(&mut start_clients(cluster), "with the other one");
+    let mut nft = cluster.bed().command(Location::OUTSIDE, "nft").unwrap();
     nft.args(["delete", "table", "inet", "cut"]);
     succeed(nft, SOON).unwrap();
     took
@@ -154,10 +147,10 @@ fn cut_off(world: &World, daemon: &Daemon<'_>) -> Duration {
 /// The best of three: other tests use the machine too.
 #[test]
 fn a_host_that_vanishes_is_left_within_3_s() {
-    let world = World::new();
-    let mut daemon = world.daemon();
+    let cluster = start_cluster();
+    let mut daemon = new_daemon(&cluster);
     daemon.start().unwrap();
-    let took = (0..3).map(|_| cut_off(&world, &daemon)).min().unwrap();
+    let took = (0..3).map(|_| cut_off(&cluster, &daemon)).min().unwrap();
     assert!(took < FAILOVER, "{took:?}: {}", daemon.logged());
     expect_led(&daemon, 0);
 }

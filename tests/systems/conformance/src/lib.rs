@@ -20,10 +20,10 @@
 //! processes, mounts and cgroups, and a Debian root of which it may write everything; `/opt/kubernetes` in it has the
 //! programs. The names of everything outside carry this process, so that several clusters can be up at once.
 //!
-//! Invariant: nothing here is imitated but the load balancer outside of the nodes (`tests/peers/load-balancer`), and
-//! nothing is changed outside of the cluster's own namespaces and cgroups. All of it ends when the [`Cluster`] is
-//! dropped, or when the process that runs it as [`guarded`] ends; what a killed process left is removed by the next
-//! start. Logs stay.
+//! Invariant: nothing here is imitated but the load balancer outside of the nodes
+//! (`tests/systems/peers/load-balancer`), and nothing is changed outside of the cluster's own namespaces and cgroups.
+//! All of it ends when the [`Cluster`] is dropped, or when the process that runs it as [`guarded`] ends; what a killed
+//! process left is removed by the next start. Logs stay.
 
 mod baseline;
 mod built;

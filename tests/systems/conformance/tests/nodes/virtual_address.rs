@@ -41,14 +41,14 @@ const CONNECTED_MIN: u64 = 1_000;
 
 const NODES: [&str; 2] = ["n1", "n2"];
 
-struct World {
+struct VipCluster {
     cluster: Cluster,
     nodes: &'static [&'static str],
 }
 
 /// A client of the virtual address on a node, which connects all the time.
 struct Client<'a> {
-    world: &'a World,
+    vip: &'a VipCluster,
     running: Running,
 }
 
@@ -58,7 +58,7 @@ struct Tally {
     failed: BTreeMap<String, u64>,
 }
 
-impl World {
+impl VipCluster {
     fn start(nodes: &'static [&'static str]) -> Self {
         let topology = Topology {
             nodes: u8::try_from(nodes.len()).unwrap(),
@@ -67,9 +67,9 @@ impl World {
             balancer: false,
             ..Topology::default()
         };
-        let world = Self { cluster: Cluster::start(&topology).unwrap(), nodes };
-        world.leads_to(PREFERRED);
-        world
+        let vip = Self { cluster: Cluster::start(&topology).unwrap(), nodes };
+        vip.leads_to(PREFERRED);
+        vip
     }
 
     /// Waits until each node has led to this apiserver, by turns: one may lead back before another one leads there.
@@ -141,7 +141,7 @@ impl World {
         typed(&self.cluster, node, &format!("chmod 755 {DIALER}; rm -f {END}"));
         let dial =
             format!("{{ until [ -e {END} ]; do sleep 0.1; done; echo; sleep 1; }} | {DIALER} dial {VIRTUAL}");
-        Client { world: self, running: machine.spawn("dialer", &["sh", "-c", &dial]).unwrap() }
+        Client { vip: self, running: machine.spawn("dialer", &["sh", "-c", &dial]).unwrap() }
     }
 }
 
@@ -149,7 +149,7 @@ impl Client<'_> {
     /// Ends the client; not one of its connects may have failed.
     #[track_caller]
     fn end_without_a_failure(mut self, node: &str) {
-        self.world.cluster.on(node).unwrap().write(END, "").unwrap();
+        self.vip.cluster.on(node).unwrap().write(END, "").unwrap();
         eventually("the client told", || !self.running.runs());
         let said = self.running.written().unwrap();
         let tally: Tally = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
@@ -160,100 +160,100 @@ impl Client<'_> {
 
 #[test]
 fn no_node_is_ever_unready_while_an_apiserver_dies_and_comes_back_20_times() {
-    let world = World::start(&NODES);
-    let before = world.ready();
+    let vip = VipCluster::start(&NODES);
+    let before = vip.ready();
     for death in 1..=DEATHS {
-        world.signal("cp", "KILL", PREFERRED.0);
-        world.leads_to(OTHER);
+        vip.signal("cp", "KILL", PREFERRED.0);
+        vip.leads_to(OTHER);
         if death % DAEMON_DIES_EACH == 0 {
-            world.signal("n1", "KILL", "proxy");
+            vip.signal("n1", "KILL", "proxy");
         }
-        world.leads_to(PREFERRED);
+        vip.leads_to(PREFERRED);
     }
-    world.was_never_unready(&before);
+    vip.was_never_unready(&before);
 }
 
 #[test]
 fn a_planned_end_of_an_apiserver_costs_a_client_of_the_node_no_connect() {
-    let world = World::start(&NODES[..1]);
-    let (before, client) = (world.ready(), world.client("n1"));
+    let vip = VipCluster::start(&NODES[..1]);
+    let (before, client) = (vip.ready(), vip.client("n1"));
     for _ in 0..PLANNED_ENDS {
-        let old = world.pid(PREFERRED.0);
-        world.signal("cp", "TERM", PREFERRED.0);
-        world.leads_to(OTHER);
-        world.signal("n1", "KILL", "proxy");
-        eventually("it has ended and begun anew", || world.pid(PREFERRED.0) != old);
-        world.leads_to(PREFERRED);
+        let old = vip.pid(PREFERRED.0);
+        vip.signal("cp", "TERM", PREFERRED.0);
+        vip.leads_to(OTHER);
+        vip.signal("n1", "KILL", "proxy");
+        eventually("it has ended and begun anew", || vip.pid(PREFERRED.0) != old);
+        vip.leads_to(PREFERRED);
     }
     client.end_without_a_failure("n1");
-    world.was_never_unready(&before);
+    vip.was_never_unready(&before);
 }
 
 /// There, the process that all connections went through got no processor on a node with thousands of pods.
 #[test]
 fn a_daemon_that_gets_no_processor_cuts_no_kubelet_off_as_in_talos_8112() {
-    let world = World::start(&NODES[..1]);
-    let (before, client) = (world.ready(), world.client("n1"));
-    world.signal("n1", "STOP", "proxy");
+    let vip = VipCluster::start(&NODES[..1]);
+    let (before, client) = (vip.ready(), vip.client("n1"));
+    vip.signal("n1", "STOP", "proxy");
     thread::sleep(STARVED);
-    world.is_heard(OTHER);
-    world.signal("n1", "CONT", "proxy");
-    world.leads_to(PREFERRED);
+    vip.is_heard(OTHER);
+    vip.signal("n1", "CONT", "proxy");
+    vip.leads_to(PREFERRED);
     client.end_without_a_failure("n1");
-    world.was_never_unready(&before);
+    vip.was_never_unready(&before);
 }
 
 /// There, the balancer of a node went on with the server that was there last until that one came back.
 #[test]
 fn apiservers_that_are_away_by_turns_leave_no_node_behind_as_in_k3s_11349() {
-    let world = World::start(&NODES[..1]);
-    let (before, cp) = (world.ready(), world.cluster.on("cp").unwrap());
+    let vip = VipCluster::start(&NODES[..1]);
+    let (before, cp) = (vip.ready(), vip.cluster.on("cp").unwrap());
     for (away, there) in [(PREFERRED, OTHER), (OTHER, PREFERRED), (PREFERRED, OTHER), (OTHER, PREFERRED)] {
         cp.stop(away.0).unwrap();
-        world.leads_to(there);
+        vip.leads_to(there);
         thread::sleep(TURN);
-        world.is_heard(there);
+        vip.is_heard(there);
         cp.start(away.0).unwrap();
-        eventually("it serves again", || !world.heard(away).concat().is_empty());
+        eventually("it serves again", || !vip.heard(away).concat().is_empty());
     }
-    world.leads_to(PREFERRED);
-    world.was_never_unready(&before);
+    vip.leads_to(PREFERRED);
+    vip.was_never_unready(&before);
 }
 
 /// There, some nodes came up after an update and nothing listened at the address.
 #[test]
 fn a_kubelet_comes_up_before_holdfast_and_after_it_and_before_any_apiserver_as_in_talos_10598() {
-    let world = World::start(&NODES[..1]);
+    let vip = VipCluster::start(&NODES[..1]);
     let complaints =
-        || typed(&world.cluster, "n1", "grep -c 'dial tcp 169.254.20.1' /var/log/machine/kubelet.log; true");
+        || typed(&vip.cluster, "n1", "grep -c 'dial tcp 169.254.20.1' /var/log/machine/kubelet.log; true");
     let before = complaints();
-    reboot_without(&world, "proxy", || eventually("a kubelet that dials in vain", || complaints() != before));
-    reboot_without(&world, "kubelet", || world.leads_to(PREFERRED));
-    let cp = world.cluster.on("cp").unwrap();
+    reboot_without(&vip, "proxy", || eventually("a kubelet that dials in vain", || complaints() != before));
+    reboot_without(&vip, "kubelet", || vip.leads_to(PREFERRED));
+    let cp = vip.cluster.on("cp").unwrap();
     [PREFERRED, OTHER].iter().for_each(|(apiserver, _)| cp.stop(apiserver).unwrap());
-    world.cluster.stop_machine("n1").unwrap();
-    world.cluster.boot_machine("n1").unwrap();
+    vip.cluster.stop_machine("n1").unwrap();
+    vip.cluster.boot_machine("n1").unwrap();
     // The other one was the last to serve, and ended last.
-    eventually("a daemon that knows where it led", || world.led("n1").as_deref() == Some(OTHER.1));
+    eventually("a daemon that knows where it led", || vip.led("n1").as_deref() == Some(OTHER.1));
     cp.start(PREFERRED.0).unwrap();
-    world.leads_to(PREFERRED);
-    world.is_heard(PREFERRED);
+    vip.leads_to(PREFERRED);
+    vip.is_heard(PREFERRED);
     cp.start(OTHER.0).unwrap();
-    world.cluster.wait_for_nodes().unwrap();
-    world.leads_to(PREFERRED);
+    vip.cluster.wait_for_nodes().unwrap();
+    vip.leads_to(PREFERRED);
 }
 
 /// Boots the node anew, but for a service of it that starts only when something has been seen without it.
 #[track_caller]
-fn reboot_without(world: &World, service: &str, seen: impl FnOnce()) {
-    let (node, script) = (world.cluster.on("n1").unwrap(), format!("/etc/machine/services/{service}"));
-    let whole = typed(&world.cluster, "n1", &format!("cat {script}"));
+fn reboot_without(vip: &VipCluster, service: &str, seen: impl FnOnce()) {
+    let (node, script) = (vip.cluster.on("n1").unwrap(), format!("/etc/machine/services/{service}"));
+    let whole = typed(&vip.cluster, "n1", &format!("cat {script}"));
     let go = format!("/run/{service}.go");
     node.write(&script, format!("until [[ -e {go} ]]; do sleep 0.1; done\n{whole}")).unwrap();
-    world.cluster.stop_machine("n1").unwrap();
-    world.cluster.boot_machine("n1").unwrap();
+    vip.cluster.stop_machine("n1").unwrap();
+    vip.cluster.boot_machine("n1").unwrap();
     seen();
     node.write(&go, "").unwrap();
-    world.is_heard(OTHER);
+    vip.is_heard(OTHER);
     node.write(&script, whole).unwrap();
 }

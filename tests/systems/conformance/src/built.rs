@@ -58,7 +58,7 @@ fn holdfast(target: &Path) -> Result<PathBuf, ClusterError> {
 }
 
 pub(crate) fn target_folder() -> PathBuf {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let asked = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let folder = repository.join(asked);
     folder.canonicalize().unwrap_or(folder)

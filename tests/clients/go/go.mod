@@ -1,3 +1,0 @@
-module holdfast/tests/clients/go
-
-go 1.21

@@ -1,0 +1,3 @@
+module holdfast/tests/systems/clients/go
+
+go 1.21
