@@ -14,9 +14,126 @@
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
-#include "dial.h"
-#include "flow_maps.h"
-#include "said.h"
+#include "common.h"
+#include "packet_maps.h"
+
+/*
+ * What a packet says of the connection that it is of: TCP by a byte of flags, SCTP by chunks. Both are told in the
+ * flags of TCP, so that one rule says what becomes of a flow.
+ */
+
+/* ASKS is set for SCTP alone, and means another flag in TCP: the other side has to answer. */
+enum { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, ASKS = 8, TCP_ACK = 16 };
+
+/* How many bytes of a header of IP say how long the packet is, in either family. */
+#define LENGTH_END 6
+
+/* The length of a packet by its header of IP; 0: it is longer than that can say. */
+INLINE __u32 length_of_packet(const __u8 *ip)
+{
+	__u32 length;
+
+	if (ip[0] >> 4 == 4)
+		return ip[2] << 8 | ip[3];
+	length = ip[4] << 8 | ip[5];
+	return length ? length + sizeof(struct ipv6hdr) : 0;
+}
+
+/*
+ * Whether a segment of TCP has something that the other side has to acknowledge. A segment that is too long for the
+ * header of IP to say counts as one that has.
+ */
+ALONE int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
+{
+	__u8 ip[LENGTH_END], tcp[2];
+	__u32 length, headers;
+
+	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)) || bpf_skb_load_bytes(skb, transport + 12, tcp, sizeof(tcp)))
+		return 0;
+	if (tcp[1] & TCP_FIN)
+		return 1;
+	headers = transport - at + (tcp[0] >> 4) * 4;
+	length = length_of_packet(ip);
+	return !length || length > headers;
+}
+
+/* --- SCTP. --- */
+
+/* The header of SCTP: ports, tag, sum. */
+struct sctp {
+	__u16 source;
+	__u16 destination;
+	__u32 tag;
+	__u32 sum;
+};
+
+struct chunk {
+	__u8 type;
+	__u8 flags;
+	/* With this header. */
+	__u16 length;
+};
+
+enum {
+	CHUNK_DATA = 0,
+	CHUNK_INIT = 1,
+	CHUNK_INIT_ACK = 2,
+	CHUNK_HEARTBEAT = 4,
+	CHUNK_ABORT = 6,
+	CHUNK_SHUTDOWN = 7,
+	CHUNK_SHUTDOWN_ACK = 8,
+	CHUNK_COOKIE_ECHO = 10,
+	CHUNK_SHUTDOWN_COMPLETE = 14,
+	/* All others belong to an association that is there, and say nothing of it. */
+	CHUNKS_KNOWN = 15,
+};
+
+static const __u8 says[CHUNKS_KNOWN] = {
+	[CHUNK_DATA] = TCP_ACK | ASKS,
+	[CHUNK_INIT] = TCP_SYN,
+	[CHUNK_INIT_ACK] = TCP_SYN | TCP_ACK,
+	[CHUNK_HEARTBEAT] = TCP_ACK | ASKS,
+	[CHUNK_ABORT] = TCP_RST,
+	[CHUNK_SHUTDOWN] = TCP_FIN | TCP_ACK | ASKS,
+	[CHUNK_SHUTDOWN_ACK] = TCP_FIN | TCP_ACK | ASKS,
+	[CHUNK_COOKIE_ECHO] = TCP_ACK | ASKS,
+	[CHUNK_SHUTDOWN_COMPLETE] = TCP_FIN | TCP_ACK,
+};
+
+/*
+ * How many chunks are looked at. A chunk that says something stands before all data, and seldom behind more than two
+ * others.
+ */
+#define CHUNKS_MOST 4
+
+/*
+ * What a packet of SCTP says by its first chunks, in the flags of TCP. `ip`: where the header of IP begins, which says
+ * where the packet ends. What a frame has behind that is no chunk.
+ */
+ALONE int said_by_chunks(struct __sk_buff *skb, __u32 ip, __u32 at)
+{
+	__u8 lengths[LENGTH_END];
+	__u32 said = 0, length, end;
+
+	if (bpf_skb_load_bytes(skb, ip, lengths, sizeof(lengths)))
+		return 0;
+	length = length_of_packet(lengths);
+	end = length ? ip + length : skb->len;
+	for (int seen = 0; seen < CHUNKS_MOST; seen++) {
+		struct chunk chunk;
+
+		if (at + sizeof(chunk) > end || bpf_skb_load_bytes(skb, at, &chunk, sizeof(chunk)))
+			break;
+		length = bpf_ntohs(chunk.length);
+		if (length < sizeof(chunk))
+			break;
+		said |= chunk.type < CHUNKS_KNOWN && says[chunk.type] ? says[chunk.type] : TCP_ACK;
+		if (chunk.type == CHUNK_DATA)
+			break;
+		at += (length + 3) & ~3U;
+	}
+	return said;
+}
 
 /* How many bytes the header before that of IP has: 14, or 0 at a device without such a header. */
 const volatile __u32 link_header = ETH_HLEN;
@@ -357,6 +474,99 @@ INLINE bool makes_connections(__u8 transport)
 INLINE bool is_icmp(const struct packet *packet, bool v4)
 {
 	return packet->tuple.transport == (v4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
+}
+
+/* What the steps of a client's first packet tell each other. */
+
+/*
+ * What is known of a client that arrives. It stands in a map, and each step reads it back from there: so the verifier
+ * keeps no values of it, and looks at what follows once, not once for each way that leads there.
+ */
+struct arrival {
+	struct packet packet;
+	/* The backend that the client got, and for which port. */
+	struct place backend;
+	__u32 port_index;
+	/* The number of a namespace: the flow is a part of that namespace's share of the table. */
+	__u32 share;
+	__u32 device;
+	/* What is known of the device by which it came, as enum device_flag. */
+	__u32 flags;
+	/* A client that came by a device of a pod is inside of this node. */
+	__u32 from_pod;
+	/* The backend is to see the port that the client sends from, where it can. */
+	__u32 keeps_port;
+	/* The service asks for its clients' addresses (policy Local), so the backend is one of this node's. */
+	__u32 is_local;
+	/* 0, or by which list that backend is to be remembered: see enum heard. */
+	__u32 sticks;
+	/* 0, or IS_BY_ADDRESS: answers go as the frontend's address is routed. */
+	__u32 by_address;
+	/* Where the backend is on another node, the packet may go there as it came: see wrap.h. */
+	__u32 may_wrap;
+	/* 0, or CAME_WRAPPED: another node has sent the packet, and has chosen this backend. */
+	__u32 came_wrapped;
+	/* The packet is of a connection that another node has let in: it goes to a third node, or to the stack. */
+	__u32 joins;
+	struct place proposed;
+	/* How a packet looks between the client and this backend, or the one to which a packet goes as it came. */
+	struct tuple between;
+	/* The number of the flow that is made, or of which a packet takes the shortcut. NO_FLOW: see is_stateless(). */
+	__u32 number;
+	/* Of a packet that takes the shortcut: enum direction, and the serial of its flow. */
+	__u32 direction;
+	__u32 serial;
+	/* The number, counted from 1, of a flow whose next packet does not go straight to its pod. 0: no such flow. */
+	__u32 unheard;
+	/* The second program has nothing to look at in the packet. */
+	__u32 is_whole;
+	/* The device by which it leaves. */
+	__u32 way;
+	/*
+	 * Of a packet that goes to another node: the next host's address, of which family, and how long packets may be.
+	 */
+	__u32 next[4];
+	__u32 next_family;
+	__u32 longest;
+	/* The number of the flow that gives way to the new one, that the packet goes past, or that ends with the packet. */
+	__u32 rival;
+	__u32 rival_serial;
+	/* How readily that one is given up. */
+	__u32 readiness;
+	/* The same of the one that would be given up next. */
+	__u32 second;
+	__u32 second_serial;
+	__u32 second_readiness;
+	/* A backend that is sought in a list, and the part of the list that is left to search: see listed.h. */
+	struct place sought;
+	__u32 first;
+	__u32 left;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct arrival);
+} arrivals SEC(".maps");
+
+INLINE struct arrival *the_arrival(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&arrivals, &zero);
+}
+
+/* No record has this number. */
+#define NO_FLOW (~0U)
+
+/*
+ * Whether a packet of no flow goes to another node as it came, and opens none: a reset, or an error about an answer, of
+ * a connection that another node has let in.
+ */
+INLINE bool is_stateless(const struct arrival *arrival)
+{
+	return arrival->number == NO_FLOW;
 }
 
 #endif

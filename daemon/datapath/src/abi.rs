@@ -439,7 +439,7 @@ pub(crate) fn dialled_over_tcp(found: &[u8], cookie: u64, backend: SocketAddr) -
     is_its_own.then(|| SocketAddr::new(from_mapped(entry.address), u16::from_be(entry.port)))
 }
 
-/// Does the same as `mix` in `bpf/dial.h`.
+/// Does the same as `mix` in `bpf/common.h`.
 fn mix(mixed: u64, low: u32, high: u32) -> u64 {
     let mixed = (mixed ^ (u64::from(high) << 32 | u64::from(low))).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 29

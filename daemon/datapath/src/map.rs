@@ -1,7 +1,7 @@
 //! Every map of the programs: its name, where it is kept, how large it is.
 //!
-//! Invariant: these are the maps of `bpf/maps.h`, `bpf/flow_maps.h` and of the headers beside them, and no others, and
-//! their names stand nowhere else in this crate.
+//! Invariant: these are the maps of `bpf/maps.h`, `bpf/packet_maps.h` and of the headers beside them, and no others,
+//! and their names stand nowhere else in this crate.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,7 @@
 //! How long a flow lives without a packet.
 //!
-//! Invariant: programs judge by the same rule (`bpf/flow.h`), and the daemon takes no flow away before its lifetime and
-//! [`MARGIN`] more have passed: so no program can give new life to a flow that is being taken away.
+//! Invariant: programs judge by the same rule (`bpf/conntrack.h`), and the daemon takes no flow away before its
+//! lifetime and [`MARGIN`] more have passed: so no program can give new life to a flow that is being taken away.
 
 use holdfast_core::keys::Transport;
 use holdfast_status::datapath::Stage;

@@ -1,6 +1,6 @@
 //! How readily a flow is given up for others.
 //!
-//! Invariant: programs judge by the same rule (`bpf/room.h`), which `kernel_programs_and_daemon_give_up_the_same_flow`
+//! Invariant: programs judge by the same rule (`bpf/evict.h`), which `kernel_programs_and_daemon_give_up_the_same_flow`
 //! sees to.
 
 use holdfast_core::keys::Transport;

@@ -1,5 +1,5 @@
 //! Segments of connections that another node has let in: where all nodes choose alike, they go on to the backend of
-//! that choice, and nowhere else: see `bpf/joined.h`.
+//! that choice, and nowhere else: see `bpf/dsr_decap.h`.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;

@@ -1,4 +1,4 @@
-//! What goes to another node as it came, and what comes from there: see `bpf/wrap.h` and `bpf/unwrap.h`.
+//! What goes to another node as it came, and what comes from there: see `bpf/dsr_encap.h` and `bpf/dsr_decap.h`.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Datagrams in fragments: only the first one has ports, and tells them to those that come later.
+ *
+ * A program at a device can hold nothing back: a later fragment that comes before the first one is left to the stack.
+ */
+#ifndef HOLDFAST_FRAG_H
+#define HOLDFAST_FRAG_H
+
+#include "lb.h"
+#include "packet.h"
+
+INLINE void fragment_key_of(struct fragment_key *key, const struct packet *packet, enum leg leg)
+{
+	copy_address(key->source, packet->tuple.source.address);
+	copy_address(key->destination, packet->tuple.destination.address);
+	key->id = packet->id;
+	key->transport = packet->tuple.transport;
+	key->leg = leg;
+	key->turn = bpf_ktime_get_ns() / NS_PER_SECOND / FRAGMENT_TURN;
+}
+
+INLINE void remember_fragment(const struct packet *packet, enum leg leg)
+{
+	struct fragment_key key;
+	struct fragment_value value = {
+		.source_port = packet->tuple.source.port,
+		.destination_port = packet->tuple.destination.port,
+	};
+
+	fragment_key_of(&key, packet, leg);
+	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
+}
+
+/* Another datagram with the same number begins, whosever it is: no fragment follows the former one any more. */
+INLINE void forget_fragment(const struct packet *packet, enum leg leg)
+{
+	struct fragment_key key;
+
+	fragment_key_of(&key, packet, leg);
+	bpf_map_delete_elem(&fragments, &key);
+	key.turn--;
+	bpf_map_delete_elem(&fragments, &key);
+}
+
+INLINE const struct fragment_value *find_fragment(struct fragment_key *key, __u8 transport)
+{
+	const struct fragment_value *value;
+
+	key->transport = transport;
+	value = bpf_map_lookup_elem(&fragments, key);
+	if (value)
+		return value;
+	key->turn--;
+	value = bpf_map_lookup_elem(&fragments, key);
+	key->turn++;
+	return value;
+}
+
+/*
+ * Finds the first fragment of a datagram. A later one of IPv6 that has extension headers next does not say its
+ * transport: the datagrams between two hosts have different numbers there, whatever their transport is.
+ */
+INLINE const struct fragment_value *first_fragment(struct fragment_key *key)
+{
+	const struct fragment_value *value;
+
+	if (LIKELY(is_transport(key->transport)))
+		return find_fragment(key, key->transport);
+	value = find_fragment(key, IPPROTO_UDP);
+	if (!value)
+		value = find_fragment(key, IPPROTO_TCP);
+	return value ? value : find_fragment(key, IPPROTO_SCTP);
+}
+
+/*
+ * Counts a fragment that is lost, because it goes to a frontend and its first one is not known. At the node's own
+ * addresses nothing tells fragments of clients from those of others, such as tunnels.
+ */
+INLINE void count_early(const struct packet *packet, bool v4)
+{
+	struct dial dial = { .v4 = v4 };
+
+	copy_address(dial.to.address, packet->tuple.destination.address);
+	if (may_be_frontend(&dial))
+		count_packet(COUNT_FRAGMENTS);
+}
+
+/* Finds transport and ports of a later fragment that stands in the map of arrivals. A step of its own, as `come`. */
+INLINE bool recall(enum leg leg, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+	const struct fragment_value *value;
+	struct fragment_key key;
+
+	if (!arrival)
+		return false;
+	fragment_key_of(&key, &arrival->packet, leg);
+	value = first_fragment(&key);
+	if (!value) {
+		if (leg == LEG_IN)
+			count_early(&arrival->packet, v4);
+		return false;
+	}
+	arrival->packet.tuple.transport = key.transport;
+	arrival->packet.tuple.source.port = value->source_port;
+	arrival->packet.tuple.destination.port = value->destination_port;
+	return true;
+}
+
+ALONE int recall4(__u32 leg)
+{
+	return recall(leg, true);
+}
+
+ALONE int recall6(__u32 leg)
+{
+	return recall(leg, false);
+}
+
+INLINE bool recall_fragment(struct packet *packet, enum leg leg, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+
+	if (!arrival)
+		return false;
+	arrival->packet.tuple = packet->tuple;
+	arrival->packet.id = packet->id;
+	if (!(v4 ? recall4(leg) : recall6(leg)))
+		return false;
+	packet->tuple = arrival->packet.tuple;
+	return true;
+}
+
+/* Whether a packet may have ports: its own, or those of the first fragment. */
+INLINE bool may_have_ports(const struct packet *packet, bool v4)
+{
+	return LIKELY(is_transport(packet->tuple.transport)) ||
+	       (!v4 && packet->part == LATER_FRAGMENT && is_extension(packet->tuple.transport));
+}
+
+/* Finds the ports of a packet, if it has any. The first fragment of a datagram has them for all its fragments. */
+INLINE bool know_ports(struct __sk_buff *skb, struct packet *packet, enum leg leg, bool v4)
+{
+	if (!may_have_ports(packet, v4))
+		return false;
+	if (UNLIKELY(packet->part == LATER_FRAGMENT))
+		return recall_fragment(packet, leg, v4);
+	if (UNLIKELY(packet->part == FIRST_FRAGMENT))
+		forget_fragment(packet, leg);
+	return parse_transport(skb, packet);
+}
+
+#endif
