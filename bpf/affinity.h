@@ -16,15 +16,15 @@
 #include "lb.h"
 
 /* At how many places a client may stand. */
-#define PLACES 2
+#define CLIENT_SLOTS 2
 
 /* A list of a port. */
-struct list {
+struct list_key {
 	__u32 port_index;
 	__u32 scope;
 };
 
-INLINE __u64 mixed_client(const __u32 *client, const struct list *list)
+INLINE __u64 hash_client(const __u32 *client, const struct list_key *list)
 {
 	__u64 mixed = mix(list->scope, list->port_index, 0);
 
@@ -33,11 +33,11 @@ INLINE __u64 mixed_client(const __u32 *client, const struct list *list)
 
 /*
  * Leaves of a client's address what counts, so that clients of one prefix are one client. Without branches, as
- * is_turned().
+ * is_reversed().
  */
-INLINE void leave_out(__u32 *client, const struct port_facts *facts)
+INLINE void mask_client(__u32 *client, const struct port_facts *facts)
 {
-	__u64 bits = READ_ONCE(facts->left_out), half = bits >> 6, rest = bits & 63;
+	__u64 bits = READ_ONCE(facts->ignored_bits), half = bits >> 6, rest = bits & 63;
 	__u64 low = ~0ULL << rest & (half - 1), high = ~0ULL << (rest & -half);
 
 	client[0] &= bpf_htonl((__u32)(high >> 32));
@@ -46,57 +46,58 @@ INLINE void leave_out(__u32 *client, const struct port_facts *facts)
 	client[3] &= bpf_htonl((__u32)low);
 }
 
-/* One of the places at which a client may stand. Without branches, as is_turned(). */
-INLINE void client_key_of(struct client_key *key, __u64 mixed, __u32 share, __u32 which)
+/* One of the places at which a client may stand. Without branches, as is_reversed(). */
+INLINE void set_client_key(struct client_key *key, __u64 mixed, __u32 share, __u32 which)
 {
 	key->share = share & (FLOW_SHARES - 1);
-	key->place = mixed >> 16 * which & (CLIENTS_OF_SHARE - 1);
+	key->slot = mixed >> 16 * which & (CLIENTS_PER_SHARE - 1);
 }
 
-/* Whether that client stands there, as one of that list. Without branches, as is_turned(). */
-INLINE bool is_client(const struct client_value *there, const __u32 *client, const struct list *list)
+/* Whether that client stands there, as one of that list. Without branches, as is_reversed(). */
+INLINE bool is_same_client(const struct client_value *there, const __u32 *client, const struct list_key *list)
 {
-	return !(differences(there->client, client) | (there->port_index ^ list->port_index) |
+	return !(address_diff(there->client, client) | (there->port_index ^ list->port_index) |
 		 (there->scope ^ list->scope));
 }
 
 /* What is known of a client: nothing that counts, its backend, or that it was away for too long. */
-enum known { IS_UNKNOWN, COMES_BACK, WAS_AWAY };
+enum affinity_result { AFFINITY_NONE, AFFINITY_HIT, AFFINITY_EXPIRED };
 
 /*
  * Chooses the client's last backend, if that choice is young enough and the backend still in the list. If not, `mixed`
  * becomes another number, by when the client came last. A value that was read torn names no member. The clock is read
  * last: another CPU may choose for the same client meanwhile, and no choice may seem to be of the future.
  */
-INLINE enum known choose_known(struct dial *dial, const struct port *port, const struct list *list, __u64 *mixed)
+INLINE enum affinity_result select_by_client_affinity(struct lb_request *request, const struct port *port,
+						      const struct list_key *list, __u64 *mixed)
 {
 	struct client_value *last;
 	struct client_key key;
 	__u64 at_ns, now;
 
-	for (__u32 which = 0; which < PLACES; which++) {
-		client_key_of(&key, *mixed, dial->share, which);
+	for (__u32 which = 0; which < CLIENT_SLOTS; which++) {
+		set_client_key(&key, *mixed, request->share, which);
 		last = bpf_map_lookup_elem(&clients, &key);
-		if (!last || !is_client(last, dial->client.id, list))
+		if (!last || !is_same_client(last, request->client.id, list))
 			continue;
 		at_ns = READ_ONCE(last->at_ns);
 		now = bpf_ktime_get_ns();
-		copy_address(dial->backend.address, last->address);
-		dial->backend.port = last->port;
-		if (now - at_ns < port->facts.affinity_timeout * NS_PER_SECOND && is_member(dial, dial->scope)) {
+		copy_address(request->backend.address, last->address);
+		request->backend.port = last->port;
+		if (now - at_ns < port->facts.affinity_timeout * NS_PER_SECOND && is_member(request, request->scope)) {
 			last->at_ns = now;
-			return COMES_BACK;
+			return AFFINITY_HIT;
 		}
 		*mixed = mix(*mixed, at_ns, at_ns >> 32);
-		return now - at_ns < port->facts.affinity_timeout * NS_PER_SECOND ? IS_UNKNOWN : WAS_AWAY;
+		return now - at_ns < port->facts.affinity_timeout * NS_PER_SECOND ? AFFINITY_NONE : AFFINITY_EXPIRED;
 	}
-	return IS_UNKNOWN;
+	return AFFINITY_NONE;
 }
 
 /* Chooses by that number, which is the same for connections of a client that begin at once. */
-INLINE bool choose_by_client(struct dial *dial, __u64 word, __u64 mixed)
+INLINE bool select_by_hash(struct lb_request *request, __u64 word, __u64 mixed)
 {
-	return read_slot(dial, word_base(word) + ((mixed >> 32) * word_count(word) >> 32), &dial->backend);
+	return read_slot(request, word_base(word) + ((mixed >> 32) * word_count(word) >> 32), &request->backend);
 }
 
 /*
@@ -104,61 +105,62 @@ INLINE bool choose_by_client(struct dial *dial, __u64 word, __u64 mixed)
  * count, because each node has another one. `port`: the client's, or 0 where clients are known by their addresses
  * alone.
  */
-INLINE __u64 mixed_sight(const struct dial *dial, __u16 port)
+INLINE __u64 maglev_hash(const struct lb_request *request, __u16 port)
 {
 	const __u32 any[4] = {};
-	__u64 mixed = mix_place(dial->transport, dial->kind == NODE_PORT ? any : dial->to.address, dial->to.port);
+	__u64 mixed = mix_endpoint(request->transport, request->kind == NODE_PORT ? any : request->to.address,
+				   request->to.port);
 
-	return mix_place(mixed, dial->client.id, port);
+	return mix_endpoint(mixed, request->client.id, port);
 }
 
-INLINE bool is_by_maglev(__u64 word)
+INLINE bool uses_maglev(__u64 word)
 {
 	return word_flags(word) & WORD_MAGLEV;
 }
 
 /* Chooses for a client that need not come back to the backend that it had. */
-INLINE bool choose_anew(struct dial *dial, __u64 word, __u16 port)
+INLINE bool select_without_affinity(struct lb_request *request, __u64 word, __u16 port)
 {
-	if (LIKELY(!is_by_maglev(word)))
-		return choose_random(dial, word);
-	return choose_by_client(dial, word, mixed_sight(dial, port));
+	if (LIKELY(!uses_maglev(word)))
+		return select_random(request, word);
+	return select_by_hash(request, word, maglev_hash(request, port));
 }
 
-INLINE void know_by_address(struct client *client, const struct place *from)
+INLINE void set_client_address(struct client_id *client, const struct endpoint *from)
 {
 	copy_address(client->id, from->address);
 	client->kind = CLIENT_ADDRESS;
 }
 
 /*
- * As choose(), for a client that is known by its packet, which it sends from `from`. `sticks`: by which list the
- * backend is to be remembered once it has answered; 0: not at all.
+ * As select_from_list(), for a client that is known by its packet, which it sends from `from`. `affinity_flag`: by
+ * which list the backend is to be remembered once it has answered; 0: not at all.
  */
-INLINE bool choose_for_packet(struct dial *dial, __u64 word, const struct place *from, __u32 *sticks)
+INLINE bool select_for_packet(struct lb_request *request, __u64 word, const struct endpoint *from, __u32 *affinity_flag)
 {
-	const struct list list = { dial->port_index, dial->scope };
-	struct port *port = port_of(dial);
-	enum known known;
+	const struct list_key list = { request->port_index, request->scope };
+	struct port *port = lookup_port(request);
+	enum affinity_result result;
 	__u64 mixed;
 
-	*sticks = 0;
+	*affinity_flag = 0;
 	if (UNLIKELY(!port))
 		return false;
-	know_by_address(&dial->client, from);
+	set_client_address(&request->client, from);
 	if (LIKELY(!has_affinity(word))) {
-		if (!choose_anew(dial, word, from->port))
+		if (!select_without_affinity(request, word, from->port))
 			return false;
 	} else {
-		leave_out(dial->client.id, &port->facts);
-		mixed = mixed_client(dial->client.id, &list);
-		known = choose_known(dial, port, &list, &mixed);
-		if (known != COMES_BACK) {
-			if (is_by_maglev(word) && known != WAS_AWAY)
-				mixed = mixed_sight(dial, 0);
-			if (!choose_by_client(dial, word, mixed))
+		mask_client(request->client.id, &port->facts);
+		mixed = hash_client(request->client.id, &list);
+		result = select_by_client_affinity(request, port, &list, &mixed);
+		if (result != AFFINITY_HIT) {
+			if (uses_maglev(word) && result != AFFINITY_EXPIRED)
+				mixed = maglev_hash(request, 0);
+			if (!select_by_hash(request, word, mixed))
 				return false;
-			*sticks = dial->scope == SCOPE_LOCAL ? STICKS_LOCAL : STICKS_CLUSTER;
+			*affinity_flag = request->scope == SCOPE_LOCAL ? FLOW_AFFINITY_LOCAL : FLOW_AFFINITY_CLUSTER;
 		}
 	}
 	count_connect(port);
@@ -166,50 +168,50 @@ INLINE bool choose_for_packet(struct dial *dial, __u64 word, const struct place 
 }
 
 /* Finds the place for a client: its own, or a free one, or that of the client that came less lately. */
-INLINE void take_place(struct client_key *place, __u32 share, const __u32 *client, const struct list *list)
+INLINE void find_client_slot(struct client_key *slot, __u32 share, const __u32 *client, const struct list_key *list)
 {
-	__u64 mixed = mixed_client(client, list), oldest = ~0ULL, at_ns;
+	__u64 mixed = hash_client(client, list), oldest = ~0ULL, at_ns;
 	const struct client_value *there;
 	struct client_key key;
 
-	for (__u32 which = 0; which < PLACES; which++) {
-		client_key_of(&key, mixed, share, which);
+	for (__u32 which = 0; which < CLIENT_SLOTS; which++) {
+		set_client_key(&key, mixed, share, which);
 		there = bpf_map_lookup_elem(&clients, &key);
 		at_ns = there ? READ_ONCE(there->at_ns) : 1;
-		if (there && is_client(there, client, list))
+		if (there && is_same_client(there, client, list))
 			at_ns = 0;
 		if (at_ns < oldest) {
 			oldest = at_ns;
-			*place = key;
+			*slot = key;
 		}
 	}
 }
 
 /* Remembers the client of a flow with its backend, which has answered: so the client comes back to that backend. */
-ALONE int remember_client(__u32 number)
+GLOBAL int save_client(__u32 number)
 {
-	struct flow *flow = flow_at(number);
+	struct flow *flow = get_flow(number);
 	struct client_value value = {};
 	struct client_key key = {};
-	struct list list;
+	struct list_key list;
 	struct port *port;
 
 	if (!flow)
 		return 0;
-	flow->of_backend |= IS_REMEMBERED;
-	list.port_index = port_of_flow(flow);
-	list.scope = flow->of_client & STICKS_LOCAL ? SCOPE_LOCAL : SCOPE_CLUSTER;
+	flow->backend_flags |= FLOW_CLIENT_SAVED;
+	list.port_index = flow_port_index(flow);
+	list.scope = flow->client_flags & FLOW_AFFINITY_LOCAL ? SCOPE_LOCAL : SCOPE_CLUSTER;
 	port = bpf_map_lookup_elem(&ports, &list.port_index);
 	if (!port)
 		return 0;
 	value.at_ns = bpf_ktime_get_ns();
 	copy_address(value.client, flow->client);
-	leave_out(value.client, &port->facts);
+	mask_client(value.client, &port->facts);
 	copy_address(value.address, flow->backend);
 	value.port = flow->backend_port;
 	value.port_index = list.port_index;
 	value.scope = list.scope;
-	take_place(&key, share_of(flow), value.client, &list);
+	find_client_slot(&key, flow_share(flow), value.client, &list);
 	bpf_map_update_elem(&clients, &key, &value, BPF_ANY);
 	return 0;
 }

@@ -20,13 +20,13 @@
  * What few clients need stands apart: after a system call little of a program is in the processor's caches, so a run
  * costs what it touches.
  */
-#define APART static __noinline
+#define NOINLINE static __noinline
 /*
  * A function that the verifier checks once for all its callers: so it is given nothing but the packet and numbers, and
  * reads the rest anew. What most packets do not need stands in such functions. Its stack is beside that of its callers:
  * all of them together have 512 bytes, of which older kernels give each one a multiple of 32.
  */
-#define ALONE __noinline
+#define GLOBAL __noinline
 /* One access, which the compiler neither repeats nor divides. */
 #define READ_ONCE(word) (*(const volatile typeof(word) *)&(word))
 
@@ -37,33 +37,33 @@
  * The same pointer, but not known before `first` is, so no processor reads there earlier. A branch alone does not
  * order two reads.
  */
-INLINE const __u64 *after(const __u64 *word, __u64 first)
+INLINE const __u64 *load_after(const __u64 *word, __u64 first)
 {
 	asm volatile("%0 &= 0" : "+r"(first));
 	return word + first;
 }
 
 /* The third word of ::ffff:a.b.c.d. */
-#define MAPPED bpf_htonl(0xffff)
+#define V4_MAPPED_PREFIX bpf_htonl(0xffff)
 
 /* An address and a port; IPv4 as mapped. */
-struct place {
+struct endpoint {
 	__u32 address[4];
 	__u16 port;
 };
 
 /* What a client is known by when it comes again. */
-struct client {
+struct client_id {
 	__u32 id[4];
 	/* enum client_kind */
 	__u8 kind;
 };
 
-struct dial {
-	struct place to;
-	struct place backend;
+struct lb_request {
+	struct endpoint to;
+	struct endpoint backend;
 	/* Filled in at least where a backend is chosen from a list with affinity. */
-	struct client client;
+	struct client_id client;
 	__u32 port_index;
 	/* The number of the service's namespace, by which that has its share of what all services use up. */
 	__u32 share;
@@ -78,27 +78,27 @@ struct dial {
 /* What became of a dial: not ours, led to a backend, denied, or left to be looked at with care. */
 enum outcome { PASSED, SERVED, DENIED, UNSURE };
 
-INLINE void place4(struct place *place, __u32 address, __u16 port)
+INLINE void endpoint4(struct endpoint *endpoint, __u32 address, __u16 port)
 {
-	place->address[0] = 0;
-	place->address[1] = 0;
-	place->address[2] = MAPPED;
-	place->address[3] = address;
-	place->port = port;
+	endpoint->address[0] = 0;
+	endpoint->address[1] = 0;
+	endpoint->address[2] = V4_MAPPED_PREFIX;
+	endpoint->address[3] = address;
+	endpoint->port = port;
 }
 
 /*
  * 0 if the two addresses are the same. Without branches, each of which the verifier would follow both ways, in every
  * turn of a loop: the time that the verifier takes is the time that the maps take to grow.
  */
-INLINE __u32 differences(const __u32 *a, const __u32 *b)
+INLINE __u32 address_diff(const __u32 *a, const __u32 *b)
 {
 	return (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]);
 }
 
 INLINE bool same_address(const __u32 *a, const __u32 *b)
 {
-	return !differences(a, b);
+	return !address_diff(a, b);
 }
 
 INLINE void copy_address(__u32 *to, const __u32 *from)
@@ -115,7 +115,7 @@ INLINE __u64 mix(__u64 mixed, __u32 low, __u32 high)
 	return mixed ^ mixed >> 29;
 }
 
-INLINE __u64 mix_place(__u64 mixed, const __u32 *address, __u16 port)
+INLINE __u64 mix_endpoint(__u64 mixed, const __u32 *address, __u16 port)
 {
 	mixed = mix(mixed, address[3], address[2] ^ port);
 	return mix(mixed, address[1], address[0]);

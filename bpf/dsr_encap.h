@@ -29,25 +29,25 @@
  * together has no such bytes. A frame that was filled up to the least that Ethernet has stays as it is: most
  * acknowledgements are such frames, and to cut costs more than all else that is done with one.
  */
-ALONE int cut_trailer(struct __sk_buff *skb, __u32 at)
+GLOBAL int cut_trailer(struct __sk_buff *skb, __u32 at)
 {
-	__u8 ip[LENGTH_END];
+	__u8 ip[IP_LENGTH_END];
 	__u32 length;
 
 	if (skb->gso_size || skb->len <= ETH_ZLEN || bpf_skb_load_bytes(skb, at, ip, sizeof(ip)))
 		return 0;
-	length = length_of_packet(ip);
+	length = ip_packet_length(ip);
 	return length && skb->len > at + length ? bpf_skb_change_tail(skb, at + length, 0) : 0;
 }
 
 /* From the kernel's list of protocols. */
-enum { IN_IPV4 = 4, IN_IPV6 = 41 };
+enum { ENCAP_IPV4 = 4, ENCAP_IPV6 = 41 };
 
 /* The number of hops that the other header begins with. */
-#define WRAPPED_TTL 64
+#define ENCAP_TTL 64
 #define DONT_FRAGMENT 0x4000
 
-INLINE __u32 size_of_wrapper(bool v4)
+INLINE __u32 encap_header_size(bool v4)
 {
 	return v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
@@ -58,117 +58,117 @@ INLINE __u32 size_of_wrapper(bool v4)
  * Asks by which way the backend is reached, for a packet of that length. It is the way that the stack would send the
  * client's packet. Returns what the kernel says.
  */
-INLINE int ask_for_node(struct __sk_buff *skb, __u32 length, bool v4)
+INLINE int query_node_route(struct __sk_buff *skb, __u32 length, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 	struct bpf_fib_lookup route = { .tot_len = length };
-	const struct tuple *between;
+	const struct tuple *translated;
 	int found;
 
-	if (!arrival || length > 0xffff)
+	if (!scratch || length > 0xffff)
 		return BPF_FIB_LKUP_RET_UNREACHABLE;
-	between = &arrival->between;
-	found = ask_way_out(skb, &route, between->source.address, between->destination.address, between->source.port,
-			    between->destination.port, between->transport, v4);
-	arrival->longest = route.mtu_result;
-	arrival->way = route.ifindex;
-	arrival->next_family = route.family;
-	copy_address(arrival->next, route.ipv6_dst);
+	translated = &scratch->translated;
+	found = query_fib(skb, &route, translated->source.address, translated->destination.address,
+			  translated->source.port, translated->destination.port, translated->transport, v4);
+	scratch->mtu = route.mtu_result;
+	scratch->egress_device = route.ifindex;
+	scratch->next_family = route.family;
+	copy_address(scratch->next, route.ipv6_dst);
 	return found;
 }
 
-ALONE int ask_for_node4(struct __sk_buff *skb, __u32 length)
+GLOBAL int query_node_route4(struct __sk_buff *skb, __u32 length)
 {
-	return ask_for_node(skb, length, true);
+	return query_node_route(skb, length, true);
 }
 
-ALONE int ask_for_node6(struct __sk_buff *skb, __u32 length)
+GLOBAL int query_node_route6(struct __sk_buff *skb, __u32 length)
 {
-	return ask_for_node(skb, length, false);
+	return query_node_route(skb, length, false);
 }
 
-INLINE int ask_way_to_node(struct __sk_buff *skb, __u32 length, bool v4)
+INLINE int lookup_node_route(struct __sk_buff *skb, __u32 length, bool v4)
 {
-	return v4 ? ask_for_node4(skb, length) : ask_for_node6(skb, length);
+	return v4 ? query_node_route4(skb, length) : query_node_route6(skb, length);
 }
 
 /* The kernel finds the neighbour when the packet is sent. */
-INLINE bool is_way(int found)
+INLINE bool is_route(int found)
 {
 	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH;
 }
 
 /* Each way of IPv6 takes packets so long, and no sender makes shorter ones where it is told to. */
-#define SHORTEST_LENGTH 1280
+#define IPV6_MIN_MTU 1280
 
 /* Lets a client's packets go as they came only where the way has room for one more header before such a packet. */
-ALONE int look_for_room6(struct __sk_buff *skb)
+GLOBAL int check_encap_mtu6(struct __sk_buff *skb)
 {
-	struct arrival *arrival = the_arrival();
-	struct bpf_fib_lookup route = { .tot_len = SHORTEST_LENGTH + sizeof(struct ipv6hdr) };
+	struct scratch *scratch = get_scratch();
+	struct bpf_fib_lookup route = { .tot_len = IPV6_MIN_MTU + sizeof(struct ipv6hdr) };
 	const struct tuple *tuple;
 
-	if (!arrival || !arrival->may_wrap)
-		return NEXT;
-	tuple = &arrival->packet.tuple;
-	if (ask_way_out(skb, &route, tuple->source.address, arrival->backend.address, tuple->source.port,
-			arrival->backend.port, tuple->transport, false) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		arrival->may_wrap = false;
-	return NEXT;
+	if (!scratch || !scratch->may_encap)
+		return TC_ACT_UNSPEC;
+	tuple = &scratch->packet.tuple;
+	if (query_fib(skb, &route, tuple->source.address, scratch->backend.address, tuple->source.port,
+		      scratch->backend.port, tuple->transport, false) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		scratch->may_encap = false;
+	return TC_ACT_UNSPEC;
 }
 
 /* How the packet fits on its way: as it is; in segments that are cut again; not at all, which its sender is told. */
-enum fits { FITS, FITS_IN_SMALLER, FITS_NOT, HAS_NO_WAY };
+enum encap_fit { FITS, FITS_RESEGMENTED, TOO_BIG, NO_ROUTE };
 
 /* Whether the kernel cuts the packet into segments of TCP, so that it may cut it into smaller ones. */
-INLINE bool is_to_be_cut(const struct __sk_buff *skb, const struct packet *packet)
+INLINE bool is_gso_tcp(const struct __sk_buff *skb, const struct packet *packet)
 {
 	return skb->gso_size && packet->tuple.transport == IPPROTO_TCP;
 }
 
-INLINE enum fits fit(struct __sk_buff *skb, const struct arrival *arrival, __u32 length, bool v4)
+INLINE enum encap_fit check_fit(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)
 {
 	int found;
 
-	if (LIKELY(is_way(ask_way_to_node(skb, length + size_of_wrapper(v4), v4))))
+	if (LIKELY(is_route(lookup_node_route(skb, length + encap_header_size(v4), v4))))
 		return FITS;
-	found = ask_way_to_node(skb, length, v4);
-	if (is_way(found))
-		return is_to_be_cut(skb, &arrival->packet) ? FITS_IN_SMALLER : FITS_NOT;
-	return found == BPF_FIB_LKUP_RET_FRAG_NEEDED ? FITS_NOT : HAS_NO_WAY;
+	found = lookup_node_route(skb, length, v4);
+	if (is_route(found))
+		return is_gso_tcp(skb, &scratch->packet) ? FITS_RESEGMENTED : TOO_BIG;
+	return found == BPF_FIB_LKUP_RET_FRAG_NEEDED ? TOO_BIG : NO_ROUTE;
 }
 
 /* --- The other header. --- */
 
 /* Whether the backend is reached by that device on another node. */
-INLINE bool leads_there(const struct device *device, const struct arrival *arrival, bool v4)
+INLINE bool reaches_backend(const struct device *device, const struct scratch *scratch, bool v4)
 {
-	return device && leads_to_others(device) && !is_near(device, arrival->between.destination.address, v4);
+	return device && leads_outside(device) && !is_local_pod(device, scratch->translated.destination.address, v4);
 }
 
 /* From which address of this node the packet goes. `false`: it does not go by that device. */
-INLINE bool set_sender(const struct arrival *arrival, struct place *from, bool v4)
+INLINE bool set_encap_source(const struct scratch *scratch, struct endpoint *from, bool v4)
 {
-	__u32 number = arrival->way;
+	__u32 number = scratch->egress_device;
 	const struct device *device = bpf_map_lookup_elem(&devices, &number);
 
-	if (!leads_there(device, arrival, v4))
+	if (!reaches_backend(device, scratch, v4))
 		return false;
 	if (v4)
-		place4(from, device->address4, 0);
+		endpoint4(from, device->address4, 0);
 	else
-		set_place(from, device->address6, 0);
-	return is_of_nodes(from->address, v4);
+		set_endpoint(from, device->address6, 0);
+	return is_dsr_node(from->address, v4);
 }
 
 /*
  * The type of service is the packet's own, but for congestion: a router that has to tell of that drops the packet, or
  * the packet would lose the mark with its other header.
  */
-INLINE bool write_wrapper4(struct __sk_buff *skb, const struct place *from, const struct place *to)
+INLINE bool write_encap4(struct __sk_buff *skb, const struct endpoint *from, const struct endpoint *to)
 {
-	const struct iphdr *inner = header(skb, link_header + sizeof(*inner), sizeof(*inner));
-	struct iphdr ip = { .version = 4, .ihl = 5, .ttl = WRAPPED_TTL, .protocol = IN_IPV4 };
+	const struct iphdr *inner = get_header(skb, link_header + sizeof(*inner), sizeof(*inner));
+	struct iphdr ip = { .version = 4, .ihl = 5, .ttl = ENCAP_TTL, .protocol = ENCAP_IPV4 };
 
 	if (!inner)
 		return false;
@@ -178,7 +178,7 @@ INLINE bool write_wrapper4(struct __sk_buff *skb, const struct place *from, cons
 	ip.frag_off = bpf_htons(DONT_FRAGMENT);
 	ip.saddr = from->address[3];
 	ip.daddr = to->address[3];
-	ip.check = ~fold16(sum_of(&ip, sizeof(ip), 0));
+	ip.check = ~csum_fold16(csum_add(&ip, sizeof(ip), 0));
 	return !bpf_skb_store_bytes(skb, link_header, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
 }
 
@@ -186,7 +186,7 @@ INLINE bool write_wrapper4(struct __sk_buff *skb, const struct place *from, cons
  * The bits of the label that do not say the port: four, which differ between clients. So routers and links that share
  * packets out by the label do not send all of a node to one backend the same way.
  */
-INLINE __u32 spread_clients(const struct place *client)
+INLINE __u32 label_entropy(const struct endpoint *client)
 {
 	const __u32 *address = client->address;
 	__u32 mixed = address[0] ^ address[1] ^ address[2] ^ address[3] ^ (__u32)client->port << 16;
@@ -194,55 +194,55 @@ INLINE __u32 spread_clients(const struct place *client)
 	return mixed * 0x9e3779b1 >> 28 << 16;
 }
 
-INLINE bool write_wrapper6(struct __sk_buff *skb, const struct place *from, const struct place *to,
-			   const struct place *client)
+INLINE bool write_encap6(struct __sk_buff *skb, const struct endpoint *from, const struct endpoint *to,
+			 const struct endpoint *client)
 {
-	const struct ipv6hdr *inner = header(skb, link_header + sizeof(*inner), sizeof(*inner));
-	struct ipv6hdr ip = { .nexthdr = IN_IPV6, .hop_limit = WRAPPED_TTL };
+	const struct ipv6hdr *inner = get_header(skb, link_header + sizeof(*inner), sizeof(*inner));
+	struct ipv6hdr ip = { .nexthdr = ENCAP_IPV6, .hop_limit = ENCAP_TTL };
 
 	if (!inner)
 		return false;
 	*(__u32 *)&ip = (*(const __u32 *)inner & bpf_htonl(0xffc00000)) |
-			  bpf_htonl(spread_clients(client) | bpf_ntohs(to->port));
+			bpf_htonl(label_entropy(client) | bpf_ntohs(to->port));
 	ip.payload_len = bpf_htons(bpf_ntohs(inner->payload_len) + sizeof(ip));
 	copy_address(ip.saddr.in6_u.u6_addr32, from->address);
 	copy_address(ip.daddr.in6_u.u6_addr32, to->address);
 	return !bpf_skb_store_bytes(skb, link_header, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
 }
 
-INLINE bool put_wrapper(struct __sk_buff *skb, const struct arrival *arrival, const struct place *from, bool is_cut,
-			bool v4)
+INLINE bool push_encap(struct __sk_buff *skb, const struct scratch *scratch, const struct endpoint *from, bool is_cut,
+		       bool v4)
 {
-	const struct tuple *between = &arrival->between;
+	const struct tuple *translated = &scratch->translated;
 	__u64 how = v4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
 
 	if (!is_cut)
 		how |= BPF_F_ADJ_ROOM_FIXED_GSO;
-	if (bpf_skb_adjust_room(skb, size_of_wrapper(v4), BPF_ADJ_ROOM_MAC, how))
+	if (bpf_skb_adjust_room(skb, encap_header_size(v4), BPF_ADJ_ROOM_MAC, how))
 		return false;
-	return v4 ? write_wrapper4(skb, from, &between->destination) :
-		    write_wrapper6(skb, from, &between->destination, &between->source);
+	return v4 ? write_encap4(skb, from, &translated->destination) :
+		    write_encap6(skb, from, &translated->destination, &translated->source);
 }
 
 /* --- One packet. --- */
 
 /* Leaves a packet without a flow to the stack, as it came. */
-INLINE int leave_stateless(void)
+INLINE int pass_stateless(void)
 {
-	count_packet(COUNT_MIDWAY);
-	return NEXT;
+	count_packet(COUNT_MIDSTREAM);
+	return TC_ACT_UNSPEC;
 }
 
 /* Notes the client and the backend of the packet's flow. `false`: there is no such flow any more. */
-INLINE bool note_ends_of_flow(struct arrival *arrival)
+INLINE bool set_translated_tuple(struct scratch *scratch)
 {
-	const struct flow *flow = flow_at(arrival->number);
+	const struct flow *flow = get_flow(scratch->number);
 
 	if (!flow)
 		return false;
-	set_place(&arrival->between.source, flow->client, flow->client_port);
-	set_place(&arrival->between.destination, flow->backend, flow->backend_port);
-	arrival->between.transport = flow->transport;
+	set_endpoint(&scratch->translated.source, flow->client, flow->client_port);
+	set_endpoint(&scratch->translated.destination, flow->backend, flow->backend_port);
+	scratch->translated.transport = flow->transport;
 	return true;
 }
 
@@ -252,133 +252,134 @@ INLINE bool note_ends_of_flow(struct arrival *arrival)
  * has come to this node, which knows nothing of it; where only the device has no address of a node, the connection
  * waits for one. A packet without a flow goes on as it is.
  */
-INLINE int lose_way(struct arrival *arrival, bool v4)
+INLINE int drop_unroutable(struct scratch *scratch, bool v4)
 {
-	const struct flow *flow = flow_at(arrival->number);
-	__u32 way = arrival->way;
+	const struct flow *flow = get_flow(scratch->number);
+	__u32 egress_device = scratch->egress_device;
 
-	if (is_stateless(arrival))
-		return leave_stateless();
-	count_packet(COUNT_NO_WAY);
-	if (!flow || (flow->transport == IPPROTO_TCP && !is_syn(flow, &arrival->packet) &&
-		      leads_there(bpf_map_lookup_elem(&devices, &way), arrival, v4)))
-		return SHOT;
-	arrival->rival = arrival->number;
-	arrival->rival_serial = READ_ONCE(flow->serial);
-	return IS_FOREIGN;
+	if (has_no_flow(scratch))
+		return pass_stateless();
+	count_packet(COUNT_NO_ROUTE);
+	if (!flow || (flow->transport == IPPROTO_TCP && !is_syn(flow, &scratch->packet) &&
+		      reaches_backend(bpf_map_lookup_elem(&devices, &egress_device), scratch, v4)))
+		return TC_ACT_SHOT;
+	scratch->victim = scratch->number;
+	scratch->victim_serial = READ_ONCE(flow->serial);
+	return DROP_AND_END_FLOW;
 }
 
 /*
  * Writes the other header, and sends the packet to the other node. It does not pass this node's own stack, which takes
  * no packet from outside that bears an address of this node.
  */
-INLINE int send_wrapped(struct __sk_buff *skb, __u32 is_cut, bool v4)
+INLINE int send_encap(struct __sk_buff *skb, __u32 is_cut, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 	struct bpf_redir_neigh next = {};
-	struct place from;
+	struct endpoint from;
 
-	if (!arrival)
-		return SHOT;
-	if (!set_sender(arrival, &from, v4))
-		return lose_way(arrival, v4);
-	if (!put_wrapper(skb, arrival, &from, is_cut, v4)) {
+	if (!scratch)
+		return TC_ACT_SHOT;
+	if (!set_encap_source(scratch, &from, v4))
+		return drop_unroutable(scratch, v4);
+	if (!push_encap(skb, scratch, &from, is_cut, v4)) {
 		count_packet(COUNT_UNWRITABLE);
-		return SHOT;
+		return TC_ACT_SHOT;
 	}
-	count_packet(COUNT_WRAPPED);
-	next.nh_family = arrival->next_family;
-	copy_address(next.ipv6_nh, arrival->next);
-	return bpf_redirect_neigh(arrival->way, &next, sizeof(next), 0);
+	count_packet(COUNT_ENCAP);
+	next.nh_family = scratch->next_family;
+	copy_address(next.ipv6_nh, scratch->next);
+	return bpf_redirect_neigh(scratch->egress_device, &next, sizeof(next), 0);
 }
 
-ALONE int send_wrapped4(struct __sk_buff *skb, __u32 is_cut)
+GLOBAL int send_encap4(struct __sk_buff *skb, __u32 is_cut)
 {
-	return send_wrapped(skb, is_cut, true);
+	return send_encap(skb, is_cut, true);
 }
 
-ALONE int send_wrapped6(struct __sk_buff *skb, __u32 is_cut)
+GLOBAL int send_encap6(struct __sk_buff *skb, __u32 is_cut)
 {
-	return send_wrapped(skb, is_cut, false);
+	return send_encap(skb, is_cut, false);
 }
 
 /*
  * The length that the packet has in the network, as TOO_LONG says too. What the frame has behind the packet is cut off
  * first, as the stack does it with each packet that it takes.
  */
-INLINE __u32 length_of_arrived(struct __sk_buff *skb, const struct packet *packet, bool v4)
+INLINE __u32 ingress_length(struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
 	const __u8 *ip;
 
 	cut_trailer(skb, packet->ip);
-	ip = header(skb, packet->ip, sizeof(struct iphdr));
-	return ip ? length_in_network(skb, packet, length_of_packet(ip)) : TOO_LONG;
+	ip = get_header(skb, packet->ip, sizeof(struct iphdr));
+	return ip ? wire_length(skb, packet, ip_packet_length(ip)) : TOO_LONG;
 }
 
 /* Lengths that networks take, the longest first, and what each takes that has IPv6. */
-static const __u32 usual_lengths[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1400 };
+static const __u32 common_mtus[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1400 };
 
 /*
  * How long a packet may be on its way, of which one of that length was too long with the other header. Kernels before
  * 5.12 give the length back for which they are asked: they are asked for the usual ones.
  */
-INLINE __u32 longest_of_way(struct __sk_buff *skb, const struct arrival *arrival, __u32 length, bool v4)
+INLINE __u32 path_mtu(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)
 {
 	__u32 least;
 
-	if (LIKELY(arrival->longest != length))
-		return arrival->longest;
-	least = is_way(ask_way_to_node(skb, length, v4)) ? length : SHORTEST_LENGTH;
+	if (LIKELY(scratch->mtu != length))
+		return scratch->mtu;
+	least = is_route(lookup_node_route(skb, length, v4)) ? length : IPV6_MIN_MTU;
 #pragma unroll
-	for (int at = 0; at < sizeof(usual_lengths) / sizeof(*usual_lengths); at++) {
-		if (usual_lengths[at] > least && is_way(ask_way_to_node(skb, usual_lengths[at], v4)))
-			return usual_lengths[at];
+	for (int at = 0; at < sizeof(common_mtus) / sizeof(*common_mtus); at++) {
+		if (common_mtus[at] > least && is_route(lookup_node_route(skb, common_mtus[at], v4)))
+			return common_mtus[at];
 	}
 	return least;
 }
 
-INLINE int tell_longest(struct __sk_buff *skb, const struct arrival *arrival, __u32 length, bool v4)
+INLINE int report_path_mtu(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)
 {
-	__u32 longest = longest_of_way(skb, arrival, length, v4) - size_of_wrapper(v4);
+	__u32 mtu = path_mtu(skb, scratch, length, v4) - encap_header_size(v4);
 
-	return v4 ? tell_too_long4(skb, longest) : tell_too_long6(skb, longest);
+	return v4 ? report_too_big4(skb, mtu) : report_too_big6(skb, mtu);
 }
 
 /*
  * What becomes of a packet that does not go to the other node. Its sender is told that it is too long, unless it is an
  * error, about which no error is sent. A packet without a flow goes on as it is.
  */
-INLINE int stay_here(struct __sk_buff *skb, const struct arrival *arrival, enum fits fits, __u32 length, bool v4)
+INLINE int handle_unfit(struct __sk_buff *skb, const struct scratch *scratch, enum encap_fit fits, __u32 length,
+			bool v4)
 {
-	if (is_stateless(arrival))
-		return leave_stateless();
-	if (fits == FITS_NOT && !is_icmp(&arrival->packet, v4))
-		return tell_longest(skb, arrival, length, v4);
-	count_packet(COUNT_NO_WAY);
-	return SHOT;
+	if (has_no_flow(scratch))
+		return pass_stateless();
+	if (fits == TOO_BIG && !is_icmp(&scratch->packet, v4))
+		return report_path_mtu(skb, scratch, length, v4);
+	count_packet(COUNT_NO_ROUTE);
+	return TC_ACT_SHOT;
 }
 
-/* Sends a packet to the node of its backend as it came. IS_FOREIGN: the packet's flow is to end. */
-INLINE int wrap(struct __sk_buff *skb, bool v4)
+/* Sends a packet to the node of its backend as it came. DROP_AND_END_FLOW: the packet's flow is to end. */
+INLINE int encap(struct __sk_buff *skb, bool v4)
 {
-	struct arrival *arrival = the_arrival();
-	enum fits fits = HAS_NO_WAY;
+	struct scratch *scratch = get_scratch();
+	enum encap_fit fits = NO_ROUTE;
 	__u32 length;
 
-	if (!arrival || (!is_stateless(arrival) && !note_ends_of_flow(arrival)))
-		return SHOT;
-	length = length_of_arrived(skb, &arrival->packet, v4);
+	if (!scratch || (!has_no_flow(scratch) && !set_translated_tuple(scratch)))
+		return TC_ACT_SHOT;
+	length = ingress_length(skb, &scratch->packet, v4);
 	if (length <= 0xffff)
-		fits = fit(skb, arrival, length, v4);
-	if (fits == FITS_NOT || fits == HAS_NO_WAY)
-		return stay_here(skb, arrival, fits, length, v4);
-	return v4 ? send_wrapped4(skb, fits == FITS_IN_SMALLER) : send_wrapped6(skb, fits == FITS_IN_SMALLER);
+		fits = check_fit(skb, scratch, length, v4);
+	if (fits == TOO_BIG || fits == NO_ROUTE)
+		return handle_unfit(skb, scratch, fits, length, v4);
+	return v4 ? send_encap4(skb, fits == FITS_RESEGMENTED) : send_encap6(skb, fits == FITS_RESEGMENTED);
 }
 
 /* Whether the flow's packets were to go to another node as they came, and do so no more. */
-INLINE bool has_lost_its_way(const struct __sk_buff *skb, const struct flow *flow)
+INLINE bool is_encap_disabled(const struct __sk_buff *skb, const struct flow *flow)
 {
-	return UNLIKELY(is_wrapped(flow)) && (!knows_nodes || is_secured(skb));
+	return UNLIKELY(is_encapsulated(flow)) && (!has_dsr_from || uses_ipsec(skb));
 }
 
 #endif

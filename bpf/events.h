@@ -8,25 +8,25 @@
 #include "maps.h"
 
 /* What happens to a client of an empty list, by the list's word. */
-INLINE enum verdict verdict_of(__u64 word)
+INLINE enum verdict empty_list_verdict(__u64 word)
 {
 	return word_flags(word) & WORD_DROP ? VERDICT_DROPPED : VERDICT_REFUSED;
 }
 
-INLINE void count(const struct dial *dial, enum verdict verdict)
+INLINE void count_verdict(const struct lb_request *request, enum verdict verdict)
 {
-	struct port *port = port_of(dial);
+	struct port *port = lookup_port(request);
 
 	if (port)
 		__sync_fetch_and_add(verdict == VERDICT_DROPPED ? &port->dropped : &port->refused, 1);
 }
 
-INLINE void count_lost(void)
+INLINE void count_lost_event(void)
 {
-	struct control *told = the_control();
+	struct control *control = get_control();
 
-	if (told)
-		__sync_fetch_and_add(&told->refusals_lost, 1);
+	if (control)
+		__sync_fetch_and_add(&control->refusals_lost, 1);
 }
 
 /*
@@ -34,32 +34,32 @@ INLINE void count_lost(void)
  * processes of one cgroup at them. The daemon reads fifty times as many. Refusals at ports that no service has count as
  * those of one more namespace.
  */
-#define TOLD_MOST 200
+#define EVENTS_PER_SECOND 200
 
 /*
  * Whether one more refusal may be told: a flood at one namespace leaves the pace of the others as it is. `cgroup`: the
  * client's; 0: the client is outside. Two CPUs at the turn of a second may both begin it, so some more are told then.
  */
-INLINE bool may_tell(const struct dial *dial, __u64 cgroup)
+INLINE bool may_report(const struct lb_request *request, __u64 cgroup)
 {
 	__u32 second = bpf_ktime_get_ns() / NS_PER_SECOND;
-	__u32 at = mix(mix(dial->share, (__u32)cgroup, cgroup >> 32), 0, 0) >> 32 & (REFUSAL_PACES - 1);
+	__u32 at = mix(mix(request->share, (__u32)cgroup, cgroup >> 32), 0, 0) >> 32 & (REFUSAL_PACES - 1);
 	struct refusal_pace *pace = bpf_map_lookup_elem(&refusal_paces, &at);
 
 	if (!pace)
 		return false;
 	if (READ_ONCE(pace->second) != second) {
 		pace->second = second;
-		pace->told = 0;
+		pace->reported = 0;
 	}
-	if (READ_ONCE(pace->told) >= TOLD_MOST)
+	if (READ_ONCE(pace->reported) >= EVENTS_PER_SECOND)
 		return false;
-	__sync_fetch_and_add(&pace->told, 1);
+	__sync_fetch_and_add(&pace->reported, 1);
 	return true;
 }
 
 /* Refusals of clients outside fill one half of the ring at most: those of all namespaces together may be many. */
-INLINE bool has_room(enum stage stage)
+INLINE bool has_ring_room(enum stage stage)
 {
 	return stage == STAGE_SOCKET || bpf_ringbuf_query(&refusals, BPF_RB_AVAIL_DATA) < REFUSAL_BYTES / 2;
 }
@@ -68,27 +68,28 @@ INLINE bool has_room(enum stage stage)
  * Begins what the daemon gets to know of a refusal. The caller, which knows the client, writes into it which client
  * that is, and submits it. NULL: too many are told already, or there is no room, which is counted.
  */
-INLINE struct refusal *begin_refusal(const struct dial *dial, enum verdict verdict, enum stage stage, __u64 cgroup)
+INLINE struct refusal *reserve_refusal(const struct lb_request *request, enum verdict verdict, enum stage stage,
+				       __u64 cgroup)
 {
 	const __u32 none[4] = {};
 	struct refusal *refusal = NULL;
 
-	if (may_tell(dial, cgroup) && has_room(stage))
+	if (may_report(request, cgroup) && has_ring_room(stage))
 		refusal = bpf_ringbuf_reserve(&refusals, sizeof(*refusal), 0);
 	if (!refusal) {
-		count_lost();
+		count_lost_event();
 		return NULL;
 	}
 	refusal->at_ns = bpf_ktime_get_ns();
-	copy_address(refusal->address, dial->to.address);
+	copy_address(refusal->address, request->to.address);
 	copy_address(refusal->source, none);
-	refusal->port = dial->to.port;
+	refusal->port = request->to.port;
 	refusal->source_port = 0;
-	refusal->transport = dial->transport;
+	refusal->transport = request->transport;
 	refusal->verdict = verdict;
 	refusal->stage = stage;
 	refusal->reason = REASON_NO_BACKEND;
-	refusal->port_and_share = (dial->port_index & ((1 << FLOW_SHARE_AT) - 1)) | dial->share << FLOW_SHARE_AT;
+	refusal->port_and_share = (request->port_index & ((1 << FLOW_SHARE_AT) - 1)) | request->share << FLOW_SHARE_AT;
 	refusal->device = 0;
 	return refusal;
 }

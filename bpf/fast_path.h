@@ -20,26 +20,26 @@
 /* --- One packet. --- */
 
 /* The priorities that the stack gives packets by two bits of their type of service, from the right. */
-#define PRIORITIES 0x4620
+#define TOS_PRIORITIES 0x4620
 
 /* Does to the packet what each router does: counts it down one hop, and gives it its place in queues. */
-INLINE bool pass_hop(struct __sk_buff *skb, const struct packet *packet, bool v4)
+INLINE bool decrement_ttl(struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
 	if (v4) {
-		struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+		struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 
 		if (!ip)
 			return false;
 		ip->ttl--;
-		ip->check = ~fold16((__u16)~ip->check + (__u64)(__u16)~bpf_htons(0x100));
-		skb->priority = PRIORITIES >> (ip->tos >> 1 & 12) & 15;
+		ip->check = ~csum_fold16((__u16)~ip->check + (__u64)(__u16)~bpf_htons(0x100));
+		skb->priority = TOS_PRIORITIES >> (ip->tos >> 1 & 12) & 15;
 	} else {
-		struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+		struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 
 		if (!ip)
 			return false;
 		ip->hop_limit--;
-		note_change(skb, (__u16)~bpf_htons(1));
+		update_skb_csum(skb, (__u16)~bpf_htons(1));
 	}
 	return true;
 }
@@ -48,14 +48,14 @@ INLINE bool pass_hop(struct __sk_buff *skb, const struct packet *packet, bool v4
  * Writes the header of the link. A virtual machine takes only what is for its own hardware, and may be behind a bridge
  * in the pod.
  */
-INLINE bool write_link(struct __sk_buff *skb, const struct known_way *way)
+INLINE bool write_link(struct __sk_buff *skb, const struct flow_path *path)
 {
-	struct ethhdr *link = link_header == ETH_HLEN ? header(skb, 0, sizeof(*link)) : NULL;
+	struct ethhdr *link = link_header == ETH_HLEN ? get_header(skb, 0, sizeof(*link)) : NULL;
 
 	if (!link)
 		return false;
-	__builtin_memcpy(link->h_dest, way->to, ETH_ALEN);
-	__builtin_memcpy(link->h_source, way->from, ETH_ALEN);
+	__builtin_memcpy(link->h_dest, path->dst_mac, ETH_ALEN);
+	__builtin_memcpy(link->h_source, path->src_mac, ETH_ALEN);
 	return true;
 }
 
@@ -63,55 +63,56 @@ INLINE bool write_link(struct __sk_buff *skb, const struct known_way *way)
  * A packet that is given to a pod is there at once, as if it had come to the pod's end of the link. Otherwise the
  * kernel finds the neighbour, as it does for what the stack sends, and so keeps it fresh.
  */
-INLINE int send_on(struct __sk_buff *skb, const struct known_way *way, bool is_given, bool v4)
+INLINE int redirect_packet(struct __sk_buff *skb, const struct flow_path *path, bool is_given, bool v4)
 {
-	struct bpf_redir_neigh next = { .nh_family = v4 ? way->next_family : FAMILY6 };
+	struct bpf_redir_neigh next = { .nh_family = v4 ? path->next_family : FAMILY6 };
 
 	if (is_given)
-		return write_link(skb, way) ? bpf_redirect_peer(way->device, 0) : SHOT;
-	copy_address(next.ipv6_nh, way->next);
-	return bpf_redirect_neigh(way->device, &next, sizeof(next), 0);
+		return write_link(skb, path) ? bpf_redirect_peer(path->device, 0) : TC_ACT_SHOT;
+	copy_address(next.ipv6_nh, path->next);
+	return bpf_redirect_neigh(path->device, &next, sizeof(next), 0);
 }
 
 /* Whether the flow is with a pod of this node, and takes the shortcut. */
-INLINE bool passes_to_pod(const struct flow *flow)
+INLINE bool is_pod_fast_path(const struct flow *flow)
 {
 	return !flow->nat_port && flow->nat[0];
 }
 
-INLINE bool takes_shortcut(const struct flow *flow)
+INLINE bool has_fast_path(const struct flow *flow)
 {
-	return flow->of_client & TAKES_SHORTCUT || passes_to_pod(flow);
+	return flow->client_flags & FLOW_FAST_PATH || is_pod_fast_path(flow);
 }
 
 /* Whether the packet goes to a backend of this node. */
-INLINE bool is_for_pod(const struct flow *flow, const struct arrival *arrival)
+INLINE bool is_for_pod(const struct flow *flow, const struct scratch *scratch)
 {
-	return arrival->direction == TO_BACKEND && !flow->nat_port;
+	return scratch->direction == TO_BACKEND && !flow->nat_port;
 }
 
 /*
  * Tells how the packet looks between the two programs, and how it leaves the second one. `false`: the record has become
  * another flow's.
  */
-INLINE bool looks(const struct flow *flow, const struct arrival *arrival, struct tuple *through, struct tuple *left)
+INLINE bool fast_path_tuples(const struct flow *flow, const struct scratch *scratch, struct tuple *translated,
+			     struct tuple *left)
 {
-	__u32 serial = arrival->serial;
+	__u32 serial = scratch->serial;
 
-	flow = (const struct flow *)after((const __u64 *)flow, serial);
-	if (arrival->direction == TO_BACKEND) {
-		set_place(&through->source, flow->client, flow->through_port);
-		set_place(&through->destination, flow->backend, flow->backend_port);
-		*left = *through;
-		if (!is_for_pod(flow, arrival))
-			set_place(&left->source, flow->nat, flow->nat_port);
+	flow = (const struct flow *)load_after((const __u64 *)flow, serial);
+	if (scratch->direction == TO_BACKEND) {
+		set_endpoint(&translated->source, flow->client, flow->translated_port);
+		set_endpoint(&translated->destination, flow->backend, flow->backend_port);
+		*left = *translated;
+		if (!is_for_pod(flow, scratch))
+			set_endpoint(&left->source, flow->nat, flow->nat_port);
 	} else {
-		set_place(&through->source, flow->backend, flow->backend_port);
-		set_place(&through->destination, flow->client, flow->through_port);
-		set_place(&left->source, flow->frontend, flow->frontend_port);
-		set_place(&left->destination, flow->client, flow->client_port);
+		set_endpoint(&translated->source, flow->backend, flow->backend_port);
+		set_endpoint(&translated->destination, flow->client, flow->translated_port);
+		set_endpoint(&left->source, flow->frontend, flow->frontend_port);
+		set_endpoint(&left->destination, flow->client, flow->client_port);
 	}
-	through->transport = left->transport = flow->transport;
+	translated->transport = left->transport = flow->transport;
 	return READ_ONCE(flow->serial) == serial;
 }
 
@@ -121,29 +122,29 @@ INLINE bool looks(const struct flow *flow, const struct arrival *arrival, struct
  * program of its device. What is known of the device by which the packet leaves goes to `there`. NULL: it is the
  * stack's.
  */
-INLINE struct known_way *find_passage(struct __sk_buff *skb, const struct arrival *arrival, const struct tuple *through,
-				      __u32 wanted, __u32 here, __u32 *there, bool v4)
+INLINE struct flow_path *find_fast_path(struct __sk_buff *skb, const struct scratch *scratch,
+					const struct tuple *translated, __u32 wanted, __u32 here, __u32 *there, bool v4)
 {
-	struct known_way *way = known_way(arrival->number, arrival->direction);
+	struct flow_path *path = get_flow_path(scratch->number, scratch->direction);
 
-	if (!way || !(here & DEVICE_SHORTCUT) || !know_way(skb, arrival, way, through, here, v4))
+	if (!path || !(here & DEVICE_FAST_PATH) || !resolve_flow_path(skb, scratch, path, translated, here, v4))
 		return NULL;
-	*there = way->device == skb->ifindex ? here : flags_of(way->device);
-	if (arrival->direction == TO_CLIENT && *there & DEVICE_POD)
-		*there &= ~DEVICE_NEAR;
-	return (*there & (DEVICE_SHORTCUT | DEVICE_NEAR)) == wanted ? way : NULL;
+	*there = path->device == skb->ifindex ? here : get_device_flags(path->device);
+	if (scratch->direction == TO_CLIENT && *there & DEVICE_POD)
+		*there &= ~DEVICE_LOCAL_PODS;
+	return (*there & (DEVICE_FAST_PATH | DEVICE_LOCAL_PODS)) == wanted ? path : NULL;
 }
 
 /* Whether what goes from one device to the other is given to a pod at once. */
-INLINE bool gives(__u32 here, __u32 there)
+INLINE bool can_redirect_peer(__u32 here, __u32 there)
 {
-	return there & DEVICE_NEAR && here & there & DEVICE_PEER;
+	return there & DEVICE_LOCAL_PODS && here & there & DEVICE_PEER;
 }
 
 /* Whether the backend of a flow owes an answer. */
-INLINE bool has_silent_backend(const struct flow *flow)
+INLINE bool is_backend_silent(const struct flow *flow)
 {
-	return flow->waits || (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN));
+	return flow->unacked || (flow->state == FLOW_OPENING && !(flow->backend_flags & FLOW_SYN_SEEN));
 }
 
 /*
@@ -151,20 +152,20 @@ INLINE bool has_silent_backend(const struct flow *flow)
  * nothing to the kernel's table of neighbours, which may have the hardware address of a guest that is no more. So one
  * packet in a second goes to a silent pod by that table, which asks for the address anew.
  */
-INLINE void note_silence(const struct flow *flow, __u32 number)
+INLINE void note_silent_backend(const struct flow *flow, __u32 number)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	if (UNLIKELY(has_silent_backend(flow)) && arrival)
-		arrival->unheard = number + 1;
+	if (UNLIKELY(is_backend_silent(flow)) && scratch)
+		scratch->probe_neighbour = number + 1;
 }
 
 /* Whether the packet is given to the pod at once. */
-INLINE bool is_given(struct arrival *arrival, __u32 here, __u32 there)
+INLINE bool uses_redirect_peer(struct scratch *scratch, __u32 here, __u32 there)
 {
-	if (LIKELY(arrival->unheard != arrival->number + 1))
-		return gives(here, there);
-	arrival->unheard = 0;
+	if (LIKELY(scratch->probe_neighbour != scratch->number + 1))
+		return can_redirect_peer(here, there);
+	scratch->probe_neighbour = 0;
 	return false;
 }
 
@@ -173,39 +174,39 @@ INLINE bool is_given(struct arrival *arrival, __u32 here, __u32 there)
  * program has nothing to look at, it gets what that would write. A device by which pods answer has no second program:
  * what the packet bore would go on into the network of the pod, which may be a node with programs of its own.
  */
-INLINE int take_passage(struct __sk_buff *skb, struct arrival *arrival, const struct known_way *way,
-			const struct tuple *through, const struct tuple *left, __u32 here, __u32 there, bool v4)
+INLINE int send_fast_path(struct __sk_buff *skb, struct scratch *scratch, const struct flow_path *path,
+			  const struct tuple *translated, const struct tuple *left, __u32 here, __u32 there, bool v4)
 {
-	if (!pass_hop(skb, &arrival->packet, v4) ||
-	    !rewrite(skb, &arrival->packet, arrival->is_whole ? left : through, v4))
-		return SHOT;
-	if (arrival->is_whole && !(there & DEVICE_NEAR))
-		skb->tc_index = IS_WRITTEN;
-	return send_on(skb, way, is_given(arrival, here, there), v4);
+	if (!decrement_ttl(skb, &scratch->packet, v4) ||
+	    !nat_packet(skb, &scratch->packet, scratch->skips_egress ? left : translated, v4))
+		return TC_ACT_SHOT;
+	if (scratch->skips_egress && !(there & DEVICE_LOCAL_PODS))
+		skb->tc_index = MARK_TRANSLATED;
+	return redirect_packet(skb, path, uses_redirect_peer(scratch, here, there), v4);
 }
 
 /* What a device has to be by which packets of a flow leave. Where pods answer by it, hosts outside do not. */
-INLINE __u32 wanted_of_way(const struct flow *flow, const struct arrival *arrival)
+INLINE __u32 required_device_flags(const struct flow *flow, const struct scratch *scratch)
 {
-	return is_for_pod(flow, arrival) ? DEVICE_SHORTCUT | DEVICE_NEAR : DEVICE_SHORTCUT;
+	return is_for_pod(flow, scratch) ? DEVICE_FAST_PATH | DEVICE_LOCAL_PODS : DEVICE_FAST_PATH;
 }
 
 /* --- One flow. --- */
 
 /* Notes a packet of a flow that takes the shortcut for the next step. */
-INLINE int note_passage(const struct packet *packet, __u32 number, __u32 serial, enum direction direction,
-			bool is_whole)
+INLINE int save_fast_path(const struct packet *packet, __u32 number, __u32 serial, enum direction direction,
+			  bool skips_egress)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	if (!arrival)
-		return SHOT;
-	arrival->packet = *packet;
-	arrival->number = number;
-	arrival->serial = serial;
-	arrival->direction = direction;
-	arrival->is_whole = is_whole;
-	return MAY_PASS;
+	if (!scratch)
+		return TC_ACT_SHOT;
+	scratch->packet = *packet;
+	scratch->number = number;
+	scratch->serial = serial;
+	scratch->direction = direction;
+	scratch->skips_egress = skips_egress;
+	return STEP_FAST_PATH;
 }
 
 /*
@@ -213,35 +214,35 @@ INLINE int note_passage(const struct packet *packet, __u32 number, __u32 serial,
  * answer counts once it has its way: another host may have sent it, which the stack sees, and then the second program
  * does not.
  */
-INLINE int pass(struct __sk_buff *skb, bool v4)
+INLINE int fast_path(struct __sk_buff *skb, bool v4)
 {
-	struct arrival *arrival = the_arrival();
-	struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
-	__u32 here = flags_of(skb->ifindex), there;
-	const struct known_way *way;
-	struct tuple through, left;
+	struct scratch *scratch = get_scratch();
+	struct flow *flow = scratch ? get_flow(scratch->number) : NULL;
+	__u32 here = get_device_flags(skb->ifindex), there;
+	const struct flow_path *path;
+	struct tuple translated, left;
 	int verdict;
 
-	if (!flow || !looks(flow, arrival, &through, &left))
-		return SHOT;
-	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), here, &there, v4);
-	if (way && arrival->is_whole && arrival->direction == TO_CLIENT)
-		note_answer(flow, arrival->number, &arrival->packet, v4);
-	if (way && arrival->direction == TO_BACKEND)
-		note_sent(flow);
-	if (way)
-		verdict = take_passage(skb, arrival, way, &through, &left, here, there, v4);
+	if (!flow || !fast_path_tuples(flow, scratch, &translated, &left))
+		return TC_ACT_SHOT;
+	path = find_fast_path(skb, scratch, &translated, required_device_flags(flow, scratch), here, &there, v4);
+	if (path && scratch->skips_egress && scratch->direction == TO_CLIENT)
+		note_reply(flow, scratch->number, &scratch->packet, v4);
+	if (path && scratch->direction == TO_BACKEND)
+		mark_snat_used(flow);
+	if (path)
+		verdict = send_fast_path(skb, scratch, path, &translated, &left, here, there, v4);
 	else
-		verdict = rewrite(skb, &arrival->packet, &through, v4) ? NEXT : SHOT;
-	if (verdict == NEXT)
-		note_written_in(skb);
-	if (verdict == SHOT)
+		verdict = nat_packet(skb, &scratch->packet, &translated, v4) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+	if (verdict == TC_ACT_UNSPEC)
+		mark_translated(skb);
+	if (verdict == TC_ACT_SHOT)
 		count_packet(COUNT_UNWRITABLE);
 	return verdict;
 }
 
 /* Whether an address can be one host's. The stack drops packets from others, and a look at the routes does not tell. */
-INLINE bool is_of_host(const __u32 *address, bool v4)
+INLINE bool is_unicast_address(const __u32 *address, bool v4)
 {
 	__u32 first = bpf_ntohl(address[v4 ? 3 : 0]) >> 24;
 
@@ -251,54 +252,56 @@ INLINE bool is_of_host(const __u32 *address, bool v4)
 }
 
 /* Whether a flow may take the shortcut, as far as the first packet tells. */
-INLINE bool may_take_shortcut(const struct flow *flow, bool v4)
+INLINE bool may_use_fast_path(const struct flow *flow, bool v4)
 {
-	return is_of_host(flow->client, v4) && is_of_host(flow->backend, v4) && !(flow->of_client & IS_BY_ADDRESS);
+	return is_unicast_address(flow->client, v4) && is_unicast_address(flow->backend, v4) &&
+	       !(flow->client_flags & FLOW_REPLY_BY_FRONTEND);
 }
 
 /* Has all further packets of the flow take the shortcut, and a pod's answers by the device that led to the pod. */
-INLINE void note_shortcut(struct flow *flow, const struct arrival *arrival, __u32 device)
+INLINE void enable_fast_path(struct flow *flow, const struct scratch *scratch, __u32 device)
 {
-	if (READ_ONCE(flow->serial) != arrival->serial)
+	if (READ_ONCE(flow->serial) != scratch->serial)
 		return;
 	if (flow->nat_port)
-		flow->of_client |= TAKES_SHORTCUT;
+		flow->client_flags |= FLOW_FAST_PATH;
 	else
 		*(volatile __u32 *)&flow->nat[0] = device;
 }
 
 /* Whether a pod's answer is of a flow that takes the shortcut, and comes by the device that led to the pod. */
-INLINE bool comes_back(const struct flow *flow, const struct __sk_buff *skb)
+INLINE bool is_from_fast_path_device(const struct flow *flow, const struct __sk_buff *skb)
 {
-	return passes_to_pod(flow) && flow->nat[0] == skb->ifindex;
+	return is_pod_fast_path(flow) && flow->nat[0] == skb->ifindex;
 }
 
 /* Sends the first packet of a flow on. If the stack has to do that, it does so for all packets of the flow. */
-INLINE int pass_first(struct __sk_buff *skb, bool v4)
+INLINE int fast_path_first(struct __sk_buff *skb, bool v4)
 {
-	struct arrival *arrival = the_arrival();
-	struct flow *flow = arrival ? flow_at(arrival->number) : NULL;
-	const struct known_way *way;
-	struct tuple through, left;
+	struct scratch *scratch = get_scratch();
+	struct flow *flow = scratch ? get_flow(scratch->number) : NULL;
+	const struct flow_path *path;
+	struct tuple translated, left;
 	__u32 there;
 	int verdict;
 
-	if (!flow || !may_take_shortcut(flow, v4))
-		return NEXT;
-	arrival->serial = READ_ONCE(flow->serial);
-	arrival->direction = TO_BACKEND;
-	arrival->is_whole = true;
-	if (!looks(flow, arrival, &through, &left))
-		return NEXT;
-	way = find_passage(skb, arrival, &through, wanted_of_way(flow, arrival), arrival->flags, &there, v4);
-	if (!way)
-		return NEXT;
-	note_sent(flow);
-	verdict = take_passage(skb, arrival, way, &through, &left, arrival->flags, there, v4);
-	if (verdict == SHOT)
+	if (!flow || !may_use_fast_path(flow, v4))
+		return TC_ACT_UNSPEC;
+	scratch->serial = READ_ONCE(flow->serial);
+	scratch->direction = TO_BACKEND;
+	scratch->skips_egress = true;
+	if (!fast_path_tuples(flow, scratch, &translated, &left))
+		return TC_ACT_UNSPEC;
+	path = find_fast_path(skb, scratch, &translated, required_device_flags(flow, scratch), scratch->flags, &there,
+			      v4);
+	if (!path)
+		return TC_ACT_UNSPEC;
+	mark_snat_used(flow);
+	verdict = send_fast_path(skb, scratch, path, &translated, &left, scratch->flags, there, v4);
+	if (verdict == TC_ACT_SHOT)
 		count_packet(COUNT_UNWRITABLE);
 	else
-		note_shortcut(flow, arrival, way->device);
+		enable_fast_path(flow, scratch, path->device);
 	return verdict;
 }
 

@@ -10,17 +10,17 @@
 #include "lb.h"
 #include "packet.h"
 
-INLINE void fragment_key_of(struct fragment_key *key, const struct packet *packet, enum leg leg)
+INLINE void set_fragment_key(struct fragment_key *key, const struct packet *packet, enum entry_kind kind)
 {
 	copy_address(key->source, packet->tuple.source.address);
 	copy_address(key->destination, packet->tuple.destination.address);
 	key->id = packet->id;
 	key->transport = packet->tuple.transport;
-	key->leg = leg;
+	key->kind = kind;
 	key->turn = bpf_ktime_get_ns() / NS_PER_SECOND / FRAGMENT_TURN;
 }
 
-INLINE void remember_fragment(const struct packet *packet, enum leg leg)
+INLINE void save_fragment(const struct packet *packet, enum entry_kind kind)
 {
 	struct fragment_key key;
 	struct fragment_value value = {
@@ -28,16 +28,16 @@ INLINE void remember_fragment(const struct packet *packet, enum leg leg)
 		.destination_port = packet->tuple.destination.port,
 	};
 
-	fragment_key_of(&key, packet, leg);
+	set_fragment_key(&key, packet, kind);
 	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
 }
 
 /* Another datagram with the same number begins, whosever it is: no fragment follows the former one any more. */
-INLINE void forget_fragment(const struct packet *packet, enum leg leg)
+INLINE void delete_fragment(const struct packet *packet, enum entry_kind kind)
 {
 	struct fragment_key key;
 
-	fragment_key_of(&key, packet, leg);
+	set_fragment_key(&key, packet, kind);
 	bpf_map_delete_elem(&fragments, &key);
 	key.turn--;
 	bpf_map_delete_elem(&fragments, &key);
@@ -61,7 +61,7 @@ INLINE const struct fragment_value *find_fragment(struct fragment_key *key, __u8
  * Finds the first fragment of a datagram. A later one of IPv6 that has extension headers next does not say its
  * transport: the datagrams between two hosts have different numbers there, whatever their transport is.
  */
-INLINE const struct fragment_value *first_fragment(struct fragment_key *key)
+INLINE const struct fragment_value *find_first_fragment(struct fragment_key *key)
 {
 	const struct fragment_value *value;
 
@@ -77,58 +77,61 @@ INLINE const struct fragment_value *first_fragment(struct fragment_key *key)
  * Counts a fragment that is lost, because it goes to a frontend and its first one is not known. At the node's own
  * addresses nothing tells fragments of clients from those of others, such as tunnels.
  */
-INLINE void count_early(const struct packet *packet, bool v4)
+INLINE void count_early_fragment(const struct packet *packet, bool v4)
 {
-	struct dial dial = { .v4 = v4 };
+	struct lb_request request = { .v4 = v4 };
 
-	copy_address(dial.to.address, packet->tuple.destination.address);
-	if (may_be_frontend(&dial))
+	copy_address(request.to.address, packet->tuple.destination.address);
+	if (may_be_frontend(&request))
 		count_packet(COUNT_FRAGMENTS);
 }
 
-/* Finds transport and ports of a later fragment that stands in the map of arrivals. A step of its own, as `come`. */
-INLINE bool recall(enum leg leg, bool v4)
+/*
+ * Finds transport and ports of a later fragment that stands in the map of arrivals. A step of its own, as
+ * `ingress_lookup`.
+ */
+INLINE bool restore_fragment_ports(enum entry_kind kind, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 	const struct fragment_value *value;
 	struct fragment_key key;
 
-	if (!arrival)
+	if (!scratch)
 		return false;
-	fragment_key_of(&key, &arrival->packet, leg);
-	value = first_fragment(&key);
+	set_fragment_key(&key, &scratch->packet, kind);
+	value = find_first_fragment(&key);
 	if (!value) {
-		if (leg == LEG_IN)
-			count_early(&arrival->packet, v4);
+		if (kind == ENTRY_WIRE)
+			count_early_fragment(&scratch->packet, v4);
 		return false;
 	}
-	arrival->packet.tuple.transport = key.transport;
-	arrival->packet.tuple.source.port = value->source_port;
-	arrival->packet.tuple.destination.port = value->destination_port;
+	scratch->packet.tuple.transport = key.transport;
+	scratch->packet.tuple.source.port = value->source_port;
+	scratch->packet.tuple.destination.port = value->destination_port;
 	return true;
 }
 
-ALONE int recall4(__u32 leg)
+GLOBAL int restore_fragment_ports4(__u32 kind)
 {
-	return recall(leg, true);
+	return restore_fragment_ports(kind, true);
 }
 
-ALONE int recall6(__u32 leg)
+GLOBAL int restore_fragment_ports6(__u32 kind)
 {
-	return recall(leg, false);
+	return restore_fragment_ports(kind, false);
 }
 
-INLINE bool recall_fragment(struct packet *packet, enum leg leg, bool v4)
+INLINE bool restore_ports(struct packet *packet, enum entry_kind kind, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	if (!arrival)
+	if (!scratch)
 		return false;
-	arrival->packet.tuple = packet->tuple;
-	arrival->packet.id = packet->id;
-	if (!(v4 ? recall4(leg) : recall6(leg)))
+	scratch->packet.tuple = packet->tuple;
+	scratch->packet.id = packet->id;
+	if (!(v4 ? restore_fragment_ports4(kind) : restore_fragment_ports6(kind)))
 		return false;
-	packet->tuple = arrival->packet.tuple;
+	packet->tuple = scratch->packet.tuple;
 	return true;
 }
 
@@ -140,14 +143,14 @@ INLINE bool may_have_ports(const struct packet *packet, bool v4)
 }
 
 /* Finds the ports of a packet, if it has any. The first fragment of a datagram has them for all its fragments. */
-INLINE bool know_ports(struct __sk_buff *skb, struct packet *packet, enum leg leg, bool v4)
+INLINE bool resolve_ports(struct __sk_buff *skb, struct packet *packet, enum entry_kind kind, bool v4)
 {
 	if (!may_have_ports(packet, v4))
 		return false;
 	if (UNLIKELY(packet->part == LATER_FRAGMENT))
-		return recall_fragment(packet, leg, v4);
+		return restore_ports(packet, kind, v4);
 	if (UNLIKELY(packet->part == FIRST_FRAGMENT))
-		forget_fragment(packet, leg);
+		delete_fragment(packet, kind);
 	return parse_transport(skb, packet);
 }
 

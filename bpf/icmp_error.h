@@ -14,17 +14,17 @@
 #include "nat.h"
 #include "packet.h"
 
-INLINE bool is_error(__u8 type, bool v4)
+INLINE bool is_icmp_error(__u8 type, bool v4)
 {
 	if (v4)
 		return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETER;
 	return type && type < ICMP6_MESSAGES;
 }
 
-INLINE bool is_refusal(const struct icmp *icmp, bool v4)
+INLINE bool is_port_unreachable(const struct icmp_header *icmp, bool v4)
 {
-	return v4 ? icmp->type == ICMP_UNREACHABLE && icmp->code == ICMP_NO_PORT :
-		    icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_NO_PORT;
+	return v4 ? icmp->type == ICMP_UNREACHABLE && icmp->code == ICMP_PORT_UNREACHABLE :
+		    icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT_UNREACHABLE;
 }
 
 /* The packet that an error quotes. Eight bytes behind its header of IP are there: the ports, and of UDP the sum. */
@@ -39,16 +39,16 @@ struct quoted {
 INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted, bool v4)
 {
 	__u32 least = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
-	struct icmp *icmp;
+	struct icmp_header *icmp;
 	__u16 *ports;
 
 	if (!make_readable(skb, packet->transport + sizeof(*icmp)))
 		return false;
-	icmp = header(skb, packet->transport, sizeof(*icmp));
-	if (!icmp || !is_error(icmp->type, v4))
+	icmp = get_header(skb, packet->transport, sizeof(*icmp));
+	if (!icmp || !is_icmp_error(icmp->type, v4))
 		return false;
-	quoted->is_refusal = is_refusal(icmp, v4);
-	quoted->sum = packet->transport + offsetof(struct icmp, checksum);
+	quoted->is_refusal = is_port_unreachable(icmp, v4);
+	quoted->sum = packet->transport + offsetof(struct icmp_header, checksum);
 	quoted->packet.ip = packet->transport + sizeof(*icmp);
 	if (!make_readable(skb, quoted->packet.ip + least))
 		return false;
@@ -57,7 +57,7 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 	if (!is_transport(quoted->packet.tuple.transport) || quoted->packet.part == LATER_FRAGMENT ||
 	    !make_readable(skb, quoted->packet.transport + 8))
 		return false;
-	ports = header(skb, quoted->packet.transport, 8);
+	ports = get_header(skb, quoted->packet.transport, 8);
 	if (!ports)
 		return false;
 	quoted->packet.tuple.source.port = ports[0];
@@ -69,18 +69,18 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
  * Notes that a backend itself says that its port is closed. Nothing is decided by that, for any host may write it in
  * the backend's name: it is there for an operator who looks for a fault.
  */
-INLINE void hear_refusal(struct flow *flow, const struct packet *packet, const struct quoted *quoted)
+INLINE void note_port_unreachable(struct flow *flow, const struct packet *packet, const struct quoted *quoted)
 {
-	if (quoted->is_refusal && flow->transport == IPPROTO_UDP && !(flow->of_backend & HEARD_REFUSAL) &&
+	if (quoted->is_refusal && flow->transport == IPPROTO_UDP && !(flow->backend_flags & FLOW_UNREACHABLE_SEEN) &&
 	    same_address(packet->tuple.source.address, flow->backend) &&
 	    quoted->packet.tuple.destination.port == flow->backend_port)
-		flow->of_backend |= HEARD_REFUSAL;
+		flow->backend_flags |= FLOW_UNREACHABLE_SEEN;
 }
 
 INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, const struct tuple *to, bool v4)
 {
 	const struct packet *packet = &quoted->packet;
-	struct change change = change_of(&packet->tuple, to, v4);
+	struct csum_change change = diff_tuples(&packet->tuple, to, v4);
 
 	if (v4) {
 		/* The quoted header has a sum of its own, so the error's sum does not change. */
@@ -92,48 +92,48 @@ INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, con
 		copy_address(both, to->source.address);
 		copy_address(both + 4, to->destination.address);
 		if (bpf_skb_store_bytes(skb, packet->ip + offsetof(struct ipv6hdr, saddr), both, sizeof(both), 0) ||
-		    bpf_l4_csum_replace(skb, quoted->sum, 0, fold32(change.addresses), 0))
+		    bpf_l4_csum_replace(skb, quoted->sum, 0, csum_fold32(change.addresses), 0))
 			return false;
 	}
 	return write_ports(skb, packet->transport, to) &&
-	       !bpf_l4_csum_replace(skb, quoted->sum, 0, fold32(change.ports), 0);
+	       !bpf_l4_csum_replace(skb, quoted->sum, 0, csum_fold32(change.ports), 0);
 }
 
 /* Writes the source and the destination of the error itself. */
 INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u32 at_sum,
 			bool v4)
 {
-	struct change change = change_of(&packet->tuple, to, v4);
+	struct csum_change change = diff_tuples(&packet->tuple, to, v4);
 
 	if (v4)
 		return write_addresses4(skb, packet, to, change.addresses);
 	return write_addresses6(skb, packet, to, change.addresses) &&
-	       !bpf_l4_csum_replace(skb, at_sum, 0, fold32(change.addresses), BPF_F_PSEUDO_HDR);
+	       !bpf_l4_csum_replace(skb, at_sum, 0, csum_fold32(change.addresses), BPF_F_PSEUDO_HDR);
 }
 
 /*
  * Notes an ICMP error that belongs to no flow of this node, as if the client whose answer it quotes had sent it.
- * MAY_JOIN: another node may know the connection.
+ * STEP_ADOPT_FLOW: another node may know the connection.
  */
-INLINE int note_foreign_error(const struct __sk_buff *skb, const struct packet *packet, const struct tuple *sent)
+INLINE int save_unknown_error(const struct __sk_buff *skb, const struct packet *packet, const struct tuple *sent)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	if (!knows_nodes || !arrival)
-		return NEXT;
-	arrival->packet = *packet;
-	arrival->packet.tuple = *sent;
-	arrival->device = skb->ifindex;
-	return MAY_JOIN;
+	if (!has_dsr_from || !scratch)
+		return TC_ACT_UNSPEC;
+	scratch->packet = *packet;
+	scratch->packet.tuple = *sent;
+	scratch->device = skb->ifindex;
+	return STEP_ADOPT_FLOW;
 }
 
 /*
  * An error that comes, about a packet that left: the sender of that packet gets it, be it a backend here or a client.
  * What it quotes is shown as the stack has seen it.
  */
-INLINE int error_in(struct __sk_buff *skb, bool is_taken_out, bool v4)
+INLINE int icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated, bool v4)
 {
-	const int untouched = is_taken_out ? SHOT : NEXT;
+	const int untouched = is_decapsulated ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 	struct quoted quoted = {};
 	struct packet packet = {};
 	struct tuple sent, shown, to;
@@ -143,34 +143,34 @@ INLINE int error_in(struct __sk_buff *skb, bool is_taken_out, bool v4)
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
 		return untouched;
-	turned(&sent, &quoted.packet.tuple);
-	led = UNLIKELY(is_taken_out) ? flow_of_taken(&sent, v4) : flow_of_arrived(&sent, v4);
-	flow = flow_at(led);
+	reverse_tuple(&sent, &quoted.packet.tuple);
+	led = UNLIKELY(is_decapsulated) ? get_decap_flow(&sent, v4) : find_ingress_flow(&sent, v4);
+	flow = get_flow(led);
 	serial = flow ? READ_ONCE(flow->serial) : 0;
-	direction = flow ? turn_in(flow, &sent, &shown, v4) : NOWHERE;
-	if (direction == NOWHERE)
-		return is_taken_out ? untouched : note_foreign_error(skb, &packet, &sent);
-	if (UNLIKELY(is_wrapped(flow)))
-		return !has_lost_its_way(skb, flow) &&
-				       note_passage(&packet, led, serial, direction, false) == MAY_PASS ?
-			       WRAPS :
-			       SHOT;
-	hear_refusal(flow, &packet, &quoted);
-	turned(&to, &shown);
+	direction = flow ? translate_ingress(flow, &sent, &shown, v4) : NO_DIRECTION;
+	if (direction == NO_DIRECTION)
+		return is_decapsulated ? untouched : save_unknown_error(skb, &packet, &sent);
+	if (UNLIKELY(is_encapsulated(flow)))
+		return !is_encap_disabled(skb, flow) &&
+				       save_fast_path(&packet, led, serial, direction, false) == STEP_FAST_PATH ?
+			       STEP_ENCAP :
+			       TC_ACT_SHOT;
+	note_port_unreachable(flow, &packet, &quoted);
+	reverse_tuple(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))
-		return SHOT;
+		return TC_ACT_SHOT;
 	/* The error went to the address that the packet had come from; now it goes to that packet's sender. */
 	to = packet.tuple;
 	copy_address(to.destination.address, shown.destination.address);
 	count_packet(COUNT_ERRORS);
 	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
-		return SHOT;
-	note_written_in(skb);
-	return NEXT;
+		return TC_ACT_SHOT;
+	mark_translated(skb);
+	return TC_ACT_UNSPEC;
 }
 
 /* An error that leaves, about a packet that came: it shows that packet as its sender knows it. */
-INLINE int error_out(struct __sk_buff *skb, bool v4)
+INLINE int icmp_error_egress(struct __sk_buff *skb, bool v4)
 {
 	struct quoted quoted = {};
 	struct packet packet = {};
@@ -180,18 +180,18 @@ INLINE int error_out(struct __sk_buff *skb, bool v4)
 	__u32 *number, led;
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
-		return NEXT;
-	turned(&seen, &quoted.packet.tuple);
-	number = find_entry(&seen, LEG_THROUGH, v4);
+		return TC_ACT_UNSPEC;
+	reverse_tuple(&seen, &quoted.packet.tuple);
+	number = find_entry(&seen, ENTRY_TRANSLATED, v4);
 	led = number ? *number : 0;
-	flow = number ? flow_at(led) : NULL;
-	direction = flow ? turn_out(flow, &seen, &shown, v4) : NOWHERE;
-	if (direction == NOWHERE)
-		return NEXT;
-	hear_refusal(flow, &packet, &quoted);
-	turned(&to, &shown);
+	flow = number ? get_flow(led) : NULL;
+	direction = flow ? translate_egress(flow, &seen, &shown, v4) : NO_DIRECTION;
+	if (direction == NO_DIRECTION)
+		return TC_ACT_UNSPEC;
+	note_port_unreachable(flow, &packet, &quoted);
+	reverse_tuple(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))
-		return SHOT;
+		return TC_ACT_SHOT;
 	to = packet.tuple;
 	/*
 	 * The error gets the source that every packet to that sender has: the address that was dialled, or this node's.
@@ -201,8 +201,8 @@ INLINE int error_out(struct __sk_buff *skb, bool v4)
 	copy_address(to.destination.address, shown.destination.address);
 	count_packet(COUNT_ERRORS);
 	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
-		return SHOT;
-	return direction == TO_CLIENT ? way_of_answer(skb, flow, led, v4) : NEXT;
+		return TC_ACT_SHOT;
+	return direction == TO_CLIENT ? route_reply(skb, flow, led, v4) : TC_ACT_UNSPEC;
 }
 
 #endif

@@ -18,13 +18,13 @@
 #include "packet.h"
 #include "prefilter.h"
 
-/* As write(), for a packet that comes. */
-INLINE int write_in(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
+/* As nat_or_drop(), for a packet that comes. */
+INLINE int nat_ingress(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
 {
-	int verdict = write(skb, packet, to, v4);
+	int verdict = nat_or_drop(skb, packet, to, v4);
 
-	if (verdict == NEXT)
-		note_written_in(skb);
+	if (verdict == TC_ACT_UNSPEC)
+		mark_translated(skb);
 	return verdict;
 }
 
@@ -34,45 +34,45 @@ INLINE int write_in(struct __sk_buff *skb, const struct packet *packet, const st
  * does where the backend's answers do not come here, because it could not say that a connection lives, until the client
  * has said its last.
  */
-INLINE bool leads_elsewhere(__u32 number, bool v4)
+INLINE bool is_frontend_moved(__u32 number, bool v4)
 {
-	struct arrival *arrival = the_arrival();
-	struct flow *flow = flow_at(number);
-	struct dial dial = {};
+	struct scratch *scratch = get_scratch();
+	struct flow *flow = get_flow(number);
+	struct lb_request request = {};
 	struct tuple tuple;
 	struct port *port;
 
-	if (!flow || !arrival)
+	if (!flow || !scratch)
 		return false;
-	from_client(&tuple, flow);
-	dial_of(&dial, &tuple, v4);
-	if (!find_frontend(&dial))
+	original_tuple(&tuple, flow);
+	set_request(&request, &tuple, v4);
+	if (!find_frontend(&request))
 		return true;
-	port = port_of(&dial);
+	port = lookup_port(&request);
 	if (!port)
 		return true;
-	set_place(&dial.backend, flow->backend, flow->backend_port);
-	arrival->sought = dial.backend;
-	if (UNLIKELY(is_wrapped(flow)) && !is_left_by_client(flow) && is_member(&dial, SCOPE_SERVING))
+	set_endpoint(&request.backend, flow->backend, flow->backend_port);
+	scratch->searched = request.backend;
+	if (UNLIKELY(is_encapsulated(flow)) && !is_closed_by_client(flow) && is_member(&request, SCOPE_SERVING))
 		return false;
-	return !is_listed(arrival, &dial, SCOPE_CLUSTER, READ_ONCE(port->cluster), v4) &&
-	       !is_listed(arrival, &dial, SCOPE_LOCAL, READ_ONCE(port->local), v4);
+	return !is_in_list(scratch, &request, SCOPE_CLUSTER, READ_ONCE(port->cluster), v4) &&
+	       !is_in_list(scratch, &request, SCOPE_LOCAL, READ_ONCE(port->local), v4);
 }
 
-ALONE int leads_elsewhere4(__u32 number)
+GLOBAL int is_frontend_moved4(__u32 number)
 {
-	return leads_elsewhere(number, true);
+	return is_frontend_moved(number, true);
 }
 
-ALONE int leads_elsewhere6(__u32 number)
+GLOBAL int is_frontend_moved6(__u32 number)
 {
-	return leads_elsewhere(number, false);
+	return is_frontend_moved(number, false);
 }
 
 /* Whether a client begins anew with the tuple of a connection that is over. */
-INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
+INLINE bool reopens(const struct flow *flow, const struct packet *packet)
 {
-	return is_syn(flow, packet) && is_over(flow);
+	return is_syn(flow, packet) && is_closed(flow);
 }
 
 /*
@@ -81,45 +81,46 @@ INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
  * connection that could be cut. Where the backend is not heard, a client that has said its last and has been silent
  * since awaits none.
  */
-INLINE bool has_no_answer(const struct flow *flow, __u32 now)
+INLINE bool has_no_reply(const struct flow *flow, __u32 now)
 {
-	return (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN)) ||
-	       (flow->waits && flow->seen != now) || (is_left_by_client(flow) && silence(flow, now) > LIFE_CROWDED);
+	return (flow->state == FLOW_OPENING && !(flow->backend_flags & FLOW_SYN_SEEN)) ||
+	       (flow->unacked && flow->seen != now) ||
+	       (is_closed_by_client(flow) && idle_time(flow, now) > LIFE_UNDER_PRESSURE);
 }
 
 /*
  * Whether a client begins anew with the tuple of a connection that has a silent backend, while the frontend leads to
  * other backends now.
  */
-INLINE bool begins_elsewhere(const struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
+INLINE bool reopens_elsewhere(const struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
 {
-	return is_syn(flow, packet) && has_no_answer(flow, now) &&
-	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
+	return is_syn(flow, packet) && has_no_reply(flow, now) &&
+	       (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
 }
 
 /* Whether a packet of a client may not follow its flow any more. If so, the flow is ended. */
-INLINE bool ends(struct __sk_buff *skb, struct flow *flow, __u32 number, const struct packet *packet, __u32 now,
-		 bool v4)
+INLINE bool end_stale_flow(struct __sk_buff *skb, struct flow *flow, __u32 number, const struct packet *packet,
+			   __u32 now, bool v4)
 {
-	bool is_lost = has_lost_its_way(skb, flow);
+	bool is_lost = is_encap_disabled(skb, flow);
 
-	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)) && !is_lost)
+	if (LIKELY(flow->seen == now && !is_reset(flow) && !has_both_fins(flow)) && !is_lost)
 		return false;
-	if (!is_lost && !has_expired(flow, now) && !begins_anew(flow, packet) &&
-	    !has_left(flow, number, v4) &&
-	    !begins_elsewhere(flow, number, packet, now, v4) &&
-	    (flow->seen == now || !needs_another_address(skb, flow, number, packet, v4)))
+	if (!is_lost && !has_expired(flow, now) && !reopens(flow, packet) && !is_udp_backend_gone(flow, number, v4) &&
+	    !reopens_elsewhere(flow, number, packet, now, v4) &&
+	    (flow->seen == now || !needs_other_snat_address(skb, flow, number, packet, v4)))
 		return false;
-	end(number, READ_ONCE(flow->serial), v4);
+	end_flow(number, READ_ONCE(flow->serial), v4);
 	return true;
 }
 
 /* Lets an incoming packet follow its flow. `false`: it is of no flow. */
-INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, enum whose whose, int *verdict, bool v4)
+INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, enum ownership ownership, int *verdict,
+			   bool v4)
 {
-	__u32 number = UNLIKELY(whose == TAKEN_OUT) ? flow_of_taken(&packet->tuple, v4) :
-						      flow_of_arrived(&packet->tuple, v4);
-	struct flow *flow = flow_at(number);
+	__u32 number = UNLIKELY(ownership == DECAPSULATED) ? get_decap_flow(&packet->tuple, v4) :
+							     find_ingress_flow(&packet->tuple, v4);
+	struct flow *flow = get_flow(number);
 	enum direction direction;
 	struct tuple to;
 	__u32 now, serial;
@@ -127,66 +128,67 @@ INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, enum w
 	if (!flow)
 		return false;
 	serial = READ_ONCE(flow->serial);
-	direction = turn_in(flow, &packet->tuple, &to, v4);
-	if (direction == NOWHERE)
+	direction = translate_ingress(flow, &packet->tuple, &to, v4);
+	if (direction == NO_DIRECTION)
 		return false;
-	if (must_wait(packet)) {
-		*verdict = SHOT;
+	if (must_wait_for_table(packet)) {
+		*verdict = TC_ACT_SHOT;
 		return true;
 	}
 	if (direction == TO_BACKEND) {
 		now = seconds();
-		if (UNLIKELY(ends(skb, flow, number, packet, now, v4)))
+		if (UNLIKELY(end_stale_flow(skb, flow, number, packet, now, v4)))
 			return false;
 		if (UNLIKELY(flow->seen != now)) {
-			note_silence(flow, number);
-			note_client(skb, flow, packet, now);
-			note_bridge_of(skb);
+			note_silent_backend(flow, number);
+			note_client_packet(skb, flow, packet, now);
+			note_ingress_bridge(skb);
 		}
 		if (packet->part != LATER_FRAGMENT)
-			hear_client(flow, packet);
+			track_client(flow, packet);
 	}
-	mark_for_firewall(skb);
-	if (UNLIKELY(is_wrapped(flow)))
-		*verdict = note_passage(packet, number, serial, direction, false) == MAY_PASS ? WRAPS : SHOT;
-	else if (takes_shortcut(flow))
-		*verdict = note_passage(packet, number, serial, direction, is_known_there(flow, packet, direction));
+	set_forward_mark(skb);
+	if (UNLIKELY(is_encapsulated(flow)))
+		*verdict = save_fast_path(packet, number, serial, direction, false) == STEP_FAST_PATH ? STEP_ENCAP :
+													TC_ACT_SHOT;
+	else if (has_fast_path(flow))
+		*verdict = save_fast_path(packet, number, serial, direction, may_skip_egress(flow, packet, direction));
 	else
-		*verdict = write_in(skb, packet, &to, v4);
+		*verdict = nat_ingress(skb, packet, &to, v4);
 	return true;
 }
 
 /* Notes what the next steps have to know of a packet that may be a new client's. */
-INLINE int note_arrival(const struct __sk_buff *skb, const struct packet *packet)
+INLINE int save_new_client(const struct __sk_buff *skb, const struct packet *packet)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	if (!arrival)
-		return NEXT;
-	arrival->packet = *packet;
-	arrival->device = skb->ifindex;
-	return ARRIVES;
+	if (!scratch)
+		return TC_ACT_UNSPEC;
+	scratch->packet = *packet;
+	scratch->device = skb->ifindex;
+	return STEP_SELECT_BACKEND;
 }
 
-INLINE int come(struct __sk_buff *skb, enum whose whose, bool v4)
+INLINE int ingress_lookup(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
 	struct packet packet = {};
-	int verdict = IS_LEFT_ALONE;
+	int verdict = STEP_NOT_OURS;
 
 	if (!parse(skb, &packet, v4))
-		return IS_LEFT_ALONE;
+		return STEP_NOT_OURS;
 	if (UNLIKELY(is_icmp(&packet, v4)))
-		return IS_ERROR;
-	if (!know_ports(skb, &packet, LEG_IN, v4))
-		return IS_LEFT_ALONE;
-	if (whose == UNKNOWN && !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port,
-					     packet.tuple.source.port, v4))
-		return IS_LEFT_ALONE;
+		return STEP_ICMP_ERROR;
+	if (!resolve_ports(skb, &packet, ENTRY_WIRE, v4))
+		return STEP_NOT_OURS;
+	if (ownership == UNPARSED &&
+	    !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port, packet.tuple.source.port, v4))
+		return STEP_NOT_OURS;
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
-		remember_fragment(&packet, LEG_IN);
-	if (LIKELY(follow_in(skb, &packet, whose, &verdict, v4)) || packet.part == LATER_FRAGMENT)
+		save_fragment(&packet, ENTRY_WIRE);
+	if (LIKELY(follow_ingress(skb, &packet, ownership, &verdict, v4)) || packet.part == LATER_FRAGMENT)
 		return verdict;
-	return note_arrival(skb, &packet);
+	return save_new_client(skb, &packet);
 }
 
 #endif

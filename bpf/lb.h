@@ -6,7 +6,7 @@
 #include "common.h"
 #include "maps.h"
 
-INLINE struct control *the_control(void)
+INLINE struct control *get_control(void)
 {
 	__u32 zero = 0;
 
@@ -14,20 +14,20 @@ INLINE struct control *the_control(void)
 }
 
 /* No real target has these values, because kinds are small. */
-#define NOT_FOUND (~0ULL)
+#define TARGET_NONE (~0ULL)
 /* The element was reused during the read. */
-#define REUSED (~1ULL)
+#define TARGET_REUSED (~1ULL)
 
-INLINE bool take_target(struct dial *dial, __u64 target)
+INLINE bool set_target(struct lb_request *request, __u64 target)
 {
-	dial->port_index = (__u32)target;
-	dial->kind = (__u16)(target >> TARGET_KIND_AT);
-	dial->share = target >> TARGET_SHARE_AT;
-	return target < REUSED;
+	request->port_index = (__u32)target;
+	request->kind = (__u16)(target >> TARGET_KIND_AT);
+	request->share = target >> TARGET_SHARE_AT;
+	return target < TARGET_REUSED;
 }
 
 /* What is looked up: the dialled address, or a node port, which is stored for any address. */
-enum sought { DIALLED = 0, NODE_PORT_OF_ANY = 1 };
+enum frontend_match { EXACT_ADDRESS = 0, ANY_NODE_ADDRESS = 1 };
 
 /*
  * Finds a frontend, and reads its echo after its target, by a dependency where a processor could reorder the reads. The
@@ -35,13 +35,13 @@ enum sought { DIALLED = 0, NODE_PORT_OF_ANY = 1 };
  * the two stores in either order, for the few nanoseconds in which a program holds an element that was removed, freed
  * and filled anew.
  */
-INLINE __u64 look4(__u32 address, __u16 port, __u8 transport, enum sought sought)
+INLINE __u64 lookup_frontend4(__u32 address, __u16 port, __u8 transport, enum frontend_match match)
 {
 	/*
-	 * Two words, because the kernel's hash reads words and would have to wait for smaller stores. The verifier would
-	 * track the value of a single 64-bit number.
+	 * Two words, because the kernel's hash reads words and would have to wait for smaller stores. The verifier
+	 * would track the value of a single 64-bit number.
 	 */
-	__u32 rest = (__u32)sought << 24 | (__u32)transport << 16 | port;
+	__u32 rest = (__u32)match << 24 | (__u32)transport << 16 | port;
 	__u32 key[2] = { address, rest };
 
 	struct frontend4_value *found = bpf_map_lookup_elem(&frontends4, key);
@@ -49,19 +49,19 @@ INLINE __u64 look4(__u32 address, __u16 port, __u8 transport, enum sought sought
 
 	_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the port comes before the transport");
 	if (!found)
-		return NOT_FOUND;
+		return TARGET_NONE;
 	target = READ_ONCE(found->target);
-	echo = READ_ONCE(*after((const __u64 *)found, target));
-	return LIKELY(!(((__u32)echo ^ address) | ((__u32)(echo >> 32) ^ rest))) ? target : REUSED;
+	echo = READ_ONCE(*load_after((const __u64 *)found, target));
+	return LIKELY(!(((__u32)echo ^ address) | ((__u32)(echo >> 32) ^ rest))) ? target : TARGET_REUSED;
 }
 
-/* Like look4(), for IPv6. */
-INLINE __u64 look6(const __u32 *address, __u16 port, __u8 transport, enum sought sought)
+/* Like lookup_frontend4(), for IPv6. */
+INLINE __u64 lookup_frontend6(const __u32 *address, __u16 port, __u8 transport, enum frontend_match match)
 {
 	struct frontend6_key key = {
 		.port = port,
 		.transport = transport,
-		.any = sought,
+		.any = match,
 	};
 	struct frontend6_value *found;
 	const struct frontend6_value *echo;
@@ -70,33 +70,33 @@ INLINE __u64 look6(const __u32 *address, __u16 port, __u8 transport, enum sought
 	copy_address(key.address, address);
 	found = bpf_map_lookup_elem(&frontends6, &key);
 	if (!found)
-		return NOT_FOUND;
+		return TARGET_NONE;
 	target = READ_ONCE(found->target);
-	echo = (const struct frontend6_value *)after((const __u64 *)found, target);
+	echo = (const struct frontend6_value *)load_after((const __u64 *)found, target);
 	if (LIKELY(same_address(echo->address, key.address) && echo->port == key.port &&
 		   echo->transport == key.transport && echo->any == key.any))
 		return target;
-	return REUSED;
+	return TARGET_REUSED;
 }
 
-INLINE __u64 look(const struct dial *dial, const __u32 *address, enum sought sought)
+INLINE __u64 lookup_frontend(const struct lb_request *request, const __u32 *address, enum frontend_match match)
 {
-	return dial->v4 ? look4(address[3], dial->to.port, dial->transport, sought) :
-			  look6(address, dial->to.port, dial->transport, sought);
+	return request->v4 ? lookup_frontend4(address[3], request->to.port, request->transport, match) :
+			     lookup_frontend6(address, request->to.port, request->transport, match);
 }
 
 /* Looks twice: the second look-up finds a reused element anew, or nothing. */
-INLINE bool find_at(struct dial *dial, const __u32 *address, enum sought sought)
+INLINE bool find_frontend_at(struct lb_request *request, const __u32 *address, enum frontend_match match)
 {
-	__u64 target = look(dial, address, sought);
+	__u64 target = lookup_frontend(request, address, match);
 
-	if (UNLIKELY(target == REUSED))
-		target = look(dial, address, sought);
-	return take_target(dial, target);
+	if (UNLIKELY(target == TARGET_REUSED))
+		target = lookup_frontend(request, address, match);
+	return set_target(request, target);
 }
 
 /* Whether any frontend without an address has the port, or one for datagrams at any address. */
-INLINE bool any_node_port(__u16 port)
+INLINE bool has_node_port(__u16 port)
 {
 	__u32 number = bpf_ntohs(port);
 	__u32 at = number / 64;
@@ -116,17 +116,17 @@ INLINE bool is_loopback6(const __u32 *address)
 }
 
 /* Whether a loopback address is dialled. The caller has to know whether that is this node's or a pod's. */
-INLINE bool means_loopback(const struct dial *dial)
+INLINE bool is_loopback(const struct lb_request *request)
 {
-	return dial->v4 ? is_loopback4(dial->to.address[3]) : is_loopback6(dial->to.address);
+	return request->v4 ? is_loopback4(request->to.address[3]) : is_loopback6(request->to.address);
 }
 
-INLINE bool is_node4(__u32 address)
+INLINE bool is_node_address4(__u32 address)
 {
 	return bpf_map_lookup_elem(&node_addresses4, &address) != NULL;
 }
 
-INLINE bool is_node6(const __u32 *address)
+INLINE bool is_node_address6(const __u32 *address)
 {
 	struct in6 key;
 
@@ -135,29 +135,29 @@ INLINE bool is_node6(const __u32 *address)
 }
 
 /* Whether this node answers node ports at the dialled address, for other hosts too; loopback does not count. */
-INLINE bool is_node(const struct dial *dial)
+INLINE bool is_node_address(const struct lb_request *request)
 {
-	if (means_loopback(dial))
+	if (is_loopback(request))
 		return false;
-	return dial->v4 ? is_node4(dial->to.address[3]) : is_node6(dial->to.address);
+	return request->v4 ? is_node_address4(request->to.address[3]) : is_node_address6(request->to.address);
 }
 
 /* Whether this node answers node ports at its loopback. The first loopback address stands for all of them. */
-INLINE bool has_loopback_ports(const struct dial *dial)
+INLINE bool has_loopback_node_ports(const struct lb_request *request)
 {
 	const __u32 first[4] = { 0, 0, 0, bpf_htonl(1) };
 
-	return dial->v4 ? is_node4(bpf_htonl(0x7f000001)) : is_node6(first);
+	return request->v4 ? is_node_address4(bpf_htonl(0x7f000001)) : is_node_address6(first);
 }
 
 /* Whether the dialled address is the cluster IP of a service, at whichever port. */
-INLINE bool is_cluster_ip(const struct dial *dial)
+INLINE bool is_cluster_ip(const struct lb_request *request)
 {
 	struct in6 key;
 
-	if (dial->v4)
-		return bpf_map_lookup_elem(&cluster_ips4, &dial->to.address[3]) != NULL;
-	copy_address(key.address, dial->to.address);
+	if (request->v4)
+		return bpf_map_lookup_elem(&cluster_ips4, &request->to.address[3]) != NULL;
+	copy_address(key.address, request->to.address);
 	return bpf_map_lookup_elem(&cluster_ips6, &key) != NULL;
 }
 
@@ -165,18 +165,18 @@ INLINE bool is_cluster_ip(const struct dial *dial)
  * The block of the dialled address. IPv4: its first half. IPv6: a hash of its first half, which a network's addresses
  * share.
  */
-INLINE __u32 block_of(const struct dial *dial)
+INLINE __u32 address_block(const struct lb_request *request)
 {
-	const __u32 *address = dial->to.address;
+	const __u32 *address = request->to.address;
 
-	if (dial->v4)
+	if (request->v4)
 		return bpf_ntohl(address[3]) >> 16;
 	return BLOCKS + ((address[0] ^ address[1]) * 0x9e3779b1 >> 16);
 }
 
-INLINE bool may_be_frontend(const struct dial *dial)
+INLINE bool may_be_frontend(const struct lb_request *request)
 {
-	__u32 block = block_of(dial);
+	__u32 block = address_block(request);
 	__u32 at = block / 64;
 	__u64 *bits = bpf_map_lookup_elem(&frontend_blocks, &at);
 
@@ -184,17 +184,19 @@ INLINE bool may_be_frontend(const struct dial *dial)
 }
 
 /* Finds a service by the dialled address itself. */
-INLINE bool find_exact(struct dial *dial)
+INLINE bool find_exact_frontend(struct lb_request *request)
 {
-	return may_be_frontend(dial) && find_at(dial, dial->to.address, DIALLED);
+	return may_be_frontend(request) && find_frontend_at(request, request->to.address, EXACT_ADDRESS);
 }
 
-/* Finds a service by a node port. is_node() and has_loopback_ports() say which addresses have node ports. */
-INLINE bool find_node_port(struct dial *dial)
+/*
+ * Finds a service by a node port. is_node_address() and has_loopback_node_ports() say which addresses have node ports.
+ */
+INLINE bool find_node_port(struct lb_request *request)
 {
 	const __u32 any[4] = {};
 
-	return find_at(dial, any, NODE_PORT_OF_ANY);
+	return find_frontend_at(request, any, ANY_NODE_ADDRESS);
 }
 
 /* From a port index to a backend: word, affinity, chance. */
@@ -214,45 +216,45 @@ INLINE __u32 word_flags(__u64 word)
 	return word >> WORD_FLAGS_AT;
 }
 
-INLINE struct port *port_of(const struct dial *dial)
+INLINE struct port *lookup_port(const struct lb_request *request)
 {
-	__u32 at = dial->port_index;
+	__u32 at = request->port_index;
 
 	return bpf_map_lookup_elem(&ports, &at);
 }
 
 /* Whether the internal traffic policy binds clients of this frontend, and not the external one. */
-INLINE bool is_internal(const struct dial *dial)
+INLINE bool is_internal(const struct lb_request *request)
 {
-	return dial->kind == CLUSTER_IP || dial->kind == CLUSTER_SET_IP;
+	return request->kind == CLUSTER_IP || request->kind == CLUSTER_SET_IP;
 }
 
 /* The word of the list that is meant for this client. A port that is not there refuses. */
-INLINE __u64 read_word(struct dial *dial)
+INLINE __u64 read_list_word(struct lb_request *request)
 {
-	struct port *port = port_of(dial);
+	struct port *port = lookup_port(request);
 	__u64 word;
 
-	dial->scope = SCOPE_CLUSTER;
+	request->scope = SCOPE_CLUSTER;
 	if (UNLIKELY(!port))
 		return 0;
 	word = READ_ONCE(port->cluster);
-	if (UNLIKELY(word_flags(word) & WORD_INTERNAL_LOCAL && is_internal(dial))) {
-		dial->scope = SCOPE_LOCAL;
-		word = READ_ONCE(*after(&port->local, word));
+	if (UNLIKELY(word_flags(word) & WORD_INTERNAL_LOCAL && is_internal(request))) {
+		request->scope = SCOPE_LOCAL;
+		word = READ_ONCE(*load_after(&port->local, word));
 	}
 	return word;
 }
 
 /* Reads a slot. An empty one is no backend. */
-INLINE bool read_slot(const struct dial *dial, __u32 at, struct place *backend)
+INLINE bool read_slot(const struct lb_request *request, __u32 at, struct endpoint *backend)
 {
-	if (dial->v4) {
+	if (request->v4) {
 		struct slot4 *slot = bpf_map_lookup_elem(&backends4, &at);
 
 		if (UNLIKELY(!slot || !slot->port))
 			return false;
-		place4(backend, slot->address, slot->port);
+		endpoint4(backend, slot->address, slot->port);
 	} else {
 		struct slot6 *slot = bpf_map_lookup_elem(&backends6, &at);
 
@@ -264,25 +266,25 @@ INLINE bool read_slot(const struct dial *dial, __u32 at, struct place *backend)
 	return true;
 }
 
-INLINE void affinity_key_of(struct affinity_key *key, const struct dial *dial)
+INLINE void set_affinity_key(struct affinity_key *key, const struct lb_request *request)
 {
-	copy_address(key->client, dial->client.id);
-	key->port_index = dial->port_index;
-	key->scope = dial->scope;
-	key->kind = dial->client.kind;
+	copy_address(key->client, request->client.id);
+	key->port_index = request->port_index;
+	key->scope = request->scope;
+	key->kind = request->client.kind;
 	key->pad = 0;
 }
 
 /* Whether the backend is in the list of that scope, or for SCOPE_SERVING, whether it serves. */
-INLINE bool is_member(const struct dial *dial, __u32 scope)
+INLINE bool is_member(const struct lb_request *request, __u32 scope)
 {
 	struct member_key key = {
-		.port_index = dial->port_index,
+		.port_index = request->port_index,
 		.scope = scope,
-		.port = dial->backend.port,
+		.port = request->backend.port,
 	};
 
-	copy_address(key.address, dial->backend.address);
+	copy_address(key.address, request->backend.address);
 	return bpf_map_lookup_elem(&members, &key) != NULL;
 }
 
@@ -291,9 +293,9 @@ INLINE bool is_member(const struct dial *dial, __u32 scope)
  * read torn names no member. The clock is read last: another CPU may choose for the same client meanwhile, and no
  * choice may seem to be of the future.
  */
-INLINE bool choose_affine(struct dial *dial, const struct affinity_key *key)
+INLINE bool select_by_affinity(struct lb_request *request, const struct affinity_key *key)
 {
-	struct port *port = port_of(dial);
+	struct port *port = lookup_port(request);
 	struct affinity_value *last = bpf_map_lookup_elem(&affinity, key);
 	__u64 at_ns, now;
 
@@ -303,34 +305,34 @@ INLINE bool choose_affine(struct dial *dial, const struct affinity_key *key)
 	now = bpf_ktime_get_ns();
 	if (now - at_ns >= port->facts.affinity_timeout * NS_PER_SECOND)
 		return false;
-	copy_address(dial->backend.address, last->address);
-	dial->backend.port = last->port;
-	if (!is_member(dial, dial->scope))
+	copy_address(request->backend.address, last->address);
+	request->backend.port = last->port;
+	if (!is_member(request, request->scope))
 		return false;
 	last->at_ns = now;
 	return true;
 }
 
-INLINE void remember_affine(const struct dial *dial, const struct affinity_key *key)
+INLINE void save_affinity(const struct lb_request *request, const struct affinity_key *key)
 {
 	struct affinity_value value = {
-		.port = dial->backend.port,
+		.port = request->backend.port,
 		.at_ns = bpf_ktime_get_ns(),
 	};
 
-	copy_address(value.address, dial->backend.address);
+	copy_address(value.address, request->backend.address);
 	bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }
 
 /* Chooses any backend of a list. A list of one backend needs no random number. */
-INLINE bool choose_random(struct dial *dial, __u64 word)
+INLINE bool select_random(struct lb_request *request, __u64 word)
 {
 	__u64 count = word_count(word);
 	__u32 slot = word_base(word);
 
 	if (count > 1)
 		slot += bpf_get_prandom_u32() * count >> 32;
-	return read_slot(dial, slot, &dial->backend);
+	return read_slot(request, slot, &request->backend);
 }
 
 /*
@@ -343,26 +345,26 @@ INLINE void count_connect(struct port *port)
 	port->connects[bpf_get_smp_processor_id() & (CONNECT_COLUMNS - 1)] += 1;
 }
 
-/* Whether dial->client has to be known to choose(). */
+/* Whether dial->client has to be known to select_from_list(). */
 INLINE bool has_affinity(__u64 word)
 {
 	return word_flags(word) & WORD_AFFINITY;
 }
 
 /* Chooses from a list that is not empty. */
-INLINE bool choose(struct dial *dial, __u64 word)
+INLINE bool select_from_list(struct lb_request *request, __u64 word)
 {
 	bool affine = has_affinity(word);
-	struct port *port = port_of(dial);
+	struct port *port = lookup_port(request);
 	struct affinity_key key = {};
 
 	if (affine)
-		affinity_key_of(&key, dial);
-	if (!affine || !choose_affine(dial, &key)) {
-		if (!choose_random(dial, word))
+		set_affinity_key(&key, request);
+	if (!affine || !select_by_affinity(request, &key)) {
+		if (!select_random(request, word))
 			return false;
 		if (affine)
-			remember_affine(dial, &key);
+			save_affinity(request, &key);
 	}
 	if (LIKELY(port))
 		count_connect(port);

@@ -147,9 +147,9 @@ struct {
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, REVERSE_ENTRIES);
+	__uint(max_entries, SOCK_REV_NAT_ENTRIES);
 	__type(key, __u32);
-	__type(value, struct reverse_entry);
+	__type(value, struct sock_rev_nat);
 } reverse SEC(".maps");
 
 /*
@@ -168,7 +168,7 @@ struct {
 	__uint(max_entries, REFUSAL_BYTES);
 } refusals SEC(".maps");
 
-/* How many refusals were told in the last second; each place counts for some namespaces and cgroups: see verdict.h. */
+/* How many refusals were told in the last second; each place counts for some namespaces and cgroups: see events.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REFUSAL_PACES);

@@ -13,18 +13,18 @@
 /* Sums of 16-bit words in one's complement, as IP, TCP and UDP have them, and by how much they change. */
 
 /* What is added to a sum when `from` becomes `to`. */
-INLINE __u64 delta(__u64 sum, __u32 from, __u32 to)
+INLINE __u64 csum_diff(__u64 sum, __u32 from, __u32 to)
 {
 	return sum + (__u32)~from + to;
 }
 
-INLINE __u32 fold32(__u64 sum)
+INLINE __u32 csum_fold32(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	return (sum & 0xffffffff) + (sum >> 32);
 }
 
-INLINE __u16 fold16(__u64 sum)
+INLINE __u16 csum_fold16(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
@@ -37,9 +37,9 @@ INLINE __u16 fold16(__u64 sum)
  * for by no sum inside the packet, has to be in the card's sum too. Where the card has made none, there is nothing to
  * be done, which the helper calls a failure.
  */
-INLINE void note_change(struct __sk_buff *skb, __u64 sum)
+INLINE void update_skb_csum(struct __sk_buff *skb, __u64 sum)
 {
-	bpf_csum_update(skb, fold32(sum));
+	bpf_csum_update(skb, csum_fold32(sum));
 }
 
 /*
@@ -47,16 +47,16 @@ INLINE void note_change(struct __sk_buff *skb, __u64 sum)
  * bpf_l4_csum_replace() shows it: the helper leaves such a sum as it is, and changes any other one. That change goes
  * back at once: the card's sum of the whole packet does not have it. Negative: there are no such bytes.
  */
-INLINE int is_pending(struct __sk_buff *skb, __u32 place)
+INLINE int is_csum_pending(struct __sk_buff *skb, __u32 offset)
 {
 	__u16 before, after;
 
-	if (bpf_skb_load_bytes(skb, place, &before, sizeof(before)) || bpf_l4_csum_replace(skb, place, 0, 1, 0) ||
-	    bpf_skb_load_bytes(skb, place, &after, sizeof(after)))
+	if (bpf_skb_load_bytes(skb, offset, &before, sizeof(before)) || bpf_l4_csum_replace(skb, offset, 0, 1, 0) ||
+	    bpf_skb_load_bytes(skb, offset, &after, sizeof(after)))
 		return -1;
 	if (before == after)
 		return 1;
-	return bpf_skb_store_bytes(skb, place, &before, sizeof(before), 0) ? -1 : 0;
+	return bpf_skb_store_bytes(skb, offset, &before, sizeof(before), 0) ? -1 : 0;
 }
 
 /*
@@ -70,14 +70,14 @@ INLINE int is_pending(struct __sk_buff *skb, __u32 place)
 #define CRC32C 0x82f63b78
 
 /* What a difference is multiplied by if 1, 2, 4, 8 and so on bytes lie from its beginning to the packet's end. */
-#define FACTORS 16
-static const __u32 factors[FACTORS] = {
+#define CRC_SHIFTS 16
+static const __u32 crc_shift[CRC_SHIFTS] = {
 	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
 	0x88e56f72, 0x74c360a4, 0xe4172b16, 0x0d65762a, 0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
 };
 
-/* The product of two polynomials. Without branches, as is_turned(). */
-ALONE int times(__u32 a, __u32 b)
+/* The product of two polynomials. Without branches, as is_reversed(). */
+GLOBAL int crc_multiply(__u32 a, __u32 b)
 {
 	__u32 product = 0;
 
@@ -94,77 +94,78 @@ ALONE int times(__u32 a, __u32 b)
  * they stand there. The kernel's SCTP leaves 0 in a packet for a device that makes the sum, but a sum may also be 0.
  * Returns 0 if that was done.
  */
-ALONE int make_up(struct __sk_buff *skb, __u32 at, __u32 transport, __u32 differs)
+GLOBAL int update_sctp_crc(struct __sk_buff *skb, __u32 at, __u32 transport, __u32 differs)
 {
-	__u32 place = transport + offsetof(struct sctp, sum), before, after, length;
-	__u8 ip[LENGTH_END];
+	__u32 offset = transport + offsetof(struct sctp_header, sum), before, after, length;
+	__u8 ip[IP_LENGTH_END];
 
-	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)) || bpf_skb_load_bytes(skb, place, &before, sizeof(before)))
+	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)) || bpf_skb_load_bytes(skb, offset, &before, sizeof(before)))
 		return -1;
-	if (!before && is_pending(skb, place))
+	if (!before && is_csum_pending(skb, offset))
 		return 0;
-	length = length_of_packet(ip) - (transport - at);
-	if (length < sizeof(struct sctp) || length >> FACTORS)
+	length = ip_packet_length(ip) - (transport - at);
+	if (length < sizeof(struct sctp_header) || length >> CRC_SHIFTS)
 		return -1;
-	for (int bit = 0; bit < FACTORS; bit++) {
+	for (int bit = 0; bit < CRC_SHIFTS; bit++) {
 		if (length >> bit & 1)
-			differs = times(differs, factors[bit]);
+			differs = crc_multiply(differs, crc_shift[bit]);
 	}
 	after = before ^ differs;
-	note_change(skb, delta(0, before, after));
-	return bpf_skb_store_bytes(skb, place, &after, sizeof(after), 0);
+	update_skb_csum(skb, csum_diff(0, before, after));
+	return bpf_skb_store_bytes(skb, offset, &after, sizeof(after), 0);
 }
 
 /* The mark by which a firewall knows packets that are sent on for a service, as it knew kube-proxy's; 0: none. */
 const volatile __u32 forward_mark = 0;
 
 /* By how much a change of the addresses, and one of the ports, changes a sum. */
-struct change {
+struct csum_change {
 	__u64 addresses;
 	__u64 ports;
 };
 
-INLINE struct change change_of(const struct tuple *from, const struct tuple *to, bool v4)
+INLINE struct csum_change diff_tuples(const struct tuple *from, const struct tuple *to, bool v4)
 {
-	struct change change = {};
+	struct csum_change change = {};
 
 	for (int at = v4 ? 3 : 0; at < 4; at++) {
-		change.addresses = delta(change.addresses, from->source.address[at], to->source.address[at]);
-		change.addresses = delta(change.addresses, from->destination.address[at], to->destination.address[at]);
+		change.addresses = csum_diff(change.addresses, from->source.address[at], to->source.address[at]);
+		change.addresses =
+			csum_diff(change.addresses, from->destination.address[at], to->destination.address[at]);
 	}
-	change.ports = delta(change.ports, from->source.port, to->source.port);
-	change.ports = delta(change.ports, from->destination.port, to->destination.port);
+	change.ports = csum_diff(change.ports, from->source.port, to->source.port);
+	change.ports = csum_diff(change.ports, from->destination.port, to->destination.port);
 	return change;
 }
 
 INLINE bool write_addresses4(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u64 sum)
 {
-	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 
 	if (!ip)
 		return false;
 	ip->saddr = to->source.address[3];
 	ip->daddr = to->destination.address[3];
-	ip->check = ~fold16((__u16)~ip->check + sum);
+	ip->check = ~csum_fold16((__u16)~ip->check + sum);
 	return true;
 }
 
 /* The header of IPv6 has no sum of its own. */
 INLINE bool write_addresses6(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u64 sum)
 {
-	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 
 	if (!ip)
 		return false;
 	copy_address(ip->saddr.in6_u.u6_addr32, to->source.address);
 	copy_address(ip->daddr.in6_u.u6_addr32, to->destination.address);
-	note_change(skb, sum);
+	update_skb_csum(skb, sum);
 	return true;
 }
 
 INLINE bool write_ports(struct __sk_buff *skb, __u32 at, const struct tuple *to)
 {
-	__u16 *ports = header(skb, at, 4);
+	__u16 *ports = get_header(skb, at, 4);
 
 	if (!ports)
 		return false;
@@ -174,9 +175,9 @@ INLINE bool write_ports(struct __sk_buff *skb, __u32 at, const struct tuple *to)
 }
 
 /* A datagram may have no sum, which is 0 and stays so. */
-INLINE bool is_without_sum(struct __sk_buff *skb, const struct packet *packet)
+INLINE bool has_no_csum(struct __sk_buff *skb, const struct packet *packet)
 {
-	const struct udphdr *udp = header(skb, packet->transport, sizeof(*udp));
+	const struct udphdr *udp = get_header(skb, packet->transport, sizeof(*udp));
 
 	return udp && !udp->check;
 }
@@ -186,7 +187,7 @@ INLINE bool is_without_sum(struct __sk_buff *skb, const struct packet *packet)
  * ports change, the first fragment cannot be written. Hosts cut their data to size themselves, and hardly ever need
  * that.
  */
-INLINE bool write_crc(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u64 ports)
+INLINE bool write_sctp_crc(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u64 ports)
 {
 	const struct tuple *from = &packet->tuple;
 	__u32 differs = (__u32)(from->destination.port ^ to->destination.port) << 16 |
@@ -195,12 +196,12 @@ INLINE bool write_crc(struct __sk_buff *skb, const struct packet *packet, const 
 	_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "sources and low bits come first");
 	if (!differs)
 		return true;
-	note_change(skb, ports);
-	return packet->part == WHOLE && !make_up(skb, packet->ip, packet->transport, differs);
+	update_skb_csum(skb, ports);
+	return packet->part == WHOLE && !update_sctp_crc(skb, packet->ip, packet->transport, differs);
 }
 
 /* Where TCP or UDP has its sum. */
-INLINE __u32 place_of_sum(const struct packet *packet)
+INLINE __u32 csum_offset(const struct packet *packet)
 {
 	return packet->transport + (packet->tuple.transport == IPPROTO_TCP ? offsetof(struct tcphdr, check) :
 									     offsetof(struct udphdr, check));
@@ -210,50 +211,50 @@ INLINE __u32 place_of_sum(const struct packet *packet)
  * Makes up for a change in two steps, because only the addresses are in the pseudo header, and a sum that the network
  * card is still to finish covers nothing but the pseudo header.
  */
-INLINE bool write_sum(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to,
-		      const struct change *change)
+INLINE bool write_csum(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to,
+		       const struct csum_change *change)
 {
-	__u32 at = place_of_sum(packet);
+	__u32 at = csum_offset(packet);
 	__u64 zero = 0;
 
 	if (packet->tuple.transport != IPPROTO_TCP) {
 		if (UNLIKELY(packet->tuple.transport == IPPROTO_SCTP))
-			return write_crc(skb, packet, to, change->ports);
-		if (UNLIKELY(is_without_sum(skb, packet))) {
-			note_change(skb, change->ports);
+			return write_sctp_crc(skb, packet, to, change->ports);
+		if (UNLIKELY(has_no_csum(skb, packet))) {
+			update_skb_csum(skb, change->ports);
 			return true;
 		}
 		zero = BPF_F_MARK_MANGLED_0;
 	}
-	return !bpf_l4_csum_replace(skb, at, 0, fold32(change->addresses), zero | BPF_F_PSEUDO_HDR) &&
-	       !bpf_l4_csum_replace(skb, at, 0, fold32(change->ports), zero);
+	return !bpf_l4_csum_replace(skb, at, 0, csum_fold32(change->addresses), zero | BPF_F_PSEUDO_HDR) &&
+	       !bpf_l4_csum_replace(skb, at, 0, csum_fold32(change->ports), zero);
 }
 
-INLINE void mark_for_firewall(struct __sk_buff *skb)
+INLINE void set_forward_mark(struct __sk_buff *skb)
 {
 	if (forward_mark)
 		skb->mark |= forward_mark;
 }
 
 /* Gives the packet the source and the destination of `to`. `false`: it is spoiled, and must not go on. */
-INLINE bool rewrite(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
+INLINE bool nat_packet(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
 {
-	struct change change = change_of(&packet->tuple, to, v4);
+	struct csum_change change = diff_tuples(&packet->tuple, to, v4);
 
 	if (v4 ? !write_addresses4(skb, packet, to, change.addresses) :
 		 !write_addresses6(skb, packet, to, change.addresses))
 		return false;
 	if (packet->part == LATER_FRAGMENT)
 		return true;
-	return write_ports(skb, packet->transport, to) && write_sum(skb, packet, to, &change);
+	return write_ports(skb, packet->transport, to) && write_csum(skb, packet, to, &change);
 }
 
-INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
+INLINE int nat_or_drop(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
 {
-	if (LIKELY(rewrite(skb, packet, to, v4)))
-		return NEXT;
+	if (LIKELY(nat_packet(skb, packet, to, v4)))
+		return TC_ACT_UNSPEC;
 	count_packet(COUNT_UNWRITABLE);
-	return SHOT;
+	return TC_ACT_SHOT;
 }
 
 #endif

@@ -23,24 +23,24 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Forces these enums into BTF, so that the skeleton generator sees them. No program reads it. */
-const volatile struct told {
+const volatile struct exported_types {
 	enum device_flag device_flag;
-	enum leg leg;
+	enum entry_kind kind;
 	enum flow_state flow_state;
-	enum heard heard;
+	enum flow_flag heard;
 	enum flow_count flow_count;
 	enum drains drains;
 	enum flow_part flow_part;
-	enum waits waits;
+	enum unacked unacked;
 	enum lifetime lifetime;
 	enum packet_count packet_count;
-} told_to_daemon = {};
+} exported_types = {};
 
 /*
  * Whether the packet is of a VLAN. A VLAN that this node is in has a device of its own, and the packet is looked at
  * there. The number 0 is a priority and no VLAN.
  */
-INLINE bool is_of_vlan(const struct __sk_buff *skb)
+INLINE bool is_in_vlan(const struct __sk_buff *skb)
 {
 	return skb->vlan_present && skb->vlan_tci & 0xfff;
 }
@@ -60,57 +60,58 @@ INLINE bool is_for_another_host(const struct __sk_buff *skb)
 	return !device || !(device->flags & DEVICE_POD);
 }
 
-INLINE int choose_backend(struct __sk_buff *skb, enum whose whose, bool v4)
+INLINE int step_select_backend(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	if (!arrival)
-		return SHOT;
-	arrival->may_wrap = arrival->joins = false;
-	arrival->came_wrapped = knows_nodes && whose == TAKEN_OUT ? CAME_WRAPPED : 0;
-	return UNLIKELY(arrival->came_wrapped) ? arrive_by_node(skb, arrival, v4) : arrive(skb, arrival, v4);
+	if (!scratch)
+		return TC_ACT_SHOT;
+	scratch->may_encap = scratch->adopts = false;
+	scratch->decap_flag = has_dsr_from && ownership == DECAPSULATED ? FLOW_DECAP : 0;
+	return UNLIKELY(scratch->decap_flag) ? select_decap_backend(skb, scratch, v4) :
+					       select_client_backend(skb, scratch, v4);
 }
 
-INLINE int join_others(bool v4)
+INLINE int step_adopt_flow(bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	return arrival ? join(arrival, v4) : NEXT;
+	return scratch ? adopt_flow(scratch, v4) : TC_ACT_UNSPEC;
 }
 
-INLINE int join_others_error(struct __sk_buff *skb, bool v4)
+INLINE int step_adopt_error(struct __sk_buff *skb, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	return arrival ? join_error(skb, arrival, v4) : NEXT;
+	return scratch ? adopt_error(skb, scratch, v4) : TC_ACT_UNSPEC;
 }
 
-INLINE int open(struct __sk_buff *skb, bool v4)
+INLINE int step_open_flow(struct __sk_buff *skb, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	return arrival ? begin(skb, arrival, v4) : NEXT;
+	return scratch ? open_flow(skb, scratch, v4) : TC_ACT_UNSPEC;
 }
 
-INLINE int find_ports(bool v4)
+INLINE int step_alloc_ports(bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	return arrival ? give_ports(arrival, v4) : -ENOENT;
+	return scratch ? alloc_ports(scratch, v4) : -ENOENT;
 }
 
-INLINE int end_open(int added, bool v4)
+INLINE int step_commit_flow(int added, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	return arrival ? settle(arrival, added, v4) : NEXT;
+	return scratch ? commit_flow(scratch, added, v4) : TC_ACT_UNSPEC;
 }
 
-INLINE int send_on_first(struct __sk_buff *skb, bool v4)
+INLINE int step_forward_first(struct __sk_buff *skb, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	return arrival ? send_first(skb, arrival, v4) : NEXT;
+	return scratch ? forward_first(skb, scratch, v4) : TC_ACT_UNSPEC;
 }
 
 /*
@@ -119,30 +120,29 @@ INLINE int send_on_first(struct __sk_buff *skb, bool v4)
  * of an opening, it says before. So a stranger ends no flow here that lives. The flow is noted before it is looked at:
  * so the flow that is judged is the one that is ended, also where the record has become another flow's meanwhile.
  */
-INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction direction)
+INLINE bool reopens_directly(const struct flow *flow, __u32 number, enum direction direction)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 	__u32 serial = READ_ONCE(flow->serial);
 
-	if (!arrival)
+	if (!scratch)
 		return false;
-	arrival->rival = number;
-	arrival->rival_serial = serial;
-	flow = (const struct flow *)after((const __u64 *)flow, serial);
-	return is_over(flow) && flow->of_backend & HEARD_FIN && !is_by_own_port(flow, direction);
+	scratch->victim = number;
+	scratch->victim_serial = serial;
+	flow = (const struct flow *)load_after((const __u64 *)flow, serial);
+	return is_closed(flow) && flow->backend_flags & FLOW_FIN_SEEN && !is_snat_reply(flow, direction);
 }
 
 /*
  * Whether a backend that its frontend no longer leads to agrees to a new connection: then the former one is over, and
  * the client, which asks again, is led to where the frontend leads now. The flow tells that the client has asked anew,
  * so what a backend repeats of an opening does not count here. By SCTP a backend answers any host that asks: see
- * hear_associated().
+ * track_sctp_backend().
  */
-INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direction direction, bool v4)
+INLINE bool accepts_for_other_backend(const struct flow *flow, __u32 number, enum direction direction, bool v4)
 {
 	return direction == TO_CLIENT && flow->transport == IPPROTO_TCP && flow->state == FLOW_OPEN &&
-	       flow->waits == WAITS_FOR_SYN &&
-	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
+	       flow->unacked == UNACKED_SYN && (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
 }
 
 /*
@@ -151,7 +151,7 @@ INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direc
  * the client has acknowledged a number that only a client which hears can know. By SCTP all but the answer to an INIT
  * comes after the cookie. By UDP an answer is all that there is.
  */
-INLINE bool is_proof_of_hearing(struct __sk_buff *skb, const struct packet *packet)
+INLINE bool proves_client(struct __sk_buff *skb, const struct packet *packet)
 {
 	if (packet->tuple.transport == IPPROTO_UDP)
 		return true;
@@ -160,59 +160,59 @@ INLINE bool is_proof_of_hearing(struct __sk_buff *skb, const struct packet *pack
 	return packet->tuple.transport == IPPROTO_SCTP || has_data(skb, packet->ip, packet->transport);
 }
 
-INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow, bool v4)
+INLINE int follow_egress(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow, bool v4)
 {
 	struct tuple to;
-	enum direction direction = turn_out(flow, &packet->tuple, &to, v4);
+	enum direction direction = translate_egress(flow, &packet->tuple, &to, v4);
 
-	if (direction == NOWHERE)
-		return NEXT;
-	if (must_wait(packet))
-		return SHOT;
-	if (UNLIKELY(flow->state == FLOW_OPENING) && is_of_others(flow, packet, direction))
-		return NEXT;
+	if (direction == NO_DIRECTION)
+		return TC_ACT_UNSPEC;
+	if (must_wait_for_table(packet))
+		return TC_ACT_SHOT;
+	if (UNLIKELY(flow->state == FLOW_OPENING) && may_be_foreign(flow, packet, direction))
+		return TC_ACT_UNSPEC;
 	if (UNLIKELY(packet->flags & TCP_SYN)) {
-		if (begins_past(flow, number, direction))
-			return IS_PAST;
-		if (agrees_for_another(flow, number, direction, v4))
-			return IS_FOREIGN;
+		if (reopens_directly(flow, number, direction))
+			return PASS_AND_END_FLOW;
+		if (accepts_for_other_backend(flow, number, direction, v4))
+			return DROP_AND_END_FLOW;
 	}
 	if (direction != TO_CLIENT) {
-		note_sent(flow);
-		return write(skb, packet, &to, v4);
+		mark_snat_used(flow);
+		return nat_or_drop(skb, packet, &to, v4);
 	}
-	note_answer(flow, number, packet, v4);
-	if (UNLIKELY(agrees_by_node(flow, packet)))
-		shorten_segments(skb, packet->transport, size_of_wrapper(v4));
-	if (UNLIKELY(is_to_come_back(flow)) && is_proof_of_hearing(skb, packet))
-		remember_client(number);
-	if (write(skb, packet, &to, v4) != NEXT)
-		return SHOT;
-	return way_of_answer(skb, flow, number, v4);
+	note_reply(flow, number, packet, v4);
+	if (UNLIKELY(is_decap_syn_ack(flow, packet)))
+		clamp_mss(skb, packet->transport, encap_header_size(v4));
+	if (UNLIKELY(needs_client_save(flow)) && proves_client(skb, packet))
+		save_client(number);
+	if (nat_or_drop(skb, packet, &to, v4) != TC_ACT_UNSPEC)
+		return TC_ACT_SHOT;
+	return route_reply(skb, flow, number, v4);
 }
 
-INLINE int leave(struct __sk_buff *skb, bool v4)
+INLINE int egress_lookup(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};
 	struct flow *flow;
 	__u32 *entry, number;
 
 	if (!parse(skb, &packet, v4))
-		return NEXT;
+		return TC_ACT_UNSPEC;
 	if (UNLIKELY(is_icmp(&packet, v4)))
-		return IS_ERROR;
-	if (!know_ports(skb, &packet, LEG_THROUGH, v4))
-		return NEXT;
-	entry = find_entry(&packet.tuple, LEG_THROUGH, v4);
+		return STEP_ICMP_ERROR;
+	if (!resolve_ports(skb, &packet, ENTRY_TRANSLATED, v4))
+		return TC_ACT_UNSPEC;
+	entry = find_entry(&packet.tuple, ENTRY_TRANSLATED, v4);
 	number = entry ? *entry : 0;
-	flow = entry ? flow_at(number) : NULL;
+	flow = entry ? get_flow(number) : NULL;
 	if (LIKELY(!flow)) {
-		note_own_talk(&packet, v4);
-		return NEXT;
+		note_node_datagram(&packet, v4);
+		return TC_ACT_UNSPEC;
 	}
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
-		remember_fragment(&packet, LEG_THROUGH);
-	return follow_out(skb, &packet, number, flow, v4);
+		save_fragment(&packet, ENTRY_TRANSLATED);
+	return follow_egress(skb, &packet, number, flow, v4);
 }
 
 /*
@@ -223,324 +223,326 @@ INLINE int leave(struct __sk_buff *skb, bool v4)
  */
 
 /* Lets a pod's answer follow its flow. */
-INLINE int follow_back(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow, bool v4)
+INLINE int follow_pod_egress(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow,
+			     bool v4)
 {
 	__u32 serial = READ_ONCE(flow->serial);
 	struct tuple to;
 
-	if (turn_out(flow, &packet->tuple, &to, v4) != TO_CLIENT || !comes_back(flow, skb))
-		return NEXT;
-	if (must_wait(packet))
-		return SHOT;
-	if (UNLIKELY(flow->state == FLOW_OPENING) && is_of_others(flow, packet, TO_CLIENT))
-		return NEXT;
-	return note_passage(packet, number, serial, TO_CLIENT, is_known_there(flow, packet, TO_CLIENT));
+	if (translate_egress(flow, &packet->tuple, &to, v4) != TO_CLIENT || !is_from_fast_path_device(flow, skb))
+		return TC_ACT_UNSPEC;
+	if (must_wait_for_table(packet))
+		return TC_ACT_SHOT;
+	if (UNLIKELY(flow->state == FLOW_OPENING) && may_be_foreign(flow, packet, TO_CLIENT))
+		return TC_ACT_UNSPEC;
+	return save_fast_path(packet, number, serial, TO_CLIENT, may_skip_egress(flow, packet, TO_CLIENT));
 }
 
-INLINE int back(struct __sk_buff *skb, bool v4)
+INLINE int pod_egress_lookup(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};
 	struct flow *flow;
 	__u32 *entry, number;
 
-	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !know_ports(skb, &packet, LEG_THROUGH, v4))
-		return NEXT;
-	entry = find_entry(&packet.tuple, LEG_THROUGH, v4);
+	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !resolve_ports(skb, &packet, ENTRY_TRANSLATED, v4))
+		return TC_ACT_UNSPEC;
+	entry = find_entry(&packet.tuple, ENTRY_TRANSLATED, v4);
 	number = entry ? *entry : 0;
-	flow = entry ? flow_at(number) : NULL;
-	return flow ? follow_back(skb, &packet, number, flow, v4) : NEXT;
+	flow = entry ? get_flow(number) : NULL;
+	return flow ? follow_pod_egress(skb, &packet, number, flow, v4) : TC_ACT_UNSPEC;
 }
 
 /* The steps, for each family. */
-#define STEPS(family, v4)                                          \
-	ALONE int come##family(struct __sk_buff *skb, __u32 whose) \
-	{                                                          \
-		return come(skb, whose, v4);                       \
-	}                                                          \
-	ALONE int choose##family(struct __sk_buff *skb, __u32 whose) \
-	{                                                          \
-		return choose_backend(skb, whose, v4);             \
-	}                                                          \
-	ALONE int is_of_process##family(struct __sk_buff *skb)     \
-	{                                                          \
-		return is_of_process(skb, v4);                     \
-	}                                                          \
-	ALONE int join##family(void)                               \
-	{                                                          \
-		return join_others(v4);                            \
-	}                                                          \
-	ALONE int join_error##family(struct __sk_buff *skb)        \
-	{                                                          \
-		return join_others_error(skb, v4);                 \
-	}                                                          \
-	ALONE int open##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return open(skb, v4);                              \
-	}                                                          \
-	ALONE int find_ports##family(void)                         \
-	{                                                          \
-		return find_ports(v4);                             \
-	}                                                          \
-	ALONE int settle##family(int added)                        \
-	{                                                          \
-		return end_open(added, v4);                        \
-	}                                                          \
-	ALONE int send_first##family(struct __sk_buff *skb)        \
-	{                                                          \
-		return send_on_first(skb, v4);                     \
-	}                                                          \
-	ALONE int pass_first##family(struct __sk_buff *skb)        \
-	{                                                          \
-		return pass_first(skb, v4);                        \
-	}                                                          \
-	ALONE int pass##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return pass(skb, v4);                              \
-	}                                                          \
-	ALONE int answer##family(struct __sk_buff *skb)            \
-	{                                                          \
-		return answer(skb, v4);                            \
-	}                                                          \
-	ALONE int leave##family(struct __sk_buff *skb)             \
-	{                                                          \
-		return leave(skb, v4);                             \
-	}                                                          \
-	ALONE int back##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return back(skb, v4);                              \
-	}                                                          \
-	ALONE int error_in##family(struct __sk_buff *skb, __u32 whose) \
-	{                                                          \
-		return error_in(skb, whose == TAKEN_OUT, v4);      \
-	}                                                          \
-	ALONE int wrap##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return wrap(skb, v4);                              \
-	}                                                          \
-	ALONE int unwrap##family(struct __sk_buff *skb)            \
-	{                                                          \
-		return unwrap(skb, v4);                            \
-	}                                                          \
-	ALONE int error_out##family(struct __sk_buff *skb)         \
-	{                                                          \
-		return error_out(skb, v4);                         \
-	}                                                          \
-	ALONE int find_stray##family(struct __sk_buff *skb)        \
-	{                                                          \
-		return find_stray(skb, v4);                        \
-	}                                                          \
-	ALONE int deny##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return deny(skb, v4);                              \
+#define STEPS(family, v4)                                                             \
+	GLOBAL int ingress_lookup##family(struct __sk_buff *skb, __u32 ownership)     \
+	{                                                                             \
+		return ingress_lookup(skb, ownership, v4);                            \
+	}                                                                             \
+	GLOBAL int select_backend##family(struct __sk_buff *skb, __u32 ownership)     \
+	{                                                                             \
+		return step_select_backend(skb, ownership, v4);                       \
+	}                                                                             \
+	GLOBAL int has_local_socket##family(struct __sk_buff *skb)                    \
+	{                                                                             \
+		return has_local_socket(skb, v4);                                     \
+	}                                                                             \
+	GLOBAL int adopt_flow##family(void)                                           \
+	{                                                                             \
+		return step_adopt_flow(v4);                                           \
+	}                                                                             \
+	GLOBAL int adopt_error##family(struct __sk_buff *skb)                         \
+	{                                                                             \
+		return step_adopt_error(skb, v4);                                     \
+	}                                                                             \
+	GLOBAL int open_flow##family(struct __sk_buff *skb)                           \
+	{                                                                             \
+		return step_open_flow(skb, v4);                                       \
+	}                                                                             \
+	GLOBAL int alloc_ports##family(void)                                          \
+	{                                                                             \
+		return step_alloc_ports(v4);                                          \
+	}                                                                             \
+	GLOBAL int commit_flow##family(int added)                                     \
+	{                                                                             \
+		return step_commit_flow(added, v4);                                   \
+	}                                                                             \
+	GLOBAL int forward_first##family(struct __sk_buff *skb)                       \
+	{                                                                             \
+		return step_forward_first(skb, v4);                                   \
+	}                                                                             \
+	GLOBAL int fast_path_first##family(struct __sk_buff *skb)                     \
+	{                                                                             \
+		return fast_path_first(skb, v4);                                      \
+	}                                                                             \
+	GLOBAL int fast_path##family(struct __sk_buff *skb)                           \
+	{                                                                             \
+		return fast_path(skb, v4);                                            \
+	}                                                                             \
+	GLOBAL int reject##family(struct __sk_buff *skb)                              \
+	{                                                                             \
+		return reject(skb, v4);                                               \
+	}                                                                             \
+	GLOBAL int egress_lookup##family(struct __sk_buff *skb)                       \
+	{                                                                             \
+		return egress_lookup(skb, v4);                                        \
+	}                                                                             \
+	GLOBAL int pod_egress_lookup##family(struct __sk_buff *skb)                   \
+	{                                                                             \
+		return pod_egress_lookup(skb, v4);                                    \
+	}                                                                             \
+	GLOBAL int icmp_error_ingress##family(struct __sk_buff *skb, __u32 ownership) \
+	{                                                                             \
+		return icmp_error_ingress(skb, ownership == DECAPSULATED, v4);        \
+	}                                                                             \
+	GLOBAL int encap##family(struct __sk_buff *skb)                               \
+	{                                                                             \
+		return encap(skb, v4);                                                \
+	}                                                                             \
+	GLOBAL int decap##family(struct __sk_buff *skb)                               \
+	{                                                                             \
+		return decap(skb, v4);                                                \
+	}                                                                             \
+	GLOBAL int icmp_error_egress##family(struct __sk_buff *skb)                   \
+	{                                                                             \
+		return icmp_error_egress(skb, v4);                                    \
+	}                                                                             \
+	GLOBAL int find_unknown_segment##family(struct __sk_buff *skb)                \
+	{                                                                             \
+		return find_unknown_segment(skb, v4);                                 \
+	}                                                                             \
+	GLOBAL int reset_unknown_segment##family(struct __sk_buff *skb)               \
+	{                                                                             \
+		return reset_unknown_segment(skb, v4);                                \
 	}
 
 STEPS(4, true)
 STEPS(6, false)
 
 /* A step of its own: to end a flow and to find it take more than 512 bytes together, as older kernels count them. */
-INLINE void end_rival(bool v4)
+INLINE void end_victim(bool v4)
 {
-	const struct arrival *arrival = the_arrival();
+	const struct scratch *scratch = get_scratch();
 
-	if (arrival)
-		end(arrival->rival, arrival->rival_serial, v4);
+	if (scratch)
+		end_flow(scratch->victim, scratch->victim_serial, v4);
 }
 
 /*
  * Sends a client's first packet to the backend, past the stack or through it. What came by another node goes through
  * the stack, which tells tracking of the client.
  */
-INLINE int send(struct __sk_buff *skb, enum whose whose, bool v4)
+INLINE int forward_new_flow(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	int verdict = NEXT;
+	int verdict = TC_ACT_UNSPEC;
 
-	if (LIKELY(whose != TAKEN_OUT))
-		verdict = v4 ? pass_first4(skb) : pass_first6(skb);
-	if (verdict != NEXT)
+	if (LIKELY(ownership != DECAPSULATED))
+		verdict = v4 ? fast_path_first4(skb) : fast_path_first6(skb);
+	if (verdict != TC_ACT_UNSPEC)
 		return verdict;
-	return v4 ? send_first4(skb) : send_first6(skb);
+	return v4 ? forward_first4(skb) : forward_first6(skb);
 }
 
 /* What becomes of a segment of no flow that may be of a connection by another node, or of one of a process here. */
-INLINE int join_unless_here(struct __sk_buff *skb, bool v4)
+INLINE int adopt_unless_local(struct __sk_buff *skb, bool v4)
 {
-	if (!(v4 ? is_of_process4(skb) : is_of_process6(skb)))
-		return v4 ? join4() : join6();
-	count_packet(COUNT_MIDWAY);
-	return NEXT;
+	if (!(v4 ? has_local_socket4(skb) : has_local_socket6(skb)))
+		return v4 ? adopt_flow4() : adopt_flow6();
+	count_packet(COUNT_MIDSTREAM);
+	return TC_ACT_UNSPEC;
 }
 
 /* The same of an error about an answer of no flow. */
-INLINE int join_error_unless_here(struct __sk_buff *skb, bool v4)
+INLINE int adopt_error_unless_local(struct __sk_buff *skb, bool v4)
 {
-	if (v4 ? is_of_process4(skb) : is_of_process6(skb))
-		return NEXT;
-	return v4 ? join_error4(skb) : join_error6(skb);
+	if (v4 ? has_local_socket4(skb) : has_local_socket6(skb))
+		return TC_ACT_UNSPEC;
+	return v4 ? adopt_error4(skb) : adopt_error6(skb);
 }
 
 /* Takes a client's first packet through its steps. */
-INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
+INLINE int handle_new_client(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	int next = v4 ? choose4(skb, whose) : choose6(skb, whose);
+	int next = v4 ? select_backend4(skb, ownership) : select_backend6(skb, ownership);
 
-	if (UNLIKELY(next == MAY_JOIN) && knows_nodes)
-		next = join_unless_here(skb, v4);
-	if (!v4 && next == CHOSEN && knows_nodes)
-		look_for_room6(skb);
-	if (next == CHOSEN)
-		next = v4 ? open4(skb) : open6(skb);
-	if (next == BEGUN)
-		next = v4 ? settle4(find_ports4()) : settle6(find_ports6());
-	if (next == GOES_ON)
-		next = send(skb, whose, v4);
-	if (next == FOLLOWS) {
-		whose = whose == UNKNOWN ? MAYBE_OURS : whose;
-		next = v4 ? come4(skb, whose) : come6(skb, whose);
+	if (UNLIKELY(next == STEP_ADOPT_FLOW) && has_dsr_from)
+		next = adopt_unless_local(skb, v4);
+	if (!v4 && next == STEP_OPEN_FLOW && has_dsr_from)
+		check_encap_mtu6(skb);
+	if (next == STEP_OPEN_FLOW)
+		next = v4 ? open_flow4(skb) : open_flow6(skb);
+	if (next == STEP_COMMIT_FLOW)
+		next = v4 ? commit_flow4(alloc_ports4()) : commit_flow6(alloc_ports6());
+	if (next == STEP_FORWARD_FIRST)
+		next = forward_new_flow(skb, ownership, v4);
+	if (next == STEP_INGRESS_LOOKUP) {
+		ownership = ownership == UNPARSED ? MAYBE_OURS : ownership;
+		next = v4 ? ingress_lookup4(skb, ownership) : ingress_lookup6(skb, ownership);
 	}
-	if (UNLIKELY(whose == TAKEN_OUT) && (next == WRAPS || next == ARRIVES))
-		return go_astray(COUNT_NOT_HERE);
-	if (next == MAY_PASS)
-		next = v4 ? pass4(skb) : pass6(skb);
-	if (UNLIKELY(next == WRAPS) && knows_nodes)
-		next = v4 ? wrap4(skb) : wrap6(skb);
-	if (next == REFUSED)
-		next = v4 ? answer4(skb) : answer6(skb);
-	if (UNLIKELY(next == IS_UNKNOWN_HERE))
-		next = v4 ? deny4(skb) : deny6(skb);
-	if (UNLIKELY(next == IS_FOREIGN))
-		end_rival(v4);
-	return next >= ARRIVES ? SHOT : next;
+	if (UNLIKELY(ownership == DECAPSULATED) && (next == STEP_ENCAP || next == STEP_SELECT_BACKEND))
+		return drop_decap(COUNT_NOT_LOCAL);
+	if (next == STEP_FAST_PATH)
+		next = v4 ? fast_path4(skb) : fast_path6(skb);
+	if (UNLIKELY(next == STEP_ENCAP) && has_dsr_from)
+		next = v4 ? encap4(skb) : encap6(skb);
+	if (next == STEP_REJECT)
+		next = v4 ? reject4(skb) : reject6(skb);
+	if (UNLIKELY(next == STEP_RESET_UNKNOWN))
+		next = v4 ? reset_unknown_segment4(skb) : reset_unknown_segment6(skb);
+	if (UNLIKELY(next == DROP_AND_END_FLOW))
+		end_victim(v4);
+	return next >= STEP_SELECT_BACKEND ? TC_ACT_SHOT : next;
 }
 
 /* Sends a further packet of a flow to another node as it came, or ends the flow. */
-INLINE int send_to_node(struct __sk_buff *skb, bool v4)
+INLINE int encap_or_end(struct __sk_buff *skb, bool v4)
 {
-	int next = v4 ? wrap4(skb) : wrap6(skb);
+	int next = v4 ? encap4(skb) : encap6(skb);
 
-	if (LIKELY(next != IS_FOREIGN))
+	if (LIKELY(next != DROP_AND_END_FLOW))
 		return next;
-	end_rival(v4);
-	return SHOT;
+	end_victim(v4);
+	return TC_ACT_SHOT;
 }
 
 /* Takes a packet through its steps that may be a client's. */
-INLINE int look_closer(struct __sk_buff *skb, enum whose whose, bool v4)
+INLINE int handle_ingress(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
 	int next;
 
-	next = v4 ? come4(skb, whose) : come6(skb, whose);
-	if (LIKELY(next < ARRIVES))
+	next = v4 ? ingress_lookup4(skb, ownership) : ingress_lookup6(skb, ownership);
+	if (LIKELY(next < STEP_SELECT_BACKEND))
 		return next;
-	if (next == IS_LEFT_ALONE)
-		return whose == TAKEN_OUT ? go_astray(COUNT_ASTRAY) : NEXT;
-	if (next == MAY_PASS)
-		return v4 ? pass4(skb) : pass6(skb);
-	if (next == IS_ERROR)
-		next = v4 ? error_in4(skb, whose) : error_in6(skb, whose);
-	if (UNLIKELY(next == MAY_JOIN) && knows_nodes)
-		next = join_error_unless_here(skb, v4);
-	if (UNLIKELY(next == WRAPS))
-		return knows_nodes && whose != TAKEN_OUT ? send_to_node(skb, v4) : SHOT;
-	return next < ARRIVES ? next : let_arrive(skb, whose, v4);
+	if (next == STEP_NOT_OURS)
+		return ownership == DECAPSULATED ? drop_decap(COUNT_DECAP_UNKNOWN) : TC_ACT_UNSPEC;
+	if (next == STEP_FAST_PATH)
+		return v4 ? fast_path4(skb) : fast_path6(skb);
+	if (next == STEP_ICMP_ERROR)
+		next = v4 ? icmp_error_ingress4(skb, ownership) : icmp_error_ingress6(skb, ownership);
+	if (UNLIKELY(next == STEP_ADOPT_FLOW) && has_dsr_from)
+		next = adopt_error_unless_local(skb, v4);
+	if (UNLIKELY(next == STEP_ENCAP))
+		return has_dsr_from && ownership != DECAPSULATED ? encap_or_end(skb, v4) : TC_ACT_SHOT;
+	return next < STEP_SELECT_BACKEND ? next : handle_new_client(skb, ownership, v4);
 }
 
-INLINE int in(struct __sk_buff *skb, bool v4)
+INLINE int ingress(struct __sk_buff *skb, bool v4)
 {
-	enum whose whose = v4 ? comes_to4(skb) : comes_to6(skb);
+	enum ownership ownership = v4 ? prefilter_ingress4(skb) : prefilter_ingress6(skb);
 	int out;
 
-	if (LIKELY(whose == NOBODYS))
-		return NEXT;
-	if (UNLIKELY(whose == UNKNOWN) && knows_nodes) {
-		out = v4 ? unwrap4(skb) : unwrap6(skb);
-		if (out == SHOT)
-			return SHOT;
-		if (out == IS_TAKEN_OUT)
-			whose = TAKEN_OUT;
+	if (LIKELY(ownership == NOT_OURS))
+		return TC_ACT_UNSPEC;
+	if (UNLIKELY(ownership == UNPARSED) && has_dsr_from) {
+		out = v4 ? decap4(skb) : decap6(skb);
+		if (out == TC_ACT_SHOT)
+			return TC_ACT_SHOT;
+		if (out == DECAP_DONE)
+			ownership = DECAPSULATED;
 	}
-	return look_closer(skb, whose, v4);
+	return handle_ingress(skb, ownership, v4);
 }
 
-INLINE int out(struct __sk_buff *skb, bool v4)
+INLINE int egress(struct __sk_buff *skb, bool v4)
 {
 	int next;
 
-	if (skb->tc_index == IS_WRITTEN) {
+	if (skb->tc_index == MARK_TRANSLATED) {
 		skb->tc_index = 0;
-		return NEXT;
+		return TC_ACT_UNSPEC;
 	}
-	if (UNLIKELY(any_stray())) {
-		next = v4 ? find_stray4(skb) : find_stray6(skb);
-		if (next == DENIABLE)
-			return v4 ? deny4(skb) : deny6(skb);
-		if (next == DROPPED)
-			return SHOT;
+	if (UNLIKELY(has_unknown_segment())) {
+		next = v4 ? find_unknown_segment4(skb) : find_unknown_segment6(skb);
+		if (next == SEGMENT_RESET)
+			return v4 ? reset_unknown_segment4(skb) : reset_unknown_segment6(skb);
+		if (next == SEGMENT_DROP)
+			return TC_ACT_SHOT;
 	}
-	if (LIKELY(v4 ? leaves_from_nobody4(skb) : leaves_from_nobody6(skb)))
-		return NEXT;
-	next = v4 ? leave4(skb) : leave6(skb);
-	if (LIKELY(next < ARRIVES))
+	if (LIKELY(v4 ? is_foreign_egress4(skb) : is_foreign_egress6(skb)))
+		return TC_ACT_UNSPEC;
+	next = v4 ? egress_lookup4(skb) : egress_lookup6(skb);
+	if (LIKELY(next < STEP_SELECT_BACKEND))
 		return next;
-	if (next == IS_ERROR)
-		return v4 ? error_out4(skb) : error_out6(skb);
-	end_rival(v4);
-	return next == IS_PAST ? NEXT : SHOT;
+	if (next == STEP_ICMP_ERROR)
+		return v4 ? icmp_error_egress4(skb) : icmp_error_egress6(skb);
+	end_victim(v4);
+	return next == PASS_AND_END_FLOW ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
-INLINE int back_in(struct __sk_buff *skb, bool v4)
+INLINE int pod_egress(struct __sk_buff *skb, bool v4)
 {
 	int next;
 
-	if (LIKELY(v4 ? comes_from_nobody4(skb) : comes_from_nobody6(skb)))
-		return NEXT;
-	next = v4 ? back4(skb) : back6(skb);
-	if (next == MAY_PASS)
-		return v4 ? pass4(skb) : pass6(skb);
+	if (LIKELY(v4 ? is_foreign_pod_egress4(skb) : is_foreign_pod_egress6(skb)))
+		return TC_ACT_UNSPEC;
+	next = v4 ? pod_egress_lookup4(skb) : pod_egress_lookup6(skb);
+	if (next == STEP_FAST_PATH)
+		return v4 ? fast_path4(skb) : fast_path6(skb);
 	return next;
 }
 
 /* Hands a packet in once more that was rewritten behind the port of a bridge. */
-INLINE int hand_in(struct __sk_buff *skb, int verdict)
+INLINE int reinject_at_bridge(struct __sk_buff *skb, int verdict)
 {
-	return UNLIKELY(skb->tc_index == IS_WRITTEN) && verdict == NEXT ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) :
-									  verdict;
+	return UNLIKELY(skb->tc_index == MARK_TRANSLATED) && verdict == TC_ACT_UNSPEC ?
+		       bpf_redirect(skb->ifindex, BPF_F_INGRESS) :
+		       verdict;
 }
 
 SEC("tc")
 int packet_in(struct __sk_buff *skb)
 {
-	int verdict = NEXT;
+	int verdict = TC_ACT_UNSPEC;
 
-	if (is_of_vlan(skb) || is_for_another_host(skb))
-		return NEXT;
-	if (UNLIKELY(skb->tc_index == IS_WRITTEN)) {
+	if (is_in_vlan(skb) || is_for_another_host(skb))
+		return TC_ACT_UNSPEC;
+	if (UNLIKELY(skb->tc_index == MARK_TRANSLATED)) {
 		skb->tc_index = 0;
-		return NEXT;
+		return TC_ACT_UNSPEC;
 	}
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		verdict = in(skb, true);
+		verdict = ingress(skb, true);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		verdict = in(skb, false);
-	return hand_in(skb, verdict);
+		verdict = ingress(skb, false);
+	return reinject_at_bridge(skb, verdict);
 }
 
 SEC("tc")
 int packet_out(struct __sk_buff *skb)
 {
-	if (is_of_vlan(skb))
-		return NEXT;
+	if (is_in_vlan(skb))
+		return TC_ACT_UNSPEC;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return out(skb, true);
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? out(skb, false) : NEXT;
+		return egress(skb, true);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? egress(skb, false) : TC_ACT_UNSPEC;
 }
 
 /* At a device that pods of this node are behind, for what they answer. */
 SEC("tc")
 int packet_back(struct __sk_buff *skb)
 {
-	if (is_of_vlan(skb) || skb->pkt_type != PACKET_HOST)
-		return NEXT;
+	if (is_in_vlan(skb) || skb->pkt_type != PACKET_HOST)
+		return TC_ACT_UNSPEC;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return back_in(skb, true);
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? back_in(skb, false) : NEXT;
+		return pod_egress(skb, true);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? pod_egress(skb, false) : TC_ACT_UNSPEC;
 }

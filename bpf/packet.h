@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Between a packet and the rules: what stands in its headers becomes plain values. How those are written is told in
- * rewrite.h; no other header knows where in a packet something is.
+ * nat.h; no other header knows where in a packet something is.
  */
 #ifndef HOLDFAST_PACKET_H
 #define HOLDFAST_PACKET_H
@@ -22,14 +22,14 @@
  * flags of TCP, so that one rule says what becomes of a flow.
  */
 
-/* ASKS is set for SCTP alone, and means another flag in TCP: the other side has to answer. */
-enum { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, ASKS = 8, TCP_ACK = 16 };
+/* EXPECTS_REPLY is set for SCTP alone, and means another flag in TCP: the other side has to answer. */
+enum { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, EXPECTS_REPLY = 8, TCP_ACK = 16 };
 
 /* How many bytes of a header of IP say how long the packet is, in either family. */
-#define LENGTH_END 6
+#define IP_LENGTH_END 6
 
 /* The length of a packet by its header of IP; 0: it is longer than that can say. */
-INLINE __u32 length_of_packet(const __u8 *ip)
+INLINE __u32 ip_packet_length(const __u8 *ip)
 {
 	__u32 length;
 
@@ -43,9 +43,9 @@ INLINE __u32 length_of_packet(const __u8 *ip)
  * Whether a segment of TCP has something that the other side has to acknowledge. A segment that is too long for the
  * header of IP to say counts as one that has.
  */
-ALONE int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
+GLOBAL int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
 {
-	__u8 ip[LENGTH_END], tcp[2];
+	__u8 ip[IP_LENGTH_END], tcp[2];
 	__u32 length, headers;
 
 	if (bpf_skb_load_bytes(skb, at, ip, sizeof(ip)) || bpf_skb_load_bytes(skb, transport + 12, tcp, sizeof(tcp)))
@@ -53,21 +53,21 @@ ALONE int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
 	if (tcp[1] & TCP_FIN)
 		return 1;
 	headers = transport - at + (tcp[0] >> 4) * 4;
-	length = length_of_packet(ip);
+	length = ip_packet_length(ip);
 	return !length || length > headers;
 }
 
 /* --- SCTP. --- */
 
 /* The header of SCTP: ports, tag, sum. */
-struct sctp {
+struct sctp_header {
 	__u16 source;
 	__u16 destination;
 	__u32 tag;
 	__u32 sum;
 };
 
-struct chunk {
+struct sctp_chunk {
 	__u8 type;
 	__u8 flags;
 	/* With this header. */
@@ -88,15 +88,15 @@ enum {
 	CHUNKS_KNOWN = 15,
 };
 
-static const __u8 says[CHUNKS_KNOWN] = {
-	[CHUNK_DATA] = TCP_ACK | ASKS,
+static const __u8 chunk_flags[CHUNKS_KNOWN] = {
+	[CHUNK_DATA] = TCP_ACK | EXPECTS_REPLY,
 	[CHUNK_INIT] = TCP_SYN,
 	[CHUNK_INIT_ACK] = TCP_SYN | TCP_ACK,
-	[CHUNK_HEARTBEAT] = TCP_ACK | ASKS,
+	[CHUNK_HEARTBEAT] = TCP_ACK | EXPECTS_REPLY,
 	[CHUNK_ABORT] = TCP_RST,
-	[CHUNK_SHUTDOWN] = TCP_FIN | TCP_ACK | ASKS,
-	[CHUNK_SHUTDOWN_ACK] = TCP_FIN | TCP_ACK | ASKS,
-	[CHUNK_COOKIE_ECHO] = TCP_ACK | ASKS,
+	[CHUNK_SHUTDOWN] = TCP_FIN | TCP_ACK | EXPECTS_REPLY,
+	[CHUNK_SHUTDOWN_ACK] = TCP_FIN | TCP_ACK | EXPECTS_REPLY,
+	[CHUNK_COOKIE_ECHO] = TCP_ACK | EXPECTS_REPLY,
 	[CHUNK_SHUTDOWN_COMPLETE] = TCP_FIN | TCP_ACK,
 };
 
@@ -104,44 +104,44 @@ static const __u8 says[CHUNKS_KNOWN] = {
  * How many chunks are looked at. A chunk that says something stands before all data, and seldom behind more than two
  * others.
  */
-#define CHUNKS_MOST 4
+#define CHUNKS_MAX 4
 
 /*
  * What a packet of SCTP says by its first chunks, in the flags of TCP. `ip`: where the header of IP begins, which says
  * where the packet ends. What a frame has behind that is no chunk.
  */
-ALONE int said_by_chunks(struct __sk_buff *skb, __u32 ip, __u32 at)
+GLOBAL int sctp_flags(struct __sk_buff *skb, __u32 ip, __u32 at)
 {
-	__u8 lengths[LENGTH_END];
-	__u32 said = 0, length, end;
+	__u8 lengths[IP_LENGTH_END];
+	__u32 flags = 0, length, end;
 
 	if (bpf_skb_load_bytes(skb, ip, lengths, sizeof(lengths)))
 		return 0;
-	length = length_of_packet(lengths);
+	length = ip_packet_length(lengths);
 	end = length ? ip + length : skb->len;
-	for (int seen = 0; seen < CHUNKS_MOST; seen++) {
-		struct chunk chunk;
+	for (int seen = 0; seen < CHUNKS_MAX; seen++) {
+		struct sctp_chunk chunk;
 
 		if (at + sizeof(chunk) > end || bpf_skb_load_bytes(skb, at, &chunk, sizeof(chunk)))
 			break;
 		length = bpf_ntohs(chunk.length);
 		if (length < sizeof(chunk))
 			break;
-		said |= chunk.type < CHUNKS_KNOWN && says[chunk.type] ? says[chunk.type] : TCP_ACK;
+		flags |= chunk.type < CHUNKS_KNOWN && chunk_flags[chunk.type] ? chunk_flags[chunk.type] : TCP_ACK;
 		if (chunk.type == CHUNK_DATA)
 			break;
 		at += (length + 3) & ~3U;
 	}
-	return said;
+	return flags;
 }
 
 /* How many bytes the header before that of IP has: 14, or 0 at a device without such a header. */
 const volatile __u32 link_header = ETH_HLEN;
 
 /* The packet goes on as it is, also to programs of others. */
-#define NEXT (-1)
+#define TC_ACT_UNSPEC (-1)
 /* The packet ends here. */
-#define SHOT 2
+#define TC_ACT_SHOT 2
 
 /*
  * What is to be done next with a packet, beside what becomes of it. A step stands alone, because a program has room for
@@ -149,37 +149,37 @@ const volatile __u32 link_header = ETH_HLEN;
  */
 enum step {
 	/* It is of no flow: it may be a client that arrives. */
-	ARRIVES = 100,
+	STEP_SELECT_BACKEND = 100,
 	/* It has a backend, and no flow yet. */
-	CHOSEN = 101,
+	STEP_OPEN_FLOW = 101,
 	/* Its flow is there, because another CPU was faster with a packet of the same client. */
-	FOLLOWS = 102,
+	STEP_INGRESS_LOOKUP = 102,
 	/* Nothing serves there, and the client is to hear that. */
-	REFUSED = 103,
+	STEP_REJECT = 103,
 	/* It may be an error about a packet of a flow. */
-	IS_ERROR = 104,
+	STEP_ICMP_ERROR = 104,
 	/* It goes on as it is, and the flow that it went past is to end. */
-	IS_PAST = 105,
-	/* It ends here, with its flow: see agrees_for_another(), and send_first(). */
-	IS_FOREIGN = 106,
+	PASS_AND_END_FLOW = 105,
+	/* It ends here, with its flow: see accepts_for_other_backend(), and forward_first(). */
+	DROP_AND_END_FLOW = 106,
 	/* It has a record, and no ports yet. */
-	BEGUN = 107,
+	STEP_COMMIT_FLOW = 107,
 	/* It is the first of a flow, and goes to the backend. */
-	GOES_ON = 108,
+	STEP_FORWARD_FIRST = 108,
 	/* It is of a flow that takes the shortcut. */
-	MAY_PASS = 109,
+	STEP_FAST_PATH = 109,
 	/* It goes to another node as it came. */
-	WRAPS = 110,
+	STEP_ENCAP = 110,
 	/* It came by another node, and is of a connection that this node does not know: the client is to hear that. */
-	IS_UNKNOWN_HERE = 111,
+	STEP_RESET_UNKNOWN = 111,
 	/* It is none of ours, and is as it was. */
-	IS_LEFT_ALONE = 112,
+	STEP_NOT_OURS = 112,
 	/* It is of a connection that is not known here, and that another node may have let in. */
-	MAY_JOIN = 113,
+	STEP_ADOPT_FLOW = 113,
 };
 
 /* How many extension headers are followed. IPv6 allows more, and no host sends them. */
-#define EXTENSIONS 6
+#define EXTENSIONS_MAX 6
 /* Any header that is looked at begins before this. */
 #define HEADERS_END 512
 
@@ -189,7 +189,7 @@ enum step {
 #define FRAGMENT_OFFSET6 0xfff8
 
 /* What the headers of ICMP have in common in both families. The kernel's own headers of it are not for programs. */
-struct icmp {
+struct icmp_header {
 	__u8 type;
 	__u8 code;
 	__u16 checksum;
@@ -199,34 +199,34 @@ struct icmp {
 /* The errors, and what of them says that a port is closed. */
 enum {
 	ICMP_UNREACHABLE = 3,
-	ICMP_NO_PORT = 3,
+	ICMP_PORT_UNREACHABLE = 3,
 	ICMP_TIME_EXCEEDED = 11,
 	ICMP_PARAMETER = 12,
 	ICMP6_UNREACHABLE = 1,
-	ICMP6_NO_PORT = 4,
+	ICMP6_PORT_UNREACHABLE = 4,
 	/* All below are errors. */
 	ICMP6_MESSAGES = 128,
 };
 
 /* Between which places a packet goes, and over which transport. */
 struct tuple {
-	struct place source;
-	struct place destination;
+	struct endpoint source;
+	struct endpoint destination;
 	__u8 transport;
 };
 
 /* Which part of a datagram a packet is. */
-enum part { WHOLE, FIRST_FRAGMENT, LATER_FRAGMENT };
+enum frag_part { WHOLE, FIRST_FRAGMENT, LATER_FRAGMENT };
 
 struct packet {
 	struct tuple tuple;
 	/* Where the headers of IP and of the transport begin. */
 	__u32 ip;
 	__u32 transport;
-	/* enum part, and of which datagram. */
+	/* enum frag_part, and of which datagram. */
 	__u32 part;
 	__u32 id;
-	/* What it says of its connection, in the flags of TCP; see said.h. */
+	/* What it says of its connection, in the flags of TCP; see packet.h. */
 	__u8 flags;
 };
 
@@ -243,7 +243,7 @@ INLINE void count_packet(enum packet_count which)
  * Reads the pointers to the packet by hand: the compiler takes them for numbers of 32 bits, and the verifier takes them
  * for pointers.
  */
-INLINE void *data_of(const struct __sk_buff *skb)
+INLINE void *skb_data(const struct __sk_buff *skb)
 {
 	void *data;
 
@@ -251,7 +251,7 @@ INLINE void *data_of(const struct __sk_buff *skb)
 	return data;
 }
 
-INLINE void *end_of(const struct __sk_buff *skb)
+INLINE void *skb_end(const struct __sk_buff *skb)
 {
 	void *end;
 
@@ -260,11 +260,11 @@ INLINE void *end_of(const struct __sk_buff *skb)
 }
 
 /* A header of that size, or NULL. The bound on where it begins is for the verifier. */
-INLINE void *header(const struct __sk_buff *skb, __u32 at, __u32 size)
+INLINE void *get_header(const struct __sk_buff *skb, __u32 at, __u32 size)
 {
-	void *found = data_of(skb) + (at & (HEADERS_END - 1));
+	void *found = skb_data(skb) + (at & (HEADERS_END - 1));
 
-	return found + size <= end_of(skb) ? found : NULL;
+	return found + size <= skb_end(skb) ? found : NULL;
 }
 
 /*
@@ -273,21 +273,21 @@ INLINE void *header(const struct __sk_buff *skb, __u32 at, __u32 size)
  */
 INLINE bool make_readable(struct __sk_buff *skb, __u32 up_to)
 {
-	if (LIKELY(data_of(skb) + up_to <= end_of(skb)))
+	if (LIKELY(skb_data(skb) + up_to <= skb_end(skb)))
 		return true;
 	return skb->len >= up_to && !bpf_skb_pull_data(skb, up_to);
 }
 
-INLINE void addresses4(struct tuple *tuple, __u32 source, __u32 destination)
+INLINE void set_addresses4(struct tuple *tuple, __u32 source, __u32 destination)
 {
-	place4(&tuple->source, source, 0);
-	place4(&tuple->destination, destination, 0);
+	endpoint4(&tuple->source, source, 0);
+	endpoint4(&tuple->destination, destination, 0);
 }
 
 /* `false`: not a packet of IPv4 that makes sense. */
 INLINE bool parse4(struct __sk_buff *skb, struct packet *packet)
 {
-	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 	__u32 fragment, length;
 
 	if (!ip || ip->version != 4)
@@ -295,7 +295,7 @@ INLINE bool parse4(struct __sk_buff *skb, struct packet *packet)
 	length = ip->ihl * 4;
 	if (length < sizeof(*ip))
 		return false;
-	addresses4(&packet->tuple, ip->saddr, ip->daddr);
+	set_addresses4(&packet->tuple, ip->saddr, ip->daddr);
 	packet->tuple.transport = ip->protocol;
 	packet->transport = packet->ip + length;
 	packet->id = ip->id;
@@ -307,7 +307,7 @@ INLINE bool parse4(struct __sk_buff *skb, struct packet *packet)
 	return true;
 }
 
-struct extension {
+struct extension_header {
 	__u8 next;
 	/* Of the fragment header: nothing. */
 	__u8 length;
@@ -318,7 +318,7 @@ struct extension {
 
 /* A bit for the number of each extension header that others follow. */
 #define BIT_OF(protocol) (1ULL << (protocol))
-#define EXTENSION_BITS                                                                                        \
+#define EXTENSION_BITS                                                                                       \
 	(BIT_OF(IPPROTO_HOPOPTS) | BIT_OF(IPPROTO_ROUTING) | BIT_OF(IPPROTO_FRAGMENT) | BIT_OF(IPPROTO_AH) | \
 	 BIT_OF(IPPROTO_DSTOPTS))
 
@@ -328,7 +328,7 @@ INLINE bool is_extension(__u8 protocol)
 	return protocol < 64 && EXTENSION_BITS >> protocol & 1;
 }
 
-INLINE __u32 length_of_extension(__u8 protocol, const struct extension *extension)
+INLINE __u32 extension_length(__u8 protocol, const struct extension_header *extension)
 {
 	if (protocol == IPPROTO_FRAGMENT)
 		return 8;
@@ -337,16 +337,19 @@ INLINE __u32 length_of_extension(__u8 protocol, const struct extension *extensio
 	return (extension->length + 1) * 8;
 }
 
-/* What walk() returns: the transport, where it begins, and where the header of fragments stands; 0: there is none. */
-enum walked {
-	WALKED_AT = 8,
-	WALKED_FRAGMENT_AT = 17,
-	WALKED_END = HEADERS_END - 64,
+/*
+ * What walk_extensions() returns: the transport, where it begins, and where the header of fragments stands; 0: there is
+ * none.
+ */
+enum walk_result {
+	WALK_TRANSPORT_AT = 8,
+	WALK_FRAGMENT_AT = 17,
+	WALK_END = HEADERS_END - 64,
 };
 
-INLINE int walked(__u32 protocol, __u32 at, __u32 fragment)
+INLINE int pack_walk_result(__u32 protocol, __u32 at, __u32 fragment)
 {
-	return at > WALKED_END ? -1 : (int)(protocol | at << WALKED_AT | fragment << WALKED_FRAGMENT_AT);
+	return at > WALK_END ? -1 : (int)(protocol | at << WALK_TRANSPORT_AT | fragment << WALK_FRAGMENT_AT);
 }
 
 /*
@@ -355,32 +358,32 @@ INLINE int walked(__u32 protocol, __u32 at, __u32 fragment)
  * by copy, and stands alone: most packets have nothing there, and those that have are not in a hurry. -1: the headers
  * cannot be followed.
  */
-ALONE int walk(struct __sk_buff *skb, __u32 at, __u32 protocol)
+GLOBAL int walk_extensions(struct __sk_buff *skb, __u32 at, __u32 protocol)
 {
 	__u32 fragment = 0;
 
-	for (int seen = 0; seen < EXTENSIONS; seen++) {
-		struct extension extension;
+	for (int seen = 0; seen < EXTENSIONS_MAX; seen++) {
+		struct extension_header extension;
 		bool is_later;
 
 		if (!is_extension(protocol))
 			break;
-		if (at > WALKED_END || bpf_skb_load_bytes(skb, at, &extension, sizeof(extension)))
+		if (at > WALK_END || bpf_skb_load_bytes(skb, at, &extension, sizeof(extension)))
 			return -1;
 		is_later = protocol == IPPROTO_FRAGMENT && bpf_ntohs(extension.offset) & FRAGMENT_OFFSET6;
 		if (protocol == IPPROTO_FRAGMENT)
 			fragment = at;
-		at += length_of_extension(protocol, &extension);
+		at += extension_length(protocol, &extension);
 		protocol = extension.next;
 		if (is_later)
-			return walked(protocol, at, fragment);
+			return pack_walk_result(protocol, at, fragment);
 	}
-	return is_extension(protocol) ? -1 : walked(protocol, at, fragment);
+	return is_extension(protocol) ? -1 : pack_walk_result(protocol, at, fragment);
 }
 
-INLINE bool note_fragment6(struct __sk_buff *skb, struct packet *packet, __u32 at)
+INLINE bool read_fragment6(struct __sk_buff *skb, struct packet *packet, __u32 at)
 {
-	struct extension extension;
+	struct extension_header extension;
 	__u16 offset;
 
 	if (bpf_skb_load_bytes(skb, at, &extension, sizeof(extension)))
@@ -396,20 +399,20 @@ INLINE bool note_fragment6(struct __sk_buff *skb, struct packet *packet, __u32 a
 
 INLINE bool skip_extensions(struct __sk_buff *skb, struct packet *packet)
 {
-	int walked = walk(skb, packet->transport, packet->tuple.transport);
-	__u32 fragment = walked >> WALKED_FRAGMENT_AT & (HEADERS_END - 1);
+	int walked = walk_extensions(skb, packet->transport, packet->tuple.transport);
+	__u32 fragment = walked >> WALK_FRAGMENT_AT & (HEADERS_END - 1);
 
 	if (walked < 0)
 		return false;
 	packet->tuple.transport = walked;
-	packet->transport = walked >> WALKED_AT & (HEADERS_END - 1);
-	return !fragment || note_fragment6(skb, packet, fragment);
+	packet->transport = walked >> WALK_TRANSPORT_AT & (HEADERS_END - 1);
+	return !fragment || read_fragment6(skb, packet, fragment);
 }
 
 /* As parse4(). */
 INLINE bool parse6(struct __sk_buff *skb, struct packet *packet)
 {
-	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 
 	if (!ip || ip->version != 6)
 		return false;
@@ -433,7 +436,7 @@ INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 	if (!make_readable(skb, packet->transport + size))
 		return false;
 	if (is_tcp) {
-		struct tcphdr *tcp = header(skb, packet->transport, sizeof(*tcp));
+		struct tcphdr *tcp = get_header(skb, packet->transport, sizeof(*tcp));
 
 		if (!tcp)
 			return false;
@@ -441,8 +444,8 @@ INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 		ports = (__u16 *)tcp;
 	} else {
 		if (UNLIKELY(packet->tuple.transport == IPPROTO_SCTP))
-			packet->flags = said_by_chunks(skb, packet->ip, packet->transport + sizeof(struct sctp));
-		ports = header(skb, packet->transport, sizeof(struct udphdr));
+			packet->flags = sctp_flags(skb, packet->ip, packet->transport + sizeof(struct sctp_header));
+		ports = get_header(skb, packet->transport, sizeof(struct udphdr));
 		if (!ports)
 			return false;
 	}
@@ -466,7 +469,7 @@ INLINE bool is_transport(__u8 protocol)
 }
 
 /* True of TCP and SCTP: client and backend agree first, and say when they are done. */
-INLINE bool makes_connections(__u8 transport)
+INLINE bool is_connection_oriented(__u8 transport)
 {
 	return transport != IPPROTO_UDP;
 }
@@ -482,10 +485,10 @@ INLINE bool is_icmp(const struct packet *packet, bool v4)
  * What is known of a client that arrives. It stands in a map, and each step reads it back from there: so the verifier
  * keeps no values of it, and looks at what follows once, not once for each way that leads there.
  */
-struct arrival {
+struct scratch {
 	struct packet packet;
 	/* The backend that the client got, and for which port. */
-	struct place backend;
+	struct endpoint backend;
 	__u32 port_index;
 	/* The number of a namespace: the flow is a part of that namespace's share of the table. */
 	__u32 share;
@@ -498,47 +501,50 @@ struct arrival {
 	__u32 keeps_port;
 	/* The service asks for its clients' addresses (policy Local), so the backend is one of this node's. */
 	__u32 is_local;
-	/* 0, or by which list that backend is to be remembered: see enum heard. */
-	__u32 sticks;
-	/* 0, or IS_BY_ADDRESS: answers go as the frontend's address is routed. */
-	__u32 by_address;
-	/* Where the backend is on another node, the packet may go there as it came: see wrap.h. */
-	__u32 may_wrap;
-	/* 0, or CAME_WRAPPED: another node has sent the packet, and has chosen this backend. */
-	__u32 came_wrapped;
+	/* 0, or by which list that backend is to be remembered: see enum flow_flag. */
+	__u32 affinity_flag;
+	/* 0, or FLOW_REPLY_BY_FRONTEND: answers go as the frontend's address is routed. */
+	__u32 reply_flag;
+	/* Where the backend is on another node, the packet may go there as it came: see dsr_encap.h. */
+	__u32 may_encap;
+	/* 0, or FLOW_DECAP: another node has sent the packet, and has chosen this backend. */
+	__u32 decap_flag;
 	/* The packet is of a connection that another node has let in: it goes to a third node, or to the stack. */
-	__u32 joins;
-	struct place proposed;
+	__u32 adopts;
+	struct endpoint named_backend;
 	/* How a packet looks between the client and this backend, or the one to which a packet goes as it came. */
-	struct tuple between;
-	/* The number of the flow that is made, or of which a packet takes the shortcut. NO_FLOW: see is_stateless(). */
+	struct tuple translated;
+	/* The number of the flow that is made, or of which a packet takes the shortcut. NO_FLOW: see has_no_flow(). */
 	__u32 number;
 	/* Of a packet that takes the shortcut: enum direction, and the serial of its flow. */
 	__u32 direction;
 	__u32 serial;
 	/* The number, counted from 1, of a flow whose next packet does not go straight to its pod. 0: no such flow. */
-	__u32 unheard;
+	__u32 probe_neighbour;
 	/* The second program has nothing to look at in the packet. */
-	__u32 is_whole;
+	__u32 skips_egress;
 	/* The device by which it leaves. */
-	__u32 way;
+	__u32 egress_device;
 	/*
 	 * Of a packet that goes to another node: the next host's address, of which family, and how long packets may be.
 	 */
 	__u32 next[4];
 	__u32 next_family;
-	__u32 longest;
-	/* The number of the flow that gives way to the new one, that the packet goes past, or that ends with the packet. */
-	__u32 rival;
-	__u32 rival_serial;
+	__u32 mtu;
+	/*
+	 * The number of the flow that gives way to the new one, that the packet goes past, or that ends with the
+	 * packet.
+	 */
+	__u32 victim;
+	__u32 victim_serial;
 	/* How readily that one is given up. */
-	__u32 readiness;
+	__u32 score;
 	/* The same of the one that would be given up next. */
 	__u32 second;
-	__u32 second_serial;
-	__u32 second_readiness;
-	/* A backend that is sought in a list, and the part of the list that is left to search: see listed.h. */
-	struct place sought;
+	__u32 runner_up_serial;
+	__u32 runner_up_score;
+	/* A backend that is sought in a list, and the part of the list that is left to search: see flow_state.h. */
+	struct endpoint searched;
 	__u32 first;
 	__u32 left;
 };
@@ -547,14 +553,14 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct arrival);
-} arrivals SEC(".maps");
+	__type(value, struct scratch);
+} scratch_map SEC(".maps");
 
-INLINE struct arrival *the_arrival(void)
+INLINE struct scratch *get_scratch(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&arrivals, &zero);
+	return bpf_map_lookup_elem(&scratch_map, &zero);
 }
 
 /* No record has this number. */
@@ -564,9 +570,9 @@ INLINE struct arrival *the_arrival(void)
  * Whether a packet of no flow goes to another node as it came, and opens none: a reset, or an error about an answer, of
  * a connection that another node has let in.
  */
-INLINE bool is_stateless(const struct arrival *arrival)
+INLINE bool has_no_flow(const struct scratch *scratch)
 {
-	return arrival->number == NO_FLOW;
+	return scratch->number == NO_FLOW;
 }
 
 #endif

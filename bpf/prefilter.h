@@ -9,7 +9,7 @@
 
 /*
  * Whether that is one of the ports that are given to clients on their way to other nodes. Without branches, as
- * is_turned().
+ * is_reversed().
  */
 INLINE bool is_snat_port(const struct packet_settings *settings, __u32 number)
 {
@@ -31,7 +31,7 @@ INLINE bool has_bit(const __u64 *bits, __u32 number)
  * Whether a packet to this port of this node may be of a flow. The ports for SNAT are most of all ports, and others
  * serve at some of them too: an answer of a flow comes from a port at which there is a backend.
  */
-INLINE bool is_port_of_flow(__u16 port, __u16 source)
+INLINE bool is_flow_port(__u16 port, __u16 source)
 {
 	__u32 zero = 0, number = bpf_ntohs(port), at = number / 64;
 	const struct packet_settings *settings;
@@ -51,22 +51,22 @@ INLINE bool is_port_of_flow(__u16 port, __u16 source)
 /* Whether a packet that comes may be of a flow, or open one. */
 INLINE bool may_be_ours(const __u32 *address, __u16 port, __u16 source, bool v4)
 {
-	struct dial dial = { .v4 = v4 };
+	struct lb_request request = { .v4 = v4 };
 
-	if (is_port_of_flow(port, source))
+	if (is_flow_port(port, source))
 		return true;
-	copy_address(dial.to.address, address);
-	return may_be_frontend(&dial);
+	copy_address(request.to.address, address);
+	return may_be_frontend(&request);
 }
 
 /* A packet as most are, with nothing between the header of IP and that of the transport. */
-struct plain4 {
+struct plain_packet4 {
 	struct iphdr ip;
 	__u16 source_port;
 	__u16 destination_port;
 };
 
-struct plain6 {
+struct plain_packet6 {
 	struct ipv6hdr ip;
 	__u16 source_port;
 	__u16 destination_port;
@@ -76,9 +76,9 @@ struct plain6 {
  * The headers of a packet that looks as most do, so that a few words at known places tell whether it is ours. NULL: the
  * packet looks otherwise, and nothing is said of it.
  */
-INLINE const struct plain4 *plain4(const struct __sk_buff *skb)
+INLINE const struct plain_packet4 *read_plain4(const struct __sk_buff *skb)
 {
-	const struct plain4 *packet = header(skb, link_header, sizeof(*packet));
+	const struct plain_packet4 *packet = get_header(skb, link_header, sizeof(*packet));
 
 	if (!packet || *(__u8 *)&packet->ip != 0x45 || !is_transport(packet->ip.protocol) ||
 	    packet->ip.frag_off & bpf_htons(MORE_FRAGMENTS | FRAGMENT_OFFSET))
@@ -86,73 +86,75 @@ INLINE const struct plain4 *plain4(const struct __sk_buff *skb)
 	return packet;
 }
 
-INLINE const struct plain6 *plain6(const struct __sk_buff *skb)
+INLINE const struct plain_packet6 *read_plain6(const struct __sk_buff *skb)
 {
-	const struct plain6 *packet = header(skb, link_header, sizeof(*packet));
+	const struct plain_packet6 *packet = get_header(skb, link_header, sizeof(*packet));
 
 	return packet && packet->ip.version == 6 && is_transport(packet->ip.nexthdr) ? packet : NULL;
 }
 
-/* What the first look at a packet says. TAKEN_OUT: the packet came behind a header of another node, for a frontend. */
-enum whose { NOBODYS, MAYBE_OURS, UNKNOWN, TAKEN_OUT };
+/*
+ * What the first look at a packet says. DECAPSULATED: the packet came behind a header of another node, for a frontend.
+ */
+enum ownership { NOT_OURS, MAYBE_OURS, UNPARSED, DECAPSULATED };
 
-INLINE enum whose comes_to4(const struct __sk_buff *skb)
+INLINE enum ownership prefilter_ingress4(const struct __sk_buff *skb)
 {
-	const struct plain4 *packet = plain4(skb);
+	const struct plain_packet4 *packet = read_plain4(skb);
 	__u32 address[4] = {};
 
 	if (!packet)
-		return UNKNOWN;
+		return UNPARSED;
 	address[3] = packet->ip.daddr;
-	return may_be_ours(address, packet->destination_port, packet->source_port, true) ? MAYBE_OURS : NOBODYS;
+	return may_be_ours(address, packet->destination_port, packet->source_port, true) ? MAYBE_OURS : NOT_OURS;
 }
 
-INLINE enum whose comes_to6(const struct __sk_buff *skb)
+INLINE enum ownership prefilter_ingress6(const struct __sk_buff *skb)
 {
-	const struct plain6 *packet = plain6(skb);
+	const struct plain_packet6 *packet = read_plain6(skb);
 
 	if (!packet)
-		return UNKNOWN;
+		return UNPARSED;
 	return may_be_ours(packet->ip.daddr.in6_u.u6_addr32, packet->destination_port, packet->source_port, false) ?
 		       MAYBE_OURS :
-		       NOBODYS;
+		       NOT_OURS;
 }
 
 /* Whether a packet may be a datagram that this node itself sends from the place of a frontend, where it is answered. */
-INLINE bool may_be_own_talk(__u8 transport, __u16 source_port)
+INLINE bool may_be_node_datagram(__u8 transport, __u16 source_port)
 {
-	return transport == IPPROTO_UDP && any_node_port(source_port);
+	return transport == IPPROTO_UDP && has_node_port(source_port);
 }
 
-INLINE bool leaves_from_nobody4(const struct __sk_buff *skb)
+INLINE bool is_foreign_egress4(const struct __sk_buff *skb)
 {
-	const struct plain4 *packet = plain4(skb);
+	const struct plain_packet4 *packet = read_plain4(skb);
 
-	return packet && !may_be_of_flow(packet->source_port, packet->destination_port) &&
-	       !may_be_own_talk(packet->ip.protocol, packet->source_port);
+	return packet && !may_belong_to_flow(packet->source_port, packet->destination_port) &&
+	       !may_be_node_datagram(packet->ip.protocol, packet->source_port);
 }
 
-INLINE bool leaves_from_nobody6(const struct __sk_buff *skb)
+INLINE bool is_foreign_egress6(const struct __sk_buff *skb)
 {
-	const struct plain6 *packet = plain6(skb);
+	const struct plain_packet6 *packet = read_plain6(skb);
 
-	return packet && !may_be_of_flow(packet->source_port, packet->destination_port) &&
-	       !may_be_own_talk(packet->ip.nexthdr, packet->source_port);
+	return packet && !may_belong_to_flow(packet->source_port, packet->destination_port) &&
+	       !may_be_node_datagram(packet->ip.nexthdr, packet->source_port);
 }
 
 /* Whether a packet that a pod sends is of no flow that takes the shortcut, by a look at its ports. */
-INLINE bool comes_from_nobody4(const struct __sk_buff *skb)
+INLINE bool is_foreign_pod_egress4(const struct __sk_buff *skb)
 {
-	const struct plain4 *packet = plain4(skb);
+	const struct plain_packet4 *packet = read_plain4(skb);
 
-	return !packet || !may_be_of_flow(packet->source_port, packet->destination_port);
+	return !packet || !may_belong_to_flow(packet->source_port, packet->destination_port);
 }
 
-INLINE bool comes_from_nobody6(const struct __sk_buff *skb)
+INLINE bool is_foreign_pod_egress6(const struct __sk_buff *skb)
 {
-	const struct plain6 *packet = plain6(skb);
+	const struct plain_packet6 *packet = read_plain6(skb);
 
-	return !packet || !may_be_of_flow(packet->source_port, packet->destination_port);
+	return !packet || !may_belong_to_flow(packet->source_port, packet->destination_port);
 }
 
 #endif

@@ -17,47 +17,47 @@
  * own count, or refused clients of one service would have packets of another vanish. The kernel's limit for its own
  * errors is the same number.
  */
-#define ANSWERS_MOST 1000
+#define REJECTS_PER_SECOND 1000
 
 /* The time to live that an answer begins with. */
-#define ANSWER_TTL 64
+#define REJECT_TTL 64
 
-INLINE struct pace *pace_of(__u32 second)
+INLINE struct pace *get_pace(__u32 second)
 {
 	__u32 zero = 0;
 	struct pace *pace = bpf_map_lookup_elem(&packet_pace, &zero);
 
 	if (pace && pace->second != second) {
 		pace->second = second;
-		pace->answers = pace->lengths = 0;
+		pace->rejects = pace->too_bigs = 0;
 	}
 	return pace;
 }
 
-INLINE bool may_answer(__u32 second)
+INLINE bool may_reject(__u32 second)
 {
-	struct pace *pace = pace_of(second);
+	struct pace *pace = get_pace(second);
 
-	return pace && pace->answers < ANSWERS_MOST && ++pace->answers;
+	return pace && pace->rejects < REJECTS_PER_SECOND && ++pace->rejects;
 }
 
-INLINE bool may_tell_length(__u32 second)
+INLINE bool may_report_too_big(__u32 second)
 {
-	struct pace *pace = pace_of(second);
+	struct pace *pace = get_pace(second);
 
-	return pace && pace->lengths < ANSWERS_MOST && ++pace->lengths;
+	return pace && pace->too_bigs < REJECTS_PER_SECOND && ++pace->too_bigs;
 }
 
 /* Whether no further client may be refused by an answer in this second. Nothing is changed. */
-INLINE bool has_answered_most(__u32 second)
+INLINE bool is_reject_limit_reached(__u32 second)
 {
 	__u32 zero = 0;
 	const struct pace *pace = bpf_map_lookup_elem(&packet_pace, &zero);
 
-	return pace && pace->second == second && pace->answers >= ANSWERS_MOST;
+	return pace && pace->second == second && pace->rejects >= REJECTS_PER_SECOND;
 }
 
-INLINE __u64 sum_of(const void *from, __u32 size, __u64 sum)
+INLINE __u64 csum_add(const void *from, __u32 size, __u64 sum)
 {
 	const __u16 *words = from;
 
@@ -67,20 +67,20 @@ INLINE __u64 sum_of(const void *from, __u32 size, __u64 sum)
 }
 
 /* Sends the packet back the way it came. */
-INLINE int turn_back(struct __sk_buff *skb)
+INLINE int redirect_to_sender(struct __sk_buff *skb)
 {
 	struct ethhdr *link;
 	__u8 address[ETH_ALEN];
 
 	if (link_header) {
-		link = data_of(skb);
-		if ((void *)(link + 1) > end_of(skb))
-			return SHOT;
+		link = skb_data(skb);
+		if ((void *)(link + 1) > skb_end(skb))
+			return TC_ACT_SHOT;
 		__builtin_memcpy(address, link->h_dest, ETH_ALEN);
 		__builtin_memcpy(link->h_dest, link->h_source, ETH_ALEN);
 		__builtin_memcpy(link->h_source, address, ETH_ALEN);
 	}
-	count_packet(COUNT_ANSWERS);
+	count_packet(COUNT_REJECTS);
 	return bpf_redirect(skb->ifindex, 0);
 }
 
@@ -90,9 +90,9 @@ INLINE int turn_back(struct __sk_buff *skb)
  * Turns the SYN itself into the reset that a host sends where no socket listens. The SYN keeps its length and its
  * options, so only the fields written here change its sum, which the network card may still have to finish.
  */
-INLINE bool turn_segment(struct __sk_buff *skb, const struct packet *packet)
+INLINE bool write_rst(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct tcphdr *tcp = header(skb, packet->transport, sizeof(*tcp));
+	struct tcphdr *tcp = get_header(skb, packet->transport, sizeof(*tcp));
 	__u32 at = packet->transport + offsetof(struct tcphdr, check);
 	__u64 sum = 0;
 	__u16 *rest;
@@ -104,57 +104,57 @@ INLINE bool turn_segment(struct __sk_buff *skb, const struct packet *packet)
 	number = bpf_htonl(bpf_ntohl(tcp->seq) + 1);
 	rest = (__u16 *)tcp + 6;
 	flags = (*rest & bpf_htons(0xf000)) | bpf_htons(TCP_RST | TCP_ACK);
-	sum = delta(sum, tcp->seq, 0);
-	sum = delta(sum, tcp->ack_seq, number);
-	sum += (__u64)(__u16)~*rest + flags;
+	sum = csum_diff(sum, tcp->seq, 0);
+	sum = csum_diff(sum, tcp->ack_seq, number);
+	sum += (__u64)(__u16) ~*rest + flags;
 	tcp->source = packet->tuple.destination.port;
 	tcp->dest = packet->tuple.source.port;
 	tcp->seq = 0;
 	tcp->ack_seq = number;
 	*rest = flags;
-	return !bpf_l4_csum_replace(skb, at, 0, fold32(sum), 0);
+	return !bpf_l4_csum_replace(skb, at, 0, csum_fold32(sum), 0);
 }
 
-INLINE bool turn_ip4(struct __sk_buff *skb, const struct packet *packet)
+INLINE bool reverse_ip4(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
-	__u16 *lives;
+	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
+	__u16 *ttl_word;
 	__u16 before;
 
 	if (!ip)
 		return false;
-	lives = (__u16 *)&ip->ttl;
-	before = *lives;
-	ip->ttl = ANSWER_TTL;
+	ttl_word = (__u16 *)&ip->ttl;
+	before = *ttl_word;
+	ip->ttl = REJECT_TTL;
 	ip->saddr = packet->tuple.destination.address[3];
 	ip->daddr = packet->tuple.source.address[3];
-	ip->check = ~fold16((__u16)~ip->check + (__u64)(__u16)~before + *lives);
+	ip->check = ~csum_fold16((__u16)~ip->check + (__u64)(__u16)~before + *ttl_word);
 	return true;
 }
 
-INLINE bool turn_ip6(struct __sk_buff *skb, const struct packet *packet)
+INLINE bool reverse_ip6(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
-	__u16 *lives;
+	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
+	__u16 *ttl_word;
 	__u16 before, after;
 
 	if (!ip)
 		return false;
-	lives = (__u16 *)&ip->nexthdr;
-	before = *lives;
-	ip->hop_limit = ANSWER_TTL;
-	after = *lives;
+	ttl_word = (__u16 *)&ip->nexthdr;
+	before = *ttl_word;
+	ip->hop_limit = REJECT_TTL;
+	after = *ttl_word;
 	copy_address(ip->saddr.in6_u.u6_addr32, packet->tuple.destination.address);
 	copy_address(ip->daddr.in6_u.u6_addr32, packet->tuple.source.address);
-	note_change(skb, (__u64)(__u16)~before + after);
+	update_skb_csum(skb, (__u64)(__u16)~before + after);
 	return true;
 }
 
-INLINE int reset(struct __sk_buff *skb, const struct packet *packet, bool v4)
+INLINE int reject_tcp(struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
-	if (v4 ? !turn_ip4(skb, packet) : !turn_ip6(skb, packet))
-		return SHOT;
-	return turn_segment(skb, packet) ? turn_back(skb) : SHOT;
+	if (v4 ? !reverse_ip4(skb, packet) : !reverse_ip6(skb, packet))
+		return TC_ACT_SHOT;
+	return write_rst(skb, packet) ? redirect_to_sender(skb) : TC_ACT_SHOT;
 }
 
 /* --- UDP and SCTP. --- */
@@ -163,27 +163,27 @@ INLINE int reset(struct __sk_buff *skb, const struct packet *packet, bool v4)
  * Longer packets are not quoted whole: with the headers of the error they might not fit into the smallest MTU of IPv6
  * (1,280 bytes).
  */
-#define QUOTED_MOST 1200
+#define QUOTED_MAX 1200
 /*
  * How much of a packet that is not quoted whole is quoted behind its header of IP: no packet is cut before a sum that
  * the network card is still to finish, and that of TCP ends there.
  */
-#define QUOTED_LEAST 20
+#define QUOTED_MIN 20
 /* The quoted bytes of an INIT: each INIT has at least so many, and its sender knows it by them. */
 #define INIT_SIZE 32
 
-struct unreachable4 {
+struct icmp_reply4 {
 	struct iphdr ip;
-	struct icmp icmp;
+	struct icmp_header icmp;
 };
 
-struct unreachable6 {
+struct icmp_reply6 {
 	struct ipv6hdr ip;
-	struct icmp icmp;
+	struct icmp_header icmp;
 };
 
 /* The sum of addresses, length and protocol. */
-INLINE __u64 pseudo_header(const struct tuple *tuple, __u16 length, __u8 protocol, bool v4)
+INLINE __u64 pseudo_header_csum(const struct tuple *tuple, __u16 length, __u8 protocol, bool v4)
 {
 	__u64 sum = bpf_htons(length) + bpf_htons(protocol);
 
@@ -203,50 +203,50 @@ struct quote {
  * that of a mask alone. An INIT that still waits for its own sum comes from this node by a virtual device, and the
  * client that gets the answer by that device does not look at sums. 0: the bytes are not there.
  */
-ALONE int sum_of_first(struct __sk_buff *skb, __u32 at, __u32 size)
+GLOBAL int csum_first_bytes(struct __sk_buff *skb, __u32 at, __u32 size)
 {
 	__u16 first[INIT_SIZE / sizeof(__u16)] = {};
 
-	_Static_assert(!(INIT_SIZE & (INIT_SIZE - 1)) && QUOTED_LEAST <= INIT_SIZE, "the mask keeps all sizes");
+	_Static_assert(!(INIT_SIZE & (INIT_SIZE - 1)) && QUOTED_MIN <= INIT_SIZE, "the mask keeps all sizes");
 	size = ((size - 1) & (INIT_SIZE - 1)) + 1;
 	if (bpf_skb_load_bytes(skb, at, first, size))
 		return 0;
-	return fold16(sum_of(first, sizeof(first), 0));
+	return csum_fold16(csum_add(first, sizeof(first), 0));
 }
 
 /*
- * The sum of the quoted bytes behind the header of IP, as they will be. `place`: where TCP or UDP has its sum. If the
- * network card is still to finish that, it finishes it for the quote: then the quote adds up to the inverse of what
+ * The sum of the quoted bytes behind the header of IP, as they will be. `endpoint`: where TCP or UDP has its sum. If
+ * the network card is still to finish that, it finishes it for the quote: then the quote adds up to the inverse of what
  * stands there now, where no bits at all mean the same as all bits. 0: the bytes are not there.
  */
-ALONE int sum_of_least(struct __sk_buff *skb, __u32 at, __u32 place)
+GLOBAL int csum_quoted_bytes(struct __sk_buff *skb, __u32 at, __u32 csum_at)
 {
-	__u16 quoted[QUOTED_LEAST / sizeof(__u16)], sum;
-	int pending = is_pending(skb, place);
+	__u16 quoted[QUOTED_MIN / sizeof(__u16)], sum;
+	int pending = is_csum_pending(skb, csum_at);
 
 	if (pending < 0 || bpf_skb_load_bytes(skb, at, quoted, sizeof(quoted)) ||
-	    bpf_skb_load_bytes(skb, place, &sum, sizeof(sum)))
+	    bpf_skb_load_bytes(skb, csum_at, &sum, sizeof(sum)))
 		return 0;
 	if (!pending)
-		return fold16(sum_of(quoted, sizeof(quoted), 0));
+		return csum_fold16(csum_add(quoted, sizeof(quoted), 0));
 	return sum == 0xffff ? 0xffff : (__u16)~sum;
 }
 
 /* `length`: that of the packet behind its header of IP. */
 INLINE void quote_init(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length)
 {
-	quote->sum = sum_of_first(skb, packet->transport, INIT_SIZE);
+	quote->sum = csum_first_bytes(skb, packet->transport, INIT_SIZE);
 	quote->length = length >= INIT_SIZE && quote->sum ? INIT_SIZE : 0;
 }
 
-/* Quotes QUOTED_LEAST bytes, or all where a datagram without a sum has fewer. */
+/* Quotes QUOTED_MIN bytes, or all where a datagram without a sum has fewer. */
 INLINE void quote_beginning(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length)
 {
-	length = length < QUOTED_LEAST ? length : QUOTED_LEAST;
-	if (packet->tuple.transport == IPPROTO_UDP && is_without_sum(skb, packet))
-		quote->sum = sum_of_first(skb, packet->transport, length);
+	length = length < QUOTED_MIN ? length : QUOTED_MIN;
+	if (packet->tuple.transport == IPPROTO_UDP && has_no_csum(skb, packet))
+		quote->sum = csum_first_bytes(skb, packet->transport, length);
 	else
-		quote->sum = sum_of_least(skb, packet->transport, place_of_sum(packet));
+		quote->sum = csum_quoted_bytes(skb, packet->transport, csum_offset(packet));
 	quote->length = quote->sum ? length : 0;
 }
 
@@ -259,16 +259,16 @@ INLINE void quote_beginning(struct quote *quote, struct __sk_buff *skb, const st
 INLINE void quote_datagram(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length,
 			   bool v4)
 {
-	const struct udphdr *udp = header(skb, packet->transport, sizeof(*udp));
+	const struct udphdr *udp = get_header(skb, packet->transport, sizeof(*udp));
 	__u32 own = udp ? bpf_ntohs(udp->len) : 0;
-	bool has_sum = !is_without_sum(skb, packet);
+	bool has_sum = !has_no_csum(skb, packet);
 
 	if (own < sizeof(*udp) || own > length || (!has_sum && !v4))
 		return;
 	length = own;
-	if (!has_sum || packet->transport - packet->ip + length > QUOTED_MOST)
+	if (!has_sum || packet->transport - packet->ip + length > QUOTED_MAX)
 		return quote_beginning(quote, skb, packet, length);
-	quote->sum = ~fold16(pseudo_header(&packet->tuple, length, IPPROTO_UDP, v4));
+	quote->sum = ~csum_fold16(pseudo_header_csum(&packet->tuple, length, IPPROTO_UDP, v4));
 	quote->length = length;
 }
 
@@ -281,153 +281,153 @@ INLINE void quote_packet(struct quote *quote, struct __sk_buff *skb, const struc
 }
 
 /* Cuts off padding and what is not quoted, and makes room for the answer's headers. `length`: of the quoted packet. */
-INLINE bool make_quote(struct __sk_buff *skb, const struct packet *packet, __u32 length, __u32 before)
+INLINE bool resize_for_quote(struct __sk_buff *skb, const struct packet *packet, __u32 length, __u32 before)
 {
-	if (length > QUOTED_MOST || skb->len < packet->ip + length)
+	if (length > QUOTED_MAX || skb->len < packet->ip + length)
 		return false;
 	if (skb->len > packet->ip + length && bpf_skb_change_tail(skb, packet->ip + length, 0))
 		return false;
 	return !bpf_skb_adjust_room(skb, before, BPF_ADJ_ROOM_MAC, 0);
 }
 
-INLINE void fill_ip4(struct iphdr *ip, const struct tuple *tuple, __u16 length)
+INLINE void fill_icmp_ip4(struct iphdr *ip, const struct tuple *tuple, __u16 length)
 {
 	__builtin_memset(ip, 0, sizeof(*ip));
 	ip->version = 4;
 	ip->ihl = 5;
 	ip->tot_len = bpf_htons(length);
-	ip->ttl = ANSWER_TTL;
+	ip->ttl = REJECT_TTL;
 	ip->protocol = IPPROTO_ICMP;
 	ip->saddr = tuple->destination.address[3];
 	ip->daddr = tuple->source.address[3];
-	ip->check = ~fold16(sum_of(ip, sizeof(*ip), 0));
+	ip->check = ~csum_fold16(csum_add(ip, sizeof(*ip), 0));
 }
 
-INLINE int unreachable4(struct __sk_buff *skb, const struct packet *packet)
+INLINE int reject_icmp4(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 	__u32 length = ip ? bpf_ntohs(ip->tot_len) : 0;
 	__u32 of_ip = packet->transport - packet->ip;
-	struct unreachable4 answer;
+	struct icmp_reply4 answer;
 	struct quote quoted = {};
 
 	if (length < of_ip)
-		return SHOT;
+		return TC_ACT_SHOT;
 	quote_packet(&quoted, skb, packet, length - of_ip, true);
 	length = of_ip + quoted.length;
-	if (!quoted.length || !make_quote(skb, packet, length, sizeof(answer)))
-		return SHOT;
-	fill_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
+	if (!quoted.length || !resize_for_quote(skb, packet, length, sizeof(answer)))
+		return TC_ACT_SHOT;
+	fill_icmp_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
 	answer.icmp.type = ICMP_UNREACHABLE;
-	answer.icmp.code = ICMP_NO_PORT;
+	answer.icmp.code = ICMP_PORT_UNREACHABLE;
 	/* The quoted IP header adds nothing to the sum, because it has a sum of its own. */
-	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), quoted.sum));
+	answer.icmp.checksum = ~csum_fold16(csum_add(&answer.icmp, sizeof(answer.icmp), quoted.sum));
 	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
-		return SHOT;
-	return turn_back(skb);
+		return TC_ACT_SHOT;
+	return redirect_to_sender(skb);
 }
 
-INLINE void fill_ip6(struct ipv6hdr *ip, const struct tuple *tuple, __u16 length)
+INLINE void fill_icmp_ip6(struct ipv6hdr *ip, const struct tuple *tuple, __u16 length)
 {
 	__builtin_memset(ip, 0, sizeof(*ip));
 	ip->version = 6;
 	ip->payload_len = bpf_htons(length);
 	ip->nexthdr = IPPROTO_ICMPV6;
-	ip->hop_limit = ANSWER_TTL;
+	ip->hop_limit = REJECT_TTL;
 	copy_address(ip->saddr.in6_u.u6_addr32, tuple->destination.address);
 	copy_address(ip->daddr.in6_u.u6_addr32, tuple->source.address);
 }
 
-INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
+INLINE int reject_icmp6(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
-	struct unreachable6 answer;
+	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
+	struct icmp_reply6 answer;
 	struct quote quoted = {};
 	__u32 payload;
 	__u64 sum;
 
 	/* A packet with extension headers gets no answer: the sum of the quote would need them to be read. */
 	if (!ip || packet->transport != packet->ip + sizeof(*ip))
-		return SHOT;
+		return TC_ACT_SHOT;
 	quote_packet(&quoted, skb, packet, bpf_ntohs(ip->payload_len), false);
-	ip = header(skb, packet->ip, sizeof(*ip));
+	ip = get_header(skb, packet->ip, sizeof(*ip));
 	if (!ip)
-		return SHOT;
-	sum = sum_of(ip, sizeof(*ip), quoted.sum);
-	if (!quoted.length || !make_quote(skb, packet, sizeof(*ip) + quoted.length, sizeof(answer)))
-		return SHOT;
+		return TC_ACT_SHOT;
+	sum = csum_add(ip, sizeof(*ip), quoted.sum);
+	if (!quoted.length || !resize_for_quote(skb, packet, sizeof(*ip) + quoted.length, sizeof(answer)))
+		return TC_ACT_SHOT;
 	payload = sizeof(*ip) + sizeof(answer.icmp) + quoted.length;
-	fill_ip6(&answer.ip, &packet->tuple, payload);
+	fill_icmp_ip6(&answer.ip, &packet->tuple, payload);
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
 	answer.icmp.type = ICMP6_UNREACHABLE;
-	answer.icmp.code = ICMP6_NO_PORT;
-	sum += pseudo_header(&packet->tuple, payload, IPPROTO_ICMPV6, false);
-	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), sum));
+	answer.icmp.code = ICMP6_PORT_UNREACHABLE;
+	sum += pseudo_header_csum(&packet->tuple, payload, IPPROTO_ICMPV6, false);
+	answer.icmp.checksum = ~csum_fold16(csum_add(&answer.icmp, sizeof(answer.icmp), sum));
 	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
-		return SHOT;
-	return turn_back(skb);
+		return TC_ACT_SHOT;
+	return redirect_to_sender(skb);
 }
 
 /* --- Packets that are too long. --- */
 
 /* What of IPv6 says that a packet is too long, and of IPv4 beside ICMP_UNREACHABLE. */
-enum { ICMP_TOO_LONG = 4, ICMP6_TOO_LONG = 2 };
+enum { ICMP_FRAG_NEEDED = 4, ICMP6_TOO_BIG = 2 };
 
 /* A packet with options is not answered, because they would have to be read for the sum. */
-INLINE int too_long4(struct __sk_buff *skb, const struct packet *packet, __u32 longest)
+INLINE int send_too_big4(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
 {
-	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
-	__u32 length = sizeof(*ip) + QUOTED_LEAST;
-	struct unreachable4 answer;
+	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
+	__u32 length = sizeof(*ip) + QUOTED_MIN;
+	struct icmp_reply4 answer;
 	struct quote quoted;
 
 	if (!ip || ip->ihl != 5)
-		return SHOT;
-	quote_beginning(&quoted, skb, packet, QUOTED_LEAST);
-	if (!quoted.length || !make_quote(skb, packet, length, sizeof(answer)))
-		return SHOT;
-	fill_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
+		return TC_ACT_SHOT;
+	quote_beginning(&quoted, skb, packet, QUOTED_MIN);
+	if (!quoted.length || !resize_for_quote(skb, packet, length, sizeof(answer)))
+		return TC_ACT_SHOT;
+	fill_icmp_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
 	answer.icmp.type = ICMP_UNREACHABLE;
-	answer.icmp.code = ICMP_TOO_LONG;
-	answer.icmp.rest = bpf_htonl(longest & 0xffff);
-	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), quoted.sum));
+	answer.icmp.code = ICMP_FRAG_NEEDED;
+	answer.icmp.rest = bpf_htonl(mtu & 0xffff);
+	answer.icmp.checksum = ~csum_fold16(csum_add(&answer.icmp, sizeof(answer.icmp), quoted.sum));
 	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
-		return SHOT;
-	return turn_back(skb);
+		return TC_ACT_SHOT;
+	return redirect_to_sender(skb);
 }
 
-INLINE int too_long6(struct __sk_buff *skb, const struct packet *packet, __u32 longest)
+INLINE int send_too_big6(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
 {
-	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
-	__u32 payload = sizeof(*ip) + sizeof(struct icmp) + QUOTED_LEAST;
-	struct unreachable6 answer;
+	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
+	__u32 payload = sizeof(*ip) + sizeof(struct icmp_header) + QUOTED_MIN;
+	struct icmp_reply6 answer;
 	struct quote quoted;
 	__u64 sum;
 
 	if (!ip || packet->transport != packet->ip + sizeof(*ip))
-		return SHOT;
-	quote_beginning(&quoted, skb, packet, QUOTED_LEAST);
-	ip = header(skb, packet->ip, sizeof(*ip));
+		return TC_ACT_SHOT;
+	quote_beginning(&quoted, skb, packet, QUOTED_MIN);
+	ip = get_header(skb, packet->ip, sizeof(*ip));
 	if (!ip)
-		return SHOT;
-	sum = sum_of(ip, sizeof(*ip), quoted.sum);
-	if (!quoted.length || !make_quote(skb, packet, sizeof(*ip) + QUOTED_LEAST, sizeof(answer)))
-		return SHOT;
-	fill_ip6(&answer.ip, &packet->tuple, payload);
+		return TC_ACT_SHOT;
+	sum = csum_add(ip, sizeof(*ip), quoted.sum);
+	if (!quoted.length || !resize_for_quote(skb, packet, sizeof(*ip) + QUOTED_MIN, sizeof(answer)))
+		return TC_ACT_SHOT;
+	fill_icmp_ip6(&answer.ip, &packet->tuple, payload);
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
-	answer.icmp.type = ICMP6_TOO_LONG;
-	answer.icmp.rest = bpf_htonl(longest & 0xffff);
-	sum += pseudo_header(&packet->tuple, payload, IPPROTO_ICMPV6, false);
-	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), sum));
+	answer.icmp.type = ICMP6_TOO_BIG;
+	answer.icmp.rest = bpf_htonl(mtu & 0xffff);
+	sum += pseudo_header_csum(&packet->tuple, payload, IPPROTO_ICMPV6, false);
+	answer.icmp.checksum = ~csum_fold16(csum_add(&answer.icmp, sizeof(answer.icmp), sum));
 	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
-		return SHOT;
-	return turn_back(skb);
+		return TC_ACT_SHOT;
+	return redirect_to_sender(skb);
 }
 
 /* Whether an answer would go to one host. None is sent if the packet went to many, or if its source is no such host. */
-INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v4)
+INLINE bool is_unicast_sender(const struct __sk_buff *skb, const __u32 *source, bool v4)
 {
 	__u32 first = bpf_ntohl(source[v4 ? 3 : 0]) >> 24;
 
@@ -439,61 +439,61 @@ INLINE bool is_one_host(const struct __sk_buff *skb, const __u32 *source, bool v
 }
 
 /* Notes a packet that ends here without a word to its sender. */
-INLINE int end_untold(int verdict)
+INLINE int count_unanswerable(int verdict)
 {
-	if (verdict == SHOT)
+	if (verdict == TC_ACT_SHOT)
 		count_packet(COUNT_UNANSWERABLE);
 	return verdict;
 }
 
-INLINE int answer_packet(struct __sk_buff *skb, bool v4)
+INLINE int reject_packet(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_transport(skb, &packet) ||
-	    !is_one_host(skb, packet.tuple.source.address, v4) || !may_answer(bpf_ktime_get_ns() / 1000000000))
-		return SHOT;
+	    !is_unicast_sender(skb, packet.tuple.source.address, v4) || !may_reject(bpf_ktime_get_ns() / 1000000000))
+		return TC_ACT_SHOT;
 	if (packet.tuple.transport == IPPROTO_TCP)
-		return reset(skb, &packet, v4);
-	return v4 ? unreachable4(skb, &packet) : unreachable6(skb, &packet);
+		return reject_tcp(skb, &packet, v4);
+	return v4 ? reject_icmp4(skb, &packet) : reject_icmp6(skb, &packet);
 }
 
 /*
  * Answers a refused packet. A packet that came in fragments gets no answer: its other fragments may still be on their
  * way.
  */
-INLINE int answer(struct __sk_buff *skb, bool v4)
+INLINE int reject(struct __sk_buff *skb, bool v4)
 {
-	return end_untold(answer_packet(skb, v4));
+	return count_unanswerable(reject_packet(skb, v4));
 }
 
-INLINE int tell_length(struct __sk_buff *skb, __u32 longest, bool v4)
+INLINE int send_too_big(struct __sk_buff *skb, __u32 mtu, bool v4)
 {
 	struct packet packet = {};
 
-	if (!parse(skb, &packet, v4) || !is_one_host(skb, packet.tuple.source.address, v4) ||
-	    !may_tell_length(bpf_ktime_get_ns() / 1000000000))
-		return SHOT;
-	return v4 ? too_long4(skb, &packet, longest) : too_long6(skb, &packet, longest);
+	if (!parse(skb, &packet, v4) || !is_unicast_sender(skb, packet.tuple.source.address, v4) ||
+	    !may_report_too_big(bpf_ktime_get_ns() / 1000000000))
+		return TC_ACT_SHOT;
+	return v4 ? send_too_big4(skb, &packet, mtu) : send_too_big6(skb, &packet, mtu);
 }
 
 /*
  * Tells the sender of a packet how long packets may be. A fragment is told of too: it cannot be cut here, and its
  * sender may cut it smaller.
  */
-INLINE int tell_too_long(struct __sk_buff *skb, __u32 longest, bool v4)
+INLINE int report_too_big(struct __sk_buff *skb, __u32 mtu, bool v4)
 {
-	return end_untold(tell_length(skb, longest, v4));
+	return count_unanswerable(send_too_big(skb, mtu, v4));
 }
 
-ALONE int tell_too_long4(struct __sk_buff *skb, __u32 longest)
+GLOBAL int report_too_big4(struct __sk_buff *skb, __u32 mtu)
 {
-	return tell_too_long(skb, longest, true);
+	return report_too_big(skb, mtu, true);
 }
 
-ALONE int tell_too_long6(struct __sk_buff *skb, __u32 longest)
+GLOBAL int report_too_big6(struct __sk_buff *skb, __u32 mtu)
 {
-	return tell_too_long(skb, longest, false);
+	return report_too_big(skb, mtu, false);
 }
 
 /*
@@ -505,45 +505,45 @@ ALONE int tell_too_long6(struct __sk_buff *skb, __u32 longest)
  */
 
 /* Of so many devices a CPU knows it at once. Two that share a place let each other's clients through to the program. */
-#define TURNED_AWAY_DEVICES 16
+#define XDP_DROP_DEVICES 16
 
-struct turned_away {
+struct xdp_drop_hint {
 	__u32 second;
 	__u32 device;
 	/* The hardware address of the device. */
-	__u8 own[ETH_ALEN];
+	__u8 mac[ETH_ALEN];
 	__u16 pad;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, TURNED_AWAY_DEVICES);
+	__uint(max_entries, XDP_DROP_DEVICES);
 	__type(key, __u32);
-	__type(value, struct turned_away);
-} turned_away SEC(".maps");
+	__type(value, struct xdp_drop_hint);
+} xdp_drop_hints SEC(".maps");
 
-INLINE struct turned_away *turned_away_at(__u32 device)
+INLINE struct xdp_drop_hint *get_xdp_drop_hint(__u32 device)
 {
-	__u32 at = device & (TURNED_AWAY_DEVICES - 1);
+	__u32 at = device & (XDP_DROP_DEVICES - 1);
 
-	return bpf_map_lookup_elem(&turned_away, &at);
+	return bpf_map_lookup_elem(&xdp_drop_hints, &at);
 }
 
 /* Notes that a client was turned away, where a program at the driver may do so with the next one. */
-INLINE void note_turned_away(const struct __sk_buff *skb, __u32 device_flags)
+INLINE void save_xdp_drop_hint(const struct __sk_buff *skb, __u32 device_flags)
 {
-	const struct ethhdr *link = header(skb, 0, sizeof(*link));
-	struct turned_away *noted;
+	const struct ethhdr *link = get_header(skb, 0, sizeof(*link));
+	struct xdp_drop_hint *noted;
 
-	if (LIKELY(!(device_flags & DEVICE_FRAMES)) || link_header != ETH_HLEN || !link ||
-	    skb->pkt_type != PACKET_HOST || skb->vlan_present)
+	if (LIKELY(!(device_flags & DEVICE_XDP)) || link_header != ETH_HLEN || !link || skb->pkt_type != PACKET_HOST ||
+	    skb->vlan_present)
 		return;
-	noted = turned_away_at(skb->ifindex);
+	noted = get_xdp_drop_hint(skb->ifindex);
 	if (!noted)
 		return;
 	noted->second = seconds();
 	noted->device = skb->ifindex;
-	__builtin_memcpy(noted->own, link->h_dest, ETH_ALEN);
+	__builtin_memcpy(noted->mac, link->h_dest, ETH_ALEN);
 }
 
 #endif

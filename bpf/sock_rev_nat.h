@@ -7,56 +7,56 @@
 #include "lb.h"
 #include "maps.h"
 
-INLINE __u32 reverse_check(const struct reverse_entry *entry, const struct place *backend)
+INLINE __u32 rev_nat_check(const struct sock_rev_nat *entry, const struct endpoint *backend)
 {
-	__u64 mixed = mix_place(entry->cookie, entry->address, entry->port);
+	__u64 mixed = mix_endpoint(entry->cookie, entry->address, entry->port);
 
-	return mix_place(mixed, backend->address, backend->port) >> 32;
+	return mix_endpoint(mixed, backend->address, backend->port) >> 32;
 }
 
-INLINE struct reverse_entry *reverse_of(__u64 cookie)
+INLINE struct sock_rev_nat *get_rev_nat(__u64 cookie)
 {
-	__u32 at = cookie & (REVERSE_ENTRIES - 1);
+	__u32 at = cookie & (SOCK_REV_NAT_ENTRIES - 1);
 
 	return bpf_map_lookup_elem(&reverse, &at);
 }
 
-INLINE void remember_tcp(__u64 cookie, const struct dial *dial)
+INLINE void save_tcp_frontend(__u64 cookie, const struct lb_request *request)
 {
-	struct reverse_entry *entry = reverse_of(cookie);
+	struct sock_rev_nat *entry = get_rev_nat(cookie);
 
 	if (UNLIKELY(!entry))
 		return;
 	entry->cookie = cookie;
-	copy_address(entry->address, dial->to.address);
-	entry->port = dial->to.port;
-	entry->check = reverse_check(entry, &dial->backend);
+	copy_address(entry->address, request->to.address);
+	entry->port = request->to.port;
+	entry->check = rev_nat_check(entry, &request->backend);
 }
 
 /*
  * Forgets what the socket dialled: its peer is no frontend now, and may be the backend that it had before. No socket
  * has the cookie 0.
  */
-INLINE void forget_tcp(__u64 cookie)
+INLINE void clear_tcp_frontend(__u64 cookie)
 {
-	struct reverse_entry *entry = reverse_of(cookie);
+	struct sock_rev_nat *entry = get_rev_nat(cookie);
 
 	if (entry && entry->cookie == cookie)
 		entry->cookie = 0;
 }
 
 /* Turns a backend into what the socket dialled; `false`: it is just a peer. */
-INLINE bool recall_tcp(__u64 cookie, struct place *peer)
+INLINE bool restore_tcp_frontend(__u64 cookie, struct endpoint *peer)
 {
-	struct reverse_entry *entry = reverse_of(cookie);
-	struct reverse_entry seen;
+	struct sock_rev_nat *entry = get_rev_nat(cookie);
+	struct sock_rev_nat seen;
 
 	if (!entry || entry->cookie != cookie)
 		return false;
 	seen.cookie = cookie;
 	copy_address(seen.address, entry->address);
 	seen.port = entry->port;
-	if (READ_ONCE(entry->check) != reverse_check(&seen, peer))
+	if (READ_ONCE(entry->check) != rev_nat_check(&seen, peer))
 		return false;
 	copy_address(peer->address, seen.address);
 	peer->port = seen.port;
@@ -66,23 +66,23 @@ INLINE bool recall_tcp(__u64 cookie, struct place *peer)
 /* Conversations over UDP: what a socket dialled and the backend that it got, kept with the socket. */
 
 /* What asks for a socket's peer: recvmsg for a datagram's sender, or getpeername for what it is connected to. */
-enum asked { ASKED_SENDER, ASKED_PEER };
+enum peer_query { QUERY_SENDER, QUERY_PEER };
 
 /* By which of its ends a pair is looked for. */
-enum end { BY_DIALLED, BY_BACKEND };
+enum pair_end { BY_DIALLED, BY_BACKEND };
 
-INLINE __u32 pair_check(const struct place *dialled, const struct place *backend)
+INLINE __u32 pair_check(const struct endpoint *dialled, const struct endpoint *backend)
 {
-	__u64 mixed = mix_place(0, dialled->address, dialled->port);
+	__u64 mixed = mix_endpoint(0, dialled->address, dialled->port);
 
-	return mix_place(mixed, backend->address, backend->port) >> 32;
+	return mix_endpoint(mixed, backend->address, backend->port) >> 32;
 }
 
-INLINE bool ends_at(const struct udp_pair *pair, enum end end, const struct place *place)
+INLINE bool has_end(const struct udp_pair *pair, enum pair_end end, const struct endpoint *endpoint)
 {
 	if (end == BY_DIALLED)
-		return pair->dialled_port == place->port && same_address(pair->dialled, place->address);
-	return pair->backend_port == place->port && same_address(pair->backend, place->address);
+		return pair->dialled_port == endpoint->port && same_address(pair->dialled, endpoint->address);
+	return pair->backend_port == endpoint->port && same_address(pair->backend, endpoint->address);
 }
 
 /* The verifier has to see the bound, even where the compiler believes that it knows it. */
@@ -97,15 +97,15 @@ INLINE struct udp_pair *pair_at(struct udp_socket *socket, __u32 at)
  * of connect() comes last: a socket that was connected to a backend which has left may have sent datagrams to another
  * one since.
  */
-INLINE __u32 find_pair(struct udp_socket *socket, enum end end, const struct place *place)
+INLINE __u32 find_pair(struct udp_socket *socket, enum pair_end end, const struct endpoint *endpoint)
 {
 	__u32 last = READ_ONCE(socket->last) & (UDP_PAIRS - 1);
 
-	if (LIKELY(ends_at(pair_at(socket, last), end, place)))
+	if (LIKELY(has_end(pair_at(socket, last), end, endpoint)))
 		return last;
 #pragma unroll
 	for (__u32 at = 1; at <= UDP_PAIRS; at++)
-		if (ends_at(&socket->pairs[at & (UDP_PAIRS - 1)], end, place))
+		if (has_end(&socket->pairs[at & (UDP_PAIRS - 1)], end, endpoint))
 			return at & (UDP_PAIRS - 1);
 	return UDP_PAIRS;
 }
@@ -114,30 +114,30 @@ INLINE __u32 find_pair(struct udp_socket *socket, enum end end, const struct pla
  * Whether a conversation goes on. A datagram goes where the one before it went, as long as that backend serves: a
  * conversation is more than one datagram, and a backend that is not chosen for new ones any more may still answer.
  */
-INLINE bool goes_on(struct udp_socket *socket, struct dial *dial)
+INLINE bool reuse_pair(struct udp_socket *socket, struct lb_request *request)
 {
-	__u32 at = find_pair(socket, BY_DIALLED, &dial->to);
+	__u32 at = find_pair(socket, BY_DIALLED, &request->to);
 	struct udp_pair *pair;
 
 	if (at == UDP_PAIRS)
 		return false;
 	pair = pair_at(socket, at);
-	copy_address(dial->backend.address, pair->backend);
-	dial->backend.port = pair->backend_port;
-	if (READ_ONCE(pair->check) != pair_check(&dial->to, &dial->backend) || !is_member(dial, SCOPE_SERVING))
+	copy_address(request->backend.address, pair->backend);
+	request->backend.port = pair->backend_port;
+	if (READ_ONCE(pair->check) != pair_check(&request->to, &request->backend) || !is_member(request, SCOPE_SERVING))
 		return false;
 	if (socket->last != at)
 		socket->last = at;
 	return true;
 }
 
-INLINE void write_pair(struct udp_pair *pair, const struct dial *dial)
+INLINE void write_pair(struct udp_pair *pair, const struct lb_request *request)
 {
-	copy_address(pair->dialled, dial->to.address);
-	pair->dialled_port = dial->to.port;
-	copy_address(pair->backend, dial->backend.address);
-	pair->backend_port = dial->backend.port;
-	pair->check = pair_check(&dial->to, &dial->backend);
+	copy_address(pair->dialled, request->to.address);
+	pair->dialled_port = request->to.port;
+	copy_address(pair->backend, request->backend.address);
+	pair->backend_port = request->backend.port;
+	pair->check = pair_check(&request->to, &request->backend);
 }
 
 /* The first pair is for what a socket dials by connect(). If another pair had that before, it is wiped. */
@@ -159,12 +159,12 @@ INLINE __u32 datagram_pair(struct udp_socket *socket, __u32 found)
 	return found;
 }
 
-INLINE void remember_udp(struct udp_socket *socket, const struct dial *dial, bool connecting)
+INLINE void save_udp_pair(struct udp_socket *socket, const struct lb_request *request, bool connecting)
 {
-	__u32 at = find_pair(socket, BY_DIALLED, &dial->to);
+	__u32 at = find_pair(socket, BY_DIALLED, &request->to);
 
 	at = connecting ? connected_pair(socket, at) : datagram_pair(socket, at);
-	write_pair(pair_at(socket, at), dial);
+	write_pair(pair_at(socket, at), request);
 	socket->last = at;
 }
 
@@ -172,7 +172,7 @@ INLINE void remember_udp(struct udp_socket *socket, const struct dial *dial, boo
  * Forgets the pair of connect(): the socket is connected now to a peer that is no frontend, and may be a backend that
  * the socket had before.
  */
-INLINE void forget_peer(struct udp_socket *socket)
+INLINE void clear_connected_pair(struct udp_socket *socket)
 {
 	socket->pairs[0].dialled_port = socket->pairs[0].backend_port = 0;
 }
@@ -182,23 +182,23 @@ INLINE void forget_peer(struct udp_socket *socket)
  * it gets a pair of its own, which was used last: so its answers bear its own address until the socket dials that other
  * place again. An answer does not say which question it answers, so the last question counts.
  */
-INLINE void note_direct(struct udp_socket *socket, const struct place *to)
+INLINE void save_direct_pair(struct udp_socket *socket, const struct endpoint *to)
 {
-	const struct dial direct = { .to = *to, .backend = *to };
+	const struct lb_request direct = { .to = *to, .backend = *to };
 	__u32 at = find_pair(socket, BY_BACKEND, to);
 
-	if (at != UDP_PAIRS && !ends_at(pair_at(socket, at), BY_DIALLED, to))
-		remember_udp(socket, &direct, false);
+	if (at != UDP_PAIRS && !has_end(pair_at(socket, at), BY_DIALLED, to))
+		save_udp_pair(socket, &direct, false);
 }
 
 /* Turns a backend into what the socket dialled; `false`: it is just a peer. */
-INLINE bool recall_udp(struct udp_socket *socket, struct place *peer, enum asked asked)
+INLINE bool restore_udp_frontend(struct udp_socket *socket, struct endpoint *peer, enum peer_query query)
 {
 	struct udp_pair *pair;
-	struct place seen;
+	struct endpoint seen;
 	__u32 at = 0;
 
-	if (asked == ASKED_SENDER)
+	if (query == QUERY_SENDER)
 		at = find_pair(socket, BY_BACKEND, peer);
 	if (at == UDP_PAIRS)
 		return false;

@@ -30,31 +30,31 @@ enum { DENY = 0, ALLOW = 1 };
 
 INLINE bool is_mapped(struct bpf_sock_addr *ctx)
 {
-	return ctx->user_ip6[0] == 0 && ctx->user_ip6[1] == 0 && ctx->user_ip6[2] == MAPPED;
+	return ctx->user_ip6[0] == 0 && ctx->user_ip6[1] == 0 && ctx->user_ip6[2] == V4_MAPPED_PREFIX;
 }
 
-INLINE void place6(struct place *place, struct bpf_sock_addr *ctx)
+INLINE void endpoint6(struct endpoint *endpoint, struct bpf_sock_addr *ctx)
 {
-	place->address[0] = ctx->user_ip6[0];
-	place->address[1] = ctx->user_ip6[1];
-	place->address[2] = ctx->user_ip6[2];
-	place->address[3] = ctx->user_ip6[3];
-	place->port = ctx->user_port;
+	endpoint->address[0] = ctx->user_ip6[0];
+	endpoint->address[1] = ctx->user_ip6[1];
+	endpoint->address[2] = ctx->user_ip6[2];
+	endpoint->address[3] = ctx->user_ip6[3];
+	endpoint->port = ctx->user_port;
 }
 
-INLINE void go4(struct bpf_sock_addr *ctx, const struct place *place)
+INLINE void set_destination4(struct bpf_sock_addr *ctx, const struct endpoint *endpoint)
 {
-	ctx->user_ip4 = place->address[3];
-	ctx->user_port = place->port;
+	ctx->user_ip4 = endpoint->address[3];
+	ctx->user_port = endpoint->port;
 }
 
-INLINE void go6(struct bpf_sock_addr *ctx, const struct place *place)
+INLINE void set_destination6(struct bpf_sock_addr *ctx, const struct endpoint *endpoint)
 {
-	ctx->user_ip6[0] = place->address[0];
-	ctx->user_ip6[1] = place->address[1];
-	ctx->user_ip6[2] = place->address[2];
-	ctx->user_ip6[3] = place->address[3];
-	ctx->user_port = place->port;
+	ctx->user_ip6[0] = endpoint->address[0];
+	ctx->user_ip6[1] = endpoint->address[1];
+	ctx->user_ip6[2] = endpoint->address[2];
+	ctx->user_ip6[3] = endpoint->address[3];
+	ctx->user_port = endpoint->port;
 }
 
 /*
@@ -62,7 +62,7 @@ INLINE void go6(struct bpf_sock_addr *ctx, const struct place *place)
  * connected to. About that one connect() has decided, and it may not be what the client dialled: of 0.0.0.0 the kernel
  * has made a loopback address since.
  */
-INLINE bool goes_where_connected(struct bpf_sock_addr *ctx)
+INLINE bool is_sent_to_peer(struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
 
@@ -75,8 +75,8 @@ INLINE bool goes_where_connected(struct bpf_sock_addr *ctx)
 /* Whether the client is in the host's network namespace: a pod's loopback is the pod's own. */
 INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
 {
-	struct control *told = the_control();
-	__u64 host = told ? told->host_netns : 0;
+	struct control *control = get_control();
+	__u64 host = control ? control->host_netns : 0;
 
 	if (!host)
 		host = bpf_get_netns_cookie(NULL);
@@ -98,7 +98,7 @@ INLINE bool in_exempt_subtree(void)
 }
 
 /* Clients that the operator wants left to the network as it is. */
-APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
+NOINLINE int is_restricted(struct bpf_sock_addr *ctx, __u32 restrictions)
 {
 	if (restrictions & NOT_UDP && ctx->protocol == IPPROTO_UDP)
 		return true;
@@ -111,9 +111,9 @@ APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
  * Whether a pod dials its own loopback, which a frontend at the host's is not. Kernels that do not tell the host's
  * network namespace leave that unknown.
  */
-INLINE bool is_pods_loopback(struct bpf_sock_addr *ctx, const struct dial *dial, __u64 host)
+INLINE bool is_pod_loopback(struct bpf_sock_addr *ctx, const struct lb_request *request, __u64 host)
 {
-	return UNLIKELY(means_loopback(dial)) && host && bpf_get_netns_cookie(ctx) != host;
+	return UNLIKELY(is_loopback(request)) && host && bpf_get_netns_cookie(ctx) != host;
 }
 
 /*
@@ -121,24 +121,24 @@ INLINE bool is_pods_loopback(struct bpf_sock_addr *ctx, const struct dial *dial,
  * where a lookup has found something, because all other clients would pay for it; the cgroup comes last, since it costs
  * the most. Where no client is to be left alone, the restrictions cost one look at a word that was read anyway.
  */
-INLINE bool is_exempt(struct bpf_sock_addr *ctx, const struct dial *dial)
+INLINE bool is_exempt(struct bpf_sock_addr *ctx, const struct lb_request *request)
 {
-	struct control *told = the_control();
+	struct control *control = get_control();
 	struct bpf_sock *sk = ctx->sk;
 
-	if (UNLIKELY(!told))
+	if (UNLIKELY(!control))
 		return true;
-	if (sk && told->exempt_mark && sk->mark == told->exempt_mark)
+	if (sk && control->exempt_mark && sk->mark == control->exempt_mark)
 		return true;
-	if (UNLIKELY(told->restrictions) && is_left_alone(ctx, told->restrictions))
+	if (UNLIKELY(control->restrictions) && is_restricted(ctx, control->restrictions))
 		return true;
-	if (is_pods_loopback(ctx, dial, told->host_netns))
+	if (is_pod_loopback(ctx, request, control->host_netns))
 		return true;
-	return told->exempt_cgroup && told->exempt_cgroup == bpf_get_current_cgroup_id();
+	return control->exempt_cgroup && control->exempt_cgroup == bpf_get_current_cgroup_id();
 }
 
 /* All sockets of a network namespace are one client: that is a pod, or the node. */
-INLINE void know_client(struct bpf_sock_addr *ctx, struct client *client)
+INLINE void set_netns_client(struct bpf_sock_addr *ctx, struct client_id *client)
 {
 	__u64 cookie = bpf_get_netns_cookie(ctx);
 
@@ -152,17 +152,17 @@ INLINE void know_client(struct bpf_sock_addr *ctx, struct client *client)
 /* --- What it dials, and the backend that it gets. --- */
 
 /* Whether it dials an address at which this node answers node ports. */
-INLINE bool is_here(struct bpf_sock_addr *ctx, const struct dial *dial)
+INLINE bool has_node_ports(struct bpf_sock_addr *ctx, const struct lb_request *request)
 {
-	return means_loopback(dial) ? has_loopback_ports(dial) && in_host_netns(ctx) : is_node(dial);
+	return is_loopback(request) ? has_loopback_node_ports(request) && in_host_netns(ctx) : is_node_address(request);
 }
 
 /* An exact frontend, or a node port on an address of this node. */
-INLINE bool find(struct bpf_sock_addr *ctx, struct dial *dial)
+INLINE bool find_socket_frontend(struct bpf_sock_addr *ctx, struct lb_request *request)
 {
-	if (find_exact(dial))
+	if (find_exact_frontend(request))
 		return true;
-	return any_node_port(dial->to.port) && is_here(ctx, dial) && find_node_port(dial);
+	return has_node_port(request->to.port) && has_node_ports(ctx, request) && find_node_port(request);
 }
 
 /*
@@ -170,18 +170,19 @@ INLINE bool find(struct bpf_sock_addr *ctx, struct dial *dial)
  * addresses. connect() for datagrams sends nothing and is left alone: resolvers connect to each address, at whichever
  * port, to learn the source address that it gets.
  */
-INLINE bool lacks_port(struct bpf_sock_addr *ctx, const struct dial *dial, bool connecting)
+INLINE bool is_unknown_port(struct bpf_sock_addr *ctx, const struct lb_request *request, bool connecting)
 {
-	if (dial->transport != IPPROTO_TCP && (dial->transport != IPPROTO_UDP || connecting))
+	if (request->transport != IPPROTO_TCP && (request->transport != IPPROTO_UDP || connecting))
 		return false;
-	return may_be_frontend(dial) && is_cluster_ip(dial) && !is_node(dial) && !is_exempt(ctx, dial);
+	return may_be_frontend(request) && is_cluster_ip(request) && !is_node_address(request) &&
+	       !is_exempt(ctx, request);
 }
 
-INLINE bool choose_for(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
+INLINE bool select_for_socket(struct bpf_sock_addr *ctx, struct lb_request *request, __u64 word)
 {
 	if (has_affinity(word))
-		know_client(ctx, &dial->client);
-	return choose(dial, word);
+		set_netns_client(ctx, &request->client);
+	return select_from_list(request, word);
 }
 
 /* --- What it dialled before. --- */
@@ -190,23 +191,23 @@ INLINE bool choose_for(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
  * What is kept with a UDP socket. `flags` say whether it is made for a socket that has none; NULL: there is none, or no
  * memory for it.
  */
-INLINE struct udp_socket *udp_socket_of(struct bpf_sock_addr *ctx, __u64 flags)
+INLINE struct udp_socket *get_udp_socket(struct bpf_sock_addr *ctx, __u64 flags)
 {
 	struct bpf_sock *sk = ctx->sk;
 
 	return sk ? bpf_sk_storage_get(&udp_sockets, sk, NULL, flags) : NULL;
 }
 
-INLINE bool conversation_goes_on(struct bpf_sock_addr *ctx, struct dial *dial)
+INLINE bool continues_conversation(struct bpf_sock_addr *ctx, struct lb_request *request)
 {
-	struct udp_socket *socket = udp_socket_of(ctx, 0);
+	struct udp_socket *socket = get_udp_socket(ctx, 0);
 
-	return socket && goes_on(socket, dial);
+	return socket && reuse_pair(socket, request);
 }
 
-INLINE void remember_conversation(struct bpf_sock_addr *ctx, const struct dial *dial, bool connecting)
+INLINE void save_conversation(struct bpf_sock_addr *ctx, const struct lb_request *request, bool connecting)
 {
-	struct udp_socket *socket = udp_socket_of(ctx, BPF_SK_STORAGE_GET_F_CREATE);
+	struct udp_socket *socket = get_udp_socket(ctx, BPF_SK_STORAGE_GET_F_CREATE);
 
 	if (UNLIKELY(!socket))
 		return;
@@ -214,23 +215,23 @@ INLINE void remember_conversation(struct bpf_sock_addr *ctx, const struct dial *
 		socket->cookie = bpf_get_socket_cookie(ctx);
 		socket->netns = bpf_get_netns_cookie(ctx);
 	}
-	remember_udp(socket, dial, connecting);
+	save_udp_pair(socket, request, connecting);
 }
 
-INLINE void remember(struct bpf_sock_addr *ctx, const struct dial *dial, bool connecting)
+INLINE void save_frontend(struct bpf_sock_addr *ctx, const struct lb_request *request, bool connecting)
 {
-	if (dial->transport == IPPROTO_TCP)
-		remember_tcp(bpf_get_socket_cookie(ctx), dial);
+	if (request->transport == IPPROTO_TCP)
+		save_tcp_frontend(bpf_get_socket_cookie(ctx), request);
 	else
-		remember_conversation(ctx, dial, connecting);
+		save_conversation(ctx, request, connecting);
 }
 
-INLINE void forget_udp_peer(struct bpf_sock_addr *ctx)
+INLINE void clear_udp_peer(struct bpf_sock_addr *ctx)
 {
-	struct udp_socket *socket = udp_socket_of(ctx, 0);
+	struct udp_socket *socket = get_udp_socket(ctx, 0);
 
 	if (socket)
-		forget_peer(socket);
+		clear_connected_pair(socket);
 }
 
 /* Whether the socket had a peer before: when it is disconnected, the kernel leaves that one's address there. */
@@ -246,57 +247,58 @@ INLINE bool had_peer(struct bpf_sock_addr *ctx)
 }
 
 /* A socket that connects for the first time, as nearly all do, has nothing to forget. */
-INLINE void forget_tcp_peer(struct bpf_sock_addr *ctx)
+INLINE void clear_tcp_peer(struct bpf_sock_addr *ctx)
 {
 	if (UNLIKELY(had_peer(ctx)))
-		forget_tcp(bpf_get_socket_cookie(ctx));
+		clear_tcp_frontend(bpf_get_socket_cookie(ctx));
 }
 
 /* Forgets what the socket dialled by connect(), because it connects to a peer that is no frontend. */
-INLINE void forget_dialled(struct bpf_sock_addr *ctx)
+INLINE void clear_peer(struct bpf_sock_addr *ctx)
 {
 	if (ctx->protocol == IPPROTO_TCP)
-		forget_tcp_peer(ctx);
+		clear_tcp_peer(ctx);
 	else if (ctx->protocol == IPPROTO_UDP)
-		forget_udp_peer(ctx);
+		clear_udp_peer(ctx);
 }
 
 /*
  * Notes a datagram that goes where the client sent it. A socket that is connected hears its peer alone, which it knows
  * by what it dialled.
  */
-APART int note_direct_datagram(struct bpf_sock_addr *ctx, const struct place *to)
+NOINLINE int note_direct_datagram(struct bpf_sock_addr *ctx, const struct endpoint *to)
 {
 	struct bpf_sock *sk = ctx->sk;
 	struct udp_socket *socket;
 
 	if (ctx->protocol != IPPROTO_UDP || !sk || sk->state == BPF_TCP_ESTABLISHED)
 		return 0;
-	socket = udp_socket_of(ctx, 0);
+	socket = get_udp_socket(ctx, 0);
 	if (socket)
-		note_direct(socket, to);
+		save_direct_pair(socket, to);
 	return 0;
 }
 
 /* Turns a backend into what the socket dialled; `false`: it is just a peer. */
-INLINE bool recall(struct bpf_sock_addr *ctx, struct place *peer, enum asked asked)
+INLINE bool restore_frontend(struct bpf_sock_addr *ctx, struct endpoint *peer, enum peer_query query)
 {
 	struct udp_socket *socket;
 
 	if (ctx->protocol == IPPROTO_TCP)
-		return recall_tcp(bpf_get_socket_cookie(ctx), peer);
+		return restore_tcp_frontend(bpf_get_socket_cookie(ctx), peer);
 	if (ctx->protocol != IPPROTO_UDP)
 		return false;
-	socket = udp_socket_of(ctx, 0);
-	return socket && recall_udp(socket, peer, asked);
+	socket = get_udp_socket(ctx, 0);
+	return socket && restore_udp_frontend(socket, peer, query);
 }
 
 /* --- What happens to a client where no backend serves. --- */
 
-INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verdict verdict, enum reason reason)
+INLINE void report_socket_refusal(struct bpf_sock_addr *ctx, const struct lb_request *request, enum verdict verdict,
+				  enum reason reason)
 {
 	__u64 who = bpf_get_current_pid_tgid(), cgroup = bpf_get_current_cgroup_id();
-	struct refusal *refusal = begin_refusal(dial, verdict, STAGE_SOCKET, cgroup);
+	struct refusal *refusal = reserve_refusal(request, verdict, STAGE_SOCKET, cgroup);
 
 	if (!refusal)
 		return;
@@ -310,15 +312,15 @@ INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verd
 }
 
 /* Port 1 of the loopback address is closed, so the client's own kernel says ECONNREFUSED. */
-INLINE enum outcome lead_to_closed_port(struct dial *dial)
+INLINE enum outcome redirect_to_closed_port(struct lb_request *request)
 {
 	const __u32 loopback6[4] = { 0, 0, 0, bpf_htonl(1) };
 
-	if (dial->v4)
-		place4(&dial->backend, bpf_htonl(0x7f000001), bpf_htons(1));
+	if (request->v4)
+		endpoint4(&request->backend, bpf_htonl(0x7f000001), bpf_htons(1));
 	else
-		copy_address(dial->backend.address, loopback6);
-	dial->backend.port = bpf_htons(1);
+		copy_address(request->backend.address, loopback6);
+	request->backend.port = bpf_htons(1);
 	return SERVED;
 }
 
@@ -326,20 +328,20 @@ INLINE enum outcome lead_to_closed_port(struct dial *dial)
  * The client never gets EPERM, which points an operator nowhere. Where its packets would be dropped it gets the error
  * that it would get in the end, ETIMEDOUT, but at once.
  */
-INLINE enum outcome deny(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word, enum reason reason)
+INLINE enum outcome deny_client(struct bpf_sock_addr *ctx, struct lb_request *request, __u64 word, enum reason reason)
 {
-	enum verdict verdict = verdict_of(word);
+	enum verdict verdict = empty_list_verdict(word);
 
-	count(dial, verdict);
-	report(ctx, dial, verdict, reason);
+	count_verdict(request, verdict);
+	report_socket_refusal(ctx, request, verdict, reason);
 	if (!has_set_retval)
-		return lead_to_closed_port(dial);
+		return redirect_to_closed_port(request);
 	bpf_set_retval(verdict == VERDICT_DROPPED ? -ETIMEDOUT : -ECONNREFUSED);
 	return DENIED;
 }
 
 /* Forces these types into BTF, so that the skeleton generator sees them. No program reads it. */
-const volatile struct told {
+const volatile struct exported_types {
 	struct refusal refusal;
 	struct udp_connection udp_connection;
 	enum size size;
@@ -354,14 +356,14 @@ const volatile struct told {
 	enum stage stage;
 	enum reason reason;
 	enum client_kind client_kind;
-} told_to_daemon = {};
+} exported_types = {};
 
-INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
+INLINE bool find_service(struct bpf_sock_addr *ctx, struct lb_request *request)
 {
-	dial->transport = ctx->protocol;
-	if (dial->transport != IPPROTO_TCP && dial->transport != IPPROTO_UDP)
+	request->transport = ctx->protocol;
+	if (request->transport != IPPROTO_TCP && request->transport != IPPROTO_UDP)
 		return false;
-	return find(ctx, dial) && !is_exempt(ctx, dial);
+	return find_socket_frontend(ctx, request) && !is_exempt(ctx, request);
 }
 
 /*
@@ -370,204 +372,206 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
  * led there has ended. Another process that writes to the maps does not wait, and the daemon repairs that; until then a
  * second look costs only clients that are refused, and spares others that error.
  */
-INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, bool connecting)
+INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct lb_request *request, bool connecting)
 {
 	__u64 word = 0;
 
-	if (!is_ours(ctx, dial))
-		return lacks_port(ctx, dial, connecting) ? deny(ctx, dial, 0, REASON_NO_SUCH_PORT) : PASSED;
-	if (!connecting && conversation_goes_on(ctx, dial))
+	if (!find_service(ctx, request))
+		return is_unknown_port(ctx, request, connecting) ? deny_client(ctx, request, 0, REASON_NO_SUCH_PORT) :
+								   PASSED;
+	if (!connecting && continues_conversation(ctx, request))
 		return SERVED;
 	for (int attempt = 0; attempt < 2; attempt++) {
-		word = read_word(dial);
+		word = read_list_word(request);
 		if (!word_count(word)) {
-			__u32 before = dial->port_index;
+			__u32 before = request->port_index;
 
-			if (!find(ctx, dial))
+			if (!find_socket_frontend(ctx, request))
 				return PASSED;
-			if (dial->port_index == before)
+			if (request->port_index == before)
 				break;
 			continue;
 		}
-		if (choose_for(ctx, dial, word)) {
-			remember(ctx, dial, connecting);
+		if (select_for_socket(ctx, request, word)) {
+			save_frontend(ctx, request, connecting);
 			return SERVED;
 		}
 	}
-	return deny(ctx, dial, word, REASON_NO_BACKEND);
+	return deny_client(ctx, request, word, REASON_NO_BACKEND);
 }
 
 /*
  * What translate() does with nearly every TCP connect: not ours and at no cluster IP, or a list for all clients that is
  * not empty and has no affinity. In all other cases nothing was changed, and the outcome is UNSURE.
  */
-INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *dial)
+INLINE enum outcome translate_fast(struct bpf_sock_addr *ctx, struct lb_request *request)
 {
-	__u64 target = NOT_FOUND, word;
+	__u64 target = TARGET_NONE, word;
 	struct port *port;
 
-	dial->transport = ctx->protocol;
-	if (UNLIKELY(dial->transport != IPPROTO_TCP))
+	request->transport = ctx->protocol;
+	if (UNLIKELY(request->transport != IPPROTO_TCP))
 		return UNSURE;
-	if (may_be_frontend(dial)) {
-		target = look(dial, dial->to.address, DIALLED);
-		if (target == NOT_FOUND && is_cluster_ip(dial))
+	if (may_be_frontend(request)) {
+		target = lookup_frontend(request, request->to.address, EXACT_ADDRESS);
+		if (target == TARGET_NONE && is_cluster_ip(request))
 			return UNSURE;
 	}
-	if (target == NOT_FOUND)
-		return UNLIKELY(any_node_port(dial->to.port)) ? UNSURE : PASSED;
-	if (UNLIKELY(!take_target(dial, target)))
+	if (target == TARGET_NONE)
+		return UNLIKELY(has_node_port(request->to.port)) ? UNSURE : PASSED;
+	if (UNLIKELY(!set_target(request, target)))
 		return UNSURE;
-	if (is_exempt(ctx, dial))
+	if (is_exempt(ctx, request))
 		return PASSED;
-	port = port_of(dial);
+	port = lookup_port(request);
 	if (UNLIKELY(!port))
 		return UNSURE;
 	word = READ_ONCE(port->cluster);
 	if (UNLIKELY(!word_count(word) || word_flags(word) & (WORD_AFFINITY | WORD_INTERNAL_LOCAL) ||
-		     !choose_random(dial, word)))
+		     !select_random(request, word)))
 		return UNSURE;
 	count_connect(port);
-	remember_tcp(bpf_get_socket_cookie(ctx), dial);
+	save_tcp_frontend(bpf_get_socket_cookie(ctx), request);
 	return SERVED;
 }
 
 /* The three ways in: IPv4, IPv4 by an IPv6 socket, IPv6. */
-enum way { WAY4, WAY_MAPPED, WAY6 };
+enum sock_family { SOCK_V4, SOCK_V4_MAPPED, SOCK_V6 };
 
-INLINE void enter(struct bpf_sock_addr *ctx, struct dial *dial, enum way way)
+INLINE void read_destination(struct bpf_sock_addr *ctx, struct lb_request *request, enum sock_family family)
 {
-	dial->v4 = way != WAY6;
-	if (way == WAY6)
-		place6(&dial->to, ctx);
+	request->v4 = family != SOCK_V6;
+	if (family == SOCK_V6)
+		endpoint6(&request->to, ctx);
 	else
-		place4(&dial->to, way == WAY4 ? ctx->user_ip4 : ctx->user_ip6[3], ctx->user_port);
+		endpoint4(&request->to, family == SOCK_V4 ? ctx->user_ip4 : ctx->user_ip6[3], ctx->user_port);
 }
 
-INLINE int leave(struct bpf_sock_addr *ctx, const struct dial *dial, enum way way, enum outcome outcome)
+INLINE int write_destination(struct bpf_sock_addr *ctx, const struct lb_request *request, enum sock_family family,
+			     enum outcome outcome)
 {
-	if (outcome == SERVED && way == WAY4)
-		go4(ctx, &dial->backend);
+	if (outcome == SERVED && family == SOCK_V4)
+		set_destination4(ctx, &request->backend);
 	else if (outcome == SERVED)
-		go6(ctx, &dial->backend);
+		set_destination6(ctx, &request->backend);
 	return outcome == DENIED ? DENY : ALLOW;
 }
 
-INLINE int dial(struct bpf_sock_addr *ctx, enum way way, bool connecting)
+INLINE int translate_socket(struct bpf_sock_addr *ctx, enum sock_family family, bool connecting)
 {
-	struct dial dial = {};
+	struct lb_request request = {};
 	enum outcome outcome;
 
-	enter(ctx, &dial, way);
-	outcome = translate(ctx, &dial, connecting);
+	read_destination(ctx, &request, family);
+	outcome = translate(ctx, &request, connecting);
 	if (outcome == PASSED && connecting)
-		forget_dialled(ctx);
+		clear_peer(ctx);
 	else if (outcome == PASSED)
-		note_direct_datagram(ctx, &dial.to);
-	return leave(ctx, &dial, way, outcome);
+		note_direct_datagram(ctx, &request.to);
+	return write_destination(ctx, &request, family, outcome);
 }
 
 /* Each begins anew: whatever a caller has found out is not worth the room that it takes in the verifier. */
-APART int connect_with_care4(struct bpf_sock_addr *ctx)
+NOINLINE int connect_slow4(struct bpf_sock_addr *ctx)
 {
-	return dial(ctx, WAY4, true);
+	return translate_socket(ctx, SOCK_V4, true);
 }
 
-APART int connect_with_care_mapped(struct bpf_sock_addr *ctx)
+NOINLINE int connect_slow_mapped(struct bpf_sock_addr *ctx)
 {
-	return dial(ctx, WAY_MAPPED, true);
+	return translate_socket(ctx, SOCK_V4_MAPPED, true);
 }
 
-APART int connect_with_care6(struct bpf_sock_addr *ctx)
+NOINLINE int connect_slow6(struct bpf_sock_addr *ctx)
 {
-	return dial(ctx, WAY6, true);
+	return translate_socket(ctx, SOCK_V6, true);
 }
 
-INLINE int connect_with_care(struct bpf_sock_addr *ctx, enum way way)
+INLINE int connect_slow(struct bpf_sock_addr *ctx, enum sock_family family)
 {
-	if (way == WAY4)
-		return connect_with_care4(ctx);
-	return way == WAY_MAPPED ? connect_with_care_mapped(ctx) : connect_with_care6(ctx);
+	if (family == SOCK_V4)
+		return connect_slow4(ctx);
+	return family == SOCK_V4_MAPPED ? connect_slow_mapped(ctx) : connect_slow6(ctx);
 }
 
-INLINE int connect_by(struct bpf_sock_addr *ctx, enum way way)
+INLINE int connect_fast(struct bpf_sock_addr *ctx, enum sock_family family)
 {
-	struct dial dial = {};
+	struct lb_request request = {};
 	enum outcome outcome;
 
-	enter(ctx, &dial, way);
-	outcome = translate_quickly(ctx, &dial);
+	read_destination(ctx, &request, family);
+	outcome = translate_fast(ctx, &request);
 	if (UNLIKELY(outcome == UNSURE))
-		return connect_with_care(ctx, way);
+		return connect_slow(ctx, family);
 	if (outcome == PASSED)
-		forget_tcp_peer(ctx);
-	return leave(ctx, &dial, way, outcome);
+		clear_tcp_peer(ctx);
+	return write_destination(ctx, &request, family, outcome);
 }
 
-INLINE int peer4(struct bpf_sock_addr *ctx, enum asked asked)
+INLINE int restore_peer4(struct bpf_sock_addr *ctx, enum peer_query query)
 {
-	struct place peer;
+	struct endpoint peer;
 
-	place4(&peer, ctx->user_ip4, ctx->user_port);
-	if (recall(ctx, &peer, asked))
-		go4(ctx, &peer);
+	endpoint4(&peer, ctx->user_ip4, ctx->user_port);
+	if (restore_frontend(ctx, &peer, query))
+		set_destination4(ctx, &peer);
 	return ALLOW;
 }
 
-INLINE int peer6(struct bpf_sock_addr *ctx, enum asked asked)
+INLINE int restore_peer6(struct bpf_sock_addr *ctx, enum peer_query query)
 {
-	struct place peer;
+	struct endpoint peer;
 
-	place6(&peer, ctx);
-	if (recall(ctx, &peer, asked))
-		go6(ctx, &peer);
+	endpoint6(&peer, ctx);
+	if (restore_frontend(ctx, &peer, query))
+		set_destination6(ctx, &peer);
 	return ALLOW;
 }
 
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
-	return connect_by(ctx, WAY4);
+	return connect_fast(ctx, SOCK_V4);
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
-	return is_mapped(ctx) ? connect_by(ctx, WAY_MAPPED) : connect_by(ctx, WAY6);
+	return is_mapped(ctx) ? connect_fast(ctx, SOCK_V4_MAPPED) : connect_fast(ctx, SOCK_V6);
 }
 
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return goes_where_connected(ctx) ? ALLOW : dial(ctx, WAY4, false);
+	return is_sent_to_peer(ctx) ? ALLOW : translate_socket(ctx, SOCK_V4, false);
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
-	return is_mapped(ctx) ? dial(ctx, WAY_MAPPED, false) : dial(ctx, WAY6, false);
+	return is_mapped(ctx) ? translate_socket(ctx, SOCK_V4_MAPPED, false) : translate_socket(ctx, SOCK_V6, false);
 }
 
 SEC("cgroup/recvmsg4")
 int recvmsg4(struct bpf_sock_addr *ctx)
 {
-	return peer4(ctx, ASKED_SENDER);
+	return restore_peer4(ctx, QUERY_SENDER);
 }
 
 SEC("cgroup/recvmsg6")
 int recvmsg6(struct bpf_sock_addr *ctx)
 {
-	return peer6(ctx, ASKED_SENDER);
+	return restore_peer6(ctx, QUERY_SENDER);
 }
 
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
-	return peer4(ctx, ASKED_PEER);
+	return restore_peer4(ctx, QUERY_PEER);
 }
 
 SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
-	return peer6(ctx, ASKED_PEER);
+	return restore_peer6(ctx, QUERY_PEER);
 }

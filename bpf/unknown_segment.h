@@ -18,9 +18,9 @@
 #include "reject.h"
 
 /* The last segment for a frontend that this CPU left to the stack. What the stack forwards leaves by the same CPU. */
-struct stray {
+struct unknown_segment {
 	struct tuple tuple;
-	/* enum astray */
+	/* enum segment_action */
 	__u32 state;
 };
 
@@ -28,22 +28,22 @@ struct stray {
  * What is to be done with the segment when it leaves: nothing, because it has left already; drop it without an answer;
  * answer it.
  */
-enum astray { GONE, DROPPED, DENIABLE };
+enum segment_action { SEGMENT_NONE, SEGMENT_DROP, SEGMENT_RESET };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct stray);
+	__type(value, struct unknown_segment);
 } strays SEC(".maps");
 
 /*
  * The second in which any CPU last left such a segment to the stack; 0: long ago, so what leaves need not be compared
  * with any.
  */
-__u32 strayed_at;
+__u32 unknown_segment_at;
 
-INLINE struct stray *the_stray(void)
+INLINE struct unknown_segment *get_unknown_segment(void)
 {
 	__u32 zero = 0;
 
@@ -54,60 +54,60 @@ INLINE struct stray *the_stray(void)
  * Notes a segment of TCP that acknowledges something and is no RST. All others begin or end a connection, and get no
  * such answer.
  */
-INLINE void note_stray(const struct packet *packet, bool is_dropped)
+INLINE void save_unknown_segment(const struct packet *packet, bool is_dropped)
 {
-	struct stray *stray = the_stray();
+	struct unknown_segment *segment = get_unknown_segment();
 
-	if (!stray || packet->tuple.transport != IPPROTO_TCP || (packet->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
+	if (!segment || packet->tuple.transport != IPPROTO_TCP || (packet->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
 		return;
-	stray->tuple = packet->tuple;
-	stray->state = is_dropped ? DROPPED : DENIABLE;
-	*(volatile __u32 *)&strayed_at = seconds();
+	segment->tuple = packet->tuple;
+	segment->state = is_dropped ? SEGMENT_DROP : SEGMENT_RESET;
+	*(volatile __u32 *)&unknown_segment_at = seconds();
 }
 
-INLINE bool any_stray(void)
+INLINE bool has_unknown_segment(void)
 {
-	return READ_ONCE(strayed_at);
+	return READ_ONCE(unknown_segment_at);
 }
 
-/* Whether the packet is the segment that was noted: enum astray. */
-INLINE int find_stray(struct __sk_buff *skb, bool v4)
+/* Whether the packet is the segment that was noted: enum segment_action. */
+INLINE int find_unknown_segment(struct __sk_buff *skb, bool v4)
 {
-	struct stray *stray = the_stray();
+	struct unknown_segment *segment = get_unknown_segment();
 	struct packet packet = {};
 	__u32 state;
 
-	if (seconds() - READ_ONCE(strayed_at) > 1)
-		*(volatile __u32 *)&strayed_at = 0;
+	if (seconds() - READ_ONCE(unknown_segment_at) > 1)
+		*(volatile __u32 *)&unknown_segment_at = 0;
 	/* A packet of this node's own is no stray. */
-	if (!skb->ingress_ifindex || !stray || stray->state == GONE || !parse(skb, &packet, v4) ||
+	if (!skb->ingress_ifindex || !segment || segment->state == SEGMENT_NONE || !parse(skb, &packet, v4) ||
 	    packet.tuple.transport != IPPROTO_TCP || packet.part != WHOLE || !parse_transport(skb, &packet) ||
-	    !same_place(&packet.tuple.source, stray->tuple.source.address, stray->tuple.source.port, false) ||
-	    !same_place(&packet.tuple.destination, stray->tuple.destination.address, stray->tuple.destination.port,
-			false))
-		return GONE;
-	state = stray->state;
-	stray->state = GONE;
+	    !same_endpoint(&packet.tuple.source, segment->tuple.source.address, segment->tuple.source.port, false) ||
+	    !same_endpoint(&packet.tuple.destination, segment->tuple.destination.address,
+			   segment->tuple.destination.port, false))
+		return SEGMENT_NONE;
+	state = segment->state;
+	segment->state = SEGMENT_NONE;
 	return state;
 }
 
 /* Makes the header of IP say that a TCP header alone is left behind it. */
-INLINE bool shorten4(struct __sk_buff *skb, const struct packet *packet)
+INLINE bool set_ip_length4(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 	__u16 before;
 
 	if (!ip)
 		return false;
 	before = ip->tot_len;
 	ip->tot_len = bpf_htons(packet->transport - packet->ip + sizeof(struct tcphdr));
-	ip->check = ~fold16((__u16)~ip->check + (__u64)(__u16)~before + ip->tot_len);
+	ip->check = ~csum_fold16((__u16)~ip->check + (__u64)(__u16)~before + ip->tot_len);
 	return true;
 }
 
-INLINE bool shorten6(struct __sk_buff *skb, const struct packet *packet)
+INLINE bool set_ip_length6(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 	__u16 before, after;
 
 	if (!ip)
@@ -115,7 +115,7 @@ INLINE bool shorten6(struct __sk_buff *skb, const struct packet *packet)
 	before = ip->payload_len;
 	after = bpf_htons(packet->transport - packet->ip - sizeof(*ip) + sizeof(struct tcphdr));
 	ip->payload_len = after;
-	note_change(skb, (__u64)(__u16)~before + after);
+	update_skb_csum(skb, (__u64)(__u16)~before + after);
 	return true;
 }
 
@@ -123,28 +123,28 @@ INLINE bool shorten6(struct __sk_buff *skb, const struct packet *packet)
  * How long the segment is behind its header of IP, without what a short frame was filled up with. A very large packet
  * does not say its length there.
  */
-INLINE __u32 length_of_segment(struct __sk_buff *skb, const struct packet *packet, bool v4)
+INLINE __u32 segment_length(struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
-	const struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	const struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 	__u32 of_ip = packet->transport - packet->ip;
-	__u32 all = skb->len - packet->ip, told;
+	__u32 all = skb->len - packet->ip, ip_length;
 
 	if (!ip)
 		return all - of_ip;
-	told = bpf_ntohs(v4 ? ip->tot_len : ((const struct ipv6hdr *)ip)->payload_len);
-	told += v4 || !told ? 0 : sizeof(struct ipv6hdr);
-	return (told >= of_ip + sizeof(struct tcphdr) && told < all ? told : all) - of_ip;
+	ip_length = bpf_ntohs(v4 ? ip->tot_len : ((const struct ipv6hdr *)ip)->payload_len);
+	ip_length += v4 || !ip_length ? 0 : sizeof(struct ipv6hdr);
+	return (ip_length >= of_ip + sizeof(struct tcphdr) && ip_length < all ? ip_length : all) - of_ip;
 }
 
 /*
  * Cuts off all behind a TCP header, and tells how long the segment is now. The kernel cuts nothing off a packet that
  * was wrapped on the same host, as where nodes are containers: that one keeps its length, and the rest counts as data.
  */
-INLINE __u32 cut_off(struct __sk_buff *skb, const struct packet *packet, __u32 length, bool v4)
+INLINE __u32 trim_segment(struct __sk_buff *skb, const struct packet *packet, __u32 length, bool v4)
 {
 	if (bpf_skb_change_tail(skb, packet->transport + sizeof(struct tcphdr), 0))
 		return length;
-	return (v4 ? shorten4(skb, packet) : shorten6(skb, packet)) ? sizeof(struct tcphdr) : 0;
+	return (v4 ? set_ip_length4(skb, packet) : set_ip_length6(skb, packet)) ? sizeof(struct tcphdr) : 0;
 }
 
 /*
@@ -152,9 +152,9 @@ INLINE __u32 cut_off(struct __sk_buff *skb, const struct packet *packet, __u32 l
  * is known from its sum, of which a network card may still have to finish all but the addresses and the length.
  * `before`: how long the segment was; `length`: how long it is.
  */
-INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u32 before, __u32 length, bool v4)
+INLINE bool write_unknown_rst(struct __sk_buff *skb, const struct packet *packet, __u32 before, __u32 length, bool v4)
 {
-	struct tcphdr *tcp = header(skb, packet->transport, sizeof(*tcp));
+	struct tcphdr *tcp = get_header(skb, packet->transport, sizeof(*tcp));
 	__u32 at = packet->transport + offsetof(struct tcphdr, check);
 	struct tcphdr denied = {};
 	__u64 lengths, sum;
@@ -166,13 +166,13 @@ INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u
 	denied.seq = tcp->ack_seq;
 	denied.check = tcp->check;
 	((__u16 *)&denied)[6] = bpf_htons(sizeof(denied) / 4 << 12 | TCP_RST);
-	sum = length == before ? (__u16)~fold16(sum_of(tcp, sizeof(*tcp), 0)) :
-				 pseudo_header(&packet->tuple, before, IPPROTO_TCP, v4);
-	sum = sum_of(&denied, sizeof(denied), sum);
+	sum = length == before ? (__u16)~csum_fold16(csum_add(tcp, sizeof(*tcp), 0)) :
+				 pseudo_header_csum(&packet->tuple, before, IPPROTO_TCP, v4);
+	sum = csum_add(&denied, sizeof(denied), sum);
 	*tcp = denied;
-	lengths = delta(0, bpf_htonl(before), bpf_htonl(length));
-	return !bpf_l4_csum_replace(skb, at, 0, fold32(lengths), BPF_F_PSEUDO_HDR) &&
-	       !bpf_l4_csum_replace(skb, at, 0, fold32(sum), 0);
+	lengths = csum_diff(0, bpf_htonl(before), bpf_htonl(length));
+	return !bpf_l4_csum_replace(skb, at, 0, csum_fold32(lengths), BPF_F_PSEUDO_HDR) &&
+	       !bpf_l4_csum_replace(skb, at, 0, csum_fold32(sum), 0);
 }
 
 /*
@@ -180,40 +180,40 @@ INLINE bool deny_segment(struct __sk_buff *skb, const struct packet *packet, __u
  * have come by another node. Where the kernel tells none, by the one by which the packet came. Without a header of a
  * link it cannot be sent by another device; the stack gets it, as if it came by this one, and sends it on.
  */
-INLINE int send_back(struct __sk_buff *skb, const struct tuple *came, bool v4)
+INLINE int send_rst(struct __sk_buff *skb, const struct tuple *came, bool v4)
 {
 	__u32 device;
 
-	count_packet(COUNT_ANSWERS);
+	count_packet(COUNT_REJECTS);
 	if (!link_header)
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-	device = way_out(skb, came->destination.address, came->source.address, came->destination.port,
-			 came->source.port, came->transport, v4);
-	return bpf_redirect_neigh(device && device != WAY_UNTOLD ? device : skb->ingress_ifindex, NULL, 0, 0);
+	device = lookup_egress(skb, came->destination.address, came->source.address, came->destination.port,
+			       came->source.port, came->transport, v4);
+	return bpf_redirect_neigh(device && device != EGRESS_UNKNOWN ? device : skb->ingress_ifindex, NULL, 0, 0);
 }
 
 /* Makes of the segment the reset that tells its sender that there is no such connection. */
-INLINE bool make_denial(struct __sk_buff *skb, struct packet *packet, bool v4)
+INLINE bool build_rst(struct __sk_buff *skb, struct packet *packet, bool v4)
 {
 	__u32 before, length;
 
 	if (!parse(skb, packet, v4) || !parse_transport(skb, packet) ||
-	    !is_one_host(skb, packet->tuple.source.address, v4) || !may_answer(seconds()))
+	    !is_unicast_sender(skb, packet->tuple.source.address, v4) || !may_reject(seconds()))
 		return false;
-	before = length_of_segment(skb, packet, v4);
-	length = cut_off(skb, packet, before, v4);
-	return length && (v4 ? turn_ip4(skb, packet) : turn_ip6(skb, packet)) &&
-	       deny_segment(skb, packet, before, length, v4);
+	before = segment_length(skb, packet, v4);
+	length = trim_segment(skb, packet, before, v4);
+	return length && (v4 ? reverse_ip4(skb, packet) : reverse_ip6(skb, packet)) &&
+	       write_unknown_rst(skb, packet, before, length, v4);
 }
 
-INLINE int deny(struct __sk_buff *skb, bool v4)
+INLINE int reset_unknown_segment(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};
 
-	if (make_denial(skb, &packet, v4))
-		return send_back(skb, &packet.tuple, v4);
+	if (build_rst(skb, &packet, v4))
+		return send_rst(skb, &packet.tuple, v4);
 	count_packet(COUNT_UNANSWERABLE);
-	return SHOT;
+	return TC_ACT_SHOT;
 }
 
 #endif

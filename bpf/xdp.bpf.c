@@ -7,7 +7,7 @@
  * direction, by the same device, on the same CPU, in the same second. It writes nothing but the frame. Whatever that
  * program would note of a packet, or do otherwise with it, it gets: the frame goes on as it is. So all rules are there,
  * and here is only what makes a packet like the one before. For a client without a flow the same rules are asked, of
- * arrival.h, once that program has turned one away.
+ * select_backend.h, once that program has turned one away.
  */
 #include <linux/bpf.h>
 #include "conntrack.h"
@@ -32,10 +32,10 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
  */
 
 /* Whether frames may come in several buffers, of which this kernel tells the length in all (Linux 5.18). */
-const volatile bool in_buffers = false;
+const volatile bool has_frags = false;
 
-/* Reads the pointers to the frame by hand, as data_of() does. */
-INLINE void *begin_of_frame(const struct xdp_md *ctx)
+/* Reads the pointers to the frame by hand, as skb_data() does. */
+INLINE void *frame_start(const struct xdp_md *ctx)
 {
 	void *data;
 
@@ -43,7 +43,7 @@ INLINE void *begin_of_frame(const struct xdp_md *ctx)
 	return data;
 }
 
-INLINE void *end_of_frame(const struct xdp_md *ctx)
+INLINE void *frame_end(const struct xdp_md *ctx)
 {
 	void *end;
 
@@ -52,15 +52,15 @@ INLINE void *end_of_frame(const struct xdp_md *ctx)
 }
 
 /* A part of the frame, or NULL. Of a frame in several buffers only the first one is there. */
-INLINE void *piece(const struct xdp_md *ctx, __u32 at, __u32 size)
+INLINE void *frame_bytes(const struct xdp_md *ctx, __u32 at, __u32 size)
 {
-	void *found = begin_of_frame(ctx) + at;
+	void *found = frame_start(ctx) + at;
 
-	return found + size <= end_of_frame(ctx) ? found : NULL;
+	return found + size <= frame_end(ctx) ? found : NULL;
 }
 
 /* Where the header of the transport begins. */
-INLINE __u32 transport_at(bool v4)
+INLINE __u32 transport_offset(bool v4)
 {
 	return ETH_HLEN + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 }
@@ -68,7 +68,7 @@ INLINE __u32 transport_at(bool v4)
 /* What a frame says. */
 struct frame {
 	struct tuple tuple;
-	struct passage passage;
+	struct ip_info info;
 	/* The sum of the addresses, the length and the transport, which the transport's own sum covers too. */
 	__u64 pseudo;
 	/* How many hops are left. */
@@ -82,7 +82,7 @@ struct frame {
 /* `false`: another program has to look at this packet. */
 INLINE bool read_header4(const struct xdp_md *ctx, struct frame *frame)
 {
-	const struct iphdr *ip = piece(ctx, ETH_HLEN, sizeof(*ip));
+	const struct iphdr *ip = frame_bytes(ctx, ETH_HLEN, sizeof(*ip));
 	__u32 length;
 
 	if (!ip || *(const __u8 *)ip != 0x45 || !is_transport(ip->protocol) ||
@@ -90,10 +90,10 @@ INLINE bool read_header4(const struct xdp_md *ctx, struct frame *frame)
 		return false;
 	frame->hops = ip->ttl;
 	length = bpf_ntohs(ip->tot_len);
-	addresses4(&frame->tuple, ip->saddr, ip->daddr);
+	set_addresses4(&frame->tuple, ip->saddr, ip->daddr);
 	frame->tuple.transport = ip->protocol;
-	frame->passage.class = ip->tos;
-	frame->passage.length = length;
+	frame->info.class = ip->tos;
+	frame->info.length = length;
 	frame->pseudo = (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + bpf_htons(length - sizeof(*ip));
 	return true;
 }
@@ -101,7 +101,7 @@ INLINE bool read_header4(const struct xdp_md *ctx, struct frame *frame)
 /* As above. */
 INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
 {
-	const struct ipv6hdr *ip = piece(ctx, ETH_HLEN, sizeof(*ip));
+	const struct ipv6hdr *ip = frame_bytes(ctx, ETH_HLEN, sizeof(*ip));
 	const __u32 *from, *to;
 
 	if (!ip || ip->version != 6 || !is_transport(ip->nexthdr))
@@ -112,8 +112,8 @@ INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
 	copy_address(frame->tuple.source.address, from);
 	copy_address(frame->tuple.destination.address, to);
 	frame->tuple.transport = ip->nexthdr;
-	frame->passage.class = *(const __u32 *)ip & bpf_htonl(0x0fffffff);
-	frame->passage.length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	frame->info.class = *(const __u32 *)ip & bpf_htonl(0x0fffffff);
+	frame->info.length = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 	frame->pseudo = (__u64)bpf_htons(ip->nexthdr) + ip->payload_len;
 	for (int at = 0; at < 4; at++)
 		frame->pseudo += (__u64)from[at] + to[at];
@@ -125,26 +125,26 @@ INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
  * header of its transport. What is in several buffers is for the program behind the driver: not each driver that sends
  * frames sends such, and one that does not loses them without a word.
  */
-INLINE bool is_as_long(const struct xdp_md *ctx, const struct frame *frame, bool v4)
+INLINE bool has_exact_length(const struct xdp_md *ctx, const struct frame *frame, bool v4)
 {
-	__u32 least = transport_at(v4) +
+	__u32 least = transport_offset(v4) +
 		      (frame->tuple.transport == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr));
-	__u32 first = end_of_frame(ctx) - begin_of_frame(ctx);
-	__u32 length = in_buffers ? bpf_xdp_get_buff_len((struct xdp_md *)ctx) : first;
-	__u32 said = ETH_HLEN + frame->passage.length;
+	__u32 first = frame_end(ctx) - frame_start(ctx);
+	__u32 length = has_frags ? bpf_xdp_get_buff_len((struct xdp_md *)ctx) : first;
+	__u32 claimed = ETH_HLEN + frame->info.length;
 
-	return length == first && said >= least && (length == said || (length > said && length <= ETH_ZLEN));
+	return length == first && claimed >= least && (length == claimed || (length > claimed && length <= ETH_ZLEN));
 }
 
 /*
  * Whether the sum of the transport is made. What this host sends to itself has a sum that a network card would finish,
  * and until then it is that of the pseudo header. By chance a whole sum may look so.
  */
-INLINE bool is_summed(__u16 sum, const struct frame *frame, bool v4)
+INLINE bool is_csum_complete(__u16 sum, const struct frame *frame, bool v4)
 {
 	if (frame->tuple.transport == IPPROTO_UDP && !sum)
 		return v4;
-	return sum != fold16(frame->pseudo);
+	return sum != csum_fold16(frame->pseudo);
 }
 
 /*
@@ -153,18 +153,18 @@ INLINE bool is_summed(__u16 sum, const struct frame *frame, bool v4)
  */
 INLINE bool is_init(const struct xdp_md *ctx, const struct frame *frame, bool v4)
 {
-	__u32 before = transport_at(v4) + sizeof(struct sctp);
-	const struct chunk *chunk = piece(ctx, before, sizeof(*chunk));
+	__u32 before = transport_offset(v4) + sizeof(struct sctp_header);
+	const struct sctp_chunk *chunk = frame_bytes(ctx, before, sizeof(*chunk));
 	__u32 length = chunk ? bpf_ntohs(chunk->length) : 0;
 
 	return length >= sizeof(*chunk) && chunk->type == CHUNK_INIT &&
-	       ETH_HLEN + frame->passage.length == before + ((length + 3) & ~3U);
+	       ETH_HLEN + frame->info.length == before + ((length + 3) & ~3U);
 }
 
 /* Reads a header of TCP. `false`: the frame ends before that. */
 INLINE bool read_tcp(const struct xdp_md *ctx, struct frame *frame, bool v4)
 {
-	struct tcphdr *tcp = piece(ctx, transport_at(v4), sizeof(*tcp));
+	struct tcphdr *tcp = frame_bytes(ctx, transport_offset(v4), sizeof(*tcp));
 
 	if (!tcp)
 		return false;
@@ -176,7 +176,7 @@ INLINE bool read_tcp(const struct xdp_md *ctx, struct frame *frame, bool v4)
 /* Reads the ports, and what else the transport says. `false`: the frame ends before that. */
 INLINE bool read_transport(const struct xdp_md *ctx, struct frame *frame, bool v4)
 {
-	struct udphdr *udp = piece(ctx, transport_at(v4), sizeof(*udp));
+	struct udphdr *udp = frame_bytes(ctx, transport_offset(v4), sizeof(*udp));
 
 	if (!udp)
 		return false;
@@ -201,21 +201,21 @@ INLINE bool read_frame(const struct xdp_md *ctx, struct frame *frame, bool v4)
  * Whether nothing in a frame that was read keeps it from being sent on right away. That there is a sum is looked at
  * where the verifier can see it, and not concluded from the transport.
  */
-INLINE bool is_to_be_sent(const struct xdp_md *ctx, struct frame *frame, bool v4)
+INLINE bool can_forward_frame(const struct xdp_md *ctx, struct frame *frame, bool v4)
 {
 	asm volatile("" : "+r"(frame->check));
-	return frame->hops > 1 && !(frame->flags & (TCP_SYN | TCP_FIN | TCP_RST)) && is_as_long(ctx, frame, v4) &&
-	       frame->check && is_summed(*frame->check, frame, v4);
+	return frame->hops > 1 && !(frame->flags & (TCP_SYN | TCP_FIN | TCP_RST)) && has_exact_length(ctx, frame, v4) &&
+	       frame->check && is_csum_complete(*frame->check, frame, v4);
 }
 
-INLINE void write_link_of_frame(struct ethhdr *link, const struct known_way *way)
+INLINE void write_frame_link(struct ethhdr *link, const struct flow_path *path)
 {
-	__builtin_memcpy(link->h_dest, way->to, ETH_ALEN);
-	__builtin_memcpy(link->h_source, way->from, ETH_ALEN);
+	__builtin_memcpy(link->h_dest, path->dst_mac, ETH_ALEN);
+	__builtin_memcpy(link->h_source, path->src_mac, ETH_ALEN);
 }
 
 /* Counts the packet down one hop, which the header's sum covers by IPv4. */
-INLINE void write_ip_of_frame(void *header, const struct tuple *to, __u64 sum, bool v4)
+INLINE void write_frame_ip(void *header, const struct tuple *to, __u64 sum, bool v4)
 {
 	if (v4) {
 		struct iphdr *ip = header;
@@ -223,7 +223,7 @@ INLINE void write_ip_of_frame(void *header, const struct tuple *to, __u64 sum, b
 		ip->saddr = to->source.address[3];
 		ip->daddr = to->destination.address[3];
 		ip->ttl--;
-		ip->check = ~fold16((__u16)~ip->check + sum + (__u16)~bpf_htons(0x100));
+		ip->check = ~csum_fold16((__u16)~ip->check + sum + (__u16)~bpf_htons(0x100));
 	} else {
 		struct ipv6hdr *ip = header;
 
@@ -234,13 +234,13 @@ INLINE void write_ip_of_frame(void *header, const struct tuple *to, __u64 sum, b
 }
 
 /* A datagram may have no sum, which is 0 and stays so; one that has a sum has never 0. */
-INLINE void write_sum_of_frame(__u16 *sum, __u8 transport, const struct change *change)
+INLINE void write_frame_csum(__u16 *sum, __u8 transport, const struct csum_change *change)
 {
 	__u16 made;
 
 	if (transport == IPPROTO_UDP && !*sum)
 		return;
-	made = ~fold16((__u16)~*sum + change->addresses + change->ports);
+	made = ~csum_fold16((__u16) ~*sum + change->addresses + change->ports);
 	*sum = transport == IPPROTO_UDP && !made ? 0xffff : made;
 }
 
@@ -248,19 +248,19 @@ INLINE void write_sum_of_frame(__u16 *sum, __u8 transport, const struct change *
  * Gives a frame that was read the source and the destination of `to`, and sends it one hop further. `false`: as it was.
  */
 INLINE bool write_frame(const struct xdp_md *ctx, const struct frame *frame, const struct tuple *to,
-			const struct known_way *way, bool v4)
+			const struct flow_path *path, bool v4)
 {
-	struct change change = change_of(&frame->tuple, to, v4);
-	void *link = piece(ctx, 0, transport_at(v4));
-	__u16 *ports = piece(ctx, transport_at(v4), 2 * sizeof(*ports));
+	struct csum_change change = diff_tuples(&frame->tuple, to, v4);
+	void *link = frame_bytes(ctx, 0, transport_offset(v4));
+	__u16 *ports = frame_bytes(ctx, transport_offset(v4), 2 * sizeof(*ports));
 
 	if (!link || !ports)
 		return false;
-	write_link_of_frame(link, way);
-	write_ip_of_frame(link + ETH_HLEN, to, change.addresses, v4);
+	write_frame_link(link, path);
+	write_frame_ip(link + ETH_HLEN, to, change.addresses, v4);
 	ports[0] = to->source.port;
 	ports[1] = to->destination.port;
-	write_sum_of_frame(frame->check, frame->tuple.transport, &change);
+	write_frame_csum(frame->check, frame->tuple.transport, &change);
 	return true;
 }
 
@@ -273,75 +273,79 @@ INLINE bool write_frame(const struct xdp_md *ctx, const struct frame *frame, con
  */
 
 /* Whether the frame is for that hardware address. */
-INLINE bool is_for_hardware(const struct xdp_md *ctx, const __u8 *address)
+INLINE bool is_for_mac(const struct xdp_md *ctx, const __u8 *address)
 {
-	const __u16 *to = piece(ctx, 0, ETH_ALEN), *own = (const __u16 *)address;
+	const __u16 *to = frame_bytes(ctx, 0, ETH_ALEN), *own = (const __u16 *)address;
 
 	return to && !((to[0] ^ own[0]) | (to[1] ^ own[1]) | (to[2] ^ own[2]));
 }
 
 /* Whether a client like this one was turned away just now, so that it is worth to judge this one. */
-INLINE bool was_turned_away(const struct xdp_md *ctx)
+INLINE bool has_drop_hint(const struct xdp_md *ctx)
 {
 	__u32 device = ctx->ingress_ifindex;
-	const struct turned_away *noted = turned_away_at(device);
+	const struct xdp_drop_hint *noted = get_xdp_drop_hint(device);
 
-	return noted && noted->second == seconds() && noted->device == device && is_for_hardware(ctx, noted->own);
+	return noted && noted->second == seconds() && noted->device == device && is_for_mac(ctx, noted->mac);
 }
 
-/* Notes what the next step has to know of a frame of no flow. ARRIVES: it may be a client that is turned away. */
-INLINE int note_early(const struct xdp_md *ctx, const struct frame *frame)
+/*
+ * Notes what the next step has to know of a frame of no flow. STEP_SELECT_BACKEND: it may be a client that is turned
+ * away.
+ */
+INLINE int save_new_frame(const struct xdp_md *ctx, const struct frame *frame)
 {
-	struct arrival *arrival;
+	struct scratch *scratch;
 
-	if (LIKELY(!was_turned_away(ctx)))
+	if (LIKELY(!has_drop_hint(ctx)))
 		return XDP_PASS;
-	arrival = the_arrival();
-	if (!arrival)
+	scratch = get_scratch();
+	if (!scratch)
 		return XDP_PASS;
-	arrival->packet.tuple = frame->tuple;
-	arrival->packet.flags = frame->flags;
-	arrival->device = ctx->ingress_ifindex;
-	return ARRIVES;
+	scratch->packet.tuple = frame->tuple;
+	scratch->packet.flags = frame->flags;
+	scratch->device = ctx->ingress_ifindex;
+	return STEP_SELECT_BACKEND;
 }
 
 /* Whether a client without a backend gets no answer. Only then it is turned away here. */
-INLINE bool refuse_early(const struct arrival *arrival, const struct dial *dial, __u64 word)
+INLINE bool refuse_in_xdp(const struct scratch *scratch, const struct lb_request *request, __u64 word)
 {
-	if (verdict_of(word) == VERDICT_REFUSED && !has_answered_most(seconds()))
+	if (empty_list_verdict(word) == VERDICT_REFUSED && !is_reject_limit_reached(seconds()))
 		return false;
-	if (refuse(arrival, dial, word) == REFUSED)
+	if (refuse_client(scratch, request, word) == STEP_REJECT)
 		count_packet(COUNT_UNANSWERABLE);
 	return true;
 }
 
-INLINE bool is_turned_away(struct xdp_md *ctx, struct arrival *arrival, bool v4)
+INLINE bool is_denied_in_xdp(struct xdp_md *ctx, struct scratch *scratch, bool v4)
 {
-	struct dial dial = {};
+	struct lb_request request = {};
 	__u64 word;
 
-	switch (admit(ctx, arrival, &dial, v4)) {
-	case IS_BARRED:
-		drop(arrival, &dial, REASON_SOURCE, COUNT_SOURCE);
+	switch (admit_client(ctx, scratch, &request, v4)) {
+	case ADMIT_DENIED:
+		drop_client(scratch, &request, REASON_SOURCE, COUNT_SOURCE);
 		return true;
-	case IS_LOOP:
+	case ADMIT_LOOP:
 		count_packet(COUNT_LOOP);
 		return true;
-	case IS_ADMITTED:
-		return !stand_still() && finds_nothing(arrival, &dial, &word) && refuse_early(arrival, &dial, word);
+	case ADMIT_OK:
+		return !are_flows_frozen() && has_no_backend(scratch, &request, &word) &&
+		       refuse_in_xdp(scratch, &request, word);
 	default:
 		return false;
 	}
 }
 
 /* Ends a frame of no flow, if its client is turned away without an answer. */
-INLINE int turn_away_early(struct xdp_md *ctx, bool v4)
+INLINE int xdp_drop(struct xdp_md *ctx, bool v4)
 {
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 
-	if (!arrival || !is_turned_away(ctx, arrival, v4))
+	if (!scratch || !is_denied_in_xdp(ctx, scratch, v4))
 		return XDP_PASS;
-	count_packet(COUNT_TURNED_AWAY_BY_XDP);
+	count_packet(COUNT_XDP_DROPS);
 	return XDP_DROP;
 }
 
@@ -349,46 +353,46 @@ INLINE int turn_away_early(struct xdp_md *ctx, bool v4)
  * Whether nothing is to be noted of a further packet of the flow that opens and ends nothing: client and backend have
  * agreed, neither is said to be gone, this second is noted already, and the backend owes no answer.
  */
-INLINE bool is_settled(const struct flow *flow, enum direction direction, __u32 now)
+INLINE bool needs_no_tracking(const struct flow *flow, enum direction direction, __u32 now)
 {
-	if (flow->seen != now || flow->state != FLOW_OPEN || is_closed(flow))
+	if (flow->seen != now || flow->state != FLOW_OPEN || has_both_fins(flow))
 		return false;
-	if ((flow->of_client | flow->of_backend) & (HEARD_RST | HEARD_REFUSAL))
+	if ((flow->client_flags | flow->backend_flags) & (FLOW_RST_SEEN | FLOW_UNREACHABLE_SEEN))
 		return false;
-	return direction == TO_BACKEND || (!flow->waits && !is_to_come_back(flow));
+	return direction == TO_BACKEND || (!flow->unacked && !needs_client_save(flow));
 }
 
 /* Whether frames may pass between two devices: a driver sends another one's frame only if it has all it needs. */
-INLINE bool may_pass_between(__u32 here, __u32 there)
+INLINE bool may_redirect_between(__u32 here, __u32 there)
 {
-	return here & there & DEVICE_SHORTCUT && here & there & DEVICE_FRAMES;
+	return here & there & DEVICE_FAST_PATH && here & there & DEVICE_XDP;
 }
 
 /* How a packet of a flow with another node leaves: as the other side's packet would come, turned round. */
-INLINE void leaves_as(struct tuple *left, const struct flow *flow, enum direction direction)
+INLINE void egress_tuple(struct tuple *left, const struct flow *flow, enum direction direction)
 {
 	struct tuple other;
 
 	if (direction == TO_BACKEND)
-		from_remote(&other, flow);
+		snat_reply_tuple(&other, flow);
 	else
-		from_client(&other, flow);
-	turned(left, &other);
+		original_tuple(&other, flow);
+	reverse_tuple(left, &other);
 }
 
 /*
  * Sends the frame on, also where it leaves by the device by which it came: a veth that is told so by XDP_TX does not
  * wake its other end where that has GRO and no program.
  */
-INLINE int send_frame(struct xdp_md *ctx, const struct frame *frame, const struct tuple *left,
-		      const struct known_way *way, bool v4)
+INLINE int redirect_frame(struct xdp_md *ctx, const struct frame *frame, const struct tuple *left,
+			  const struct flow_path *path, bool v4)
 {
-	__u32 here = flags_of(ctx->ingress_ifindex), device = way->device;
-	__u32 there = device == ctx->ingress_ifindex ? here : flags_of(device);
+	__u32 here = get_device_flags(ctx->ingress_ifindex), device = path->device;
+	__u32 there = device == ctx->ingress_ifindex ? here : get_device_flags(device);
 
-	if (!may_pass_between(here, there) || !write_frame(ctx, frame, left, way, v4))
+	if (!may_redirect_between(here, there) || !write_frame(ctx, frame, left, path, v4))
 		return XDP_PASS;
-	count_packet(COUNT_BY_XDP);
+	count_packet(COUNT_XDP_REDIRECTS);
 	return bpf_redirect(device, 0);
 }
 
@@ -396,26 +400,26 @@ INLINE int send_frame(struct xdp_md *ctx, const struct frame *frame, const struc
 INLINE int follow_frame(struct xdp_md *ctx, const struct frame *frame, __u32 number, const struct flow *flow, bool v4)
 {
 	__u32 serial = READ_ONCE(flow->serial), now = seconds();
-	const struct known_way *way;
+	const struct flow_path *path;
 	enum direction direction;
 	struct tuple left;
 
-	direction = turn_in(flow, &frame->tuple, &left, v4);
-	if (direction == NOWHERE || !flow->nat_port || !(flow->of_client & TAKES_SHORTCUT) ||
-	    !is_settled(flow, direction, now))
+	direction = translate_ingress(flow, &frame->tuple, &left, v4);
+	if (direction == NO_DIRECTION || !flow->nat_port || !(flow->client_flags & FLOW_FAST_PATH) ||
+	    !needs_no_tracking(flow, direction, now))
 		return XDP_PASS;
-	way = known_way(number, direction);
-	if (!way || !is_way_of(way, number, serial, now, ctx->ingress_ifindex, &frame->passage) ||
-	    !is_for_hardware(ctx, way->own))
+	path = get_flow_path(number, direction);
+	if (!path || !is_path_for(path, number, serial, now, ctx->ingress_ifindex, &frame->info) ||
+	    !is_for_mac(ctx, path->ingress_mac))
 		return XDP_PASS;
-	leaves_as(&left, flow, direction);
+	egress_tuple(&left, flow, direction);
 	if (READ_ONCE(flow->serial) != serial)
 		return XDP_PASS;
-	return send_frame(ctx, frame, &left, way, v4);
+	return redirect_frame(ctx, frame, &left, path, v4);
 }
 
-/* ARRIVES: the frame is of no flow, and may be of a client that is turned away. */
-INLINE int take_frame(struct xdp_md *ctx, bool v4)
+/* STEP_SELECT_BACKEND: the frame is of no flow, and may be of a client that is turned away. */
+INLINE int xdp_lookup(struct xdp_md *ctx, bool v4)
 {
 	struct frame frame = {};
 	const struct flow *flow;
@@ -424,45 +428,45 @@ INLINE int take_frame(struct xdp_md *ctx, bool v4)
 	if (!read_frame(ctx, &frame, v4) ||
 	    !may_be_ours(frame.tuple.destination.address, frame.tuple.destination.port, frame.tuple.source.port, v4))
 		return XDP_PASS;
-	entry = find_entry(&frame.tuple, LEG_IN, v4);
+	entry = find_entry(&frame.tuple, ENTRY_WIRE, v4);
 	if (!entry)
-		return note_early(ctx, &frame);
+		return save_new_frame(ctx, &frame);
 	number = *entry;
-	flow = flow_at(number);
-	return flow && is_to_be_sent(ctx, &frame, v4) ? follow_frame(ctx, &frame, number, flow, v4) : XDP_PASS;
+	flow = get_flow(number);
+	return flow && can_forward_frame(ctx, &frame, v4) ? follow_frame(ctx, &frame, number, flow, v4) : XDP_PASS;
 }
 
 /* The steps, for each family. */
-#define STEPS(family, v4)                               \
-	ALONE int take##family(struct xdp_md *ctx)      \
-	{                                               \
-		return take_frame(ctx, v4);             \
-	}                                               \
-	ALONE int turn_away##family(struct xdp_md *ctx) \
-	{                                               \
-		return turn_away_early(ctx, v4);        \
+#define STEPS(family, v4)                                 \
+	GLOBAL int xdp_lookup##family(struct xdp_md *ctx) \
+	{                                                 \
+		return xdp_lookup(ctx, v4);               \
+	}                                                 \
+	GLOBAL int xdp_drop##family(struct xdp_md *ctx)   \
+	{                                                 \
+		return xdp_drop(ctx, v4);                 \
 	}
 
 STEPS(4, true)
 STEPS(6, false)
 
-INLINE int meet(struct xdp_md *ctx, bool v4)
+INLINE int handle_frame(struct xdp_md *ctx, bool v4)
 {
-	int next = v4 ? take4(ctx) : take6(ctx);
+	int next = v4 ? xdp_lookup4(ctx) : xdp_lookup6(ctx);
 
-	if (next == ARRIVES)
-		return v4 ? turn_away4(ctx) : turn_away6(ctx);
+	if (next == STEP_SELECT_BACKEND)
+		return v4 ? xdp_drop4(ctx) : xdp_drop6(ctx);
 	return next;
 }
 
 SEC("xdp")
 int packet_xdp(struct xdp_md *ctx)
 {
-	const struct ethhdr *link = piece(ctx, 0, sizeof(*link));
+	const struct ethhdr *link = frame_bytes(ctx, 0, sizeof(*link));
 
 	if (!link)
 		return XDP_PASS;
 	if (link->h_proto == bpf_htons(ETH_P_IP))
-		return meet(ctx, true);
-	return link->h_proto == bpf_htons(ETH_P_IPV6) ? meet(ctx, false) : XDP_PASS;
+		return handle_frame(ctx, true);
+	return link->h_proto == bpf_htons(ETH_P_IPV6) ? handle_frame(ctx, false) : XDP_PASS;
 }

@@ -33,7 +33,7 @@ enum size {
 	/* Counts of one port's connects: a power of two. */
 	CONNECT_COLUMNS = 8,
 	/* TCP sockets that can be told what they dialled: a power of two. 4 MiB. */
-	REVERSE_ENTRIES = 1 << 17,
+	SOCK_REV_NAT_ENTRIES = 1 << 17,
 	/* Destinations that one UDP socket remembers: what it is connected to, and what it sent datagrams to. */
 	UDP_PAIRS = 8,
 	/* Network namespaces times ports with affinity; the least recently used go first. */
@@ -43,7 +43,7 @@ enum size {
 	 * power of two.
 	 */
 	CLIENTS = 1 << 17,
-	CLIENTS_OF_SHARE = 1 << 14,
+	CLIENTS_PER_SHARE = 1 << 14,
 	/* Addresses of one node. */
 	NODE_ADDRESSES = 4096,
 	/* Subtrees of cgroups that are left alone; the configuration allows as many. */
@@ -52,7 +52,7 @@ enum size {
 	CGROUP_LEVELS = 16,
 	/* Bytes of refusals that wait for the daemon: some 2,500. */
 	REFUSAL_BYTES = 1 << 18,
-	/* Places by which namespaces and cgroups have a pace of refusals each: a power of two. See verdict.h. */
+	/* Places by which namespaces and cgroups have a pace of refusals each: a power of two. See events.h. */
 	REFUSAL_PACES = 1 << 12,
 	/* So many of the flows that have not been answered are known by their age; others are found by chance. */
 	OPENING_FLOWS = 1 << 14,
@@ -63,24 +63,30 @@ enum size {
 	FLOW_SHARES = 1 << 12,
 	/* Datagrams with fragments on their way; the least recently used go first. */
 	FRAGMENTED = 8192,
-	/* Devices at which packets are translated: those of thousands of pods, and a part for those that lead elsewhere. */
+	/*
+	 * Devices at which packets are translated: those of thousands of pods, and a part for those that lead
+	 * elsewhere.
+	 */
 	DEVICES = 4096,
 	/* Ranges of sources, times the ports that they are for. */
 	SOURCE_RANGES = 1 << 16,
 	/* Cluster IPs of one family: more than the services that Kubernetes is tested with in one cluster. */
 	CLUSTER_IPS = 1 << 17,
-	/* Conversations over UDP that began on this node at the number of a node port; the least recently used go first. */
+	/*
+	 * Conversations over UDP that began on this node at the number of a node port; the least recently used go
+	 * first.
+	 */
 	OWN_TALKS = 8192,
 	/* Ranges of ports that are given to clients on their way to other nodes; the configuration allows as many. */
 	SNAT_RANGES = 4,
 	/* Networks of one family in which only nodes live; the configuration allows as many. */
-	NODE_NETWORKS = 16,
+	DSR_NETWORKS = 16,
 	/*
 	 * The ports by which clients come to backends of this node that need not see the clients' own ports: below the
 	 * ports that systems choose by themselves, and below node ports.
 	 */
-	THROUGH_FIRST = 1024,
-	THROUGH_PORTS = 30000 - THROUGH_FIRST,
+	TRANSLATED_PORTS_FIRST = 1024,
+	TRANSLATED_PORTS = 30000 - TRANSLATED_PORTS_FIRST,
 };
 
 /* What kind of address a frontend is. */
@@ -120,11 +126,14 @@ enum word_flag {
 	/* In the cluster word: a client that is known by its packets has its place in the list computed. */
 	WORD_MAGLEV = 64,
 	/*
-	 * The slots are a table: backends have as many places as their shares are large, in no order, and each is a member
-	 * of the list, too.
+	 * The slots are a table: backends have as many places as their shares are large, in no order, and each is a
+	 * member of the list, too.
 	 */
 	WORD_TABLE = 128,
-	/* In the cluster word: some backend may be on no node of the cluster, so packets go to none of them as they came. */
+	/*
+	 * In the cluster word: some backend may be on no node of the cluster, so packets go to none of them as they
+	 * came.
+	 */
 	WORD_OUTSIDE = 256,
 };
 
@@ -205,53 +214,55 @@ enum device_flag {
 	DEVICE_POD = 2,
 	/* The device leads to backends of other nodes; packets that come by it are of no client. */
 	DEVICE_BACKENDS = 4,
-	/* Answers to clients that come by it are routed by the address that the answers bear, and not by the backend's. */
-	DEVICE_BY_ADDRESS = 8,
-	/* Packets between it and other such devices may pass by the stack: see shortcut.h. */
-	DEVICE_SHORTCUT = 16,
+	/*
+	 * Answers to clients that come by it are routed by the address that the answers bear, and not by the backend's.
+	 */
+	DEVICE_REPLY_BY_FRONTEND = 8,
+	/* Packets between it and other such devices may pass by the stack: see fast_path.h. */
+	DEVICE_FAST_PATH = 16,
 	/*
 	 * Pods of this node are behind it, and what they answer may pass by the stack. It serves no clients, unless the
 	 * pod is one, as DEVICE_POD says.
 	 */
-	DEVICE_NEAR = 32,
+	DEVICE_LOCAL_PODS = 32,
 	/*
 	 * Of a device that leads to a pod: packets can be given to its other end right away, because nothing waits or
 	 * looks here. Of another one: what comes by it bears nothing of this node, and can be given away like that.
 	 */
 	DEVICE_PEER = 64,
 	/* Frames pass by the stack between it and other such devices, from driver to driver: see xdp.bpf.c. */
-	DEVICE_FRAMES = 128,
+	DEVICE_XDP = 128,
 	/*
-	 * The kernel finds the way of a packet of IPv4 that comes by the device without a look at its ports; that of one of
-	 * IPv6, without a look at ports and label.
+	 * The kernel finds the way of a packet of IPv4 that comes by the device without a look at its ports; that of
+	 * one of IPv6, without a look at ports and label.
 	 */
-	DEVICE_PLAIN4 = 512,
-	DEVICE_PLAIN6 = 1024,
+	DEVICE_SIMPLE_FIB4 = 512,
+	DEVICE_SIMPLE_FIB6 = 1024,
 	/*
-	 * A segment of no flow that comes by it may be of a connection that another node has let in: this node has no other
-	 * proxy that could have the connection.
+	 * A segment of no flow that comes by it may be of a connection that another node has let in: this node has no
+	 * other proxy that could have the connection.
 	 */
-	DEVICE_JOINS = 2048,
+	DEVICE_ADOPTS = 2048,
 	/*
-	 * Policies of IPsec are to see what the stack sends and takes: nothing goes by it to another node as it came, and
-	 * nothing is taken so.
+	 * Policies of IPsec are to see what the stack sends and takes: nothing goes by it to another node as it came,
+	 * and nothing is taken so.
 	 */
-	DEVICE_SECURED = 4096,
+	DEVICE_IPSEC = 4096,
 	/* A bridge: its ports may have shown a packet to the filters of the stack before it came here. */
 	DEVICE_BRIDGE = 8192,
 	/*
-	 * A virtual switch that is no way out of the node: pods of this node are behind it beside those of others, and all
-	 * of them answer by it. Under policy Local the backend is one of this node's.
+	 * A virtual switch that is no way out of the node: pods of this node are behind it beside those of others, and
+	 * all of them answer by it. Under policy Local the backend is one of this node's.
 	 */
 	DEVICE_SWITCH = 16384,
 };
 
 /* Where a packet shows the addresses of an entry. */
-enum leg {
+enum entry_kind {
 	/* As it comes by an outer device: client to frontend, or backend to the address that the client was given. */
-	LEG_IN = 0,
+	ENTRY_WIRE = 0,
 	/* As the stack sees it: between backend and client, in either direction. */
-	LEG_THROUGH = 1,
+	ENTRY_TRANSLATED = 1,
 };
 
 enum flow_state {
@@ -263,45 +274,48 @@ enum flow_state {
 };
 
 /*
- * What was heard of one side of a connection by TCP or SCTP. By UDP only a backend's HEARD_REFUSAL is heard. An INIT of
- * SCTP counts as a SYN, what belongs to its shutdown as a FIN, and an ABORT as a RST.
+ * What was heard of one side of a connection by TCP or SCTP. By UDP only a backend's FLOW_UNREACHABLE_SEEN is heard. An
+ * INIT of SCTP counts as a SYN, what belongs to its shutdown as a FIN, and an ABORT as a RST.
  */
-enum heard {
-	HEARD_SYN = 1,
-	HEARD_FIN = 2,
-	HEARD_RST = 4,
+enum flow_flag {
+	FLOW_SYN_SEEN = 1,
+	FLOW_FIN_SEEN = 2,
+	FLOW_RST_SEEN = 4,
 	/* The backend has told that its port is closed, and has not answered since. */
-	HEARD_REFUSAL = 8,
-	/* Of the client's side alone, and nothing that was heard: the client is to get this backend again, of that list. */
-	STICKS_CLUSTER = 64,
-	STICKS_LOCAL = 128,
-	/* Likewise: answers go as the frontend's address is routed. A flow from before this had a name has 0 here. */
-	IS_BY_ADDRESS = 32,
+	FLOW_UNREACHABLE_SEEN = 8,
 	/*
-	 * Likewise: its packets pass by the stack to another node. An older version leads them through the stack, which is
-	 * slower. Of a flow with a pod `nat` says it.
+	 * Of the client's side alone, and nothing that was heard: the client is to get this backend again, of that
+	 * list.
 	 */
-	TAKES_SHORTCUT = 16,
+	FLOW_AFFINITY_CLUSTER = 64,
+	FLOW_AFFINITY_LOCAL = 128,
+	/* Likewise: answers go as the frontend's address is routed. A flow from before this had a name has 0 here. */
+	FLOW_REPLY_BY_FRONTEND = 32,
+	/*
+	 * Likewise: its packets pass by the stack to another node. An older version leads them through the stack, which
+	 * is slower. Of a flow with a pod `nat` says it.
+	 */
+	FLOW_FAST_PATH = 16,
 	/*
 	 * Likewise: what the client says goes to another node as it came, behind a header of this node, and the backend
-	 * answers past this one: see wrap.h. An older version would send it there as its own stack does, and the client would
-	 * not know the answer.
+	 * answers past this one: see dsr_encap.h. An older version would send it there as its own stack does, and the
+	 * client would not know the answer.
 	 */
-	IS_WRAPPED = 8,
+	FLOW_ENCAP = 8,
 	/*
 	 * Of the backend's side alone, and nothing that was heard: the flow is in the counts of flows.
 	 */
-	IS_COUNTED = 64,
+	FLOW_COUNTED = 64,
 	/*
-	 * Likewise: nothing has left from the flow's `nat_port` yet, so what comes to that port is none of its answers. Where
-	 * another masquerades what leaves for other nodes, nothing ever does. What was written before flows had a share says
-	 * this too, until the client's next packet leaves.
+	 * Likewise: nothing has left from the flow's `nat_port` yet, so what comes to that port is none of its answers.
+	 * Where another masquerades what leaves for other nodes, nothing ever does. What was written before flows had a
+	 * share says this too, until the client's next packet leaves.
 	 */
-	IS_UNSENT = 128,
+	FLOW_SNAT_UNUSED = 128,
 	/* Likewise: the client is remembered with this backend. */
-	IS_REMEMBERED = 16,
+	FLOW_CLIENT_SAVED = 16,
 	/* Likewise: the client came by another node, behind a header of that one. */
-	CAME_WRAPPED = 32,
+	FLOW_DECAP = 32,
 };
 
 /*
@@ -323,12 +337,12 @@ enum flow_count {
 };
 
 /* What the client has said that the backend has to answer, and has not; a datagram counts as such, whatever it says. */
-enum waits {
-	WAITS_FOR_NOTHING = 0,
+enum unacked {
+	UNACKED_NOTHING = 0,
 	/* Data, or the end of it; or a datagram. */
-	WAITS_FOR_ANSWER = 1,
+	UNACKED_DATA = 1,
 	/* A SYN, where the two had agreed before. */
-	WAITS_FOR_SYN = 2,
+	UNACKED_SYN = 2,
 };
 
 /* Seconds without a packet after which a flow has ended. */
@@ -356,12 +370,12 @@ enum lifetime {
 	LIFE_UDP_BRIEF = 30,
 	LIFE_UDP = 120,
 	/* Where there is no room, a flow that was closed or reset, or was a question and its answer, ends so early. */
-	LIFE_CROWDED = 10,
+	LIFE_UNDER_PRESSURE = 10,
 	/*
 	 * Where there is no other port, the port of a connection that both sides have ended is given away so early, and
 	 * the port of a flow that the other side has not agreed to.
 	 */
-	LIFE_LINGERING = 1,
+	LIFE_TIME_WAIT = 1,
 	/* So many seconds after its first packet a conversation over UDP is a stream. */
 	STREAM_AFTER = 2,
 	/*
@@ -376,9 +390,9 @@ enum packet_count {
 	/* Flows that began. */
 	COUNT_FLOWS = 0,
 	/* What is sent to a frontend by TCP or SCTP, is of no flow and opens none: left to the stack. */
-	COUNT_MIDWAY = 1,
+	COUNT_MIDSTREAM = 1,
 	/* Datagrams at node ports that are of a conversation of the node's own. */
-	COUNT_OWN_SOCKET = 2,
+	COUNT_NODE_REPLIES = 2,
 	/* Dropped: outside of the ranges of sources. */
 	COUNT_SOURCE = 3,
 	/* Dropped: no room for a flow. */
@@ -392,10 +406,10 @@ enum packet_count {
 	/* Fragments that came before their first one, or long after it: left to the stack. */
 	COUNT_FRAGMENTS = 8,
 	/* Answers to clients that were refused. */
-	COUNT_ANSWERS = 9,
+	COUNT_REJECTS = 9,
 	/*
 	 * Clients that were refused and got no answer: too many were in that second, or the packet allows none (see
-	 * answer()).
+	 * reject()).
 	 */
 	COUNT_UNANSWERABLE = 10,
 	/* Errors of routers and backends that were translated. */
@@ -403,23 +417,23 @@ enum packet_count {
 	/* Packets that could not be written to, and were dropped. */
 	COUNT_UNWRITABLE = 12,
 	/* Packets that passed by the stack at a driver. What was made before this was counted has no place for it. */
-	COUNT_BY_XDP = 13,
+	COUNT_XDP_REDIRECTS = 13,
 	/* Packets of clients that were turned away, dropped at a driver. They are in the other counts, too. */
-	COUNT_TURNED_AWAY_BY_XDP = 14,
+	COUNT_XDP_DROPS = 14,
 	/* Packets of clients that went to another node as they came. As above, and so are those below. */
-	COUNT_WRAPPED = 15,
+	COUNT_ENCAP = 15,
 	/* Packets of clients that came by another node. */
-	COUNT_UNWRAPPED = 16,
+	COUNT_DECAP = 16,
 	/* Dropped: came by another node for a backend that this node does not know behind that frontend. */
 	COUNT_NOT_LISTED = 17,
 	/* Dropped: came by another node, and the backend is not on this one, or the client is. */
-	COUNT_NOT_HERE = 18,
+	COUNT_NOT_LOCAL = 18,
 	/* Dropped: came by another node, and is of no flow of a backend here and begins none. */
-	COUNT_ASTRAY = 19,
+	COUNT_DECAP_UNKNOWN = 19,
 	/* Dropped: there is no way to the other node, or none for a packet that is so long. */
-	COUNT_NO_WAY = 20,
+	COUNT_NO_ROUTE = 20,
 	/* Flows that began with a segment of a connection that another node has let in. */
-	COUNT_JOINED = 21,
+	COUNT_ADOPTED = 21,
 	/* Dropped: a datagram that says to come from a frontend. */
 	COUNT_LOOP = 22,
 	PACKET_COUNTS = 23,
@@ -442,7 +456,7 @@ SIZE_IS(frontend4_key, 8);
  *
  * A freed element may be filled for another key while a program still reads it. It is filled from the front, and
  * programs read the target first: so a foreign target comes with a foreign echo. Neither order is left to the
- * processor: see look4().
+ * processor: see lookup_frontend4().
  */
 struct frontend4_value {
 	__u32 address;
@@ -478,10 +492,10 @@ struct port_facts {
 	/* Seconds; 0: no affinity. */
 	__u32 affinity_timeout;
 	/*
-	 * So many last bits of a client's address do not count: where clients are known by addresses, two addresses that
-	 * differ in these bits alone are one client. Daemons from before this field left 0 here.
+	 * So many last bits of a client's address do not count: where clients are known by addresses, two addresses
+	 * that differ in these bits alone are one client. Daemons from before this field left 0 here.
 	 */
-	__u32 left_out;
+	__u32 ignored_bits;
 };
 SIZE_IS(port_facts, 8);
 
@@ -559,12 +573,12 @@ struct affinity_value {
 };
 SIZE_IS(affinity_value, 32);
 
-/* Where a client of a port with affinity may be remembered that is known by its address: see sticky.h. */
+/* Where a client of a port with affinity may be remembered that is known by its address: see affinity.h. */
 struct client_key {
 	/* The number of the namespace. */
 	__u32 share;
-	/* One of CLIENTS_OF_SHARE. */
-	__u32 place;
+	/* One of CLIENTS_PER_SHARE. */
+	__u32 slot;
 };
 SIZE_IS(client_key, 8);
 
@@ -580,8 +594,8 @@ struct client_value {
 };
 SIZE_IS(client_value, 48);
 
-/* A TCP socket and what it dialled, at its cookie modulo REVERSE_ENTRIES. */
-struct reverse_entry {
+/* A TCP socket and what it dialled, at its cookie modulo SOCK_REV_NAT_ENTRIES. */
+struct sock_rev_nat {
 	__u64 cookie;
 	__u32 address[4];
 	__u16 port;
@@ -589,7 +603,7 @@ struct reverse_entry {
 	/* Mixes all fields and the backend: an entry that is torn or of another connect does not fit. */
 	__u32 check;
 };
-SIZE_IS(reverse_entry, 32);
+SIZE_IS(sock_rev_nat, 32);
 
 /* What a UDP socket dialled, and the backend that it got. */
 struct udp_pair {
@@ -659,7 +673,7 @@ SIZE_IS(refusal, 96);
 /* How many refusals were told in one second. */
 struct refusal_pace {
 	__u32 second;
-	__u32 told;
+	__u32 reported;
 };
 SIZE_IS(refusal_pace, 8);
 
@@ -682,19 +696,24 @@ struct flow {
 	__u16 frontend_port;
 	__u16 backend_port;
 	__u16 nat_port;
-	/* The client's port between the devices: its own, or another one by which it meets no other connection there. */
-	__u16 through_port;
+	/*
+	 * The client's port between the devices: its own, or another one by which it meets no other connection there.
+	 */
+	__u16 translated_port;
 	__u8 transport;
 	/* enum flow_state */
 	__u8 state;
-	/* enum heard */
-	__u8 of_client;
-	__u8 of_backend;
+	/* enum flow_flag */
+	__u8 client_flags;
+	__u8 backend_flags;
 	/* Whether this is IPv4. */
 	__u8 v4;
-	/* enum waits. Versions from before this field left 0 here. */
-	__u8 waits;
-	/* The port behind the frontend, and from FLOW_SHARE_AT on the share. A flow from before there were shares says 0. */
+	/* enum unacked. Versions from before this field left 0 here. */
+	__u8 unacked;
+	/*
+	 * The port behind the frontend, and from FLOW_SHARE_AT on the share. A flow from before there were shares says
+	 * 0.
+	 */
 	__u32 port_and_share;
 	/* Not 0 while all the above belongs together; each flow has another one. */
 	__u32 serial;
@@ -706,9 +725,9 @@ struct flow {
 SIZE_IS(flow, 96);
 
 /*
- * How a packet of a flow looks. For LEG_THROUGH whichever of the two is less is the source, so that packets of both
- * directions have the same key: addresses are compared first, as the numbers that stand here, the first part first, and
- * then the ports.
+ * How a packet of a flow looks. For ENTRY_TRANSLATED whichever of the two is less is the source, so that packets of
+ * both directions have the same key: addresses are compared first, as the numbers that stand here, the first part
+ * first, and then the ports.
  */
 struct entry4_key {
 	__u32 source;
@@ -716,8 +735,8 @@ struct entry4_key {
 	__u16 source_port;
 	__u16 destination_port;
 	__u8 transport;
-	/* enum leg */
-	__u8 leg;
+	/* enum entry_kind */
+	__u8 kind;
 	__u16 pad;
 };
 SIZE_IS(entry4_key, 16);
@@ -729,7 +748,7 @@ struct entry6_key {
 	__u16 source_port;
 	__u16 destination_port;
 	__u8 transport;
-	__u8 leg;
+	__u8 kind;
 	__u16 pad;
 };
 SIZE_IS(entry6_key, 40);
@@ -740,8 +759,8 @@ struct fragment_key {
 	__u32 destination[4];
 	__u32 id;
 	__u8 transport;
-	/* enum leg */
-	__u8 leg;
+	/* enum entry_kind */
+	__u8 kind;
 	/* In which turn the first fragment was seen: see FRAGMENT_TURN. */
 	__u16 turn;
 };
@@ -774,8 +793,8 @@ struct device {
 	 * So many first bits of the address above are those of this node's own pods, to which the device leads beside
 	 * pods of others; 0: it leads to none.
 	 */
-	__u8 near4;
-	__u8 near6;
+	__u8 pod_prefix4;
+	__u8 pod_prefix6;
 };
 SIZE_IS(device, 24);
 
@@ -831,8 +850,8 @@ SIZE_IS(packet_settings, 24);
 struct pace {
 	__u32 second;
 	/* How many clients were refused by an answer, and how many were told how long packets may be. */
-	__u16 answers;
-	__u16 lengths;
+	__u16 rejects;
+	__u16 too_bigs;
 };
 SIZE_IS(pace, 8);
 

@@ -100,10 +100,10 @@ maps! {
     PacketPace, "packet_pace", Room::Packets;
     Clients, "clients", Room::Packets;
     FlowCounts, "flow_counts", Room::Packets;
-    Arrivals, "arrivals", Room::Programs;
-    KnownWays, "known_ways", Room::Programs;
-    TurnedAway, "turned_away", Room::Programs;
-    AskedWays, "asked_ways", Room::Programs;
+    Scratch, "scratch_map", Room::Programs;
+    FlowPaths, "flow_paths", Room::Programs;
+    XdpDropHints, "xdp_drop_hints", Room::Programs;
+    FibCache, "fib_cache", Room::Programs;
     Strays, "strays", Room::Packets;
     Flows, "flow_table", Room::Flows(|flows| flows);
     Entries4, "entries4", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));

@@ -463,7 +463,7 @@ impl<'a> Walk<'a> {
         Packet { backends, more_backends, ..self.ends(Outcome::Served, &sentence) }
     }
 
-    /// Whether packets for a backend of another node go there as they came: see `may_be_wrapped` in `bpf/dsr.h`.
+    /// Whether packets for a backend of another node go there as they came: see `can_encap` in `bpf/dsr.h`.
     fn goes_directly(&self, met: &Met<'_>, backend: IpAddr) -> bool {
         let direct = &self.direct;
         direct.wraps.has(self.transport)

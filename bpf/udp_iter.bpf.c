@@ -31,13 +31,13 @@ struct bpf_iter__bpf_sk_storage_map {
 };
 
 SEC("iter/bpf_sk_storage_map")
-int connected(struct bpf_iter__bpf_sk_storage_map *ctx)
+int dump_udp_peers(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-	struct udp_socket *kept = ctx->value;
-	struct udp_connection told;
+	struct udp_socket *socket = ctx->value;
+	struct udp_connection record;
 
 	/* The last run is for the end, and has no socket. */
-	if (!kept || !ctx->sk || !kept->pairs[0].backend_port)
+	if (!socket || !ctx->sk || !socket->pairs[0].backend_port)
 		return 0;
 	/*
 	 * A socket that was disconnected, by its owner or because its backend had left, is there until it is closed: a
@@ -45,9 +45,9 @@ int connected(struct bpf_iter__bpf_sk_storage_map *ctx)
 	 */
 	if (ctx->sk->__sk_common.skc_state != BPF_TCP_ESTABLISHED)
 		return 0;
-	told.cookie = kept->cookie;
-	told.netns = kept->netns;
-	told.pair = kept->pairs[0];
-	bpf_seq_write(ctx->meta->seq, &told, sizeof(told));
+	record.cookie = socket->cookie;
+	record.netns = socket->netns;
+	record.pair = socket->pairs[0];
+	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;
 }
