@@ -153,7 +153,7 @@ GLOBAL int take_original_entry4(__u32 number)
 
 	if (scratch && flow && !add_entry(&scratch->packet.tuple, ENTRY_WIRE, number, true) && !READ_ONCE(flow->serial))
 		remove_entry(&scratch->packet.tuple, ENTRY_WIRE, true);
-	return TC_ACT_UNSPEC;
+	return 0;
 }
 
 /* Finds the flow of the packet that stands in the map of arrivals. */
@@ -197,13 +197,13 @@ INLINE __u32 get_decap_flow(const struct tuple *tuple, bool v4)
 	return v4 ? find_decap_flow4() : find_decap_flow6();
 }
 
-/* What the first look at such a packet says. Beside these: TC_ACT_SHOT. */
-enum { DECAP_NONE = 120, DECAP_DONE = 121 };
+/* What became of a packet that may be behind such a header. */
+enum decap_result { DECAP_DROP = TC_ACT_SHOT, DECAP_NONE = 120, DECAP_DONE = 121 };
 
-INLINE int drop_decap(enum packet_count counted)
+INLINE enum step drop_decap(enum packet_count counted)
 {
 	count_packet(counted);
-	return TC_ACT_SHOT;
+	return STEP_DROP;
 }
 
 /* --- The other header. --- */
@@ -283,7 +283,7 @@ GLOBAL int is_for_frontend6(struct __sk_buff *skb)
 }
 
 /* Takes a client's packet out from behind another node's header. */
-INLINE int decap(struct __sk_buff *skb, bool v4)
+INLINE enum decap_result decap(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 	struct endpoint from;
@@ -296,8 +296,10 @@ INLINE int decap(struct __sk_buff *skb, bool v4)
 		return DECAP_NONE;
 	if (!(v4 ? is_for_frontend4(skb) : is_for_frontend6(skb)))
 		return DECAP_NONE;
-	if (bpf_skb_adjust_room(skb, -(__s32)encap_header_size(v4), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
-		return drop_decap(COUNT_UNWRITABLE);
+	if (bpf_skb_adjust_room(skb, -(__s32)encap_header_size(v4), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO)) {
+		count_packet(COUNT_UNWRITABLE);
+		return DECAP_DROP;
+	}
 	count_packet(COUNT_DECAP);
 	return DECAP_DONE;
 }
@@ -322,7 +324,8 @@ INLINE bool is_certainly_in_list(struct scratch *scratch, const struct lb_reques
 	       same_endpoint(&found.backend, request->backend.address, request->backend.port, false);
 }
 
-INLINE int select_named_backend(struct scratch *scratch, struct lb_request *request, __u64 word, __u64 cluster, bool v4)
+INLINE enum step select_named_backend(struct scratch *scratch, struct lb_request *request, __u64 word, __u64 cluster,
+				      bool v4)
 {
 	request->backend = scratch->searched = scratch->named_backend;
 	if (!is_certainly_in_list(scratch, request, word, cluster, v4))
@@ -346,7 +349,7 @@ INLINE bool may_reset(const struct packet *packet)
  * As select_client_backend(), for a client that came by another node. A node that drains serves it too: no other proxy
  * takes it, and the other nodes go on to send theirs.
  */
-INLINE int select_decap_backend(struct __sk_buff *skb, struct scratch *scratch, bool v4)
+INLINE enum step select_decap_backend(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
 	const struct packet *packet = &scratch->packet;
 	struct lb_request request = {};
@@ -367,8 +370,8 @@ INLINE int select_decap_backend(struct __sk_buff *skb, struct scratch *scratch, 
 	if (is_source_denied(scratch, &request, cluster))
 		return drop_client(scratch, &request, REASON_SOURCE, COUNT_SOURCE);
 	if (!opens_flow(packet))
-		return may_reset(packet) ? STEP_RESET_UNKNOWN : drop_decap(COUNT_DECAP_UNKNOWN);
-	return are_flows_frozen() ? TC_ACT_SHOT : select_named_backend(scratch, &request, word, cluster, v4);
+		return may_reset(packet) ? STEP_RESET_UNKNOWN_SEGMENT : drop_decap(COUNT_DECAP_UNKNOWN);
+	return are_flows_frozen() ? STEP_DROP : select_named_backend(scratch, &request, word, cluster, v4);
 }
 
 /*
@@ -428,7 +431,7 @@ INLINE bool find_peer_backend(struct scratch *scratch, struct lb_request *reques
 }
 
 /* Has a packet go to the node of the backend that was found, and opens no flow for it. */
-INLINE int encap_stateless(struct scratch *scratch)
+INLINE enum step encap_stateless(struct scratch *scratch)
 {
 	scratch->number = NO_FLOW;
 	scratch->translated = scratch->packet.tuple;
@@ -441,21 +444,21 @@ INLINE int encap_stateless(struct scratch *scratch)
  * the connection, or denies it. It goes there as it came or not at all, because only then the backend knows the client.
  * Nothing follows a reset, so that opens no flow.
  */
-INLINE int adopt_flow(struct scratch *scratch, bool v4)
+INLINE enum step adopt_flow(struct scratch *scratch, bool v4)
 {
 	bool is_reset = scratch->packet.flags & TCP_RST;
 	struct lb_request request = {};
 
 	set_request(&request, &scratch->packet.tuple, v4);
 	if (!find_frontend(&request))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	scratch->adopts = find_peer_backend(scratch, &request, v4) && !(is_reset && scratch->flags & DEVICE_IPSEC);
 	if (scratch->adopts && is_reset)
 		return encap_stateless(scratch);
 	if (scratch->adopts)
-		return are_flows_frozen() ? TC_ACT_SHOT : STEP_OPEN_FLOW;
+		return are_flows_frozen() ? STEP_DROP : STEP_OPEN_FLOW;
 	pass_unknown_segment(scratch, &request);
-	return TC_ACT_UNSPEC;
+	return STEP_PASS;
 }
 
 /*
@@ -463,7 +466,7 @@ INLINE int adopt_flow(struct scratch *scratch, bool v4)
  * the map of arrivals the packet looks as that client's. Routers share errors out by other rules than packets, so an
  * error may come to a node that has never heard of the connection.
  */
-INLINE int adopt_error(void *ctx, struct scratch *scratch, bool v4)
+INLINE enum step adopt_error(void *ctx, struct scratch *scratch, bool v4)
 {
 	struct device *device = bpf_map_lookup_elem(&devices, &scratch->device);
 	const struct tuple *tuple = &scratch->packet.tuple;
@@ -475,7 +478,7 @@ INLINE int adopt_error(void *ctx, struct scratch *scratch, bool v4)
 	if (scratch->flags & (DEVICE_BACKENDS | DEVICE_IPSEC) || is_draining() || !may_be_remote_flow(scratch) ||
 	    !find_frontend(&request) || is_reply_to_node(ctx, &request, tuple, v4) ||
 	    !find_peer_backend(scratch, &request, v4))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	return encap_stateless(scratch);
 }
 

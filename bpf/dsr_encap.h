@@ -109,12 +109,12 @@ GLOBAL int check_encap_mtu6(struct __sk_buff *skb)
 	const struct tuple *tuple;
 
 	if (!scratch || !scratch->may_encap)
-		return TC_ACT_UNSPEC;
+		return 0;
 	tuple = &scratch->packet.tuple;
 	if (query_fib(skb, &route, tuple->source.address, scratch->backend.address, tuple->source.port,
 		      scratch->backend.port, tuple->transport, false) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		scratch->may_encap = false;
-	return TC_ACT_UNSPEC;
+	return 0;
 }
 
 /* How the packet fits on its way: as it is; in segments that are cut again; not at all, which its sender is told. */
@@ -252,17 +252,17 @@ INLINE bool set_translated_tuple(struct scratch *scratch)
  * has come to this node, which knows nothing of it; where only the device has no address of a node, the connection
  * waits for one. A packet without a flow goes on as it is.
  */
-INLINE int drop_unroutable(struct scratch *scratch, bool v4)
+INLINE enum step drop_unroutable(struct scratch *scratch, bool v4)
 {
 	const struct flow *flow = get_flow(scratch->number);
 	__u32 egress_device = scratch->egress_device;
 
 	if (has_no_flow(scratch))
-		return pass_stateless();
+		return finish(pass_stateless());
 	count_packet(COUNT_NO_ROUTE);
 	if (!flow || (flow->transport == IPPROTO_TCP && !is_syn(flow, &scratch->packet) &&
 		      reaches_backend(bpf_map_lookup_elem(&devices, &egress_device), scratch, v4)))
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	scratch->victim = scratch->number;
 	scratch->victim_serial = READ_ONCE(flow->serial);
 	return DROP_AND_END_FLOW;
@@ -272,24 +272,24 @@ INLINE int drop_unroutable(struct scratch *scratch, bool v4)
  * Writes the other header, and sends the packet to the other node. It does not pass this node's own stack, which takes
  * no packet from outside that bears an address of this node.
  */
-INLINE int send_encap(struct __sk_buff *skb, __u32 is_cut, bool v4)
+INLINE enum step send_encap(struct __sk_buff *skb, __u32 is_cut, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 	struct bpf_redir_neigh next = {};
 	struct endpoint from;
 
 	if (!scratch)
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	if (!set_encap_source(scratch, &from, v4))
 		return drop_unroutable(scratch, v4);
 	if (!push_encap(skb, scratch, &from, is_cut, v4)) {
 		count_packet(COUNT_UNWRITABLE);
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	}
 	count_packet(COUNT_ENCAP);
 	next.nh_family = scratch->next_family;
 	copy_address(next.ipv6_nh, scratch->next);
-	return bpf_redirect_neigh(scratch->egress_device, &next, sizeof(next), 0);
+	return finish(bpf_redirect_neigh(scratch->egress_device, &next, sizeof(next), 0));
 }
 
 GLOBAL int send_encap4(struct __sk_buff *skb, __u32 is_cut)
@@ -360,19 +360,19 @@ INLINE int handle_unfit(struct __sk_buff *skb, const struct scratch *scratch, en
 }
 
 /* Sends a packet to the node of its backend as it came. DROP_AND_END_FLOW: the packet's flow is to end. */
-INLINE int encap(struct __sk_buff *skb, bool v4)
+INLINE enum step encap(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 	enum encap_fit fits = NO_ROUTE;
 	__u32 length;
 
 	if (!scratch || (!has_no_flow(scratch) && !set_translated_tuple(scratch)))
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	length = ingress_length(skb, &scratch->packet, v4);
 	if (length <= 0xffff)
 		fits = check_fit(skb, scratch, length, v4);
 	if (fits == TOO_BIG || fits == NO_ROUTE)
-		return handle_unfit(skb, scratch, fits, length, v4);
+		return finish(handle_unfit(skb, scratch, fits, length, v4));
 	return v4 ? send_encap4(skb, fits == FITS_RESEGMENTED) : send_encap6(skb, fits == FITS_RESEGMENTED);
 }
 

@@ -194,13 +194,13 @@ INLINE __u32 required_device_flags(const struct flow *flow, const struct scratch
 /* --- One flow. --- */
 
 /* Notes a packet of a flow that takes the shortcut for the next step. */
-INLINE int save_fast_path(const struct packet *packet, __u32 number, __u32 serial, enum direction direction,
-			  bool skips_egress)
+INLINE enum step save_fast_path(const struct packet *packet, __u32 number, __u32 serial, enum direction direction,
+				bool skips_egress)
 {
 	struct scratch *scratch = get_scratch();
 
 	if (!scratch)
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	scratch->packet = *packet;
 	scratch->number = number;
 	scratch->serial = serial;

@@ -108,7 +108,7 @@ INLINE void note_bridge(__u32 flags)
 GLOBAL int note_ingress_bridge(struct __sk_buff *skb)
 {
 	note_bridge(get_device_flags(skb->ifindex));
-	return TC_ACT_UNSPEC;
+	return 0;
 }
 
 /*
@@ -120,7 +120,7 @@ GLOBAL int mark_translated_at_bridge(struct __sk_buff *skb)
 {
 	if (get_device_flags(skb->ifindex) & DEVICE_BRIDGE)
 		skb->tc_index = MARK_TRANSLATED;
-	return TC_ACT_UNSPEC;
+	return 0;
 }
 
 INLINE void mark_translated(struct __sk_buff *skb)

@@ -115,12 +115,12 @@ INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, cons
  * Notes an ICMP error that belongs to no flow of this node, as if the client whose answer it quotes had sent it.
  * STEP_ADOPT_FLOW: another node may know the connection.
  */
-INLINE int save_unknown_error(const struct __sk_buff *skb, const struct packet *packet, const struct tuple *sent)
+INLINE enum step save_unknown_error(const struct __sk_buff *skb, const struct packet *packet, const struct tuple *sent)
 {
 	struct scratch *scratch = get_scratch();
 
 	if (!has_dsr_from || !scratch)
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	scratch->packet = *packet;
 	scratch->packet.tuple = *sent;
 	scratch->device = skb->ifindex;
@@ -131,9 +131,9 @@ INLINE int save_unknown_error(const struct __sk_buff *skb, const struct packet *
  * An error that comes, about a packet that left: the sender of that packet gets it, be it a backend here or a client.
  * What it quotes is shown as the stack has seen it.
  */
-INLINE int icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated, bool v4)
+INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated, bool v4)
 {
-	const int untouched = is_decapsulated ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+	const enum step untouched = is_decapsulated ? STEP_DROP : STEP_PASS;
 	struct quoted quoted = {};
 	struct packet packet = {};
 	struct tuple sent, shown, to;
@@ -154,19 +154,19 @@ INLINE int icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated, bool 
 		return !is_encap_disabled(skb, flow) &&
 				       save_fast_path(&packet, led, serial, direction, false) == STEP_FAST_PATH ?
 			       STEP_ENCAP :
-			       TC_ACT_SHOT;
+			       STEP_DROP;
 	note_port_unreachable(flow, &packet, &quoted);
 	reverse_tuple(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	/* The error went to the address that the packet had come from; now it goes to that packet's sender. */
 	to = packet.tuple;
 	copy_address(to.destination.address, shown.destination.address);
 	count_packet(COUNT_ERRORS);
 	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	mark_translated(skb);
-	return TC_ACT_UNSPEC;
+	return STEP_PASS;
 }
 
 /* An error that leaves, about a packet that came: it shows that packet as its sender knows it. */

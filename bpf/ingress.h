@@ -115,8 +115,8 @@ INLINE bool end_stale_flow(struct __sk_buff *skb, struct flow *flow, __u32 numbe
 }
 
 /* Lets an incoming packet follow its flow. `false`: it is of no flow. */
-INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, enum ownership ownership, int *verdict,
-			   bool v4)
+INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, enum ownership ownership,
+			   enum step *next, bool v4)
 {
 	__u32 number = UNLIKELY(ownership == DECAPSULATED) ? get_decap_flow(&packet->tuple, v4) :
 							     find_ingress_flow(&packet->tuple, v4);
@@ -132,7 +132,7 @@ INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, e
 	if (direction == NO_DIRECTION)
 		return false;
 	if (must_wait_for_table(packet)) {
-		*verdict = TC_ACT_SHOT;
+		*next = STEP_DROP;
 		return true;
 	}
 	if (direction == TO_BACKEND) {
@@ -149,31 +149,31 @@ INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, e
 	}
 	set_forward_mark(skb);
 	if (UNLIKELY(is_encapsulated(flow)))
-		*verdict = save_fast_path(packet, number, serial, direction, false) == STEP_FAST_PATH ? STEP_ENCAP :
-													TC_ACT_SHOT;
+		*next = save_fast_path(packet, number, serial, direction, false) == STEP_FAST_PATH ? STEP_ENCAP :
+												     STEP_DROP;
 	else if (has_fast_path(flow))
-		*verdict = save_fast_path(packet, number, serial, direction, may_skip_egress(flow, packet, direction));
+		*next = save_fast_path(packet, number, serial, direction, may_skip_egress(flow, packet, direction));
 	else
-		*verdict = nat_ingress(skb, packet, &to, v4);
+		*next = finish(nat_ingress(skb, packet, &to, v4));
 	return true;
 }
 
 /* Notes what the next steps have to know of a packet that may be a new client's. */
-INLINE int save_new_client(const struct __sk_buff *skb, const struct packet *packet)
+INLINE enum step save_new_client(const struct __sk_buff *skb, const struct packet *packet)
 {
 	struct scratch *scratch = get_scratch();
 
 	if (!scratch)
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	scratch->packet = *packet;
 	scratch->device = skb->ifindex;
 	return STEP_SELECT_BACKEND;
 }
 
-INLINE int ingress_lookup(struct __sk_buff *skb, enum ownership ownership, bool v4)
+INLINE enum step ingress_lookup(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
 	struct packet packet = {};
-	int verdict = STEP_NOT_OURS;
+	enum step next = STEP_NOT_OURS;
 
 	if (!parse(skb, &packet, v4))
 		return STEP_NOT_OURS;
@@ -186,8 +186,8 @@ INLINE int ingress_lookup(struct __sk_buff *skb, enum ownership ownership, bool 
 		return STEP_NOT_OURS;
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
 		save_fragment(&packet, ENTRY_WIRE);
-	if (LIKELY(follow_ingress(skb, &packet, ownership, &verdict, v4)) || packet.part == LATER_FRAGMENT)
-		return verdict;
+	if (LIKELY(follow_ingress(skb, &packet, ownership, &next, v4)) || packet.part == LATER_FRAGMENT)
+		return next;
 	return save_new_client(skb, &packet);
 }
 

@@ -415,19 +415,19 @@ INLINE enum open_result add_flow(struct scratch *scratch, int added, bool v4)
 /* --- The flow. --- */
 
 /* Sends the first packet on, as the backend gets it. A packet that cannot be rewritten leaves no flow behind. */
-INLINE int forward_first(struct __sk_buff *skb, struct scratch *scratch, bool v4)
+INLINE enum step forward_first(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
 	struct flow *flow = get_flow(scratch->number);
 	struct tuple to = scratch->packet.tuple;
 
 	if (!flow)
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	to.source.port = flow->translated_port;
 	set_endpoint(&to.destination, flow->backend, flow->backend_port);
 	if (nat_packet(skb, &scratch->packet, &to, v4)) {
 		set_forward_mark(skb);
 		mark_translated(skb);
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	}
 	count_packet(COUNT_UNWRITABLE);
 	scratch->victim = scratch->number;
@@ -436,7 +436,7 @@ INLINE int forward_first(struct __sk_buff *skb, struct scratch *scratch, bool v4
 }
 
 /* Drops the packet of a client that gets no flow, and reports why. */
-INLINE int drop_unopened(const struct scratch *scratch, enum open_result why, bool v4)
+INLINE enum step drop_unopened(const struct scratch *scratch, enum open_result why, bool v4)
 {
 	struct lb_request request = { .port_index = scratch->port_index, .share = scratch->share };
 
@@ -445,18 +445,18 @@ INLINE int drop_unopened(const struct scratch *scratch, enum open_result why, bo
 		return drop_client(scratch, &request, REASON_FLOWS, COUNT_FULL);
 	if (UNLIKELY(why == OPEN_NOT_LOCAL)) {
 		count_packet(COUNT_NOT_LOCAL);
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	}
 	if (UNLIKELY(why == OPEN_NOT_REMOTE)) {
 		count_packet(COUNT_MIDSTREAM);
 		save_unknown_segment(&scratch->packet, false);
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	}
 	return drop_client(scratch, &request, why == OPEN_NO_ADDRESS ? REASON_ADDRESS : REASON_PORTS, COUNT_NO_PORT);
 }
 
 /* Begins the flow of a client that has got its backend. */
-INLINE int open_flow(struct __sk_buff *skb, struct scratch *scratch, bool v4)
+INLINE enum step open_flow(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
 	enum open_result result = init_flow(skb, scratch, v4);
 
@@ -471,7 +471,7 @@ INLINE bool is_flow_encapsulated(const struct scratch *scratch)
 }
 
 /* Says whether the flow has got all that it needs for its first packet. */
-INLINE int commit_flow(struct scratch *scratch, int added, bool v4)
+INLINE enum step commit_flow(struct scratch *scratch, int added, bool v4)
 {
 	enum open_result result = add_flow(scratch, added, v4);
 

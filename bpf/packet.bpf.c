@@ -60,37 +60,37 @@ INLINE bool is_for_another_host(const struct __sk_buff *skb)
 	return !device || !(device->flags & DEVICE_POD);
 }
 
-INLINE int step_select_backend(struct __sk_buff *skb, enum ownership ownership, bool v4)
+INLINE enum step step_select_backend(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 
 	if (!scratch)
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	scratch->may_encap = scratch->adopts = false;
 	scratch->decap_flag = has_dsr_from && ownership == DECAPSULATED ? FLOW_DECAP : 0;
 	return UNLIKELY(scratch->decap_flag) ? select_decap_backend(skb, scratch, v4) :
 					       select_client_backend(skb, scratch, v4);
 }
 
-INLINE int step_adopt_flow(bool v4)
+INLINE enum step step_adopt_flow(bool v4)
 {
 	struct scratch *scratch = get_scratch();
 
-	return scratch ? adopt_flow(scratch, v4) : TC_ACT_UNSPEC;
+	return scratch ? adopt_flow(scratch, v4) : STEP_PASS;
 }
 
-INLINE int step_adopt_error(struct __sk_buff *skb, bool v4)
+INLINE enum step step_adopt_error(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 
-	return scratch ? adopt_error(skb, scratch, v4) : TC_ACT_UNSPEC;
+	return scratch ? adopt_error(skb, scratch, v4) : STEP_PASS;
 }
 
-INLINE int step_open_flow(struct __sk_buff *skb, bool v4)
+INLINE enum step step_open_flow(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 
-	return scratch ? open_flow(skb, scratch, v4) : TC_ACT_UNSPEC;
+	return scratch ? open_flow(skb, scratch, v4) : STEP_PASS;
 }
 
 INLINE int step_alloc_ports(bool v4)
@@ -100,18 +100,18 @@ INLINE int step_alloc_ports(bool v4)
 	return scratch ? alloc_ports(scratch, v4) : -ENOENT;
 }
 
-INLINE int step_commit_flow(int added, bool v4)
+INLINE enum step step_commit_flow(int added, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 
-	return scratch ? commit_flow(scratch, added, v4) : TC_ACT_UNSPEC;
+	return scratch ? commit_flow(scratch, added, v4) : STEP_PASS;
 }
 
-INLINE int step_forward_first(struct __sk_buff *skb, bool v4)
+INLINE enum step step_forward_first(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 
-	return scratch ? forward_first(skb, scratch, v4) : TC_ACT_UNSPEC;
+	return scratch ? forward_first(skb, scratch, v4) : STEP_PASS;
 }
 
 /*
@@ -160,17 +160,18 @@ INLINE bool proves_client(struct __sk_buff *skb, const struct packet *packet)
 	return packet->tuple.transport == IPPROTO_SCTP || has_data(skb, packet->ip, packet->transport);
 }
 
-INLINE int follow_egress(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow, bool v4)
+INLINE enum step follow_egress(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow,
+			       bool v4)
 {
 	struct tuple to;
 	enum direction direction = translate_egress(flow, &packet->tuple, &to, v4);
 
 	if (direction == NO_DIRECTION)
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	if (must_wait_for_table(packet))
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	if (UNLIKELY(flow->state == FLOW_OPENING) && may_be_foreign(flow, packet, direction))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	if (UNLIKELY(packet->flags & TCP_SYN)) {
 		if (reopens_directly(flow, number, direction))
 			return PASS_AND_END_FLOW;
@@ -179,7 +180,7 @@ INLINE int follow_egress(struct __sk_buff *skb, const struct packet *packet, __u
 	}
 	if (direction != TO_CLIENT) {
 		mark_snat_used(flow);
-		return nat_or_drop(skb, packet, &to, v4);
+		return finish(nat_or_drop(skb, packet, &to, v4));
 	}
 	note_reply(flow, number, packet, v4);
 	if (UNLIKELY(is_decap_syn_ack(flow, packet)))
@@ -187,28 +188,28 @@ INLINE int follow_egress(struct __sk_buff *skb, const struct packet *packet, __u
 	if (UNLIKELY(needs_client_save(flow)) && proves_client(skb, packet))
 		save_client(number);
 	if (nat_or_drop(skb, packet, &to, v4) != TC_ACT_UNSPEC)
-		return TC_ACT_SHOT;
-	return route_reply(skb, flow, number, v4);
+		return STEP_DROP;
+	return finish(route_reply(skb, flow, number, v4));
 }
 
-INLINE int egress_lookup(struct __sk_buff *skb, bool v4)
+INLINE enum step egress_lookup(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};
 	struct flow *flow;
 	__u32 *entry, number;
 
 	if (!parse(skb, &packet, v4))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	if (UNLIKELY(is_icmp(&packet, v4)))
 		return STEP_ICMP_ERROR;
 	if (!resolve_ports(skb, &packet, ENTRY_TRANSLATED, v4))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	entry = find_entry(&packet.tuple, ENTRY_TRANSLATED, v4);
 	number = entry ? *entry : 0;
 	flow = entry ? get_flow(number) : NULL;
 	if (LIKELY(!flow)) {
 		note_node_datagram(&packet, v4);
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	}
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
 		save_fragment(&packet, ENTRY_TRANSLATED);
@@ -223,33 +224,33 @@ INLINE int egress_lookup(struct __sk_buff *skb, bool v4)
  */
 
 /* Lets a pod's answer follow its flow. */
-INLINE int follow_pod_egress(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow,
-			     bool v4)
+INLINE enum step follow_pod_egress(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow,
+				   bool v4)
 {
 	__u32 serial = READ_ONCE(flow->serial);
 	struct tuple to;
 
 	if (translate_egress(flow, &packet->tuple, &to, v4) != TO_CLIENT || !is_from_fast_path_device(flow, skb))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	if (must_wait_for_table(packet))
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	if (UNLIKELY(flow->state == FLOW_OPENING) && may_be_foreign(flow, packet, TO_CLIENT))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	return save_fast_path(packet, number, serial, TO_CLIENT, may_skip_egress(flow, packet, TO_CLIENT));
 }
 
-INLINE int pod_egress_lookup(struct __sk_buff *skb, bool v4)
+INLINE enum step pod_egress_lookup(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};
 	struct flow *flow;
 	__u32 *entry, number;
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !resolve_ports(skb, &packet, ENTRY_TRANSLATED, v4))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	entry = find_entry(&packet.tuple, ENTRY_TRANSLATED, v4);
 	number = entry ? *entry : 0;
 	flow = entry ? get_flow(number) : NULL;
-	return flow ? follow_pod_egress(skb, &packet, number, flow, v4) : TC_ACT_UNSPEC;
+	return flow ? follow_pod_egress(skb, &packet, number, flow, v4) : STEP_PASS;
 }
 
 /* The steps, for each family. */
@@ -351,38 +352,38 @@ INLINE void end_victim(bool v4)
  * Sends a client's first packet to the backend, past the stack or through it. What came by another node goes through
  * the stack, which tells tracking of the client.
  */
-INLINE int forward_new_flow(struct __sk_buff *skb, enum ownership ownership, bool v4)
+INLINE enum step forward_new_flow(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
 	int verdict = TC_ACT_UNSPEC;
 
 	if (LIKELY(ownership != DECAPSULATED))
 		verdict = v4 ? fast_path_first4(skb) : fast_path_first6(skb);
 	if (verdict != TC_ACT_UNSPEC)
-		return verdict;
+		return finish(verdict);
 	return v4 ? forward_first4(skb) : forward_first6(skb);
 }
 
 /* What becomes of a segment of no flow that may be of a connection by another node, or of one of a process here. */
-INLINE int adopt_unless_local(struct __sk_buff *skb, bool v4)
+INLINE enum step adopt_unless_local(struct __sk_buff *skb, bool v4)
 {
 	if (!(v4 ? has_local_socket4(skb) : has_local_socket6(skb)))
 		return v4 ? adopt_flow4() : adopt_flow6();
 	count_packet(COUNT_MIDSTREAM);
-	return TC_ACT_UNSPEC;
+	return STEP_PASS;
 }
 
 /* The same of an error about an answer of no flow. */
-INLINE int adopt_error_unless_local(struct __sk_buff *skb, bool v4)
+INLINE enum step adopt_error_unless_local(struct __sk_buff *skb, bool v4)
 {
 	if (v4 ? has_local_socket4(skb) : has_local_socket6(skb))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	return v4 ? adopt_error4(skb) : adopt_error6(skb);
 }
 
 /* Takes a client's first packet through its steps. */
 INLINE int handle_new_client(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	int next = v4 ? select_backend4(skb, ownership) : select_backend6(skb, ownership);
+	enum step next = v4 ? select_backend4(skb, ownership) : select_backend6(skb, ownership);
 
 	if (UNLIKELY(next == STEP_ADOPT_FLOW) && has_dsr_from)
 		next = adopt_unless_local(skb, v4);
@@ -399,27 +400,27 @@ INLINE int handle_new_client(struct __sk_buff *skb, enum ownership ownership, bo
 		next = v4 ? ingress_lookup4(skb, ownership) : ingress_lookup6(skb, ownership);
 	}
 	if (UNLIKELY(ownership == DECAPSULATED) && (next == STEP_ENCAP || next == STEP_SELECT_BACKEND))
-		return drop_decap(COUNT_NOT_LOCAL);
+		return get_verdict(drop_decap(COUNT_NOT_LOCAL));
 	if (next == STEP_FAST_PATH)
-		next = v4 ? fast_path4(skb) : fast_path6(skb);
+		next = finish(v4 ? fast_path4(skb) : fast_path6(skb));
 	if (UNLIKELY(next == STEP_ENCAP) && has_dsr_from)
 		next = v4 ? encap4(skb) : encap6(skb);
 	if (next == STEP_REJECT)
-		next = v4 ? reject4(skb) : reject6(skb);
-	if (UNLIKELY(next == STEP_RESET_UNKNOWN))
-		next = v4 ? reset_unknown_segment4(skb) : reset_unknown_segment6(skb);
+		next = finish(v4 ? reject4(skb) : reject6(skb));
+	if (UNLIKELY(next == STEP_RESET_UNKNOWN_SEGMENT))
+		next = finish(v4 ? reset_unknown_segment4(skb) : reset_unknown_segment6(skb));
 	if (UNLIKELY(next == DROP_AND_END_FLOW))
 		end_victim(v4);
-	return next >= STEP_SELECT_BACKEND ? TC_ACT_SHOT : next;
+	return to_verdict(next);
 }
 
 /* Sends a further packet of a flow to another node as it came, or ends the flow. */
 INLINE int encap_or_end(struct __sk_buff *skb, bool v4)
 {
-	int next = v4 ? encap4(skb) : encap6(skb);
+	enum step next = v4 ? encap4(skb) : encap6(skb);
 
 	if (LIKELY(next != DROP_AND_END_FLOW))
-		return next;
+		return get_verdict(next);
 	end_victim(v4);
 	return TC_ACT_SHOT;
 }
@@ -427,13 +428,12 @@ INLINE int encap_or_end(struct __sk_buff *skb, bool v4)
 /* Takes a packet through its steps that may be a client's. */
 INLINE int handle_ingress(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	int next;
+	enum step next = v4 ? ingress_lookup4(skb, ownership) : ingress_lookup6(skb, ownership);
 
-	next = v4 ? ingress_lookup4(skb, ownership) : ingress_lookup6(skb, ownership);
-	if (LIKELY(next < STEP_SELECT_BACKEND))
-		return next;
+	if (LIKELY(is_finished(next)))
+		return get_verdict(next);
 	if (next == STEP_NOT_OURS)
-		return ownership == DECAPSULATED ? drop_decap(COUNT_DECAP_UNKNOWN) : TC_ACT_UNSPEC;
+		return ownership == DECAPSULATED ? get_verdict(drop_decap(COUNT_DECAP_UNKNOWN)) : TC_ACT_UNSPEC;
 	if (next == STEP_FAST_PATH)
 		return v4 ? fast_path4(skb) : fast_path6(skb);
 	if (next == STEP_ICMP_ERROR)
@@ -442,21 +442,21 @@ INLINE int handle_ingress(struct __sk_buff *skb, enum ownership ownership, bool 
 		next = adopt_error_unless_local(skb, v4);
 	if (UNLIKELY(next == STEP_ENCAP))
 		return has_dsr_from && ownership != DECAPSULATED ? encap_or_end(skb, v4) : TC_ACT_SHOT;
-	return next < STEP_SELECT_BACKEND ? next : handle_new_client(skb, ownership, v4);
+	return is_finished(next) ? get_verdict(next) : handle_new_client(skb, ownership, v4);
 }
 
 INLINE int ingress(struct __sk_buff *skb, bool v4)
 {
 	enum ownership ownership = v4 ? prefilter_ingress4(skb) : prefilter_ingress6(skb);
-	int out;
+	enum decap_result result;
 
 	if (LIKELY(ownership == NOT_OURS))
 		return TC_ACT_UNSPEC;
 	if (UNLIKELY(ownership == UNPARSED) && has_dsr_from) {
-		out = v4 ? decap4(skb) : decap6(skb);
-		if (out == TC_ACT_SHOT)
+		result = v4 ? decap4(skb) : decap6(skb);
+		if (result == DECAP_DROP)
 			return TC_ACT_SHOT;
-		if (out == DECAP_DONE)
+		if (result == DECAP_DONE)
 			ownership = DECAPSULATED;
 	}
 	return handle_ingress(skb, ownership, v4);
@@ -464,24 +464,25 @@ INLINE int ingress(struct __sk_buff *skb, bool v4)
 
 INLINE int egress(struct __sk_buff *skb, bool v4)
 {
-	int next;
+	enum segment_action action;
+	enum step next;
 
 	if (skb->tc_index == MARK_TRANSLATED) {
 		skb->tc_index = 0;
 		return TC_ACT_UNSPEC;
 	}
 	if (UNLIKELY(has_unknown_segment())) {
-		next = v4 ? find_unknown_segment4(skb) : find_unknown_segment6(skb);
-		if (next == SEGMENT_RESET)
+		action = v4 ? find_unknown_segment4(skb) : find_unknown_segment6(skb);
+		if (action == SEGMENT_RESET)
 			return v4 ? reset_unknown_segment4(skb) : reset_unknown_segment6(skb);
-		if (next == SEGMENT_DROP)
+		if (action == SEGMENT_DROP)
 			return TC_ACT_SHOT;
 	}
 	if (LIKELY(v4 ? is_foreign_egress4(skb) : is_foreign_egress6(skb)))
 		return TC_ACT_UNSPEC;
 	next = v4 ? egress_lookup4(skb) : egress_lookup6(skb);
-	if (LIKELY(next < STEP_SELECT_BACKEND))
-		return next;
+	if (LIKELY(is_finished(next)))
+		return get_verdict(next);
 	if (next == STEP_ICMP_ERROR)
 		return v4 ? icmp_error_egress4(skb) : icmp_error_egress6(skb);
 	end_victim(v4);
@@ -490,14 +491,14 @@ INLINE int egress(struct __sk_buff *skb, bool v4)
 
 INLINE int pod_egress(struct __sk_buff *skb, bool v4)
 {
-	int next;
+	enum step next;
 
 	if (LIKELY(v4 ? is_foreign_pod_egress4(skb) : is_foreign_pod_egress6(skb)))
 		return TC_ACT_UNSPEC;
 	next = v4 ? pod_egress_lookup4(skb) : pod_egress_lookup6(skb);
 	if (next == STEP_FAST_PATH)
 		return v4 ? fast_path4(skb) : fast_path6(skb);
-	return next;
+	return get_verdict(next);
 }
 
 /* Hands a packet in once more that was rewritten behind the port of a bridge. */

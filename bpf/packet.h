@@ -12,6 +12,7 @@
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
 #include "common.h"
@@ -138,16 +139,16 @@ GLOBAL int sctp_flags(struct __sk_buff *skb, __u32 ip, __u32 at)
 /* How many bytes the header before that of IP has: 14, or 0 at a device without such a header. */
 const volatile __u32 link_header = ETH_HLEN;
 
-/* The packet goes on as it is, also to programs of others. */
-#define TC_ACT_UNSPEC (-1)
-/* The packet ends here. */
-#define TC_ACT_SHOT 2
-
 /*
- * What is to be done next with a packet, beside what becomes of it. A step stands alone, because a program has room for
- * 512 bytes, and the verifier for a million ways.
+ * What is left to do with a packet: the step that comes next. A packet that is done with has no next step, and its
+ * verdict of TC stands there instead: see finish() and get_verdict(). A step stands alone, because a program has room
+ * for 512 bytes of stack, and the verifier for a million instructions.
  */
 enum step {
+	/* It is done with, and goes on as it is, also to programs of others. */
+	STEP_PASS = TC_ACT_UNSPEC,
+	/* It is done with, and ends here. */
+	STEP_DROP = TC_ACT_SHOT,
 	/* It is of no flow: it may be a client that arrives. */
 	STEP_SELECT_BACKEND = 100,
 	/* It has a backend, and no flow yet. */
@@ -171,12 +172,35 @@ enum step {
 	/* It goes to another node as it came. */
 	STEP_ENCAP = 110,
 	/* It came by another node, and is of a connection that this node does not know: the client is to hear that. */
-	STEP_RESET_UNKNOWN = 111,
+	STEP_RESET_UNKNOWN_SEGMENT = 111,
 	/* It is none of ours, and is as it was. */
 	STEP_NOT_OURS = 112,
 	/* It is of a connection that is not known here, and that another node may have let in. */
 	STEP_ADOPT_FLOW = 113,
 };
+
+/* Ends the steps of a packet: with a verdict of TC, or with what bpf_redirect() returns. */
+INLINE enum step finish(int verdict)
+{
+	return verdict;
+}
+
+INLINE bool is_finished(enum step step)
+{
+	return step < STEP_SELECT_BACKEND;
+}
+
+/* The verdict of TC that a finished packet has. */
+INLINE int get_verdict(enum step step)
+{
+	return step;
+}
+
+/* The verdict of TC. A packet that has no verdict after its last step is dropped. */
+INLINE int to_verdict(enum step step)
+{
+	return step >= STEP_SELECT_BACKEND ? TC_ACT_SHOT : get_verdict(step);
+}
 
 /* How many extension headers are followed. IPv6 allows more, and no host sends them. */
 #define EXTENSIONS_MAX 6

@@ -224,22 +224,22 @@ INLINE void report_packet_refusal(const struct scratch *scratch, const struct lb
 	bpf_ringbuf_submit(refusal, 0);
 }
 
-INLINE int drop_client(const struct scratch *scratch, const struct lb_request *request, enum reason reason,
-		       enum packet_count counted)
+INLINE enum step drop_client(const struct scratch *scratch, const struct lb_request *request, enum reason reason,
+			     enum packet_count counted)
 {
 	count_verdict(request, VERDICT_DROPPED);
 	count_packet(counted);
 	report_packet_refusal(scratch, request, VERDICT_DROPPED, reason);
-	return TC_ACT_SHOT;
+	return STEP_DROP;
 }
 
-INLINE int refuse_client(const struct scratch *scratch, const struct lb_request *request, __u64 word)
+INLINE enum step refuse_client(const struct scratch *scratch, const struct lb_request *request, __u64 word)
 {
 	enum verdict verdict = empty_list_verdict(word);
 
 	count_verdict(request, verdict);
 	report_packet_refusal(scratch, request, verdict, REASON_NO_BACKEND);
-	return verdict == VERDICT_DROPPED ? TC_ACT_SHOT : STEP_REJECT;
+	return verdict == VERDICT_DROPPED ? STEP_DROP : STEP_REJECT;
 }
 
 /* Chooses a backend, in two attempts as the programs at sockets do: see translate(). */
@@ -441,20 +441,21 @@ GLOBAL int is_forwarded6(struct __sk_buff *skb)
  * Decides what becomes of a packet that is sent to no frontend. If the client dialled the cluster IP of a service, that
  * service has no such port, and the client is refused.
  */
-INLINE int reject_unknown_port(struct __sk_buff *skb, const struct scratch *scratch, const struct lb_request *request)
+INLINE enum step reject_unknown_port(struct __sk_buff *skb, const struct scratch *scratch,
+				     const struct lb_request *request)
 {
 	const struct packet *packet = &scratch->packet;
 
 	if (!is_cluster_ip(request) || !opens_flow(packet) || claims_node_source(packet, request->v4) ||
 	    !(request->v4 ? is_forwarded4(skb) : is_forwarded6(skb)))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	report_packet_refusal(scratch, request, VERDICT_REFUSED, REASON_NO_SUCH_PORT);
 	return STEP_REJECT;
 }
 
 /* What is done with a packet of no flow that gets no backend in any case. */
-INLINE int handle_unadmitted(struct __sk_buff *skb, struct scratch *scratch, struct lb_request *request,
-			     enum admission admission)
+INLINE enum step handle_unadmitted(struct __sk_buff *skb, struct scratch *scratch, struct lb_request *request,
+				   enum admission admission)
 {
 	switch (admission) {
 	case ADMIT_NO_FRONTEND:
@@ -463,24 +464,24 @@ INLINE int handle_unadmitted(struct __sk_buff *skb, struct scratch *scratch, str
 		if (may_adopt_flow(scratch))
 			return STEP_ADOPT_FLOW;
 		pass_unknown_segment(scratch, request);
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	case ADMIT_REPLY:
 		count_packet(COUNT_NODE_REPLIES);
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	case ADMIT_DENIED:
 		save_xdp_drop_hint(skb, scratch->flags);
 		return drop_client(scratch, request, REASON_SOURCE, COUNT_SOURCE);
 	case ADMIT_LOOP:
 		save_xdp_drop_hint(skb, scratch->flags);
 		count_packet(COUNT_LOOP);
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	default:
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	}
 }
 
 /* Whether the client gets a backend, and which. */
-INLINE int select_client_backend(struct __sk_buff *skb, struct scratch *scratch, bool v4)
+INLINE enum step select_client_backend(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
 	struct lb_request request = {};
 	enum admission admission = admit_client(skb, scratch, &request, v4);
@@ -489,7 +490,7 @@ INLINE int select_client_backend(struct __sk_buff *skb, struct scratch *scratch,
 	if (admission != ADMIT_OK)
 		return handle_unadmitted(skb, scratch, &request, admission);
 	if (are_flows_frozen())
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	if (!select_with_retry(scratch, &request, &word)) {
 		save_xdp_drop_hint(skb, scratch->flags);
 		return refuse_client(scratch, &request, word);

@@ -272,6 +272,9 @@ INLINE bool write_frame(const struct xdp_md *ctx, const struct frame *frame, con
  * A packet of which there is any flow, or that is not judged here to the end, goes on to that program.
  */
 
+/* What the first look at a frame says beside the verdicts of XDP: the frame may be of a client that is turned away. */
+#define CHECK_CLIENT 100
+
 /* Whether the frame is for that hardware address. */
 INLINE bool is_for_mac(const struct xdp_md *ctx, const __u8 *address)
 {
@@ -290,7 +293,7 @@ INLINE bool has_drop_hint(const struct xdp_md *ctx)
 }
 
 /*
- * Notes what the next step has to know of a frame of no flow. STEP_SELECT_BACKEND: it may be a client that is turned
+ * Notes what the next step has to know of a frame of no flow. CHECK_CLIENT: it may be a client that is turned
  * away.
  */
 INLINE int save_new_frame(const struct xdp_md *ctx, const struct frame *frame)
@@ -305,7 +308,7 @@ INLINE int save_new_frame(const struct xdp_md *ctx, const struct frame *frame)
 	scratch->packet.tuple = frame->tuple;
 	scratch->packet.flags = frame->flags;
 	scratch->device = ctx->ingress_ifindex;
-	return STEP_SELECT_BACKEND;
+	return CHECK_CLIENT;
 }
 
 /* Whether a client without a backend gets no answer. Only then it is turned away here. */
@@ -418,7 +421,7 @@ INLINE int follow_frame(struct xdp_md *ctx, const struct frame *frame, __u32 num
 	return redirect_frame(ctx, frame, &left, path, v4);
 }
 
-/* STEP_SELECT_BACKEND: the frame is of no flow, and may be of a client that is turned away. */
+/* CHECK_CLIENT: the frame is of no flow, and may be of a client that is turned away. */
 INLINE int xdp_lookup(struct xdp_md *ctx, bool v4)
 {
 	struct frame frame = {};
@@ -454,7 +457,7 @@ INLINE int handle_frame(struct xdp_md *ctx, bool v4)
 {
 	int next = v4 ? xdp_lookup4(ctx) : xdp_lookup6(ctx);
 
-	if (next == STEP_SELECT_BACKEND)
+	if (next == CHECK_CLIENT)
 		return v4 ? xdp_drop4(ctx) : xdp_drop6(ctx);
 	return next;
 }
