@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Clients that are known by their packets, and come back to the backend that they had.
+ * Session affinity of clients that are known by their packets.
  *
- * A client that is not known gets its backend by its address, so that connections that begin at the same time go to the
- * same backend. One that was known, and stayed away for too long, gets it by its address and by when it came last: it
- * may get any backend, as a new client does. A client is known once a packet of its backend proves that the client
- * hears it, so no client is remembered because others send TCP or SCTP in its name. By UDP an answer is all that there
- * is. A namespace has so many places, however many ports its services have and however many clients crowd there: those
- * clients push out each other, and one namespace takes up an eighth of the table at most.
+ * Owns: the hash of a client and its slots in `clients`. Reads: `ports`, `members`, `backends4/6`. Writes: `clients`,
+ * and the connect counts in `ports`.
+ *
+ * An unknown client gets its backend by a hash of its address, so connections that begin at once go to one backend. A
+ * client whose affinity has expired gets it by a hash of its address and of its last visit, so it may get any backend.
+ * save_client() records a client after a packet of its backend proved that the client receives what the backend sends.
+ * So nobody can record a client by forging TCP or SCTP packets. Over UDP a reply is all the proof that there is. Each
+ * namespace has a fixed number of slots, whatever its count of ports and clients. Its clients evict each other, and one
+ * namespace fills an eighth of the map at most.
  */
 #ifndef HOLDFAST_AFFINITY_H
 #define HOLDFAST_AFFINITY_H
@@ -15,7 +18,7 @@
 #include "conntrack.h"
 #include "lb.h"
 
-/* At how many places a client may stand. */
+/* How many slots a client may have. */
 #define CLIENT_SLOTS 2
 
 /* A list of a port. */
@@ -31,10 +34,7 @@ INLINE __u64 hash_client(const __u32 *client, const struct list_key *list)
 	return mix(mix(mixed, client[3], client[2]), client[1], client[0]);
 }
 
-/*
- * Leaves of a client's address what counts, so that clients of one prefix are one client. Without branches, as
- * is_reversed().
- */
+/* Clears the ignored bits of a client's address, so that a prefix is one client. Without branches, as is_reversed(). */
 INLINE void mask_client(__u32 *client, const struct port_facts *facts)
 {
 	__u64 bits = READ_ONCE(facts->ignored_bits), half = bits >> 6, rest = bits & 63;
@@ -46,27 +46,27 @@ INLINE void mask_client(__u32 *client, const struct port_facts *facts)
 	client[3] &= bpf_htonl((__u32)low);
 }
 
-/* One of the places at which a client may stand. Without branches, as is_reversed(). */
+/* One of a client's slots. Without branches, as is_reversed(). */
 INLINE void set_client_key(struct client_key *key, __u64 mixed, __u32 share, __u32 which)
 {
 	key->share = share & (FLOW_SHARES - 1);
 	key->slot = mixed >> 16 * which & (CLIENTS_PER_SHARE - 1);
 }
 
-/* Whether that client stands there, as one of that list. Without branches, as is_reversed(). */
+/* Whether a slot holds that client of that list. Without branches, as is_reversed(). */
 INLINE bool is_same_client(const struct client_value *there, const __u32 *client, const struct list_key *list)
 {
 	return !(address_diff(there->client, client) | (there->port_index ^ list->port_index) |
 		 (there->scope ^ list->scope));
 }
 
-/* What is known of a client: nothing that counts, its backend, or that it was away for too long. */
+/* What the map knows of a client: nothing, its backend, or that its affinity has expired. */
 enum affinity_result { AFFINITY_NONE, AFFINITY_HIT, AFFINITY_EXPIRED };
 
 /*
- * Chooses the client's last backend, if that choice is young enough and the backend still in the list. If not, `mixed`
- * becomes another number, by when the client came last. A value that was read torn names no member. The clock is read
- * last: another CPU may choose for the same client meanwhile, and no choice may seem to be of the future.
+ * Selects the client's last backend, if that is recent and the backend is still in the list. Otherwise it mixes the
+ * time of the last visit into the hash. A torn value names no member. The clock is read last: another CPU may select
+ * for the same client meanwhile, and no time may lie in the future.
  */
 INLINE enum affinity_result select_by_client_affinity(struct lb_request *request, const struct port *port,
 						      const struct list_key *list, __u64 *mixed)
@@ -94,16 +94,15 @@ INLINE enum affinity_result select_by_client_affinity(struct lb_request *request
 	return AFFINITY_NONE;
 }
 
-/* Chooses by that number, which is the same for connections of a client that begin at once. */
+/* Selects by a hash that is equal for connections of a client that begin at once. */
 INLINE bool select_by_hash(struct lb_request *request, __u64 word, __u64 mixed)
 {
 	return read_slot(request, word_base(word) + ((mixed >> 32) * word_count(word) >> 32), &request->backend);
 }
 
 /*
- * What a packet of a client shows, as a number that is the same on all nodes. Of a node port the address does not
- * count, because each node has another one. `port`: the client's, or 0 where clients are known by their addresses
- * alone.
+ * A hash of a client's packet that is equal on all nodes. It leaves out the address of a node port, because each node
+ * has another one. `port`: the client's port, or 0 where clients are known by address alone.
  */
 INLINE __u64 maglev_hash(const struct lb_request *request, __u16 port)
 {
@@ -119,7 +118,7 @@ INLINE bool uses_maglev(__u64 word)
 	return word_flags(word) & WORD_MAGLEV;
 }
 
-/* Chooses for a client that need not come back to the backend that it had. */
+/* Selects for a client without affinity. */
 INLINE bool select_without_affinity(struct lb_request *request, __u64 word, __u16 port)
 {
 	if (LIKELY(!uses_maglev(word)))
@@ -134,8 +133,8 @@ INLINE void set_client_address(struct client_id *client, const struct endpoint *
 }
 
 /*
- * As select_from_list(), for a client that is known by its packet, which it sends from `from`. `affinity_flag`: by
- * which list the backend is to be remembered once it has answered; 0: not at all.
+ * As select_from_list(), for a client that is known by its packet. `from`: the packet's source. `affinity_flag`: the
+ * flag of the list in which the client is saved after its backend replied, or 0.
  */
 INLINE bool select_for_packet(struct lb_request *request, __u64 word, const struct endpoint *from, __u32 *affinity_flag)
 {
@@ -167,7 +166,7 @@ INLINE bool select_for_packet(struct lb_request *request, __u64 word, const stru
 	return true;
 }
 
-/* Finds the place for a client: its own, or a free one, or that of the client that came less lately. */
+/* Finds the slot for a client: its own, or a free one, or that of the client that came longest ago. */
 INLINE void find_client_slot(struct client_key *slot, __u32 share, const __u32 *client, const struct list_key *list)
 {
 	__u64 mixed = hash_client(client, list), oldest = ~0ULL, at_ns;
@@ -187,7 +186,7 @@ INLINE void find_client_slot(struct client_key *slot, __u32 share, const __u32 *
 	}
 }
 
-/* Remembers the client of a flow with its backend, which has answered: so the client comes back to that backend. */
+/* Saves the client of a flow whose backend has replied, so the client gets that backend again. */
 GLOBAL int save_client(__u32 number)
 {
 	struct flow *flow = get_flow(number);

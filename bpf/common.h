@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What one program run is about: a client, what it dials, and where it will go. Plain values: whether they come from a
- * socket or elsewhere is known to the code that fills them in.
+ * Plain values that all programs share.
+ *
+ * Owns: endpoints, a client's request for a backend, hashes, and the macros for functions. Reads and writes: nothing.
+ *
+ * A request holds a client, what it dials, and the backend that it gets. Only the caller knows whether it comes from a
+ * socket or from a packet.
  */
 #ifndef HOLDFAST_COMMON_H
 #define HOLDFAST_COMMON_H
@@ -17,25 +21,24 @@
 
 #define INLINE static __always_inline
 /*
- * What few clients need stands apart: after a system call little of a program is in the processor's caches, so a run
- * costs what it touches.
+ * A function for rare cases. After a system call little of a program is in the caches, so a run costs what it touches.
  */
 #define NOINLINE static __noinline
 /*
- * A function that the verifier checks once for all its callers: so it is given nothing but the packet and numbers, and
- * reads the rest anew. What most packets do not need stands in such functions. Its stack is beside that of its callers:
- * all of them together have 512 bytes, of which older kernels give each one a multiple of 32.
+ * A global function: the verifier checks it once for all its callers. So it takes only the packet and numbers, and
+ * reads everything else anew. Rarely needed code stands in such functions. The stacks of a function and its callers
+ * share 512 bytes, and older kernels round each one up to a multiple of 32.
  */
 #define GLOBAL __noinline
-/* One access, which the compiler neither repeats nor divides. */
+/* One access. The compiler neither repeats nor splits it. */
 #define READ_ONCE(word) (*(const volatile typeof(word) *)&(word))
 
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
 /*
- * The same pointer, but not known before `first` is, so no processor reads there earlier. A branch alone does not
- * order two reads.
+ * Returns the same pointer, but makes it depend on `first`, so no processor reads there earlier. A branch alone does
+ * not order two reads.
  */
 INLINE const __u64 *load_after(const __u64 *word, __u64 first)
 {
@@ -46,13 +49,13 @@ INLINE const __u64 *load_after(const __u64 *word, __u64 first)
 /* The third word of ::ffff:a.b.c.d. */
 #define V4_MAPPED_PREFIX bpf_htonl(0xffff)
 
-/* An address and a port; IPv4 as mapped. */
+/* An address and a port. IPv4 is mapped. */
 struct endpoint {
 	__u32 address[4];
 	__u16 port;
 };
 
-/* What a client is known by when it comes again. */
+/* What identifies a client with affinity. */
 struct client_id {
 	__u32 id[4];
 	/* enum client_kind */
@@ -62,20 +65,20 @@ struct client_id {
 struct lb_request {
 	struct endpoint to;
 	struct endpoint backend;
-	/* Filled in at least where a backend is chosen from a list with affinity. */
+	/* Set at least where the list has affinity. */
 	struct client_id client;
 	__u32 port_index;
-	/* The number of the service's namespace, by which that has its share of what all services use up. */
+	/* The number of the service's namespace, which has a share of each table. */
 	__u32 share;
 	__u32 kind;
 	__u32 scope;
-	/* IPPROTO_TCP, IPPROTO_UDP, or, for a packet, IPPROTO_SCTP */
+	/* IPPROTO_TCP, IPPROTO_UDP, or, for a packet, IPPROTO_SCTP. */
 	__u8 transport;
-	/* IPv4, also when it comes by an IPv6 socket. Known when compiling, wherever it is asked. */
+	/* Whether the client dials IPv4, also by an IPv6 socket. The compiler knows it wherever it is used. */
 	bool v4;
 };
 
-/* What became of a dial: not ours, led to a backend, denied, or left to be looked at with care. */
+/* What became of a request: it is none of ours, it got a backend, it was denied, or the slow path must decide. */
 enum outcome { PASSED, SERVED, DENIED, UNSURE };
 
 INLINE void endpoint4(struct endpoint *endpoint, __u32 address, __u16 port)
@@ -88,8 +91,8 @@ INLINE void endpoint4(struct endpoint *endpoint, __u32 address, __u16 port)
 }
 
 /*
- * 0 if the two addresses are the same. Without branches, each of which the verifier would follow both ways, in every
- * turn of a loop: the time that the verifier takes is the time that the maps take to grow.
+ * 0 if two addresses are equal. There are no branches: the verifier would follow both ways of each one, in every turn
+ * of a loop. The maps cannot grow until the verifier is done.
  */
 INLINE __u32 address_diff(const __u32 *a, const __u32 *b)
 {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Flows: how they are found by how a packet looks, kept while they live, and ended in a way that never ends another
- * flow.
+ * Conntrack: the flows, the entries that lead to them, and their lifetimes.
  *
- * A flow belongs to the one caller that deletes its entry ENTRY_TRANSLATED, which succeeds once. While that entry is
- * there all that the flow needs is there.
+ * Owns: `flow_table`, `entries4/6`, `free_flows` and `flow_counts`, and the release of a flow with its SNAT port.
+ * Reads: `packet_settings`, the clock. Writes: those maps, and `backend_ports`.
+ *
+ * A flow belongs to the one caller that deletes its ENTRY_TRANSLATED, which succeeds once. While that entry exists, the
+ * flow is complete.
  */
 #ifndef HOLDFAST_CONNTRACK_H
 #define HOLDFAST_CONNTRACK_H
@@ -12,19 +14,16 @@
 #include "lb.h"
 #include "packet.h"
 
-/* In which direction a packet of a flow goes. */
+/* The direction of a packet of a flow. */
 enum direction { NO_DIRECTION, TO_BACKEND, TO_CLIENT };
 
 /*
- * The second of the last look at the clock, and in the lower half the kernel's tick of that look. Both are in one word,
- * so that they always belong together. 0 before the first look.
+ * The second of the last clock read, and below it the kernel's tick of that read. One word holds both, so that they
+ * always belong together. 0 before the first read.
  */
 __u64 cached_clock;
 
-/*
- * The seconds since boot. A look at the clock costs a fifth of what a packet of a flow does, and one in a tick is
- * enough.
- */
+/* The seconds since boot. A clock read costs a fifth of a flow's packet, so one for each tick has to do. */
 INLINE __u32 seconds(void)
 {
 	__u32 tick = bpf_jiffies64();
@@ -39,9 +38,9 @@ INLINE __u32 seconds(void)
 }
 
 /*
- * Whether flows stand still, because they move to a table of another size. Meanwhile no flow may begin, and no packet
- * may pass by which one ends or is agreed to: only one of the two tables might learn of it. The daemon says until when,
- * so that nothing has to end the standstill.
+ * Whether flows are frozen, because the daemon moves them to a table of another size. Then the programs open no flow,
+ * and pass no packet that ends or establishes one: only one of the two tables might learn of it. The daemon sets the
+ * end in advance, so nothing has to unfreeze the flows.
  */
 INLINE bool are_flows_frozen(void)
 {
@@ -52,7 +51,7 @@ INLINE bool are_flows_frozen(void)
 	return UNLIKELY(until > DRAINS) && seconds() < until;
 }
 
-/* Whether a segment would change what is known of its connection while flows stand still. */
+/* Whether flows are frozen, and the segment would change the state of its connection. */
 INLINE bool must_wait_for_table(const struct packet *packet)
 {
 	return UNLIKELY(packet->flags & (TCP_SYN | TCP_FIN | TCP_RST)) && are_flows_frozen();
@@ -60,7 +59,7 @@ INLINE bool must_wait_for_table(const struct packet *packet)
 
 /* --- Entries. --- */
 
-/* All ones if the source is the greater one. Without branches, as address_diff() is, and for the same reason. */
+/* All ones if the source is greater. Without branches, as address_diff(), and for the same reason. */
 INLINE __u32 is_reversed(const struct tuple *tuple, bool v4)
 {
 	__u64 less = 0, equal = 1, a, b;
@@ -134,7 +133,7 @@ INLINE __u32 *find_entry(const struct tuple *tuple, enum entry_kind kind, bool v
 	return v4 ? bpf_map_lookup_elem(&entries4, &key) : bpf_map_lookup_elem(&entries6, &key);
 }
 
-/* The number of the flow of a packet that comes and looks like that; NO_FLOW: it is of none. */
+/* The number of the flow of an ingress packet with that tuple, or NO_FLOW. */
 INLINE __u32 find_ingress_flow(const struct tuple *tuple, bool v4)
 {
 	const __u32 *entry = find_entry(tuple, ENTRY_WIRE, v4);
@@ -142,7 +141,7 @@ INLINE __u32 find_ingress_flow(const struct tuple *tuple, bool v4)
 	return entry ? *entry : NO_FLOW;
 }
 
-/* Adds an entry only where there is none. */
+/* Adds an entry only if there is none. */
 INLINE long add_entry(const struct tuple *tuple, enum entry_kind kind, __u32 number, bool v4)
 {
 	union entry_key key;
@@ -159,7 +158,7 @@ INLINE bool entry_leads_to(const struct tuple *tuple, enum entry_kind kind, __u3
 	return entry && *entry == number;
 }
 
-/* `true`: it was there, and this very call has taken it away. */
+/* `true`: the entry existed, and this call has removed it. */
 INLINE bool remove_entry(const struct tuple *tuple, enum entry_kind kind, bool v4)
 {
 	union entry_key key;
@@ -180,7 +179,7 @@ INLINE struct port_bytes *get_backend_ports(void)
 	return bpf_map_lookup_elem(&backend_ports, &zero);
 }
 
-/* Has packets from and to backends at that port looked at from now on. */
+/* Makes the prefilter pass packets from and to that backend port. */
 INLINE void mark_backend_port(__u16 port)
 {
 	struct port_bytes *ports = get_backend_ports();
@@ -189,7 +188,7 @@ INLINE void mark_backend_port(__u16 port)
 		ports->is_set[port] = 1;
 }
 
-/* Whether a packet that leaves may be of a flow. */
+/* Whether a leaving packet may belong to a flow. */
 INLINE bool may_belong_to_flow(__u16 source, __u16 destination)
 {
 	const struct port_bytes *ports = get_backend_ports();
@@ -197,7 +196,7 @@ INLINE bool may_belong_to_flow(__u16 source, __u16 destination)
 	return !ports || ports->is_set[source] | ports->is_set[destination];
 }
 
-/* --- How a flow looks. --- */
+/* --- The tuples of a flow. --- */
 
 INLINE void set_endpoint(struct endpoint *endpoint, const __u32 *address, __u16 port)
 {
@@ -205,7 +204,7 @@ INLINE void set_endpoint(struct endpoint *endpoint, const __u32 *address, __u16 
 	endpoint->port = port;
 }
 
-/* A packet as the client sends it. */
+/* A packet that the client sends: original. */
 INLINE void original_tuple(struct tuple *tuple, const struct flow *flow)
 {
 	set_endpoint(&tuple->source, flow->client, flow->client_port);
@@ -213,7 +212,7 @@ INLINE void original_tuple(struct tuple *tuple, const struct flow *flow)
 	tuple->transport = flow->transport;
 }
 
-/* An answer as a backend of another node sends it. */
+/* A reply that a backend on another node sends to the SNAT address. */
 INLINE void snat_reply_tuple(struct tuple *tuple, const struct flow *flow)
 {
 	set_endpoint(&tuple->source, flow->backend, flow->backend_port);
@@ -221,7 +220,7 @@ INLINE void snat_reply_tuple(struct tuple *tuple, const struct flow *flow)
 	tuple->transport = flow->transport;
 }
 
-/* An answer as the stack sees it. */
+/* A reply in the stack: between backend and client. */
 INLINE void stack_reply_tuple(struct tuple *tuple, const struct flow *flow)
 {
 	set_endpoint(&tuple->source, flow->backend, flow->backend_port);
@@ -236,7 +235,7 @@ INLINE bool same_endpoint(const struct endpoint *endpoint, const __u32 *address,
 	return !(differs | (v4 ? endpoint->address[3] ^ address[3] : address_diff(endpoint->address, address)));
 }
 
-/* The packet that answers this one. */
+/* The tuple of a packet's reply. */
 INLINE void reverse_tuple(struct tuple *to, const struct tuple *from)
 {
 	to->source = from->destination;
@@ -244,7 +243,7 @@ INLINE void reverse_tuple(struct tuple *to, const struct tuple *from)
 	to->transport = from->transport;
 }
 
-/* Whether what the client says goes to another node as it came, and the backend's answers do not come here. */
+/* Whether the client's packets go encapsulated to another node. The backend's replies do not pass this node. */
 INLINE bool is_encapsulated(const struct flow *flow)
 {
 	return flow->client_flags & FLOW_ENCAP;
@@ -261,7 +260,7 @@ INLINE bool is_v4(const struct flow *flow)
 	return flow->v4;
 }
 
-/* What a packet that comes becomes, if it is of this flow. */
+/* Translates the tuple of an ingress packet, if the packet belongs to the flow. */
 INLINE enum direction translate_ingress(const struct flow *flow, const struct tuple *tuple, struct tuple *to, bool v4)
 {
 	__u32 serial = READ_ONCE(flow->serial);
@@ -285,7 +284,7 @@ INLINE enum direction translate_ingress(const struct flow *flow, const struct tu
 	return serial && READ_ONCE(flow->serial) == serial ? direction : NO_DIRECTION;
 }
 
-/* Notes that a packet of the client leaves from the port that the flow has at this node. */
+/* Notes that a packet of the client has left from the flow's SNAT port. */
 INLINE void mark_snat_used(struct flow *flow)
 {
 	if (UNLIKELY(flow->backend_flags & FLOW_SNAT_UNUSED))
@@ -293,8 +292,8 @@ INLINE void mark_snat_used(struct flow *flow)
 }
 
 /*
- * What a packet that leaves becomes, if it is of this flow and changes here. Where the client's packets go to another
- * node as they came, what the two say to each other here is said without any frontend.
+ * Translates the tuple of a leaving packet, if it belongs to the flow and changes here. For an encapsulated flow,
+ * packets of the same two hosts that pass here belong to a connection without a frontend.
  */
 INLINE enum direction translate_egress(const struct flow *flow, const struct tuple *tuple, struct tuple *to, bool v4)
 {
@@ -323,28 +322,31 @@ INLINE bool is_own_backend(const struct flow *flow)
 	return same_address(flow->client, flow->backend);
 }
 
-/* Whether a client is sent to the very port that it sends from: then request and answer would look the same. */
+/*
+ * Whether a client that is its own backend would send from the port that it dials: then request and reply would look
+ * the same.
+ */
 INLINE bool is_port_hairpin(const struct flow *flow)
 {
 	return flow->translated_port == flow->backend_port && is_own_backend(flow);
 }
 
-/* --- Its life. --- */
+/* --- Lifetime. --- */
 
 INLINE bool has_both_fins(const struct flow *flow)
 {
 	return flow->client_flags & flow->backend_flags & FLOW_FIN_SEEN;
 }
 
-/* A RST was sent in the name of one side. If that side goes on sending all the same, the RST is forgotten. */
+/* Whether one side sent RST. If that side goes on sending, the RST is cleared. */
 INLINE bool is_reset(const struct flow *flow)
 {
 	return (flow->client_flags | flow->backend_flags) & FLOW_RST_SEEN;
 }
 
 /*
- * Whether the backend, too, says that the connection is over. Any host may send a RST in a client's name, and the
- * backend need not believe it.
+ * Whether the backend confirms the abort. Any host may send a RST in the client's name, and the backend need not accept
+ * it.
  */
 INLINE bool is_aborted(const struct flow *flow)
 {
@@ -352,19 +354,19 @@ INLINE bool is_aborted(const struct flow *flow)
 	       (flow->client_flags & FLOW_RST_SEEN && flow->backend_flags & FLOW_FIN_SEEN);
 }
 
-/* Whether a conversation over UDP is more than a question and its answer. */
+/* Whether a UDP conversation is more than one query and its reply. */
 INLINE bool is_stream(const struct flow *flow)
 {
 	return (__s32)(flow->seen - flow->began) > STREAM_AFTER;
 }
 
-/* Whether the end of a connection was heard in the client's name alone, because the backend is not heard here. */
+/* Whether FIN was seen in the client's name alone, because the backend's packets do not pass this node. */
 INLINE bool is_closed_by_client(const struct flow *flow)
 {
 	return is_encapsulated(flow) && flow->client_flags & FLOW_FIN_SEEN;
 }
 
-/* The lifetime of a connection on which client and backend have agreed. */
+/* The lifetime of an established connection. */
 INLINE __u32 established_lifetime(const struct flow *flow)
 {
 	if (is_reset(flow) || is_closed_by_client(flow))
@@ -374,13 +376,13 @@ INLINE __u32 established_lifetime(const struct flow *flow)
 	return (flow->client_flags | flow->backend_flags) & FLOW_FIN_SEEN ? LIFE_HALF_CLOSED : LIFE_TCP;
 }
 
-/* Whether the backend owes an answer that would be seen here. */
+/* Whether the backend has to reply, and the reply would pass this node. */
 INLINE bool awaits_reply(const struct flow *flow)
 {
 	return flow->unacked && !is_encapsulated(flow);
 }
 
-/* The daemon judges by the same rule: see `flows/life.rs`. */
+/* The daemon has the same rule: see `flows/life.rs`. */
 INLINE __u32 lifetime(const struct flow *flow)
 {
 	__u32 agreed;
@@ -395,10 +397,7 @@ INLINE __u32 lifetime(const struct flow *flow)
 	return awaits_reply(flow) && agreed > LIFE_UNANSWERED ? LIFE_UNANSWERED : agreed;
 }
 
-/*
- * The seconds since the flow's last packet. Of two clocks that are read at about the same time either may be ahead:
- * then it is 0.
- */
+/* The seconds since the flow's last packet. Clocks of two CPUs may differ: then it is 0. */
 INLINE __u32 idle_time(const struct flow *flow, __u32 now)
 {
 	__s32 since = now - READ_ONCE(flow->seen);
@@ -418,7 +417,7 @@ INLINE bool is_closing(const struct flow *flow)
 	return has_both_fins(flow) || is_reset(flow) || is_closed_by_client(flow);
 }
 
-/* A flow that is over may be replaced by another one that needs its room. */
+/* Whether a flow that needs room may evict this one. */
 INLINE bool may_end(const struct flow *flow, __u32 now)
 {
 	__u32 since = idle_time(flow, now);
@@ -426,17 +425,16 @@ INLINE bool may_end(const struct flow *flow, __u32 now)
 	return since > lifetime(flow) || (since > LIFE_UNDER_PRESSURE && is_closing(flow));
 }
 
-/* The connection is over by what the backend has said, and not by what was said in the client's name alone. */
+/* Whether the connection is closed by what the backend sent, and not by the client's packets alone. */
 INLINE bool is_closed(const struct flow *flow)
 {
 	return has_both_fins(flow) || is_aborted(flow);
 }
 
 /*
- * Whether another flow that needs the port of this one may have it, where no other port is free. A backend that closed
- * a connection itself remembers it for a while (TIME_WAIT), and takes a SYN that comes later than what it knows; a SYN
- * that seems to come earlier it answers with what it knows, to which the client says RST, and asks again after a
- * second.
+ * Whether another flow may take the port of this one while no other port is free. A backend that closed a connection
+ * keeps it in TIME_WAIT, and accepts a SYN that is newer than what it knows. To an older SYN it replies with what it
+ * knows. The client then sends RST, and repeats its SYN after a second.
  */
 INLINE bool may_be_replaced(const struct flow *flow, __u32 now)
 {
@@ -444,20 +442,20 @@ INLINE bool may_be_replaced(const struct flow *flow, __u32 now)
 	       (is_connection_oriented(flow->transport) && is_closed(flow) && idle_time(flow, now) > LIFE_TIME_WAIT);
 }
 
-/* --- How many there are. --- */
+/* --- Counts. --- */
 
 INLINE __u64 *get_flow_count(__u32 at)
 {
 	return bpf_map_lookup_elem(&flow_counts, &at);
 }
 
-/* The port behind the frontend. */
+/* The port index of the frontend. */
 INLINE __u32 flow_port_index(const struct flow *flow)
 {
 	return flow->port_and_share & ((1 << FLOW_SHARE_AT) - 1);
 }
 
-/* A flow counts for the namespace of its service, however many ports that has. */
+/* A flow counts for the namespace of its service, whatever the count of the service's ports. */
 INLINE __u32 flow_share(const struct flow *flow)
 {
 	return flow->port_and_share >> FLOW_SHARE_AT;
@@ -478,7 +476,7 @@ INLINE void count_flow(__u32 share, __s64 more)
 	}
 }
 
-/* Takes a flow out of the counts. One that began before flows were counted is in no count. */
+/* Removes a flow from the counts. A flow from before there were counts is in none. */
 INLINE void uncount_flow(const struct flow *flow)
 {
 	if (flow->backend_flags & FLOW_COUNTED)
@@ -486,9 +484,9 @@ INLINE void uncount_flow(const struct flow *flow)
 }
 
 /*
- * Wipes a flow that belongs to the caller. The entries that lead to it go first: a program that an entry leads to a
- * free record may take that entry for one that was left over. Beside a flow that came by another node another one may
- * have the entry of the client's packets.
+ * Clears a flow that belongs to the caller, and frees its SNAT port with the entry. The entries go first: a program
+ * that follows an entry to a free record may take the entry for a stale one. If the flow was decapsulated, another flow
+ * may own the entry of the client's packets.
  */
 INLINE void clear_flow(struct flow *flow, __u32 number, bool v4)
 {
@@ -507,9 +505,8 @@ INLINE void clear_flow(struct flow *flow, __u32 number, bool v4)
 }
 
 /*
- * Takes a flow away from where packets find it. `true`: the flow belongs to the caller now, and so does its number, to
- * give back or to use. A caller that read it while another flow was written there has deleted that one's entry, and
- * puts it back.
+ * Takes a flow out of the entries. `true`: the flow and its number belong to the caller. If another flow took the
+ * record meanwhile, the caller has deleted that flow's entry, and puts it back.
  */
 INLINE bool claim_flow_at(__u32 number, __u32 serial, bool v4)
 {
@@ -551,7 +548,7 @@ INLINE void release_flow(__u32 number)
 	bpf_map_push_elem(&free_flows, &number, BPF_ANY);
 }
 
-/* Ends a flow and gives its number back. `false`: the flow is not the caller's to end. */
+/* Ends a flow, and frees its number. `false`: the flow does not belong to the caller. */
 INLINE bool end_flow(__u32 number, __u32 serial, bool v4)
 {
 	if (!claim_flow(number, serial, v4))

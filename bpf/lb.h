@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Finds the port index for what a client dials: a frontend or a node port. */
+/*
+ * Frontends and backends: which port index a client dials, and which backend it gets.
+ *
+ * Owns: the look-up of frontends and the selection from a list. Reads: `frontends4/6`, `node_ports`,
+ * `node_addresses4/6`, `cluster_ips4/6`, `frontend_blocks`, `backends4/6`, `members`, `affinity`, `control`. Writes:
+ * the connect counts in `ports`, and `affinity`.
+ */
 #ifndef HOLDFAST_LB_H
 #define HOLDFAST_LB_H
 
@@ -13,9 +19,9 @@ INLINE struct control *get_control(void)
 	return bpf_map_lookup_elem(&control, &zero);
 }
 
-/* No real target has these values, because kinds are small. */
+/* Kinds are small, so no real target has these values. */
 #define TARGET_NONE (~0ULL)
-/* The element was reused during the read. */
+/* The kernel reused the element during the read. */
 #define TARGET_REUSED (~1ULL)
 
 INLINE bool set_target(struct lb_request *request, __u64 target)
@@ -26,20 +32,19 @@ INLINE bool set_target(struct lb_request *request, __u64 target)
 	return target < TARGET_REUSED;
 }
 
-/* What is looked up: the dialled address, or a node port, which is stored for any address. */
+/* What the key holds: the dialled address, or none, for a node port. */
 enum frontend_match { EXACT_ADDRESS = 0, ANY_NODE_ADDRESS = 1 };
 
 /*
- * Finds a frontend, and reads its echo after its target, by a dependency where a processor could reorder the reads. The
- * kernel writes them the other way round, because it copies the value as it stands, from the front. ARM may still show
- * the two stores in either order, for the few nanoseconds in which a program holds an element that was removed, freed
- * and filled anew.
+ * Looks a frontend up, and reads the echo after the target. A dependency orders the two reads. The kernel writes them
+ * the other way round, because it copies the value from the front. ARM may still reorder the two stores, in the few
+ * nanoseconds in which a program holds an element that the kernel frees and fills again.
  */
 INLINE __u64 lookup_frontend4(__u32 address, __u16 port, __u8 transport, enum frontend_match match)
 {
 	/*
-	 * Two words, because the kernel's hash reads words and would have to wait for smaller stores. The verifier
-	 * would track the value of a single 64-bit number.
+	 * Two words: the kernel's hash reads words, and would wait for smaller stores. The verifier would track the
+	 * value of a single 64-bit number.
 	 */
 	__u32 rest = (__u32)match << 24 | (__u32)transport << 16 | port;
 	__u32 key[2] = { address, rest };
@@ -55,7 +60,7 @@ INLINE __u64 lookup_frontend4(__u32 address, __u16 port, __u8 transport, enum fr
 	return LIKELY(!(((__u32)echo ^ address) | ((__u32)(echo >> 32) ^ rest))) ? target : TARGET_REUSED;
 }
 
-/* Like lookup_frontend4(), for IPv6. */
+/* As lookup_frontend4(), for IPv6. */
 INLINE __u64 lookup_frontend6(const __u32 *address, __u16 port, __u8 transport, enum frontend_match match)
 {
 	struct frontend6_key key = {
@@ -85,7 +90,7 @@ INLINE __u64 lookup_frontend(const struct lb_request *request, const __u32 *addr
 			     lookup_frontend6(address, request->to.port, request->transport, match);
 }
 
-/* Looks twice: the second look-up finds a reused element anew, or nothing. */
+/* Looks twice: the second look-up of a reused element finds the new one, or nothing. */
 INLINE bool find_frontend_at(struct lb_request *request, const __u32 *address, enum frontend_match match)
 {
 	__u64 target = lookup_frontend(request, address, match);
@@ -95,7 +100,7 @@ INLINE bool find_frontend_at(struct lb_request *request, const __u32 *address, e
 	return set_target(request, target);
 }
 
-/* Whether any frontend without an address has the port, or one for datagrams at any address. */
+/* Whether any node port has that number, or any frontend for datagrams that has no address of its own. */
 INLINE bool has_node_port(__u16 port)
 {
 	__u32 number = bpf_ntohs(port);
@@ -115,7 +120,7 @@ INLINE bool is_loopback6(const __u32 *address)
 	return !(address[0] | address[1] | address[2] | (address[3] ^ bpf_htonl(1)));
 }
 
-/* Whether a loopback address is dialled. The caller has to know whether that is this node's or a pod's. */
+/* Whether the client dials a loopback address. The caller knows whether it is the node's or a pod's. */
 INLINE bool is_loopback(const struct lb_request *request)
 {
 	return request->v4 ? is_loopback4(request->to.address[3]) : is_loopback6(request->to.address);
@@ -134,7 +139,7 @@ INLINE bool is_node_address6(const __u32 *address)
 	return bpf_map_lookup_elem(&node_addresses6, &key) != NULL;
 }
 
-/* Whether this node answers node ports at the dialled address, for other hosts too; loopback does not count. */
+/* Whether the node answers node ports at the dialled address for other hosts. Loopback does not count. */
 INLINE bool is_node_address(const struct lb_request *request)
 {
 	if (is_loopback(request))
@@ -142,7 +147,7 @@ INLINE bool is_node_address(const struct lb_request *request)
 	return request->v4 ? is_node_address4(request->to.address[3]) : is_node_address6(request->to.address);
 }
 
-/* Whether this node answers node ports at its loopback. The first loopback address stands for all of them. */
+/* Whether the node answers node ports at its loopback. The first loopback address stands for all of them. */
 INLINE bool has_loopback_node_ports(const struct lb_request *request)
 {
 	const __u32 first[4] = { 0, 0, 0, bpf_htonl(1) };
@@ -150,7 +155,7 @@ INLINE bool has_loopback_node_ports(const struct lb_request *request)
 	return request->v4 ? is_node_address4(bpf_htonl(0x7f000001)) : is_node_address6(first);
 }
 
-/* Whether the dialled address is the cluster IP of a service, at whichever port. */
+/* Whether the client dials the cluster IP of a service, at whatever port. */
 INLINE bool is_cluster_ip(const struct lb_request *request)
 {
 	struct in6 key;
@@ -162,8 +167,8 @@ INLINE bool is_cluster_ip(const struct lb_request *request)
 }
 
 /*
- * The block of the dialled address. IPv4: its first half. IPv6: a hash of its first half, which a network's addresses
- * share.
+ * The block of the dialled address. IPv4: its first half. IPv6: a hash of its first half, which the addresses of a
+ * network share.
  */
 INLINE __u32 address_block(const struct lb_request *request)
 {
@@ -183,15 +188,13 @@ INLINE bool may_be_frontend(const struct lb_request *request)
 	return bits && READ_ONCE(*bits) >> (block % 64) & 1;
 }
 
-/* Finds a service by the dialled address itself. */
+/* Finds a frontend by the dialled address. */
 INLINE bool find_exact_frontend(struct lb_request *request)
 {
 	return may_be_frontend(request) && find_frontend_at(request, request->to.address, EXACT_ADDRESS);
 }
 
-/*
- * Finds a service by a node port. is_node_address() and has_loopback_node_ports() say which addresses have node ports.
- */
+/* Finds a node port. is_node_address() and has_loopback_node_ports() say which addresses have node ports. */
 INLINE bool find_node_port(struct lb_request *request)
 {
 	const __u32 any[4] = {};
@@ -199,7 +202,7 @@ INLINE bool find_node_port(struct lb_request *request)
 	return find_frontend_at(request, any, ANY_NODE_ADDRESS);
 }
 
-/* From a port index to a backend: word, affinity, chance. */
+/* --- From a port index to a backend: the list's word, affinity, chance. --- */
 
 INLINE __u32 word_base(__u64 word)
 {
@@ -223,13 +226,13 @@ INLINE struct port *lookup_port(const struct lb_request *request)
 	return bpf_map_lookup_elem(&ports, &at);
 }
 
-/* Whether the internal traffic policy binds clients of this frontend, and not the external one. */
+/* Whether the internal traffic policy applies to the frontend. Otherwise the external one does. */
 INLINE bool is_internal(const struct lb_request *request)
 {
 	return request->kind == CLUSTER_IP || request->kind == CLUSTER_SET_IP;
 }
 
-/* The word of the list that is meant for this client. A port that is not there refuses. */
+/* The word of the client's list. A missing port refuses. */
 INLINE __u64 read_list_word(struct lb_request *request)
 {
 	struct port *port = lookup_port(request);
@@ -246,7 +249,7 @@ INLINE __u64 read_list_word(struct lb_request *request)
 	return word;
 }
 
-/* Reads a slot. An empty one is no backend. */
+/* Reads a slot. An empty slot is no backend. */
 INLINE bool read_slot(const struct lb_request *request, __u32 at, struct endpoint *backend)
 {
 	if (request->v4) {
@@ -275,7 +278,7 @@ INLINE void set_affinity_key(struct affinity_key *key, const struct lb_request *
 	key->pad = 0;
 }
 
-/* Whether the backend is in the list of that scope, or for SCOPE_SERVING, whether it serves. */
+/* Whether the backend is in the list of that scope. SCOPE_SERVING: whether it serves. */
 INLINE bool is_member(const struct lb_request *request, __u32 scope)
 {
 	struct member_key key = {
@@ -289,9 +292,9 @@ INLINE bool is_member(const struct lb_request *request, __u32 scope)
 }
 
 /*
- * Chooses the client's last backend, if that choice is young enough and the backend still in the list. A value that was
- * read torn names no member. The clock is read last: another CPU may choose for the same client meanwhile, and no
- * choice may seem to be of the future.
+ * Selects the client's last backend, if that is recent and the backend is still in the list. A torn value names no
+ * member. The clock is read last: another CPU may select for the same client meanwhile, and no time may lie in the
+ * future.
  */
 INLINE bool select_by_affinity(struct lb_request *request, const struct affinity_key *key)
 {
@@ -324,7 +327,7 @@ INLINE void save_affinity(const struct lb_request *request, const struct affinit
 	bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }
 
-/* Chooses any backend of a list. A list of one backend needs no random number. */
+/* Selects any backend of a list. A list of one backend needs no random number. */
 INLINE bool select_random(struct lb_request *request, __u64 word)
 {
 	__u64 count = word_count(word);
@@ -336,22 +339,21 @@ INLINE bool select_random(struct lb_request *request, __u64 word)
 }
 
 /*
- * Counts a client that gets a backend: by connect(), or by the first datagram of a conversation. Not atomic, because
- * that would wait for all that was written before, and cost as much as the rest: of two clients at the very same moment
- * one may be missing.
+ * Counts a client that got a backend, by connect() or by the first datagram of a conversation. An atomic add would wait
+ * for all earlier stores, and double the cost. So of two clients at the same moment one may be missing.
  */
 INLINE void count_connect(struct port *port)
 {
 	port->connects[bpf_get_smp_processor_id() & (CONNECT_COLUMNS - 1)] += 1;
 }
 
-/* Whether dial->client has to be known to select_from_list(). */
+/* Whether select_from_list() needs request->client. */
 INLINE bool has_affinity(__u64 word)
 {
 	return word_flags(word) & WORD_AFFINITY;
 }
 
-/* Chooses from a list that is not empty. */
+/* Selects from a list that is not empty. */
 INLINE bool select_from_list(struct lb_request *request, __u64 word)
 {
 	bool affine = has_affinity(word);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Between a packet and the rules: what stands in its headers becomes plain values. How those are written is told in
- * nat.h; no other header knows where in a packet something is.
+ * Packets as plain values, and the steps that handle them.
+ *
+ * Owns: the parser of IP, TCP, UDP and SCTP headers, enum step, and the scratch map of the steps. Reads: the headers of
+ * a packet. Writes: `packet_counts`. nat.h writes headers. No other header knows the offsets in a packet.
  */
 #ifndef HOLDFAST_PACKET_H
 #define HOLDFAST_PACKET_H
@@ -19,17 +21,17 @@
 #include "packet_maps.h"
 
 /*
- * What a packet says of the connection that it is of: TCP by a byte of flags, SCTP by chunks. Both are told in the
- * flags of TCP, so that one rule says what becomes of a flow.
+ * --- Connection flags of TCP and SCTP. TCP has flags and SCTP has chunks. Both become TCP flags here, so that one
+ * state machine serves both. ---
  */
 
-/* EXPECTS_REPLY is set for SCTP alone, and means another flag in TCP: the other side has to answer. */
+/* EXPECTS_REPLY is set for SCTP alone: the other side has to reply. In TCP this bit is another flag. */
 enum { TCP_FIN = 1, TCP_SYN = 2, TCP_RST = 4, EXPECTS_REPLY = 8, TCP_ACK = 16 };
 
-/* How many bytes of a header of IP say how long the packet is, in either family. */
+/* The bytes of an IP header, in either family, up to the end of its length field. */
 #define IP_LENGTH_END 6
 
-/* The length of a packet by its header of IP; 0: it is longer than that can say. */
+/* The length of a packet from its IP header. 0: the field cannot hold the length. */
 INLINE __u32 ip_packet_length(const __u8 *ip)
 {
 	__u32 length;
@@ -41,8 +43,8 @@ INLINE __u32 ip_packet_length(const __u8 *ip)
 }
 
 /*
- * Whether a segment of TCP has something that the other side has to acknowledge. A segment that is too long for the
- * header of IP to say counts as one that has.
+ * Whether the other side has to acknowledge a TCP segment. A segment whose length does not fit into the IP header
+ * counts as one with data.
  */
 GLOBAL int has_data(struct __sk_buff *skb, __u32 at, __u32 transport)
 {
@@ -71,7 +73,7 @@ struct sctp_header {
 struct sctp_chunk {
 	__u8 type;
 	__u8 flags;
-	/* With this header. */
+	/* Includes this header. */
 	__u16 length;
 };
 
@@ -85,7 +87,7 @@ enum {
 	CHUNK_SHUTDOWN_ACK = 8,
 	CHUNK_COOKIE_ECHO = 10,
 	CHUNK_SHUTDOWN_COMPLETE = 14,
-	/* All others belong to an association that is there, and say nothing of it. */
+	/* All other chunks belong to an established association, and change nothing. */
 	CHUNKS_KNOWN = 15,
 };
 
@@ -101,15 +103,12 @@ static const __u8 chunk_flags[CHUNKS_KNOWN] = {
 	[CHUNK_SHUTDOWN_COMPLETE] = TCP_FIN | TCP_ACK,
 };
 
-/*
- * How many chunks are looked at. A chunk that says something stands before all data, and seldom behind more than two
- * others.
- */
+/* How many chunks are read. A chunk that matters stands before all data, and seldom behind more than two others. */
 #define CHUNKS_MAX 4
 
 /*
- * What a packet of SCTP says by its first chunks, in the flags of TCP. `ip`: where the header of IP begins, which says
- * where the packet ends. What a frame has behind that is no chunk.
+ * The TCP flags for the first chunks of an SCTP packet. `ip`: the offset of the IP header, whose length says where the
+ * packet ends. Padding of the frame behind it is no chunk.
  */
 GLOBAL int sctp_flags(struct __sk_buff *skb, __u32 ip, __u32 at)
 {
@@ -136,50 +135,50 @@ GLOBAL int sctp_flags(struct __sk_buff *skb, __u32 ip, __u32 at)
 	return flags;
 }
 
-/* How many bytes the header before that of IP has: 14, or 0 at a device without such a header. */
+/* The bytes before the IP header: 14, or 0 at a device without a link header. */
 const volatile __u32 link_header = ETH_HLEN;
 
 /*
- * What is left to do with a packet: the step that comes next. A packet that is done with has no next step, and its
- * verdict of TC stands there instead: see finish() and get_verdict(). A step stands alone, because a program has room
- * for 512 bytes of stack, and the verifier for a million instructions.
+ * What is left to do with a packet: the next step. A finished packet has no next step, and its verdict of TC stands
+ * there instead: see finish() and get_verdict(). Each step is a function of its own, because a program has 512 bytes of
+ * stack, and the verifier stops after a million instructions. A step has the name of its function.
  */
 enum step {
-	/* It is done with, and goes on as it is, also to programs of others. */
+	/* Finished: the packet goes on as it is, also to other programs. */
 	STEP_PASS = TC_ACT_UNSPEC,
-	/* It is done with, and ends here. */
+	/* Finished: the packet ends here. */
 	STEP_DROP = TC_ACT_SHOT,
-	/* It is of no flow: it may be a client that arrives. */
+	/* The packet belongs to no flow. It may be a new client's. */
 	STEP_SELECT_BACKEND = 100,
-	/* It has a backend, and no flow yet. */
+	/* The client has a backend, and no flow yet. */
 	STEP_OPEN_FLOW = 101,
-	/* Its flow is there, because another CPU was faster with a packet of the same client. */
+	/* Another CPU has opened the flow meanwhile, for a packet of the same client. */
 	STEP_INGRESS_LOOKUP = 102,
-	/* Nothing serves there, and the client is to hear that. */
+	/* No backend serves the client: reject it. */
 	STEP_REJECT = 103,
-	/* It may be an error about a packet of a flow. */
+	/* The packet may be an ICMP error about a packet of a flow. */
 	STEP_ICMP_ERROR = 104,
-	/* It goes on as it is, and the flow that it went past is to end. */
+	/* The packet goes on as it is, and the flow that has its tuple ends. */
 	PASS_AND_END_FLOW = 105,
-	/* It ends here, with its flow: see accepts_for_other_backend(), and forward_first(). */
+	/* The packet and its flow end here: see accepts_for_other_backend() and forward_first(). */
 	DROP_AND_END_FLOW = 106,
-	/* It has a record, and no ports yet. */
+	/* The flow has a record, and no ports yet. */
 	STEP_COMMIT_FLOW = 107,
-	/* It is the first of a flow, and goes to the backend. */
+	/* The flow is open: forward its first packet to the backend. */
 	STEP_FORWARD_FIRST = 108,
-	/* It is of a flow that takes the shortcut. */
+	/* The packet belongs to a flow with a fast path. */
 	STEP_FAST_PATH = 109,
-	/* It goes to another node as it came. */
+	/* The packet goes encapsulated to another node. */
 	STEP_ENCAP = 110,
-	/* It came by another node, and is of a connection that this node does not know: the client is to hear that. */
+	/* The packet was decapsulated, and belongs to a connection that this node does not know: reset it. */
 	STEP_RESET_UNKNOWN_SEGMENT = 111,
-	/* It is none of ours, and is as it was. */
+	/* The packet is none of ours, and unchanged. */
 	STEP_NOT_OURS = 112,
-	/* It is of a connection that is not known here, and that another node may have let in. */
+	/* This node does not know the connection. Another node may have opened it. */
 	STEP_ADOPT_FLOW = 113,
 };
 
-/* Ends the steps of a packet: with a verdict of TC, or with what bpf_redirect() returns. */
+/* Ends the steps of a packet with a verdict of TC, or with what bpf_redirect() returns. */
 INLINE enum step finish(int verdict)
 {
 	return verdict;
@@ -190,21 +189,21 @@ INLINE bool is_finished(enum step step)
 	return step < STEP_SELECT_BACKEND;
 }
 
-/* The verdict of TC that a finished packet has. */
+/* The verdict of a finished packet. */
 INLINE int get_verdict(enum step step)
 {
 	return step;
 }
 
-/* The verdict of TC. A packet that has no verdict after its last step is dropped. */
+/* The verdict of any packet. A packet that is not finished after the last step is dropped. */
 INLINE int to_verdict(enum step step)
 {
 	return step >= STEP_SELECT_BACKEND ? TC_ACT_SHOT : get_verdict(step);
 }
 
-/* How many extension headers are followed. IPv6 allows more, and no host sends them. */
+/* How many IPv6 extension headers are read. IPv6 allows more, but no host sends them. */
 #define EXTENSIONS_MAX 6
-/* Any header that is looked at begins before this. */
+/* Any header that is read begins before this offset. */
 #define HEADERS_END 512
 
 #define MORE_FRAGMENTS 0x2000
@@ -212,7 +211,7 @@ INLINE int to_verdict(enum step step)
 #define MORE_FRAGMENTS6 1
 #define FRAGMENT_OFFSET6 0xfff8
 
-/* What the headers of ICMP have in common in both families. The kernel's own headers of it are not for programs. */
+/* The fields that ICMP headers of both families share. The kernel's headers for them are not for BPF programs. */
 struct icmp_header {
 	__u8 type;
 	__u8 code;
@@ -220,7 +219,7 @@ struct icmp_header {
 	__u32 rest;
 };
 
-/* The errors, and what of them says that a port is closed. */
+/* ICMP types of errors, and the codes for a closed port. */
 enum {
 	ICMP_UNREACHABLE = 3,
 	ICMP_PORT_UNREACHABLE = 3,
@@ -228,11 +227,11 @@ enum {
 	ICMP_PARAMETER = 12,
 	ICMP6_UNREACHABLE = 1,
 	ICMP6_PORT_UNREACHABLE = 4,
-	/* All below are errors. */
+	/* All lower types are errors. */
 	ICMP6_MESSAGES = 128,
 };
 
-/* Between which places a packet goes, and over which transport. */
+/* The source, the destination and the transport of a packet. */
 struct tuple {
 	struct endpoint source;
 	struct endpoint destination;
@@ -244,13 +243,13 @@ enum frag_part { WHOLE, FIRST_FRAGMENT, LATER_FRAGMENT };
 
 struct packet {
 	struct tuple tuple;
-	/* Where the headers of IP and of the transport begin. */
+	/* The offsets of the IP header and of the transport header. */
 	__u32 ip;
 	__u32 transport;
-	/* enum frag_part, and of which datagram. */
+	/* enum frag_part, and the datagram's id. */
 	__u32 part;
 	__u32 id;
-	/* What it says of its connection, in the flags of TCP; see packet.h. */
+	/* The connection flags: TCP's own, or SCTP's as above. */
 	__u8 flags;
 };
 
@@ -264,8 +263,7 @@ INLINE void count_packet(enum packet_count which)
 }
 
 /*
- * Reads the pointers to the packet by hand: the compiler takes them for numbers of 32 bits, and the verifier takes them
- * for pointers.
+ * Reads the pointer by inline assembly: the compiler takes it for a number of 32 bits, and the verifier for a pointer.
  */
 INLINE void *skb_data(const struct __sk_buff *skb)
 {
@@ -283,7 +281,7 @@ INLINE void *skb_end(const struct __sk_buff *skb)
 	return end;
 }
 
-/* A header of that size, or NULL. The bound on where it begins is for the verifier. */
+/* A header of that size, or NULL. The mask on the offset is for the verifier. */
 INLINE void *get_header(const struct __sk_buff *skb, __u32 at, __u32 size)
 {
 	void *found = skb_data(skb) + (at & (HEADERS_END - 1));
@@ -291,10 +289,7 @@ INLINE void *get_header(const struct __sk_buff *skb, __u32 at, __u32 size)
 	return found + size <= skb_end(skb) ? found : NULL;
 }
 
-/*
- * Makes the packet readable up to there, where the kernel has that part elsewhere. `false`: it is not so long, or was
- * not made readable.
- */
+/* Makes the packet's first bytes linear. `false`: the packet is shorter, or the kernel refused. */
 INLINE bool make_readable(struct __sk_buff *skb, __u32 up_to)
 {
 	if (LIKELY(skb_data(skb) + up_to <= skb_end(skb)))
@@ -308,7 +303,7 @@ INLINE void set_addresses4(struct tuple *tuple, __u32 source, __u32 destination)
 	endpoint4(&tuple->destination, destination, 0);
 }
 
-/* `false`: not a packet of IPv4 that makes sense. */
+/* `false`: not a sane IPv4 packet. */
 INLINE bool parse4(struct __sk_buff *skb, struct packet *packet)
 {
 	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
@@ -333,20 +328,20 @@ INLINE bool parse4(struct __sk_buff *skb, struct packet *packet)
 
 struct extension_header {
 	__u8 next;
-	/* Of the fragment header: nothing. */
+	/* Unused in the fragment header. */
 	__u8 length;
 	/* Of the fragment header. */
 	__u16 offset;
 	__u32 id;
 };
 
-/* A bit for the number of each extension header that others follow. */
+/* A bit for the protocol number of each extension header that is walked. */
 #define BIT_OF(protocol) (1ULL << (protocol))
 #define EXTENSION_BITS                                                                                       \
 	(BIT_OF(IPPROTO_HOPOPTS) | BIT_OF(IPPROTO_ROUTING) | BIT_OF(IPPROTO_FRAGMENT) | BIT_OF(IPPROTO_AH) | \
 	 BIT_OF(IPPROTO_DSTOPTS))
 
-/* By one look at a bit: for each comparison with a number the verifier would look at what follows once more. */
+/* Tests one bit. The verifier would follow every branch of a comparison with each number. */
 INLINE bool is_extension(__u8 protocol)
 {
 	return protocol < 64 && EXTENSION_BITS >> protocol & 1;
@@ -362,8 +357,7 @@ INLINE __u32 extension_length(__u8 protocol, const struct extension_header *exte
 }
 
 /*
- * What walk_extensions() returns: the transport, where it begins, and where the header of fragments stands; 0: there is
- * none.
+ * The fields of what walk_extensions() returns: the transport, its offset, and the offset of the fragment header or 0.
  */
 enum walk_result {
 	WALK_TRANSPORT_AT = 8,
@@ -377,10 +371,9 @@ INLINE int pack_walk_result(__u32 protocol, __u32 at, __u32 fragment)
 }
 
 /*
- * Walks over the headers between that of IP and that of the transport. A later fragment has no header of the transport,
- * nor the extension headers between that and the header of fragments: it says which of them would come first. It reads
- * by copy, and stands alone: most packets have nothing there, and those that have are not in a hurry. -1: the headers
- * cannot be followed.
+ * Walks over the extension headers. A later fragment has no transport header, nor the extension headers behind the
+ * fragment header. The fragment header names the first of them. The function copies what it reads, and stands alone:
+ * few packets have extension headers. -1: the headers cannot be walked.
  */
 GLOBAL int walk_extensions(struct __sk_buff *skb, __u32 at, __u32 protocol)
 {
@@ -433,7 +426,7 @@ INLINE bool skip_extensions(struct __sk_buff *skb, struct packet *packet)
 	return !fragment || read_fragment6(skb, packet, fragment);
 }
 
-/* As parse4(). */
+/* As parse4(), for IPv6. */
 INLINE bool parse6(struct __sk_buff *skb, struct packet *packet)
 {
 	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
@@ -450,7 +443,7 @@ INLINE bool parse6(struct __sk_buff *skb, struct packet *packet)
 	return skip_extensions(skb, packet) && make_readable(skb, packet->transport);
 }
 
-/* The ports, which all transports have at the same place, and what the packet says of its connection. */
+/* Reads the ports, which all transports have at the same offset, and the connection flags. */
 INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 {
 	bool is_tcp = packet->tuple.transport == IPPROTO_TCP;
@@ -478,7 +471,7 @@ INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 	return true;
 }
 
-/* Reads the headers of IP. `false`: the packet is none of ours, whatever it is. */
+/* Reads the IP header. `false`: the packet is none of ours. */
 INLINE bool parse(struct __sk_buff *skb, struct packet *packet, bool v4)
 {
 	__u32 least = link_header + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
@@ -492,7 +485,7 @@ INLINE bool is_transport(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
 }
 
-/* True of TCP and SCTP: client and backend agree first, and say when they are done. */
+/* True for TCP and SCTP. Both sides agree first, and say when they are done. */
 INLINE bool is_connection_oriented(__u8 transport)
 {
 	return transport != IPPROTO_UDP;
@@ -503,71 +496,72 @@ INLINE bool is_icmp(const struct packet *packet, bool v4)
 	return packet->tuple.transport == (v4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
 }
 
-/* What the steps of a client's first packet tell each other. */
+/* --- What the steps of one packet pass on. --- */
 
 /*
- * What is known of a client that arrives. It stands in a map, and each step reads it back from there: so the verifier
- * keeps no values of it, and looks at what follows once, not once for each way that leads there.
+ * What the steps know of a packet. It stands in a map, and each step reads it back from there. So the verifier tracks
+ * none of its values, and checks the code behind a step once.
  */
 struct scratch {
 	struct packet packet;
-	/* The backend that the client got, and for which port. */
+	/* The client's backend, and the port index. */
 	struct endpoint backend;
 	__u32 port_index;
-	/* The number of a namespace: the flow is a part of that namespace's share of the table. */
+	/* The number of the namespace whose share the flow counts for. */
 	__u32 share;
 	__u32 device;
-	/* What is known of the device by which it came, as enum device_flag. */
+	/* The enum device_flag of the ingress device. */
 	__u32 flags;
-	/* A client that came by a device of a pod is inside of this node. */
+	/* The ingress device leads to a pod of this node. */
 	__u32 from_pod;
-	/* The backend is to see the port that the client sends from, where it can. */
+	/* The backend shall see the client's own port, if that port is free. */
 	__u32 keeps_port;
-	/* The service asks for its clients' addresses (policy Local), so the backend is one of this node's. */
+	/* The service has policy Local, so the backend is on this node. */
 	__u32 is_local;
-	/* 0, or by which list that backend is to be remembered: see enum flow_flag. */
+	/* 0, or the FLOW_AFFINITY_ flag of the list in which the client has affinity. */
 	__u32 affinity_flag;
-	/* 0, or FLOW_REPLY_BY_FRONTEND: answers go as the frontend's address is routed. */
+	/* 0, or FLOW_REPLY_BY_FRONTEND. */
 	__u32 reply_flag;
-	/* Where the backend is on another node, the packet may go there as it came: see dsr_encap.h. */
+	/* If the backend is on another node, the packet may go there encapsulated: see dsr_encap.h. */
 	__u32 may_encap;
-	/* 0, or FLOW_DECAP: another node has sent the packet, and has chosen this backend. */
+	/* 0, or FLOW_DECAP: another node has sent the packet, and has selected this backend. */
 	__u32 decap_flag;
-	/* The packet is of a connection that another node has let in: it goes to a third node, or to the stack. */
+	/*
+	 * The packet belongs to a connection that another node may have opened. It goes to a third node, or to the
+	 * stack.
+	 */
 	__u32 adopts;
 	struct endpoint named_backend;
-	/* How a packet looks between the client and this backend, or the one to which a packet goes as it came. */
+	/* The tuple between the client and its backend. */
 	struct tuple translated;
-	/* The number of the flow that is made, or of which a packet takes the shortcut. NO_FLOW: see has_no_flow(). */
+	/* The number of the packet's flow. NO_FLOW: see has_no_flow(). */
 	__u32 number;
-	/* Of a packet that takes the shortcut: enum direction, and the serial of its flow. */
+	/* On the fast path: enum direction, and the flow's serial. */
 	__u32 direction;
 	__u32 serial;
-	/* The number, counted from 1, of a flow whose next packet does not go straight to its pod. 0: no such flow. */
-	__u32 probe_neighbour;
-	/* The second program has nothing to look at in the packet. */
-	__u32 skips_egress;
-	/* The device by which it leaves. */
-	__u32 egress_device;
 	/*
-	 * Of a packet that goes to another node: the next host's address, of which family, and how long packets may be.
+	 * The number, plus 1, of a flow whose next packet goes through the neighbour table instead of straight to its
+	 * pod. 0: no flow.
 	 */
+	__u32 probe_neighbour;
+	/* The egress program would change nothing in the packet. */
+	__u32 skips_egress;
+	/* The ifindex of the egress device. */
+	__u32 egress_device;
+	/* Of an encapsulated packet: the next hop's address and family, and the MTU. */
 	__u32 next[4];
 	__u32 next_family;
 	__u32 mtu;
-	/*
-	 * The number of the flow that gives way to the new one, that the packet goes past, or that ends with the
-	 * packet.
-	 */
+	/* The flow to evict, or to end with this packet. */
 	__u32 victim;
 	__u32 victim_serial;
-	/* How readily that one is given up. */
+	/* The eviction score of that flow. */
 	__u32 score;
-	/* The same of the one that would be given up next. */
+	/* The flow that would be evicted next, and its score. */
 	__u32 second;
 	__u32 runner_up_serial;
 	__u32 runner_up_score;
-	/* A backend that is sought in a list, and the part of the list that is left to search: see flow_state.h. */
+	/* The backend that is looked for in a list, and the range that is left to search: see flow_state.h. */
 	struct endpoint searched;
 	__u32 first;
 	__u32 left;
@@ -591,8 +585,8 @@ INLINE struct scratch *get_scratch(void)
 #define NO_FLOW (~0U)
 
 /*
- * Whether a packet of no flow goes to another node as it came, and opens none: a reset, or an error about an answer, of
- * a connection that another node has let in.
+ * Whether a packet without a flow goes encapsulated to another node and opens no flow: a reset, or an ICMP error about
+ * a reply, of a connection that another node has opened.
  */
 INLINE bool has_no_flow(const struct scratch *scratch)
 {

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps of packets. Flows, and what leads to them, are kept through restarts, growth and upgrades: they have a
- * version of their own. The rest is shared by all generations.
+ * The maps of the packet programs.
+ *
+ * Owns: the maps that only packet programs need. Reads and writes: nothing.
+ *
+ * Flows and their entries outlive restarts, growth and upgrades: they have a version of their own. All generations
+ * share the rest.
  */
 #ifndef HOLDFAST_PACKET_MAPS_H
 #define HOLDFAST_PACKET_MAPS_H
@@ -10,7 +14,7 @@
 #include <bpf/bpf_helpers.h>
 #include "abi.h"
 
-/* --- Flows. The sizes here are replaced before loading. --- */
+/* --- Flows. The daemon replaces the sizes before it loads the programs. --- */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -21,10 +25,9 @@ struct {
 } flow_table SEC(".maps");
 
 /*
- * The entries of flows, with the flow's number: two for each flow, three where a backend of another node sees another
- * client. Each of the two maps has room for three of every flow, which is allocated from the start: that halves what a
- * flow's first packet costs, and saves a third where most flows are in no cache. On a node without an address of IPv6
- * the daemon has its entries allocated when their flows begin.
+ * Entries map the tuple of a packet to a flow's number. A flow has two entries, or three with SNAT. Each of the two
+ * maps has room for three entries of every flow. Preallocation halves the cost of a flow's first packet, and saves a
+ * third where most flows are in no cache. On a node without IPv6 addresses the daemon turns it off for IPv6.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -40,14 +43,17 @@ struct {
 	__type(value, __u32);
 } entries6 SEC(".maps");
 
-/* Numbers of free records. The one that was given back first is taken first: so each rests as long as possible. */
+/*
+ * The numbers of free records. The queue hands out the one that was freed first, so each record rests as long as
+ * possible.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, 1);
 	__type(value, __u32);
 } free_flows SEC(".maps");
 
-/* The last flows that had no answer when they began, the oldest first: the number, and above it the serial. */
+/* The last flows that began without a reply, the oldest first: the number, and above it the serial. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, OPENING_FLOWS);
@@ -55,8 +61,8 @@ struct {
 } opening_flows SEC(".maps");
 
 /*
- * At which ports the backends of flows are, or were: a packet that leaves is of no flow, if neither its source nor its
- * destination is at one of them. A byte too many costs one look at the entries.
+ * The ports of flows' backends, now or earlier. A leaving packet belongs to no flow if neither of its ports is marked.
+ * A byte too many costs one lookup.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -74,7 +80,7 @@ struct {
 	__type(value, struct fragment_value);
 } fragments SEC(".maps");
 
-/* Clients of ports with affinity that are known by their addresses. For those with a socket here see `affinity`. */
+/* Clients with affinity that are known by address. `affinity` holds those with a socket on this node. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, CLIENTS);
@@ -82,7 +88,7 @@ struct {
 	__type(value, struct client_value);
 } clients SEC(".maps");
 
-/* The devices at which packets are translated, by their numbers. */
+/* The devices with packet programs, by ifindex. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -107,7 +113,7 @@ struct {
 	__type(value, __u32);
 } source_ranges6 SEC(".maps");
 
-/* In which second this node last sent a datagram from a node port's number, by the datagram that would answer it. */
+/* The second in which this node last sent a datagram from a node port's number, by the tuple of its reply. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, OWN_TALKS);
@@ -116,8 +122,8 @@ struct {
 } own_talks SEC(".maps");
 
 /*
- * A bit for each port number at which packets for the node itself may be of a flow: node ports, also those of flows
- * that outlive them, and the ports that are given to clients. A bit too many costs one look at the entries.
+ * A bit for each port number at which packets to the node may belong to a flow: node ports, also those that living
+ * flows still use, and SNAT ports. A bit too many costs one lookup.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -142,7 +148,7 @@ struct {
 	__type(value, __u64);
 } packet_counts SEC(".maps");
 
-/* How many flows there are: see enum flow_count. */
+/* The counts of flows: see enum flow_count. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -151,7 +157,7 @@ struct {
 	__type(value, __u64);
 } flow_counts SEC(".maps");
 
-/* How many answers each CPU has sent in the second that is on. */
+/* What each CPU sent in the current second. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
