@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which addresses are those of nodes, by what the configuration says. A packet that another node has sent here on a
- * client's behalf is known by that address and by nothing else.
+ * DSR: which networks hold nodes, and which packets may go encapsulated between nodes.
+ *
+ * Owns: the constants of `dsr_from` and of the transports. Reads: a request, and the scratch map. Writes: nothing.
+ *
+ * The source address of the outer header is all that proves that a node has sent an encapsulated packet.
  */
 #ifndef HOLDFAST_DSR_H
 #define HOLDFAST_DSR_H
@@ -10,14 +13,14 @@
 #include "lb.h"
 #include "packet.h"
 
-/* Whether any network of nodes is known. Without one no packet is wrapped, and none that came wrapped is looked at. */
+/* Whether `dsr_from` names any network. Without one, the programs neither encapsulate nor decapsulate. */
 const volatile bool has_dsr_from = false;
-/* Networks in which only nodes live: of each the address, and then the mask. A mask of 0 is none. */
+/* The networks of `dsr_from`: for each one an address, then a mask. Mask 0: no network. */
 const volatile __u32 dsr_from4[DSR_NETWORKS * 2] = {};
 /* As above, four words each. */
 const volatile __u32 dsr_from6[DSR_NETWORKS * 8] = {};
 
-/* Without branches, as address_diff() is. */
+/* Whether `dsr_from` has the address. Without branches, as address_diff(). */
 GLOBAL int is_dsr_node4(__u32 address)
 {
 	__u32 is_in = 0;
@@ -31,7 +34,7 @@ GLOBAL int is_dsr_node4(__u32 address)
 	return !!is_in;
 }
 
-/* As above, of an address in four parts: an older kernel gives a function no more than numbers. */
+/* As above, for an address in four words: older kernels pass only numbers to a function. */
 GLOBAL int is_dsr_node6(__u32 a, __u32 b, __u32 c, __u32 d)
 {
 	__u32 is_in = 0;
@@ -41,21 +44,21 @@ GLOBAL int is_dsr_node6(__u32 a, __u32 b, __u32 c, __u32 d)
 			((a ^ dsr_from6[at]) & dsr_from6[at + 4]) | ((b ^ dsr_from6[at + 1]) & dsr_from6[at + 5]) |
 			((c ^ dsr_from6[at + 2]) & dsr_from6[at + 6]) | ((d ^ dsr_from6[at + 3]) & dsr_from6[at + 7]);
 
-		/* A mask begins with its first word. */
+		/* A mask is not 0 if its first word is not 0. */
 		is_in |= dsr_from6[at + 4] & (__u32)((differs - 1) >> 32);
 	}
 	return !!is_in;
 }
 
-/* Whether the address is that of a node. */
+/* Whether the address is one of a node. */
 INLINE bool is_dsr_node(const __u32 *address, bool v4)
 {
 	return v4 ? is_dsr_node4(address[3]) : is_dsr_node6(address[0], address[1], address[2], address[3]);
 }
 
-/* --- Whether its packets go to another node as they came. --- */
+/* --- Whether the client's packets may be encapsulated. --- */
 
-/* Which transports' packets go to other nodes as they came. */
+/* The transports that use DSR. */
 enum { DSR_TCP = 1, DSR_UDP = 2 };
 const volatile __u32 dsr_transports = 0;
 
@@ -66,11 +69,11 @@ INLINE bool has_dsr_transport(__u8 transport)
 }
 
 /*
- * Whether the client's packets may go to the backend's node as they came. The other node has to know the frontend,
- * which it does not at a node port of this one, and there has to be one: a server outside of the cluster takes no such
- * packet. A client that is to come back to its backend is remembered by the answers, which would not come here. What
- * goes to a node's own address goes to any service of that node, not to one backend; and pods may send in the name of a
- * node there, where that has its pods' packets bear its own address.
+ * Whether the client's packets may go encapsulated to the backend's node. The other node has to know the frontend, so a
+ * node port cannot: it belongs to this node. There has to be another node, so a server outside of the cluster cannot. A
+ * client with affinity cannot: its replies save it, and they would not pass this node. A backend at a node's own
+ * address cannot: it names a node, and not one backend. Also, pods may send in a node's name where the node masquerades
+ * their packets.
  */
 INLINE bool can_encap(const struct scratch *scratch, const struct lb_request *request, __u64 word, bool v4)
 {
@@ -80,15 +83,15 @@ INLINE bool can_encap(const struct scratch *scratch, const struct lb_request *re
 	       !is_dsr_node(request->backend.address, v4);
 }
 
-/* --- Connections that another node has let in. --- */
+/* --- Connections that another node has opened. --- */
 
-/* Whether this node sends packets of that transport to others, and no other proxy of this node has their connection. */
+/* Whether this node uses DSR for the transport, and no other proxy of this node may own the connection. */
 INLINE bool may_be_remote_flow(const struct scratch *scratch)
 {
 	return has_dsr_from && scratch->flags & DEVICE_ADOPTS && has_dsr_transport(scratch->packet.tuple.transport);
 }
 
-/* Whether the packet shows that it is of a connection that has begun, or ends one. */
+/* Whether the packet belongs to a connection that has begun, or ends one. */
 INLINE bool may_adopt_flow(const struct scratch *scratch)
 {
 	const struct packet *packet = &scratch->packet;

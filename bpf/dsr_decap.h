@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What comes from another node behind a header of that one: see dsr_encap.h. The client's packet is judged as if the
- * client had dialled the frontend here, and goes to the backend that the other node has chosen, if any client here
- * could get that one and it is on this node. So a forged packet can no more than dial the frontend in another's name.
+ * DSR: packets that arrive encapsulated from another node, and connections that another node has opened. See
+ * dsr_encap.h.
  *
- * A packet that was taken out goes to a backend of this node, or nowhere: it is not sent to a third node, and the stack
- * does not get it as it is.
+ * Owns: the look-up of decapsulated flows, and the choice whether to adopt a connection. Reads: the outer header, the
+ * lists, `flow_table`. Writes: the packet, the scratch map, `entries4/6`.
+ *
+ * The programs treat the client's packet as if the client had dialled the frontend here. It goes to the backend that
+ * the other node names, if any client here could get that backend and the backend is on this node. So a forged packet
+ * gains nothing over dialling the frontend in another host's name. A decapsulated packet goes to a backend of this node
+ * or is dropped: the programs send it to no third node, and do not leave it to the stack.
  */
 #ifndef HOLDFAST_DSR_DECAP_H
 #define HOLDFAST_DSR_DECAP_H
@@ -18,16 +22,16 @@
 #include "select_backend.h"
 
 /*
- * How long a client's segments may be where its packets come by another node: shorter by the header that they come
- * behind than the backend says, so that they fit on that way.
+ * --- The MSS. A client whose packets arrive encapsulated gets a smaller MSS, so that its segments and the outer header
+ * fit. ---
  */
 
 enum { OPTION_END = 0, OPTION_NONE = 1, OPTION_MSS = 2, OPTION_MSS_SIZE = 4 };
 
-/* How many options are looked at. Hosts say this one first. */
+/* How many options are read. Hosts send the MSS first. */
 #define OPTIONS_MAX 8
 
-/* How much of an option is read. */
+/* The bytes of an option that are read. */
 struct tcp_option {
 	__u8 kind;
 	__u8 length;
@@ -44,7 +48,7 @@ INLINE int write_mss(struct __sk_buff *skb, __u32 transport, __u32 at, __u16 bef
 	return bpf_l4_csum_replace(skb, transport + offsetof(struct tcphdr, check), before, after, sizeof(after));
 }
 
-/* Lowers what a SYN or its answer says of the longest segment by that many bytes. */
+/* Lowers the MSS in a SYN or its reply. */
 GLOBAL int clamp_mss(struct __sk_buff *skb, __u32 transport, __u32 less)
 {
 	__u32 at = transport + sizeof(struct tcphdr), end;
@@ -58,7 +62,7 @@ GLOBAL int clamp_mss(struct __sk_buff *skb, __u32 transport, __u32 less)
 
 		if (at + sizeof(option) > end || bpf_skb_load_bytes(skb, at, &option, sizeof(option)))
 			return 0;
-		/* The sum has words of two bytes, and this one begins with such a word. */
+		/* The checksum has words of two bytes. This value begins with such a word. */
 		if (option.kind == OPTION_MSS && option.length == OPTION_MSS_SIZE && !((at - transport) & 1))
 			return write_mss(skb, transport, at + offsetof(struct tcp_option, value), option.value, less);
 		if (option.kind == OPTION_END || (option.kind != OPTION_NONE && option.length < 2))
@@ -68,7 +72,7 @@ GLOBAL int clamp_mss(struct __sk_buff *skb, __u32 transport, __u32 less)
 	return 0;
 }
 
-/* Whether the backend agrees to a connection over TCP that came by another node. */
+/* Whether the backend accepts a TCP connection that arrives encapsulated. */
 INLINE bool is_decap_syn_ack(const struct flow *flow, const struct packet *packet)
 {
 	return packet->flags & TCP_SYN && flow->backend_flags & FLOW_DECAP && flow->transport == IPPROTO_TCP &&
@@ -76,14 +80,14 @@ INLINE bool is_decap_syn_ack(const struct flow *flow, const struct packet *packe
 }
 
 /*
- * The flow of a packet that was taken out from behind another node's header.
+ * --- The flow of a decapsulated packet. ---
  *
- * It is with a backend of this node. A flow of the same client and frontend may lead to another node: one of what came
- * here by itself, maybe long ago, when the frontend's packets came in by this node. The two stand beside each other:
- * that one has the entry of the client's packets, and this one is found by the backend that the other node names.
+ * Its backend is on this node. Another flow of the same client and frontend may have a backend on another node, if the
+ * client's packets once arrived here without a header. Then the other flow has the entry of the client's packets, and
+ * this one is found by the backend that the other node names.
  */
 
-/* Whether a packet is of that flow's client, as far as is needed here: what follows the flow looks again. */
+/* Whether a packet is from the flow's client. The code that follows the flow checks the rest. */
 INLINE bool is_from_client(const struct flow *flow, const struct tuple *tuple, bool v4)
 {
 	return flow->transport == tuple->transport && flow->v4 == v4 &&
@@ -91,12 +95,12 @@ INLINE bool is_from_client(const struct flow *flow, const struct tuple *tuple, b
 	       same_endpoint(&tuple->destination, flow->frontend, flow->frontend_port, v4);
 }
 
-/* Nothing leads anywhere there. No record has this number. */
+/* No entry. No record has this number. */
 #define NO_ENTRY (~1U)
 
 /*
- * The number to which that leads which stands as `translated` in the map of arrivals, if it is that of a flow of the
- * client with a backend of this node. NO_FLOW: it leads elsewhere.
+ * The number of the flow that the scratch map's `translated` tuple leads to, if it is a flow of the client with a
+ * backend on this node. NO_FLOW: it leads to another flow.
  */
 INLINE __u32 find_local_flow(enum entry_kind kind, bool v4)
 {
@@ -112,19 +116,19 @@ INLINE __u32 find_local_flow(enum entry_kind kind, bool v4)
 	return flow && !is_backend_remote(flow) && is_from_client(flow, &scratch->packet.tuple, v4) ? number : NO_FLOW;
 }
 
-/* A step of its own, which the verifier looks at once, and not for each segment. */
+/* A global function, so the verifier checks it once, and not for each segment. */
 GLOBAL int find_translated4(void)
 {
 	return find_local_flow(ENTRY_TRANSLATED, true);
 }
 
 /*
- * How many segments a packet has at most that is cut again behind the other header. For each further one the kernel
- * counts the number of the datagram up, which says the backend's port: see dsr_encap.h.
+ * The most segments of an encapsulated packet that is cut again. For each further segment the kernel increments the IP
+ * id, which holds the backend's port: see dsr_encap.h.
  */
 #define SEGMENTS_MAX 64
 
-/* Finds a flow by the backend that the other header names, of which any of so many segments may be; one by IPv6. */
+/* Finds a flow by the backend that the outer header names. Over IPv4 the packet may be any of so many segments. */
 INLINE __u32 find_flow_by_backend(struct scratch *scratch, int segments, bool v4)
 {
 	__u16 named = bpf_ntohs(scratch->named_backend.port);
@@ -143,8 +147,8 @@ INLINE __u32 find_flow_by_backend(struct scratch *scratch, int segments, bool v4
 }
 
 /*
- * Puts in the way there that another flow had until it ended, so that the next segments need not name the backend. A
- * flow that has ended meanwhile does not take that away any more.
+ * Adds the original entry after the other flow has ended, so that further segments need not name the backend. If this
+ * flow has ended meanwhile, nothing else would remove the entry.
  */
 GLOBAL int take_original_entry4(__u32 number)
 {
@@ -156,7 +160,7 @@ GLOBAL int take_original_entry4(__u32 number)
 	return 0;
 }
 
-/* Finds the flow of the packet that stands in the map of arrivals. */
+/* Finds the flow of the packet in the scratch map. */
 INLINE __u32 find_decap_flow(bool v4)
 {
 	struct scratch *scratch = get_scratch();
@@ -186,7 +190,7 @@ GLOBAL int find_decap_flow6(void)
 	return find_decap_flow(false);
 }
 
-/* The number of the flow of a packet that looks like that; NO_FLOW: it is of none. */
+/* The number of the flow of a packet with that tuple, or NO_FLOW. */
 INLINE __u32 get_decap_flow(const struct tuple *tuple, bool v4)
 {
 	struct scratch *scratch = get_scratch();
@@ -197,7 +201,7 @@ INLINE __u32 get_decap_flow(const struct tuple *tuple, bool v4)
 	return v4 ? find_decap_flow4() : find_decap_flow6();
 }
 
-/* What became of a packet that may be behind such a header. */
+/* What became of a packet that may be encapsulated. */
 enum decap_result { DECAP_DROP = TC_ACT_SHOT, DECAP_NONE = 120, DECAP_DONE = 121 };
 
 INLINE enum step drop_decap(enum packet_count counted)
@@ -206,9 +210,12 @@ INLINE enum step drop_decap(enum packet_count counted)
 	return STEP_DROP;
 }
 
-/* --- The other header. --- */
+/* --- The outer header. --- */
 
-/* By a device of a pod no node comes, nor as it came where the stack is to see whether IPsec let it in. */
+/*
+ * Whether another node may send by the ingress device. A pod's device is none. Nor is one with IPsec, because the stack
+ * has to check the policies.
+ */
 INLINE bool may_come_from_node(const struct __sk_buff *skb)
 {
 	__u32 number = skb->ifindex;
@@ -218,7 +225,7 @@ INLINE bool may_come_from_node(const struct __sk_buff *skb)
 	       !(device->flags & (DEVICE_POD | DEVICE_IPSEC)) && skb->pkt_type == PACKET_HOST;
 }
 
-/* `false`: the packet is not behind such a header, and is none of ours for now. */
+/* `false`: the packet is not encapsulated, and none of ours so far. */
 INLINE bool read_encap4(const struct __sk_buff *skb, struct endpoint *from, struct endpoint *to)
 {
 	const struct iphdr *ip = get_header(skb, link_header, sizeof(*ip));
@@ -232,7 +239,7 @@ INLINE bool read_encap4(const struct __sk_buff *skb, struct endpoint *from, stru
 	return true;
 }
 
-/* As above. */
+/* As above, for IPv6. */
 INLINE bool read_encap6(const struct __sk_buff *skb, struct endpoint *from, struct endpoint *to)
 {
 	const struct ipv6hdr *ip = get_header(skb, link_header, sizeof(*ip));
@@ -250,8 +257,8 @@ INLINE bool is_own_address(const __u32 *address, bool v4)
 }
 
 /*
- * Whether the packet inside is for a frontend that this node knows. If it does not show its ports, the address has to
- * do: such a packet may be an error, or a fragment. What is for none is a tunnel of others.
+ * Whether the inner packet is for a frontend of this node. If its ports are not known, the address decides: the packet
+ * may be an ICMP error or a fragment. A packet for no frontend belongs to another tunnel.
  */
 INLINE bool is_for_frontend(struct __sk_buff *skb, bool v4)
 {
@@ -282,7 +289,7 @@ GLOBAL int is_for_frontend6(struct __sk_buff *skb)
 	return is_for_frontend(skb, false);
 }
 
-/* Takes a client's packet out from behind another node's header. */
+/* Removes the outer header of another node. */
 INLINE enum decap_result decap(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();
@@ -304,11 +311,11 @@ INLINE enum decap_result decap(struct __sk_buff *skb, bool v4)
 	return DECAP_DONE;
 }
 
-/* --- Whether the backend may be had. --- */
+/* --- The backend that the other node names. --- */
 
 /*
- * As is_in_list(), for a backend that another node names: while the daemon writes a list, an empty slot is no proof. A
- * backend that serves is one of its service, whichever list it is in.
+ * As is_in_list(), for a backend that another node names: an empty slot proves nothing, while the daemon writes a list.
+ * A serving backend belongs to its service, whichever list has it.
  */
 INLINE bool is_certainly_in_list(struct scratch *scratch, const struct lb_request *request, __u64 word, __u64 cluster,
 				 bool v4)
@@ -338,7 +345,7 @@ INLINE enum step select_named_backend(struct scratch *scratch, struct lb_request
 	return STEP_OPEN_FLOW;
 }
 
-/* Whether a segment of no known connection is to be answered as a host answers it that knows none. */
+/* Whether a segment of an unknown connection gets a RST, as from a host without the connection. */
 INLINE bool may_reset(const struct packet *packet)
 {
 	return packet->tuple.transport == IPPROTO_TCP && packet->part == WHOLE &&
@@ -346,8 +353,8 @@ INLINE bool may_reset(const struct packet *packet)
 }
 
 /*
- * As select_client_backend(), for a client that came by another node. A node that drains serves it too: no other proxy
- * takes it, and the other nodes go on to send theirs.
+ * As select_client_backend(), for a decapsulated packet. A draining node serves it, too: no other proxy would take it,
+ * and the other nodes go on sending.
  */
 INLINE enum step select_decap_backend(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
@@ -375,16 +382,18 @@ INLINE enum step select_decap_backend(struct __sk_buff *skb, struct scratch *scr
 }
 
 /*
- * Connections that another node has let in: where all nodes choose alike, what belongs to one goes on to the backend of
- * that choice, on that one's node. That node knows the connection, or denies it.
+ * --- Connections that another node has opened. ---
+ *
+ * All nodes select alike with Maglev. So a packet of such a connection goes to the backend that this node would select,
+ * on the backend's node. That node knows the connection, or resets it.
  */
 
-/* The state that the kernel gives a socket that waits for connections. */
+/* The kernel's state of a listening socket. */
 #define SOCKET_LISTENING 10
 
 /*
- * Whether the segment is of a connection of a process of this node: that may be at an address of the node's own which
- * is a frontend's, too.
+ * Whether the segment belongs to a connection of a process of this node. Such a connection may use an address of the
+ * node that is also a frontend's.
  */
 INLINE bool has_local_socket(struct __sk_buff *skb, bool v4)
 {
@@ -405,8 +414,8 @@ INLINE bool has_local_socket(struct __sk_buff *skb, bool v4)
 }
 
 /*
- * Chooses for a client that is none of this node's so far, where all nodes choose alike: so the backend is the one that
- * another node has chosen, unless the list has changed since.
+ * Selects for an unknown client where all nodes select alike. So it is the backend that the other node selected, unless
+ * the list has changed since.
  */
 INLINE bool select_as_peers(struct scratch *scratch, struct lb_request *request, __u64 *word)
 {
@@ -418,7 +427,7 @@ INLINE bool select_as_peers(struct scratch *scratch, struct lb_request *request,
 	       select_by_hash(request, *word, maglev_hash(request, scratch->packet.tuple.source.port));
 }
 
-/* Notes the backend on another node that a client of this frontend would get with a SYN. `false`: there is none. */
+/* Saves the backend on another node that a SYN of this client would get. `false`: there is none. */
 INLINE bool find_peer_backend(struct scratch *scratch, struct lb_request *request, bool v4)
 {
 	__u64 word;
@@ -430,7 +439,7 @@ INLINE bool find_peer_backend(struct scratch *scratch, struct lb_request *reques
 	return scratch->may_encap;
 }
 
-/* Has a packet go to the node of the backend that was found, and opens no flow for it. */
+/* Sends a packet to the node of that backend, without opening a flow. */
 INLINE enum step encap_stateless(struct scratch *scratch)
 {
 	scratch->number = NO_FLOW;
@@ -440,9 +449,9 @@ INLINE enum step encap_stateless(struct scratch *scratch)
 }
 
 /*
- * Whether a packet goes on to the backend that a client with a SYN would get here, on that one's node: that node knows
- * the connection, or denies it. It goes there as it came or not at all, because only then the backend knows the client.
- * Nothing follows a reset, so that opens no flow.
+ * Whether a packet goes to the backend that a SYN of this client would get. The backend's node knows the connection, or
+ * resets it. The packet goes encapsulated or not at all, because otherwise the backend would not see the client's
+ * address. No packet follows a reset, so a reset opens no flow.
  */
 INLINE enum step adopt_flow(struct scratch *scratch, bool v4)
 {
@@ -462,9 +471,9 @@ INLINE enum step adopt_flow(struct scratch *scratch, bool v4)
 }
 
 /*
- * Whether an error goes on to the backend that the client of the quoted answer would get here, on that one's node. In
- * the map of arrivals the packet looks as that client's. Routers share errors out by other rules than packets, so an
- * error may come to a node that has never heard of the connection.
+ * Whether an ICMP error goes to the backend that the client of the quoted reply would get. In the scratch map the
+ * packet looks as if that client had sent it. Routers balance errors by other rules than packets, so an error may
+ * arrive at a node that does not know the connection.
  */
 INLINE enum step adopt_error(void *ctx, struct scratch *scratch, bool v4)
 {

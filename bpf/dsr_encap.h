@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a client says goes to the backend's node as it came, behind one more header of IP (protocol 4, or 41 for IPv6):
- * from this node to the backend. That node shows the backend the client's own address, and the answer goes from there
- * to the client.
+ * DSR: the encapsulation of a client's packets to the backend's node.
  *
- * The other header says which backend was chosen: the address is its destination, and the port is its number of the
- * datagram or the last 16 bits of its label, which nothing else needs, because it is never in fragments.
+ * Owns: the outer header (IPIP, or IPv6 in IPv6), the route to the other node, and the MTU. Reads: the FIB, `devices`,
+ * `flow_table`. Writes: the packet, and the scratch map.
+ *
+ * A client's packet goes unchanged behind one more IP header, from this node to the backend. The backend's node shows
+ * the backend the client's own address, and the reply goes from there to the client. The outer header names the
+ * selected backend: its destination is the address. The port stands in the IP id, or in the last 16 bits of the IPv6
+ * flow label. Nothing else needs these fields, because the packet is never fragmented.
  */
 #ifndef HOLDFAST_DSR_ENCAP_H
 #define HOLDFAST_DSR_ENCAP_H
@@ -20,14 +23,13 @@
 #include "reject.h"
 
 /*
- * Bytes that a frame has behind its packet: trailers of switches, or the sum of the frame where a network card leaves
- * it there. The header of IP says where a packet ends. The length of the frame says nothing of it.
+ * --- Trailers: bytes of a frame behind its packet, such as a switch's trailer, or the FCS where a card leaves it
+ * there. The IP header says where a packet ends; the length of the frame does not. ---
  */
 
 /*
- * Cuts off what the frame has behind the packet whose IP header begins at that place. What the kernel has put
- * together has no such bytes. A frame that was filled up to the least that Ethernet has stays as it is: most
- * acknowledgements are such frames, and to cut costs more than all else that is done with one.
+ * Cuts off a trailer. Packets that the kernel has merged have none. A padded frame of minimum size stays as it is: most
+ * acknowledgements are such frames, and cutting one costs more than the rest of its handling.
  */
 GLOBAL int cut_trailer(struct __sk_buff *skb, __u32 at)
 {
@@ -40,10 +42,10 @@ GLOBAL int cut_trailer(struct __sk_buff *skb, __u32 at)
 	return length && skb->len > at + length ? bpf_skb_change_tail(skb, at + length, 0) : 0;
 }
 
-/* From the kernel's list of protocols. */
+/* The kernel's protocol numbers. */
 enum { ENCAP_IPV4 = 4, ENCAP_IPV6 = 41 };
 
-/* The number of hops that the other header begins with. */
+/* The TTL of the outer header. */
 #define ENCAP_TTL 64
 #define DONT_FRAGMENT 0x4000
 
@@ -52,11 +54,11 @@ INLINE __u32 encap_header_size(bool v4)
 	return v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
 
-/* --- The way to the other node. --- */
+/* --- The route to the other node. --- */
 
 /*
- * Asks by which way the backend is reached, for a packet of that length. It is the way that the stack would send the
- * client's packet. Returns what the kernel says.
+ * Looks the route to the backend up, for a packet of that length: the route by which the stack would send the client's
+ * packet. Returns the kernel's result.
  */
 INLINE int query_node_route(struct __sk_buff *skb, __u32 length, bool v4)
 {
@@ -92,16 +94,16 @@ INLINE int lookup_node_route(struct __sk_buff *skb, __u32 length, bool v4)
 	return v4 ? query_node_route4(skb, length) : query_node_route6(skb, length);
 }
 
-/* The kernel finds the neighbour when the packet is sent. */
+/* The kernel resolves the neighbour when it sends the packet. */
 INLINE bool is_route(int found)
 {
 	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH;
 }
 
-/* Each way of IPv6 takes packets so long, and no sender makes shorter ones where it is told to. */
+/* Each IPv6 link carries packets of this length, and no sender makes shorter ones when it is told a smaller MTU. */
 #define IPV6_MIN_MTU 1280
 
-/* Lets a client's packets go as they came only where the way has room for one more header before such a packet. */
+/* Turns encapsulation off for a client if the route has no room for the outer header. */
 GLOBAL int check_encap_mtu6(struct __sk_buff *skb)
 {
 	struct scratch *scratch = get_scratch();
@@ -117,10 +119,13 @@ GLOBAL int check_encap_mtu6(struct __sk_buff *skb)
 	return 0;
 }
 
-/* How the packet fits on its way: as it is; in segments that are cut again; not at all, which its sender is told. */
+/*
+ * How the packet fits: as it is; if the kernel cuts it into smaller segments; not at all, so the sender is told; or
+ * there is no route.
+ */
 enum encap_fit { FITS, FITS_RESEGMENTED, TOO_BIG, NO_ROUTE };
 
-/* Whether the kernel cuts the packet into segments of TCP, so that it may cut it into smaller ones. */
+/* Whether the kernel will cut the packet into TCP segments, so it may cut smaller ones. */
 INLINE bool is_gso_tcp(const struct __sk_buff *skb, const struct packet *packet)
 {
 	return skb->gso_size && packet->tuple.transport == IPPROTO_TCP;
@@ -138,15 +143,15 @@ INLINE enum encap_fit check_fit(struct __sk_buff *skb, const struct scratch *scr
 	return found == BPF_FIB_LKUP_RET_FRAG_NEEDED ? TOO_BIG : NO_ROUTE;
 }
 
-/* --- The other header. --- */
+/* --- The outer header. --- */
 
-/* Whether the backend is reached by that device on another node. */
+/* Whether the device leads to the backend on another node. */
 INLINE bool reaches_backend(const struct device *device, const struct scratch *scratch, bool v4)
 {
 	return device && leads_outside(device) && !is_local_pod(device, scratch->translated.destination.address, v4);
 }
 
-/* From which address of this node the packet goes. `false`: it does not go by that device. */
+/* Sets the outer source address: this node's at the egress device. `false`: the packet does not leave by the device. */
 INLINE bool set_encap_source(const struct scratch *scratch, struct endpoint *from, bool v4)
 {
 	__u32 number = scratch->egress_device;
@@ -162,8 +167,8 @@ INLINE bool set_encap_source(const struct scratch *scratch, struct endpoint *fro
 }
 
 /*
- * The type of service is the packet's own, but for congestion: a router that has to tell of that drops the packet, or
- * the packet would lose the mark with its other header.
+ * The outer header copies the DSCP, but not the ECN bits: the packet would lose a congestion mark with its outer
+ * header. So a congested router drops the packet.
  */
 INLINE bool write_encap4(struct __sk_buff *skb, const struct endpoint *from, const struct endpoint *to)
 {
@@ -183,8 +188,8 @@ INLINE bool write_encap4(struct __sk_buff *skb, const struct endpoint *from, con
 }
 
 /*
- * The bits of the label that do not say the port: four, which differ between clients. So routers and links that share
- * packets out by the label do not send all of a node to one backend the same way.
+ * Four bits of the flow label that the port does not use. They differ between clients, so that ECMP by the label
+ * spreads the packets between a node and a backend.
  */
 INLINE __u32 label_entropy(const struct endpoint *client)
 {
@@ -226,14 +231,14 @@ INLINE bool push_encap(struct __sk_buff *skb, const struct scratch *scratch, con
 
 /* --- One packet. --- */
 
-/* Leaves a packet without a flow to the stack, as it came. */
+/* Leaves a packet without a flow to the stack, unchanged. */
 INLINE int pass_stateless(void)
 {
 	count_packet(COUNT_MIDSTREAM);
 	return TC_ACT_UNSPEC;
 }
 
-/* Notes the client and the backend of the packet's flow. `false`: there is no such flow any more. */
+/* Sets the tuple between the client and the backend of the packet's flow. `false`: the flow is gone. */
 INLINE bool set_translated_tuple(struct scratch *scratch)
 {
 	const struct flow *flow = get_flow(scratch->number);
@@ -247,10 +252,9 @@ INLINE bool set_translated_tuple(struct scratch *scratch)
 }
 
 /*
- * Drops a packet whose way leads to no other node. The packet's flow ends, and the client begins anew by the way of
- * then: with its next datagram, or when it asks for a connection. A connection that is agreed ends where the backend
- * has come to this node, which knows nothing of it; where only the device has no address of a node, the connection
- * waits for one. A packet without a flow goes on as it is.
+ * Drops a packet whose route leads to no other node. Its flow ends, and the client's next datagram or SYN opens one by
+ * the new route. An established connection ends if the backend has moved to this node, which does not know the
+ * connection. It waits if only the device has lost its node address. A packet without a flow goes on unchanged.
  */
 INLINE enum step drop_unroutable(struct scratch *scratch, bool v4)
 {
@@ -269,8 +273,8 @@ INLINE enum step drop_unroutable(struct scratch *scratch, bool v4)
 }
 
 /*
- * Writes the other header, and sends the packet to the other node. It does not pass this node's own stack, which takes
- * no packet from outside that bears an address of this node.
+ * Writes the outer header, and redirects the packet. The stack does not see it: the stack takes no packet from outside
+ * with a source address of this node.
  */
 INLINE enum step send_encap(struct __sk_buff *skb, __u32 is_cut, bool v4)
 {
@@ -303,8 +307,8 @@ GLOBAL int send_encap6(struct __sk_buff *skb, __u32 is_cut)
 }
 
 /*
- * The length that the packet has in the network, as TOO_LONG says too. What the frame has behind the packet is cut off
- * first, as the stack does it with each packet that it takes.
+ * The length of the packet on the wire, or TOO_LONG. It cuts off a trailer first, as the stack does with each packet
+ * that it takes.
  */
 INLINE __u32 ingress_length(struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
@@ -315,12 +319,12 @@ INLINE __u32 ingress_length(struct __sk_buff *skb, const struct packet *packet, 
 	return ip ? wire_length(skb, packet, ip_packet_length(ip)) : TOO_LONG;
 }
 
-/* Lengths that networks take, the longest first, and what each takes that has IPv6. */
+/* Common MTUs, the longest first, and last the smallest of IPv4 tunnels. */
 static const __u32 common_mtus[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1400 };
 
 /*
- * How long a packet may be on its way, of which one of that length was too long with the other header. Kernels before
- * 5.12 give the length back for which they are asked: they are asked for the usual ones.
+ * The MTU of the route, after a packet of that length did not fit. Kernels before 5.12 return the length of the query,
+ * so this queries the common MTUs.
  */
 INLINE __u32 path_mtu(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)
 {
@@ -345,8 +349,8 @@ INLINE int report_path_mtu(struct __sk_buff *skb, const struct scratch *scratch,
 }
 
 /*
- * What becomes of a packet that does not go to the other node. Its sender is told that it is too long, unless it is an
- * error, about which no error is sent. A packet without a flow goes on as it is.
+ * What becomes of a packet that cannot be encapsulated. It reports the MTU to the sender, unless the packet is an ICMP
+ * error. A packet without a flow goes on unchanged.
  */
 INLINE int handle_unfit(struct __sk_buff *skb, const struct scratch *scratch, enum encap_fit fits, __u32 length,
 			bool v4)
@@ -359,7 +363,7 @@ INLINE int handle_unfit(struct __sk_buff *skb, const struct scratch *scratch, en
 	return TC_ACT_SHOT;
 }
 
-/* Sends a packet to the node of its backend as it came. DROP_AND_END_FLOW: the packet's flow is to end. */
+/* Sends a packet encapsulated to the node of its backend. */
 INLINE enum step encap(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();
@@ -376,7 +380,7 @@ INLINE enum step encap(struct __sk_buff *skb, bool v4)
 	return v4 ? send_encap4(skb, fits == FITS_RESEGMENTED) : send_encap6(skb, fits == FITS_RESEGMENTED);
 }
 
-/* Whether the flow's packets were to go to another node as they came, and do so no more. */
+/* Whether the flow was encapsulated, and this node does not encapsulate any more. */
 INLINE bool is_encap_disabled(const struct __sk_buff *skb, const struct flow *flow)
 {
 	return UNLIKELY(is_encapsulated(flow)) && (!has_dsr_from || uses_ipsec(skb));

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What happens to a client that is not served, and what the daemon gets to know of it. */
+/*
+ * Refusals: what happens to a client that is not served, and how the daemon learns of it.
+ *
+ * Owns: the rate limit and the ring of refusals. Reads: the word of a list. Writes: `refusals`, `refusal_paces`, the
+ * counts in `ports`, and `refusals_lost` in `control`.
+ */
 #ifndef HOLDFAST_EVENTS_H
 #define HOLDFAST_EVENTS_H
 
@@ -7,7 +12,7 @@
 #include "lb.h"
 #include "maps.h"
 
-/* What happens to a client of an empty list, by the list's word. */
+/* What happens to a client of an empty list. */
 INLINE enum verdict empty_list_verdict(__u64 word)
 {
 	return word_flags(word) & WORD_DROP ? VERDICT_DROPPED : VERDICT_REFUSED;
@@ -30,15 +35,16 @@ INLINE void count_lost_event(void)
 }
 
 /*
- * How many refusals are told in a second at most: of all clients outside at the frontends of one namespace, and of the
- * processes of one cgroup at them. The daemon reads fifty times as many. Refusals at ports that no service has count as
- * those of one more namespace.
+ * How many refusals are reported in a second at most, of two kinds: those of all outside clients at one namespace's
+ * frontends, and those of one cgroup's processes at them. The daemon reads fifty times as many. Ports that no service
+ * has count as one more namespace.
  */
 #define EVENTS_PER_SECOND 200
 
 /*
- * Whether one more refusal may be told: a flood at one namespace leaves the pace of the others as it is. `cgroup`: the
- * client's; 0: the client is outside. Two CPUs at the turn of a second may both begin it, so some more are told then.
+ * Whether the rate limit allows one more report. A flood at one namespace does not use up the limit of another.
+ * `cgroup`: the client's, or 0 for an outside client. Two CPUs may both begin a second, so a few more are reported
+ * then.
  */
 INLINE bool may_report(const struct lb_request *request, __u64 cgroup)
 {
@@ -58,15 +64,15 @@ INLINE bool may_report(const struct lb_request *request, __u64 cgroup)
 	return true;
 }
 
-/* Refusals of clients outside fill one half of the ring at most: those of all namespaces together may be many. */
+/* Outside clients of all namespaces may fill half of the ring at most. */
 INLINE bool has_ring_room(enum stage stage)
 {
 	return stage == STAGE_SOCKET || bpf_ringbuf_query(&refusals, BPF_RB_AVAIL_DATA) < REFUSAL_BYTES / 2;
 }
 
 /*
- * Begins what the daemon gets to know of a refusal. The caller, which knows the client, writes into it which client
- * that is, and submits it. NULL: too many are told already, or there is no room, which is counted.
+ * Reserves a refusal in the ring. The caller adds the client and submits it. NULL: the rate limit is reached, or the
+ * ring is full. Both are counted.
  */
 INLINE struct refusal *reserve_refusal(const struct lb_request *request, enum verdict verdict, enum stage stage,
 				       __u64 cgroup)

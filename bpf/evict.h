@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which flow gives way where there is no room for another one.
+ * Eviction: which flow ends where a new one finds no room, and the quota of a namespace.
  *
- * What client or backend may still need stays: connections that are open, and conversations that go on. Of the rest the
- * least worth keeping goes. A namespace that has most of the table gets room from its own flows, so that some is left
- * for others.
+ * Owns: the eviction rank and the choice of the victim. Reads: `flow_table`, `flow_counts`. Writes: `free_flows`,
+ * `opening_flows`, the scratch map; it ends flows.
+ *
+ * Open connections and running conversations stay. Of the other flows the one of the highest rank goes. A namespace
+ * that has most of the table evicts its own flows, so that some room is left for others.
  */
 #ifndef HOLDFAST_EVICT_H
 #define HOLDFAST_EVICT_H
@@ -12,54 +14,52 @@
 #include "conntrack.h"
 #include "packet.h"
 
-/* How many flows there may be. */
+/* The size of the flow table. */
 const volatile __u32 max_flows = 1;
 
 /*
- * The flows of a namespace may be so many times the room that is free. So a namespace alone gets at most eight ninths
- * of the table, two get less than a half each, and one that has no flow yet finds room in any case.
+ * A namespace may have so many times the free room. So a single namespace gets eight ninths of the table at most, two
+ * get less than a half each, and one without flows always finds room.
  */
 #define QUOTA_FACTOR 8
 
 /*
- * The last one of so many parts of the table is for namespaces that have few flows: of it one may have one of so many
- * parts of what is left, and a flow in any case. Connections live for hours, so nothing else would leave room there.
+ * The last part of the table, one of RESERVED_PART, is for namespaces with few flows. One namespace may have one of
+ * RESERVED_QUOTA parts of what is left there, and one flow in any case. Connections last for hours, so nothing else
+ * would leave room.
  */
 #define RESERVED_PART 32
 #define RESERVED_QUOTA 64
 
-/*
- * How many flows are looked at, by chance, for the one least worth keeping; and how many at most, while all that were
- * looked at are needed.
- */
+/* How many flows are sampled for a victim; and how many at most while all sampled ones are needed. */
 #define EVICT_TRIES 16
 #define EVICT_TRIES_MAX 64
 
-/* A namespace with no more than one of so many parts of the table does not have too much, whatever room is left. */
+/* A namespace with up to one of so many parts of the table is never over its quota. */
 #define SMALL_PART 16
 
-/* How many flows of the queue `opening_flows` are looked at for one that still has no answer. */
+/* How many flows of the queue `opening_flows` are tried for one that is still unanswered. */
 #define QUEUE_TRIES 16
 
-/* How readily a flow is given up. Of flows with the same worth the one goes that has been silent for longest. */
+/* Flows of a higher rank are evicted first. Within a rank, the one that is idle for longest is. */
 enum eviction_rank {
 	RANK_NEEDED = 0,
-	/* A question over UDP and its answer, at most LIFE_TIME_WAIT ago. */
+	/* One UDP query and its reply, at most LIFE_TIME_WAIT ago. */
 	RANK_FRESH = 1,
-	/* A stream of datagrams that goes on without an answer. */
+	/* A running stream of datagrams without a reply. */
 	RANK_ONE_WAY = 2,
-	/* The flow is unanswered, and it is no such stream. */
+	/* Any other flow without a reply. */
 	RANK_UNANSWERED = 3,
-	/* A question over UDP and its answer, longer ago. */
+	/* One UDP query and its reply, longer ago. */
 	RANK_ANSWERED = 4,
-	/* Both sides have said their last, or its time is up. */
+	/* Closed by both sides, or expired. */
 	RANK_CLOSED = 5,
 };
 
-/* At which bit of a readiness the worth begins; below it are the seconds of silence. */
+/* The first bit of the rank in a score. The bits below hold the idle seconds. */
 #define RANK_AT 20
 
-/* For how long a connection of which only the client is heard may be silent, and be believed. */
+/* How long a connection may be idle of which only the client's packets pass here. */
 INLINE __u32 trusted_idle_time(const struct flow *flow)
 {
 	__s32 lasted = flow->seen - flow->began;
@@ -70,9 +70,8 @@ INLINE __u32 trusted_idle_time(const struct flow *flow)
 }
 
 /*
- * Whether a connection of which only the client is heard may be none: a stranger may send a SYN, its acknowledgement
- * and what comes later in any name. So such a connection is believed for as long again as it has gone on, and never for
- * longer than one whose backend leaves unanswered what it is asked.
+ * Whether such a connection may not exist: anyone can send a SYN, its acknowledgement and what follows in any name. So
+ * it may be idle for as long as it has lasted, but not for longer than a connection whose backend does not reply.
  */
 INLINE bool is_doubtful(const struct flow *flow, __u32 now)
 {
@@ -80,15 +79,15 @@ INLINE bool is_doubtful(const struct flow *flow, __u32 now)
 	       idle_time(flow, now) > trusted_idle_time(flow);
 }
 
-/* Whether only the client was ever heard. The backend of a wrapped conversation answers past this node. */
+/* Whether only the client's packets were ever seen. The backend of an encapsulated UDP flow replies directly. */
 INLINE bool is_one_sided(const struct flow *flow)
 {
 	return flow->state == FLOW_OPENING || (flow->transport == IPPROTO_UDP && is_encapsulated(flow));
 }
 
 /*
- * Whether datagrams go on of which no answer was ever heard, as to a server of logs. Any stranger sends such streams in
- * others' names, so they are worth less than whatever has been answered; and their next datagram begins anew.
+ * Whether datagrams go on without any reply, as to a log server. Anyone can send such streams in another host's name,
+ * so they rank below answered flows. A further datagram opens a new flow.
  */
 INLINE bool is_one_way_stream(const struct flow *flow, __u32 now)
 {
@@ -100,7 +99,7 @@ INLINE bool is_unanswered(const struct flow *flow, __u32 now)
 	return (is_one_sided(flow) && !is_one_way_stream(flow, now)) || is_doubtful(flow, now);
 }
 
-/* Two questions in a client's name, forged or not, are answered too; so it is needed only while it goes on. */
+/* A forged query gets a reply, too, even twice. So such a flow is needed only while it goes on. */
 INLINE enum eviction_rank rank_udp_flow(const struct flow *flow, __u32 now)
 {
 	if (is_stream(flow))
@@ -119,13 +118,12 @@ INLINE enum eviction_rank rank_flow(const struct flow *flow, __u32 now)
 	return flow->transport == IPPROTO_UDP ? rank_udp_flow(flow, now) : RANK_NEEDED;
 }
 
-/* From where a flow that begins may have its record. */
+/* Where a new flow takes its record from. */
 enum record_source { RECORD_FREE, RECORD_OF_ANY, RECORD_OF_OWN };
 
 /*
- * A namespace that has more than its part of the table gets room only from its own flows, or from those of a namespace
- * that has more. One that has some flows gets none of the last free records: where no flow gives way, they are there
- * for others.
+ * A namespace over its quota evicts only its own flows, or those of a namespace with more. A namespace with some flows
+ * gets none of the last free records: they are for others, whose flows cannot be evicted.
  */
 INLINE enum record_source find_record_source(__u32 share)
 {
@@ -143,7 +141,7 @@ INLINE enum record_source find_record_source(__u32 share)
 	return UNLIKELY(rest <= max_flows / RESERVED_PART && has > rest / RESERVED_QUOTA) ? RECORD_OF_ANY : RECORD_FREE;
 }
 
-/* How readily a flow is given up for another one: the greater the number, the more readily. */
+/* The eviction score of a flow: the flow with the greatest one is evicted first. */
 INLINE __u32 eviction_score(const struct flow *flow, __u32 now)
 {
 	__u32 since = idle_time(flow, now), most = (1 << RANK_AT) - 1;
@@ -151,7 +149,7 @@ INLINE __u32 eviction_score(const struct flow *flow, __u32 now)
 	return (__u32)rank_flow(flow, now) << RANK_AT | (since < most ? since : most);
 }
 
-/* Whether that flow is of the newcomer's share, or of one that has more than it. */
+/* Whether the flow belongs to the new flow's namespace, or to one with more flows. */
 INLINE bool is_own_or_larger_share(const struct flow *flow, __u32 own)
 {
 	const __u64 *of_own, *of_other;
@@ -163,7 +161,7 @@ INLINE bool is_own_or_larger_share(const struct flow *flow, __u32 own)
 	return of_own && of_other && (__s64)READ_ONCE(*of_other) > (__s64)READ_ONCE(*of_own);
 }
 
-/* The second least worth keeping becomes the rival. */
+/* Makes the runner-up the victim. */
 INLINE void use_runner_up(struct scratch *scratch)
 {
 	scratch->score = scratch->runner_up_score;
@@ -172,8 +170,8 @@ INLINE void use_runner_up(struct scratch *scratch)
 }
 
 /*
- * Notes that flow as the rival or as the second, if it is given up more readily than those. Where the newcomer's
- * namespace has its part, only flows of its own count, and of those that have more.
+ * Keeps that flow as the victim or the runner-up, if its score is greater. A namespace over its quota compares only its
+ * own flows, and those of namespaces with more.
  */
 GLOBAL int compare_victim(__u32 number, __u32 now, __u32 has_part)
 {
@@ -202,7 +200,7 @@ GLOBAL int compare_victim(__u32 number, __u32 now, __u32 has_part)
 	return 0;
 }
 
-/* Looks at some flows by chance, and notes the two least worth keeping. Returns the worth of the rival. */
+/* Samples flows, and keeps the two of the greatest scores. Returns the victim's rank. */
 GLOBAL int find_victims(__u32 now, __u32 has_part)
 {
 	struct scratch *scratch = get_scratch();
@@ -221,7 +219,7 @@ GLOBAL int find_victims(__u32 now, __u32 has_part)
 	return scratch->score >> RANK_AT;
 }
 
-/* Claims the rival, of whichever family. `true`: its number is the caller's. */
+/* Claims the victim, of whichever family. `true`: its number belongs to the caller. */
 INLINE bool claim_victim(const struct scratch *scratch, enum packet_count counted)
 {
 	const struct flow *victim = get_flow(scratch->victim);
@@ -232,10 +230,7 @@ INLINE bool claim_victim(const struct scratch *scratch, enum packet_count counte
 	return true;
 }
 
-/*
- * The oldest flow that had no answer when it began makes room for the next one, if it still has none: a flood pushes
- * out nothing but itself.
- */
+/* Evicts the oldest flow that began without a reply and still has none. So a flood evicts only its own flows. */
 GLOBAL int evict_unanswered(__u32 now)
 {
 	struct flow *flow;
@@ -260,7 +255,7 @@ GLOBAL int evict_unanswered(__u32 now)
 	return 1;
 }
 
-/* Notes a flow that has no answer yet. One that the full queue pushes out may still be found by find_victims(). */
+/* Queues a flow without a reply. A full queue drops its oldest one, which find_victims() may still find. */
 INLINE void queue_opening(__u32 number, __u32 serial)
 {
 	__u64 opening = (__u64)serial << 32 | number;
@@ -268,7 +263,7 @@ INLINE void queue_opening(__u32 number, __u32 serial)
 	bpf_map_push_elem(&opening_flows, &opening, BPF_EXIST);
 }
 
-/* Claims the rival, unless all flows that were looked at are needed. `false`: there is no room. */
+/* Claims the victim, unless all sampled flows are needed. `false`: there is no room. */
 INLINE bool claim_if_evictable(const struct scratch *scratch, int rank)
 {
 	bool is_without_answer = rank == RANK_UNANSWERED || rank == RANK_ONE_WAY;
@@ -277,8 +272,8 @@ INLINE bool claim_if_evictable(const struct scratch *scratch, int rank)
 }
 
 /*
- * Makes room for a namespace that has its part, from its own flows or those of a namespace that has more. Its part
- * becomes less when others come: so two flows are given up for one, until it has no more than its part.
+ * Makes room for a namespace over its quota. The quota shrinks as others come, so two flows are evicted for one until
+ * the namespace is within it.
  */
 INLINE bool evict_own(struct scratch *scratch, __u32 now)
 {
@@ -292,8 +287,8 @@ INLINE bool evict_own(struct scratch *scratch, __u32 now)
 }
 
 /*
- * Makes room from the flows of all namespaces. What is over or was answered longer ago goes first, then what has no
- * answer yet, then streams that go on without one, then what was answered just now.
+ * Evicts a flow of any namespace: first closed and older answered ones, then unanswered ones, then streams without a
+ * reply, then freshly answered ones.
  */
 INLINE bool evict_any(struct scratch *scratch, __u32 now)
 {
@@ -307,7 +302,7 @@ INLINE bool evict_any(struct scratch *scratch, __u32 now)
 	return true;
 }
 
-/* The record for a new flow; NULL: there is no room for it. */
+/* The record for a new flow. NULL: there is no room. */
 INLINE struct flow *allocate_flow(struct scratch *scratch, __u32 now)
 {
 	enum record_source source = find_record_source(scratch->share);
@@ -319,10 +314,7 @@ INLINE struct flow *allocate_flow(struct scratch *scratch, __u32 now)
 	return get_flow(scratch->number);
 }
 
-/*
- * The entries that lead to a flow found no room. So the flow least worth keeping ends, if it was answered or is over:
- * the next client has its room.
- */
+/* Ends one closed or answered flow, because the maps of entries have no room. The next client gets that room. */
 INLINE void evict_one(struct scratch *scratch, __u32 now)
 {
 	if (find_victims(now, false) >= RANK_ANSWERED && claim_victim(scratch, COUNT_RECLAIMED))

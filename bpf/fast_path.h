@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The shortcut: packets of a flow go from the program at one device right to the other device, past the stack.
+ * The fast path: packets of a flow go from one device's program to the other device, past the stack.
  *
- * Both directions of a flow take it, or neither: tracking that sees only one direction takes that for nonsense. The way
- * is asked for as the stack would ask. Any packet may go through the stack after all: one with which the stack would do
- * more than send it on does. A backend of this node answers by the device that led to it, or its answer is the stack's:
- * another pod may use its address.
+ * Owns: the redirect of a packet, and the choice whether a flow takes the fast path. Reads: the FIB, `devices`. Writes:
+ * the packet, the scratch map, and the fast path's flag in `flow_table`.
+ *
+ * Both directions take the fast path, or neither: conntrack of the stack would reject a connection of which it sees one
+ * direction. The route is what the stack would find. Any packet may still go through the stack, and does if the stack
+ * would do more than forward it. A backend of this node replies by the device that led to it. Otherwise the stack gets
+ * the reply, because another pod may use the address.
  */
 #ifndef HOLDFAST_FAST_PATH_H
 #define HOLDFAST_FAST_PATH_H
@@ -19,10 +22,10 @@
 
 /* --- One packet. --- */
 
-/* The priorities that the stack gives packets by two bits of their type of service, from the right. */
+/* The stack's packet priorities by two TOS bits, from the right. */
 #define TOS_PRIORITIES 0x4620
 
-/* Does to the packet what each router does: counts it down one hop, and gives it its place in queues. */
+/* Decrements the TTL and sets the packet's priority, as a router does. */
 INLINE bool decrement_ttl(struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
 	if (v4) {
@@ -44,10 +47,7 @@ INLINE bool decrement_ttl(struct __sk_buff *skb, const struct packet *packet, bo
 	return true;
 }
 
-/*
- * Writes the header of the link. A virtual machine takes only what is for its own hardware, and may be behind a bridge
- * in the pod.
- */
+/* Writes the link header. A virtual machine accepts only its own MAC address, and may be behind a bridge in the pod. */
 INLINE bool write_link(struct __sk_buff *skb, const struct flow_path *path)
 {
 	struct ethhdr *link = link_header == ETH_HLEN ? get_header(skb, 0, sizeof(*link)) : NULL;
@@ -60,8 +60,8 @@ INLINE bool write_link(struct __sk_buff *skb, const struct flow_path *path)
 }
 
 /*
- * A packet that is given to a pod is there at once, as if it had come to the pod's end of the link. Otherwise the
- * kernel finds the neighbour, as it does for what the stack sends, and so keeps it fresh.
+ * A packet to a pod arrives at once at the pod's end of the veth pair. For any other, the kernel resolves the
+ * neighbour, which keeps its entry fresh.
  */
 INLINE int redirect_packet(struct __sk_buff *skb, const struct flow_path *path, bool is_given, bool v4)
 {
@@ -73,7 +73,7 @@ INLINE int redirect_packet(struct __sk_buff *skb, const struct flow_path *path, 
 	return bpf_redirect_neigh(path->device, &next, sizeof(next), 0);
 }
 
-/* Whether the flow is with a pod of this node, and takes the shortcut. */
+/* Whether the flow has a local pod as its backend, and a fast path. */
 INLINE bool is_pod_fast_path(const struct flow *flow)
 {
 	return !flow->nat_port && flow->nat[0];
@@ -91,8 +91,7 @@ INLINE bool is_for_pod(const struct flow *flow, const struct scratch *scratch)
 }
 
 /*
- * Tells how the packet looks between the two programs, and how it leaves the second one. `false`: the record has become
- * another flow's.
+ * Sets the tuples of the packet in the stack and behind the egress program. `false`: another flow has taken the record.
  */
 INLINE bool fast_path_tuples(const struct flow *flow, const struct scratch *scratch, struct tuple *translated,
 			     struct tuple *left)
@@ -117,10 +116,9 @@ INLINE bool fast_path_tuples(const struct flow *flow, const struct scratch *scra
 }
 
 /*
- * Finds the way of the packet that arrives by a device of which `here` is known: to pods of this node, or to others, as
- * is `wanted`. A pod that is a client counts as one of the others: what it is answered has to leave by the second
- * program of its device. What is known of the device by which the packet leaves goes to `there`. NULL: it is the
- * stack's.
+ * Finds the path of a packet. `here`: the flags of the ingress device. `wanted`: whether the path has to lead to local
+ * pods or elsewhere. A pod that is a client counts as elsewhere: its replies have to pass the egress program of its
+ * device. The flags of the egress device go to `there`. NULL: the stack gets the packet.
  */
 INLINE struct flow_path *find_fast_path(struct __sk_buff *skb, const struct scratch *scratch,
 					const struct tuple *translated, __u32 wanted, __u32 here, __u32 *there, bool v4)
@@ -135,22 +133,22 @@ INLINE struct flow_path *find_fast_path(struct __sk_buff *skb, const struct scra
 	return (*there & (DEVICE_FAST_PATH | DEVICE_LOCAL_PODS)) == wanted ? path : NULL;
 }
 
-/* Whether what goes from one device to the other is given to a pod at once. */
+/* Whether a packet may skip the host's end of the veth pair. */
 INLINE bool can_redirect_peer(__u32 here, __u32 there)
 {
 	return there & DEVICE_LOCAL_PODS && here & there & DEVICE_PEER;
 }
 
-/* Whether the backend of a flow owes an answer. */
+/* Whether the backend has to reply. */
 INLINE bool is_backend_silent(const struct flow *flow)
 {
 	return flow->unacked || (flow->state == FLOW_OPENING && !(flow->backend_flags & FLOW_SYN_SEEN));
 }
 
 /*
- * Notes, with the first packet of a client in a second, that its backend is silent. What is given to a pod at once says
- * nothing to the kernel's table of neighbours, which may have the hardware address of a guest that is no more. So one
- * packet in a second goes to a silent pod by that table, which asks for the address anew.
+ * Notes that the backend is silent, with the client's first packet in a second. A redirect to a peer does not tell the
+ * kernel's neighbour table anything, and a virtual machine behind the pod may have changed. So one packet in a second
+ * goes by the neighbour table, which resolves the address anew.
  */
 INLINE void note_silent_backend(const struct flow *flow, __u32 number)
 {
@@ -160,7 +158,7 @@ INLINE void note_silent_backend(const struct flow *flow, __u32 number)
 		scratch->probe_neighbour = number + 1;
 }
 
-/* Whether the packet is given to the pod at once. */
+/* Whether this packet goes straight to the pod. */
 INLINE bool uses_redirect_peer(struct scratch *scratch, __u32 here, __u32 there)
 {
 	if (LIKELY(scratch->probe_neighbour != scratch->number + 1))
@@ -170,9 +168,9 @@ INLINE bool uses_redirect_peer(struct scratch *scratch, __u32 here, __u32 there)
 }
 
 /*
- * Sends the packet past the stack, from a device of which `here` is known to one of which `there` is. Where the second
- * program has nothing to look at, it gets what that would write. A device by which pods answer has no second program:
- * what the packet bore would go on into the network of the pod, which may be a node with programs of its own.
+ * Redirects the packet past the stack. `here` and `there`: the flags of both devices. If the egress program would
+ * change nothing more, it gets the final packet and a mark. A device of local pods has no egress program: the mark
+ * would go on into the pod's network, and the pod may be a node with programs of its own.
  */
 INLINE int send_fast_path(struct __sk_buff *skb, struct scratch *scratch, const struct flow_path *path,
 			  const struct tuple *translated, const struct tuple *left, __u32 here, __u32 there, bool v4)
@@ -185,7 +183,7 @@ INLINE int send_fast_path(struct __sk_buff *skb, struct scratch *scratch, const 
 	return redirect_packet(skb, path, uses_redirect_peer(scratch, here, there), v4);
 }
 
-/* What a device has to be by which packets of a flow leave. Where pods answer by it, hosts outside do not. */
+/* What the egress device has to be. Outside hosts are not behind a device of local pods. */
 INLINE __u32 required_device_flags(const struct flow *flow, const struct scratch *scratch)
 {
 	return is_for_pod(flow, scratch) ? DEVICE_FAST_PATH | DEVICE_LOCAL_PODS : DEVICE_FAST_PATH;
@@ -193,7 +191,7 @@ INLINE __u32 required_device_flags(const struct flow *flow, const struct scratch
 
 /* --- One flow. --- */
 
-/* Notes a packet of a flow that takes the shortcut for the next step. */
+/* Saves a packet of a flow with a fast path for the next step. */
 INLINE enum step save_fast_path(const struct packet *packet, __u32 number, __u32 serial, enum direction direction,
 				bool skips_egress)
 {
@@ -210,9 +208,9 @@ INLINE enum step save_fast_path(const struct packet *packet, __u32 number, __u32
 }
 
 /*
- * Sends a further packet of a flow on, past the stack or through it. A packet of a flow that has just ended is lost. An
- * answer counts once it has its way: another host may have sent it, which the stack sees, and then the second program
- * does not.
+ * Sends a further packet of a flow, past the stack or through it. A packet is dropped if its flow has just ended. A
+ * reply counts only if it has a path: another host may have sent it, which the stack detects, and then the egress
+ * program does not see it.
  */
 INLINE int fast_path(struct __sk_buff *skb, bool v4)
 {
@@ -241,7 +239,9 @@ INLINE int fast_path(struct __sk_buff *skb, bool v4)
 	return verdict;
 }
 
-/* Whether an address can be one host's. The stack drops packets from others, and a look at the routes does not tell. */
+/*
+ * Whether an address can be a single host's. The stack drops packets from other addresses, and the FIB does not tell.
+ */
 INLINE bool is_unicast_address(const __u32 *address, bool v4)
 {
 	__u32 first = bpf_ntohl(address[v4 ? 3 : 0]) >> 24;
@@ -251,14 +251,14 @@ INLINE bool is_unicast_address(const __u32 *address, bool v4)
 	return first != 0xff && (address[0] | address[1] | address[2] | (address[3] & ~bpf_htonl(1)));
 }
 
-/* Whether a flow may take the shortcut, as far as the first packet tells. */
+/* Whether a flow may take the fast path, as far as its first packet tells. */
 INLINE bool may_use_fast_path(const struct flow *flow, bool v4)
 {
 	return is_unicast_address(flow->client, v4) && is_unicast_address(flow->backend, v4) &&
 	       !(flow->client_flags & FLOW_REPLY_BY_FRONTEND);
 }
 
-/* Has all further packets of the flow take the shortcut, and a pod's answers by the device that led to the pod. */
+/* Sets the fast path for all further packets of the flow. For a local pod it notes the device of the replies. */
 INLINE void enable_fast_path(struct flow *flow, const struct scratch *scratch, __u32 device)
 {
 	if (READ_ONCE(flow->serial) != scratch->serial)
@@ -269,13 +269,13 @@ INLINE void enable_fast_path(struct flow *flow, const struct scratch *scratch, _
 		*(volatile __u32 *)&flow->nat[0] = device;
 }
 
-/* Whether a pod's answer is of a flow that takes the shortcut, and comes by the device that led to the pod. */
+/* Whether a pod's reply belongs to a flow with a fast path, and arrives by the noted device. */
 INLINE bool is_from_fast_path_device(const struct flow *flow, const struct __sk_buff *skb)
 {
 	return is_pod_fast_path(flow) && flow->nat[0] == skb->ifindex;
 }
 
-/* Sends the first packet of a flow on. If the stack has to do that, it does so for all packets of the flow. */
+/* Sends the first packet of a flow. If the stack has to forward it, the flow gets no fast path. */
 INLINE int fast_path_first(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();

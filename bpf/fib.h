@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which way the kernel would send a packet on, by its own routes and rules. */
+/*
+ * Routes: FIB look-ups with their caches, and what is known of devices.
+ *
+ * Owns: `fib_cache`, `flow_paths`, the marks on packets that are already translated, and the note whether there is a
+ * bridge. Reads: the kernel's FIB, `devices`. Writes: those caches, and a packet's tc_index.
+ */
 #ifndef HOLDFAST_FIB_H
 #define HOLDFAST_FIB_H
 
@@ -11,10 +16,10 @@
 #define FAMILY4 2
 #define FAMILY6 10
 
-/* The kernel does not say by which device: a packet gets another header on that way. No device has this number. */
+/* The kernel does not tell the egress device, because the route adds a header. No device has this number. */
 #define EGRESS_UNKNOWN (~0U)
 
-/* The device by which a packet leaves, by what the kernel says; 0: it stays on this node, or has no route. */
+/* The egress device of a route. 0: the packet stays on this node, or has no route. */
 INLINE __u32 egress_from_fib(long found, const struct bpf_fib_lookup *route)
 {
 	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ||
@@ -23,13 +28,13 @@ INLINE __u32 egress_from_fib(long found, const struct bpf_fib_lookup *route)
 	return found == BPF_FIB_LKUP_RET_UNSUPP_LWT ? EGRESS_UNKNOWN : 0;
 }
 
-/* The number of the loopback, in each network namespace. */
+/* The ifindex of the loopback device, in each network namespace. */
 #define LOOPBACK_IFINDEX 1
 
 /*
- * Asks the kernel for a way. A device that takes router advertisements is set not to forward IPv6, and programs hear no
- * way of what came by it; the stack forwards that all the same where all devices together are set to. So it is asked
- * for the way of what comes by the loopback, which is set as all are.
+ * Looks a route up. A device that accepts router advertisements has IPv6 forwarding off, and the kernel then tells
+ * programs no route. The stack forwards its packets all the same if forwarding is on for all devices. So this repeats
+ * the look-up for the loopback device, which has the setting of all devices.
  */
 INLINE long lookup_fib(struct __sk_buff *skb, struct bpf_fib_lookup *route)
 {
@@ -41,7 +46,7 @@ INLINE long lookup_fib(struct __sk_buff *skb, struct bpf_fib_lookup *route)
 	return bpf_fib_lookup(skb, route, sizeof(*route), 0);
 }
 
-/* What the kernel says of the way of a packet that came by this device. */
+/* Looks the route of a packet up that arrived by the same device as this one. */
 INLINE long query_fib(struct __sk_buff *skb, struct bpf_fib_lookup *route, const __u32 *from, const __u32 *to,
 		      __u16 from_port, __u16 to_port, __u8 transport, bool v4)
 {
@@ -60,7 +65,7 @@ INLINE long query_fib(struct __sk_buff *skb, struct bpf_fib_lookup *route, const
 	return lookup_fib(skb, route);
 }
 
-/* The device by which a packet would leave, had it come by this one: see egress_from_fib(). */
+/* The device by which such a packet would leave: see egress_from_fib(). */
 INLINE __u32 lookup_egress(struct __sk_buff *skb, const __u32 *from, const __u32 *to, __u16 from_port, __u16 to_port,
 			   __u8 transport, bool v4)
 {
@@ -69,9 +74,9 @@ INLINE __u32 lookup_egress(struct __sk_buff *skb, const __u32 *from, const __u32
 	return egress_from_fib(query_fib(skb, &route, from, to, from_port, to_port, transport, v4), &route);
 }
 
-/* --- The way of answers. --- */
+/* --- Devices, and the route of a reply. --- */
 
-/* What is known of a device, as enum device_flag. */
+/* The enum device_flag of a device, by its ifindex. */
 INLINE __u32 get_device_flags(__u32 number)
 {
 	struct device *device = bpf_map_lookup_elem(&devices, &number);
@@ -79,23 +84,23 @@ INLINE __u32 get_device_flags(__u32 number)
 	return device ? device->flags : 0;
 }
 
-/* Whether policies of IPsec are to see what the stack sends on, as far as that is known of the packet's device. */
+/* Whether IPsec policies apply to packets of the ingress device. */
 INLINE bool uses_ipsec(const struct __sk_buff *skb)
 {
 	return get_device_flags(skb->ifindex) & DEVICE_IPSEC;
 }
 
 /*
- * What a packet bears from the one program to the other that is as it leaves the node. The second program would look it
- * up by what is written now, and by that it may be an answer of another flow: of one to a backend that is a frontend.
- * A pod that writes this into its packets has them leave as they are.
+ * The mark of a packet that another program has finished. The egress program would look it up by what it is now, and
+ * take it for a reply of another flow, where the backend is a frontend, too. A pod that sets this mark itself has its
+ * packets leave unchanged.
  */
 #define MARK_TRANSLATED 0x6c66
 
 /*
- * Whether a bridge is among the devices by which packets come, or go to backends: then each packet that comes is looked
- * at for that. It is noted where a flow begins, and in each second in which its client speaks; and by the daemon when
- * it loads programs, for flows of which only the answers come by a bridge.
+ * Whether an ingress device, or one to backends, is a bridge: only then each translated packet is checked for its
+ * bridge port. It is set when a flow begins, and in each second in which a client sends. The daemon sets it when it
+ * loads programs, for flows whose replies alone arrive by a bridge.
  */
 __u32 has_bridge_port;
 
@@ -112,9 +117,9 @@ GLOBAL int note_ingress_bridge(struct __sk_buff *skb)
 }
 
 /*
- * Notes that a packet that comes has been rewritten, where it came by the port of a bridge. Filters may have seen it at
- * the port, tracking of connections among them, as it was sent: they are to see it anew. The program is not, which
- * could take it for one to a backend that is a frontend too.
+ * Marks a translated packet that arrived by a bridge port. Netfilter may have seen the packet at the port before its
+ * translation, so the program hands it in once more, and skips it then. Otherwise the program could take it for one to
+ * a backend that is a frontend, too.
  */
 GLOBAL int mark_translated_at_bridge(struct __sk_buff *skb)
 {
@@ -129,15 +134,14 @@ INLINE void mark_translated(struct __sk_buff *skb)
 		mark_translated_at_bridge(skb);
 }
 
-/* The devices where packet_out looks at what leaves. */
+/* The devices that have the egress program. */
 #define DEVICE_HAS_EGRESS (DEVICE_OUTER | DEVICE_POD | DEVICE_BACKENDS)
 
 /*
- * Sends an answer out by the device that rules of routing have for the address that was dialled. The kernel has routed
- * the answer as a packet of its backend, because it bears that address only from here on. Where the rules tell the two
- * addresses apart, a network that takes the address from one device alone would drop an answer that comes by another.
- * An answer that is too long for that way, where no host would divide it, and one without a header of a link, which the
- * kernel cannot send by another device, leave as they are.
+ * Redirects a reply to the egress device that policy routing has for the frontend's address. The kernel routed the
+ * reply by the backend's address, because the program sets the frontend's address only now. A network that accepts an
+ * address from one device alone would drop the reply at another. A reply that is too long for that route leaves as it
+ * is, because no host would fragment it. So does one without a link header, because the kernel cannot redirect it.
  */
 INLINE int redirect_by_frontend(struct __sk_buff *skb, __u32 number, bool v4)
 {
@@ -149,7 +153,7 @@ INLINE int redirect_by_frontend(struct __sk_buff *skb, __u32 number, bool v4)
 
 	if (!flow || !ip || !link_header)
 		return TC_ACT_UNSPEC;
-	/* What is to be cut into segments fits. */
+	/* The kernel segments GSO packets, so they fit. */
 	route.tot_len = skb->gso_size ? 0 : ip_packet_length(ip);
 	found = query_fib(skb, &route, flow->frontend, flow->client, flow->frontend_port, flow->client_port,
 			  flow->transport, v4);
@@ -171,7 +175,7 @@ GLOBAL int redirect_by_frontend6(struct __sk_buff *skb, __u32 number)
 	return redirect_by_frontend(skb, number, false);
 }
 
-/* What becomes of an answer that has been written. */
+/* Routes a translated reply. */
 INLINE int route_reply(struct __sk_buff *skb, const struct flow *flow, __u32 number, bool v4)
 {
 	if (LIKELY(!(flow->client_flags & FLOW_REPLY_BY_FRONTEND)))
@@ -180,20 +184,18 @@ INLINE int route_reply(struct __sk_buff *skb, const struct flow *flow, __u32 num
 }
 
 /*
- * What the kernel has told of ways in this second, kept by each CPU for whatever asks the very same.
+ * --- The FIB cache. ---
  *
- * A question is all that the kernel looks at, byte for byte, so an answer is given to nothing else that asks. Where the
- * kernel looks at no ports, the question has none, and all connections between two hosts ask the same.
+ * Each CPU keeps what the kernel answered in this second. The key holds every byte of the query that the kernel reads,
+ * so only an equal query gets the cached result. Where the FIB ignores ports, the key has none, and all connections
+ * between two hosts share an entry.
  */
 
-/* How many answers a CPU keeps: a power of two. Where two questions have one place, the later one has it. */
+/* Entries of each CPU: a power of two. Of two queries with one index, the later one has the entry. */
 #define FIB_CACHE_ENTRIES 1024
 #define FIB_CACHE_BITS 10
 
-/*
- * The question is the first part of what the kernel is given, but for the length of the packet: the rest of that it
- * only writes.
- */
+/* The key is the first part of the kernel's parameters, except the packet's length. The kernel only writes the rest. */
 #define FIB_KEY_WORDS 6
 _Static_assert(FIB_KEY_WORDS * 8 == __builtin_offsetof(struct bpf_fib_lookup, ipv6_dst) + 16, "it ends with where to");
 
@@ -204,11 +206,11 @@ union fib_query {
 
 struct fib_cache_entry {
 	__u64 key[FIB_KEY_WORDS];
-	/* As the kernel wrote it. */
+	/* The parameters as the kernel wrote them. */
 	union fib_query result;
-	/* What the kernel returned: the whole way, or only the device, of which the neighbour is not known. */
+	/* What the kernel returned: the whole path, or only the device, if the neighbour is not resolved. */
 	__u32 status;
-	/* In which second; 0: there is no answer. */
+	/* The second of the query. 0: no result. */
 	__u32 second;
 	__u32 pad[2];
 };
@@ -220,16 +222,13 @@ struct {
 	__type(value, struct fib_cache_entry);
 } fib_cache SEC(".maps");
 
-/*
- * A length that no way is too short for: the kernel tells how long packets may be on a way only where it is asked for
- * one.
- */
+/* A length that fits every route: the kernel tells the MTU only if the query has a length. */
 #define ANY_LENGTH 1
 
-/* Part of an IPv6 packet's class and label: the class. */
+/* The traffic class in the first word of an IPv6 header. */
 #define TRAFFIC_CLASS6 bpf_htonl(0x0ff00000)
 
-/* What a packet says that its way may depend on, beside where it goes: the type of service, or the class and label. */
+/* The TOS, or the traffic class and flow label, because routes may depend on them. */
 INLINE __u32 traffic_class(const struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
 	if (v4) {
@@ -244,8 +243,8 @@ INLINE __u32 traffic_class(const struct __sk_buff *skb, const struct packet *pac
 }
 
 /*
- * Puts the question how a packet goes on that comes by a device. `flags`: what is known of that device; it says whether
- * ports and labels may be left out.
+ * Sets the query for a packet that arrives by a device. `flags`: the device's. They say whether the FIB ignores ports
+ * and flow labels.
  */
 INLINE void set_fib_query(union fib_query *query, const struct tuple *tuple, __u32 class, __u32 came, __u32 flags,
 			  bool v4)
@@ -280,7 +279,7 @@ INLINE struct fib_cache_entry *get_fib_cache_entry(const union fib_query *query)
 	return bpf_map_lookup_elem(&fib_cache, &at);
 }
 
-/* Without branches, as address_diff() is, and for the same reason. */
+/* Without branches, as address_diff(), and for the same reason. */
 INLINE bool is_same_fib_key(const struct fib_cache_entry *entry, const union fib_query *query)
 {
 	__u64 differs = 0;
@@ -291,8 +290,8 @@ INLINE bool is_same_fib_key(const struct fib_cache_entry *entry, const union fib
 }
 
 /*
- * Whether an answer is one for a packet of that length; 0: only the device is asked for. Kernels that tell no length
- * give the one back for which they were asked.
+ * Whether a result holds for a packet of that length. 0: only the device is asked for. Kernels that tell no MTU return
+ * the length of the query.
  */
 INLINE bool is_valid_for_length(const struct fib_cache_entry *entry, __u32 length)
 {
@@ -300,8 +299,8 @@ INLINE bool is_valid_for_length(const struct fib_cache_entry *entry, __u32 lengt
 }
 
 /*
- * Has the question answered in its own place, for a packet of that length as above, and returns what the kernel does.
- * That there is no way is not kept: one that comes is to be found at once.
+ * Looks a route up by the cache, and returns the kernel's result. `length`: as above. A missing route is not cached,
+ * because a new one has to be found at once.
  */
 INLINE long lookup_fib_cached(struct __sk_buff *skb, union fib_query *query, __u32 length)
 {
@@ -332,7 +331,7 @@ INLINE long lookup_fib_cached(struct __sk_buff *skb, union fib_query *query, __u
 	return found;
 }
 
-/* As lookup_egress(), for what may have been asked in this second. */
+/* As lookup_egress(), by the cache. */
 INLINE __u32 lookup_egress_cached(struct __sk_buff *skb, const struct tuple *tuple, __u32 class, __u32 came,
 				  __u32 flags, bool v4)
 {
@@ -345,37 +344,37 @@ INLINE __u32 lookup_egress_cached(struct __sk_buff *skb, const struct tuple *tup
 }
 
 /*
- * The ways of packets that pass by the stack: asked for as the stack would ask, once in a second for each flow and
- * direction.
+ * --- The path of each flow. ---
  *
- * To ask takes as long as all else that is done with such a packet. What the kernel said is kept for this second at
- * most, by each CPU for itself, and holds for packets that ask the same. Whether a device may be used is no part of it.
+ * A path is looked up once in a second for each flow and direction, as the stack would do it. A look-up costs as much
+ * as the rest of a packet. Each CPU keeps its own results for the current second, for packets with the same query.
+ * Whether a device may be used is no part of a result.
  */
 
-/* How many ways a CPU keeps: two of each flow, as long as no other flow with the same place has packets too. */
+/* Paths of each CPU: two for each flow, until another flow with the same index has packets. */
 #define FLOW_PATHS 4096
 
-/* A way that the kernel has told. */
+/* What the kernel told about a flow's path. */
 struct flow_path {
-	/* Of which flow: its number, and its serial; 0: none. */
+	/* The number and the serial of the flow. Serial 0: no path. */
 	__u32 number;
 	__u32 serial;
-	/* In which second. */
+	/* The second of the look-up. */
 	__u32 second;
-	/* By which device, and to which host; its address may be of IPv6 where the packet is of IPv4. */
+	/* The egress device and the next hop. The next hop of an IPv4 packet may be an IPv6 address. */
 	__u32 device;
 	__u32 next[4];
 	__u32 next_family;
-	/* For which type of service, or which label and class. */
+	/* The TOS, or the traffic class and flow label. */
 	__u32 class;
-	/* How long packets may be. */
+	/* The longest packet of this path. */
 	__u32 mtu;
-	/* By which device such packets come. */
+	/* The ingress device of such packets. */
 	__u32 ingress_device;
-	/* The hardware addresses of the host, and of the device. */
+	/* The MAC addresses of the next hop and of the egress device. */
 	__u8 dst_mac[ETH_ALEN];
 	__u8 src_mac[ETH_ALEN];
-	/* For which hardware address such packets come. */
+	/* The destination MAC address of such packets at ingress. */
 	__u8 ingress_mac[ETH_ALEN];
 };
 
@@ -386,7 +385,7 @@ struct {
 	__type(value, struct flow_path);
 } flow_paths SEC(".maps");
 
-/* The place of a flow's way in that direction. */
+/* The path of a flow in that direction. */
 INLINE struct flow_path *get_flow_path(__u32 number, __u32 direction)
 {
 	__u32 at = (number << 1 | (direction == TO_CLIENT)) & (FLOW_PATHS - 1);
@@ -394,13 +393,13 @@ INLINE struct flow_path *get_flow_path(__u32 number, __u32 direction)
 	return bpf_map_lookup_elem(&flow_paths, &at);
 }
 
-/* No way takes a packet of so many bytes. */
+/* No path carries a packet of this length. */
 #define TOO_LONG (~0U)
 
 /*
- * How long a packet is in the network, without what comes before its IP header; `length` is what that header says. What
- * this node has put together is divided again, each part with headers of its own. A frame has more bytes only where it
- * was filled up to the least that Ethernet has. TOO_LONG: it is of another length, which the stack sees to.
+ * The length of a packet on the wire, without its link header. `length`: what the IP header says. The kernel segments a
+ * GSO packet, and each segment has headers of its own. A frame is longer than its packet only if it was padded to the
+ * minimum. TOO_LONG: the length is another one, and the stack has to check it.
  */
 INLINE __u32 wire_length(const struct __sk_buff *skb, const struct packet *packet, __u32 length)
 {
@@ -417,14 +416,14 @@ INLINE __u32 wire_length(const struct __sk_buff *skb, const struct packet *packe
 	return tcp ? skb->gso_size + headers + (tcp[12] >> 4) * 4 : TOO_LONG;
 }
 
-/* What a packet's header of IP says of its way. */
+/* What the IP header tells about a packet's path. */
 struct ip_info {
 	__u32 length;
-	/* The type of service, or the label and the class. */
+	/* The TOS, or the traffic class and flow label. */
 	__u32 class;
 };
 
-/* `false`: the stack would do more than send this packet on. */
+/* `false`: the stack would do more than forward this packet. */
 INLINE bool read_ip_info4(const struct __sk_buff *skb, const struct packet *packet, struct ip_info *info)
 {
 	const struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
@@ -436,7 +435,7 @@ INLINE bool read_ip_info4(const struct __sk_buff *skb, const struct packet *pack
 	return true;
 }
 
-/* As above. */
+/* As above, for IPv6. */
 INLINE bool read_ip_info6(const struct __sk_buff *skb, const struct packet *packet, struct ip_info *info)
 {
 	const struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
@@ -449,9 +448,8 @@ INLINE bool read_ip_info6(const struct __sk_buff *skb, const struct packet *pack
 }
 
 /*
- * Asks for the next host on the packet's way, as the stack would find it between the two programs. A packet that is too
- * long for its way, or that has none, is the stack's, which tells the sender; so is one of which the neighbour has not
- * answered.
+ * Looks the next hop up, as the stack would between the two programs. The stack gets a packet that is too long or has
+ * no route, and tells the sender. It also gets one whose neighbour is not resolved.
  */
 INLINE bool lookup_flow_path(struct __sk_buff *skb, struct flow_path *path, const struct tuple *translated,
 			     const struct ip_info *info, __u32 flags, bool v4)
@@ -473,9 +471,8 @@ INLINE bool lookup_flow_path(struct __sk_buff *skb, struct flow_path *path, cons
 }
 
 /*
- * Whether what answers the packet leaves by the device by which the packet came, if it comes by the one by which the
- * packet goes. Where it does not, the sender may have an address that the network has elsewhere, and the stack knows
- * whether that may be.
+ * Whether the reply would leave by the ingress device of this packet. If not, the sender's address may belong
+ * elsewhere, and the stack checks that (rp_filter).
  */
 INLINE bool is_reply_path(struct __sk_buff *skb, const struct tuple *translated, __u32 device, bool v4)
 {
@@ -485,7 +482,7 @@ INLINE bool is_reply_path(struct __sk_buff *skb, const struct tuple *translated,
 	return lookup_egress_cached(skb, &answer, 0, device, get_device_flags(device), v4) == skb->ifindex;
 }
 
-/* Notes how the packets come that the way is for: the program at the driver knows them by that (xdp.bpf.c). */
+/* Saves how such packets arrive: XDP recognises them by that (xdp.bpf.c). */
 INLINE void save_ingress(struct __sk_buff *skb, struct flow_path *path)
 {
 	const struct ethhdr *link = link_header == ETH_HLEN ? get_header(skb, 0, sizeof(*link)) : NULL;
@@ -496,8 +493,8 @@ INLINE void save_ingress(struct __sk_buff *skb, struct flow_path *path)
 }
 
 /*
- * Whether the way is for a packet like this one: of this flow, in this second, by this device. What is longer than the
- * way takes is for the kernel to see.
+ * Whether the path holds for this packet: same flow, same second, same ingress device. The kernel has to check a packet
+ * that is too long.
  */
 INLINE bool is_path_for(const struct flow_path *path, __u32 number, __u32 serial, __u32 now, __u32 came,
 			const struct ip_info *info)
@@ -506,9 +503,7 @@ INLINE bool is_path_for(const struct flow_path *path, __u32 number, __u32 serial
 	       path->ingress_device == came && path->class == info->class && info->length <= path->mtu;
 }
 
-/*
- * Knows the way of the packet that arrives by a device of which `flags` are known. `false`: it goes through the stack.
- */
+/* Resolves the path of a packet. `flags`: the ingress device's. `false`: the packet goes through the stack. */
 INLINE bool resolve_flow_path(struct __sk_buff *skb, const struct scratch *scratch, struct flow_path *path,
 			      const struct tuple *translated, __u32 flags, bool v4)
 {

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What packets say of their flow: how far client and backend have come, and whether the one waits for the other.
+ * The state of a flow: what client and backend have sent, whether a reply is due, and whether the backend is gone.
  *
- * Any host may send packets in a client's name. So what they say decides nothing that the backend could contradict.
+ * Owns: the state machine of TCP, SCTP and UDP flows, and the search of a backend in a list. Reads: packets, the lists,
+ * `members`. Writes: the state, the flags and `seen` of a flow.
+ *
+ * Any host may send packets in a client's name. So a client's packets decide nothing that the backend could contradict.
  */
 #ifndef HOLDFAST_FLOW_STATE_H
 #define HOLDFAST_FLOW_STATE_H
@@ -19,8 +22,8 @@ INLINE __u8 seen_flags(__u8 flags)
 }
 
 /*
- * Notes the second of a flow's last packet, if that is another one than before: a write for each packet would have the
- * CPUs wait for each other. A flow that has expired stays so: it may be about to be taken away.
+ * Notes the second of a flow's last packet, once in a second: a write for each packet would make the CPUs wait for each
+ * other. An expired flow stays expired, because the daemon may be ending it.
  */
 INLINE void touch_flow(struct flow *flow, __u32 now)
 {
@@ -38,10 +41,7 @@ INLINE void update_seen(__u8 *heard, __u8 flags)
 		*heard = after;
 }
 
-/*
- * Forgets that the former connection of a flow has ended, because another one has begun by the same ports: the ends of
- * the one are none of the other.
- */
+/* Clears the end of the former connection, because a new one with the same ports has begun. */
 INLINE void clear_ends(__u8 *heard)
 {
 	*heard &= ~(FLOW_FIN_SEEN | FLOW_RST_SEEN);
@@ -53,13 +53,13 @@ INLINE void clear_all_ends(struct flow *flow)
 	clear_ends(&flow->backend_flags);
 }
 
-/* Whether a client asks for a connection. */
+/* Whether a client requests a connection. */
 INLINE bool is_syn(const struct flow *flow, const struct packet *packet)
 {
 	return is_connection_oriented(flow->transport) && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* Whether the backend has to answer this packet of its client; over UDP it may have to. */
+/* Whether the backend has to reply to this packet. Over UDP it may have to. */
 INLINE bool expects_reply(struct __sk_buff *skb, const struct packet *packet)
 {
 	if (packet->tuple.transport == IPPROTO_UDP)
@@ -70,9 +70,8 @@ INLINE bool expects_reply(struct __sk_buff *skb, const struct packet *packet)
 }
 
 /*
- * Notes the first packet of a client in a second. A client that has had no answer, and gives up or asks for another
- * connection, gives no new life to a flow. Whether there is data is looked at once a second: a client that is not heard
- * says it again.
+ * Notes the first packet of a client in a second. A client without a reply that gives up or opens another connection
+ * does not prolong a flow. Data is looked for once in a second: a client without a reply repeats it.
  */
 INLINE void note_client_packet(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, __u32 now)
 {
@@ -84,11 +83,10 @@ INLINE void note_client_packet(struct __sk_buff *skb, struct flow *flow, const s
 }
 
 /*
- * Notes what the client says, where the backend answers past this node. A connection counts as agreed when the client
- * acknowledges something, and a conversation once it is more than a question: that is all that can be known here. A SYN
- * on a connection that is agreed goes to the backend, which knows better. Where the client says nothing else after it,
- * the backend may be gone: a client that goes on, or that the backend has answered, says more. It has a connection
- * then, whatever has ended before.
+ * Tracks a client whose backend replies directly. A connection counts as established when the client acknowledges
+ * something, and a UDP conversation when it is more than one query: nothing more is visible here. A SYN on an
+ * established connection goes to the backend, which decides. If the client sends nothing else afterwards, the backend
+ * may be gone. If the client goes on, its connection lives, and earlier ends are cleared.
  */
 INLINE void track_client_one_way(struct flow *flow, const struct packet *packet)
 {
@@ -110,10 +108,7 @@ INLINE void track_client_one_way(struct flow *flow, const struct packet *packet)
 		flow->state = FLOW_OPEN;
 }
 
-/*
- * Notes what a client says of its connection. A SYN that begins another connection says nothing of the one that is
- * there.
- */
+/* Tracks what a client sends. A SYN of another connection does not change the established one. */
 INLINE void track_client(struct flow *flow, const struct packet *packet)
 {
 	if (UNLIKELY(is_encapsulated(flow)))
@@ -132,9 +127,8 @@ INLINE void track_client(struct flow *flow, const struct packet *packet)
 }
 
 /*
- * Notes what a backend says by SCTP. It answers each INIT, also one in the name of a client with which it has an
- * association, and does not repeat that answer: so the answer to an INIT says nothing of the flow. Whatever else it
- * says, it says to a client that has shown its cookie.
+ * Tracks what a backend sends over SCTP. It replies to each INIT, also to a forged one on an existing association, and
+ * does not repeat that reply. So the reply to an INIT changes nothing. Everything else follows the client's cookie.
  */
 INLINE void track_sctp_backend(struct flow *flow, const struct packet *packet)
 {
@@ -144,10 +138,10 @@ INLINE void track_sctp_backend(struct flow *flow, const struct packet *packet)
 }
 
 /*
- * Notes what a backend says of its connection. A backend that says SYN again by TCP has not been acknowledged, whatever
- * was sent in the client's name. A client that has heard the SYN acknowledges it again. Nor has such a backend a former
- * connection that could go on, and what was heard of the end of that one is forgotten. Where the backend itself has
- * said that it is over, a client that begins anew has another flow, and a SYN here is a late one.
+ * Tracks what a backend sends. A TCP backend that repeats its SYN has not been acknowledged, whatever came in the
+ * client's name. A client that receives the SYN acknowledges it again. Such a backend has no older connection, so
+ * earlier ends are cleared. If the backend itself has closed the connection, a new connection has another flow, and a
+ * SYN here is late.
  */
 INLINE void track_backend(struct flow *flow, const struct packet *packet)
 {
@@ -171,20 +165,21 @@ INLINE void track_backend(struct flow *flow, const struct packet *packet)
 }
 
 /*
- * Whether a backend is in a list. A table is in no order, and its backends are members. Every other list is sorted: how
- * far the search has come stands in a map, and each step is on its own, because older verifiers would follow every step
- * from every state of those before it.
+ * --- Whether a backend is in a list. ---
+ *
+ * A table is unsorted, and its backends are members. Every other list is sorted. The scratch map holds the search
+ * range, and each step is a global function: older verifiers would follow every step from every state before it.
  */
 
-/* After so many halvings nothing is left of any list. */
+/* No list has more than one slot left after so many halvings. */
 #define LIST_SEARCH_STEPS (WORD_FLAGS_AT - WORD_COUNT_AT + 1)
 
-/* What one step of a search says. */
+/* The result of one search step. */
 enum list_search { LIST_FOUND, LIST_MISSING, LIST_UNDECIDED };
 
 /*
- * All ones if the one comes before the other as lists are sorted: by address, then by port. Without branches, each of
- * which the verifier would follow in each step of a search.
+ * All ones if the first endpoint comes before the second in the order of lists: by address, then by port. Without
+ * branches, which the verifier would follow in each step.
  */
 INLINE __u32 orders_before(const struct endpoint *one, const struct endpoint *other, __u32 *is_same)
 {
@@ -204,8 +199,8 @@ INLINE __u32 orders_before(const struct endpoint *one, const struct endpoint *ot
 }
 
 /*
- * Compares the middle of what is left of the list, and keeps the half in which the backend may be. The daemon may be
- * writing the list meanwhile: where a slot is empty, the backend counts as listed.
+ * Compares the middle slot, and keeps the half that may hold the backend. The daemon may be writing the list: at an
+ * empty slot the backend counts as found.
  */
 INLINE enum list_search search_step(bool v4)
 {
@@ -253,7 +248,7 @@ INLINE bool is_in_sorted_list(struct scratch *scratch, __u64 word, bool v4)
 	return false;
 }
 
-/* Whether the backend of a dial, which is the one that is sought, is in the list of that scope. */
+/* Whether the request's backend, which is the searched one, is in the list of that scope. */
 INLINE bool is_in_list(struct scratch *scratch, const struct lb_request *request, __u32 scope, __u64 word, bool v4)
 {
 	if (word_flags(word) & WORD_TABLE)
@@ -261,11 +256,11 @@ INLINE bool is_in_list(struct scratch *scratch, const struct lb_request *request
 	return is_in_sorted_list(scratch, word, v4);
 }
 
-/* What a backend's answer says of its flow, and whether it is the flow's at all. */
+/* --- Replies. --- */
 
 /*
- * Whether the backend of a flow serves no more. What counts is the port that the frontend leads to now: the port index
- * from when the flow began may be another port's.
+ * Whether the backend of a flow serves no more. The port that the frontend has now decides: the flow's port index may
+ * belong to another port by now.
  */
 INLINE bool is_backend_gone(__u32 number, bool v4)
 {
@@ -300,8 +295,8 @@ GLOBAL int is_backend_gone6(__u32 number)
 }
 
 /*
- * Whether the client is to leave its backend, because that serves no more. Over UDP it leaves at once; of a connection
- * only the two can tell whether they are done.
+ * Whether the client has to leave its backend. Over UDP it does so at once. Of a connection only the two ends know
+ * whether it is done.
  */
 INLINE bool is_udp_backend_gone(const struct flow *flow, __u32 number, bool v4)
 {
@@ -309,8 +304,8 @@ INLINE bool is_udp_backend_gone(const struct flow *flow, __u32 number, bool v4)
 }
 
 /*
- * Notes what an answer says of its flow. A late answer is passed on, but revives nothing: the flow may be about to be
- * taken away. An answer of a backend that serves no more is passed on too, and keeps no client with that backend.
+ * Notes a reply. A late reply is passed on, but does not revive its flow, because the daemon may be ending it. A reply
+ * of a backend that serves no more is passed on, too, but does not keep the client there.
  */
 INLINE void note_reply(struct flow *flow, __u32 number, const struct packet *packet, bool v4)
 {
@@ -325,7 +320,7 @@ INLINE void note_reply(struct flow *flow, __u32 number, const struct packet *pac
 		flow->seen = now;
 }
 
-/* Whether a client is to come back to this backend, and is not remembered with it yet. */
+/* Whether the client has affinity to this backend, and is not saved yet. */
 INLINE bool needs_client_save(const struct flow *flow)
 {
 	return flow->client_flags & (FLOW_AFFINITY_CLUSTER | FLOW_AFFINITY_LOCAL) &&
@@ -333,24 +328,23 @@ INLINE bool needs_client_save(const struct flow *flow)
 }
 
 /*
- * Whether the program at the other device would have nothing to look at in this packet of a flow that takes the
- * shortcut. Where a backend agrees to a connection, or a client is still to be remembered, that program decides.
+ * Whether the egress program would change nothing in this packet of a fast path. It decides about a SYN of a backend,
+ * and about a client that is still to be saved.
  */
 INLINE bool may_skip_egress(const struct flow *flow, const struct packet *packet, enum direction direction)
 {
 	return direction == TO_BACKEND || !(packet->flags & TCP_SYN || needs_client_save(flow));
 }
 
-/* Whether the packet came back from another node, and so to a port that is the flow's alone. */
+/* Whether the packet is a reply to the flow's own SNAT port. */
 INLINE bool is_snat_reply(const struct flow *flow, enum direction direction)
 {
 	return flow->nat_port && direction == TO_CLIENT;
 }
 
 /*
- * Whether the packet may be of something else than the flow: the same two may have a connection without any frontend,
- * and a stranger may have sent the first packet in the client's name. Until the backend agrees, only what begins a
- * connection, or refuses it, is of the flow.
+ * Whether the packet may belong to another connection: the same two hosts may have one without a frontend, or the
+ * client's first packet was forged. Until the backend agrees, only a SYN or RST belongs to the flow.
  */
 INLINE bool may_be_foreign(const struct flow *flow, const struct packet *packet, enum direction direction)
 {
