@@ -255,11 +255,6 @@ INLINE bool is_backend_remote(const struct flow *flow)
 	return flow->nat_port || is_encapsulated(flow);
 }
 
-INLINE bool is_v4(const struct flow *flow)
-{
-	return flow->v4;
-}
-
 /* Translates the tuple of an ingress packet, if the packet belongs to the flow. */
 INLINE enum direction translate_ingress(const struct flow *flow, const struct tuple *tuple, struct tuple *to, bool v4)
 {

@@ -319,7 +319,7 @@ INLINE __u32 ingress_length(struct __sk_buff *skb, const struct packet *packet, 
 	return ip ? wire_length(skb, packet, ip_packet_length(ip)) : TOO_LONG;
 }
 
-/* Common MTUs, the longest first, and last the smallest of IPv4 tunnels. */
+/* MTUs that networks commonly have, the greatest first. */
 static const __u32 common_mtus[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1400 };
 
 /*

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Datagrams in fragments: only the first one has ports, and tells them to those that come later.
+ * Fragments: the first one has ports, and the later ones look them up.
  *
- * A program at a device can hold nothing back: a later fragment that comes before the first one is left to the stack.
+ * Owns: `fragments`. Reads: packets. Writes: `fragments`, the scratch map, `packet_counts`.
+ *
+ * A program at a device cannot hold packets back, so the stack gets a later fragment that arrives before the first one.
  */
 #ifndef HOLDFAST_FRAG_H
 #define HOLDFAST_FRAG_H
@@ -32,7 +34,9 @@ INLINE void save_fragment(const struct packet *packet, enum entry_kind kind)
 	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
 }
 
-/* Another datagram with the same number begins, whosever it is: no fragment follows the former one any more. */
+/*
+ * Forgets the former datagram, because another one with the same id begins. Its first fragment may be another host's.
+ */
 INLINE void delete_fragment(const struct packet *packet, enum entry_kind kind)
 {
 	struct fragment_key key;
@@ -58,8 +62,8 @@ INLINE const struct fragment_value *find_fragment(struct fragment_key *key, __u8
 }
 
 /*
- * Finds the first fragment of a datagram. A later one of IPv6 that has extension headers next does not say its
- * transport: the datagrams between two hosts have different numbers there, whatever their transport is.
+ * Finds the first fragment of a datagram. A later IPv6 fragment may name an extension header instead of its transport.
+ * Between two hosts the ids of datagrams differ, whatever the transport is.
  */
 INLINE const struct fragment_value *find_first_fragment(struct fragment_key *key)
 {
@@ -74,8 +78,8 @@ INLINE const struct fragment_value *find_first_fragment(struct fragment_key *key
 }
 
 /*
- * Counts a fragment that is lost, because it goes to a frontend and its first one is not known. At the node's own
- * addresses nothing tells fragments of clients from those of others, such as tunnels.
+ * Counts a fragment to a frontend whose first fragment is unknown. At the node's own addresses it counts none, because
+ * tunnels use them, too.
  */
 INLINE void count_early_fragment(const struct packet *packet, bool v4)
 {
@@ -86,10 +90,7 @@ INLINE void count_early_fragment(const struct packet *packet, bool v4)
 		count_packet(COUNT_FRAGMENTS);
 }
 
-/*
- * Finds transport and ports of a later fragment that stands in the map of arrivals. A step of its own, as
- * `ingress_lookup`.
- */
+/* Sets the transport and ports of the later fragment in the scratch map. A global function, as `ingress_lookup`. */
 INLINE bool restore_fragment_ports(enum entry_kind kind, bool v4)
 {
 	struct scratch *scratch = get_scratch();
@@ -135,14 +136,14 @@ INLINE bool restore_ports(struct packet *packet, enum entry_kind kind, bool v4)
 	return true;
 }
 
-/* Whether a packet may have ports: its own, or those of the first fragment. */
+/* Whether a packet may have ports: its own, or those of its first fragment. */
 INLINE bool may_have_ports(const struct packet *packet, bool v4)
 {
 	return LIKELY(is_transport(packet->tuple.transport)) ||
 	       (!v4 && packet->part == LATER_FRAGMENT && is_extension(packet->tuple.transport));
 }
 
-/* Finds the ports of a packet, if it has any. The first fragment of a datagram has them for all its fragments. */
+/* Sets the ports of a packet, if it has any. All fragments of a datagram have the ports of the first one. */
 INLINE bool resolve_ports(struct __sk_buff *skb, struct packet *packet, enum entry_kind kind, bool v4)
 {
 	if (!may_have_ports(packet, v4))

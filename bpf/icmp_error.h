@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Errors about packets of flows: a router that cannot pass one on, a backend with that port closed. What an error
- * quotes is the packet as it was where it went wrong; it becomes the packet as its sender knows it, so that the path's
- * MTU is found and a client hears that it was refused.
+ * ICMP errors about packets of flows: from a router that cannot forward one, or from a backend with a closed port.
+ *
+ * Owns: the translation of the quoted packet. Reads: the error, `flow_table`, `entries4/6`. Writes: the error, the
+ * scratch map, FLOW_UNREACHABLE_SEEN of a flow.
+ *
+ * An error quotes a packet as it was where it failed. The programs translate the quote to the packet that the sender
+ * knows, so that path MTU discovery works and a client learns that its backend refuses.
  */
 #ifndef HOLDFAST_ICMP_ERROR_H
 #define HOLDFAST_ICMP_ERROR_H
@@ -27,10 +31,10 @@ INLINE bool is_port_unreachable(const struct icmp_header *icmp, bool v4)
 		    icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT_UNREACHABLE;
 }
 
-/* The packet that an error quotes. Eight bytes behind its header of IP are there: the ports, and of UDP the sum. */
+/* The packet that an error quotes. Eight bytes behind its IP header are present: the ports, and the UDP checksum. */
 struct quoted {
 	struct packet packet;
-	/* The place of the error's own sum. */
+	/* The offset of the error's checksum. */
 	__u32 sum;
 	/* Whether the error says that the port is closed. */
 	bool is_refusal;
@@ -66,8 +70,8 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 }
 
 /*
- * Notes that a backend itself says that its port is closed. Nothing is decided by that, for any host may write it in
- * the backend's name: it is there for an operator who looks for a fault.
+ * Notes that a backend reports its port closed. It decides nothing, because any host can send such an error in the
+ * backend's name. It helps an operator to find a fault.
  */
 INLINE void note_port_unreachable(struct flow *flow, const struct packet *packet, const struct quoted *quoted)
 {
@@ -83,7 +87,7 @@ INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, con
 	struct csum_change change = diff_tuples(&packet->tuple, to, v4);
 
 	if (v4) {
-		/* The quoted header has a sum of its own, so the error's sum does not change. */
+		/* The quoted IP header has a checksum of its own, so the error's checksum stays. */
 		if (!write_addresses4(skb, packet, to, change.addresses))
 			return false;
 	} else {
@@ -112,7 +116,7 @@ INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, cons
 }
 
 /*
- * Notes an ICMP error that belongs to no flow of this node, as if the client whose answer it quotes had sent it.
+ * Saves an ICMP error that belongs to no flow of this node, as if the client whose reply it quotes had sent it.
  * STEP_ADOPT_FLOW: another node may know the connection.
  */
 INLINE enum step save_unknown_error(const struct __sk_buff *skb, const struct packet *packet, const struct tuple *sent)
@@ -128,8 +132,8 @@ INLINE enum step save_unknown_error(const struct __sk_buff *skb, const struct pa
 }
 
 /*
- * An error that comes, about a packet that left: the sender of that packet gets it, be it a backend here or a client.
- * What it quotes is shown as the stack has seen it.
+ * Translates an error that arrives about a packet that left. It goes to that packet's sender, a backend or a client,
+ * and quotes the packet as the stack has seen it.
  */
 INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated, bool v4)
 {
@@ -159,7 +163,7 @@ INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated,
 	reverse_tuple(&to, &shown);
 	if (!write_quoted(skb, &quoted, &to, v4))
 		return STEP_DROP;
-	/* The error went to the address that the packet had come from; now it goes to that packet's sender. */
+	/* The error arrived at the packet's source address on the wire. Now it goes to the packet's sender. */
 	to = packet.tuple;
 	copy_address(to.destination.address, shown.destination.address);
 	count_packet(COUNT_ERRORS);
@@ -169,7 +173,7 @@ INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated,
 	return STEP_PASS;
 }
 
-/* An error that leaves, about a packet that came: it shows that packet as its sender knows it. */
+/* Translates an error that leaves about a packet that arrived. It quotes the packet as its sender knows it. */
 INLINE int icmp_error_egress(struct __sk_buff *skb, bool v4)
 {
 	struct quoted quoted = {};
@@ -194,8 +198,8 @@ INLINE int icmp_error_egress(struct __sk_buff *skb, bool v4)
 		return TC_ACT_SHOT;
 	to = packet.tuple;
 	/*
-	 * The error gets the source that every packet to that sender has: the address that was dialled, or this node's.
-	 * Else a router that sent the error, and that it passes again, would drop it as a packet from itself.
+	 * The error gets the source address of all packets to that sender: the frontend's, or this node's. If a router
+	 * sent the error and sees it again, it would drop an error from its own address.
 	 */
 	copy_address(to.source.address, shown.source.address);
 	copy_address(to.destination.address, shown.destination.address);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The packet programs, at the devices by which others reach this node: on its way in a client's packet is sent to a
- * backend, on its way out the answer gets the address that the client dialled. In between the stack and all other
- * programs see client and backend.
+ * Ingress: the flow of a packet that arrives from a client or from a backend on another node.
+ *
+ * Owns: the decision whether a packet follows its flow, or ends it. Reads: `flow_table`, `entries4/6`, the frontends
+ * and lists. Writes: the packet, the scratch map, the flow; it ends flows.
  */
 #ifndef HOLDFAST_INGRESS_H
 #define HOLDFAST_INGRESS_H
@@ -18,7 +19,7 @@
 #include "packet.h"
 #include "prefilter.h"
 
-/* As nat_or_drop(), for a packet that comes. */
+/* As nat_or_drop(), at ingress. */
 INLINE int nat_ingress(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
 {
 	int verdict = nat_or_drop(skb, packet, to, v4);
@@ -29,10 +30,9 @@ INLINE int nat_ingress(struct __sk_buff *skb, const struct packet *packet, const
 }
 
 /*
- * Whether the frontend of a flow leads to other backends than that of the flow, or is none any more. For a client that
- * begins, the list that the frontend leads to counts; for one that goes on, whether the backend still serves. So it
- * does where the backend's answers do not come here, because it could not say that a connection lives, until the client
- * has said its last.
+ * Whether the frontend of a flow is gone, or leads to other backends. For a new connection the frontend's list decides.
+ * For a client whose backend replies directly it is whether the backend serves, until the client has sent FIN: such a
+ * backend cannot show here that a connection lives.
  */
 INLINE bool is_frontend_moved(__u32 number, bool v4)
 {
@@ -69,17 +69,16 @@ GLOBAL int is_frontend_moved6(__u32 number)
 	return is_frontend_moved(number, false);
 }
 
-/* Whether a client begins anew with the tuple of a connection that is over. */
+/* Whether a client opens a new connection with the tuple of a closed one. */
 INLINE bool reopens(const struct flow *flow, const struct packet *packet)
 {
 	return is_syn(flow, packet) && is_closed(flow);
 }
 
 /*
- * Whether a client has had no answer. A backend that lives answers at once, even to a stranger that asks in the name of
- * a client that goes on: it says that it knows of a connection. So a flow without an answer in the second before has no
- * connection that could be cut. Where the backend is not heard, a client that has said its last and has been silent
- * since awaits none.
+ * Whether a client has had no reply. A live backend replies at once, also to a forged SYN on a running connection: it
+ * reports that it knows the connection. So a flow without a reply in the last second has no connection that could be
+ * cut. If the backend replies directly, a client that has sent FIN and been silent since expects no reply.
  */
 INLINE bool has_no_reply(const struct flow *flow, __u32 now)
 {
@@ -89,7 +88,7 @@ INLINE bool has_no_reply(const struct flow *flow, __u32 now)
 }
 
 /*
- * Whether a client begins anew with the tuple of a connection that has a silent backend, while the frontend leads to
+ * Whether a client opens a new connection with the tuple of one whose backend is silent, and the frontend leads to
  * other backends now.
  */
 INLINE bool reopens_elsewhere(const struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
@@ -98,7 +97,7 @@ INLINE bool reopens_elsewhere(const struct flow *flow, __u32 number, const struc
 	       (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
 }
 
-/* Whether a packet of a client may not follow its flow any more. If so, the flow is ended. */
+/* Whether a client's packet may not follow its flow any more. If so, it ends the flow. */
 INLINE bool end_stale_flow(struct __sk_buff *skb, struct flow *flow, __u32 number, const struct packet *packet,
 			   __u32 now, bool v4)
 {
@@ -114,7 +113,7 @@ INLINE bool end_stale_flow(struct __sk_buff *skb, struct flow *flow, __u32 numbe
 	return true;
 }
 
-/* Lets an incoming packet follow its flow. `false`: it is of no flow. */
+/* Makes an ingress packet follow its flow. `false`: the packet has none. */
 INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, enum ownership ownership,
 			   enum step *next, bool v4)
 {
@@ -158,7 +157,7 @@ INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, e
 	return true;
 }
 
-/* Notes what the next steps have to know of a packet that may be a new client's. */
+/* Saves a packet that may be a new client's, for the next steps. */
 INLINE enum step save_new_client(const struct __sk_buff *skb, const struct packet *packet)
 {
 	struct scratch *scratch = get_scratch();

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Writes into a packet what was decided: addresses, ports, and what makes up for them in its sums.
+ * NAT: writes translated addresses and ports into a packet, and corrects its checksums.
  *
- * A valid sum before is a valid one after, and a wrong one stays wrong.
+ * Owns: the arithmetic of checksums and of the SCTP CRC. Reads and writes: packets.
+ *
+ * A correct checksum stays correct, and a wrong one stays wrong.
  */
 #ifndef HOLDFAST_NAT_H
 #define HOLDFAST_NAT_H
@@ -10,9 +12,9 @@
 #include <stddef.h>
 #include "packet.h"
 
-/* Sums of 16-bit words in one's complement, as IP, TCP and UDP have them, and by how much they change. */
+/* --- Checksums: sums of 16-bit words in one's complement, as IP, TCP and UDP have them, and their differences. --- */
 
-/* What is added to a sum when `from` becomes `to`. */
+/* Adds to a sum the difference between two words. */
 INLINE __u64 csum_diff(__u64 sum, __u32 from, __u32 to)
 {
 	return sum + (__u32)~from + to;
@@ -33,9 +35,8 @@ INLINE __u16 csum_fold16(__u64 sum)
 }
 
 /*
- * Notes a change in the sum that a network card may have made of the whole packet: what is changed there, and made up
- * for by no sum inside the packet, has to be in the card's sum too. Where the card has made none, there is nothing to
- * be done, which the helper calls a failure.
+ * Corrects the checksum that a card may have made of the whole packet. It has to have each change that no checksum
+ * inside the packet cancels. If the card has made none, the helper does nothing, and calls that a failure.
  */
 INLINE void update_skb_csum(struct __sk_buff *skb, __u64 sum)
 {
@@ -43,9 +44,9 @@ INLINE void update_skb_csum(struct __sk_buff *skb, __u64 sum)
 }
 
 /*
- * Whether the network card is still to finish the sum that stands there. Programs are not told, but
- * bpf_l4_csum_replace() shows it: the helper leaves such a sum as it is, and changes any other one. That change goes
- * back at once: the card's sum of the whole packet does not have it. Negative: there are no such bytes.
+ * Whether the card still has to finish the checksum at that offset. The kernel does not tell programs, but
+ * bpf_l4_csum_replace() shows it: the helper leaves such a checksum unchanged, and changes any other one. This undoes
+ * the change at once, so the card's checksum of the packet is not affected. Negative: there are no such bytes.
  */
 INLINE int is_csum_pending(struct __sk_buff *skb, __u32 offset)
 {
@@ -60,16 +61,14 @@ INLINE int is_csum_pending(struct __sk_buff *skb, __u32 offset)
 }
 
 /*
- * The sum of SCTP, a CRC32c over the whole packet of SCTP. It is linear: how much it changes depends on which bits
- * changed and on how many bytes follow them, and not on what those bytes are. It does not cover the addresses.
- *
- * As everywhere here, a right sum before is a right one after, and a wrong one stays wrong.
+ * --- The SCTP checksum: a CRC32c of the whole SCTP packet, without the addresses. The CRC is linear: its change
+ * depends only on the changed bits and on how many bytes follow them. ---
  */
 
-/* The polynomial, in the order of bits in which a sum stands: the highest bit is that of the power 0. */
+/* The polynomial in the bit order of the checksum: the highest bit is the power 0. */
 #define CRC32C 0x82f63b78
 
-/* What a difference is multiplied by if 1, 2, 4, 8 and so on bytes lie from its beginning to the packet's end. */
+/* The factor of a difference if 1, 2, 4, 8 and so on bytes lie from its beginning to the packet's end. */
 #define CRC_SHIFTS 16
 static const __u32 crc_shift[CRC_SHIFTS] = {
 	0x00800000, 0x00008000, 0x82f63b78, 0x6ea2d55c, 0x18b8ea18, 0x510ac59a, 0xb82be955, 0xb8fdb1e7,
@@ -90,9 +89,8 @@ GLOBAL int crc_multiply(__u32 a, __u32 b)
 }
 
 /*
- * Makes up in the sum for a change of the ports, which are the first four bytes. `differs`: the bits that changed, as
- * they stand there. The kernel's SCTP leaves 0 in a packet for a device that makes the sum, but a sum may also be 0.
- * Returns 0 if that was done.
+ * Corrects the CRC after a change of the ports, which are the first four bytes. `differs`: the changed bits. The
+ * kernel's SCTP leaves 0 for a card that makes the CRC, but a correct CRC may also be 0. Returns 0 on success.
  */
 GLOBAL int update_sctp_crc(struct __sk_buff *skb, __u32 at, __u32 transport, __u32 differs)
 {
@@ -115,10 +113,10 @@ GLOBAL int update_sctp_crc(struct __sk_buff *skb, __u32 at, __u32 transport, __u
 	return bpf_skb_store_bytes(skb, offset, &after, sizeof(after), 0);
 }
 
-/* The mark by which a firewall knows packets that are sent on for a service, as it knew kube-proxy's; 0: none. */
+/* The mark for forwarded packets of services, so that a firewall knows them as it knew kube-proxy's. 0: none. */
 const volatile __u32 forward_mark = 0;
 
-/* By how much a change of the addresses, and one of the ports, changes a sum. */
+/* The changes of a checksum by new addresses and by new ports. */
 struct csum_change {
 	__u64 addresses;
 	__u64 ports;
@@ -150,7 +148,7 @@ INLINE bool write_addresses4(struct __sk_buff *skb, const struct packet *packet,
 	return true;
 }
 
-/* The header of IPv6 has no sum of its own. */
+/* An IPv6 header has no checksum. */
 INLINE bool write_addresses6(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u64 sum)
 {
 	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
@@ -174,7 +172,7 @@ INLINE bool write_ports(struct __sk_buff *skb, __u32 at, const struct tuple *to)
 	return true;
 }
 
-/* A datagram may have no sum, which is 0 and stays so. */
+/* A UDP datagram may have no checksum. It is 0, and stays 0. */
 INLINE bool has_no_csum(struct __sk_buff *skb, const struct packet *packet)
 {
 	const struct udphdr *udp = get_header(skb, packet->transport, sizeof(*udp));
@@ -183,9 +181,9 @@ INLINE bool has_no_csum(struct __sk_buff *skb, const struct packet *packet)
 }
 
 /*
- * A sum of SCTP covers all fragments of a packet, and only the last fragment says how long the packet is: so where the
- * ports change, the first fragment cannot be written. Hosts cut their data to size themselves, and hardly ever need
- * that.
+ * An SCTP checksum covers all fragments of a packet, and only the last one tells the packet's length. So the first
+ * fragment cannot be written if its ports change. Hosts split their data themselves, and hardly ever send such
+ * fragments.
  */
 INLINE bool write_sctp_crc(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u64 ports)
 {
@@ -200,7 +198,7 @@ INLINE bool write_sctp_crc(struct __sk_buff *skb, const struct packet *packet, c
 	return packet->part == WHOLE && !update_sctp_crc(skb, packet->ip, packet->transport, differs);
 }
 
-/* Where TCP or UDP has its sum. */
+/* The offset of the TCP or UDP checksum. */
 INLINE __u32 csum_offset(const struct packet *packet)
 {
 	return packet->transport + (packet->tuple.transport == IPPROTO_TCP ? offsetof(struct tcphdr, check) :
@@ -208,8 +206,8 @@ INLINE __u32 csum_offset(const struct packet *packet)
 }
 
 /*
- * Makes up for a change in two steps, because only the addresses are in the pseudo header, and a sum that the network
- * card is still to finish covers nothing but the pseudo header.
+ * Corrects the checksum in two steps: only the addresses are in the pseudo header, and a checksum that the card still
+ * has to finish covers only the pseudo header.
  */
 INLINE bool write_csum(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to,
 		       const struct csum_change *change)
@@ -236,7 +234,7 @@ INLINE void set_forward_mark(struct __sk_buff *skb)
 		skb->mark |= forward_mark;
 }
 
-/* Gives the packet the source and the destination of `to`. `false`: it is spoiled, and must not go on. */
+/* Gives the packet the source and the destination of `to`. `false`: the packet is damaged, and must be dropped. */
 INLINE bool nat_packet(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
 {
 	struct csum_change change = diff_tuples(&packet->tuple, to, v4);

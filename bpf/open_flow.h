@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The flow of a client that arrives: the address and port with which it goes on, which record it gets, and all that
- * leads there.
+ * Opens the flow of a new client: its record, its SNAT address, its ports and its entries.
  *
- * The ways back are put in before the way there. A flow that has a place which another one needs keeps it until it is
- * over. Where no record is free, evict.h decides which flow gives way.
+ * Owns: the choice of the SNAT address, and the order in which a flow is built. Reads: the FIB, `devices`, the scratch
+ * map. Writes: `flow_table`, `entries4/6`, `opening_flows`.
+ *
+ * The entries of replies come before the entry of the client's packets. A flow keeps its tuple until it is closed, also
+ * if another flow needs it. If no record is free, evict.h picks the flow that ends.
  */
 #ifndef HOLDFAST_OPEN_FLOW_H
 #define HOLDFAST_OPEN_FLOW_H
@@ -15,7 +17,7 @@
 #include "select_backend.h"
 #include "snat.h"
 
-/* --- The address with which it goes on. --- */
+/* --- The SNAT address. --- */
 
 INLINE void copy_source(struct flow *flow, const struct tuple *tuple)
 {
@@ -32,9 +34,9 @@ INLINE bool has_address(const __u32 *address)
 }
 
 /*
- * The device by which a packet leaves for the flow's backend, had it come by the same device as this one, of which
- * `flags` are known; 0: there is none, now. Where the kernel does not say which one, it is that by which the packet
- * came, which has an address of this node, too.
+ * The egress device to the flow's backend, for a packet of the same ingress device. `flags`: the ingress device's. 0:
+ * there is no route now. If the kernel does not tell the device, it is the ingress device, which has an address of this
+ * node, too.
  */
 INLINE __u32 egress_to_backend(struct __sk_buff *skb, const struct flow *flow, __u32 class, __u32 flags,
 			       bool *is_unknown, bool v4)
@@ -50,7 +52,7 @@ INLINE __u32 egress_to_backend(struct __sk_buff *skb, const struct flow *flow, _
 	return *is_unknown ? skb->ifindex : egress;
 }
 
-/* The device that lends a client its address; 0: the client keeps its own. */
+/* The device whose address the client gets. 0: the client keeps its own. */
 INLINE __u32 snat_device(struct __sk_buff *skb, const struct scratch *scratch, const struct flow *flow,
 			 bool *is_unknown, bool v4)
 {
@@ -59,26 +61,26 @@ INLINE __u32 snat_device(struct __sk_buff *skb, const struct scratch *scratch, c
 	return egress_to_backend(skb, flow, traffic_class(skb, &scratch->packet, v4), scratch->flags, is_unknown, v4);
 }
 
-/* Whether packets that leave by the device go to other nodes, or to clients outside. */
+/* Whether the device leads to other nodes or to outside clients. */
 INLINE bool leads_outside(const struct device *device)
 {
 	return device->flags & (DEVICE_OUTER | DEVICE_BACKENDS);
 }
 
-/* Whether the address that backends of other nodes see by that device is one by which those know a node. */
+/* Whether the device's SNAT address is one by which other nodes recognise this node. */
 INLINE bool has_dsr_address(const struct device *device, bool v4)
 {
 	return v4 ? is_dsr_node4(device->address4) :
 		    is_dsr_node6(device->address6[0], device->address6[1], device->address6[2], device->address6[3]);
 }
 
-/* By how much the first bits of two words differ, as a number; 0: they are the same. */
+/* The difference between the first bits of two words. 0: they are equal. */
 INLINE __u64 prefix_diff(__u32 address, __u32 other, __u32 bits)
 {
 	return (__u64)bpf_ntohl(address ^ other) >> (32 - bits);
 }
 
-/* How many of the first `bits` bits of an address lie in its word number `at`. */
+/* How many of an address' first `bits` bits lie in its word number `at`. */
 INLINE __u32 prefix_bits_in_word(__u32 bits, __u32 at)
 {
 	if (bits < 32 * at)
@@ -102,26 +104,26 @@ INLINE bool is_local_pod6(const struct device *device, const __u32 *address)
 }
 
 /*
- * Whether the backend is one of this node's own pods behind that device, which may lead to pods of other nodes too, as
- * Cilium's does. Such a pod is to see the client's own address: its answer comes by a device of its own, where no
- * program would give the client's address back.
+ * Whether the backend is a pod of this node behind a device that may lead to pods of other nodes, too, as Cilium's
+ * does. The pod has to see the client's own address: its reply arrives by another device, whose program would not
+ * restore that address.
  */
 INLINE bool is_local_pod(const struct device *device, const __u32 *backend, bool v4)
 {
 	return v4 ? is_local_pod4(device, backend[3]) : is_local_pod6(device, backend);
 }
 
-/* Whether the client keeps its own address on the way by that device. */
+/* Whether the client keeps its address on the path by that device. */
 INLINE bool keeps_client_address(const struct device *device, const struct flow *flow, __u32 is_local, bool v4)
 {
 	return is_local_pod(device, flow->backend, v4) || (is_local && device->flags & DEVICE_SWITCH);
 }
 
 /*
- * Sets the address that the backend sees instead of the client's, if it has to see one: a backend of another node is to
- * answer to this node, and not past it. A service that asks for the client's address (policy Local) has backends here
- * alone, and an answer to a pod's address comes back here from anywhere; only a pod that is its own backend would drop
- * a packet from its own address. `false`: there is no address to give, so no answer would come back this way.
+ * Sets the SNAT address, if the backend must not see the client's: a backend of another node has to reply to this node.
+ * A service with policy Local has backends here alone. A reply to a pod's address returns here from anywhere, but a pod
+ * that is its own backend would drop a packet from its own address. `false`: the device has no SNAT address, so no
+ * reply would return.
  */
 INLINE bool set_snat_address(struct __sk_buff *skb, const struct scratch *scratch, struct flow *flow, bool v4)
 {
@@ -150,9 +152,9 @@ INLINE bool set_snat_address(struct __sk_buff *skb, const struct scratch *scratc
 }
 
 /*
- * Whether a client would go on with another address now than when its flow began: the way to the backend is another
- * one, or there was none then, or the device has another address. While there is no way the stack tells the client so.
- * What a pod says, and what another node has let in, goes on as it is in any case.
+ * Whether a new flow of the client would get another SNAT address: by another route, by a route where there was none,
+ * or by a new address of the device. Without a route the stack tells the client. Packets of pods and decapsulated
+ * packets never change.
  */
 INLINE bool has_other_snat_address(struct __sk_buff *skb, __u32 number, __u32 class, bool v4)
 {
@@ -167,7 +169,7 @@ INLINE bool has_other_snat_address(struct __sk_buff *skb, __u32 number, __u32 cl
 	if (!egress)
 		return false;
 	device = bpf_map_lookup_elem(&devices, &egress);
-	/* A client that kept its own at a switch is one of policy Local. */
+	/* At a virtual switch only a client of policy Local has kept its own address. */
 	if (!device || !leads_outside(device) || keeps_client_address(device, flow, !flow->nat_port, v4))
 		return flow->nat_port;
 	if (!flow->nat_port)
@@ -186,8 +188,9 @@ GLOBAL int has_other_snat_address6(struct __sk_buff *skb, __u32 number, __u32 cl
 }
 
 /*
- * Whether a client is to be given another address, because no backend answers to the one that it has. Where a backend
- * answers, it is the right one; a connection that has begun by it ends with it, and only the two can tell.
+ * Whether a client needs another SNAT address, because no backend replies to the one that it has. While a backend
+ * replies, the address is right. An established connection keeps its address until it ends, and only its two ends know
+ * when.
  */
 INLINE bool needs_other_snat_address(struct __sk_buff *skb, const struct flow *flow, __u32 number,
 				     const struct packet *packet, bool v4)
@@ -199,11 +202,11 @@ INLINE bool needs_other_snat_address(struct __sk_buff *skb, const struct flow *f
 		    has_other_snat_address6(skb, number, traffic_class(skb, packet, v4));
 }
 
-/* --- The flow. --- */
+/* --- The record and the entries. --- */
 
 /*
- * Whether a flow does without the entry of the client's packets, because another one has it: see dsr_decap.h. It is
- * found by the client's own port.
+ * Whether a flow goes without an original entry, because another flow has it: see dsr_decap.h. It is found by the
+ * client's own port.
  */
 INLINE bool may_share_original(const struct flow *flow, const struct flow *other)
 {
@@ -212,8 +215,8 @@ INLINE bool may_share_original(const struct flow *flow, const struct flow *other
 }
 
 /*
- * Puts in the way there, which comes last. A process that was killed while it took a flow away may have left an entry
- * there that leads to no flow: it is replaced, or it would keep the client away for good.
+ * Adds the original entry, which comes last. A process that was killed while it ended a flow may have left a stale
+ * entry there. This replaces it, or it would lock the client out for good.
  */
 INLINE int add_original_entry(__u32 number, bool v4)
 {
@@ -251,7 +254,7 @@ GLOBAL int add_original_entry6(__u32 number)
 	return add_original_entry(number, false);
 }
 
-/* Takes out what was put in of a flow that cannot be opened, and frees its record. */
+/* Removes the entries of a flow that cannot be opened, and frees its record. */
 INLINE void undo_open(const struct scratch *scratch, struct flow *flow, bool is_through, bool v4)
 {
 	struct tuple tuple;
@@ -270,7 +273,7 @@ INLINE void undo_open(const struct scratch *scratch, struct flow *flow, bool is_
 	release_flow(scratch->number);
 }
 
-/* Fills in what a flow says before any packet can find it. */
+/* Fills a record in, before any packet can find it. */
 INLINE void fill_flow(struct flow *flow, const struct scratch *scratch, __u32 now, bool v4)
 {
 	const struct tuple *tuple = &scratch->packet.tuple;
@@ -296,8 +299,8 @@ INLINE __u32 new_serial(void)
 }
 
 /*
- * Takes back what was put in of a flow, and returns `why`. Unless another flow had the place, the entries found no
- * room: then some is made.
+ * Undoes the opening of a flow, and returns `why`. Unless another flow has the tuple, the maps of entries are full, so
+ * this evicts a flow.
  */
 INLINE int abort_open(struct scratch *scratch, struct flow *flow, bool is_through, int why, bool v4)
 {
@@ -307,13 +310,13 @@ INLINE int abort_open(struct scratch *scratch, struct flow *flow, bool is_throug
 	return why;
 }
 
-/* What became of a flow that was to be opened. */
+/* The result of opening a flow. */
 enum open_result { OPEN_OK, OPEN_EXISTS, OPEN_NO_ROOM, OPEN_NO_PORT, OPEN_NO_ADDRESS, OPEN_NOT_LOCAL, OPEN_NOT_REMOTE };
 
 /*
- * Whether the backend is one of this node, and answers leave for the client by a device at which they are translated.
- * For a flow that came by another node: it goes to no third one, and is not answered past this one. A virtual switch
- * leads to other nodes too, but what is routed to it from outside is for a pod of this one.
+ * Whether the backend is on this node, and replies leave for the client by a device that translates them. A
+ * decapsulated flow needs both: it goes to no third node, and its reply passes this node. A virtual switch leads to
+ * other nodes, too, but what outside hosts send by it is for a pod of this node.
  */
 INLINE bool is_local_to_outside(struct __sk_buff *skb, const struct flow *flow, bool v4)
 {
@@ -344,7 +347,7 @@ GLOBAL int is_local_to_outside6(struct __sk_buff *skb, __u32 number)
 	return flow && is_local_to_outside(skb, flow, false);
 }
 
-/* Whether a flow that came by another node is one for this node. */
+/* Whether a decapsulated flow belongs on this node. */
 INLINE bool is_decap_local(struct __sk_buff *skb, const struct scratch *scratch, struct flow *flow, bool v4)
 {
 	const __u32 none[4] = {};
@@ -354,7 +357,7 @@ INLINE bool is_decap_local(struct __sk_buff *skb, const struct scratch *scratch,
 	return v4 ? is_local_to_outside4(skb, scratch->number) : is_local_to_outside6(skb, scratch->number);
 }
 
-/* Gives a flow a record of its own, and the address with which the client goes on. `OPEN_OK`: so far. */
+/* Allocates a flow's record, and sets its SNAT address. OPEN_OK: so far. */
 INLINE enum open_result init_flow(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
 	__u32 now = seconds();
@@ -378,8 +381,8 @@ INLINE enum open_result init_flow(struct __sk_buff *skb, struct scratch *scratch
 }
 
 /*
- * Gives a flow its ports, and with them puts in the ways back. They come before the way there, so no packet goes where
- * its answer would not find back.
+ * Allocates the flow's ports, and with them adds the entries of replies. They come before the original entry, so each
+ * packet's reply finds its flow.
  */
 INLINE int alloc_ports(const struct scratch *scratch, bool v4)
 {
@@ -393,7 +396,7 @@ INLINE int alloc_ports(const struct scratch *scratch, bool v4)
 	return added ? added : alloc_client_port(scratch, flow, v4);
 }
 
-/* Puts in the way there, if the flow has its ports. */
+/* Adds the original entry, if the flow has its ports. */
 INLINE enum open_result add_flow(struct scratch *scratch, int added, bool v4)
 {
 	struct flow *flow = get_flow(scratch->number);
@@ -412,9 +415,9 @@ INLINE enum open_result add_flow(struct scratch *scratch, int added, bool v4)
 	return OPEN_OK;
 }
 
-/* --- The flow. --- */
+/* --- The steps. --- */
 
-/* Sends the first packet on, as the backend gets it. A packet that cannot be rewritten leaves no flow behind. */
+/* Sends the first packet to the backend. If the packet cannot be written, its flow ends. */
 INLINE enum step forward_first(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
 	struct flow *flow = get_flow(scratch->number);
@@ -435,7 +438,7 @@ INLINE enum step forward_first(struct __sk_buff *skb, struct scratch *scratch, b
 	return DROP_AND_END_FLOW;
 }
 
-/* Drops the packet of a client that gets no flow, and reports why. */
+/* Drops the packet of a client without a flow, and reports the reason. */
 INLINE enum step drop_unopened(const struct scratch *scratch, enum open_result why, bool v4)
 {
 	struct lb_request request = { .port_index = scratch->port_index, .share = scratch->share };
@@ -455,7 +458,7 @@ INLINE enum step drop_unopened(const struct scratch *scratch, enum open_result w
 	return drop_client(scratch, &request, why == OPEN_NO_ADDRESS ? REASON_ADDRESS : REASON_PORTS, COUNT_NO_PORT);
 }
 
-/* Begins the flow of a client that has got its backend. */
+/* Opens the flow of a client with a backend, except for its ports. */
 INLINE enum step open_flow(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
 	enum open_result result = init_flow(skb, scratch, v4);
@@ -470,7 +473,7 @@ INLINE bool is_flow_encapsulated(const struct scratch *scratch)
 	return flow && is_encapsulated(flow);
 }
 
-/* Says whether the flow has got all that it needs for its first packet. */
+/* Completes the flow, and names the step for its first packet. */
 INLINE enum step commit_flow(struct scratch *scratch, int added, bool v4)
 {
 	enum open_result result = add_flow(scratch, added, v4);

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The packet programs, at the devices by which others reach this node: on its way in a client's packet is sent to a
- * backend, on its way out the answer gets the address that the client dialled. In between the stack and all other
- * programs see client and backend.
+ * The packet programs, at the devices by which other hosts and pods reach this node.
+ *
+ * Owns: the order of the steps, and the egress programs. Reads: everything that the headers read. Writes: packets,
+ * flows and verdicts.
+ *
+ * The ingress program translates a client's packet to its backend. The egress program restores the address that the
+ * client dialled in the reply. In between, the stack and all other programs see client and backend.
  */
 #include <linux/if_packet.h>
 #include "conntrack.h"
@@ -22,7 +26,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Forces these enums into BTF, so that the skeleton generator sees them. No program reads it. */
+/* Puts these enums into BTF for the skeleton generator. No program reads it. */
 const volatile struct exported_types {
 	enum device_flag device_flag;
 	enum entry_kind kind;
@@ -37,8 +41,8 @@ const volatile struct exported_types {
 } exported_types = {};
 
 /*
- * Whether the packet is of a VLAN. A VLAN that this node is in has a device of its own, and the packet is looked at
- * there. The number 0 is a priority and no VLAN.
+ * Whether the packet has a VLAN tag. A VLAN of this node has a device of its own, which handles the packet. Number 0 is
+ * a priority and no VLAN.
  */
 INLINE bool is_in_vlan(const struct __sk_buff *skb)
 {
@@ -46,8 +50,8 @@ INLINE bool is_in_vlan(const struct __sk_buff *skb)
 }
 
 /*
- * A device that shows all that passes by shows what others get too: the stack drops that. At the port of a bridge what
- * a pod sends to the bridge looks so as well, because the port has another hardware address.
+ * Whether the packet is for another host, which a device in promiscuous mode shows: the stack drops it. At a bridge
+ * port, a pod's packet to the bridge looks like that, too, because the port has another MAC address.
  */
 INLINE bool is_for_another_host(const struct __sk_buff *skb)
 {
@@ -115,10 +119,10 @@ INLINE enum step step_forward_first(struct __sk_buff *skb, bool v4)
 }
 
 /*
- * Whether a SYN, or its answer, begins a connection of the same two past a flow that is over. A client that begins anew
- * through the frontend has ended the flow with that, and a backend that has said FIN says SYN no more: what it repeats
- * of an opening, it says before. So a stranger ends no flow here that lives. The flow is noted before it is looked at:
- * so the flow that is judged is the one that is ended, also where the record has become another flow's meanwhile.
+ * Whether a SYN or its reply opens a connection of the same two hosts without the frontend, past a closed flow. A SYN
+ * through the frontend has ended that flow at ingress. A backend that has sent FIN sends no SYN on the old connection.
+ * So a forged packet ends no living flow. The flow is noted before it is judged, so that exactly the judged flow ends,
+ * even if another one takes the record meanwhile.
  */
 INLINE bool reopens_directly(const struct flow *flow, __u32 number, enum direction direction)
 {
@@ -134,10 +138,9 @@ INLINE bool reopens_directly(const struct flow *flow, __u32 number, enum directi
 }
 
 /*
- * Whether a backend that its frontend no longer leads to agrees to a new connection: then the former one is over, and
- * the client, which asks again, is led to where the frontend leads now. The flow tells that the client has asked anew,
- * so what a backend repeats of an opening does not count here. By SCTP a backend answers any host that asks: see
- * track_sctp_backend().
+ * Whether a backend that is no more in the frontend's list accepts a new connection. Then the old connection is over,
+ * and the client's repeated SYN goes to a backend of the list. The flow shows that the client has sent a new SYN, so a
+ * backend's repeated SYN does not count. An SCTP backend replies to any host: see track_sctp_backend().
  */
 INLINE bool accepts_for_other_backend(const struct flow *flow, __u32 number, enum direction direction, bool v4)
 {
@@ -146,10 +149,10 @@ INLINE bool accepts_for_other_backend(const struct flow *flow, __u32 number, enu
 }
 
 /*
- * Whether this packet of a backend proves that its client hears the backend. A backend agrees to any SYN, also to a
- * forged one, and answers a forged segment that does not fit; the data that it sends, or the end of them, comes after
- * the client has acknowledged a number that only a client which hears can know. By SCTP all but the answer to an INIT
- * comes after the cookie. By UDP an answer is all that there is.
+ * Whether this packet proves that the client receives what its backend sends. A backend accepts any SYN, also a forged
+ * one, and replies to a forged segment. It sends data or FIN after the client has acknowledged a number that only a
+ * real client knows. Over SCTP everything but the reply to an INIT follows the cookie. Over UDP a reply is all the
+ * proof that there is.
  */
 INLINE bool proves_client(struct __sk_buff *skb, const struct packet *packet)
 {
@@ -217,13 +220,13 @@ INLINE enum step egress_lookup(struct __sk_buff *skb, bool v4)
 }
 
 /*
- * What a pod of this node answers to a client of a flow that takes the shortcut.
+ * --- The reply of a local pod whose flow has a fast path. ---
  *
- * A packet that is of no such flow goes on as it is. The program at the device by which the answer leaves looks at all
- * that may end a flow or begin another one, as it does with answers that come through the stack.
+ * Any other packet goes on as it is. The egress program sees each packet that may end a flow or open one, as it does
+ * for replies through the stack.
  */
 
-/* Lets a pod's answer follow its flow. */
+/* Makes a pod's reply follow its flow. */
 INLINE enum step follow_pod_egress(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow,
 				   bool v4)
 {
@@ -253,7 +256,7 @@ INLINE enum step pod_egress_lookup(struct __sk_buff *skb, bool v4)
 	return flow ? follow_pod_egress(skb, &packet, number, flow, v4) : STEP_PASS;
 }
 
-/* The steps, for each family. */
+/* The steps as global functions, for each family. */
 #define STEPS(family, v4)                                                             \
 	GLOBAL int ingress_lookup##family(struct __sk_buff *skb, __u32 ownership)     \
 	{                                                                             \
@@ -339,7 +342,7 @@ INLINE enum step pod_egress_lookup(struct __sk_buff *skb, bool v4)
 STEPS(4, true)
 STEPS(6, false)
 
-/* A step of its own: to end a flow and to find it take more than 512 bytes together, as older kernels count them. */
+/* A step of its own: on older kernels, ending a flow and finding one take more than 512 bytes of stack together. */
 INLINE void end_victim(bool v4)
 {
 	const struct scratch *scratch = get_scratch();
@@ -349,8 +352,8 @@ INLINE void end_victim(bool v4)
 }
 
 /*
- * Sends a client's first packet to the backend, past the stack or through it. What came by another node goes through
- * the stack, which tells tracking of the client.
+ * Sends a client's first packet to the backend, past the stack or through it. A decapsulated packet goes through the
+ * stack, which shows the client to conntrack.
  */
 INLINE enum step forward_new_flow(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
@@ -363,7 +366,7 @@ INLINE enum step forward_new_flow(struct __sk_buff *skb, enum ownership ownershi
 	return v4 ? forward_first4(skb) : forward_first6(skb);
 }
 
-/* What becomes of a segment of no flow that may be of a connection by another node, or of one of a process here. */
+/* Handles a segment without a flow: it belongs to a process here, or maybe to a connection of another node. */
 INLINE enum step adopt_unless_local(struct __sk_buff *skb, bool v4)
 {
 	if (!(v4 ? has_local_socket4(skb) : has_local_socket6(skb)))
@@ -372,7 +375,7 @@ INLINE enum step adopt_unless_local(struct __sk_buff *skb, bool v4)
 	return STEP_PASS;
 }
 
-/* The same of an error about an answer of no flow. */
+/* The same for an ICMP error about a reply without a flow. */
 INLINE enum step adopt_error_unless_local(struct __sk_buff *skb, bool v4)
 {
 	if (v4 ? has_local_socket4(skb) : has_local_socket6(skb))
@@ -414,7 +417,7 @@ INLINE int handle_new_client(struct __sk_buff *skb, enum ownership ownership, bo
 	return to_verdict(next);
 }
 
-/* Sends a further packet of a flow to another node as it came, or ends the flow. */
+/* Sends a further packet of a flow encapsulated, or ends the flow. */
 INLINE int encap_or_end(struct __sk_buff *skb, bool v4)
 {
 	enum step next = v4 ? encap4(skb) : encap6(skb);
@@ -425,7 +428,7 @@ INLINE int encap_or_end(struct __sk_buff *skb, bool v4)
 	return TC_ACT_SHOT;
 }
 
-/* Takes a packet through its steps that may be a client's. */
+/* Takes a packet that may be ours through its steps. */
 INLINE int handle_ingress(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
 	enum step next = v4 ? ingress_lookup4(skb, ownership) : ingress_lookup6(skb, ownership);
@@ -501,7 +504,7 @@ INLINE int pod_egress(struct __sk_buff *skb, bool v4)
 	return get_verdict(next);
 }
 
-/* Hands a packet in once more that was rewritten behind the port of a bridge. */
+/* Hands a packet in once more that was translated behind a bridge port. */
 INLINE int reinject_at_bridge(struct __sk_buff *skb, int verdict)
 {
 	return UNLIKELY(skb->tc_index == MARK_TRANSLATED) && verdict == TC_ACT_UNSPEC ?
@@ -537,7 +540,7 @@ int packet_out(struct __sk_buff *skb)
 	return skb->protocol == bpf_htons(ETH_P_IPV6) ? egress(skb, false) : TC_ACT_UNSPEC;
 }
 
-/* At a device that pods of this node are behind, for what they answer. */
+/* At the device of a local pod, for its replies. */
 SEC("tc")
 int packet_back(struct __sk_buff *skb)
 {

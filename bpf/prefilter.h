@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Whether a packet may be ours, at first glance: nearly all packets of a node are not, and must not cost anything. */
+/*
+ * The prefilter: a quick test whether a packet may be ours. Nearly all packets of a node are not, and must cost
+ * nothing.
+ *
+ * Owns: the test. Reads: the packet, `packet_ports`, `node_ports`, `backend_ports`, `frontend_blocks`,
+ * `packet_settings`. Writes: nothing.
+ */
 #ifndef HOLDFAST_PREFILTER_H
 #define HOLDFAST_PREFILTER_H
 
@@ -7,10 +13,7 @@
 #include "lb.h"
 #include "packet.h"
 
-/*
- * Whether that is one of the ports that are given to clients on their way to other nodes. Without branches, as
- * is_reversed().
- */
+/* Whether the port is an SNAT port. Without branches, as is_reversed(). */
 INLINE bool is_snat_port(const struct packet_settings *settings, __u32 number)
 {
 	__u64 at, is_in = 0;
@@ -28,8 +31,8 @@ INLINE bool has_bit(const __u64 *bits, __u32 number)
 }
 
 /*
- * Whether a packet to this port of this node may be of a flow. The ports for SNAT are most of all ports, and others
- * serve at some of them too: an answer of a flow comes from a port at which there is a backend.
+ * Whether a packet to this port of the node may belong to a flow. Most ports are SNAT ports, and other programs use
+ * some of them, too. A flow's reply comes from a backend's port.
  */
 INLINE bool is_flow_port(__u16 port, __u16 source)
 {
@@ -48,7 +51,7 @@ INLINE bool is_flow_port(__u16 port, __u16 source)
 	return !settings || !is_snat_port(settings, number);
 }
 
-/* Whether a packet that comes may be of a flow, or open one. */
+/* Whether an ingress packet may belong to a flow, or open one. */
 INLINE bool may_be_ours(const __u32 *address, __u16 port, __u16 source, bool v4)
 {
 	struct lb_request request = { .v4 = v4 };
@@ -59,7 +62,7 @@ INLINE bool may_be_ours(const __u32 *address, __u16 port, __u16 source, bool v4)
 	return may_be_frontend(&request);
 }
 
-/* A packet as most are, with nothing between the header of IP and that of the transport. */
+/* A common packet, without options or extension headers. */
 struct plain_packet4 {
 	struct iphdr ip;
 	__u16 source_port;
@@ -73,8 +76,8 @@ struct plain_packet6 {
 };
 
 /*
- * The headers of a packet that looks as most do, so that a few words at known places tell whether it is ours. NULL: the
- * packet looks otherwise, and nothing is said of it.
+ * The headers of a common packet, whose fields have fixed offsets. NULL: the packet is another one, and the prefilter
+ * cannot judge it.
  */
 INLINE const struct plain_packet4 *read_plain4(const struct __sk_buff *skb)
 {
@@ -93,9 +96,7 @@ INLINE const struct plain_packet6 *read_plain6(const struct __sk_buff *skb)
 	return packet && packet->ip.version == 6 && is_transport(packet->ip.nexthdr) ? packet : NULL;
 }
 
-/*
- * What the first look at a packet says. DECAPSULATED: the packet came behind a header of another node, for a frontend.
- */
+/* The prefilter's result. DECAPSULATED: the packet arrived encapsulated from another node, for a frontend. */
 enum ownership { NOT_OURS, MAYBE_OURS, UNPARSED, DECAPSULATED };
 
 INLINE enum ownership prefilter_ingress4(const struct __sk_buff *skb)
@@ -120,7 +121,7 @@ INLINE enum ownership prefilter_ingress6(const struct __sk_buff *skb)
 		       NOT_OURS;
 }
 
-/* Whether a packet may be a datagram that this node itself sends from the place of a frontend, where it is answered. */
+/* Whether this node may have sent the datagram from the endpoint of a frontend, and expects a reply there. */
 INLINE bool may_be_node_datagram(__u8 transport, __u16 source_port)
 {
 	return transport == IPPROTO_UDP && has_node_port(source_port);
@@ -142,7 +143,7 @@ INLINE bool is_foreign_egress6(const struct __sk_buff *skb)
 	       !may_be_node_datagram(packet->ip.nexthdr, packet->source_port);
 }
 
-/* Whether a packet that a pod sends is of no flow that takes the shortcut, by a look at its ports. */
+/* Whether a pod's packet has the ports of no flow. */
 INLINE bool is_foreign_pod_egress4(const struct __sk_buff *skb)
 {
 	const struct plain_packet4 *packet = read_plain4(skb);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Answers to refused clients, from the address that they dialled: a reset for TCP; for UDP and SCTP an error that says
- * that the port is closed. How many answers leave in a second is limited, because a packet may bear an address that is
- * not its sender's, and the host that has the address must not be flooded.
+ * Rejects: the RST or the ICMP error to a client that is not served, from the address that it dialled.
+ *
+ * Owns: the rejects, their rate limit, and the hints for XDP. Reads: the packet, the clock. Writes: the packet,
+ * `packet_pace`, `packet_counts`, `xdp_drop_hints`.
+ *
+ * The rate limit protects a host whose address is forged as the source.
  */
 #ifndef HOLDFAST_REJECT_H
 #define HOLDFAST_REJECT_H
@@ -13,13 +16,13 @@
 #include "packet.h"
 
 /*
- * One CPU sends so many refusals in a second at most, and as many messages that a packet is too long. Each kind has its
- * own count, or refused clients of one service would have packets of another vanish. The kernel's limit for its own
- * errors is the same number.
+ * The most rejects of one CPU in a second, and the most reports that a packet is too big. Each kind has its own count,
+ * so that the refused clients of one service do not suppress the reports of another. The kernel limits its own errors
+ * to the same number.
  */
 #define REJECTS_PER_SECOND 1000
 
-/* The time to live that an answer begins with. */
+/* The TTL of a reject. */
 #define REJECT_TTL 64
 
 INLINE struct pace *get_pace(__u32 second)
@@ -48,7 +51,7 @@ INLINE bool may_report_too_big(__u32 second)
 	return pace && pace->too_bigs < REJECTS_PER_SECOND && ++pace->too_bigs;
 }
 
-/* Whether no further client may be refused by an answer in this second. Nothing is changed. */
+/* Whether the rate limit allows no further reject in this second. It changes nothing. */
 INLINE bool is_reject_limit_reached(__u32 second)
 {
 	__u32 zero = 0;
@@ -66,7 +69,7 @@ INLINE __u64 csum_add(const void *from, __u32 size, __u64 sum)
 	return sum;
 }
 
-/* Sends the packet back the way it came. */
+/* Sends the packet back by its ingress device. */
 INLINE int redirect_to_sender(struct __sk_buff *skb)
 {
 	struct ethhdr *link;
@@ -87,8 +90,8 @@ INLINE int redirect_to_sender(struct __sk_buff *skb)
 /* --- TCP. --- */
 
 /*
- * Turns the SYN itself into the reset that a host sends where no socket listens. The SYN keeps its length and its
- * options, so only the fields written here change its sum, which the network card may still have to finish.
+ * Turns the SYN into the RST that a host sends for a closed port. The segment keeps its length and options, so only the
+ * fields written here change its checksum, which the card may still have to finish.
  */
 INLINE bool write_rst(struct __sk_buff *skb, const struct packet *packet)
 {
@@ -159,17 +162,14 @@ INLINE int reject_tcp(struct __sk_buff *skb, const struct packet *packet, bool v
 
 /* --- UDP and SCTP. --- */
 
-/*
- * Longer packets are not quoted whole: with the headers of the error they might not fit into the smallest MTU of IPv6
- * (1,280 bytes).
- */
+/* Longer packets are not quoted whole: the error might not fit into the smallest IPv6 MTU (1,280 bytes). */
 #define QUOTED_MAX 1200
 /*
- * How much of a packet that is not quoted whole is quoted behind its header of IP: no packet is cut before a sum that
- * the network card is still to finish, and that of TCP ends there.
+ * The bytes behind the IP header that are quoted of a longer packet. The TCP checksum ends there, so no packet is cut
+ * before a checksum that the card still has to finish.
  */
 #define QUOTED_MIN 20
-/* The quoted bytes of an INIT: each INIT has at least so many, and its sender knows it by them. */
+/* The quoted bytes of an INIT. Each INIT has at least so many, and its sender recognises it by them. */
 #define INIT_SIZE 32
 
 struct icmp_reply4 {
@@ -192,16 +192,16 @@ INLINE __u64 pseudo_header_csum(const struct tuple *tuple, __u16 length, __u8 pr
 	return sum;
 }
 
-/* What is quoted behind the header of IP, and what that adds up to; no bytes: it cannot be quoted. */
+/* The quoted bytes behind the IP header, and their sum. Length 0: the packet cannot be quoted. */
 struct quote {
 	__u32 length;
 	__u16 sum;
 };
 
 /*
- * The sum of so many bytes as they are now: one at least, and INIT_SIZE at most. The verifier of older kernels believes
- * that of a mask alone. An INIT that still waits for its own sum comes from this node by a virtual device, and the
- * client that gets the answer by that device does not look at sums. 0: the bytes are not there.
+ * The sum of so many bytes: at least one, and at most INIT_SIZE. Older verifiers trust only a mask for that. An INIT
+ * whose checksum is still pending comes from this node by a virtual device, and its client does not check sums. 0: the
+ * bytes are not there.
  */
 GLOBAL int csum_first_bytes(struct __sk_buff *skb, __u32 at, __u32 size)
 {
@@ -215,9 +215,9 @@ GLOBAL int csum_first_bytes(struct __sk_buff *skb, __u32 at, __u32 size)
 }
 
 /*
- * The sum of the quoted bytes behind the header of IP, as they will be. `endpoint`: where TCP or UDP has its sum. If
- * the network card is still to finish that, it finishes it for the quote: then the quote adds up to the inverse of what
- * stands there now, where no bits at all mean the same as all bits. 0: the bytes are not there.
+ * The sum that the quoted bytes behind the IP header will have. `csum_at`: the offset of the TCP or UDP checksum. If
+ * the card still has to finish that, it finishes it for the quote. Then the quote adds up to the inverse of what stands
+ * there now, and no bits mean the same as all bits. 0: the bytes are not there.
  */
 GLOBAL int csum_quoted_bytes(struct __sk_buff *skb, __u32 at, __u32 csum_at)
 {
@@ -232,14 +232,14 @@ GLOBAL int csum_quoted_bytes(struct __sk_buff *skb, __u32 at, __u32 csum_at)
 	return sum == 0xffff ? 0xffff : (__u16)~sum;
 }
 
-/* `length`: that of the packet behind its header of IP. */
+/* `length`: the packet's, behind its IP header. */
 INLINE void quote_init(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length)
 {
 	quote->sum = csum_first_bytes(skb, packet->transport, INIT_SIZE);
 	quote->length = length >= INIT_SIZE && quote->sum ? INIT_SIZE : 0;
 }
 
-/* Quotes QUOTED_MIN bytes, or all where a datagram without a sum has fewer. */
+/* Quotes QUOTED_MIN bytes, or all bytes of a shorter datagram without a checksum. */
 INLINE void quote_beginning(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length)
 {
 	length = length < QUOTED_MIN ? length : QUOTED_MIN;
@@ -251,10 +251,10 @@ INLINE void quote_beginning(struct quote *quote, struct __sk_buff *skb, const st
 }
 
 /*
- * A datagram is quoted whole if it is short. It and its pseudo header add up to nothing, so the pseudo header alone
- * gives the sum, even where the network card is still to finish the one in the datagram. Of a longer one, and of one
- * without a sum, which IPv6 does not allow, the beginning is quoted: its sender knows it by the ports. The datagram's
- * own length counts, because its sum does not cover the options behind it (RFC 9868).
+ * Quotes a short datagram whole. It and its pseudo header add up to nothing, so the pseudo header alone gives the sum,
+ * even if the card still has to finish the datagram's checksum. Of a longer datagram it quotes the beginning, by whose
+ * ports the sender recognises it. So it does without a checksum, which IPv6 does not allow. The UDP length counts,
+ * because the checksum does not cover the options behind it (RFC 9868).
  */
 INLINE void quote_datagram(struct quote *quote, struct __sk_buff *skb, const struct packet *packet, __u32 length,
 			   bool v4)
@@ -280,7 +280,7 @@ INLINE void quote_packet(struct quote *quote, struct __sk_buff *skb, const struc
 		quote_datagram(quote, skb, packet, length, v4);
 }
 
-/* Cuts off padding and what is not quoted, and makes room for the answer's headers. `length`: of the quoted packet. */
+/* Cuts off what is not quoted, and makes room for the error's headers. `length`: the quoted packet's. */
 INLINE bool resize_for_quote(struct __sk_buff *skb, const struct packet *packet, __u32 length, __u32 before)
 {
 	if (length > QUOTED_MAX || skb->len < packet->ip + length)
@@ -321,7 +321,7 @@ INLINE int reject_icmp4(struct __sk_buff *skb, const struct packet *packet)
 	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
 	answer.icmp.type = ICMP_UNREACHABLE;
 	answer.icmp.code = ICMP_PORT_UNREACHABLE;
-	/* The quoted IP header adds nothing to the sum, because it has a sum of its own. */
+	/* The quoted IP header has a checksum of its own, so it adds nothing. */
 	answer.icmp.checksum = ~csum_fold16(csum_add(&answer.icmp, sizeof(answer.icmp), quoted.sum));
 	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
 		return TC_ACT_SHOT;
@@ -347,7 +347,7 @@ INLINE int reject_icmp6(struct __sk_buff *skb, const struct packet *packet)
 	__u32 payload;
 	__u64 sum;
 
-	/* A packet with extension headers gets no answer: the sum of the quote would need them to be read. */
+	/* A packet with extension headers gets no reject: the sum of the quote would need them. */
 	if (!ip || packet->transport != packet->ip + sizeof(*ip))
 		return TC_ACT_SHOT;
 	quote_packet(&quoted, skb, packet, bpf_ntohs(ip->payload_len), false);
@@ -369,12 +369,12 @@ INLINE int reject_icmp6(struct __sk_buff *skb, const struct packet *packet)
 	return redirect_to_sender(skb);
 }
 
-/* --- Packets that are too long. --- */
+/* --- Packets that are too big. --- */
 
-/* What of IPv6 says that a packet is too long, and of IPv4 beside ICMP_UNREACHABLE. */
+/* The ICMPv6 type for a packet that is too big, and the code that ICMP_UNREACHABLE has for it. */
 enum { ICMP_FRAG_NEEDED = 4, ICMP6_TOO_BIG = 2 };
 
-/* A packet with options is not answered, because they would have to be read for the sum. */
+/* A packet with IP options gets no report: the sum would need them. */
 INLINE int send_too_big4(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
 {
 	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
@@ -426,7 +426,10 @@ INLINE int send_too_big6(struct __sk_buff *skb, const struct packet *packet, __u
 	return redirect_to_sender(skb);
 }
 
-/* Whether an answer would go to one host. None is sent if the packet went to many, or if its source is no such host. */
+/*
+ * Whether a reject would go to one host. There is none for a broadcast or multicast packet, nor if the source is not a
+ * unicast address.
+ */
 INLINE bool is_unicast_sender(const struct __sk_buff *skb, const __u32 *source, bool v4)
 {
 	__u32 first = bpf_ntohl(source[v4 ? 3 : 0]) >> 24;
@@ -438,7 +441,7 @@ INLINE bool is_unicast_sender(const struct __sk_buff *skb, const __u32 *source, 
 	return first != 0xff && (source[0] | source[1] | source[2] | (source[3] & ~bpf_htonl(1)));
 }
 
-/* Notes a packet that ends here without a word to its sender. */
+/* Counts a packet that is dropped without telling its sender. */
 INLINE int count_unanswerable(int verdict)
 {
 	if (verdict == TC_ACT_SHOT)
@@ -458,10 +461,7 @@ INLINE int reject_packet(struct __sk_buff *skb, bool v4)
 	return v4 ? reject_icmp4(skb, &packet) : reject_icmp6(skb, &packet);
 }
 
-/*
- * Answers a refused packet. A packet that came in fragments gets no answer: its other fragments may still be on their
- * way.
- */
+/* Rejects a packet. A fragment gets no reject: other fragments may still be under way. */
 INLINE int reject(struct __sk_buff *skb, bool v4)
 {
 	return count_unanswerable(reject_packet(skb, v4));
@@ -478,8 +478,8 @@ INLINE int send_too_big(struct __sk_buff *skb, __u32 mtu, bool v4)
 }
 
 /*
- * Tells the sender of a packet how long packets may be. A fragment is told of too: it cannot be cut here, and its
- * sender may cut it smaller.
+ * Reports the MTU to the sender of a packet. A fragment gets a report, too: it cannot be fragmented here, but its
+ * sender can send smaller ones.
  */
 INLINE int report_too_big(struct __sk_buff *skb, __u32 mtu, bool v4)
 {
@@ -497,20 +497,20 @@ GLOBAL int report_too_big6(struct __sk_buff *skb, __u32 mtu)
 }
 
 /*
- * What the program at a driver has to know before it turns clients away: that the program behind it has just done so
- * with one, who came by the same device, for the same hardware, on the same CPU, in the same second.
+ * --- Hints for XDP. ---
  *
- * So the driver turns a client away only where that program is in place and sees what the driver sees; and that program
- * gets the first such client of each second.
+ * XDP drops a client's frames only if the ingress program has just refused one: on the same device, for the same MAC
+ * address, on the same CPU, in the same second. So XDP drops only where the ingress program is in place and sees the
+ * same packets. The ingress program gets the first such client of each second.
  */
 
-/* Of so many devices a CPU knows it at once. Two that share a place let each other's clients through to the program. */
+/* How many devices a CPU remembers. If two devices share a slot, more clients reach the ingress program. */
 #define XDP_DROP_DEVICES 16
 
 struct xdp_drop_hint {
 	__u32 second;
 	__u32 device;
-	/* The hardware address of the device. */
+	/* The MAC address of the device. */
 	__u8 mac[ETH_ALEN];
 	__u16 pad;
 };
@@ -529,7 +529,7 @@ INLINE struct xdp_drop_hint *get_xdp_drop_hint(__u32 device)
 	return bpf_map_lookup_elem(&xdp_drop_hints, &at);
 }
 
-/* Notes that a client was turned away, where a program at the driver may do so with the next one. */
+/* Notes a refused client for XDP. */
 INLINE void save_xdp_drop_hint(const struct __sk_buff *skb, __u32 device_flags)
 {
 	const struct ethhdr *link = get_header(skb, 0, sizeof(*link));

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The first packet of a client: the frontend that it dialled, whether the client may dial that, which backend it gets,
- * and the flow that every packet after it follows. The order is kube-proxy's: sources first, then whether any backend
- * is there.
+ * Selects the backend for a client's first packet.
+ *
+ * Owns: the frontend of a packet, the source ranges, the admission of a client, and its refusal. Reads: frontends,
+ * lists, `devices`, `source_ranges4/6`, `packet_settings`, sockets. Writes: the scratch map, `own_talks`, counts,
+ * refusals.
+ *
+ * The order is kube-proxy's: first the source ranges, then whether there is a backend.
  */
 #ifndef HOLDFAST_SELECT_BACKEND_H
 #define HOLDFAST_SELECT_BACKEND_H
@@ -17,10 +21,10 @@
 #include "reject.h"
 #include "unknown_segment.h"
 
-/* The state that the kernel gives a UDP socket that is connected. */
+/* The kernel's state of a connected UDP socket. */
 #define SOCKET_CONNECTED 1
 
-/* --- What the client dialled. --- */
+/* --- The frontend. --- */
 
 INLINE void set_request(struct lb_request *request, const struct tuple *tuple, bool v4)
 {
@@ -30,9 +34,8 @@ INLINE void set_request(struct lb_request *request, const struct tuple *tuple, b
 }
 
 /*
- * A packet to a loopback address finds no frontend: only this host's own processes dial one, and their packets do not
- * come here. The kernel drops a packet that comes from elsewhere to a loopback address, and would not drop it once it
- * were translated.
+ * A packet to a loopback address finds no frontend. Only local processes dial one, and the programs do not see their
+ * packets. The kernel drops a packet from outside to a loopback address, and would not drop it after a translation.
  */
 INLINE bool find_frontend(struct lb_request *request)
 {
@@ -59,8 +62,7 @@ INLINE void set_socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *
 }
 
 /*
- * Whether the packet is for a UDP socket of this network namespace that is connected to the packet's sender. `ctx`: the
- * packet, or the frame that no packet was made of yet.
+ * Whether a UDP socket of this network namespace is connected to the packet's sender. `ctx`: a packet, or an XDP frame.
  */
 INLINE bool is_for_connected_socket(void *ctx, const struct tuple *tuple, bool v4)
 {
@@ -85,10 +87,7 @@ INLINE void set_talk_key(struct talk_key *key, const struct endpoint *source, co
 	key->destination_port = destination->port;
 }
 
-/*
- * Whether a frontend is at the place that a packet in the map of arrivals comes from. A step of its own, as
- * `ingress_lookup`.
- */
+/* Whether the source of the packet in the scratch map is a frontend. A global function, as `ingress_lookup`. */
 INLINE bool is_source_frontend(bool v4)
 {
 	const struct scratch *scratch = get_scratch();
@@ -110,7 +109,7 @@ GLOBAL int is_source_frontend6(void)
 	return is_source_frontend(false);
 }
 
-/* Whether this node says something from a place that is also a frontend. */
+/* Whether this node sends a datagram from the endpoint of a frontend. */
 INLINE bool is_node_datagram(const struct packet *packet, bool v4)
 {
 	const struct endpoint *own = &packet->tuple.source;
@@ -124,10 +123,9 @@ INLINE bool is_node_datagram(const struct packet *packet, bool v4)
 }
 
 /*
- * Keeps in mind what this node says from a node port's number, or from a load balancer's that is at an address of this
- * node, for as long as conntrack would: the sender waits for its answers there, be it a process of this node or a pod
- * that the kernel has given this node's address. Over TCP an answer is no SYN, and over SCTP no INIT; a datagram does
- * not say what it is.
+ * Remembers a datagram that this node sends from a node port's number, or from a load balancer's port at an address of
+ * the node, as long as conntrack would. The sender expects the reply there: a process, or a pod that the kernel
+ * masquerades. Over TCP a reply is no SYN, and over SCTP no INIT. A datagram does not show what it is.
  */
 INLINE void note_node_datagram(const struct packet *packet, bool v4)
 {
@@ -138,10 +136,7 @@ INLINE void note_node_datagram(const struct packet *packet, bool v4)
 
 	if (!is_node_datagram(packet, v4))
 		return;
-	/*
-	 * An answer to a client of the frontend, which the program at another device has already translated and sent
-	 * here.
-	 */
+	/* A reply to a client of the frontend. The program of another device has translated it already. */
 	reverse_tuple(&answered, &packet->tuple);
 	if (find_entry(&answered, ENTRY_WIRE, v4))
 		return;
@@ -170,7 +165,7 @@ INLINE bool is_reply_to_node(void *ctx, const struct lb_request *request, const 
 	       (answers_node_datagram(tuple) || is_for_connected_socket(ctx, tuple, v4));
 }
 
-/* --- Whether the client may dial that. --- */
+/* --- Source ranges and refusals. --- */
 
 INLINE bool is_in_source_ranges(const struct lb_request *request, const __u32 *source, bool v4)
 {
@@ -187,8 +182,8 @@ INLINE bool is_in_source_ranges(const struct lb_request *request, const __u32 *s
 }
 
 /*
- * The word of the list that is meant for the packet's sender. The flags that decide which list that is stand in the
- * cluster word, which goes to `cluster`.
+ * The word of the list for the packet's sender. The cluster word has the flags that choose the list. It goes to
+ * `cluster`.
  */
 INLINE __u64 read_packet_list_word(const struct scratch *scratch, struct lb_request *request, __u64 *cluster)
 {
@@ -242,7 +237,7 @@ INLINE enum step refuse_client(const struct scratch *scratch, const struct lb_re
 	return verdict == VERDICT_DROPPED ? STEP_DROP : STEP_REJECT;
 }
 
-/* Chooses a backend, in two attempts as the programs at sockets do: see translate(). */
+/* Selects a backend in two attempts, as the socket programs do: see translate(). */
 INLINE bool select_with_retry(struct scratch *scratch, struct lb_request *request, __u64 *word)
 {
 	__u64 cluster;
@@ -258,7 +253,7 @@ INLINE bool select_with_retry(struct scratch *scratch, struct lb_request *reques
 	return false;
 }
 
-/* Whether nothing serves the client, in as many attempts. Nothing is chosen. */
+/* Whether no backend serves the client, after as many attempts. It selects none. */
 INLINE bool has_no_backend(const struct scratch *scratch, struct lb_request *request, __u64 *word)
 {
 	__u64 cluster;
@@ -271,7 +266,7 @@ INLINE bool has_no_backend(const struct scratch *scratch, struct lb_request *req
 	return true;
 }
 
-/* No host outside has an address of this node, and the stack drops a packet that says so. */
+/* Whether the source is an address of this node. No outside host has one, and the stack drops such a packet. */
 INLINE bool claims_node_source(const struct packet *packet, bool v4)
 {
 	const __u32 *address = packet->tuple.source.address;
@@ -279,14 +274,17 @@ INLINE bool claims_node_source(const struct packet *packet, bool v4)
 	return v4 ? is_node_address4(address[3]) : is_node_address6(address);
 }
 
-/* Whether the client is outside of the ranges that the load balancer's addresses are for. */
+/* Whether the client is outside of the load balancer's source ranges. */
 INLINE bool is_source_denied(const struct scratch *scratch, const struct lb_request *request, __u64 cluster)
 {
 	return word_flags(cluster) & WORD_SOURCES && request->kind == LOAD_BALANCER &&
 	       !is_in_source_ranges(request, scratch->packet.tuple.source.address, request->v4);
 }
 
-/* What is of a connection that may be another proxy's. Where a SYN would be dropped, it gets no answer either. */
+/*
+ * Leaves a segment to the stack whose connection may be another proxy's. If a SYN would be dropped, the segment gets no
+ * RST either.
+ */
 INLINE void pass_unknown_segment(const struct scratch *scratch, struct lb_request *request)
 {
 	__u64 cluster, word = read_packet_list_word(scratch, request, &cluster);
@@ -296,7 +294,7 @@ INLINE void pass_unknown_segment(const struct scratch *scratch, struct lb_reques
 	save_unknown_segment(&scratch->packet, is_dropped || is_source_denied(scratch, request, cluster));
 }
 
-/* Whether the packet begins something, as far as a packet can say that. */
+/* Whether the packet may open a flow. */
 INLINE bool opens_flow(const struct packet *packet)
 {
 	return !is_connection_oriented(packet->tuple.transport) ||
@@ -304,8 +302,8 @@ INLINE bool opens_flow(const struct packet *packet)
 }
 
 /*
- * Whether the programs are about to be removed: flows that clients have go on, and a client that comes now is left to
- * whatever comes next, such as another proxy.
+ * Whether the programs are draining: existing flows go on, and the stack gets new clients, so another proxy can take
+ * them.
  */
 INLINE bool is_draining(void)
 {
@@ -315,35 +313,35 @@ INLINE bool is_draining(void)
 	return settings && READ_ONCE(settings->drains) == DRAINS;
 }
 
-/* What a packet of no flow is, by what it was sent to and who says to have sent it. */
+/* What a packet without a flow is, by its destination and its source. */
 enum admission {
-	/* No client: new ones are not served here, or the packet says to be this node's own. */
+	/* No client: this device or node serves no new ones, or the source is this node's. */
 	ADMIT_NO_CLIENT,
-	/* It is for no frontend. */
+	/* The destination is no frontend. */
 	ADMIT_NO_FRONTEND,
-	/* It begins nothing. */
+	/* The packet opens no flow. */
 	ADMIT_MIDSTREAM,
-	/* It answers a socket of this node. */
+	/* A reply to a socket of this node. */
 	ADMIT_REPLY,
-	/* A client outside of the ranges that the frontend is for. */
+	/* A client outside of the source ranges. */
 	ADMIT_DENIED,
-	/* A datagram that says to come from a frontend. */
+	/* A datagram whose source is a frontend. */
 	ADMIT_LOOP,
-	/* A client that the frontend is for. */
+	/* A client of the frontend. */
 	ADMIT_OK,
 };
 
-/* Whether the author of a frontend of that kind chooses its address. Such an address may be a client's. */
+/* Whether an author chooses the address of such a frontend. Such an address may be a client's. */
 INLINE bool is_author_address(__u8 kind)
 {
 	return kind == EXTERNAL_IP || kind == CLUSTER_SET_IP;
 }
 
 /*
- * Whether a datagram says to come from a frontend. The answer would be a question to that frontend, and its answer a
- * question to this one, without end (land). A host that has the address of a frontend serves there and asks nothing
- * from there. A frontend at an address that its author chose counts for the frontends of the same namespace alone, or
- * any author could cut off the clients of others.
+ * Whether a datagram's source is a frontend. The reply would be a query to that frontend, whose reply would be a query
+ * to this one, without end (a land attack). A host with a frontend's address serves there, and sends no queries from
+ * it. An address that an author chose counts only within its namespace. Otherwise an author could cut off the clients
+ * of other namespaces.
  */
 INLINE bool has_frontend_source(const struct tuple *tuple, const struct lb_request *dialled, bool v4)
 {
@@ -355,10 +353,7 @@ INLINE bool has_frontend_source(const struct tuple *tuple, const struct lb_reque
 	return find_exact_frontend(&source) && (!is_author_address(source.kind) || source.share == dialled->share);
 }
 
-/*
- * Judges a packet of no flow. The program at the driver asks the same as the one behind it, so `ctx` is a frame or a
- * packet.
- */
+/* Judges a packet without a flow. XDP uses the same rules, so `ctx` is a frame or a packet. */
 INLINE enum admission admit_client(void *ctx, struct scratch *scratch, struct lb_request *request, bool v4)
 {
 	const struct packet *packet = &scratch->packet;
@@ -386,11 +381,11 @@ INLINE enum admission admit_client(void *ctx, struct scratch *scratch, struct lb
 }
 
 /*
- * Whether the backend sees the port that the client sends from. A service that asks for its clients' addresses (policy
- * Local) is to see their ports too, and a pod shares neither its address nor its ports. Below TRANSLATED_PORTS_FIRST
- * only a superuser sends, and some servers ask for that. Where the backend is the very place that was dialled, nothing
- * else of the packet changes, and a datagram that the backend sends later arrives as if no proxy were there. Without
- * branches, as is_reversed().
+ * Whether the backend must see the client's own port. A service with policy Local asks for its clients' addresses, so
+ * it gets their ports, too. A pod shares neither its address nor its ports. Only a superuser sends from below
+ * TRANSLATED_PORTS_FIRST, and some servers require that. If the backend is the dialled endpoint, nothing else of the
+ * packet changes, and a later datagram of the backend arrives as if there were no proxy. Without branches, as
+ * is_reversed().
  */
 INLINE __u32 must_keep_port(const struct scratch *scratch, const struct lb_request *request, bool v4)
 {
@@ -400,7 +395,7 @@ INLINE __u32 must_keep_port(const struct scratch *scratch, const struct lb_reque
 	       same_endpoint(&scratch->packet.tuple.destination, request->backend.address, request->backend.port, v4);
 }
 
-/* Notes what was chosen for a client, for the steps that follow. */
+/* Saves the selection for the next steps. */
 INLINE void save_selection(struct scratch *scratch, const struct lb_request *request, __u64 word, bool v4)
 {
 	scratch->reply_flag = scratch->flags & DEVICE_REPLY_BY_FRONTEND ? FLOW_REPLY_BY_FRONTEND : 0;
@@ -414,7 +409,10 @@ INLINE void save_selection(struct scratch *scratch, const struct lb_request *req
 
 /* --- Ports that no service has. --- */
 
-/* The owner of an address on this node refuses for itself: like kube-proxy, this refuses only what is sent on. */
+/*
+ * Whether the kernel would forward the packet. Like kube-proxy, the programs refuse only forwarded packets: the owner
+ * of a local address refuses for itself.
+ */
 INLINE bool is_forwarded(struct __sk_buff *skb, bool v4)
 {
 	const struct scratch *scratch = get_scratch();
@@ -438,8 +436,8 @@ GLOBAL int is_forwarded6(struct __sk_buff *skb)
 }
 
 /*
- * Decides what becomes of a packet that is sent to no frontend. If the client dialled the cluster IP of a service, that
- * service has no such port, and the client is refused.
+ * Handles a packet to no frontend. If its destination is a cluster IP, the service has no such port, and the client is
+ * rejected.
  */
 INLINE enum step reject_unknown_port(struct __sk_buff *skb, const struct scratch *scratch,
 				     const struct lb_request *request)
@@ -453,7 +451,7 @@ INLINE enum step reject_unknown_port(struct __sk_buff *skb, const struct scratch
 	return STEP_REJECT;
 }
 
-/* What is done with a packet of no flow that gets no backend in any case. */
+/* Handles a packet without a flow that gets no backend. */
 INLINE enum step handle_unadmitted(struct __sk_buff *skb, struct scratch *scratch, struct lb_request *request,
 				   enum admission admission)
 {
@@ -480,7 +478,7 @@ INLINE enum step handle_unadmitted(struct __sk_buff *skb, struct scratch *scratc
 	}
 }
 
-/* Whether the client gets a backend, and which. */
+/* Selects the client's backend, if it gets one. */
 INLINE enum step select_client_backend(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
 	struct lb_request request = {};

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The ports by which a client goes on: towards another node, and between itself and a backend of this one.
+ * SNAT ports: the node's ports towards other nodes, and the ports between a client and a backend of this node.
  *
- * To put in the entry that only one flow can have is to have the port.
+ * Owns: the allocation of ports. conntrack.h frees a port with its entry. Reads: `packet_settings`, frontends. Writes:
+ * `entries4/6`, the ports of a flow, its own counters.
+ *
+ * A flow owns a port if it has added the entry, which only one flow can have.
  */
 #ifndef HOLDFAST_SNAT_H
 #define HOLDFAST_SNAT_H
@@ -13,45 +16,44 @@
 #include "packet.h"
 
 /*
- * So many ports between client and backend are tried by chance: where a client has half of those that are left to it
- * at one backend, one connection in 65,536 finds none. That one comes by its own port, if it can, and else by one of
- * all ports below those that systems choose by themselves.
+ * Random ports that are tried between a client and a local backend. If the client uses half of its ports at one
+ * backend, one connection in 65,536 finds none. Then it tries its own port, and at last all ports below the ephemeral
+ * ones.
  */
 #define PORT_TRIES 16
 /*
- * A client that resets thousands of connections a second has all ports that are left to it at a backend, and each
- * further connection would try sixteen of them in vain: that takes as long as all else that is done for its first
- * packet. So once a second sixteen are tried in vain, and then one. Clients and backends share so many places where the
- * second is noted; the worst that a stranger can do there is that others try fewer of their own ports.
+ * A client that resets thousands of connections a second uses up its ports at a backend. Sixteen failing tries cost as
+ * much as the rest of a first packet. So after sixteen failed tries each further connection of that second tries one
+ * port. Clients and backends share the slots that hold the second. A stranger in the same slot only makes others try
+ * fewer of their ports.
  */
 #define EXHAUSTED_BITS 8
 /*
- * So many ports towards another node are tried by chance: where ninety of a hundred are taken, that finds none for one
- * client in a thousand. Then all ports are gone through one after the other, in batches, until there is no further one.
+ * Random SNAT ports that are tried. If 90 of 100 ports are in use, one client in a thousand finds none. Then all ports
+ * are scanned in batches.
  */
 #define SNAT_TRIES 64
 #define SNAT_BATCH 256
 #define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
 /*
- * To go through all ports takes some ten milliseconds. Where that was in vain so often in one second for the backends
- * of one number, for the services of one namespace, or for all, only chance is tried: so a client that uses up the
- * ports of one backend does not keep those of others from being found, and a namespace has a quarter of all searches at
- * most.
+ * A scan of all ports takes about ten milliseconds. So few scans may fail in one second: for the backends of one hash,
+ * for one namespace, and for all. After that only random ports are tried. So a client that uses up the ports of one
+ * backend does not block other backends, and one namespace has a quarter of all scans at most.
  */
 #define SEARCHES_MAX 2
 #define SHARE_SEARCHES_MAX 4
 #define ALL_SEARCHES_MAX 16
 /*
- * The numbers by which namespaces are told apart here, and the backends of each. A tenant chooses the addresses of his
- * backends, and so their numbers; by the first he still meets none of another namespace but of one in so many.
+ * The hash slots of namespaces, and of backends in each one. A tenant chooses its backends' addresses and so their
+ * hashes, but shares a namespace's slot with few others.
  */
 #define SEARCHED_SHARES 256
 #define SEARCHED_BACKENDS 16
 #define SEARCHED (SEARCHED_SHARES * SEARCHED_BACKENDS)
 
-/* --- Numbers. --- */
+/* --- Port numbers. --- */
 
-/* How many ports there are for clients on their way to other nodes, which nothing else of this node uses. */
+/* The count of SNAT ports. Nothing else on this node uses them. */
 INLINE __u32 snat_port_count(void)
 {
 	__u32 zero = 0;
@@ -60,7 +62,7 @@ INLINE __u32 snat_port_count(void)
 	return settings ? settings->snat_ports : 0;
 }
 
-/* One of those ports by its number, counted round and round; 0: there are none. Without branches, as is_reversed(). */
+/* The SNAT port of that number, modulo the count. 0: there are none. Without branches, as is_reversed(). */
 GLOBAL int nth_snat_port(__u32 number)
 {
 	__u32 zero = 0, port = 0;
@@ -79,7 +81,7 @@ GLOBAL int nth_snat_port(__u32 number)
 	return bpf_htons(port);
 }
 
-/* The greater of two and the lesser of two, below 2^32. Without branches, as is_reversed(). */
+/* The greater or the lesser of two numbers below 2^32. Without branches, as is_reversed(). */
 INLINE __u64 max_u32(__u64 a, __u64 b)
 {
 	return a - ((a - b) & -((a - b) >> 63));
@@ -91,10 +93,9 @@ INLINE __u64 min_u32(__u64 a, __u64 b)
 }
 
 /*
- * One of the ports that a client does not send from by itself; 0: there is none. A client that is a node of the cluster
- * may come to the same backend by a port of SNAT, which that node gave to a client of its own. So the ranges of SNAT
- * are left out, unless all ports are asked for: they are in order, and each moves up what is counted behind it.
- * `from_all`: 1 or 0. Without branches, as is_reversed().
+ * A random port that clients do not send from by themselves. 0: there is none. A client that is a node of the cluster
+ * may use its SNAT ports for its own clients at the same backend. So the SNAT ranges are skipped, unless `from_all` is
+ * 1. They are in order, and each one shifts the numbers behind it. Without branches, as is_reversed().
  */
 GLOBAL int random_translated_port(__u32 random, __u32 from_all)
 {
@@ -120,7 +121,7 @@ GLOBAL int random_translated_port(__u32 random, __u32 from_all)
 
 /* --- Entries. --- */
 
-/* What one entry of a flow is for. */
+/* Which reply entry holds the port: that of the stack, or that of a backend on another node. */
 enum reply_entry { REPLY_LOCAL, REPLY_REMOTE };
 
 INLINE void reply_entry_tuple(struct tuple *tuple, const struct flow *flow, __u32 entry)
@@ -136,7 +137,7 @@ INLINE enum entry_kind reply_entry_kind(__u32 entry)
 	return entry == REPLY_LOCAL ? ENTRY_TRANSLATED : ENTRY_WIRE;
 }
 
-/* Puts in an entry of a flow that is being made, where that place is free. 0, or why not. */
+/* Adds an entry of a new flow, if no other flow has it. Returns 0 or an error. */
 INLINE int insert_port_entry(__u32 number, __u32 entry, bool v4)
 {
 	struct flow *flow = get_flow(number);
@@ -159,17 +160,16 @@ GLOBAL int insert_port_entry6(__u32 number, __u32 entry)
 }
 
 /*
- * Whether the other side has not agreed to a flow, though it had time to. Where no port is free such a flow leaves its
- * own, or a flood without answers would have all ports for LIFE_OPENING. Ports are tried by chance, so a flood loses
- * its own ports first. A stream without an answer keeps no port, either: with its next datagram the client gets another
- * one.
+ * Whether the other side has not agreed to a flow in time. If no port is free, such a flow loses its port. Otherwise a
+ * flood without replies would hold all ports for LIFE_OPENING. Ports are tried at random, so a flood loses its own
+ * ports first. A stream without replies may lose its port, too: its next datagram gets another one.
  */
 INLINE bool is_opening_unanswered(const struct flow *flow, __u32 now)
 {
 	return flow->state == FLOW_OPENING && (__s32)(now - flow->began) > LIFE_TIME_WAIT;
 }
 
-/* Notes the flow that has that place as the one to end. `true`: it is over, or left unanswered. */
+/* Notes the flow that has the port as the one to end. `true`: it is closed, or unanswered. */
 INLINE bool find_port_holder(__u32 number, __u32 entry, bool v4)
 {
 	struct scratch *scratch = get_scratch();
@@ -206,7 +206,7 @@ INLINE int claim_port(__u32 number, __u32 entry, bool v4)
 	return v4 ? insert_port_entry4(number, entry) : insert_port_entry6(number, entry);
 }
 
-/* Like claim_port(), and if it may take places, also in the place of a flow that is over or left unanswered. */
+/* As claim_port(). With `takes` also in place of a closed or unanswered flow. */
 INLINE int claim_or_take_port(__u32 number, __u32 entry, __u32 takes, bool v4)
 {
 	struct scratch *scratch = get_scratch();
@@ -235,8 +235,8 @@ INLINE int take_port(__u32 number, __u32 entry, __u32 takes, bool v4)
 }
 
 /*
- * Whether the flow's answers would go to a place that is a frontend. Over UDP an answer does not say what it is, so it
- * would be taken for a question to that frontend, or such a question for an answer.
+ * Whether the flow's replies would go to a frontend's endpoint. A UDP datagram does not show whether it is a reply or a
+ * query, so the programs would confuse the two.
  */
 INLINE bool is_reply_to_frontend(__u32 number, __u32 entry, bool v4)
 {
@@ -262,15 +262,15 @@ GLOBAL int is_reply_to_frontend6(__u32 number, __u32 entry)
 	return is_reply_to_frontend(number, entry, false);
 }
 
-/* How a port between client and backend is found. */
+/* Where a port to a local backend is looked for. */
 enum port_search {
-	/* Also among the ports that a client which is a node gives to its own clients. */
+	/* Also among the SNAT ports, which a client that is a node gives to its own clients. */
 	PORTS_ALL = 1,
-	/* Also in the place of a flow that is over or left unanswered. */
+	/* Also among the ports of closed or unanswered flows. */
 	PORTS_TAKE_OVER = 2,
 };
 
-/* Gives a flow a port of chance between client and backend. `false`: that port is not to be used. */
+/* Sets a random port towards a local backend. `false`: the port must not be used. */
 INLINE bool set_random_port(struct flow *flow, __u32 number, __u32 search, bool v4)
 {
 	flow->translated_port = random_translated_port(bpf_get_prandom_u32(), search & PORTS_ALL);
@@ -278,7 +278,7 @@ INLINE bool set_random_port(struct flow *flow, __u32 number, __u32 search, bool 
 	       !(v4 ? is_reply_to_frontend4(number, REPLY_LOCAL) : is_reply_to_frontend6(number, REPLY_LOCAL));
 }
 
-/* The second in which a client had all ports that it may have at a backend, by both of them. */
+/* The last second in which a client had no port left at a backend, by a hash of both. */
 __u32 exhausted_in[1 << EXHAUSTED_BITS];
 
 INLINE __u32 *exhausted_second(const struct flow *flow)
@@ -286,14 +286,14 @@ INLINE __u32 *exhausted_second(const struct flow *flow)
 	__u32 mixed = flow->client[3] * 0x9e3779b1 ^ flow->backend[3] * 0x85ebca6b ^ flow->backend_port * 0xc2b2ae35;
 	__u64 at = (mixed ^ mixed >> 15) * 0x9e3779b1 >> (32 - EXHAUSTED_BITS);
 
-	/* Written so that no compiler moves the bound away from the verifier. */
+	/* Inline assembly, so that the compiler keeps the mask that the verifier needs. */
 	asm volatile("%0 &= %1" : "+r"(at) : "i"((1 << EXHAUSTED_BITS) - 1));
 	return &exhausted_in[at];
 }
 
 /*
- * Tries one port of chance: see enum port_search. 0, or why not. A step of its own, which the verifier looks at once,
- * and not for each try.
+ * Tries one random port: see enum port_search. Returns 0 or an error. A global function, so the verifier checks it
+ * once, and not for each try.
  */
 INLINE int try_random_port(__u32 number, __u32 search, bool v4)
 {
@@ -317,7 +317,7 @@ GLOBAL int try_random_port6(__u32 number, __u32 search)
 	return try_random_port(number, search, false);
 }
 
-/* Puts in the entry between client and backend, by a port of chance: see enum port_search. 0, or why not. */
+/* Allocates a random port towards a local backend: see enum port_search. Returns 0 or an error. */
 INLINE int try_random_ports(__u32 number, __u32 search, bool v4)
 {
 	struct flow *flow = get_flow(number);
@@ -355,8 +355,8 @@ INLINE int alloc_random_port(const struct scratch *scratch, __u32 search, bool v
 }
 
 /*
- * Gives a flow a port for its way to another node. `false`: at this node's address that port is a frontend. The flow's
- * backend may be a client of that frontend, and would be answered by this flow.
+ * Sets an SNAT port. `false`: at this node's address the port is a frontend. The flow's backend may be a client of that
+ * frontend, and this flow would take its packets.
  */
 INLINE bool set_snat_port(struct flow *flow, __u32 number, __u32 at, bool v4)
 {
@@ -365,7 +365,7 @@ INLINE bool set_snat_port(struct flow *flow, __u32 number, __u32 at, bool v4)
 	       !(v4 ? is_reply_to_frontend4(number, REPLY_REMOTE) : is_reply_to_frontend6(number, REPLY_REMOTE));
 }
 
-/* Tries one port as the way back from another node. 0, or why not. A step of its own, as try_random_port(). */
+/* Tries one SNAT port. Returns 0 or an error. A global function, as try_random_port(). */
 INLINE int try_snat_port(__u32 number, __u32 takes, __u32 at, bool v4)
 {
 	struct flow *flow = get_flow(number);
@@ -387,7 +387,7 @@ GLOBAL int try_snat_port6(__u32 number, __u32 takes, __u32 at)
 	return try_snat_port(number, takes, at, false);
 }
 
-/* Puts in the way back from another node, by a port of chance. 0, or why not. */
+/* Tries random SNAT ports. Returns 0 or an error. */
 INLINE int try_random_snat_ports(__u32 number, __u32 takes, bool v4)
 {
 	int added = -EEXIST;
@@ -410,7 +410,7 @@ GLOBAL int try_random_snat_ports6(__u32 number, __u32 takes)
 	return try_random_snat_ports(number, takes, false);
 }
 
-/* Puts in the way back from another node, by one of the next ports from that one on. 0, or why not. */
+/* Tries a batch of consecutive SNAT ports. Returns 0 or an error. */
 INLINE int try_snat_batch(__u32 number, __u32 takes, __u32 at, bool v4)
 {
 	int added = -EEXIST;
@@ -431,14 +431,14 @@ GLOBAL int try_snat_batch6(__u32 number, __u32 takes, __u32 at)
 }
 
 /*
- * For the backends of each number, for free ports and for those of flows that yield: the second in which all ports
- * were gone through in vain, and in the lower half how often that was. So for each namespace, and last for all.
+ * For each backend's hash, for free ports and for taken ones: the second of the last failed scan, and below it the
+ * count of failed scans in that second. Then the same for each namespace, and at last for all.
  */
 __u64 failed_searches[2 * SEARCHED + SEARCHED_SHARES + 1];
 
 /*
- * Where searches for the flow's backend are noted, and those for its namespace. The bounds are written so that no
- * compiler moves them away from the verifier.
+ * The slot for the flow's backend, and the one for its namespace. Inline assembly keeps the masks that the verifier
+ * needs.
  */
 INLINE __u64 *failed_by_backend(const struct flow *flow, __u32 takes)
 {
@@ -464,7 +464,7 @@ INLINE bool may_search(const __u64 *in_vain, __u32 most, __u32 now)
 	return searched >> 32 != now || (__u32)searched < most;
 }
 
-/* Notes a search that was in vain. Where two CPUs write at once, only one search counts, so there is one more. */
+/* Counts a failed scan. Two CPUs that write at once count one, so there may be one more. */
 INLINE void note_failed_search(__u64 *in_vain, __u32 now)
 {
 	__u64 searched = READ_ONCE(*in_vain), so_far = searched >> 32 == now ? (__u32)searched : 0;
@@ -472,7 +472,7 @@ INLINE void note_failed_search(__u64 *in_vain, __u32 now)
 	*(volatile __u64 *)in_vain = (__u64)now << 32 | (so_far + 1);
 }
 
-/* Goes through all ports from one of chance on. 0, or why not. */
+/* Scans all SNAT ports from a random one on. Returns 0 or an error. */
 INLINE int scan_snat_ports(__u32 number, __u32 takes, bool v4)
 {
 	__u32 from = bpf_get_prandom_u32() >> 1, count = snat_port_count();
@@ -499,7 +499,7 @@ GLOBAL int scan_snat_ports6(__u32 number, __u32 takes)
 	return scan_snat_ports(number, takes, false);
 }
 
-/* Searches all ports, unless that was in vain too often in this second. */
+/* Scans all ports, unless too many scans have failed in this second. */
 INLINE int scan_if_allowed(__u32 number, __u32 takes, bool v4)
 {
 	const struct flow *flow = get_flow(number);
@@ -537,7 +537,7 @@ GLOBAL int alloc_snat_port6(__u32 number, __u32 takes)
 	return LIKELY(added != -EEXIST) ? added : scan_if_allowed(number, takes, false);
 }
 
-/* Finds a port towards another node by chance, and if that finds none, by a search. */
+/* Allocates an SNAT port: at random, or else by a scan. */
 INLINE int alloc_snat_port(const struct scratch *scratch, bool takes, bool v4)
 {
 	if (!snat_port_count())
@@ -546,10 +546,9 @@ INLINE int alloc_snat_port(const struct scratch *scratch, bool takes, bool v4)
 }
 
 /*
- * Puts in the way back from another node's backend. To put it in is to have the port. Where a connection of another
- * proxy has the port, the daemon has put in an entry that leads to no flow. A backend remembers for a while a
- * connection that is over (TIME_WAIT), and may doubt a client that comes from the same port: so such ports are taken
- * last, as are those of flows that are left unanswered. 0, or why not.
+ * Allocates an SNAT port and adds the reply entry of the remote backend. If a connection of another proxy uses a port,
+ * the daemon has added an entry for it that leads to no flow. A backend keeps a closed connection in TIME_WAIT, and may
+ * mistrust a new one from its port. So ports of closed and of unanswered flows come last. Returns 0 or an error.
  */
 INLINE int alloc_snat(const struct scratch *scratch, struct flow *flow, bool v4)
 {
@@ -569,7 +568,7 @@ INLINE int claim_own_port(const struct scratch *scratch, struct flow *flow, bool
 	return is_port_hairpin(flow) ? -EEXIST : claim_port(scratch->number, REPLY_LOCAL, v4);
 }
 
-/* Like claim_own_port(), also in the place of a flow that is over or left unanswered. */
+/* As claim_own_port(), also in place of a closed or unanswered flow. */
 INLINE int take_own_port(const struct scratch *scratch, struct flow *flow, bool v4)
 {
 	flow->translated_port = flow->client_port;
@@ -577,12 +576,12 @@ INLINE int take_own_port(const struct scratch *scratch, struct flow *flow, bool 
 }
 
 /*
- * Puts in the entry between backend and client. A client that dials the backend itself as well may use the same ports
- * both ways, and the backend would take the two connections for one. So the client gets another port here, except where
- * its own is to be seen, or where the backend is on another node and sees a port of this one. A flow of which no packet
- * is seen between the two here has the entry all the same: it says whose the flow is. A client may also come
- * from one port to two frontends with one backend: what it has reset by the one keeps that port for a while, because a
- * stranger may have said so, and the client does not wait for that at the other. 0, or why not.
+ * Allocates the port between client and backend, and adds the translated entry. A client may also dial the backend
+ * directly from the same port, and the backend would confuse the two connections. So the client gets another port,
+ * unless the backend must see its own, or sees an SNAT port. A flow whose packets never pass between the two has the
+ * entry, too: it shows who owns the flow. A client may reach one backend by two frontends from one port. If it has
+ * reset the connection by one, that flow keeps the port for a while, because the RST may be forged. The other
+ * connection does not wait for it. Returns 0 or an error.
  */
 INLINE int alloc_client_port(const struct scratch *scratch, struct flow *flow, bool v4)
 {

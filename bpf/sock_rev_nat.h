@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What a TCP socket dialled, by its cookie: kept when it is translated, shown by getpeername. */
+/*
+ * The reverse translation for sockets: what a socket dialled, shown in place of its backend.
+ *
+ * Owns: `reverse` for TCP and `udp_sockets` for UDP. Reads: `members`. Writes: those maps.
+ */
 #ifndef HOLDFAST_SOCK_REV_NAT_H
 #define HOLDFAST_SOCK_REV_NAT_H
 
@@ -34,8 +38,7 @@ INLINE void save_tcp_frontend(__u64 cookie, const struct lb_request *request)
 }
 
 /*
- * Forgets what the socket dialled: its peer is no frontend now, and may be the backend that it had before. No socket
- * has the cookie 0.
+ * Clears what the socket dialled: its peer is no frontend now, and may be its former backend. No socket has cookie 0.
  */
 INLINE void clear_tcp_frontend(__u64 cookie)
 {
@@ -45,7 +48,7 @@ INLINE void clear_tcp_frontend(__u64 cookie)
 		entry->cookie = 0;
 }
 
-/* Turns a backend into what the socket dialled; `false`: it is just a peer. */
+/* Replaces a backend by what the socket dialled. `false`: the peer is no backend of the socket. */
 INLINE bool restore_tcp_frontend(__u64 cookie, struct endpoint *peer)
 {
 	struct sock_rev_nat *entry = get_rev_nat(cookie);
@@ -63,12 +66,12 @@ INLINE bool restore_tcp_frontend(__u64 cookie, struct endpoint *peer)
 	return true;
 }
 
-/* Conversations over UDP: what a socket dialled and the backend that it got, kept with the socket. */
+/* --- UDP: what a socket dialled and the backends that it got, in socket storage. --- */
 
-/* What asks for a socket's peer: recvmsg for a datagram's sender, or getpeername for what it is connected to. */
+/* What the caller asks for: recvmsg for the sender of a datagram, getpeername for the connected peer. */
 enum peer_query { QUERY_SENDER, QUERY_PEER };
 
-/* By which of its ends a pair is looked for. */
+/* The end by which a pair is looked up. */
 enum pair_end { BY_DIALLED, BY_BACKEND };
 
 INLINE __u32 pair_check(const struct endpoint *dialled, const struct endpoint *backend)
@@ -85,7 +88,7 @@ INLINE bool has_end(const struct udp_pair *pair, enum pair_end end, const struct
 	return pair->backend_port == endpoint->port && same_address(pair->backend, endpoint->address);
 }
 
-/* The verifier has to see the bound, even where the compiler believes that it knows it. */
+/* The mask is for the verifier. Inline assembly keeps the compiler from dropping it. */
 INLINE struct udp_pair *pair_at(struct udp_socket *socket, __u32 at)
 {
 	asm volatile("" : "+r"(at));
@@ -93,9 +96,8 @@ INLINE struct udp_pair *pair_at(struct udp_socket *socket, __u32 at)
 }
 
 /*
- * Finds a pair by one of its ends: the pair that was used last, or else any other; UDP_PAIRS: there is none. The pair
- * of connect() comes last: a socket that was connected to a backend which has left may have sent datagrams to another
- * one since.
+ * Finds a pair by one end: the one that was used last, or any other. UDP_PAIRS: there is none. The pair of connect()
+ * comes last: a socket whose connected backend is gone may have sent datagrams to another one since.
  */
 INLINE __u32 find_pair(struct udp_socket *socket, enum pair_end end, const struct endpoint *endpoint)
 {
@@ -111,8 +113,8 @@ INLINE __u32 find_pair(struct udp_socket *socket, enum pair_end end, const struc
 }
 
 /*
- * Whether a conversation goes on. A datagram goes where the one before it went, as long as that backend serves: a
- * conversation is more than one datagram, and a backend that is not chosen for new ones any more may still answer.
+ * Whether a conversation continues. A datagram goes to the backend of the one before, as long as that serves. A
+ * conversation has several datagrams, and a draining backend may still reply.
  */
 INLINE bool reuse_pair(struct udp_socket *socket, struct lb_request *request)
 {
@@ -140,7 +142,7 @@ INLINE void write_pair(struct udp_pair *pair, const struct lb_request *request)
 	pair->check = pair_check(&request->to, &request->backend);
 }
 
-/* The first pair is for what a socket dials by connect(). If another pair had that before, it is wiped. */
+/* The first pair is for connect(). If another pair has the same destination, it is cleared. */
 INLINE __u32 connected_pair(struct udp_socket *socket, __u32 found)
 {
 	if (found != UDP_PAIRS)
@@ -148,10 +150,7 @@ INLINE __u32 connected_pair(struct udp_socket *socket, __u32 found)
 	return 0;
 }
 
-/*
- * The pair for a datagram, which leaves the pair of connect() alone: the socket stays connected, wherever it sends
- * datagrams.
- */
+/* The pair for a datagram. It is never that of connect(), because the socket stays connected. */
 INLINE __u32 datagram_pair(struct udp_socket *socket, __u32 found)
 {
 	if (found == UDP_PAIRS || !found)
@@ -169,8 +168,8 @@ INLINE void save_udp_pair(struct udp_socket *socket, const struct lb_request *re
 }
 
 /*
- * Forgets the pair of connect(): the socket is connected now to a peer that is no frontend, and may be a backend that
- * the socket had before.
+ * Clears the pair of connect(): the socket is connected to a peer that is no frontend, and that may be its former
+ * backend.
  */
 INLINE void clear_connected_pair(struct udp_socket *socket)
 {
@@ -178,9 +177,9 @@ INLINE void clear_connected_pair(struct udp_socket *socket)
 }
 
 /*
- * Notes that the socket sends to that place itself. If the place is the backend of something that the socket dialled,
- * it gets a pair of its own, which was used last: so its answers bear its own address until the socket dials that other
- * place again. An answer does not say which question it answers, so the last question counts.
+ * Notes that the socket sends to an endpoint directly. If that is the backend of something that it dialled, the direct
+ * pair becomes the last used one. So replies show the backend's own address, until the socket dials the frontend again.
+ * A reply does not show which query it belongs to, so the last query counts.
  */
 INLINE void save_direct_pair(struct udp_socket *socket, const struct endpoint *to)
 {
@@ -191,7 +190,7 @@ INLINE void save_direct_pair(struct udp_socket *socket, const struct endpoint *t
 		save_udp_pair(socket, &direct, false);
 }
 
-/* Turns a backend into what the socket dialled; `false`: it is just a peer. */
+/* Replaces a backend by what the socket dialled. `false`: the peer is no backend of the socket. */
 INLINE bool restore_udp_frontend(struct udp_socket *socket, struct endpoint *peer, enum peer_query query)
 {
 	struct udp_pair *pair;

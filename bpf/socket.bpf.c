@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The socket programs: a client's destination becomes a backend before the first packet exists, and the
- * backend becomes what the client dialled wherever the client asks.
+ * The socket programs. connect() and sendmsg() get a backend in place of the frontend, before there is any packet.
+ * recvmsg() and getpeername() show the frontend in place of the backend.
+ *
+ * Owns: the hooks of sockets. Only this file reads the kernel's context of a socket. Reads: the socket, `control`,
+ * `exempt_cgroups`, frontends and lists. Writes: the socket's address, `reverse`, `udp_sockets`, `affinity`, refusals.
  */
 #include <linux/errno.h>
 #include "common.h"
@@ -12,21 +15,17 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/*
- * Between a socket and the rules: what the kernel tells of a socket that dials, sends, receives or asks for its peer
- * becomes plain values, and what was decided becomes what the kernel does. No other header knows the kernel's context.
- */
 
-/* Before Linux 5.18 a program cannot say which errno its refusal has; the kernel's own would be EPERM. */
+/* Whether the kernel lets a program set the errno of a denial (Linux 5.18). Otherwise it would be EPERM. */
 const volatile bool has_set_retval = false;
 
 /* What a program returns. */
 enum { DENY = 0, ALLOW = 1 };
 
-/* AF_INET6; its header is not the kernel's. */
+/* AF_INET6, whose header is not part of the kernel's. */
 #define FAMILY6 10
 
-/* --- Where it dials, and where it is sent. --- */
+/* --- The address. --- */
 
 INLINE bool is_mapped(struct bpf_sock_addr *ctx)
 {
@@ -58,9 +57,9 @@ INLINE void set_destination6(struct bpf_sock_addr *ctx, const struct endpoint *e
 }
 
 /*
- * When an IPv6 socket that is connected over IPv4 sends without an address, the kernel shows the address that it is
- * connected to. About that one connect() has decided, and it may not be what the client dialled: of 0.0.0.0 the kernel
- * has made a loopback address since.
+ * An IPv6 socket that is connected over IPv4 may send without an address. Then the kernel shows the connected address.
+ * connect() has handled it, and it may differ from what the client dialled: the kernel has replaced 0.0.0.0 by a
+ * loopback address.
  */
 INLINE bool is_sent_to_peer(struct bpf_sock_addr *ctx)
 {
@@ -70,9 +69,9 @@ INLINE bool is_sent_to_peer(struct bpf_sock_addr *ctx)
 	       sk->dst_port == ctx->user_port;
 }
 
-/* --- The client that dials. --- */
+/* --- The client. --- */
 
-/* Whether the client is in the host's network namespace: a pod's loopback is the pod's own. */
+/* Whether the client is in the host's network namespace. A pod has its own loopback. */
 INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
 {
 	struct control *control = get_control();
@@ -83,7 +82,7 @@ INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
 	return bpf_get_netns_cookie(ctx) == host;
 }
 
-/* Compares the ids of the client's cgroups from the top down, so that the depth of a subtree need not be known. */
+/* Compares the ids of the client's cgroups from the top down, so the depth of an exempt subtree need not be known. */
 INLINE bool in_exempt_subtree(void)
 {
 	for (int level = 1; level <= CGROUP_LEVELS; level++) {
@@ -97,7 +96,7 @@ INLINE bool in_exempt_subtree(void)
 	return false;
 }
 
-/* Clients that the operator wants left to the network as it is. */
+/* Whether the operator has exempted the client. */
 NOINLINE int is_restricted(struct bpf_sock_addr *ctx, __u32 restrictions)
 {
 	if (restrictions & NOT_UDP && ctx->protocol == IPPROTO_UDP)
@@ -108,8 +107,8 @@ NOINLINE int is_restricted(struct bpf_sock_addr *ctx, __u32 restrictions)
 }
 
 /*
- * Whether a pod dials its own loopback, which a frontend at the host's is not. Kernels that do not tell the host's
- * network namespace leave that unknown.
+ * Whether a pod dials its own loopback, where the host's frontends do not serve. On kernels without netns cookies of
+ * the host this is unknown.
  */
 INLINE bool is_pod_loopback(struct bpf_sock_addr *ctx, const struct lb_request *request, __u64 host)
 {
@@ -117,9 +116,9 @@ INLINE bool is_pod_loopback(struct bpf_sock_addr *ctx, const struct lb_request *
 }
 
 /*
- * The daemon's own sockets, its cgroup, and clients that are left alone see the world as it is. That is looked at only
- * where a lookup has found something, because all other clients would pay for it; the cgroup comes last, since it costs
- * the most. Where no client is to be left alone, the restrictions cost one look at a word that was read anyway.
+ * Whether the socket is exempt: the daemon's own, its cgroup's, or one that the operator exempted. It is checked only
+ * after a look-up has found something, because all other clients would pay for it. The cgroup comes last, because it
+ * costs most. Without restrictions, the check costs one look at a word that was read anyway.
  */
 INLINE bool is_exempt(struct bpf_sock_addr *ctx, const struct lb_request *request)
 {
@@ -137,7 +136,7 @@ INLINE bool is_exempt(struct bpf_sock_addr *ctx, const struct lb_request *reques
 	return control->exempt_cgroup && control->exempt_cgroup == bpf_get_current_cgroup_id();
 }
 
-/* All sockets of a network namespace are one client: that is a pod, or the node. */
+/* All sockets of a network namespace are one client: a pod, or the node. */
 INLINE void set_netns_client(struct bpf_sock_addr *ctx, struct client_id *client)
 {
 	__u64 cookie = bpf_get_netns_cookie(ctx);
@@ -149,15 +148,15 @@ INLINE void set_netns_client(struct bpf_sock_addr *ctx, struct client_id *client
 	client->kind = CLIENT_NETNS;
 }
 
-/* --- What it dials, and the backend that it gets. --- */
+/* --- The frontend and the backend. --- */
 
-/* Whether it dials an address at which this node answers node ports. */
+/* Whether the client dials an address at which this node answers node ports. */
 INLINE bool has_node_ports(struct bpf_sock_addr *ctx, const struct lb_request *request)
 {
 	return is_loopback(request) ? has_loopback_node_ports(request) && in_host_netns(ctx) : is_node_address(request);
 }
 
-/* An exact frontend, or a node port on an address of this node. */
+/* Finds an exact frontend, or a node port on an address of this node. */
 INLINE bool find_socket_frontend(struct bpf_sock_addr *ctx, struct lb_request *request)
 {
 	if (find_exact_frontend(request))
@@ -166,9 +165,9 @@ INLINE bool find_socket_frontend(struct bpf_sock_addr *ctx, struct lb_request *r
 }
 
 /*
- * Whether a client dials a cluster IP at a port that its service does not have. The node refuses for itself at its own
- * addresses. connect() for datagrams sends nothing and is left alone: resolvers connect to each address, at whichever
- * port, to learn the source address that it gets.
+ * Whether a client dials a cluster IP at a port that its service does not have. At its own addresses the node refuses
+ * by itself. connect() of a UDP socket sends nothing, so it is never refused: resolvers connect to each address, at any
+ * port, to learn their source address.
  */
 INLINE bool is_unknown_port(struct bpf_sock_addr *ctx, const struct lb_request *request, bool connecting)
 {
@@ -185,12 +184,9 @@ INLINE bool select_for_socket(struct bpf_sock_addr *ctx, struct lb_request *requ
 	return select_from_list(request, word);
 }
 
-/* --- What it dialled before. --- */
+/* --- What the socket dialled before. --- */
 
-/*
- * What is kept with a UDP socket. `flags` say whether it is made for a socket that has none; NULL: there is none, or no
- * memory for it.
- */
+/* The storage of a UDP socket. `flags` tell whether to create it. NULL: there is none, or no memory for it. */
 INLINE struct udp_socket *get_udp_socket(struct bpf_sock_addr *ctx, __u64 flags)
 {
 	struct bpf_sock *sk = ctx->sk;
@@ -234,7 +230,7 @@ INLINE void clear_udp_peer(struct bpf_sock_addr *ctx)
 		clear_connected_pair(socket);
 }
 
-/* Whether the socket had a peer before: when it is disconnected, the kernel leaves that one's address there. */
+/* Whether the socket had a peer. The kernel keeps the peer's address after a disconnect. */
 INLINE bool had_peer(struct bpf_sock_addr *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
@@ -246,14 +242,14 @@ INLINE bool had_peer(struct bpf_sock_addr *ctx)
 	return sk->dst_ip4;
 }
 
-/* A socket that connects for the first time, as nearly all do, has nothing to forget. */
+/* Nearly all sockets connect for the first time, and have nothing to clear. */
 INLINE void clear_tcp_peer(struct bpf_sock_addr *ctx)
 {
 	if (UNLIKELY(had_peer(ctx)))
 		clear_tcp_frontend(bpf_get_socket_cookie(ctx));
 }
 
-/* Forgets what the socket dialled by connect(), because it connects to a peer that is no frontend. */
+/* Clears what the socket dialled by connect(), because its new peer is no frontend. */
 INLINE void clear_peer(struct bpf_sock_addr *ctx)
 {
 	if (ctx->protocol == IPPROTO_TCP)
@@ -263,7 +259,7 @@ INLINE void clear_peer(struct bpf_sock_addr *ctx)
 }
 
 /*
- * Notes a datagram that goes where the client sent it. A socket that is connected hears its peer alone, which it knows
+ * Notes a datagram that goes where the client sent it. A connected socket receives from its peer alone, which it knows
  * by what it dialled.
  */
 NOINLINE int note_direct_datagram(struct bpf_sock_addr *ctx, const struct endpoint *to)
@@ -279,7 +275,7 @@ NOINLINE int note_direct_datagram(struct bpf_sock_addr *ctx, const struct endpoi
 	return 0;
 }
 
-/* Turns a backend into what the socket dialled; `false`: it is just a peer. */
+/* Replaces a backend by what the socket dialled. `false`: the peer is no backend of the socket. */
 INLINE bool restore_frontend(struct bpf_sock_addr *ctx, struct endpoint *peer, enum peer_query query)
 {
 	struct udp_socket *socket;
@@ -292,7 +288,7 @@ INLINE bool restore_frontend(struct bpf_sock_addr *ctx, struct endpoint *peer, e
 	return socket && restore_udp_frontend(socket, peer, query);
 }
 
-/* --- What happens to a client where no backend serves. --- */
+/* --- Refusals. --- */
 
 INLINE void report_socket_refusal(struct bpf_sock_addr *ctx, const struct lb_request *request, enum verdict verdict,
 				  enum reason reason)
@@ -311,7 +307,7 @@ INLINE void report_socket_refusal(struct bpf_sock_addr *ctx, const struct lb_req
 	bpf_ringbuf_submit(refusal, 0);
 }
 
-/* Port 1 of the loopback address is closed, so the client's own kernel says ECONNREFUSED. */
+/* Port 1 of the loopback address is closed, so the client's own kernel returns ECONNREFUSED. */
 INLINE enum outcome redirect_to_closed_port(struct lb_request *request)
 {
 	const __u32 loopback6[4] = { 0, 0, 0, bpf_htonl(1) };
@@ -325,8 +321,8 @@ INLINE enum outcome redirect_to_closed_port(struct lb_request *request)
 }
 
 /*
- * The client never gets EPERM, which points an operator nowhere. Where its packets would be dropped it gets the error
- * that it would get in the end, ETIMEDOUT, but at once.
+ * Denies a client. EPERM would mislead an operator. A client whose packets would be dropped gets ETIMEDOUT, as it would
+ * in the end, but at once.
  */
 INLINE enum outcome deny_client(struct bpf_sock_addr *ctx, struct lb_request *request, __u64 word, enum reason reason)
 {
@@ -340,7 +336,7 @@ INLINE enum outcome deny_client(struct bpf_sock_addr *ctx, struct lb_request *re
 	return DENIED;
 }
 
-/* Forces these types into BTF, so that the skeleton generator sees them. No program reads it. */
+/* Puts these types into BTF for the skeleton generator. No program reads it. */
 const volatile struct exported_types {
 	struct refusal refusal;
 	struct udp_connection udp_connection;
@@ -367,10 +363,10 @@ INLINE bool find_service(struct bpf_sock_addr *ctx, struct lb_request *request)
 }
 
 /*
- * Finds what a client dials and leads it to a backend. It looks twice, although the daemon waits: the daemon wipes a
- * range, and the word of a port with frontends that have moved or gone, only when every run that could have read what
- * led there has ended. Another process that writes to the maps does not wait, and the daemon repairs that; until then a
- * second look costs only clients that are refused, and spares others that error.
+ * Finds what a client dials, and selects a backend. It looks twice, although the daemon waits before it clears
+ * anything: until every run is over that may have read what led to a range, or to the word of a port whose frontends
+ * have moved. Another process that writes to the maps does not wait. The daemon repairs that. Until then the second
+ * look spares clients an error, and only refused clients pay for it.
  */
 INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct lb_request *request, bool connecting)
 {
@@ -401,8 +397,8 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct lb_request *requ
 }
 
 /*
- * What translate() does with nearly every TCP connect: not ours and at no cluster IP, or a list for all clients that is
- * not empty and has no affinity. In all other cases nothing was changed, and the outcome is UNSURE.
+ * What translate() does with nearly every TCP connect: the address is no frontend and no cluster IP, or its list serves
+ * all clients, is not empty and has no affinity. In any other case nothing has changed, and the outcome is UNSURE.
  */
 INLINE enum outcome translate_fast(struct bpf_sock_addr *ctx, struct lb_request *request)
 {
@@ -435,7 +431,7 @@ INLINE enum outcome translate_fast(struct bpf_sock_addr *ctx, struct lb_request 
 	return SERVED;
 }
 
-/* The three ways in: IPv4, IPv4 by an IPv6 socket, IPv6. */
+/* How a socket dials: IPv4, IPv4 by an IPv6 socket, or IPv6. */
 enum sock_family { SOCK_V4, SOCK_V4_MAPPED, SOCK_V6 };
 
 INLINE void read_destination(struct bpf_sock_addr *ctx, struct lb_request *request, enum sock_family family)
@@ -471,7 +467,7 @@ INLINE int translate_socket(struct bpf_sock_addr *ctx, enum sock_family family, 
 	return write_destination(ctx, &request, family, outcome);
 }
 
-/* Each begins anew: whatever a caller has found out is not worth the room that it takes in the verifier. */
+/* Each one starts from the beginning: what the caller knows is not worth its cost in the verifier. */
 NOINLINE int connect_slow4(struct bpf_sock_addr *ctx)
 {
 	return translate_socket(ctx, SOCK_V4, true);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Tells the daemon what the UDP sockets of all network namespaces are connected to, at once. The program is attached to
- * nothing that clients run through; it runs when the daemon reads.
+ * Lists what the UDP sockets of all network namespaces are connected to.
+ *
+ * Owns: the iterator. Reads: `udp_sockets`. Writes: struct udp_connection to the daemon's file. The program hangs at no
+ * hook of clients. It runs when the daemon reads.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -9,7 +11,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The kernel's own types, as far as they are read. Where a socket has its state, each kernel says at the load. */
+/* The parts of the kernel's types that are read. The kernel tells the offset of the state at load. */
 struct sock_common {
 	volatile unsigned char skc_state;
 } __attribute__((preserve_access_index));
@@ -18,7 +20,7 @@ struct sock {
 	struct sock_common __sk_common;
 } __attribute__((preserve_access_index));
 
-/* What stands here are arguments, in an order that does not change. */
+/* Arguments, whose order does not change. */
 struct bpf_iter_meta {
 	struct seq_file *seq;
 };
@@ -36,12 +38,12 @@ int dump_udp_peers(struct bpf_iter__bpf_sk_storage_map *ctx)
 	struct udp_socket *socket = ctx->value;
 	struct udp_connection record;
 
-	/* The last run is for the end, and has no socket. */
+	/* The last run marks the end, and has no socket. */
 	if (!socket || !ctx->sk || !socket->pairs[0].backend_port)
 		return 0;
 	/*
-	 * A socket that was disconnected, by its owner or because its backend had left, is there until it is closed: a
-	 * process that has many of them would keep others from being found.
+	 * Skips a socket that its owner or the daemon disconnected. It exists until it is closed, and a process with
+	 * many of them would crowd out others.
 	 */
 	if (ctx->sk->__sk_common.skc_state != BPF_TCP_ESTABLISHED)
 		return 0;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Segments that go astray: they come for a frontend, are of no flow, and leave this node again as they came, because
- * the frontend is none of its addresses and no other proxy here has translated them. They would circle between node and
- * router until their TTL ends, and the client would go on waiting. The client is told instead that there is no such
- * connection.
+ * RST for unknown segments: TCP segments to a frontend that belong to no flow, and that the stack forwards unchanged.
  *
- * A segment of another proxy's connection only has to pass the stack: conntrack has sent it to its backend by then. So
- * the proxy of a segment need not be known, and only what leaves as it came is answered.
+ * Owns: `strays`, and the RST. Reads: packets, the FIB. Writes: `strays`, packets, `packet_counts`.
+ *
+ * Such a frontend is no address of this node, and no other proxy here has translated the segment. The segment would
+ * circle between node and router until its TTL ends, and the client would wait. So the client gets a RST. A segment of
+ * another proxy's connection only has to pass the stack: conntrack has translated it by then. So the programs need not
+ * know the proxy: they reset only what leaves unchanged.
  */
 #ifndef HOLDFAST_UNKNOWN_SEGMENT_H
 #define HOLDFAST_UNKNOWN_SEGMENT_H
@@ -17,17 +18,14 @@
 #include "packet.h"
 #include "reject.h"
 
-/* The last segment for a frontend that this CPU left to the stack. What the stack forwards leaves by the same CPU. */
+/* The last segment to a frontend that this CPU left to the stack. The same CPU forwards it. */
 struct unknown_segment {
 	struct tuple tuple;
 	/* enum segment_action */
 	__u32 state;
 };
 
-/*
- * What is to be done with the segment when it leaves: nothing, because it has left already; drop it without an answer;
- * answer it.
- */
+/* What to do with the segment when it leaves: nothing, because it has left already; drop it without a RST; reset it. */
 enum segment_action { SEGMENT_NONE, SEGMENT_DROP, SEGMENT_RESET };
 
 struct {
@@ -37,10 +35,7 @@ struct {
 	__type(value, struct unknown_segment);
 } strays SEC(".maps");
 
-/*
- * The second in which any CPU last left such a segment to the stack; 0: long ago, so what leaves need not be compared
- * with any.
- */
+/* The second in which any CPU last left such a segment to the stack. 0: long ago, so egress need not compare. */
 __u32 unknown_segment_at;
 
 INLINE struct unknown_segment *get_unknown_segment(void)
@@ -50,10 +45,7 @@ INLINE struct unknown_segment *get_unknown_segment(void)
 	return bpf_map_lookup_elem(&strays, &zero);
 }
 
-/*
- * Notes a segment of TCP that acknowledges something and is no RST. All others begin or end a connection, and get no
- * such answer.
- */
+/* Saves a TCP segment that has ACK and no RST. Any other segment opens or ends a connection, and gets no RST. */
 INLINE void save_unknown_segment(const struct packet *packet, bool is_dropped)
 {
 	struct unknown_segment *segment = get_unknown_segment();
@@ -70,7 +62,7 @@ INLINE bool has_unknown_segment(void)
 	return READ_ONCE(unknown_segment_at);
 }
 
-/* Whether the packet is the segment that was noted: enum segment_action. */
+/* Whether the packet is the saved segment: enum segment_action. */
 INLINE int find_unknown_segment(struct __sk_buff *skb, bool v4)
 {
 	struct unknown_segment *segment = get_unknown_segment();
@@ -79,7 +71,7 @@ INLINE int find_unknown_segment(struct __sk_buff *skb, bool v4)
 
 	if (seconds() - READ_ONCE(unknown_segment_at) > 1)
 		*(volatile __u32 *)&unknown_segment_at = 0;
-	/* A packet of this node's own is no stray. */
+	/* The node's own packets have no ingress device. */
 	if (!skb->ingress_ifindex || !segment || segment->state == SEGMENT_NONE || !parse(skb, &packet, v4) ||
 	    packet.tuple.transport != IPPROTO_TCP || packet.part != WHOLE || !parse_transport(skb, &packet) ||
 	    !same_endpoint(&packet.tuple.source, segment->tuple.source.address, segment->tuple.source.port, false) ||
@@ -91,7 +83,7 @@ INLINE int find_unknown_segment(struct __sk_buff *skb, bool v4)
 	return state;
 }
 
-/* Makes the header of IP say that a TCP header alone is left behind it. */
+/* Sets the length in the IP header to that of a bare TCP header. */
 INLINE bool set_ip_length4(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
@@ -120,8 +112,8 @@ INLINE bool set_ip_length6(struct __sk_buff *skb, const struct packet *packet)
 }
 
 /*
- * How long the segment is behind its header of IP, without what a short frame was filled up with. A very large packet
- * does not say its length there.
+ * The length of the segment behind the IP header, without padding. A very large packet does not have its length in the
+ * header.
  */
 INLINE __u32 segment_length(struct __sk_buff *skb, const struct packet *packet, bool v4)
 {
@@ -137,8 +129,8 @@ INLINE __u32 segment_length(struct __sk_buff *skb, const struct packet *packet, 
 }
 
 /*
- * Cuts off all behind a TCP header, and tells how long the segment is now. The kernel cuts nothing off a packet that
- * was wrapped on the same host, as where nodes are containers: that one keeps its length, and the rest counts as data.
+ * Cuts off everything behind the TCP header, and returns the new length. The kernel cuts nothing off a packet that was
+ * encapsulated on the same host, as where nodes are containers. Then the length stays, and the rest counts as data.
  */
 INLINE __u32 trim_segment(struct __sk_buff *skb, const struct packet *packet, __u32 length, bool v4)
 {
@@ -148,9 +140,9 @@ INLINE __u32 trim_segment(struct __sk_buff *skb, const struct packet *packet, __
 }
 
 /*
- * Has the segment say what a host says that knows no such connection. If all behind its header has gone, what that said
- * is known from its sum, of which a network card may still have to finish all but the addresses and the length.
- * `before`: how long the segment was; `length`: how long it is.
+ * Turns the segment into a RST. If everything behind its header is gone, the checksum still tells its sum, of which the
+ * card may have to finish all but the addresses and the length. `before` and `length`: the segment's length before and
+ * now.
  */
 INLINE bool write_unknown_rst(struct __sk_buff *skb, const struct packet *packet, __u32 before, __u32 length, bool v4)
 {
@@ -176,9 +168,9 @@ INLINE bool write_unknown_rst(struct __sk_buff *skb, const struct packet *packet
 }
 
 /*
- * Sends what was made of the packet to its sender: by the device that the kernel has for that, because the packet may
- * have come by another node. Where the kernel tells none, by the one by which the packet came. Without a header of a
- * link it cannot be sent by another device; the stack gets it, as if it came by this one, and sends it on.
+ * Sends the RST to the segment's sender, by the device of the kernel's route, because the segment may have arrived by
+ * another node. If the kernel tells none, by the ingress device. Without a link header it cannot leave by another
+ * device, so the stack gets it as if it had arrived here, and forwards it.
  */
 INLINE int send_rst(struct __sk_buff *skb, const struct tuple *came, bool v4)
 {
@@ -192,7 +184,7 @@ INLINE int send_rst(struct __sk_buff *skb, const struct tuple *came, bool v4)
 	return bpf_redirect_neigh(device && device != EGRESS_UNKNOWN ? device : skb->ingress_ifindex, NULL, 0, 0);
 }
 
-/* Makes of the segment the reset that tells its sender that there is no such connection. */
+/* Builds the RST that tells the sender that there is no such connection. */
 INLINE bool build_rst(struct __sk_buff *skb, struct packet *packet, bool v4)
 {
 	__u32 before, length;

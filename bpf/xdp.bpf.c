@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What needs no packet at the driver: frames of flows with other nodes' backends leave before the kernel makes packets
- * of them, and those of clients that are turned away end there.
+ * The XDP program: it redirects frames of flows with remote backends, and drops frames of refused clients, before the
+ * kernel makes packets of them.
  *
- * The program only repeats what the program behind it (packet_in) did with a packet of the same flow, in the same
- * direction, by the same device, on the same CPU, in the same second. It writes nothing but the frame. Whatever that
- * program would note of a packet, or do otherwise with it, it gets: the frame goes on as it is. So all rules are there,
- * and here is only what makes a packet like the one before. For a client without a flow the same rules are asked, of
- * select_backend.h, once that program has turned one away.
+ * Owns: the parser and the writer of frames. Reads: frames, `flow_table`, `flow_paths`, `xdp_drop_hints`, frontends and
+ * lists. Writes: frames, the scratch map, counts, refusals.
+ *
+ * The program only repeats what packet_in did with a packet of the same flow, direction, device, CPU and second. It
+ * changes nothing but the frame. It passes each frame for which packet_in would note something, or do anything else. So
+ * packet_in has all rules, and this program only recognises repetitions. For a client without a flow it asks the same
+ * rules, of select_backend.h, after packet_in has refused one.
  */
 #include <linux/bpf.h>
 #include "conntrack.h"
@@ -24,17 +26,15 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /*
- * Between a frame and the rules, before the kernel has made a packet of it: what stands in its headers becomes plain
- * values, and what was decided is written there.
+ * --- Frames: the headers as plain values, and the translated frame. ---
  *
- * Only frames that look as most do are read. All that is written is looked at before anything is written, so no frame
- * is half changed.
+ * Only common frames are read. Everything is checked before anything is written, so no frame is half changed.
  */
 
-/* Whether frames may come in several buffers, of which this kernel tells the length in all (Linux 5.18). */
+/* Whether frames may have fragments, whose total length the kernel tells (Linux 5.18). */
 const volatile bool has_frags = false;
 
-/* Reads the pointers to the frame by hand, as skb_data() does. */
+/* Reads the pointer by inline assembly, as skb_data(). */
 INLINE void *frame_start(const struct xdp_md *ctx)
 {
 	void *data;
@@ -51,7 +51,7 @@ INLINE void *frame_end(const struct xdp_md *ctx)
 	return end;
 }
 
-/* A part of the frame, or NULL. Of a frame in several buffers only the first one is there. */
+/* A part of the frame, or NULL. Only the first fragment of a frame is readable. */
 INLINE void *frame_bytes(const struct xdp_md *ctx, __u32 at, __u32 size)
 {
 	void *found = frame_start(ctx) + at;
@@ -59,27 +59,27 @@ INLINE void *frame_bytes(const struct xdp_md *ctx, __u32 at, __u32 size)
 	return found + size <= frame_end(ctx) ? found : NULL;
 }
 
-/* Where the header of the transport begins. */
+/* The offset of the transport header. */
 INLINE __u32 transport_offset(bool v4)
 {
 	return ETH_HLEN + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 }
 
-/* What a frame says. */
+/* What the headers of a frame contain. */
 struct frame {
 	struct tuple tuple;
 	struct ip_info info;
-	/* The sum of the addresses, the length and the transport, which the transport's own sum covers too. */
+	/* The sum of the pseudo header. */
 	__u64 pseudo;
-	/* How many hops are left. */
+	/* The TTL or hop limit. */
 	__u8 hops;
-	/* What it says of its connection, in the flags of TCP. */
+	/* The connection flags, as TCP flags. */
 	__u8 flags;
-	/* The sum of TCP or UDP. That of SCTP takes more than a few words to make up for: NULL. */
+	/* The checksum of TCP or UDP. NULL for SCTP, whose CRC takes too long to correct. */
 	__u16 *check;
 };
 
-/* `false`: another program has to look at this packet. */
+/* `false`: the ingress program has to handle the packet. */
 INLINE bool read_header4(const struct xdp_md *ctx, struct frame *frame)
 {
 	const struct iphdr *ip = frame_bytes(ctx, ETH_HLEN, sizeof(*ip));
@@ -98,7 +98,7 @@ INLINE bool read_header4(const struct xdp_md *ctx, struct frame *frame)
 	return true;
 }
 
-/* As above. */
+/* As above, for IPv6. */
 INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
 {
 	const struct ipv6hdr *ip = frame_bytes(ctx, ETH_HLEN, sizeof(*ip));
@@ -121,9 +121,8 @@ INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
 }
 
 /*
- * Whether the frame is as long as its packet, or was filled up to the least that Ethernet has, and the packet has the
- * header of its transport. What is in several buffers is for the program behind the driver: not each driver that sends
- * frames sends such, and one that does not loses them without a word.
+ * Whether the frame is as long as its packet, or padded to the minimum, and has the transport header. The ingress
+ * program gets frames with fragments: some drivers that redirect frames lose those without notice.
  */
 INLINE bool has_exact_length(const struct xdp_md *ctx, const struct frame *frame, bool v4)
 {
@@ -137,8 +136,8 @@ INLINE bool has_exact_length(const struct xdp_md *ctx, const struct frame *frame
 }
 
 /*
- * Whether the sum of the transport is made. What this host sends to itself has a sum that a network card would finish,
- * and until then it is that of the pseudo header. By chance a whole sum may look so.
+ * Whether the checksum is complete. A packet of this host has only the sum of its pseudo header until a card finishes
+ * it. By chance a complete checksum may look like that.
  */
 INLINE bool is_csum_complete(__u16 sum, const struct frame *frame, bool v4)
 {
@@ -148,8 +147,8 @@ INLINE bool is_csum_complete(__u16 sum, const struct frame *frame, bool v4)
 }
 
 /*
- * Whether a packet of SCTP is an INIT and nothing else, as one is that begins an association. What other chunks say is
- * for the program of packets to read.
+ * Whether an SCTP packet is a single INIT, as it is when it opens an association. The ingress program reads all other
+ * chunks.
  */
 INLINE bool is_init(const struct xdp_md *ctx, const struct frame *frame, bool v4)
 {
@@ -161,7 +160,7 @@ INLINE bool is_init(const struct xdp_md *ctx, const struct frame *frame, bool v4
 	       ETH_HLEN + frame->info.length == before + ((length + 3) & ~3U);
 }
 
-/* Reads a header of TCP. `false`: the frame ends before that. */
+/* Reads the TCP header. `false`: the frame is too short. */
 INLINE bool read_tcp(const struct xdp_md *ctx, struct frame *frame, bool v4)
 {
 	struct tcphdr *tcp = frame_bytes(ctx, transport_offset(v4), sizeof(*tcp));
@@ -173,7 +172,7 @@ INLINE bool read_tcp(const struct xdp_md *ctx, struct frame *frame, bool v4)
 	return true;
 }
 
-/* Reads the ports, and what else the transport says. `false`: the frame ends before that. */
+/* Reads the ports and the connection flags. `false`: the frame is too short. */
 INLINE bool read_transport(const struct xdp_md *ctx, struct frame *frame, bool v4)
 {
 	struct udphdr *udp = frame_bytes(ctx, transport_offset(v4), sizeof(*udp));
@@ -191,15 +190,15 @@ INLINE bool read_transport(const struct xdp_md *ctx, struct frame *frame, bool v
 	return true;
 }
 
-/* Reads a frame. `false`: another program has to look at it. */
+/* Reads a frame. `false`: the ingress program has to handle it. */
 INLINE bool read_frame(const struct xdp_md *ctx, struct frame *frame, bool v4)
 {
 	return (v4 ? read_header4(ctx, frame) : read_header6(ctx, frame)) && read_transport(ctx, frame, v4);
 }
 
 /*
- * Whether nothing in a frame that was read keeps it from being sent on right away. That there is a sum is looked at
- * where the verifier can see it, and not concluded from the transport.
+ * Whether nothing prevents a redirect of the frame. The check for the checksum is explicit, because the verifier does
+ * not conclude it from the transport.
  */
 INLINE bool can_forward_frame(const struct xdp_md *ctx, struct frame *frame, bool v4)
 {
@@ -214,7 +213,7 @@ INLINE void write_frame_link(struct ethhdr *link, const struct flow_path *path)
 	__builtin_memcpy(link->h_source, path->src_mac, ETH_ALEN);
 }
 
-/* Counts the packet down one hop, which the header's sum covers by IPv4. */
+/* Decrements the TTL, and corrects the IPv4 checksum. */
 INLINE void write_frame_ip(void *header, const struct tuple *to, __u64 sum, bool v4)
 {
 	if (v4) {
@@ -233,7 +232,7 @@ INLINE void write_frame_ip(void *header, const struct tuple *to, __u64 sum, bool
 	}
 }
 
-/* A datagram may have no sum, which is 0 and stays so; one that has a sum has never 0. */
+/* A UDP checksum of 0 means none, and stays 0. A computed one is never 0. */
 INLINE void write_frame_csum(__u16 *sum, __u8 transport, const struct csum_change *change)
 {
 	__u16 made;
@@ -244,9 +243,7 @@ INLINE void write_frame_csum(__u16 *sum, __u8 transport, const struct csum_chang
 	*sum = transport == IPPROTO_UDP && !made ? 0xffff : made;
 }
 
-/*
- * Gives a frame that was read the source and the destination of `to`, and sends it one hop further. `false`: as it was.
- */
+/* Gives a frame the source and the destination of `to`, and decrements its TTL. `false`: the frame is unchanged. */
 INLINE bool write_frame(const struct xdp_md *ctx, const struct frame *frame, const struct tuple *to,
 			const struct flow_path *path, bool v4)
 {
@@ -265,17 +262,17 @@ INLINE bool write_frame(const struct xdp_md *ctx, const struct frame *frame, con
 }
 
 /*
- * Clients that are turned away at the driver already, as the program behind it would turn them away: those outside of
- * the ranges of sources, and those at frontends without backends that would get no answer. It counts and reports what
- * that program would, so nothing is hidden but the packet.
+ * --- Frames of refused clients. ---
  *
- * A packet of which there is any flow, or that is not judged here to the end, goes on to that program.
+ * XDP drops a frame if the ingress program would drop it: the client is outside of the source ranges, or its frontend
+ * has no backend and the client would get no reject. XDP counts and reports the same as that program. The ingress
+ * program gets each packet with a flow, and each one that XDP cannot judge to the end.
  */
 
-/* What the first look at a frame says beside the verdicts of XDP: the frame may be of a client that is turned away. */
+/* What xdp_lookup() returns beside the verdicts of XDP: the client may be one that is refused. */
 #define CHECK_CLIENT 100
 
-/* Whether the frame is for that hardware address. */
+/* Whether the frame is for that MAC address. */
 INLINE bool is_for_mac(const struct xdp_md *ctx, const __u8 *address)
 {
 	const __u16 *to = frame_bytes(ctx, 0, ETH_ALEN), *own = (const __u16 *)address;
@@ -283,7 +280,7 @@ INLINE bool is_for_mac(const struct xdp_md *ctx, const __u8 *address)
 	return to && !((to[0] ^ own[0]) | (to[1] ^ own[1]) | (to[2] ^ own[2]));
 }
 
-/* Whether a client like this one was turned away just now, so that it is worth to judge this one. */
+/* Whether the ingress program has just refused such a client, so that a check is worth its cost. */
 INLINE bool has_drop_hint(const struct xdp_md *ctx)
 {
 	__u32 device = ctx->ingress_ifindex;
@@ -292,10 +289,7 @@ INLINE bool has_drop_hint(const struct xdp_md *ctx)
 	return noted && noted->second == seconds() && noted->device == device && is_for_mac(ctx, noted->mac);
 }
 
-/*
- * Notes what the next step has to know of a frame of no flow. CHECK_CLIENT: it may be a client that is turned
- * away.
- */
+/* Saves a frame without a flow for the next step. CHECK_CLIENT: the client may be one that is refused. */
 INLINE int save_new_frame(const struct xdp_md *ctx, const struct frame *frame)
 {
 	struct scratch *scratch;
@@ -311,7 +305,7 @@ INLINE int save_new_frame(const struct xdp_md *ctx, const struct frame *frame)
 	return CHECK_CLIENT;
 }
 
-/* Whether a client without a backend gets no answer. Only then it is turned away here. */
+/* Whether a client without a backend gets no reject. Only such a client is dropped here. */
 INLINE bool refuse_in_xdp(const struct scratch *scratch, const struct lb_request *request, __u64 word)
 {
 	if (empty_list_verdict(word) == VERDICT_REFUSED && !is_reject_limit_reached(seconds()))
@@ -341,7 +335,7 @@ INLINE bool is_denied_in_xdp(struct xdp_md *ctx, struct scratch *scratch, bool v
 	}
 }
 
-/* Ends a frame of no flow, if its client is turned away without an answer. */
+/* Drops a frame without a flow whose client is refused without a reject. */
 INLINE int xdp_drop(struct xdp_md *ctx, bool v4)
 {
 	struct scratch *scratch = get_scratch();
@@ -353,8 +347,8 @@ INLINE int xdp_drop(struct xdp_md *ctx, bool v4)
 }
 
 /*
- * Whether nothing is to be noted of a further packet of the flow that opens and ends nothing: client and backend have
- * agreed, neither is said to be gone, this second is noted already, and the backend owes no answer.
+ * Whether a further packet of the flow changes nothing: the connection is established, neither side has reset it, this
+ * second is noted, and no reply is due.
  */
 INLINE bool needs_no_tracking(const struct flow *flow, enum direction direction, __u32 now)
 {
@@ -365,13 +359,16 @@ INLINE bool needs_no_tracking(const struct flow *flow, enum direction direction,
 	return direction == TO_BACKEND || (!flow->unacked && !needs_client_save(flow));
 }
 
-/* Whether frames may pass between two devices: a driver sends another one's frame only if it has all it needs. */
+/*
+ * Whether frames may be redirected between two devices. A driver sends another device's frame only if it has all it
+ * needs.
+ */
 INLINE bool may_redirect_between(__u32 here, __u32 there)
 {
 	return here & there & DEVICE_FAST_PATH && here & there & DEVICE_XDP;
 }
 
-/* How a packet of a flow with another node leaves: as the other side's packet would come, turned round. */
+/* The tuple of a leaving packet of a flow with a remote backend: the reverse of what the other side would send. */
 INLINE void egress_tuple(struct tuple *left, const struct flow *flow, enum direction direction)
 {
 	struct tuple other;
@@ -384,8 +381,8 @@ INLINE void egress_tuple(struct tuple *left, const struct flow *flow, enum direc
 }
 
 /*
- * Sends the frame on, also where it leaves by the device by which it came: a veth that is told so by XDP_TX does not
- * wake its other end where that has GRO and no program.
+ * Redirects the frame, also to its ingress device: after XDP_TX, a veth does not wake a peer that has GRO and no
+ * program.
  */
 INLINE int redirect_frame(struct xdp_md *ctx, const struct frame *frame, const struct tuple *left,
 			  const struct flow_path *path, bool v4)
@@ -399,7 +396,7 @@ INLINE int redirect_frame(struct xdp_md *ctx, const struct frame *frame, const s
 	return bpf_redirect(device, 0);
 }
 
-/* Lets a frame follow its flow. The record may become another flow's meanwhile: then its serial is another one. */
+/* Makes a frame follow its flow. If another flow takes the record meanwhile, the serial differs. */
 INLINE int follow_frame(struct xdp_md *ctx, const struct frame *frame, __u32 number, const struct flow *flow, bool v4)
 {
 	__u32 serial = READ_ONCE(flow->serial), now = seconds();
@@ -421,7 +418,7 @@ INLINE int follow_frame(struct xdp_md *ctx, const struct frame *frame, __u32 num
 	return redirect_frame(ctx, frame, &left, path, v4);
 }
 
-/* CHECK_CLIENT: the frame is of no flow, and may be of a client that is turned away. */
+/* CHECK_CLIENT: the frame has no flow, and may be of a client that is refused. */
 INLINE int xdp_lookup(struct xdp_md *ctx, bool v4)
 {
 	struct frame frame = {};
@@ -439,7 +436,7 @@ INLINE int xdp_lookup(struct xdp_md *ctx, bool v4)
 	return flow && can_forward_frame(ctx, &frame, v4) ? follow_frame(ctx, &frame, number, flow, v4) : XDP_PASS;
 }
 
-/* The steps, for each family. */
+/* The steps as global functions, for each family. */
 #define STEPS(family, v4)                                 \
 	GLOBAL int xdp_lookup##family(struct xdp_md *ctx) \
 	{                                                 \
