@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps. Those of a generation grow: the daemon builds larger ones beside, fills them, and moves the programs over.
- * The others keep their size and are shared by all generations; the map of what is kept with sockets is shared by all
- * versions too.
+ * The maps of all programs.
+ *
+ * Owns: the maps that the socket programs need. Reads and writes: nothing.
+ *
+ * The maps of a generation grow: the daemon makes larger ones, fills them, and moves the programs over. The other maps
+ * keep their size, and all generations share them. All versions share the storage of sockets.
  */
 #ifndef HOLDFAST_MAPS_H
 #define HOLDFAST_MAPS_H
@@ -11,7 +14,7 @@
 #include <bpf/bpf_helpers.h>
 #include "abi.h"
 
-/* --- One generation. The sizes here are replaced before loading. --- */
+/* --- One generation. The daemon replaces the sizes before it loads the programs. --- */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -56,8 +59,8 @@ struct {
 } backends6 SEC(".maps");
 
 /*
- * The members: the backends of lists with affinity; and all backends that serve, of UDP ports, and of TCP ports too
- * where the daemon ends the connections of a backend that has left.
+ * The members: the backends of lists with affinity, and all serving backends of UDP ports. Of TCP ports, too, where the
+ * daemon ends the connections of removed backends.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -69,7 +72,7 @@ struct {
 
 /* --- Shared by all generations. --- */
 
-/* A local IPv4 address that answers node ports; 127.0.0.1 stands for all of the loopback, and so does ::1 below. */
+/* The node's IPv4 addresses that answer node ports. 127.0.0.1 stands for all loopback addresses, and ::1 does below. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -86,7 +89,7 @@ struct {
 	__type(value, __u32);
 } node_addresses6 SEC(".maps");
 
-/* The cluster IPs that have any frontend in the maps. The value says no more. */
+/* The cluster IPs that have any frontend. The value means nothing. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -103,7 +106,7 @@ struct {
 	__type(value, __u32);
 } cluster_ips6 SEC(".maps");
 
-/* The tops of subtrees of cgroups that are left alone, by their ids. */
+/* The tops of exempt cgroup subtrees, by cgroup id. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -112,7 +115,7 @@ struct {
 	__type(value, __u32);
 } exempt_cgroups SEC(".maps");
 
-/* A bit for each port number that any node port has: a client that dials another one pays one array access. */
+/* A bit for each port number that is a node port. A client that dials another port costs one array access. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -122,8 +125,8 @@ struct {
 } node_ports SEC(".maps");
 
 /*
- * A bit for each block of addresses in which there may be a frontend, first those of IPv4: a client that dials another
- * block is spared the search. A bit too many costs just that.
+ * A bit for each address block that may have a frontend, those of IPv4 first. A client that dials another block needs
+ * no lookup. A bit too many costs one lookup.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -141,20 +144,20 @@ struct {
 } affinity SEC(".maps");
 
 /*
- * What TCP sockets dialled. An entry names its socket by the cookie, which is never used twice: one that is out of date
- * fits no socket. So nothing has to be released, and closing a socket costs nothing. A socket that lost its entry to a
- * later one sees its backend in getpeername.
+ * What TCP sockets dialled. An entry names its socket by the cookie, which is never reused, so an outdated entry
+ * matches no socket. Closing a socket costs nothing. A socket whose entry was overwritten sees its backend in
+ * getpeername.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, REVERSE_ENTRIES);
+	__uint(max_entries, SOCK_REV_NAT_ENTRIES);
 	__type(key, __u32);
-	__type(value, struct reverse_entry);
+	__type(value, struct sock_rev_nat);
 } reverse SEC(".maps");
 
 /*
- * What a UDP socket dialled, kept with the socket itself: no other socket pushes it out, it goes with its socket, and a
- * socket that has dialled nothing of ours is known by one look.
+ * What UDP sockets dialled, in socket storage: no other socket evicts it, and it goes with its socket. One lookup tells
+ * whether a socket has dialled a frontend.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -168,7 +171,9 @@ struct {
 	__uint(max_entries, REFUSAL_BYTES);
 } refusals SEC(".maps");
 
-/* How many refusals were told in the last second; each place counts for some namespaces and cgroups: see verdict.h. */
+/*
+ * The refusals that were reported in the last second. Each slot counts for some namespaces and cgroups: see events.h.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, REFUSAL_PACES);

@@ -1,57 +1,57 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The packet programs, at the devices by which others reach this node: on its way in a client's packet is sent to a
- * backend, on its way out the answer gets the address that the client dialled. In between the stack and all other
- * programs see client and backend.
+ * The packet programs, at the devices by which other hosts and pods reach this node.
+ *
+ * Owns: the order of the steps, and the egress programs. Reads: everything that the headers read. Writes: packets,
+ * flows and verdicts.
+ *
+ * The ingress program translates a client's packet to its backend. The egress program restores the address that the
+ * client dialled in the reply. In between, the stack and all other programs see client and backend.
  */
 #include <linux/if_packet.h>
-#include "answered.h"
-#include "arrival.h"
-#include "back.h"
-#include "errors.h"
-#include "flow.h"
-#include "fragments.h"
-#include "glance.h"
-#include "heard.h"
-#include "joined.h"
-#include "listed.h"
+#include "conntrack.h"
+#include "dsr_decap.h"
+#include "dsr_encap.h"
+#include "fast_path.h"
+#include "flow_state.h"
+#include "frag.h"
+#include "icmp_error.h"
+#include "ingress.h"
+#include "nat.h"
+#include "open_flow.h"
 #include "packet.h"
-#include "rewrite.h"
-#include "segment.h"
-#include "shortcut.h"
-#include "stray.h"
-#include "taken.h"
-#include "unwrap.h"
-#include "wrap.h"
+#include "prefilter.h"
+#include "select_backend.h"
+#include "unknown_segment.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Forces these enums into BTF, so that the skeleton generator sees them. No program reads it. */
-const volatile struct told {
+/* Puts these enums into BTF for the skeleton generator. No program reads it. */
+const volatile struct exported_types {
 	enum device_flag device_flag;
-	enum leg leg;
+	enum entry_kind kind;
 	enum flow_state flow_state;
-	enum heard heard;
+	enum flow_flag heard;
 	enum flow_count flow_count;
 	enum drains drains;
 	enum flow_part flow_part;
-	enum waits waits;
+	enum unacked unacked;
 	enum lifetime lifetime;
 	enum packet_count packet_count;
-} told_to_daemon = {};
+} exported_types = {};
 
 /*
- * Whether the packet is of a VLAN. A VLAN that this node is in has a device of its own, and the packet is looked at
- * there. The number 0 is a priority and no VLAN.
+ * Whether the packet has a VLAN tag. A VLAN of this node has a device of its own, which handles the packet. Number 0 is
+ * a priority and no VLAN.
  */
-INLINE bool is_of_vlan(const struct __sk_buff *skb)
+INLINE bool is_in_vlan(const struct __sk_buff *skb)
 {
 	return skb->vlan_present && skb->vlan_tci & 0xfff;
 }
 
 /*
- * A device that shows all that passes by shows what others get too: the stack drops that. At the port of a bridge what
- * a pod sends to the bridge looks so as well, because the port has another hardware address.
+ * Whether the packet is for another host, which a device in promiscuous mode shows: the stack drops it. At a bridge
+ * port, a pod's packet to the bridge looks like that, too, because the port has another MAC address.
  */
 INLINE bool is_for_another_host(const struct __sk_buff *skb)
 {
@@ -64,277 +64,97 @@ INLINE bool is_for_another_host(const struct __sk_buff *skb)
 	return !device || !(device->flags & DEVICE_POD);
 }
 
-INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
+INLINE enum step step_select_backend(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	if (LIKELY(rewrite(skb, packet, to, v4)))
-		return NEXT;
-	count_packet(COUNT_UNWRITABLE);
-	return SHOT;
+	struct scratch *scratch = get_scratch();
+
+	if (!scratch)
+		return STEP_DROP;
+	scratch->may_encap = scratch->adopts = false;
+	scratch->decap_flag = has_dsr_from && ownership == DECAPSULATED ? FLOW_DECAP : 0;
+	return UNLIKELY(scratch->decap_flag) ? select_decap_backend(skb, scratch, v4) :
+					       select_client_backend(skb, scratch, v4);
 }
 
-/* As write(), for a packet that comes. */
-INLINE int write_in(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
+INLINE enum step step_adopt_flow(bool v4)
 {
-	int verdict = write(skb, packet, to, v4);
+	struct scratch *scratch = get_scratch();
 
-	if (verdict == NEXT)
-		note_written_in(skb);
-	return verdict;
+	return scratch ? adopt_flow(scratch, v4) : STEP_PASS;
 }
 
-/*
- * Whether the frontend of a flow leads to other backends than that of the flow, or is none any more. For a client that
- * begins, the list that the frontend leads to counts; for one that goes on, whether the backend still serves. So it
- * does where the backend's answers do not come here, because it could not say that a connection lives, until the client
- * has said its last.
- */
-INLINE bool leads_elsewhere(__u32 number, bool v4)
+INLINE enum step step_adopt_error(struct __sk_buff *skb, bool v4)
 {
-	struct arrival *arrival = the_arrival();
-	struct flow *flow = flow_at(number);
-	struct dial dial = {};
-	struct tuple tuple;
-	struct port *port;
+	struct scratch *scratch = get_scratch();
 
-	if (!flow || !arrival)
-		return false;
-	from_client(&tuple, flow);
-	dial_of(&dial, &tuple, v4);
-	if (!find_frontend(&dial))
-		return true;
-	port = port_of(&dial);
-	if (!port)
-		return true;
-	set_place(&dial.backend, flow->backend, flow->backend_port);
-	arrival->sought = dial.backend;
-	if (UNLIKELY(is_wrapped(flow)) && !is_left_by_client(flow) && is_member(&dial, SCOPE_SERVING))
-		return false;
-	return !is_listed(arrival, &dial, SCOPE_CLUSTER, READ_ONCE(port->cluster), v4) &&
-	       !is_listed(arrival, &dial, SCOPE_LOCAL, READ_ONCE(port->local), v4);
+	return scratch ? adopt_error(skb, scratch, v4) : STEP_PASS;
 }
 
-ALONE int leads_elsewhere4(__u32 number)
+INLINE enum step step_open_flow(struct __sk_buff *skb, bool v4)
 {
-	return leads_elsewhere(number, true);
+	struct scratch *scratch = get_scratch();
+
+	return scratch ? open_flow(skb, scratch, v4) : STEP_PASS;
 }
 
-ALONE int leads_elsewhere6(__u32 number)
+INLINE int step_alloc_ports(bool v4)
 {
-	return leads_elsewhere(number, false);
+	struct scratch *scratch = get_scratch();
+
+	return scratch ? alloc_ports(scratch, v4) : -ENOENT;
 }
 
-/* Whether a client begins anew with the tuple of a connection that is over. */
-INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
+INLINE enum step step_commit_flow(int added, bool v4)
 {
-	return is_syn(flow, packet) && is_over(flow);
+	struct scratch *scratch = get_scratch();
+
+	return scratch ? commit_flow(scratch, added, v4) : STEP_PASS;
+}
+
+INLINE enum step step_forward_first(struct __sk_buff *skb, bool v4)
+{
+	struct scratch *scratch = get_scratch();
+
+	return scratch ? forward_first(skb, scratch, v4) : STEP_PASS;
 }
 
 /*
- * Whether a client has had no answer. A backend that lives answers at once, even to a stranger that asks in the name of
- * a client that goes on: it says that it knows of a connection. So a flow without an answer in the second before has no
- * connection that could be cut. Where the backend is not heard, a client that has said its last and has been silent
- * since awaits none.
+ * Whether a SYN or its reply opens a connection of the same two hosts without the frontend, past a closed flow. A SYN
+ * through the frontend has ended that flow at ingress. A backend that has sent FIN sends no SYN on the old connection.
+ * So a forged packet ends no living flow. The flow is noted before it is judged, so that exactly the judged flow ends,
+ * even if another one takes the record meanwhile.
  */
-INLINE bool has_no_answer(const struct flow *flow, __u32 now)
+INLINE bool reopens_directly(const struct flow *flow, __u32 number, enum direction direction)
 {
-	return (flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN)) ||
-	       (flow->waits && flow->seen != now) || (is_left_by_client(flow) && silence(flow, now) > LIFE_CROWDED);
-}
-
-/*
- * Whether a client begins anew with the tuple of a connection that has a silent backend, while the frontend leads to
- * other backends now.
- */
-INLINE bool begins_elsewhere(const struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
-{
-	return is_syn(flow, packet) && has_no_answer(flow, now) &&
-	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
-}
-
-/* Whether a packet of a client may not follow its flow any more. If so, the flow is ended. */
-INLINE bool ends(struct __sk_buff *skb, struct flow *flow, __u32 number, const struct packet *packet, __u32 now,
-		 bool v4)
-{
-	bool is_lost = has_lost_its_way(skb, flow);
-
-	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)) && !is_lost)
-		return false;
-	if (!is_lost && !has_expired(flow, now) && !begins_anew(flow, packet) &&
-	    !has_left(flow, number, v4) &&
-	    !begins_elsewhere(flow, number, packet, now, v4) &&
-	    (flow->seen == now || !needs_another_address(skb, flow, number, packet, v4)))
-		return false;
-	end(number, READ_ONCE(flow->serial), v4);
-	return true;
-}
-
-/* Lets an incoming packet follow its flow. `false`: it is of no flow. */
-INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, enum whose whose, int *verdict, bool v4)
-{
-	__u32 number = UNLIKELY(whose == TAKEN_OUT) ? flow_of_taken(&packet->tuple, v4) :
-						      flow_of_arrived(&packet->tuple, v4);
-	struct flow *flow = flow_at(number);
-	enum direction direction;
-	struct tuple to;
-	__u32 now, serial;
-
-	if (!flow)
-		return false;
-	serial = READ_ONCE(flow->serial);
-	direction = turn_in(flow, &packet->tuple, &to, v4);
-	if (direction == NOWHERE)
-		return false;
-	if (must_wait(packet)) {
-		*verdict = SHOT;
-		return true;
-	}
-	if (direction == TO_BACKEND) {
-		now = seconds();
-		if (UNLIKELY(ends(skb, flow, number, packet, now, v4)))
-			return false;
-		if (UNLIKELY(flow->seen != now)) {
-			note_silence(flow, number);
-			note_client(skb, flow, packet, now);
-			note_bridge_of(skb);
-		}
-		if (packet->part != LATER_FRAGMENT)
-			hear_client(flow, packet);
-	}
-	mark_for_firewall(skb);
-	if (UNLIKELY(is_wrapped(flow)))
-		*verdict = note_passage(packet, number, serial, direction, false) == MAY_PASS ? WRAPS : SHOT;
-	else if (takes_shortcut(flow))
-		*verdict = note_passage(packet, number, serial, direction, is_known_there(flow, packet, direction));
-	else
-		*verdict = write_in(skb, packet, &to, v4);
-	return true;
-}
-
-/* Notes what the next steps have to know of a packet that may be a new client's. */
-INLINE int note_arrival(const struct __sk_buff *skb, const struct packet *packet)
-{
-	struct arrival *arrival = the_arrival();
-
-	if (!arrival)
-		return NEXT;
-	arrival->packet = *packet;
-	arrival->device = skb->ifindex;
-	return ARRIVES;
-}
-
-INLINE int come(struct __sk_buff *skb, enum whose whose, bool v4)
-{
-	struct packet packet = {};
-	int verdict = IS_LEFT_ALONE;
-
-	if (!parse(skb, &packet, v4))
-		return IS_LEFT_ALONE;
-	if (UNLIKELY(is_icmp(&packet, v4)))
-		return IS_ERROR;
-	if (!know_ports(skb, &packet, LEG_IN, v4))
-		return IS_LEFT_ALONE;
-	if (whose == UNKNOWN && !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port,
-					     packet.tuple.source.port, v4))
-		return IS_LEFT_ALONE;
-	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
-		remember_fragment(&packet, LEG_IN);
-	if (LIKELY(follow_in(skb, &packet, whose, &verdict, v4)) || packet.part == LATER_FRAGMENT)
-		return verdict;
-	return note_arrival(skb, &packet);
-}
-
-INLINE int choose_backend(struct __sk_buff *skb, enum whose whose, bool v4)
-{
-	struct arrival *arrival = the_arrival();
-
-	if (!arrival)
-		return SHOT;
-	arrival->may_wrap = arrival->joins = false;
-	arrival->came_wrapped = knows_nodes && whose == TAKEN_OUT ? CAME_WRAPPED : 0;
-	return UNLIKELY(arrival->came_wrapped) ? arrive_by_node(skb, arrival, v4) : arrive(skb, arrival, v4);
-}
-
-INLINE int join_others(bool v4)
-{
-	struct arrival *arrival = the_arrival();
-
-	return arrival ? join(arrival, v4) : NEXT;
-}
-
-INLINE int join_others_error(struct __sk_buff *skb, bool v4)
-{
-	struct arrival *arrival = the_arrival();
-
-	return arrival ? join_error(skb, arrival, v4) : NEXT;
-}
-
-INLINE int open(struct __sk_buff *skb, bool v4)
-{
-	struct arrival *arrival = the_arrival();
-
-	return arrival ? begin(skb, arrival, v4) : NEXT;
-}
-
-INLINE int find_ports(bool v4)
-{
-	struct arrival *arrival = the_arrival();
-
-	return arrival ? give_ports(arrival, v4) : -ENOENT;
-}
-
-INLINE int end_open(int added, bool v4)
-{
-	struct arrival *arrival = the_arrival();
-
-	return arrival ? settle(arrival, added, v4) : NEXT;
-}
-
-INLINE int send_on_first(struct __sk_buff *skb, bool v4)
-{
-	struct arrival *arrival = the_arrival();
-
-	return arrival ? send_first(skb, arrival, v4) : NEXT;
-}
-
-/*
- * Whether a SYN, or its answer, begins a connection of the same two past a flow that is over. A client that begins anew
- * through the frontend has ended the flow with that, and a backend that has said FIN says SYN no more: what it repeats
- * of an opening, it says before. So a stranger ends no flow here that lives. The flow is noted before it is looked at:
- * so the flow that is judged is the one that is ended, also where the record has become another flow's meanwhile.
- */
-INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction direction)
-{
-	struct arrival *arrival = the_arrival();
+	struct scratch *scratch = get_scratch();
 	__u32 serial = READ_ONCE(flow->serial);
 
-	if (!arrival)
+	if (!scratch)
 		return false;
-	arrival->rival = number;
-	arrival->rival_serial = serial;
-	flow = (const struct flow *)after((const __u64 *)flow, serial);
-	return is_over(flow) && flow->of_backend & HEARD_FIN && !is_by_own_port(flow, direction);
+	scratch->victim = number;
+	scratch->victim_serial = serial;
+	flow = (const struct flow *)load_after((const __u64 *)flow, serial);
+	return is_closed(flow) && flow->backend_flags & FLOW_FIN_SEEN && !is_snat_reply(flow, direction);
 }
 
 /*
- * Whether a backend that its frontend no longer leads to agrees to a new connection: then the former one is over, and
- * the client, which asks again, is led to where the frontend leads now. The flow tells that the client has asked anew,
- * so what a backend repeats of an opening does not count here. By SCTP a backend answers any host that asks: see
- * hear_associated().
+ * Whether a backend that is no more in the frontend's list accepts a new connection. Then the old connection is over,
+ * and the client's repeated SYN goes to a backend of the list. The flow shows that the client has sent a new SYN, so a
+ * backend's repeated SYN does not count. An SCTP backend replies to any host: see track_sctp_backend().
  */
-INLINE bool agrees_for_another(const struct flow *flow, __u32 number, enum direction direction, bool v4)
+INLINE bool accepts_for_other_backend(const struct flow *flow, __u32 number, enum direction direction, bool v4)
 {
 	return direction == TO_CLIENT && flow->transport == IPPROTO_TCP && flow->state == FLOW_OPEN &&
-	       flow->waits == WAITS_FOR_SYN &&
-	       (v4 ? leads_elsewhere4(number) : leads_elsewhere6(number));
+	       flow->unacked == UNACKED_SYN && (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
 }
 
 /*
- * Whether this packet of a backend proves that its client hears the backend. A backend agrees to any SYN, also to a
- * forged one, and answers a forged segment that does not fit; the data that it sends, or the end of them, comes after
- * the client has acknowledged a number that only a client which hears can know. By SCTP all but the answer to an INIT
- * comes after the cookie. By UDP an answer is all that there is.
+ * Whether this packet proves that the client receives what its backend sends. A backend accepts any SYN, also a forged
+ * one, and replies to a forged segment. It sends data or FIN after the client has acknowledged a number that only a
+ * real client knows. Over SCTP everything but the reply to an INIT follows the cookie. Over UDP a reply is all the
+ * proof that there is.
  */
-INLINE bool is_proof_of_hearing(struct __sk_buff *skb, const struct packet *packet)
+INLINE bool proves_client(struct __sk_buff *skb, const struct packet *packet)
 {
 	if (packet->tuple.transport == IPPROTO_UDP)
 		return true;
@@ -343,351 +163,390 @@ INLINE bool is_proof_of_hearing(struct __sk_buff *skb, const struct packet *pack
 	return packet->tuple.transport == IPPROTO_SCTP || has_data(skb, packet->ip, packet->transport);
 }
 
-INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow, bool v4)
+INLINE enum step follow_egress(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow,
+			       bool v4)
 {
 	struct tuple to;
-	enum direction direction = turn_out(flow, &packet->tuple, &to, v4);
+	enum direction direction = translate_egress(flow, &packet->tuple, &to, v4);
 
-	if (direction == NOWHERE)
-		return NEXT;
-	if (must_wait(packet))
-		return SHOT;
-	if (UNLIKELY(flow->state == FLOW_OPENING) && is_of_others(flow, packet, direction))
-		return NEXT;
+	if (direction == NO_DIRECTION)
+		return STEP_PASS;
+	if (must_wait_for_table(packet))
+		return STEP_DROP;
+	if (UNLIKELY(flow->state == FLOW_OPENING) && may_be_foreign(flow, packet, direction))
+		return STEP_PASS;
 	if (UNLIKELY(packet->flags & TCP_SYN)) {
-		if (begins_past(flow, number, direction))
-			return IS_PAST;
-		if (agrees_for_another(flow, number, direction, v4))
-			return IS_FOREIGN;
+		if (reopens_directly(flow, number, direction))
+			return PASS_AND_END_FLOW;
+		if (accepts_for_other_backend(flow, number, direction, v4))
+			return DROP_AND_END_FLOW;
 	}
 	if (direction != TO_CLIENT) {
-		note_sent(flow);
-		return write(skb, packet, &to, v4);
+		mark_snat_used(flow);
+		return finish(nat_or_drop(skb, packet, &to, v4));
 	}
-	note_answer(flow, number, packet, v4);
-	if (UNLIKELY(agrees_by_node(flow, packet)))
-		shorten_segments(skb, packet->transport, size_of_wrapper(v4));
-	if (UNLIKELY(is_to_come_back(flow)) && is_proof_of_hearing(skb, packet))
-		remember_client(number);
-	if (write(skb, packet, &to, v4) != NEXT)
-		return SHOT;
-	return way_of_answer(skb, flow, number, v4);
+	note_reply(flow, number, packet, v4);
+	if (UNLIKELY(is_decap_syn_ack(flow, packet)))
+		clamp_mss(skb, packet->transport, encap_header_size(v4));
+	if (UNLIKELY(needs_client_save(flow)) && proves_client(skb, packet))
+		save_client(number);
+	if (nat_or_drop(skb, packet, &to, v4) != TC_ACT_UNSPEC)
+		return STEP_DROP;
+	return finish(route_reply(skb, flow, number, v4));
 }
 
-INLINE int leave(struct __sk_buff *skb, bool v4)
+INLINE enum step egress_lookup(struct __sk_buff *skb, bool v4)
 {
 	struct packet packet = {};
 	struct flow *flow;
 	__u32 *entry, number;
 
 	if (!parse(skb, &packet, v4))
-		return NEXT;
+		return STEP_PASS;
 	if (UNLIKELY(is_icmp(&packet, v4)))
-		return IS_ERROR;
-	if (!know_ports(skb, &packet, LEG_THROUGH, v4))
-		return NEXT;
-	entry = find_entry(&packet.tuple, LEG_THROUGH, v4);
+		return STEP_ICMP_ERROR;
+	if (!resolve_ports(skb, &packet, ENTRY_TRANSLATED, v4))
+		return STEP_PASS;
+	entry = find_entry(&packet.tuple, ENTRY_TRANSLATED, v4);
 	number = entry ? *entry : 0;
-	flow = entry ? flow_at(number) : NULL;
+	flow = entry ? get_flow(number) : NULL;
 	if (LIKELY(!flow)) {
-		note_own_talk(&packet, v4);
-		return NEXT;
+		note_node_datagram(&packet, v4);
+		return STEP_PASS;
 	}
 	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
-		remember_fragment(&packet, LEG_THROUGH);
-	return follow_out(skb, &packet, number, flow, v4);
+		save_fragment(&packet, ENTRY_TRANSLATED);
+	return follow_egress(skb, &packet, number, flow, v4);
 }
 
-/* The steps, for each family. */
-#define STEPS(family, v4)                                          \
-	ALONE int come##family(struct __sk_buff *skb, __u32 whose) \
-	{                                                          \
-		return come(skb, whose, v4);                       \
-	}                                                          \
-	ALONE int choose##family(struct __sk_buff *skb, __u32 whose) \
-	{                                                          \
-		return choose_backend(skb, whose, v4);             \
-	}                                                          \
-	ALONE int is_of_process##family(struct __sk_buff *skb)     \
-	{                                                          \
-		return is_of_process(skb, v4);                     \
-	}                                                          \
-	ALONE int join##family(void)                               \
-	{                                                          \
-		return join_others(v4);                            \
-	}                                                          \
-	ALONE int join_error##family(struct __sk_buff *skb)        \
-	{                                                          \
-		return join_others_error(skb, v4);                 \
-	}                                                          \
-	ALONE int open##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return open(skb, v4);                              \
-	}                                                          \
-	ALONE int find_ports##family(void)                         \
-	{                                                          \
-		return find_ports(v4);                             \
-	}                                                          \
-	ALONE int settle##family(int added)                        \
-	{                                                          \
-		return end_open(added, v4);                        \
-	}                                                          \
-	ALONE int send_first##family(struct __sk_buff *skb)        \
-	{                                                          \
-		return send_on_first(skb, v4);                     \
-	}                                                          \
-	ALONE int pass_first##family(struct __sk_buff *skb)        \
-	{                                                          \
-		return pass_first(skb, v4);                        \
-	}                                                          \
-	ALONE int pass##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return pass(skb, v4);                              \
-	}                                                          \
-	ALONE int answer##family(struct __sk_buff *skb)            \
-	{                                                          \
-		return answer(skb, v4);                            \
-	}                                                          \
-	ALONE int leave##family(struct __sk_buff *skb)             \
-	{                                                          \
-		return leave(skb, v4);                             \
-	}                                                          \
-	ALONE int back##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return back(skb, v4);                              \
-	}                                                          \
-	ALONE int error_in##family(struct __sk_buff *skb, __u32 whose) \
-	{                                                          \
-		return error_in(skb, whose == TAKEN_OUT, v4);      \
-	}                                                          \
-	ALONE int wrap##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return wrap(skb, v4);                              \
-	}                                                          \
-	ALONE int unwrap##family(struct __sk_buff *skb)            \
-	{                                                          \
-		return unwrap(skb, v4);                            \
-	}                                                          \
-	ALONE int error_out##family(struct __sk_buff *skb)         \
-	{                                                          \
-		return error_out(skb, v4);                         \
-	}                                                          \
-	ALONE int find_stray##family(struct __sk_buff *skb)        \
-	{                                                          \
-		return find_stray(skb, v4);                        \
-	}                                                          \
-	ALONE int deny##family(struct __sk_buff *skb)              \
-	{                                                          \
-		return deny(skb, v4);                              \
+/*
+ * --- The reply of a local pod whose flow has a fast path. ---
+ *
+ * Any other packet goes on as it is. The egress program sees each packet that may end a flow or open one, as it does
+ * for replies through the stack.
+ */
+
+/* Makes a pod's reply follow its flow. */
+INLINE enum step follow_pod_egress(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow,
+				   bool v4)
+{
+	__u32 serial = READ_ONCE(flow->serial);
+	struct tuple to;
+
+	if (translate_egress(flow, &packet->tuple, &to, v4) != TO_CLIENT || !is_from_fast_path_device(flow, skb))
+		return STEP_PASS;
+	if (must_wait_for_table(packet))
+		return STEP_DROP;
+	if (UNLIKELY(flow->state == FLOW_OPENING) && may_be_foreign(flow, packet, TO_CLIENT))
+		return STEP_PASS;
+	return save_fast_path(packet, number, serial, TO_CLIENT, may_skip_egress(flow, packet, TO_CLIENT));
+}
+
+INLINE enum step pod_egress_lookup(struct __sk_buff *skb, bool v4)
+{
+	struct packet packet = {};
+	struct flow *flow;
+	__u32 *entry, number;
+
+	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !resolve_ports(skb, &packet, ENTRY_TRANSLATED, v4))
+		return STEP_PASS;
+	entry = find_entry(&packet.tuple, ENTRY_TRANSLATED, v4);
+	number = entry ? *entry : 0;
+	flow = entry ? get_flow(number) : NULL;
+	return flow ? follow_pod_egress(skb, &packet, number, flow, v4) : STEP_PASS;
+}
+
+/* The steps as global functions, for each family. */
+#define STEPS(family, v4)                                                             \
+	GLOBAL int ingress_lookup##family(struct __sk_buff *skb, __u32 ownership)     \
+	{                                                                             \
+		return ingress_lookup(skb, ownership, v4);                            \
+	}                                                                             \
+	GLOBAL int select_backend##family(struct __sk_buff *skb, __u32 ownership)     \
+	{                                                                             \
+		return step_select_backend(skb, ownership, v4);                       \
+	}                                                                             \
+	GLOBAL int has_local_socket##family(struct __sk_buff *skb)                    \
+	{                                                                             \
+		return has_local_socket(skb, v4);                                     \
+	}                                                                             \
+	GLOBAL int adopt_flow##family(void)                                           \
+	{                                                                             \
+		return step_adopt_flow(v4);                                           \
+	}                                                                             \
+	GLOBAL int adopt_error##family(struct __sk_buff *skb)                         \
+	{                                                                             \
+		return step_adopt_error(skb, v4);                                     \
+	}                                                                             \
+	GLOBAL int open_flow##family(struct __sk_buff *skb)                           \
+	{                                                                             \
+		return step_open_flow(skb, v4);                                       \
+	}                                                                             \
+	GLOBAL int alloc_ports##family(void)                                          \
+	{                                                                             \
+		return step_alloc_ports(v4);                                          \
+	}                                                                             \
+	GLOBAL int commit_flow##family(int added)                                     \
+	{                                                                             \
+		return step_commit_flow(added, v4);                                   \
+	}                                                                             \
+	GLOBAL int forward_first##family(struct __sk_buff *skb)                       \
+	{                                                                             \
+		return step_forward_first(skb, v4);                                   \
+	}                                                                             \
+	GLOBAL int fast_path_first##family(struct __sk_buff *skb)                     \
+	{                                                                             \
+		return fast_path_first(skb, v4);                                      \
+	}                                                                             \
+	GLOBAL int fast_path##family(struct __sk_buff *skb)                           \
+	{                                                                             \
+		return fast_path(skb, v4);                                            \
+	}                                                                             \
+	GLOBAL int reject##family(struct __sk_buff *skb)                              \
+	{                                                                             \
+		return reject(skb, v4);                                               \
+	}                                                                             \
+	GLOBAL int egress_lookup##family(struct __sk_buff *skb)                       \
+	{                                                                             \
+		return egress_lookup(skb, v4);                                        \
+	}                                                                             \
+	GLOBAL int pod_egress_lookup##family(struct __sk_buff *skb)                   \
+	{                                                                             \
+		return pod_egress_lookup(skb, v4);                                    \
+	}                                                                             \
+	GLOBAL int icmp_error_ingress##family(struct __sk_buff *skb, __u32 ownership) \
+	{                                                                             \
+		return icmp_error_ingress(skb, ownership == DECAPSULATED, v4);        \
+	}                                                                             \
+	GLOBAL int encap##family(struct __sk_buff *skb)                               \
+	{                                                                             \
+		return encap(skb, v4);                                                \
+	}                                                                             \
+	GLOBAL int decap##family(struct __sk_buff *skb)                               \
+	{                                                                             \
+		return decap(skb, v4);                                                \
+	}                                                                             \
+	GLOBAL int icmp_error_egress##family(struct __sk_buff *skb)                   \
+	{                                                                             \
+		return icmp_error_egress(skb, v4);                                    \
+	}                                                                             \
+	GLOBAL int find_unknown_segment##family(struct __sk_buff *skb)                \
+	{                                                                             \
+		return find_unknown_segment(skb, v4);                                 \
+	}                                                                             \
+	GLOBAL int reset_unknown_segment##family(struct __sk_buff *skb)               \
+	{                                                                             \
+		return reset_unknown_segment(skb, v4);                                \
 	}
 
 STEPS(4, true)
 STEPS(6, false)
 
-/* A step of its own: to end a flow and to find it take more than 512 bytes together, as older kernels count them. */
-INLINE void end_rival(bool v4)
+/* A step of its own: on older kernels, ending a flow and finding one take more than 512 bytes of stack together. */
+INLINE void end_victim(bool v4)
 {
-	const struct arrival *arrival = the_arrival();
+	const struct scratch *scratch = get_scratch();
 
-	if (arrival)
-		end(arrival->rival, arrival->rival_serial, v4);
+	if (scratch)
+		end_flow(scratch->victim, scratch->victim_serial, v4);
 }
 
 /*
- * Sends a client's first packet to the backend, past the stack or through it. What came by another node goes through
- * the stack, which tells tracking of the client.
+ * Sends a client's first packet to the backend, past the stack or through it. A decapsulated packet goes through the
+ * stack, which shows the client to conntrack.
  */
-INLINE int send(struct __sk_buff *skb, enum whose whose, bool v4)
+INLINE enum step forward_new_flow(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	int verdict = NEXT;
+	int verdict = TC_ACT_UNSPEC;
 
-	if (LIKELY(whose != TAKEN_OUT))
-		verdict = v4 ? pass_first4(skb) : pass_first6(skb);
-	if (verdict != NEXT)
-		return verdict;
-	return v4 ? send_first4(skb) : send_first6(skb);
+	if (LIKELY(ownership != DECAPSULATED))
+		verdict = v4 ? fast_path_first4(skb) : fast_path_first6(skb);
+	if (verdict != TC_ACT_UNSPEC)
+		return finish(verdict);
+	return v4 ? forward_first4(skb) : forward_first6(skb);
 }
 
-/* What becomes of a segment of no flow that may be of a connection by another node, or of one of a process here. */
-INLINE int join_unless_here(struct __sk_buff *skb, bool v4)
+/* Handles a segment without a flow: it belongs to a process here, or maybe to a connection of another node. */
+INLINE enum step adopt_unless_local(struct __sk_buff *skb, bool v4)
 {
-	if (!(v4 ? is_of_process4(skb) : is_of_process6(skb)))
-		return v4 ? join4() : join6();
-	count_packet(COUNT_MIDWAY);
-	return NEXT;
+	if (!(v4 ? has_local_socket4(skb) : has_local_socket6(skb)))
+		return v4 ? adopt_flow4() : adopt_flow6();
+	count_packet(COUNT_MIDSTREAM);
+	return STEP_PASS;
 }
 
-/* The same of an error about an answer of no flow. */
-INLINE int join_error_unless_here(struct __sk_buff *skb, bool v4)
+/* The same for an ICMP error about a reply without a flow. */
+INLINE enum step adopt_error_unless_local(struct __sk_buff *skb, bool v4)
 {
-	if (v4 ? is_of_process4(skb) : is_of_process6(skb))
-		return NEXT;
-	return v4 ? join_error4(skb) : join_error6(skb);
+	if (v4 ? has_local_socket4(skb) : has_local_socket6(skb))
+		return STEP_PASS;
+	return v4 ? adopt_error4(skb) : adopt_error6(skb);
 }
 
 /* Takes a client's first packet through its steps. */
-INLINE int let_arrive(struct __sk_buff *skb, enum whose whose, bool v4)
+INLINE int handle_new_client(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	int next = v4 ? choose4(skb, whose) : choose6(skb, whose);
+	enum step next = v4 ? select_backend4(skb, ownership) : select_backend6(skb, ownership);
 
-	if (UNLIKELY(next == MAY_JOIN) && knows_nodes)
-		next = join_unless_here(skb, v4);
-	if (!v4 && next == CHOSEN && knows_nodes)
-		look_for_room6(skb);
-	if (next == CHOSEN)
-		next = v4 ? open4(skb) : open6(skb);
-	if (next == BEGUN)
-		next = v4 ? settle4(find_ports4()) : settle6(find_ports6());
-	if (next == GOES_ON)
-		next = send(skb, whose, v4);
-	if (next == FOLLOWS) {
-		whose = whose == UNKNOWN ? MAYBE_OURS : whose;
-		next = v4 ? come4(skb, whose) : come6(skb, whose);
+	if (UNLIKELY(next == STEP_ADOPT_FLOW) && has_dsr_from)
+		next = adopt_unless_local(skb, v4);
+	if (!v4 && next == STEP_OPEN_FLOW && has_dsr_from)
+		check_encap_mtu6(skb);
+	if (next == STEP_OPEN_FLOW)
+		next = v4 ? open_flow4(skb) : open_flow6(skb);
+	if (next == STEP_COMMIT_FLOW)
+		next = v4 ? commit_flow4(alloc_ports4()) : commit_flow6(alloc_ports6());
+	if (next == STEP_FORWARD_FIRST)
+		next = forward_new_flow(skb, ownership, v4);
+	if (next == STEP_INGRESS_LOOKUP) {
+		ownership = ownership == UNPARSED ? MAYBE_OURS : ownership;
+		next = v4 ? ingress_lookup4(skb, ownership) : ingress_lookup6(skb, ownership);
 	}
-	if (UNLIKELY(whose == TAKEN_OUT) && (next == WRAPS || next == ARRIVES))
-		return go_astray(COUNT_NOT_HERE);
-	if (next == MAY_PASS)
-		next = v4 ? pass4(skb) : pass6(skb);
-	if (UNLIKELY(next == WRAPS) && knows_nodes)
-		next = v4 ? wrap4(skb) : wrap6(skb);
-	if (next == REFUSED)
-		next = v4 ? answer4(skb) : answer6(skb);
-	if (UNLIKELY(next == IS_UNKNOWN_HERE))
-		next = v4 ? deny4(skb) : deny6(skb);
-	if (UNLIKELY(next == IS_FOREIGN))
-		end_rival(v4);
-	return next >= ARRIVES ? SHOT : next;
+	if (UNLIKELY(ownership == DECAPSULATED) && (next == STEP_ENCAP || next == STEP_SELECT_BACKEND))
+		return get_verdict(drop_decap(COUNT_NOT_LOCAL));
+	if (next == STEP_FAST_PATH)
+		next = finish(v4 ? fast_path4(skb) : fast_path6(skb));
+	if (UNLIKELY(next == STEP_ENCAP) && has_dsr_from)
+		next = v4 ? encap4(skb) : encap6(skb);
+	if (next == STEP_REJECT)
+		next = finish(v4 ? reject4(skb) : reject6(skb));
+	if (UNLIKELY(next == STEP_RESET_UNKNOWN_SEGMENT))
+		next = finish(v4 ? reset_unknown_segment4(skb) : reset_unknown_segment6(skb));
+	if (UNLIKELY(next == DROP_AND_END_FLOW))
+		end_victim(v4);
+	return to_verdict(next);
 }
 
-/* Sends a further packet of a flow to another node as it came, or ends the flow. */
-INLINE int send_to_node(struct __sk_buff *skb, bool v4)
+/* Sends a further packet of a flow encapsulated, or ends the flow. */
+INLINE int encap_or_end(struct __sk_buff *skb, bool v4)
 {
-	int next = v4 ? wrap4(skb) : wrap6(skb);
+	enum step next = v4 ? encap4(skb) : encap6(skb);
 
-	if (LIKELY(next != IS_FOREIGN))
-		return next;
-	end_rival(v4);
-	return SHOT;
+	if (LIKELY(next != DROP_AND_END_FLOW))
+		return get_verdict(next);
+	end_victim(v4);
+	return TC_ACT_SHOT;
 }
 
-/* Takes a packet through its steps that may be a client's. */
-INLINE int look_closer(struct __sk_buff *skb, enum whose whose, bool v4)
+/* Takes a packet that may be ours through its steps. */
+INLINE int handle_ingress(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	int next;
+	enum step next = v4 ? ingress_lookup4(skb, ownership) : ingress_lookup6(skb, ownership);
 
-	next = v4 ? come4(skb, whose) : come6(skb, whose);
-	if (LIKELY(next < ARRIVES))
-		return next;
-	if (next == IS_LEFT_ALONE)
-		return whose == TAKEN_OUT ? go_astray(COUNT_ASTRAY) : NEXT;
-	if (next == MAY_PASS)
-		return v4 ? pass4(skb) : pass6(skb);
-	if (next == IS_ERROR)
-		next = v4 ? error_in4(skb, whose) : error_in6(skb, whose);
-	if (UNLIKELY(next == MAY_JOIN) && knows_nodes)
-		next = join_error_unless_here(skb, v4);
-	if (UNLIKELY(next == WRAPS))
-		return knows_nodes && whose != TAKEN_OUT ? send_to_node(skb, v4) : SHOT;
-	return next < ARRIVES ? next : let_arrive(skb, whose, v4);
+	if (LIKELY(is_finished(next)))
+		return get_verdict(next);
+	if (next == STEP_NOT_OURS)
+		return ownership == DECAPSULATED ? get_verdict(drop_decap(COUNT_DECAP_UNKNOWN)) : TC_ACT_UNSPEC;
+	if (next == STEP_FAST_PATH)
+		return v4 ? fast_path4(skb) : fast_path6(skb);
+	if (next == STEP_ICMP_ERROR)
+		next = v4 ? icmp_error_ingress4(skb, ownership) : icmp_error_ingress6(skb, ownership);
+	if (UNLIKELY(next == STEP_ADOPT_FLOW) && has_dsr_from)
+		next = adopt_error_unless_local(skb, v4);
+	if (UNLIKELY(next == STEP_ENCAP))
+		return has_dsr_from && ownership != DECAPSULATED ? encap_or_end(skb, v4) : TC_ACT_SHOT;
+	return is_finished(next) ? get_verdict(next) : handle_new_client(skb, ownership, v4);
 }
 
-INLINE int in(struct __sk_buff *skb, bool v4)
+INLINE int ingress(struct __sk_buff *skb, bool v4)
 {
-	enum whose whose = v4 ? comes_to4(skb) : comes_to6(skb);
-	int out;
+	enum ownership ownership = v4 ? prefilter_ingress4(skb) : prefilter_ingress6(skb);
+	enum decap_result result;
 
-	if (LIKELY(whose == NOBODYS))
-		return NEXT;
-	if (UNLIKELY(whose == UNKNOWN) && knows_nodes) {
-		out = v4 ? unwrap4(skb) : unwrap6(skb);
-		if (out == SHOT)
-			return SHOT;
-		if (out == IS_TAKEN_OUT)
-			whose = TAKEN_OUT;
+	if (LIKELY(ownership == NOT_OURS))
+		return TC_ACT_UNSPEC;
+	if (UNLIKELY(ownership == UNPARSED) && has_dsr_from) {
+		result = v4 ? decap4(skb) : decap6(skb);
+		if (result == DECAP_DROP)
+			return TC_ACT_SHOT;
+		if (result == DECAP_DONE)
+			ownership = DECAPSULATED;
 	}
-	return look_closer(skb, whose, v4);
+	return handle_ingress(skb, ownership, v4);
 }
 
-INLINE int out(struct __sk_buff *skb, bool v4)
+INLINE int egress(struct __sk_buff *skb, bool v4)
 {
-	int next;
+	enum segment_action action;
+	enum step next;
 
-	if (skb->tc_index == IS_WRITTEN) {
+	if (skb->tc_index == MARK_TRANSLATED) {
 		skb->tc_index = 0;
-		return NEXT;
+		return TC_ACT_UNSPEC;
 	}
-	if (UNLIKELY(any_stray())) {
-		next = v4 ? find_stray4(skb) : find_stray6(skb);
-		if (next == DENIABLE)
-			return v4 ? deny4(skb) : deny6(skb);
-		if (next == DROPPED)
-			return SHOT;
+	if (UNLIKELY(has_unknown_segment())) {
+		action = v4 ? find_unknown_segment4(skb) : find_unknown_segment6(skb);
+		if (action == SEGMENT_RESET)
+			return v4 ? reset_unknown_segment4(skb) : reset_unknown_segment6(skb);
+		if (action == SEGMENT_DROP)
+			return TC_ACT_SHOT;
 	}
-	if (LIKELY(v4 ? leaves_from_nobody4(skb) : leaves_from_nobody6(skb)))
-		return NEXT;
-	next = v4 ? leave4(skb) : leave6(skb);
-	if (LIKELY(next < ARRIVES))
-		return next;
-	if (next == IS_ERROR)
-		return v4 ? error_out4(skb) : error_out6(skb);
-	end_rival(v4);
-	return next == IS_PAST ? NEXT : SHOT;
+	if (LIKELY(v4 ? is_foreign_egress4(skb) : is_foreign_egress6(skb)))
+		return TC_ACT_UNSPEC;
+	next = v4 ? egress_lookup4(skb) : egress_lookup6(skb);
+	if (LIKELY(is_finished(next)))
+		return get_verdict(next);
+	if (next == STEP_ICMP_ERROR)
+		return v4 ? icmp_error_egress4(skb) : icmp_error_egress6(skb);
+	end_victim(v4);
+	return next == PASS_AND_END_FLOW ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
-INLINE int back_in(struct __sk_buff *skb, bool v4)
+INLINE int pod_egress(struct __sk_buff *skb, bool v4)
 {
-	int next;
+	enum step next;
 
-	if (LIKELY(v4 ? comes_from_nobody4(skb) : comes_from_nobody6(skb)))
-		return NEXT;
-	next = v4 ? back4(skb) : back6(skb);
-	if (next == MAY_PASS)
-		return v4 ? pass4(skb) : pass6(skb);
-	return next;
+	if (LIKELY(v4 ? is_foreign_pod_egress4(skb) : is_foreign_pod_egress6(skb)))
+		return TC_ACT_UNSPEC;
+	next = v4 ? pod_egress_lookup4(skb) : pod_egress_lookup6(skb);
+	if (next == STEP_FAST_PATH)
+		return v4 ? fast_path4(skb) : fast_path6(skb);
+	return get_verdict(next);
 }
 
-/* Hands a packet in once more that was rewritten behind the port of a bridge. */
-INLINE int hand_in(struct __sk_buff *skb, int verdict)
+/* Hands a packet in once more that was translated behind a bridge port. */
+INLINE int reinject_at_bridge(struct __sk_buff *skb, int verdict)
 {
-	return UNLIKELY(skb->tc_index == IS_WRITTEN) && verdict == NEXT ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) :
-									  verdict;
+	return UNLIKELY(skb->tc_index == MARK_TRANSLATED) && verdict == TC_ACT_UNSPEC ?
+		       bpf_redirect(skb->ifindex, BPF_F_INGRESS) :
+		       verdict;
 }
 
 SEC("tc")
 int packet_in(struct __sk_buff *skb)
 {
-	int verdict = NEXT;
+	int verdict = TC_ACT_UNSPEC;
 
-	if (is_of_vlan(skb) || is_for_another_host(skb))
-		return NEXT;
-	if (UNLIKELY(skb->tc_index == IS_WRITTEN)) {
+	if (is_in_vlan(skb) || is_for_another_host(skb))
+		return TC_ACT_UNSPEC;
+	if (UNLIKELY(skb->tc_index == MARK_TRANSLATED)) {
 		skb->tc_index = 0;
-		return NEXT;
+		return TC_ACT_UNSPEC;
 	}
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		verdict = in(skb, true);
+		verdict = ingress(skb, true);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		verdict = in(skb, false);
-	return hand_in(skb, verdict);
+		verdict = ingress(skb, false);
+	return reinject_at_bridge(skb, verdict);
 }
 
 SEC("tc")
 int packet_out(struct __sk_buff *skb)
 {
-	if (is_of_vlan(skb))
-		return NEXT;
+	if (is_in_vlan(skb))
+		return TC_ACT_UNSPEC;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return out(skb, true);
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? out(skb, false) : NEXT;
+		return egress(skb, true);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? egress(skb, false) : TC_ACT_UNSPEC;
 }
 
-/* At a device that pods of this node are behind, for what they answer. */
+/* At the device of a local pod, for its replies. */
 SEC("tc")
 int packet_back(struct __sk_buff *skb)
 {
-	if (is_of_vlan(skb) || skb->pkt_type != PACKET_HOST)
-		return NEXT;
+	if (is_in_vlan(skb) || skb->pkt_type != PACKET_HOST)
+		return TC_ACT_UNSPEC;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return back_in(skb, true);
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? back_in(skb, false) : NEXT;
+		return pod_egress(skb, true);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? pod_egress(skb, false) : TC_ACT_UNSPEC;
 }

@@ -146,18 +146,18 @@ fn is_target(line: &str) -> bool {
     named.is_some_and(|(name, rest)| !name.is_empty() && !rest.starts_with('='))
 }
 
-/// What the kernel tells of a socket, and the only files that read it: what finds and chooses serves packets as well.
+/// What the kernel tells of a socket, and the only file that reads it: what finds and chooses serves packets as well.
 const SOCKET_CONTEXT: &str = "bpf_sock_addr";
-const SOCKET_HOMES: [&str; 2] = ["bpf/socket.h", "bpf/socket.bpf.c"];
+const SOCKET_HOME: &str = "bpf/socket.bpf.c";
 
 /// The rules of the programs work on plain values.
-pub(crate) fn sockets_have_one_header(sources: &[Source]) -> Vec<Finding> {
+pub(crate) fn sockets_have_one_home(sources: &[Source]) -> Vec<Finding> {
     let programs = sources.iter().filter(|source| source.path.starts_with("bpf/"));
-    let others = programs.filter(|source| !SOCKET_HOMES.contains(&source.path.as_str()));
+    let others = programs.filter(|source| source.path != SOCKET_HOME);
     let lines =
         others.flat_map(|source| source.text.lines().enumerate().map(move |(at, line)| (source, at, line)));
     let found = lines.filter(|(_, _, line)| line.contains(SOCKET_CONTEXT));
-    let rule = format!("`{SOCKET_CONTEXT}` only in {}", SOCKET_HOMES.join(", "));
+    let rule = format!("`{SOCKET_CONTEXT}` only in {SOCKET_HOME}");
     found.map(|(source, at, _)| source.finding(at + 1, rule.clone())).collect()
 }
 
@@ -275,11 +275,11 @@ mod tests {
     }
 
     #[test]
-    fn programs_know_the_socket_in_one_header() {
+    fn programs_know_the_socket_in_one_file() {
         let line = "struct bpf_sock_addr *ctx;";
-        check(sockets_have_one_header, &[("bpf/socket.h", line), ("docs/a.md", line)], &[]);
-        check(sockets_have_one_header, &[("bpf/lookup.h", &format!("\n{line}"))], &[("bpf/lookup.h", 2)]);
-        check_repository(sockets_have_one_header);
+        check(sockets_have_one_home, &[("bpf/socket.bpf.c", line), ("docs/a.md", line)], &[]);
+        check(sockets_have_one_home, &[("bpf/lb.h", &format!("\n{line}"))], &[("bpf/lb.h", 2)]);
+        check_repository(sockets_have_one_home);
     }
 
     #[test]

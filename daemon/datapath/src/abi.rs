@@ -45,7 +45,7 @@ abi!(frontend6_key { address: [u32; 4], port: u16, transport: u8, any: u8 });
 abi!(frontend6_value { address: [u32; 4], port: u16, transport: u8, any: u8, reserved: u32, target: u64 });
 abi!(slot4 { address: u32, port: u16, state: u16 });
 abi!(slot6 { address: [u32; 4], port: u16, state: u16, pad: u32 });
-abi!(port_facts { affinity_timeout: u32, left_out: u32 });
+abi!(port_facts { affinity_timeout: u32, ignored_bits: u32 });
 abi!(port {
     cluster: u64,
     local: u64,
@@ -65,7 +65,7 @@ abi!(control {
 });
 abi!(udp_pair { dialled: [u32; 4], backend: [u32; 4], dialled_port: u16, backend_port: u16, check: u32 });
 abi!(udp_connection { cookie: u64, netns: u64, pair: types::udp_pair });
-abi!(reverse_entry { cookie: u64, address: [u32; 4], port: u16, pad: u16, check: u32 });
+abi!(sock_rev_nat { cookie: u64, address: [u32; 4], port: u16, pad: u16, check: u32 });
 abi!(refusal {
     at_ns: u64,
     cgroup: u64,
@@ -356,14 +356,14 @@ pub(crate) fn slot_of(family: Family, words: impl Iterator<Item = u64>) -> Optio
 
 pub(crate) fn facts_word(facts: PortFacts) -> u64 {
     let PortFacts { affinity_timeout, ignored_bits: left_out } = facts;
-    let facts = types::port_facts { affinity_timeout, left_out: left_out.into() };
+    let facts = types::port_facts { affinity_timeout, ignored_bits: left_out.into() };
     words(&facts).next().unwrap_or_default()
 }
 
 pub(crate) fn facts_of(word: u64) -> PortFacts {
     let facts: types::port_facts = from_words([word].into_iter()).unwrap_or_default();
     // More than any rule leaves out was another writer's, and is written anew.
-    let left_out = facts.left_out.try_into().unwrap_or(u8::MAX);
+    let left_out = facts.ignored_bits.try_into().unwrap_or(u8::MAX);
     PortFacts { affinity_timeout: facts.affinity_timeout, ignored_bits: left_out }
 }
 
@@ -426,20 +426,20 @@ pub(crate) fn port_words(ports: &View, index: PortIndex) -> Option<&[AtomicU64]>
 
 /// The index of a TCP socket's entry.
 pub(crate) fn reverse_index(cookie: u64) -> u32 {
-    let last = u64::from(types::size::REVERSE_ENTRIES.0) - 1;
+    let last = u64::from(types::size::SOCK_REV_NAT_ENTRIES.0) - 1;
     u32::try_from(cookie & last).unwrap_or_default()
 }
 
 /// What a TCP socket dialled when it got that backend; `None`: the entry is torn, or another socket's.
 pub(crate) fn dialled_over_tcp(found: &[u8], cookie: u64, backend: SocketAddr) -> Option<SocketAddr> {
-    let entry: types::reverse_entry = value(found)?;
+    let entry: types::sock_rev_nat = value(found)?;
     let mixed = mix_place(cookie, entry.address, entry.port);
     let check = mix_place(mixed, mapped(backend.ip()), backend.port().to_be()) >> 32;
     let is_its_own = entry.cookie == cookie && u64::from(entry.check) == check;
     is_its_own.then(|| SocketAddr::new(from_mapped(entry.address), u16::from_be(entry.port)))
 }
 
-/// Does the same as `mix` in `bpf/dial.h`.
+/// Does the same as `mix` in `bpf/common.h`.
 fn mix(mixed: u64, low: u32, high: u32) -> u64 {
     let mixed = (mixed ^ (u64::from(high) << 32 | u64::from(low))).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 29

@@ -49,21 +49,21 @@ pub(crate) use sweep::Sweeping;
 
 /// Decodes what a record has of one side. What the two sides have beside each other is not alike.
 fn decode_heard(bits: u8, is_backend: bool) -> Heard {
-    let has = |bit: types::heard| u32::from(bits) & bit.0 != 0;
+    let has = |bit: types::flow_flag| u32::from(bits) & bit.0 != 0;
     Heard {
-        syn: has(types::heard::HEARD_SYN),
-        fin: has(types::heard::HEARD_FIN),
-        rst: has(types::heard::HEARD_RST),
-        refusal: is_backend && has(types::heard::HEARD_REFUSAL),
+        syn: has(types::flow_flag::FLOW_SYN_SEEN),
+        fin: has(types::flow_flag::FLOW_FIN_SEEN),
+        rst: has(types::flow_flag::FLOW_RST_SEEN),
+        refusal: is_backend && has(types::flow_flag::FLOW_UNREACHABLE_SEEN),
     }
 }
 
 fn decode_wrapped(it: &types::flow) -> Option<Wrapped> {
-    let has = |bits: u8, bit: types::heard| u32::from(bits) & bit.0 != 0;
-    if has(it.of_client, types::heard::IS_WRAPPED) {
+    let has = |bits: u8, bit: types::flow_flag| u32::from(bits) & bit.0 != 0;
+    if has(it.client_flags, types::flow_flag::FLOW_ENCAP) {
         return Some(Wrapped::There);
     }
-    has(it.of_backend, types::heard::CAME_WRAPPED).then_some(Wrapped::From)
+    has(it.backend_flags, types::flow_flag::FLOW_DECAP).then_some(Wrapped::From)
 }
 
 /// Whether both sides go on with it, and the stack may see what they say to each other. What goes to another node
@@ -82,13 +82,13 @@ fn decode_flow(it: &types::flow, now: u32) -> Option<Flow> {
         frontend: flow::shown((it.frontend, it.frontend_port)),
         backend: flow::shown((it.backend, it.backend_port)),
         nat: (it.nat_port != 0).then(|| flow::shown((it.nat, it.nat_port))),
-        through_port: u16::from_be(it.through_port),
+        through_port: u16::from_be(it.translated_port),
         shortcut: flow::takes_shortcut(it),
         wrapped: decode_wrapped(it),
         transport,
         stage,
-        client_heard: decode_heard(it.of_client, false),
-        backend_heard: decode_heard(it.of_backend, true),
+        client_heard: decode_heard(it.client_flags, false),
+        backend_heard: decode_heard(it.backend_flags, true),
         port: PortIndex(it.port_and_share & ((1 << types::flow_part::FLOW_SHARE_AT.0) - 1)),
         idle: ago(it.seen),
         age: ago(it.began),
@@ -223,7 +223,7 @@ impl FlowTable {
             client_port,
             frontend_port,
             backend_port,
-            through_port: client_port,
+            translated_port: client_port,
             transport: holdfast_core::keys::Transport::Tcp.protocol_number(),
             state: u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap(),
             v4: 1,

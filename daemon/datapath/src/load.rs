@@ -28,7 +28,7 @@ type Opened<'a> = Box<dyn Open<'a> + 'a>;
 type Opener = for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<Opened<'a>, StartError>;
 
 /// The objects with programs that hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel
-/// may do without them: `kept.bpf.c` by `open_kernel::stale`, `packet.bpf.c` and `xdp.bpf.c` by `packets_at`.)
+/// may do without them: `udp_iter.bpf.c` by `kernel::stale`, `packet.bpf.c` and `xdp.bpf.c` by `packets_at`.)
 const OBJECTS: [Opener; 1] = [socket];
 
 /// A program that uses every switch.
@@ -353,12 +353,12 @@ impl PacketLoad<'_> {
             switches.link_header = self.layer.header();
             switches.forward_mark = self.told.forward_mark;
             tell_of_nodes(switches, self.told);
-            switches.flows_most = self.flows;
+            switches.max_flows = self.flows;
         }
         if let Some(variables) = variables {
             open.maps.bss.reuse_fd(variables.as_fd()).map_err(StartError::loading)?;
         } else if let Some(variables) = open.maps.bss_data.as_mut() {
-            variables.met_bridge = packets::meet_bridge(maps).into();
+            variables.has_bridge_port = packets::meet_bridge(maps).into();
         }
         prepare(open.open_object_mut(), Size::Flows(self.flows), maps)?;
         only(programs, open.open_object_mut());
@@ -368,7 +368,7 @@ impl PacketLoad<'_> {
 
 /// Tells the programs which addresses are those of nodes, each as an address and a mask.
 fn tell_of_nodes(switches: &mut types::rodata, told: &PacketSwitches) {
-    let [mut v4, mut v6] = [switches.node_networks4.chunks_mut(2), switches.node_networks6.chunks_mut(8)]
+    let [mut v4, mut v6] = [switches.dsr_from4.chunks_mut(2), switches.dsr_from6.chunks_mut(8)]
         .map(Iterator::collect::<Vec<_>>)
         .map(Vec::into_iter);
     for network in &told.nodes {
@@ -377,8 +377,8 @@ fn tell_of_nodes(switches: &mut types::rodata, told: &PacketSwitches) {
             *word = told;
         }
     }
-    switches.knows_nodes = !told.nodes.is_empty();
-    switches.wraps = packets::wrap_bits(told.wraps);
+    switches.has_dsr_from = !told.nodes.is_empty();
+    switches.dsr_transports = packets::wrap_bits(told.wraps);
 }
 
 fn cloned(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
@@ -404,7 +404,7 @@ pub(crate) fn frames_as(
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut open = XdpSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
     if let Some(switches) = open.maps.rodata_data.as_mut() {
-        switches.in_buffers = in_buffers;
+        switches.has_frags = in_buffers;
     }
     prepare(open.open_object_mut(), Size::Flows(1), maps)?;
     open.open_object_mut().progs_mut().for_each(each);

@@ -1,7 +1,7 @@
 //! Every map of the programs: its name, where it is kept, how large it is.
 //!
-//! Invariant: these are the maps of `bpf/maps.h`, `bpf/flow_maps.h` and of the headers beside them, and no others, and
-//! their names stand nowhere else in this crate.
+//! Invariant: these are the maps of `bpf/maps.h`, `bpf/packet_maps.h` and of the headers beside them, and no others,
+//! and their names stand nowhere else in this crate.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -100,10 +100,10 @@ maps! {
     PacketPace, "packet_pace", Room::Packets;
     Clients, "clients", Room::Packets;
     FlowCounts, "flow_counts", Room::Packets;
-    Arrivals, "arrivals", Room::Programs;
-    KnownWays, "known_ways", Room::Programs;
-    TurnedAway, "turned_away", Room::Programs;
-    AskedWays, "asked_ways", Room::Programs;
+    Scratch, "scratch_map", Room::Programs;
+    FlowPaths, "flow_paths", Room::Programs;
+    XdpDropHints, "xdp_drop_hints", Room::Programs;
+    FibCache, "fib_cache", Room::Programs;
     Strays, "strays", Room::Packets;
     Flows, "flow_table", Room::Flows(|flows| flows);
     Entries4, "entries4", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));

@@ -43,7 +43,7 @@ impl PacketOptions {
     }
 }
 
-/// The transports as the programs have them: see `bpf/arrival.h`.
+/// The transports as the programs have them: see `bpf/dsr.h`.
 pub(crate) const fn wrap_bits(wraps: Wraps) -> u32 {
     match wraps {
         Wraps::Nothing => 0,

@@ -1,5 +1,5 @@
 //! The generated skeletons of `bpf/`. Only [`crate::abi`] names the types of `socket.bpf.c`, only [`crate::load`] its
-//! programs, and only `open_kernel::stale::history` the program of `kept.bpf.c`.
+//! programs, and only `open_kernel::stale::kept` the program of `udp_iter.bpf.c`.
 
 // Generated code keeps no house rules.
 #![allow(unsafe_code, missing_debug_implementations, unreachable_pub, dead_code, clippy::all)]
@@ -19,8 +19,8 @@ mod xdp {
 }
 pub(crate) use xdp::XdpSkelBuilder;
 
-/// The skeleton of `kept.bpf.c`, with the types of the first one.
-mod kept {
-    include!(concat!(env!("OUT_DIR"), "/kept.skel.rs"));
+/// The skeleton of `udp_iter.bpf.c`, with the types of the first one.
+mod udp_iter {
+    include!(concat!(env!("OUT_DIR"), "/udp_iter.skel.rs"));
 }
-pub(crate) use kept::KeptSkelBuilder;
+pub(crate) use udp_iter::UdpIterSkelBuilder;

@@ -17,7 +17,7 @@ abi!(entry4_key {
     source_port: u16,
     destination_port: u16,
     transport: u8,
-    leg: u8,
+    kind: u8,
     pad: u16,
 });
 abi!(entry6_key {
@@ -26,7 +26,7 @@ abi!(entry6_key {
     source_port: u16,
     destination_port: u16,
     transport: u8,
-    leg: u8,
+    kind: u8,
     pad: u16,
 });
 
@@ -99,19 +99,26 @@ pub(crate) enum EntryKey {
 }
 
 impl EntryKey {
-    fn new(flow: &types::flow, source: End, destination: End, leg: types::leg) -> Self {
-        let leg = u8::try_from(leg.0).unwrap_or_default();
+    fn new(flow: &types::flow, source: End, destination: End, kind: types::entry_kind) -> Self {
+        let kind = u8::try_from(kind.0).unwrap_or_default();
         let (source, source_port) = source;
         let (destination, destination_port) = destination;
         let (transport, pad) = (flow.transport, 0);
         if flow.v4 == 0 {
-            let key =
-                types::entry6_key { source, destination, source_port, destination_port, transport, leg, pad };
+            let key = types::entry6_key {
+                source,
+                destination,
+                source_port,
+                destination_port,
+                transport,
+                kind,
+                pad,
+            };
             return Self::V6(key);
         }
         let ([.., source], [.., destination]) = (source, destination);
         let key =
-            types::entry4_key { source, destination, source_port, destination_port, transport, leg, pad };
+            types::entry4_key { source, destination, source_port, destination_port, transport, kind, pad };
         Self::V4(key)
     }
 
@@ -145,33 +152,33 @@ pub(crate) type End = ([u32; 4], u16);
 pub(crate) fn entry_of_client(flow: &types::flow) -> EntryKey {
     let client = (flow.client, flow.client_port);
     let frontend = (flow.frontend, flow.frontend_port);
-    EntryKey::new(flow, client, frontend, types::leg::LEG_IN)
+    EntryKey::new(flow, client, frontend, types::entry_kind::ENTRY_WIRE)
 }
 
 /// Whether the client came by another node. Beside such a flow another one may have the entry of the client's packets.
 pub(crate) fn came_wrapped(flow: &types::flow) -> bool {
-    u32::from(flow.of_backend) & types::heard::CAME_WRAPPED.0 != 0
+    u32::from(flow.backend_flags) & types::flow_flag::FLOW_DECAP.0 != 0
 }
 
 /// Whether packets of the flow pass by the stack: to another node, or to a pod of this one.
 pub(crate) fn takes_shortcut(flow: &types::flow) -> bool {
     let to_pod = flow.nat_port == 0 && flow.nat.first().is_some_and(|device| *device != 0);
-    to_pod || u32::from(flow.of_client) & types::heard::TAKES_SHORTCUT.0 != 0
+    to_pod || u32::from(flow.client_flags) & types::flow_flag::FLOW_FAST_PATH.0 != 0
 }
 
 /// The entry of the backend's answers to the address that the client was given; `None`: it was given none.
 pub(crate) fn entry_of_nat(flow: &types::flow) -> Option<EntryKey> {
     let backend = (flow.backend, flow.backend_port);
     let nat = (flow.nat, flow.nat_port);
-    (flow.nat_port != 0).then(|| EntryKey::new(flow, backend, nat, types::leg::LEG_IN))
+    (flow.nat_port != 0).then(|| EntryKey::new(flow, backend, nat, types::entry_kind::ENTRY_WIRE))
 }
 
 /// The entry of packets between backend and client, in both directions: the lesser end comes first, compared as the
 /// record stores it. Deleting this entry ends the flow.
 pub(crate) fn entry_between(flow: &types::flow) -> EntryKey {
     let backend = (flow.backend, flow.backend_port);
-    let client = (flow.client, flow.through_port);
-    EntryKey::new(flow, backend.min(client), backend.max(client), types::leg::LEG_THROUGH)
+    let client = (flow.client, flow.translated_port);
+    EntryKey::new(flow, backend.min(client), backend.max(client), types::entry_kind::ENTRY_TRANSLATED)
 }
 
 /// An end as people write it.

@@ -11,7 +11,7 @@ use holdfast_core::source_ranges::SourceRange;
 use super::{Abi, address4, address6, from_mapped};
 pub(crate) use crate::skeleton::packet::types;
 
-abi!(device { address4: u32, address6: [u32; 4], flags: u16, near4: u8, near6: u8 });
+abi!(device { address4: u32, address6: [u32; 4], flags: u16, pod_prefix4: u8, pod_prefix6: u8 });
 abi!(port_range { first: u16, count: u16 });
 abi!(packet_settings { snat_ports: u32, snat: [types::port_range; 4], drains: u32 });
 abi!(flow {
@@ -23,13 +23,13 @@ abi!(flow {
     frontend_port: u16,
     backend_port: u16,
     nat_port: u16,
-    through_port: u16,
+    translated_port: u16,
     transport: u8,
     state: u8,
-    of_client: u8,
-    of_backend: u8,
+    client_flags: u8,
+    backend_flags: u8,
     v4: u8,
-    waits: u8,
+    unacked: u8,
     port_and_share: u32,
     serial: u32,
     seen: u32,

@@ -10,7 +10,7 @@ use crate::abi::packets::types::{self, device_flag};
 pub(super) fn unnamed(index: u32, told: Option<&[u8]>) -> Device {
     let flags = told.and_then(abi::value::<types::device>).map_or(0, |told| u32::from(told.flags));
     let is = |flag: device_flag| flags & flag.0 != 0;
-    let (side, shortcut) = match (is(device_flag::DEVICE_NEAR), is(device_flag::DEVICE_POD)) {
+    let (side, shortcut) = match (is(device_flag::DEVICE_LOCAL_PODS), is(device_flag::DEVICE_POD)) {
         (true, true) => (Side::Pod, true),
         (true, false) => (Side::Near, false),
         (false, _) => (Side::Outer, false),
@@ -24,15 +24,15 @@ pub(crate) fn value_of(device: &Device, frames: bool) -> types::device {
         address4: device.address4.map_or(0, abi::address4),
         address6: device.address6.map_or([0; 4], abi::address6),
         flags: flags(device, frames),
-        near4: device.near4,
-        near6: device.near6,
+        pod_prefix4: device.near4,
+        pod_prefix6: device.near6,
     }
 }
 
 /// What programs were told of a device, without what says that frames may be given to its driver.
 pub(super) fn without_frames(told: &[u8]) -> Option<types::device> {
     let told = abi::value::<types::device>(told)?;
-    let flags = u16::try_from(u32::from(told.flags) & !device_flag::DEVICE_FRAMES.0).unwrap_or_default();
+    let flags = u16::try_from(u32::from(told.flags) & !device_flag::DEVICE_XDP.0).unwrap_or_default();
     Some(types::device { flags, ..told })
 }
 
@@ -40,22 +40,25 @@ pub(super) fn without_frames(told: &[u8]) -> Option<types::device> {
 fn flags(device: &Device, frames: bool) -> u16 {
     let side = match device.side {
         Side::Outer => device_flag::DEVICE_OUTER,
-        Side::Pod if device.shortcut => device_flag(device_flag::DEVICE_POD.0 | device_flag::DEVICE_NEAR.0),
+        Side::Pod if device.shortcut => {
+            device_flag(device_flag::DEVICE_POD.0 | device_flag::DEVICE_LOCAL_PODS.0)
+        }
         Side::Pod => device_flag::DEVICE_POD,
         Side::Backends => device_flag::DEVICE_BACKENDS,
-        Side::Near => device_flag::DEVICE_NEAR,
+        Side::Near => device_flag::DEVICE_LOCAL_PODS,
     };
     let if_so = |is_so, flag: device_flag| if is_so { flag.0 } else { 0 };
-    let by_address = if_so(device.by_address, device_flag::DEVICE_BY_ADDRESS);
-    let shortcut = if_so(device.shortcut, device_flag::DEVICE_SHORTCUT);
+    let by_address = if_so(device.by_address, device_flag::DEVICE_REPLY_BY_FRONTEND);
+    let shortcut = if_so(device.shortcut, device_flag::DEVICE_FAST_PATH);
     let peer = if_so(device.peer, device_flag::DEVICE_PEER);
     let [is_plain4, is_plain6] = device.plain;
-    let plain = if_so(is_plain4, device_flag::DEVICE_PLAIN4) | if_so(is_plain6, device_flag::DEVICE_PLAIN6);
-    let joins = if_so(device.joins, device_flag::DEVICE_JOINS);
-    let secured = if_so(device.secured, device_flag::DEVICE_SECURED);
+    let plain =
+        if_so(is_plain4, device_flag::DEVICE_SIMPLE_FIB4) | if_so(is_plain6, device_flag::DEVICE_SIMPLE_FIB6);
+    let joins = if_so(device.joins, device_flag::DEVICE_ADOPTS);
+    let secured = if_so(device.secured, device_flag::DEVICE_IPSEC);
     let bridge = if_so(device.bridge, device_flag::DEVICE_BRIDGE);
     let switch = if_so(device.switch, device_flag::DEVICE_SWITCH);
-    let frames = if_so(frames, device_flag::DEVICE_FRAMES);
+    let frames = if_so(frames, device_flag::DEVICE_XDP);
     let of_kind = bridge | switch;
     u16::try_from(side.0 | by_address | shortcut | peer | plain | joins | secured | of_kind | frames)
         .unwrap_or_default()

@@ -33,28 +33,28 @@ const DROPS: [(&str, packet_count); 9] = [
     ("ports", packet_count::COUNT_NO_PORT),
     ("unwritable", packet_count::COUNT_UNWRITABLE),
     ("not-listed", packet_count::COUNT_NOT_LISTED),
-    ("not-here", packet_count::COUNT_NOT_HERE),
-    ("astray", packet_count::COUNT_ASTRAY),
-    ("no-way", packet_count::COUNT_NO_WAY),
+    ("not-here", packet_count::COUNT_NOT_LOCAL),
+    ("astray", packet_count::COUNT_DECAP_UNKNOWN),
+    ("no-way", packet_count::COUNT_NO_ROUTE),
     ("loop", packet_count::COUNT_LOOP),
 ];
 
 /// What else happened to packets.
 const EVENTS: [(&str, packet_count); 14] = [
     ("begun", packet_count::COUNT_FLOWS),
-    ("midway", packet_count::COUNT_MIDWAY),
-    ("own-socket", packet_count::COUNT_OWN_SOCKET),
+    ("midway", packet_count::COUNT_MIDSTREAM),
+    ("own-socket", packet_count::COUNT_NODE_REPLIES),
     ("unanswered", packet_count::COUNT_UNANSWERED),
     ("reclaimed", packet_count::COUNT_RECLAIMED),
     ("fragment", packet_count::COUNT_FRAGMENTS),
-    ("answer", packet_count::COUNT_ANSWERS),
+    ("answer", packet_count::COUNT_REJECTS),
     ("unanswerable", packet_count::COUNT_UNANSWERABLE),
     ("icmp-error", packet_count::COUNT_ERRORS),
-    ("xdp", packet_count::COUNT_BY_XDP),
-    ("xdp-dropped", packet_count::COUNT_TURNED_AWAY_BY_XDP),
-    ("wrapped", packet_count::COUNT_WRAPPED),
-    ("unwrapped", packet_count::COUNT_UNWRAPPED),
-    ("joined", packet_count::COUNT_JOINED),
+    ("xdp", packet_count::COUNT_XDP_REDIRECTS),
+    ("xdp-dropped", packet_count::COUNT_XDP_DROPS),
+    ("wrapped", packet_count::COUNT_ENCAP),
+    ("unwrapped", packet_count::COUNT_DECAP),
+    ("joined", packet_count::COUNT_ADOPTED),
 ];
 
 const _: () =

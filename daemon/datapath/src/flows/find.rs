@@ -24,7 +24,7 @@ fn is_wanted(filter: &FlowFilter, it: &types::flow) -> bool {
         && is(filter.frontend, (it.frontend, it.frontend_port))
         && is(filter.backend, (it.backend, it.backend_port))
         && filter.stage.is_none_or(|stage| decode_stage(it) == Some(stage))
-        && (!filter.refused || decode_heard(it.of_backend, true).refusal)
+        && (!filter.refused || decode_heard(it.backend_flags, true).refusal)
 }
 
 impl FlowTable {

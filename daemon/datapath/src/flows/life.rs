@@ -1,12 +1,12 @@
 //! How long a flow lives without a packet.
 //!
-//! Invariant: programs judge by the same rule (`bpf/flow.h`), and the daemon takes no flow away before its lifetime and
-//! [`MARGIN`] more have passed: so no program can give new life to a flow that is being taken away.
+//! Invariant: programs judge by the same rule (`bpf/conntrack.h`), and the daemon takes no flow away before its
+//! lifetime and [`MARGIN`] more have passed: so no program can give new life to a flow that is being taken away.
 
 use holdfast_core::keys::Transport;
 use holdfast_status::datapath::Stage;
 
-use crate::abi::flow::types::{self, flow_state, heard, lifetime as life};
+use crate::abi::flow::types::{self, flow_flag, flow_state, lifetime as life};
 use crate::abi::transport_of;
 
 /// In seconds. A program that has just found a flow alive is through with its packet long before that.
@@ -14,18 +14,18 @@ pub(super) const MARGIN: u32 = 2;
 
 /// The stage of a flow. `None`: the record is free, or no program wrote it.
 pub(super) fn decode_stage(flow: &types::flow) -> Option<Stage> {
-    let [client, backend] = [flow.of_client, flow.of_backend];
+    let [client, backend] = [flow.client_flags, flow.backend_flags];
     // Datagrams say nothing of the kind, whatever is written.
     let connects = makes_connections(flow);
     if !is_in(flow, flow_state::FLOW_OPENING) && !is_in(flow, flow_state::FLOW_OPEN) {
         None
-    } else if connects && has(client | backend, heard::HEARD_RST) {
+    } else if connects && has(client | backend, flow_flag::FLOW_RST_SEEN) {
         Some(Stage::Reset)
     } else if is_in(flow, flow_state::FLOW_OPENING) {
         Some(Stage::Opening)
-    } else if connects && has(client & backend, heard::HEARD_FIN) {
+    } else if connects && has(client & backend, flow_flag::FLOW_FIN_SEEN) {
         Some(Stage::Closed)
-    } else if connects && has(client | backend, heard::HEARD_FIN) {
+    } else if connects && has(client | backend, flow_flag::FLOW_FIN_SEEN) {
         Some(Stage::HalfClosed)
     } else {
         Some(Stage::Open)
@@ -51,12 +51,12 @@ pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
 
 /// Whether the backend has not answered what it has to answer, where its answer would be seen here.
 fn waits(flow: &types::flow) -> bool {
-    flow.waits != 0 && makes_connections(flow) && !is_wrapped(flow)
+    flow.unacked != 0 && makes_connections(flow) && !is_wrapped(flow)
 }
 
 /// Whether the client's packets go to another node as they came: then the backend is not heard here.
 pub(super) fn is_wrapped(flow: &types::flow) -> bool {
-    has(flow.of_client, heard::IS_WRAPPED)
+    has(flow.client_flags, flow_flag::FLOW_ENCAP)
 }
 
 /// Whether client and backend agree on a connection first, and say when they are done.
@@ -71,21 +71,22 @@ pub(super) fn is_stream(flow: &types::flow) -> bool {
 
 /// Whether the connection is over by what the backend has said, and not by what was said in the client's name alone.
 pub(super) fn is_over(flow: &types::flow) -> bool {
-    has(flow.of_client & flow.of_backend, heard::HEARD_FIN)
-        || has(flow.of_backend, heard::HEARD_RST)
-        || (has(flow.of_client, heard::HEARD_RST) && has(flow.of_backend, heard::HEARD_FIN))
+    has(flow.client_flags & flow.backend_flags, flow_flag::FLOW_FIN_SEEN)
+        || has(flow.backend_flags, flow_flag::FLOW_RST_SEEN)
+        || (has(flow.client_flags, flow_flag::FLOW_RST_SEEN)
+            && has(flow.backend_flags, flow_flag::FLOW_FIN_SEEN))
 }
 
 /// Whether the backend has ended a connection that was broken off. Any host may send a RST in a client's name.
 fn is_broken_off(flow: &types::flow) -> bool {
-    has(flow.of_backend, heard::HEARD_RST) || has(flow.of_backend, heard::HEARD_FIN)
+    has(flow.backend_flags, flow_flag::FLOW_RST_SEEN) || has(flow.backend_flags, flow_flag::FLOW_FIN_SEEN)
 }
 
 fn is_in(flow: &types::flow, state: flow_state) -> bool {
     u32::from(flow.state) == state.0
 }
 
-fn has(bits: u8, bit: heard) -> bool {
+fn has(bits: u8, bit: flow_flag) -> bool {
     u32::from(bits) & bit.0 != 0
 }
 
@@ -162,14 +163,14 @@ pub(crate) mod tests {
         ([UDP, OPEN, 0, 0, 1], 9, 120),
     ];
 
-    fn flow([transport, state, of_client, of_backend, waits]: [u8; 5], lived: u32) -> types::flow {
+    fn flow([transport, state, client_flags, backend_flags, unacked]: [u8; 5], lived: u32) -> types::flow {
         let began = 1_000_u32.wrapping_sub(lived);
         types::flow {
             transport,
             state,
-            of_client,
-            of_backend,
-            waits,
+            client_flags,
+            backend_flags,
+            unacked,
             seen: 1_000,
             began,
             ..types::flow::default()

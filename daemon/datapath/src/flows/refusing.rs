@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use holdfast_core::op::QuotaId;
 use holdfast_status::datapath::{Refused, Refusing};
 
-use crate::abi::flow::types::{self, flow_state, heard};
+use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::{flow, transport_of};
 
 /// How many refusals are told apart: the checks that follow from them have a bound of their own. Most may be of
@@ -21,12 +21,12 @@ const TOLD_FOR: u32 = 30;
 
 /// Whether the backend of a flow refuses its client: it has broken off what it never agreed to, or its port is closed.
 fn is_refused(it: &types::flow) -> bool {
-    let has = |bit: heard| u32::from(it.of_backend) & bit.0 != 0;
+    let has = |bit: flow_flag| u32::from(it.backend_flags) & bit.0 != 0;
     if !super::life::makes_connections(it) {
-        return has(heard::HEARD_REFUSAL);
+        return has(flow_flag::FLOW_UNREACHABLE_SEEN);
     }
     let is_opening = u32::from(it.state) == flow_state::FLOW_OPENING.0;
-    is_opening && has(heard::HEARD_RST) && !has(heard::HEARD_SYN)
+    is_opening && has(flow_flag::FLOW_RST_SEEN) && !has(flow_flag::FLOW_SYN_SEEN)
 }
 
 /// Notes the refusal of a flow, if that is one.
@@ -72,7 +72,7 @@ mod tests {
     const NOW: u32 = 200_000;
 
     /// A flow of one transport, and what its backend was heard to say.
-    fn flow(transport: Transport, is_open: bool, of_backend: u32, seen: u32, client: u16) -> types::flow {
+    fn flow(transport: Transport, is_open: bool, backend_flags: u32, seen: u32, client: u16) -> types::flow {
         let end = |text: &str| flow::end(text.parse().unwrap());
         let ((frontend, frontend_port), (backend, backend_port)) =
             (end("192.0.2.10:80"), end("10.1.0.1:8080"));
@@ -85,7 +85,7 @@ mod tests {
             client_port: client,
             transport: transport.protocol_number(),
             state: u8::try_from(state.0).unwrap(),
-            of_backend: u8::try_from(of_backend).unwrap(),
+            backend_flags: u8::try_from(backend_flags).unwrap(),
             seen,
             ..types::flow::default()
         }
@@ -99,8 +99,9 @@ mod tests {
 
     #[test]
     fn a_backend_refuses_who_breaks_off_what_it_never_agreed_to() {
-        let [syn, fin, rst] = [heard::HEARD_SYN.0, heard::HEARD_FIN.0, heard::HEARD_RST.0];
-        let refusal = heard::HEARD_REFUSAL.0;
+        let [syn, fin, rst] =
+            [flow_flag::FLOW_SYN_SEEN.0, flow_flag::FLOW_FIN_SEEN.0, flow_flag::FLOW_RST_SEEN.0];
+        let refusal = flow_flag::FLOW_UNREACHABLE_SEEN.0;
         use Transport::{Sctp, Tcp, Udp};
         for (rule, transport, is_open, said, expected) in [
             ("a reset", Tcp, false, rst, true),
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn refusals_are_bounded_told_apart_and_forgotten() {
-        let rst = heard::HEARD_RST.0;
+        let rst = flow_flag::FLOW_RST_SEEN.0;
         let mut refusing = Refusing::new();
         for (seen, client) in [(NOW - 9, 1), (NOW - 3, 2), (NOW - 5, 3)] {
             note(&flow(Transport::Tcp, false, rst, seen, client), NOW, &mut refusing);
@@ -148,7 +149,8 @@ mod tests {
     /// Refusals of so many backends of a namespace, the first of them the longest ago.
     fn refuse(share: u32, backends: u16, refusing: &mut Refusing) {
         for port in 1..=backends {
-            let refused = flow(Transport::Tcp, false, heard::HEARD_RST.0, NOW - 20 + u32::from(port > 9), 1);
+            let refused =
+                flow(Transport::Tcp, false, flow_flag::FLOW_RST_SEEN.0, NOW - 20 + u32::from(port > 9), 1);
             let port_and_share = share << types::flow_part::FLOW_SHARE_AT.0 | 7;
             note(&types::flow { backend_port: port.to_be(), port_and_share, ..refused }, NOW, refusing);
         }

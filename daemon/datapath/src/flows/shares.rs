@@ -20,7 +20,7 @@ pub(super) struct Shares(View);
 
 /// The place of the count, beside that of all flows, in which that flow is; `None`: it is not counted.
 fn place(it: &types::flow) -> Option<usize> {
-    let is_counted = u32::from(it.of_backend) & types::heard::IS_COUNTED.0 != 0;
+    let is_counted = u32::from(it.backend_flags) & types::flow_flag::FLOW_COUNTED.0 != 0;
     is_counted.then_some(place_of_share(it))
 }
 

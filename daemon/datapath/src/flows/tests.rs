@@ -16,7 +16,7 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::*;
 use crate::abi::bytes;
-use crate::abi::flow::types::{entry4_key, entry6_key, flow_state, heard as said, leg as legs};
+use crate::abi::flow::types::{entry_kind as entries, entry4_key, entry6_key, flow_flag as said, flow_state};
 use crate::kernel::KernelMaps;
 use crate::load;
 use crate::map;
@@ -31,9 +31,9 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const OPENING: u8 = flow_state::FLOW_OPENING.0 as u8;
 const OPEN: u8 = flow_state::FLOW_OPEN.0 as u8;
-const SYN: u8 = said::HEARD_SYN.0 as u8;
-const FIN: u8 = said::HEARD_FIN.0 as u8;
-const SHORTCUT: u8 = said::TAKES_SHORTCUT.0 as u8;
+const SYN: u8 = said::FLOW_SYN_SEEN.0 as u8;
+const FIN: u8 = said::FLOW_FIN_SEEN.0 as u8;
+const SHORTCUT: u8 = said::FLOW_FAST_PATH.0 as u8;
 
 std::thread_local! {
     static CLOCK: Cell<u32> = const { Cell::new(NOW) };
@@ -140,17 +140,18 @@ impl FlowMaps {
 fn keys(it: &types::flow) -> Vec<Vec<u8>> {
     let (client, frontend) = ((it.client, it.client_port), (it.frontend, it.frontend_port));
     let (backend, nat) = ((it.backend, it.backend_port), (it.nat, it.nat_port));
-    let between = (it.client, it.through_port);
+    let between = (it.client, it.translated_port);
     let (less, more) = if backend > between { (between, backend) } else { (backend, between) };
-    let mut keys = vec![key(it, less, more, legs::LEG_THROUGH), key(it, client, frontend, legs::LEG_IN)];
+    let mut keys =
+        vec![key(it, less, more, entries::ENTRY_TRANSLATED), key(it, client, frontend, entries::ENTRY_WIRE)];
     if it.nat_port != 0 {
-        keys.push(key(it, backend, nat, legs::LEG_IN));
+        keys.push(key(it, backend, nat, entries::ENTRY_WIRE));
     }
     keys
 }
 
-fn key(it: &types::flow, from: ([u32; 4], u16), to: ([u32; 4], u16), leg: legs) -> Vec<u8> {
-    let (source_port, destination_port, transport, leg) = (from.1, to.1, it.transport, leg.0 as u8);
+fn key(it: &types::flow, from: ([u32; 4], u16), to: ([u32; 4], u16), kind: entries) -> Vec<u8> {
+    let (source_port, destination_port, transport, kind) = (from.1, to.1, it.transport, kind.0 as u8);
     if it.v4 != 0 {
         let (source, destination) = (from.0[3], to.0[3]);
         let key = entry4_key {
@@ -159,7 +160,7 @@ fn key(it: &types::flow, from: ([u32; 4], u16), to: ([u32; 4], u16), leg: legs) 
             source_port,
             destination_port,
             transport,
-            leg,
+            kind,
             ..entry4_key::default()
         };
         return bytes(&key).to_vec();
@@ -170,7 +171,7 @@ fn key(it: &types::flow, from: ([u32; 4], u16), to: ([u32; 4], u16), leg: legs) 
         source_port,
         destination_port,
         transport,
-        leg,
+        kind,
         ..entry6_key::default()
     };
     bytes(&key).to_vec()
@@ -197,7 +198,7 @@ fn flow(n: u16, transport: u8, seen: u32) -> types::flow {
         frontend_port,
         backend_port,
         nat_port: if has_nat { (32_768 + n).to_be() } else { 0 },
-        through_port: (1_024 + n).to_be(),
+        translated_port: (1_024 + n).to_be(),
         transport,
         state: OPEN,
         v4: v4.into(),

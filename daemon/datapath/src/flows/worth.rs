@@ -1,6 +1,6 @@
 //! How readily a flow is given up for others.
 //!
-//! Invariant: programs judge by the same rule (`bpf/room.h`), which `kernel_programs_and_daemon_give_up_the_same_flow`
+//! Invariant: programs judge by the same rule (`bpf/evict.h`), which `kernel_programs_and_daemon_give_up_the_same_flow`
 //! sees to.
 
 use holdfast_core::keys::Transport;
@@ -17,7 +17,7 @@ const WORTH_AT: u32 = 20;
 pub(crate) enum Worth {
     /// Client or backend may still need it.
     Needed = 0,
-    /// A question over UDP and its answer, at most `LIFE_LINGERING` ago, or a conversation that has paused.
+    /// A question over UDP and its answer, at most `LIFE_TIME_WAIT` ago, or a conversation that has paused.
     Fresh = 1,
     /// A stream of datagrams that goes on without an answer.
     Unheard = 2,
@@ -38,7 +38,7 @@ impl Worth {
         let is_one_sided = is_opening || (is_udp && is_wrapped(flow));
         if may_yield(flow, now) {
             Self::Over
-        } else if is_one_sided && is_udp && is_stream(flow) && since <= life::LIFE_CROWDED.0 {
+        } else if is_one_sided && is_udp && is_stream(flow) && since <= life::LIFE_UNDER_PRESSURE.0 {
             Self::Unheard
         } else if is_one_sided || is_doubtful(flow, now) {
             Self::Unanswered
@@ -52,9 +52,9 @@ impl Worth {
     /// Two questions in a client's name, forged or not, are answered too; so it is needed only while it goes on.
     fn of_conversation(is_stream: bool, since: u32) -> Self {
         match is_stream {
-            true if since <= life::LIFE_CROWDED.0 => Self::Needed,
+            true if since <= life::LIFE_UNDER_PRESSURE.0 => Self::Needed,
             true => Self::Fresh,
-            false if since <= life::LIFE_LINGERING.0 => Self::Fresh,
+            false if since <= life::LIFE_TIME_WAIT.0 => Self::Fresh,
             false => Self::Answered,
         }
     }
@@ -63,7 +63,7 @@ impl Worth {
 /// For how long a connection of which only the client is heard may be silent, and be believed.
 fn is_believed_for(flow: &types::flow) -> u32 {
     let lasted = flow.seen.wrapping_sub(flow.began).cast_signed();
-    u32::try_from(lasted).unwrap_or(0).clamp(life::LIFE_CROWDED.0, life::LIFE_UNANSWERED.0)
+    u32::try_from(lasted).unwrap_or(0).clamp(life::LIFE_UNDER_PRESSURE.0, life::LIFE_UNANSWERED.0)
 }
 
 /// Whether a connection of which only the client is heard may be none: a stranger may send a SYN, its acknowledgement
@@ -79,17 +79,19 @@ fn silence(flow: &types::flow, now: u32) -> u32 {
 fn may_yield(flow: &types::flow, now: u32) -> bool {
     let since = silence(flow, now);
     is_expired(flow, now, 0)
-        || (since > life::LIFE_CROWDED.0 && is_about_over(flow))
-        || (makes_connections(flow) && is_over(flow) && since > life::LIFE_LINGERING.0)
+        || (since > life::LIFE_UNDER_PRESSURE.0 && is_about_over(flow))
+        || (makes_connections(flow) && is_over(flow) && since > life::LIFE_TIME_WAIT.0)
 }
 
 fn is_about_over(flow: &types::flow) -> bool {
     if transport_of(flow.transport) == Some(Transport::Udp) {
         return u32::from(flow.state) == types::flow_state::FLOW_OPEN.0 && !is_stream(flow);
     }
-    let is_left = is_wrapped(flow) && u32::from(flow.of_client) & types::heard::HEARD_FIN.0 != 0;
-    let is_reset = u32::from(flow.of_client | flow.of_backend) & types::heard::HEARD_RST.0 != 0;
-    is_reset || is_left || u32::from(flow.of_client & flow.of_backend) & types::heard::HEARD_FIN.0 != 0
+    let is_left = is_wrapped(flow) && u32::from(flow.client_flags) & types::flow_flag::FLOW_FIN_SEEN.0 != 0;
+    let is_reset = u32::from(flow.client_flags | flow.backend_flags) & types::flow_flag::FLOW_RST_SEEN.0 != 0;
+    is_reset
+        || is_left
+        || u32::from(flow.client_flags & flow.backend_flags) & types::flow_flag::FLOW_FIN_SEEN.0 != 0
 }
 
 /// How readily a flow is given up for others: the greater the number, the more readily.
@@ -123,7 +125,7 @@ mod tests {
             let mut flow = types::flow {
                 transport: 6,
                 state: 2,
-                of_client: u8::try_from(types::heard::IS_WRAPPED.0).unwrap(),
+                client_flags: u8::try_from(types::flow_flag::FLOW_ENCAP.0).unwrap(),
                 seen: 100_000,
                 began: 100_000_u32.wrapping_sub(lasted),
                 ..types::flow::default()
@@ -131,7 +133,7 @@ mod tests {
             let worth = |flow: &types::flow| Worth::of(flow, 100_000 + silent);
             let expected = if is_given_up { Worth::Unanswered } else { Worth::Needed };
             assert_eq!(worth(&flow), expected, "after {lasted} s, silent for {silent} s");
-            flow.of_client = 0;
+            flow.client_flags = 0;
             assert_eq!(worth(&flow), Worth::Needed, "its backend is heard");
         }
     }
@@ -158,11 +160,11 @@ mod tests {
     #[test]
     fn a_stream_that_nobody_answers_is_worth_less_than_all_that_was_answered_just_now() {
         for (state, wrapped, lasted, silent, expected) in CONVERSATIONS {
-            let of_client = if wrapped { types::heard::IS_WRAPPED.0 } else { 0 };
+            let client_flags = if wrapped { types::flow_flag::FLOW_ENCAP.0 } else { 0 };
             let flow = types::flow {
                 transport: 17,
                 state: u8::try_from(state.0).unwrap(),
-                of_client: u8::try_from(of_client).unwrap(),
+                client_flags: u8::try_from(client_flags).unwrap(),
                 seen: 100_000,
                 began: 100_000 - lasted,
                 ..types::flow::default()

@@ -1,7 +1,7 @@
 //! The protocol by which lists are published, run in every order that one writer and its readers can meet in.
 //!
-//! Invariant: the writer is core's planner over the stores of this module; the reader does what `bpf/lookup.h` and
-//! `bpf/choose.h` do, but takes every slot of the list instead of one. Each script is explored exhaustively, and what
+//! Invariant: the writer is core's planner over the stores of this module; the reader does what `bpf/lb.h` does,
+//! but takes every slot of the list instead of one. Each script is explored exhaustively, and what
 //! the reader met must be exactly what is written here: whole lists, from before or after. One reader is enough,
 //! because readers share nothing that they write. Every order is tried; none is left to chance.
 

@@ -496,7 +496,7 @@ impl<'a> PacketTrace<'a> {
         Packet { backends, more_backends, ..self.finish(Outcome::Served, &sentence) }
     }
 
-    /// Whether packets for a backend of another node go there as they came: see `may_be_wrapped` in `bpf/arrival.h`.
+    /// Whether packets for a backend of another node go there as they came: see `can_encap` in `bpf/dsr.h`.
     fn uses_dsr(&self, met: &MatchedFrontend<'_>, backend: IpAddr) -> bool {
         let direct = &self.dsr;
         direct.encap.has(self.transport)

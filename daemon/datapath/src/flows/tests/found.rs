@@ -12,7 +12,7 @@ fn place(text: &str) -> Option<AddressFilter> {
 #[test]
 fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
     let bed = FlowMaps::new(8);
-    let it = types::flow { of_client: SYN | FIN | SHORTCUT, of_backend: SYN, ..flow(6, TCP, NOW - 7) };
+    let it = types::flow { client_flags: SYN | FIN | SHORTCUT, backend_flags: SYN, ..flow(6, TCP, NOW - 7) };
     bed.begin(it);
     let heard = Heard { syn: true, ..Heard::default() };
     let expected = Flow {
@@ -73,7 +73,7 @@ fn kernel_flows_are_counted_by_what_they_are() {
     for n in 0..4 {
         bed.begin(flow(n, UDP, NOW));
     }
-    bed.begin(types::flow { of_client: FIN, of_backend: FIN, ..flow(4, TCP, NOW) });
+    bed.begin(types::flow { client_flags: FIN, backend_flags: FIN, ..flow(4, TCP, NOW) });
     bed.begin(types::flow { state: OPENING, ..flow(5, TCP, NOW) });
     bed.begin(flow(6, UDP, NOW - 121));
     let tally = bed.table.tally();

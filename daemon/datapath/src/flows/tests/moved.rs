@@ -90,7 +90,7 @@ fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
     let [_, of_ended, of_talker] = [stays, ends, talks].map(|it| old.begin(it));
     let mut moving = moving(&old, &new);
     assert_eq!(pass(&mut moving), 3);
-    let heard = types::flow { of_backend: SYN | FIN, seen: NOW, ..talks };
+    let heard = types::flow { backend_flags: SYN | FIN, seen: NOW, ..talks };
     old.write(of_talker, heard);
     let mut sweep = Sweep::new(old.table.clone(), FlowsSwept::default());
     sweep.end(of_ended, &ends).unwrap();
@@ -112,7 +112,7 @@ fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
 fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
     let old = FlowMaps::new(64);
     let new = old.of_another_size(16);
-    let counted = |it| types::flow { of_backend: said::IS_COUNTED.0 as u8, ..it };
+    let counted = |it| types::flow { backend_flags: said::FLOW_COUNTED.0 as u8, ..it };
     let needed: Vec<_> = (0..14).map(|n| counted(flow(n, TCP, NOW - u32::from(n)))).collect();
     let answered: Vec<_> =
         (20..30).map(|n| types::flow { began: NOW - 5, ..counted(flow(n, UDP, NOW - 5)) }).collect();
@@ -172,7 +172,7 @@ fn kernel_flows_of_one_client_and_frontend_move_with_what_each_of_them_has() {
         backend: crate::abi::flow::end("10.1.0.99:8443".parse().unwrap()).0,
         nat: [0; 4],
         nat_port: 0,
-        of_backend: own.of_backend | u8::try_from(types::heard::CAME_WRAPPED.0).unwrap(),
+        backend_flags: own.backend_flags | u8::try_from(types::flow_flag::FLOW_DECAP.0).unwrap(),
         serial: own.serial + 1_000,
         ..own
     };

@@ -50,7 +50,7 @@ fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_st
 #[test]
 fn kernel_who_takes_a_flow_away_takes_it_out_of_the_counts() {
     let bed = FlowMaps::new(4);
-    let counted = |n| types::flow { of_backend: said::IS_COUNTED.0 as u8, ..flow(n, UDP, 1) };
+    let counted = |n| types::flow { backend_flags: said::FLOW_COUNTED.0 as u8, ..flow(n, UDP, 1) };
     let (old, young) = (counted(0), types::flow { seen: NOW, ..counted(1) });
     let shares = &bed.table.0.shares;
     for it in [old, young] {
@@ -84,7 +84,7 @@ fn kernel_numbers_of_records_are_handed_out_in_pieces_and_each_once() {
 #[test]
 fn kernel_a_count_that_is_too_high_is_put_right() {
     let bed = FlowMaps::new(4);
-    let it = types::flow { of_backend: said::IS_COUNTED.0 as u8, ..flow(0, UDP, NOW) };
+    let it = types::flow { backend_flags: said::FLOW_COUNTED.0 as u8, ..flow(0, UDP, NOW) };
     let shares = &bed.table.0.shares;
     bed.begin(it);
     (0..5).for_each(|_| shares.count(&it));
@@ -297,10 +297,10 @@ fn any_flow() -> impl Strategy<Value = types::flow> {
     let ages = prop::sample::select(vec![
         0, 29, 30, 31, 32, 33, 119, 121, 122, 123, 3_602, 3_603, 86_402, 86_403, 190_000,
     ]);
-    (kinds, ages).prop_map(|((udp, state, of_client, of_backend), age)| types::flow {
+    (kinds, ages).prop_map(|((udp, state, client_flags, backend_flags), age)| types::flow {
         state,
-        of_client,
-        of_backend,
+        client_flags,
+        backend_flags,
         ..flow(0, if udp { UDP } else { TCP }, NOW - age)
     })
 }
@@ -311,8 +311,8 @@ fn kernel_no_flow_that_lives_is_ever_taken_away() {
     let mut runner = TestRunner::new(ProptestConfig { cases: 200, ..ProptestConfig::default() });
     let ran = runner.run(&prop::collection::vec(any_flow(), 1..40), |kinds| {
         let begin = |(n, kind): (u16, types::flow)| {
-            let types::flow { transport, state, of_client, of_backend, seen, .. } = kind;
-            let it = types::flow { state, of_client, of_backend, ..flow(n, transport, seen) };
+            let types::flow { transport, state, client_flags, backend_flags, seen, .. } = kind;
+            let it = types::flow { state, client_flags, backend_flags, ..flow(n, transport, seen) };
             (bed.begin(it), it)
         };
         let all: Vec<_> = (0..).zip(kinds).map(begin).collect();

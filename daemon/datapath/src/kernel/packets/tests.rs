@@ -356,7 +356,7 @@ fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_
     with_each(|bed, kind| {
         let mut maps = start(bed, kind);
         let told = |maps: &KernelMaps| {
-            let flag = u16::try_from(types::device_flag::DEVICE_SHORTCUT.0).unwrap();
+            let flag = u16::try_from(types::device_flag::DEVICE_FAST_PATH.0).unwrap();
             let is_told = entry(maps, 70).unwrap().flags & flag != 0;
             let shown = packets_of(maps).devices[0].shortcut;
             assert_eq!(is_told, shown == ShortcutState::Taken, "{shown:?}");
@@ -404,7 +404,7 @@ fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
         let mut maps = start(bed, kind);
         let [again, way_out] = ours(kind, "left", 70);
         assert!(again != 0 && again != way_in && way_out == 0, "the new program is there at once");
-        assert_ne!(u32::from(entry(&maps, 70).unwrap().flags) & types::device_flag::DEVICE_NEAR.0, 0);
+        assert_ne!(u32::from(entry(&maps, 70).unwrap().flags) & types::device_flag::DEVICE_LOCAL_PODS.0, 0);
         set_devices(&mut maps, &[near.clone(), outer(71, "right")]);
         let [right_in, _] = check_attached(&maps, kind, "right", 71);
         assert_ne!(ours(kind, "left", 70)[0], right_in, "another program than that of other devices");
@@ -421,7 +421,7 @@ fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_
     with_each(|bed, kind| {
         let pod = |shortcut| Device { side: Side::Pod, shortcut, ..outer(70, "left") };
         let incoming = || bpf_call::programs_at(70, sys::BPF_TCX_INGRESS).unwrap();
-        let near = u16::try_from(types::device_flag::DEVICE_NEAR.0).unwrap();
+        let near = u16::try_from(types::device_flag::DEVICE_LOCAL_PODS.0).unwrap();
         let state = |maps: &KernelMaps| {
             (packets_of(maps).devices[0].shortcut, entry(maps, 70).unwrap().flags & near != 0)
         };

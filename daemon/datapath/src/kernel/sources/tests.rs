@@ -10,7 +10,7 @@ use super::*;
 use crate::KernelMaps;
 use crate::abi::sources::types;
 
-/// The two maps of sources alone, as `bpf/flow_maps.h` defines them.
+/// The two maps of sources alone, as `bpf/packet_maps.h` defines them.
 fn tries(entries: u32) -> Handles {
     let make = |map: Map, key: usize| {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {

@@ -12,7 +12,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapHandle};
 
 use crate::abi::{self, Connection, types};
-use crate::skeleton::KeptSkelBuilder;
+use crate::skeleton::UdpIterSkelBuilder;
 
 /// The most connections that one read finds, some 10 MB. If there are more, the first ones are found, and others once
 /// those have gone.
@@ -31,8 +31,8 @@ impl Reader {
     /// Attaches the reading program to a map. Needs the kernel's own types (BTF) and CAP_PERFMON.
     pub(crate) fn over(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
         let mut memory = MaybeUninit::uninit();
-        let skeleton = KeptSkelBuilder::default().open(&mut memory)?.load()?;
-        skeleton.progs.connected.attach_iter(map.as_fd()).map(Arc::new).map(Self)
+        let skeleton = UdpIterSkelBuilder::default().open(&mut memory)?.load()?;
+        skeleton.progs.dump_udp_peers.attach_iter(map.as_fd()).map(Arc::new).map(Self)
     }
 
     /// The connections that `wanted` accepts, and whether there may be more.

@@ -213,7 +213,7 @@ fn kernel_a_syn_stays_with_its_backend_while_the_table_of_its_frontend_has_it() 
 fn kernel_what_nobody_acknowledges_keeps_no_flow_for_a_day() {
     in_both(|node, way @ (client, frontend, backend, _)| {
         lead(node, frontend, &[backend]);
-        let midway = |node: &Node| node.counted(packet_count::COUNT_MIDWAY);
+        let midway = |node: &Node| node.counted(packet_count::COUNT_MIDSTREAM);
         agree(node, way);
         next_second(node, way);
         assert_eq!(node.comes(&asked(way)).to, address(backend));

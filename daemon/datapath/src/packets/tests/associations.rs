@@ -10,7 +10,7 @@ use super::sctp::{
     ABORT, COOKIE_ACK, COOKIE_ECHO, DATA, HEADER, HEARTBEAT, INIT, INIT_ACK, INIT_BYTES, SACK, SHUTDOWN,
     SHUTDOWN_ACK, SHUTDOWN_COMPLETE, SUM, chunk, chunk_of, end_that_makes_zero, is_right, sum_of,
 };
-use crate::abi::flow::types::{flow_state, heard, waits};
+use crate::abi::flow::types::{flow_flag, flow_state, unacked};
 use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
 
@@ -158,7 +158,7 @@ fn kernel_an_association_begins_with_an_init_and_nothing_else() {
         let both = [chunk(INIT, &[7; 16]), chunk(DATA, &[1; 12])].concat();
         node.check_passed(&Sent::chunks(CLIENT, FRONTEND, both));
         assert_eq!(node.counted(packet_count::COUNT_FLOWS), 0);
-        assert_eq!(node.counted(packet_count::COUNT_MIDWAY), 10);
+        assert_eq!(node.counted(packet_count::COUNT_MIDSTREAM), 10);
         associate(node, OLD);
         let (_, flow) = found(node, CLIENT).unwrap();
         assert_eq!((flow.transport, u32::from(flow.state)), (132, flow_state::FLOW_OPEN.0));
@@ -239,9 +239,9 @@ fn kernel_chunks_are_read_one_after_the_other() {
         associate(node, OLD);
         let heard_of_client = |node: &Node, chunks: Vec<u8>| {
             node.comes(&Sent::chunks(CLIENT, FRONTEND, chunks));
-            u32::from(found(node, CLIENT).unwrap().1.of_client)
+            u32::from(found(node, CLIENT).unwrap().1.client_flags)
         };
-        let fin = heard::HEARD_FIN.0;
+        let fin = flow_flag::FLOW_FIN_SEEN.0;
         let long = [chunk(SACK, &[1; 13]), chunk(HEARTBEAT, b"odd"), chunk(COOKIE_ACK, b"")];
         assert_eq!(
             heard_of_client(node, chunk(DATA, &[7, 0, 0, 4, 7, 0, 0, 4])) & fin,
@@ -250,7 +250,7 @@ fn kernel_chunks_are_read_one_after_the_other() {
         );
         assert_eq!(heard_of_client(node, [chunk(SACK, &[1; 12]), vec![0; 10]].concat()) & fin, 0);
         let waits_for_nothing =
-            |node: &Node| u32::from(found(node, CLIENT).unwrap().1.waits) == waits::WAITS_FOR_NOTHING.0;
+            |node: &Node| u32::from(found(node, CLIENT).unwrap().1.unacked) == unacked::UNACKED_NOTHING.0;
         assert!(waits_for_nothing(node), "a SACK asks for nothing, nor does what fills up a frame");
         assert_eq!(heard_of_client(node, [long.concat(), chunk_of(FIN, b"")].concat()) & fin, fin);
     });

@@ -131,9 +131,9 @@ fn counts(node: &Node) -> Counts {
     Counts {
         source: counted(packet_count::COUNT_SOURCE),
         unanswerable: counted(packet_count::COUNT_UNANSWERABLE),
-        answers: counted(packet_count::COUNT_ANSWERS),
-        midway: counted(packet_count::COUNT_MIDWAY),
-        own: counted(packet_count::COUNT_OWN_SOCKET),
+        answers: counted(packet_count::COUNT_REJECTS),
+        midway: counted(packet_count::COUNT_MIDSTREAM),
+        own: counted(packet_count::COUNT_NODE_REPLIES),
         dropped,
         refused,
     }
@@ -156,7 +156,7 @@ fn counted(node: &Node, act: impl FnOnce()) -> [u64; 7] {
 }
 
 fn at_driver(node: &Node) -> u64 {
-    node.counted(packet_count::COUNT_TURNED_AWAY_BY_XDP)
+    node.counted(packet_count::COUNT_XDP_DROPS)
 }
 
 /// What becomes of a frame at the driver, right after the program of packets has turned a client away. Once in a while
@@ -270,10 +270,10 @@ fn kernel_who_is_turned_away_at_the_driver_is_named_as_behind_it() {
                     (it.frontend.address, it.frontend.transport) == (frontend.ip(), transport)
                 }
             };
-            let of_client = told.iter().rfind(is_of(Transport::Udp)).unwrap();
-            assert_eq!((of_client.cause, of_client.denial), (cause, Denial::Dropped));
-            assert_eq!(of_client.arrival, Some(Arrival { source: client, device: OUTER }));
-            assert_eq!(of_client.process, 0);
+            let client_flags = told.iter().rfind(is_of(Transport::Udp)).unwrap();
+            assert_eq!((client_flags.cause, client_flags.denial), (cause, Denial::Dropped));
+            assert_eq!(client_flags.arrival, Some(Arrival { source: client, device: OUTER }));
+            assert_eq!(client_flags.process, 0);
         }
     });
 }

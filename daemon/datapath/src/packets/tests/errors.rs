@@ -7,7 +7,7 @@ use super::lives::all;
 use super::node::{NEXT, Node};
 use super::sctp::SCTP;
 use crate::abi::flow::end;
-use crate::abi::flow::types::heard;
+use crate::abi::flow::types::flow_flag;
 use crate::kernel::bed::Port;
 
 struct Case {
@@ -80,7 +80,7 @@ fn kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent() {
 fn is_refused(node: &Node, backend: &str) -> bool {
     let backend = end(address(backend));
     let its = all(node).filter(|(_, it)| (it.backend, it.backend_port) == backend);
-    its.map(|(_, it)| u32::from(it.of_backend)).any(|said| said & heard::HEARD_REFUSAL.0 != 0)
+    its.map(|(_, it)| u32::from(it.backend_flags)).any(|said| said & flow_flag::FLOW_UNREACHABLE_SEEN.0 != 0)
 }
 
 fn check_errors(node: &Node, case: &Case, transport: u8) {

@@ -151,7 +151,7 @@ fn kernel_invariant_13_what_is_no_frontends_goes_on_untouched() {
         ] {
             node.check_passed(&sent);
         }
-        assert_eq!(node.counted(packet_count::COUNT_MIDWAY), 3);
+        assert_eq!(node.counted(packet_count::COUNT_MIDSTREAM), 3);
         assert_eq!(node.counted(packet_count::COUNT_FLOWS), 0);
     });
 }

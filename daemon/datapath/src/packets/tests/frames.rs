@@ -110,14 +110,14 @@ fn arrive_after(node: &Node, seen: &Sent, frame: &[u8]) -> (i32, Vec<u8>) {
 /// Checks that a frame leaves at the driver just as it would leave behind it.
 #[track_caller]
 fn check_sent(node: &Node, seen: &Sent, frame: &[u8]) {
-    let before = node.counted(packet_count::COUNT_BY_XDP);
+    let before = node.counted(packet_count::COUNT_XDP_REDIRECTS);
     let (verdict, sent) = arrive_after(node, seen, frame);
     let behind = node.come(frame);
     passed(&behind);
     assert_eq!(verdict, SENT, "{seen:?}");
     assert_eq!((&sent[..12], &sent[12..]), (&LINK[..], &behind.1[12..]), "{seen:?}");
     assert!(see(&sent, true).is_valid);
-    assert_eq!(node.counted(packet_count::COUNT_BY_XDP), before + 1);
+    assert_eq!(node.counted(packet_count::COUNT_XDP_REDIRECTS), before + 1);
 }
 
 /// Checks that a frame goes on to the kernel as it came.

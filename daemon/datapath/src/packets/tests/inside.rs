@@ -153,10 +153,10 @@ fn kernel_what_a_pod_sends_in_the_name_of_others_whose_flow_is_known_goes_throug
             let denied = Sent::tcp(backend, &given, RST | ACK).frame();
             let (verdict, frame) = node.come_by(&denied, PODS);
             assert_eq!((verdict, hops(&frame)), (NEXT, HOPS));
-            assert_eq!(found(node, client).unwrap().1.of_backend, begun.of_backend);
+            assert_eq!(found(node, client).unwrap().1.backend_flags, begun.backend_flags);
             passed(&node.come(&denied));
-            let heard = u32::from(found(node, client).unwrap().1.of_backend);
-            assert_ne!(heard & types::heard::HEARD_RST.0, 0, "of the backend itself it counts");
+            let heard = u32::from(found(node, client).unwrap().1.backend_flags);
+            assert_ne!(heard & types::flow_flag::FLOW_RST_SEEN.0, 0, "of the backend itself it counts");
         }
     });
 }

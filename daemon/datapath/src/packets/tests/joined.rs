@@ -1,5 +1,5 @@
 //! Segments of connections that another node has let in: where all nodes choose alike, they go on to the backend of
-//! that choice, and nowhere else: see `bpf/joined.h`.
+//! that choice, and nowhere else: see `bpf/dsr_decap.h`.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
@@ -58,7 +58,7 @@ fn backends_by(flags: u8) -> Vec<SocketAddr> {
         }
         let opens = flags & (SYN | RST) == 0;
         let joined = u64::try_from(if opens { WAYS.len() * CLIENTS.len() } else { 0 }).unwrap();
-        assert_eq!(node.counted(packet_count::COUNT_JOINED), joined);
+        assert_eq!(node.counted(packet_count::COUNT_ADOPTED), joined);
         assert_eq!(all(node).next().is_none(), flags & RST > 0, "nothing follows a reset");
     });
     chosen.iter().collect()
@@ -188,16 +188,16 @@ fn kernel_a_connection_that_has_joined_keeps_its_backend() {
             serve(&Port { backends: &others, ..port });
         });
         assert_eq!(WAYS.each_ref().map(|way| of(node, way)), before);
-        assert_eq!(node.counted(packet_count::COUNT_JOINED), 2);
+        assert_eq!(node.counted(packet_count::COUNT_ADOPTED), 2);
     });
 }
 
 /// Checks that a segment is left to the stack as it came, and leaves no flow behind.
 #[track_caller]
 fn is_left(node: &Node, frame: &[u8], client: &str) {
-    let before = node.counted(packet_count::COUNT_MIDWAY);
+    let before = node.counted(packet_count::COUNT_MIDSTREAM);
     assert_eq!(node.come(frame), (NEXT, frame.to_vec()));
-    assert_eq!(node.counted(packet_count::COUNT_MIDWAY), before + 1);
+    assert_eq!(node.counted(packet_count::COUNT_MIDSTREAM), before + 1);
     assert!(found(node, client).is_none());
 }
 
@@ -313,6 +313,6 @@ fn kernel_what_may_be_of_no_connection_of_a_client_is_left_to_the_stack() {
             }
             assert_eq!(node.come(&by(UDP, way, 0).frame()).0, NEXT, "no service by UDP");
         }
-        assert_eq!(node.counted(packet_count::COUNT_JOINED), 0);
+        assert_eq!(node.counted(packet_count::COUNT_ADOPTED), 0);
     });
 }

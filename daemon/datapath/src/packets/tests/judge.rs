@@ -318,8 +318,8 @@ impl Judge {
     fn follows(&mut self, way: Way, transport: u8, (from, to): Pair, made: Pair) -> bool {
         match way {
             Way::In => {
-                let of_client = self.of(&self.by_client, (transport, from, to));
-                of_client.iter().any(|at| (self.known[*at].through, self.known[*at].backend) == made)
+                let client_flags = self.of(&self.by_client, (transport, from, to));
+                client_flags.iter().any(|at| (self.known[*at].through, self.known[*at].backend) == made)
                     || self.answers_to_nat(transport, (from, to), made)
             }
             Way::Out => {

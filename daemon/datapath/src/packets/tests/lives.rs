@@ -6,7 +6,7 @@ use super::craft::{ACK, FIN, RST, SYN, Sent, address};
 use super::network;
 use super::node::{NEXT, Node, SHOT};
 use super::wrapped::switches;
-use crate::abi::flow::types::{self, flow_state, heard};
+use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::flow::{end, entry_between, entry_of_client};
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
 use crate::abi::{bytes, value};
@@ -115,7 +115,7 @@ fn kernel_programs_and_daemon_have_flows_live_equally_long() {
         node.serve_local(&Port { index: 3, base: 3, backends: &[address(HERE)], ..SCTP });
         let packet = |transport, flags| Sent::by(transport, CLIENT, FRONTEND, flags, b"x");
         for (case, lived, seconds) in LIFETIMES {
-            let [transport, state, of_client, of_backend, waits] = case;
+            let [transport, state, client_flags, backend_flags, unacked] = case;
             let other = found(node, CLIENT).filter(|(_, flow)| flow.transport != transport);
             if let Some((_, flow)) = other {
                 age(node, CLIENT, 100_000);
@@ -130,27 +130,27 @@ fn kernel_programs_and_daemon_have_flows_live_equally_long() {
                     let seen = now().wrapping_sub(idle);
                     *flow = types::flow {
                         state,
-                        of_client,
-                        of_backend,
-                        waits,
+                        client_flags,
+                        backend_flags,
+                        unacked,
                         seen,
                         began: seen.wrapping_sub(lived),
                         ..*flow
                     };
                 });
             };
-            let before = (begun(node), node.counted(packet_count::COUNT_MIDWAY));
+            let before = (begun(node), node.counted(packet_count::COUNT_MIDSTREAM));
             set(seconds - 5);
-            if u32::from(of_client) & heard::IS_WRAPPED.0 == 0 {
+            if u32::from(client_flags) & flow_flag::FLOW_ENCAP.0 == 0 {
                 node.come(&packet(transport, ACK).frame());
             } else {
                 come_for_another_node(node, &packet(transport, ACK));
             }
-            let after = (begun(node), node.counted(packet_count::COUNT_MIDWAY));
+            let after = (begun(node), node.counted(packet_count::COUNT_MIDSTREAM));
             assert_eq!(after, before, "{case:?} and {lived} lives for {seconds} s");
             set(seconds + 1);
             node.come(&packet(transport, ACK).frame());
-            let after = (begun(node), node.counted(packet_count::COUNT_MIDWAY));
+            let after = (begun(node), node.counted(packet_count::COUNT_MIDSTREAM));
             assert_ne!(after, before, "{case:?} and {lived} ends after {seconds} s");
         }
     });
@@ -288,7 +288,7 @@ fn kernel_while_flows_stand_still_data_goes_on_and_nothing_begins_or_ends() {
             let settings = packet_settings { drains, ..Default::default() };
             node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
         };
-        let said = |it: types::flow| (it.serial, it.state, it.of_client, it.of_backend);
+        let said = |it: types::flow| (it.serial, it.state, it.client_flags, it.backend_flags);
         let before = said(flow_of(node, CLIENT));
         until(now() + 100);
         for flags in [SYN, FIN | ACK, RST] {
@@ -364,7 +364,8 @@ fn kernel_the_end_of_a_connection_is_none_of_the_next_one_by_its_ports() {
 }
 
 fn heard_of_backend(node: &Node, client: &str) -> u32 {
-    u32::from(found(node, client).unwrap().1.of_backend) & !(heard::IS_COUNTED.0 | heard::IS_UNSENT.0)
+    u32::from(found(node, client).unwrap().1.backend_flags)
+        & !(flow_flag::FLOW_COUNTED.0 | flow_flag::FLOW_SNAT_UNUSED.0)
 }
 
 /// The client and the backend of a flow may have a connection without any frontend, and any host may have sent the
@@ -387,9 +388,11 @@ fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
                 }
             }
             assert_eq!(heard_of_backend(node, client), 0);
-            for (flags, said) in
-                [(RST | ACK, heard::HEARD_RST.0), (SYN | ACK, heard::HEARD_SYN.0), (ACK, heard::HEARD_SYN.0)]
-            {
+            for (flags, said) in [
+                (RST | ACK, flow_flag::FLOW_RST_SEEN.0),
+                (SYN | ACK, flow_flag::FLOW_SYN_SEEN.0),
+                (ACK, flow_flag::FLOW_SYN_SEEN.0),
+            ] {
                 assert_eq!(
                     node.leaves(&Sent::tcp(backend, client, flags)).from,
                     address(frontend),

@@ -326,6 +326,6 @@ fn check_own_talk(kind: FrontendType, served: [&'static str; 2]) {
             assert_eq!(node.leave(&asked).0, NEXT);
             assert_ne!(node.comes(&answer).to, address(own));
         }
-        assert_eq!(node.counted(packet_count::COUNT_OWN_SOCKET), 2);
+        assert_eq!(node.counted(packet_count::COUNT_NODE_REPLIES), 2);
     });
 }

@@ -103,7 +103,7 @@ impl Node {
                 .collect::<Vec<_>>()
                 .try_into()
                 .unwrap(),
-            flags: u16::try_from(types::device_flag::DEVICE_OUTER.0 | types::device_flag::DEVICE_JOINS.0)
+            flags: u16::try_from(types::device_flag::DEVICE_OUTER.0 | types::device_flag::DEVICE_ADOPTS.0)
                 .unwrap(),
             ..Default::default()
         };

@@ -4,7 +4,7 @@ use super::craft::{ACK, FIN, RST, SYN, Sent, address, see};
 use super::lives::{BOTH, age, change, found, left_as_it_was};
 use super::node::{NEXT, Node, SHOT, THROUGH};
 use crate::abi::bytes;
-use crate::abi::flow::types::{entry4_key, flow_state, heard, leg};
+use crate::abi::flow::types::{entry_kind, entry4_key, flow_flag, flow_state};
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
 use crate::devices::Side;
 use crate::kernel::bed::Port;
@@ -37,8 +37,8 @@ pub(super) fn open(node: &Node, client: &str) {
 pub(super) fn close(node: &Node, client: &str, seconds: u32) {
     open(node, client);
     change(node, client, |flow| {
-        let all = u8::try_from(heard::HEARD_SYN.0 | heard::HEARD_FIN.0).unwrap();
-        (flow.of_client, flow.of_backend) = (all, all);
+        let all = u8::try_from(flow_flag::FLOW_SYN_SEEN.0 | flow_flag::FLOW_FIN_SEEN.0).unwrap();
+        (flow.client_flags, flow.backend_flags) = (all, all);
     });
     age(node, client, seconds);
 }
@@ -74,14 +74,19 @@ fn kernel_a_client_that_dials_a_backend_itself_meets_no_flow_of_its_own() {
             assert_eq!(through.ip(), address(client).ip());
             assert!(THROUGH.contains(&through.port()), "{through}");
             let answer = |flags| node.leaves(&Sent::tcp(backend, &through.to_string(), flags)).from;
-            for (of_client, of_backend) in [(SYN, SYN | ACK), (ACK, ACK), (FIN | ACK, FIN | ACK), (RST, RST)]
+            for (client_flags, backend_flags) in
+                [(SYN, SYN | ACK), (ACK, ACK), (FIN | ACK, FIN | ACK), (RST, RST)]
             {
                 for flags in [SYN, SYN | ACK, ACK, FIN | ACK, RST] {
                     node.check_passed(&Sent::tcp(client, backend, flags));
                     left_as_it_was(node, &Sent::tcp(backend, client, flags));
                 }
-                assert_eq!(node.comes(&Sent::tcp(client, frontend, of_client)).from, through, "{of_client}");
-                assert_eq!(answer(of_backend), address(frontend), "{of_backend}");
+                assert_eq!(
+                    node.comes(&Sent::tcp(client, frontend, client_flags)).from,
+                    through,
+                    "{client_flags}"
+                );
+                assert_eq!(answer(backend_flags), address(frontend), "{backend_flags}");
             }
             assert_eq!(node.counted(packet_count::COUNT_FLOWS), 1);
         });
@@ -208,7 +213,7 @@ fn take_all_but(node: &Node, at: &str, to: &str, left: u16) {
             source_port: less.1,
             destination_port: more.1,
             transport: 6,
-            leg: u8::try_from(leg::LEG_THROUGH.0).unwrap(),
+            kind: u8::try_from(entry_kind::ENTRY_TRANSLATED.0).unwrap(),
             pad: 0,
         };
         node.put(Map::Entries4, bytes(&key), &(CROWD - 1).to_ne_bytes());

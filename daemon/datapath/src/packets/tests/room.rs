@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use super::craft::{ACK, SYN, Sent, TCP, address};
 use super::lives::{self, age, all, change, found};
 use super::node::{NEXT, Node, SHOT};
-use crate::abi::flow::types::{self, flow_state, heard};
+use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::packets::types::{lifetime, packet_count};
 use crate::flows::worth::{self, Worth};
 use crate::kernel::bed::Port;
@@ -124,7 +124,7 @@ fn kernel_a_stream_that_nobody_answers_goes_before_what_was_answered_just_now() 
             asked.clone().for_each(|port| ask(node, place, port));
             flood_of_streams(node, place, 2_300 + 50 * round..2_350 + 50 * round);
             let kept = asked.filter(|port| found(node, &format!("{client}:{port}")).is_some()).count();
-            if lives::now() - began <= lifetime::LIFE_LINGERING.0 {
+            if lives::now() - began <= lifetime::LIFE_TIME_WAIT.0 {
                 assert_eq!(kept, 10, "{round}");
                 judged += 1;
             }
@@ -266,17 +266,19 @@ fn becomes(flow: &mut types::flow, number: u64, lives: bool) {
         left /= of;
         u32::try_from(one).unwrap()
     };
-    let all = u8::try_from(heard::HEARD_SYN.0 | heard::HEARD_FIN.0 | heard::HEARD_RST.0).unwrap();
-    let legal = if lives { u8::try_from(heard::HEARD_SYN.0).unwrap() } else { all };
+    let all =
+        u8::try_from(flow_flag::FLOW_SYN_SEEN.0 | flow_flag::FLOW_FIN_SEEN.0 | flow_flag::FLOW_RST_SEEN.0)
+            .unwrap();
+    let legal = if lives { u8::try_from(flow_flag::FLOW_SYN_SEEN.0).unwrap() } else { all };
     let said = |before: u8, now: u32| before & !all | u8::try_from(now).unwrap() & legal;
     flow.state = u8::try_from(flow_state::FLOW_OPENING.0 + any(2)).unwrap();
-    flow.of_client = said(flow.of_client, any(8));
-    flow.of_backend = said(flow.of_backend, any(8));
+    flow.client_flags = said(flow.client_flags, any(8));
+    flow.backend_flags = said(flow.backend_flags, any(8));
     let silent = if lives { [0, 0, 4, 5] } else { [0, 4, 20, 40] }[any(4) as usize];
     // Whether it goes on long enough to be a stream, and for longer than it is silent.
     let lasted = [0, 15, 100][any(3) as usize];
     if flow.transport == TCP && any(2) == 1 {
-        flow.of_client |= u8::try_from(heard::IS_WRAPPED.0).unwrap();
+        flow.client_flags |= u8::try_from(flow_flag::FLOW_ENCAP.0).unwrap();
     }
     flow.seen = flow.seen.wrapping_sub(silent);
     flow.began = flow.seen.wrapping_sub(lasted);

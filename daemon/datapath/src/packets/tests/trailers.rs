@@ -76,7 +76,7 @@ fn kernel_what_a_frame_has_behind_a_packet_of_sctp_is_no_chunk() {
                 backends: &[address(way.here)],
                 ..Port::SCTP
             });
-            let heard = |node: &Node| found(node, way.client).unwrap().1.of_client;
+            let heard = |node: &Node| found(node, way.client).unwrap().1.client_flags;
             for flags in [SYN, ACK] {
                 let frame = Sent::by(SCTP, way.client, way.frontend, flags, b"").frame();
                 node.come(&followed(&frame, &[ABORT, 0, 0, 4]));

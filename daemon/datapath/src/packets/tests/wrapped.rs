@@ -1,4 +1,4 @@
-//! What goes to another node as it came, and what comes from there: see `bpf/wrap.h` and `bpf/unwrap.h`.
+//! What goes to another node as it came, and what comes from there: see `bpf/dsr_encap.h` and `bpf/dsr_decap.h`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -161,7 +161,7 @@ fn kernel_a_clients_packets_go_to_the_backends_node_as_they_came() {
                 }
             }
         }
-        assert_eq!(node.counted(packet_count::COUNT_WRAPPED), 16);
+        assert_eq!(node.counted(packet_count::COUNT_ENCAP), 16);
     });
 }
 
@@ -200,7 +200,7 @@ fn kernel_what_another_node_sent_goes_to_the_backend_from_the_client_itself_and_
                 comes_out(node, way, &by(transport, way, ACK));
             }
         }
-        assert_eq!(node.counted(packet_count::COUNT_UNWRAPPED), 8);
+        assert_eq!(node.counted(packet_count::COUNT_DECAP), 8);
     });
 }
 
@@ -243,7 +243,7 @@ fn kernel_what_no_node_sent_for_a_frontend_stays_as_it_is() {
                 assert_eq!(node.come(&part), (NEXT, part.clone()), "a part of a packet");
             }
         }
-        assert_eq!(node.counted(packet_count::COUNT_UNWRAPPED), 0);
+        assert_eq!(node.counted(packet_count::COUNT_DECAP), 0);
     });
 }
 
@@ -319,13 +319,13 @@ fn kernel_what_came_wrapped_goes_to_no_third_node() {
         for way in &WAYS {
             for transport in [TCP, UDP] {
                 let frame = wrapped(&by(transport, way, SYN).frame(), way.node, way.there);
-                is_dropped(node, &frame, packet_count::COUNT_NOT_HERE);
+                is_dropped(node, &frame, packet_count::COUNT_NOT_LOCAL);
                 // Its client has dialled this node too, which sends it to another one.
                 goes_wrapped(node, way, &by(transport, way, SYN).frame());
-                is_dropped(node, &frame, packet_count::COUNT_NOT_HERE);
+                is_dropped(node, &frame, packet_count::COUNT_NOT_LOCAL);
                 let segment = wrapped(&by(transport, way, ACK).frame(), way.node, way.there);
                 if transport == UDP {
-                    is_dropped(node, &segment, packet_count::COUNT_NOT_HERE);
+                    is_dropped(node, &segment, packet_count::COUNT_NOT_LOCAL);
                 } else {
                     assert_eq!(see(&node.come(&segment).1, true).flags, RST, "of no flow here");
                 }
@@ -441,7 +441,7 @@ fn kernel_who_says_to_be_a_node_is_no_client_that_came_by_one() {
             for from in [way.own, way.node] {
                 let client = SocketAddr::new(from.parse().unwrap(), 40_000).to_string();
                 let frame = Sent::tcp(&client, way.frontend, SYN).frame();
-                is_dropped(node, &wrapped(&frame, way.node, way.here), packet_count::COUNT_ASTRAY);
+                is_dropped(node, &wrapped(&frame, way.node, way.here), packet_count::COUNT_DECAP_UNKNOWN);
             }
         }
     });
@@ -482,7 +482,7 @@ fn kernel_a_flow_whose_way_leads_to_no_other_node_any_more_ends_and_begins_anew(
             for way in &WAYS {
                 for (transport, flags) in [(UDP, 0), (TCP, SYN)] {
                     let sent = by(transport, way, flags);
-                    is_dropped(node, &sent.frame(), packet_count::COUNT_NO_WAY);
+                    is_dropped(node, &sent.frame(), packet_count::COUNT_NO_ROUTE);
                     assert!(goes_by_the_stack(node, &sent), "{} by {transport}", way.client);
                 }
             }
@@ -502,7 +502,7 @@ fn kernel_a_connection_whose_way_is_gone_ends_where_its_backend_has_come_here_an
             }
             change(node);
             for way in &WAYS {
-                is_dropped(node, &by(TCP, way, ACK).frame(), packet_count::COUNT_NO_WAY);
+                is_dropped(node, &by(TCP, way, ACK).frame(), packet_count::COUNT_NO_ROUTE);
                 assert_eq!(found(node, way.client).is_none(), is_over, "{}", way.client);
             }
         });
@@ -564,7 +564,7 @@ fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_
                 is_dropped(
                     node,
                     &wrapped(&by(TCP, way, flags).frame(), way.node, way.here),
-                    packet_count::COUNT_ASTRAY,
+                    packet_count::COUNT_DECAP_UNKNOWN,
                 );
             }
             assert!(found(node, way.client).is_none());
@@ -809,7 +809,7 @@ fn kernel_an_error_that_has_no_room_for_the_other_header_ends_without_a_word() {
                 if is_there {
                     goes_wrapped(node, way, &about);
                 } else {
-                    is_dropped(node, &about, packet_count::COUNT_NO_WAY);
+                    is_dropped(node, &about, packet_count::COUNT_NO_ROUTE);
                 }
             }
         }
@@ -862,7 +862,7 @@ fn kernel_a_client_of_which_alone_is_heard_keeps_its_backend() {
     test(Wraps::TcpAndUdp, |node| {
         serve(node, false);
         let way = &WAYS[0];
-        let state = |node: &Node| found(node, way.client).map(|(_, it)| (it.state, it.waits)).unwrap();
+        let state = |node: &Node| found(node, way.client).map(|(_, it)| (it.state, it.unacked)).unwrap();
         let said = [
             (SYN, (1, 0)),
             (SYN, (1, 0)),

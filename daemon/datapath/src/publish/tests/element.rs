@@ -1,5 +1,5 @@
 //! An element of a frontend map that is freed and filled for another key while a reader still holds it:
-//! `look4` in `bpf/lookup.h`.
+//! `lookup_frontend4` in `bpf/lb.h`.
 //!
 //! Invariant: the kernel fills it from the front, as its copy does; the reader reads the target first, and by a
 //! dependency. A reader that turns the two round must be caught here.

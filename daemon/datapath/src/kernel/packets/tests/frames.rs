@@ -20,7 +20,7 @@ fn state(maps: &KernelMaps, index: u32) -> XdpState {
 fn told(maps: &KernelMaps, index: u32) -> XdpState {
     let shown = state(maps, index);
     let flags = u32::from(entry(maps, index).unwrap().flags);
-    let is_told = flags & types::device_flag::DEVICE_FRAMES.0 != 0;
+    let is_told = flags & types::device_flag::DEVICE_XDP.0 != 0;
     assert_eq!(is_told, shown == XdpState::Taken, "{shown:?}");
     shown
 }

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * RST for unknown segments: TCP segments to a frontend that belong to no flow, and that the stack forwards unchanged.
+ *
+ * Owns: `strays`, and the RST. Reads: packets, the FIB. Writes: `strays`, packets, `packet_counts`.
+ *
+ * Such a frontend is no address of this node, and no other proxy here has translated the segment. The segment would
+ * circle between node and router until its TTL ends, and the client would wait. So the client gets a RST. A segment of
+ * another proxy's connection only has to pass the stack: conntrack has translated it by then. So the programs need not
+ * know the proxy: they reset only what leaves unchanged.
+ */
+#ifndef HOLDFAST_UNKNOWN_SEGMENT_H
+#define HOLDFAST_UNKNOWN_SEGMENT_H
+
+#include "conntrack.h"
+#include "fib.h"
+#include "nat.h"
+#include "packet.h"
+#include "reject.h"
+
+/* The last segment to a frontend that this CPU left to the stack. The same CPU forwards it. */
+struct unknown_segment {
+	struct tuple tuple;
+	/* enum segment_action */
+	__u32 state;
+};
+
+/* What to do with the segment when it leaves: nothing, because it has left already; drop it without a RST; reset it. */
+enum segment_action { SEGMENT_NONE, SEGMENT_DROP, SEGMENT_RESET };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct unknown_segment);
+} strays SEC(".maps");
+
+/* The second in which any CPU last left such a segment to the stack. 0: long ago, so egress need not compare. */
+__u32 unknown_segment_at;
+
+INLINE struct unknown_segment *get_unknown_segment(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&strays, &zero);
+}
+
+/* Saves a TCP segment that has ACK and no RST. Any other segment opens or ends a connection, and gets no RST. */
+INLINE void save_unknown_segment(const struct packet *packet, bool is_dropped)
+{
+	struct unknown_segment *segment = get_unknown_segment();
+
+	if (!segment || packet->tuple.transport != IPPROTO_TCP || (packet->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
+		return;
+	segment->tuple = packet->tuple;
+	segment->state = is_dropped ? SEGMENT_DROP : SEGMENT_RESET;
+	*(volatile __u32 *)&unknown_segment_at = seconds();
+}
+
+INLINE bool has_unknown_segment(void)
+{
+	return READ_ONCE(unknown_segment_at);
+}
+
+/* Whether the packet is the saved segment: enum segment_action. */
+INLINE int find_unknown_segment(struct __sk_buff *skb, bool v4)
+{
+	struct unknown_segment *segment = get_unknown_segment();
+	struct packet packet = {};
+	__u32 state;
+
+	if (seconds() - READ_ONCE(unknown_segment_at) > 1)
+		*(volatile __u32 *)&unknown_segment_at = 0;
+	/* The node's own packets have no ingress device. */
+	if (!skb->ingress_ifindex || !segment || segment->state == SEGMENT_NONE || !parse(skb, &packet, v4) ||
+	    packet.tuple.transport != IPPROTO_TCP || packet.part != WHOLE || !parse_transport(skb, &packet) ||
+	    !same_endpoint(&packet.tuple.source, segment->tuple.source.address, segment->tuple.source.port, false) ||
+	    !same_endpoint(&packet.tuple.destination, segment->tuple.destination.address,
+			   segment->tuple.destination.port, false))
+		return SEGMENT_NONE;
+	state = segment->state;
+	segment->state = SEGMENT_NONE;
+	return state;
+}
+
+/* Sets the length in the IP header to that of a bare TCP header. */
+INLINE bool set_ip_length4(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
+	__u16 before;
+
+	if (!ip)
+		return false;
+	before = ip->tot_len;
+	ip->tot_len = bpf_htons(packet->transport - packet->ip + sizeof(struct tcphdr));
+	ip->check = ~csum_fold16((__u16)~ip->check + (__u64)(__u16)~before + ip->tot_len);
+	return true;
+}
+
+INLINE bool set_ip_length6(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
+	__u16 before, after;
+
+	if (!ip)
+		return false;
+	before = ip->payload_len;
+	after = bpf_htons(packet->transport - packet->ip - sizeof(*ip) + sizeof(struct tcphdr));
+	ip->payload_len = after;
+	update_skb_csum(skb, (__u64)(__u16)~before + after);
+	return true;
+}
+
+/*
+ * The length of the segment behind the IP header, without padding. A very large packet does not have its length in the
+ * header.
+ */
+INLINE __u32 segment_length(struct __sk_buff *skb, const struct packet *packet, bool v4)
+{
+	const struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
+	__u32 of_ip = packet->transport - packet->ip;
+	__u32 all = skb->len - packet->ip, ip_length;
+
+	if (!ip)
+		return all - of_ip;
+	ip_length = bpf_ntohs(v4 ? ip->tot_len : ((const struct ipv6hdr *)ip)->payload_len);
+	ip_length += v4 || !ip_length ? 0 : sizeof(struct ipv6hdr);
+	return (ip_length >= of_ip + sizeof(struct tcphdr) && ip_length < all ? ip_length : all) - of_ip;
+}
+
+/*
+ * Cuts off everything behind the TCP header, and returns the new length. The kernel cuts nothing off a packet that was
+ * encapsulated on the same host, as where nodes are containers. Then the length stays, and the rest counts as data.
+ */
+INLINE __u32 trim_segment(struct __sk_buff *skb, const struct packet *packet, __u32 length, bool v4)
+{
+	if (bpf_skb_change_tail(skb, packet->transport + sizeof(struct tcphdr), 0))
+		return length;
+	return (v4 ? set_ip_length4(skb, packet) : set_ip_length6(skb, packet)) ? sizeof(struct tcphdr) : 0;
+}
+
+/*
+ * Turns the segment into a RST. If everything behind its header is gone, the checksum still tells its sum, of which the
+ * card may have to finish all but the addresses and the length. `before` and `length`: the segment's length before and
+ * now.
+ */
+INLINE bool write_unknown_rst(struct __sk_buff *skb, const struct packet *packet, __u32 before, __u32 length, bool v4)
+{
+	struct tcphdr *tcp = get_header(skb, packet->transport, sizeof(*tcp));
+	__u32 at = packet->transport + offsetof(struct tcphdr, check);
+	struct tcphdr denied = {};
+	__u64 lengths, sum;
+
+	if (!tcp)
+		return false;
+	denied.source = packet->tuple.destination.port;
+	denied.dest = packet->tuple.source.port;
+	denied.seq = tcp->ack_seq;
+	denied.check = tcp->check;
+	((__u16 *)&denied)[6] = bpf_htons(sizeof(denied) / 4 << 12 | TCP_RST);
+	sum = length == before ? (__u16)~csum_fold16(csum_add(tcp, sizeof(*tcp), 0)) :
+				 pseudo_header_csum(&packet->tuple, before, IPPROTO_TCP, v4);
+	sum = csum_add(&denied, sizeof(denied), sum);
+	*tcp = denied;
+	lengths = csum_diff(0, bpf_htonl(before), bpf_htonl(length));
+	return !bpf_l4_csum_replace(skb, at, 0, csum_fold32(lengths), BPF_F_PSEUDO_HDR) &&
+	       !bpf_l4_csum_replace(skb, at, 0, csum_fold32(sum), 0);
+}
+
+/*
+ * Sends the RST to the segment's sender, by the device of the kernel's route, because the segment may have arrived by
+ * another node. If the kernel tells none, by the ingress device. Without a link header it cannot leave by another
+ * device, so the stack gets it as if it had arrived here, and forwards it.
+ */
+INLINE int send_rst(struct __sk_buff *skb, const struct tuple *came, bool v4)
+{
+	__u32 device;
+
+	count_packet(COUNT_REJECTS);
+	if (!link_header)
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	device = lookup_egress(skb, came->destination.address, came->source.address, came->destination.port,
+			       came->source.port, came->transport, v4);
+	return bpf_redirect_neigh(device && device != EGRESS_UNKNOWN ? device : skb->ingress_ifindex, NULL, 0, 0);
+}
+
+/* Builds the RST that tells the sender that there is no such connection. */
+INLINE bool build_rst(struct __sk_buff *skb, struct packet *packet, bool v4)
+{
+	__u32 before, length;
+
+	if (!parse(skb, packet, v4) || !parse_transport(skb, packet) ||
+	    !is_unicast_sender(skb, packet->tuple.source.address, v4) || !may_reject(seconds()))
+		return false;
+	before = segment_length(skb, packet, v4);
+	length = trim_segment(skb, packet, before, v4);
+	return length && (v4 ? reverse_ip4(skb, packet) : reverse_ip6(skb, packet)) &&
+	       write_unknown_rst(skb, packet, before, length, v4);
+}
+
+INLINE int reset_unknown_segment(struct __sk_buff *skb, bool v4)
+{
+	struct packet packet = {};
+
+	if (build_rst(skb, &packet, v4))
+		return send_rst(skb, &packet.tuple, v4);
+	count_packet(COUNT_UNANSWERABLE);
+	return TC_ACT_SHOT;
+}
+
+#endif
