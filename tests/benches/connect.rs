@@ -16,7 +16,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::MapGrowth;
 use holdfast_core::time::ClockReading;
-use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
+use holdfast_datapath::{KernelMaps, Served, StaleSockets, StartOptions};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{SERVED, Shape, served_by};
 use holdfast_tests::bed::compare::{self, Medians, Ratio};
@@ -86,7 +86,7 @@ impl Datapath for Kernel {
     }
 
     fn start(&mut self, bed: &Bed, backend: SocketAddr) -> Result<Vec<Way>, Failed> {
-        let options = Options {
+        let options = StartOptions {
             cgroup: Some(bed.cgroup().to_owned()),
             bpffs: bed.bpffs().join("holdfast"),
             capacity: Capacity::default(),

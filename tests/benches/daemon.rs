@@ -20,7 +20,7 @@ use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::MapGrowth;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
-use holdfast_datapath::{Allocator, KernelMaps, Options, Served, StaleSockets};
+use holdfast_datapath::{Allocator, KernelMaps, Served, StaleSockets, StartOptions};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_standalone::manifests::Manifests;
@@ -61,7 +61,7 @@ fn main() {
 }
 
 fn kernel(bed: &Bed) -> KernelMaps {
-    let options = Options {
+    let options = StartOptions {
         cgroup: Some(bed.cgroup().to_owned()),
         bpffs: bed.bpffs().join("holdfast"),
         capacity: Capacity::default(),

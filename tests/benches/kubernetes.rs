@@ -25,7 +25,7 @@ use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::MapGrowth;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
-use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
+use holdfast_datapath::{KernelMaps, Served, StaleSockets, StartOptions};
 use holdfast_kubernetes::apiserver::{self, Access};
 use holdfast_kubernetes::source::{Kubernetes, Resource, SourceSettings, Timing, View};
 use holdfast_laws::whole::step_whole;
@@ -119,7 +119,7 @@ fn over_maps(real: impl FnOnce(KernelMaps), memory: impl FnOnce(MemoryMaps)) {
         return memory(MemoryMaps::default());
     }
     let bed = Bed::new().unwrap();
-    let options = Options {
+    let options = StartOptions {
         cgroup: Some(bed.cgroup().to_owned()),
         bpffs: bed.bpffs().join("holdfast"),
         capacity: Capacity::default(),

@@ -76,7 +76,7 @@ impl AppError {
                 | StartError::Cgroup { .. }
                 | StartError::NoBpffs { .. }
                 | StartError::Locked { .. }
-                | StartError::Short(_),
+                | StartError::ShortOfResources(_),
             )
             | Self::State(_)
             | Self::Renamed(_) => TRY_AGAIN,
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn a_start_that_failed_for_a_moment_is_made_again() {
         let short = std::io::Error::from_raw_os_error(nix::libc::ENOMEM);
-        assert_eq!(code_of_start(StartError::Short(short.into())), TRY_AGAIN);
+        assert_eq!(code_of_start(StartError::ShortOfResources(short.into())), TRY_AGAIN);
         let refused = std::io::Error::from_raw_os_error(nix::libc::EINVAL);
         assert_eq!(code_of_start(StartError::Load(refused.into())), HOST_LACKS);
     }

@@ -85,10 +85,10 @@ type LocalSockets = BTreeSet<Listener>;
 /// or a tunnel of WireGuard: it listens if the listing before had it as well, or if there was none.
 fn list(before: Option<&LocalSockets>) -> io::Result<(Option<Listeners>, LocalSockets)> {
     let local = local_ports(Path::new(LOCAL_PORTS));
-    let tcp = listeners::list(Transport::Tcp, ANSWER_BYTES_MAX)?;
-    let udp = listeners::list(Transport::Udp, ANSWER_BYTES_MAX)?;
+    let tcp = listeners::list_sockets(Transport::Tcp, ANSWER_BYTES_MAX)?;
+    let udp = listeners::list_sockets(Transport::Udp, ANSWER_BYTES_MAX)?;
     // The kernel lists SCTP only where it has a module for that.
-    let sctp = listeners::list(Transport::Sctp, ANSWER_BYTES_MAX).unwrap_or_default();
+    let sctp = listeners::list_sockets(Transport::Sctp, ANSWER_BYTES_MAX).unwrap_or_default();
     let (brief, udp): (LocalSockets, LocalSockets) =
         to_listeners(Transport::Udp, &udp).partition(|it| local.contains(&it.port.get()));
     let lasting = brief.iter().copied().filter(|it| before.is_none_or(|before| before.contains(it)));

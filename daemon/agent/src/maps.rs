@@ -14,8 +14,8 @@ use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, Grace, MapGrowth, Op, PortIndex};
 use holdfast_core::source_ranges::SourceRange;
 use holdfast_datapath::{
-    KernelMaps, LiveMaps, Namespaces, Options, PacketOptions, PacketSwitches, RepairError, Repaired, Served,
-    StaleSockets, StartError, Wraps,
+    KernelMaps, LiveMaps, Namespaces, PacketOptions, PacketSwitches, RepairError, RepairReport, Served,
+    StaleSockets, StartError, StartOptions, Wraps,
 };
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::devices::Decision;
@@ -114,7 +114,7 @@ impl AppMaps {
         match self {
             Self::Memory(_) => DatapathView::memory(),
             Self::Kernel(kernel) => {
-                DatapathView::kernel(kernel.maps.seen()).with_devices(Arc::clone(&kernel.devices))
+                DatapathView::kernel(kernel.maps.last_status()).with_devices(Arc::clone(&kernel.devices))
             }
         }
     }
@@ -160,14 +160,14 @@ impl AppMaps {
             maps.take_over()?;
             say!(info, messages::TOOK_OVER);
         }
-        told.log_changes(maps.packets(), devices);
+        told.log_changes(maps.packet_status(), devices);
         Ok(())
     }
 
     /// Follows a new configuration, in how many flows there may be.
     pub fn apply_config(&mut self, packets: &config::Packets) {
         if let Self::Kernel(kernel) = self {
-            kernel.maps.set_flows(packets.flows.most(flow_headroom()));
+            kernel.maps.set_flow_capacity(packets.flows.most(flow_headroom()));
         }
     }
 
@@ -182,7 +182,7 @@ impl AppMaps {
     /// Looks at once whether the drivers of devices still do what their programs need.
     pub fn check_drivers(&mut self) {
         if let Self::Kernel(kernel) = self {
-            kernel.maps.look_at_drivers();
+            kernel.maps.check_drivers();
         }
     }
 
@@ -195,7 +195,7 @@ impl AppMaps {
             kernel.devices = coming;
         }
         if !is_more {
-            kernel.packet_log.log_changes(kernel.maps.packets(), &kernel.devices);
+            kernel.packet_log.log_changes(kernel.maps.packet_status(), &kernel.devices);
         }
         is_more
     }
@@ -219,7 +219,7 @@ fn repair_maps(maps: &mut KernelMaps, trouble: &mut Option<String>, is_whole: bo
 }
 
 fn update_flow_table(maps: &mut KernelMaps) {
-    if let Err(error) = maps.follow_flows() {
+    if let Err(error) = maps.update_flows() {
         tracing::warn!(%error, "cannot open the flows: they are not shown, and what has ended is not taken away");
     }
 }
@@ -232,7 +232,7 @@ fn log_repair_error(known: &mut Option<String>, error: String) {
     *known = Some(error);
 }
 
-fn log_repaired(Repaired { hooks, devices, pins, bits, leftover }: Repaired) {
+fn log_repaired(RepairReport { hooks, devices, pins, bits, leftover }: RepairReport) {
     if !hooks.is_empty() || !devices.is_empty() || pins || bits {
         let hooks = hooks.join(", ");
         let devices = devices.join(", ");
@@ -248,7 +248,7 @@ fn open_kernel(config: &Config, (capacity, expected): (Capacity, MapGrowth)) -> 
         Cgroup::Auto => None,
         Cgroup::Path(path) => Some(path.clone()),
     };
-    let options = Options {
+    let options = StartOptions {
         cgroup,
         bpffs: config.datapath.bpffs.clone(),
         capacity,
@@ -335,7 +335,7 @@ fn served_sockets(configured: &config::Datapath) -> Served {
 
 /// Starts the kernel's maps, and waits for the lock of another daemon: one that was killed has its lock until the
 /// kernel has taken back all of its memory, some hundred milliseconds where that is large.
-fn start_maps(options: &Options) -> Result<KernelMaps, StartError> {
+fn start_maps(options: &StartOptions) -> Result<KernelMaps, StartError> {
     lock_wait::wait_until_free(
         lock_wait::WAIT_MAX,
         "the pins",

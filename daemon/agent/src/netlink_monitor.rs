@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use holdfast_datapath::netlink::{Part, subscribe};
+use holdfast_datapath::netlink::{NetlinkFamily, subscribe};
 use tokio::net::UnixDatagram;
 
 /// The most bytes of one datagram of notices.
@@ -19,7 +19,7 @@ pub(crate) struct NetlinkMonitor(UnixDatagram);
 
 impl NetlinkMonitor {
     /// Notices of these groups, a bit for each.
-    pub(crate) fn open(part: Part, groups: u32) -> io::Result<Self> {
+    pub(crate) fn open(part: NetlinkFamily, groups: u32) -> io::Result<Self> {
         Self::from_socket(subscribe(part, groups)?)
     }
 

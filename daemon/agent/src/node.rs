@@ -15,7 +15,7 @@ use holdfast_core::address_policy::is_reserved;
 use holdfast_core::event::Event;
 use holdfast_core::facts::NodeFacts;
 use holdfast_core::keys::Family;
-use holdfast_datapath::netlink::Part;
+use holdfast_datapath::netlink::NetlinkFamily;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -89,7 +89,7 @@ pub async fn run(
     nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
-    let notices = NetlinkMonitor::open(Part::Routes, ADDRESS_GROUPS);
+    let notices = NetlinkMonitor::open(NetlinkFamily::Route, ADDRESS_GROUPS);
     let notices =
         notices.map_err(|error| tracing::warn!(%error, "changes of this host's addresses come late"));
     follow(config, (name, said), nodes, events, (local_addresses, notices.ok())).await;

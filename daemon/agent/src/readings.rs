@@ -19,7 +19,7 @@ use std::time::Duration;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::{Counted, Counts, FlowTable, LiveMaps};
+use holdfast_datapath::{FlowTable, LiveMaps, PortCounters, PortCounts};
 use holdfast_status::views::announced::Announced as Routes;
 use holdfast_status::views::apiserver::View as ApiserverView;
 use holdfast_status::views::clients::{Clients, Counters};
@@ -165,7 +165,7 @@ impl Readings {
     }
 
     /// The counts of the clients of all ports; none where there are no programs in the kernel.
-    pub fn port_counts(&self) -> Option<Counts> {
+    pub fn port_counts(&self) -> Option<PortCounters> {
         self.datapath.borrow().status()?;
         Some(self.live_maps.borrow().port_counts.clone())
     }
@@ -181,9 +181,9 @@ impl Readings {
 }
 
 /// The clients of these ports at this moment.
-pub fn counters(counts: Option<&Counts>, ports: impl Iterator<Item = PortIndex>) -> Counters {
-    let read = |index, counts: &Counts| {
-        let Counted { connects, refused, dropped } = counts.at(index);
+pub fn counters(counts: Option<&PortCounters>, ports: impl Iterator<Item = PortIndex>) -> Counters {
+    let read = |index, counts: &PortCounters| {
+        let PortCounts { connects, refused, dropped } = counts.read_port(index);
         (index, Clients { connects, refused, dropped })
     };
     Counters(counts.map(|counts| ports.map(|index| read(index, counts)).collect()))

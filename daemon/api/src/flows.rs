@@ -354,10 +354,10 @@ pub(super) fn flows(readings: &Readings, query: Query, form: Form) -> Response {
         let error = format!("{limit} flows are too many for one answer");
         return Refusal::new(StatusCode::BAD_REQUEST, error, hint).into_response();
     }
-    let report = table.as_ref().map(|table| table.report(&filter, limit)).unwrap_or_default();
+    let report = table.as_ref().map(|table| table.find_flows(&filter, limit)).unwrap_or_default();
     let counts = table.as_ref().map(FlowTable::packet_counts).unwrap_or_default();
     let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
-    let seen = table.zip(seen).map(|(table, seen)| (table.max(), seen.swept.clone()));
+    let seen = table.zip(seen).map(|(table, seen)| (table.capacity(), seen.swept.clone()));
     let flows = Flows::of(seen, &report, &counts, &owners);
     answer::either(StatusCode::OK, form, &flows, || flows.text(form == Form::Wide))
 }

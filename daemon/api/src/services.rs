@@ -9,7 +9,7 @@ use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
 };
 use holdfast_core::time::ClockReading;
-use holdfast_datapath::Counts;
+use holdfast_datapath::PortCounters;
 use holdfast_diagnose::explain::{LoadBalancer, WriteStatus, write_status};
 use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
@@ -27,7 +27,7 @@ use holdfast_agent::readings::{Readings, counters};
 
 #[derive(Debug)]
 pub(super) struct Services {
-    counts: Option<Counts>,
+    counts: Option<PortCounters>,
     now: ClockReading,
 }
 

@@ -9,7 +9,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use holdfast_datapath::{Drained, Entered};
+use holdfast_datapath::{ConntrackOutcome, DrainReport};
 use serde_json::{Value, json};
 
 use super::report::Report;
@@ -42,8 +42,8 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
         Ok(claim) => claim,
         Err(taken) => return outcome(&pins, true, &[taken]),
     };
-    match if drains { holdfast_datapath::drain(&pins) } else { Ok(Drained::default()) } {
-        Ok(Drained { flows: 0, .. }) => remove(&pins),
+    match if drains { holdfast_datapath::drain(&pins) } else { Ok(DrainReport::default()) } {
+        Ok(DrainReport { flows: 0, .. }) => remove(&pins),
         Ok(drained) => with_routes(goes_on(&pins, &drained), take_routes()),
         Err(error) => outcome(&pins, true, &[error]),
     }
@@ -54,7 +54,7 @@ fn remove(pins: &Path) -> Report {
     match holdfast_datapath::cleanup(pins) {
         Ok(removed) => {
             let routes = take_routes();
-            let found = removed.is_something() || routes != Routes::default();
+            let found = removed.has_any() || routes != Routes::default();
             with_routes(outcome(pins, found, &removed.errors), routes)
         }
         Err(error) => outcome(pins, true, &[error]),
@@ -88,7 +88,7 @@ fn with_routes(mut report: Report, (taken, errors): Routes) -> Report {
 }
 
 /// The report while flows of clients still go on, which is no failure, and all the same not what was asked for.
-fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
+fn goes_on(pins: &Path, DrainReport { flows, ports }: &DrainReport) -> Report {
     let pins = pins.display().to_string();
     let free = free_ports(ports);
     let said = format!(
@@ -104,7 +104,7 @@ fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
 }
 
 /// What is still to be done about ports that another program of this node may give to clients of its own.
-fn free_ports(ports: &Entered) -> Option<String> {
+fn free_ports(ports: &ConntrackOutcome) -> Option<String> {
     let error = ports.error.as_ref()?;
     Some(format!(
         "conntrack has no entry for {} of these flows ({error}), so whoever masquerades here may give their port to a \
@@ -145,8 +145,8 @@ mod tests {
 
     use super::*;
 
-    fn report(ports: Entered) -> Report {
-        goes_on(Path::new("/sys/fs/bpf/holdfast"), &Drained { flows: 7, ports })
+    fn report(ports: ConntrackOutcome) -> Report {
+        goes_on(Path::new("/sys/fs/bpf/holdfast"), &DrainReport { flows: 7, ports })
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn flows_that_go_on_are_counted_and_so_are_their_ports() {
-        let report = report(Entered { entered: 3, ..Entered::default() });
+        let report = report(ConntrackOutcome { entered: 3, ..ConntrackOutcome::default() });
         assert_eq!(report.exit, Exit::Finding);
         assert!(report.good[0].starts_with("/sys/fs/bpf/holdfast: 7 flows of clients outside go on"));
         assert_eq!((report.good.len(), report.bad.len()), (1, 0));
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn ports_that_may_be_given_away_are_told_with_what_to_do() {
         let error = Some(io::Error::from_raw_os_error(nix::libc::ENOMEM));
-        let report = report(Entered { entered: 1, refused: 2, error });
+        let report = report(ConntrackOutcome { entered: 1, refused: 2, error });
         assert_eq!((report.exit, report.good.len()), (Exit::Finding, 1), "they go on all the same");
         let said = &report.bad[0];
         assert!(

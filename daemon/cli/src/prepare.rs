@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use holdfast_datapath::{Prepared, StartError};
+use holdfast_datapath::{PrepareOutcome, StartError};
 use serde_json::json;
 
 use super::report::Report;
@@ -32,9 +32,9 @@ pub(super) fn prepare(config: Option<&Path>) -> Report {
 }
 
 fn prepared(bpffs: &Path) -> Result<&'static str, StartError> {
-    match holdfast_datapath::prepare(bpffs) {
-        Ok(Prepared::Made) => Ok("made"),
-        Ok(Prepared::WereThere) => Ok("there already"),
+    match holdfast_datapath::prepare_socket_maps(bpffs) {
+        Ok(PrepareOutcome::Created) => Ok("made"),
+        Ok(PrepareOutcome::Existing) => Ok("there already"),
         // A daemon that runs has it, and after a cleanup the next start comes here again.
         Err(StartError::Locked { .. }) => Ok("left alone, for a daemon runs or is cleaned up"),
         Err(error) => Err(error),

@@ -1,7 +1,7 @@
 //! Drains: backends that get no new clients because an operator of this node said so, until the operator takes it back.
 //!
 //! Invariant: a drain names an address in its canonical form, and a service by its exact name or none at all, so it
-//! reaches no service with a name that merely looks like that. There are no more than [`limits::DRAINS_MAX`] of them.
+//! reaches no service with a name that merely looks like that. There are no more than [`from_capacity::DRAINS_MAX`] of them.
 //! What a drain makes of a list is what a weight of 0 makes of it, so drains never make a list empty.
 
 pub(crate) mod scan;

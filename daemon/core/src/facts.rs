@@ -464,7 +464,7 @@ pub struct Rejection {
     pub object: ObjectKey,
     /// The file or endpoint that it came from.
     pub origin: Option<Arc<str>>,
-    /// What was wrong and what is legal, at most [`crate::limits::REJECTION_REASON_LENGTH_MAX`] characters.
+    /// What was wrong and what is legal, at most [`crate::from_capacity::REJECTION_REASON_LENGTH_MAX`] characters.
     pub reason: Arc<str>,
     /// Only a part was skipped (a bad endpoint, a duplicate); the rest of the object counts.
     pub partial: bool,

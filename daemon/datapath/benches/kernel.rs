@@ -349,7 +349,7 @@ fn programming() {
     let (mut memory, mut real) = (Rates::default(), Rates::default());
     for _ in 0..sized(FILLS, 1) {
         memory.take(MemoryMaps::default(), shape, |_| ());
-        real.take(KernelMaps::unattached(Capacity::default()).unwrap(), shape, |maps| {
+        real.take(KernelMaps::without_programs(Capacity::default()).unwrap(), shape, |maps| {
             let status = maps.status();
             assert_eq!((status.frontends, status.growths), ([shape.services, 0], sized(1, status.growths)));
         });

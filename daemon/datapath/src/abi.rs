@@ -14,8 +14,8 @@ use holdfast_core::op::{
     FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, QuotaId, Word, WordFlags,
 };
 
+use crate::mapped_array::MappedArray;
 pub(crate) use crate::skeleton::types;
-use crate::view::View;
 
 /// A generated struct in which every byte belongs to a field, so that its bytes are its value.
 ///
@@ -88,30 +88,30 @@ abi!(affinity_key { client: [u32; 4], port_index: u32, scope: u8, kind: u8, pad:
 
 /// The bytes that the kernel compares and keeps.
 #[allow(unsafe_code)]
-pub(crate) fn bytes<T: Abi>(value: &T) -> &[u8] {
+pub(crate) fn as_bytes<T: Abi>(value: &T) -> &[u8] {
     // SAFETY: `Abi` promises that all bytes are initialized fields.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
 }
 
 /// The value of these bytes; `None` if there are too few of them.
 #[allow(unsafe_code)]
-pub(crate) fn value<T: Abi>(bytes: &[u8]) -> Option<T> {
+pub(crate) fn from_bytes<T: Abi>(bytes: &[u8]) -> Option<T> {
     // SAFETY: enough bytes are there, and `Abi` promises that any bytes are a value.
     (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
 /// A value as the 64-bit words of a mapped array.
-pub(crate) fn words<T: Abi>(value: &T) -> impl Iterator<Item = u64> {
-    bytes(value).as_chunks().0.iter().map(|chunk| u64::from_ne_bytes(*chunk))
+pub(crate) fn to_words<T: Abi>(value: &T) -> impl Iterator<Item = u64> {
+    as_bytes(value).as_chunks().0.iter().map(|chunk| u64::from_ne_bytes(*chunk))
 }
 
 /// A value from the 64-bit words of a mapped array.
 pub(crate) fn from_words<T: Abi>(words: impl Iterator<Item = u64>) -> Option<T> {
     let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
-    value(&bytes)
+    from_bytes(&bytes)
 }
 
-pub(crate) fn transport_of(number: u8) -> Option<Transport> {
+pub(crate) fn transport_from_number(number: u8) -> Option<Transport> {
     Transport::ALL.into_iter().find(|it| it.protocol_number() == number)
 }
 
@@ -136,20 +136,20 @@ fn from_address6(address: [u32; 4]) -> Ipv6Addr {
 }
 
 /// An address in one form for both families.
-pub(crate) fn mapped(address: IpAddr) -> [u32; 4] {
+pub(crate) fn to_mapped(address: IpAddr) -> [u32; 4] {
     match address {
         IpAddr::V4(address) => address6(address.to_ipv6_mapped()),
         IpAddr::V6(address) => address6(address),
     }
 }
 
-/// The inverse of [`mapped`].
+/// The inverse of [`to_mapped`].
 pub(crate) fn from_mapped(address: [u32; 4]) -> IpAddr {
     from_address6(address).to_canonical()
 }
 
 /// The number of the block that an address is in, as the programs count blocks.
-pub(crate) fn block_of(address: IpAddr) -> u32 {
+pub(crate) fn address_block(address: IpAddr) -> u32 {
     match address {
         IpAddr::V4(address) => u32::from(address) >> 16,
         IpAddr::V6(address) => {
@@ -186,55 +186,59 @@ impl FrontendBytes {
 
     pub(crate) fn key(&self) -> &[u8] {
         match self {
-            Self::V4(key) => bytes(key),
-            Self::V6(key) => bytes(key),
+            Self::V4(key) => as_bytes(key),
+            Self::V6(key) => as_bytes(key),
         }
     }
 
     /// The value that repeats the key.
-    pub(crate) fn with(&self, value: FrontendValue) -> Vec<u8> {
-        let of_kind = u64::from(kind_number(value.kind)) << KIND_AT;
-        let target = u64::from(value.port.0) | of_kind | u64::from(value.quota.0) << SHARE_AT;
+    pub(crate) fn value_bytes(&self, value: FrontendValue) -> Vec<u8> {
+        let of_kind = u64::from(kind_number(value.kind)) << KIND_SHIFT;
+        let target = u64::from(value.port.0) | of_kind | u64::from(value.quota.0) << QUOTA_SHIFT;
         match *self {
             Self::V4(types::frontend4_key { address, port, transport, any }) => {
-                bytes(&types::frontend4_value { address, port, transport, any, target }).to_vec()
+                as_bytes(&types::frontend4_value { address, port, transport, any, target }).to_vec()
             }
             Self::V6(types::frontend6_key { address, port, transport, any }) => {
                 let value = types::frontend6_value { address, port, transport, any, reserved: 0, target };
-                bytes(&value).to_vec()
+                as_bytes(&value).to_vec()
             }
         }
     }
 }
 
 /// Reads an element of a frontend map. `None`: no version of this daemon wrote it.
-pub(crate) fn frontend_of(family: Family, key: &[u8], found: &[u8]) -> Option<(FrontendKey, FrontendValue)> {
+pub(crate) fn decode_frontend(
+    family: Family,
+    key: &[u8],
+    found: &[u8],
+) -> Option<(FrontendKey, FrontendValue)> {
     let (address, port, transport, target) = match family {
         Family::V4 => {
-            let key = value::<types::frontend4_key>(key)?;
-            let found = value::<types::frontend4_value>(found)?;
+            let key = from_bytes::<types::frontend4_key>(key)?;
+            let found = from_bytes::<types::frontend4_value>(found)?;
             (IpAddr::V4(from_address4(key.address)), key.port, key.transport, found.target)
         }
         Family::V6 => {
-            let key = value::<types::frontend6_key>(key)?;
-            let found = value::<types::frontend6_value>(found)?;
+            let key = from_bytes::<types::frontend6_key>(key)?;
+            let found = from_bytes::<types::frontend6_value>(found)?;
             (IpAddr::V6(from_address6(key.address)), key.port, key.transport, found.target)
         }
     };
     let port = NonZeroU16::new(u16::from_be(port))?;
-    let frontend = FrontendKey { address, port, transport: transport_of(transport)? };
+    let frontend = FrontendKey { address, port, transport: transport_from_number(transport)? };
     if FrontendBytes::new(&frontend).key() != key {
         return None;
     }
-    let index = u32::try_from(target & low_bits(KIND_AT)).ok()?;
-    let kind = kind_of((target & low_bits(SHARE_AT)) >> KIND_AT)?;
-    let share = QuotaId(u16::try_from(target >> SHARE_AT).ok()?);
+    let index = u32::try_from(target & low_bits(KIND_SHIFT)).ok()?;
+    let kind = kind_from_number((target & low_bits(QUOTA_SHIFT)) >> KIND_SHIFT)?;
+    let share = QuotaId(u16::try_from(target >> QUOTA_SHIFT).ok()?);
     Some((frontend, FrontendValue { port: PortIndex(index), kind, quota: share }))
 }
 
 /// Where the kind and the share begin in a target.
-const KIND_AT: u32 = types::target_part::TARGET_KIND_AT.0;
-const SHARE_AT: u32 = types::target_part::TARGET_SHARE_AT.0;
+const KIND_SHIFT: u32 = types::target_part::TARGET_KIND_AT.0;
+const QUOTA_SHIFT: u32 = types::target_part::TARGET_SHARE_AT.0;
 const _: () =
     assert!(QUOTA_IDS_MAX as u32 == types::size::FLOW_SHARES.0 - 1, "flows are counted by other shares");
 
@@ -251,7 +255,7 @@ fn kind_number(kind: FrontendType) -> u32 {
     KINDS.iter().find(|(it, _)| *it == kind).map_or(0, |(_, number)| number.0)
 }
 
-fn kind_of(number: u64) -> Option<FrontendType> {
+fn kind_from_number(number: u64) -> Option<FrontendType> {
     KINDS.iter().find(|(_, it)| u64::from(it.0) == number).map(|(kind, _)| *kind)
 }
 
@@ -261,10 +265,10 @@ const fn low_bits(count: u32) -> u64 {
 }
 
 /// Where count and flags begin in a list's word.
-const COUNT_AT: u32 = types::word_part::WORD_COUNT_AT.0;
-const FLAGS_AT: u32 = types::word_part::WORD_FLAGS_AT.0;
-const COUNTS: u64 = low_bits(FLAGS_AT - COUNT_AT);
-const _: () = assert!(BACKENDS_PER_LIST_MAX as u64 <= COUNTS, "a list is longer than its word can say");
+const COUNT_SHIFT: u32 = types::word_part::WORD_COUNT_AT.0;
+const FLAGS_SHIFT: u32 = types::word_part::WORD_FLAGS_AT.0;
+const COUNT_MASK: u64 = low_bits(FLAGS_SHIFT - COUNT_SHIFT);
+const _: () = assert!(BACKENDS_PER_LIST_MAX as u64 <= COUNT_MASK, "a list is longer than its word can say");
 
 const FLAGS: [(WordFlags, types::word_flag); 9] = [
     (WordFlags::DROP, types::word_flag::WORD_DROP),
@@ -279,21 +283,25 @@ const FLAGS: [(WordFlags, types::word_flag); 9] = [
 ];
 
 /// A list's word as the map holds it: 64 bits, so that one aligned store replaces the list.
-pub(crate) fn word_bits(word: Word) -> u64 {
+pub(crate) fn encode_word(word: Word) -> u64 {
     let set = FLAGS.iter().filter(|(flag, _)| word.flags.contains(*flag));
     let flags = set.fold(0, |flags, (_, bit)| flags | u64::from(bit.0));
-    u64::from(word.base) | (u64::from(word.count) & COUNTS) << COUNT_AT | flags << FLAGS_AT
+    u64::from(word.base) | (u64::from(word.count) & COUNT_MASK) << COUNT_SHIFT | flags << FLAGS_SHIFT
 }
 
-/// The inverse of [`word_bits`]. Of unknown flags it says only that there are some.
+/// The inverse of [`encode_word`]. Of unknown flags it says only that there are some.
 // Each part is masked to its width first.
 #[allow(clippy::cast_possible_truncation)]
-pub(crate) fn word_of(bits: u64) -> Word {
-    let is_set = |bit: types::word_flag| bits >> FLAGS_AT & u64::from(bit.0) != 0;
+pub(crate) fn decode_word(bits: u64) -> Word {
+    let is_set = |bit: types::word_flag| bits >> FLAGS_SHIFT & u64::from(bit.0) != 0;
     let flags = FLAGS.iter().fold(WordFlags::default(), |flags, (flag, bit)| flags.with(*flag, is_set(*bit)));
     let known = FLAGS.iter().fold(0, |known, (_, bit)| known | u64::from(bit.0));
-    let flags = flags.with(WordFlags::UNKNOWN, bits >> FLAGS_AT & !known != 0);
-    Word { base: (bits & low_bits(COUNT_AT)) as u32, count: (bits >> COUNT_AT & COUNTS) as u32, flags }
+    let flags = flags.with(WordFlags::UNKNOWN, bits >> FLAGS_SHIFT & !known != 0);
+    Word {
+        base: (bits & low_bits(COUNT_SHIFT)) as u32,
+        count: (bits >> COUNT_SHIFT & COUNT_MASK) as u32,
+        flags,
+    }
 }
 
 const STATES: [(SlotState, types::slot_state); 2] = [
@@ -305,7 +313,7 @@ pub(crate) fn state_number(state: SlotState) -> u32 {
     STATES.iter().find(|(it, _)| *it == state).map_or(0, |(_, number)| number.0)
 }
 
-fn state_of(number: u32) -> Option<SlotState> {
+fn state_from_number(number: u32) -> Option<SlotState> {
     STATES.iter().find(|(_, it)| it.0 == number).map(|(state, _)| *state)
 }
 
@@ -320,27 +328,27 @@ pub(crate) const fn slot_words(family: Family) -> usize {
 /// The most words that a slot of any family has.
 pub(crate) const SLOT_WORDS_MAX: usize = slot_words(Family::V6);
 
-fn padded(mut words: impl Iterator<Item = u64>) -> [u64; SLOT_WORDS_MAX] {
+fn pad_words(mut words: impl Iterator<Item = u64>) -> [u64; SLOT_WORDS_MAX] {
     std::array::from_fn(|_| words.next().unwrap_or_default())
 }
 
 /// A slot as the words of its array, of which [`slot_words`] count. `None`: the slot is of the other family.
-pub(crate) fn slot_in(family: Family, slot: &Slot) -> Option<[u64; SLOT_WORDS_MAX]> {
+pub(crate) fn encode_slot(family: Family, slot: &Slot) -> Option<[u64; SLOT_WORDS_MAX]> {
     let port = slot.port.get().to_be();
     let state = u16::try_from(state_number(slot.state)).ok()?;
     match (family, slot.address) {
         (Family::V4, IpAddr::V4(address)) => {
-            Some(padded(words(&types::slot4 { address: address4(address), port, state })))
+            Some(pad_words(to_words(&types::slot4 { address: address4(address), port, state })))
         }
         (Family::V6, IpAddr::V6(address)) => {
-            Some(padded(words(&types::slot6 { address: address6(address), port, state, pad: 0 })))
+            Some(pad_words(to_words(&types::slot6 { address: address6(address), port, state, pad: 0 })))
         }
         _ => None,
     }
 }
 
-/// The inverse of [`slot_in`]. `None`: the slot is empty.
-pub(crate) fn slot_of(family: Family, words: impl Iterator<Item = u64>) -> Option<Slot> {
+/// The inverse of [`encode_slot`]. `None`: the slot is empty.
+pub(crate) fn decode_slot(family: Family, words: impl Iterator<Item = u64>) -> Option<Slot> {
     let (address, port, state) = match family {
         Family::V4 => {
             let slot: types::slot4 = from_words(words)?;
@@ -351,16 +359,20 @@ pub(crate) fn slot_of(family: Family, words: impl Iterator<Item = u64>) -> Optio
             (IpAddr::V6(from_address6(slot.address)), slot.port, slot.state)
         }
     };
-    Some(Slot { address, port: NonZeroU16::new(u16::from_be(port))?, state: state_of(u32::from(state))? })
+    Some(Slot {
+        address,
+        port: NonZeroU16::new(u16::from_be(port))?,
+        state: state_from_number(u32::from(state))?,
+    })
 }
 
-pub(crate) fn facts_word(facts: PortFacts) -> u64 {
+pub(crate) fn encode_facts(facts: PortFacts) -> u64 {
     let PortFacts { affinity_timeout, ignored_bits: left_out } = facts;
     let facts = types::port_facts { affinity_timeout, ignored_bits: left_out.into() };
-    words(&facts).next().unwrap_or_default()
+    to_words(&facts).next().unwrap_or_default()
 }
 
-pub(crate) fn facts_of(word: u64) -> PortFacts {
+pub(crate) fn decode_facts(word: u64) -> PortFacts {
     let facts: types::port_facts = from_words([word].into_iter()).unwrap_or_default();
     // More than any rule leaves out was another writer's, and is written anew.
     let left_out = facts.ignored_bits.try_into().unwrap_or(u8::MAX);
@@ -375,27 +387,27 @@ const fn scope_number(membership: Membership) -> u32 {
     }
 }
 
-pub(crate) fn member_bytes(key: &MemberKey) -> types::member_key {
+pub(crate) fn encode_member(key: &MemberKey) -> types::member_key {
     types::member_key {
         port_index: key.port.0,
         scope: scope_number(key.membership),
-        address: mapped(key.backend.ip()),
+        address: to_mapped(key.backend.ip()),
         port: key.backend.port().to_be(),
         pad: [0; 3],
     }
 }
 
-pub(crate) fn member_of(key: &[u8], state: &[u8]) -> Option<(MemberKey, SlotState)> {
-    let key: types::member_key = value(key)?;
+pub(crate) fn decode_member(key: &[u8], state: &[u8]) -> Option<(MemberKey, SlotState)> {
+    let key: types::member_key = from_bytes(key)?;
     let membership = Membership::ALL.into_iter().find(|it| scope_number(*it) == key.scope)?;
     let backend = SocketAddr::new(from_mapped(key.address), u16::from_be(key.port));
-    let state = state_of(u32::from_ne_bytes(state.try_into().ok()?))?;
+    let state = state_from_number(u32::from_ne_bytes(state.try_into().ok()?))?;
     Some((MemberKey { port: PortIndex(key.port_index), membership, backend }, state))
 }
 
 /// What a connected UDP socket dialled, and the backend that it got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Connection {
+pub(crate) struct UdpConnection {
     /// The cookie of its network namespace.
     pub(crate) netns: u64,
     pub(crate) dialled: SocketAddr,
@@ -403,11 +415,12 @@ pub(crate) struct Connection {
 }
 
 /// What a UDP socket is connected to, by its cookie; `None`: another thread wrote at that moment.
-pub(crate) fn connection(told: &[u8]) -> Option<(u64, Connection)> {
-    let types::udp_connection { cookie, netns, pair } = value(told)?;
-    let mixed = mix_place(mix_place(0, pair.dialled, pair.dialled_port), pair.backend, pair.backend_port);
+pub(crate) fn decode_connection(told: &[u8]) -> Option<(u64, UdpConnection)> {
+    let types::udp_connection { cookie, netns, pair } = from_bytes(told)?;
+    let mixed =
+        mix_endpoint(mix_endpoint(0, pair.dialled, pair.dialled_port), pair.backend, pair.backend_port);
     let shown = |address, port| SocketAddr::new(from_mapped(address), u16::from_be(port));
-    let connection = Connection {
+    let connection = UdpConnection {
         netns,
         dialled: shown(pair.dialled, pair.dialled_port),
         backend: shown(pair.backend, pair.backend_port),
@@ -419,22 +432,22 @@ pub(crate) fn connection(told: &[u8]) -> Option<(u64, Connection)> {
 pub(crate) const PORT_WORDS: usize = size_of::<types::port>() / 8;
 
 /// The words of one port.
-pub(crate) fn port_words(ports: &View, index: PortIndex) -> Option<&[AtomicU64]> {
+pub(crate) fn port_words(ports: &MappedArray, index: PortIndex) -> Option<&[AtomicU64]> {
     let at = index.0 as usize * PORT_WORDS;
     ports.get(at..at + PORT_WORDS)
 }
 
 /// The index of a TCP socket's entry.
-pub(crate) fn reverse_index(cookie: u64) -> u32 {
+pub(crate) fn sock_rev_nat_index(cookie: u64) -> u32 {
     let last = u64::from(types::size::SOCK_REV_NAT_ENTRIES.0) - 1;
     u32::try_from(cookie & last).unwrap_or_default()
 }
 
 /// What a TCP socket dialled when it got that backend; `None`: the entry is torn, or another socket's.
-pub(crate) fn dialled_over_tcp(found: &[u8], cookie: u64, backend: SocketAddr) -> Option<SocketAddr> {
-    let entry: types::sock_rev_nat = value(found)?;
-    let mixed = mix_place(cookie, entry.address, entry.port);
-    let check = mix_place(mixed, mapped(backend.ip()), backend.port().to_be()) >> 32;
+pub(crate) fn tcp_dial_target(found: &[u8], cookie: u64, backend: SocketAddr) -> Option<SocketAddr> {
+    let entry: types::sock_rev_nat = from_bytes(found)?;
+    let mixed = mix_endpoint(cookie, entry.address, entry.port);
+    let check = mix_endpoint(mixed, to_mapped(backend.ip()), backend.port().to_be()) >> 32;
     let is_its_own = entry.cookie == cookie && u64::from(entry.check) == check;
     is_its_own.then(|| SocketAddr::new(from_mapped(entry.address), u16::from_be(entry.port)))
 }
@@ -445,20 +458,20 @@ fn mix(mixed: u64, low: u32, high: u32) -> u64 {
     mixed ^ mixed >> 29
 }
 
-fn mix_place(mixed: u64, address: [u32; 4], port: u16) -> u64 {
+fn mix_endpoint(mixed: u64, address: [u32; 4], port: u16) -> u64 {
     let [a, b, c, d] = address;
     mix(mix(mixed, d, c ^ u32::from(port)), b, a)
 }
 
 /// The key of a node address: 4 bytes or 16.
-pub(crate) fn node_address_bytes(address: IpAddr) -> Vec<u8> {
+pub(crate) fn encode_node_address(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     }
 }
 
-pub(crate) fn node_address_of(key: &[u8]) -> Option<IpAddr> {
+pub(crate) fn decode_node_address(key: &[u8]) -> Option<IpAddr> {
     let v4 = || Some(IpAddr::from(<[u8; 4]>::try_from(key).ok()?));
     let v6 = || Some(IpAddr::from(<[u8; 16]>::try_from(key).ok()?));
     v4().or_else(v6)

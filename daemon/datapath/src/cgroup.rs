@@ -14,7 +14,7 @@ use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_rs::{Link, ProgramMut, libbpf_sys as sys};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
 
-use crate::bpf_call;
+use crate::bpf_syscall;
 use crate::error::StartError;
 use crate::site::Site;
 
@@ -40,7 +40,7 @@ pub(crate) struct Cgroup {
     path: PathBuf,
     folder: File,
     id: CgroupId,
-    is_of_namespace: bool,
+    is_namespace_root: bool,
 }
 
 /// The number of the root of the whole hierarchy; the root of a cgroup namespace has another number.
@@ -51,11 +51,11 @@ impl Cgroup {
     pub(crate) fn open(configured: Option<&Path>) -> Result<Self, StartError> {
         let path = match configured {
             Some(path) => path.to_owned(),
-            None => root().ok_or(StartError::NoCgroup)?,
+            None => hierarchy_root().ok_or(StartError::NoCgroup)?,
         };
         match Self::open_folder(&path) {
             Ok(Some(found)) => {
-                Ok(Self { is_of_namespace: configured.is_none() && found.id != ROOT, ..found })
+                Ok(Self { is_namespace_root: configured.is_none() && found.id != ROOT, ..found })
             }
             Ok(None) => Err(StartError::Cgroup { path, source: None }),
             Err(source) => Err(StartError::Cgroup { path, source: Some(source) }),
@@ -66,7 +66,7 @@ impl Cgroup {
         let folder = File::open(path)?;
         let id = CgroupId(folder.metadata()?.ino());
         let is_cgroup = fstatfs(&folder)?.filesystem_type() == CGROUP2_SUPER_MAGIC;
-        Ok(is_cgroup.then(|| Self { path: path.to_owned(), folder, id, is_of_namespace: false }))
+        Ok(is_cgroup.then(|| Self { path: path.to_owned(), folder, id, is_namespace_root: false }))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -75,8 +75,8 @@ impl Cgroup {
 
     /// Whether it was taken for the host's root, but is the root of a cgroup namespace: processes outside of it are not
     /// served.
-    pub(crate) fn is_of_namespace(&self) -> bool {
-        self.is_of_namespace
+    pub(crate) fn is_namespace_root(&self) -> bool {
+        self.is_namespace_root
     }
 
     pub(crate) fn id(&self) -> CgroupId {
@@ -96,7 +96,7 @@ impl Site for Cgroup {
     }
 
     /// The name of a pin is the hook alone, because a daemon serves one cgroup.
-    fn pin(&self, hook: &str) -> PathBuf {
+    fn link_path(&self, hook: &str) -> PathBuf {
         PathBuf::from(hook)
     }
 
@@ -104,38 +104,40 @@ impl Site for Cgroup {
         program.attach_cgroup(self.folder.as_raw_fd())
     }
 
-    fn holds(&self, link: &LinkInfo) -> bool {
+    fn holds_link(&self, link: &LinkInfo) -> bool {
         matches!(&link.info, LinkTypeInfo::Cgroup(found) if found.cgroup_id == self.id.0)
     }
 
-    fn renew(&mut self) {
+    fn reopen(&mut self) {
         if let Ok(Some(found)) = Self::open_folder(&self.path)
             && found.id != self.id
         {
-            *self = Self { is_of_namespace: self.is_of_namespace, ..found };
+            *self = Self { is_namespace_root: self.is_namespace_root, ..found };
         }
     }
 
-    fn programs(&self, hook: &str) -> io::Result<Vec<u32>> {
+    fn query_programs(&self, hook: &str) -> io::Result<Vec<u32>> {
         let known = HOOKS.iter().find(|(name, _)| *name == hook);
-        known
-            .map_or_else(|| Ok(Vec::new()), |(_, hook)| bpf_call::programs_at(self.folder.as_raw_fd(), *hook))
+        known.map_or_else(
+            || Ok(Vec::new()),
+            |(_, hook)| bpf_syscall::query_programs(self.folder.as_raw_fd(), *hook),
+        )
     }
 }
 
 /// Where the hierarchy is mounted with its root on top.
-pub(crate) fn root() -> Option<PathBuf> {
+pub(crate) fn hierarchy_root() -> Option<PathBuf> {
     mount_point(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }
 
 /// Reads lines such as `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: which folder is mounted, where
 /// it is mounted, and after the dash the type.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
-    mounted_at(mounts, |kind| kind.starts_with("cgroup2 "))
+    find_mount(mounts, |kind| kind.starts_with("cgroup2 "))
 }
 
 /// Where a whole file system is mounted of which that is the type, the device and the options.
-fn mounted_at(mounts: &str, is_wanted: impl Fn(&str) -> bool) -> Option<PathBuf> {
+fn find_mount(mounts: &str, is_wanted: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let point = |line: &str| {
         let (mount, kind) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
@@ -146,7 +148,7 @@ fn mounted_at(mounts: &str, is_wanted: impl Fn(&str) -> bool) -> Option<PathBuf>
 }
 
 /// The top of the hierarchy that counts memory: that of the first version where it does, as on hybrid hosts.
-pub(crate) fn top_of_memory() -> Option<PathBuf> {
+pub(crate) fn memory_root() -> Option<PathBuf> {
     memory_mount(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }
 
@@ -155,13 +157,13 @@ fn memory_mount(mounts: &str) -> Option<PathBuf> {
         kind.starts_with("cgroup ")
             && kind.rsplit(' ').next().is_some_and(|all| all.split(',').any(|it| it == "memory"))
     };
-    mounted_at(mounts, counts).or_else(|| mount_point(mounts))
+    find_mount(mounts, counts).or_else(|| mount_point(mounts))
 }
 
 /// The cgroup of this thread; `None` where the hierarchy cannot be seen.
-pub(crate) fn own_id() -> Option<CgroupId> {
-    let path = own_path(&fs::read_to_string("/proc/thread-self/cgroup").ok()?)?;
-    let folder = root()?.join(path.strip_prefix("/").unwrap_or(&path));
+pub(crate) fn current_id() -> Option<CgroupId> {
+    let path = current_path(&fs::read_to_string("/proc/thread-self/cgroup").ok()?)?;
+    let folder = hierarchy_root()?.join(path.strip_prefix("/").unwrap_or(&path));
     Some(CgroupId(fs::metadata(folder).ok()?.ino()))
 }
 
@@ -169,12 +171,12 @@ pub(crate) fn own_id() -> Option<CgroupId> {
 /// no cgroup there tells of a limit, as where the first version of cgroups counts the memory. What is above a cgroup
 /// namespace is not seen.
 pub fn memory_limit() -> Option<u64> {
-    let path = own_path(&fs::read_to_string("/proc/thread-self/cgroup").ok()?)?;
-    let root = root()?;
-    least_limit(&root, &root.join(path.strip_prefix("/").unwrap_or(&path)))
+    let path = current_path(&fs::read_to_string("/proc/thread-self/cgroup").ok()?)?;
+    let root = hierarchy_root()?;
+    min_limit(&root, &root.join(path.strip_prefix("/").unwrap_or(&path)))
 }
 
-fn least_limit(root: &Path, own: &Path) -> Option<u64> {
+fn min_limit(root: &Path, own: &Path) -> Option<u64> {
     let limit = |folder: &Path| match fs::read_to_string(folder.join("memory.max")).ok()?.trim() {
         "max" => Some(u64::MAX),
         bytes => bytes.parse().ok(),
@@ -182,7 +184,7 @@ fn least_limit(root: &Path, own: &Path) -> Option<u64> {
     own.ancestors().take_while(|folder| folder.starts_with(root)).filter_map(limit).min()
 }
 
-fn own_path(cgroups: &str) -> Option<PathBuf> {
+fn current_path(cgroups: &str) -> Option<PathBuf> {
     cgroups.lines().find_map(|line| line.strip_prefix("0::")).map(PathBuf::from)
 }
 
@@ -223,7 +225,7 @@ mod tests {
         let (outer, inner) = (top.path().join("kubepods"), top.path().join("kubepods/pod"));
         fs::create_dir_all(&inner).unwrap();
         let limit = |folder: &Path, text: &str| fs::write(folder.join("memory.max"), text).unwrap();
-        let least = || least_limit(top.path(), &inner);
+        let least = || min_limit(top.path(), &inner);
         assert_eq!(least(), None, "nothing tells of one");
         limit(&inner, "max\n");
         assert_eq!(least(), Some(u64::MAX));
@@ -232,13 +234,13 @@ mod tests {
         limit(&inner, "1073741824\n");
         assert_eq!(least(), Some(1 << 30));
         limit(top.path(), "1\n");
-        assert_eq!(least_limit(&outer, &inner), Some(1 << 30), "what is above the hierarchy is not asked");
+        assert_eq!(min_limit(&outer, &inner), Some(1 << 30), "what is above the hierarchy is not asked");
     }
 
     #[test]
     fn the_own_cgroup_is_that_of_the_second_hierarchy() {
         let cgroups = "4:cpu:/a\n0::/system.slice/holdfast.service\n";
-        assert_eq!(own_path(cgroups), Some(PathBuf::from("/system.slice/holdfast.service")));
-        assert_eq!(own_path("4:cpu:/a\n"), None);
+        assert_eq!(current_path(cgroups), Some(PathBuf::from("/system.slice/holdfast.service")));
+        assert_eq!(current_path("4:cpu:/a\n"), None);
     }
 }

@@ -16,11 +16,11 @@ use holdfast_status::datapath::Flow;
 
 use crate::flows::FlowTable;
 use crate::netlink::{
-    Conversation, HEADER, NESTED, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, Part, message,
-    with_kind,
+    HEADER_BYTES, NESTED, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkFamily, NetlinkSocket,
+    encode_attribute, encode_message,
 };
 
-pub(crate) mod translated;
+pub(crate) mod foreign_connections;
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ mod tests;
 /// us meanwhile: far less than it keeps for any socket.
 const BATCH: usize = 32;
 /// The bytes of one answer: at most the message that it answers to, with a header.
-const ANSWER_BYTES_MAX: usize = 4096;
+const REPLY_BYTES_MAX: usize = 4096;
 /// The most time that an entry gets. A flow may last for a day, but the ports of flows that have ended are not to be
 /// missed for long. A handover to another proxy asks again and again anyway.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
@@ -37,7 +37,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 /// From `linux/netfilter/nfnetlink.h`: `NFNL_SUBSYS_CTNETLINK` in the upper byte, and `IPCTNL_MSG_CT_NEW` in the lower.
-const NEW: u16 = 0x0100;
+const CT_NEW: u16 = 0x0100;
 
 /// Kinds of attributes and what they hold, from `linux/netfilter/nfnetlink_conntrack.h`.
 const CTA_TUPLE_ORIG: u16 = 1;
@@ -60,14 +60,14 @@ const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
 const TCP_CONNTRACK_ESTABLISHED: u8 = 3;
 /// `IP_CT_TCP_FLAG_BE_LIBERAL`, as value and as mask: when the programs have gone, what the backend still sends is to
 /// be answered with a reset, and is not to be dropped because conntrack has not followed its numbers.
-const LIBERAL: [u8; 2] = [8, 8];
+const TCP_BE_LIBERAL: [u8; 2] = [8, 8];
 
 /// `IPS_SEEN_REPLY`, `IPS_ASSURED` and `IPS_CONFIRMED`: the kernel takes the last one with the others alone.
-const ANSWERED: u32 = 2 | 4 | 8;
+const STATUS_REPLIED: u32 = 2 | 4 | 8;
 
 /// The outcome of entering flows.
 #[derive(Debug, Default)]
-pub struct Entered {
+pub struct ConntrackOutcome {
     /// Flows of which conntrack has an entry now.
     pub entered: u64,
     /// Flows of which it has none.
@@ -78,8 +78,8 @@ pub struct Entered {
 
 /// Makes an entry for each of these flows that has a port of this node, so that no other connection takes that port. A
 /// kernel that takes none of a batch is not asked for the rest.
-pub(crate) fn take_ports(flows: impl Iterator<Item = Flow>) -> Entered {
-    enter(flows.filter_map(|flow| Entry::for_port(&flow)))
+pub(crate) fn add_port_entries(flows: impl Iterator<Item = Flow>) -> ConntrackOutcome {
+    add_entries(flows.filter_map(|flow| ConntrackEntry::for_snat_port(&flow)))
 }
 
 impl FlowTable {
@@ -88,19 +88,20 @@ impl FlowTable {
     /// of the programs, before packets that passed by the stack go through it. What is not entered by that moment is
     /// left out. Where the kernel follows no connection, it is not asked: the question alone would load what follows
     /// them.
-    pub fn enter_conntrack(&self, until: Instant) -> Entered {
-        if !translated::follows_connections() {
-            return Entered::default();
+    pub fn add_conntrack_entries(&self, until: Instant) -> ConntrackOutcome {
+        if !foreign_connections::is_conntrack_active() {
+            return ConntrackOutcome::default();
         }
-        enter(self.agreed(until).filter_map(|flow| Entry::between(&flow)))
+        add_entries(self.iter_established(until).filter_map(|flow| ConntrackEntry::for_translated(&flow)))
     }
 }
 
-fn enter(entries: impl Iterator<Item = Entry>) -> Entered {
-    let mut entered = Entered::default();
+fn add_entries(entries: impl Iterator<Item = ConntrackEntry>) -> ConntrackOutcome {
+    let mut entered = ConntrackOutcome::default();
     let mut entries = entries.peekable();
     if entries.peek().is_some() {
-        let entering = Conntrack::open().and_then(|mut kernel| kernel.take(&mut entries, &mut entered));
+        let entering =
+            ConntrackSocket::open().and_then(|mut kernel| kernel.add_all(&mut entries, &mut entered));
         entered.error = entered.error.or(entering.err());
         entered.refused += entries.count() as u64;
     }
@@ -109,18 +110,18 @@ fn enter(entries: impl Iterator<Item = Entry>) -> Entered {
 
 /// A connection as it is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct ConntrackEntry {
     transport: Transport,
     from: SocketAddr,
     to: SocketAddr,
     timeout: Duration,
     /// Both sides have been heard.
-    is_answered: bool,
+    is_replied: bool,
 }
 
-impl Entry {
+impl ConntrackEntry {
     /// For a port that a backend sees in place of a client's. Its packets come to conntrack as those of the client.
-    fn for_port(flow: &Flow) -> Option<Self> {
+    fn for_snat_port(flow: &Flow) -> Option<Self> {
         let left = flow.lifetime.saturating_sub(flow.idle);
         let timeout = left.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
         Some(Self {
@@ -128,89 +129,96 @@ impl Entry {
             from: flow.nat?,
             to: flow.backend,
             timeout,
-            is_answered: false,
+            is_replied: false,
         })
     }
 
     /// Between client and backend. `None`: the kernel asks of SCTP for what only its packets say.
-    fn between(flow: &Flow) -> Option<Self> {
+    fn for_translated(flow: &Flow) -> Option<Self> {
         let timeout = flow.lifetime.saturating_sub(flow.idle).max(TIMEOUT_MIN);
         let from = SocketAddr::new(flow.client.ip(), flow.through_port);
-        let entry = Self { transport: flow.transport, from, to: flow.backend, timeout, is_answered: true };
+        let entry = Self { transport: flow.transport, from, to: flow.backend, timeout, is_replied: true };
         (flow.transport != Transport::Sctp).then_some(entry)
     }
 
     /// The message that makes the entry, as the kernel reads it.
-    fn message(&self, sequence: u32, flags: u16) -> Vec<u8> {
+    fn encode(&self, sequence: u32, flags: u16) -> Vec<u8> {
         let family = if self.to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let seconds = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX);
         let mut body = vec![u8::try_from(family).unwrap_or_default(), 0, 0, 0];
-        body.extend(self.tuple(CTA_TUPLE_ORIG, self.from, self.to));
-        body.extend(self.tuple(CTA_TUPLE_REPLY, self.to, self.from));
-        body.extend(with_kind(CTA_TIMEOUT, &seconds.to_be_bytes()));
-        if self.is_answered {
-            body.extend(with_kind(CTA_STATUS, &ANSWERED.to_be_bytes()));
+        body.extend(self.build_tuple(CTA_TUPLE_ORIG, self.from, self.to));
+        body.extend(self.build_tuple(CTA_TUPLE_REPLY, self.to, self.from));
+        body.extend(encode_attribute(CTA_TIMEOUT, &seconds.to_be_bytes()));
+        if self.is_replied {
+            body.extend(encode_attribute(CTA_STATUS, &STATUS_REPLIED.to_be_bytes()));
         }
         if self.transport == Transport::Tcp {
-            body.extend(established());
+            body.extend(established_attribute());
         }
-        message(NEW, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | flags, sequence, &body)
+        encode_message(CT_NEW, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | flags, sequence, &body)
     }
 
-    fn tuple(&self, kind: u16, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-        let ends = [address(from.ip(), 0), address(to.ip(), 1)];
+    fn build_tuple(&self, kind: u16, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+        let ends = [address_attribute(from.ip(), 0), address_attribute(to.ip(), 1)];
         let ports = [
-            with_kind(CTA_PROTO_NUM, &[self.transport.protocol_number()]),
-            with_kind(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()),
-            with_kind(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()),
+            encode_attribute(CTA_PROTO_NUM, &[self.transport.protocol_number()]),
+            encode_attribute(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()),
+            encode_attribute(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()),
         ];
-        nested(kind, &[nested(CTA_TUPLE_IP, &ends), nested(CTA_TUPLE_PROTO, &ports)])
+        nested_attribute(
+            kind,
+            &[nested_attribute(CTA_TUPLE_IP, &ends), nested_attribute(CTA_TUPLE_PROTO, &ports)],
+        )
     }
 }
 
 /// An address as an attribute. `end`: 0 is the source, 1 is the destination.
-fn address(address: IpAddr, end: usize) -> Vec<u8> {
+fn address_attribute(address: IpAddr, end: usize) -> Vec<u8> {
     let kind = |kinds: [u16; 2]| kinds.get(end).copied().unwrap_or_default();
     match address {
-        IpAddr::V4(it) => with_kind(kind(CTA_IP_V4), &it.octets()),
-        IpAddr::V6(it) => with_kind(kind(CTA_IP_V6), &it.octets()),
+        IpAddr::V4(it) => encode_attribute(kind(CTA_IP_V4), &it.octets()),
+        IpAddr::V6(it) => encode_attribute(kind(CTA_IP_V6), &it.octets()),
     }
 }
 
 /// The state of a TCP connection. Without it the kernel would have the entry run out by the rules of a connection that
 /// has only just begun.
-fn established() -> Vec<u8> {
+fn established_attribute() -> Vec<u8> {
     let tcp = [
-        with_kind(CTA_PROTOINFO_TCP_STATE, &[TCP_CONNTRACK_ESTABLISHED]),
-        with_kind(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &LIBERAL),
-        with_kind(CTA_PROTOINFO_TCP_FLAGS_REPLY, &LIBERAL),
+        encode_attribute(CTA_PROTOINFO_TCP_STATE, &[TCP_CONNTRACK_ESTABLISHED]),
+        encode_attribute(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &TCP_BE_LIBERAL),
+        encode_attribute(CTA_PROTOINFO_TCP_FLAGS_REPLY, &TCP_BE_LIBERAL),
     ];
-    nested(CTA_PROTOINFO, &[nested(CTA_PROTOINFO_TCP, &tcp)])
+    nested_attribute(CTA_PROTOINFO, &[nested_attribute(CTA_PROTOINFO_TCP, &tcp)])
 }
 
-fn nested(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
-    with_kind(kind | NESTED, &values.concat())
+fn nested_attribute(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
+    encode_attribute(kind | NESTED, &values.concat())
 }
 
 /// The conversation with the kernel.
 #[derive(Debug)]
-struct Conntrack {
-    kernel: Conversation,
+struct ConntrackSocket {
+    kernel: NetlinkSocket,
 }
 
-impl Conntrack {
+impl ConntrackSocket {
     fn open() -> io::Result<Self> {
-        Ok(Self { kernel: Conversation::open(Part::Filters)? })
+        Ok(Self { kernel: NetlinkSocket::open(NetlinkFamily::Netfilter)? })
     }
 
     /// Enters batch after batch; returns an error where the kernel has taken nothing of a batch.
-    fn take(&mut self, entries: &mut impl Iterator<Item = Entry>, made: &mut Entered) -> io::Result<()> {
+    fn add_all(
+        &mut self,
+        entries: &mut impl Iterator<Item = ConntrackEntry>,
+        made: &mut ConntrackOutcome,
+    ) -> io::Result<()> {
         loop {
-            let batch: Vec<Entry> = entries.take(BATCH).collect();
+            let batch: Vec<ConntrackEntry> = entries.take(BATCH).collect();
             if batch.is_empty() {
                 return Ok(());
             }
-            let refusals = self.enter(&batch);
+            let refusals = self.add_batch(&batch);
             let count = refusals.as_ref().map_or(batch.len(), |it| it.count);
             made.refused += count as u64;
             made.entered += batch.len().saturating_sub(count) as u64;
@@ -223,20 +231,20 @@ impl Conntrack {
     }
 
     /// Enters one batch. The kernel answers each entry that it refuses, and the last entry in any case.
-    fn enter(&mut self, batch: &[Entry]) -> io::Result<Refusals> {
+    fn add_batch(&mut self, batch: &[ConntrackEntry]) -> io::Result<BatchRefusals> {
         let numbered = (1_u32..).zip(batch);
         let flags = |number| if number as usize == batch.len() { NLM_F_ACK } else { 0 };
-        let messages = numbered.flat_map(|(number, entry)| entry.message(number, flags(number)));
-        self.kernel.send(&messages.collect::<Vec<u8>>())?;
-        let mut refusals = Refusals::default();
+        let messages = numbered.flat_map(|(number, entry)| entry.encode(number, flags(number)));
+        self.kernel.send_messages(&messages.collect::<Vec<u8>>())?;
+        let mut refusals = BatchRefusals::default();
         for _ in batch {
-            let answer = match self.answer() {
+            let answer = match self.read_reply() {
                 Ok(answer) => answer,
                 // The kernel refuses a caller without the capability once for the whole batch, and sends no other
                 // answer.
                 Err(error) => return Err(refusals.first.unwrap_or(error)),
             };
-            refusals.note(answer.errno);
+            refusals.record_errno(answer.errno);
             if answer.sequence as usize == batch.len() {
                 break;
             }
@@ -244,23 +252,23 @@ impl Conntrack {
         Ok(refusals)
     }
 
-    fn answer(&mut self) -> io::Result<Answer> {
-        let mut buffer = [0; ANSWER_BYTES_MAX];
+    fn read_reply(&mut self) -> io::Result<AckMessage> {
+        let mut buffer = [0; REPLY_BYTES_MAX];
         let length = self.kernel.read(&mut buffer)?;
-        let answer = Answer::read(buffer.get(..length).unwrap_or_default());
+        let answer = AckMessage::parse(buffer.get(..length).unwrap_or_default());
         answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 
 /// Entries of a batch that the kernel did not make. An entry that was there already is not among them.
 #[derive(Debug, Default)]
-struct Refusals {
+struct BatchRefusals {
     count: usize,
     first: Option<io::Error>,
 }
 
-impl Refusals {
-    fn note(&mut self, errno: i32) {
+impl BatchRefusals {
+    fn record_errno(&mut self, errno: i32) {
         if errno != 0 && errno != libc::EEXIST {
             self.count += 1;
             self.first.get_or_insert(io::Error::from_raw_os_error(errno));
@@ -270,15 +278,15 @@ impl Refusals {
 
 /// What the kernel says of one message. An error of 0 is consent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Answer {
+struct AckMessage {
     sequence: u32,
     errno: i32,
 }
 
-impl Answer {
+impl AckMessage {
     /// An `nlmsgerr` after its header; `None`: it is cut off.
-    fn read(message: &[u8]) -> Option<Self> {
+    fn parse(message: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_ne_bytes(*message.get(at..)?.first_chunk()?));
-        Some(Self { sequence: word(8)?, errno: word(HEADER)?.cast_signed().saturating_neg() })
+        Some(Self { sequence: word(8)?, errno: word(HEADER_BYTES)?.cast_signed().saturating_neg() })
     }
 }

@@ -5,20 +5,20 @@
 //! device that fails stops no other, and is tried again. Programs of others stay, and still run. A device that was not
 //! named is left alone.
 
+mod capacity;
+mod check_mtu;
+mod cleanup;
 mod clsact;
 mod driver;
-mod frames;
-mod lengths;
+mod driver_monitor;
+mod entry;
+mod hook;
 mod link;
 mod link_layer;
-mod notices;
-mod remains;
-mod room;
-mod spot;
 mod tcx;
-mod told;
-mod work;
+mod work_queue;
 mod xdp;
+mod xdp_attach;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,29 +29,29 @@ use std::path::{Path, PathBuf};
 use holdfast_status::datapath::Features;
 
 use crate::abi;
-use crate::load::{Layer, PacketPrograms};
+use crate::load::{LinkLayer, PacketPrograms};
 use crate::table::Table;
 
+pub use capacity::POD_DEVICES_MAX;
+pub(crate) use check_mtu::has_check_mtu;
+pub(crate) use cleanup::{has_any_attached, remove_all};
+pub use driver_monitor::subscribe_driver_changes;
+pub(crate) use entry::encode_device;
 pub(crate) use holdfast_status::datapath::{
     Device, DeviceStatus, HookKind, ShortcutState, Side, XdpState, XdpUse,
 };
-pub(crate) use lengths::knows_lengths;
-pub(crate) use link_layer::layers_of;
-pub use notices::driver_notices;
-pub(crate) use remains::{are_anywhere, remove_all};
-pub use room::POD_DEVICES_MAX;
-pub(crate) use tcx::is_there as has_tcx;
-pub(crate) use told::value_of;
+pub(crate) use link_layer::query_layers;
+pub(crate) use tcx::is_supported as has_tcx;
 
 #[cfg(test)]
-pub(crate) use driver::{knows_tags, sends_frames};
+pub(crate) use driver::{has_xdp_xmit, keeps_vlan_tags};
 
-use link::Link;
-use spot::{Direction, Spot};
-use work::{Attempt, WorkQueue};
+use hook::{DeviceHook, Direction};
+use link::DeviceLink;
+use work_queue::{AttachAttempt, WorkQueue};
 
 /// The status of a device that found no room.
-fn status_without_room(device: &Device) -> DeviceStatus {
+fn status_over_limit(device: &Device) -> DeviceStatus {
     DeviceStatus {
         device: device.clone(),
         attached: false,
@@ -59,7 +59,7 @@ fn status_without_room(device: &Device) -> DeviceStatus {
         others: 0,
         shortcut: ShortcutState::NotAttached,
         xdp: XdpState::Unwanted,
-        error: Some(room::NO_ROOM.to_owned()),
+        error: Some(capacity::OVER_LIMIT.to_owned()),
     }
 }
 
@@ -72,8 +72,8 @@ const fn hook_kind(features: Features) -> HookKind {
 struct DeviceState {
     device: Device,
     // The links in each direction, where there is tcx.
-    links: [Option<Link>; 3],
-    xdp: xdp::Place,
+    links: [Option<DeviceLink>; 3],
+    xdp: xdp::XdpAttachment,
     // The numbers of the programs that are to be there in each direction, noted when they were last put there: to ask
     // the kernel each second what kind of device it is would be most of the work of a node on which nothing happens.
     own: [Option<u32>; 3],
@@ -81,89 +81,91 @@ struct DeviceState {
     // Where they serve all the same: whether something could not be pinned.
     unpinned: bool,
     // `None` while they could not be counted.
-    others: Option<usize>,
+    foreign_count: Option<usize>,
     // In how many rounds programs of others are counted again, and how many rounds lay before the last count.
-    others_again: u32,
-    others_gap: u32,
+    next_foreign_check: u32,
+    foreign_check_gap: u32,
     // What the programs were told of the device.
-    told: Vec<u8>,
+    written_entry: Vec<u8>,
     error: Option<String>,
     // Where a packet begins, or why that is not known, as of the last attempt to put programs there.
-    layer: Result<Layer, String>,
+    layer: Result<LinkLayer, String>,
     // The attempt to put programs there that is under way.
-    attempt: Option<Attempt>,
+    attempt: Option<AttachAttempt>,
     // Where something was taken away, until it is put back.
-    broken: Vec<Spot>,
+    broken: Vec<DeviceHook>,
     // Whether the programs that are there are to go before others come.
-    is_to_be_emptied: bool,
+    must_detach_first: bool,
 }
 
 impl DeviceState {
     /// How many rounds lie before the next count of others' programs. Of devices of pods that are there already at a
     /// start, not all are counted in the same round for ever.
-    fn next_gap(&self) -> u32 {
-        let doubled = (2 * self.others_gap).max(1);
+    fn next_check_gap(&self) -> u32 {
+        let doubled = (2 * self.foreign_check_gap).max(1);
         if !matches!(self.device.side, Side::Near | Side::Pod) {
-            OTHERS_AGAIN
-        } else if doubled < OTHERS_AGAIN_NEAR {
+            FOREIGN_CHECK_ROUNDS
+        } else if doubled < FOREIGN_CHECK_ROUNDS_LOCAL {
             doubled
-        } else if self.others_gap < OTHERS_AGAIN_NEAR {
-            OTHERS_AGAIN_NEAR + self.device.index % OTHERS_AGAIN_NEAR
+        } else if self.foreign_check_gap < FOREIGN_CHECK_ROUNDS_LOCAL {
+            FOREIGN_CHECK_ROUNDS_LOCAL + self.device.index % FOREIGN_CHECK_ROUNDS_LOCAL
         } else {
-            OTHERS_AGAIN_NEAR
+            FOREIGN_CHECK_ROUNDS_LOCAL
         }
     }
 
-    fn link(&mut self, direction: Direction) -> &mut Option<Link> {
+    fn link_mut(&mut self, direction: Direction) -> &mut Option<DeviceLink> {
         let [way_in, way_out, back] = &mut self.links;
         match direction {
-            Direction::In => way_in,
-            Direction::Out => way_out,
-            Direction::Back => back,
+            Direction::Ingress => way_in,
+            Direction::Egress => way_out,
+            Direction::PodEgress => back,
         }
     }
 
     /// Has the device looked at in the next round, where it is to have the program at its driver: something changed.
-    fn look_soon(&mut self) {
+    fn schedule_check(&mut self) {
         if self.device.xdp != XdpUse::Never {
-            self.others_again = 0;
+            self.next_foreign_check = 0;
         }
     }
 
     /// Whether it is looked at in this round. Devices that lead to pods are many, and packets that miss the program of
     /// such a device go through the stack.
-    fn is_due(&self) -> bool {
-        self.device.side != Side::Near || !self.attached || self.others_again.is_multiple_of(OTHERS_AGAIN)
+    fn is_check_due(&self) -> bool {
+        self.device.side != Side::Near
+            || !self.attached
+            || self.next_foreign_check.is_multiple_of(FOREIGN_CHECK_ROUNDS)
     }
 }
 
 /// How many rounds lie between two counts of others' programs. To ask for filters takes a listing under a lock that all
 /// changes of devices share, so each tenth round will do. Devices that lead to pods are many: once a minute will do,
 /// and sooner while they are new, because a network plug-in may come to them after us.
-const OTHERS_AGAIN: u32 = 10;
-const OTHERS_AGAIN_NEAR: u32 = 60;
+const FOREIGN_CHECK_ROUNDS: u32 = 10;
+const FOREIGN_CHECK_ROUNDS_LOCAL: u32 = 60;
 
 /// All devices with programs of ours.
 #[derive(Debug)]
 pub(crate) struct Devices {
     kind: HookKind,
     // Whether packets can pass by the stack.
-    lengths: bool,
+    has_check_mtu: bool,
     // The folder of the links' pins.
     folder: PathBuf,
     programs: Vec<PacketPrograms>,
     // Why there is no program for frames, while none is loaded.
-    no_frames: String,
+    no_xdp_reason: String,
     // The map by which programs know a device.
     entries: Table,
-    places: BTreeMap<u32, DeviceState>,
+    attached_devices: BTreeMap<u32, DeviceState>,
     // Devices that are wanted no more, and still have programs.
     leaving: BTreeMap<u32, DeviceState>,
-    work: WorkQueue,
+    queue: WorkQueue,
     // At which hooks something was put back since this was asked last.
-    mended: Vec<String>,
+    repaired_hooks: Vec<String>,
     // Devices of pods that found no room.
-    left_out: Vec<Device>,
+    rejected: Vec<Device>,
     // How many devices of pods have room.
     pods_max: usize,
     repaired: u64,
@@ -171,7 +173,7 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// Takes over what a former daemon left. Where the map knows the device already the programs are replaced at once;
-    /// programs at other devices stay until [`Self::set`] says what becomes of them.
+    /// programs at other devices stay until [`Self::set_devices`] says what becomes of them.
     pub(crate) fn adopt(
         features: Features,
         folder: &Path,
@@ -181,38 +183,38 @@ impl Devices {
         let (kind, lengths, folder) = (hook_kind(features), features.lengths, folder.to_owned());
         let places = BTreeMap::new();
         let no_frames = "its program is not loaded".to_owned();
-        let (left_out, pods_max) = (Vec::new(), room::pod_devices_max());
+        let (left_out, pods_max) = (Vec::new(), capacity::pod_devices_max());
         let mut devices = Self {
             kind,
-            lengths,
+            has_check_mtu: lengths,
             folder,
             programs,
-            no_frames,
+            no_xdp_reason: no_frames,
             entries,
-            places,
+            attached_devices: places,
             leaving: BTreeMap::new(),
-            work: WorkQueue::default(),
-            mended: Vec::new(),
-            left_out,
+            queue: WorkQueue::default(),
+            repaired_hooks: Vec::new(),
+            rejected: left_out,
             pods_max,
             repaired: 0,
         };
-        for index in devices.left() {
+        for index in devices.attached_indices() {
             let known = devices.entries.get(&index.to_ne_bytes());
-            let mut place = devices.place(told::unnamed(index, known.as_deref()));
+            let mut place = devices.open_device(entry::decode_device(index, known.as_deref()));
             if known.is_some() {
-                devices.put(&mut place);
+                devices.attach_device(&mut place);
             }
-            devices.places.insert(index, place);
+            devices.attached_devices.insert(index, place);
         }
         devices
     }
 
-    fn place(&self, device: Device) -> DeviceState {
-        let opened = |spot: Spot| Link::open(&self.pin(spot)).ok();
-        let xdp = xdp::Place::open(&self.pin_of_xdp(device.index));
+    fn open_device(&self, device: Device) -> DeviceState {
+        let opened = |spot: DeviceHook| DeviceLink::open(&self.hook_pin(spot)).ok();
+        let xdp = xdp::XdpAttachment::open(&self.xdp_pin(device.index));
         let links = match self.kind {
-            HookKind::Tcx => Spot::all(device.index).map(opened),
+            HookKind::Tcx => DeviceHook::for_device(device.index).map(opened),
             HookKind::Clsact => [None, None, None],
         };
         DeviceState {
@@ -222,80 +224,81 @@ impl Devices {
             own: [None; 3],
             attached: false,
             unpinned: false,
-            others: None,
-            others_again: 0,
-            others_gap: 0,
-            told: Vec::new(),
+            foreign_count: None,
+            next_foreign_check: 0,
+            foreign_check_gap: 0,
+            written_entry: Vec::new(),
             error: None,
             layer: Err("it was not looked at yet".to_owned()),
             attempt: None,
             broken: Vec::new(),
-            is_to_be_emptied: false,
+            must_detach_first: false,
         }
     }
 
     /// Puts other programs at all devices that have some. Where that fails the former program stays, and a round of
     /// looks tries again. Before each device `next` is called.
-    pub(crate) fn update(&mut self, programs: Vec<PacketPrograms>, next: impl Fn()) {
+    pub(crate) fn replace_programs(&mut self, programs: Vec<PacketPrograms>, next: impl Fn()) {
         self.programs = programs;
-        let (mut places, mut leaving) = (std::mem::take(&mut self.places), std::mem::take(&mut self.leaving));
+        let (mut places, mut leaving) =
+            (std::mem::take(&mut self.attached_devices), std::mem::take(&mut self.leaving));
         let has_some = |place: &&mut DeviceState| place.own.iter().any(Option::is_some);
         for place in places.values_mut().chain(leaving.values_mut()).filter(has_some) {
             next();
-            self.put(place);
+            self.attach_device(place);
         }
-        (self.places, self.leaving) = (places, leaving);
+        (self.attached_devices, self.leaving) = (places, leaving);
     }
 
     /// Counts the programs of others, and tells our own if that decides whether packets pass by the stack.
-    fn count_others(&mut self, place: &mut DeviceState) {
-        place.others_gap = place.next_gap();
-        place.others_again = place.others_gap;
-        place.others = self.others(place).ok();
-        self.tell_news(place);
+    fn update_foreign_count(&mut self, place: &mut DeviceState) {
+        place.foreign_check_gap = place.next_check_gap();
+        place.next_foreign_check = place.foreign_check_gap;
+        place.foreign_count = self.count_foreign(place).ok();
+        self.refresh_entry(place);
     }
 
     /// Where there are no links, a program at a device needs what network plug-ins want to make there themselves: a pod
     /// with a limit of bandwidth would not start.
-    fn has_no_hook_for(&self, device: &Device) -> bool {
-        device.side == Side::Near && self.has_no_links_for(device)
+    fn lacks_hook(&self, device: &Device) -> bool {
+        device.side == Side::Near && self.lacks_links(device)
     }
 
     /// What pods answer passes by the stack where there are links.
-    fn has_no_links_for(&self, device: &Device) -> bool {
+    fn lacks_links(&self, device: &Device) -> bool {
         matches!(device.side, Side::Near | Side::Pod) && self.kind == HookKind::Clsact
     }
 
     /// Where programs of ours are to be at a device.
-    fn spots(&self, device: &Device) -> impl Iterator<Item = Spot> + use<> {
+    fn device_hooks(&self, device: &Device) -> impl Iterator<Item = DeviceHook> + use<> {
         let (kind, device) = (self.kind, device.clone());
-        Spot::all(device.index).into_iter().filter(move |spot| spot.is_of(&device, kind))
+        DeviceHook::for_device(device.index).into_iter().filter(move |spot| spot.applies_to(&device, kind))
     }
 
     /// Tells the programs of a device if they know it otherwise.
-    fn tell_news(&mut self, place: &mut DeviceState) {
-        if *abi::bytes(&self.value(place)) != *place.told
-            && let Err(error) = self.tell(place)
+    fn refresh_entry(&mut self, place: &mut DeviceState) {
+        if *abi::as_bytes(&self.entry_value(place)) != *place.written_entry
+            && let Err(error) = self.write_entry(place)
         {
             place.error = Some(error.to_string());
         }
     }
 
     /// What the programs have to know of a device.
-    fn value(&self, place: &DeviceState) -> abi::packets::types::device {
-        let shortcut = self.takes_shortcut(place);
-        value_of(&Device { shortcut, ..place.device.clone() }, place.xdp.passes_frames())
+    fn entry_value(&self, place: &DeviceState) -> abi::packets::types::device {
+        let shortcut = self.uses_fast_path(place);
+        encode_device(&Device { shortcut, ..place.device.clone() }, place.xdp.passes_frames())
     }
 
-    fn takes_shortcut(&self, place: &DeviceState) -> bool {
-        self.shortcut(place) == ShortcutState::Taken
+    fn uses_fast_path(&self, place: &DeviceState) -> bool {
+        self.shortcut_state(place) == ShortcutState::Taken
     }
 
-    fn shortcut(&self, place: &DeviceState) -> ShortcutState {
-        match (place.device.shortcut, self.lengths, place.others) {
+    fn shortcut_state(&self, place: &DeviceState) -> ShortcutState {
+        match (place.device.shortcut, self.has_check_mtu, place.foreign_count) {
             (false, ..) => ShortcutState::Unwanted,
             (true, false, _) => ShortcutState::Unsupported,
-            _ if self.has_no_links_for(&place.device) => ShortcutState::Unsupported,
+            _ if self.lacks_links(&place.device) => ShortcutState::Unsupported,
             _ if !place.attached => ShortcutState::NotAttached,
             (true, true, Some(0)) => ShortcutState::Taken,
             _ => ShortcutState::Others,
@@ -304,56 +307,61 @@ impl Devices {
 
     /// Tells the programs what they have to know of a device. Of a device without a name they know what a former daemon
     /// told them.
-    fn tell(&mut self, place: &mut DeviceState) -> io::Result<()> {
+    fn write_entry(&mut self, place: &mut DeviceState) -> io::Result<()> {
         let device = &place.device;
         if device.name.is_empty() {
             return Ok(());
         }
-        let value = self.value(place);
-        let put = self.entries.put(&device.index.to_ne_bytes(), abi::bytes(&value));
+        let value = self.entry_value(place);
+        let put = self.entries.put(&device.index.to_ne_bytes(), abi::as_bytes(&value));
         put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))?;
-        place.told = abi::bytes(&value).to_vec();
+        place.written_entry = abi::as_bytes(&value).to_vec();
         Ok(())
     }
 
     /// Takes off the second program of a pod's device that is not to have it any more; the others stay.
-    fn take_spare_off(&self, place: &mut DeviceState) {
-        let [.., back] = Spot::all(place.device.index);
-        if back.is_of(&place.device, self.kind) {
+    fn detach_spare(&self, place: &mut DeviceState) {
+        let [.., back] = DeviceHook::for_device(place.device.index);
+        if back.applies_to(&place.device, self.kind) {
             return;
         }
-        if let Some(link) = place.link(back.direction).take() {
+        if let Some(link) = place.link_mut(back.direction).take() {
             let _ = link.detach();
-            let _ = fs::remove_file(self.pin(back));
+            let _ = fs::remove_file(self.hook_pin(back));
         }
     }
 
-    fn attach_at(&self, place: &mut DeviceState, spot: Spot) -> io::Result<()> {
-        let program = self.program(place, spot)?;
+    fn attach_program(&self, place: &mut DeviceState, spot: DeviceHook) -> io::Result<()> {
+        let program = self.select_program(place, spot)?;
         match self.kind {
-            HookKind::Clsact => clsact::put(program, &spot),
-            HookKind::Tcx => self.link(place, spot, program),
+            HookKind::Clsact => clsact::attach_filter(program, &spot),
+            HookKind::Tcx => self.attach_link(place, spot, program),
         }
     }
 
     /// Updates a link that holds; replaces one that was cut, or that lost its device. One that cannot be pinned serves
     /// as long as this process runs.
-    fn link(&self, place: &mut DeviceState, spot: Spot, program: BorrowedFd<'_>) -> io::Result<()> {
-        let pin = self.pin(spot);
-        let link = place.link(spot.direction);
+    fn attach_link(
+        &self,
+        place: &mut DeviceState,
+        spot: DeviceHook,
+        program: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let pin = self.hook_pin(spot);
+        let link = place.link_mut(spot.direction);
         let is_here = link.as_ref().is_some_and(|link| tcx::program_at(link, &spot).is_some());
         if let Some(link) = link.as_ref().filter(|_| is_here) {
             link.update(program)?;
-            return if pin.exists() { Ok(()) } else { link.keep(&pin) };
+            return if pin.exists() { Ok(()) } else { link.replace_pin(&pin) };
         }
-        let new = tcx::create(program, &spot)?;
-        let kept = new.keep(&pin);
+        let new = tcx::create_link(program, &spot)?;
+        let kept = new.replace_pin(&pin);
         *link = Some(new);
         kept
     }
 
     /// Takes out of the map the devices that went while no daemon was there.
-    fn forget_unknown(&mut self, wanted: &BTreeMap<u32, &Device>) {
+    fn remove_unknown(&mut self, wanted: &BTreeMap<u32, &Device>) {
         let entries = self.entries.entries().unwrap_or_default();
         let indices =
             entries.iter().filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
@@ -364,18 +372,18 @@ impl Devices {
     }
 
     /// Whether the program that is to be at that hook is there, and would outlive this daemon.
-    fn is_right(&self, place: &DeviceState, spot: Spot) -> bool {
-        self.runs(place, spot) && (self.kind == HookKind::Clsact || self.pin(spot).exists())
+    fn is_intact(&self, place: &DeviceState, spot: DeviceHook) -> bool {
+        self.is_attached(place, spot) && (self.kind == HookKind::Clsact || self.hook_pin(spot).exists())
     }
 
     /// Whether the program that is to be at that hook is there.
-    fn runs(&self, place: &DeviceState, spot: Spot) -> bool {
+    fn is_attached(&self, place: &DeviceState, spot: DeviceHook) -> bool {
         let [own_in, own_out, own_back] = place.own;
         let [link_in, link_out, link_back] = &place.links;
         let (own, link) = match spot.direction {
-            Direction::In => (own_in, link_in),
-            Direction::Out => (own_out, link_out),
-            Direction::Back => (own_back, link_back),
+            Direction::Ingress => (own_in, link_in),
+            Direction::Egress => (own_out, link_out),
+            Direction::PodEgress => (own_back, link_back),
         };
         let found = match self.kind {
             HookKind::Clsact => clsact::program_at(&spot),
@@ -384,34 +392,34 @@ impl Devices {
         own.is_some() && found == own
     }
 
-    fn program(&self, place: &DeviceState, spot: Spot) -> io::Result<BorrowedFd<'_>> {
+    fn select_program(&self, place: &DeviceState, spot: DeviceHook) -> io::Result<BorrowedFd<'_>> {
         let layer = place.layer.as_ref().map_err(|error| io::Error::other(error.clone()))?;
         let pair = self.programs.iter().find(|pair| pair.layer == *layer);
         let pair = pair.ok_or_else(|| io::Error::other("its programs are not loaded"))?;
         match (spot.direction, place.device.side) {
-            (Direction::In, Side::Near) => Ok(pair.back.as_fd()),
-            (Direction::In, _) => Ok(pair.ingress.as_fd()),
-            (Direction::Out, Side::Near) => Err(io::Error::other("it has no program for what leaves")),
-            (Direction::Out, _) => Ok(pair.egress.as_fd()),
-            (Direction::Back, _) => Ok(pair.back.as_fd()),
+            (Direction::Ingress, Side::Near) => Ok(pair.pod_egress.as_fd()),
+            (Direction::Ingress, _) => Ok(pair.ingress.as_fd()),
+            (Direction::Egress, Side::Near) => Err(io::Error::other("it has no program for what leaves")),
+            (Direction::Egress, _) => Ok(pair.egress.as_fd()),
+            (Direction::PodEgress, _) => Ok(pair.pod_egress.as_fd()),
         }
     }
 
-    fn pin(&self, spot: Spot) -> PathBuf {
+    fn hook_pin(&self, spot: DeviceHook) -> PathBuf {
         self.folder.join(spot.index.to_string()).join(spot.direction.name())
     }
 
     /// How many programs and filters of others are at a device. Pods have many devices, so theirs are asked for only
     /// where it matters.
-    fn others(&self, place: &DeviceState) -> io::Result<usize> {
+    fn count_foreign(&self, place: &DeviceState) -> io::Result<usize> {
         if place.device.side == Side::Pod && !place.device.shortcut {
             return Ok(0);
         }
-        let of = |spot: Spot| {
-            let linked = if self.kind == HookKind::Tcx { tcx::others(&spot, &place.own)? } else { 0 };
-            Ok(linked + clsact::others(&spot)?)
+        let of = |spot: DeviceHook| {
+            let linked = if self.kind == HookKind::Tcx { tcx::count_foreign(&spot, &place.own)? } else { 0 };
+            Ok(linked + clsact::count_foreign(&spot)?)
         };
-        Spot::both(place.device.index).into_iter().map(of).sum()
+        DeviceHook::tc_hooks(place.device.index).into_iter().map(of).sum()
     }
 
     pub(crate) fn kind(&self) -> HookKind {
@@ -420,34 +428,35 @@ impl Devices {
 
     /// Whether programs are loaded for all of these devices. A device that is not there needs none, and one that has
     /// its programs needs no others.
-    pub(crate) fn are_enough_for(&self, devices: &[Device]) -> bool {
+    pub(crate) fn covers_layers(&self, devices: &[Device]) -> bool {
         let is_loaded = |layer| self.programs.iter().any(|pair| pair.layer == layer);
-        let is_new = |device: &&Device| self.places.get(&device.index).is_none_or(|place| !place.attached);
+        let is_new =
+            |device: &&Device| self.attached_devices.get(&device.index).is_none_or(|place| !place.attached);
         let new = devices.iter().filter(is_new);
-        new.filter_map(|device| link_layer::layer_of(device.index).ok()).all(is_loaded)
+        new.filter_map(|device| link_layer::query_layer(device.index).ok()).all(is_loaded)
     }
 
     /// How often something was put back that had been taken away from outside.
-    pub(crate) fn repaired(&self) -> u64 {
+    pub(crate) fn repair_count(&self) -> u64 {
         self.repaired
     }
 
     /// Each device, as it was when it was last looked at.
     pub(crate) fn status(&self) -> Vec<DeviceStatus> {
-        let named = self.places.values().filter(|place| !place.device.name.is_empty());
+        let named = self.attached_devices.values().filter(|place| !place.device.name.is_empty());
         let status = |place: &DeviceState| DeviceStatus {
             device: place.device.clone(),
             attached: place.attached,
             unpinned: place.unpinned,
-            others: place.others.unwrap_or(0),
-            shortcut: self.shortcut(place),
+            others: place.foreign_count.unwrap_or(0),
+            shortcut: self.shortcut_state(place),
             xdp: place.xdp.state().clone(),
             error: place.error.clone(),
         };
-        named.map(status).chain(self.left_out.iter().map(status_without_room)).collect()
+        named.map(status).chain(self.rejected.iter().map(status_over_limit)).collect()
     }
 }
 
-fn failed(attempt: &str, direction: Direction, error: &io::Error) -> io::Error {
+fn hook_error(attempt: &str, direction: Direction, error: &io::Error) -> io::Error {
     io::Error::other(format!("cannot {attempt} {}: {error}", direction.name()))
 }

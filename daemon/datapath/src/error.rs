@@ -21,12 +21,12 @@ pub enum StartError {
     Load(#[source] libbpf_rs::Error),
     /// Nothing is wrong but this moment: the next try may have what this one lacked.
     #[error("this host is short of memory, files or threads now, or was interrupted: {0:#}")]
-    Short(#[source] libbpf_rs::Error),
+    ShortOfResources(#[source] libbpf_rs::Error),
     /// No cgroup v2 anywhere.
     #[error("no cgroup v2 hierarchy is mounted; mount one, or set `datapath.cgroup`")]
     NoCgroup,
     /// The configured path is no cgroup v2 folder.
-    #[error("{} {}; check `datapath.cgroup`", path.display(), not_a_cgroup(source.as_ref()))]
+    #[error("{} {}; check `datapath.cgroup`", path.display(), cgroup_reason(source.as_ref()))]
     Cgroup {
         /// What was configured or found.
         path: PathBuf,
@@ -114,7 +114,7 @@ pub enum StartError {
         path: PathBuf,
     },
     /// Another daemon uses the pins.
-    #[error("another holdfast runs with the pins in {}; stop it first{}", path.display(), process_named(*holder))]
+    #[error("another holdfast runs with the pins in {}; stop it first{}", path.display(), describe_process(*holder))]
     Locked {
         /// The folder of the pins.
         path: PathBuf,
@@ -147,27 +147,27 @@ pub enum StartError {
 
 impl StartError {
     /// Sorts an error of loading by what can be done about it.
-    pub(crate) fn loading(source: libbpf_rs::Error) -> Self {
-        match errno(&source) {
+    pub(crate) fn from_load(source: libbpf_rs::Error) -> Self {
+        match errno_from_text(&source) {
             Some(libc::EPERM) => Self::NotPermitted(source),
-            Some(errno) if passes(errno) => Self::Short(source),
+            Some(errno) if passes(errno) => Self::ShortOfResources(source),
             _ => Self::Load(source),
         }
     }
 
     /// Sorts an error of opening a pin, which the kernel always opens for writing, so that a read-only file system
     /// refuses it.
-    pub(crate) fn opening(path: &Path, source: libbpf_rs::Error) -> Self {
+    pub(crate) fn from_open(path: &Path, source: libbpf_rs::Error) -> Self {
         let path = path.to_owned();
-        match errno(&source) {
+        match errno_from_text(&source) {
             Some(libc::EROFS) => Self::ReadOnly { path },
-            Some(errno) if passes(errno) => Self::Short(source),
+            Some(errno) if passes(errno) => Self::ShortOfResources(source),
             _ => Self::ForeignPin { path, source },
         }
     }
 }
 
-fn not_a_cgroup(said: Option<&io::Error>) -> &'static str {
+fn cgroup_reason(said: Option<&io::Error>) -> &'static str {
     match said.map(io::Error::kind) {
         Some(io::ErrorKind::NotFound) => "is not there",
         _ => "is not a cgroup v2 folder",
@@ -175,12 +175,12 @@ fn not_a_cgroup(said: Option<&io::Error>) -> &'static str {
 }
 
 /// The end of a sentence about another holdfast: which process it is, if the kernel tells.
-pub fn process_named(process: Option<u32>) -> String {
+pub fn describe_process(process: Option<u32>) -> String {
     process.map(|process| format!(" (it is process {process})")).unwrap_or_default()
 }
 
 /// libbpf-rs keeps the errno to itself, and its kinds do not tell EPERM from the verifier's EACCES; its text does.
-fn errno(error: &libbpf_rs::Error) -> Option<i32> {
+fn errno_from_text(error: &libbpf_rs::Error) -> Option<i32> {
     let text = format!("{error:#}");
     let (_, from) = text.rsplit_once("(os error ")?;
     from.split_once(')')?.0.parse().ok()
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_refusal_of_the_verifier_is_no_lack_of_privileges() {
-        let loading = |errno| StartError::loading(libbpf_rs::Error::from_raw_os_error(errno));
+        let loading = |errno| StartError::from_load(libbpf_rs::Error::from_raw_os_error(errno));
         assert!(matches!(loading(libc::EPERM), StartError::NotPermitted(_)));
         assert!(matches!(loading(libc::EACCES), StartError::Load(_)));
     }
@@ -205,13 +205,16 @@ mod tests {
             E2BIG, EACCES, EAGAIN, EBUSY, EINTR, EINVAL, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSYS, EOPNOTSUPP,
         };
         let failed = |errno| libbpf_rs::Error::from_raw_os_error(errno).context("failed to load object");
-        let opening = |errno| StartError::opening(Path::new("/sys/fs/bpf/holdfast/v8"), failed(errno));
+        let opening = |errno| StartError::from_open(Path::new("/sys/fs/bpf/holdfast/v8"), failed(errno));
         for errno in [EAGAIN, EBUSY, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM] {
-            assert!(matches!(StartError::loading(failed(errno)), StartError::Short(_)), "{errno}");
-            assert!(matches!(opening(errno), StartError::Short(_)), "{errno}");
+            assert!(
+                matches!(StartError::from_load(failed(errno)), StartError::ShortOfResources(_)),
+                "{errno}"
+            );
+            assert!(matches!(opening(errno), StartError::ShortOfResources(_)), "{errno}");
         }
         for errno in [E2BIG, EACCES, EINVAL, ENOSYS, EOPNOTSUPP] {
-            assert!(matches!(StartError::loading(failed(errno)), StartError::Load(_)), "{errno}");
+            assert!(matches!(StartError::from_load(failed(errno)), StartError::Load(_)), "{errno}");
             assert!(matches!(opening(errno), StartError::ForeignPin { .. }), "{errno}");
         }
     }
@@ -234,7 +237,7 @@ mod tests {
                 "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: ",
             ),
         ] {
-            let said = StartError::loading(libbpf_rs::Error::from_raw_os_error(errno)).to_string();
+            let said = StartError::from_load(libbpf_rs::Error::from_raw_os_error(errno)).to_string();
             assert!(said.starts_with(begins), "{said}");
         }
     }

@@ -5,19 +5,19 @@
 //! (`sweep`). The end of a flow begins with deleting the entry between backend and client: the one side that succeeds
 //! in this owns the record.
 
-mod count;
 mod entries;
+pub(crate) mod eviction_rank;
 mod find;
-mod fullest;
-mod kept_free;
-mod life;
-mod moving;
+mod flow_counts;
+mod lifetime;
+mod migration;
+mod port_usage;
 mod records;
-mod refusing;
+mod refusals;
+mod reserved_ports;
 mod sample;
-mod shares;
 mod sweep;
-pub(crate) mod worth;
+mod tally;
 
 #[cfg(test)]
 mod tests;
@@ -33,22 +33,22 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::abi::flow::{self, types};
 use crate::abi::packets::types::packet_count;
-use crate::abi::transport_of;
+use crate::abi::transport_from_number;
 use crate::error::StartError;
-use crate::map::{Handles, Map, handle};
+use crate::map::{Map, MapHandles, find_handle};
 
-pub use count::{PACKET_DROPS, PACKET_EVENTS, PacketCounts};
-use entries::Entries;
-pub(crate) use kept_free::KeptFree;
+use entries::FlowEntries;
+use flow_counts::FlowCounts;
 #[cfg(test)]
-pub(crate) use life::tests::LIFETIMES;
-pub(crate) use moving::Moving;
-use records::Records;
-use shares::Shares;
-pub(crate) use sweep::Sweeping;
+pub(crate) use lifetime::tests::LIFETIMES;
+pub(crate) use migration::FlowMigration;
+use records::FlowRecords;
+pub(crate) use reserved_ports::ReservedPorts;
+pub(crate) use sweep::SweepThread;
+pub use tally::{PACKET_DROPS, PACKET_EVENTS, PacketCounts};
 
 /// Decodes what a record has of one side. What the two sides have beside each other is not alike.
-fn decode_heard(bits: u8, is_backend: bool) -> Heard {
+fn decode_seen_flags(bits: u8, is_backend: bool) -> Heard {
     let has = |bit: types::flow_flag| u32::from(bits) & bit.0 != 0;
     Heard {
         syn: has(types::flow_flag::FLOW_SYN_SEEN),
@@ -58,7 +58,7 @@ fn decode_heard(bits: u8, is_backend: bool) -> Heard {
     }
 }
 
-fn decode_wrapped(it: &types::flow) -> Option<Wrapped> {
+fn decode_encap(it: &types::flow) -> Option<Wrapped> {
     let has = |bits: u8, bit: types::flow_flag| u32::from(bits) & bit.0 != 0;
     if has(it.client_flags, types::flow_flag::FLOW_ENCAP) {
         return Some(Wrapped::There);
@@ -68,72 +68,72 @@ fn decode_wrapped(it: &types::flow) -> Option<Wrapped> {
 
 /// Whether both sides go on with it, and the stack may see what they say to each other. What goes to another node
 /// as it came bears another header there.
-fn is_agreed(flow: &Flow) -> bool {
+fn is_established(flow: &Flow) -> bool {
     matches!(flow.stage, Stage::Open | Stage::HalfClosed) && flow.wrapped != Some(Wrapped::There)
 }
 
 /// Decodes the flow of a record. `None`: no program of this version wrote this record.
 fn decode_flow(it: &types::flow, now: u32) -> Option<Flow> {
-    let transport = transport_of(it.transport)?;
-    let stage = life::decode_stage(it)?;
+    let transport = transport_from_number(it.transport)?;
+    let stage = lifetime::decode_stage(it)?;
     let ago = |then: u32| Duration::from_secs(now.saturating_sub(then).into());
     Some(Flow {
-        client: flow::shown((it.client, it.client_port)),
-        frontend: flow::shown((it.frontend, it.frontend_port)),
-        backend: flow::shown((it.backend, it.backend_port)),
-        nat: (it.nat_port != 0).then(|| flow::shown((it.nat, it.nat_port))),
+        client: flow::decode_endpoint((it.client, it.client_port)),
+        frontend: flow::decode_endpoint((it.frontend, it.frontend_port)),
+        backend: flow::decode_endpoint((it.backend, it.backend_port)),
+        nat: (it.nat_port != 0).then(|| flow::decode_endpoint((it.nat, it.nat_port))),
         through_port: u16::from_be(it.translated_port),
-        shortcut: flow::takes_shortcut(it),
-        wrapped: decode_wrapped(it),
+        shortcut: flow::uses_fast_path(it),
+        wrapped: decode_encap(it),
         transport,
         stage,
-        client_heard: decode_heard(it.client_flags, false),
-        backend_heard: decode_heard(it.backend_flags, true),
+        client_heard: decode_seen_flags(it.client_flags, false),
+        backend_heard: decode_seen_flags(it.backend_flags, true),
         port: PortIndex(it.port_and_share & ((1 << types::flow_part::FLOW_SHARE_AT.0) - 1)),
         idle: ago(it.seen),
         age: ago(it.began),
-        lifetime: Duration::from_secs(life::lifetime(it)?.into()),
+        lifetime: Duration::from_secs(lifetime::lifetime_seconds(it)?.into()),
     })
 }
 
 /// The open table of flows. Clones share it.
 #[derive(Clone, Debug)]
-pub struct FlowTable(Arc<Maps>);
+pub struct FlowTable(Arc<FlowMaps>);
 
 #[derive(Debug)]
-struct Maps {
-    records: Records,
-    entries: Entries,
+struct FlowMaps {
+    records: FlowRecords,
+    entries: FlowEntries,
     // The numbers of free records.
     free: MapHandle,
     // The ports at which backends are.
     ports: MapHandle,
     counts: MapHandle,
-    shares: Shares,
+    shares: FlowCounts,
     // How many flows had begun in all before the last pass, if that pass found no flow.
-    still_since: AtomicU64,
+    idle_since: AtomicU64,
     clock: fn() -> u32,
 }
 
-/// The value of `still_since` while no pass has found the table empty.
-const NOT_STILL: u64 = u64::MAX;
+/// The value of `idle_since` while no pass has found the table empty.
+const NOT_IDLE: u64 = u64::MAX;
 
 impl FlowTable {
     /// Opens the table over the maps of packets.
-    pub(crate) fn new(maps: &Handles) -> Result<Self, StartError> {
-        Self::with_clock(maps, since_boot)
+    pub(crate) fn new(maps: &MapHandles) -> Result<Self, StartError> {
+        Self::with_clock(maps, monotonic_seconds)
     }
 
-    fn with_clock(maps: &Handles, clock: fn() -> u32) -> Result<Self, StartError> {
-        let copy = |map| MapHandle::try_from(handle(maps, map)?).map_err(StartError::loading);
-        Ok(Self(Arc::new(Maps {
-            records: Records::new(maps)?,
-            entries: Entries::new([copy(Map::Entries4)?, copy(Map::Entries6)?]),
+    fn with_clock(maps: &MapHandles, clock: fn() -> u32) -> Result<Self, StartError> {
+        let copy = |map| MapHandle::try_from(find_handle(maps, map)?).map_err(StartError::from_load);
+        Ok(Self(Arc::new(FlowMaps {
+            records: FlowRecords::new(maps)?,
+            entries: FlowEntries::new([copy(Map::Entries4)?, copy(Map::Entries6)?]),
             free: copy(Map::FreeFlows)?,
             ports: copy(Map::BackendPorts)?,
             counts: copy(Map::PacketCounts)?,
-            shares: Shares::new(maps)?,
-            still_since: AtomicU64::new(NOT_STILL),
+            shares: FlowCounts::new(maps)?,
+            idle_since: AtomicU64::new(NOT_IDLE),
             clock,
         })))
     }
@@ -145,65 +145,65 @@ impl FlowTable {
 
     /// Whether there is nothing to look at: a pass has found no flow, and none has begun since. So a node without
     /// outside clients has no work with flows.
-    fn is_still(&self) -> bool {
-        let since = self.0.still_since.load(Ordering::Relaxed);
-        since != NOT_STILL && since == self.begun()
+    fn is_idle(&self) -> bool {
+        let since = self.0.idle_since.load(Ordering::Relaxed);
+        since != NOT_IDLE && since == self.begun_count()
     }
 
     /// How many flows have begun, as the programs count them.
-    fn begun(&self) -> u64 {
+    fn begun_count(&self) -> u64 {
         self.packet_count(packet_count::COUNT_FLOWS)
     }
 
     /// How many flows the table can hold.
-    pub fn max(&self) -> u32 {
+    pub fn capacity(&self) -> u32 {
         self.0.records.len()
     }
 
     /// Does the rest of a flow's end, in this order: the entries that lead to it, the record, its number. A process
     /// that is killed meanwhile leaves a record that the next pass finds. If it is killed just before the last step,
     /// the number is lost, which blocks no flow. To be called only after deleting the entry between backend and client.
-    fn finish(&self, number: u32, ended: &types::flow) -> Result<(), libbpf_rs::Error> {
-        let Maps { records, entries, .. } = &*self.0;
-        entries.remove(&flow::entry_of_client(ended), number)?;
-        if let Some(key) = flow::entry_of_nat(ended) {
+    fn finish_flow(&self, number: u32, ended: &types::flow) -> Result<(), libbpf_rs::Error> {
+        let FlowMaps { records, entries, .. } = &*self.0;
+        entries.remove(&flow::client_entry(ended), number)?;
+        if let Some(key) = flow::nat_entry(ended) {
             entries.remove(&key, number)?;
         }
         records.free(number);
-        self.0.shares.uncount(ended);
-        self.give_back(number)
+        self.0.shares.subtract_flow(ended);
+        self.free_number(number)
     }
 
     /// Hands out `count` more numbers of records, if any are left. `true`: all are handed out. Their count is noted
     /// first: a process that is killed meanwhile leaves a few numbers that no flow gets, but none that two flows get.
-    fn hand_out(&self, count: u32) -> Result<bool, libbpf_rs::Error> {
-        let Some(noted) = self.0.shares.numbers() else { return Ok(true) };
+    fn release_numbers(&self, count: u32) -> Result<bool, libbpf_rs::Error> {
+        let Some(noted) = self.0.shares.released_numbers() else { return Ok(true) };
         let so_far = noted.load(Ordering::Acquire);
-        let max = u64::from(self.max());
+        let max = u64::from(self.capacity());
         if so_far == 0 || so_far >= max {
             return Ok(true);
         }
         let next = so_far.saturating_add(count.into()).min(max);
         noted.store(next, Ordering::Release);
         for number in so_far..next {
-            self.give_back(u32::try_from(number).unwrap_or(u32::MAX))?;
+            self.free_number(u32::try_from(number).unwrap_or(u32::MAX))?;
         }
         Ok(next == max)
     }
 
     /// Whether all numbers of records are handed out.
-    pub(crate) fn hand_out_is_over(&self) -> bool {
-        let noted = self.0.shares.numbers().map_or(0, |noted| noted.load(Ordering::Acquire));
-        noted == 0 || noted >= u64::from(self.max())
+    pub(crate) fn are_numbers_released(&self) -> bool {
+        let noted = self.0.shares.released_numbers().map_or(0, |noted| noted.load(Ordering::Acquire));
+        noted == 0 || noted >= u64::from(self.capacity())
     }
 
     /// Seconds on the clock of the programs at devices.
-    pub(crate) fn since_boot() -> u32 {
-        since_boot()
+    pub(crate) fn monotonic_seconds() -> u32 {
+        monotonic_seconds()
     }
 
     /// Makes the number of a free record available again.
-    fn give_back(&self, number: u32) -> Result<(), libbpf_rs::Error> {
+    fn free_number(&self, number: u32) -> Result<(), libbpf_rs::Error> {
         self.0.free.update(&[], &number.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
     }
 }
@@ -212,7 +212,7 @@ impl FlowTable {
 impl FlowTable {
     /// Writes an open connection, as programs would have written it.
     pub(crate) fn begin_for_tests(&self, client: u16) {
-        let at = |it: &str| flow::end(it.parse().unwrap());
+        let at = |it: &str| flow::encode_endpoint(it.parse().unwrap());
         let ((client_address, _), (frontend, frontend_port)) = (at("203.0.113.9:1"), at("192.0.2.10:443"));
         let (backend, backend_port) = at("10.1.0.7:8443");
         let (seen, client_port) = (self.now(), client.to_be());
@@ -235,7 +235,7 @@ impl FlowTable {
         let number = self.0.free.lookup_and_delete(&[]).unwrap().unwrap();
         let number = u32::from_ne_bytes(number.try_into().unwrap());
         self.0.records.write(number, &it);
-        for key in [flow::entry_between(&it), flow::entry_of_client(&it)] {
+        for key in [flow::translated_entry(&it), flow::client_entry(&it)] {
             assert!(self.0.entries.insert(&key, number).unwrap());
         }
     }
@@ -251,7 +251,7 @@ impl PartialEq for FlowTable {
 impl Eq for FlowTable {}
 
 /// The programs' clock, in seconds.
-fn since_boot() -> u32 {
+fn monotonic_seconds() -> u32 {
     // The kernel always has this clock; at 0 nothing is old enough to end.
     let since_boot = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     u32::try_from(since_boot.as_secs()).unwrap_or(u32::MAX)

@@ -1,7 +1,7 @@
 //! The maps of one generation, which are the maps that grow.
 //!
 //! Invariant: two generations with the same content answer every client the same, so programs may be moved from one to
-//! the other at any moment between two writes. When to grow, `open_kernel::grow` says.
+//! the other at any moment between two writes. When to grow, `open_kernel::grow_now` says.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use holdfast_status::datapath::Shape;
 use libbpf_rs::{MapCore, MapHandle};
 
 use crate::abi::{self, types};
-use crate::counts::Counts;
 use crate::error::StartError;
-use crate::map::{self, Handles, Map, handle};
+use crate::map::{self, Map, MapHandles, find_handle};
+use crate::mapped_array::MappedArray;
+use crate::port_counts::PortCounters;
 use crate::publish;
-use crate::shape::{PROBE_ENTRIES, index};
+use crate::shape::{PROBE_ENTRIES, family_index};
 use crate::table::Table;
-use crate::view::View;
 
 /// The maps of one generation, open.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) shape: Shape,
-    handles: Handles,
+    handles: MapHandles,
     frontends: [Table; 2],
     pub(crate) members: Table,
-    ports: Arc<View>,
-    slots: [Arc<View>; 2],
+    ports: Arc<MappedArray>,
+    slots: [Arc<MappedArray>; 2],
     // Whether programs may read a larger generation already.
     outgrown: Arc<AtomicBool>,
 }
 
-fn uncounted(maps: &Handles, map: Map) -> Result<Table, StartError> {
-    let copy = MapHandle::try_from(handle(maps, map)?).map_err(StartError::loading)?;
+fn open_table(maps: &MapHandles, map: Map) -> Result<Table, StartError> {
+    let copy = MapHandle::try_from(find_handle(maps, map)?).map_err(StartError::from_load)?;
     Ok(Table::new(copy))
 }
 
 /// A map for single entries, with its entries counted.
-pub(crate) fn table(maps: &Handles, map: Map) -> Result<Table, StartError> {
-    let mut table = uncounted(maps, map)?;
+pub(crate) fn open_counted_table(maps: &MapHandles, map: Map) -> Result<Table, StartError> {
+    let mut table = open_table(maps, map)?;
     let failed = |source| StartError::Map { attempt: "read", map: map.name(), source };
     let entries = table.entries().map_err(failed)?;
     table.set_used(entries.len());
@@ -50,9 +50,9 @@ pub(crate) fn table(maps: &Handles, map: Map) -> Result<Table, StartError> {
 }
 
 /// A map as memory.
-pub(crate) fn view(maps: &Handles, map: Map) -> Result<View, StartError> {
+pub(crate) fn map_array(maps: &MapHandles, map: Map) -> Result<MappedArray, StartError> {
     let failed = |source| StartError::Map { attempt: "map", map: map.name(), source };
-    View::new(handle(maps, map)?).map_err(failed)
+    MappedArray::new(find_handle(maps, map)?).map_err(failed)
 }
 
 impl Generation {
@@ -62,9 +62,9 @@ impl Generation {
         let maps = &self.handles;
         Ok(Self {
             shape: self.shape,
-            handles: map::copies(maps)?,
-            frontends: [uncounted(maps, Map::Frontends4)?, uncounted(maps, Map::Frontends6)?],
-            members: uncounted(maps, Map::Members)?,
+            handles: map::clone_handles(maps)?,
+            frontends: [open_table(maps, Map::Frontends4)?, open_table(maps, Map::Frontends6)?],
+            members: open_table(maps, Map::Members)?,
             ports: Arc::clone(&self.ports),
             slots: self.slots.clone(),
             outgrown: Arc::clone(&self.outgrown),
@@ -72,8 +72,8 @@ impl Generation {
     }
 
     /// Opens the maps of a generation.
-    pub(crate) fn new(maps: &Handles) -> Result<Self, StartError> {
-        let entries = |map| Ok::<_, StartError>(handle(maps, map)?.max_entries());
+    pub(crate) fn new(maps: &MapHandles) -> Result<Self, StartError> {
+        let entries = |map| Ok::<_, StartError>(find_handle(maps, map)?.max_entries());
         let shape = Shape {
             frontends: [entries(Map::Frontends4)?, entries(Map::Frontends6)?],
             ports: entries(Map::Ports)?.saturating_sub(PROBE_ENTRIES),
@@ -85,11 +85,14 @@ impl Generation {
         };
         Ok(Self {
             shape,
-            handles: map::copies(Map::of_generation().filter_map(|map| maps.get_key_value(&map)))?,
-            frontends: [table(maps, Map::Frontends4)?, table(maps, Map::Frontends6)?],
-            members: table(maps, Map::Members)?,
-            ports: Arc::new(view(maps, Map::Ports)?),
-            slots: [Arc::new(view(maps, Map::Backends4)?), Arc::new(view(maps, Map::Backends6)?)],
+            handles: map::clone_handles(Map::generation_maps().filter_map(|map| maps.get_key_value(&map)))?,
+            frontends: [
+                open_counted_table(maps, Map::Frontends4)?,
+                open_counted_table(maps, Map::Frontends6)?,
+            ],
+            members: open_counted_table(maps, Map::Members)?,
+            ports: Arc::new(map_array(maps, Map::Ports)?),
+            slots: [Arc::new(map_array(maps, Map::Backends4)?), Arc::new(map_array(maps, Map::Backends6)?)],
             outgrown: Arc::default(),
         })
     }
@@ -104,7 +107,7 @@ impl Generation {
     }
 
     /// The handles of the maps, for loading programs over the same maps.
-    pub(crate) fn handles(&self) -> &Handles {
+    pub(crate) fn handles(&self) -> &MapHandles {
         &self.handles
     }
 
@@ -118,12 +121,12 @@ impl Generation {
         if family == Family::V4 { v4 } else { v6 }
     }
 
-    fn slots(&self, family: Family) -> &View {
+    fn slots(&self, family: Family) -> &MappedArray {
         let [v4, v6] = &self.slots;
         if family == Family::V4 { v4 } else { v6 }
     }
 
-    fn word_of(&self, index: PortIndex, scope: Scope) -> Option<&AtomicU64> {
+    fn word_cell(&self, index: PortIndex, scope: Scope) -> Option<&AtomicU64> {
         let offset = if scope == Scope::Local {
             offset_of!(types::port, local)
         } else {
@@ -132,55 +135,55 @@ impl Generation {
         abi::port_words(&self.ports, index)?.get(offset / 8)
     }
 
-    fn facts_of(&self, index: PortIndex) -> Option<&AtomicU64> {
+    fn facts_cell(&self, index: PortIndex) -> Option<&AtomicU64> {
         abi::port_words(&self.ports, index)?.get(offset_of!(types::port, facts) / 8)
     }
 
     pub(crate) fn word(&self, index: PortIndex, scope: Scope) -> Word {
-        abi::word_of(self.word_of(index, scope).map_or(0, |word| word.load(Ordering::Relaxed)))
+        abi::decode_word(self.word_cell(index, scope).map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
     /// Publishes a word by one aligned store, so that programs see the list before or the list after.
-    pub(crate) fn publish(&self, index: PortIndex, scope: Scope, word: Word) {
-        if let Some(cell) = self.word_of(index, scope) {
-            publish::publish(cell, word);
+    pub(crate) fn publish_word(&self, index: PortIndex, scope: Scope, word: Word) {
+        if let Some(cell) = self.word_cell(index, scope) {
+            publish::publish_word(cell, word);
         }
     }
 
     pub(crate) fn facts(&self, index: PortIndex) -> PortFacts {
-        abi::facts_of(self.facts_of(index).map_or(0, |facts| facts.load(Ordering::Relaxed)))
+        abi::decode_facts(self.facts_cell(index).map_or(0, |facts| facts.load(Ordering::Relaxed)))
     }
 
     /// Writes the facts of a port that begins or changes, and begins its counts at zero.
     pub(crate) fn write_facts(&self, index: PortIndex, facts: PortFacts) {
-        self.counts().reset(index);
-        if let Some(cell) = self.facts_of(index) {
-            cell.store(abi::facts_word(facts), Ordering::Release);
+        self.counts().reset_port(index);
+        if let Some(cell) = self.facts_cell(index) {
+            cell.store(abi::encode_facts(facts), Ordering::Release);
         }
     }
 
     /// The counts of the clients of all ports.
-    pub(crate) fn counts(&self) -> Counts {
-        Counts::of_ports(&self.ports)
+    pub(crate) fn counts(&self) -> PortCounters {
+        PortCounters::for_ports(&self.ports)
     }
 
     /// Writes a range that no word points to. Slots that are not given are wiped.
-    pub(crate) fn fill(&self, range: SlotRange, slots: impl Iterator<Item = Slot>) {
-        publish::fill(self.slots(range.family), range, slots);
+    pub(crate) fn fill_range(&self, range: SlotRange, slots: impl Iterator<Item = Slot>) {
+        publish::fill_range(self.slots(range.family), range, slots);
     }
 
     /// The backends that a word points to; wiped slots and what lies beyond the array left out.
-    pub(crate) fn list(&self, family: Family, word: Word) -> Vec<Slot> {
+    pub(crate) fn read_list(&self, family: Family, word: Word) -> Vec<Slot> {
         let words = abi::slot_words(family);
         let from = word.base as usize * words;
         let cells = self.slots(family).get(from..from + word.count as usize * words);
         let loaded = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let slot = |cells: &[_]| abi::slot_of(family, cells.iter().map(loaded));
+        let slot = |cells: &[_]| abi::decode_slot(family, cells.iter().map(loaded));
         cells.unwrap_or_default().chunks_exact(words).filter_map(slot).collect()
     }
 
     /// The port indices that have a word or facts.
-    pub(crate) fn said(&self) -> impl Iterator<Item = PortIndex> {
+    pub(crate) fn iter_used_ports(&self) -> impl Iterator<Item = PortIndex> {
         let indices = (0..self.shape.ports).map(PortIndex);
         indices.filter(|index| {
             let empty = |scope| self.word(*index, scope) == Word::EMPTY;
@@ -189,9 +192,9 @@ impl Generation {
     }
 
     /// The port index and the slot that only the self-test uses.
-    pub(crate) fn probe(&self, family: Family) -> (PortIndex, SlotRange) {
+    pub(crate) fn probe_slot(&self, family: Family) -> (PortIndex, SlotRange) {
         let [v4, v6] = self.shape.slots;
-        let base = if index(family) == 0 { v4 } else { v6 };
+        let base = if family_index(family) == 0 { v4 } else { v6 };
         (PortIndex(self.shape.ports), SlotRange { family, base, count: PROBE_ENTRIES })
     }
 
@@ -199,10 +202,10 @@ impl Generation {
     pub(crate) fn copy_to(&self, next: &mut Self) -> Result<(), StartError> {
         // Indices and slots stay as they are. The last of each is the self-test's, which is over.
         let ports = self.shape.ports as usize;
-        copy(&self.ports, &next.ports, ports * abi::PORT_WORDS);
+        copy_words(&self.ports, &next.ports, ports * abi::PORT_WORDS);
         for family in Family::ALL {
-            let (_, probe) = self.probe(family);
-            copy(self.slots(family), next.slots(family), probe.base as usize * abi::slot_words(family));
+            let (_, probe) = self.probe_slot(family);
+            copy_words(self.slots(family), next.slots(family), probe.base as usize * abi::slot_words(family));
         }
         let [to4, to6] = &mut next.frontends;
         let [from4, from6] = &self.frontends;
@@ -222,7 +225,7 @@ impl Generation {
     }
 }
 
-fn copy(from: &View, to: &View, words: usize) {
+fn copy_words(from: &MappedArray, to: &MappedArray, words: usize) {
     for (from, to) in from.iter().zip(to.iter()).take(words) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }

@@ -32,15 +32,16 @@ pub(crate) struct GracePeriods {
 
 impl GracePeriods {
     pub(crate) fn start() -> Result<Self, libbpf_rs::Error> {
-        let waiter = Waiter::new()?;
+        let waiter = GraceWaiter::new()?;
         let begun = Arc::new(AtomicU64::new(0));
         let over = Arc::new(AtomicU64::new(0));
         let failure = Arc::default();
         let (wake, woken) = sync_channel(WAITING_MAX);
-        let ends = Ends { begun: Arc::clone(&begun), over: Arc::clone(&over), failure: Arc::clone(&failure) };
+        let ends =
+            GraceState { begun: Arc::clone(&begun), over: Arc::clone(&over), failure: Arc::clone(&failure) };
         let thread = std::thread::Builder::new()
             .name("grace".to_owned())
-            .spawn(move || run(&waiter, &woken, &ends))
+            .spawn(move || run_waiter(&waiter, &woken, &ends))
             .map_err(libbpf_rs::Error::from)?;
         Ok(Self { begun, over, failure, wake: Some(wake), thread: Some(thread) })
     }
@@ -73,17 +74,17 @@ impl Drop for GracePeriods {
     }
 }
 
-struct Ends {
+struct GraceState {
     begun: Arc<AtomicU64>,
     over: Arc<AtomicU64>,
     failure: Arc<RwLock<Option<String>>>,
 }
 
-fn run(waiter: &Waiter, woken: &Receiver<()>, ends: &Ends) {
+fn run_waiter(waiter: &GraceWaiter, woken: &Receiver<()>, ends: &GraceState) {
     let mut failed = false;
-    while next(woken, failed) {
+    while wait_for_work(woken, failed) {
         let number = ends.begun.load(Ordering::Acquire);
-        let waited = waiter.wait();
+        let waited = waiter.wait_for_programs();
         if waited.is_ok() {
             ends.over.store(number, Ordering::Release);
         }
@@ -94,7 +95,7 @@ fn run(waiter: &Waiter, woken: &Receiver<()>, ends: &Ends) {
 }
 
 /// Waits for work, or for another try. `false`: there will be no more.
-fn next(woken: &Receiver<()>, failed: bool) -> bool {
+fn wait_for_work(woken: &Receiver<()>, failed: bool) -> bool {
     if failed {
         woken.recv_timeout(RETRY_WAIT) != Err(RecvTimeoutError::Disconnected)
     } else {
@@ -104,12 +105,12 @@ fn next(woken: &Receiver<()>, failed: bool) -> bool {
 
 /// A map of maps that no program reads.
 #[derive(Debug)]
-struct Waiter {
+struct GraceWaiter {
     outer: MapHandle,
     inner: MapHandle,
 }
 
-impl Waiter {
+impl GraceWaiter {
     fn new() -> Result<Self, libbpf_rs::Error> {
         let mut options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -121,7 +122,7 @@ impl Waiter {
         Ok(Self { outer, inner })
     }
 
-    fn wait(&self) -> Result<(), libbpf_rs::Error> {
+    fn wait_for_programs(&self) -> Result<(), libbpf_rs::Error> {
         let inner = self.inner.as_fd().as_raw_fd().to_ne_bytes();
         self.outer.update(&0_u32.to_ne_bytes(), &inner, MapFlags::ANY)
     }

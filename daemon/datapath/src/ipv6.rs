@@ -12,12 +12,12 @@ const ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
 const GLOBAL: &str = "00";
 
 /// Whether this node has an address by which others can reach it over IPv6.
-pub fn is_spoken() -> bool {
-    fs::read_to_string(ADDRESSES).is_ok_and(|told| told.lines().any(is_of_global_address))
+pub fn has_global_ipv6() -> bool {
+    fs::read_to_string(ADDRESSES).is_ok_and(|told| told.lines().any(is_global_line))
 }
 
 /// Each line has the address, the number of its device, the length of its prefix, its scope, flags and the device.
-fn is_of_global_address(line: &str) -> bool {
+fn is_global_line(line: &str) -> bool {
     line.split_ascii_whitespace().nth(3) == Some(GLOBAL)
 }
 
@@ -35,7 +35,7 @@ mod tests {
             ("20010db8000000000000000000000001 02 40", false),
             ("", false),
         ] {
-            assert_eq!(is_of_global_address(line), expected, "{line}");
+            assert_eq!(is_global_line(line), expected, "{line}");
         }
     }
 }

@@ -1,25 +1,25 @@
-//! The kernel's maps behind [`Maps`]: what the engine's ops do to what programs read.
+//! The kernel's maps behind [`FlowMaps`]: what the engine's ops do to what programs read.
 //!
 //! Invariant: an op has its whole effect or none that a program could see; an endpoint change needs no system call.
 //! Which ops come, and in which order, core decides.
 
-mod ahead;
+mod batch;
 mod cluster_ips;
 mod dump;
 mod exempt;
-mod first;
 mod flows;
 mod grow;
+mod growth_failures;
+mod packet_load_thread;
 mod packets;
-mod proof;
-mod refused;
+mod prebuild;
 mod repair;
 mod resize;
+mod self_test;
 mod sources;
 mod stale;
 mod start;
 mod status;
-mod together;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -39,52 +39,52 @@ use crate::cgroup::Cgroup;
 use crate::error::StartError;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
-use crate::links::{Links, Look};
+use crate::links::{HookReport, Links};
 use crate::pins::Pins;
-use crate::shared::Shared;
+use crate::shared_maps::SharedMaps;
 
-pub use proof::SelfTestError;
-pub use repair::{RepairError, Repaired};
+pub use repair::{RepairError, RepairReport};
+pub use self_test::SelfTestError;
 pub use stale::{Namespaces, StaleSockets};
-pub use start::{Options, TakeOverError};
+pub use start::{StartOptions, TakeOverError};
 pub use status::LiveMaps;
 
 /// The maps of the kernel, and whatever reads and writes them.
 #[derive(Debug)]
 pub struct KernelMaps {
     generation: Generation,
-    shared: Shared,
+    shared: SharedMaps,
     grace: GracePeriods,
     features: Features,
     capacity: Capacity,
     limits: Shape,
     // How far the maps were written: the highest port index and slot, and one more.
-    reached: Shape,
+    high_water: Shape,
     growths: u32,
-    ahead: ahead::Ahead,
-    refused: refused::RefusedGrowths,
-    attached: Option<Attached>,
-    stale: Option<stale::Stale>,
-    exempt: exempt::Exempt,
-    packets: packets::Packets,
+    prebuild: prebuild::Prebuild,
+    growth_failures: growth_failures::GrowthFailures,
+    attached: Option<Attachment>,
+    stale: Option<stale::StaleSweep>,
+    exempt: exempt::ExemptSubtrees,
+    packets: packets::PacketTranslation,
     // Where packets are translated.
-    flows: Option<flows::Flows>,
-    sources: sources::Sources,
+    flows: Option<flows::FlowTracking>,
+    sources: sources::SourceMaps,
     cluster_ips: cluster_ips::ClusterIps,
     // What is left of a reading that was begun.
-    reading: Vec<dump::Part>,
+    pending_parts: Vec<dump::DumpPart>,
 }
 
 /// The pins and links, which outlive the daemon, and what is known of them.
 #[derive(Debug)]
-struct Attached {
+struct Attachment {
     pins: Pins,
     links: Links<Cgroup>,
     // What this daemon tells the programs, and what the daemon before told them.
-    told: types::control,
-    before: types::control,
+    control: types::control,
+    former_control: types::control,
     // How the hooks were when they were looked at last.
-    seen: Option<Look>,
+    last_look: Option<HookReport>,
     // How often a detached program was put back.
     put_back: u64,
     // Why something could not be put back when that was tried last.
@@ -92,18 +92,18 @@ struct Attached {
 }
 
 /// The setting that bounds frontends and ports.
-const FRONTENDS: &str = "datapath.limits.frontends";
+const FRONTENDS_SETTING: &str = "datapath.limits.frontends";
 /// The setting that bounds slots and members.
-const BACKENDS: &str = "datapath.limits.backends";
+const BACKENDS_SETTING: &str = "datapath.limits.backends";
 
 impl KernelMaps {
     fn insert_frontend(&mut self, key: &FrontendKey, value: FrontendValue) -> Result<(), MapError> {
         let family = Family::from_address(key.address);
-        self.make_room_for_port("insert frontend", value.port)?;
-        self.make_room_for_frontend(family)?;
+        self.ensure_port_capacity("insert frontend", value.port)?;
+        self.ensure_frontend_capacity(family)?;
         let bytes = FrontendBytes::new(key);
-        let put = self.generation.frontends_mut(family).put(bytes.key(), &bytes.with(value));
-        put.map_err(|error| refused("insert frontend", FRONTENDS, &error))?;
+        let put = self.generation.frontends_mut(family).put(bytes.key(), &bytes.value_bytes(value));
+        put.map_err(|error| map_error("insert frontend", FRONTENDS_SETTING, &error))?;
         self.note_inserted(key, value);
         Ok(())
     }
@@ -118,51 +118,53 @@ impl KernelMaps {
         self.cluster_ips.note_removed([key]);
         let bytes = FrontendBytes::new(key);
         let removed = self.generation.frontends_mut(Family::from_address(key.address)).remove(bytes.key());
-        removed.map_err(|error| refused("remove frontend", FRONTENDS, &error))?;
+        removed.map_err(|error| map_error("remove frontend", FRONTENDS_SETTING, &error))?;
         self.shared.note_removed(key);
         Ok(())
     }
 
     fn insert_member(&mut self, key: &MemberKey, state: SlotState) -> Result<(), MapError> {
-        self.make_room_for_member()?;
+        self.ensure_member_capacity()?;
         let put = self
             .generation
             .members
-            .put(abi::bytes(&abi::member_bytes(key)), &abi::state_number(state).to_ne_bytes());
-        put.map_err(|error| refused("insert member", BACKENDS, &error))
+            .put(abi::as_bytes(&abi::encode_member(key)), &abi::state_number(state).to_ne_bytes());
+        put.map_err(|error| map_error("insert member", BACKENDS_SETTING, &error))
     }
 
     fn remove_member(&mut self, key: &MemberKey) -> Result<(), MapError> {
-        let removed = self.generation.members.remove(abi::bytes(&abi::member_bytes(key)));
-        removed.map(drop).map_err(|error| refused("remove member", BACKENDS, &error))
+        let removed = self.generation.members.remove(abi::as_bytes(&abi::encode_member(key)));
+        removed.map(drop).map_err(|error| map_error("remove member", BACKENDS_SETTING, &error))
     }
 
     fn insert_node_address(&mut self, address: IpAddr) -> Result<(), MapError> {
-        let key = abi::node_address_bytes(address);
-        let put = self.shared.addresses_mut(address).put(&key, &1_u32.to_ne_bytes());
-        put.map_err(|error| refused("insert node address", "node.node_port_addresses", &error))
+        let key = abi::encode_node_address(address);
+        let put = self.shared.node_addresses_mut(address).put(&key, &1_u32.to_ne_bytes());
+        put.map_err(|error| map_error("insert node address", "node.node_port_addresses", &error))
     }
 
     fn remove_node_address(&mut self, address: IpAddr) -> Result<(), MapError> {
-        let key = abi::node_address_bytes(address);
-        let removed = self.shared.addresses_mut(address).remove(&key);
-        removed.map(drop).map_err(|error| refused("remove node address", "node.node_port_addresses", &error))
+        let key = abi::encode_node_address(address);
+        let removed = self.shared.node_addresses_mut(address).remove(&key);
+        removed
+            .map(drop)
+            .map_err(|error| map_error("remove node address", "node.node_port_addresses", &error))
     }
 
     fn write_facts(&mut self, index: PortIndex, facts: PortFacts) -> Result<(), MapError> {
         if facts != PortFacts::default() {
-            self.make_room_for_port("write facts", index)?;
+            self.ensure_port_capacity("write facts", index)?;
         }
         self.generation.write_facts(index, facts);
         Ok(())
     }
 
-    fn free(&mut self, range: SlotRange) {
-        self.generation.fill(range, std::iter::empty());
+    fn free_range(&mut self, range: SlotRange) {
+        self.generation.fill_range(range, std::iter::empty());
     }
 }
 
-fn refused(op: &'static str, setting: &'static str, error: &libbpf_rs::Error) -> MapError {
+fn map_error(op: &'static str, setting: &'static str, error: &libbpf_rs::Error) -> MapError {
     match error.kind() {
         ErrorKind::TooBig => MapError::Full { op, setting },
         _ => MapError::Refused { op, cause: format!("{error:#}") },
@@ -172,23 +174,23 @@ fn refused(op: &'static str, setting: &'static str, error: &libbpf_rs::Error) ->
 impl Maps for KernelMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         if let Some(stale) = &mut self.stale {
-            stale.note(action);
+            stale.record_action(action);
         }
         match action {
             Action::WriteRange(range, scope, rows) => {
-                self.make_room_for_range(*range)?;
-                self.generation.fill(*range, rows.slots_in_range(*scope, range.count));
+                self.ensure_range_capacity(*range)?;
+                self.generation.fill_range(*range, rows.slots_in_range(*scope, range.count));
                 Ok(())
             }
             Action::FreeRange(range) => {
-                self.free(*range);
+                self.free_range(*range);
                 Ok(())
             }
             Action::PublishWord(index, scope, word) => {
                 if *word != Word::EMPTY {
-                    self.make_room_for_port("publish word", *index)?;
+                    self.ensure_port_capacity("publish word", *index)?;
                 }
-                self.generation.publish(*index, *scope, *word);
+                self.generation.publish_word(*index, *scope, *word);
                 Ok(())
             }
             Action::WriteFacts(index, facts) => self.write_facts(*index, *facts),
@@ -204,18 +206,18 @@ impl Maps for KernelMaps {
     }
 
     fn execute_batch(&mut self, ops: &[Op]) -> Result<usize, MapError> {
-        match self.insert_together(ops).max(self.remove_together(ops)) {
+        match self.insert_batch(ops).max(self.remove_batch(ops)) {
             0 => ops.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1)),
             accepted => Ok(accepted),
         }
     }
 
     fn prepare(&mut self, coming: &MapGrowth) {
-        self.expect_room_for(coming);
+        self.prebuild_capacity(coming);
     }
 
     fn reserve_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
-        self.make_room_for(coming)
+        self.ensure_capacity(coming)
     }
 
     fn begin_grace(&mut self) -> Grace {
@@ -227,19 +229,19 @@ impl Maps for KernelMaps {
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {
-        self.read_back()
+        self.dump_all()
     }
 
     fn read_piece(&mut self, anew: bool) -> Result<Option<Dump>, MapError> {
-        self.read_back_on(anew)
+        self.dump_piece(anew)
     }
 
     fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
-        Ok(self.value_of(key))
+        Ok(self.frontend_value(key))
     }
 
     fn read_port(&mut self, index: PortIndex, family: Family) -> Result<Option<DumpPort>, MapError> {
-        Ok(Some(self.port_at(index, family)))
+        Ok(Some(self.dump_port(index, family)))
     }
 
     fn capacity(&self) -> Capacity {
@@ -252,7 +254,7 @@ impl Maps for KernelMaps {
     }
 }
 
-fn growth_refused(op: &'static str) -> impl FnOnce(Arc<StartError>) -> MapError {
+fn growth_error(op: &'static str) -> impl FnOnce(Arc<StartError>) -> MapError {
     move |error| MapError::Refused { op, cause: format!("the maps cannot grow: {error}") }
 }
 

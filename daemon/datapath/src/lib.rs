@@ -1,6 +1,6 @@
 //! Where ops become what a client's connect meets.
 //!
-//! The kernel's side of [`holdfast_core::check_maps::Maps`]: maps, pins, programs, links. Invariant: an op is executed whole
+//! The kernel's side of [`holdfast_core::check_maps::FlowMaps`]: maps, pins, programs, links. Invariant: an op is executed whole
 //! or refused, and no reader ever sees one half done. This is the only crate where `unsafe` is legal, and it decides
 //! nothing.
 
@@ -10,10 +10,9 @@ extern crate self as holdfast_datapath;
 
 mod abi;
 mod bitmap;
-mod bpf_call;
+mod bpf_syscall;
 mod cgroup;
 mod conntrack;
-mod counts;
 mod devices;
 mod error;
 mod flows;
@@ -24,27 +23,27 @@ mod kernel;
 mod links;
 mod load;
 mod map;
+mod mapped_array;
 mod memory;
 pub mod netlink;
 mod packets;
 mod pins;
+mod port_counts;
 mod probe;
 mod publish;
 mod refusals;
 mod shape;
-mod shared;
+mod shared_maps;
 mod site;
 mod skeleton;
+mod socket_maps;
 mod sys;
 mod table;
-mod uncharged;
-mod view;
 
 pub use cgroup::memory_limit;
-pub use conntrack::Entered;
-pub use counts::{Counted, Counts};
-pub use devices::{POD_DEVICES_MAX, driver_notices};
-pub use error::{StartError, process_named};
+pub use conntrack::ConntrackOutcome;
+pub use devices::{POD_DEVICES_MAX, subscribe_driver_changes};
+pub use error::{StartError, describe_process};
 pub use flows::{FlowTable, PACKET_DROPS, PACKET_EVENTS, PacketCounts};
 pub use holdfast_status::datapath::{
     AddressFilter, Arrival, Beside, Cause, Denial, Device, DeviceStatus, Features, Flow, FlowFilter,
@@ -52,13 +51,14 @@ pub use holdfast_status::datapath::{
     Refusal, Refused, Refusing, Sampled, Served, Shape, ShortcutState, Side, Stage, Status, Swept, Tally,
     Wrapped, Wraps, XdpState, XdpUse,
 };
-pub use ipv6::is_spoken as speaks_ipv6;
+pub use ipv6::has_global_ipv6 as speaks_ipv6;
 pub use kernel::{
-    KernelMaps, LiveMaps, Namespaces, Options, RepairError, Repaired, SelfTestError, StaleSockets,
+    KernelMaps, LiveMaps, Namespaces, RepairError, RepairReport, SelfTestError, StaleSockets, StartOptions,
     TakeOverError,
 };
-pub use memory::{Allocator, give_back_freed};
+pub use memory::{Allocator, release_free_memory};
 pub use packets::PacketOptions;
-pub use pins::{Drained, Removed, VERSION as PINS_VERSION, cleanup, drain, lock_holder};
-pub use refusals::Refusals;
-pub use uncharged::{Prepared, prepare};
+pub use pins::{CleanupReport, DrainReport, VERSION as PINS_VERSION, cleanup, drain, lock_holder};
+pub use port_counts::{PortCounters, PortCounts};
+pub use refusals::RefusalReader;
+pub use socket_maps::{PrepareOutcome, prepare_socket_maps};

@@ -10,7 +10,7 @@ use std::path::Path;
 use holdfast_status::datapath::Beside;
 use libbpf_rs::{Link, Program, ProgramMut};
 
-use crate::bpf_call;
+use crate::bpf_syscall;
 use crate::error::StartError;
 use crate::load::{LoadedPrograms, Programs};
 use crate::pins::Pins;
@@ -21,14 +21,14 @@ use crate::site::Site;
 pub(crate) struct Links<S> {
     site: S,
     links: Vec<(&'static str, Link)>,
-    former: Vec<(&'static str, Former)>,
+    former: Vec<(&'static str, FormerProgram)>,
     // Hooks with a program that still reads maps which are no longer written.
     behind: Vec<&'static str>,
 }
 
 /// How the hooks were at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct HookReport {
     /// Hooks with a link that no longer holds: its pin is gone, or its site.
     pub(crate) broken: Vec<&'static str>,
     /// Those of them at which nothing of ours runs.
@@ -38,7 +38,7 @@ pub(crate) struct Look {
 }
 
 /// The programs beside ours; `None`: there are none.
-fn other_programs(hook: &'static str, attached: &[u32], own: u32) -> Option<Beside> {
+fn foreign_programs(hook: &'static str, attached: &[u32], own: u32) -> Option<Beside> {
     let place = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
     let (before, after) = attached.split_at(place);
     let beside = Beside { hook, before: before.into(), after: after.iter().skip(1).copied().collect() };
@@ -47,15 +47,15 @@ fn other_programs(hook: &'static str, attached: &[u32], own: u32) -> Option<Besi
 
 /// What a hook had before.
 #[derive(Debug)]
-enum Former {
-    Nothing,
+enum FormerProgram {
+    Absent,
     Program(OwnedFd),
     /// A program that only CAP_SYS_ADMIN may ask for.
     Hidden,
 }
 
-impl Former {
-    fn of(link: &Link) -> Self {
+impl FormerProgram {
+    fn from_link(link: &Link) -> Self {
         let program = link.info().and_then(|known| Program::fd_from_id(known.prog_id));
         program.map_or(Self::Hidden, Self::Program)
     }
@@ -63,7 +63,7 @@ impl Former {
 
 impl<S: Site> Links<S> {
     /// The links of a site where no program of ours is attached yet.
-    pub(crate) const fn none(site: S) -> Self {
+    pub(crate) const fn for_site(site: S) -> Self {
         Self { site, links: Vec::new(), former: Vec::new(), behind: Vec::new() }
     }
 
@@ -74,33 +74,35 @@ impl<S: Site> Links<S> {
 
     /// Attaches the programs, or replaces by them those that a former daemon left attached.
     pub(crate) fn attach_all(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
-        for (hook, program) in programs.at(&self.site) {
-            let pin = pins.link(&self.site, hook);
-            let left = if pin.exists() { Some(open(&pin)?) } else { None };
-            let here = left.as_ref().filter(|link| is_at(link, &self.site));
-            self.former.push((hook, here.map_or(Former::Nothing, Former::of)));
+        for (hook, program) in programs.for_site(&self.site) {
+            let pin = pins.link_pin(&self.site, hook);
+            let left = if pin.exists() { Some(open_link(&pin)?) } else { None };
+            let here = left.as_ref().filter(|link| is_attached_at(link, &self.site));
+            self.former.push((hook, here.map_or(FormerProgram::Absent, FormerProgram::from_link)));
             self.links.push((hook, attach_hook(hook, &program, &self.site, &pin, left)?));
         }
         Ok(())
     }
 
     /// Keeps the programs, which have proved good: the former ones are not needed any more.
-    pub(crate) fn keep(&mut self) {
+    pub(crate) fn discard_former(&mut self) {
         self.former.clear();
     }
 
     /// Undoes the attachment: puts a former program back at its hook, and leaves a hook bare that had none. Where the
     /// former program cannot be had, ours stays. `true`: nothing is attached any more.
-    pub(crate) fn withdraw(&mut self, pins: &Pins) -> bool {
+    pub(crate) fn undo_attach(&mut self, pins: &Pins) -> bool {
         let former = std::mem::take(&mut self.former);
         let links = std::mem::take(&mut self.links);
         let mut is_bare = true;
         for ((hook, link), (_, former)) in links.into_iter().zip(former) {
             match former {
                 // At once: a link that only loses its pin is detached some time later.
-                Former::Nothing => drop((link.detach(), std::fs::remove_file(pins.link(&self.site, hook)))),
-                Former::Program(program) => is_bare &= !put_back(&link, &program),
-                Former::Hidden => is_bare = false,
+                FormerProgram::Absent => {
+                    drop((link.detach(), std::fs::remove_file(pins.link_pin(&self.site, hook))))
+                }
+                FormerProgram::Program(program) => is_bare &= !restore_program(&link, &program),
+                FormerProgram::Hidden => is_bare = false,
             }
         }
         is_bare
@@ -108,9 +110,11 @@ impl<S: Site> Links<S> {
 
     /// Replaces the programs by others that are loaded already. `false`: no hook got its new program. Where only some
     /// did, the others are behind until [`Self::repair`] has moved them too.
-    pub(crate) fn move_to(&mut self, programs: &LoadedPrograms) -> bool {
+    pub(crate) fn move_to_programs(&mut self, programs: &LoadedPrograms) -> bool {
         let is_moved = |(hook, link): &&(&'static str, Link)| {
-            programs.at(hook).is_some_and(|program| bpf_call::update_link(link.as_fd(), program).is_ok())
+            programs
+                .find_program(hook)
+                .is_some_and(|program| bpf_syscall::update_link(link.as_fd(), program).is_ok())
         };
         let (moved, left): (Vec<_>, Vec<_>) = self.links.iter().partition(is_moved);
         if moved.is_empty() {
@@ -126,8 +130,8 @@ impl<S: Site> Links<S> {
         let mut moved = false;
         let mut behind = Vec::new();
         let mut failure = None;
-        for (hook, program) in programs.at(&self.site) {
-            match self.put(hook, &program, pins) {
+        for (hook, program) in programs.for_site(&self.site) {
+            match self.replace_program(hook, &program, pins) {
                 Ok(()) => moved = true,
                 Err(error) => {
                     behind.push(hook);
@@ -144,40 +148,45 @@ impl<S: Site> Links<S> {
         }
     }
 
-    fn put(&mut self, hook: &'static str, program: &ProgramMut<'_>, pins: &Pins) -> Result<(), StartError> {
-        let pin = pins.link(&self.site, hook);
+    fn replace_program(
+        &mut self,
+        hook: &'static str,
+        program: &ProgramMut<'_>,
+        pins: &Pins,
+    ) -> Result<(), StartError> {
+        let pin = pins.link_pin(&self.site, hook);
         for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
             if link.update_prog(program).is_err() {
-                *link = reattach(hook, program, &self.site, &pin)?;
+                *link = reattach_hook(hook, program, &self.site, &pin)?;
             }
         }
         Ok(())
     }
 
     /// The hooks with a program that reads other maps than those that are written.
-    pub(crate) fn behind(&self) -> &[&'static str] {
+    pub(crate) fn behind_hooks(&self) -> &[&'static str] {
         &self.behind
     }
 
     /// Looks at all hooks.
-    pub(crate) fn look(&self, pins: &Pins) -> Look {
-        let mut look = Look::default();
+    pub(crate) fn inspect_hooks(&self, pins: &Pins) -> HookReport {
+        let mut look = HookReport::default();
         for (hook, link) in &self.links {
             let known = link.info().ok();
-            let holds = known.as_ref().is_some_and(|it| self.site.holds(it));
+            let holds = known.as_ref().is_some_and(|it| self.site.holds_link(it));
             if !holds {
                 look.bare.push(*hook);
             }
-            if !holds || !pins.link(&self.site, hook).exists() {
+            if !holds || !pins.link_pin(&self.site, hook).exists() {
                 look.broken.push(*hook);
             }
-            look.shared.extend(known.and_then(|known| self.others(hook, known.prog_id)));
+            look.shared.extend(known.and_then(|known| self.find_foreign(hook, known.prog_id)));
         }
         look
     }
 
-    fn others(&self, hook: &'static str, own: u32) -> Option<Beside> {
-        other_programs(hook, &self.site.programs(hook).ok()?, own)
+    fn find_foreign(&self, hook: &'static str, own: u32) -> Option<Beside> {
+        foreign_programs(hook, &self.site.query_programs(hook).ok()?, own)
     }
 
     /// Attaches anew what no longer holds, and moves what is behind. At a hook that is attached anew both programs run
@@ -192,13 +201,13 @@ impl<S: Site> Links<S> {
     ) -> Result<(), StartError> {
         let mut failure = None;
         if !broken.is_empty() {
-            self.site.renew();
+            self.site.reopen();
         }
-        for (hook, program) in programs.at(&self.site) {
+        for (hook, program) in programs.for_site(&self.site) {
             if !broken.contains(&hook) && !self.behind.contains(&hook) {
                 continue;
             }
-            match self.put_anew(hook, &program, pins) {
+            match self.reattach_program(hook, &program, pins) {
                 Ok(()) => mended.push(hook),
                 Err(error) => failure = Some(error),
             }
@@ -207,15 +216,15 @@ impl<S: Site> Links<S> {
         failure.map_or(Ok(()), Err)
     }
 
-    fn put_anew(
+    fn reattach_program(
         &mut self,
         hook: &'static str,
         program: &ProgramMut<'_>,
         pins: &Pins,
     ) -> Result<(), StartError> {
-        let pin = pins.link(&self.site, hook);
+        let pin = pins.link_pin(&self.site, hook);
         for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
-            *link = reattach(hook, program, &self.site, &pin)?;
+            *link = reattach_hook(hook, program, &self.site, &pin)?;
         }
         Ok(())
     }
@@ -229,13 +238,13 @@ fn attach_error(hook: &'static str, site: &impl Site, source: libbpf_rs::Error) 
     StartError::Attach { hook, site: site.to_string(), source }
 }
 
-fn reattach(
+fn reattach_hook(
     hook: &'static str,
     program: &ProgramMut<'_>,
     site: &impl Site,
     pin: &Path,
 ) -> Result<Link, StartError> {
-    let left = if pin.exists() { Some(open(pin)?) } else { None };
+    let left = if pin.exists() { Some(open_link(pin)?) } else { None };
     attach_hook(hook, program, site, pin, left)
 }
 
@@ -248,25 +257,25 @@ fn attach_hook(
     left: Option<Link>,
 ) -> Result<Link, StartError> {
     let Some(mut link) = left else {
-        return attach_anew(hook, program, site, pin);
+        return create_link(hook, program, site, pin);
     };
     // A link that has lost its site, or is at another one, cannot be moved.
-    if is_at(&link, site) && link.update_prog(program).is_ok() {
+    if is_attached_at(&link, site) && link.update_prog(program).is_ok() {
         return Ok(link);
     }
     let removed = std::fs::remove_file(pin);
     removed.map_err(|source| StartError::Pin { attempt: "remove", path: pin.to_owned(), source })?;
     // The old one is let go of only when the new one is there.
-    let anew = attach_anew(hook, program, site, pin)?;
+    let anew = create_link(hook, program, site, pin)?;
     drop(link);
     Ok(anew)
 }
 
-fn open(pin: &Path) -> Result<Link, StartError> {
-    Link::open(pin).map_err(|source| StartError::opening(pin, source))
+fn open_link(pin: &Path) -> Result<Link, StartError> {
+    Link::open(pin).map_err(|source| StartError::from_open(pin, source))
 }
 
-fn attach_anew(
+fn create_link(
     hook: &'static str,
     program: &ProgramMut<'_>,
     site: &impl Site,
@@ -281,10 +290,10 @@ fn attach_anew(
 }
 
 /// Puts a former program back behind a link. `false`: the link holds nothing any more.
-fn put_back(link: &Link, program: &OwnedFd) -> bool {
-    bpf_call::update_link(link.as_fd(), program.as_fd()).is_ok()
+fn restore_program(link: &Link, program: &OwnedFd) -> bool {
+    bpf_syscall::update_link(link.as_fd(), program.as_fd()).is_ok()
 }
 
-fn is_at(link: &Link, site: &impl Site) -> bool {
-    link.info().is_ok_and(|known| site.holds(&known))
+fn is_attached_at(link: &Link, site: &impl Site) -> bool {
+    link.info().is_ok_and(|known| site.holds_link(&known))
 }

@@ -15,32 +15,33 @@ use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, 
 use crate::abi;
 use crate::error::StartError;
 use crate::ipv6;
-use crate::map::{self, Handles, Map, Size};
+use crate::map::{self, Map, MapHandles, MapSize};
 use crate::packets::{self, PacketSwitches};
 use crate::site::Site;
 use crate::skeleton::packet::types;
 use crate::skeleton::{PacketSkel, PacketSkelBuilder, SocketSkelBuilder, XdpSkelBuilder};
 
 /// An object that was read and not loaded.
-type Opened<'a> = Box<dyn Open<'a> + 'a>;
+type OpenedObject<'a> = Box<dyn LoadableObject<'a> + 'a>;
 
 /// Reads one object, with its switches set.
-type Opener = for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<Opened<'a>, StartError>;
+type ObjectOpener =
+    for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<OpenedObject<'a>, StartError>;
 
 /// The objects with programs that hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel
-/// may do without them: `udp_iter.bpf.c` by `kernel::stale`, `packet.bpf.c` and `xdp.bpf.c` by `packets_at`.)
-const OBJECTS: [Opener; 1] = [socket];
+/// may do without them: `udp_iter.bpf.c` by `kernel::find_stale`, `packet.bpf.c` and `xdp.bpf.c` by `load_packets`.)
+const OBJECTS: [ObjectOpener; 1] = [open_socket_object];
 
 /// A program that uses every switch.
-const PROBE: &str = "connect4";
+const PROBE_PROGRAM: &str = "connect4";
 
 /// What all skeletons that are open have in common.
-trait Open<'a> {
+trait LoadableObject<'a> {
     fn object(&mut self) -> &mut OpenObject;
     fn load(self: Box<Self>) -> Result<Box<dyn Skel<'a> + 'a>, libbpf_rs::Error>;
 }
 
-impl<'a, S: OpenSkel<'a>> Open<'a> for S
+impl<'a, S: OpenSkel<'a>> LoadableObject<'a> for S
 where
     S::Output: 'a,
 {
@@ -53,8 +54,11 @@ where
     }
 }
 
-fn socket(memory: &mut MaybeUninit<OpenObject>, features: Features) -> Result<Opened<'_>, StartError> {
-    let mut open = SocketSkelBuilder::default().open(memory).map_err(StartError::loading)?;
+fn open_socket_object(
+    memory: &mut MaybeUninit<OpenObject>,
+    features: Features,
+) -> Result<OpenedObject<'_>, StartError> {
+    let mut open = SocketSkelBuilder::default().open(memory).map_err(StartError::from_load)?;
     if let Some(switches) = open.maps.rodata_data.as_mut() {
         switches.has_set_retval = features.set_retval;
     }
@@ -66,22 +70,22 @@ pub(crate) struct Programs<'a>(Vec<Box<dyn Skel<'a> + 'a>>);
 
 impl Programs<'_> {
     /// The programs that hang at a site, each with its hook.
-    pub(crate) fn at(&self, site: &impl Site) -> Vec<(&'static str, ProgramMut<'_>)> {
+    pub(crate) fn for_site(&self, site: &impl Site) -> Vec<(&'static str, ProgramMut<'_>)> {
         let programs = self.0.iter().flat_map(|object| object.object().progs_mut());
-        programs.filter_map(|program| with_hook(site, program)).collect()
+        programs.filter_map(|program| pair_with_hook(site, program)).collect()
     }
 }
 
 impl Programs<'_> {
     /// All programs, kept open without the objects that they were loaded from.
-    pub(crate) fn keep(&self) -> Result<LoadedPrograms, StartError> {
+    pub(crate) fn clone_programs(&self) -> Result<LoadedPrograms, StartError> {
         let programs = self.0.iter().flat_map(|object| object.object().progs());
         let cloned = programs.map(|program| {
             let fd = program.as_fd().try_clone_to_owned()?;
             Ok((program.name().to_string_lossy().into_owned(), fd))
         });
         let kept = cloned.collect::<io::Result<_>>();
-        kept.map(LoadedPrograms).map_err(|error| StartError::loading(error.into()))
+        kept.map(LoadedPrograms).map_err(|error| StartError::from_load(error.into()))
     }
 }
 
@@ -91,12 +95,12 @@ pub(crate) struct LoadedPrograms(Vec<(String, OwnedFd)>);
 
 impl LoadedPrograms {
     /// The program of a hook, which is named after the hook.
-    pub(crate) fn at(&self, hook: &str) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn find_program(&self, hook: &str) -> Option<BorrowedFd<'_>> {
         self.0.iter().find(|(name, _)| name == hook).map(|(_, fd)| fd.as_fd())
     }
 }
 
-fn with_hook<'a>(site: &impl Site, program: ProgramMut<'a>) -> Option<(&'static str, ProgramMut<'a>)> {
+fn pair_with_hook<'a>(site: &impl Site, program: ProgramMut<'a>) -> Option<(&'static str, ProgramMut<'a>)> {
     let hook = site.hooks().find(|hook| program.name() == *hook)?;
     Some((hook, program))
 }
@@ -104,56 +108,60 @@ fn with_hook<'a>(site: &impl Site, program: ProgramMut<'a>) -> Option<(&'static 
 /// Loads the programs. Maps that are given are used, and missing ones are made.
 ///
 /// `then` sees the programs; they are gone afterwards unless a link holds them.
-pub(crate) fn load<T>(
+pub(crate) fn load_programs<T>(
     shape: Shape,
     features: Features,
-    given: &Handles,
-    then: impl FnOnce(&Programs<'_>, Handles) -> Result<T, StartError>,
+    given: &MapHandles,
+    then: impl FnOnce(&Programs<'_>, MapHandles) -> Result<T, StartError>,
 ) -> Result<T, StartError> {
     let mut memory = [const { MaybeUninit::uninit() }; OBJECTS.len()];
-    let mut maps = map::copies(given)?;
-    let programs = load_each(&OBJECTS, &mut memory, (shape, features), &mut maps)?;
+    let mut maps = map::clone_handles(given)?;
+    let programs = load_objects(&OBJECTS, &mut memory, (shape, features), &mut maps)?;
     then(&programs, maps)
 }
 
 /// Makes those maps that are missing among the given ones, and loads no program: what is loaded beside something else
 /// needs the same maps as that.
-pub(crate) fn maps(shape: Shape, features: Features, given: &Handles) -> Result<Handles, StartError> {
-    let mut maps = map::copies(given)?;
+pub(crate) fn make_maps(
+    shape: Shape,
+    features: Features,
+    given: &MapHandles,
+) -> Result<MapHandles, StartError> {
+    let mut maps = map::clone_handles(given)?;
     for open in OBJECTS {
         let mut memory = MaybeUninit::<OpenObject>::uninit();
         let mut object = open(&mut memory, features)?;
-        prepare(object.object(), Size::Generation(shape), &maps)?;
-        only(&[], object.object());
-        let made = object.load().map_err(StartError::loading)?;
-        keep_made(made.object(), &mut maps).map_err(StartError::loading)?;
+        prepare_maps(object.object(), MapSize::Generation(shape), &maps)?;
+        autoload_only(&[], object.object());
+        let made = object.load().map_err(StartError::from_load)?;
+        collect_made(made.object(), &mut maps).map_err(StartError::from_load)?;
     }
     Ok(maps)
 }
 
 /// Makes the maps alone that are kept with sockets.
-pub(crate) fn maps_of_sockets(features: Features) -> Result<Handles, StartError> {
-    let is_kept_with_sockets = |map: &Map| Map::with_sockets().any(|it| it == *map);
+pub(crate) fn make_socket_maps(features: Features) -> Result<MapHandles, StartError> {
+    let is_kept_with_sockets = |map: &Map| Map::socket_maps().any(|it| it == *map);
     let mut memory = MaybeUninit::<OpenObject>::uninit();
-    let mut object = socket(&mut memory, features)?;
+    let mut object = open_socket_object(&mut memory, features)?;
     for mut map in object.object().maps_mut() {
         let is_other =
-            Map::named(&map.name().to_string_lossy()).is_some_and(|map| !is_kept_with_sockets(&map));
+            Map::from_name(&map.name().to_string_lossy()).is_some_and(|map| !is_kept_with_sockets(&map));
         if is_other {
-            map.set_autocreate(false).map_err(StartError::loading)?;
+            map.set_autocreate(false).map_err(StartError::from_load)?;
         }
     }
-    only(&[], object.object());
-    let made = object.load().map_err(StartError::loading)?;
+    autoload_only(&[], object.object());
+    let made = object.load().map_err(StartError::from_load)?;
     let maps = made.object().maps().filter_map(|map| {
-        let which = Map::named(&map.name().to_string_lossy()).filter(is_kept_with_sockets)?;
+        let which = Map::from_name(&map.name().to_string_lossy()).filter(is_kept_with_sockets)?;
         Some(MapHandle::try_from(&map).map(|handle| (which, handle)))
     });
-    maps.collect::<Result<_, _>>().map_err(StartError::loading)
+    maps.collect::<Result<_, _>>().map_err(StartError::from_load)
 }
 
 /// Has these programs loaded and no others.
-fn only(wanted: &[&str], object: &mut OpenObject) {
+fn autoload_only(wanted: &[&str], object: &mut OpenObject) {
     for mut program in object.progs_mut() {
         let is_wanted = wanted.iter().any(|name| program.name() == *name);
         program.set_autoload(is_wanted);
@@ -162,7 +170,7 @@ fn only(wanted: &[&str], object: &mut OpenObject) {
 
 /// Begins a load on a thread of its own, and gives what waits for it. Where the system gives no thread, it is done
 /// when it is waited for.
-fn beside<'scope, T: Send + 'scope>(
+fn spawn_load<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     load: impl Fn() -> Result<T, StartError> + Clone + Send + 'scope,
 ) -> impl FnOnce() -> Result<T, StartError> {
@@ -174,33 +182,33 @@ fn beside<'scope, T: Send + 'scope>(
 }
 
 /// Loads object by object, each over the maps of the objects before it.
-fn load_each<'a>(
-    objects: &[Opener],
+fn load_objects<'a>(
+    objects: &[ObjectOpener],
     memory: &'a mut [MaybeUninit<OpenObject>],
     (shape, features): (Shape, Features),
-    maps: &mut Handles,
+    maps: &mut MapHandles,
 ) -> Result<Programs<'a>, StartError> {
     let mut loaded = Vec::new();
     for (open, memory) in objects.iter().zip(memory) {
         let mut object = open(memory, features)?;
-        prepare(object.object(), Size::Generation(shape), maps)?;
-        let object = object.load().map_err(StartError::loading)?;
-        keep_made(object.object(), maps).map_err(StartError::loading)?;
+        prepare_maps(object.object(), MapSize::Generation(shape), maps)?;
+        let object = object.load().map_err(StartError::from_load)?;
+        collect_made(object.object(), maps).map_err(StartError::from_load)?;
         loaded.push(object);
     }
     Ok(Programs(loaded))
 }
 
-fn prepare(object: &mut OpenObject, size: Size, given: &Handles) -> Result<(), StartError> {
+fn prepare_maps(object: &mut OpenObject, size: MapSize, given: &MapHandles) -> Result<(), StartError> {
     for mut map in object.maps_mut() {
-        let Some(which) = Map::named(&map.name().to_string_lossy()) else { continue };
+        let Some(which) = Map::from_name(&map.name().to_string_lossy()) else { continue };
         if let Some(given) = given.get(&which) {
-            check_kind(&map, which, given)?;
-            map.reuse_fd(given.as_fd()).map_err(StartError::loading)?;
-        } else if let Some(entries) = which.entries(size) {
-            map.set_max_entries(entries).map_err(StartError::loading)?;
-            if which == Map::Entries6 && !ipv6::is_spoken() {
-                map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC).map_err(StartError::loading)?;
+            check_map_kind(&map, which, given)?;
+            map.reuse_fd(given.as_fd()).map_err(StartError::from_load)?;
+        } else if let Some(entries) = which.max_entries(size) {
+            map.set_max_entries(entries).map_err(StartError::from_load)?;
+            if which == Map::Entries6 && !ipv6::has_global_ipv6() {
+                map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC).map_err(StartError::from_load)?;
             }
         }
     }
@@ -208,7 +216,7 @@ fn prepare(object: &mut OpenObject, size: Size, given: &Handles) -> Result<(), S
 }
 
 /// Refuses a pinned map of another kind than the programs want: what was found pinned may be anything.
-fn check_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result<(), StartError> {
+fn check_map_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result<(), StartError> {
     let wanted = (map.map_type(), map.key_size(), map.value_size());
     let found = (given.map_type(), given.key_size(), given.value_size());
     if wanted == found {
@@ -219,9 +227,9 @@ fn check_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result<(),
 }
 
 /// Keeps the maps that were made for one object, for the next one.
-fn keep_made(object: &Object, maps: &mut Handles) -> Result<(), libbpf_rs::Error> {
+fn collect_made(object: &Object, maps: &mut MapHandles) -> Result<(), libbpf_rs::Error> {
     for map in object.maps() {
-        let made = Map::named(&map.name().to_string_lossy()).filter(|map| !maps.contains_key(map));
+        let made = Map::from_name(&map.name().to_string_lossy()).filter(|map| !maps.contains_key(map));
         if let Some(made) = made {
             maps.insert(made, MapHandle::try_from(&map)?);
         }
@@ -231,18 +239,18 @@ fn keep_made(object: &Object, maps: &mut Handles) -> Result<(), libbpf_rs::Error
 
 /// Where a packet begins at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Layer {
+pub(crate) enum LinkLayer {
     /// With the header of an Ethernet.
     Ethernet,
     /// With that of IP: a tunnel.
     Ip,
 }
 
-impl Layer {
+impl LinkLayer {
     #[cfg(test)]
     pub(crate) const ALL: [Self; 2] = [Self::Ethernet, Self::Ip];
 
-    const fn header(self) -> u32 {
+    const fn header_length(self) -> u32 {
         match self {
             Self::Ethernet => 14,
             Self::Ip => 0,
@@ -254,196 +262,199 @@ impl Layer {
 /// shortcut.
 #[derive(Debug)]
 pub(crate) struct PacketPrograms {
-    pub(crate) layer: Layer,
+    pub(crate) layer: LinkLayer,
     pub(crate) ingress: OwnedFd,
     pub(crate) egress: OwnedFd,
-    pub(crate) back: OwnedFd,
+    pub(crate) pod_egress: OwnedFd,
     /// The program for frames at a driver, or why there is none.
     pub(crate) xdp: Result<OwnedFd, String>,
 }
 
-/// The programs for devices with Ethernet, as [`packets_at`] loads them: to load a pair takes seconds.
+/// The programs for devices with Ethernet, as [`load_packets`] loads them: to load a pair takes seconds.
 #[cfg(test)]
-pub(crate) fn packets_of_ethernet(
-    given: &Handles,
+pub(crate) fn load_ethernet(
+    given: &MapHandles,
     flows: u32,
     switches: &PacketSwitches,
-) -> Result<(PacketPrograms, Handles), StartError> {
-    let (mut programs, maps) = packets_at(&[Layer::Ethernet], given, (flows, switches))?;
+) -> Result<(PacketPrograms, MapHandles), StartError> {
+    let (mut programs, maps) = load_packets(&[LinkLayer::Ethernet], given, (flows, switches))?;
     Ok((programs.remove(0), maps))
 }
 
 /// Loads the programs of packets, one set for each of these layers. Maps of sockets and of packets that are given are
 /// used, and missing ones are made. A table of flows that is made is for so many flows; one that is given keeps its
 /// size.
-pub(crate) fn packets_at(
-    layers: &[Layer],
-    given: &Handles,
+pub(crate) fn load_packets(
+    layers: &[LinkLayer],
+    given: &MapHandles,
     (flows, told): (u32, &PacketSwitches),
-) -> Result<(Vec<PacketPrograms>, Handles), StartError> {
-    let mut maps = map::copies(given)?;
+) -> Result<(Vec<PacketPrograms>, MapHandles), StartError> {
+    let mut maps = map::clone_handles(given)?;
     let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
-    let variables = PacketLoad { layer: Layer::Ethernet, flows, told }.make(&mut maps)?;
-    let of = |layer: &Layer| PacketLoad { layer: *layer, flows, told }.carry_out(&maps, &variables);
+    let variables =
+        PacketLoad { layer: LinkLayer::Ethernet, flows, switches: told }.make_layer_maps(&mut maps)?;
+    let of =
+        |layer: &LinkLayer| PacketLoad { layer: *layer, flows, switches: told }.load_layer(&maps, &variables);
     let programs = layers.iter().map(of).collect::<Result<_, _>>()?;
     Ok((programs, maps))
 }
 
 /// Makes the maps of packets that are missing, and loads no program.
-pub(crate) fn maps_of_packets(
-    given: &Handles,
+pub(crate) fn make_packet_maps(
+    given: &MapHandles,
     (flows, told): (u32, &PacketSwitches),
-) -> Result<Handles, StartError> {
-    let mut maps = map::copies(given)?;
-    PacketLoad { layer: Layer::Ethernet, flows, told }.make(&mut maps)?;
+) -> Result<MapHandles, StartError> {
+    let mut maps = map::clone_handles(given)?;
+    PacketLoad { layer: LinkLayer::Ethernet, flows, switches: told }.make_layer_maps(&mut maps)?;
     Ok(maps)
 }
 
 /// What the programs of one layer are loaded with.
 #[derive(Clone, Copy)]
 struct PacketLoad<'a> {
-    layer: Layer,
+    layer: LinkLayer,
     flows: u32,
-    told: &'a PacketSwitches,
+    switches: &'a PacketSwitches,
 }
 
 impl PacketLoad<'_> {
     /// Loads the programs over these maps, some beside others: the kernel's verifier takes longer for `packet_in` than
     /// for the rest together.
-    fn carry_out(self, maps: &Handles, variables: &MapHandle) -> Result<PacketPrograms, StartError> {
+    fn load_layer(self, maps: &MapHandles, variables: &MapHandle) -> Result<PacketPrograms, StartError> {
         let layer = self.layer;
         std::thread::scope(|scope| {
-            let others = beside(scope, move || self.outward(maps, variables));
-            let xdp = beside(scope, move || xdp(layer, maps));
-            let ingress = self.load(maps, Some(variables), &["packet_in"], |it| cloned(&it.progs.packet_in));
+            let others = spawn_load(scope, move || self.load_egress(maps, variables));
+            let xdp = spawn_load(scope, move || load_xdp(layer, maps));
+            let ingress =
+                self.load_object(maps, Some(variables), &["packet_in"], |it| clone_fd(&it.progs.packet_in));
             let ([egress, back], xdp) = (others()?, xdp().map_err(|error| error.to_string()));
-            Ok(PacketPrograms { layer, ingress: ingress?, egress, back, xdp })
+            Ok(PacketPrograms { layer, ingress: ingress?, egress, pod_egress: back, xdp })
         })
     }
 
     /// Makes the maps alone that are missing. Gives that of the variables, which the programs of all layers have in
     /// common: a client may come by a device of one layer, and its backend's answers by one of another.
-    fn make(self, maps: &mut Handles) -> Result<MapHandle, StartError> {
-        let given = map::copies(&*maps)?;
-        self.load(&given, None, &[], |made| {
-            keep_made(made.object(), maps)
+    fn make_layer_maps(self, maps: &mut MapHandles) -> Result<MapHandle, StartError> {
+        let given = map::clone_handles(&*maps)?;
+        self.load_object(&given, None, &[], |made| {
+            collect_made(made.object(), maps)
                 .and_then(|()| MapHandle::try_from(&made.maps.bss))
-                .map_err(StartError::loading)
+                .map_err(StartError::from_load)
         })
     }
 
     /// The programs for what leaves, and for what comes from a pod.
-    fn outward(self, maps: &Handles, variables: &MapHandle) -> Result<[OwnedFd; 2], StartError> {
-        self.load(maps, Some(variables), &["packet_out", "packet_back"], |it| {
-            Ok([cloned(&it.progs.packet_out)?, cloned(&it.progs.packet_back)?])
+    fn load_egress(self, maps: &MapHandles, variables: &MapHandle) -> Result<[OwnedFd; 2], StartError> {
+        self.load_object(maps, Some(variables), &["packet_out", "packet_back"], |it| {
+            Ok([clone_fd(&it.progs.packet_out)?, clone_fd(&it.progs.packet_back)?])
         })
     }
 
     /// Loads these programs. The object that `then` sees is gone afterwards.
-    fn load<T>(
+    fn load_object<T>(
         self,
-        maps: &Handles,
+        maps: &MapHandles,
         variables: Option<&MapHandle>,
         programs: &[&str],
         then: impl FnOnce(&PacketSkel<'_>) -> Result<T, StartError>,
     ) -> Result<T, StartError> {
         let mut memory = MaybeUninit::<OpenObject>::uninit();
-        let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
+        let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
         if let Some(switches) = open.maps.rodata_data.as_mut() {
-            switches.link_header = self.layer.header();
-            switches.forward_mark = self.told.forward_mark;
-            tell_of_nodes(switches, self.told);
+            switches.link_header = self.layer.header_length();
+            switches.forward_mark = self.switches.forward_mark;
+            write_dsr_from(switches, self.switches);
             switches.max_flows = self.flows;
         }
         if let Some(variables) = variables {
-            open.maps.bss.reuse_fd(variables.as_fd()).map_err(StartError::loading)?;
+            open.maps.bss.reuse_fd(variables.as_fd()).map_err(StartError::from_load)?;
         } else if let Some(variables) = open.maps.bss_data.as_mut() {
-            variables.has_bridge_port = packets::meet_bridge(maps).into();
+            variables.has_bridge_port = packets::has_bridge_port(maps).into();
         }
-        prepare(open.open_object_mut(), Size::Flows(self.flows), maps)?;
-        only(programs, open.open_object_mut());
-        then(&OpenSkel::load(open).map_err(StartError::loading)?)
+        prepare_maps(open.open_object_mut(), MapSize::Flows(self.flows), maps)?;
+        autoload_only(programs, open.open_object_mut());
+        then(&OpenSkel::load(open).map_err(StartError::from_load)?)
     }
 }
 
 /// Tells the programs which addresses are those of nodes, each as an address and a mask.
-fn tell_of_nodes(switches: &mut types::rodata, told: &PacketSwitches) {
+fn write_dsr_from(switches: &mut types::rodata, told: &PacketSwitches) {
     let [mut v4, mut v6] = [switches.dsr_from4.chunks_mut(2), switches.dsr_from6.chunks_mut(8)]
         .map(Iterator::collect::<Vec<_>>)
         .map(Vec::into_iter);
     for network in &told.nodes {
         let place = if network.address().is_ipv4() { v4.next() } else { v6.next() };
-        for (word, told) in place.into_iter().flatten().zip(abi::packets::network(*network)) {
+        for (word, told) in place.into_iter().flatten().zip(abi::packets::encode_network(*network)) {
             *word = told;
         }
     }
     switches.has_dsr_from = !told.nodes.is_empty();
-    switches.dsr_transports = packets::wrap_bits(told.wraps);
+    switches.dsr_transports = packets::encode_dsr_transports(told.wraps);
 }
 
-fn cloned(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
-    program.as_fd().try_clone_to_owned().map_err(|error| StartError::loading(error.into()))
+fn clone_fd(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
+    program.as_fd().try_clone_to_owned().map_err(|error| StartError::from_load(error.into()))
 }
 
 /// Loads the program for frames over the maps that the others have, for frames in several buffers if the kernel has
 /// such (Linux 5.18): drivers with long frames take no other program.
-fn xdp(layer: Layer, maps: &Handles) -> Result<OwnedFd, StartError> {
-    if layer != Layer::Ethernet {
-        return Err(StartError::loading(io::Error::from(io::ErrorKind::Unsupported).into()));
+fn load_xdp(layer: LinkLayer, maps: &MapHandles) -> Result<OwnedFd, StartError> {
+    if layer != LinkLayer::Ethernet {
+        return Err(StartError::from_load(io::Error::from(io::ErrorKind::Unsupported).into()));
     }
     let in_buffers = |mut program: libbpf_rs::OpenProgramMut<'_>| program.set_flags(BPF_F_XDP_HAS_FRAGS);
-    frames_as(maps, true, in_buffers).or_else(|_| frames_as(maps, false, |_| ()))
+    load_xdp_as(maps, true, in_buffers).or_else(|_| load_xdp_as(maps, false, |_| ()))
 }
 
 /// The program for frames, which may come in several buffers or not, as the caller sets it.
-pub(crate) fn frames_as(
-    maps: &Handles,
+pub(crate) fn load_xdp_as(
+    maps: &MapHandles,
     in_buffers: bool,
     each: impl FnMut(libbpf_rs::OpenProgramMut<'_>),
 ) -> Result<OwnedFd, StartError> {
     let mut memory = MaybeUninit::<OpenObject>::uninit();
-    let mut open = XdpSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
+    let mut open = XdpSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
     if let Some(switches) = open.maps.rodata_data.as_mut() {
         switches.has_frags = in_buffers;
     }
-    prepare(open.open_object_mut(), Size::Flows(1), maps)?;
+    prepare_maps(open.open_object_mut(), MapSize::Flows(1), maps)?;
     open.open_object_mut().progs_mut().for_each(each);
-    let loaded = OpenSkel::load(open).map_err(StartError::loading)?;
-    cloned(&loaded.progs.packet_xdp)
+    let loaded = OpenSkel::load(open).map_err(StartError::from_load)?;
+    clone_fd(&loaded.progs.packet_xdp)
 }
 
 /// The same for tests.
 #[cfg(test)]
-pub(crate) fn packet_maps(given: &Handles, flows: u32) -> Result<Handles, StartError> {
-    maps_of_packets(given, (flows, &PacketSwitches::default()))
+pub(crate) fn make_default_packet_maps(given: &MapHandles, flows: u32) -> Result<MapHandles, StartError> {
+    make_packet_maps(given, (flows, &PacketSwitches::default()))
 }
 
 /// The maps of packets, and the programs as the caller sets each of them.
 #[cfg(test)]
-pub(crate) fn packets_as(
-    given: &Handles,
+pub(crate) fn load_packets_as(
+    given: &MapHandles,
     flows: u32,
     each: impl FnMut(libbpf_rs::OpenProgramMut<'_>),
-) -> Result<Handles, StartError> {
-    let mut maps = map::copies(given)?;
+) -> Result<MapHandles, StartError> {
+    let mut maps = map::clone_handles(given)?;
     let mut memory = MaybeUninit::<OpenObject>::uninit();
-    let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
-    prepare(open.open_object_mut(), Size::Flows(flows), &maps)?;
+    let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
+    prepare_maps(open.open_object_mut(), MapSize::Flows(flows), &maps)?;
     open.open_object_mut().progs_mut().for_each(each);
-    let loaded = OpenSkel::load(open).map_err(StartError::loading)?;
-    keep_made(loaded.object(), &mut maps).map_err(StartError::loading)?;
+    let loaded = OpenSkel::load(open).map_err(StartError::from_load)?;
+    collect_made(loaded.object(), &mut maps).map_err(StartError::from_load)?;
     Ok(maps)
 }
 
 /// Whether the kernel lets a program load that uses these features. One program is enough to know, and with tiny maps
 /// it loads quickest.
-pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
+pub(crate) fn can_load(features: Features) -> Result<bool, StartError> {
     let tiny = Shape { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
     let mut memory = MaybeUninit::<OpenObject>::uninit();
-    let mut open = socket(&mut memory, features)?;
-    prepare(open.object(), Size::Generation(tiny), &Handles::new())?;
-    only(&[PROBE], open.object());
-    match open.load().map_err(StartError::loading) {
+    let mut open = open_socket_object(&mut memory, features)?;
+    prepare_maps(open.object(), MapSize::Generation(tiny), &MapHandles::new())?;
+    autoload_only(&[PROBE_PROGRAM], open.object());
+    match open.load().map_err(StartError::from_load) {
         Ok(_) => Ok(true),
         Err(StartError::Load(_)) => Ok(false),
         Err(error) => Err(error),
@@ -452,7 +463,7 @@ pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
 
 /// What all objects call their maps, but for libbpf's own.
 #[cfg(test)]
-pub(crate) fn names_of_maps() -> Result<std::collections::BTreeSet<String>, StartError> {
+pub(crate) fn map_names() -> Result<std::collections::BTreeSet<String>, StartError> {
     let mut names = std::collections::BTreeSet::new();
     for open in OBJECTS {
         let mut memory = MaybeUninit::<OpenObject>::uninit();
@@ -461,7 +472,7 @@ pub(crate) fn names_of_maps() -> Result<std::collections::BTreeSet<String>, Star
         names.extend(said.filter(|name| !name.contains('.')));
     }
     let mut memory = MaybeUninit::<OpenObject>::uninit();
-    let mut packets = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
+    let mut packets = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
     let said = packets.open_object_mut().maps().map(|map| map.name().to_string_lossy().into_owned());
     names.extend(said.filter(|name| !name.contains('.')).collect::<Vec<_>>());
     Ok(names)
@@ -476,37 +487,39 @@ mod tests {
     #[test]
     fn kernel_packet_programs_load_beside_those_of_sockets() {
         let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
-        let (made, programs) = load(shape, probe::features().unwrap(), &Handles::new(), |_, maps| {
-            let (programs, made) = packets_at(
-                &Layer::ALL,
-                &maps,
-                (64, &PacketSwitches { forward_mark: 1 << 14, ..PacketSwitches::default() }),
-            )?;
-            Ok((made, programs))
-        })
-        .unwrap();
-        assert_eq!(programs.len(), Layer::ALL.len());
-        assert!(Map::of_flows().chain(Map::of_packets()).all(|map| made.contains_key(&map)));
+        let (made, programs) =
+            load_programs(shape, probe::probe_features().unwrap(), &MapHandles::new(), |_, maps| {
+                let (programs, made) = load_packets(
+                    &LinkLayer::ALL,
+                    &maps,
+                    (64, &PacketSwitches { forward_mark: 1 << 14, ..PacketSwitches::default() }),
+                )?;
+                Ok((made, programs))
+            })
+            .unwrap();
+        assert_eq!(programs.len(), LinkLayer::ALL.len());
+        assert!(Map::flow_maps().chain(Map::packet_maps()).all(|map| made.contains_key(&map)));
     }
 
     #[test]
     fn kernel_objects_that_are_loaded_together_have_the_same_maps() {
         let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let mut memory = [const { MaybeUninit::uninit() }; 2];
-        let mut maps = Handles::new();
-        let how = (shape, probe::features().unwrap());
-        let programs = load_each(&[socket, socket], &mut memory, how, &mut maps).unwrap();
+        let mut maps = MapHandles::new();
+        let how = (shape, probe::probe_features().unwrap());
+        let programs =
+            load_objects(&[open_socket_object, open_socket_object], &mut memory, how, &mut maps).unwrap();
         let [first, second] = programs.0.as_slice() else { unreachable!("two objects") };
         let ids = |object: &dyn Skel<'_>| {
             let maps =
-                object.object().maps().filter(|map| Map::named(&map.name().to_string_lossy()).is_some());
+                object.object().maps().filter(|map| Map::from_name(&map.name().to_string_lossy()).is_some());
             maps.map(|map| map.info().unwrap().info.id).collect::<Vec<_>>()
         };
         assert_eq!(ids(first.as_ref()), ids(second.as_ref()));
         assert_eq!(maps.len(), ids(first.as_ref()).len(), "all are given on");
-        let site = Cgroup::open(Some(&cgroup::root().unwrap())).unwrap();
+        let site = Cgroup::open(Some(&cgroup::hierarchy_root().unwrap())).unwrap();
         assert_eq!(
-            programs.at(&site).len(),
+            programs.for_site(&site).len(),
             2 * site.hooks().count(),
             "of each object, and nothing is attached"
         );

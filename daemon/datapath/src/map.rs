@@ -15,7 +15,7 @@ use crate::shape::PROBE_ENTRIES;
 
 /// Where a map is kept, and so how long it lives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Room {
+pub(crate) enum MapScope {
     /// In one generation: it is made anew, with so many entries, when it has to grow.
     Generation(fn(&Shape) -> u32),
     /// Beside all generations of a version, as large as `bpf/maps.h` says.
@@ -32,7 +32,7 @@ pub(crate) enum Room {
 
 /// How large the maps are to be that are made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Size {
+pub(crate) enum MapSize {
     /// For the maps of a generation.
     Generation(Shape),
     /// For the maps of so many flows.
@@ -40,7 +40,7 @@ pub(crate) enum Size {
 }
 
 /// The entries that lead to a flow with a backend on another node; a flow with any other backend has one less.
-const ENTRIES_OF_FLOW: u32 = 3;
+const ENTRIES_PER_FLOW: u32 = 3;
 
 macro_rules! maps {
     ($($map:ident, $name:literal, $room:expr;)+) => {
@@ -60,7 +60,7 @@ macro_rules! maps {
                 }
             }
 
-            fn room(self) -> Room {
+            fn scope(self) -> MapScope {
                 match self {
                     $(Self::$map => $room),+
                 }
@@ -70,112 +70,112 @@ macro_rules! maps {
 }
 
 maps! {
-    Frontends4, "frontends4", Room::Generation(|shape| shape.frontends[0]);
-    Frontends6, "frontends6", Room::Generation(|shape| shape.frontends[1]);
-    Ports, "ports", Room::Generation(|shape| shape.ports + PROBE_ENTRIES);
-    Backends4, "backends4", Room::Generation(|shape| shape.slots[0] + PROBE_ENTRIES);
-    Backends6, "backends6", Room::Generation(|shape| shape.slots[1] + PROBE_ENTRIES);
-    Members, "members", Room::Generation(|shape| shape.members);
-    NodeAddresses4, "node_addresses4", Room::Shared;
-    NodeAddresses6, "node_addresses6", Room::Shared;
-    ClusterIps4, "cluster_ips4", Room::Shared;
-    ClusterIps6, "cluster_ips6", Room::Shared;
-    ExemptCgroups, "exempt_cgroups", Room::Shared;
-    NodePorts, "node_ports", Room::Shared;
-    FrontendBlocks, "frontend_blocks", Room::Shared;
-    Affinity, "affinity", Room::Shared;
-    Reverse, "reverse", Room::Shared;
-    Refusals, "refusals", Room::Shared;
-    RefusalPaces, "refusal_paces", Room::Shared;
-    Control, "control", Room::Shared;
-    UdpSockets, "udp_sockets", Room::Sockets;
-    Fragments, "fragments", Room::Packets;
-    Devices, "devices", Room::Packets;
-    SourceRanges4, "source_ranges4", Room::Packets;
-    SourceRanges6, "source_ranges6", Room::Packets;
-    OwnTalks, "own_talks", Room::Packets;
-    PacketPorts, "packet_ports", Room::Packets;
-    PacketSettings, "packet_settings", Room::Packets;
-    PacketCounts, "packet_counts", Room::Packets;
-    PacketPace, "packet_pace", Room::Packets;
-    Clients, "clients", Room::Packets;
-    FlowCounts, "flow_counts", Room::Packets;
-    Scratch, "scratch_map", Room::Programs;
-    FlowPaths, "flow_paths", Room::Programs;
-    XdpDropHints, "xdp_drop_hints", Room::Programs;
-    FibCache, "fib_cache", Room::Programs;
-    Strays, "strays", Room::Packets;
-    Flows, "flow_table", Room::Flows(|flows| flows);
-    Entries4, "entries4", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));
-    Entries6, "entries6", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));
-    FreeFlows, "free_flows", Room::Flows(|flows| flows);
-    BackendPorts, "backend_ports", Room::Flows(|_| 1);
-    OpeningFlows, "opening_flows", Room::Flows(|_| types::size::OPENING_FLOWS.0);
+    Frontends4, "frontends4", MapScope::Generation(|shape| shape.frontends[0]);
+    Frontends6, "frontends6", MapScope::Generation(|shape| shape.frontends[1]);
+    Ports, "ports", MapScope::Generation(|shape| shape.ports + PROBE_ENTRIES);
+    Backends4, "backends4", MapScope::Generation(|shape| shape.slots[0] + PROBE_ENTRIES);
+    Backends6, "backends6", MapScope::Generation(|shape| shape.slots[1] + PROBE_ENTRIES);
+    Members, "members", MapScope::Generation(|shape| shape.members);
+    NodeAddresses4, "node_addresses4", MapScope::Shared;
+    NodeAddresses6, "node_addresses6", MapScope::Shared;
+    ClusterIps4, "cluster_ips4", MapScope::Shared;
+    ClusterIps6, "cluster_ips6", MapScope::Shared;
+    ExemptCgroups, "exempt_cgroups", MapScope::Shared;
+    NodePorts, "node_ports", MapScope::Shared;
+    FrontendBlocks, "frontend_blocks", MapScope::Shared;
+    Affinity, "affinity", MapScope::Shared;
+    Reverse, "reverse", MapScope::Shared;
+    Refusals, "refusals", MapScope::Shared;
+    RefusalPaces, "refusal_paces", MapScope::Shared;
+    Control, "control", MapScope::Shared;
+    UdpSockets, "udp_sockets", MapScope::Sockets;
+    Fragments, "fragments", MapScope::Packets;
+    Devices, "devices", MapScope::Packets;
+    SourceRanges4, "source_ranges4", MapScope::Packets;
+    SourceRanges6, "source_ranges6", MapScope::Packets;
+    OwnTalks, "own_talks", MapScope::Packets;
+    PacketPorts, "packet_ports", MapScope::Packets;
+    PacketSettings, "packet_settings", MapScope::Packets;
+    PacketCounts, "packet_counts", MapScope::Packets;
+    PacketPace, "packet_pace", MapScope::Packets;
+    Clients, "clients", MapScope::Packets;
+    FlowCounts, "flow_counts", MapScope::Packets;
+    Scratch, "scratch_map", MapScope::Programs;
+    FlowPaths, "flow_paths", MapScope::Programs;
+    XdpDropHints, "xdp_drop_hints", MapScope::Programs;
+    FibCache, "fib_cache", MapScope::Programs;
+    Strays, "strays", MapScope::Packets;
+    Flows, "flow_table", MapScope::Flows(|flows| flows);
+    Entries4, "entries4", MapScope::Flows(|flows| flows.saturating_mul(ENTRIES_PER_FLOW));
+    Entries6, "entries6", MapScope::Flows(|flows| flows.saturating_mul(ENTRIES_PER_FLOW));
+    FreeFlows, "free_flows", MapScope::Flows(|flows| flows);
+    BackendPorts, "backend_ports", MapScope::Flows(|_| 1);
+    OpeningFlows, "opening_flows", MapScope::Flows(|_| types::size::OPENING_FLOWS.0);
 }
 
 impl Map {
     /// The map of that name; `None`: it is one of libbpf's own, for constants.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|map| map.name() == name)
     }
 
     /// How many entries it is made with; `None`: as many as its header says.
-    pub(crate) fn entries(self, size: Size) -> Option<u32> {
-        match (self.room(), size) {
-            (Room::Generation(entries), Size::Generation(shape)) => Some(entries(&shape)),
-            (Room::Flows(entries), Size::Flows(flows)) => Some(entries(flows)),
+    pub(crate) fn max_entries(self, size: MapSize) -> Option<u32> {
+        match (self.scope(), size) {
+            (MapScope::Generation(entries), MapSize::Generation(shape)) => Some(entries(&shape)),
+            (MapScope::Flows(entries), MapSize::Flows(flows)) => Some(entries(flows)),
             _ => None,
         }
     }
 
     /// The maps of one generation.
-    pub(crate) fn of_generation() -> impl Iterator<Item = Self> {
-        Self::in_rooms(|room| matches!(room, Room::Generation(_)))
+    pub(crate) fn generation_maps() -> impl Iterator<Item = Self> {
+        Self::in_scopes(|room| matches!(room, MapScope::Generation(_)))
     }
 
     /// The maps that all generations of a version share.
-    pub(crate) fn shared() -> impl Iterator<Item = Self> {
-        Self::in_rooms(|room| matches!(room, Room::Shared))
+    pub(crate) fn shared_maps() -> impl Iterator<Item = Self> {
+        Self::in_scopes(|room| matches!(room, MapScope::Shared))
     }
 
     /// The maps that all versions share, kept with sockets.
-    pub(crate) fn with_sockets() -> impl Iterator<Item = Self> {
-        Self::in_rooms(|room| matches!(room, Room::Sockets))
+    pub(crate) fn socket_maps() -> impl Iterator<Item = Self> {
+        Self::in_scopes(|room| matches!(room, MapScope::Sockets))
     }
 
     /// The maps of packets that all generations of a version share.
-    pub(crate) fn of_packets() -> impl Iterator<Item = Self> {
-        Self::in_rooms(|room| matches!(room, Room::Packets))
+    pub(crate) fn packet_maps() -> impl Iterator<Item = Self> {
+        Self::in_scopes(|room| matches!(room, MapScope::Packets))
     }
 
     /// The maps that hold flows and what leads to them.
-    pub(crate) fn of_flows() -> impl Iterator<Item = Self> {
-        Self::in_rooms(|room| matches!(room, Room::Flows(_)))
+    pub(crate) fn flow_maps() -> impl Iterator<Item = Self> {
+        Self::in_scopes(|room| matches!(room, MapScope::Flows(_)))
     }
 
     /// Whether it is one of the maps of flows.
-    pub(crate) fn is_of_flows(self) -> bool {
-        matches!(self.room(), Room::Flows(_))
+    pub(crate) fn is_flow_map(self) -> bool {
+        matches!(self.scope(), MapScope::Flows(_))
     }
 
-    fn in_rooms(wanted: fn(Room) -> bool) -> impl Iterator<Item = Self> {
-        Self::ALL.iter().copied().filter(move |map| wanted(map.room()))
+    fn in_scopes(wanted: fn(MapScope) -> bool) -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(move |map| wanted(map.scope()))
     }
 }
 
 /// Maps that are open.
-pub(crate) type Handles = BTreeMap<Map, MapHandle>;
+pub(crate) type MapHandles = BTreeMap<Map, MapHandle>;
 
 /// Further handles of the same maps.
-pub(crate) fn copies<'a>(
+pub(crate) fn clone_handles<'a>(
     maps: impl IntoIterator<Item = (&'a Map, &'a MapHandle)>,
-) -> Result<Handles, StartError> {
+) -> Result<MapHandles, StartError> {
     let copy = |(map, handle): (&Map, &MapHandle)| Ok((*map, MapHandle::try_from(handle)?));
-    maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::loading)
+    maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::from_load)
 }
 
 /// The handle of one map, or why there is none.
-pub(crate) fn handle(maps: &Handles, map: Map) -> Result<&MapHandle, StartError> {
+pub(crate) fn find_handle(maps: &MapHandles, map: Map) -> Result<&MapHandle, StartError> {
     let source = || io::ErrorKind::NotFound.into();
     maps.get(&map).ok_or_else(|| StartError::Map { attempt: "find", map: map.name(), source: source() })
 }
@@ -192,11 +192,11 @@ mod tests {
     fn the_table_has_the_maps_of_the_programs_and_no_others() {
         let names: BTreeSet<_> = Map::ALL.iter().map(|map| map.name().to_owned()).collect();
         assert_eq!(names.len(), Map::ALL.len(), "a name twice");
-        assert_eq!(names, load::names_of_maps().unwrap());
-        assert!(Map::ALL.iter().all(|map| Map::named(map.name()) == Some(*map)));
-        let rooms = Map::of_generation().chain(Map::shared()).chain(Map::with_sockets());
-        let rooms = rooms.chain(Map::of_packets()).chain(Map::of_flows());
-        let not_pinned = Map::in_rooms(|room| matches!(room, Room::Programs));
+        assert_eq!(names, load::map_names().unwrap());
+        assert!(Map::ALL.iter().all(|map| Map::from_name(map.name()) == Some(*map)));
+        let rooms = Map::generation_maps().chain(Map::shared_maps()).chain(Map::socket_maps());
+        let rooms = rooms.chain(Map::packet_maps()).chain(Map::flow_maps());
+        let not_pinned = Map::in_scopes(|room| matches!(room, MapScope::Programs));
         assert_eq!(
             rooms.chain(not_pinned).count(),
             Map::ALL.len(),
@@ -208,10 +208,10 @@ mod tests {
     fn a_map_of_a_generation_is_as_large_as_its_shape_says() {
         let shape = Shape { frontends: [1, 2], ports: 3, slots: [4, 5], members: 6 };
         let entries: Vec<_> =
-            Map::of_generation().filter_map(|map| map.entries(Size::Generation(shape))).collect();
+            Map::generation_maps().filter_map(|map| map.max_entries(MapSize::Generation(shape))).collect();
         assert_eq!(entries, [1, 2, 3 + PROBE_ENTRIES, 4 + PROBE_ENTRIES, 5 + PROBE_ENTRIES, 6]);
         assert!(
-            Map::shared().all(|map| map.entries(Size::Generation(shape)).is_none()),
+            Map::shared_maps().all(|map| map.max_entries(MapSize::Generation(shape)).is_none()),
             "shared maps keep their size"
         );
     }
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn whatever_leads_to_flows_has_room_for_as_many_as_there_may_be() {
         for entries in [Map::Entries4, Map::Entries6] {
-            assert_eq!(entries.entries(Size::Flows(1_000)), Some(3_000));
+            assert_eq!(entries.max_entries(MapSize::Flows(1_000)), Some(3_000));
         }
     }
 

@@ -23,12 +23,12 @@ mod jemalloc {
 
     // SAFETY: jemalloc declares a weak pointer to characters by this name, for programs to define, and only reads it.
     #[unsafe(export_name = "_rjem_malloc_conf")]
-    static SETTINGS_OF_JEMALLOC: AtomicPtr<c_char> = AtomicPtr::new(SETTINGS.as_ptr().cast_mut());
+    static JEMALLOC_CONF: AtomicPtr<c_char> = AtomicPtr::new(SETTINGS.as_ptr().cast_mut());
 }
 
 /// Gives the kernel back what was freed, where the allocator keeps it for what may come. It takes tens of milliseconds
 /// with 100,000 services, and others who allocate wait for a part of it.
-pub fn give_back_freed() {
+pub fn release_free_memory() {
     #[cfg(all(target_env = "gnu", not(target_arch = "x86_64")))]
     // SAFETY: it takes no pointer, and any thread may call it at any time.
     unsafe {

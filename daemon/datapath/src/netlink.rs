@@ -4,14 +4,14 @@
 //! Invariant: reading is pure. It ends where a message or an attribute is cut off, and one that is cut off does not
 //! count.
 
-mod conversation;
 pub mod listeners;
+mod socket;
 
 use std::io;
 use std::net::IpAddr;
 
-pub(crate) use conversation::hear;
-pub use conversation::{Conversation, Part, subscribe};
+pub(crate) use socket::read_until_done;
+pub use socket::{NetlinkFamily, NetlinkSocket, subscribe};
 
 /// Kinds of messages and their flags, from `linux/netlink.h`.
 pub(crate) const NLMSG_ERROR: u16 = 2;
@@ -27,13 +27,13 @@ const NLM_F_DUMP_INTR: u16 = 0x10;
 /// An attribute that holds others.
 pub(crate) const NESTED: u16 = 0x8000;
 /// The kind of an attribute, without the flags of those that hold others.
-const KIND: u16 = 0x3fff;
+const KIND_MASK: u16 = 0x3fff;
 
 /// The length of a message's header: length, kind, flags, sequence, port.
-pub(crate) const HEADER: usize = 16;
+pub(crate) const HEADER_BYTES: usize = 16;
 
 /// The kernel divides a list into pieces of at most this size.
-pub(crate) const PIECE: usize = 1 << 16;
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 1 << 16;
 
 /// A message as it was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,37 +46,39 @@ pub struct Message<'a> {
 impl Message<'_> {
     /// How this message ends an answer: a list ends by being whole, everything else by consent or by an error. `None`:
     /// the answer goes on.
-    pub(crate) fn ending(&self) -> Option<io::Result<()>> {
+    pub(crate) fn end_result(&self) -> Option<io::Result<()>> {
         match self.kind {
-            NLMSG_DONE => Some(consent(self.body).unwrap_or(Ok(()))),
-            NLMSG_ERROR => Some(consent(self.body).unwrap_or_else(|| Err(io::ErrorKind::InvalidData.into()))),
+            NLMSG_DONE => Some(parse_ack(self.body).unwrap_or(Ok(()))),
+            NLMSG_ERROR => {
+                Some(parse_ack(self.body).unwrap_or_else(|| Err(io::ErrorKind::InvalidData.into())))
+            }
             _ => None,
         }
     }
 }
 
 /// A message as it is sent.
-pub(crate) fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(HEADER + body.len()).unwrap_or_default();
+pub(crate) fn encode_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADER_BYTES + body.len()).unwrap_or_default();
     let [kind, flags] = [kind, flags].map(u16::to_ne_bytes);
     [&length.to_ne_bytes()[..], &kind, &flags, &sequence.to_ne_bytes(), &[0; 4], body].concat()
 }
 
 /// Each message of a datagram.
-pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(crate) fn parse_messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
         let half = |at: usize| Some(u16::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
         let kind = half(4)?;
         let flags = half(6)?;
-        let body = rest.get(HEADER..length)?;
+        let body = rest.get(HEADER_BYTES..length)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some(Message { kind, flags, body })
     })
 }
 
 /// Reads the error number of a message, of which 0 is consent. `None`: the message has none.
-fn consent(body: &[u8]) -> Option<io::Result<()>> {
+fn parse_ack(body: &[u8]) -> Option<io::Result<()>> {
     let errno = i32::from_ne_bytes(*body.first_chunk()?);
     Some(if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.saturating_neg())) })
 }
@@ -85,7 +87,7 @@ fn consent(body: &[u8]) -> Option<io::Result<()>> {
 pub fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND_MASK;
         let value = rest.get(4..length)?;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, value))
@@ -105,7 +107,7 @@ pub fn ip(value: &[u8]) -> Option<IpAddr> {
 
 /// One attribute as it is sent. Its length does not count the bytes that fill it up to a multiple of four, where the
 /// next one begins.
-pub fn with_kind(kind: u16, value: &[u8]) -> Vec<u8> {
+pub fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = 4 + value.len();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
     bytes.extend(u16::try_from(length).unwrap_or_default().to_ne_bytes());
@@ -121,9 +123,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let body = [with_kind(3 | NESTED, &[1, 2, 3]), with_kind(4, &[5])].concat();
-        let sent = [message(7, 0, 1, &body), message(NLMSG_DONE, 0, 2, &[0; 4])].concat();
-        let read: Vec<_> = messages(&sent).map(|it| (it.kind, it.body)).collect();
+        let body = [encode_attribute(3 | NESTED, &[1, 2, 3]), encode_attribute(4, &[5])].concat();
+        let sent = [encode_message(7, 0, 1, &body), encode_message(NLMSG_DONE, 0, 2, &[0; 4])].concat();
+        let read: Vec<_> = parse_messages(&sent).map(|it| (it.kind, it.body)).collect();
         assert_eq!(read, [(7, &body[..]), (NLMSG_DONE, &[0; 4][..])]);
         assert_eq!(attributes(&body).collect::<Vec<_>>(), [(3, &[1, 2, 3][..]), (4, &[5][..])]);
         assert_eq!((attribute(&body, 4), attribute(&body, 5)), (Some(&[5][..]), None));
@@ -131,15 +133,15 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_is_no_message() {
-        let sent = message(7, 0, 1, &with_kind(3, &[1, 2, 3, 4]));
+        let sent = encode_message(7, 0, 1, &encode_attribute(3, &[1, 2, 3, 4]));
         for length in 0..sent.len() {
-            assert_eq!(messages(&sent[..length]).count(), 0, "{length}");
+            assert_eq!(parse_messages(&sent[..length]).count(), 0, "{length}");
         }
     }
 
     #[test]
     fn a_conversation_ends_with_consent_or_with_an_error() {
-        let ending = |kind, body: &[u8]| Message { kind, flags: 0, body }.ending();
+        let ending = |kind, body: &[u8]| Message { kind, flags: 0, body }.end_result();
         let errno = |ended: Option<io::Result<()>>| ended.map(|it| it.map_err(|error| error.raw_os_error()));
         assert_eq!(errno(ending(7, &[0; 4])), None);
         for kind in [NLMSG_DONE, NLMSG_ERROR] {

@@ -17,9 +17,9 @@ use crate::abi::types::size;
 use crate::abi::{self, packets};
 use crate::bitmap::Bitmap;
 use crate::error::StartError;
-use crate::generation::{table, view};
-use crate::map::{Handles, Map, handle};
-use crate::view::View;
+use crate::generation::{map_array, open_counted_table};
+use crate::map::{Map, MapHandles, find_handle};
+use crate::mapped_array::MappedArray;
 
 /// What the datapath has to know to translate packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct PacketOptions {
 impl PacketOptions {
     /// What of this a kernel with these features can do. One that does not tell the length of a way (before Linux 5.12)
     /// wraps no packet, because some would be lost for their length, and their senders would not hear of it.
-    pub(crate) fn on(mut self, features: Features) -> Self {
+    pub(crate) fn restrict_to(mut self, features: Features) -> Self {
         if !features.lengths {
             self.switches.wraps = Wraps::Nothing;
         }
@@ -44,7 +44,7 @@ impl PacketOptions {
 }
 
 /// The transports as the programs have them: see `bpf/dsr.h`.
-pub(crate) const fn wrap_bits(wraps: Wraps) -> u32 {
+pub(crate) const fn encode_dsr_transports(wraps: Wraps) -> u32 {
     match wraps {
         Wraps::Nothing => 0,
         Wraps::Tcp => 1,
@@ -54,42 +54,42 @@ pub(crate) const fn wrap_bits(wraps: Wraps) -> u32 {
 
 /// Where packets arrive at this node for flows that a former daemon's programs began.
 #[derive(Debug, Default)]
-pub(crate) struct Adopted {
+pub(crate) struct AdoptedFlows {
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) frontends: BTreeSet<(IpAddr, u16)>,
 }
 
-impl Adopted {
-    pub(crate) fn add(&mut self, flow: &packets::types::flow) {
-        let arrivals = packets::arrivals(flow);
+impl AdoptedFlows {
+    pub(crate) fn add_flow(&mut self, flow: &packets::types::flow) {
+        let arrivals = packets::flow_ingress(flow);
         self.ports.extend([arrivals.frontend_port].into_iter().chain(arrivals.nat_port));
         self.frontends.insert((arrivals.frontend, arrivals.frontend_port));
     }
 }
 
 /// Keeps the maps of flows only as a complete set. If one is missing, the rest lead nowhere, and all are made anew.
-pub(crate) fn whole(mut found: Handles) -> Handles {
-    if !Map::of_flows().all(|map| found.contains_key(&map)) {
-        found.retain(|map, _| Map::of_flows().all(|flows| flows != *map));
+pub(crate) fn drop_partial_flows(mut found: MapHandles) -> MapHandles {
+    if !Map::flow_maps().all(|map| found.contains_key(&map)) {
+        found.retain(|map, _| Map::flow_maps().all(|flows| flows != *map));
     }
     found
 }
 
 /// The maps that may have less room than this version needs, because a former daemon made them: a count without room
 /// would stay at 0, and a device without room would get no programs.
-pub(crate) const MAY_BE_SMALL: [(Map, u32); 2] =
+pub(crate) const MIN_ENTRIES: [(Map, u32); 2] =
     [(Map::PacketCounts, packets::types::packet_count::PACKET_COUNTS.0), (Map::Devices, size::DEVICES.0)];
 
 /// Takes the maps out that have too little room.
-pub(crate) fn remove_small(found: &mut Handles) {
-    for (map, least) in MAY_BE_SMALL {
+pub(crate) fn remove_undersized(found: &mut MapHandles) {
+    for (map, least) in MIN_ENTRIES {
         found.retain(|it, handle| *it != map || handle.max_entries() >= least);
     }
 }
 
 /// Copies what the programs of a former daemon know of devices into a map with more room.
-pub(crate) fn carry_devices(from: &Handles, to: &Handles) -> Result<(), StartError> {
-    let (from, mut to) = (table(from, Map::Devices)?, table(to, Map::Devices)?);
+pub(crate) fn copy_devices(from: &MapHandles, to: &MapHandles) -> Result<(), StartError> {
+    let (from, mut to) = (open_counted_table(from, Map::Devices)?, open_counted_table(to, Map::Devices)?);
     from.copy_to(&mut to).map_err(|source| StartError::Map {
         attempt: "copy",
         map: Map::Devices.name(),
@@ -99,13 +99,13 @@ pub(crate) fn carry_devices(from: &Handles, to: &Handles) -> Result<(), StartErr
 
 /// Whether programs over these maps look from the start for packets that come by a bridge: flows may go on of which
 /// only the answers come by it, and those say nothing of their device.
-pub(crate) fn meet_bridge(maps: &Handles) -> bool {
+pub(crate) fn has_bridge_port(maps: &MapHandles) -> bool {
     let Some(devices) = maps.get(&Map::Devices) else { return false };
-    let told = |key: Vec<u8>| abi::value(&devices.lookup(&key, MapFlags::ANY).ok()??);
-    devices.keys().filter_map(told).any(|it: packets::types::device| is_bridge_outside(it.flags.into()))
+    let told = |key: Vec<u8>| abi::from_bytes(&devices.lookup(&key, MapFlags::ANY).ok()??);
+    devices.keys().filter_map(told).any(|it: packets::types::device| is_external_bridge(it.flags.into()))
 }
 
-fn is_bridge_outside(flags: u32) -> bool {
+fn is_external_bridge(flags: u32) -> bool {
     use packets::types::device_flag as flag;
     flags & flag::DEVICE_BRIDGE.0 != 0 && flags & (flag::DEVICE_OUTER.0 | flag::DEVICE_BACKENDS.0) != 0
 }
@@ -114,10 +114,10 @@ fn is_bridge_outside(flags: u32) -> bool {
 const NUMBERS_FIRST: u32 = 1 << 16;
 
 /// Hands out the first numbers of flows. The others follow in pieces: a start does not wait for millions.
-pub(crate) fn hand_out_first(maps: &Handles) -> Result<(), StartError> {
-    let numbers = handle(maps, Map::FreeFlows)?;
-    let counts = view(maps, Map::FlowCounts)?;
-    let first = handle(maps, Map::Flows)?.max_entries().min(NUMBERS_FIRST);
+pub(crate) fn release_first_numbers(maps: &MapHandles) -> Result<(), StartError> {
+    let numbers = find_handle(maps, Map::FreeFlows)?;
+    let counts = map_array(maps, Map::FlowCounts)?;
+    let first = find_handle(maps, Map::Flows)?.max_entries().min(NUMBERS_FIRST);
     for number in 0..first {
         let pushed = numbers.update(&[], &number.to_ne_bytes(), MapFlags::ANY);
         pushed.map_err(|error| StartError::Map {
@@ -135,15 +135,19 @@ pub(crate) fn hand_out_first(maps: &Handles) -> Result<(), StartError> {
 
 /// Tells the programs which ports clients may get, and whether new clients get flows: see `drains` in
 /// `bpf/include/abi.h`.
-pub(crate) fn tell(maps: &Handles, options: &PacketOptions, drains: u32) -> Result<(), StartError> {
-    tell_by(&view(maps, Map::PacketSettings)?, options, drains);
+pub(crate) fn write_settings(
+    maps: &MapHandles,
+    options: &PacketOptions,
+    drains: u32,
+) -> Result<(), StartError> {
+    write_settings_to(&map_array(maps, Map::PacketSettings)?, options, drains);
     Ok(())
 }
 
 /// The same, by a view of the settings.
-pub(crate) fn tell_by(settings: &View, options: &PacketOptions, drains: u32) {
-    let told = packets::types::packet_settings { drains, ..packets::settings(&options.snat_ports) };
-    for (cell, word) in settings.iter().zip(abi::words(&told)) {
+pub(crate) fn write_settings_to(settings: &MappedArray, options: &PacketOptions, drains: u32) {
+    let told = packets::types::packet_settings { drains, ..packets::encode_settings(&options.snat_ports) };
+    for (cell, word) in settings.iter().zip(abi::to_words(&told)) {
         cell.store(word, Ordering::Release);
     }
 }
@@ -151,14 +155,14 @@ pub(crate) fn tell_by(settings: &View, options: &PacketOptions, drains: u32) {
 /// The ports at which programs look at packets for the node itself: ports that clients get, and node ports. Ports that
 /// were looked at before stay until it is known at which of them adopted flows arrive. No other port is taken back
 /// before the next start, because flows outlive their service.
-pub(crate) fn ports(
-    maps: &Handles,
+pub(crate) fn open_port_bitmap(
+    maps: &MapHandles,
     options: &PacketOptions,
     node_ports: impl Iterator<Item = NonZeroU16>,
 ) -> Result<Bitmap, StartError> {
     let given = options.snat_ports.iter().cloned().flatten();
     let all = given.chain(node_ports.map(NonZeroU16::get));
-    Ok(Bitmap::beside(view(maps, Map::PacketPorts)?, all.map(u32::from)))
+    Ok(Bitmap::adopt(map_array(maps, Map::PacketPorts)?, all.map(u32::from)))
 }
 
 #[cfg(test)]

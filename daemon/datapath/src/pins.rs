@@ -29,10 +29,10 @@ use libbpf_rs::MapHandle;
 use nix::sys::statfs::{BPF_FS_MAGIC, fstatfs};
 
 use crate::error::StartError;
-use crate::map::{Handles, Map};
+use crate::map::{Map, MapHandles};
 use crate::site::Site;
 
-pub use removal::{Drained, Removed, cleanup, drain};
+pub use removal::{CleanupReport, DrainReport, cleanup, drain};
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
 pub const VERSION: u32 = 8;
@@ -62,17 +62,17 @@ pub(crate) struct Pins {
     highest: u32,
     leftover: Option<Leftover>,
     // Held as long as the daemon lives; the kernel lets go of it however the daemon ends.
-    lock: Lock,
+    lock: PinLock,
 }
 
 /// Pins of maps that no program uses, and that could not be removed.
 #[derive(Debug)]
 struct Leftover {
-    why: String,
-    is_told: bool,
+    reason: String,
+    is_reported: bool,
 }
 
-fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StartError {
+fn pin_error(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StartError {
     move |source| match source.kind() {
         io::ErrorKind::ReadOnlyFilesystem => StartError::ReadOnly { path: path.to_owned() },
         _ => StartError::Pin { attempt, path: path.to_owned(), source },
@@ -80,85 +80,86 @@ fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Start
 }
 
 /// The error of making a folder: something that is not ours may stand in its place.
-fn occupied(path: &Path) -> impl FnOnce(io::Error) -> StartError {
+fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> StartError {
     move |source| match source.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
             StartError::NoFolder { path: path.to_owned() }
         }
-        _ => failed("make", path)(source),
+        _ => pin_error("make", path)(source),
     }
 }
 
 impl Pins {
     /// Makes the folders where they are missing, and takes the lock.
     pub(crate) fn open(root: &Path, version: u32) -> Result<Self, StartError> {
-        let lock = lock(root)?;
+        let lock = lock_root(root)?;
         let mut pins =
             Self { root: root.to_owned(), version, generation: 0, highest: 0, leftover: None, lock };
-        for folder in [pins.root.join(LINKS), pins.version()] {
-            fs::create_dir_all(&folder).map_err(occupied(&folder))?;
+        for folder in [pins.root.join(LINKS), pins.version_folder()] {
+            fs::create_dir_all(&folder).map_err(folder_error(&folder))?;
         }
-        pins.settle_flows()?;
-        remove_folder(&pins.version().join(FILLING)).map_err(failed("remove", &pins.version()))?;
+        pins.recover_flows()?;
+        remove_folder(&pins.version_folder().join(FILLING))
+            .map_err(pin_error("remove", &pins.version_folder()))?;
         let numbers = pins.generations()?;
         pins.highest = numbers.iter().copied().max().unwrap_or(0);
-        pins.generation = numbers.into_iter().filter(|number| pins.is_whole(*number)).max().unwrap_or(0);
+        pins.generation = numbers.into_iter().filter(|number| pins.is_complete(*number)).max().unwrap_or(0);
         Ok(pins)
     }
 
     /// The maps that a former daemon left. Where there is no generation, the shared maps are left out, because they
     /// alone tell nothing; the maps that are kept with sockets are adopted all the same.
-    pub(crate) fn adopt(&self) -> Result<Handles, StartError> {
-        let mut maps = Handles::new();
-        adopt_folder(&self.sockets(), Map::with_sockets(), &mut maps)?;
+    pub(crate) fn adopt(&self) -> Result<MapHandles, StartError> {
+        let mut maps = MapHandles::new();
+        adopt_folder(&self.socket_folder(), Map::socket_maps(), &mut maps)?;
         if self.has_generation() {
-            adopt_folder(&self.version().join(SHARED), Map::shared(), &mut maps)?;
-            adopt_folder(&self.numbered(self.generation), Map::of_generation(), &mut maps)?;
+            adopt_folder(&self.version_folder().join(SHARED), Map::shared_maps(), &mut maps)?;
+            adopt_folder(&self.generation_folder(self.generation), Map::generation_maps(), &mut maps)?;
         }
         Ok(maps)
     }
 
     /// Pins all maps, those that were adopted only where their pin is missing. From now on a start adopts these.
-    pub(crate) fn pin(&mut self, maps: &mut Handles) -> Result<(), StartError> {
-        let shared = self.version().join(SHARED);
+    pub(crate) fn pin_all(&mut self, maps: &mut MapHandles) -> Result<(), StartError> {
+        let shared = self.version_folder().join(SHARED);
         self.pin_sockets(maps)?;
         if self.has_generation() {
-            return pin_folder(&shared, Map::shared(), maps);
+            return pin_folder(&shared, Map::shared_maps(), maps);
         }
-        remove_folder(&shared).map_err(failed("remove", &shared))?;
-        fs::create_dir(&shared).map_err(failed("make", &shared))?;
-        pin_folder(&shared, Map::shared(), maps)?;
+        remove_folder(&shared).map_err(pin_error("remove", &shared))?;
+        fs::create_dir(&shared).map_err(pin_error("make", &shared))?;
+        pin_folder(&shared, Map::shared_maps(), maps)?;
         self.pin_generation(maps)
     }
 
     /// Pins the maps that are kept with sockets, where they are missing.
-    pub(crate) fn pin_sockets(&self, maps: &mut Handles) -> Result<(), StartError> {
-        let sockets = self.sockets();
-        fs::create_dir_all(&sockets).map_err(occupied(&sockets))?;
-        pin_folder(&sockets, Map::with_sockets(), maps)
+    pub(crate) fn pin_sockets(&self, maps: &mut MapHandles) -> Result<(), StartError> {
+        let sockets = self.socket_folder();
+        fs::create_dir_all(&sockets).map_err(folder_error(&sockets))?;
+        pin_folder(&sockets, Map::socket_maps(), maps)
     }
 
     /// Whether all maps are pinned that are kept with sockets.
-    pub(crate) fn has_sockets(&self) -> bool {
-        Map::with_sockets().all(|map| self.sockets().join(map.name()).exists())
+    pub(crate) fn has_socket_maps(&self) -> bool {
+        Map::socket_maps().all(|map| self.socket_folder().join(map.name()).exists())
     }
 
-    /// Pins a generation that is whole, under the next number. The one before stays until [`Self::forget_older`].
-    pub(crate) fn pin_generation(&mut self, maps: &mut Handles) -> Result<(), StartError> {
-        let filling = self.version().join(FILLING);
-        remove_folder(&filling).map_err(failed("remove", &filling))?;
-        fs::create_dir(&filling).map_err(failed("make", &filling))?;
-        pin_folder(&filling, Map::of_generation(), maps)?;
-        let numbered = self.numbered(self.highest + 1);
-        fs::rename(&filling, &numbered).map_err(failed("make", &numbered))?;
+    /// Pins a generation that is whole, under the next number. The one before stays until [`Self::prune_generations`].
+    pub(crate) fn pin_generation(&mut self, maps: &mut MapHandles) -> Result<(), StartError> {
+        let filling = self.version_folder().join(FILLING);
+        remove_folder(&filling).map_err(pin_error("remove", &filling))?;
+        fs::create_dir(&filling).map_err(pin_error("make", &filling))?;
+        pin_folder(&filling, Map::generation_maps(), maps)?;
+        let numbered = self.generation_folder(self.highest + 1);
+        fs::rename(&filling, &numbered).map_err(pin_error("make", &numbered))?;
         self.highest += 1;
         self.generation = self.highest;
         Ok(())
     }
 
     /// The maps of packets that a former daemon left.
-    pub(crate) fn adopt_packets(&self) -> Result<Handles, StartError> {
-        let mut maps = Handles::new();
+    pub(crate) fn adopt_packets(&self) -> Result<MapHandles, StartError> {
+        let mut maps = MapHandles::new();
         for (folder, which) in self.packet_folders() {
             adopt_folder(&folder, which, &mut maps)?;
         }
@@ -166,32 +167,32 @@ impl Pins {
     }
 
     /// Removes one map of packets, so that another one takes its place.
-    pub(crate) fn forget_packets(&self, map: Map) -> Result<(), StartError> {
+    pub(crate) fn remove_packet_map(&self, map: Map) -> Result<(), StartError> {
         let [(packets, _), _] = self.packet_folders();
         let path = packets.join(map.name());
-        remove_folder(&path).map_err(failed("remove", &path))
+        remove_folder(&path).map_err(pin_error("remove", &path))
     }
 
     /// Removes the flows, which are of no use without each other.
-    pub(crate) fn forget_flows(&self) -> Result<(), StartError> {
+    pub(crate) fn remove_flows(&self) -> Result<(), StartError> {
         let [_, (flows, _)] = self.packet_folders();
-        remove_folder(&flows).map_err(failed("remove", &flows))
+        remove_folder(&flows).map_err(pin_error("remove", &flows))
     }
 
     /// Pins other maps of flows in the place of those that are pinned, which go when no program reads them any more. An
     /// error: the former ones stay pinned.
-    pub(crate) fn replace_flows(&self, maps: &mut Handles) -> Result<(), StartError> {
+    pub(crate) fn replace_flows(&self, maps: &mut MapHandles) -> Result<(), StartError> {
         let [_, (flows, which)] = self.packet_folders();
-        let [next, former] = self.beside_flows();
+        let [next, former] = self.flow_swap_folders();
         for folder in [&next, &former] {
-            remove_folder(folder).map_err(failed("remove", folder))?;
+            remove_folder(folder).map_err(pin_error("remove", folder))?;
         }
-        fs::create_dir(&next).map_err(failed("make", &next))?;
+        fs::create_dir(&next).map_err(pin_error("make", &next))?;
         pin_folder(&next, which, maps)?;
-        fs::rename(&flows, &former).map_err(failed("make", &former))?;
+        fs::rename(&flows, &former).map_err(pin_error("make", &former))?;
         if let Err(error) = fs::rename(&next, &flows) {
             let _ = fs::rename(&former, &flows);
-            return Err(failed("make", &flows)(error));
+            return Err(pin_error("make", &flows)(error));
         }
         // What cannot be removed now is removed by the next start.
         let _ = remove_folder(&former);
@@ -200,58 +201,58 @@ impl Pins {
 
     /// Settles what is left of a daemon that was killed while it replaced flows: puts the former ones back if none are
     /// in their place, and removes what lies beside.
-    fn settle_flows(&self) -> Result<(), StartError> {
+    fn recover_flows(&self) -> Result<(), StartError> {
         let [_, (flows, _)] = self.packet_folders();
-        let [next, former] = self.beside_flows();
+        let [next, former] = self.flow_swap_folders();
         if !flows.exists() && former.exists() {
-            fs::rename(&former, &flows).map_err(failed("make", &flows))?;
+            fs::rename(&former, &flows).map_err(pin_error("make", &flows))?;
         }
         for folder in [&next, &former] {
-            remove_folder(folder).map_err(failed("remove", folder))?;
+            remove_folder(folder).map_err(pin_error("remove", folder))?;
         }
         Ok(())
     }
 
     /// Where the flows are pinned that are to replace the present ones, and where those that were replaced.
-    fn beside_flows(&self) -> [PathBuf; 2] {
+    fn flow_swap_folders(&self) -> [PathBuf; 2] {
         [FLOWS_NEXT, FLOWS_FORMER].map(|name| self.root.join(name))
     }
 
     /// Whether a map of packets has been unpinned.
-    pub(crate) fn packets_are_broken(&self) -> bool {
-        self.packet_folders().into_iter().any(is_broken)
+    pub(crate) fn is_packet_pin_missing(&self) -> bool {
+        self.packet_folders().into_iter().any(is_pin_missing)
     }
 
     /// Pins the maps of packets, those that were adopted only where their pin is missing.
-    pub(crate) fn pin_packets(&self, maps: &mut Handles) -> Result<(), StartError> {
+    pub(crate) fn pin_packets(&self, maps: &mut MapHandles) -> Result<(), StartError> {
         pin_folders(self.packet_folders(), maps)
     }
 
     /// Where the links of devices are pinned.
-    pub(crate) fn devices(&self) -> PathBuf {
+    pub(crate) fn device_link_folder(&self) -> PathBuf {
         device_links(&self.root)
     }
 
     fn packet_folders(&self) -> [(PathBuf, Vec<Map>); 2] {
         [
-            (self.version().join(PACKETS), Map::of_packets().collect()),
-            (self.root.join(format!("{FLOWS}{FLOWS_VERSION}")), Map::of_flows().collect()),
+            (self.version_folder().join(PACKETS), Map::packet_maps().collect()),
+            (self.root.join(format!("{FLOWS}{FLOWS_VERSION}")), Map::flow_maps().collect()),
         ]
     }
 
     /// Whether a map has been unpinned.
-    pub(crate) fn are_broken(&self) -> bool {
-        self.folders().into_iter().any(is_broken)
+    pub(crate) fn is_map_pin_missing(&self) -> bool {
+        self.map_folders().into_iter().any(is_pin_missing)
     }
 
     /// Pins again what has been unpinned.
-    pub(crate) fn repair(&self, maps: &mut Handles) -> Result<(), StartError> {
-        pin_folders(self.folders(), maps)
+    pub(crate) fn repair(&self, maps: &mut MapHandles) -> Result<(), StartError> {
+        pin_folders(self.map_folders(), maps)
     }
 
     /// The reason why something could not be put back: where the place of all pins has gone, what a single call met
     /// says nothing of it.
-    pub(crate) fn explained(&self, met: StartError) -> StartError {
+    pub(crate) fn explain_error(&self, met: StartError) -> StartError {
         let path = self.root.clone();
         let is_there = File::open(&path).and_then(|folder| is_bpffs(&folder)).unwrap_or(false);
         let is_removed = self.lock.0.metadata().is_ok_and(|it| it.nlink() == 0);
@@ -264,17 +265,17 @@ impl Pins {
     }
 
     /// Makes the folder of links, where it is missing.
-    pub(crate) fn make_links(&self) -> Result<(), StartError> {
+    pub(crate) fn make_link_folder(&self) -> Result<(), StartError> {
         let links = self.root.join(LINKS);
-        fs::create_dir_all(&links).map_err(failed("make", &links))
+        fs::create_dir_all(&links).map_err(pin_error("make", &links))
     }
 
     /// The folders of maps, but for those of packets, and which maps are pinned in each.
-    fn folders(&self) -> [(PathBuf, Vec<Map>); 3] {
+    fn map_folders(&self) -> [(PathBuf, Vec<Map>); 3] {
         [
-            (self.version().join(SHARED), Map::shared().collect()),
-            (self.numbered(self.generation), Map::of_generation().collect()),
-            (self.sockets(), Map::with_sockets().collect()),
+            (self.version_folder().join(SHARED), Map::shared_maps().collect()),
+            (self.generation_folder(self.generation), Map::generation_maps().collect()),
+            (self.socket_folder(), Map::socket_maps().collect()),
         ]
     }
 
@@ -290,79 +291,79 @@ impl Pins {
 
     /// Whether hooks of a site have programs, of any version.
     pub(crate) fn has_links(&self, site: &impl Site) -> bool {
-        site.hooks().any(|hook| self.link(site, hook).exists())
+        site.hooks().any(|hook| self.link_pin(site, hook).exists())
     }
 
     /// Removes the pins of other versions' maps. Programs that still use them keep them.
-    pub(crate) fn forget_versions(&self) -> Result<(), StartError> {
+    pub(crate) fn remove_other_versions(&self) -> Result<(), StartError> {
         let own = [("v", self.version), (SOCKETS, SOCKETS_VERSION), (FLOWS, FLOWS_VERSION)];
         let is_other = |name: &str| {
             let number = |prefix| name.strip_prefix(prefix)?.parse::<u32>().ok();
             own.iter().any(|(prefix, own)| number(*prefix).is_some_and(|number| number != *own))
         };
-        let entries = fs::read_dir(&self.root).map_err(failed("read", &self.root))?;
+        let entries = fs::read_dir(&self.root).map_err(pin_error("read", &self.root))?;
         for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_other)) {
-            remove_folder(&entry.path()).map_err(failed("remove", &entry.path()))?;
+            remove_folder(&entry.path()).map_err(pin_error("remove", &entry.path()))?;
         }
         Ok(())
     }
 
     /// Removes all pins. The caller has made sure that nothing is attached.
-    pub(crate) fn forget_all(&self) -> Result<(), StartError> {
-        remove_folder(&self.root).map_err(failed("remove", &self.root))
+    pub(crate) fn remove_all(&self) -> Result<(), StartError> {
+        remove_folder(&self.root).map_err(pin_error("remove", &self.root))
     }
 
     /// Goes back to a former generation, because the programs have not moved to the one that was pinned last.
-    pub(crate) fn go_back_to(&mut self, generation: u32) {
+    pub(crate) fn revert_generation(&mut self, generation: u32) {
         self.generation = generation;
-        self.forget_older();
+        self.prune_generations();
     }
 
     /// Removes the generations that no program uses any more. They cost memory and nothing else, so a failure is only
     /// noted.
-    pub(crate) fn forget_older(&mut self) {
+    pub(crate) fn prune_generations(&mut self) {
         let why = self.remove_older().err().map(|error| error.to_string());
         if why.as_deref() != self.leftover() {
-            self.leftover = why.map(|why| Leftover { why, is_told: false });
+            self.leftover = why.map(|why| Leftover { reason: why, is_reported: false });
         }
     }
 
     /// Tries again to remove what could not be removed.
-    pub(crate) fn forget_leftover(&mut self) {
+    pub(crate) fn retry_leftover(&mut self) {
         if self.leftover.is_some() {
-            self.forget_older();
+            self.prune_generations();
         }
     }
 
     /// Why something is still pinned that no program uses; `None`: nothing is.
     pub(crate) fn leftover(&self) -> Option<&str> {
-        self.leftover.as_ref().map(|leftover| leftover.why.as_str())
+        self.leftover.as_ref().map(|leftover| leftover.reason.as_str())
     }
 
     /// Gives the same, but only once: for a caller that tells it on.
-    pub(crate) fn leftover_to_tell(&mut self) -> Option<String> {
-        let news = self.leftover.as_mut().filter(|leftover| !leftover.is_told)?;
-        news.is_told = true;
-        Some(news.why.clone())
+    pub(crate) fn take_leftover_report(&mut self) -> Option<String> {
+        let news = self.leftover.as_mut().filter(|leftover| !leftover.is_reported)?;
+        news.is_reported = true;
+        Some(news.reason.clone())
     }
 
     fn remove_older(&self) -> Result<(), StartError> {
         let mut removed = Ok(());
         for number in self.generations()?.into_iter().filter(|number| *number != self.generation) {
-            let folder = self.numbered(number);
+            let folder = self.generation_folder(number);
             if let Err(error) = remove_folder(&folder) {
-                removed = Err(failed("remove", &folder)(error));
+                removed = Err(pin_error("remove", &folder)(error));
             }
         }
         removed
     }
 
     /// Where other versions tell their programs which cgroup and mark are exempt.
-    pub(crate) fn other_controls(&self) -> Vec<PathBuf> {
+    pub(crate) fn foreign_controls(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let is_other = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with('v') && *path != self.version()
+            name.starts_with('v') && *path != self.version_folder()
         };
         entries
             .map(|entry| entry.path())
@@ -372,45 +373,45 @@ impl Pins {
     }
 
     /// The pin of a hook's link.
-    pub(crate) fn link(&self, site: &impl Site, hook: &str) -> PathBuf {
-        self.root.join(LINKS).join(site.pin(hook))
+    pub(crate) fn link_pin(&self, site: &impl Site, hook: &str) -> PathBuf {
+        self.root.join(LINKS).join(site.link_path(hook))
     }
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    fn version(&self) -> PathBuf {
+    fn version_folder(&self) -> PathBuf {
         self.root.join(format!("v{}", self.version))
     }
 
-    fn sockets(&self) -> PathBuf {
+    fn socket_folder(&self) -> PathBuf {
         self.root.join(format!("{SOCKETS}{SOCKETS_VERSION}"))
     }
 
-    fn numbered(&self, number: u32) -> PathBuf {
-        self.version().join(format!("g{number}"))
+    fn generation_folder(&self, number: u32) -> PathBuf {
+        self.version_folder().join(format!("g{number}"))
     }
 
     /// Whether a generation still has all its maps. A map that was taken away cannot be replaced by an empty one.
-    fn is_whole(&self, number: u32) -> bool {
-        let folder = self.numbered(number);
-        Map::of_generation().all(|map| folder.join(map.name()).exists())
+    fn is_complete(&self, number: u32) -> bool {
+        let folder = self.generation_folder(number);
+        Map::generation_maps().all(|map| folder.join(map.name()).exists())
     }
 
     fn generations(&self) -> Result<Vec<u32>, StartError> {
-        let folder = self.version();
+        let folder = self.version_folder();
         let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix('g')?.parse().ok();
-        let entries = fs::read_dir(&folder).map_err(failed("read", &folder))?;
+        let entries = fs::read_dir(&folder).map_err(pin_error("read", &folder))?;
         Ok(entries.flatten().filter_map(number).collect())
     }
 }
 
 /// The folder of pins, locked.
 #[derive(Debug)]
-struct Lock(File);
+struct PinLock(File);
 
-impl Drop for Lock {
+impl Drop for PinLock {
     /// Unlocks the folder. Closing it is not enough: a child that was forked a moment ago has the same lock until it
     /// runs its program.
     fn drop(&mut self) {
@@ -419,28 +420,28 @@ impl Drop for Lock {
 }
 
 /// Makes the root if its parent is on a BPF file system, and locks it.
-fn lock(root: &Path) -> Result<Lock, StartError> {
+fn lock_root(root: &Path) -> Result<PinLock, StartError> {
     let no_bpffs = || StartError::NoBpffs { path: root.to_owned() };
     if !root.exists() {
         let parent = File::open(root.parent().unwrap_or(root)).map_err(|_| no_bpffs())?;
-        if !is_bpffs(&parent).map_err(failed("read", root))? {
+        if !is_bpffs(&parent).map_err(pin_error("read", root))? {
             return Err(no_bpffs());
         }
-        fs::create_dir(root).map_err(failed("make", root))?;
+        fs::create_dir(root).map_err(pin_error("make", root))?;
     }
     if !root.is_dir() {
         return Err(StartError::NoFolder { path: root.to_owned() });
     }
-    let folder = File::open(root).map_err(failed("open", root))?;
-    if !is_bpffs(&folder).map_err(failed("read", root))? {
+    let folder = File::open(root).map_err(pin_error("open", root))?;
+    if !is_bpffs(&folder).map_err(pin_error("read", root))? {
         return Err(no_bpffs());
     }
     match folder.try_lock() {
-        Ok(()) => Ok(Lock(folder)),
+        Ok(()) => Ok(PinLock(folder)),
         Err(TryLockError::WouldBlock) => {
             Err(StartError::Locked { path: root.to_owned(), holder: lock_holder(&folder) })
         }
-        Err(TryLockError::Error(source)) => Err(failed("lock", root)(source)),
+        Err(TryLockError::Error(source)) => Err(pin_error("lock", root)(source)),
     }
 }
 
@@ -464,16 +465,16 @@ pub fn lock_holder(locked: &File) -> Option<u32> {
     locks.lines().find_map(process)
 }
 
-fn is_broken((folder, maps): (PathBuf, Vec<Map>)) -> bool {
+fn is_pin_missing((folder, maps): (PathBuf, Vec<Map>)) -> bool {
     maps.iter().any(|map| !folder.join(map.name()).exists())
 }
 
 fn pin_folders(
     folders: impl IntoIterator<Item = (PathBuf, Vec<Map>)>,
-    maps: &mut Handles,
+    maps: &mut MapHandles,
 ) -> Result<(), StartError> {
     for (folder, which) in folders {
-        fs::create_dir_all(&folder).map_err(failed("make", &folder))?;
+        fs::create_dir_all(&folder).map_err(pin_error("make", &folder))?;
         pin_folder(&folder, which, maps)?;
     }
     Ok(())
@@ -482,13 +483,13 @@ fn pin_folders(
 fn adopt_folder(
     folder: &Path,
     which: impl IntoIterator<Item = Map>,
-    maps: &mut Handles,
+    maps: &mut MapHandles,
 ) -> Result<(), StartError> {
     for map in which {
         let path = folder.join(map.name());
         if path.exists() {
             let found = MapHandle::from_pinned_path(&path);
-            maps.insert(map, found.map_err(|source| StartError::opening(&path, source))?);
+            maps.insert(map, found.map_err(|source| StartError::from_open(&path, source))?);
         }
     }
     Ok(())
@@ -497,13 +498,13 @@ fn adopt_folder(
 fn pin_folder(
     folder: &Path,
     which: impl IntoIterator<Item = Map>,
-    maps: &mut Handles,
+    maps: &mut MapHandles,
 ) -> Result<(), StartError> {
     for map in which {
         let path = folder.join(map.name());
         if let Some(handle) = maps.get_mut(&map).filter(|_| !path.exists()) {
             let pinned = handle.pin(&path);
-            pinned.map_err(|error| failed("pin", &path)(io::Error::other(format!("{error:#}"))))?;
+            pinned.map_err(|error| pin_error("pin", &path)(io::Error::other(format!("{error:#}"))))?;
         }
     }
     Ok(())

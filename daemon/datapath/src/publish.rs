@@ -24,20 +24,20 @@ impl Cell for AtomicU64 {
 }
 
 /// Writes a range that no word points to. Slots that are not given are wiped.
-pub(crate) fn fill<C: Cell>(array: &[C], range: SlotRange, mut slots: impl Iterator<Item = Slot>) {
+pub(crate) fn fill_range<C: Cell>(array: &[C], range: SlotRange, mut slots: impl Iterator<Item = Slot>) {
     let words = abi::slot_words(range.family);
     let from = range.base as usize * words;
     let cells = array.get(from..from + range.count as usize * words);
     for slot in cells.unwrap_or_default().chunks_exact(words) {
-        let words = slots.next().and_then(|slot| abi::slot_in(range.family, &slot)).unwrap_or_default();
+        let words = slots.next().and_then(|slot| abi::encode_slot(range.family, &slot)).unwrap_or_default();
         slot.iter().zip(words).for_each(|(cell, word)| cell.store(word, Ordering::Relaxed));
     }
 }
 
 /// Publishes a word: programs see the list before or the list after. A program that sees the word sees all that was
 /// written before it.
-pub(crate) fn publish<C: Cell>(cell: &C, word: Word) {
-    cell.store(abi::word_bits(word), Ordering::Release);
+pub(crate) fn publish_word<C: Cell>(cell: &C, word: Word) {
+    cell.store(abi::encode_word(word), Ordering::Release);
 }
 
 #[cfg(test)]

@@ -28,30 +28,34 @@ const CAUSES: [(Cause, types::reason); 6] = [
 ];
 
 /// Where the share begins, above the port.
-const SHARE_AT: u32 = abi::packets::types::flow_part::FLOW_SHARE_AT.0;
+const QUOTA_SHIFT: u32 = abi::packets::types::flow_part::FLOW_SHARE_AT.0;
 
 /// The ring buffer's reading end.
 #[derive(Debug)]
-pub struct Refusals {
+pub struct RefusalReader {
     map: MapHandle,
 }
 
-impl Refusals {
+impl RefusalReader {
     pub(crate) fn new(map: MapHandle) -> Self {
         Self { map }
     }
 
     /// Passes each refusal to `tell`, oldest first, until the other end of `stop` is closed. One reader at a time.
-    pub fn listen(&self, stop: &PipeReader, mut tell: impl FnMut(Refusal)) -> Result<(), libbpf_rs::Error> {
+    pub fn read_refusals(
+        &self,
+        stop: &PipeReader,
+        mut tell: impl FnMut(Refusal),
+    ) -> Result<(), libbpf_rs::Error> {
         let mut builder = RingBufferBuilder::new();
         builder.add(&self.map, move |bytes| {
-            if let Some(refusal) = decode(bytes) {
+            if let Some(refusal) = decode_refusal(bytes) {
                 tell(refusal);
             }
             0
         })?;
         let ring = builder.build()?;
-        while wait(&self.map, stop)? {
+        while wait_for_record(&self.map, stop)? {
             ring.consume()?;
         }
         Ok(())
@@ -60,7 +64,7 @@ impl Refusals {
 
 /// Waits for a record, without a time limit: an idle node has nothing to wake up for. `false`: no records are wanted
 /// any more.
-fn wait(records: &impl AsFd, stop: &PipeReader) -> Result<bool, libbpf_rs::Error> {
+fn wait_for_record(records: &impl AsFd, stop: &PipeReader) -> Result<bool, libbpf_rs::Error> {
     let mut watched =
         [PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(records.as_fd(), PollFlags::POLLIN)];
     match poll(&mut watched, PollTimeout::NONE) {
@@ -70,10 +74,10 @@ fn wait(records: &impl AsFd, stop: &PipeReader) -> Result<bool, libbpf_rs::Error
     }
 }
 
-fn decode(bytes: &[u8]) -> Option<Refusal> {
-    let it: types::refusal = abi::value(bytes)?;
+fn decode_refusal(bytes: &[u8]) -> Option<Refusal> {
+    let it: types::refusal = abi::from_bytes(bytes)?;
     let address = SocketAddr::new(abi::from_mapped(it.address), u16::from_be(it.port));
-    let transport: Transport = abi::transport_of(it.transport)?;
+    let transport: Transport = abi::transport_from_number(it.transport)?;
     let comm = it.comm.split(|byte| *byte == 0).next().unwrap_or_default();
     let cause = CAUSES.iter().find(|(_, number)| u32::from(it.reason) == number.0);
     let source = SocketAddr::new(abi::from_mapped(it.source), u16::from_be(it.source_port));
@@ -88,8 +92,8 @@ fn decode(bytes: &[u8]) -> Option<Refusal> {
         cgroup: it.cgroup,
         netns: it.netns,
         frontend: FrontendKey { address: address.ip(), port: NonZeroU16::new(address.port())?, transport },
-        port: PortIndex(it.port_and_share & ((1 << SHARE_AT) - 1)),
-        share: share_of(&it),
+        port: PortIndex(it.port_and_share & ((1 << QUOTA_SHIFT) - 1)),
+        share: refusal_quota(&it),
         denial: if dropped { Denial::Dropped } else { Denial::Refused },
         // The programs may be newer than this daemon, and give a cause that it does not know.
         cause: cause.map_or(Cause::NoBackend, |(cause, _)| *cause),
@@ -97,9 +101,9 @@ fn decode(bytes: &[u8]) -> Option<Refusal> {
 }
 
 /// The number of the namespace that has the frontend. Where no frontend was found there is none.
-fn share_of(it: &types::refusal) -> QuotaId {
+fn refusal_quota(it: &types::refusal) -> QuotaId {
     let is_no_port = u32::from(it.reason) == types::reason::REASON_NO_SUCH_PORT.0;
-    let number = u16::try_from(it.port_and_share >> SHARE_AT).unwrap_or_default();
+    let number = u16::try_from(it.port_and_share >> QUOTA_SHIFT).unwrap_or_default();
     if is_no_port { QuotaId::default() } else { QuotaId(number) }
 }
 
@@ -119,15 +123,15 @@ mod tests {
             port: 443_u16.to_be(),
             transport: 6,
             verdict: 2,
-            port_and_share: 9 << SHARE_AT | 7,
+            port_and_share: 9 << QUOTA_SHIFT | 7,
             ..types::refusal::default()
         };
-        let read = decode(abi::bytes(&refusal)).unwrap();
+        let read = decode_refusal(abi::as_bytes(&refusal)).unwrap();
         assert_eq!((read.comm.as_str(), read.process, read.denial), ("curl", 10, Denial::Dropped));
         assert_eq!(read.frontend.to_string(), "10.96.0.10:443/TCP");
         assert_eq!((read.arrival, read.cause), (None, Cause::NoBackend));
         assert_eq!((read.port, read.share), (PortIndex(7), QuotaId(9)));
-        assert_eq!(decode(&[0; 8]), None, "half a record is none");
+        assert_eq!(decode_refusal(&[0; 8]), None, "half a record is none");
     }
 
     #[test]
@@ -145,7 +149,7 @@ mod tests {
                 device: 3,
                 ..types::refusal::default()
             };
-            let read = decode(abi::bytes(&refusal)).unwrap();
+            let read = decode_refusal(abi::as_bytes(&refusal)).unwrap();
             let source = "203.0.113.9:50000".parse().unwrap();
             assert_eq!((read.arrival, read.cause), (Some(Arrival { source, device: 3 }), cause));
             assert_eq!((read.process, read.comm.as_str()), (0, ""));

@@ -15,16 +15,16 @@ const MEMBERS_FIRST: u32 = 4096;
 
 /// The factor of each step. A growth costs the loading of the programs, some 0.1 s, while a large cluster is read in;
 /// an empty entry costs 8 to 128 bytes.
-const GROWTH: u32 = 16;
+const GROWTH_FACTOR: u32 = 16;
 
 /// What may come while larger maps are made, some 0.1 s: as much as one change after the other can bring.
-const MEANWHILE: u32 = 4096;
+const HEADROOM_MIN: u32 = 4096;
 
 /// What is added to the arrays for the self-test: a port and a slot that no service can have.
 pub(crate) const PROBE_ENTRIES: u32 = 1;
 
 /// The place of a family in a pair.
-pub(crate) const fn index(family: Family) -> usize {
+pub(crate) const fn family_index(family: Family) -> usize {
     match family {
         Family::V4 => 0,
         Family::V6 => 1,
@@ -32,9 +32,9 @@ pub(crate) const fn index(family: Family) -> usize {
 }
 
 /// How a shape is chosen, and how it grows.
-pub(crate) trait Growth: Sized {
+pub(crate) trait ShapeGrowth: Sized {
     /// The shape that a start begins with.
-    fn first(limits: Self) -> Self;
+    fn initial(limits: Self) -> Self;
 
     /// The shape that a start begins with that expects so much.
     fn for_expected(expected: &MapGrowth, limits: &Self) -> Self;
@@ -43,49 +43,49 @@ pub(crate) trait Growth: Sized {
     const NONE: Self;
 
     /// What the maps may grow to.
-    fn limits(capacity: Capacity) -> Self;
+    fn from_capacity(capacity: Capacity) -> Self;
 
     /// Makes larger whatever is half in use: what grows with the cluster grows together, so the programs are moved
     /// once.
-    fn with_room_for(self, used: &Self, limits: &Self) -> Self;
+    fn grow_half_full(self, used: &Self, limits: &Self) -> Self;
 
     /// Adds what is about to be written.
-    fn and(self, coming: &MapGrowth) -> Self;
+    fn with_planned(self, coming: &MapGrowth) -> Self;
 
     /// Large enough for what is used. What has to grow gets room for what comes next too: an array an eighth more, a
     /// hash map as much again, so that it is half empty.
-    fn holding(self, used: &Self, limits: &Self) -> Self;
+    fn grow_to_hold(self, used: &Self, limits: &Self) -> Self;
 
     /// The larger of both, map by map.
-    fn or_larger(self, other: Self) -> Self;
+    fn max_with(self, other: Self) -> Self;
 }
 
-impl Growth for Shape {
-    fn first(limits: Self) -> Self {
+impl ShapeGrowth for Shape {
+    fn initial(limits: Self) -> Self {
         let first = Self {
             frontends: [FRONTENDS_FIRST; 2],
             ports: PORTS_FIRST,
             slots: [SLOTS_FIRST; 2],
             members: MEMBERS_FIRST,
         };
-        within(first, limits)
+        clamp_shape(first, limits)
     }
 
     fn for_expected(expected: &MapGrowth, limits: &Self) -> Self {
-        Self::first(*limits).holding(&Self::NONE.and(expected), limits)
+        Self::initial(*limits).grow_to_hold(&Self::NONE.with_planned(expected), limits)
     }
 
     const NONE: Self = Self { frontends: [0; 2], ports: 0, slots: [0; 2], members: 0 };
 
-    fn limits(capacity: Capacity) -> Self {
+    fn from_capacity(capacity: Capacity) -> Self {
         let slots = 1 << capacity.slots.max(1).ilog2();
         let ports = capacity.ports.max(1);
         Self { frontends: [ports; 2], ports, slots: [slots; 2], members: slots }
     }
 
-    fn with_room_for(self, used: &Self, limits: &Self) -> Self {
+    fn grow_half_full(self, used: &Self, limits: &Self) -> Self {
         let grown = |entries: u32, used: u32, limit| match used >= entries / 2 {
-            true => grown(entries, 0, limit).unwrap_or(entries),
+            true => next_size(entries, 0, limit).unwrap_or(entries),
             false => entries,
         };
         let both = |[a, b]: [u32; 2], [c, d]: [u32; 2], [e, f]: [u32; 2]| [grown(a, c, e), grown(b, d, f)];
@@ -97,7 +97,7 @@ impl Growth for Shape {
         }
     }
 
-    fn and(self, coming: &MapGrowth) -> Self {
+    fn with_planned(self, coming: &MapGrowth) -> Self {
         let sum = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.saturating_add(c), b.saturating_add(d)];
         Self {
             frontends: sum(self.frontends, coming.frontends),
@@ -107,10 +107,10 @@ impl Growth for Shape {
         }
     }
 
-    fn holding(self, used: &Self, limits: &Self) -> Self {
+    fn grow_to_hold(self, used: &Self, limits: &Self) -> Self {
         let array = |entries: u32, used: u32, limit: u32| match used <= entries {
             true => entries,
-            false => spacious(used).min(limit),
+            false => array_size_for(used).min(limit),
         };
         let hash = |entries: u32, used: u32, limit: u32| match is_crowded(used, entries) {
             true => used.saturating_mul(2).checked_next_power_of_two().unwrap_or(limit).min(limit),
@@ -126,10 +126,10 @@ impl Growth for Shape {
             slots: each(&array, self.slots, used.slots, limits.slots),
             members: hash(self.members, used.members, limits.members),
         }
-        .or_larger(self)
+        .max_with(self)
     }
 
-    fn or_larger(self, other: Self) -> Self {
+    fn max_with(self, other: Self) -> Self {
         let most = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.max(c), b.max(d)];
         Self {
             frontends: most(self.frontends, other.frontends),
@@ -140,7 +140,7 @@ impl Growth for Shape {
     }
 }
 
-fn within(shape: Shape, limits: Shape) -> Shape {
+fn clamp_shape(shape: Shape, limits: Shape) -> Shape {
     let least = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.min(c), b.min(d)];
     Shape {
         frontends: least(shape.frontends, limits.frontends),
@@ -153,24 +153,24 @@ fn within(shape: Shape, limits: Shape) -> Shape {
 /// Whether an array with so many entries is to be made larger soon: there is still room for what comes until it is
 /// made.
 pub(crate) fn is_filling(used: u32, entries: u32) -> bool {
-    is_short_of(used, entries, entries)
+    is_near_full(used, entries, entries)
 }
 
 /// The same of a hash map.
 pub(crate) fn is_hash_filling(used: u32, entries: u32) -> bool {
-    is_short_of(used, entries, room_in_hash(entries))
+    is_near_full(used, entries, hash_capacity(entries))
 }
 
 /// Whether so little room is left that what comes meanwhile could fill it. A small map has more to spare: three
 /// eighths.
-fn is_short_of(used: u32, entries: u32, room: u32) -> bool {
-    let spare = (room / 16).max(MEANWHILE);
+fn is_near_full(used: u32, entries: u32, room: u32) -> bool {
+    let spare = (room / 16).max(HEADROOM_MIN);
     used >= (entries - entries / 8 * 3).max(room.saturating_sub(spare))
 }
 
 /// How many entries a hash map may have before nothing more may come. What is in use may be a little more than is
 /// counted: a replacement takes an entry for a moment.
-const fn room_in_hash(entries: u32) -> u32 {
+const fn hash_capacity(entries: u32) -> u32 {
     entries - entries / 16
 }
 
@@ -181,25 +181,25 @@ pub(crate) const fn is_crowded(used: u32, entries: u32) -> bool {
 
 /// Whether so much is in use of a hash map that nothing may come before it is larger.
 pub(crate) const fn is_full(used: u32, entries: u32) -> bool {
-    used >= room_in_hash(entries)
+    used >= hash_capacity(entries)
 }
 
 /// The next size that holds `needed` entries, if the limit lets it.
-pub(crate) fn grown(entries: u32, needed: u32, limit: u32) -> Option<u32> {
+pub(crate) fn next_size(entries: u32, needed: u32, limit: u32) -> Option<u32> {
     let mut next = entries.max(1);
     while next < needed || next == entries {
         if next >= limit {
             return None;
         }
-        next = next.saturating_mul(GROWTH).min(limit);
+        next = next.saturating_mul(GROWTH_FACTOR).min(limit);
     }
     Some(next)
 }
 
 /// An eighth more than is used, in round numbers: lists that are replaced need room beside, and what was just made is
 /// not to be made larger at once. It is no more, because what is mapped counts as the daemon's memory.
-fn spacious(used: u32) -> u32 {
-    let entries = used.saturating_add((used / 8).max(2 * MEANWHILE));
+fn array_size_for(used: u32) -> u32 {
+    let entries = used.saturating_add((used / 8).max(2 * HEADROOM_MIN));
     let step = entries.checked_next_power_of_two().map_or(1, |power| power / 8).max(1);
     entries.checked_next_multiple_of(step).unwrap_or(u32::MAX)
 }
@@ -210,7 +210,7 @@ mod tests {
 
     #[track_caller]
     fn check_grown(entries: u32, needed: u32, limit: u32, expected: Option<u32>) {
-        assert_eq!(grown(entries, needed, limit), expected, "{entries} to {needed} within {limit}");
+        assert_eq!(next_size(entries, needed, limit), expected, "{entries} to {needed} within {limit}");
     }
 
     #[test]
@@ -224,32 +224,32 @@ mod tests {
 
     #[test]
     fn a_shape_stays_within_its_limits() {
-        let limits = Shape::limits(Capacity { slots: 1000, ports: 10, services: 1 });
+        let limits = Shape::from_capacity(Capacity { slots: 1000, ports: 10, services: 1 });
         assert_eq!(limits.slots, [512; 2]);
-        let first = Shape::first(limits);
+        let first = Shape::initial(limits);
         assert_eq!(first, limits);
     }
 
     #[test]
     fn what_is_half_full_grows_along() {
-        let limits = Shape::limits(Capacity::default());
-        let first = Shape::first(limits);
+        let limits = Shape::from_capacity(Capacity::default());
+        let first = Shape::initial(limits);
         let used = Shape { frontends: [3072, 0], ports: 3000, slots: [6000, 0], members: 0 };
-        let next = first.with_room_for(&used, &limits);
+        let next = first.grow_half_full(&used, &limits);
         assert_eq!(next, Shape { frontends: [65_536, 4096], ports: 65_536, ..first });
-        assert_eq!(next.with_room_for(&used, &limits), next, "once is enough");
+        assert_eq!(next.grow_half_full(&used, &limits), next, "once is enough");
     }
 
     #[track_caller]
     fn check_holding(coming: MapGrowth, expected: Shape) {
-        let limits = Shape::limits(Capacity::default());
-        let first = Shape::first(limits);
-        assert_eq!(first.holding(&Shape::NONE.and(&coming), &limits), expected);
+        let limits = Shape::from_capacity(Capacity::default());
+        let first = Shape::initial(limits);
+        assert_eq!(first.grow_to_hold(&Shape::NONE.with_planned(&coming), &limits), expected);
     }
 
     #[test]
     fn room_for_many_is_made_in_one_step() {
-        let first = Shape::first(Shape::limits(Capacity::default()));
+        let first = Shape::initial(Shape::from_capacity(Capacity::default()));
         check_holding(MapGrowth::default(), first);
         let few = MapGrowth { frontends: [3071, 0], ports: 4096, slots: [16_384, 0], members: 3071 };
         check_holding(few, first);
@@ -258,31 +258,31 @@ mod tests {
         let larger =
             Shape { frontends: [131_072, 4096], ports: 65_536, slots: [65_536, 28_672], members: 8192 };
         check_holding(many, larger);
-        let limits = Shape::limits(Capacity { slots: 1000, ports: 10, services: 1 });
-        let first = Shape::first(limits);
-        assert_eq!(first.holding(&Shape::NONE.and(&many), &limits), first, "within the limits");
+        let limits = Shape::from_capacity(Capacity { slots: 1000, ports: 10, services: 1 });
+        let first = Shape::initial(limits);
+        assert_eq!(first.grow_to_hold(&Shape::NONE.with_planned(&many), &limits), first, "within the limits");
     }
 
     /// What a start expects is there before it is written: no program is loaded twice.
     #[test]
     fn a_start_begins_with_what_it_expects() {
-        let limits = Shape::limits(Capacity::default());
-        assert_eq!(Shape::for_expected(&MapGrowth::default(), &limits), Shape::first(limits));
+        let limits = Shape::from_capacity(Capacity::default());
+        assert_eq!(Shape::for_expected(&MapGrowth::default(), &limits), Shape::initial(limits));
         let expected = MapGrowth { frontends: [50_000, 0], ports: 50_000, slots: [500_000, 0], members: 0 };
         let made = Shape::for_expected(&expected, &limits);
-        let used = Shape::NONE.and(&expected);
-        assert_eq!(made.holding(&used, &limits), made);
+        let used = Shape::NONE.with_planned(&expected);
+        assert_eq!(made.grow_to_hold(&used, &limits), made);
         let more = MapGrowth { slots: [540_000, 0], ports: 54_000, ..expected };
-        assert_eq!(made.holding(&Shape::NONE.and(&more), &limits), made, "it is an estimate");
+        assert_eq!(made.grow_to_hold(&Shape::NONE.with_planned(&more), &limits), made, "it is an estimate");
     }
 
     /// Else whatever is written into it would have it made anew at once, and the programs loaded once more.
     #[test]
     fn what_was_made_for_many_is_not_made_larger_at_once() {
-        let limits = Shape::limits(Capacity { slots: 1 << 23, ports: 1 << 22, services: 1 });
+        let limits = Shape::from_capacity(Capacity { slots: 1 << 23, ports: 1 << 22, services: 1 });
         for many in (5_000..1_000_000).step_by(777) {
             let used = Shape { frontends: [many; 2], ports: many, slots: [4 * many; 2], members: many };
-            let made = Shape::first(limits).holding(&used, &limits);
+            let made = Shape::initial(limits).grow_to_hold(&used, &limits);
             let arrays = [(made.ports, many), (made.slots[0], 4 * many), (made.slots[1], 4 * many)];
             let hashes = [made.frontends[0], made.frontends[1], made.members];
             let filling = arrays.into_iter().filter(|(entries, used)| is_filling(*used, *entries)).count()
@@ -296,7 +296,7 @@ mod tests {
         for (used, expected) in
             [(1, 10_240), (10_000, 20_480), (100_000, 114_688), (2_560_000, 3_145_728), (u32::MAX, u32::MAX)]
         {
-            assert_eq!(spacious(used), expected, "{used}");
+            assert_eq!(array_size_for(used), expected, "{used}");
         }
     }
 

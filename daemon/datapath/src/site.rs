@@ -16,17 +16,17 @@ pub(crate) trait Site: Debug + Display {
     fn hooks(&self) -> impl Iterator<Item = &'static str>;
 
     /// The file of a hook's link in the folder of all links. Two sites share no file.
-    fn pin(&self, hook: &str) -> PathBuf;
+    fn link_path(&self, hook: &str) -> PathBuf;
 
     /// Attaches a program to its hook, beside the programs of others.
     fn attach(&self, program: &ProgramMut<'_>) -> Result<Link, libbpf_rs::Error>;
 
     /// Whether a link is at this very site, not at a former one of the same name.
-    fn holds(&self, link: &LinkInfo) -> bool;
+    fn holds_link(&self, link: &LinkInfo) -> bool;
 
     /// Looks for the site anew, if it was removed and made again.
-    fn renew(&mut self);
+    fn reopen(&mut self);
 
     /// The numbers of all programs at a hook, ours and those of others.
-    fn programs(&self, hook: &str) -> io::Result<Vec<u32>>;
+    fn query_programs(&self, hook: &str) -> io::Result<Vec<u32>>;
 }

@@ -1,5 +1,5 @@
 //! The generated skeletons of `bpf/`. Only [`crate::abi`] names the types of `socket.bpf.c`, only [`crate::load`] its
-//! programs, and only `open_kernel::stale::kept` the program of `udp_iter.bpf.c`.
+//! programs, and only `open_kernel::find_stale::kept` the program of `udp_iter.bpf.c`.
 
 // Generated code keeps no house rules.
 #![allow(unsafe_code, missing_debug_implementations, unreachable_pub, dead_code, clippy::all)]

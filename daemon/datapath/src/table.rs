@@ -7,24 +7,24 @@ use std::io;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
-use crate::bpf_call;
+use crate::bpf_syscall;
 
 /// The most entries of one batch. The kernel gives whole buckets, so a batch may be short without being the last.
 const BATCH: u32 = 4096;
 
 /// Enough that a system call itself does not count, and few enough that its buffers stay in the processor's cache.
-pub(crate) const TOGETHER_MAX: usize = 256;
+pub(crate) const BATCH_KEYS_MAX: usize = 256;
 
 /// Puts keys into a hash map, all with that value, many by one system call. A key that finds no room is left out, and
 /// keeps no other one out.
 pub(crate) fn put_many(map: &MapHandle, keys: &[u8], value: &[u8]) {
     let size = (map.key_size() as usize).max(1);
-    let values = value.repeat(TOGETHER_MAX);
+    let values = value.repeat(BATCH_KEYS_MAX);
     let mut left = keys;
-    while let Some((batch, _)) = left.split_at_checked(left.len().min(TOGETHER_MAX * size))
+    while let Some((batch, _)) = left.split_at_checked(left.len().min(BATCH_KEYS_MAX * size))
         && !batch.is_empty()
     {
-        let mut done = update_together(map, batch, &values, batch.len() / size) * size;
+        let mut done = update_batch(map, batch, &values, batch.len() / size) * size;
         // The one that was refused goes alone: this kernel may take none together.
         if let Some(key) = batch.get(done..done + size) {
             let _ = map.update(key, value, MapFlags::ANY);
@@ -35,10 +35,10 @@ pub(crate) fn put_many(map: &MapHandle, keys: &[u8], value: &[u8]) {
 }
 
 /// Puts so many entries into a hash map, up to the first that is refused. Gives how many were put in.
-fn update_together(map: &MapHandle, keys: &[u8], values: &[u8], all: usize) -> usize {
+fn update_batch(map: &MapHandle, keys: &[u8], values: &[u8], all: usize) -> usize {
     let Ok(all) = u32::try_from(all) else { return 0 };
     let mut count = all;
-    let written = bpf_call::update_batch(map, keys, values, &mut count);
+    let written = bpf_syscall::update_batch(map, keys, values, &mut count);
     // A refusal of the call itself leaves the count as it was.
     if written.is_ok() || count < all { count as usize } else { 0 }
 }
@@ -48,7 +48,7 @@ pub(crate) fn delete_many(map: &MapHandle, keys: &[u8]) {
     let size = (map.key_size() as usize).max(1);
     let mut left = keys;
     while !left.is_empty() {
-        let (deleted, error) = delete_together(map, left, left.len() / size);
+        let (deleted, error) = delete_batch(map, left, left.len() / size);
         let refused =
             left.get(deleted * size..).and_then(|left| left.get(..size)).filter(|_| error.is_some());
         // It goes alone: this kernel may delete none together.
@@ -60,10 +60,10 @@ pub(crate) fn delete_many(map: &MapHandle, keys: &[u8]) {
 
 /// Deletes keys of a hash map, up to the first that is not there or is refused. Gives how many were deleted, and the
 /// error of the next one.
-fn delete_together(map: &MapHandle, keys: &[u8], all: usize) -> (usize, Option<io::Error>) {
+fn delete_batch(map: &MapHandle, keys: &[u8], all: usize) -> (usize, Option<io::Error>) {
     let Ok(all) = u32::try_from(all) else { return (0, Some(io::ErrorKind::InvalidInput.into())) };
     let mut count = all;
-    let error = bpf_call::delete_batch(map, keys, &mut count).err();
+    let error = bpf_syscall::delete_batch(map, keys, &mut count).err();
     // A refusal of the call itself leaves the count as it was.
     let deleted = if error.is_none() || count < all { count } else { 0 };
     (deleted as usize, error)
@@ -77,7 +77,7 @@ pub(crate) struct Table {
 }
 
 /// Key and value, as bytes.
-pub(crate) type Entry = (Box<[u8]>, Box<[u8]>);
+pub(crate) type RawEntry = (Box<[u8]>, Box<[u8]>);
 
 impl Table {
     /// A map with entries that are not counted yet.
@@ -115,7 +115,7 @@ impl Table {
         if all == 0 || values.len() != all * self.map.value_size() as usize {
             return 0;
         }
-        let accepted = update_together(&self.map, keys, values, all);
+        let accepted = update_batch(&self.map, keys, values, all);
         self.used = self.used.saturating_add(u32::try_from(accepted).unwrap_or(u32::MAX));
         accepted
     }
@@ -143,7 +143,7 @@ impl Table {
         let size = self.map.key_size() as usize;
         let mut done = 0;
         while let Some(left) = keys.get(done * size..).filter(|left| !left.is_empty()) {
-            let (removed, error) = delete_together(&self.map, left, left.len() / size);
+            let (removed, error) = delete_batch(&self.map, left, left.len() / size);
             self.used = self.used.saturating_sub(u32::try_from(removed).unwrap_or(u32::MAX));
             done += removed;
             match error {
@@ -157,24 +157,24 @@ impl Table {
 
     /// Copies every entry into an empty map.
     pub(crate) fn copy_to(&self, to: &mut Self) -> io::Result<()> {
-        let mut batch = Batch::new(&self.map);
-        while let Some(count) = batch.next(&self.map)? {
-            batch.write(count, &to.map)?;
+        let mut batch = BatchCursor::new(&self.map);
+        while let Some(count) = batch.read_next(&self.map)? {
+            batch.write_batch(count, &to.map)?;
             to.used = to.used.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
         }
         Ok(())
     }
 
     /// A walk over the entries.
-    pub(crate) fn walk(&self) -> io::Result<Walk> {
-        Walk::new(&self.map).map_err(|error| io::Error::other(format!("{error:#}")))
+    pub(crate) fn walk(&self) -> io::Result<MapWalk> {
+        MapWalk::new(&self.map).map_err(|error| io::Error::other(format!("{error:#}")))
     }
 
     /// Every entry, in no order.
-    pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
-        let mut batch = Batch::new(&self.map);
+    pub(crate) fn entries(&self) -> io::Result<Vec<RawEntry>> {
+        let mut batch = BatchCursor::new(&self.map);
         let mut entries = Vec::new();
-        while let Some(count) = batch.next(&self.map)? {
+        while let Some(count) = batch.read_next(&self.map)? {
             entries.extend(batch.entries(count));
         }
         Ok(entries)
@@ -183,19 +183,19 @@ impl Table {
 
 /// A walk over a map of any size, in pieces. An entry that is there all the time is met, whatever comes and goes.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub(crate) struct MapWalk {
     map: MapHandle,
-    batch: Batch,
+    batch: BatchCursor,
 }
 
-impl Walk {
+impl MapWalk {
     pub(crate) fn new(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
-        Ok(Self { map: MapHandle::try_from(map)?, batch: Batch::new(map) })
+        Ok(Self { map: MapHandle::try_from(map)?, batch: BatchCursor::new(map) })
     }
 
     /// Shows the entries of the next piece, a few thousand at most. `false`: there are no more.
-    pub(crate) fn some(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<bool> {
-        let Some(count) = self.batch.next(&self.map)? else { return Ok(false) };
+    pub(crate) fn visit_piece(&mut self, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<bool> {
+        let Some(count) = self.batch.read_next(&self.map)? else { return Ok(false) };
         self.batch.slices(count).for_each(|(key, value)| each(key, value));
         Ok(true)
     }
@@ -203,45 +203,45 @@ impl Walk {
 
 /// The buffers and the cursor of a walk.
 #[derive(Debug)]
-struct Batch {
+struct BatchCursor {
     key_size: usize,
     value_size: usize,
     keys: Vec<u8>,
     values: Vec<u8>,
-    room: u32,
+    capacity: u32,
     // The kernel wants room for its cursor: 4 bytes for hash maps.
     at: Option<u64>,
     ended: bool,
 }
 
-impl Batch {
+impl BatchCursor {
     fn new(map: &MapHandle) -> Self {
         let key_size = map.key_size() as usize;
         let value_size = map.value_size() as usize;
         let mut batch =
-            Self { key_size, value_size, keys: vec![], values: vec![], room: 0, at: None, ended: false };
-        batch.make_room(BATCH);
+            Self { key_size, value_size, keys: vec![], values: vec![], capacity: 0, at: None, ended: false };
+        batch.resize_buffers(BATCH);
         batch
     }
 
-    fn make_room(&mut self, room: u32) {
-        self.room = room;
+    fn resize_buffers(&mut self, room: u32) {
+        self.capacity = room;
         self.keys.resize(room as usize * self.key_size, 0);
         self.values.resize(room as usize * self.value_size, 0);
     }
 
     /// Reads on. `None`: that was all.
-    fn next(&mut self, map: &MapHandle) -> io::Result<Option<usize>> {
+    fn read_next(&mut self, map: &MapHandle) -> io::Result<Option<usize>> {
         while !self.ended {
             let mut next = self.at.unwrap_or_default();
-            let mut count = self.room;
-            match self.read(map, &mut next, &mut count) {
+            let mut count = self.capacity;
+            match self.read_batch(map, &mut next, &mut count) {
                 Ok(()) => self.at = Some(next),
                 // The last batch comes with this error.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => self.ended = true,
                 // One bucket alone is larger than the buffers.
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
-                    self.make_room(self.room.saturating_mul(2));
+                    self.resize_buffers(self.capacity.saturating_mul(2));
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -251,12 +251,12 @@ impl Batch {
         Ok(None)
     }
 
-    fn read(&mut self, map: &MapHandle, next: &mut u64, count: &mut u32) -> io::Result<()> {
+    fn read_batch(&mut self, map: &MapHandle, next: &mut u64, count: &mut u32) -> io::Result<()> {
         let entries = (self.keys.as_mut_slice(), self.values.as_mut_slice());
-        bpf_call::lookup_batch(map, self.at.as_ref(), next, entries, count)
+        bpf_syscall::lookup_batch(map, self.at.as_ref(), next, entries, count)
     }
 
-    fn write(&self, count: usize, to: &MapHandle) -> io::Result<()> {
+    fn write_batch(&self, count: usize, to: &MapHandle) -> io::Result<()> {
         let (Some(keys), Some(values)) =
             (self.keys.get(..count * self.key_size), self.values.get(..count * self.value_size))
         else {
@@ -270,7 +270,7 @@ impl Batch {
         written.map_err(|error| io::Error::other(format!("{error:#}")))
     }
 
-    fn entries(&self, count: usize) -> impl Iterator<Item = Entry> {
+    fn entries(&self, count: usize) -> impl Iterator<Item = RawEntry> {
         self.slices(count).map(|(key, value)| (key.into(), value.into()))
     }
 

@@ -16,7 +16,7 @@ use holdfast_core::maps::Capacity;
 use holdfast_core::op::MapGrowth;
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::{
-    Device, KernelMaps, Options, PacketOptions, PacketSwitches, Served, Side, StaleSockets,
+    Device, KernelMaps, PacketOptions, PacketSwitches, Served, Side, StaleSockets, StartOptions,
 };
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
@@ -208,7 +208,7 @@ impl Holdfast {
         std::thread::sleep(Duration::from_millis(100));
         let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
         step_whole(&mut engine, now, &mut drop);
-        let packets = engine.maps_mut().packets();
+        let packets = engine.maps_mut().packet_status();
         if let Some(failure) = packets.and_then(|packets| packets.failure) {
             return Err(failure.into());
         }
@@ -224,7 +224,7 @@ impl Stage for Holdfast {
 
 /// As the daemon starts them, in the node's network.
 fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
-    let mut maps = KernelMaps::start(&Options {
+    let mut maps = KernelMaps::start(&StartOptions {
         cgroup: Some(bed.cgroup().to_owned()),
         bpffs: bed.bpffs().join("holdfast"),
         capacity: Capacity::default(),
@@ -245,7 +245,7 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
     devices.push(device(CLIENT_POD, Side::Pod, shortcut)?);
     maps.set_devices(&devices);
     maps.serve_packets();
-    maps.follow_flows()?;
+    maps.update_flows()?;
     Ok(maps)
 }
 

@@ -69,7 +69,7 @@ pub(super) fn rounds(into: Into) -> Result<[Vec<Rates>; 2], Failed> {
         own.push(match into {
             Into::Memory => round(MemoryMaps::default(), shape, |maps| maps.entries() == 0)?,
             Into::Kernel => {
-                let maps = KernelMaps::unattached(Capacity::default())?;
+                let maps = KernelMaps::without_programs(Capacity::default())?;
                 round(maps, shape, |maps| maps.status().frontends == [0, 0])?
             }
         });

@@ -6,7 +6,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use holdfast_datapath::netlink::{Conversation, NLM_F_ACK, NLM_F_DUMP, Part, attribute, attributes, ip};
+use holdfast_datapath::netlink::{
+    NLM_F_ACK, NLM_F_DUMP, NetlinkFamily, NetlinkSocket, attribute, attributes, ip,
+};
 
 use super::ask::Transport;
 use super::{Bed, BedError, Location, at};
@@ -61,9 +63,9 @@ pub fn untrack(bed: &Bed, place: Location<'_>) -> Result<(), BedError> {
 }
 
 fn ask(question: u16, flags: u16, each: &mut impl FnMut(u16, &[u8])) -> io::Result<()> {
-    let mut kernel = Conversation::open(Part::Filters)?;
-    kernel.ask(question, flags, &ANY)?;
-    kernel.listen(ANSWER_BYTES_MAX, |message| each(message.kind, message.body)).map(drop)
+    let mut kernel = NetlinkSocket::open(NetlinkFamily::Netfilter)?;
+    kernel.request(question, flags, &ANY)?;
+    kernel.read_reply(ANSWER_BYTES_MAX, |message| each(message.kind, message.body)).map(drop)
 }
 
 /// `None`: it is neither of TCP nor of UDP.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::MapGrowth;
-use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
+use holdfast_datapath::{KernelMaps, PINS_VERSION, Served, StaleSockets, StartOptions, cleanup};
 
 use super::cluster::Cluster;
 use super::{Dice, SoakBed, SoakError};
@@ -139,8 +139,8 @@ impl Life<'_> {
     }
 
     /// For another process that takes over what the daemon left, and gives it back.
-    fn options(&self, daemon: &Daemon<'_>) -> Result<Options, SoakError> {
-        Ok(Options {
+    fn options(&self, daemon: &Daemon<'_>) -> Result<StartOptions, SoakError> {
+        Ok(StartOptions {
             cgroup: Some(self.bed.bed.cgroup().to_owned()),
             bpffs: daemon.pins(),
             capacity: Capacity::default(),

@@ -16,7 +16,7 @@ use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{
     Action, FrontendType, FrontendValue, Grace, MapGrowth, PortIndex, QuotaId, SlotRange, Word,
 };
-use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
+use holdfast_datapath::{KernelMaps, Served, StaleSockets, StartOptions};
 
 use super::{BACKENDS, SoakBed, SoakError, VIP, backends};
 
@@ -46,7 +46,7 @@ pub fn replace_again_and_again(
     time: Duration,
     least: Replaced,
 ) -> Result<Replaced, SoakError> {
-    let options = Options {
+    let options = StartOptions {
         cgroup: Some(bed.bed.cgroup().to_owned()),
         bpffs: bed.bed.bpffs().join("replacing"),
         capacity: Capacity { slots: RANGES * SLOTS, ports: 16, services: 1 },

@@ -23,7 +23,7 @@ use holdfast_core::op::{
 };
 use holdfast_core::snapshot::{FrontendView, Snapshot, Status};
 use holdfast_core::time::ClockReading;
-use holdfast_datapath::{KernelMaps, Options, PINS_VERSION};
+use holdfast_datapath::{KernelMaps, PINS_VERSION, StartOptions};
 use holdfast_laws::worlds::{Shape, cluster_ip};
 
 const WORLD: Shape = Shape { services: 5, endpoints: 3 };
@@ -32,7 +32,7 @@ const WORLD: Shape = Shape { services: 5, endpoints: 3 };
 const LATER: Duration = Duration::from_millis(500);
 
 /// An engine that has written its world.
-fn engine(options: &Options, world: Shape) -> Engine<KernelMaps> {
+fn engine(options: &StartOptions, world: Shape) -> Engine<KernelMaps> {
     let maps = KernelMaps::start(options).unwrap();
     let (mut engine, _strange) = Engine::start(maps, Seed(0), &[Source::Kubernetes]).unwrap();
     let node =
@@ -62,7 +62,7 @@ fn dump(engine: &mut Engine<KernelMaps>) -> Dump {
 }
 
 /// Another pair of hands on the same maps: they are pinned once more, and other programs stand over them.
-fn intruder(bed: &ThreadBed, options: &Options) -> KernelMaps {
+fn intruder(bed: &ThreadBed, options: &StartOptions) -> KernelMaps {
     let (own, other) = (&options.bpffs, bed.bpffs().join("intruder"));
     for folder in [format!("v{PINS_VERSION}/shared"), format!("v{PINS_VERSION}/g1")] {
         fs::create_dir_all(other.join(&folder)).unwrap();
@@ -70,8 +70,12 @@ fn intruder(bed: &ThreadBed, options: &Options) -> KernelMaps {
             fs::hard_link(pin.path(), other.join(&folder).join(pin.file_name())).unwrap();
         }
     }
-    KernelMaps::start(&Options { bpffs: other, cgroup: Some(bed.other_cgroup("other")), ..options.clone() })
-        .unwrap()
+    KernelMaps::start(&StartOptions {
+        bpffs: other,
+        cgroup: Some(bed.other_cgroup("other")),
+        ..options.clone()
+    })
+    .unwrap()
 }
 
 fn frontend(service: u32) -> FrontendKey {
@@ -175,7 +179,7 @@ fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
     bed(|bed| {
         let capacity = Capacity { ports: 4, ..bed.options().capacity };
         let two = Shape { services: 2, endpoints: 3 };
-        let options = Options { capacity, ..bed.options() };
+        let options = StartOptions { capacity, ..bed.options() };
         let mut engine = engine(&options, two);
         let mut intruder = intruder(bed, &options);
         for stray in [77, 78] {

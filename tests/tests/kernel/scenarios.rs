@@ -82,7 +82,7 @@ impl MapMaker for Kernel {
         let left = maps.dump().map_err(|error| error.to_string())?;
         // A scenario that fails may leave something; the next one is not to be blamed for it.
         if left != (Dump { sources: left.sources.clone().filter(Vec::is_empty), ..Dump::default() }) {
-            let kernel = KernelMaps::unattached(maps.capacity()).map_err(|error| error.to_string())?;
+            let kernel = KernelMaps::without_programs(maps.capacity()).map_err(|error| error.to_string())?;
             *maps.pair() = Pair { kernel, memory: MemoryMaps::default() };
         }
         Ok(Box::new(maps))
@@ -99,7 +99,7 @@ fn files() -> Vec<PathBuf> {
 
 #[test]
 fn kernel_every_scenario_holds_over_the_kernels_maps() {
-    let kernel = KernelMaps::unattached(Capacity::default()).unwrap();
+    let kernel = KernelMaps::without_programs(Capacity::default()).unwrap();
     let maker = Kernel(Arc::new(Mutex::new(Pair { kernel, memory: MemoryMaps::default() })));
     let files = files();
     assert!(files.len() >= 70, "only {} scenarios", files.len());

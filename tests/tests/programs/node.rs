@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_agent::datapath::RefusalLog;
 use holdfast_core::op::MapGrowth;
-use holdfast_datapath::{KernelMaps, Namespaces, Options, Refusal, Served, StaleSockets};
+use holdfast_datapath::{KernelMaps, Namespaces, Refusal, Served, StaleSockets, StartOptions};
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 
 // The same ports as in the datapath's own tests.
@@ -32,7 +32,7 @@ impl Node {
     pub(crate) fn start() -> Self {
         let local = vec!["192.0.2.1/32", "192.0.2.2/32", "2001:db8::1/128"];
         let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
-        let options = Options {
+        let options = StartOptions {
             cgroup: Some(bed.cgroup().to_owned()),
             bpffs: bed.bpffs().join("holdfast"),
             capacity: datapath::CAPACITY,

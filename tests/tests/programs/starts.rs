@@ -9,7 +9,7 @@ use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{Action, FrontendType, FrontendValue, MapGrowth, PortIndex, QuotaId, Word};
-use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
+use holdfast_datapath::{KernelMaps, PINS_VERSION, Served, StaleSockets, StartOptions, cleanup};
 use holdfast_host::logging::messages::TOOK_OVER;
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
@@ -30,7 +30,7 @@ fn narrow_ephemeral_ports(bed: &Bed) {
 
 /// Foreign programs, which refuse every port of the loopback that the self-test could use.
 fn refuse_all(bed: &Bed) -> KernelMaps {
-    let options = Options {
+    let options = StartOptions {
         cgroup: Some(bed.cgroup().to_owned()),
         bpffs: bed.bpffs().join("others"),
         capacity: Capacity { slots: 1024, ports: 1024, services: 1 },

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::{Reason, Snapshot};
 use holdfast_core::words;
-use holdfast_datapath::{Arrival, Denial, Refusal, Refusals};
+use holdfast_datapath::{Arrival, Denial, Refusal, RefusalReader};
 use holdfast_status::views::refusals::{Denied, owner, spelled};
 use nix::net::if_::if_indextoname;
 use tokio::sync::watch;
@@ -58,7 +58,7 @@ impl RefusalLog {
     }
 
     /// Reads the programs' ring buffer on a thread of its own until the other end of `stop` is closed.
-    pub fn start(refusals: Refusals, stop: PipeReader) -> io::Result<Arc<Self>> {
+    pub fn start(refusals: RefusalReader, stop: PipeReader) -> io::Result<Arc<Self>> {
         let log = Self::none();
         let own = Arc::clone(&log);
         std::thread::Builder::new()
@@ -104,10 +104,10 @@ impl RefusalLog {
         self.lock_state().failure = Some(why);
     }
 
-    fn read_refusals(&self, refusals: &Refusals, stop: &PipeReader) {
+    fn read_refusals(&self, refusals: &RefusalReader, stop: &PipeReader) {
         let mut lines = LineLimiter::default();
         let mut pace = ReadPacer::default();
-        let listened = refusals.listen(stop, |refusal| {
+        let listened = refusals.read_refusals(stop, |refusal| {
             let now = since_boot();
             if let Some(count) = lines.count_due(refusal.frontend, refusal.at) {
                 self.write_line(&refusal, count);

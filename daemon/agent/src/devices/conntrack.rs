@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_datapath::{Entered, FlowTable, LiveMaps};
+use holdfast_datapath::{ConntrackOutcome, FlowTable, LiveMaps};
 use tokio::sync::watch;
 
 /// How long a firewall waits for its packets meanwhile. A few hundred thousand flows are entered in a second.
@@ -53,8 +53,8 @@ impl Conntrack {
 
 async fn insert_flows(table: FlowTable, takes: Duration) {
     let until = Instant::now() + takes;
-    let entering = tokio::task::spawn_blocking(move || table.enter_conntrack(until));
-    if let Ok(Entered { entered, refused, error: Some(error) }) = entering.await {
+    let entering = tokio::task::spawn_blocking(move || table.add_conntrack_entries(until));
+    if let Ok(ConntrackOutcome { entered, refused, error: Some(error) }) = entering.await {
         tracing::warn!(
             entered,
             refused,

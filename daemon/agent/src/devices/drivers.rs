@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_datapath::driver_notices;
+use holdfast_datapath::subscribe_driver_changes;
 use tokio::sync::watch;
 
 use crate::engine::query::EngineClient;
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks for a look after each change, until the configuration's sender is gone.
 pub async fn run(mut config: watch::Receiver<Arc<Config>>, looks: watch::Sender<()>, engine: EngineClient) {
-    let opened = driver_notices().and_then(NetlinkMonitor::from_socket);
+    let opened = subscribe_driver_changes().and_then(NetlinkMonitor::from_socket);
     let mut notices = opened.inspect_err(warn_failure).ok();
     loop {
         tokio::select! {

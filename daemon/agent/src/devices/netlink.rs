@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 
-use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes, ip};
+use holdfast_datapath::netlink::{NetlinkFamily, NetlinkSocket, attribute, attributes, ip};
 
 use crate::netlink_monitor::NetlinkMonitor;
 
@@ -84,7 +84,7 @@ const HOP: usize = 8;
 
 /// Notices of what is listed here.
 pub(super) fn open_monitor() -> io::Result<NetlinkMonitor> {
-    NetlinkMonitor::open(Part::Routes, GROUPS)
+    NetlinkMonitor::open(NetlinkFamily::Route, GROUPS)
 }
 
 /// Lists all links, addresses, routes and rules as they are now.
@@ -192,7 +192,9 @@ fn dump_consistent<T>(
 /// lack something.
 fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
     let question = (question, &*vec![0; header]);
-    Conversation::list(Part::Routes, question, ANSWER_BYTES_MAX, |message| each(message.kind, message.body))
+    NetlinkSocket::dump(NetlinkFamily::Route, question, ANSWER_BYTES_MAX, |message| {
+        each(message.kind, message.body)
+    })
 }
 
 /// A device's name or kind, without control characters: the kernel lets a name hold anything but "/", ":" and white

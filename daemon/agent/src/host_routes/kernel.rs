@@ -8,7 +8,8 @@ use std::io;
 use std::net::IpAddr;
 
 use holdfast_datapath::netlink::{
-    Conversation, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, Part, attribute, ip, with_kind,
+    Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NetlinkFamily, NetlinkSocket, attribute, encode_attribute,
+    ip,
 };
 
 /// The program that made a route, as the kernel notes it: a number that neither its headers nor iproute2 give to
@@ -68,7 +69,7 @@ pub(super) fn list_routes() -> io::Result<BTreeSet<Route>> {
         let take = |message: Message<'_>| {
             listed.extend((message.kind == RTM_NEWROUTE).then(|| parse_own_route(message.body)).flatten());
         };
-        if Conversation::list(Part::Routes, (RTM_GETROUTE, &[0; ROUTE]), LIST_BYTES_MAX, take)? {
+        if NetlinkSocket::dump(NetlinkFamily::Route, (RTM_GETROUTE, &[0; ROUTE]), LIST_BYTES_MAX, take)? {
             break;
         }
     }
@@ -126,9 +127,9 @@ fn send_step(RouteStep { change, route }: RouteStep) -> io::Result<()> {
         RouteChange::Add | RouteChange::Keep => (RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL),
         RouteChange::Remove => (RTM_DELROUTE, 0),
     };
-    let mut kernel = Conversation::open(Part::Routes)?;
-    kernel.ask(kind, flags | NLM_F_ACK, &encode_route(route))?;
-    kernel.listen(ANSWER_BYTES_MAX, |_| ()).map(drop)
+    let mut kernel = NetlinkSocket::open(NetlinkFamily::Route)?;
+    kernel.request(kind, flags | NLM_F_ACK, &encode_route(route))?;
+    kernel.read_reply(ANSWER_BYTES_MAX, |_| ()).map(drop)
 }
 
 fn encode_route(Route { table, address }: Route) -> Vec<u8> {
@@ -139,7 +140,7 @@ fn encode_route(Route { table, address }: Route) -> Vec<u8> {
     let family = u8::try_from(family).unwrap_or_default();
     let header =
         [family, prefix_length(address), 0, 0, table, PROTOCOL, RT_SCOPE_UNIVERSE, RTN_BLACKHOLE, 0, 0, 0, 0];
-    [&header[..], &with_kind(RTA_DST, &value)].concat()
+    [&header[..], &encode_attribute(RTA_DST, &value)].concat()
 }
 
 /// Takes out every route that a daemon has left, in any table: how many, and why others stay.

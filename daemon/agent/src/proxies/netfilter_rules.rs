@@ -6,7 +6,7 @@
 //! is gone with the next boot.
 //!
 //! Invariant: this module looks, and changes nothing; a rule that is understood only in part is not named. It is
-//! bounded as `super::named` is.
+//! bounded as `super::from_name` is.
 
 mod chains;
 pub mod observers;

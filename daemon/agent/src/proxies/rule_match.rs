@@ -233,17 +233,17 @@ fn parse_key(key: &[u8]) -> Option<RuleCondition> {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_datapath::netlink::with_kind;
+    use holdfast_datapath::netlink::encode_attribute;
 
     use super::*;
 
     fn expression(name: &str, body: &[Vec<u8>]) -> Vec<u8> {
-        let name = with_kind(NAME, format!("{name}\0").as_bytes());
-        with_kind(1, &[name, with_kind(EXPRESSION | 0x8000, &body.concat())].concat())
+        let name = encode_attribute(NAME, format!("{name}\0").as_bytes());
+        encode_attribute(1, &[name, encode_attribute(EXPRESSION | 0x8000, &body.concat())].concat())
     }
 
     fn be(kind: u16, number: u32) -> Vec<u8> {
-        with_kind(kind, &number.to_be_bytes())
+        encode_attribute(kind, &number.to_be_bytes())
     }
 
     fn load(base: u32, offset: u32, length: u32) -> Vec<u8> {
@@ -251,7 +251,10 @@ mod tests {
     }
 
     fn equal(value: &[u8]) -> Vec<u8> {
-        expression("cmp", &[be(2, EQUAL), with_kind(COMPARE_WITH | 0x8000, &with_kind(1, value))])
+        expression(
+            "cmp",
+            &[be(2, EQUAL), encode_attribute(COMPARE_WITH | 0x8000, &encode_attribute(1, value))],
+        )
     }
 
     fn object(attributes: Vec<u8>) -> [Object; 1] {
@@ -259,7 +262,7 @@ mod tests {
     }
 
     fn rule(expressions: &[Vec<u8>]) -> RuleCondition {
-        let rules = object(with_kind(EXPRESSIONS | 0x8000, &expressions.concat()));
+        let rules = object(encode_attribute(EXPRESSIONS | 0x8000, &expressions.concat()));
         parse_rules(&rules).next().unwrap()
     }
 
@@ -276,7 +279,7 @@ mod tests {
         let native = [&address[..], &protocol, &[load(2, 2, 2), equal(&443_u16.to_be_bytes())]].concat();
         assert_eq!(rule(&native).match_frontend(2, &frontends), Some(web));
         let ports = [0_u16, 65535, 443, 443].map(u16::to_ne_bytes).concat();
-        let info = [with_kind(NAME, b"tcp\0"), with_kind(MATCH_INFO, &ports)];
+        let info = [encode_attribute(NAME, b"tcp\0"), encode_attribute(MATCH_INFO, &ports)];
         let by_match = [&address[..], &protocol, &[expression("match", &info)]].concat();
         assert_eq!(rule(&by_match).match_frontend(2, &frontends), Some(web));
         assert_eq!(rule(&address).match_frontend(2, &frontends), None, "no port");
@@ -297,7 +300,7 @@ mod tests {
     fn host_ports_are_those_of_a_list_of_ports() {
         let mut list = vec![1, 2];
         list.extend([8080_u16, 9090, 0].iter().flat_map(|port| port.to_ne_bytes()));
-        let info = [with_kind(NAME, b"multiport\0"), with_kind(MATCH_INFO, &list)];
+        let info = [encode_attribute(NAME, b"multiport\0"), encode_attribute(MATCH_INFO, &list)];
         assert_eq!(rule(&[expression("match", &info)]).ports, BTreeSet::from([8080, 9090]));
     }
 
@@ -305,8 +308,8 @@ mod tests {
     fn keys_of_a_map_are_frontends() {
         let (web, frontends) = web();
         let key = [&[10, 96, 0, 1][..], &[6, 0, 0, 0], &443_u16.to_be_bytes(), &[0, 0]].concat();
-        let element = with_kind(1, &with_kind(NAME | 0x8000, &with_kind(NAME, &key)));
-        let elements = object(with_kind(ELEMENTS | 0x8000, &element));
+        let element = encode_attribute(1, &encode_attribute(NAME | 0x8000, &encode_attribute(NAME, &key)));
+        let elements = object(encode_attribute(ELEMENTS | 0x8000, &element));
         let found: Vec<_> =
             parse_elements(&elements).filter_map(|key| key.match_frontend(2, &frontends)).collect();
         assert_eq!(found, [web]);
@@ -318,7 +321,7 @@ mod tests {
     fn bytes_that_are_cut_off_name_nothing_and_harm_nobody() {
         let (_, frontends) = web();
         let expressions = [load(1, 9, 1), equal(&[6]), load(2, 2, 2), equal(&30080_u16.to_be_bytes())];
-        let whole = with_kind(EXPRESSIONS | 0x8000, &expressions.concat());
+        let whole = encode_attribute(EXPRESSIONS | 0x8000, &expressions.concat());
         let named = |attributes: &[u8]| {
             let rules = object(attributes.to_vec());
             parse_rules(&rules).any(|rule| rule.match_frontend(2, &frontends).is_some())

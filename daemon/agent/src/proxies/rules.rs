@@ -5,7 +5,7 @@
 
 use std::io;
 
-use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes, with_kind};
+use holdfast_datapath::netlink::{NetlinkFamily, NetlinkSocket, attribute, attributes, encode_attribute};
 
 /// The most bytes of one answer: a node with 10,000 services has some 5 MB of chains.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
@@ -68,11 +68,12 @@ fn truncate_name(name: &str) -> String {
 
 /// All objects of a kind, of any family or of one, with these attributes.
 pub(super) fn dump(kind: u16, family: u8, asked: &[(u16, &str)]) -> io::Result<Vec<Object>> {
-    let attributes = asked.iter().map(|(kind, text)| with_kind(*kind, &[text.as_bytes(), &[0]].concat()));
+    let attributes =
+        asked.iter().map(|(kind, text)| encode_attribute(*kind, &[text.as_bytes(), &[0]].concat()));
     // Version 0, no resource.
     let question = std::iter::once(vec![family, 0, 0, 0]).chain(attributes).collect::<Vec<_>>().concat();
     let mut found = Vec::new();
-    Conversation::list(Part::Filters, (kind, &question), ANSWER_BYTES_MAX, |message| {
+    NetlinkSocket::dump(NetlinkFamily::Netfilter, (kind, &question), ANSWER_BYTES_MAX, |message| {
         found.extend((message.kind & 0xff00 == NFTABLES).then(|| Object::parse(message.body)).flatten());
     })?;
     Ok(found)

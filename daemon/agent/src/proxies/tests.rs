@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use holdfast_datapath::netlink::with_kind;
+use holdfast_datapath::netlink::encode_attribute;
 use holdfast_status::views::proxies::OtherProxy;
 
 use super::rules::{Object, identify_proxies};
@@ -12,7 +12,7 @@ use super::{PORTS, PROXY_NAMES, TRACES, find_proxies};
 
 /// An object of IPv4 with one attribute.
 fn object(kind: u16, text: &str) -> Object {
-    Object { family: 2, attributes: with_kind(kind, &[text.as_bytes(), &[0]].concat()) }
+    Object { family: 2, attributes: encode_attribute(kind, &[text.as_bytes(), &[0]].concat()) }
 }
 
 #[track_caller]

@@ -18,7 +18,7 @@ const MODE: u32 = 0o600;
 
 /// Another daemon uses the folder.
 #[derive(Debug, thiserror::Error)]
-#[error("another holdfast runs with the state in {}; stop it first{}", path.display(), holdfast_datapath::process_named(*holder))]
+#[error("another holdfast runs with the state in {}; stop it first{}", path.display(), holdfast_datapath::describe_process(*holder))]
 pub struct StateInUse {
     path: PathBuf,
     /// The process of the other daemon, if the kernel tells.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use holdfast_core::event::WatchKind;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::give_back_freed;
+use holdfast_datapath::release_free_memory;
 use tokio::sync::watch;
 
 use super::{Damage, OmittedServices, SnapshotContext, StateFolder, StoreOutcome};
@@ -166,7 +166,7 @@ impl SnapshotWriter {
             let stored = folder.store(&context, &snapshot);
             // The table that was written may be the last reader of much that has changed since.
             drop(snapshot);
-            give_back_freed();
+            release_free_memory();
             stored
         });
         let stored = stored.await;

@@ -23,7 +23,7 @@ pub(super) fn write(out: &mut Exposition, view: &DatapathView, table: Option<&Fl
     }
     let help = "Whether packets of clients outside are not translated, by all or one of the devices by which they come.";
     out.gauge("holdfast_packets_failed", help, u8::from(fails_packets(view)));
-    out.gauge("holdfast_flows_max", "Flows that there may be.", table.map_or(0, FlowTable::max));
+    out.gauge("holdfast_flows_max", "Flows that there may be.", table.map_or(0, FlowTable::capacity));
     let help = "Flows that have ended and are about to be taken away.";
     out.gauge("holdfast_flows_expired", help, tally.expired);
     let help = "Flows by whose port of this node a backend of another node answers.";

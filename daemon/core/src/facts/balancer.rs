@@ -16,7 +16,7 @@ use crate::limits;
 pub struct BalancerFacts {
     /// When the Service was asked to go; it stays as long as a finalizer does.
     pub deleted: Option<Timestamp>,
-    /// `metadata.finalizers`, the first [`limits::FINALIZERS_MAX`] of them.
+    /// `metadata.finalizers`, the first [`from_capacity::FINALIZERS_MAX`] of them.
     pub finalizers: Box<[Arc<str>]>,
     /// `spec.loadBalancerClass`: which controller is to make the balancer.
     pub class: Option<Arc<str>>,

@@ -1,6 +1,6 @@
 //! The sockets of the node that wait for clients.
 //!
-//! Invariant: there are at most [`limits::LISTENERS_MAX`]. Of more, none is known, because a part would say that a port
+//! Invariant: there are at most [`from_capacity::LISTENERS_MAX`]. Of more, none is known, because a part would say that a port
 //! is free which is not.
 
 use alloc::collections::BTreeSet;

@@ -1,10 +1,10 @@
 //! The endpoints of each port of a service, from all of its slices.
 //!
-//! Invariant: no more than [`limits::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their
+//! Invariant: no more than [`from_capacity::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their
 //! order have all of their endpoints as long as there is room. Half of the room is divided evenly among the ports, so
 //! that none has nothing. A port that is cut short keeps the endpoints that are most likely to get traffic here. So an
 //! object that asks for too much makes lists shorter, never empty. No more ports of slices are looked at than
-//! [`limits::SLICE_PORTS_PER_SERVICE_MAX`], slice by slice.
+//! [`from_capacity::SLICE_PORTS_PER_SERVICE_MAX`], slice by slice.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -1,6 +1,6 @@
 //! Which addresses and ports a service is dialled at, per family.
 //!
-//! Invariant: one row for each address, port and protocol of a service, up to [`limits::FRONTENDS_PER_SERVICE_MAX`] of
+//! Invariant: one row for each address, port and protocol of a service, up to [`from_capacity::FRONTENDS_PER_SERVICE_MAX`] of
 //! them; the work is linear in the number of rows that are made.
 
 use alloc::collections::BTreeSet;

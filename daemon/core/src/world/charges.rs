@@ -72,7 +72,7 @@ impl Charges {
     }
 
     /// The most that a namespace may take of so much that is left: what it has then is
-    /// [`limits::QUOTA_REST_FACTOR`] times the rest at most.
+    /// [`from_capacity::QUOTA_REST_FACTOR`] times the rest at most.
     pub(super) fn headroom(&self, share: QuotaId, left: u32) -> u32 {
         let part = u64::from(limits::QUOTA_REST_FACTOR);
         let most = (u64::from(left) * part).saturating_sub(u64::from(self.used_by(share))) / (part + 1);

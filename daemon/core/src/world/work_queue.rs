@@ -1,6 +1,6 @@
 //! Which dirty services are carried out now, and which have to wait for the next piece.
 //!
-//! Invariant: a piece has no more work than [`limits::PIECE_WORK`], but for one service's decision; namespaces take
+//! Invariant: a piece has no more work than [`from_capacity::PIECE_WORK`], but for one service's decision; namespaces take
 //! turns; and whatever was put off is still dirty, so it is planned again. Nothing is written by a start before
 //! everything that was known then is decided, so that no frontend goes to a service that is about to lose it.
 

@@ -13,7 +13,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use holdfast_core::op::FrontendType;
-use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse};
+use holdfast_datapath::{
+    Device, KernelMaps, PacketOptions, PacketSwitches, Side, StartOptions, XdpState, XdpUse,
+};
 use libbpf_rs::libbpf_sys as sys;
 
 use crate::bed::{Port, ThreadBed, address};
@@ -156,7 +158,7 @@ impl Node {
             snat_ports: vec![61_000..=61_000],
             switches: PacketSwitches::default(),
         });
-        let mut maps = KernelMaps::start(&Options { packets, ..bed.options() }).unwrap();
+        let mut maps = KernelMaps::start(&StartOptions { packets, ..bed.options() }).unwrap();
         maps.serve_packets();
         for ((index, frontend), backend) in (1..).zip(FRONTENDS).zip(BACKENDS) {
             let (frontends, backends, kind) = ([frontend], [address(backend)], FrontendType::LoadBalancer);
@@ -184,7 +186,7 @@ impl Node {
         self.maps.set_devices(device.as_slice());
         while self.maps.tend_devices(|| false) {}
         if way == Way::Driver {
-            let state = &self.maps.packets().unwrap().devices[0].xdp;
+            let state = &self.maps.packet_status().unwrap().devices[0].xdp;
             assert_eq!(*state, XdpState::Taken);
         }
         self.send(way, WARM_UP / 2);

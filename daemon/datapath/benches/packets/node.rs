@@ -10,7 +10,7 @@ use std::time::Duration;
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::{FrontendType, WordFlags};
-use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side};
+use holdfast_datapath::{Device, KernelMaps, PacketOptions, PacketSwitches, Side, StartOptions};
 use libbpf_rs::libbpf_sys as sys;
 
 use crate::bed::{NONE, Port, ThreadBed, address};
@@ -81,14 +81,14 @@ impl Node {
 
     /// The same, with room for as many services as nodes have.
     pub(crate) fn with_room(bed: &ThreadBed, flows: u32) -> Self {
-        Self::start(Options { capacity: Capacity::default(), ..bed.options() }, flows)
+        Self::start(StartOptions { capacity: Capacity::default(), ..bed.options() }, flows)
     }
 
-    fn start(options: Options, flows: u32) -> Self {
+    fn start(options: StartOptions, flows: u32) -> Self {
         network::lay();
         let packets =
             Some(PacketOptions { flows, snat_ports: vec![SNAT_PORTS], switches: PacketSwitches::default() });
-        let options = Options { packets, ..options };
+        let options = StartOptions { packets, ..options };
         let mut maps = KernelMaps::start(&options).unwrap();
         let outer = Device {
             address4: Some([192, 0, 2, 1].into()),
@@ -103,7 +103,7 @@ impl Node {
         maps.set_devices(&[outer]);
         maps.serve_packets();
         while maps.tend_devices(|| false) {}
-        assert_eq!(maps.packets().unwrap().failure, None);
+        assert_eq!(maps.packet_status().unwrap().failure, None);
         let mut node =
             Self { maps, pins: options.bpffs, programs: [programs("packet_in"), programs("packet_out")] };
         let policies = [(&NEAR, NONE.with(WordFlags::EXTERNAL_LOCAL, true)), (&FAR, NONE), (&PICKED, NONE)];
@@ -124,7 +124,7 @@ impl Node {
     /// Has the numbers of all flows handed out: a start gives the first ones, and the thread that sweeps the rest, in
     /// pieces.
     pub(crate) fn hand_out(&mut self, takes: Duration) {
-        self.maps.follow_flows().unwrap();
+        self.maps.update_flows().unwrap();
         std::thread::sleep(sized(takes, Duration::ZERO));
     }
 

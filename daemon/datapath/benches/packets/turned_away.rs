@@ -12,7 +12,9 @@ use std::time::Duration;
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, FrontendType, PortIndex, QuotaId, SourceKey, WordFlags};
 use holdfast_core::source_ranges::SourceRange;
-use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, PacketSwitches, Side, XdpState, XdpUse};
+use holdfast_datapath::{
+    Device, KernelMaps, PacketOptions, PacketSwitches, Side, StartOptions, XdpState, XdpUse,
+};
 
 use crate::bed::{Port, ThreadBed, address};
 use crate::clock::{self, median};
@@ -86,7 +88,7 @@ impl Node {
             snat_ports: vec![61_000..=61_000],
             switches: PacketSwitches::default(),
         });
-        let mut maps = KernelMaps::start(&Options { packets, ..bed.options() }).unwrap();
+        let mut maps = KernelMaps::start(&StartOptions { packets, ..bed.options() }).unwrap();
         maps.serve_packets();
         let kind = FrontendType::LoadBalancer;
         let backends = [address("10.2.0.5:8080")];
@@ -112,7 +114,7 @@ impl Node {
         let outer = Device::new(OUTER, "outer", Side::Outer);
         self.maps.set_devices(&[Device { shortcut: true, peer: true, xdp, ..outer }]);
         while self.maps.tend_devices(|| false) {}
-        let state = &self.maps.packets().unwrap().devices[0].xdp;
+        let state = &self.maps.packet_status().unwrap().devices[0].xdp;
         assert_eq!(*state == XdpState::Taken, way == Way::Driver);
     }
 
@@ -137,7 +139,7 @@ impl Node {
                 .unwrap();
         }
         let counts = self.maps.live_maps().port_counts;
-        [1, 2].map(|port| counts.at(PortIndex(port)).dropped).iter().sum()
+        [1, 2].map(|port| counts.read_port(PortIndex(port)).dropped).iter().sum()
     }
 
     fn send(&self, to: &str, count: u32) {

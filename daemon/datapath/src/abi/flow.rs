@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use holdfast_core::keys::Family;
 
 pub(crate) use super::packets::types;
-use super::{Abi, bytes, from_mapped, value};
+use super::{Abi, as_bytes, from_bytes, from_mapped};
 
 abi!(entry4_key {
     source: u32,
@@ -31,64 +31,65 @@ abi!(entry6_key {
 });
 
 /// How many 64-bit words a record has.
-pub(crate) const WORDS: usize = size_of::<types::flow>() / 8;
+pub(crate) const RECORD_WORDS: usize = size_of::<types::flow>() / 8;
 /// The word that ends with the serial.
-pub(crate) const SERIAL: usize = std::mem::offset_of!(types::flow, serial) / 8;
+pub(crate) const SERIAL_WORD: usize = std::mem::offset_of!(types::flow, serial) / 8;
 /// The word with all that may change in a flow, except `seen`: its state, and what was heard.
-pub(crate) const STATE: usize = std::mem::offset_of!(types::flow, state) / 8;
+pub(crate) const STATE_WORD: usize = std::mem::offset_of!(types::flow, state) / 8;
 /// The word that begins with `seen`.
-pub(crate) const SEEN: usize = std::mem::offset_of!(types::flow, seen) / 8;
+pub(crate) const SEEN_WORD: usize = std::mem::offset_of!(types::flow, seen) / 8;
 
-const _: () = assert!(std::mem::offset_of!(types::flow, serial) == SERIAL * 8 + 4);
-const _: () = assert!(std::mem::offset_of!(types::flow, seen) == SEEN * 8);
+const _: () = assert!(std::mem::offset_of!(types::flow, serial) == SERIAL_WORD * 8 + 4);
+const _: () = assert!(std::mem::offset_of!(types::flow, seen) == SEEN_WORD * 8);
 
 /// One record, in the memory that programs read and write.
-pub(crate) type Cells = [AtomicU64; WORDS];
+pub(crate) type RecordCells = [AtomicU64; RECORD_WORDS];
 
 /// The flow that these words hold.
-pub(crate) fn of_words(words: [u64; WORDS]) -> types::flow {
+pub(crate) fn flow_from_words(words: [u64; RECORD_WORDS]) -> types::flow {
     // A flow has exactly `MEANINGS` words, so there is always a value.
-    value(words.map(u64::to_ne_bytes).as_flattened()).unwrap_or_default()
+    from_bytes(words.map(u64::to_ne_bytes).as_flattened()).unwrap_or_default()
 }
 
 /// The serial in its word. The struct says where the serial is, so no byte order is assumed.
-fn serial_of(word: u64) -> u32 {
-    let mut words = [0; WORDS];
-    words[SERIAL] = word;
-    of_words(words).serial
+fn decode_serial(word: u64) -> u32 {
+    let mut words = [0; RECORD_WORDS];
+    words[SERIAL_WORD] = word;
+    flow_from_words(words).serial
 }
 
 /// The serial of the flow in this record; 0: the record is free, or is being written.
-pub(crate) fn serial(cells: &Cells) -> u32 {
-    serial_of(cells[SERIAL].load(Ordering::Acquire))
+pub(crate) fn load_serial(cells: &RecordCells) -> u32 {
+    decode_serial(cells[SERIAL_WORD].load(Ordering::Acquire))
 }
 
 /// A copy of a record; `None`: the record is free, or was written meanwhile.
-pub(crate) fn read(cells: &Cells) -> Option<types::flow> {
-    let before = serial(cells);
+pub(crate) fn read_record(cells: &RecordCells) -> Option<types::flow> {
+    let before = load_serial(cells);
     if before == 0 {
         return None;
     }
     let words = array::from_fn(|at| cells.get(at).map_or(0, |cell| cell.load(Ordering::Relaxed)));
     fence(Ordering::Acquire);
-    let flow = of_words(words);
-    let is_whole = serial_of(cells[SERIAL].load(Ordering::Relaxed)) == before && flow.serial == before;
+    let flow = flow_from_words(words);
+    let is_whole =
+        decode_serial(cells[SERIAL_WORD].load(Ordering::Relaxed)) == before && flow.serial == before;
     (is_whole && u32::from(flow.state) != types::flow_state::FLOW_FREE.0).then_some(flow)
 }
 
 /// Writes a record that no entry leads to yet.
-pub(crate) fn write(cells: &Cells, flow: &types::flow) {
-    for (cell, word) in cells.iter().zip(super::words(flow)) {
+pub(crate) fn write_record(cells: &RecordCells, flow: &types::flow) {
+    for (cell, word) in cells.iter().zip(super::to_words(flow)) {
         cell.store(word, Ordering::Relaxed);
     }
     fence(Ordering::Release);
 }
 
 /// Frees a record. The serial is cleared first.
-pub(crate) fn free(cells: &Cells) {
-    cells[SERIAL].store(0, Ordering::Release);
+pub(crate) fn free_record(cells: &RecordCells) {
+    cells[SERIAL_WORD].store(0, Ordering::Release);
     fence(Ordering::Release);
-    cells[STATE].store(0, Ordering::Relaxed);
+    cells[STATE_WORD].store(0, Ordering::Relaxed);
 }
 
 /// The key of an entry, of either family.
@@ -99,7 +100,12 @@ pub(crate) enum EntryKey {
 }
 
 impl EntryKey {
-    fn new(flow: &types::flow, source: End, destination: End, kind: types::entry_kind) -> Self {
+    fn new(
+        flow: &types::flow,
+        source: RawEndpoint,
+        destination: RawEndpoint,
+        kind: types::entry_kind,
+    ) -> Self {
         let kind = u8::try_from(kind.0).unwrap_or_default();
         let (source, source_port) = source;
         let (destination, destination_port) = destination;
@@ -122,11 +128,11 @@ impl EntryKey {
         Self::V4(key)
     }
 
-    /// The inverse of [`Self::bytes`].
-    pub(crate) fn of(family: Family, bytes: &[u8]) -> Option<Self> {
+    /// The inverse of [`Self::as_bytes`].
+    pub(crate) fn from_bytes(family: Family, bytes: &[u8]) -> Option<Self> {
         match family {
-            Family::V4 => super::value(bytes).map(Self::V4),
-            Family::V6 => super::value(bytes).map(Self::V6),
+            Family::V4 => super::from_bytes(bytes).map(Self::V4),
+            Family::V6 => super::from_bytes(bytes).map(Self::V6),
         }
     }
 
@@ -139,35 +145,35 @@ impl EntryKey {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Self::V4(key) => bytes(key),
-            Self::V6(key) => bytes(key),
+            Self::V4(key) => as_bytes(key),
+            Self::V6(key) => as_bytes(key),
         }
     }
 }
 
 /// An address and a port, as they stand in a record.
-pub(crate) type End = ([u32; 4], u16);
+pub(crate) type RawEndpoint = ([u32; 4], u16);
 
 /// The entry of the client's packets to the frontend.
-pub(crate) fn entry_of_client(flow: &types::flow) -> EntryKey {
+pub(crate) fn client_entry(flow: &types::flow) -> EntryKey {
     let client = (flow.client, flow.client_port);
     let frontend = (flow.frontend, flow.frontend_port);
     EntryKey::new(flow, client, frontend, types::entry_kind::ENTRY_WIRE)
 }
 
 /// Whether the client came by another node. Beside such a flow another one may have the entry of the client's packets.
-pub(crate) fn came_wrapped(flow: &types::flow) -> bool {
+pub(crate) fn is_decapsulated(flow: &types::flow) -> bool {
     u32::from(flow.backend_flags) & types::flow_flag::FLOW_DECAP.0 != 0
 }
 
 /// Whether packets of the flow pass by the stack: to another node, or to a pod of this one.
-pub(crate) fn takes_shortcut(flow: &types::flow) -> bool {
+pub(crate) fn uses_fast_path(flow: &types::flow) -> bool {
     let to_pod = flow.nat_port == 0 && flow.nat.first().is_some_and(|device| *device != 0);
     to_pod || u32::from(flow.client_flags) & types::flow_flag::FLOW_FAST_PATH.0 != 0
 }
 
 /// The entry of the backend's answers to the address that the client was given; `None`: it was given none.
-pub(crate) fn entry_of_nat(flow: &types::flow) -> Option<EntryKey> {
+pub(crate) fn nat_entry(flow: &types::flow) -> Option<EntryKey> {
     let backend = (flow.backend, flow.backend_port);
     let nat = (flow.nat, flow.nat_port);
     (flow.nat_port != 0).then(|| EntryKey::new(flow, backend, nat, types::entry_kind::ENTRY_WIRE))
@@ -175,18 +181,18 @@ pub(crate) fn entry_of_nat(flow: &types::flow) -> Option<EntryKey> {
 
 /// The entry of packets between backend and client, in both directions: the lesser end comes first, compared as the
 /// record stores it. Deleting this entry ends the flow.
-pub(crate) fn entry_between(flow: &types::flow) -> EntryKey {
+pub(crate) fn translated_entry(flow: &types::flow) -> EntryKey {
     let backend = (flow.backend, flow.backend_port);
     let client = (flow.client, flow.translated_port);
     EntryKey::new(flow, backend.min(client), backend.max(client), types::entry_kind::ENTRY_TRANSLATED)
 }
 
 /// An end as people write it.
-pub(crate) fn shown((address, port): End) -> SocketAddr {
+pub(crate) fn decode_endpoint((address, port): RawEndpoint) -> SocketAddr {
     SocketAddr::new(from_mapped(address), u16::from_be(port))
 }
 
 /// An end as a record stores it.
-pub(crate) fn end(shown: SocketAddr) -> End {
-    (super::mapped(shown.ip()), shown.port().to_be())
+pub(crate) fn encode_endpoint(shown: SocketAddr) -> RawEndpoint {
+    (super::to_mapped(shown.ip()), shown.port().to_be())
 }

@@ -37,7 +37,7 @@ abi!(flow {
 });
 
 /// The settings of the packet programs, with as many of these ranges as they have room for.
-pub(crate) fn settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings {
+pub(crate) fn encode_settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings {
     let mut settings = types::packet_settings::default();
     for (place, range) in settings.snat.iter_mut().zip(ranges) {
         // The count of all 65,536 ports does not fit in 16 bits; port 0 is never given to a client.
@@ -49,7 +49,7 @@ pub(crate) fn settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings
 }
 
 /// A network as programs have it: the address and then the mask, of as many words as the family has.
-pub(crate) fn network(network: SourceRange) -> Vec<u32> {
+pub(crate) fn encode_network(network: SourceRange) -> Vec<u32> {
     let ones = match network.family() {
         Family::V4 => IpAddr::V4(Ipv4Addr::BROADCAST),
         Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
@@ -64,7 +64,7 @@ pub(crate) fn network(network: SourceRange) -> Vec<u32> {
 
 /// Where packets of a flow arrive at this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Arrivals {
+pub(crate) struct FlowIngress {
     pub(crate) frontend: IpAddr,
     pub(crate) frontend_port: u16,
     /// The port to which a backend of another node answers; `None`: the backend answers the client itself.
@@ -72,8 +72,8 @@ pub(crate) struct Arrivals {
 }
 
 /// The arrivals of a flow, by its record.
-pub(crate) fn arrivals(flow: &types::flow) -> Arrivals {
-    Arrivals {
+pub(crate) fn flow_ingress(flow: &types::flow) -> FlowIngress {
+    FlowIngress {
         frontend: from_mapped(flow.frontend),
         frontend_port: u16::from_be(flow.frontend_port),
         nat_port: (flow.nat_port != 0).then(|| u16::from_be(flow.nat_port)),
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn ranges_of_ports_are_told_by_their_first_and_their_count() {
-        let told = settings(&[61_000..=65_535, 1024..=1024]);
+        let told = encode_settings(&[61_000..=65_535, 1024..=1024]);
         assert_eq!(told.snat_ports, 4537);
         let pairs = told.snat.map(|it| (it.first, it.count));
         assert_eq!(pairs, [(61_000, 4536), (1024, 1), (0, 0), (0, 0)]);
@@ -99,11 +99,11 @@ mod tests {
             frontend_port: 30_080_u16.to_be(),
             ..types::flow::default()
         };
-        let here = Arrivals { frontend: [10, 0, 0, 5].into(), frontend_port: 30_080, nat_port: None };
-        assert_eq!(arrivals(&live), here);
+        let here = FlowIngress { frontend: [10, 0, 0, 5].into(), frontend_port: 30_080, nat_port: None };
+        assert_eq!(flow_ingress(&live), here);
         let past_the_stack = types::flow { nat: [7, 0, 0, 0], ..live };
-        assert_eq!(arrivals(&past_the_stack), here);
+        assert_eq!(flow_ingress(&past_the_stack), here);
         let elsewhere = types::flow { nat: live.frontend, nat_port: 61_001_u16.to_be(), ..live };
-        assert_eq!(arrivals(&elsewhere), Arrivals { nat_port: Some(61_001), ..here });
+        assert_eq!(flow_ingress(&elsewhere), FlowIngress { nat_port: Some(61_001), ..here });
     }
 }

@@ -17,7 +17,7 @@ fn key(address: &str, transport: Transport) -> FrontendKey {
 fn check_frontend(address: &str, transport: Transport, value: FrontendValue, key_hex: &str, value_hex: &str) {
     let frontend = FrontendBytes::new(&key(address, transport));
     assert_eq!(hex(frontend.key()), key_hex, "{address}");
-    assert_eq!(hex(&frontend.with(value)), value_hex, "{address}");
+    assert_eq!(hex(&frontend.value_bytes(value)), value_hex, "{address}");
 }
 
 #[test]
@@ -58,7 +58,11 @@ fn a_node_port_has_a_key_that_no_address_has() {
         ..types::frontend4_key { address: 5, port: 5, transport: Transport::Tcp.protocol_number(), any: 0 }
     };
     let found = types::frontend4_value::default();
-    assert_eq!(frontend_of(Family::V4, bytes(&strange), bytes(&found)), None, "an address, and any");
+    assert_eq!(
+        decode_frontend(Family::V4, as_bytes(&strange), as_bytes(&found)),
+        None,
+        "an address, and any"
+    );
 }
 
 #[test]
@@ -68,29 +72,29 @@ fn a_slot_is_address_port_and_state() {
         Slot { address: address.ip(), port: NonZeroU16::new(address.port()).unwrap(), state }
     };
     let words_hex = |family, slot: &Slot| {
-        let words = slot_in(family, slot).unwrap();
+        let words = encode_slot(family, slot).unwrap();
         hex(&words.into_iter().take(slot_words(family)).flat_map(u64::to_ne_bytes).collect::<Vec<_>>())
     };
     let v4 = slot("192.0.2.1:8080", SlotState::Active);
     assert_eq!(words_hex(Family::V4, &v4), "c00002011f900100");
     let v6 = slot("[2001:db8::2]:443", SlotState::Draining);
     assert_eq!(words_hex(Family::V6, &v6), "20010db800000000000000000000000201bb020000000000");
-    assert_eq!(slot_in(Family::V6, &v4), None, "a slot of the other family cannot stand there");
-    assert_eq!(slot_of(Family::V4, [0].into_iter()), None, "an empty slot is no backend");
+    assert_eq!(encode_slot(Family::V6, &v4), None, "a slot of the other family cannot stand there");
+    assert_eq!(decode_slot(Family::V4, [0].into_iter()), None, "an empty slot is no backend");
 }
 
 #[test]
 fn a_word_is_base_then_count_then_flags() {
     let word =
         Word { base: 0x0102_0304, count: 0xf_0001, flags: WordFlags::DROP.with(WordFlags::MEMBERS, true) };
-    assert_eq!(word_bits(word), 0x011f_0001_0102_0304);
-    assert_eq!(word_bits(Word::EMPTY), 0, "what was never written refuses");
+    assert_eq!(encode_word(word), 0x011f_0001_0102_0304);
+    assert_eq!(encode_word(Word::EMPTY), 0, "what was never written refuses");
     let longest = Word { base: u32::MAX, count: u32::MAX, ..Word::EMPTY };
-    assert_eq!(word_of(word_bits(longest)).flags, Word::EMPTY.flags, "no count reaches the flags");
+    assert_eq!(decode_word(encode_word(longest)).flags, Word::EMPTY.flags, "no count reaches the flags");
     let strange = WordFlags::UNKNOWN;
-    let foreign = word_of(0xe00_u64 << FLAGS_AT);
+    let foreign = decode_word(0xe00_u64 << FLAGS_SHIFT);
     assert_eq!(foreign, Word { flags: strange, ..Word::EMPTY }, "flags that nobody knows");
-    assert_eq!(word_bits(foreign), 0, "are never written");
+    assert_eq!(encode_word(foreign), 0, "are never written");
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn a_member_is_in_mapped_form() {
         backend: "192.0.2.1:80".parse().unwrap(),
     };
     assert_eq!(
-        hex(bytes(&member_bytes(&member))),
+        hex(as_bytes(&encode_member(&member))),
         "070000000100000000000000000000000000ffffc00002010050000000000000"
     );
 }
@@ -109,9 +113,9 @@ fn a_member_is_in_mapped_form() {
 #[test]
 fn facts_are_seconds_and_bits() {
     let facts = PortFacts { affinity_timeout: 10_800, ignored_bits: 64 };
-    assert_eq!(hex(&facts_word(facts).to_ne_bytes()), "302a000040000000");
-    assert_eq!(facts_of(facts_word(facts)), facts);
-    assert_ne!(facts_of(1 << 40), PortFacts::default(), "what no rule writes is none of ours");
+    assert_eq!(hex(&encode_facts(facts).to_ne_bytes()), "302a000040000000");
+    assert_eq!(decode_facts(encode_facts(facts)), facts);
+    assert_ne!(decode_facts(1 << 40), PortFacts::default(), "what no rule writes is none of ours");
 }
 
 proptest! {
@@ -123,7 +127,7 @@ proptest! {
         let key = FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport };
         let value = FrontendValue { port: PortIndex(index), kind: KINDS[kind].0, quota: QuotaId(share) };
         let frontend = FrontendBytes::new(&key);
-        let back = frontend_of(Family::from_address(address), frontend.key(), &frontend.with(value));
+        let back = decode_frontend(Family::from_address(address), frontend.key(), &frontend.value_bytes(value));
         prop_assert_eq!(back, Some((key, value)));
     }
 
@@ -131,10 +135,10 @@ proptest! {
     fn words_come_back(base: u32, count in 0_u32..1 << 20, set: [bool; 6]) {
         let flags = FLAGS.iter().zip(set).fold(WordFlags::default(), |all, ((flag, _), on)| all.with(*flag, on));
         let word = Word { base, count, flags };
-        prop_assert_eq!(word_of(word_bits(word)), word);
+        prop_assert_eq!(decode_word(encode_word(word)), word);
         for ((flag, bit), on) in FLAGS.iter().zip(set) {
             prop_assert_eq!(flags.contains(*flag), on);
-            prop_assert_eq!(word_bits(word) >> FLAGS_AT & u64::from(bit.0) != 0, on);
+            prop_assert_eq!(encode_word(word) >> FLAGS_SHIFT & u64::from(bit.0) != 0, on);
         }
     }
 
@@ -145,10 +149,10 @@ proptest! {
         let state = if draining { SlotState::Draining } else { SlotState::Active };
         let address = address.to_canonical();
         let slot = Slot { address, port: NonZeroU16::new(port).unwrap(), state };
-        let words = slot_in(Family::from_address(address), &slot).unwrap();
-        prop_assert_eq!(slot_of(Family::from_address(address), words.into_iter()), Some(slot));
+        let words = encode_slot(Family::from_address(address), &slot).unwrap();
+        prop_assert_eq!(decode_slot(Family::from_address(address), words.into_iter()), Some(slot));
         let member = MemberKey { port: PortIndex(index), membership: Membership::ALL[kind], backend: slot.backend() };
-        let found = member_of(bytes(&member_bytes(&member)), &state_number(state).to_ne_bytes());
+        let found = decode_member(as_bytes(&encode_member(&member)), &state_number(state).to_ne_bytes());
         prop_assert_eq!(found, Some((member, state)));
     }
 }

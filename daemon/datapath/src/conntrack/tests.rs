@@ -6,20 +6,20 @@ use std::thread::JoinHandle;
 
 use super::*;
 
-fn port(transport: Transport, at: &str, backend: &str) -> Entry {
+fn port(transport: Transport, at: &str, backend: &str) -> ConntrackEntry {
     let [at, backend] = [at, backend].map(|it| it.parse().unwrap());
-    Entry { transport, from: at, to: backend, timeout: Duration::from_secs(77), is_answered: false }
+    ConntrackEntry { transport, from: at, to: backend, timeout: Duration::from_secs(77), is_replied: false }
 }
 
-fn ports(count: u16) -> impl Iterator<Item = Entry> {
+fn ports(count: u16) -> impl Iterator<Item = ConntrackEntry> {
     (0..count).map(|n| port(Transport::Tcp, &format!("10.0.0.5:{}", 61_000 + n), "10.1.0.7:8443"))
 }
 
 /// Words of four hexadecimal digits, as they lie in memory.
 #[track_caller]
-fn check_body(port: Entry, expected: &str) {
-    let message = port.message(1, 0);
-    let (header, body) = message.split_at(HEADER);
+fn check_body(port: ConntrackEntry, expected: &str) {
+    let message = port.encode(1, 0);
+    let (header, body) = message.split_at(HEADER_BYTES);
     assert_eq!(header[..4], u32::try_from(message.len()).unwrap().to_ne_bytes());
     let hex = |pair: &[u8]| pair.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let told: Vec<String> = body.chunks(2).map(hex).collect();
@@ -60,7 +60,8 @@ fn an_entry_of_udp_has_no_state() {
 #[cfg(target_endian = "little")]
 #[test]
 fn an_entry_of_a_connection_here_counts_as_answered_and_assured() {
-    let answered = Entry { is_answered: true, ..port(Transport::Udp, "10.9.0.1:4660", "10.1.0.7:53") };
+    let answered =
+        ConntrackEntry { is_replied: true, ..port(Transport::Udp, "10.9.0.1:4660", "10.1.0.7:53") };
     check_body(
         answered,
         "0200 0000
@@ -78,7 +79,7 @@ fn asked(mut messages: &[u8]) -> Vec<(u32, u16)> {
     let mut asked = Vec::new();
     while let Some(length) = messages.first_chunk().map(|it| u32::from_ne_bytes(*it) as usize) {
         let (message, rest) = messages.split_at(length);
-        assert_eq!(u16::from_ne_bytes([message[4], message[5]]), NEW);
+        assert_eq!(u16::from_ne_bytes([message[4], message[5]]), CT_NEW);
         let sequence = u32::from_ne_bytes(message[8..12].try_into().unwrap());
         asked.push((sequence, u16::from_ne_bytes([message[6], message[7]])));
         messages = rest;
@@ -90,7 +91,7 @@ fn asked(mut messages: &[u8]) -> Vec<(u32, u16)> {
 type Heard = Vec<Vec<(u32, u16)>>;
 
 /// A kernel that is asked so many times, and says this to each message; to the last of a batch it says consent too.
-fn kernel_that_says(batches: usize, errno: fn(u32) -> Option<i32>) -> (Conntrack, JoinHandle<Heard>) {
+fn kernel_that_says(batches: usize, errno: fn(u32) -> Option<i32>) -> (ConntrackSocket, JoinHandle<Heard>) {
     let (ours, kernels) = UnixDatagram::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let answering = std::thread::spawn(move || {
@@ -110,12 +111,12 @@ fn kernel_that_says(batches: usize, errno: fn(u32) -> Option<i32>) -> (Conntrack
         };
         (0..batches).map(|_| batch()).collect()
     });
-    (Conntrack { kernel: Conversation::over(OwnedFd::from(ours).into()) }, answering)
+    (ConntrackSocket { kernel: NetlinkSocket::from_file(OwnedFd::from(ours).into()) }, answering)
 }
 
-fn taken_of(kernel: &mut Conntrack, count: u16) -> (Entered, io::Result<()>) {
-    let mut taken = Entered::default();
-    let came = kernel.take(&mut ports(count), &mut taken);
+fn taken_of(kernel: &mut ConntrackSocket, count: u16) -> (ConntrackOutcome, io::Result<()>) {
+    let mut taken = ConntrackOutcome::default();
+    let came = kernel.add_all(&mut ports(count), &mut taken);
     (taken, came)
 }
 
@@ -173,7 +174,7 @@ fn who_may_not_ask_hears_why() {
     answer[8..12].copy_from_slice(&1_u32.to_ne_bytes());
     answer[16..20].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
     kernels.send(&answer).unwrap();
-    let mut kernel = Conntrack { kernel: Conversation::over(OwnedFd::from(ours).into()) };
+    let mut kernel = ConntrackSocket { kernel: NetlinkSocket::from_file(OwnedFd::from(ours).into()) };
     let (taken, came) = taken_of(&mut kernel, 5);
     assert_eq!((taken.entered, taken.refused), (0, 5));
     assert_eq!(came.unwrap_err().raw_os_error(), Some(libc::EPERM));
@@ -181,13 +182,13 @@ fn who_may_not_ask_hears_why() {
 
 #[test]
 fn an_answer_that_is_cut_off_is_none() {
-    assert_eq!(Answer::read(&[0; 19]), None);
-    assert_eq!(Answer::read(&[]), None);
-    assert_eq!(Answer::read(&[0; 20]), Some(Answer { sequence: 0, errno: 0 }));
+    assert_eq!(AckMessage::parse(&[0; 19]), None);
+    assert_eq!(AckMessage::parse(&[]), None);
+    assert_eq!(AckMessage::parse(&[0; 20]), Some(AckMessage { sequence: 0, errno: 0 }));
 }
 
 #[test]
 fn where_nobody_has_a_port_the_kernel_is_not_asked() {
-    let taken = take_ports(std::iter::empty());
+    let taken = add_port_entries(std::iter::empty());
     assert_eq!((taken.entered, taken.refused, taken.error.is_none()), (0, 0, true));
 }

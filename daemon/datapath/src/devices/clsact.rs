@@ -11,8 +11,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys as sys;
 
-use super::{Direction, Spot};
-use crate::netlink::{Conversation, Message, Part};
+use super::{DeviceHook, Direction};
+use crate::netlink::{Message, NetlinkFamily, NetlinkSocket};
 
 /// The priority of our filter: before filters without a chosen priority, which the kernel puts at 49,152 and below, and
 /// after the first hundred, which are for filters that must come first.
@@ -27,21 +27,21 @@ const CLSACT_INGRESS: u32 = 0xffff_fff2;
 const CLSACT_EGRESS: u32 = 0xffff_fff3;
 
 /// More than the filters of any device have.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+const REPLY_BYTES_MAX: usize = 16 << 20;
 
-fn hook(spot: &Spot) -> sys::bpf_tc_hook {
+fn tc_hook(spot: &DeviceHook) -> sys::bpf_tc_hook {
     sys::bpf_tc_hook {
         sz: size_of::<sys::bpf_tc_hook>() as sys::size_t,
-        ifindex: spot.target(),
+        ifindex: spot.ifindex(),
         attach_point: match spot.direction {
-            Direction::In | Direction::Back => sys::BPF_TC_INGRESS,
-            Direction::Out => sys::BPF_TC_EGRESS,
+            Direction::Ingress | Direction::PodEgress => sys::BPF_TC_INGRESS,
+            Direction::Egress => sys::BPF_TC_EGRESS,
         },
         ..Default::default()
     }
 }
 
-fn ours() -> sys::bpf_tc_opts {
+fn own_filter() -> sys::bpf_tc_opts {
     sys::bpf_tc_opts {
         sz: size_of::<sys::bpf_tc_opts>() as sys::size_t,
         handle: HANDLE,
@@ -52,27 +52,27 @@ fn ours() -> sys::bpf_tc_opts {
 
 /// What libbpf is asked for.
 #[derive(Clone, Copy, Debug)]
-enum Ask {
-    Discipline,
+enum TcRequest {
+    CreateQdisc,
     Attach,
     Query,
     Detach,
 }
 
-fn ask(what: Ask, hook: &mut sys::bpf_tc_hook, filter: &mut sys::bpf_tc_opts) -> i32 {
+fn call_libbpf(what: TcRequest, hook: &mut sys::bpf_tc_hook, filter: &mut sys::bpf_tc_opts) -> i32 {
     // SAFETY: both structs outlive the calls, which read and write within what their sizes say.
     unsafe {
         match what {
-            Ask::Discipline => sys::bpf_tc_hook_create(hook),
-            Ask::Attach => sys::bpf_tc_attach(hook, filter),
-            Ask::Query => sys::bpf_tc_query(hook, filter),
-            Ask::Detach => sys::bpf_tc_detach(hook, filter),
+            TcRequest::CreateQdisc => sys::bpf_tc_hook_create(hook),
+            TcRequest::Attach => sys::bpf_tc_attach(hook, filter),
+            TcRequest::Query => sys::bpf_tc_query(hook, filter),
+            TcRequest::Detach => sys::bpf_tc_detach(hook, filter),
         }
     }
 }
 
 /// An error of libbpf; `also`: an errno that is fine.
-fn checked(returned: i32, also: i32) -> io::Result<()> {
+fn check_result(returned: i32, also: i32) -> io::Result<()> {
     if returned == 0 || returned == -also {
         return Ok(());
     }
@@ -80,48 +80,54 @@ fn checked(returned: i32, also: i32) -> io::Result<()> {
 }
 
 /// Puts the program into our filter, in one step where the filter is there already.
-pub(super) fn put(program: BorrowedFd<'_>, spot: &Spot) -> io::Result<()> {
-    let mut hook = hook(spot);
+pub(super) fn attach_filter(program: BorrowedFd<'_>, spot: &DeviceHook) -> io::Result<()> {
+    let mut hook = tc_hook(spot);
     let mut filter =
-        sys::bpf_tc_opts { prog_fd: program.as_raw_fd(), flags: sys::BPF_TC_F_REPLACE, ..ours() };
-    checked(ask(Ask::Discipline, &mut hook, &mut filter), libc::EEXIST)?;
-    checked(ask(Ask::Attach, &mut hook, &mut filter), 0)
+        sys::bpf_tc_opts { prog_fd: program.as_raw_fd(), flags: sys::BPF_TC_F_REPLACE, ..own_filter() };
+    check_result(call_libbpf(TcRequest::CreateQdisc, &mut hook, &mut filter), libc::EEXIST)?;
+    check_result(call_libbpf(TcRequest::Attach, &mut hook, &mut filter), 0)
 }
 
 /// The number of our filter's program; `None`: there is no filter of ours.
-pub(super) fn program_at(spot: &Spot) -> Option<u32> {
-    let mut filter = ours();
-    let returned = ask(Ask::Query, &mut hook(spot), &mut filter);
+pub(super) fn program_at(spot: &DeviceHook) -> Option<u32> {
+    let mut filter = own_filter();
+    let returned = call_libbpf(TcRequest::Query, &mut tc_hook(spot), &mut filter);
     (returned == 0).then_some(filter.prog_id)
 }
 
 /// Removes our filter. One that is not there is gone already, and with its device all filters are. `true`: it was
 /// there.
-pub(super) fn remove(spot: &Spot) -> io::Result<bool> {
+pub(super) fn remove_filter(spot: &DeviceHook) -> io::Result<bool> {
     if program_at(spot).is_none() {
         return Ok(false);
     }
-    checked(ask(Ask::Detach, &mut hook(spot), &mut ours()), libc::ENODEV).map(|()| true)
+    check_result(call_libbpf(TcRequest::Detach, &mut tc_hook(spot), &mut own_filter()), libc::ENODEV)
+        .map(|()| true)
 }
 
 /// How many filters of others are there. A refusal ends the answer too: where there is no discipline, there are no
 /// filters. If no answer comes, that is an error.
-pub(super) fn others(spot: &Spot) -> io::Result<usize> {
-    let parent = if spot.direction == Direction::Out { CLSACT_EGRESS } else { CLSACT_INGRESS };
+pub(super) fn count_foreign(spot: &DeviceHook) -> io::Result<usize> {
+    let parent = if spot.direction == Direction::Egress { CLSACT_EGRESS } else { CLSACT_INGRESS };
     // A `struct tcmsg`.
-    let fields = [0, spot.target().cast_unsigned(), 0, parent, 0];
+    let fields = [0, spot.ifindex().cast_unsigned(), 0, parent, 0];
     let asked = fields.map(u32::to_ne_bytes);
     let mut count = 0;
-    let is_others = |it: &Message<'_>| it.kind == RTM_NEWTFILTER && is_of_others(it.body);
+    let is_others = |it: &Message<'_>| it.kind == RTM_NEWTFILTER && is_foreign_filter(it.body);
     let add = |it: Message<'_>| count += usize::from(is_others(&it));
-    match Conversation::list(Part::Routes, (RTM_GETTFILTER, asked.as_flattened()), ANSWER_BYTES_MAX, add) {
+    match NetlinkSocket::dump(
+        NetlinkFamily::Route,
+        (RTM_GETTFILTER, asked.as_flattened()),
+        REPLY_BYTES_MAX,
+        add,
+    ) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
         _ => Ok(count),
     }
 }
 
 /// Whether a filter is one of others. A filter without a handle is the head of a list, and filters nothing.
-fn is_of_others(body: &[u8]) -> bool {
+fn is_foreign_filter(body: &[u8]) -> bool {
     let word =
         |at: usize| body.get(at..).and_then(|it| it.first_chunk()).map_or(0, |it| u32::from_ne_bytes(*it));
     let handle = word(8);

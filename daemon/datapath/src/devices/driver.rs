@@ -5,7 +5,7 @@
 use std::io;
 
 use super::link_layer::{self, IFLA_LINKINFO};
-use crate::netlink::{Conversation, Part, attribute, attributes, with_kind};
+use crate::netlink::{NetlinkFamily, NetlinkSocket, attribute, attributes, encode_attribute};
 
 /// From `linux/if_link.h`.
 const IFLA_XDP: u16 = 43;
@@ -23,7 +23,7 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_XDP_ACT_NDO_XMIT: u64 = 4;
 /// The bytes before the attributes of a generic message.
-const GENERIC: usize = 4;
+const GENL_HEADER_BYTES: usize = 4;
 
 /// From `linux/ethtool_netlink.h`.
 const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
@@ -36,7 +36,7 @@ const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 const NLA_F_NESTED: u16 = 1 << 15;
 
 /// What a device does that takes the tags of VLANs off, those of 802.1Q and of 802.1ad.
-const TAKES_TAGS: [&[u8]; 2] = [b"rx-vlan-hw-parse", b"rx-vlan-stag-hw-parse"];
+const VLAN_OFFLOADS: [&[u8]; 2] = [b"rx-vlan-hw-parse", b"rx-vlan-stag-hw-parse"];
 
 /// Whether a driver has a program for frames, and of which kind its device is; no kind: it is hardware, or stands for
 /// some.
@@ -47,11 +47,12 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn of(index: u32) -> io::Result<Self> {
-        link_layer::describe(index).map(|told| Self::read(told.get(link_layer::HEADER..).unwrap_or_default()))
+    pub(super) fn query(index: u32) -> io::Result<Self> {
+        link_layer::query_link(index)
+            .map(|told| Self::parse(told.get(link_layer::IFINFOMSG_BYTES..).unwrap_or_default()))
     }
 
-    fn read(told: &[u8]) -> Self {
+    fn parse(told: &[u8]) -> Self {
         let attached = attribute(told, IFLA_XDP).and_then(|xdp| attribute(xdp, IFLA_XDP_ATTACHED));
         let has_program = attached.and_then(<[u8]>::first) == Some(&XDP_ATTACHED_DRV);
         let kind = attribute(told, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_KIND));
@@ -70,48 +71,58 @@ impl Driver {
 }
 
 /// Whether a device sends what programs give it at the moment. An error: this kernel does not tell (before Linux 6.3).
-pub(crate) fn sends_frames(index: u32) -> io::Result<bool> {
-    features(index).map(|features| features & NETDEV_XDP_ACT_NDO_XMIT != 0)
+pub(crate) fn has_xdp_xmit(index: u32) -> io::Result<bool> {
+    query_xdp_features(index).map(|features| features & NETDEV_XDP_ACT_NDO_XMIT != 0)
 }
 
 /// What the driver of a device can do with frames, as far as this kernel tells it.
-fn features(index: u32) -> io::Result<u64> {
-    let (mut kernel, family, _) = family(b"netdev\0")?;
-    let device = with_kind(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
-    let told = ask(&mut kernel, family, NETDEV_CMD_DEV_GET, &device)?;
+fn query_xdp_features(index: u32) -> io::Result<u64> {
+    let (mut kernel, family, _) = resolve_family(b"netdev\0")?;
+    let device = encode_attribute(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
+    let told = query_attributes(&mut kernel, family, NETDEV_CMD_DEV_GET, &device)?;
     let features = attribute(&told, NETDEV_A_DEV_XDP_FEATURES).and_then(<[u8]>::first_chunk);
     Ok(u64::from_ne_bytes(*features.ok_or(io::ErrorKind::InvalidData)?))
 }
 
 /// A conversation with a family of generic netlink, the family's number, and what else the kernel tells of it.
-pub(super) fn family(name: &[u8]) -> io::Result<(Conversation, u16, Vec<u8>)> {
-    let mut kernel = Conversation::open(Part::Generic)?;
-    let told = ask(&mut kernel, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &with_kind(CTRL_ATTR_FAMILY_NAME, name))?;
+pub(super) fn resolve_family(name: &[u8]) -> io::Result<(NetlinkSocket, u16, Vec<u8>)> {
+    let mut kernel = NetlinkSocket::open(NetlinkFamily::Generic)?;
+    let told = query_attributes(
+        &mut kernel,
+        GENL_ID_CTRL,
+        CTRL_CMD_GETFAMILY,
+        &encode_attribute(CTRL_ATTR_FAMILY_NAME, name),
+    )?;
     let number = attribute(&told, CTRL_ATTR_FAMILY_ID).and_then(<[u8]>::first_chunk);
     let number = u16::from_ne_bytes(*number.ok_or(io::ErrorKind::InvalidData)?);
     Ok((kernel, number, told))
 }
 
 /// Asks a family of generic netlink, and returns the attributes of the answer.
-fn ask(kernel: &mut Conversation, family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
-    kernel.ask(family, 0, &[&[command, 1, 0, 0], attributes].concat())?;
-    let mut told = kernel.one()??;
-    Ok(told.split_off(GENERIC.min(told.len())))
+fn query_attributes(
+    kernel: &mut NetlinkSocket,
+    family: u16,
+    command: u8,
+    attributes: &[u8],
+) -> io::Result<Vec<u8>> {
+    kernel.request(family, 0, &[&[command, 1, 0, 0], attributes].concat())?;
+    let mut told = kernel.read_one()??;
+    Ok(told.split_off(GENL_HEADER_BYTES.min(told.len())))
 }
 
 /// Whether a program at the device sees the tags of VLANs. Where the device takes them off before, a program cannot
 /// tell a frame of a VLAN from another one.
-pub(crate) fn knows_tags(index: u32) -> io::Result<bool> {
-    let (mut kernel, family, _) = family(b"ethtool\0")?;
-    let device = with_kind(ETHTOOL_A_HEADER_DEV_INDEX, &index.to_ne_bytes());
-    let device = with_kind(ETHTOOL_A_FEATURES_HEADER | NLA_F_NESTED, &device);
-    let told = ask(&mut kernel, family, ETHTOOL_MSG_FEATURES_GET, &device)?;
+pub(crate) fn keeps_vlan_tags(index: u32) -> io::Result<bool> {
+    let (mut kernel, family, _) = resolve_family(b"ethtool\0")?;
+    let device = encode_attribute(ETHTOOL_A_HEADER_DEV_INDEX, &index.to_ne_bytes());
+    let device = encode_attribute(ETHTOOL_A_FEATURES_HEADER | NLA_F_NESTED, &device);
+    let told = query_attributes(&mut kernel, family, ETHTOOL_MSG_FEATURES_GET, &device)?;
     let active = attribute(&told, ETHTOOL_A_FEATURES_ACTIVE).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(!names(active).any(|name| TAKES_TAGS.contains(&name)))
+    Ok(!bit_names(active).any(|name| VLAN_OFFLOADS.contains(&name)))
 }
 
 /// The names of the bits of a set, in which those that are not set are left out.
-fn names(set: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn bit_names(set: &[u8]) -> impl Iterator<Item = &[u8]> {
     let bits = attribute(set, ETHTOOL_A_BITSET_BITS).unwrap_or_default();
     let named = attributes(bits).filter_map(|(_, bit)| attribute(bit, ETHTOOL_A_BITSET_BIT_NAME));
     named.map(|name| name.split(|byte| *byte == 0).next().unwrap_or_default())
@@ -123,9 +134,9 @@ mod tests {
 
     #[test]
     fn what_the_kernel_tells_of_a_device_is_read() {
-        let attached = |mode: u8| with_kind(IFLA_XDP, &with_kind(IFLA_XDP_ATTACHED, &[mode]));
-        let of_kind = |kind: &[u8]| with_kind(IFLA_LINKINFO, &with_kind(IFLA_INFO_KIND, kind));
-        let read = |told: &[Vec<u8>]| Driver::read(&told.concat());
+        let attached = |mode: u8| encode_attribute(IFLA_XDP, &encode_attribute(IFLA_XDP_ATTACHED, &[mode]));
+        let of_kind = |kind: &[u8]| encode_attribute(IFLA_LINKINFO, &encode_attribute(IFLA_INFO_KIND, kind));
+        let read = |told: &[Vec<u8>]| Driver::parse(&told.concat());
         assert_eq!(read(&[]), Driver::default());
         for (mode, has_program) in [(0, false), (XDP_ATTACHED_DRV, true), (2, false)] {
             assert_eq!(read(&[attached(mode)]).has_program, has_program);
@@ -137,16 +148,16 @@ mod tests {
     #[test]
     fn frames_of_members_are_theirs() {
         for kind in ["bond", "team", "bridge", "macvlan", "unheard-of"] {
-            let told = with_kind(IFLA_LINKINFO, &with_kind(IFLA_INFO_KIND, kind.as_bytes()));
-            assert_eq!(Driver::read(&told).has_members(), ["bond", "team"].contains(&kind));
+            let told = encode_attribute(IFLA_LINKINFO, &encode_attribute(IFLA_INFO_KIND, kind.as_bytes()));
+            assert_eq!(Driver::parse(&told).has_members(), ["bond", "team"].contains(&kind));
         }
     }
 
     #[test]
     fn the_names_of_a_set_are_read() {
-        let bit = |name: &[u8]| with_kind(1, &with_kind(ETHTOOL_A_BITSET_BIT_NAME, name));
-        let set = with_kind(ETHTOOL_A_BITSET_BITS, &[bit(b"tx\0"), bit(b"rx\0")].concat());
-        assert_eq!(names(&set).collect::<Vec<_>>(), [b"tx", b"rx"]);
-        assert_eq!(names(&[]).count(), 0);
+        let bit = |name: &[u8]| encode_attribute(1, &encode_attribute(ETHTOOL_A_BITSET_BIT_NAME, name));
+        let set = encode_attribute(ETHTOOL_A_BITSET_BITS, &[bit(b"tx\0"), bit(b"rx\0")].concat());
+        assert_eq!(bit_names(&set).collect::<Vec<_>>(), [b"tx", b"rx"]);
+        assert_eq!(bit_names(&[]).count(), 0);
     }
 }

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use nix::net::if_::if_nameindex;
 
 use super::Device;
-use crate::load::Layer;
-use crate::netlink::{Conversation, Part, attribute, ip};
+use crate::load::LinkLayer;
+use crate::netlink::{NetlinkFamily, NetlinkSocket, attribute, ip};
 
 /// From `linux/rtnetlink.h`.
 const RTM_GETLINK: u16 = 18;
@@ -23,48 +23,50 @@ const IFLA_GRE_COLLECT_METADATA: u16 = 18;
 
 /// Types of devices at which packets begin with the header of IP: PPP, raw IP, tunnels (IPIP, IP6IP6, SIT, GRE, GRE
 /// over IPv6), and TUN and WireGuard, which have none.
-const OF_IP: [u16; 8] = [512, 519, 768, 769, 776, 778, 823, 0xfffe];
+const IP_HARDWARE_TYPES: [u16; 8] = [512, 519, 768, 769, 776, 778, 823, 0xfffe];
 
 /// Those of GRE, and of GRE over IPv6.
-const OF_GRE: [u16; 2] = [778, 823];
+const GRE_HARDWARE_TYPES: [u16; 2] = [778, 823];
 
 /// The numbers of all devices of this thread's network namespace.
-pub(super) fn all() -> Vec<u32> {
+pub(super) fn list_devices() -> Vec<u32> {
     let Ok(devices) = if_nameindex() else { return Vec::new() };
     devices.iter().map(nix::net::if_::Interface::index).collect()
 }
 
 /// Where a packet begins at a device.
-pub(super) fn layer_of(index: u32) -> io::Result<Layer> {
-    layer_told(&describe(index)?)
+pub(super) fn query_layer(index: u32) -> io::Result<LinkLayer> {
+    parse_layer(&query_link(index)?)
 }
 
-fn layer_told(told: &[u8]) -> io::Result<Layer> {
-    match kind_told(told)? {
-        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(Layer::Ethernet),
-        kind if OF_GRE.contains(&kind) && shows_tunnel(told.get(HEADER..).unwrap_or_default()) => {
+fn parse_layer(told: &[u8]) -> io::Result<LinkLayer> {
+    match parse_hardware_type(told)? {
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(LinkLayer::Ethernet),
+        kind if GRE_HARDWARE_TYPES.contains(&kind)
+            && has_tunnel_header(told.get(IFINFOMSG_BYTES..).unwrap_or_default()) =>
+        {
             let why = "packets of a GRE tunnel without a remote of its own begin with the tunnel's header";
             Err(io::Error::other(why))
         }
-        kind if OF_IP.contains(&kind) => Ok(Layer::Ip),
+        kind if IP_HARDWARE_TYPES.contains(&kind) => Ok(LinkLayer::Ip),
         kind => Err(io::Error::other(format!("packets of its kind (ARPHRD {kind}) cannot be read"))),
     }
 }
 
 /// The size of a `struct ifinfomsg`, after which attributes come.
-pub(super) const HEADER: usize = 16;
+pub(super) const IFINFOMSG_BYTES: usize = 16;
 
 /// What the kernel tells of a device.
-pub(super) fn describe(index: u32) -> io::Result<Vec<u8>> {
-    let mut kernel = Conversation::open(Part::Routes)?;
+pub(super) fn query_link(index: u32) -> io::Result<Vec<u8>> {
+    let mut kernel = NetlinkSocket::open(NetlinkFamily::Route)?;
     // A `struct ifinfomsg` that names the device alone.
-    kernel.ask(RTM_GETLINK, 0, [0, index, 0, 0].map(u32::to_ne_bytes).as_flattened())?;
-    kernel.one()?
+    kernel.request(RTM_GETLINK, 0, [0, index, 0, 0].map(u32::to_ne_bytes).as_flattened())?;
+    kernel.read_one()?
 }
 
 /// Whether packets at a device of GRE begin with the header of the tunnel, because that says where each comes from, or
 /// is to go: where the tunnel has no end, and where it has many by IPv4.
-fn shows_tunnel(told: &[u8]) -> bool {
+fn has_tunnel_header(told: &[u8]) -> bool {
     let Some(tunnel) = attribute(told, IFLA_LINKINFO).and_then(|info| attribute(info, IFLA_INFO_DATA)) else {
         return false;
     };
@@ -77,32 +79,33 @@ fn shows_tunnel(told: &[u8]) -> bool {
 }
 
 /// The type of a device, as `net/if_arp.h` numbers types; it stands in the second 16 bits of a `struct ifinfomsg`.
-fn kind_told(told: &[u8]) -> io::Result<u16> {
+fn parse_hardware_type(told: &[u8]) -> io::Result<u16> {
     let kind = told.get(2..).and_then(|it| it.first_chunk()).ok_or(io::ErrorKind::InvalidData)?;
     Ok(u16::from_ne_bytes(*kind))
 }
 
 /// The layers at which packets of these devices begin; a node that has no device yet soon has one of Ethernet.
-pub(crate) fn layers_of(devices: &[Device]) -> Vec<Layer> {
-    let found: BTreeSet<Layer> = devices.iter().filter_map(|device| layer_of(device.index).ok()).collect();
-    if found.is_empty() { vec![Layer::Ethernet] } else { found.into_iter().collect() }
+pub(crate) fn query_layers(devices: &[Device]) -> Vec<LinkLayer> {
+    let found: BTreeSet<LinkLayer> =
+        devices.iter().filter_map(|device| query_layer(device.index).ok()).collect();
+    if found.is_empty() { vec![LinkLayer::Ethernet] } else { found.into_iter().collect() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::with_kind;
+    use crate::netlink::encode_attribute;
 
     /// What the kernel tells of a device of that type, with these attributes of its own.
     fn told(kind: u16, own: &[Vec<u8>]) -> Vec<u8> {
-        let info = with_kind(IFLA_LINKINFO, &with_kind(IFLA_INFO_DATA, &own.concat()));
-        [&[0, 0], &kind.to_ne_bytes()[..], &[0; HEADER - 4], &info].concat()
+        let info = encode_attribute(IFLA_LINKINFO, &encode_attribute(IFLA_INFO_DATA, &own.concat()));
+        [&[0, 0], &kind.to_ne_bytes()[..], &[0; IFINFOMSG_BYTES - 4], &info].concat()
     }
 
     fn remote(address: &str) -> Vec<u8> {
         match address.parse().unwrap() {
-            IpAddr::V4(address) => with_kind(IFLA_GRE_REMOTE, &address.octets()),
-            IpAddr::V6(address) => with_kind(IFLA_GRE_REMOTE, &address.octets()),
+            IpAddr::V4(address) => encode_attribute(IFLA_GRE_REMOTE, &address.octets()),
+            IpAddr::V6(address) => encode_attribute(IFLA_GRE_REMOTE, &address.octets()),
         }
     }
 
@@ -124,9 +127,9 @@ mod tests {
     fn a_tunnel_whose_packets_begin_with_its_own_header_is_refused_by_name() {
         for (kind, end, has_many, is_read) in TUNNELS {
             let mut own = vec![remote(end)];
-            own.extend(has_many.then(|| with_kind(IFLA_GRE_COLLECT_METADATA, &[])));
-            let layer = layer_told(&told(kind, &own));
-            assert_eq!(layer.as_ref().ok(), is_read.then_some(&Layer::Ip), "{kind} to {end}, {has_many}");
+            own.extend(has_many.then(|| encode_attribute(IFLA_GRE_COLLECT_METADATA, &[])));
+            let layer = parse_layer(&told(kind, &own));
+            assert_eq!(layer.as_ref().ok(), is_read.then_some(&LinkLayer::Ip), "{kind} to {end}, {has_many}");
             assert!(layer.err().is_none_or(|why| why.to_string().contains("GRE")), "{kind} to {end}");
         }
     }

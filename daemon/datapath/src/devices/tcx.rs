@@ -7,30 +7,30 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys as sys;
 
-use super::link::Link;
-use super::{Direction, Spot};
-use crate::bpf_call;
+use super::link::DeviceLink;
+use super::{DeviceHook, Direction};
+use crate::bpf_syscall;
 
 /// `r0 = -1; exit`: the packet goes on.
-const PASSES: [sys::bpf_insn; 2] = [instruction(0xb7, -1), instruction(0x95, 0)];
+const PASS_PROGRAM: [sys::bpf_insn; 2] = [instruction(0xb7, -1), instruction(0x95, 0)];
 
 const fn instruction(code: u8, imm: i32) -> sys::bpf_insn {
     let registers = sys::__BindgenBitfieldUnit::new([0]);
     sys::bpf_insn { code, _bitfield_align_1: [], _bitfield_1: registers, off: 0, imm }
 }
 
-const fn hook(direction: Direction) -> sys::bpf_attach_type {
+const fn attach_type(direction: Direction) -> sys::bpf_attach_type {
     match direction {
-        Direction::In | Direction::Back => sys::BPF_TCX_INGRESS,
-        Direction::Out => sys::BPF_TCX_EGRESS,
+        Direction::Ingress | Direction::PodEgress => sys::BPF_TCX_INGRESS,
+        Direction::Egress => sys::BPF_TCX_EGRESS,
     }
 }
 
 /// Whether this kernel has such links. It is asked for one at a device that does not exist: a kernel with such links
 /// answers that there is no such device, and a kernel without them that the command is invalid.
-pub(crate) fn is_there() -> io::Result<bool> {
-    let program = bpf_call::load_classifier(&PASSES, c"GPL")?;
-    match bpf_call::create_link(program.as_fd(), i32::MAX, sys::BPF_TCX_INGRESS, 0) {
+pub(crate) fn is_supported() -> io::Result<bool> {
+    let program = bpf_syscall::load_classifier(&PASS_PROGRAM, c"GPL")?;
+    match bpf_syscall::create_link(program.as_fd(), i32::MAX, sys::BPF_TCX_INGRESS, 0) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(true),
         Err(error) => Err(error),
@@ -38,19 +38,20 @@ pub(crate) fn is_there() -> io::Result<bool> {
     }
 }
 
-pub(super) fn create(program: BorrowedFd<'_>, spot: &Spot) -> io::Result<Link> {
-    bpf_call::create_link(program, spot.target(), hook(spot.direction), sys::BPF_F_BEFORE).map(Link)
+pub(super) fn create_link(program: BorrowedFd<'_>, spot: &DeviceHook) -> io::Result<DeviceLink> {
+    bpf_syscall::create_link(program, spot.ifindex(), attach_type(spot.direction), sys::BPF_F_BEFORE)
+        .map(DeviceLink)
 }
 
 /// The number of a link's program, if it is at that very spot.
-pub(super) fn program_at(link: &Link, spot: &Spot) -> Option<u32> {
-    let place = link.place().ok()?;
+pub(super) fn program_at(link: &DeviceLink, spot: &DeviceHook) -> Option<u32> {
+    let place = link.attachment().ok()?;
     let is_here = place.kind == sys::BPF_LINK_TYPE_TCX && place.device == spot.index;
-    (is_here && place.hook == hook(spot.direction)).then_some(place.program)
+    (is_here && place.hook == attach_type(spot.direction)).then_some(place.program)
 }
 
 /// How many programs are at a hook of a device beside ours.
-pub(super) fn others(spot: &Spot, own: &[Option<u32>]) -> io::Result<usize> {
-    let programs = bpf_call::programs_at(spot.target(), hook(spot.direction))?;
+pub(super) fn count_foreign(spot: &DeviceHook, own: &[Option<u32>]) -> io::Result<usize> {
+    let programs = bpf_syscall::query_programs(spot.ifindex(), attach_type(spot.direction))?;
     Ok(programs.into_iter().filter(|program| !own.contains(&Some(*program))).count())
 }

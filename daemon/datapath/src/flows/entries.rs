@@ -10,38 +10,38 @@ use holdfast_core::keys::Family;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::abi::flow::EntryKey;
-use crate::table::Walk;
+use crate::table::MapWalk;
 
 /// The entries of both families.
 #[derive(Debug)]
-pub(super) struct Entries([MapHandle; 2]);
+pub(super) struct FlowEntries([MapHandle; 2]);
 
-impl Entries {
+impl FlowEntries {
     /// `maps` has the map of IPv4 first.
     pub(super) fn new(maps: [MapHandle; 2]) -> Self {
         Self(maps)
     }
 
-    fn map_of(&self, key: &EntryKey) -> &MapHandle {
+    fn family_map(&self, key: &EntryKey) -> &MapHandle {
         let [v4, v6] = &self.0;
         if key.family() == Family::V4 { v4 } else { v6 }
     }
 
     /// The number of the flow that an entry leads to.
     pub(super) fn get(&self, key: &EntryKey) -> Result<Option<u32>, libbpf_rs::Error> {
-        Ok(number(self.map_of(key).lookup(key.bytes(), MapFlags::ANY)?))
+        Ok(decode_number(self.family_map(key).lookup(key.bytes(), MapFlags::ANY)?))
     }
 
     /// Begins to look for all entries that lead to that number.
-    pub(super) fn leading_to(&self, to: u32) -> Result<Search, libbpf_rs::Error> {
+    pub(super) fn search_entries(&self, to: u32) -> Result<EntrySearch, libbpf_rs::Error> {
         let [v4, v6] = &self.0;
-        let walks = [(Family::V4, Walk::new(v4)?), (Family::V6, Walk::new(v6)?)];
-        Ok(Search { to, left: walks.into() })
+        let walks = [(Family::V4, MapWalk::new(v4)?), (Family::V6, MapWalk::new(v6)?)];
+        Ok(EntrySearch { to, left: walks.into() })
     }
 
     /// Puts an entry in. `false`: there is one already.
     pub(super) fn insert(&self, key: &EntryKey, to: u32) -> Result<bool, libbpf_rs::Error> {
-        match self.map_of(key).update(key.bytes(), &to.to_ne_bytes(), MapFlags::NO_EXIST) {
+        match self.family_map(key).update(key.bytes(), &to.to_ne_bytes(), MapFlags::NO_EXIST) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),
@@ -53,8 +53,8 @@ impl Entries {
         if self.get(key)? != Some(to) {
             return Ok(false);
         }
-        match self.map_of(key).lookup_and_delete(key.bytes()) {
-            Ok(found) => match number(found) {
+        match self.family_map(key).lookup_and_delete(key.bytes()) {
+            Ok(found) => match decode_number(found) {
                 Some(other) if other != to => self.insert(key, other).map(|_| false),
                 found => Ok(found.is_some()),
             },
@@ -64,7 +64,7 @@ impl Entries {
     }
 
     fn delete(&self, key: &EntryKey) -> Result<bool, libbpf_rs::Error> {
-        match self.map_of(key).delete(key.bytes()) {
+        match self.family_map(key).delete(key.bytes()) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -74,18 +74,18 @@ impl Entries {
 
 /// A search for the entries that lead to one number, done in pieces: they may stand among millions.
 #[derive(Debug)]
-pub(super) struct Search {
+pub(super) struct EntrySearch {
     to: u32,
-    left: VecDeque<(Family, Walk)>,
+    left: VecDeque<(Family, MapWalk)>,
 }
 
-impl Search {
+impl EntrySearch {
     /// Goes on for a piece, and calls back with what it finds. `false`: there is no more to search.
-    pub(super) fn some(&mut self, mut found: impl FnMut(EntryKey)) -> io::Result<bool> {
+    pub(super) fn search_piece(&mut self, mut found: impl FnMut(EntryKey)) -> io::Result<bool> {
         let Some((family, walk)) = self.left.front_mut() else { return Ok(false) };
         let is_there = |value: &[u8]| *value == self.to.to_ne_bytes();
-        let went_on = walk.some(|key, value| {
-            EntryKey::of(*family, key).filter(|_| is_there(value)).into_iter().for_each(&mut found);
+        let went_on = walk.visit_piece(|key, value| {
+            EntryKey::from_bytes(*family, key).filter(|_| is_there(value)).into_iter().for_each(&mut found);
         })?;
         if !went_on {
             self.left.pop_front();
@@ -94,6 +94,6 @@ impl Search {
     }
 }
 
-fn number(value: Option<Vec<u8>>) -> Option<u32> {
+fn decode_number(value: Option<Vec<u8>>) -> Option<u32> {
     Some(u32::from_ne_bytes(value?.try_into().ok()?))
 }

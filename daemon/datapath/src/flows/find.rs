@@ -6,53 +6,53 @@ use std::time::Instant;
 
 use holdfast_status::datapath::{AddressFilter, Flow, FlowFilter, FlowReport};
 
-use super::count::count_flow;
-use super::life::{decode_stage, is_expired};
-use super::{FlowTable, Maps, decode_flow, decode_heard, is_agreed};
-use crate::abi::flow::{End, types};
-use crate::abi::mapped;
+use super::lifetime::{decode_stage, is_expired};
+use super::tally::count_flow;
+use super::{FlowMaps, FlowTable, decode_flow, decode_seen_flags, is_established};
+use crate::abi::flow::{RawEndpoint, types};
+use crate::abi::to_mapped;
 
 /// Compares the two in the form of a record, because most flows are not looked for, and to convert each would cost
 /// more.
-fn is_at(filter: AddressFilter, (address, port): End) -> bool {
-    mapped(filter.address) == address && filter.port.is_none_or(|wanted| wanted.to_be() == port)
+fn matches_address(filter: AddressFilter, (address, port): RawEndpoint) -> bool {
+    to_mapped(filter.address) == address && filter.port.is_none_or(|wanted| wanted.to_be() == port)
 }
 
-fn is_wanted(filter: &FlowFilter, it: &types::flow) -> bool {
-    let is = |wanted: Option<AddressFilter>, end| wanted.is_none_or(|place| is_at(place, end));
+fn matches_filter(filter: &FlowFilter, it: &types::flow) -> bool {
+    let is = |wanted: Option<AddressFilter>, end| wanted.is_none_or(|place| matches_address(place, end));
     is(filter.client, (it.client, it.client_port))
         && is(filter.frontend, (it.frontend, it.frontend_port))
         && is(filter.backend, (it.backend, it.backend_port))
         && filter.stage.is_none_or(|stage| decode_stage(it) == Some(stage))
-        && (!filter.refused || decode_heard(it.backend_flags, true).refusal)
+        && (!filter.refused || decode_seen_flags(it.backend_flags, true).refusal)
 }
 
 impl FlowTable {
     /// The flows that live and show the backend a port of this node.
-    pub(crate) fn by_own_ports(&self) -> impl Iterator<Item = Flow> {
+    pub(crate) fn iter_snat_flows(&self) -> impl Iterator<Item = Flow> {
         let now = self.now();
         let records = &self.0.records;
-        let live = records.some(0, records.len()).filter(move |(_, it)| !is_expired(it, now, 0));
+        let live = records.iter_range(0, records.len()).filter(move |(_, it)| !is_expired(it, now, 0));
         live.filter(|(_, it)| it.nat_port != 0).filter_map(move |(_, it)| decode_flow(&it, now))
     }
 
     /// The flows that live and on which both sides have agreed, read until that moment.
-    pub(crate) fn agreed(&self, until: Instant) -> impl Iterator<Item = Flow> {
+    pub(crate) fn iter_established(&self, until: Instant) -> impl Iterator<Item = Flow> {
         let now = self.now();
         let records = &self.0.records;
-        let in_time = records.some(0, records.len()).take_while(move |_| Instant::now() < until);
+        let in_time = records.iter_range(0, records.len()).take_while(move |_| Instant::now() < until);
         let live = in_time.filter(move |(_, it)| !is_expired(it, now, 0));
-        live.filter_map(move |(_, it)| decode_flow(&it, now)).filter(is_agreed)
+        live.filter_map(move |(_, it)| decode_flow(&it, now)).filter(is_established)
     }
 
     /// Counts all flows, and finds at most `limit` of those that are looked for.
-    pub fn report(&self, filter: &FlowFilter, limit: usize) -> FlowReport {
+    pub fn find_flows(&self, filter: &FlowFilter, limit: usize) -> FlowReport {
         let mut report = FlowReport::default();
         let now = self.now();
-        let Maps { records, .. } = &*self.0;
-        for (_, record) in records.some(0, records.len()) {
+        let FlowMaps { records, .. } = &*self.0;
+        for (_, record) in records.iter_range(0, records.len()) {
             count_flow(&mut report.tally, &record, now);
-            if is_expired(&record, now, 0) || !is_wanted(filter, &record) {
+            if is_expired(&record, now, 0) || !matches_filter(filter, &record) {
                 continue;
             }
             if report.found.len() >= limit {

@@ -2,66 +2,66 @@
 //!
 //! Invariant: a record in use is written only by its owner. [`crate::abi::flow`] says how a record is read whole.
 
-use crate::abi::flow::{self, Cells, WORDS, types};
+use crate::abi::flow::{self, RECORD_WORDS, RecordCells, types};
 use crate::error::StartError;
-use crate::generation::view;
-use crate::map::{Handles, Map};
-use crate::view::View;
+use crate::generation::map_array;
+use crate::map::{Map, MapHandles};
+use crate::mapped_array::MappedArray;
 
 /// All flow records, in use or free.
 #[derive(Debug)]
-pub(super) struct Records(View);
+pub(super) struct FlowRecords(MappedArray);
 
-impl Records {
-    pub(super) fn new(maps: &Handles) -> Result<Self, StartError> {
-        view(maps, Map::Flows).map(Self)
+impl FlowRecords {
+    pub(super) fn new(maps: &MapHandles) -> Result<Self, StartError> {
+        map_array(maps, Map::Flows).map(Self)
     }
 
-    fn all(&self) -> &[Cells] {
-        let (all, _) = self.0.as_chunks::<WORDS>();
+    fn as_cells(&self) -> &[RecordCells] {
+        let (all, _) = self.0.as_chunks::<RECORD_WORDS>();
         all
     }
 
     /// How many records there are, in use or free.
     pub(super) fn len(&self) -> u32 {
-        u32::try_from(self.all().len()).unwrap_or(u32::MAX)
+        u32::try_from(self.as_cells().len()).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn cells(&self, number: u32) -> Option<&Cells> {
-        self.all().get(number as usize)
+    pub(super) fn cells(&self, number: u32) -> Option<&RecordCells> {
+        self.as_cells().get(number as usize)
     }
 
     /// The records in use among `count` of them, from one number on.
-    pub(super) fn some(&self, from: u32, count: u32) -> impl Iterator<Item = (u32, types::flow)> {
-        let cells = self.all().iter().skip(from as usize).take(count as usize);
-        (from..).zip(cells).filter_map(|(number, cells)| Some((number, flow::read(cells)?)))
+    pub(super) fn iter_range(&self, from: u32, count: u32) -> impl Iterator<Item = (u32, types::flow)> {
+        let cells = self.as_cells().iter().skip(from as usize).take(count as usize);
+        (from..).zip(cells).filter_map(|(number, cells)| Some((number, flow::read_record(cells)?)))
     }
 
     /// The flow of that number; `None`: the record is free, or is being written.
     pub(super) fn read(&self, number: u32) -> Option<types::flow> {
-        self.cells(number).and_then(flow::read)
+        self.cells(number).and_then(flow::read_record)
     }
 
     /// The serial of the flow of that number; 0: there is none.
     pub(super) fn serial(&self, number: u32) -> u32 {
-        self.cells(number).map_or(0, flow::serial)
+        self.cells(number).map_or(0, flow::load_serial)
     }
 
     /// Writes a flow where no program finds it.
     pub(super) fn write(&self, number: u32, it: &types::flow) {
         if let Some(cells) = self.cells(number) {
-            flow::write(cells, it);
+            flow::write_record(cells, it);
         }
     }
 
     /// Whether the record is still that very flow's.
-    pub(super) fn is_of(&self, number: u32, it: &types::flow) -> bool {
-        self.cells(number).is_some_and(|cells| flow::serial(cells) == it.serial)
+    pub(super) fn holds_flow(&self, number: u32, it: &types::flow) -> bool {
+        self.cells(number).is_some_and(|cells| flow::load_serial(cells) == it.serial)
     }
 
     pub(super) fn free(&self, number: u32) {
         if let Some(cells) = self.cells(number) {
-            flow::free(cells);
+            flow::free_record(cells);
         }
     }
 }

@@ -8,38 +8,38 @@ use holdfast_core::keys::Transport;
 use holdfast_core::op::PortIndex;
 use holdfast_status::datapath::Sampled;
 
-use super::life::is_expired;
-use super::{FlowTable, Maps, decode_flow};
-use crate::abi::flow::{came_wrapped, entry_between, entry_of_client, entry_of_nat, types};
+use super::lifetime::is_expired;
+use super::{FlowMaps, FlowTable, decode_flow};
+use crate::abi::flow::{client_entry, is_decapsulated, nat_entry, translated_entry, types};
 
 /// How many records are looked at for one sample: a millisecond's work where all of them are free.
 const RECORDS_MAX: u32 = 1 << 16;
 
 /// Seconds after which no program is still writing or deleting what leads to a flow.
-const SETTLED: u32 = 2;
+const SETTLE_SECONDS: u32 = 2;
 
 impl FlowTable {
     /// Looks at up to `most` flows that live, from that record on. `serves` says whether a backend serves a port.
-    pub(crate) fn sample(
+    pub(crate) fn sample_flows(
         &self,
         from: u32,
         most: u32,
         serves: impl Fn(PortIndex, SocketAddr) -> bool,
     ) -> Sampled {
-        if self.is_still() {
+        if self.is_idle() {
             return Sampled::default();
         }
         let now = self.now();
-        let from = if from < self.max() { from } else { 0 };
+        let from = if from < self.capacity() { from } else { 0 };
         let mut sampled = Sampled { next: from.saturating_add(RECORDS_MAX), ..Sampled::default() };
         let mut astray = Vec::new();
-        for (number, record) in self.0.records.some(from, RECORDS_MAX) {
-            if is_expired(&record, now, 0) || now.saturating_sub(record.began) < SETTLED {
+        for (number, record) in self.0.records.iter_range(from, RECORDS_MAX) {
+            if is_expired(&record, now, 0) || now.saturating_sub(record.began) < SETTLE_SECONDS {
                 continue;
             }
             let Some(flow) = decode_flow(&record, now) else { continue };
             sampled.looked_at += 1;
-            if self.is_astray(number, &record) {
+            if self.has_wrong_entry(number, &record) {
                 astray.push((number, record, flow));
             } else if flow.transport == Transport::Udp && !serves(flow.port, flow.backend) {
                 sampled.without_backend += 1;
@@ -50,18 +50,18 @@ impl FlowTable {
             }
         }
         // A program may just have been writing or deleting entries, so only a flow that is still astray is wrong.
-        let still = astray.into_iter().filter(|(number, record, _)| self.is_astray(*number, record));
+        let still = astray.into_iter().filter(|(number, record, _)| self.has_wrong_entry(*number, record));
         sampled.wrong.extend(still.map(|(.., flow)| flow));
         sampled
     }
 
     /// Whether some entry does not lead to a flow that is still there. An entry that cannot be read says nothing, nor
     /// does one that the flow may do without.
-    fn is_astray(&self, number: u32, flow: &types::flow) -> bool {
-        let Maps { records, entries, .. } = &*self.0;
-        let of_client = Some(entry_of_client(flow)).filter(|_| !came_wrapped(flow));
-        let keys = entry_of_nat(flow).into_iter().chain(of_client).chain([entry_between(flow)]);
+    fn has_wrong_entry(&self, number: u32, flow: &types::flow) -> bool {
+        let FlowMaps { records, entries, .. } = &*self.0;
+        let of_client = Some(client_entry(flow)).filter(|_| !is_decapsulated(flow));
+        let keys = nat_entry(flow).into_iter().chain(of_client).chain([translated_entry(flow)]);
         let is_elsewhere = |key| entries.get(&key).is_ok_and(|found| found != Some(number));
-        keys.into_iter().any(is_elsewhere) && records.is_of(number, flow)
+        keys.into_iter().any(is_elsewhere) && records.holds_flow(number, flow)
     }
 }

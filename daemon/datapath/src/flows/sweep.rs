@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::fullest::Counting;
-use super::life::{MARGIN, is_expired};
-use super::shares::Recount;
-use super::{FlowTable, FlowsSwept, KeptFree, Maps, NOT_STILL, refusing};
-use crate::abi::flow::{entry_between, types};
-use crate::packets::Adopted;
+use super::flow_counts::Recount;
+use super::lifetime::{EXPIRY_MARGIN, is_expired};
+use super::port_usage::PortUsage;
+use super::{FlowMaps, FlowTable, FlowsSwept, NOT_IDLE, ReservedPorts, refusals};
+use crate::abi::flow::{translated_entry, types};
+use crate::packets::AdoptedFlows;
 
 /// A whole table is gone over in so many parts, one each second. Programs use no flow that has ended, so nothing but
 /// its room waits for this.
@@ -31,21 +31,21 @@ const SLICE: Duration = Duration::from_millis(5);
 const REST: u32 = 9;
 
 /// How many records are looked at between two looks at the clock: with each of them ended, less than a millisecond.
-pub(super) const AT_ONCE: u32 = 64;
+pub(super) const RECORDS_PER_LOOK: u32 = 64;
 
 /// How many numbers of records are handed out at once, while there are some left: some milliseconds.
 const NUMBERS_AT_ONCE: u32 = 4096;
 
 /// How many records are remembered at once that have lost their entry between backend and client and still stand, as
 /// when a process is killed at that moment. More of them are found by the next pass.
-pub(super) const LEFT_MAX: usize = 1024;
+pub(super) const ORPHANS_MAX: usize = 1024;
 
 /// Seconds after which no program is still ending such a flow: that takes microseconds.
-const LEFT_AFTER: u32 = 5;
+const ORPHAN_AFTER: u32 = 5;
 
 /// A record without the entry that decides which side takes it away.
 #[derive(Clone, Copy, Debug)]
-struct Left {
+struct OrphanRecord {
     serial: u32,
     since: u32,
     // When it was seen last.
@@ -54,41 +54,41 @@ struct Left {
 
 /// Goes over the table again and again.
 #[derive(Debug)]
-pub(super) struct Sweep {
+pub(super) struct FlowSweep {
     table: FlowTable,
     // The next record to look at.
     at: u32,
     // How many flows had begun before this pass, and how many it has found.
     begun: u64,
     found: u64,
-    counting: Counting,
+    port_usage: PortUsage,
     recount: Recount,
     // The records that are left without their entry, by their numbers.
-    left: BTreeMap<u32, Left>,
+    orphans: BTreeMap<u32, OrphanRecord>,
     // Of this pass.
     failure: Option<String>,
     // What the first pass has found so far; `None`: that pass is over.
-    adopting: Option<Adopted>,
+    adopting: Option<AdoptedFlows>,
     // What the first pass has shown, until it is told.
-    pub(super) adopted: Option<Adopted>,
+    pub(super) adopted: Option<AdoptedFlows>,
     pub(super) swept: FlowsSwept,
 }
 
-impl Sweep {
-    /// `swept` is what was done before, over another table.
+impl FlowSweep {
+    /// `progress` is what was done before, over another table.
     pub(super) fn new(table: FlowTable, swept: FlowsSwept) -> Self {
         let left = BTreeMap::new();
-        let counting = Counting::default();
+        let counting = PortUsage::default();
         let recount = Recount::default();
-        let adopting = (swept.passes == 0).then(Adopted::default);
+        let adopting = (swept.passes == 0).then(AdoptedFlows::default);
         Self {
             table,
             at: 0,
             begun: 0,
             found: 0,
-            counting,
+            port_usage: counting,
             recount,
-            left,
+            orphans: left,
             failure: None,
             adopting,
             adopted: None,
@@ -97,18 +97,18 @@ impl Sweep {
     }
 
     /// Goes over one part of the table, or as much of it as fits before that time. `false`: the part is not done.
-    pub(super) fn some(&mut self, count: u32, until: Instant) -> bool {
+    pub(super) fn sweep_part(&mut self, count: u32, until: Instant) -> bool {
         let mut remaining = count;
         if self.at == 0 && !self.begin_pass() {
             return true;
         }
         while remaining > 0 {
             let from = self.at;
-            let next = remaining.min(AT_ONCE);
-            self.look_at(from, next);
+            let next = remaining.min(RECORDS_PER_LOOK);
+            self.sweep_records(from, next);
             self.at = from.saturating_add(next);
             remaining -= next;
-            if self.at >= self.table.max() {
+            if self.at >= self.table.capacity() {
                 self.end_pass();
                 return true;
             }
@@ -120,8 +120,8 @@ impl Sweep {
     }
 
     /// Hands out some numbers of records. `true`: the number of each record is in use, or can be had.
-    fn hand_out(&mut self) -> bool {
-        self.table.hand_out(NUMBERS_AT_ONCE).unwrap_or_else(|error| {
+    fn release_numbers(&mut self) -> bool {
+        self.table.release_numbers(NUMBERS_AT_ONCE).unwrap_or_else(|error| {
             self.failure = Some(format!("{error:#}"));
             true
         })
@@ -129,44 +129,44 @@ impl Sweep {
 
     /// Begins a pass. `false`: there is nothing to look at.
     fn begin_pass(&mut self) -> bool {
-        if self.table.is_still() {
+        if self.table.is_idle() {
             self.swept.fullest = None;
             return false;
         }
-        (self.begun, self.found) = (self.table.begun(), 0);
+        (self.begun, self.found) = (self.table.begun_count(), 0);
         true
     }
 
-    fn look_at(&mut self, from: u32, count: u32) {
+    fn sweep_records(&mut self, from: u32, count: u32) {
         let table = self.table.clone();
         let now = self.table.now();
-        let Maps { records, .. } = &*table.0;
-        for (number, flow) in records.some(from, count) {
+        let FlowMaps { records, .. } = &*table.0;
+        for (number, flow) in records.iter_range(from, count) {
             self.found += 1;
-            self.recount.add(&flow);
+            self.recount.add_flow(&flow);
             if let Some(adopting) = &mut self.adopting {
-                adopting.add(&flow);
+                adopting.add_flow(&flow);
             }
-            if !is_expired(&flow, now, MARGIN) {
-                refusing::note(&flow, now, &mut self.swept.refusing);
-                self.counting.add(&flow);
+            if !is_expired(&flow, now, EXPIRY_MARGIN) {
+                refusals::record_refusal(&flow, now, &mut self.swept.refusing);
+                self.port_usage.add_flow(&flow);
                 continue;
             }
-            if let Err(error) = self.end(number, &flow) {
+            if let Err(error) = self.end_flow(number, &flow) {
                 self.failure = Some(format!("{error:#}"));
             }
         }
     }
 
     /// Ends a flow that is too old, if it is still there and nothing else is ending it.
-    pub(super) fn end(&mut self, number: u32, flow: &types::flow) -> Result<(), libbpf_rs::Error> {
-        if self.table.claim(number, flow)? {
-            self.table.finish(number, flow)?;
+    pub(super) fn end_flow(&mut self, number: u32, flow: &types::flow) -> Result<(), libbpf_rs::Error> {
+        if self.table.claim_flow(number, flow)? {
+            self.table.finish_flow(number, flow)?;
             self.swept.ended += 1;
             return Ok(());
         }
-        if self.table.0.records.is_of(number, flow) && self.is_left(number, flow.serial) {
-            self.table.finish(number, flow)?;
+        if self.table.0.records.holds_flow(number, flow) && self.track_orphan(number, flow.serial) {
+            self.table.finish_flow(number, flow)?;
             self.swept.ended += 1;
             self.swept.left += 1;
         }
@@ -174,28 +174,28 @@ impl Sweep {
     }
 
     /// Whether that record has been without its entry for long.
-    fn is_left(&mut self, number: u32, serial: u32) -> bool {
+    fn track_orphan(&mut self, number: u32, serial: u32) -> bool {
         let now = self.table.now();
         let pass = self.swept.passes;
-        let known = self.left.get(&number).copied();
+        let known = self.orphans.get(&number).copied();
         let since = known.filter(|left| left.serial == serial).map_or(now, |left| left.since);
-        if known.is_some() || self.left.len() < LEFT_MAX {
-            self.left.insert(number, Left { serial, since, pass });
+        if known.is_some() || self.orphans.len() < ORPHANS_MAX {
+            self.orphans.insert(number, OrphanRecord { serial, since, pass });
         }
-        now.saturating_sub(since) >= LEFT_AFTER
+        now.saturating_sub(since) >= ORPHAN_AFTER
     }
 
     fn end_pass(&mut self) {
         self.at = 0;
-        let still_since = if self.found == 0 { self.begun } else { NOT_STILL };
-        self.table.0.still_since.store(still_since, Ordering::Relaxed);
+        let still_since = if self.found == 0 { self.begun } else { NOT_IDLE };
+        self.table.0.idle_since.store(still_since, Ordering::Relaxed);
         let pass = self.swept.passes;
-        self.left.retain(|_, left| left.pass == pass);
+        self.orphans.retain(|_, left| left.pass == pass);
         self.swept.failure = self.failure.take();
-        self.swept.fullest = self.counting.take();
-        refusing::forget(self.table.now(), &mut self.swept.refusing);
-        let begun = self.table.begun().saturating_sub(self.begun);
-        self.recount.conclude(&self.table.0.shares, begun);
+        self.swept.fullest = self.port_usage.take_fullest();
+        refusals::expire_refusals(self.table.now(), &mut self.swept.refusing);
+        let begun = self.table.begun_count().saturating_sub(self.begun);
+        self.recount.correct_counts(&self.table.0.shares, begun);
         self.swept.passes += 1;
         self.adopted = self.adopting.take().or(self.adopted.take());
     }
@@ -203,13 +203,13 @@ impl Sweep {
 
 impl FlowTable {
     /// Deletes the entry between backend and client, by which a flow is claimed. `true`: this flow is ours to finish.
-    pub(super) fn claim(&self, number: u32, flow: &types::flow) -> Result<bool, libbpf_rs::Error> {
-        let Maps { records, entries, .. } = &*self.0;
-        let key = entry_between(flow);
+    pub(super) fn claim_flow(&self, number: u32, flow: &types::flow) -> Result<bool, libbpf_rs::Error> {
+        let FlowMaps { records, entries, .. } = &*self.0;
+        let key = translated_entry(flow);
         if !entries.remove(&key, number)? {
             return Ok(false);
         }
-        if records.is_of(number, flow) {
+        if records.holds_flow(number, flow) {
             return Ok(true);
         }
         // A program ended it, and began another that looks the same in the same record.
@@ -220,51 +220,51 @@ impl FlowTable {
 
 /// What the thread has to tell.
 #[derive(Debug, Default)]
-struct Told {
+struct SweepReport {
     swept: FlowsSwept,
     // What the first pass has shown, until the thread's owner has heard it.
-    adopted: Option<Adopted>,
+    adopted: Option<AdoptedFlows>,
 }
 
 /// The thread, as its owner holds it.
 #[derive(Debug)]
-pub(crate) struct Sweeping {
-    told: Arc<Mutex<Told>>,
+pub(crate) struct SweepThread {
+    report: Arc<Mutex<SweepReport>>,
     stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<KeptFree>>,
+    thread: Option<JoinHandle<ReservedPorts>>,
 }
 
-impl Sweeping {
+impl SweepThread {
     /// Starts the thread, which ends when this is dropped.
-    pub(crate) fn start(table: FlowTable, kept_free: KeptFree, swept: FlowsSwept) -> io::Result<Self> {
+    pub(crate) fn start(table: FlowTable, kept_free: ReservedPorts, swept: FlowsSwept) -> io::Result<Self> {
         let (stop, stopped) = sync_channel(0);
-        let told = Arc::<Mutex<Told>>::default();
+        let told = Arc::<Mutex<SweepReport>>::default();
         let tells = Arc::clone(&told);
-        let work = move || run(Sweep::new(table, swept), kept_free, &tells, &stopped);
+        let work = move || run_sweep(FlowSweep::new(table, swept), kept_free, &tells, &stopped);
         let thread = std::thread::Builder::new().name("flows".to_owned()).spawn(work)?;
-        Ok(Self { told, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { report: told, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Ends the thread, and returns what it had; `None`: the thread had failed, so no port is kept free any more.
-    pub(crate) fn stop(mut self) -> (Option<KeptFree>, FlowsSwept) {
+    pub(crate) fn stop(mut self) -> (Option<ReservedPorts>, FlowsSwept) {
         self.stop = None;
         let kept_free = self.thread.take().and_then(|thread| thread.join().ok());
-        (kept_free, self.swept())
+        (kept_free, self.progress())
     }
 
     /// What it has done so far.
-    pub(crate) fn swept(&self) -> FlowsSwept {
-        locked(&self.told).swept.clone()
+    pub(crate) fn progress(&self) -> FlowsSwept {
+        lock_report(&self.report).swept.clone()
     }
 
     /// Where packets of the flows arrive that were there at the beginning. It is told once, when all of them have been
     /// looked at.
-    pub(crate) fn adopted(&self) -> Option<Adopted> {
-        locked(&self.told).adopted.take()
+    pub(crate) fn take_adopted(&self) -> Option<AdoptedFlows> {
+        lock_report(&self.report).adopted.take()
     }
 }
 
-impl Drop for Sweeping {
+impl Drop for SweepThread {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
@@ -273,13 +273,13 @@ impl Drop for Sweeping {
     }
 }
 
-fn locked(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
+fn lock_report(told: &Mutex<SweepReport>) -> MutexGuard<'_, SweepReport> {
     // Nothing in a change can panic half-way, so what is there is whole.
     told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn tell(sweep: &mut Sweep, told: &Mutex<Told>) {
-    let mut told = locked(told);
+fn publish_report(sweep: &mut FlowSweep, told: &Mutex<SweepReport>) {
+    let mut told = lock_report(told);
     told.swept = sweep.swept.clone();
     if let Some(adopted) = sweep.adopted.take() {
         told.adopted = Some(adopted);
@@ -288,17 +288,22 @@ fn tell(sweep: &mut Sweep, told: &Mutex<Told>) {
 
 /// Sweeps until it is stopped. The first pass does not rest for a second after each part, because programs look at more
 /// packets than they need to until that pass is over.
-fn run(mut sweep: Sweep, mut kept_free: KeptFree, told: &Mutex<Told>, stopped: &Receiver<()>) -> KeptFree {
-    let part = sweep.table.max().div_ceil(PARTS);
+fn run_sweep(
+    mut sweep: FlowSweep,
+    mut kept_free: ReservedPorts,
+    told: &Mutex<SweepReport>,
+    stopped: &Receiver<()>,
+) -> ReservedPorts {
+    let part = sweep.table.capacity().div_ceil(PARTS);
     loop {
         let began = Instant::now();
         let until = began + SLICE;
-        let is_done = sweep.some(part, until) && sweep.swept.passes > 0;
-        let is_known = kept_free.follow(began, until);
-        (sweep.swept.kept_free, sweep.swept.kept_free_failure) = kept_free.state();
-        sweep.swept.snat_ports = kept_free.ports();
-        tell(&mut sweep, told);
-        let are_out = sweep.hand_out();
+        let is_done = sweep.sweep_part(part, until) && sweep.swept.passes > 0;
+        let is_known = kept_free.check_if_due(began, until);
+        (sweep.swept.kept_free, sweep.swept.kept_free_failure) = kept_free.status();
+        sweep.swept.snat_ports = kept_free.port_count();
+        publish_report(&mut sweep, told);
+        let are_out = sweep.release_numbers();
         let rest = if is_done && is_known && are_out { PART_REST } else { began.elapsed() * REST };
         if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
             return kept_free;

@@ -15,7 +15,7 @@ use holdfast_core::keys::Transport;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::*;
-use crate::abi::bytes;
+use crate::abi::as_bytes;
 use crate::abi::flow::types::{entry_kind as entries, entry4_key, entry6_key, flow_flag as said, flow_state};
 use crate::kernel::KernelMaps;
 use crate::load;
@@ -46,29 +46,30 @@ fn clock() -> u32 {
 /// Maps of packets, with no programs attached.
 struct FlowMaps {
     table: FlowTable,
-    handles: Handles,
+    handles: MapHandles,
     maps: KernelMaps,
 }
 
 impl FlowMaps {
     fn new(flows: u32) -> Self {
-        Self::with(flows, |given| load::packet_maps(given, flows).unwrap())
+        Self::with(flows, |given| load::make_default_packet_maps(given, flows).unwrap())
     }
 
-    fn with(flows: u32, make: impl FnOnce(&Handles) -> Handles) -> Self {
+    fn with(flows: u32, make: impl FnOnce(&MapHandles) -> MapHandles) -> Self {
         let capacity = Capacity { slots: 1 << 10, ports: 16, services: 16 };
-        let maps = KernelMaps::unattached(capacity).unwrap();
-        let handles = make(&map::copies(maps.handles_for_tests()).unwrap());
+        let maps = KernelMaps::without_programs(capacity).unwrap();
+        let handles = make(&map::clone_handles(maps.handles_for_tests()).unwrap());
         let bed = Self { table: FlowTable::with_clock(&handles, clock).unwrap(), handles, maps };
-        (0..flows).for_each(|number| bed.table.give_back(number).unwrap());
+        (0..flows).for_each(|number| bed.table.free_number(number).unwrap());
         bed
     }
 
     /// Maps for so many flows, beside the same counts.
     fn of_another_size(&self, flows: u32) -> Self {
-        let others = self.handles.iter().filter(|(map, _)| !map.is_of_flows());
-        let handles = load::packet_maps(&map::copies(others).unwrap(), flows).unwrap();
-        let maps = KernelMaps::unattached(Capacity { slots: 1 << 10, ports: 16, services: 16 }).unwrap();
+        let others = self.handles.iter().filter(|(map, _)| !map.is_flow_map());
+        let handles = load::make_default_packet_maps(&map::clone_handles(others).unwrap(), flows).unwrap();
+        let maps =
+            KernelMaps::without_programs(Capacity { slots: 1 << 10, ports: 16, services: 16 }).unwrap();
         Self { table: FlowTable::with_clock(&handles, clock).unwrap(), handles, maps }
     }
 
@@ -99,13 +100,13 @@ impl FlowMaps {
 
     fn write(&self, number: u32, it: types::flow) {
         self.count_begun();
-        self.handles[&Map::Flows].update(&number.to_ne_bytes(), bytes(&it), MapFlags::ANY).unwrap();
+        self.handles[&Map::Flows].update(&number.to_ne_bytes(), as_bytes(&it), MapFlags::ANY).unwrap();
     }
 
     /// The record as it stands there.
     fn record(&self, number: u32) -> types::flow {
         let found = self.handles[&Map::Flows].lookup(&number.to_ne_bytes(), MapFlags::ANY);
-        crate::abi::value(&found.unwrap().unwrap()).unwrap()
+        crate::abi::from_bytes(&found.unwrap().unwrap()).unwrap()
     }
 
     /// Where the entries of a flow lead to, in the order of [`keys`].
@@ -126,7 +127,7 @@ impl FlowMaps {
     /// Asserts that a flow is whole.
     #[track_caller]
     fn check_whole(&self, number: u32, it: &types::flow) {
-        assert_eq!(bytes(&self.record(number)), bytes(it));
+        assert_eq!(as_bytes(&self.record(number)), as_bytes(it));
         assert!(self.leads(it).iter().all(|to| *to == Some(number)), "{it:?}");
     }
 
@@ -163,7 +164,7 @@ fn key(it: &types::flow, from: ([u32; 4], u16), to: ([u32; 4], u16), kind: entri
             kind,
             ..entry4_key::default()
         };
-        return bytes(&key).to_vec();
+        return as_bytes(&key).to_vec();
     }
     let key = entry6_key {
         source: from.0,
@@ -174,13 +175,15 @@ fn key(it: &types::flow, from: ([u32; 4], u16), to: ([u32; 4], u16), kind: entri
         kind,
         ..entry6_key::default()
     };
-    bytes(&key).to_vec()
+    as_bytes(&key).to_vec()
 }
 
 /// The `n`th client: of IPv4 if that is even, by a port of the node if it can be divided by three.
 fn flow(n: u16, transport: u8, seen: u32) -> types::flow {
     let v4 = n.is_multiple_of(2);
-    let at = |v4_at: &str, v6_at: &str| super::flow::end(if v4 { v4_at } else { v6_at }.parse().unwrap());
+    let at = |v4_at: &str, v6_at: &str| {
+        super::flow::encode_endpoint(if v4 { v4_at } else { v6_at }.parse().unwrap())
+    };
     let (client, _) = at("203.0.113.9:1", "[2001:db8::9]:1");
     let (frontend, frontend_port) = at("192.0.2.10:443", "[2001:db8:1::10]:443");
     let (backend, backend_port) = match n % 5 {

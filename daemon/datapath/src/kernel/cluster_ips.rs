@@ -15,11 +15,11 @@ use libbpf_rs::{MapCore, MapHandle};
 
 use crate::abi;
 use crate::error::StartError;
-use crate::map::{self, Handles, Map, handle};
+use crate::map::{self, Map, MapHandles, find_handle};
 use crate::table;
 
 /// The value of each key, which only says that the key is there.
-const IS_THERE: u32 = 1;
+const PRESENT: u32 = 1;
 
 const MAPS: [Map; 2] = [Map::ClusterIps4, Map::ClusterIps6];
 
@@ -28,15 +28,15 @@ const MAPS: [Map; 2] = [Map::ClusterIps4, Map::ClusterIps6];
 pub(super) struct ClusterIps {
     frontends: HashSet<FrontendKey>,
     // How many frontends are at each address.
-    at: HashMap<IpAddr, u32>,
+    counts: HashMap<IpAddr, u32>,
     // The addresses that have come since the last look.
     fresh: BTreeSet<IpAddr>,
-    maps: Option<Handles>,
+    maps: Option<MapHandles>,
 }
 
 impl ClusterIps {
     /// Begins with the frontends that a start found in the maps, which have been there long enough.
-    pub(super) fn of(found: &[(FrontendKey, FrontendValue)]) -> Self {
+    pub(super) fn from_frontends(found: &[(FrontendKey, FrontendValue)]) -> Self {
         let mut all = Self::default();
         found.iter().for_each(|(key, value)| all.note_inserted(key, *value));
         all.fresh.clear();
@@ -44,20 +44,20 @@ impl ClusterIps {
     }
 
     /// Has programs look for cluster IPs in these maps from now on.
-    pub(super) fn begin(&mut self, given: &Handles) -> Result<(), StartError> {
-        let maps = map::copies(MAPS.iter().filter_map(|map| given.get_key_value(map)))?;
+    pub(super) fn attach_maps(&mut self, given: &MapHandles) -> Result<(), StartError> {
+        let maps = map::clone_handles(MAPS.iter().filter_map(|map| given.get_key_value(map)))?;
         for which in MAPS {
-            let map = handle(&maps, which)?;
+            let map = find_handle(&maps, which)?;
             let stale = map.keys().filter(|key| !self.is_known(key)).collect::<Vec<_>>();
             stale.iter().for_each(|key| drop(map.delete(key)));
         }
         self.maps = Some(maps);
-        self.tell(self.at.keys().copied().filter(|address| !self.fresh.contains(address)));
+        self.write_addresses(self.counts.keys().copied().filter(|address| !self.fresh.contains(address)));
         Ok(())
     }
 
     fn is_known(&self, key: &[u8]) -> bool {
-        abi::node_address_of(key).is_some_and(|address| self.at.contains_key(&address))
+        abi::decode_node_address(key).is_some_and(|address| self.counts.contains_key(&address))
     }
 
     /// Notes that a frontend has come, or has become one of another kind.
@@ -66,7 +66,7 @@ impl ClusterIps {
             return self.note_removed([key]);
         }
         if self.frontends.insert(*key) {
-            let at = self.at.entry(key.address).or_default();
+            let at = self.counts.entry(key.address).or_default();
             if *at == 0 {
                 self.fresh.insert(key.address);
             }
@@ -76,19 +76,19 @@ impl ClusterIps {
 
     /// Notes that frontends have gone, or are about to go.
     pub(super) fn note_removed<'a>(&mut self, keys: impl IntoIterator<Item = &'a FrontendKey>) {
-        let mut gone = Keys::default();
+        let mut gone = AddressKeys::default();
         for key in keys {
-            if self.frontends.remove(key) && self.leaves(key.address) {
+            if self.frontends.remove(key) && self.uncount_frontend(key.address) {
                 self.fresh.remove(&key.address);
-                gone.add(key.address);
+                gone.add_address(key.address);
             }
         }
         self.maps.iter().for_each(|maps| gone.for_each_in(maps, table::delete_many));
     }
 
     /// Counts a frontend that has left an address. `true`: it was the last one.
-    fn leaves(&mut self, address: IpAddr) -> bool {
-        let Entry::Occupied(mut at) = self.at.entry(address) else { return false };
+    fn uncount_frontend(&mut self, address: IpAddr) -> bool {
+        let Entry::Occupied(mut at) = self.counts.entry(address) else { return false };
         *at.get_mut() = at.get().saturating_sub(1);
         let is_last = *at.get() == 0;
         if is_last {
@@ -98,33 +98,33 @@ impl ClusterIps {
     }
 
     /// Tells the programs the addresses that have stayed since the last look.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn publish_fresh(&mut self) {
         let fresh = std::mem::take(&mut self.fresh);
-        self.tell(fresh.into_iter());
+        self.write_addresses(fresh.into_iter());
     }
 
     /// Tells the programs addresses. If the map has no room for one, a client meets what it would
     /// meet without the map: its packet goes on as it is.
-    fn tell(&self, addresses: impl Iterator<Item = IpAddr>) {
+    fn write_addresses(&self, addresses: impl Iterator<Item = IpAddr>) {
         let Some(maps) = &self.maps else { return };
-        let mut keys = Keys::default();
-        addresses.for_each(|address| keys.add(address));
-        keys.for_each_in(maps, |map, keys| table::put_many(map, keys, &IS_THERE.to_ne_bytes()));
+        let mut keys = AddressKeys::default();
+        addresses.for_each(|address| keys.add_address(address));
+        keys.for_each_in(maps, |map, keys| table::put_many(map, keys, &PRESENT.to_ne_bytes()));
     }
 }
 
 /// Keys of the two maps, one after the other.
 #[derive(Default)]
-struct Keys([Vec<u8>; 2]);
+struct AddressKeys([Vec<u8>; 2]);
 
-impl Keys {
-    fn add(&mut self, address: IpAddr) {
+impl AddressKeys {
+    fn add_address(&mut self, address: IpAddr) {
         let Self([v4, v6]) = self;
         let keys = if address.is_ipv4() { v4 } else { v6 };
-        keys.extend_from_slice(&abi::node_address_bytes(address));
+        keys.extend_from_slice(&abi::encode_node_address(address));
     }
 
-    fn for_each_in(&self, maps: &Handles, act: impl Fn(&MapHandle, &[u8])) {
+    fn for_each_in(&self, maps: &MapHandles, act: impl Fn(&MapHandle, &[u8])) {
         for (keys, map) in self.0.iter().zip(MAPS) {
             maps.get(&map).into_iter().for_each(|map| act(map, keys));
         }
@@ -152,7 +152,7 @@ mod tests {
     /// Addresses that programs would be told, those that are fresh with a question mark.
     fn shown(all: &ClusterIps) -> Vec<String> {
         let mark = |address: &IpAddr| if all.fresh.contains(address) { "?" } else { "" };
-        let mut known: Vec<_> = all.at.keys().copied().collect();
+        let mut known: Vec<_> = all.counts.keys().copied().collect();
         known.sort_unstable();
         known.iter().map(|address| format!("{address}{}", mark(address))).collect()
     }
@@ -165,7 +165,7 @@ mod tests {
         all.note_inserted(&key("fd00::1", 80), value(FrontendType::ClusterIp));
         all.note_inserted(&key("192.0.2.1", 80), value(FrontendType::LoadBalancer));
         assert_eq!(shown(&all), ["10.96.0.1?", "fd00::1?"]);
-        all.settle();
+        all.publish_fresh();
         assert_eq!(shown(&all), ["10.96.0.1", "fd00::1"]);
         all.note_removed([&key("10.96.0.1", 80)]);
         all.note_removed([&key("10.96.0.1", 80)]);
@@ -179,13 +179,13 @@ mod tests {
     fn no_import_has_other_ports_of_its_address_refused() {
         let mut all = ClusterIps::default();
         all.note_inserted(&key("10.200.0.1", 80), value(FrontendType::ClusterSetIp));
-        all.settle();
+        all.publish_fresh();
         assert_eq!(shown(&all), Vec::<String>::new());
     }
 
     #[test]
     fn a_frontend_that_becomes_another_kind_is_no_port_of_a_cluster_ip() {
-        let mut all = ClusterIps::of(&[(key("10.96.0.1", 80), value(FrontendType::ClusterIp))]);
+        let mut all = ClusterIps::from_frontends(&[(key("10.96.0.1", 80), value(FrontendType::ClusterIp))]);
         assert_eq!(shown(&all), ["10.96.0.1"], "what was found was there before");
         all.note_inserted(&key("10.96.0.1", 80), value(FrontendType::ExternalIp));
         assert_eq!(shown(&all), Vec::<String>::new());

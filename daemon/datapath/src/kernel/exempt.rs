@@ -13,12 +13,12 @@ use holdfast_status::datapath::Served;
 use crate::abi::types::restriction;
 use crate::cgroup;
 use crate::error::StartError;
-use crate::generation::table;
-use crate::map::{Handles, Map};
+use crate::generation::open_counted_table;
+use crate::map::{Map, MapHandles};
 use crate::table::Table;
 
 /// The bits that tell the programs what is not served.
-pub(super) fn restrictions(served: &Served) -> u32 {
+pub(super) fn restriction_bits(served: &Served) -> u32 {
     let all = [
         (!served.pods, restriction::ONLY_HOST),
         (!served.udp, restriction::NOT_UDP),
@@ -29,33 +29,37 @@ pub(super) fn restrictions(served: &Served) -> u32 {
 
 /// The subtrees that are left alone.
 #[derive(Debug)]
-pub(super) struct Exempt {
+pub(super) struct ExemptSubtrees {
     served: Served,
     // The cgroup id of each path; `None`: there is no such cgroup.
     ids: Vec<Option<u64>>,
     map: Table,
 }
 
-impl Exempt {
-    pub(super) fn new(served: &Served, maps: &Handles) -> Result<Self, StartError> {
-        Ok(Self { served: served.clone(), ids: Vec::new(), map: table(maps, Map::ExemptCgroups)? })
+impl ExemptSubtrees {
+    pub(super) fn new(served: &Served, maps: &MapHandles) -> Result<Self, StartError> {
+        Ok(Self {
+            served: served.clone(),
+            ids: Vec::new(),
+            map: open_counted_table(maps, Map::ExemptCgroups)?,
+        })
     }
 
     /// Looks which subtrees exist, and tells the programs.
-    pub(super) fn follow(&mut self) -> Result<(), StartError> {
+    pub(super) fn refresh(&mut self) -> Result<(), StartError> {
         let paths = &self.served.exempt_cgroups;
         if paths.is_empty() && self.map.used() == 0 {
             return Ok(());
         }
-        let root = if paths.is_empty() { None } else { cgroup::root() };
-        self.ids = paths.iter().map(|path| id_below(root.as_deref()?, path)).collect();
+        let root = if paths.is_empty() { None } else { cgroup::hierarchy_root() };
+        self.ids = paths.iter().map(|path| cgroup_id(root.as_deref()?, path)).collect();
         let map = Map::ExemptCgroups.name();
         let failed = |source| StartError::Map { attempt: "write", map, source };
-        self.tell().map_err(|error| failed(std::io::Error::other(format!("{error:#}"))))
+        self.write_ids().map_err(|error| failed(std::io::Error::other(format!("{error:#}"))))
     }
 
     /// Writes the ids into the map, and removes what a former daemon or another process wrote there.
-    fn tell(&mut self) -> Result<(), libbpf_rs::Error> {
+    fn write_ids(&mut self) -> Result<(), libbpf_rs::Error> {
         let wanted: BTreeSet<_> = self.ids.iter().flatten().map(|id| id.to_ne_bytes()).collect();
         let entries = self.map.entries().map_err(libbpf_rs::Error::from)?;
         let found: BTreeSet<[u8; 8]> =
@@ -69,18 +73,18 @@ impl Exempt {
         Ok(())
     }
 
-    pub(super) const fn served(&self) -> &Served {
+    pub(super) const fn served_sockets(&self) -> &Served {
         &self.served
     }
 
     /// The paths at which there is no cgroup.
-    pub(super) fn absent(&self) -> Vec<PathBuf> {
+    pub(super) fn absent_cgroups(&self) -> Vec<PathBuf> {
         let paths = self.served.exempt_cgroups.iter().zip(&self.ids);
         paths.filter(|(_, id)| id.is_none()).map(|(path, _)| path.clone()).collect()
     }
 }
 
-fn id_below(root: &Path, path: &Path) -> Option<u64> {
+fn cgroup_id(root: &Path, path: &Path) -> Option<u64> {
     let found = fs::metadata(root.join(path.strip_prefix("/").unwrap_or(path))).ok()?;
     let is_cgroup = found.is_dir() && found.dev() == fs::metadata(root).ok()?.dev();
     is_cgroup.then(|| found.ino())

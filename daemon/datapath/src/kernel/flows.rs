@@ -11,56 +11,56 @@ use holdfast_status::datapath::{FlowsSeen, FlowsSwept, Sampled};
 use super::KernelMaps;
 use crate::abi;
 use crate::error::StartError;
-use crate::flows::{FlowTable, KeptFree, Sweeping};
+use crate::flows::{FlowTable, ReservedPorts, SweepThread};
 
 /// Flows that are looked at each second: a fraction of a millisecond of the engine's time.
 const SAMPLE: u32 = 32;
 
 /// The table, the thread that sweeps it, and what the last look at a few of the flows has shown.
 #[derive(Debug)]
-pub(super) struct Flows {
+pub(super) struct FlowTracking {
     pub(super) table: FlowTable,
-    pub(super) sweeping: Sweeping,
-    sampled: Sampled,
+    pub(super) sweep: SweepThread,
+    sample: Sampled,
 }
 
-impl Flows {
+impl FlowTracking {
     /// Sweeps the table in which these ports are kept free, and goes on counting what was swept.
-    pub(super) fn start(kept_free: KeptFree, swept: FlowsSwept) -> Result<Self, StartError> {
+    pub(super) fn start(kept_free: ReservedPorts, swept: FlowsSwept) -> Result<Self, StartError> {
         let table = kept_free.table().clone();
-        let failed = |error: std::io::Error| StartError::loading(error.into());
-        let sweeping = Sweeping::start(table.clone(), kept_free, swept).map_err(failed)?;
-        Ok(Self { table, sweeping, sampled: Sampled::default() })
+        let failed = |error: std::io::Error| StartError::from_load(error.into());
+        let sweeping = SweepThread::start(table.clone(), kept_free, swept).map_err(failed)?;
+        Ok(Self { table, sweep: sweeping, sample: Sampled::default() })
     }
 }
 
 impl KernelMaps {
     /// What is known of the flows; `None`: no packets are translated.
-    pub fn flows(&self) -> Option<FlowsSeen> {
-        let Flows { sweeping, sampled, .. } = self.flows.as_ref()?;
-        Some(FlowsSeen { swept: sweeping.swept(), sampled: sampled.clone() })
+    pub fn flow_status(&self) -> Option<FlowsSeen> {
+        let FlowTracking { sweep: sweeping, sample: sampled, .. } = self.flows.as_ref()?;
+        Some(FlowsSeen { swept: sweeping.progress(), sampled: sampled.clone() })
     }
 
     /// Opens the table of flows once packets are translated, looks at a few of its flows, and goes on with a change of
     /// its size. To be called about once a second.
-    pub fn follow_flows(&mut self) -> Result<(), StartError> {
+    pub fn update_flows(&mut self) -> Result<(), StartError> {
         if self.flows.is_none()
             && let Some(handles) = self.packets.handles()
         {
             let table = FlowTable::new(handles)?;
-            let kept_free = KeptFree::start(table, self.packets.ports(), Instant::now());
-            self.flows = Some(Flows::start(kept_free, FlowsSwept::default())?);
+            let kept_free = ReservedPorts::start(table, self.packets.snat_ports(), Instant::now());
+            self.flows = Some(FlowTracking::start(kept_free, FlowsSwept::default())?);
         }
-        if let Some(adopted) = self.flows.as_mut().and_then(|flows| flows.sweeping.adopted()) {
-            self.note_adopted(adopted);
+        if let Some(adopted) = self.flows.as_mut().and_then(|flows| flows.sweep.take_adopted()) {
+            self.record_adopted(adopted);
         }
-        self.follow_size();
+        self.update_size();
         let Self { flows: Some(flows), generation, .. } = self else { return Ok(()) };
         let serves = |port, backend| {
             let key = MemberKey { port, membership: Membership::Serving, backend };
-            generation.members.get(abi::bytes(&abi::member_bytes(&key))).is_some()
+            generation.members.get(abi::as_bytes(&abi::encode_member(&key))).is_some()
         };
-        flows.sampled = flows.table.sample(flows.sampled.next, SAMPLE, serves);
+        flows.sample = flows.table.sample_flows(flows.sample.next, SAMPLE, serves);
         Ok(())
     }
 }

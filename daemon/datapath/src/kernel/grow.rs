@@ -11,187 +11,192 @@ use std::sync::Arc;
 use holdfast_core::keys::Family;
 use holdfast_core::op::{MapGrowth, PortIndex, SlotRange};
 
-use super::ahead::Larger;
-use super::refused::RefusedGrowths;
-use super::{Attached, BACKENDS, FRONTENDS, KernelMaps, growth_refused};
+use super::growth_failures::GrowthFailures;
+use super::prebuild::LargerMaps;
+use super::{Attachment, BACKENDS_SETTING, FRONTENDS_SETTING, KernelMaps, growth_error};
 use crate::error::StartError;
 use crate::load::{self, LoadedPrograms};
-use crate::map::{self, Handles};
-use crate::shape::{Growth, grown, index, is_filling, is_full, is_hash_filling};
+use crate::map::{self, MapHandles};
+use crate::shape::{ShapeGrowth, family_index, is_filling, is_full, is_hash_filling, next_size};
 use holdfast_core::maps::MapError;
 use holdfast_status::datapath::{Features, Shape};
 
 impl KernelMaps {
-    pub(super) fn make_room_for_frontend(&mut self, family: Family) -> Result<(), MapError> {
-        let at = index(family);
+    pub(super) fn ensure_frontend_capacity(&mut self, family: Family) -> Result<(), MapError> {
+        let at = family_index(family);
         let shape = self.generation.shape;
         let used = self.generation.frontends(family).used();
         let entries = nth(shape.frontends, at);
-        let Some(next) = grown(entries, 0, nth(self.limits.frontends, at)) else { return Ok(()) };
+        let Some(next) = next_size(entries, 0, nth(self.limits.frontends, at)) else { return Ok(()) };
         let larger = Shape { frontends: with_nth(shape.frontends, at, next), ..shape };
-        self.see_to_room("insert frontend", (used, entries), larger)
+        self.ensure_hash_capacity("insert frontend", (used, entries), larger)
     }
 
-    pub(super) fn make_room_for_member(&mut self) -> Result<(), MapError> {
+    pub(super) fn ensure_member_capacity(&mut self) -> Result<(), MapError> {
         let shape = self.generation.shape;
-        let Some(members) = grown(shape.members, 0, self.limits.members) else { return Ok(()) };
+        let Some(members) = next_size(shape.members, 0, self.limits.members) else { return Ok(()) };
         let used = self.generation.members.used();
-        self.see_to_room("insert member", (used, shape.members), Shape { members, ..shape })
+        self.ensure_hash_capacity("insert member", (used, shape.members), Shape { members, ..shape })
     }
 
     /// Sees to room in a hash map. A larger map that is being made is taken as soon as it is ready; no op waits before
     /// the present one is full.
-    fn see_to_room(
+    fn ensure_hash_capacity(
         &mut self,
         op: &'static str,
         (used, entries): (u32, u32),
         larger: Shape,
     ) -> Result<(), MapError> {
         if is_full(used, entries) {
-            return self.grow(larger).map_err(growth_refused(op));
+            return self.grow_now(larger).map_err(growth_error(op));
         }
         if is_hash_filling(used, entries) {
-            self.grow_soon(larger);
+            self.grow_ahead(larger);
         }
         Ok(())
     }
 
-    pub(super) fn make_room_for_port(&mut self, op: &'static str, index: PortIndex) -> Result<(), MapError> {
+    pub(super) fn ensure_port_capacity(
+        &mut self,
+        op: &'static str,
+        index: PortIndex,
+    ) -> Result<(), MapError> {
         let shape = self.generation.shape;
         let needed = index.0.saturating_add(1);
         if needed <= shape.ports {
-            self.reached.ports = self.reached.ports.max(needed);
-            let next = grown(shape.ports, 0, self.limits.ports).filter(|_| is_filling(needed, shape.ports));
-            next.into_iter().for_each(|ports| self.grow_soon(Shape { ports, ..shape }));
+            self.high_water.ports = self.high_water.ports.max(needed);
+            let next =
+                next_size(shape.ports, 0, self.limits.ports).filter(|_| is_filling(needed, shape.ports));
+            next.into_iter().for_each(|ports| self.grow_ahead(Shape { ports, ..shape }));
             return Ok(());
         }
-        let full = MapError::Full { op, setting: FRONTENDS };
-        let ports = grown(shape.ports, needed, self.limits.ports).ok_or(full)?;
-        self.grow(Shape { ports, ..shape }).map_err(growth_refused(op))
+        let full = MapError::Full { op, setting: FRONTENDS_SETTING };
+        let ports = next_size(shape.ports, needed, self.limits.ports).ok_or(full)?;
+        self.grow_now(Shape { ports, ..shape }).map_err(growth_error(op))
     }
 
-    pub(super) fn make_room_for_range(&mut self, range: SlotRange) -> Result<(), MapError> {
-        let at = index(range.family);
+    pub(super) fn ensure_range_capacity(&mut self, range: SlotRange) -> Result<(), MapError> {
+        let at = family_index(range.family);
         let shape = self.generation.shape;
         let entries = nth(shape.slots, at);
         let limit = nth(self.limits.slots, at);
         let needed = range.base.saturating_add(range.count);
         let larger = |next| Shape { slots: with_nth(shape.slots, at, next), ..shape };
         if needed <= entries {
-            let reached = nth(self.reached.slots, at).max(needed);
-            self.reached.slots = with_nth(self.reached.slots, at, reached);
-            let next = grown(entries, 0, limit).filter(|_| is_filling(reached, entries));
-            next.into_iter().for_each(|next| self.grow_soon(larger(next)));
+            let reached = nth(self.high_water.slots, at).max(needed);
+            self.high_water.slots = with_nth(self.high_water.slots, at, reached);
+            let next = next_size(entries, 0, limit).filter(|_| is_filling(reached, entries));
+            next.into_iter().for_each(|next| self.grow_ahead(larger(next)));
             return Ok(());
         }
-        let full = MapError::Full { op: "write range", setting: BACKENDS };
-        let next = grown(entries, needed, limit).ok_or(full)?;
-        self.grow(larger(next)).map_err(growth_refused("write range"))
+        let full = MapError::Full { op: "write range", setting: BACKENDS_SETTING };
+        let next = next_size(entries, needed, limit).ok_or(full)?;
+        self.grow_now(larger(next)).map_err(growth_error("write range"))
     }
 
-    pub(super) fn make_room_for(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
-        let used = self.used().and(coming);
-        let holds = |shape: &Shape| shape.holding(&used, &self.limits) == *shape;
+    pub(super) fn ensure_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
+        let used = self.used_shape().with_planned(coming);
+        let holds = |shape: &Shape| shape.grow_to_hold(&used, &self.limits) == *shape;
         if holds(&self.generation.shape) {
             return Ok(());
         }
-        let made = self.ahead.shape().filter(holds);
-        let shape = made.unwrap_or_else(|| self.generation.shape.holding(&used, &self.limits));
-        self.build(shape).map_err(growth_refused("make room"))
+        let made = self.prebuild.shape().filter(holds);
+        let shape = made.unwrap_or_else(|| self.generation.shape.grow_to_hold(&used, &self.limits));
+        self.grow_to(shape).map_err(growth_error("make room"))
     }
 
     /// Begins to make room for what is about to come. A failure is told where that room is needed.
-    pub(super) fn expect_room_for(&mut self, coming: &MapGrowth) {
-        let shape = self.generation.shape.holding(&self.used().and(coming), &self.limits);
+    pub(super) fn prebuild_capacity(&mut self, coming: &MapGrowth) {
+        let shape = self.generation.shape.grow_to_hold(&self.used_shape().with_planned(coming), &self.limits);
         if shape != self.generation.shape {
-            self.begin_larger(shape);
+            self.begin_prebuild(shape);
         }
     }
 
-    fn used(&self) -> Shape {
+    fn used_shape(&self) -> Shape {
         Shape {
             frontends: Family::ALL.map(|family| self.generation.frontends(family).used()),
             members: self.generation.members.used(),
-            ..self.reached
+            ..self.high_water
         }
     }
 
     /// The same shape, with whatever else is half full in its next size: so the programs are moved once and not again
     /// soon.
-    fn with_what_grows_along(&self, shape: Shape) -> Shape {
-        shape.or_larger(self.generation.shape.with_room_for(&self.used(), &self.limits))
+    fn with_half_full(&self, shape: Shape) -> Shape {
+        shape.max_with(self.generation.shape.grow_half_full(&self.used_shape(), &self.limits))
     }
 
     /// Has larger maps made, and takes those that are ready. A failure is not told here: where no room is left, it
     /// happens again and is told then.
-    fn grow_soon(&mut self, shape: Shape) {
-        self.begin_larger(self.with_what_grows_along(shape));
-        self.take_finished();
+    fn grow_ahead(&mut self, shape: Shape) {
+        self.begin_prebuild(self.with_half_full(shape));
+        self.adopt_prebuilt();
     }
 
     /// Takes larger maps that have been made.
-    pub(super) fn take_finished(&mut self) {
-        if let Some(larger) = self.finished_larger()
-            && self.take(larger).is_err()
+    pub(super) fn adopt_prebuilt(&mut self) {
+        if let Some(larger) = self.poll_prebuild()
+            && self.switch_to(larger).is_err()
         {
-            self.give_up_larger();
+            self.abandon_prebuild();
         }
     }
 
-    fn grow(&mut self, shape: Shape) -> Result<(), Arc<StartError>> {
-        self.build(self.with_what_grows_along(shape))
+    fn grow_now(&mut self, shape: Shape) -> Result<(), Arc<StartError>> {
+        self.grow_to(self.with_half_full(shape))
     }
 
     /// Grows now. What has just failed is not tried again: each op would wait for it anew, and with it every change
     /// that needs no room.
-    fn build(&mut self, shape: Shape) -> Result<(), Arc<StartError>> {
-        if let Some(why) = self.refused.standing(&shape) {
+    fn grow_to(&mut self, shape: Shape) -> Result<(), Arc<StartError>> {
+        if let Some(why) = self.growth_failures.recent_failure(&shape) {
             return Err(why);
         }
-        let grown = self.await_larger(shape).and_then(|larger| self.take(larger));
-        grown.map_err(|error| self.refused.note(shape, error))
+        let grown = self.await_prebuild(shape).and_then(|larger| self.switch_to(larger));
+        grown.map_err(|error| self.growth_failures.record_failure(shape, error))
     }
 
-    fn take(&mut self, larger: Larger) -> Result<(), StartError> {
-        let Self { generation, attached, features, growths, refused, .. } = self;
-        let Larger { generation: mut next, mut maps, programs, packets } = larger;
+    fn switch_to(&mut self, larger: LargerMaps) -> Result<(), StartError> {
+        let Self { generation, attached, features, growths, growth_failures: refused, .. } = self;
+        let LargerMaps { generation: mut next, mut maps, programs, packets } = larger;
         let mut attached = attached.as_mut().filter(|attached| attached.links.are_attached());
         generation.set_outgrown(true);
         let moved = generation.copy_to(&mut next).and_then(|()| match &mut attached {
-            Some(attached) => attached.move_to((next.shape, *features), &programs, &mut maps),
+            Some(attached) => attached.move_programs((next.shape, *features), &programs, &mut maps),
             None => Ok(()),
         });
         generation.set_outgrown(moved.is_ok());
         moved?;
         *generation = next;
         *growths += 1;
-        *refused = RefusedGrowths::default();
+        *refused = GrowthFailures::default();
         if let Some(attached) = attached {
-            attached.pins.forget_older();
+            attached.pins.prune_generations();
         }
-        self.move_packets_to(packets);
+        self.replace_packets(packets);
         Ok(())
     }
 }
 
-impl Attached {
+impl Attachment {
     /// Moves the programs to these maps. An error: no program reads them.
-    fn move_to(
+    fn move_programs(
         &mut self,
         (shape, features): (Shape, Features),
         programs: &LoadedPrograms,
-        maps: &mut Handles,
+        maps: &mut MapHandles,
     ) -> Result<(), StartError> {
         let before = self.pins.generation();
         self.pins.pin_generation(maps)?;
-        if self.links.move_to(programs) {
+        if self.links.move_to_programs(programs) {
             return Ok(());
         }
         let Self { pins, links, .. } = self;
-        let given = map::copies(&*maps)?;
-        let moved = load::load(shape, features, &given, |programs, _| links.update(programs, pins));
+        let given = map::clone_handles(&*maps)?;
+        let moved = load::load_programs(shape, features, &given, |programs, _| links.update(programs, pins));
         if moved.is_err() {
-            self.pins.go_back_to(before);
+            self.pins.revert_generation(before);
         }
         moved
     }

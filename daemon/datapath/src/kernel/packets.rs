@@ -14,38 +14,38 @@ use holdfast_status::datapath::{GivenUp, PacketStatus};
 use libbpf_rs::{MapCore, MapHandle};
 
 use super::KernelMaps;
-use super::first::{self, First};
-use super::repair::Repaired;
-use super::resize::{ResizeFailure, Resizing};
+use super::packet_load_thread::{self, PacketLoadThread};
+use super::repair::RepairReport;
+use super::resize::{FlowResize, ResizeFailure};
 use crate::bitmap::Bitmap;
 use crate::devices::{self, Device, Devices};
 use crate::error::StartError;
-use crate::generation::table;
-use crate::load::{self, Layer, PacketPrograms};
-use crate::map::{self, Handles, Map};
-use crate::packets::{self, Adopted, PacketOptions, PacketSwitches};
+use crate::generation::open_counted_table;
+use crate::load::{self, LinkLayer, PacketPrograms};
+use crate::map::{self, Map, MapHandles};
+use crate::packets::{self, AdoptedFlows, PacketOptions, PacketSwitches};
 
 /// The longest wait for the next attempt, in looks. It is one look after the first failure, and twice as long after
 /// each further one: loading costs a good part of a second, and what the kernel refused once it refuses again.
-const LOOKS_MAX: u32 = 256;
+const RETRY_LOOKS_MAX: u32 = 256;
 
 /// What is to be done for packets, and how far it has come.
 #[derive(Debug, Default)]
-pub(super) struct Packets {
+pub(super) struct PacketTranslation {
     pub(super) options: Option<PacketOptions>,
     // The devices that were asked for last; `None`: none were yet, so what a former daemon left stays.
-    wanted: Option<Vec<Device>>,
-    pub(super) running: Option<Running>,
+    desired_devices: Option<Vec<Device>>,
+    pub(super) running: Option<RunningPackets>,
     // The programs that are loaded beside those of sockets, until they are taken.
-    pub(super) first: Option<First>,
+    pub(super) load_thread: Option<PacketLoadThread>,
     // Whether programs at devices read tables that are no longer written, or are a former daemon's.
-    behind: bool,
+    is_behind: bool,
     failure: Option<String>,
-    retry: Retry,
+    retry: RetryTimer,
     // Whether what a former daemon left was taken away, where packets are not to be translated.
     is_withdrawn: bool,
     // The change of size of the table of flows that is under way.
-    pub(super) resizing: Option<Resizing>,
+    pub(super) resizing: Option<FlowResize>,
     // Why the last change of size failed; nothing is tried again before another size is asked for.
     pub(super) resize_failure: Option<ResizeFailure>,
     pub(super) given_up: GivenUp,
@@ -53,32 +53,32 @@ pub(super) struct Packets {
 
 /// What there is while packets are translated.
 #[derive(Debug)]
-pub(super) struct Running {
-    pub(super) handles: Handles,
+pub(super) struct RunningPackets {
+    pub(super) handles: MapHandles,
     ports: Bitmap,
     pub(super) devices: Devices,
 }
 
 /// When to try again.
 #[derive(Debug, Default)]
-struct Retry {
+struct RetryTimer {
     pause: u32,
     left: u32,
 }
 
-impl Retry {
-    fn is_due(&mut self) -> bool {
+impl RetryTimer {
+    fn tick(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         self.left == 0
     }
 
-    fn failed(&mut self) {
-        self.pause = self.pause.saturating_mul(2).clamp(1, LOOKS_MAX);
+    fn record_failure(&mut self) {
+        self.pause = self.pause.saturating_mul(2).clamp(1, RETRY_LOOKS_MAX);
         self.left = self.pause;
     }
 }
 
-impl Packets {
+impl PacketTranslation {
     pub(super) fn new(options: Option<PacketOptions>) -> Self {
         Self { options, ..Self::default() }
     }
@@ -92,40 +92,42 @@ impl Packets {
     }
 
     /// The link layers that programs have to be loaded for. The kernel's verifier takes half a second for each.
-    pub(super) fn layers(&self) -> Vec<Layer> {
-        devices::layers_of(self.wanted.as_deref().unwrap_or_default())
+    pub(super) fn link_layers(&self) -> Vec<LinkLayer> {
+        devices::query_layers(self.desired_devices.as_deref().unwrap_or_default())
     }
 
     /// Whether these programs are for the link layers of all devices.
-    pub(super) fn are_enough(&self, programs: &[PacketPrograms]) -> bool {
-        self.layers().into_iter().all(|layer| programs.iter().any(|pair| pair.layer == layer))
+    pub(super) fn covers_layers(&self, programs: &[PacketPrograms]) -> bool {
+        self.link_layers().into_iter().all(|layer| programs.iter().any(|pair| pair.layer == layer))
     }
 
-    fn conclude(&mut self, outcome: Result<(), StartError>) {
+    fn record_outcome(&mut self, outcome: Result<(), StartError>) {
         match outcome {
-            Ok(()) => (self.failure, self.retry) = (None, Retry::default()),
+            Ok(()) => (self.failure, self.retry) = (None, RetryTimer::default()),
             Err(error) => {
                 self.failure = Some(error.to_string());
-                self.retry.failed();
+                self.retry.record_failure();
             }
         }
     }
 
     /// The maps of packets, those of flows among them; `None`: packets are not translated.
-    pub(super) fn handles(&self) -> Option<&Handles> {
+    pub(super) fn handles(&self) -> Option<&MapHandles> {
         self.running.as_ref().map(|running| &running.handles)
     }
 
     /// The ports of this node that clients are given.
-    pub(super) fn ports(&self) -> Vec<RangeInclusive<u16>> {
+    pub(super) fn snat_ports(&self) -> Vec<RangeInclusive<u16>> {
         self.options.iter().flat_map(|options| options.snat_ports.clone()).collect()
     }
 
     /// What programs of packets are loaded with when tables have moved: link layers, maps of packets, switches. `None`:
     /// packets are not translated.
-    pub(super) fn to_load(&self) -> Result<Option<(Vec<Layer>, Handles, PacketSwitches)>, StartError> {
+    pub(super) fn load_inputs(
+        &self,
+    ) -> Result<Option<(Vec<LinkLayer>, MapHandles, PacketSwitches)>, StartError> {
         let Some(running) = &self.running else { return Ok(None) };
-        Ok(Some((self.layers(), map::copies(&running.handles)?, self.switches())))
+        Ok(Some((self.link_layers(), map::clone_handles(&running.handles)?, self.switches())))
     }
 
     fn switches(&self) -> PacketSwitches {
@@ -141,12 +143,12 @@ impl Packets {
                 .as_ref()
                 .map_or(0, |running| running.handles.get(&Map::Flows).map_or(0, MapHandle::max_entries)),
             flows_wanted,
-            flows_failure: self.resize_failure.as_ref().map(|it| it.why.clone()),
+            flows_failure: self.resize_failure.as_ref().map(|it| it.reason.clone()),
             flows_given_up: self.given_up,
             hooks: devices.map(Devices::kind),
             failure: self.failure.clone(),
-            behind: self.behind,
-            repaired: devices.map_or(0, Devices::repaired),
+            behind: self.is_behind,
+            repaired: devices.map_or(0, Devices::repair_count),
             devices: devices.map(Devices::status).unwrap_or_default(),
             switches: self.switches(),
         })
@@ -160,37 +162,37 @@ impl KernelMaps {
     pub fn serve_packets(&mut self) {
         if self.packets.options.is_none() && !self.packets.is_withdrawn && self.is_serving() {
             self.packets.is_withdrawn = true;
-            self.withdraw_packets();
+            self.detach_packets();
         }
         let is_wanted = self.packets.options.is_some() && self.packets.running.is_none();
-        if is_wanted && self.is_serving() && self.packets.retry.is_due() {
-            let begun = self.begin_packets();
-            self.packets.behind = begun.is_err() && devices::are_anywhere(&self.device_pins());
-            self.packets.conclude(begun);
+        if is_wanted && self.is_serving() && self.packets.retry.tick() {
+            let begun = self.start_packets();
+            self.packets.is_behind = begun.is_err() && devices::has_any_attached(&self.device_pins());
+            self.packets.record_outcome(begun);
         }
     }
 
     /// Sets the devices at which packets are translated from now on. [`Self::continue_devices`] does what follows from it.
     pub fn set_devices(&mut self, devices: &[Device]) {
-        self.packets.wanted = Some(devices.to_vec());
-        if self.packets.running.as_ref().is_some_and(|running| !running.devices.are_enough_for(devices)) {
-            self.load_packets_again();
+        self.packets.desired_devices = Some(devices.to_vec());
+        if self.packets.running.as_ref().is_some_and(|running| !running.devices.covers_layers(devices)) {
+            self.retry_packet_load();
         }
         if let Some(running) = &mut self.packets.running {
-            running.devices.set(devices);
+            running.devices.set_devices(devices);
         }
     }
 
     /// Does what is to be done at devices, at least one step of some ten milliseconds, until `is_over`. `true`: there
     /// is more to do.
     pub fn tend_devices(&mut self, is_over: impl Fn() -> bool) -> bool {
-        self.packets.running.as_mut().is_some_and(|running| running.devices.go_on(is_over))
+        self.packets.running.as_mut().is_some_and(|running| running.devices.run_steps(is_over))
     }
 
     /// Looks at once whether the drivers of devices still do what their programs need.
-    pub fn look_at_drivers(&mut self) {
+    pub fn check_drivers(&mut self) {
         if let Some(running) = &mut self.packets.running {
-            running.devices.look_at_drivers();
+            running.devices.check_drivers();
         }
     }
 
@@ -200,7 +202,7 @@ impl KernelMaps {
     }
 
     /// How packets are translated; `None`: they are not to be.
-    pub fn packets(&self) -> Option<PacketStatus> {
+    pub fn packet_status(&self) -> Option<PacketStatus> {
         self.packets.status()
     }
 
@@ -209,141 +211,141 @@ impl KernelMaps {
     }
 
     /// Takes from devices what a former daemon left there. Its flows stay for a later daemon that translates packets.
-    fn withdraw_packets(&self) {
+    fn detach_packets(&self) {
         let Some(attached) = &self.attached else { return };
         let found = attached.pins.adopt_packets().ok();
-        if let Some(entries) = found.and_then(|found| table(&found, Map::Devices).ok()) {
+        if let Some(entries) = found.and_then(|found| open_counted_table(&found, Map::Devices).ok()) {
             let mut devices = Devices::adopt(self.features, &self.device_pins(), Vec::new(), entries);
-            devices.set(&[]);
-            while devices.go_on(|| false) {}
+            devices.set_devices(&[]);
+            while devices.run_steps(|| false) {}
         }
     }
 
-    fn begin_packets(&mut self) -> Result<(), StartError> {
+    fn start_packets(&mut self) -> Result<(), StartError> {
         let Some((attached, options)) = self.attached.as_ref().zip(self.packets.options.clone()) else {
             return Ok(());
         };
-        let found = first::found(&attached.pins)?;
+        let found = packet_load_thread::adopt_maps(&attached.pins)?;
         let former = attached.pins.adopt_packets()?;
-        for (map, _) in packets::MAY_BE_SMALL.iter().filter(|(map, _)| !found.contains_key(map)) {
-            attached.pins.forget_packets(*map)?;
+        for (map, _) in packets::MIN_ENTRIES.iter().filter(|(map, _)| !found.contains_key(map)) {
+            attached.pins.remove_packet_map(*map)?;
         }
         let are_new = !found.contains_key(&Map::Flows);
         if are_new {
-            attached.pins.forget_flows()?;
+            attached.pins.remove_flows()?;
         }
         if found.contains_key(&Map::PacketSettings) {
             // Told before anything is loaded, which may fail: former programs that left new clients to another proxy
             // (`drain`) serve all clients again.
-            packets::tell(&found, &options, 0)?;
+            packets::write_settings(&found, &options, 0)?;
         }
-        let first = match self.packets.first.take().filter(|_| self.growths == 0) {
+        let first = match self.packets.load_thread.take().filter(|_| self.growths == 0) {
             Some(first) => first,
             None => {
                 let sockets = self.shared.handles().iter().chain(self.generation.handles());
-                First::begin(self.packets.layers(), &options, sockets.chain(&found))?
+                PacketLoadThread::start(self.packets.link_layers(), &options, sockets.chain(&found))?
             }
         };
-        let mut handles = own(&first.maps)?;
+        let mut handles = packet_maps(&first.maps)?;
         if are_new {
-            packets::hand_out_first(&handles)?;
+            packets::release_first_numbers(&handles)?;
         }
         if former.contains_key(&Map::Devices) && !found.contains_key(&Map::Devices) {
-            packets::carry_devices(&former, &handles)?;
+            packets::copy_devices(&former, &handles)?;
         }
-        let programs = first.loaded()?;
-        packets::tell(&handles, &options, 0)?;
-        let mut ports = packets::ports(&handles, &options, self.shared.node_ports())?;
+        let programs = first.join()?;
+        packets::write_settings(&handles, &options, 0)?;
+        let mut ports = packets::open_port_bitmap(&handles, &options, self.shared.node_ports())?;
         if !are_new {
-            ports.set_all_unless_found();
-            self.shared.expect_flows();
+            ports.set_all_if_empty();
+            self.shared.keep_found_blocks();
         }
-        self.sources.begin(&handles)?;
+        self.sources.attach_maps(&handles)?;
         attached.pins.pin_packets(&mut handles)?;
-        let entries = table(&handles, Map::Devices)?;
+        let entries = open_counted_table(&handles, Map::Devices)?;
         let mut devices = Devices::adopt(self.features, &self.device_pins(), programs, entries);
-        if let Some(wanted) = &self.packets.wanted {
-            devices.set(wanted);
+        if let Some(wanted) = &self.packets.desired_devices {
+            devices.set_devices(wanted);
         }
-        self.packets.running = Some(Running { handles, ports, devices });
+        self.packets.running = Some(RunningPackets { handles, ports, devices });
         Ok(())
     }
 
     /// Notes at which ports and frontends packets of a former daemon's flows arrive, once all of these flows were
     /// looked at.
-    pub(super) fn note_adopted(&mut self, adopted: Adopted) {
+    pub(super) fn record_adopted(&mut self, adopted: AdoptedFlows) {
         if let Some(running) = &mut self.packets.running {
             adopted.ports.iter().for_each(|port| running.ports.set(u32::from(*port)));
-            running.ports.forget_found();
+            running.ports.clear_adopted();
         }
-        self.shared.note_flows(adopted.frontends);
+        self.shared.record_flows(adopted.frontends);
     }
 
     fn device_pins(&self) -> PathBuf {
-        self.attached.as_ref().map(|attached| attached.pins.devices()).unwrap_or_default()
+        self.attached.as_ref().map(|attached| attached.pins.device_link_folder()).unwrap_or_default()
     }
 
     /// Loads all programs of packets anew, because tables have moved. Until that works the old programs stay, and are
     /// behind.
     pub(super) fn move_packets(&mut self) {
         if self.packets.running.is_some() {
-            self.packets.behind = true;
-            self.load_packets_again();
+            self.packets.is_behind = true;
+            self.retry_packet_load();
         }
     }
 
     /// Loads all programs of packets anew, for other tables or for further devices. Until that works the old programs
     /// stay.
-    fn load_packets_again(&mut self) {
-        let loaded = self.load_packets_anew();
-        self.packets.conclude(loaded);
+    fn retry_packet_load(&mut self) {
+        let loaded = self.reload_packets();
+        self.packets.record_outcome(loaded);
     }
 
     /// Puts in place the programs that were loaded for tables that have just moved. If none were loaded, or not all
     /// that are needed, they are loaded anew; if the load failed, the old programs are behind.
-    pub(super) fn move_packets_to(&mut self, loaded: Option<Result<Vec<PacketPrograms>, StartError>>) {
-        let is_enough = matches!(&loaded, Some(Ok(programs)) if self.packets.are_enough(programs));
+    pub(super) fn replace_packets(&mut self, loaded: Option<Result<Vec<PacketPrograms>, StartError>>) {
+        let is_enough = matches!(&loaded, Some(Ok(programs)) if self.packets.covers_layers(programs));
         let Some(running) = &mut self.packets.running else { return };
         match loaded {
             Some(Ok(programs)) if is_enough => {
-                running.devices.update(programs, || ());
-                self.packets.behind = false;
-                self.packets.conclude(Ok(()));
+                running.devices.replace_programs(programs, || ());
+                self.packets.is_behind = false;
+                self.packets.record_outcome(Ok(()));
             }
             Some(Err(error)) => {
-                self.packets.behind = true;
-                self.packets.conclude(Err(error));
+                self.packets.is_behind = true;
+                self.packets.record_outcome(Err(error));
             }
             _ => self.move_packets(),
         }
     }
 
-    fn load_packets_anew(&mut self) -> Result<(), StartError> {
-        let layers = self.packets.layers();
+    fn reload_packets(&mut self) -> Result<(), StartError> {
+        let layers = self.packets.link_layers();
         let switches = self.packets.switches();
         let Some(running) = &mut self.packets.running else { return Ok(()) };
         let all = self.shared.handles().iter().chain(self.generation.handles()).chain(&running.handles);
-        let (programs, _) = load::packets_at(&layers, &map::copies(all)?, (0, &switches))?;
-        running.devices.update(programs, || ());
-        self.packets.behind = false;
+        let (programs, _) = load::load_packets(&layers, &map::clone_handles(all)?, (0, &switches))?;
+        running.devices.replace_programs(programs, || ());
+        self.packets.is_behind = false;
         Ok(())
     }
 
     /// Does what could not be done yet, and puts back what was taken away from outside.
-    pub(super) fn repair_packets(&mut self, repaired: &mut Repaired) -> Result<(), StartError> {
+    pub(super) fn repair_packets(&mut self, repaired: &mut RepairReport) -> Result<(), StartError> {
         self.serve_packets();
         let has_failed = self.packets.running.is_some() && self.packets.failure.is_some();
-        if has_failed && self.packets.retry.is_due() {
-            self.load_packets_again();
+        if has_failed && self.packets.retry.tick() {
+            self.retry_packet_load();
         }
         let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {
             return Ok(());
         };
         repaired.bits |= running.ports.repair();
-        repaired.devices = running.devices.take_mended();
-        running.devices.begin_round();
-        if attached.pins.packets_are_broken() {
-            attached.pins.pin_packets(&mut map::copies(&running.handles)?)?;
+        repaired.devices = running.devices.take_repaired();
+        running.devices.begin_check_round();
+        if attached.pins.is_packet_pin_missing() {
+            attached.pins.pin_packets(&mut map::clone_handles(&running.handles)?)?;
             repaired.pins = true;
         }
         Ok(())
@@ -351,7 +353,7 @@ impl KernelMaps {
 }
 
 /// Copies of those maps that are for packets alone.
-fn own(maps: &Handles) -> Result<Handles, StartError> {
-    let own = Map::of_packets().chain(Map::of_flows());
-    map::copies(own.filter_map(|map| maps.get_key_value(&map)))
+fn packet_maps(maps: &MapHandles) -> Result<MapHandles, StartError> {
+    let own = Map::packet_maps().chain(Map::flow_maps());
+    map::clone_handles(own.filter_map(|map| maps.get_key_value(&map)))
 }

@@ -11,15 +11,15 @@ use holdfast_status::datapath::{Features, Served, Shape};
 
 use libbpf_rs::MapHandle;
 
-use super::ahead::Ahead;
 use super::cluster_ips::ClusterIps;
-use super::exempt::Exempt;
-use super::first::First;
-use super::packets::Packets;
-use super::refused::RefusedGrowths;
-use super::sources::Sources;
-use super::stale::{Stale, StaleSockets};
-use super::{Attached, KernelMaps, SelfTestError, dump};
+use super::exempt::ExemptSubtrees;
+use super::growth_failures::GrowthFailures;
+use super::packet_load_thread::PacketLoadThread;
+use super::packets::PacketTranslation;
+use super::prebuild::Prebuild;
+use super::sources::SourceMaps;
+use super::stale::{StaleSockets, StaleSweep};
+use super::{Attachment, KernelMaps, SelfTestError, dump};
 use crate::abi::types;
 use crate::cgroup::{self, Cgroup};
 use crate::error::StartError;
@@ -27,17 +27,17 @@ use crate::generation::Generation;
 use crate::grace::GracePeriods;
 use crate::links::Links;
 use crate::load::{self, Programs};
-use crate::map::{self, Handles};
+use crate::map::{self, MapHandles};
 use crate::packets::PacketOptions;
 use crate::pins::{Pins, VERSION};
 use crate::probe;
-use crate::shape::Growth;
-use crate::shared::{self, Shared};
+use crate::shape::ShapeGrowth;
+use crate::shared_maps::{self, SharedMaps};
 use crate::sys;
 
 /// What the datapath has to know before it starts.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StartOptions {
     /// The cgroup in which sockets get the services; `None`: the root of the host's cgroup v2 hierarchy.
     pub cgroup: Option<PathBuf>,
     /// Where everything is pinned: a folder on a BPF file system, or one that can be made there.
@@ -68,33 +68,33 @@ pub enum TakeOverError {
     SelfTest(#[from] SelfTestError),
 }
 
-impl Attached {
+impl Attachment {
     /// Whether the programs may serve at once: over empty maps they would take from clients what other maps give them.
-    fn may_serve(&self) -> bool {
+    fn can_serve(&self) -> bool {
         self.pins.has_generation() || !self.pins.has_links(self.links.site())
     }
 
     /// Pins the maps, and attaches the programs. Other versions' pins go before their programs do: what is pinned is
     /// always fit to be adopted.
-    fn serve(&mut self, programs: &Programs<'_>, maps: &mut Handles) -> Result<(), StartError> {
-        self.pins.pin(maps)?;
-        self.pins.forget_versions()?;
+    fn attach_programs(&mut self, programs: &Programs<'_>, maps: &mut MapHandles) -> Result<(), StartError> {
+        self.pins.pin_all(maps)?;
+        self.pins.remove_other_versions()?;
         if let Err(error) = self.links.attach_all(programs, &self.pins) {
-            self.links.withdraw(&self.pins);
+            self.links.undo_attach(&self.pins);
             return Err(error);
         }
-        self.pins.forget_older();
+        self.pins.prune_generations();
         Ok(())
     }
 }
 
-impl Attached {
+impl Attachment {
     /// Until this daemon takes over, the programs of another version exempt it in place of their own daemon, which is
     /// gone. A version with an unreadable control is told nothing; its programs never lead to an apiserver anyway.
-    fn tell_others(&self) {
-        for pin in self.pins.other_controls() {
+    fn write_foreign_controls(&self) {
+        for pin in self.pins.foreign_controls() {
             if let Ok(control) = MapHandle::from_pinned_path(&pin) {
-                shared::exempt_in(&control, &self.told);
+                shared_maps::write_exemptions(&control, &self.control);
             }
         }
     }
@@ -102,47 +102,62 @@ impl Attached {
 
 impl KernelMaps {
     /// Takes over what a former daemon left, or begins anew, and attaches the programs.
-    pub fn start(options: &Options) -> Result<Self, StartError> {
+    pub fn start(options: &StartOptions) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
-        Self::start_as(options, probe::features()?, VERSION)
+        Self::start_as(options, probe::probe_features()?, VERSION)
     }
 
     /// Starts as a daemon of that version would on a kernel with these features.
-    pub(crate) fn start_as(options: &Options, features: Features, version: u32) -> Result<Self, StartError> {
+    pub(crate) fn start_as(
+        options: &StartOptions,
+        features: Features,
+        version: u32,
+    ) -> Result<Self, StartError> {
         let cgroup = Cgroup::open(options.cgroup.as_deref())?;
         let pins = Pins::open(&options.bpffs, version)?;
-        let first = Shape::for_expected(&options.expected, &Shape::limits(options.capacity));
-        let told = control(options, &cgroup);
-        let mut packets = Packets::new(options.packets.clone().map(|packets| packets.on(features)));
-        let maps = load::maps(first, features, &pins.adopt()?)?;
-        let links = Links::none(cgroup);
-        let mut attached =
-            Attached { pins, links, told, before: told, seen: None, put_back: 0, failure: None };
-        if attached.may_serve() {
-            packets.first =
-                First::at_start((packets.layers(), packets.options.as_ref()), &attached.pins, &maps);
+        let first = Shape::for_expected(&options.expected, &Shape::from_capacity(options.capacity));
+        let told = build_control(options, &cgroup);
+        let mut packets =
+            PacketTranslation::new(options.packets.clone().map(|packets| packets.restrict_to(features)));
+        let maps = load::make_maps(first, features, &pins.adopt()?)?;
+        let links = Links::for_site(cgroup);
+        let mut attached = Attachment {
+            pins,
+            links,
+            control: told,
+            former_control: told,
+            last_look: None,
+            put_back: 0,
+            failure: None,
+        };
+        if attached.can_serve() {
+            packets.load_thread = PacketLoadThread::start_with_sockets(
+                (packets.link_layers(), packets.options.as_ref()),
+                &attached.pins,
+                &maps,
+            );
         }
-        load::load(first, features, &maps, |programs, mut maps| {
-            let mut this = Self::over(&maps, features, options.capacity)?;
-            attached.before = this.shared.control();
+        load::load_programs(first, features, &maps, |programs, mut maps| {
+            let mut this = Self::from_maps(&maps, features, options.capacity)?;
+            attached.former_control = this.shared.control();
             this.packets = packets;
             if options.packets.is_some() {
-                let shares = || dump::shares(&this.generation);
-                this.sources = Sources::adopt(&attached.pins.adopt_packets()?, shares)?;
+                let shares = || dump::read_quotas(&this.generation);
+                this.sources = SourceMaps::adopt(&attached.pins.adopt_packets()?, shares)?;
             } else {
-                this.shared.note_flows([]);
+                this.shared.record_flows([]);
             }
-            this.exempt = Exempt::new(&options.served, &maps)?;
-            this.exempt.follow()?;
-            this.cluster_ips.begin(this.shared.handles())?;
-            this.shared.tell(&told);
-            if attached.may_serve() {
-                attached.serve(programs, &mut maps)?;
+            this.exempt = ExemptSubtrees::new(&options.served, &maps)?;
+            this.exempt.refresh()?;
+            this.cluster_ips.attach_maps(this.shared.handles())?;
+            this.shared.write_control(&told);
+            if attached.can_serve() {
+                attached.attach_programs(programs, &mut maps)?;
             } else {
-                attached.tell_others();
+                attached.write_foreign_controls();
             }
             this.attached = Some(attached);
-            this.stale = Stale::start(options.stale_sockets, &this.shared)?;
+            this.stale = StaleSweep::start(options.stale_sockets, &this.shared)?;
             Ok(this)
         })
     }
@@ -151,62 +166,64 @@ impl KernelMaps {
     pub fn take_over(&mut self) -> Result<(), TakeOverError> {
         let Self { generation, shared, attached, features, .. } = self;
         if let Some(attached) = attached.as_mut().filter(|attached| !attached.links.are_attached()) {
-            let mut maps = map::copies(shared.handles().iter().chain(generation.handles()))?;
-            let given = map::copies(&maps)?;
-            load::load(generation.shape, *features, &given, |programs, _| {
-                attached.serve(programs, &mut maps)
+            let mut maps = map::clone_handles(shared.handles().iter().chain(generation.handles()))?;
+            let given = map::clone_handles(&maps)?;
+            load::load_programs(generation.shape, *features, &given, |programs, _| {
+                attached.attach_programs(programs, &mut maps)
             })?;
         }
         Ok(self.self_test()?)
     }
 
     /// Maps with no program attached and no pin: they are gone with this value.
-    pub fn unattached(capacity: Capacity) -> Result<Self, StartError> {
+    pub fn without_programs(capacity: Capacity) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
-        let features = probe::features()?;
-        let first = Shape::first(Shape::limits(capacity));
-        load::load(first, features, &Handles::new(), |_, maps| Self::over(&maps, features, capacity))
+        let features = probe::probe_features()?;
+        let first = Shape::initial(Shape::from_capacity(capacity));
+        load::load_programs(first, features, &MapHandles::new(), |_, maps| {
+            Self::from_maps(&maps, features, capacity)
+        })
     }
 
-    fn over(maps: &Handles, features: Features, capacity: Capacity) -> Result<Self, StartError> {
+    fn from_maps(maps: &MapHandles, features: Features, capacity: Capacity) -> Result<Self, StartError> {
         let generation = Generation::new(maps)?;
-        let found = dump::frontends(&generation);
+        let found = dump::read_frontends(&generation);
         let found = found.map_err(|source| StartError::Map { attempt: "read", map: "frontends", source })?;
-        let cluster_ips = ClusterIps::of(&found);
+        let cluster_ips = ClusterIps::from_frontends(&found);
         let found: Vec<_> = found.iter().map(|(key, _)| *key).collect();
         Ok(Self {
             // What was found may be larger than the limits of today.
-            limits: Shape::limits(capacity).or_larger(generation.shape),
-            shared: Shared::new(maps, &found)?,
-            grace: GracePeriods::start().map_err(StartError::loading)?,
+            limits: Shape::from_capacity(capacity).max_with(generation.shape),
+            shared: SharedMaps::new(maps, &found)?,
+            grace: GracePeriods::start().map_err(StartError::from_load)?,
             generation,
             features,
             capacity,
-            reached: Shape::NONE,
+            high_water: Shape::NONE,
             growths: 0,
-            ahead: Ahead::default(),
-            refused: RefusedGrowths::default(),
+            prebuild: Prebuild::default(),
+            growth_failures: GrowthFailures::default(),
             attached: None,
             stale: None,
-            exempt: Exempt::new(&Served::default(), maps)?,
-            packets: Packets::default(),
+            exempt: ExemptSubtrees::new(&Served::default(), maps)?,
+            packets: PacketTranslation::default(),
             flows: None,
-            sources: Sources::default(),
+            sources: SourceMaps::default(),
             cluster_ips,
-            reading: Vec::new(),
+            pending_parts: Vec::new(),
         })
     }
 }
 
 /// What the programs are told: to exempt the daemon's mark and its cgroup. A daemon that is in the very cgroup that it
 /// serves has no cgroup of its own.
-fn control(options: &Options, cgroup: &Cgroup) -> types::control {
-    let own = cgroup::own_id().filter(|own| *own != cgroup.id());
+fn build_control(options: &StartOptions, cgroup: &Cgroup) -> types::control {
+    let own = cgroup::current_id().filter(|own| *own != cgroup.id());
     types::control {
         exempt_cgroup: own.map_or(0, |own| own.0),
         host_netns: sys::own_netns_cookie().unwrap_or_default(),
         exempt_mark: options.mark,
-        restrictions: super::exempt::restrictions(&options.served),
+        restrictions: super::exempt::restriction_bits(&options.served),
         ..types::control::default()
     }
 }

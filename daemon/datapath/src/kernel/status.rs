@@ -6,19 +6,19 @@ use holdfast_status::datapath::Status;
 use libbpf_rs::MapHandle;
 
 use super::KernelMaps;
-use crate::counts::Counts;
 use crate::error::StartError;
 use crate::flows::FlowTable;
-use crate::links::Look;
-use crate::map::{Map, handle};
-use crate::refusals::Refusals;
+use crate::links::HookReport;
+use crate::map::{Map, find_handle};
+use crate::port_counts::PortCounters;
+use crate::refusals::RefusalReader;
 
 /// Maps that programs go on writing while readers look into them. Maps that grow are replaced, so a reader takes these
 /// anew for each answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveMaps {
     /// The counts of the clients of all ports.
-    pub port_counts: Counts,
+    pub port_counts: PortCounters,
     /// Clients and their backends; `None`: packets are not translated.
     pub flow_table: Option<FlowTable>,
 }
@@ -27,16 +27,16 @@ impl KernelMaps {
     /// The state of programs and maps.
     pub fn status(&self) -> Status {
         let attached = self.attached.as_ref();
-        self.status_with(&attached.map(|it| it.links.look(&it.pins)).unwrap_or_default())
+        self.status_with(&attached.map(|it| it.links.inspect_hooks(&it.pins)).unwrap_or_default())
     }
 
     /// The state of programs and maps, with the hooks as [`Self::repair`] last saw them, if it has looked at them.
-    pub fn seen(&self) -> Status {
-        let seen = self.attached.as_ref().and_then(|it| it.seen.as_ref());
+    pub fn last_status(&self) -> Status {
+        let seen = self.attached.as_ref().and_then(|it| it.last_look.as_ref());
         seen.map_or_else(|| self.status(), |look| self.status_with(look))
     }
 
-    fn status_with(&self, hooks: &Look) -> Status {
+    fn status_with(&self, hooks: &HookReport) -> Status {
         let attached = self.attached.as_ref();
         let control = self.shared.control();
         Status {
@@ -55,17 +55,17 @@ impl KernelMaps {
             broken_hooks: hooks.broken.clone(),
             bare_hooks: hooks.bare.clone(),
             repair_failure: attached.and_then(|it| it.failure.clone()),
-            behind_hooks: attached.map(|it| it.links.behind().to_vec()).unwrap_or_default(),
+            behind_hooks: attached.map(|it| it.links.behind_hooks().to_vec()).unwrap_or_default(),
             leftover: attached.and_then(|it| it.pins.leftover().map(ToOwned::to_owned)),
-            in_cgroup_namespace: attached.is_some_and(|it| it.links.site().is_of_namespace()),
-            served: self.exempt.served().clone(),
-            absent_cgroups: self.exempt.absent(),
+            in_cgroup_namespace: attached.is_some_and(|it| it.links.site().is_namespace_root()),
+            served: self.exempt.served_sockets().clone(),
+            absent_cgroups: self.exempt.absent_cgroups(),
             shared_hooks: hooks.shared.clone(),
             hooks_put_back: attached.map_or(0, |it| it.put_back),
             grace_failure: self.grace.failure(),
-            stale_sockets: self.stale.as_ref().map(super::stale::Stale::swept),
+            stale_sockets: self.stale.as_ref().map(super::stale::StaleSweep::progress),
             packets: self.packets.status(),
-            flows: self.flows(),
+            flows: self.flow_status(),
         }
     }
 
@@ -76,8 +76,8 @@ impl KernelMaps {
     }
 
     /// Where refused clients are reported.
-    pub fn refusals(&self) -> Result<Refusals, StartError> {
-        let map = handle(self.shared.handles(), Map::Refusals)?;
-        Ok(Refusals::new(MapHandle::try_from(map).map_err(StartError::loading)?))
+    pub fn refusals(&self) -> Result<RefusalReader, StartError> {
+        let map = find_handle(self.shared.handles(), Map::Refusals)?;
+        Ok(RefusalReader::new(MapHandle::try_from(map).map_err(StartError::from_load)?))
     }
 }

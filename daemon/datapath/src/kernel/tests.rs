@@ -10,11 +10,11 @@ use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
 use holdfast_core::op::{FrontendType, Owner, WordFlags};
 
-use super::ahead::Ahead;
 use super::bed::{
     MARK, NONE, Port, ThreadBed, address, ask, bed, check_errno, connect_marked, dial, sweep, tcp_backend,
     tells_what_sockets_keep, udp_backend, udp_client,
 };
+use super::prebuild::Prebuild;
 use super::*;
 use crate::cgroup::Cgroup;
 use crate::pins::VERSION;
@@ -49,7 +49,7 @@ fn kernel_without_set_retval_a_refused_client_still_never_sees_eperm() {
 
 #[test]
 fn kernel_contents_that_nobody_wrote_are_left_out_of_a_dump() {
-    let mut maps = KernelMaps::unattached(super::bed::CAPACITY).unwrap();
+    let mut maps = KernelMaps::without_programs(super::bed::CAPACITY).unwrap();
     // Port 0, transport 255: no version of this daemon wrote that.
     let key = [1, 2, 3, 4, 0, 0, 255, 0];
     maps.generation.frontends_mut(Family::V4).put(&key, &[9; 16]).unwrap();
@@ -81,7 +81,7 @@ fn grown(maps: &KernelMaps) -> (u32, u32) {
 
 fn wait_until_made(maps: &KernelMaps) {
     let begun = std::time::Instant::now();
-    while matches!(&maps.ahead, Ahead::Making { thread, .. } if !thread.is_finished()) {
+    while matches!(&maps.prebuild, Prebuild::Building { thread, .. } if !thread.is_finished()) {
         assert!(begun.elapsed() < std::time::Duration::from_secs(100));
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
@@ -89,25 +89,25 @@ fn wait_until_made(maps: &KernelMaps) {
 
 #[test]
 fn kernel_larger_maps_are_made_while_there_is_room_and_taken_when_they_are_whole() {
-    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     insert(&mut maps, 0..2560);
-    assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
+    assert!(matches!(maps.prebuild, Prebuild::Idle), "{:?}", maps.prebuild);
     insert(&mut maps, 2560..2561);
-    assert!(matches!(maps.ahead, Ahead::Making { .. }), "{:?}", maps.ahead);
+    assert!(matches!(maps.prebuild, Prebuild::Building { .. }), "{:?}", maps.prebuild);
     wait_until_made(&maps);
     assert_eq!(grown(&maps), (0, 4096), "nothing moves between two ops");
     insert(&mut maps, 2561..2562);
     assert_eq!(grown(&maps), (1, 65_536));
-    assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
+    assert!(matches!(maps.prebuild, Prebuild::Idle), "{:?}", maps.prebuild);
     assert_eq!(maps.dump().unwrap().frontends.len(), 2562);
 }
 
 #[test]
 fn kernel_an_op_waits_for_larger_maps_only_where_there_is_no_room() {
-    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     insert(&mut maps, 0..2560);
     // As if they could not be made, which is not told while there is room.
-    maps.ahead = Ahead::Failed;
+    maps.prebuild = Prebuild::Failed;
     insert(&mut maps, 2560..3840);
     assert_eq!(grown(&maps), (0, 4096));
     insert(&mut maps, 3840..3841);
@@ -117,9 +117,9 @@ fn kernel_an_op_waits_for_larger_maps_only_where_there_is_no_room() {
 
 #[test]
 fn kernel_maps_that_are_made_too_small_are_not_waited_for() {
-    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     insert(&mut maps, 0..2561);
-    assert!(matches!(maps.ahead, Ahead::Making { .. }), "{:?}", maps.ahead);
+    assert!(matches!(maps.prebuild, Prebuild::Building { .. }), "{:?}", maps.prebuild);
     maps.reserve_capacity(&MapGrowth { ports: 100_000, ..MapGrowth::default() }).unwrap();
     assert!(maps.generation.shape.ports >= 100_000, "{:?}", maps.generation.shape);
     assert_eq!((maps.growths, maps.dump().unwrap().frontends.len()), (1, 2561));
@@ -128,10 +128,10 @@ fn kernel_maps_that_are_made_too_small_are_not_waited_for() {
 /// What a start over empty maps writes, in that order, takes one growth, however full the first maps are meanwhile.
 #[test]
 fn kernel_what_a_start_expects_is_made_once_and_is_large_enough() {
-    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     let coming = MapGrowth { frontends: [20_000, 0], ports: 20_000, slots: [20_000, 0], members: 0 };
     maps.prepare(&coming);
-    assert!(matches!(maps.ahead, Ahead::Making { .. }), "{:?}", maps.ahead);
+    assert!(matches!(maps.prebuild, Prebuild::Building { .. }), "{:?}", maps.prebuild);
     assert_eq!(grown(&maps), (0, 4096), "nothing has changed");
     // A little less is written than was expected, or a little more, as long as there is room.
     maps.reserve_capacity(&MapGrowth {
@@ -148,14 +148,14 @@ fn kernel_what_a_start_expects_is_made_once_and_is_large_enough() {
         maps.execute(&Action::PublishWord(PortIndex(number), Scope::Cluster, word(number))).unwrap();
     }
     assert_eq!(grown(&maps), (1, 65_536));
-    assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
+    assert!(matches!(maps.prebuild, Prebuild::Idle), "{:?}", maps.prebuild);
 }
 
 #[test]
 fn kernel_what_is_small_is_not_expected() {
-    let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
+    let mut maps = KernelMaps::without_programs(Capacity::default()).unwrap();
     maps.prepare(&MapGrowth { frontends: [3_000; 2], ports: 4_000, slots: [16_000; 2], members: 3_000 });
-    assert!(matches!(maps.ahead, Ahead::Nothing), "{:?}", maps.ahead);
+    assert!(matches!(maps.prebuild, Prebuild::Idle), "{:?}", maps.prebuild);
 }
 
 /// A growth takes as long as thousands of ops, and the engine, which serves all namespaces, waits for it.
@@ -165,7 +165,7 @@ fn kernel_a_growth_that_fails_is_paid_once_and_tried_again_after_a_pause() {
         let mut maps = KernelMaps::start(&bed.options()).unwrap();
         insert(&mut maps, 0..2560);
         // As if no larger maps could be made while there is room.
-        maps.ahead = Ahead::Failed;
+        maps.prebuild = Prebuild::Failed;
         insert(&mut maps, 2560..3840);
         bed.set_read_only(true);
         let begun = std::time::Instant::now();
@@ -180,7 +180,7 @@ fn kernel_a_growth_that_fails_is_paid_once_and_tried_again_after_a_pause() {
         bed.set_read_only(false);
         assert_eq!(maps.execute(&insertion(3840).action), Err(refusal), "the pause is not over");
         assert_eq!(grown(&maps), (0, 4096));
-        maps.refused.end_pause();
+        maps.growth_failures.end_pause();
         insert(&mut maps, 3840..3890);
         assert_eq!(grown(&maps), (1, super::bed::CAPACITY.ports));
     });
@@ -196,7 +196,7 @@ fn serve(maps: &mut KernelMaps) {
 /// The numbers of all programs on all hooks of the bed's cgroup.
 fn attached(bed: &ThreadBed) -> BTreeSet<u32> {
     let cgroup = Cgroup::open(Some(&bed.cgroup)).unwrap();
-    cgroup.hooks().flat_map(|hook| cgroup.programs(hook).unwrap()).collect()
+    cgroup.hooks().flat_map(|hook| cgroup.query_programs(hook).unwrap()).collect()
 }
 
 type Forget = fn(&types::control) -> types::control;
@@ -220,7 +220,7 @@ fn kernel_a_failed_self_test_leaves_nothing_of_a_first_start() {
             bed.join(&bed.child_cgroup("daemon"));
             let mut maps = KernelMaps::start(&bed.options()).unwrap();
             serve(&mut maps);
-            maps.shared.tell(&forget(&maps.shared.control()));
+            maps.shared.write_control(&forget(&maps.shared.control()));
             assert_eq!(maps.self_test().unwrap_err().to_string(), said);
             drop(maps);
             bed.join(&bed.cgroup);
@@ -247,7 +247,7 @@ fn kernel_a_failed_self_test_leaves_what_a_former_daemon_attached() {
             drop(maps);
             let mut maps = KernelMaps::start(&bed.options()).unwrap();
             assert_ne!(attached(bed), before.0, "the new programs are in place");
-            maps.shared.tell(&forget(&maps.shared.control()));
+            maps.shared.write_control(&forget(&maps.shared.control()));
             assert_eq!(maps.self_test().unwrap_err().to_string(), said);
             assert_eq!((attached(bed), told(&maps)), before);
             drop(maps);
@@ -343,8 +343,8 @@ fn invariant_11_kernel_a_daemon_that_waits_is_exempt_from_the_programs_that_stil
         let mark = MARK << 1;
         let own = bed.child_cgroup("daemon");
         bed.join(&own);
-        let options = Options { mark, ..bed.options() };
-        let new = KernelMaps::start_as(&options, probe::features().unwrap(), VERSION).unwrap();
+        let options = StartOptions { mark, ..bed.options() };
+        let new = KernelMaps::start_as(&options, probe::probe_features().unwrap(), VERSION).unwrap();
         assert!(new.is_predecessor_serving());
         TcpStream::connect(address(vip)).unwrap();
         bed.join(&bed.cgroup);
@@ -386,7 +386,7 @@ fn kernel_another_version_moves_no_conversation() {
 }
 
 fn start_as(bed: &ThreadBed, version: u32) -> KernelMaps {
-    KernelMaps::start_as(&bed.options(), probe::features().unwrap(), version).unwrap()
+    KernelMaps::start_as(&bed.options(), probe::probe_features().unwrap(), version).unwrap()
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn kernel_another_version_that_fails_its_self_test_gives_the_old_one_back() {
         let mut new = start_as(bed, VERSION);
         serve(&mut new);
         if let Some(attached) = &mut new.attached {
-            attached.told.exempt_mark = MARK + 1;
+            attached.control.exempt_mark = MARK + 1;
         }
         let error = new.take_over().unwrap_err().to_string();
         assert!(error.starts_with("sockets with the mark 0x6870 are translated"), "{error}");

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use holdfast_core::keys::Transport;
 
-use super::{Conversation, Part, attribute};
+use super::{NetlinkFamily, NetlinkSocket, attribute};
 
 /// A kind of message, from `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -38,7 +38,7 @@ impl ListeningSocket {
 }
 
 /// All of one transport. An answer that is longer than so many bytes is an error.
-pub fn list(transport: Transport, bytes_max: usize) -> io::Result<Vec<ListeningSocket>> {
+pub fn list_sockets(transport: Transport, bytes_max: usize) -> io::Result<Vec<ListeningSocket>> {
     let states = if transport == Transport::Udp { UNCONNECTED } else { LISTEN };
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
@@ -46,15 +46,15 @@ pub fn list(transport: Transport, bytes_max: usize) -> io::Result<Vec<ListeningS
         // An `inet_diag_req_v2`.
         let asked =
             [&[family, transport.protocol_number(), 0, 0][..], &states.to_ne_bytes(), &[0; 48]].concat();
-        Conversation::list(Part::Sockets, (SOCK_DIAG_BY_FAMILY, &asked), bytes_max, |message| {
-            found.extend(decode(message.body));
+        NetlinkSocket::dump(NetlinkFamily::SockDiag, (SOCK_DIAG_BY_FAMILY, &asked), bytes_max, |message| {
+            found.extend(parse_socket(message.body));
         })?;
     }
     Ok(found)
 }
 
 /// Reads a `struct inet_diag_msg` and what follows it.
-fn decode(message: &[u8]) -> Option<ListeningSocket> {
+fn parse_socket(message: &[u8]) -> Option<ListeningSocket> {
     let port = u16::from_be_bytes(*message.get(4..)?.first_chunk()?);
     let is_v4 = i32::from(*message.first()?) == libc::AF_INET;
     let address = if is_v4 {
@@ -77,7 +77,7 @@ mod tests {
     const BYTES_MAX: usize = 1 << 24;
 
     fn at(transport: Transport, port: u16) -> Vec<(IpAddr, bool)> {
-        let all = list(transport, BYTES_MAX).unwrap();
+        let all = list_sockets(transport, BYTES_MAX).unwrap();
         all.into_iter().filter(|it| it.port == port).map(|it| (it.address, it.is_dual)).collect()
     }
 
@@ -113,12 +113,12 @@ mod tests {
     #[test]
     fn a_message_that_is_cut_off_is_no_socket() {
         for length in 0..SOCKET_BYTES {
-            assert_eq!(decode(&vec![2; length]), None, "{length}");
+            assert_eq!(parse_socket(&vec![2; length]), None, "{length}");
         }
         let mut message = vec![0; SOCKET_BYTES];
         message[0] = u8::try_from(libc::AF_INET6).unwrap();
-        assert!(decode(&message).unwrap().is_dual);
+        assert!(parse_socket(&message).unwrap().is_dual);
         message.extend([5, 0, 11, 0, 1, 0, 0, 0]);
-        assert!(!decode(&message).unwrap().is_dual, "it says that it is of IPv6 alone");
+        assert!(!parse_socket(&message).unwrap().is_dual, "it says that it is of IPv6 alone");
     }
 }

@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::{DEVICE_LINKS, LINKS, PACKETS, Pins, VERSION, device_links, failed, lock, remove_folder};
+use super::{DEVICE_LINKS, LINKS, PACKETS, Pins, VERSION, device_links, lock_root, pin_error, remove_folder};
 use crate::abi::{self, packets::types};
-use crate::conntrack::{Entered, take_ports};
+use crate::conntrack::{ConntrackOutcome, add_port_entries};
 use crate::devices;
 use crate::error::StartError;
 use crate::flows::FlowTable;
-use crate::map::{Handles, Map, handle};
+use crate::map::{Map, MapHandles, find_handle};
 
 /// What a cleanup found and took out.
 #[derive(Debug, Default)]
-pub struct Removed {
+pub struct CleanupReport {
     /// Whether there were pins, or at least their folder.
     pub pins: bool,
     /// How many programs were taken off devices; without pins, too, filters stay there.
@@ -29,9 +29,9 @@ pub struct Removed {
     pub errors: Vec<StartError>,
 }
 
-impl Removed {
+impl CleanupReport {
     /// Whether anything was there.
-    pub fn is_something(&self) -> bool {
+    pub fn has_any(&self) -> bool {
         self.pins || self.at_devices > 0 || !self.errors.is_empty()
     }
 }
@@ -40,18 +40,18 @@ impl Removed {
 /// could not be removed, and goes on.
 ///
 /// Refuses while a daemon holds the pins.
-pub fn cleanup(root: &Path) -> Result<Removed, StartError> {
+pub fn cleanup(root: &Path) -> Result<CleanupReport, StartError> {
     let pins = root.exists();
-    let _lock = pins.then(|| lock(root)).transpose()?;
-    let mut errors = detach_sockets(root);
+    let _lock = pins.then(|| lock_root(root)).transpose()?;
+    let mut errors = detach_socket_programs(root);
     let (at_devices, stay) = devices::remove_all(&device_links(root));
     errors.extend(stay.into_iter().map(|(path, source)| StartError::Pin { attempt: "detach", path, source }));
     for folder in [root.join(LINKS), root.to_owned()].into_iter().filter(|_| pins) {
         let removed =
             remove_folder(&folder).or_else(|error| if is_empty(&folder) { Ok(()) } else { Err(error) });
-        errors.extend(removed.map_err(failed("remove", &folder)).err());
+        errors.extend(removed.map_err(pin_error("remove", &folder)).err());
     }
-    Ok(Removed { pins, at_devices, errors })
+    Ok(CleanupReport { pins, at_devices, errors })
 }
 
 /// Whether a folder is empty, which is enough in a container: there it is a mount, which stays.
@@ -61,20 +61,20 @@ fn is_empty(folder: &Path) -> bool {
 
 /// What is left for programs at devices to do.
 #[derive(Debug, Default)]
-pub struct Drained {
+pub struct DrainReport {
     /// Flows that go on, if programs follow them; 0: nothing is left that a client would miss.
     pub flows: u64,
     /// Ports of this node that these flows have, or flows that end just now: the next proxy must not give them away.
-    pub ports: Entered,
+    pub ports: ConntrackOutcome,
 }
 
 /// Leaves new clients to the next proxy from now on. Flows of clients outside go on, because no other proxy knows their
 /// backends.
 ///
 /// Refuses while a daemon holds the pins. A daemon that starts serves all clients again.
-pub fn drain(root: &Path) -> Result<Drained, StartError> {
+pub fn drain(root: &Path) -> Result<DrainReport, StartError> {
     if !root.exists() {
-        return Ok(Drained::default());
+        return Ok(DrainReport::default());
     }
     let pins = Pins {
         root: root.to_owned(),
@@ -82,34 +82,36 @@ pub fn drain(root: &Path) -> Result<Drained, StartError> {
         generation: 0,
         highest: 0,
         leftover: None,
-        lock: lock(root)?,
+        lock: lock_root(root)?,
     };
-    if !devices::are_anywhere(&pins.devices()) {
-        return Ok(Drained::default());
+    if !devices::has_any_attached(&pins.device_link_folder()) {
+        return Ok(DrainReport::default());
     }
     let maps = pins.adopt_packets()?;
     if !maps.contains_key(&Map::PacketSettings) {
-        let path = packets_of_another(&pins).unwrap_or_else(|| pins.version());
+        let path = foreign_packet_folder(&pins).unwrap_or_else(|| pins.version_folder());
         return Err(StartError::OtherVersion { path });
     }
     let flows = FlowTable::new(&maps)?;
     // The ports are taken before the next proxy gives the first one away, and once more for clients that came while the
     // first ports were entered.
-    take_ports(flows.by_own_ports());
-    open_no_more(&maps)?;
-    let ports = take_ports(flows.by_own_ports());
-    detach_sockets(root).into_iter().next().map_or(Ok(()), Err)?;
-    Ok(Drained { flows: flows.tally().in_use(), ports })
+    add_port_entries(flows.iter_snat_flows());
+    stop_new_flows(&maps)?;
+    let ports = add_port_entries(flows.iter_snat_flows());
+    detach_socket_programs(root).into_iter().next().map_or(Ok(()), Err)?;
+    Ok(DrainReport { flows: flows.tally().in_use(), ports })
 }
 
 /// The folder in which another version pinned its maps of packets: only that version knows how they look.
-fn packets_of_another(pins: &Pins) -> Option<PathBuf> {
+fn foreign_packet_folder(pins: &Pins) -> Option<PathBuf> {
     let entries = fs::read_dir(&pins.root).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).find(|path| *path != pins.version() && path.join(PACKETS).exists())
+    entries
+        .map(|entry| entry.path())
+        .find(|path| *path != pins.version_folder() && path.join(PACKETS).exists())
 }
 
-fn open_no_more(maps: &Handles) -> Result<(), StartError> {
-    let map = handle(maps, Map::PacketSettings)?;
+fn stop_new_flows(maps: &MapHandles) -> Result<(), StartError> {
+    let map = find_handle(maps, Map::PacketSettings)?;
     let failed = |attempt| {
         move |error: libbpf_rs::Error| StartError::Map {
             attempt,
@@ -119,23 +121,23 @@ fn open_no_more(maps: &Handles) -> Result<(), StartError> {
     };
     let zero = 0_u32.to_ne_bytes();
     let found = map.lookup(&zero, MapFlags::ANY).map_err(failed("read"))?.unwrap_or_default();
-    let settings = abi::value::<types::packet_settings>(&found).unwrap_or_default();
+    let settings = abi::from_bytes::<types::packet_settings>(&found).unwrap_or_default();
     let drains = types::packet_settings { drains: 1, ..settings };
-    map.update(&zero, abi::bytes(&drains), MapFlags::ANY).map_err(failed("write"))
+    map.update(&zero, abi::as_bytes(&drains), MapFlags::ANY).map_err(failed("write"))
 }
 
 /// Detaches the programs of sockets, and collects what could not be detached.
-fn detach_sockets(root: &Path) -> Vec<StartError> {
+fn detach_socket_programs(root: &Path) -> Vec<StartError> {
     let links = fs::read_dir(root.join(LINKS)).into_iter().flatten().flatten();
     let links = links.filter(|link| link.file_name() != DEVICE_LINKS);
-    links.filter_map(|link| detach(&link.path()).err()).collect()
+    links.filter_map(|link| detach_link(&link.path()).err()).collect()
 }
 
 /// Detaches a link at once, because a link that only loses its pin is detached some time later. Then removes the pin,
 /// which is of no use any more.
-fn detach(pin: &Path) -> Result<(), StartError> {
+fn detach_link(pin: &Path) -> Result<(), StartError> {
     let link = libbpf_rs::Link::open(pin);
     let detached = link.and_then(|link| link.detach());
-    detached.map_err(|source| StartError::opening(pin, source))?;
-    fs::remove_file(pin).map_err(failed("remove", pin))
+    detached.map_err(|source| StartError::from_open(pin, source))?;
+    fs::remove_file(pin).map_err(pin_error("remove", pin))
 }

@@ -38,7 +38,7 @@ use holdfast_core::op::{
     Action, FrontendType, FrontendValue, MapGrowth, MemberKey, Membership, PortIndex, QuotaId, SlotRange,
     Word, WordFlags,
 };
-use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, Swept};
+use holdfast_datapath::{KernelMaps, PINS_VERSION, Served, StaleSockets, StartOptions, Swept};
 use holdfast_fixtures::network_namespace;
 
 pub(crate) const MARK: u32 = 0x686f;
@@ -171,8 +171,8 @@ impl ThreadBed {
         fs::write(cgroup.join("cgroup.threads"), "0").unwrap();
     }
 
-    pub(crate) fn options(&self) -> Options {
-        Options {
+    pub(crate) fn options(&self) -> StartOptions {
+        StartOptions {
             cgroup: Some(self.cgroup.clone()),
             bpffs: self.folder.path().join("holdfast"),
             capacity: CAPACITY,

@@ -15,7 +15,7 @@ use crate::bed::{
     pinned, tcp_backend, unmount_cgroups, with_capabilities, with_mounts,
 };
 use holdfast_core::maps::Maps;
-use holdfast_datapath::{KernelMaps, Options, PINS_VERSION};
+use holdfast_datapath::{KernelMaps, PINS_VERSION, StartOptions};
 
 const VIP: &str = "10.96.0.10:80";
 
@@ -26,7 +26,7 @@ fn serve(maps: &mut impl Maps) {
 
 /// The start must fail, and say this. `{}` stands for the folder of the pins.
 #[track_caller]
-fn check(options: &Options, expected: &str) {
+fn check(options: &StartOptions, expected: &str) {
     let error = KernelMaps::start(options).map(drop).expect_err(expected).to_string();
     let expected = expected.replace("{}", options.bpffs.to_str().unwrap());
     assert!(error.starts_with(&expected), "{error}\nshould begin with\n{expected}");
@@ -78,11 +78,11 @@ fn kernel_without_its_own_type_information_a_kernel_will_do() {
 #[test]
 fn kernel_without_a_cgroup_hierarchy_a_start_says_so() {
     bed(|bed| {
-        let options = Options { cgroup: None, ..bed.options() };
+        let options = StartOptions { cgroup: None, ..bed.options() };
         let expected = "no cgroup v2 hierarchy is mounted; mount one, or set `datapath.cgroup`";
         with_mounts(unmount_cgroups, move || check(&options, expected));
         check(
-            &Options { cgroup: Some("/nowhere".into()), ..bed.options() },
+            &StartOptions { cgroup: Some("/nowhere".into()), ..bed.options() },
             "/nowhere is not there; check `datapath.cgroup`",
         );
     });
@@ -98,7 +98,7 @@ fn kernel_the_root_of_a_cgroup_namespace_is_told_from_the_hosts() {
             || {
                 // Nothing is to be attached to the machine's own root.
                 assert_eq!(fs::metadata(root.path()).unwrap().ino(), expected);
-                let maps = KernelMaps::start(&Options { cgroup: None, ..bed.options() }).unwrap();
+                let maps = KernelMaps::start(&StartOptions { cgroup: None, ..bed.options() }).unwrap();
                 maps.status()
             },
         );
@@ -113,7 +113,7 @@ fn kernel_the_root_of_a_cgroup_namespace_is_told_from_the_hosts() {
 fn kernel_where_nothing_can_be_pinned_a_start_says_so() {
     bed(|bed| {
         let elsewhere = tempfile::tempdir().unwrap();
-        let options = Options { bpffs: elsewhere.path().join("pins"), ..bed.options() };
+        let options = StartOptions { bpffs: elsewhere.path().join("pins"), ..bed.options() };
         check(&options, "{} is not on a BPF file system; mount one (`mount -t bpf bpf /sys/fs/bpf`)");
         assert!(!options.bpffs.exists());
 
@@ -140,7 +140,7 @@ fn kernel_a_pin_where_a_folder_belongs_is_named() {
     bed(|bed| {
         drop(bed.start());
         let pin = bed.options().bpffs.join(pinned("g1/ports"));
-        let stray = Options { bpffs: bed.bpffs().join("stray"), ..bed.options() };
+        let stray = StartOptions { bpffs: bed.bpffs().join("stray"), ..bed.options() };
         fs::hard_link(&pin, &stray.bpffs).unwrap();
         check(&stray, "{} is no folder, so nothing can be pinned below it; remove it");
         fs::remove_file(&stray.bpffs).unwrap();
@@ -174,7 +174,7 @@ fn kernel_a_signal_does_not_end_the_reading_of_refusals() {
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 interrupted_by_usr1(&thread);
-                refusals.listen(&until, |_| drop(stop.take()))
+                refusals.read_refusals(&until, |_| drop(stop.take()))
             });
             while thread.load(Ordering::Relaxed) == 0 {
                 std::thread::sleep(Duration::from_millis(1));

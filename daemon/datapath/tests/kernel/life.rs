@@ -13,7 +13,7 @@ use holdfast_core::keys::Family;
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, FrontendType, MapGrowth, PortIndex, SlotRange, Word};
-use holdfast_datapath::{KernelMaps, Options, Repaired, StartError, cleanup};
+use holdfast_datapath::{KernelMaps, RepairReport, StartError, StartOptions, cleanup};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 const VIP: &str = "10.96.0.10:80";
@@ -68,7 +68,7 @@ fn kernel_growth_counts_although_the_old_maps_cannot_be_removed() {
         let leftover = maps.status().leftover.unwrap();
         assert!(leftover.starts_with("cannot remove ") && leftover.contains("/g1: "), "{leftover}");
         assert_eq!(maps.repair().unwrap().leftover, maps.status().leftover);
-        assert_eq!(maps.repair().unwrap(), Repaired::default(), "told once");
+        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "told once");
         assert!(maps.status().leftover.is_some());
         show(&old);
         maps.repair().unwrap();
@@ -108,7 +108,10 @@ fn kernel_growth_counts_for_the_programs_that_moved_and_the_others_follow() {
         maps.repair().unwrap_err();
         assert_eq!(maps.status().behind_hooks, behind);
         unblock(bed, &behind);
-        assert_eq!(maps.repair().unwrap(), Repaired { hooks: behind.to_vec(), ..Repaired::default() });
+        assert_eq!(
+            maps.repair().unwrap(),
+            RepairReport { hooks: behind.to_vec(), ..RepairReport::default() }
+        );
         assert_eq!(maps.status().behind_hooks, [""; 0]);
         assert_eq!(dial("[fd00::10]:80"), address("[fd00::10]:80"));
     });
@@ -157,7 +160,7 @@ fn kernel_cleanup_leaves_nothing() {
         assert!(cleanup(&bed.options().bpffs).unwrap().errors.is_empty());
         assert!(!bed.options().bpffs.exists());
         check_errno(TcpStream::connect(address(VIP)), libc::ENETUNREACH, "no program is left");
-        assert!(!cleanup(&bed.options().bpffs).unwrap().is_something(), "nothing to do is no error");
+        assert!(!cleanup(&bed.options().bpffs).unwrap().has_any(), "nothing to do is no error");
     });
 }
 
@@ -180,7 +183,7 @@ fn kernel_cleanup_leaves_an_empty_folder_where_that_is_a_mount() {
 fn kernel_a_cgroup_that_was_removed_gets_its_programs_again() {
     bed(|bed| {
         let doomed = bed.child_cgroup("doomed");
-        let options = Options { cgroup: Some(doomed.clone()), ..bed.options() };
+        let options = StartOptions { cgroup: Some(doomed.clone()), ..bed.options() };
         drop(KernelMaps::start(&options).unwrap());
         std::fs::remove_dir(&doomed).unwrap();
         bed.child_cgroup("doomed");
@@ -197,7 +200,7 @@ fn kernel_a_cgroup_that_was_removed_gets_its_programs_again() {
 fn kernel_what_is_wrong_at_the_start_is_named() {
     bed(|bed| {
         let options = bed.options();
-        let start = |change: &dyn Fn(&mut Options)| {
+        let start = |change: &dyn Fn(&mut StartOptions)| {
             let mut options = options.clone();
             change(&mut options);
             KernelMaps::start(&options).unwrap_err()
@@ -239,7 +242,7 @@ fn kernel_what_somebody_took_away_is_put_back() {
         let mut maps = bed.start();
         serve(&mut maps);
         let (root, dump) = (bed.options().bpffs, maps.dump().unwrap());
-        assert_eq!(maps.repair().unwrap(), Repaired::default(), "nothing is missing");
+        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "nothing is missing");
         std::fs::remove_file(root.join("links/connect4")).unwrap();
         std::fs::remove_dir_all(root.join(pinned("g1"))).unwrap();
         std::fs::remove_file(root.join(pinned("shared/control"))).unwrap();
@@ -247,9 +250,9 @@ fn kernel_what_somebody_took_away_is_put_back() {
         assert_eq!(maps.status().bare_hooks, [""; 0], "it serves without its pin");
         assert_eq!(
             maps.repair().unwrap(),
-            Repaired { hooks: vec!["connect4"], pins: true, ..Repaired::default() }
+            RepairReport { hooks: vec!["connect4"], pins: true, ..RepairReport::default() }
         );
-        assert_eq!(maps.repair().unwrap(), Repaired::default(), "once is enough");
+        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "once is enough");
         assert_eq!(maps.status().hooks_put_back, 1);
         assert_eq!(dial(VIP), address(VIP));
         drop(maps);
@@ -263,18 +266,21 @@ fn kernel_a_hook_that_cannot_be_put_back_is_seen_as_broken() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
-        assert_eq!(maps.repair().unwrap(), Repaired::default(), "nothing is missing");
+        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "nothing is missing");
         let pin = bed.options().bpffs.join("links/connect4");
         libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
         std::fs::remove_file(&pin).unwrap();
         // A folder that is not ours is where the pin belongs, and is not empty.
         std::fs::create_dir_all(pin.join("theirs")).unwrap();
         let cause = maps.repair().unwrap_err();
-        assert_eq!(maps.seen().broken_hooks, maps.status().broken_hooks, "{cause}");
-        assert_eq!(maps.seen().bare_hooks, ["connect4"], "{cause}");
+        assert_eq!(maps.last_status().broken_hooks, maps.status().broken_hooks, "{cause}");
+        assert_eq!(maps.last_status().bare_hooks, ["connect4"], "{cause}");
         std::fs::remove_dir_all(&pin).unwrap();
         maps.repair().unwrap();
-        assert_eq!((maps.seen().broken_hooks, maps.seen().bare_hooks), (Vec::new(), Vec::new()));
+        assert_eq!(
+            (maps.last_status().broken_hooks, maps.last_status().bare_hooks),
+            (Vec::new(), Vec::new())
+        );
         assert_eq!(dial(VIP), address(VIP));
     });
 }
@@ -285,16 +291,20 @@ fn kernel_pins_that_are_gone_for_good_are_seen_as_broken_hooks() {
     bed(|bed| {
         let mut maps = bed.start();
         serve(&mut maps);
-        assert_eq!(maps.repair().unwrap(), Repaired::default(), "nothing is missing");
+        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "nothing is missing");
         let root = bed.options().bpffs;
         std::fs::remove_dir_all(&root).unwrap();
         // Where nothing can be made, as where the file system is no longer one of BPF.
         std::os::unix::fs::symlink("/proc/self", &root).unwrap();
         maps.repair().unwrap_err();
-        assert!(maps.seen().broken_hooks.contains(&"connect4"), "{:?}", maps.seen().broken_hooks);
+        assert!(
+            maps.last_status().broken_hooks.contains(&"connect4"),
+            "{:?}",
+            maps.last_status().broken_hooks
+        );
         std::fs::remove_file(&root).unwrap();
         maps.repair().unwrap();
-        assert_eq!(maps.seen().broken_hooks, Vec::<&str>::new());
+        assert_eq!(maps.last_status().broken_hooks, Vec::<&str>::new());
         drop(maps);
         assert_eq!(dial(VIP), address(VIP), "the new pins hold");
     });
@@ -312,9 +322,9 @@ fn kernel_bits_that_lead_to_frontends_are_put_back() {
         }
         let error = TcpStream::connect(address(VIP)).map(drop);
         check_errno(error, libc::ENETUNREACH, "nobody looks for the frontend any more");
-        assert_eq!(maps.repair().unwrap(), Repaired { bits: true, ..Repaired::default() });
+        assert_eq!(maps.repair().unwrap(), RepairReport { bits: true, ..RepairReport::default() });
         assert_eq!(dial(VIP), address(VIP));
-        assert_eq!(maps.repair().unwrap(), Repaired::default(), "once is enough");
+        assert_eq!(maps.repair().unwrap(), RepairReport::default(), "once is enough");
     });
 }
 
@@ -343,7 +353,7 @@ fn kernel_a_block_of_addresses_is_known_to_programs_as_to_the_daemon() {
 #[test]
 fn kernel_programs_of_others_are_kept_and_reported() {
     bed(|bed| {
-        let other = Options { bpffs: bed.options().bpffs.with_file_name("other"), ..bed.options() };
+        let other = StartOptions { bpffs: bed.options().bpffs.with_file_name("other"), ..bed.options() };
         let mut maps = KernelMaps::start(&other).unwrap();
         assert_eq!(maps.status().shared_hooks, []);
         serve(&mut maps);
@@ -447,7 +457,7 @@ fn kernel_the_self_test_works_from_outside_the_cgroup() {
     bed(|bed| {
         let mut maps = KernelMaps::start(&bed.options()).unwrap();
         maps.self_test().unwrap();
-        let unmarked = Options { mark: 0, ..bed.options() };
+        let unmarked = StartOptions { mark: 0, ..bed.options() };
         drop(maps);
         KernelMaps::start(&unmarked).unwrap().self_test().unwrap();
     });

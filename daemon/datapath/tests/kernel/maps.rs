@@ -155,7 +155,7 @@ proptest! {
 
     #[test]
     fn kernel_maps_hold_what_memory_maps_hold(steps in prop::collection::vec(actions(), 1..250)) {
-        let mut kernel = KernelMaps::unattached(CAPACITY).unwrap();
+        let mut kernel = KernelMaps::without_programs(CAPACITY).unwrap();
         let mut memory = MemoryMaps::new(CAPACITY);
         for action in steps.iter().flatten() {
             kernel.execute(action).unwrap();
@@ -188,7 +188,7 @@ fn insert_many(maps: &mut impl Maps, count: u32) {
 
 #[test]
 fn kernel_maps_grow_and_lose_nothing() {
-    let mut kernel = KernelMaps::unattached(CAPACITY).unwrap();
+    let mut kernel = KernelMaps::without_programs(CAPACITY).unwrap();
     let mut memory = MemoryMaps::new(CAPACITY);
     insert_many(&mut kernel, 20_000);
     insert_many(&mut memory, 20_000);
@@ -214,7 +214,7 @@ fn read_in_pieces(maps: &mut impl Maps, mut between: impl FnMut(&mut dyn Maps)) 
 
 #[test]
 fn kernel_maps_are_read_in_pieces_that_have_all_whatever_is_written_meanwhile() {
-    let mut kernel = KernelMaps::unattached(CAPACITY).unwrap();
+    let mut kernel = KernelMaps::without_programs(CAPACITY).unwrap();
     insert_many(&mut kernel, 20_000);
     let node = address(Family::V4, 77);
     kernel.execute(&Action::InsertNodeAddress(node)).unwrap();
@@ -265,7 +265,7 @@ fn insert(number: u32) -> Op {
 
 #[test]
 fn kernel_maps_take_new_frontends_together() {
-    let mut kernel = KernelMaps::unattached(CAPACITY).unwrap();
+    let mut kernel = KernelMaps::without_programs(CAPACITY).unwrap();
     let mut memory = MemoryMaps::new(CAPACITY);
     let inserts: Vec<Op> = (0..12_000).map(insert).collect();
     assert_eq!(insert_together(&mut memory, &inserts), 12_000);
@@ -303,7 +303,7 @@ fn moved(mut op: Op) -> Op {
 #[test]
 fn kernel_maps_that_fill_up_accept_what_fits_and_refuse_the_next_by_name() {
     let capacity = Capacity { slots: 8, ports: 64, services: 4 };
-    let mut maps = KernelMaps::unattached(capacity).unwrap();
+    let mut maps = KernelMaps::without_programs(capacity).unwrap();
     let inserts: Vec<Op> = (1..400).map(insert).map(|op| at_index(op, 7)).collect();
     let (accepted, error) = insert_until_refused(&mut maps, &inserts);
     assert!((64..399).contains(&accepted), "{accepted}");
@@ -332,7 +332,7 @@ fn insert_until_refused(maps: &mut impl Maps, inserts: &[Op]) -> (usize, String)
 
 #[test]
 fn kernel_maps_that_are_full_name_the_setting() {
-    let mut maps = KernelMaps::unattached(Capacity { slots: 8, ports: 4, services: 4 }).unwrap();
+    let mut maps = KernelMaps::without_programs(Capacity { slots: 8, ports: 4, services: 4 }).unwrap();
     let publish = |index| {
         let word = Word { base: 0, count: 1, flags: WordFlags::default() };
         Action::PublishWord(PortIndex(index), Scope::Cluster, word)
@@ -352,7 +352,7 @@ fn kernel_maps_that_are_full_name_the_setting() {
 
 #[test]
 fn kernel_grace_periods_end_in_order_and_soon() {
-    let mut maps = KernelMaps::unattached(CAPACITY).unwrap();
+    let mut maps = KernelMaps::without_programs(CAPACITY).unwrap();
     let graces: Vec<_> = (0..100).map(|_| maps.begin_grace()).collect();
     let begun = Instant::now();
     while !maps.is_grace_over(graces[99]) {

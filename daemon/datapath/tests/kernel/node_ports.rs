@@ -9,7 +9,7 @@ use crate::bed::{self, Port, address, bed, check_errno, dial, knows_its_netns, t
 use holdfast_core::keys::Transport;
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, FrontendType, PortIndex};
-use holdfast_datapath::Counted;
+use holdfast_datapath::PortCounts;
 
 #[test]
 fn kernel_node_ports_answer_on_node_addresses_and_the_loopback_where_it_is_one() {
@@ -88,7 +88,7 @@ fn kernel_who_listens_at_the_loopback_loses_no_client_to_a_node_port() {
         }
         check_loopback_is_own();
         let counts = maps.live_maps().port_counts;
-        assert_eq!([1, 2].map(|index| counts.at(PortIndex(index))), [Counted::default(); 2]);
+        assert_eq!([1, 2].map(|index| counts.read_port(PortIndex(index))), [PortCounts::default(); 2]);
     });
 }
 
@@ -101,14 +101,14 @@ fn kernel_a_frontend_at_the_hosts_loopback_is_not_at_that_of_a_pod() {
         let at_loopback = Port { kind: FrontendType::Static, frontends, ..Port::TCP };
         at_loopback.serve(&mut maps);
         Port { index: 2, keeps_members: true, transport: Transport::Udp, ..at_loopback }.serve(&mut maps);
-        let counts = || [1, 2].map(|index| maps.live_maps().port_counts.at(PortIndex(index)));
+        let counts = || [1, 2].map(|index| maps.live_maps().port_counts.read_port(PortIndex(index)));
         // A daemon that does not know its network cannot tell the host's clients from a pod's.
         if knows_its_netns() {
             bed::in_pod(check_loopback_is_own);
-            assert_eq!(counts(), [Counted::default(); 2]);
+            assert_eq!(counts(), [PortCounts::default(); 2]);
         }
         drop(TcpStream::connect(address(frontends[0])));
-        assert_ne!(counts()[0], Counted::default(), "the host's is served");
+        assert_ne!(counts()[0], PortCounts::default(), "the host's is served");
     });
 }
 
@@ -146,7 +146,7 @@ fn kernel_who_dials_the_unspecified_address_means_itself_and_no_node_port() {
         check_unspecified_is_own();
         bed::in_pod(check_unspecified_is_own);
         let counts = maps.live_maps().port_counts;
-        assert_eq!([1, 2].map(|index| counts.at(PortIndex(index))), [Counted::default(); 2]);
+        assert_eq!([1, 2].map(|index| counts.read_port(PortIndex(index))), [PortCounts::default(); 2]);
     });
 }
 

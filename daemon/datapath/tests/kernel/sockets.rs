@@ -17,7 +17,7 @@ use holdfast_core::maps::Maps;
 use holdfast_core::op::{
     Action, FrontendType, MapGrowth, MemberKey, Membership, PortFacts, PortIndex, QuotaId, WordFlags,
 };
-use holdfast_datapath::{Counted, Denial, KernelMaps, Options, Refusal, Served};
+use holdfast_datapath::{Denial, KernelMaps, PortCounts, Refusal, Served, StartOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use socket2::{Domain, Socket, Type};
 
@@ -103,8 +103,8 @@ fn kernel_an_empty_list_refuses_and_a_dropping_one_times_out() {
         }
         check_errno(TcpStream::connect(address("[::ffff:10.96.0.10]:80")), refused, "mapped");
         let counts = maps.live_maps().port_counts;
-        assert_eq!(counts.at(PortIndex(1)), Counted { refused: 4, ..Counted::default() });
-        assert_eq!(counts.at(PortIndex(2)), Counted { dropped: 3, ..Counted::default() });
+        assert_eq!(counts.read_port(PortIndex(1)), PortCounts { refused: 4, ..PortCounts::default() });
+        assert_eq!(counts.read_port(PortIndex(2)), PortCounts { dropped: 3, ..PortCounts::default() });
     });
 }
 
@@ -117,7 +117,7 @@ fn kernel_connects_and_conversations_are_counted_for_their_port() {
         Port { frontends: &["10.96.0.10:80", "10.96.0.11:80"], backends: &tcp, ..Port::TCP }.serve(&mut maps);
         Port { index: 2, frontends: &["10.96.0.10:53"], backends: &udp, base: 8, ..UDP }.serve(&mut maps);
         let counted = |maps: &KernelMaps| {
-            [1, 2].map(|index| maps.live_maps().port_counts.at(PortIndex(index)).connects)
+            [1, 2].map(|index| maps.live_maps().port_counts.read_port(PortIndex(index)).connects)
         };
         for vip in ["10.96.0.10:80", "10.96.0.11:80", "[::ffff:10.96.0.10]:80"] {
             TcpStream::connect(address(vip)).unwrap();
@@ -442,7 +442,7 @@ fn check_served(is_served: bool, vip: &str, what: &str) {
 fn kernel_pods_can_be_left_to_their_packets() {
     bed(|bed| {
         let served = Served { pods: false, ..Served::default() };
-        let mut maps = KernelMaps::start(&Options { served, ..bed.options() }).unwrap();
+        let mut maps = KernelMaps::start(&StartOptions { served, ..bed.options() }).unwrap();
         bed.join(&bed.cgroup);
         let vip = refused_vip(&mut maps);
         let udp = Port { frontends: &[vip], index: 2, ..Port::UDP };
@@ -452,7 +452,7 @@ fn kernel_pods_can_be_left_to_their_packets() {
             check_served(false, vip, "what a pod has at that address is its own");
             udp_client("0.0.0.0:0").send_to(b"x", address(vip)).unwrap();
         });
-        assert_eq!(maps.live_maps().port_counts.at(PortIndex(2)), Counted::default());
+        assert_eq!(maps.live_maps().port_counts.read_port(PortIndex(2)), PortCounts::default());
         // A daemon that does not know its network takes the machine's first one for the host's, which this is not.
         check_served(knows_its_netns(), vip, "the host");
         drop(maps);
@@ -465,7 +465,7 @@ fn kernel_pods_can_be_left_to_their_packets() {
 fn kernel_datagrams_can_be_left_to_their_packets() {
     bed(|bed| {
         let served = Served { udp: false, ..Served::default() };
-        let mut maps = KernelMaps::start(&Options { served, ..bed.options() }).unwrap();
+        let mut maps = KernelMaps::start(&StartOptions { served, ..bed.options() }).unwrap();
         bed.join(&bed.cgroup);
         let vip = refused_vip(&mut maps);
         Port { index: 2, frontends: &[vip], ..Port::UDP }.serve(&mut maps);
@@ -483,7 +483,7 @@ fn kernel_a_subtree_of_cgroups_can_be_left_alone_and_is_followed() {
     bed(|bed| {
         let exempt = bed.cgroup.join("kata");
         let served = Served { exempt_cgroups: vec![bed::below_root(&exempt)], ..Served::default() };
-        let mut maps = KernelMaps::start(&Options { served: served.clone(), ..bed.options() }).unwrap();
+        let mut maps = KernelMaps::start(&StartOptions { served: served.clone(), ..bed.options() }).unwrap();
         bed.join(&bed.cgroup);
         let vip = refused_vip(&mut maps);
         check_served(true, vip, "beside it");
@@ -555,7 +555,7 @@ fn told(maps: &KernelMaps) -> Vec<Refusal> {
     let (mut stop, mut told) = (Some(stop), Vec::new());
     maps.refusals()
         .unwrap()
-        .listen(&reader, |refusal| {
+        .read_refusals(&reader, |refusal| {
             told.push(refusal);
             drop(stop.take());
         })

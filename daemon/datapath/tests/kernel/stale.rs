@@ -14,7 +14,7 @@ use crate::bed::{
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, Op, Owner};
-use holdfast_datapath::{KernelMaps, Namespaces, Options, StaleSockets};
+use holdfast_datapath::{KernelMaps, Namespaces, StaleSockets, StartOptions};
 
 const UDP: Port<'_> = Port::UDP;
 const DNS: &str = "10.96.0.10:53";
@@ -23,7 +23,7 @@ const SWEEPS_UNTIL_REST: usize = 2;
 
 /// A daemon outside that ends these, and this thread as its client.
 fn start(bed: &ThreadBed, udp: bool, tcp: bool, namespaces: Namespaces) -> KernelMaps {
-    let options = Options { stale_sockets: StaleSockets { udp, tcp, namespaces }, ..bed.options() };
+    let options = StartOptions { stale_sockets: StaleSockets { udp, tcp, namespaces }, ..bed.options() };
     let maps = KernelMaps::start(&options).unwrap();
     bed.join(&bed.cgroup);
     maps

@@ -15,7 +15,7 @@ use crate::bed::{
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{MapGrowth, WordFlags};
-use holdfast_datapath::{KernelMaps, Prepared};
+use holdfast_datapath::{KernelMaps, PrepareOutcome};
 use nix::sys::resource::{Resource, setrlimit};
 
 const UDP: Port<'_> = Port::UDP;
@@ -255,8 +255,8 @@ fn paid_for_each_client(bed: &ThreadBed, prepares: bool) -> u64 {
     let payer = Payer::new();
     payer.enter();
     if prepares {
-        let prepare = || holdfast_datapath::prepare(&bed.options().bpffs).unwrap();
-        assert_eq!((prepare(), prepare()), (Prepared::Made, Prepared::WereThere));
+        let prepare = || holdfast_datapath::prepare_socket_maps(&bed.options().bpffs).unwrap();
+        assert_eq!((prepare(), prepare()), (PrepareOutcome::Created, PrepareOutcome::Existing));
         payer.enter();
     }
     let mut maps = KernelMaps::start(&bed.options()).unwrap();

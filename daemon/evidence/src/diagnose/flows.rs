@@ -25,14 +25,14 @@ pub fn gather_flows(material: &Evidence, table: Option<&FlowTable>) -> Lookup<Fl
     for (at, protocol) in all().take(NAMED_MAX) {
         let place = AddressFilter { address: at.ip(), port: Some(at.port()) };
         let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
-        let report = table.report(&filter, FLOWS_MAX);
+        let report = table.find_flows(&filter, FLOWS_MAX);
         let of_it = |it: &&Flow| Some(it.transport) == protocol.transport() && is_live(it);
         flows.list.extend(report.found.iter().filter(of_it).map(observe_flow));
         flows.more += report.more;
     }
     // Few connections are refused, so all refused ones are looked at, whichever frontend they dialled.
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
-    let refused = table.report(&refused, FLOWS_MAX).found;
+    let refused = table.find_flows(&refused, FLOWS_MAX).found;
     for flow in refused
         .iter()
         .filter(|flow| is_live(flow) && is_service_backend(&material.views, flow))

@@ -1,6 +1,6 @@
 //! HTTP/1.1 over one TLS connection: one request at a time, the body piece by piece.
 //!
-//! Invariant: the holder of a [`Connection`] or a [`Reply`] is its only user, so no request waits behind another.
+//! Invariant: the holder of a [`UdpConnection`] or a [`Reply`] is its only user, so no request waits behind another.
 //! HTTP/2 is not spoken: one stalled stream there holds up the others.
 
 use std::future::poll_fn;

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes};
+use holdfast_datapath::netlink::{NetlinkFamily, NetlinkSocket, attribute, attributes};
 use tokio::sync::watch;
 
 use super::super::rule_match::dump_named;
@@ -55,8 +55,8 @@ pub fn initial_observers() -> Observers {
 pub async fn run(found: watch::Sender<Observers>) {
     let (mut rules, mut policies, mut failed) = (None, None, 0);
     while !found.is_closed() {
-        rules = rules.or_else(|| NetlinkMonitor::open(Part::Filters, RULE_GROUPS).ok());
-        policies = policies.or_else(|| NetlinkMonitor::open(Part::Policies, POLICY_GROUPS).ok());
+        rules = rules.or_else(|| NetlinkMonitor::open(NetlinkFamily::Netfilter, RULE_GROUPS).ok());
+        policies = policies.or_else(|| NetlinkMonitor::open(NetlinkFamily::Xfrm, POLICY_GROUPS).ok());
         let begun = Instant::now();
         let looked = tokio::task::spawn_blocking(|| find_observers(Path::new("/"))).await;
         let looked = looked.unwrap_or_else(|error| Err(io::Error::other(error)));
@@ -124,19 +124,19 @@ fn has_legacy_tables(root: &Path) -> bool {
 
 /// A kernel without IPsec has no such part, and no policies.
 fn has_policies() -> io::Result<bool> {
-    let mut kernel = match Conversation::open(Part::Policies) {
+    let mut kernel = match NetlinkSocket::open(NetlinkFamily::Xfrm) {
         Err(error) if error.raw_os_error() == Some(nix::libc::EPROTONOSUPPORT) => return Ok(false),
         opened => opened?,
     };
-    kernel.ask(GET_POLICIES, 0, &[0; 4])?;
-    let answer = kernel.one()??;
+    kernel.request(GET_POLICIES, 0, &[0; 4])?;
+    let answer = kernel.read_one()??;
     let counts = answer.get(4..).and_then(|rest| attribute(rest, POLICIES)).unwrap_or_default();
     if counts.as_chunks::<4>().0.iter().take(POLICY_COUNTS).any(|count| *count != [0; 4]) {
         return Ok(true);
     }
     // A kernel that refuses has no defaults. They are a byte each, for packets in, forwarded and out.
-    kernel.ask(GET_DEFAULT, 0, &[0; 3])?;
-    Ok(kernel.one()?.is_ok_and(|defaults| defaults.iter().take(POLICY_COUNTS).any(|it| *it == BLOCK)))
+    kernel.request(GET_DEFAULT, 0, &[0; 3])?;
+    Ok(kernel.read_one()?.is_ok_and(|defaults| defaults.iter().take(POLICY_COUNTS).any(|it| *it == BLOCK)))
 }
 
 /// A chain by its family, table and name.

@@ -33,7 +33,7 @@ pub enum EndpointError {
     /// A name longer than any Kubernetes name.
     #[error("a node, zone or target name has {0} characters; at most 255 are legal")]
     NameTooLong(usize),
-    /// See [`limits::ENDPOINTS_PER_SLICE_MAX`] and [`limits::SLICE_TEXT_BYTES_MAX`].
+    /// See [`from_capacity::ENDPOINTS_PER_SLICE_MAX`] and [`from_capacity::SLICE_TEXT_BYTES_MAX`].
     #[error(
         "the slice has more endpoints, zones, kinds or text than fit ({} endpoints)",
         limits::ENDPOINTS_PER_SLICE_MAX

@@ -32,7 +32,7 @@ fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
         age: Duration::from_secs(17),
         lifetime: Duration::from_secs(3_600),
     };
-    let report = bed.table.report(&FlowFilter::default(), 10);
+    let report = bed.table.find_flows(&FlowFilter::default(), 10);
     assert_eq!((report.found, report.more), (vec![expected], 0));
 }
 
@@ -58,10 +58,10 @@ fn kernel_flows_are_found_by_client_frontend_backend_and_stage() {
         (FlowFilter { stage: Some(Stage::Opening), ..any }, 1),
         (FlowFilter { stage: Some(Stage::Opening), backend: place("fd00::7"), ..any }, 0),
     ] {
-        let report = bed.table.report(&filter, 100);
+        let report = bed.table.find_flows(&filter, 100);
         assert_eq!((report.found.len(), report.more), (expected, 0), "{filter:?}");
         assert_eq!(report.tally.live(), 11, "all are counted");
-        let report = bed.table.report(&filter, 2);
+        let report = bed.table.find_flows(&filter, 2);
         assert_eq!((report.found.len(), report.more as usize), (expected.min(2), expected.saturating_sub(2)));
     }
 }
@@ -69,7 +69,7 @@ fn kernel_flows_are_found_by_client_frontend_backend_and_stage() {
 #[test]
 fn kernel_flows_are_counted_by_what_they_are() {
     let bed = FlowMaps::new(16);
-    assert_eq!((bed.table.tally(), bed.table.max()), (Tally::default(), 16));
+    assert_eq!((bed.table.tally(), bed.table.capacity()), (Tally::default(), 16));
     for n in 0..4 {
         bed.begin(flow(n, UDP, NOW));
     }
@@ -124,14 +124,14 @@ fn kernel_a_sample_finds_flows_to_which_an_entry_does_not_lead() {
     bed.begin(flow(40, UDP, 1));
     bed.begin(types::flow { began: NOW - 1, ..flow(42, UDP, NOW) });
     let serves = |_, backend: SocketAddr| backend.is_ipv4();
-    let sampled = bed.table.sample(0, 100, serves);
+    let sampled = bed.table.sample_flows(0, 100, serves);
     assert_eq!((sampled.looked_at, sampled.wrong.len(), sampled.without_backend), (20, 0, 10));
     bed.entries(&all[3]).delete(&keys(&all[3])[2]).unwrap();
     bed.entries(&all[4]).update(&keys(&all[4])[1], &9_u32.to_ne_bytes(), MapFlags::ANY).unwrap();
-    let wrong = bed.table.sample(0, 100, serves).wrong;
+    let wrong = bed.table.sample_flows(0, 100, serves).wrong;
     let ports: Vec<_> = wrong.iter().map(|flow| flow.client.port()).collect();
     assert_eq!(ports, [1_027, 1_028]);
-    let (first, second) = (bed.table.sample(0, 12, serves), bed.table.sample(12, 12, serves));
+    let (first, second) = (bed.table.sample_flows(0, 12, serves), bed.table.sample_flows(12, 12, serves));
     assert_eq!((first.looked_at, first.next, second.looked_at), (12, 12, 8), "it goes on where it ended");
-    assert_eq!(bed.table.sample(u32::MAX, 1, serves).looked_at, 1, "and begins again");
+    assert_eq!(bed.table.sample_flows(u32::MAX, 1, serves).looked_at, 1, "and begins again");
 }

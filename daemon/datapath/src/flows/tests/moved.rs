@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 
 use holdfast_status::datapath::{FlowFilter, GivenUp};
 
-use super::super::moving::Moving;
-use super::super::sweep::Sweep;
+use super::super::migration::FlowMigration;
+use super::super::sweep::FlowSweep;
 use super::*;
 
-fn moving(from: &FlowMaps, to: &FlowMaps) -> Moving {
-    Moving::new(from.table.clone(), to.table.clone())
+fn moving(from: &FlowMaps, to: &FlowMaps) -> FlowMigration {
+    FlowMigration::new(from.table.clone(), to.table.clone())
 }
 
 /// Makes a whole pass; returns how much it changed.
-fn pass(moving: &mut Moving) -> u64 {
-    moving.some(Instant::now() + Duration::from_secs(60)).unwrap().expect("a whole pass")
+fn pass(moving: &mut FlowMigration) -> u64 {
+    moving.run_pass(Instant::now() + Duration::from_secs(60)).unwrap().expect("a whole pass")
 }
 
 /// Asserts that a flow is whole in a table; returns its number there.
@@ -40,13 +40,13 @@ fn kernel_flows_go_to_another_table_with_all_that_leads_to_them() {
         all.iter().for_each(|it| _ = old.begin(*it));
         let mut moving = moving(&old, &new);
         assert_eq!((pass(&mut moving), pass(&mut moving)), (12, 0), "once is enough");
-        moving.finish().unwrap();
+        moving.run_last_pass().unwrap();
         let mut taken: Vec<u32> = all.iter().map(|it| check_there(&new, it)).collect();
         all.iter().for_each(|it| _ = check_there(&old, it));
-        moving.hand_out(4096).unwrap();
-        moving.note_numbers();
-        assert!(new.table.hand_out_is_over());
-        assert_eq!((moving.conclude(), new.table.max()), (GivenUp::default(), size));
+        moving.release_numbers(4096).unwrap();
+        moving.record_released();
+        assert!(new.table.are_numbers_released());
+        assert_eq!((moving.finish_counts(), new.table.capacity()), (GivenUp::default(), size));
         let numbers = new.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap();
         taken.extend(numbers.map(|it| u32::from_ne_bytes(it.try_into().unwrap())));
         taken.extend((0..).map_while(|_: u32| {
@@ -77,7 +77,7 @@ fn kernel_ports_of_backends_that_no_flow_has_any_more_stay_behind() {
     old.handles[&Map::BackendPorts].update(&0_u32.to_ne_bytes(), &before, MapFlags::ANY).unwrap();
     let mut moving = moving(&old, &new);
     pass(&mut moving);
-    moving.finish().unwrap();
+    moving.run_last_pass().unwrap();
     assert_eq!(ports(&new), [usize::from(it.backend_port)]);
     assert!(ports(&old).len() > 1 << 14, "programs still use that table");
 }
@@ -92,15 +92,15 @@ fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
     assert_eq!(pass(&mut moving), 3);
     let heard = types::flow { backend_flags: SYN | FIN, seen: NOW, ..talks };
     old.write(of_talker, heard);
-    let mut sweep = Sweep::new(old.table.clone(), FlowsSwept::default());
-    sweep.end(of_ended, &ends).unwrap();
+    let mut sweep = FlowSweep::new(old.table.clone(), FlowsSwept::default());
+    sweep.end_flow(of_ended, &ends).unwrap();
     // The same client begins once more, as a flow with a serial of its own.
     let anew = types::flow { serial: 99, ..ends };
     let number = old.begin(anew);
     assert_ne!(number, of_ended);
     let newcomer = flow(6, UDP, NOW);
     old.begin(newcomer);
-    moving.finish().unwrap();
+    moving.run_last_pass().unwrap();
     for it in [stays, heard, anew, newcomer] {
         check_there(&new, &it);
         check_there(&old, &it);
@@ -118,20 +118,20 @@ fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
         (20..30).map(|n| types::flow { began: NOW - 5, ..counted(flow(n, UDP, NOW - 5)) }).collect();
     for it in answered.iter().chain(&needed) {
         old.begin(*it);
-        old.table.0.shares.count(it);
+        old.table.0.shares.add_count(it);
     }
     let mut to_new = moving(&old, &new);
     assert_eq!(pass(&mut to_new), 15, "of sixteen one is left for a newcomer");
-    to_new.finish().unwrap();
-    assert_eq!(to_new.conclude(), GivenUp { all: 9, needed: 0 });
+    to_new.run_last_pass().unwrap();
+    assert_eq!(to_new.finish_counts(), GivenUp { all: 9, needed: 0 });
     needed.iter().for_each(|it| _ = check_there(&new, it));
     assert_eq!(new.table.tally().live(), 15);
-    assert_eq!(new.table.0.shares.of(&needed[0]), [15, 15]);
+    assert_eq!(new.table.0.shares.read_counts(&needed[0]), [15, 15]);
     let smaller = new.of_another_size(8);
     let mut on = moving(&new, &smaller);
     assert_eq!(pass(&mut on), 7);
-    on.finish().unwrap();
-    assert_eq!(on.conclude(), GivenUp { all: 8, needed: 7 }, "never silently");
+    on.run_last_pass().unwrap();
+    assert_eq!(on.finish_counts(), GivenUp { all: 8, needed: 7 }, "never silently");
     for (n, it) in needed.iter().enumerate() {
         // The flow that is silent for longest goes first.
         if n < 7 { _ = check_there(&smaller, it) } else { check_not_there(&smaller, it) }
@@ -156,10 +156,10 @@ fn kernel_flows_that_begin_and_end_while_others_move_are_all_there_in_the_end() 
         programs.join().unwrap()
     });
     assert!(passes > 10, "{passes}");
-    moving.finish().unwrap();
+    moving.run_last_pass().unwrap();
     assert_eq!(new.table.tally().live(), 8);
     living.iter().for_each(|(_, it)| _ = check_there(&new, it));
-    assert_eq!(new.table.report(&FlowFilter::default(), 100).found.len(), living.len());
+    assert_eq!(new.table.find_flows(&FlowFilter::default(), 100).found.len(), living.len());
 }
 
 /// What came by another node stands beside what came here by itself, whichever of the two moves first.
@@ -169,7 +169,7 @@ fn kernel_flows_of_one_client_and_frontend_move_with_what_each_of_them_has() {
     let new = old.of_another_size(16);
     let own = flow(6, TCP, NOW);
     let taken = types::flow {
-        backend: crate::abi::flow::end("10.1.0.99:8443".parse().unwrap()).0,
+        backend: crate::abi::flow::encode_endpoint("10.1.0.99:8443".parse().unwrap()).0,
         nat: [0; 4],
         nat_port: 0,
         backend_flags: own.backend_flags | u8::try_from(types::flow_flag::FLOW_DECAP.0).unwrap(),
@@ -179,10 +179,10 @@ fn kernel_flows_of_one_client_and_frontend_move_with_what_each_of_them_has() {
     old.begin(taken);
     old.entries(&taken).delete(&keys(&taken)[1]).unwrap();
     old.begin(own);
-    assert_eq!(old.table.sample(0, 100, |_, _| true).wrong, [], "nothing that it needs is missing");
+    assert_eq!(old.table.sample_flows(0, 100, |_, _| true).wrong, [], "nothing that it needs is missing");
     let mut moving = moving(&old, &new);
     assert_eq!(pass(&mut moving), 2);
     check_there(&new, &own);
     let number = new.leads(&taken)[0].unwrap();
-    assert_eq!(bytes(&new.record(number)), bytes(&taken));
+    assert_eq!(as_bytes(&new.record(number)), as_bytes(&taken));
 }

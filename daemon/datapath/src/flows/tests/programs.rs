@@ -7,7 +7,7 @@ use holdfast_core::op::FrontendType;
 use holdfast_status::datapath::FlowFilter;
 use libbpf_rs::libbpf_sys;
 
-use super::super::sweep::Sweep;
+use super::super::sweep::FlowSweep;
 use super::*;
 use crate::kernel::bed::{Port, address};
 
@@ -73,12 +73,12 @@ fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_s
     let mut programs = None;
     let mut bed = FlowMaps::with(64, |given| {
         let (loaded, made) =
-            load::packets_of_ethernet(given, 64, &crate::packets::PacketSwitches::default()).unwrap();
+            load::load_ethernet(given, 64, &crate::packets::PacketSwitches::default()).unwrap();
         programs = Some(loaded);
         made
     });
     let programs = programs.unwrap();
-    CLOCK.set(since_boot());
+    CLOCK.set(monotonic_seconds());
     let clients = ["203.0.113.9:4000", "9.9.9.200:4001", "[2001:db8::9]:4000", "[fd00::1]:4001"];
     let services = [
         ("10.96.0.10:53", "10.1.0.7:5353", "[2001:db8:96::10]:53", "[fd00::7]:5353", Port::UDP, UDP),
@@ -95,7 +95,7 @@ fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_s
             }
         }
     }
-    let report = bed.table.report(&FlowFilter::default(), 100);
+    let report = bed.table.find_flows(&FlowFilter::default(), 100);
     let told = |flow: &Flow| (flow.client.to_string(), flow.frontend.to_string(), flow.backend.to_string());
     let opening = report.found.iter().filter(|flow| flow.stage == Stage::Opening).count();
     assert_eq!((report.found.len(), opening), (8, 8), "{report:?}");
@@ -105,11 +105,11 @@ fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_s
     assert_eq!(told(&report.found[0]), expected);
     // A moment later all of it is in its place, and after its lifetime nothing of it.
     CLOCK.set(CLOCK.get() + 3);
-    let sampled = bed.table.sample(0, 100, |_, _| true);
+    let sampled = bed.table.sample_flows(0, 100, |_, _| true);
     assert_eq!((sampled.looked_at, sampled.wrong), (8, Vec::new()));
     assert_eq!(entries(&bed), 16);
     CLOCK.set(CLOCK.get() + 40);
-    let mut sweep = Sweep::new(bed.table.clone(), FlowsSwept::default());
-    assert!(sweep.some(64, std::time::Instant::now() + Duration::from_secs(60)));
+    let mut sweep = FlowSweep::new(bed.table.clone(), FlowsSwept::default());
+    assert!(sweep.sweep_part(64, std::time::Instant::now() + Duration::from_secs(60)));
     assert_eq!((sweep.swept.ended, entries(&bed), bed.free()), (8, 0, 64));
 }

@@ -7,20 +7,20 @@ use holdfast_status::datapath::Tally;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::super::life::{MARGIN, lifetime};
-use super::super::sweep::{AT_ONCE, LEFT_MAX, Sweep};
+use super::super::lifetime::{EXPIRY_MARGIN, lifetime_seconds};
+use super::super::sweep::{FlowSweep, ORPHANS_MAX, RECORDS_PER_LOOK};
 use super::*;
-use crate::conntrack::translated::Translated;
+use crate::conntrack::foreign_connections::TranslatedConnection;
 
-fn pass(sweep: &mut Sweep) {
+fn pass(sweep: &mut FlowSweep) {
     let passes = sweep.swept.passes;
     while sweep.swept.passes == passes {
-        sweep.some(7, Instant::now() + Duration::from_secs(60));
+        sweep.sweep_part(7, Instant::now() + Duration::from_secs(60));
     }
 }
 
-fn sweep(bed: &FlowMaps) -> Sweep {
-    Sweep::new(bed.table.clone(), FlowsSwept::default())
+fn sweep(bed: &FlowMaps) -> FlowSweep {
+    FlowSweep::new(bed.table.clone(), FlowsSwept::default())
 }
 
 #[test]
@@ -28,9 +28,9 @@ fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_st
     let bed = FlowMaps::new(32);
     let mut begun = Vec::new();
     for (n, transport) in (0..6).flat_map(|n| [(n, TCP), (n, UDP)]) {
-        let life = lifetime(&flow(n, transport, NOW)).unwrap();
-        let old = flow(n, transport, NOW - life - MARGIN - 1);
-        let young = types::flow { seen: NOW - life - MARGIN, ..flow(n + 100, transport, 0) };
+        let life = lifetime_seconds(&flow(n, transport, NOW)).unwrap();
+        let old = flow(n, transport, NOW - life - EXPIRY_MARGIN - 1);
+        let young = types::flow { seen: NOW - life - EXPIRY_MARGIN, ..flow(n + 100, transport, 0) };
         begun.extend([old, young].map(|it| (bed.begin(it), it)));
     }
     let mut sweep = sweep(&bed);
@@ -55,23 +55,23 @@ fn kernel_who_takes_a_flow_away_takes_it_out_of_the_counts() {
     let shares = &bed.table.0.shares;
     for it in [old, young] {
         bed.begin(it);
-        shares.count(&it);
+        shares.add_count(&it);
     }
     bed.begin(flow(2, UDP, 1));
     pass(&mut sweep(&bed));
-    assert_eq!(shares.of(&young), [1, 1], "one that began before flows were counted is in no count");
+    assert_eq!(shares.read_counts(&young), [1, 1], "one that began before flows were counted is in no count");
 }
 
 #[test]
 fn kernel_numbers_of_records_are_handed_out_in_pieces_and_each_once() {
-    let bed = FlowMaps::with(0, |given| load::packet_maps(given, 100_000).unwrap());
-    crate::packets::hand_out_first(&bed.handles).unwrap();
+    let bed = FlowMaps::with(0, |given| load::make_default_packet_maps(given, 100_000).unwrap());
+    crate::packets::release_first_numbers(&bed.handles).unwrap();
     let mut pieces = 0;
-    while !bed.table.hand_out(4096).unwrap() {
+    while !bed.table.release_numbers(4096).unwrap() {
         pieces += 1;
     }
     assert_eq!(pieces, (100_000 - 65_536) / 4096, "and one that is no whole piece");
-    assert!(bed.table.hand_out(4096).unwrap());
+    assert!(bed.table.release_numbers(4096).unwrap());
     let mut all: Vec<u32> =
         std::iter::from_fn(|| bed.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap())
             .map(|number| u32::from_ne_bytes(number.try_into().unwrap()))
@@ -87,9 +87,9 @@ fn kernel_a_count_that_is_too_high_is_put_right() {
     let it = types::flow { backend_flags: said::FLOW_COUNTED.0 as u8, ..flow(0, UDP, NOW) };
     let shares = &bed.table.0.shares;
     bed.begin(it);
-    (0..5).for_each(|_| shares.count(&it));
+    (0..5).for_each(|_| shares.add_count(&it));
     pass(&mut sweep(&bed));
-    assert_eq!(shares.of(&it), [1, 1]);
+    assert_eq!(shares.read_counts(&it), [1, 1]);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn kernel_a_flow_that_a_program_takes_away_at_that_moment_is_the_programs() {
     bed.entries(&it).delete(&keys(&it)[0]).unwrap();
     let mut sweep = sweep(&bed);
     pass(&mut sweep);
-    assert_eq!(bytes(&bed.record(number)), bytes(&it), "the record is left alone");
+    assert_eq!(as_bytes(&bed.record(number)), as_bytes(&it), "the record is left alone");
     assert_eq!(bed.leads(&it), [None, Some(number), Some(number)]);
     assert_eq!((sweep.swept.ended, bed.free()), (0, 3), "nobody gives its number back twice");
 }
@@ -125,7 +125,7 @@ fn kernel_what_somebody_began_to_take_away_and_left_is_finished_later() {
 /// What was remembered makes room again.
 #[test]
 fn kernel_records_beyond_those_that_are_remembered_are_finished_after_them() {
-    let all = u16::try_from(LEFT_MAX).unwrap() + 1;
+    let all = u16::try_from(ORPHANS_MAX).unwrap() + 1;
     let bed = FlowMaps::new(all.into());
     for it in (0..all).map(|n| flow(n, UDP, 1)) {
         bed.begin(it);
@@ -149,8 +149,8 @@ fn kernel_an_end_that_is_broken_off_leaves_a_record_that_the_next_pass_finds() {
     let it = flow(0, UDP, 1);
     let number = bed.begin(it);
     bed.entries(&it).freeze().unwrap();
-    bed.table.finish(number, &it).unwrap_err();
-    assert_eq!(bytes(&bed.record(number)), bytes(&it));
+    bed.table.finish_flow(number, &it).unwrap_err();
+    assert_eq!(as_bytes(&bed.record(number)), as_bytes(&it));
     assert_eq!(bed.free(), 3);
 }
 
@@ -164,7 +164,11 @@ fn kernel_what_is_new_in_the_same_record_is_not_taken_for_what_was_left() {
         bed.write(0, it);
         CLOCK.set(NOW + 10 * u32::from(n));
         pass(&mut sweep);
-        assert_eq!(bytes(&bed.record(0)), bytes(&it), "each is seen without its entry for the first time");
+        assert_eq!(
+            as_bytes(&bed.record(0)),
+            as_bytes(&it),
+            "each is seen without its entry for the first time"
+        );
     }
     CLOCK.set(NOW + 100);
     pass(&mut sweep);
@@ -179,7 +183,7 @@ fn kernel_a_flow_that_began_with_the_same_addresses_keeps_what_leads_to_it() {
     // In the same record, since the old one was read.
     bed.write(number, new);
     let mut sweep = sweep(&bed);
-    sweep.end(number, &old).unwrap();
+    sweep.end_flow(number, &old).unwrap();
     bed.check_whole(number, &new);
     // In another record, with its entries in the place of the old ones.
     bed.write(number, old);
@@ -208,7 +212,7 @@ fn kernel_a_record_that_is_being_written_is_nobodys() {
         pass(&mut sweep);
         bed.count_begun();
         pass(&mut sweep);
-        assert_eq!(bytes(&bed.record(1)), bytes(&strange));
+        assert_eq!(as_bytes(&bed.record(1)), as_bytes(&strange));
         assert_eq!(sweep.swept.ended, 0);
     }
 }
@@ -222,10 +226,10 @@ fn kernel_a_slice_whose_time_is_over_looks_at_few_more_however_much_there_is_to_
     let mut sweep = sweep(&bed);
     let mut slices = 0;
     while sweep.swept.passes == 0 {
-        sweep.some(20_000, Instant::now());
+        sweep.sweep_part(20_000, Instant::now());
         slices += 1;
     }
-    assert_eq!(slices, 20_000_u32.div_ceil(AT_ONCE));
+    assert_eq!(slices, 20_000_u32.div_ceil(RECORDS_PER_LOOK));
     assert_eq!(sweep.swept.ended, 20_000);
 }
 
@@ -234,11 +238,14 @@ fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
     let bed = FlowMaps::new(64);
     let old = flow(0, UDP, 1);
     let number = bed.begin(old);
-    let sweeping =
-        Sweeping::start(bed.table.clone(), KeptFree::blind(bed.table.clone()), FlowsSwept::default())
-            .unwrap();
+    let sweeping = SweepThread::start(
+        bed.table.clone(),
+        ReservedPorts::without_check(bed.table.clone()),
+        FlowsSwept::default(),
+    )
+    .unwrap();
     let begun = Instant::now();
-    while sweeping.swept().ended == 0 {
+    while sweeping.progress().ended == 0 {
         assert!(begun.elapsed() < TEST_TIMEOUT);
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -258,7 +265,7 @@ pub(super) fn programs(bed: &FlowMaps, stop: &AtomicBool) -> Vec<(u32, types::fl
                 // Its packet comes just as it is about to be swept.
                 bed.write(number, types::flow { seen: 1, ..it });
                 if bed.entries(&it).delete(&keys(&it)[0]).is_ok() {
-                    bed.table.finish(number, &it).unwrap();
+                    bed.table.finish_flow(number, &it).unwrap();
                 }
                 // Where the sweep was first, its end is waited for, as a program would find no number.
                 while bed.leads(&it).iter().any(Option::is_some) || bed.record(number).serial == it.serial {}
@@ -319,7 +326,7 @@ fn kernel_no_flow_that_lives_is_ever_taken_away() {
         let mut sweep = sweep(&bed);
         pass(&mut sweep);
         for (number, it) in &all {
-            if NOW - it.seen > lifetime(it).unwrap() + MARGIN {
+            if NOW - it.seen > lifetime_seconds(it).unwrap() + EXPIRY_MARGIN {
                 bed.check_gone(*number, it);
             } else {
                 bed.check_whole(*number, it);
@@ -340,7 +347,7 @@ fn kernel_a_table_without_flows_is_gone_over_once_until_one_begins() {
     let bed = FlowMaps::new(16);
     let mut sweep = sweep(&bed);
     let mut parts = |count: usize| {
-        (0..count).for_each(|_| assert!(sweep.some(16, Instant::now() + Duration::from_secs(1))));
+        (0..count).for_each(|_| assert!(sweep.sweep_part(16, Instant::now() + Duration::from_secs(1))));
         sweep.swept.passes
     };
     assert_eq!(parts(5), 1, "nothing was found, and nothing has begun");
@@ -348,8 +355,8 @@ fn kernel_a_table_without_flows_is_gone_over_once_until_one_begins() {
     assert_eq!(parts(5), 6, "as long as there is one");
 }
 
-fn translated(backend: &str, node: &str, transport: Transport) -> Translated {
-    Translated { transport, backend: backend.parse().unwrap(), node: node.parse().unwrap() }
+fn translated(backend: &str, node: &str, transport: Transport) -> TranslatedConnection {
+    TranslatedConnection { transport, backend: backend.parse().unwrap(), node: node.parse().unwrap() }
 }
 
 #[test]
@@ -363,14 +370,14 @@ fn kernel_a_port_that_somebody_elses_connection_has_at_a_backend_is_kept_free_un
         translated("10.1.0.7:8443", "192.0.2.1:32774", Transport::Udp),
     ];
     let at_nat = |it: &types::flow| bed.leads(it)[2];
-    let mut kept = KeptFree::blind(bed.table.clone());
-    assert_eq!(kept.see(&theirs, true), 3);
+    let mut kept = ReservedPorts::without_check(bed.table.clone());
+    assert_eq!(kept.observe(&theirs, true), 3);
     assert_eq!([&six, &four].map(at_nat), [Some(u32::MAX); 2], "a flow that wants this port finds it taken");
-    assert_eq!(kept.see(&theirs[..1], false), 3, "a list that is not whole ends nothing");
-    assert_eq!(kept.see(&theirs[..1], true), 1);
+    assert_eq!(kept.observe(&theirs[..1], false), 3, "a list that is not whole ends nothing");
+    assert_eq!(kept.observe(&theirs[..1], true), 1);
     assert_eq!([&six, &four].map(at_nat), [Some(u32::MAX), None]);
-    let mut next_daemons = KeptFree::blind(bed.table.clone());
-    assert_eq!(next_daemons.see(&[], true), 0, "what a former daemon has kept is given back");
+    let mut next_daemons = ReservedPorts::without_check(bed.table.clone());
+    assert_eq!(next_daemons.observe(&[], true), 0, "what a former daemon has kept is given back");
     assert_eq!([&six, &four].map(at_nat), [None; 2]);
 }
 
@@ -383,17 +390,17 @@ fn kernel_what_a_former_daemon_kept_free_is_looked_for_in_pieces_while_flows_beg
         translated("[fd00::9]:8443", "[2001:db8:1::1]:61001", Transport::Tcp),
         translated("10.1.0.9:8443", "192.0.2.1:61001", Transport::Tcp),
     ];
-    KeptFree::blind(bed.table.clone()).see(&theirs, true);
+    ReservedPorts::without_check(bed.table.clone()).observe(&theirs, true);
     let begun: Vec<_> = (0..FLOWS).map(|n| flow(2 * n, UDP, NOW)).map(|it| (bed.begin(it), it)).collect();
-    let mut kept = KeptFree::blind(bed.table.clone());
+    let mut kept = ReservedPorts::without_check(bed.table.clone());
     let mut pieces = 1;
-    while !kept.adopt_some(1) {
+    while !kept.adopt_pieces(1) {
         bed.begin(flow(2 * pieces + 1, UDP, NOW));
         pieces += 1;
     }
     assert!((4..12).contains(&pieces), "{pieces}");
-    assert_eq!(kept.state(), (2, None), "both were found");
-    assert_eq!(kept.see(&[], true), 0);
+    assert_eq!(kept.status(), (2, None), "both were found");
+    assert_eq!(kept.observe(&[], true), 0);
     begun.iter().for_each(|(number, it)| bed.check_whole(*number, it));
 }
 
@@ -403,7 +410,7 @@ fn kernel_the_first_pass_tells_where_packets_of_flows_arrive_and_no_other_one_do
     bed.begin(flow(1, UDP, NOW));
     bed.begin(types::flow { frontend_port: 30_080_u16.to_be(), ..flow(6, TCP, NOW) });
     let mut sweep = sweep(&bed);
-    sweep.some(63, Instant::now() + Duration::from_secs(60));
+    sweep.sweep_part(63, Instant::now() + Duration::from_secs(60));
     assert!(sweep.adopted.is_none(), "there may be more in the rest of the table");
     pass(&mut sweep);
     let adopted = sweep.adopted.take().unwrap();
@@ -419,8 +426,8 @@ fn kernel_a_port_that_a_flow_has_is_the_flows_whatever_others_have() {
     let bed = FlowMaps::new(4);
     let it = flow(6, TCP, NOW);
     let number = bed.begin(it);
-    let mut kept = KeptFree::blind(bed.table.clone());
+    let mut kept = ReservedPorts::without_check(bed.table.clone());
     let theirs = translated("10.1.0.7:8443", "192.0.2.1:32774", Transport::Tcp);
-    assert_eq!((kept.see(&[theirs], true), kept.see(&[], true)), (0, 0));
+    assert_eq!((kept.observe(&[theirs], true), kept.observe(&[], true)), (0, 0));
     bed.check_whole(number, &it);
 }

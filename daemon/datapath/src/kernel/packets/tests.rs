@@ -18,7 +18,7 @@ use libbpf_rs::{Link, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, li
 use super::*;
 use crate::abi;
 use crate::abi::packets::types;
-use crate::bpf_call;
+use crate::bpf_syscall;
 use crate::devices::{HookKind, POD_DEVICES_MAX, ShortcutState, Side};
 use crate::flows::FlowTable;
 use crate::kernel::bed::{NONE, Port, ThreadBed, bed, pinned};
@@ -71,8 +71,8 @@ fn begin(bed: &ThreadBed, kind: HookKind) -> KernelMaps {
         snat_ports: vec![61_000..=61_003],
         switches: PacketSwitches::default(),
     });
-    let options = super::super::Options { packets, ..bed.options() };
-    let features = Features { tcx: kind == HookKind::Tcx, ..probe::features().unwrap() };
+    let options = super::super::StartOptions { packets, ..bed.options() };
+    let features = Features { tcx: kind == HookKind::Tcx, ..probe::probe_features().unwrap() };
     libbpf_rs::set_print(None);
     KernelMaps::start_as(&options, features, VERSION).unwrap()
 }
@@ -92,7 +92,7 @@ fn repair(maps: &mut KernelMaps) -> Vec<String> {
 /// Does all that a look has found to be done, and tells at which devices something was put back.
 fn mend(maps: &mut KernelMaps) -> Vec<String> {
     while maps.tend_devices(|| false) {}
-    maps.packets.running.as_mut().map(|running| running.devices.take_mended()).unwrap_or_default()
+    maps.packets.running.as_mut().map(|running| running.devices.take_repaired()).unwrap_or_default()
 }
 
 fn packets_of(maps: &KernelMaps) -> PacketStatus {
@@ -109,7 +109,7 @@ fn errors(maps: &KernelMaps) -> BTreeMap<u32, Option<String>> {
 
 /// The numbers of our programs, in and out; 0 where there is none.
 fn ours(kind: HookKind, name: &str, index: i32) -> [u32; 2] {
-    let first = |hook| bpf_call::programs_at(index, hook).unwrap().first().copied().unwrap_or(0);
+    let first = |hook| bpf_syscall::query_programs(index, hook).unwrap().first().copied().unwrap_or(0);
     match kind {
         HookKind::Tcx => [sys::BPF_TCX_INGRESS, sys::BPF_TCX_EGRESS].map(first),
         HookKind::Clsact => ["ingress", "egress"].map(|way| {
@@ -136,7 +136,7 @@ fn check_attached(maps: &KernelMaps, kind: HookKind, name: &str, index: u32) -> 
 fn entry(maps: &KernelMaps, index: u32) -> Option<types::device> {
     let running = maps.packets.running.as_ref().unwrap();
     let map = running.handles.get(&Map::Devices).unwrap();
-    abi::value(&map.lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap()?)
+    abi::from_bytes(&map.lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap()?)
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_
         assert_eq!(told(&maps), ShortcutState::Unwanted);
         let wanted = Device { shortcut: true, ..outer(70, "left") };
         set_devices(&mut maps, std::slice::from_ref(&wanted));
-        if !probe::features().unwrap().lengths {
+        if !probe::probe_features().unwrap().lengths {
             assert_eq!(told(&maps), ShortcutState::Unsupported);
             return;
         }
@@ -420,7 +420,7 @@ fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
 fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_stack() {
     with_each(|bed, kind| {
         let pod = |shortcut| Device { side: Side::Pod, shortcut, ..outer(70, "left") };
-        let incoming = || bpf_call::programs_at(70, sys::BPF_TCX_INGRESS).unwrap();
+        let incoming = || bpf_syscall::query_programs(70, sys::BPF_TCX_INGRESS).unwrap();
         let near = u16::try_from(types::device_flag::DEVICE_LOCAL_PODS.0).unwrap();
         let state = |maps: &KernelMaps| {
             (packets_of(maps).devices[0].shortcut, entry(maps, 70).unwrap().flags & near != 0)
@@ -528,7 +528,7 @@ fn kernel_what_cannot_be_put_back_keeps_nothing_else_from_it() {
         assert_eq!(mend(&mut maps), ["left in", "left out"]);
         check_attached(&maps, kind, "left", 70);
         check_attached(&maps, kind, "new", 72);
-        assert_eq!(maps.seen().broken_hooks, ["connect4"]);
+        assert_eq!(maps.last_status().broken_hooks, ["connect4"]);
     });
 }
 
@@ -563,7 +563,7 @@ fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_a
             let error = maps.repair().unwrap_err();
             assert!(error.to_string().contains("was removed while holdfast runs"), "{error}");
             assert_eq!(mend(&mut maps), [""; 0], "round {round}: nothing was put back");
-            assert_eq!(maps.seen().repair_failure, Some(error.to_string()));
+            assert_eq!(maps.last_status().repair_failure, Some(error.to_string()));
         }
         set_devices(&mut maps, &[outer(70, "left"), outer(71, "right")]);
         for (name, index) in [("left", 70), ("right", 71)] {
@@ -582,7 +582,7 @@ fn kernel_programs_whose_pins_are_gone_for_good_serve_on_and_devices_that_come_a
         check_attached(&maps, HookKind::Tcx, "left", 70);
         check_attached(&maps, HookKind::Tcx, "right", 71);
         assert!(packets_of(&maps).devices.iter().all(|it| !it.unpinned));
-        assert_eq!(maps.seen().repair_failure, None);
+        assert_eq!(maps.last_status().repair_failure, None);
     });
 }
 
@@ -608,7 +608,8 @@ fn kernel_a_restart_replaces_the_programs_of_devices_without_a_gap() {
         assert!(packets_of(&maps).devices.is_empty(), "nobody has named them to this one");
         run("ip", "link delete left");
         set_devices(&mut maps, &[]);
-        let entries = table(&maps.packets.running.as_ref().unwrap().handles, Map::Devices).unwrap();
+        let entries =
+            open_counted_table(&maps.packets.running.as_ref().unwrap().handles, Map::Devices).unwrap();
         assert_eq!(entries.used(), 0, "what the former one knew and nobody names is forgotten");
     });
 }
@@ -620,10 +621,10 @@ fn kernel_a_daemon_that_translates_no_packets_takes_the_programs_of_a_former_one
         set_devices(&mut maps, &[outer(70, "left")]);
         check_attached(&maps, kind, "left", 70);
         drop(maps);
-        let features = Features { tcx: kind == HookKind::Tcx, ..probe::features().unwrap() };
+        let features = Features { tcx: kind == HookKind::Tcx, ..probe::probe_features().unwrap() };
         let mut maps = KernelMaps::start_as(&bed.options(), features, VERSION).unwrap();
-        assert_eq!(maps.repair().unwrap(), super::super::Repaired::default());
-        assert_eq!((ours(kind, "left", 70), maps.packets()), ([0, 0], None));
+        assert_eq!(maps.repair().unwrap(), super::super::RepairReport::default());
+        assert_eq!((ours(kind, "left", 70), maps.packet_status()), ([0, 0], None));
     });
 }
 
@@ -668,7 +669,7 @@ fn kernel_programs_of_all_link_layers_have_their_variables_in_common() {
 fn kernel_programs_that_were_loaded_beside_those_of_sockets_are_not_taken_for_other_tables() {
     with_each(|bed, kind| {
         let mut maps = begin(bed, kind);
-        assert!(maps.packets.first.is_some(), "they are being loaded");
+        assert!(maps.packets.load_thread.is_some(), "they are being loaded");
         maps.reserve_capacity(&MapGrowth { frontends: [10_000, 0], ..MapGrowth::default() }).unwrap();
         maps.serve_packets();
         assert_eq!((maps.growths, packets_of(&maps).failure), (1, None));
@@ -708,7 +709,7 @@ fn kernel_growth_moves_the_programs_of_devices_too() {
             after.iter().zip(before).all(|(after, before)| *after != before),
             "they read the larger maps"
         );
-        assert!(!maps.packets.behind && packets_of(&maps).failure.is_none());
+        assert!(!maps.packets.is_behind && packets_of(&maps).failure.is_none());
         assert!(repair(&mut maps).is_empty());
     });
 }
@@ -736,7 +737,7 @@ fn kernel_growth_that_was_prepared_takes_the_programs_of_devices_along() {
             after.iter().zip(before).all(|(after, before)| *after != before),
             "they read the larger maps"
         );
-        assert!(!maps.packets.behind && packets_of(&maps).failure.is_none());
+        assert!(!maps.packets.is_behind && packets_of(&maps).failure.is_none());
     });
 }
 
@@ -749,14 +750,14 @@ fn kernel_cleanup_takes_the_programs_off_all_devices_and_leaves_those_of_others(
         drop(maps);
         check_all_is_taken(bed, kind, 4);
         assert!(others.query().is_ok(), "it is still there");
-        assert!(!cleanup(&bed.options().bpffs).unwrap().is_something(), "nothing is there any more");
+        assert!(!cleanup(&bed.options().bpffs).unwrap().has_any(), "nothing is there any more");
     });
 }
 
 #[track_caller]
 fn check_all_is_taken(bed: &ThreadBed, kind: HookKind, at_devices: usize) {
     let taken = cleanup(&bed.options().bpffs).unwrap();
-    assert!(taken.errors.is_empty() && taken.is_something(), "{taken:?}");
+    assert!(taken.errors.is_empty() && taken.has_any(), "{taken:?}");
     assert_eq!(taken.at_devices, at_devices);
     for (name, index) in [("left", 70), ("right", 71)] {
         assert_eq!(ours(kind, name, index), [0, 0], "{kind:?} {name}");
@@ -784,7 +785,7 @@ fn write_flow(bed: &ThreadBed, serial: u32) {
     let state = types::flow_state::FLOW_OPEN.0.try_into().unwrap();
     let flow = types::flow { transport: 6, v4: 1, state, serial, seen, began: seen, ..Default::default() };
     let map = libbpf_rs::MapHandle::from_pinned_path(pin).unwrap();
-    map.update(&3_u32.to_ne_bytes(), abi::bytes(&flow), MapFlags::ANY).unwrap();
+    map.update(&3_u32.to_ne_bytes(), abi::as_bytes(&flow), MapFlags::ANY).unwrap();
 }
 
 /// How many flows go on.
@@ -795,7 +796,7 @@ fn drained(root: &std::path::Path) -> u64 {
 fn drains(maps: &KernelMaps) -> u32 {
     let settings = maps.packets.running.as_ref().unwrap().handles.get(&Map::PacketSettings).unwrap();
     let found = settings.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
-    abi::value::<types::packet_settings>(&found).unwrap().drains
+    abi::from_bytes::<types::packet_settings>(&found).unwrap().drains
 }
 
 #[test]
@@ -830,7 +831,7 @@ fn kernel_a_drain_waits_for_no_flow_that_no_program_follows() {
         set_devices(&mut maps, &[outer(70, "left")]);
         write_flow(bed, 1);
         drop(maps);
-        let features = Features { tcx: kind == HookKind::Tcx, ..probe::features().unwrap() };
+        let features = Features { tcx: kind == HookKind::Tcx, ..probe::probe_features().unwrap() };
         let mut sockets = KernelMaps::start_as(&bed.options(), features, VERSION).unwrap();
         sockets.serve_packets();
         drop(sockets);
@@ -874,20 +875,20 @@ fn kernel_a_device_without_a_link_layer_has_programs_too() {
     });
 }
 
-fn bit(maps: &Handles, map: Map, bit: u32) -> bool {
-    let view = crate::generation::view(maps, map).unwrap();
+fn bit(maps: &MapHandles, map: Map, bit: u32) -> bool {
+    let view = crate::generation::map_array(maps, map).unwrap();
     view[bit as usize / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1
 }
 
 /// In the map that is pinned.
 fn set_bit(bed: &ThreadBed, bit: u32) {
     let pin = bed.options().bpffs.join(pinned("shared")).join(Map::FrontendBlocks.name());
-    let view = crate::view::View::new(&MapHandle::from_pinned_path(pin).unwrap()).unwrap();
+    let view = crate::mapped_array::MappedArray::new(&MapHandle::from_pinned_path(pin).unwrap()).unwrap();
     view[bit as usize / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);
 }
 
 /// A client of 192.0.2.200:443 with a backend elsewhere, and one of a node port.
-fn write_flows(handles: &Handles) {
+fn write_flows(handles: &MapHandles) {
     let mapped = |address: [u8; 4]| [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes(address)];
     let state = u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap();
     let vip = types::flow {
@@ -908,7 +909,7 @@ fn write_flows(handles: &Handles) {
     };
     let flows = handles.get(&Map::Flows).unwrap();
     for (number, flow) in [(3_u32, vip), (4, node_port)] {
-        flows.update(&number.to_ne_bytes(), abi::bytes(&flow), MapFlags::ANY).unwrap();
+        flows.update(&number.to_ne_bytes(), abi::as_bytes(&flow), MapFlags::ANY).unwrap();
     }
 }
 
@@ -928,12 +929,12 @@ fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_on
         }
         let settings = handles.get(&Map::PacketSettings).unwrap();
         let settings = settings.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
-        assert_eq!(abi::value::<types::packet_settings>(&settings).unwrap().snat_ports, 4);
+        assert_eq!(abi::from_bytes::<types::packet_settings>(&settings).unwrap().snat_ports, 4);
         write_flows(handles);
         drop(maps);
-        let of_gone = abi::block_of([192, 0, 2, 200].into());
+        let of_gone = abi::address_block([192, 0, 2, 200].into());
         set_bit(bed, of_gone);
-        let unused = abi::block_of([172, 31, 0, 1].into());
+        let unused = abi::address_block([172, 31, 0, 1].into());
         set_bit(bed, unused);
         let mut maps = begin(bed, HookKind::Tcx);
         for bit_of in [of_gone, unused] {
@@ -947,7 +948,7 @@ fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_on
         for port in [443, 50_000, 30_080, 30_099, 61_000] {
             assert!(bit(handles, Map::PacketPorts, port), "{port}");
         }
-        let block = |address: [u8; 4]| abi::block_of(address.into());
+        let block = |address: [u8; 4]| abi::address_block(address.into());
         assert!(bit(maps.shared.handles(), Map::FrontendBlocks, block([192, 0, 2, 200])));
         assert!(
             !bit(maps.shared.handles(), Map::FrontendBlocks, block([10, 9, 0, 1])),
@@ -965,8 +966,8 @@ fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_on
 #[test]
 fn kernel_flows_of_a_former_frontend_at_the_node_itself_are_found_after_each_start() {
     let frontend = key("10.9.0.1:61002");
-    let block = abi::block_of(frontend.address);
-    let unused = abi::block_of([172, 31, 0, 1].into());
+    let block = abi::address_block(frontend.address);
+    let unused = abi::address_block([172, 31, 0, 1].into());
     bed(move |bed| {
         let mut maps = start(bed, HookKind::Tcx);
         maps.execute(&Action::InsertNodeAddress(frontend.address)).unwrap();
@@ -1008,7 +1009,7 @@ fn key(at: &str) -> FrontendKey {
 }
 
 /// Writes the record of a flow to that place.
-fn write_flow_to(handles: &Handles, frontend: FrontendKey) {
+fn write_flow_to(handles: &MapHandles, frontend: FrontendKey) {
     let flow = types::flow {
         frontend: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([10, 9, 0, 1])],
         frontend_port: frontend.port.get().to_be(),
@@ -1016,14 +1017,18 @@ fn write_flow_to(handles: &Handles, frontend: FrontendKey) {
         serial: 7,
         ..types::flow::default()
     };
-    handles.get(&Map::Flows).unwrap().update(&3_u32.to_ne_bytes(), abi::bytes(&flow), MapFlags::ANY).unwrap();
+    handles
+        .get(&Map::Flows)
+        .unwrap()
+        .update(&3_u32.to_ne_bytes(), abi::as_bytes(&flow), MapFlags::ANY)
+        .unwrap();
 }
 
 /// The first look at all flows is over when this is so.
 fn look_at_flows(maps: &mut KernelMaps, is_over: impl Fn(&KernelMaps) -> bool) {
     let begun = std::time::Instant::now();
     while !is_over(maps) {
-        maps.follow_flows().unwrap();
+        maps.update_flows().unwrap();
         assert!(begun.elapsed() < Duration::from_secs(100));
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -1041,7 +1046,7 @@ fn kernel_where_it_is_lost_at_which_ports_flows_arrive_all_are_looked_at_until_i
         let mut maps = start(bed, HookKind::Tcx);
         let port = |maps: &KernelMaps, port| bit(maps.packets.handles().unwrap(), Map::PacketPorts, port);
         let block = |maps: &KernelMaps, address: [u8; 4]| {
-            bit(maps.shared.handles(), Map::FrontendBlocks, abi::block_of(address.into()))
+            bit(maps.shared.handles(), Map::FrontendBlocks, abi::address_block(address.into()))
         };
         let (gone, unused) = ([192, 0, 2, 200], [172, 31, 0, 1]);
         assert!(port(&maps, 30_080) && port(&maps, 7) && block(&maps, gone) && block(&maps, unused));
@@ -1059,7 +1064,7 @@ fn kernel_flows_of_which_a_part_is_lost_are_made_anew() {
         std::fs::remove_file(flows.join(Map::Entries4.name())).unwrap();
         let mut maps = start(bed, HookKind::Tcx);
         assert!(flows.join(Map::Entries4.name()).exists());
-        assert_eq!(maps.repair().unwrap(), super::super::Repaired::default());
+        assert_eq!(maps.repair().unwrap(), super::super::RepairReport::default());
         let numbers = maps.packets.running.as_ref().unwrap().handles.get(&Map::FreeFlows).unwrap();
         let pinned = MapHandle::from_pinned_path(flows.join(Map::FreeFlows.name())).unwrap();
         assert_eq!(pinned.info().unwrap().info.id, numbers.info().unwrap().info.id, "what is used is pinned");
@@ -1080,7 +1085,7 @@ fn begin_flows(table: &FlowTable, clients: std::ops::Range<u16>) {
 
 #[track_caller]
 fn resize(maps: &mut KernelMaps, flows: u32) {
-    maps.set_flows(flows);
+    maps.set_flow_capacity(flows);
     look_at_flows(maps, |maps| packets_of(maps).flows == flows);
     let status = packets_of(maps);
     assert_eq!((status.flows_wanted, status.flows_failure, status.failure), (flows, None, None));
@@ -1093,12 +1098,12 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[outer(70, "left")]);
         let before = check_attached(&maps, kind, "left", 70);
-        maps.follow_flows().unwrap();
+        maps.update_flows().unwrap();
         begin_flows(&maps.live_maps().flow_table.unwrap(), 1..21);
         for flows in [1_024, 32] {
             resize(&mut maps, flows);
             let table = maps.live_maps().flow_table.unwrap();
-            assert_eq!((table.max(), table.tally().live()), (flows, 20));
+            assert_eq!((table.capacity(), table.tally().live()), (flows, 20));
             assert_eq!(packets_of(&maps).flows_given_up, GivenUp::default());
             let pinned =
                 MapHandle::from_pinned_path(bed.options().bpffs.join("flows1").join(Map::Flows.name()));
@@ -1106,7 +1111,7 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
         }
         let after = check_attached(&maps, kind, "left", 70);
         assert!(after.iter().zip(before).all(|(after, before)| *after != before), "they read the new table");
-        assert_eq!(maps.repair().unwrap(), super::super::Repaired::default());
+        assert_eq!(maps.repair().unwrap(), super::super::RepairReport::default());
         let names: Vec<_> = std::fs::read_dir(bed.options().bpffs).unwrap().flatten().collect();
         assert!(!names.iter().any(|it| it.file_name().to_string_lossy().contains('-')), "{names:?}");
         resize(&mut maps, 8);
@@ -1128,12 +1133,12 @@ fn kernel_a_change_of_size_that_failed_is_tried_again_when_its_time_has_come() {
     bed(|bed| {
         const LARGER: u32 = 16_384;
         let mut maps = start(bed, HookKind::Tcx);
-        maps.follow_flows().unwrap();
-        maps.set_flows(LARGER);
-        maps.fail_resizing();
+        maps.update_flows().unwrap();
+        maps.set_flow_capacity(LARGER);
+        maps.fail_resize();
         look_at_flows(&mut maps, |maps| packets_of(maps).flows_failure.is_some());
         for _ in 0..3 {
-            maps.follow_flows().unwrap();
+            maps.update_flows().unwrap();
             assert!(maps.packets.resizing.is_none(), "its time has not come");
         }
         maps.end_wait_for_size();
@@ -1146,7 +1151,7 @@ fn kernel_a_change_of_size_that_failed_is_tried_again_when_its_time_has_come() {
 fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
     bed(|bed| {
         let mut maps = start(bed, HookKind::Tcx);
-        maps.follow_flows().unwrap();
+        maps.update_flows().unwrap();
         begin_flows(&maps.live_maps().flow_table.unwrap(), 1..4);
         drop(maps);
         let folder = bed.options().bpffs;
@@ -1154,13 +1159,13 @@ fn kernel_a_daemon_that_was_killed_while_it_replaced_the_flows_has_lost_none() {
         std::fs::rename(folder.join("flows1"), folder.join("flows-former")).unwrap();
         std::fs::create_dir(folder.join("flows-next")).unwrap();
         let mut maps = start(bed, HookKind::Tcx);
-        maps.follow_flows().unwrap();
+        maps.update_flows().unwrap();
         assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 3);
         drop(maps);
         // After them.
         std::fs::create_dir(folder.join("flows-former")).unwrap();
         let mut maps = start(bed, HookKind::Tcx);
-        maps.follow_flows().unwrap();
+        maps.update_flows().unwrap();
         assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 3);
         assert!(!folder.join("flows-former").exists() && !folder.join("flows-next").exists());
     });
@@ -1172,11 +1177,11 @@ fn kernel_flows_stand_still_until_the_last_device_has_the_programs_of_the_new_ta
     bed_with_devices(|bed| {
         let mut maps = start(bed, HookKind::Tcx);
         set_devices(&mut maps, &[outer(70, "left")]);
-        maps.follow_flows().unwrap();
-        maps.set_flows(2 * FLOWS);
+        maps.update_flows().unwrap();
+        maps.set_flow_capacity(2 * FLOWS);
         look_at_flows(&mut maps, |maps| maps.packets.resizing.is_some());
         maps.resize_slowly();
-        assert!(drains(&maps) > FlowTable::since_boot(), "{}", drains(&maps));
+        assert!(drains(&maps) > FlowTable::monotonic_seconds(), "{}", drains(&maps));
     });
 }
 
@@ -1185,16 +1190,16 @@ fn kernel_a_daemon_that_was_killed_when_another_table_was_pinned_has_lost_no_num
     bed(|bed| {
         const LARGER: u32 = 16_384;
         let mut maps = start(bed, HookKind::Tcx);
-        maps.follow_flows().unwrap();
+        maps.update_flows().unwrap();
         begin_flows(&maps.live_maps().flow_table.unwrap(), 1..4);
-        maps.set_flows(LARGER);
+        maps.set_flow_capacity(LARGER);
         look_at_flows(&mut maps, |maps| maps.packets.resizing.is_some());
         maps.resize_as_far_as_pins();
         drop(maps);
         let mut maps = start(bed, HookKind::Tcx);
-        maps.set_flows(LARGER);
-        maps.follow_flows().unwrap();
-        look_at_flows(&mut maps, |maps| maps.live_maps().flow_table.unwrap().hand_out_is_over());
+        maps.set_flow_capacity(LARGER);
+        maps.update_flows().unwrap();
+        look_at_flows(&mut maps, |maps| maps.live_maps().flow_table.unwrap().are_numbers_released());
         assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 3);
         let numbers = maps.packets.running.as_ref().unwrap().handles.get(&Map::FreeFlows).unwrap();
         let free = std::iter::from_fn(|| numbers.lookup_and_delete(&[]).unwrap()).count();
@@ -1221,7 +1226,7 @@ fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
     bed(|bed| {
         let packets =
             Some(PacketOptions { flows: FLOWS, snat_ports: vec![], switches: PacketSwitches::default() });
-        let options = super::super::Options { packets, ..bed.options() };
+        let options = super::super::StartOptions { packets, ..bed.options() };
         let folder = bed.options().bpffs;
         std::fs::create_dir_all(folder.join("links")).unwrap();
         let mut maps = KernelMaps::start(&options).unwrap();
@@ -1271,12 +1276,12 @@ fn kernel_programs_of_a_former_daemon_are_behind_while_those_of_this_one_cannot_
 
 #[test]
 fn attempts_are_made_ever_more_seldom() {
-    let mut retry = Retry::default();
+    let mut retry = RetryTimer::default();
     let mut due = Vec::new();
     for look in 0..600 {
-        if retry.is_due() {
+        if retry.tick() {
             due.push(look);
-            retry.failed();
+            retry.record_failure();
         }
     }
     assert_eq!(due, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511]);
@@ -1286,14 +1291,14 @@ fn attempts_are_made_ever_more_seldom() {
 fn kernel_flows_are_shown_as_long_as_packets_are_translated() {
     bed(|bed| {
         let mut maps = KernelMaps::start(&bed.options()).unwrap();
-        maps.follow_flows().unwrap();
+        maps.update_flows().unwrap();
         assert_eq!(maps.status().flows, None, "packets are left alone");
         drop(maps);
         let mut maps = start(bed, HookKind::Tcx);
-        maps.follow_flows().unwrap();
+        maps.update_flows().unwrap();
         let table = maps.live_maps().flow_table.unwrap();
-        assert_eq!((table.max(), table.tally().live()), (FLOWS, 0));
-        maps.follow_flows().unwrap();
+        assert_eq!((table.capacity(), table.tally().live()), (FLOWS, 0));
+        maps.update_flows().unwrap();
         assert_eq!(maps.live_maps().flow_table.unwrap(), table, "they are opened once");
     });
 }

@@ -11,7 +11,7 @@ use crate::KernelMaps;
 use crate::abi::sources::types;
 
 /// The two maps of sources alone, as `bpf/packet_maps.h` defines them.
-fn tries(entries: u32) -> Handles {
+fn tries(entries: u32) -> MapHandles {
     let make = |map: Map, key: usize| {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
@@ -33,17 +33,17 @@ fn key(port: u32, range: &str) -> SourceKey {
 }
 
 /// Looks a client up as a program does.
-fn lets_in(maps: &Handles, port: u32, client: &str) -> bool {
+fn lets_in(maps: &MapHandles, port: u32, client: &str) -> bool {
     let exact = SourceKey { port: PortIndex(port), range: SourceRange::single_host(client.parse().unwrap()) };
-    let map = map_of(maps, exact.range.family()).unwrap();
-    map.lookup(&key_bytes(&exact), MapFlags::ANY).unwrap().is_some()
+    let map = family_map(maps, exact.range.family()).unwrap();
+    map.lookup(&encode_key(&exact), MapFlags::ANY).unwrap().is_some()
 }
 
 #[test]
 fn kernel_a_source_lets_in_its_range_at_its_own_port_alone() {
     let maps = tries(16);
     for (port, range) in [(1, "192.0.2.0/24"), (1, "10.0.0.0/8"), (2, "2001:db8::/32"), (3, "10.1.2.3/32")] {
-        insert(&maps, &key(port, range)).unwrap();
+        insert_source(&maps, &key(port, range)).unwrap();
     }
     let clients = [
         (1, "192.0.2.255", true),
@@ -60,8 +60,8 @@ fn kernel_a_source_lets_in_its_range_at_its_own_port_alone() {
     for (port, client, expected) in clients {
         assert_eq!(lets_in(&maps, port, client), expected, "{client} at {port}");
     }
-    remove(&maps, &key(1, "10.0.0.0/8")).unwrap();
-    remove(&maps, &key(1, "10.0.0.0/8")).unwrap();
+    remove_source(&maps, &key(1, "10.0.0.0/8")).unwrap();
+    remove_source(&maps, &key(1, "10.0.0.0/8")).unwrap();
     assert!(!lets_in(&maps, 1, "10.200.0.1") && lets_in(&maps, 1, "192.0.2.1"));
 }
 
@@ -74,21 +74,21 @@ fn kernel_sources_are_read_back_as_they_were_written() {
         wanted.insert(key(number % 40, &format!("10.{a}.{b}.0/{}", 8 + number % 25)));
         wanted.insert(key(number % 40, &format!("fd00:{a}::{b}/{}", 1 + number % 128)));
     }
-    wanted.iter().for_each(|key| insert(&maps, key).unwrap());
-    assert_eq!(all(&maps).unwrap(), wanted.iter().copied().collect::<Vec<_>>());
+    wanted.iter().for_each(|key| insert_source(&maps, key).unwrap());
+    assert_eq!(read_sources(&maps).unwrap(), wanted.iter().copied().collect::<Vec<_>>());
     let gone: Vec<_> = wanted.iter().copied().step_by(2).collect();
-    gone.iter().for_each(|key| remove(&maps, key).unwrap());
+    gone.iter().for_each(|key| remove_source(&maps, key).unwrap());
     gone.iter().for_each(|key| assert!(wanted.remove(key)));
-    assert_eq!(all(&maps).unwrap(), wanted.into_iter().collect::<Vec<_>>());
+    assert_eq!(read_sources(&maps).unwrap(), wanted.into_iter().collect::<Vec<_>>());
 }
 
 #[test]
 fn kernel_a_source_that_finds_no_room_says_how_many_fit() {
     let maps = tries(2);
     for range in ["192.0.2.0/24", "10.0.0.0/8"] {
-        insert(&maps, &key(1, range)).unwrap();
+        insert_source(&maps, &key(1, range)).unwrap();
     }
-    let error = insert(&maps, &key(1, "203.0.113.0/24")).unwrap_err().to_string();
+    let error = insert_source(&maps, &key(1, "203.0.113.0/24")).unwrap_err().to_string();
     let told = "65536 of a family fit, each counted once for each port of its service";
     assert!(error.starts_with("cannot insert source: ") && error.ends_with(told), "{error}");
 }
@@ -98,7 +98,7 @@ fn kernel_maps_without_packets_take_sources_and_keep_none() {
     use holdfast_core::maps::{Capacity, Maps};
     use holdfast_core::op::Action;
 
-    let mut maps = KernelMaps::unattached(Capacity { slots: 8, ports: 8, services: 8 }).unwrap();
+    let mut maps = KernelMaps::without_programs(Capacity { slots: 8, ports: 8, services: 8 }).unwrap();
     maps.execute(&Action::InsertSource(key(1, "192.0.2.0/24"), QuotaId(1))).unwrap();
     assert_eq!(maps.dump().unwrap().sources, None);
     maps.execute(&Action::RemoveSource(key(1, "192.0.2.0/24"))).unwrap();
@@ -107,39 +107,39 @@ fn kernel_maps_without_packets_take_sources_and_keep_none() {
 #[test]
 fn kernel_sources_are_there_before_programs_however_late_those_come() {
     let (early, late, gone) = (key(1, "192.0.2.0/24"), key(1, "10.0.0.0/8"), key(2, "2001:db8::/32"));
-    let mut sources = Sources::adopt(&Handles::new(), BTreeMap::new).unwrap();
+    let mut sources = SourceMaps::adopt(&MapHandles::new(), BTreeMap::new).unwrap();
     for key in [&early, &gone] {
         sources.insert(key, QuotaId(1)).unwrap();
     }
     sources.remove(&gone).unwrap();
     assert_eq!(sources.read(u32::MAX).unwrap(), None, "there are no maps yet");
     let maps = tries(16);
-    insert(&maps, &gone).unwrap();
-    sources.begin(&maps).unwrap();
-    assert_eq!(all(&maps).unwrap(), [early], "what nobody asks for has gone");
+    insert_source(&maps, &gone).unwrap();
+    sources.attach_maps(&maps).unwrap();
+    assert_eq!(read_sources(&maps).unwrap(), [early], "what nobody asks for has gone");
     sources.insert(&late, QuotaId(1)).unwrap();
-    assert_eq!(all(&maps).unwrap(), [late, early]);
+    assert_eq!(read_sources(&maps).unwrap(), [late, early]);
 
-    let mut next = Sources::adopt(&maps, BTreeMap::new).unwrap();
+    let mut next = SourceMaps::adopt(&maps, BTreeMap::new).unwrap();
     assert_eq!(next.read(u32::MAX).unwrap(), Some(vec![late, early]), "a restart finds them");
     assert_eq!(next.read(1).unwrap(), Some(vec![]), "but none of ports that cannot be");
-    next.begin(&maps).unwrap();
-    assert_eq!(all(&maps).unwrap(), [late, early], "and takes none away before the engine says so");
+    next.attach_maps(&maps).unwrap();
+    assert_eq!(read_sources(&maps).unwrap(), [late, early], "and takes none away before the engine says so");
     let anew = tries(16);
-    next.begin(&anew).unwrap();
-    assert_eq!(all(&anew).unwrap(), [late, early], "also where the maps are made anew");
+    next.attach_maps(&anew).unwrap();
+    assert_eq!(read_sources(&anew).unwrap(), [late, early], "also where the maps are made anew");
 }
 
 /// Tenants write ranges before programs are loaded, too. Ranges that would not fit are refused then, so they keep no
 /// packets from being served.
 #[test]
 fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
-    let mut sources = Sources::default();
+    let mut sources = SourceMaps::default();
     let numbered = |number: u32| SourceKey {
         port: PortIndex(1),
         range: SourceRange::single_host(std::net::Ipv4Addr::from_bits(number).into()),
     };
-    let most = u32::try_from(MOST).unwrap();
+    let most = u32::try_from(SOURCES_MAX).unwrap();
     // Each number stands for another namespace.
     let share = |number: u32| QuotaId(u16::try_from(number % (1 << 16)).unwrap());
     (0..most).for_each(|number| sources.insert(&numbered(number), share(number)).unwrap());
@@ -152,14 +152,18 @@ fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
 /// A tenant has eight Services, each with all the ranges that it may have.
 #[test]
 fn kernel_no_namespace_takes_the_room_for_ranges_that_another_one_wants() {
-    let mut sources = Sources::default();
+    let mut sources = SourceMaps::default();
     let range = |number: u32| {
         let address = std::net::Ipv4Addr::from_bits(number << 8);
         SourceKey { port: PortIndex(1), range: SourceRange::new(address.into(), 24).unwrap() }
     };
-    let most = u32::try_from(MOST).unwrap();
+    let most = u32::try_from(SOURCES_MAX).unwrap();
     let taken = (0..most).take_while(|number| sources.insert(&range(*number), QuotaId(1)).is_ok()).count();
-    assert_eq!(taken, MOST * SHARE_OF_REST / (SHARE_OF_REST + 1) + 1, "alone it has eight of nine parts");
+    assert_eq!(
+        taken,
+        SOURCES_MAX * QUOTA_REST_FACTOR / (QUOTA_REST_FACTOR + 1) + 1,
+        "alone it has eight of nine parts"
+    );
     let refused = sources.insert(&range(most), QuotaId(1)).unwrap_err();
     assert!(matches!(refused, MapError::Quota { .. }), "nothing has failed: {refused}");
     assert!(refused.to_string().contains("and leave 7281 to the others"), "{refused}");

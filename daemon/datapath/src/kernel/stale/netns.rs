@@ -19,11 +19,11 @@ const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// The namespace in which the thread is at home.
 #[derive(Debug)]
-pub(crate) struct Home(File);
+pub(crate) struct HomeNamespace(File);
 
 /// What a walk over all processes found.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct NamespaceList {
     /// One path for each namespace; its process may end at any time.
     pub(crate) namespaces: Vec<PathBuf>,
     /// Why some namespaces were not found; `None`: all were.
@@ -31,25 +31,25 @@ pub(crate) struct Found {
 }
 
 /// The identity of a namespace, by whichever path it is reached.
-fn id(metadata: &fs::Metadata) -> (u64, u64) {
+fn namespace_id(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
 /// A walk under way.
 #[derive(Debug, Default)]
-struct Walk {
+struct ProcessWalk {
     known: BTreeMap<(u64, u64), PathBuf>,
     is_denied: bool,
     is_full: bool,
 }
 
-impl Walk {
-    fn note(&mut self, path: PathBuf) {
+impl ProcessWalk {
+    fn add_namespace(&mut self, path: PathBuf) {
         match fs::metadata(&path) {
             Ok(metadata) if self.known.len() < NAMESPACES_MAX => {
-                self.known.entry(id(&metadata)).or_insert(path);
+                self.known.entry(namespace_id(&metadata)).or_insert(path);
             }
-            Ok(metadata) => self.is_full |= !self.known.contains_key(&id(&metadata)),
+            Ok(metadata) => self.is_full |= !self.known.contains_key(&namespace_id(&metadata)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => self.is_denied = true,
             // The process has ended.
             Err(_) => {}
@@ -58,32 +58,32 @@ impl Walk {
 
     fn failure(&self) -> io::Result<Option<String>> {
         // A process may be shielded even from a caller that has the capability; such a process is no pod's.
-        if self.is_denied && !may_see_others()? {
+        if self.is_denied && !can_see_processes()? {
             return Ok(Some("seeing other processes' namespaces needs CAP_SYS_PTRACE".to_owned()));
         }
         Ok(self.is_full.then(|| format!("there are more than {NAMESPACES_MAX} network namespaces")))
     }
 }
 
-impl Home {
-    pub(crate) fn here() -> io::Result<Self> {
+impl HomeNamespace {
+    pub(crate) fn open() -> io::Result<Self> {
         File::open("/proc/thread-self/ns/net").map(Self)
     }
 
     /// Every other namespace that has a process.
-    pub(crate) fn others(&self) -> io::Result<Found> {
-        let mut walk = Walk::default();
+    pub(crate) fn list_namespaces(&self) -> io::Result<NamespaceList> {
+        let mut walk = ProcessWalk::default();
         for process in fs::read_dir("/proc")?.flatten() {
             if process.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
-                walk.note(process.path().join("ns/net"));
+                walk.add_namespace(process.path().join("ns/net"));
             }
         }
-        walk.known.remove(&id(&self.0.metadata()?));
-        Ok(Found { failure: walk.failure()?, namespaces: walk.known.into_values().collect() })
+        walk.known.remove(&namespace_id(&self.0.metadata()?));
+        Ok(NamespaceList { failure: walk.failure()?, namespaces: walk.known.into_values().collect() })
     }
 
     /// Runs something in that namespace. `None`: the namespace is gone.
-    pub(crate) fn visit<T>(&self, namespace: &Path, run: impl FnOnce() -> T) -> io::Result<Option<T>> {
+    pub(crate) fn run_in<T>(&self, namespace: &Path, run: impl FnOnce() -> T) -> io::Result<Option<T>> {
         let there = match File::open(namespace) {
             Ok(there) => there,
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
@@ -91,21 +91,21 @@ impl Home {
             }
             Err(error) => return Err(error),
         };
-        enter(&there)?;
+        enter_namespace(&there)?;
         let done = run();
-        enter(&self.0)?;
+        enter_namespace(&self.0)?;
         Ok(Some(done))
     }
 }
 
-fn may_see_others() -> io::Result<bool> {
+fn can_see_processes() -> io::Result<bool> {
     let status = fs::read_to_string("/proc/thread-self/status")?;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|it| u64::from_str_radix(it.trim(), 16).ok()).unwrap_or_default();
     Ok(effective & CAP_SYS_PTRACE != 0)
 }
 
-fn enter(namespace: &File) -> io::Result<()> {
+fn enter_namespace(namespace: &File) -> io::Result<()> {
     setns(namespace, CloneFlags::CLONE_NEWNET).map_err(|errno| match io::Error::from(errno) {
         error if error.kind() == io::ErrorKind::PermissionDenied => {
             io::Error::new(error.kind(), "entering other network namespaces needs CAP_SYS_ADMIN")

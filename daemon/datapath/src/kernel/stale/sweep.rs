@@ -12,8 +12,8 @@ use std::time::Instant;
 use holdfast_core::keys::Transport;
 use holdfast_status::datapath::Swept;
 
-use super::diag::{Connected, Diag};
-use super::netns::Home;
+use super::netns::HomeNamespace;
+use super::sock_diag::{ConnectedSocket, SockDiag};
 use super::{Namespaces, StaleSockets};
 
 /// After a sweep the thread rests so many times as long as that took: it costs a twentieth of a CPU at most.
@@ -23,15 +23,15 @@ const REST: u32 = 19;
 const STALE_MAX: usize = 1 << 16;
 
 /// Says of a socket whether its backend has left.
-pub(crate) trait Judge: Send {
+pub(crate) trait StaleJudge: Send {
     /// Reads what can be read for all namespaces at once; gives whether more is left to be read when these sockets have
     /// gone. An error: sockets of some protocol are left alone.
-    fn read(&mut self) -> io::Result<bool>;
+    fn read_sockets(&mut self) -> io::Result<bool>;
 
     /// Whether sockets of that protocol have to be looked at one by one.
     fn may_end_any(&self, transport: Transport) -> bool;
 
-    fn has_left(&self, socket: &Connected) -> bool;
+    fn is_stale(&self, socket: &ConnectedSocket) -> bool;
 }
 
 /// The thread, as its caller holds it.
@@ -44,13 +44,13 @@ pub(crate) struct Sweeper<J> {
     thread: Option<JoinHandle<()>>,
 }
 
-impl<J: Judge + 'static> Sweeper<J> {
+impl<J: StaleJudge + 'static> Sweeper<J> {
     pub(crate) fn start(which: StaleSockets) -> io::Result<Self> {
         // A thread that is busy or rests takes no job.
         let (jobs, job) = sync_channel(0);
         let (stop, stopped) = sync_channel(0);
         let swept = Arc::<Mutex<Swept>>::default();
-        let work = Work { which, swept: Arc::clone(&swept) };
+        let work = SweepWorker { which, swept: Arc::clone(&swept) };
         let thread = std::thread::Builder::new()
             .name("stale-sockets".to_owned())
             .spawn(move || work.run(&job, &stopped))?;
@@ -58,12 +58,12 @@ impl<J: Judge + 'static> Sweeper<J> {
     }
 
     /// Hands the thread a sweep. `false`: the thread is busy or rests, and the caller asks again later.
-    pub(crate) fn sweep(&self, judge: J) -> bool {
+    pub(crate) fn try_sweep(&self, judge: J) -> bool {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(judge).is_ok())
     }
 
-    pub(crate) fn swept(&self) -> Swept {
-        locked(&self.swept).clone()
+    pub(crate) fn progress(&self) -> Swept {
+        lock_progress(&self.swept).clone()
     }
 }
 
@@ -77,30 +77,30 @@ impl<J> Drop for Sweeper<J> {
     }
 }
 
-fn locked(swept: &Mutex<Swept>) -> MutexGuard<'_, Swept> {
+fn lock_progress(swept: &Mutex<Swept>) -> MutexGuard<'_, Swept> {
     // Nothing in a change can panic half-way, so what is there is whole.
     swept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Work {
+struct SweepWorker {
     which: StaleSockets,
     swept: Arc<Mutex<Swept>>,
 }
 
-impl Work {
-    fn run(&self, jobs: &Receiver<impl Judge>, stopped: &Receiver<()>) {
-        let home = match self.begin() {
+impl SweepWorker {
+    fn run(&self, jobs: &Receiver<impl StaleJudge>, stopped: &Receiver<()>) {
+        let home = match self.open_home() {
             Ok(home) => home,
             Err(failure) => {
-                locked(&self.swept).failure = Some(failure);
+                lock_progress(&self.swept).failure = Some(failure);
                 return;
             }
         };
         while let Ok(mut judge) = jobs.recv() {
             let began = Instant::now();
-            let (ended, failure) = self.sweep(&home, &mut judge);
+            let (ended, failure) = self.sweep_rounds(&home, &mut judge);
             {
-                let mut swept = locked(&self.swept);
+                let mut swept = lock_progress(&self.swept);
                 swept.sweeps += 1;
                 swept.ended += ended;
                 swept.failure = failure;
@@ -112,8 +112,8 @@ impl Work {
     }
 
     /// Gives the namespace where the thread is at home, if it can do anything at all.
-    fn begin(&self) -> Result<Home, String> {
-        let can_end = |transport: &Transport| Diag::open()?.can_end(*transport);
+    fn open_home(&self) -> Result<HomeNamespace, String> {
+        let can_end = |transport: &Transport| SockDiag::open()?.can_destroy(*transport);
         for transport in self.which.transports() {
             match can_end(transport) {
                 Ok(true) => {}
@@ -123,14 +123,14 @@ impl Work {
                 Err(error) => return Err(format!("cannot ask this kernel to end sockets: {error}")),
             }
         }
-        Home::here().map_err(|error| format!("cannot see the own network namespace: {error}"))
+        HomeNamespace::open().map_err(|error| format!("cannot see the own network namespace: {error}"))
     }
 
     /// Sweeps again as long as more is left to read and the last round has ended some sockets.
-    fn sweep(&self, home: &Home, judge: &mut impl Judge) -> (u64, Option<String>) {
+    fn sweep_rounds(&self, home: &HomeNamespace, judge: &mut impl StaleJudge) -> (u64, Option<String>) {
         let mut ended = 0;
         loop {
-            let (has_more, unread) = match judge.read() {
+            let (has_more, unread) = match judge.read_sockets() {
                 Ok(has_more) => (has_more, None),
                 Err(error) => (false, Some(error.to_string())),
             };
@@ -142,19 +142,19 @@ impl Work {
         }
     }
 
-    fn sweep_all(&self, home: &Home, judge: &impl Judge) -> (u64, Option<String>) {
+    fn sweep_all(&self, home: &HomeNamespace, judge: &impl StaleJudge) -> (u64, Option<String>) {
         let mut ended = 0;
         let mut failure = None;
         let mut note = |result: io::Result<u64>| match result {
             Ok(more) => ended += more,
             Err(error) => failure = Some(error.to_string()),
         };
-        note(self.sweep_here(judge));
+        note(self.sweep_namespace(judge));
         if self.which.namespaces == Namespaces::All {
-            match home.others() {
+            match home.list_namespaces() {
                 Ok(found) => {
                     for namespace in &found.namespaces {
-                        let visited = home.visit(namespace, || self.sweep_here(judge));
+                        let visited = home.run_in(namespace, || self.sweep_namespace(judge));
                         note(visited.and_then(|there| there.unwrap_or(Ok(0))));
                     }
                     // A process that may not see namespaces may not enter them either; what it lacks is told first.
@@ -167,14 +167,14 @@ impl Work {
     }
 
     /// Sweeps the namespace where the thread is.
-    fn sweep_here(&self, judge: &impl Judge) -> io::Result<u64> {
-        let mut diag = Diag::open()?;
+    fn sweep_namespace(&self, judge: &impl StaleJudge) -> io::Result<u64> {
+        let mut diag = SockDiag::open()?;
         let mut ended = 0;
         for transport in self.which.transports().iter().filter(|transport| judge.may_end_any(**transport)) {
             loop {
-                let stale = stale(&mut diag, *transport, judge)?;
+                let stale = find_stale(&mut diag, *transport, judge)?;
                 for socket in &stale {
-                    ended += u64::from(diag.end(socket)?);
+                    ended += u64::from(diag.destroy_socket(socket)?);
                 }
                 if stale.len() < STALE_MAX {
                     break;
@@ -185,10 +185,14 @@ impl Work {
     }
 }
 
-fn stale(diag: &mut Diag, transport: Transport, judge: &impl Judge) -> io::Result<Vec<Connected>> {
+fn find_stale(
+    diag: &mut SockDiag,
+    transport: Transport,
+    judge: &impl StaleJudge,
+) -> io::Result<Vec<ConnectedSocket>> {
     let mut stale = Vec::new();
-    diag.connected(transport, |socket| {
-        if stale.len() < STALE_MAX && judge.has_left(&socket) {
+    diag.for_each_connected(transport, |socket| {
+        if stale.len() < STALE_MAX && judge.is_stale(&socket) {
             stale.push(socket);
         }
     })?;

@@ -234,7 +234,7 @@ pub(super) fn told(node: &Node) -> Vec<Refusal> {
     let (mut open, mut told) = (Some(open), Vec::new());
     let refusals = node.maps.refusals().unwrap();
     refusals
-        .listen(&until, |refusal| {
+        .read_refusals(&until, |refusal| {
             told.push(refusal);
             drop(open.take());
         })

@@ -87,12 +87,12 @@ fn serve(node: &mut Node) {
 fn allow(node: &Node, port_index: u32) {
     let allowed = [198, 51, 100, 0];
     let key = types::source4_key { prefix: 32 + 24, port_index, address: u32::from_ne_bytes(allowed) };
-    node.put(Map::SourceRanges4, abi::bytes(&key), &1_u32.to_ne_bytes());
+    node.put(Map::SourceRanges4, abi::as_bytes(&key), &1_u32.to_ne_bytes());
     let mut address = [0; 4];
     address[0] = u32::from_ne_bytes([0x20, 0x01, 0x0d, 0xb8]);
     address[1] = u32::from_ne_bytes([0, 1, 0, 0]);
     let key = types::source6_key { prefix: 32 + 48, port_index, address };
-    node.put(Map::SourceRanges6, abi::bytes(&key), &1_u32.to_ne_bytes());
+    node.put(Map::SourceRanges6, abi::as_bytes(&key), &1_u32.to_ne_bytes());
 }
 
 /// A first packet by each transport.
@@ -120,10 +120,10 @@ struct Counts {
 }
 
 fn counts(node: &Node) -> Counts {
-    let ports = map::handle(&node.handles, Map::Ports).unwrap();
+    let ports = map::find_handle(&node.handles, Map::Ports).unwrap();
     let of_ports = (FIRST..FIRST + 24).map(|at| {
         let found = ports.lookup(&at.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
-        let port: port = abi::value(&found).unwrap();
+        let port: port = abi::from_bytes(&found).unwrap();
         (port.dropped, port.refused)
     });
     let (dropped, refused) = of_ports.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
@@ -194,13 +194,13 @@ fn allow_host(node: &Node, port_index: u32, host: SocketAddr) {
         SocketAddr::V4(host) => {
             let address = u32::from_ne_bytes(host.ip().octets());
             let key = types::source4_key { prefix: 32 + 32, port_index, address };
-            node.put(Map::SourceRanges4, abi::bytes(&key), &1_u32.to_ne_bytes());
+            node.put(Map::SourceRanges4, abi::as_bytes(&key), &1_u32.to_ne_bytes());
         }
         SocketAddr::V6(host) => {
             let octets = host.ip().octets();
             let word = |at: usize| u32::from_ne_bytes(octets[4 * at..4 * at + 4].try_into().unwrap());
             let key = types::source6_key { prefix: 32 + 128, port_index, address: [0, 1, 2, 3].map(word) };
-            node.put(Map::SourceRanges6, abi::bytes(&key), &1_u32.to_ne_bytes());
+            node.put(Map::SourceRanges6, abi::as_bytes(&key), &1_u32.to_ne_bytes());
         }
     }
 }
@@ -321,7 +321,7 @@ fn kernel_whoever_is_refused_is_answered_while_answers_may_leave() {
 pub(super) fn set_answers(node: &Node, [refused, too_long]: [u16; 2]) {
     // A `struct pace`.
     let pace = [&now().to_ne_bytes()[..], &refused.to_ne_bytes(), &too_long.to_ne_bytes()].concat();
-    let paces = map::handle(&node.handles, Map::PacketPace).unwrap();
+    let paces = map::find_handle(&node.handles, Map::PacketPace).unwrap();
     let each = vec![pace; libbpf_rs::num_possible_cpus().unwrap()];
     paces.update_percpu(&0_u32.to_ne_bytes(), &each, MapFlags::ANY).unwrap();
 }

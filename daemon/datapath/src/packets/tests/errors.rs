@@ -6,7 +6,7 @@ use super::craft::{ACK, SYN, Sent, TCP, UDP, address, error, see};
 use super::lives::all;
 use super::node::{NEXT, Node};
 use super::sctp::SCTP;
-use crate::abi::flow::end;
+use crate::abi::flow::encode_endpoint;
 use crate::abi::flow::types::flow_flag;
 use crate::kernel::bed::Port;
 
@@ -78,7 +78,7 @@ fn kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent() {
 
 /// Whether that backend said itself that its port is closed.
 fn is_refused(node: &Node, backend: &str) -> bool {
-    let backend = end(address(backend));
+    let backend = encode_endpoint(address(backend));
     let its = all(node).filter(|(_, it)| (it.backend, it.backend_port) == backend);
     its.map(|(_, it)| u32::from(it.backend_flags)).any(|said| said & flow_flag::FLOW_UNREACHABLE_SEEN.0 != 0)
 }

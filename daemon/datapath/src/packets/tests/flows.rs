@@ -307,7 +307,7 @@ fn kernel_ports_for_other_nodes_run_out_by_name() {
         let (frontend, backend) = ("203.0.113.11:80", "10.2.0.5:8080");
         node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
         let settings = crate::abi::packets::types::packet_settings::default();
-        node.put(crate::map::Map::PacketSettings, &0_u32.to_ne_bytes(), crate::abi::bytes(&settings));
+        node.put(crate::map::Map::PacketSettings, &0_u32.to_ne_bytes(), crate::abi::as_bytes(&settings));
         assert_eq!(node.come(&Sent::tcp(CLIENT, frontend, SYN).frame()).0, SHOT);
         assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
     });
@@ -330,7 +330,7 @@ fn kernel_a_flow_at_the_node_itself_is_found_by_its_port_when_its_frontend_is_go
             let port = at.port().try_into().unwrap();
             let key = FrontendKey { address: at.ip(), port, transport: Transport::Tcp };
             node.maps.execute(&Action::RemoveFrontend(key)).unwrap();
-            let block = crate::abi::block_of(at.ip()) / 64;
+            let block = crate::abi::address_block(at.ip()) / 64;
             node.put(Map::FrontendBlocks, &block.to_ne_bytes(), &0_u64.to_ne_bytes());
             let segment = Sent::tcp(client, frontend, ACK);
             node.check_passed(&segment);

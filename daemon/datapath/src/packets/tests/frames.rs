@@ -9,7 +9,7 @@ use super::network::{self, OUTER};
 use super::node::{Node, REDIRECTED};
 use super::past::{Way, passed, serve};
 use crate::abi::packets::types::packet_count;
-use crate::bpf_call;
+use crate::bpf_syscall;
 
 /// What the program returns if the frame goes on to the kernel, or leaves.
 pub(super) const PASSED: i32 = 2;
@@ -36,7 +36,7 @@ pub(super) fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
         // The kernel's test run takes a device as the frame's own only where a program is.
         let index = i32::try_from(OUTER).unwrap();
         let link =
-            bpf_call::create_link(node.frames(), index, sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE).unwrap();
+            bpf_syscall::create_link(node.frames(), index, sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE).unwrap();
         match node.try_arrive(&Sent::udp(WAYS[0].0, WAYS[0].1, b"?").frame()) {
             Ok(_) => test(node),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && is_before(5, 14) => {

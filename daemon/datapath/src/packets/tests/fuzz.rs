@@ -1,6 +1,6 @@
 //! Packets that no other test thinks of: of flows and of none, whole and spoilt, as a seed decides.
 //!
-//! Each goes through both programs, and [`Judge`] says whether what they made of it may be. `SEED` chooses other ones,
+//! Each goes through both programs, and [`StaleJudge`] says whether what they made of it may be. `SEED` chooses other ones,
 //! and `FUZZ_SECONDS` goes on for as long.
 
 use std::net::SocketAddr;
@@ -220,7 +220,7 @@ impl Sender<'_> {
 /// Each flow is of a client that dialled, and leads where that client may go.
 fn check_flows(node: &Node, judge: &Judge) {
     let table = FlowTable::new(&node.handles).unwrap();
-    let report = table.report(&FlowFilter::default(), FLOWS as usize);
+    let report = table.find_flows(&FlowFilter::default(), FLOWS as usize);
     assert_eq!(report.more, 0);
     for flow in report.found {
         let transport = flow.transport.protocol_number();

@@ -173,7 +173,7 @@ fn kernel_only_fragments_to_frontends_count_as_early() {
 
 /// So many turns pass for all first fragments that are known.
 fn age_fragments(node: &Node, turns: u16) {
-    let fragments = map::handle(&node.handles, Map::Fragments).unwrap();
+    let fragments = map::find_handle(&node.handles, Map::Fragments).unwrap();
     for key in fragments.keys().collect::<Vec<_>>() {
         let ports = fragments.lookup(&key, MapFlags::ANY).unwrap().unwrap();
         fragments.delete(&key).unwrap();

@@ -276,7 +276,7 @@ pub(super) struct Known {
     is_remote: bool,
 }
 
-/// Positions in `Judge::service_mut`, by transport, source and destination.
+/// Positions in `StaleJudge::service_mut`, by transport, source and destination.
 type Index = BTreeMap<(u8, SocketAddr, SocketAddr), Vec<usize>>;
 
 /// One datagram that comes in parts: its way, its source, its destination, its number and transport.

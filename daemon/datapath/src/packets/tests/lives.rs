@@ -7,9 +7,9 @@ use super::network;
 use super::node::{NEXT, Node, SHOT};
 use super::wrapped::switches;
 use crate::abi::flow::types::{self, flow_flag, flow_state};
-use crate::abi::flow::{end, entry_between, entry_of_client};
+use crate::abi::flow::{client_entry, encode_endpoint, translated_entry};
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
-use crate::abi::{bytes, value};
+use crate::abi::{as_bytes, from_bytes};
 use crate::flows::LIFETIMES;
 use crate::kernel::bed::Port;
 use crate::map::{self, Map};
@@ -27,7 +27,7 @@ const UDP: Port<'_> = Port { frontends: &[FRONTEND], ..Port::UDP };
 const SCTP: Port<'_> = Port { frontends: &[FRONTEND], ..Port::SCTP };
 
 fn map(node: &Node, map: Map) -> &libbpf_rs::MapHandle {
-    map::handle(&node.handles, map).unwrap()
+    map::find_handle(&node.handles, map).unwrap()
 }
 
 pub(super) fn now() -> u32 {
@@ -37,14 +37,15 @@ pub(super) fn now() -> u32 {
 
 /// The flow of a client, and its number.
 pub(super) fn found(node: &Node, client: &str) -> Option<(u32, types::flow)> {
-    let client = end(address(client));
+    let client = encode_endpoint(address(client));
     all(node).find(|(_, it)| (it.client, it.client_port) == client)
 }
 
 /// All flows, by their numbers.
 pub(super) fn all(node: &Node) -> impl Iterator<Item = (u32, types::flow)> {
     let record = |number: u32| -> types::flow {
-        value(&map(node, Map::Flows).lookup(&number.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap()).unwrap()
+        from_bytes(&map(node, Map::Flows).lookup(&number.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap())
+            .unwrap()
     };
     let all = (0..map(node, Map::Flows).max_entries()).map(move |number| (number, record(number)));
     all.filter(|(_, it)| it.serial != 0)
@@ -60,7 +61,7 @@ fn flow_of(node: &Node, client: &str) -> types::flow {
 pub(super) fn change(node: &Node, client: &str, change: impl FnOnce(&mut types::flow)) {
     let (number, mut flow) = found(node, client).unwrap();
     change(&mut flow);
-    node.put(Map::Flows, &number.to_ne_bytes(), bytes(&flow));
+    node.put(Map::Flows, &number.to_ne_bytes(), as_bytes(&flow));
 }
 
 /// So many seconds pass for that flow.
@@ -162,7 +163,7 @@ fn kernel_an_entry_that_leads_to_nobody_keeps_no_client_away() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         let ((client, client_port), (frontend, frontend_port)) =
-            (end(address(CLIENT)), end(address(FRONTEND)));
+            (encode_endpoint(address(CLIENT)), encode_endpoint(address(FRONTEND)));
         let flow = types::flow {
             client,
             client_port,
@@ -172,7 +173,7 @@ fn kernel_an_entry_that_leads_to_nobody_keeps_no_client_away() {
             v4: 1,
             ..types::flow::default()
         };
-        let key = entry_of_client(&flow);
+        let key = client_entry(&flow);
         for number in [63_u32, 1_000_000] {
             node.put(Map::Entries4, key.bytes(), &number.to_ne_bytes());
             agree(node, true, CLIENT, HERE);
@@ -219,7 +220,7 @@ fn kernel_a_client_without_room_for_what_leads_to_it_takes_that_of_what_is_over(
         let entries = map(node, Map::Entries4);
         for at in 0..10 * entries.max_entries() {
             let key = types::entry4_key { source: at, ..types::entry4_key::default() };
-            let _ = entries.update(bytes(&key), &0_u32.to_ne_bytes(), MapFlags::ANY);
+            let _ = entries.update(as_bytes(&key), &0_u32.to_ne_bytes(), MapFlags::ANY);
         }
         let syn = Sent::tcp(OTHER, FRONTEND, SYN).frame();
         assert_eq!(node.come(&syn).0, SHOT);
@@ -239,7 +240,7 @@ fn kernel_a_port_is_taken_from_a_flow_that_is_over() {
         node.serve(&Port { backends: &[address(AWAY)], ..TCP });
         let mut settings = packet_settings { snat_ports: 1, ..Default::default() };
         settings.snat[0] = port_range { first: 61_000, count: 1 };
-        node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+        node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), as_bytes(&settings));
         let nat = "192.0.2.1:61000";
         assert_eq!(goes(node, true, CLIENT, SYN), address(AWAY));
         for (from, flags) in [(nat, SYN), (nat, FIN | ACK)] {
@@ -265,7 +266,7 @@ fn kernel_a_node_that_drains_opens_no_flow_and_keeps_those_that_it_has() {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         assert_eq!(goes(node, true, CLIENT, SYN), address(HERE));
         let settings = packet_settings { drains: 1, ..Default::default() };
-        node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+        node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), as_bytes(&settings));
         assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, SYN | ACK)).from, address(FRONTEND));
         for flags in [ACK, FIN | ACK] {
             assert_eq!(goes(node, true, CLIENT, flags), address(HERE));
@@ -286,7 +287,7 @@ fn kernel_while_flows_stand_still_data_goes_on_and_nothing_begins_or_ends() {
         assert_eq!(goes(node, true, CLIENT, ACK), address(HERE));
         let until = |drains| {
             let settings = packet_settings { drains, ..Default::default() };
-            node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+            node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), as_bytes(&settings));
         };
         let said = |it: types::flow| (it.serial, it.state, it.client_flags, it.backend_flags);
         let before = said(flow_of(node, CLIENT));
@@ -618,7 +619,7 @@ fn kernel_a_late_answer_arrives_and_revives_nobody() {
         age(node, CLIENT, 40);
         let before = flow_of(node, CLIENT);
         assert_eq!(node.leaves(&Sent::udp(HERE, CLIENT, b"x")).from, address(FRONTEND));
-        assert_eq!(bytes(&flow_of(node, CLIENT)), bytes(&before), "somebody may be taking it away");
+        assert_eq!(as_bytes(&flow_of(node, CLIENT)), as_bytes(&before), "somebody may be taking it away");
     });
 }
 
@@ -628,7 +629,7 @@ fn kernel_who_ends_a_flow_takes_no_entry_of_another_one() {
     Node::test(|node| {
         node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         agree(node, true, CLIENT, HERE);
-        let key = entry_between(&flow_of(node, CLIENT));
+        let key = translated_entry(&flow_of(node, CLIENT));
         node.put(Map::Entries4, key.bytes(), &17_u32.to_ne_bytes());
         age(node, CLIENT, 100_000);
         node.check_passed(&Sent::tcp(CLIENT, FRONTEND, ACK));

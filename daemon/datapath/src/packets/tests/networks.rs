@@ -258,7 +258,7 @@ fn kernel_a_port_that_a_cluster_ip_has_not_is_refused_where_the_packet_would_be_
         node.check_passed(&untold);
         for (client, frontend, missed, is_refused) in CLUSTER_IPS {
             let map = if address(frontend).is_ipv4() { Map::ClusterIps4 } else { Map::ClusterIps6 };
-            node.put(map, &abi::node_address_bytes(address(frontend).ip()), &1_u32.to_ne_bytes());
+            node.put(map, &abi::encode_node_address(address(frontend).ip()), &1_u32.to_ne_bytes());
             if !is_refused {
                 node.check_passed(&Sent::tcp(client, missed, SYN));
                 continue;
@@ -276,7 +276,7 @@ fn kernel_a_port_that_a_cluster_ip_has_not_is_refused_where_the_packet_would_be_
 
 /// What stands in the map of this node's conversations is made so old.
 fn age(node: &Node, seconds: u32) {
-    let talks = map::handle(&node.handles, Map::OwnTalks).unwrap();
+    let talks = map::find_handle(&node.handles, Map::OwnTalks).unwrap();
     for key in talks.keys() {
         let said = talks.lookup(&key, MapFlags::ANY).unwrap().unwrap();
         let said = u32::from_ne_bytes(said.try_into().unwrap()).wrapping_sub(seconds);

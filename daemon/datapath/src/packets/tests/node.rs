@@ -16,7 +16,7 @@ use crate::devices::{self, Device, Side};
 use crate::kernel::KernelMaps;
 use crate::kernel::bed::{CAPACITY, Port, ThreadBed, bed};
 use crate::load::{self, PacketPrograms};
-use crate::map::{self, Handles, Map};
+use crate::map::{self, Map, MapHandles};
 use crate::packets::PacketSwitches;
 
 /// What a program returns if the packet goes on, ends, or is sent back.
@@ -47,7 +47,7 @@ const SLOTS: u32 = 65_536;
 /// The programs over maps of their own, in a network with an outer device and a device of pods.
 pub(super) struct Node {
     pub(super) maps: KernelMaps,
-    pub(super) handles: Handles,
+    pub(super) handles: MapHandles,
     programs: PacketPrograms,
 }
 
@@ -73,10 +73,10 @@ impl Node {
 
     fn new(_bed: &ThreadBed, flows: u32, switches: &PacketSwitches) -> Self {
         network::lay();
-        let mut maps = KernelMaps::unattached(CAPACITY).unwrap();
+        let mut maps = KernelMaps::without_programs(CAPACITY).unwrap();
         maps.reserve_capacity(&MapGrowth { slots: [SLOTS; 2], ..MapGrowth::default() }).unwrap();
-        let given = map::copies(maps.handles_for_tests()).unwrap();
-        let (programs, handles) = load::packets_of_ethernet(&given, flows, switches).unwrap();
+        let given = map::clone_handles(maps.handles_for_tests()).unwrap();
+        let (programs, handles) = load::load_ethernet(&given, flows, switches).unwrap();
         let mut node = Self { maps, handles, programs };
         node.tell_all(flows);
         node
@@ -84,8 +84,7 @@ impl Node {
 
     /// Loads the programs anew over the same maps, as a start does and a change of the tables' size.
     pub(super) fn load_again(&mut self) {
-        let (programs, _) =
-            load::packets_of_ethernet(&self.handles, FLOWS, &PacketSwitches::default()).unwrap();
+        let (programs, _) = load::load_ethernet(&self.handles, FLOWS, &PacketSwitches::default()).unwrap();
         self.programs = programs;
     }
 
@@ -107,10 +106,10 @@ impl Node {
                 .unwrap(),
             ..Default::default()
         };
-        self.put(Map::Devices, &OUTER.to_ne_bytes(), abi::bytes(&device));
+        self.put(Map::Devices, &OUTER.to_ne_bytes(), abi::as_bytes(&device));
         let mut settings = types::packet_settings { snat_ports: SNAT_COUNT.into(), ..Default::default() };
         settings.snat[0] = types::port_range { first: SNAT_FIRST, count: SNAT_COUNT };
-        self.put(Map::PacketSettings, &0_u32.to_ne_bytes(), abi::bytes(&settings));
+        self.put(Map::PacketSettings, &0_u32.to_ne_bytes(), abi::as_bytes(&settings));
         self.maps.execute(&Action::InsertNodeAddress(NODE.into())).unwrap();
         self.maps.execute(&Action::InsertNodeAddress("2001:db8::1".parse().unwrap())).unwrap();
         (SNAT_FIRST..SNAT_FIRST + SNAT_COUNT).for_each(|port| self.watch(port));
@@ -123,29 +122,29 @@ impl Node {
     /// Has the programs look at packets to this port of the node.
     pub(super) fn watch(&self, port: u16) {
         let key = u32::from(port / 64).to_ne_bytes();
-        let map = map::handle(&self.handles, Map::PacketPorts).unwrap();
+        let map = map::find_handle(&self.handles, Map::PacketPorts).unwrap();
         let before = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
         let bits = u64::from_ne_bytes(before.try_into().unwrap()) | 1 << (port % 64);
         self.put(Map::PacketPorts, &key, &bits.to_ne_bytes());
     }
 
     pub(super) fn put(&self, map: Map, key: &[u8], value: &[u8]) {
-        let map = map::handle(&self.handles, map).unwrap();
+        let map = map::find_handle(&self.handles, map).unwrap();
         map.update(key, value, MapFlags::ANY).unwrap();
     }
 
     /// The rest of the settings is as it was.
     pub(super) fn tell_drains(&self, drains: u32) {
-        let settings = map::handle(&self.handles, Map::PacketSettings).unwrap();
+        let settings = map::find_handle(&self.handles, Map::PacketSettings).unwrap();
         let before = settings.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
-        let before: types::packet_settings = abi::value(&before).unwrap();
+        let before: types::packet_settings = abi::from_bytes(&before).unwrap();
         let told = types::packet_settings { drains, ..before };
-        self.put(Map::PacketSettings, &0_u32.to_ne_bytes(), abi::bytes(&told));
+        self.put(Map::PacketSettings, &0_u32.to_ne_bytes(), abi::as_bytes(&told));
     }
 
     /// How often `what` was counted, on all CPUs.
     pub(super) fn counted(&self, what: types::packet_count) -> u64 {
-        let map = map::handle(&self.handles, Map::PacketCounts).unwrap();
+        let map = map::find_handle(&self.handles, Map::PacketCounts).unwrap();
         let each = map.lookup_percpu(&what.0.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
         each.iter().map(|count| u64::from_ne_bytes(count.as_slice().try_into().unwrap())).sum()
     }
@@ -219,8 +218,8 @@ impl Node {
     pub(super) fn tell_of_frames(&self, index: u32, shortcut: bool, frames: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
         let device = Device { index, shortcut, peer: true, ..device(Side::Outer, seen) };
-        let told = devices::value_of(&device, frames);
-        self.put(Map::Devices, &index.to_ne_bytes(), abi::bytes(&told));
+        let told = devices::encode_device(&device, frames);
+        self.put(Map::Devices, &index.to_ne_bytes(), abi::as_bytes(&told));
     }
 
     /// The program for frames, as devices have it.
@@ -265,7 +264,11 @@ impl Node {
     }
 
     fn tell(&self, device: &Device) {
-        self.put(Map::Devices, &device.index.to_ne_bytes(), abi::bytes(&devices::value_of(device, false)));
+        self.put(
+            Map::Devices,
+            &device.index.to_ne_bytes(),
+            abi::as_bytes(&devices::encode_device(device, false)),
+        );
     }
 
     /// What becomes of a frame that a pod of this node sends.
@@ -284,7 +287,7 @@ impl Node {
     /// What becomes of a frame that comes by a device where pods' answers pass by the stack.
     #[track_caller]
     pub(super) fn come_back(&self, frame: &[u8], device: u32) -> (i32, Vec<u8>) {
-        self.run(&self.programs.back, frame, device).unwrap()
+        self.run(&self.programs.pod_egress, frame, device).unwrap()
     }
 
     /// What becomes of a frame that leaves by the device of pods.
@@ -333,7 +336,7 @@ impl Node {
 
     /// Lets the programs send as many answers as at the beginning of a second.
     fn forget_answers(&self) {
-        let (map, key) = (map::handle(&self.handles, Map::PacketPace).unwrap(), 0_u32.to_ne_bytes());
+        let (map, key) = (map::find_handle(&self.handles, Map::PacketPace).unwrap(), 0_u32.to_ne_bytes());
         let mut paces = map.lookup_percpu(&key, MapFlags::ANY).unwrap().unwrap();
         paces.iter_mut().for_each(|pace| pace.fill(0));
         map.update_percpu(&key, &paces, MapFlags::ANY).unwrap();

@@ -3,7 +3,7 @@
 use super::craft::{ACK, FIN, RST, SYN, Sent, address, see};
 use super::lives::{BOTH, age, change, found, left_as_it_was};
 use super::node::{NEXT, Node, SHOT, THROUGH};
-use crate::abi::bytes;
+use crate::abi::as_bytes;
 use crate::abi::flow::types::{entry_kind, entry4_key, flow_flag, flow_state};
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
 use crate::devices::Side;
@@ -112,7 +112,7 @@ fn kernel_who_is_to_be_seen_is_seen_by_its_own_port() {
 pub(super) fn give(node: &Node, first: u16, count: u16) {
     let mut settings = packet_settings { snat_ports: count.into(), ..Default::default() };
     settings.snat[0] = port_range { first, count };
-    node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+    node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), as_bytes(&settings));
 }
 
 /// A client that is a node of the cluster gives those ports to clients of its own, on their way to the same backend.
@@ -138,7 +138,7 @@ fn kernel_each_client_comes_by_a_port_that_is_left_to_it() {
         let given = [(1_000, 9_000), (10_002, 13_998), (24_001, 5_000), (29_002, 2_000)];
         let mut settings = packet_settings { snat_ports: 29_998, ..Default::default() };
         settings.snat = given.map(|(first, count)| port_range { first, count });
-        node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+        node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), as_bytes(&settings));
         let left = [10_000, 10_001, 24_000, 29_001];
         let mut seen_at = std::collections::BTreeSet::new();
         for host in 0..400 {
@@ -216,7 +216,7 @@ fn take_all_but(node: &Node, at: &str, to: &str, left: u16) {
             kind: u8::try_from(entry_kind::ENTRY_TRANSLATED.0).unwrap(),
             pad: 0,
         };
-        node.put(Map::Entries4, bytes(&key), &(CROWD - 1).to_ne_bytes());
+        node.put(Map::Entries4, as_bytes(&key), &(CROWD - 1).to_ne_bytes());
     }
 }
 

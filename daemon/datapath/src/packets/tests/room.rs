@@ -8,7 +8,7 @@ use super::lives::{self, age, all, change, found};
 use super::node::{NEXT, Node, SHOT};
 use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::packets::types::{lifetime, packet_count};
-use crate::flows::worth::{self, Worth};
+use crate::flows::eviction_rank::{self, EvictionRank};
 use crate::kernel::bed::Port;
 use holdfast_core::op::QuotaId;
 
@@ -316,13 +316,15 @@ fn one_gives_way(node: &Node) -> bool {
     }
     let is_left = |flow: &types::flow| all(node).any(|(_, it)| it.serial == flow.serial);
     let gone: Vec<_> = before.iter().filter(|it| !is_left(it)).collect();
-    let most = before.iter().max_by_key(|it| worth::readiness(it, now)).unwrap();
-    let worth = Worth::of(most, now);
-    assert_eq!((has_room, gone.len()), (worth != Worth::Needed, usize::from(has_room)), "{before:?}");
-    assert!(gone.iter().all(|it| Worth::of(it, now) == worth), "{gone:?}, and not {most:?}");
+    let most = before.iter().max_by_key(|it| eviction_rank::eviction_score(it, now)).unwrap();
+    let worth = EvictionRank::from_flow(most, now);
+    assert_eq!((has_room, gone.len()), (worth != EvictionRank::Needed, usize::from(has_room)), "{before:?}");
+    assert!(gone.iter().all(|it| EvictionRank::from_flow(it, now) == worth), "{gone:?}, and not {most:?}");
     // Of those without an answer the oldest goes, however long the others are silent.
-    let is_by_silence = worth >= Worth::Answered;
-    let is_most = |it: &&types::flow| worth::readiness(it, now) == worth::readiness(most, now);
+    let is_by_silence = worth >= EvictionRank::OldReply;
+    let is_most = |it: &&types::flow| {
+        eviction_rank::eviction_score(it, now) == eviction_rank::eviction_score(most, now)
+    };
     assert!(!is_by_silence || gone.iter().all(is_most), "{gone:?}, and not {most:?}");
     true
 }

@@ -6,7 +6,7 @@ use super::craft::{ACK, SYN, Sent, TCP, UDP, address};
 use super::lives::{all, change, found};
 use super::node::{NEXT, Node, SHOT};
 use super::ports::{close, give, open};
-use crate::abi::bytes;
+use crate::abi::as_bytes;
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
 use crate::kernel::bed::Port;
 use crate::map::Map;
@@ -140,7 +140,7 @@ fn kernel_fifty_thousand_connections_to_one_backend_are_all_carried() {
             let snat_ports = ranges.iter().map(|it| u32::from(it.count)).sum();
             let mut settings = packet_settings { snat_ports, ..Default::default() };
             settings.snat[..2].copy_from_slice(&ranges);
-            node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+            node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), as_bytes(&settings));
             (10_000..60_000).for_each(|port| connect(node, (frontend, backend, client), port));
             assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 0);
         });

@@ -6,10 +6,10 @@ use libbpf_rs::libbpf_sys::BPF_F_NO_PREALLOC;
 use super::network;
 use crate::kernel::bed::bed;
 use crate::load;
-use crate::map::{Handles, Map};
+use crate::map::{Map, MapHandles};
 
 /// The number of the map of entries over IPv6, and whether its room is taken with each flow.
-fn entries6(maps: &Handles) -> (u32, bool) {
+fn entries6(maps: &MapHandles) -> (u32, bool) {
     let told = maps[&Map::Entries6].info().unwrap().info;
     (told.id, told.map_flags & BPF_F_NO_PREALLOC != 0)
 }
@@ -18,12 +18,12 @@ fn entries6(maps: &Handles) -> (u32, bool) {
 #[test]
 fn kernel_room_for_flows_over_ipv6_is_taken_from_the_start_where_the_node_has_an_address() {
     bed(|_| {
-        let before = load::packet_maps(&Handles::new(), 64).unwrap();
+        let before = load::make_default_packet_maps(&MapHandles::new(), 64).unwrap();
         assert!(entries6(&before).1, "nothing but a loopback");
         network::lay();
-        let after = load::packet_maps(&Handles::new(), 64).unwrap();
+        let after = load::make_default_packet_maps(&MapHandles::new(), 64).unwrap();
         assert!(!entries6(&after).1);
-        let adopted = load::packet_maps(&before, 64).unwrap();
+        let adopted = load::make_default_packet_maps(&before, 64).unwrap();
         assert_eq!(entries6(&adopted), entries6(&before));
     });
 }

@@ -22,8 +22,8 @@ const STEP: u64 = 100_000;
 type Log = (String, Vec<u8>);
 
 fn logs() -> Vec<Log> {
-    let maps = KernelMaps::unattached(CAPACITY).unwrap();
-    let given = map::copies(maps.handles_for_tests()).unwrap();
+    let maps = KernelMaps::without_programs(CAPACITY).unwrap();
+    let given = map::clone_handles(maps.handles_for_tests()).unwrap();
     let mut logs = Vec::new();
     let mut listen = |mut program: OpenProgramMut<'_>| {
         // The log has a line for each call of a function that is verified on its own, in each round of a loop.
@@ -37,8 +37,8 @@ fn logs() -> Vec<Log> {
         assert_eq!(set, 0);
         logs.push((program.name().to_string_lossy().into_owned(), log));
     };
-    let maps = load::packets_as(&given, 64, &mut listen).unwrap();
-    drop(load::frames_as(&maps, false, listen).unwrap());
+    let maps = load::load_packets_as(&given, 64, &mut listen).unwrap();
+    drop(load::load_xdp_as(&maps, false, listen).unwrap());
     logs
 }
 

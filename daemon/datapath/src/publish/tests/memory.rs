@@ -131,19 +131,19 @@ impl ModelMaps {
 
     fn publish(&self, published: &ModelCell, word: Word) {
         if self.fault == Fault::TwoStores {
-            let before = abi::word_of(published.word.load(Ordering::Relaxed));
-            publish::publish(published, Word { base: word.base, ..before });
+            let before = abi::decode_word(published.word.load(Ordering::Relaxed));
+            publish::publish_word(published, Word { base: word.base, ..before });
         }
-        publish::publish(published, word);
+        publish::publish_word(published, word);
     }
 
     fn apply(&self, action: &Action) {
         match action {
             Action::WriteRange(range, scope, rows) => {
                 assert_eq!(range.family, Family::V4);
-                publish::fill(&self.memory.slots, *range, rows.slots(*scope));
+                publish::fill_range(&self.memory.slots, *range, rows.slots(*scope));
             }
-            Action::FreeRange(range) => publish::fill(&self.memory.slots, *range, std::iter::empty()),
+            Action::FreeRange(range) => publish::fill_range(&self.memory.slots, *range, std::iter::empty()),
             Action::PublishWord(index, scope, word) => {
                 self.publish(&self.memory.words[word_at(*index, *scope)], *word);
             }

@@ -34,7 +34,7 @@ pub(super) fn dial(memory: &Memory, address: &str, fault: Fault) -> Met {
 fn find(memory: &Memory, address: IpAddr, fault: Fault) -> Met {
     let (_, cell) = memory.frontends.iter().find(|(it, _)| *it == address).unwrap();
     let Some(port) = port_of(cell.load(Ordering::Acquire)) else { return Met::Passed };
-    let read = |scope| abi::word_of(memory.words[word_at(port, scope)].load());
+    let read = |scope| abi::decode_word(memory.words[word_at(port, scope)].load());
     let early = (fault == Fault::LocalEarly).then(|| read(Scope::Local));
     let cluster = read(Scope::Cluster);
     let word = if cluster.flags.contains(WordFlags::INTERNAL_LOCAL) {
@@ -47,7 +47,7 @@ fn find(memory: &Memory, address: IpAddr, fault: Fault) -> Met {
 
 fn slots(memory: &Memory, word: Word) -> Met {
     let cells = &memory.slots[word.base as usize..][..word.count as usize];
-    let slot = |cell: &ModelCell| abi::slot_of(Family::V4, [cell.load()].into_iter());
+    let slot = |cell: &ModelCell| abi::decode_slot(Family::V4, [cell.load()].into_iter());
     let found: Vec<_> = cells.iter().map(slot).collect();
     let last = |address| match address {
         IpAddr::V4(address) => address.octets()[3],

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::devices::{XdpState, XdpUse, driver_notices, knows_tags, sends_frames};
+use crate::devices::{XdpState, XdpUse, has_xdp_xmit, keeps_vlan_tags, subscribe_driver_changes};
 
 /// A device of which others' programs know that frames pass there.
 fn with_frames(index: u32, name: &str, xdp: XdpUse) -> Device {
@@ -43,7 +43,7 @@ fn shown(name: &str) -> Option<(String, u32)> {
 /// does not tell what drivers can do, so no program comes, which is checked.
 fn is_told(bed: &ThreadBed, kind: HookKind) -> bool {
     run("ethtool", "-K right gro on");
-    if sends_frames(70).is_ok() {
+    if has_xdp_xmit(70).is_ok() {
         return true;
     }
     let mut maps = start(bed, kind);
@@ -129,20 +129,20 @@ fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
     with_each_told(|bed, kind| {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
-        let notices = driver_notices().unwrap();
+        let notices = subscribe_driver_changes().unwrap();
         assert_eq!(told(&maps, 70), XdpState::Taken);
         for _ in 0..2 {
             is_noticed(&notices);
             run("ethtool", "-K right gro off");
             assert!(is_noticed(&notices), "the other end has changed");
             for _ in 0..6 {
-                maps.look_at_drivers();
+                maps.check_drivers();
                 check_not(&maps, 70, "does not send what programs give it");
             }
             assert!(shown("left").is_some(), "notices do not make it go");
             run("ethtool", "-K right gro on");
             assert!(is_noticed(&notices));
-            maps.look_at_drivers();
+            maps.check_drivers();
             assert_eq!(told(&maps, 70), XdpState::Taken);
         }
     });
@@ -152,7 +152,7 @@ fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
 fn kernel_what_ethtool_sets_has_a_notice() {
     with_each_told(|_, _| {
         run("ethtool", "-K left rxvlan off");
-        let notices = driver_notices().unwrap();
+        let notices = subscribe_driver_changes().unwrap();
         assert!(!is_noticed(&notices));
         run("ethtool", "-K left rxvlan on");
         assert!(is_noticed(&notices));
@@ -183,7 +183,7 @@ fn kernel_a_program_of_others_at_a_driver_is_left_alone() {
         const PASSES: i32 = 2;
         let program = program_of_others_as(sys::BPF_PROG_TYPE_XDP, PASSES);
         let others =
-            bpf_call::create_link(program.as_fd(), 70, sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE).unwrap();
+            bpf_syscall::create_link(program.as_fd(), 70, sys::BPF_XDP, sys::XDP_FLAGS_DRV_MODE).unwrap();
         let before = shown("left").unwrap();
         let mut maps = start(bed, kind);
         for xdp in [XdpUse::Native, XdpUse::Never] {
@@ -258,9 +258,9 @@ fn kernel_it_is_known_whether_a_device_takes_tags_off() {
     with_each(|_, _| {
         for (first, second) in [("on", "on"), ("on", "off"), ("off", "on"), ("off", "off")] {
             run("ethtool", &format!("-K left rxvlan {first} rx-vlan-stag-hw-parse {second}"));
-            assert_eq!(knows_tags(70).unwrap(), (first, second) == ("off", "off"));
+            assert_eq!(keeps_vlan_tags(70).unwrap(), (first, second) == ("off", "off"));
         }
-        assert!(knows_tags(69).is_err(), "there is no such device");
+        assert!(keeps_vlan_tags(69).is_err(), "there is no such device");
     });
 }
 
@@ -303,10 +303,10 @@ fn kernel_a_map_of_devices_with_too_little_room_is_made_anew_and_loses_no_device
         let known = entry(&maps, 70).unwrap();
         drop(maps);
         let smaller = pin_smaller(&pin, (libbpf_rs::MapType::Hash, 24));
-        smaller.update(&70_u32.to_ne_bytes(), abi::bytes(&known), MapFlags::ANY).unwrap();
+        smaller.update(&70_u32.to_ne_bytes(), abi::as_bytes(&known), MapFlags::ANY).unwrap();
         let maps = start(bed, kind);
         assert_eq!(MapHandle::from_pinned_path(&pin).unwrap().max_entries(), all);
-        assert_eq!(abi::bytes(&entry(&maps, 70).unwrap()), abi::bytes(&known));
+        assert_eq!(abi::as_bytes(&entry(&maps, 70).unwrap()), abi::as_bytes(&known));
         assert_ne!(ours(kind, "left", 70), [0, 0], "the new programs are there at once");
     });
 }

@@ -19,7 +19,7 @@ use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX}
 pub(super) fn find_listeners(root: &Path, ports: &BTreeSet<(Transport, u16)>) -> io::Result<Vec<Listener>> {
     let mut found = Vec::new();
     for transport in [Transport::Tcp, Transport::Udp] {
-        let sockets = listeners::list(transport, NETLINK_BYTES_MAX)?;
+        let sockets = listeners::list_sockets(transport, NETLINK_BYTES_MAX)?;
         let wanted = sockets.into_iter().filter(|it| ports.contains(&(transport, it.port)));
         found.extend(wanted.map(|socket| (transport, socket)));
     }

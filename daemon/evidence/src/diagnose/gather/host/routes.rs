@@ -5,7 +5,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use holdfast_datapath::netlink::{Conversation, Part, attribute, attributes, with_kind};
+use holdfast_datapath::netlink::{NetlinkFamily, NetlinkSocket, attribute, attributes, encode_attribute};
 use holdfast_diagnose::evidence::Route;
 use nix::libc;
 use nix::net::if_::if_indextoname;
@@ -24,20 +24,20 @@ const LINK: usize = 16;
 
 /// The route to each of these.
 pub(super) fn find_routes(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
-    let mut kernel = Conversation::open(Part::Routes)?;
+    let mut kernel = NetlinkSocket::open(NetlinkFamily::Route)?;
     addresses.iter().map(|address| find_route(&mut kernel, *address)).collect()
 }
 
-fn find_route(kernel: &mut Conversation, to: IpAddr) -> io::Result<Route> {
+fn find_route(kernel: &mut NetlinkSocket, to: IpAddr) -> io::Result<Route> {
     let none = Route { to, device: None, mtu: None, unreachable: None };
-    kernel.ask(RTM_GETROUTE, 0, &route_request(to))?;
-    let (index, mtu) = match kernel.one()? {
+    kernel.request(RTM_GETROUTE, 0, &route_request(to))?;
+    let (index, mtu) = match kernel.read_one()? {
         Ok(body) => parse_route(&body),
         Err(error) => return Ok(Route { unreachable: Some(error.to_string()), ..none }),
     };
     let Some(index) = index else { return Ok(none) };
-    kernel.ask(RTM_GETLINK, 0, &link_request(index))?;
-    let of_device = kernel.one()?.ok().and_then(|body| parse_link_mtu(&body));
+    kernel.request(RTM_GETLINK, 0, &link_request(index))?;
+    let of_device = kernel.read_one()?.ok().and_then(|body| parse_link_mtu(&body));
     Ok(Route { device: device_name(index), mtu: mtu.or(of_device), ..none })
 }
 
@@ -50,7 +50,7 @@ fn route_request(to: IpAddr) -> Vec<u8> {
     let bits = u8::try_from(address.len() * 8).unwrap_or_default();
     let mut asked = vec![u8::try_from(family).unwrap_or_default(), bits];
     asked.resize(ROUTE, 0);
-    asked.extend(with_kind(RTA_DST, &address));
+    asked.extend(encode_attribute(RTA_DST, &address));
     asked
 }
 

@@ -7,19 +7,19 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::frames::XDP;
-use super::link::Link;
-use super::{Devices, Direction, HookKind, Spot, clsact, link_layer, tcx};
+use super::link::DeviceLink;
+use super::xdp_attach::XDP_PIN;
+use super::{DeviceHook, Devices, Direction, HookKind, clsact, link_layer, tcx};
 
 impl Devices {
     /// The devices at which a former daemon left programs, as far as the devices are still there.
-    pub(super) fn left(&self) -> Vec<u32> {
+    pub(super) fn attached_indices(&self) -> Vec<u32> {
         let known = self.entries.entries().unwrap_or_default().into_iter();
         let known = known.filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
         let mut all: Vec<u32> = match self.kind {
-            HookKind::Tcx => pinned(&self.folder).collect(),
+            HookKind::Tcx => pinned_devices(&self.folder).collect(),
             HookKind::Clsact => {
-                known.filter(|index| has_filter(*index)).chain(pinned(&self.folder)).collect()
+                known.filter(|index| has_filter(*index)).chain(pinned_devices(&self.folder)).collect()
             }
         };
         all.sort_unstable();
@@ -29,43 +29,44 @@ impl Devices {
 }
 
 /// The devices that have a folder of pins.
-fn pinned(folder: &Path) -> impl Iterator<Item = u32> {
+fn pinned_devices(folder: &Path) -> impl Iterator<Item = u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn has_filter(index: u32) -> bool {
-    Spot::both(index).iter().any(|spot| clsact::program_at(spot).is_some())
+    DeviceHook::tc_hooks(index).iter().any(|spot| clsact::program_at(spot).is_some())
 }
 
 /// Whether any device has a program of ours. Links are asked for wherever their devices are.
-pub(crate) fn are_anywhere(folder: &Path) -> bool {
+pub(crate) fn has_any_attached(folder: &Path) -> bool {
     libbpf_rs::set_print(None);
-    let has_link = |spot: Spot| {
+    let has_link = |spot: DeviceHook| {
         let pin = folder.join(spot.index.to_string()).join(spot.direction.name());
-        Link::open(&pin).is_ok_and(|link| tcx::program_at(&link, &spot).is_some())
+        DeviceLink::open(&pin).is_ok_and(|link| tcx::program_at(&link, &spot).is_some())
     };
     let has_frames = |index: u32| {
-        let link = Link::open(&folder.join(index.to_string()).join(XDP)).and_then(|link| link.place());
+        let link = DeviceLink::open(&folder.join(index.to_string()).join(XDP_PIN))
+            .and_then(|link| link.attachment());
         link.is_ok_and(|place| place.device == index)
     };
-    let has_any = |index: u32| has_frames(index) || Spot::all(index).into_iter().any(has_link);
-    pinned(folder).any(has_any) || link_layer::all().into_iter().any(has_filter)
+    let has_any = |index: u32| has_frames(index) || DeviceHook::for_device(index).into_iter().any(has_link);
+    pinned_devices(folder).any(has_any) || link_layer::list_devices().into_iter().any(has_filter)
 }
 
 /// Removes our programs from all devices of this network namespace, and the links that are pinned there. Collects what
 /// could not be removed, and goes on; gives how many were removed, too.
 pub(crate) fn remove_all(folder: &Path) -> (usize, Vec<(PathBuf, io::Error)>) {
     libbpf_rs::set_print(None);
-    let names = Direction::ALL.map(Direction::name).into_iter().chain([XDP]);
-    let folders = pinned(folder).map(|index| folder.join(index.to_string()));
+    let names = Direction::ALL.map(Direction::name).into_iter().chain([XDP_PIN]);
+    let folders = pinned_devices(folder).map(|index| folder.join(index.to_string()));
     let pins = folders.flat_map(|folder| names.clone().map(move |name| folder.join(name)));
     let links = pins.filter(|pin| pin.exists()).map(|pin| {
-        let detached = Link::open(&pin).and_then(|link| link.detach());
+        let detached = DeviceLink::open(&pin).and_then(|link| link.detach());
         detached.map(|()| true).map_err(|error| (pin, error))
     });
-    let filters = link_layer::all().into_iter().flat_map(Spot::both).map(|spot| {
-        clsact::remove(&spot).map_err(|error| (PathBuf::from(format!("device {}", spot.index)), error))
+    let filters = link_layer::list_devices().into_iter().flat_map(DeviceHook::tc_hooks).map(|spot| {
+        clsact::remove_filter(&spot).map_err(|error| (PathBuf::from(format!("device {}", spot.index)), error))
     });
     let (mut removed, mut errors) = (0, Vec::new());
     for outcome in links.chain(filters) {

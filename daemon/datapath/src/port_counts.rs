@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use holdfast_core::op::PortIndex;
 
 use crate::abi::{port_words, types};
-use crate::view::View;
+use crate::mapped_array::MappedArray;
 
 /// The clients of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct PortCounts {
     /// Clients that were led to a backend: by connect(), or by the first datagram of a conversation.
     pub connects: u64,
     /// Clients that were refused with ECONNREFUSED, because no backend serves.
@@ -25,24 +25,24 @@ pub struct Counted {
 
 /// The counts of all ports, as they are whenever one looks.
 #[derive(Clone, Debug, Default)]
-pub struct Counts(Option<Arc<View>>);
+pub struct PortCounters(Option<Arc<MappedArray>>);
 
 /// Where the counts of a port are.
-struct Cells<'a> {
+struct PortCells<'a> {
     connects: &'a [AtomicU64],
     refused: &'a AtomicU64,
     dropped: &'a AtomicU64,
 }
 
-impl Counts {
-    pub(crate) fn of_ports(ports: &Arc<View>) -> Self {
+impl PortCounters {
+    pub(crate) fn for_ports(ports: &Arc<MappedArray>) -> Self {
         Self(Some(Arc::clone(ports)))
     }
 
     /// The clients of a port.
-    pub fn at(&self, index: PortIndex) -> Counted {
+    pub fn read_port(&self, index: PortIndex) -> PortCounts {
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        self.cells(index).map_or_else(Counted::default, |cells| Counted {
+        self.port_cells(index).map_or_else(PortCounts::default, |cells| PortCounts {
             connects: cells.connects.iter().map(read).fold(0, u64::wrapping_add),
             refused: read(cells.refused),
             dropped: read(cells.dropped),
@@ -50,15 +50,15 @@ impl Counts {
     }
 
     /// Begins the counts of an index at zero: another port has it from now on, or it is counted anew.
-    pub(crate) fn reset(&self, index: PortIndex) {
-        if let Some(Cells { connects, refused, dropped }) = self.cells(index) {
+    pub(crate) fn reset_port(&self, index: PortIndex) {
+        if let Some(PortCells { connects, refused, dropped }) = self.port_cells(index) {
             connects.iter().chain([refused, dropped]).for_each(|cell| cell.store(0, Ordering::Relaxed));
         }
     }
 
-    fn cells(&self, index: PortIndex) -> Option<Cells<'_>> {
+    fn port_cells(&self, index: PortIndex) -> Option<PortCells<'_>> {
         let words = port_words(self.0.as_ref()?, index)?;
-        Some(Cells {
+        Some(PortCells {
             connects: words.get(offset_of!(types::port, connects) / 8..)?,
             refused: words.get(offset_of!(types::port, refused) / 8)?,
             dropped: words.get(offset_of!(types::port, dropped) / 8)?,
@@ -67,7 +67,7 @@ impl Counts {
 }
 
 /// Counts of the very same map are equal.
-impl PartialEq for Counts {
+impl PartialEq for PortCounters {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -77,4 +77,4 @@ impl PartialEq for Counts {
     }
 }
 
-impl Eq for Counts {}
+impl Eq for PortCounters {}

@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 use holdfast_status::datapath::Fullest;
 
 use crate::abi::flow::{self, types};
-use crate::abi::{from_mapped, transport_of};
+use crate::abi::{from_mapped, transport_from_number};
 
 /// How many backends are told apart: more than a node's clients reach on other nodes at once. Each takes some 60 bytes
 /// while a pass goes on.
 const BACKENDS_MAX: usize = 1 << 14;
 
 /// A backend as records have it, the address that it sees, and the transport.
-type Key = (flow::End, [u32; 4], u8);
+type PortUsageKey = (flow::RawEndpoint, [u32; 4], u8);
 
 /// The counts of a pass that goes on.
 #[derive(Debug, Default)]
-pub(super) struct Counting(BTreeMap<Key, u32>);
+pub(super) struct PortUsage(BTreeMap<PortUsageKey, u32>);
 
-impl Counting {
-    pub(super) fn add(&mut self, it: &types::flow) {
+impl PortUsage {
+    pub(super) fn add_flow(&mut self, it: &types::flow) {
         if it.nat_port == 0 {
             return;
         }
@@ -35,11 +35,11 @@ impl Counting {
     }
 
     /// Takes what the pass has shown; the next pass begins with nothing.
-    pub(super) fn take(&mut self) -> Option<Fullest> {
+    pub(super) fn take_fullest(&mut self) -> Option<Fullest> {
         let counts = std::mem::take(&mut self.0);
         let ((backend, nat, transport), taken) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        let transport = transport_of(transport)?;
-        Some(Fullest { backend: flow::shown(backend), nat: from_mapped(nat), transport, taken })
+        let transport = transport_from_number(transport)?;
+        Some(Fullest { backend: flow::decode_endpoint(backend), nat: from_mapped(nat), transport, taken })
     }
 }
 
@@ -50,21 +50,21 @@ mod tests {
     use super::*;
 
     fn flow(backend: &str, transport: u8, nat_port: u16) -> types::flow {
-        let (backend, backend_port) = flow::end(backend.parse().unwrap());
-        let (nat, _) = flow::end("192.0.2.1:0".parse().unwrap());
+        let (backend, backend_port) = flow::encode_endpoint(backend.parse().unwrap());
+        let (nat, _) = flow::encode_endpoint("192.0.2.1:0".parse().unwrap());
         types::flow { backend, backend_port, nat, nat_port, transport, ..types::flow::default() }
     }
 
     #[test]
     fn the_backend_with_the_most_ports_in_use_is_told() {
-        let mut counting = Counting::default();
+        let mut counting = PortUsage::default();
         for (backend, transport, times) in
             [("10.2.0.5:80", 6, 3), ("10.2.0.5:80", 17, 2), ("[fd00::5]:80", 6, 1), ("10.2.0.6:80", 6, 1)]
         {
-            (0..times).for_each(|at| counting.add(&flow(backend, transport, 1_024 + at)));
+            (0..times).for_each(|at| counting.add_flow(&flow(backend, transport, 1_024 + at)));
         }
-        counting.add(&flow("10.2.0.7:80", 6, 0));
-        let fullest = counting.take().unwrap();
+        counting.add_flow(&flow("10.2.0.7:80", 6, 0));
+        let fullest = counting.take_fullest().unwrap();
         let wanted = Fullest {
             backend: "10.2.0.5:80".parse().unwrap(),
             nat: "192.0.2.1".parse().unwrap(),
@@ -72,14 +72,14 @@ mod tests {
             taken: 3,
         };
         assert_eq!(fullest, wanted);
-        assert_eq!(counting.take(), None, "another pass begins");
+        assert_eq!(counting.take_fullest(), None, "another pass begins");
     }
 
     #[test]
     fn no_crowd_of_backends_takes_more_than_its_room() {
-        let mut counting = Counting::default();
+        let mut counting = PortUsage::default();
         for at in 0..u32::try_from(BACKENDS_MAX).unwrap() + 10 {
-            counting.add(&types::flow { backend: [at; 4], nat_port: 1, ..types::flow::default() });
+            counting.add_flow(&types::flow { backend: [at; 4], nat_port: 1, ..types::flow::default() });
         }
         assert_eq!(counting.0.len(), BACKENDS_MAX);
     }

@@ -14,13 +14,13 @@ use libbpf_rs::MapCore;
 
 /// One mapped array, word by word.
 #[derive(Debug)]
-pub(crate) struct View {
+pub(crate) struct MappedArray {
     // Atomic, because threads share it as they share the words; it never changes.
     words: AtomicPtr<AtomicU64>,
     len: usize,
 }
 
-impl View {
+impl MappedArray {
     /// Maps a whole array with values of a multiple of 8 bytes.
     pub(crate) fn new(map: &impl MapCore) -> io::Result<Self> {
         let bytes = map.max_entries() as usize * map.value_size() as usize;
@@ -42,7 +42,7 @@ impl View {
     }
 }
 
-impl Deref for View {
+impl Deref for MappedArray {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
@@ -51,7 +51,7 @@ impl Deref for View {
     }
 }
 
-impl Drop for View {
+impl Drop for MappedArray {
     fn drop(&mut self) {
         // SAFETY: this is the mapping that `new` made, and no reference into it outlives `self`.
         unsafe { libc::munmap(self.words.get_mut().cast(), self.len * size_of::<u64>()) };

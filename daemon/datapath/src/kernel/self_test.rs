@@ -16,16 +16,16 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{FrontendType, FrontendValue, QuotaId, Word};
 
-use super::{Attached, KernelMaps};
+use super::{Attachment, KernelMaps};
 use crate::abi::{FrontendBytes, types};
 use crate::sys;
 
 /// Nothing listens here, so a connect that is not translated is refused at once.
-const PROBE: Ipv4Addr = Ipv4Addr::new(127, 255, 104, 102);
+const PROBE_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 255, 104, 102);
 
 /// What a child tells by its error: this number, plus 1 if its plain connect reached the backend, plus 2 if its marked
 /// one did.
-const TOLD: i32 = 1 << 20;
+const CHILD_CODE: i32 = 1 << 20;
 
 /// The datapath does not do what it promises.
 #[derive(Debug, thiserror::Error)]
@@ -59,13 +59,13 @@ pub enum SelfTestError {
     CgroupTranslated,
 }
 
-fn setup(attempt: &'static str) -> impl FnOnce(io::Error) -> SelfTestError {
+fn setup_error(attempt: &'static str) -> impl FnOnce(io::Error) -> SelfTestError {
     move |source| SelfTestError::Setup { attempt, source }
 }
 
 /// Which of two connects reached the backend.
 #[derive(Clone, Copy, Debug)]
-struct Reached {
+struct ConnectProbe {
     plain: bool,
     marked: bool,
 }
@@ -74,10 +74,10 @@ impl KernelMaps {
     /// Proves with real sockets that clients are translated and this daemon is not. If not, this start is undone:
     /// clients are served as they were before it, or not at all if they were not.
     pub fn self_test(&mut self) -> Result<(), SelfTestError> {
-        let proven = self.test();
+        let proven = self.run_self_test();
         match (&proven, &mut self.attached) {
-            (Ok(()), Some(attached)) => attached.links.keep(),
-            (Err(_), Some(_)) => self.withdraw(),
+            (Ok(()), Some(attached)) => attached.links.discard_former(),
+            (Err(_), Some(_)) => self.undo_start(),
             _ => {}
         }
         proven
@@ -85,60 +85,62 @@ impl KernelMaps {
 
     /// Undoes the start as far as it can, and tells no failure of its own: the failure of the test is what there is to
     /// tell.
-    fn withdraw(&mut self) {
-        let Some(Attached { pins, mut links, before, .. }) = self.attached.take() else { return };
-        self.shared.tell(&before);
-        if links.withdraw(&pins) {
-            let _ = pins.forget_all();
+    fn undo_start(&mut self) {
+        let Some(Attachment { pins, mut links, former_control: before, .. }) = self.attached.take() else {
+            return;
+        };
+        self.shared.write_control(&before);
+        if links.undo_attach(&pins) {
+            let _ = pins.remove_all();
         }
     }
 
-    fn test(&mut self) -> Result<(), SelfTestError> {
+    fn run_self_test(&mut self) -> Result<(), SelfTestError> {
         let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(setup("listen on the loopback"))?;
-        let port = listener.local_addr().map_err(setup("listen on the loopback"))?.port();
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(setup_error("listen on the loopback"))?;
+        let port = listener.local_addr().map_err(setup_error("listen on the loopback"))?.port();
         let Some(port) = NonZeroU16::new(port) else { return Ok(()) };
-        let key = FrontendKey { address: PROBE.into(), port, transport: Transport::Tcp };
+        let key = FrontendKey { address: PROBE_ADDRESS.into(), port, transport: Transport::Tcp };
         let slot = Slot { address: Ipv4Addr::LOCALHOST.into(), port, state: SlotState::Active };
         self.insert_probe(&key, slot).map_err(SelfTestError::Map)?;
-        let proven = self.prove(SocketAddrV4::new(PROBE, port.get()));
+        let proven = self.check_translation(SocketAddrV4::new(PROBE_ADDRESS, port.get()));
         if let Some(attached) = &self.attached {
-            self.shared.tell(&attached.told);
+            self.shared.write_control(&attached.control);
         }
         self.remove_probe(&key).map_err(SelfTestError::Map)?;
         proven
     }
 
     fn insert_probe(&mut self, key: &FrontendKey, slot: Slot) -> Result<(), libbpf_rs::Error> {
-        let (index, range) = self.generation.probe(Family::V4);
-        self.generation.fill(range, std::iter::once(slot));
+        let (index, range) = self.generation.probe_slot(Family::V4);
+        self.generation.fill_range(range, std::iter::once(slot));
         let word = Word { base: range.base, count: range.count, ..Word::EMPTY };
-        self.generation.publish(index, Scope::Cluster, word);
+        self.generation.publish_word(index, Scope::Cluster, word);
         let value = FrontendValue { port: index, kind: FrontendType::Static, quota: QuotaId::default() };
         let bytes = FrontendBytes::new(key);
         self.shared.note_inserted(key);
-        self.generation.frontends_mut(Family::V4).put(bytes.key(), &bytes.with(value))
+        self.generation.frontends_mut(Family::V4).put(bytes.key(), &bytes.value_bytes(value))
     }
 
     fn remove_probe(&mut self, key: &FrontendKey) -> Result<(), libbpf_rs::Error> {
-        let (index, range) = self.generation.probe(Family::V4);
+        let (index, range) = self.generation.probe_slot(Family::V4);
         let removed = self.generation.frontends_mut(Family::V4).remove(FrontendBytes::new(key).key());
-        self.generation.publish(index, Scope::Cluster, Word::EMPTY);
-        self.generation.fill(range, std::iter::empty());
+        self.generation.publish_word(index, Scope::Cluster, Word::EMPTY);
+        self.generation.fill_range(range, std::iter::empty());
         removed.map(drop)
     }
 
-    fn prove(&self, probe: SocketAddrV4) -> Result<(), SelfTestError> {
-        let Some(Attached { links, told, .. }) = &self.attached else { return Ok(()) };
+    fn check_translation(&self, probe: SocketAddrV4) -> Result<(), SelfTestError> {
+        let Some(Attachment { links, control: told, .. }) = &self.attached else { return Ok(()) };
         let cgroup = links.site().path();
-        if told.exempt_cgroup != 0 && reach(probe, 0)? {
+        if told.exempt_cgroup != 0 && can_reach(probe, 0)? {
             return Err(SelfTestError::CgroupTranslated);
         }
         // For a moment this cgroup is not exempt. That harms nothing: the daemon has no socket yet that is not marked.
-        self.shared.tell(&types::control { exempt_cgroup: 0, ..self.shared.control() });
+        self.shared.write_control(&types::control { exempt_cgroup: 0, ..self.shared.control() });
         let mark = told.exempt_mark;
-        let here = Reached { plain: reach(probe, 0)?, marked: mark != 0 && reach(probe, mark)? };
-        let reached = if here.plain { here } else { reach_from(cgroup, probe, mark)? };
+        let here = ConnectProbe { plain: can_reach(probe, 0)?, marked: mark != 0 && can_reach(probe, mark)? };
+        let reached = if here.plain { here } else { probe_from_cgroup(cgroup, probe, mark)? };
         if !reached.plain {
             return Err(SelfTestError::NotTranslated { cgroup: cgroup.to_owned() });
         }
@@ -147,20 +149,24 @@ impl KernelMaps {
 }
 
 /// Whether a connect reaches the backend, which only a translated one does.
-fn reach(probe: SocketAddrV4, mark: u32) -> Result<bool, SelfTestError> {
+fn can_reach(probe: SocketAddrV4, mark: u32) -> Result<bool, SelfTestError> {
     match sys::connect(probe, mark) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
             let dropped = "nothing answers within two seconds; a firewall may drop packets of the loopback";
-            Err(setup("connect on the loopback")(io::Error::new(io::ErrorKind::TimedOut, dropped)))
+            Err(setup_error("connect on the loopback")(io::Error::new(io::ErrorKind::TimedOut, dropped)))
         }
-        Err(error) => Err(setup("connect on the loopback")(error)),
+        Err(error) => Err(setup_error("connect on the loopback")(error)),
     }
 }
 
 /// Which connects of a child in that cgroup reach the backend, for a daemon that is not in it.
-fn reach_from(cgroup: &std::path::Path, probe: SocketAddrV4, mark: u32) -> Result<Reached, SelfTestError> {
+fn probe_from_cgroup(
+    cgroup: &std::path::Path,
+    probe: SocketAddrV4,
+    mark: u32,
+) -> Result<ConnectProbe, SelfTestError> {
     let door = |name| OpenOptions::new().write(true).open(cgroup.join(name));
     let doors: Vec<File> = ["cgroup.procs", "cgroup.threads"].into_iter().flat_map(door).collect();
     let dial = move || {
@@ -170,17 +176,17 @@ fn reach_from(cgroup: &std::path::Path, probe: SocketAddrV4, mark: u32) -> Resul
         }
         let plain = i32::from(sys::connect(probe, 0).is_ok());
         let marked = i32::from(mark != 0 && sys::connect(probe, mark).is_ok());
-        io::Error::from_raw_os_error(TOLD + plain + 2 * marked)
+        io::Error::from_raw_os_error(CHILD_CODE + plain + 2 * marked)
     };
     let mut child = Command::new("/proc/self/exe");
     // SAFETY: after the fork only system calls are made, on what was opened before. The program is never executed: the
     // error that is always returned carries the answer.
     unsafe { child.pre_exec(move || Err(dial())) };
     let Err(error) = child.spawn() else {
-        return Err(setup("ask a child")(io::ErrorKind::Other.into()));
+        return Err(setup_error("ask a child")(io::ErrorKind::Other.into()));
     };
-    match error.raw_os_error().and_then(|code| code.checked_sub(TOLD)) {
-        Some(told @ 0..=3) => Ok(Reached { plain: told & 1 != 0, marked: told & 2 != 0 }),
-        _ => Err(setup("enter the cgroup")(error)),
+    match error.raw_os_error().and_then(|code| code.checked_sub(CHILD_CODE)) {
+        Some(told @ 0..=3) => Ok(ConnectProbe { plain: told & 1 != 0, marked: told & 2 != 0 }),
+        _ => Err(setup_error("enter the cgroup")(error)),
     }
 }

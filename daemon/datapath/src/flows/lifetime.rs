@@ -1,31 +1,31 @@
 //! How long a flow lives without a packet.
 //!
 //! Invariant: programs judge by the same rule (`bpf/conntrack.h`), and the daemon takes no flow away before its
-//! lifetime and [`MARGIN`] more have passed: so no program can give new life to a flow that is being taken away.
+//! lifetime and [`EXPIRY_MARGIN`] more have passed: so no program can give new life to a flow that is being taken away.
 
 use holdfast_core::keys::Transport;
 use holdfast_status::datapath::Stage;
 
 use crate::abi::flow::types::{self, flow_flag, flow_state, lifetime as life};
-use crate::abi::transport_of;
+use crate::abi::transport_from_number;
 
 /// In seconds. A program that has just found a flow alive is through with its packet long before that.
-pub(super) const MARGIN: u32 = 2;
+pub(super) const EXPIRY_MARGIN: u32 = 2;
 
 /// The stage of a flow. `None`: the record is free, or no program wrote it.
 pub(super) fn decode_stage(flow: &types::flow) -> Option<Stage> {
     let [client, backend] = [flow.client_flags, flow.backend_flags];
     // Datagrams say nothing of the kind, whatever is written.
-    let connects = makes_connections(flow);
-    if !is_in(flow, flow_state::FLOW_OPENING) && !is_in(flow, flow_state::FLOW_OPEN) {
+    let connects = is_connection_oriented(flow);
+    if !has_state(flow, flow_state::FLOW_OPENING) && !has_state(flow, flow_state::FLOW_OPEN) {
         None
-    } else if connects && has(client | backend, flow_flag::FLOW_RST_SEEN) {
+    } else if connects && has_flag(client | backend, flow_flag::FLOW_RST_SEEN) {
         Some(Stage::Reset)
-    } else if is_in(flow, flow_state::FLOW_OPENING) {
+    } else if has_state(flow, flow_state::FLOW_OPENING) {
         Some(Stage::Opening)
-    } else if connects && has(client & backend, flow_flag::FLOW_FIN_SEEN) {
+    } else if connects && has_flag(client & backend, flow_flag::FLOW_FIN_SEEN) {
         Some(Stage::Closed)
-    } else if connects && has(client | backend, flow_flag::FLOW_FIN_SEEN) {
+    } else if connects && has_flag(client | backend, flow_flag::FLOW_FIN_SEEN) {
         Some(Stage::HalfClosed)
     } else {
         Some(Stage::Open)
@@ -33,35 +33,35 @@ pub(super) fn decode_stage(flow: &types::flow) -> Option<Stage> {
 }
 
 /// Seconds without a packet after which this flow has ended; `None`: no program wrote it.
-pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
-    let seconds = match (decode_stage(flow)?, transport_of(flow.transport)?) {
+pub(super) fn lifetime_seconds(flow: &types::flow) -> Option<u32> {
+    let seconds = match (decode_stage(flow)?, transport_from_number(flow.transport)?) {
         (Stage::Opening, _) => life::LIFE_OPENING,
         (_, Transport::Udp) if is_stream(flow) => life::LIFE_UDP,
         (_, Transport::Udp) => life::LIFE_UDP_BRIEF,
         (Stage::Open, _) => life::LIFE_TCP,
-        (Stage::HalfClosed, _) if is_wrapped(flow) => life::LIFE_RESET_BY_CLIENT,
+        (Stage::HalfClosed, _) if is_encapsulated(flow) => life::LIFE_RESET_BY_CLIENT,
         (Stage::HalfClosed, _) => life::LIFE_HALF_CLOSED,
         (Stage::Closed, _) => life::LIFE_CLOSED,
-        (Stage::Reset, _) if is_in(flow, flow_state::FLOW_OPENING) => life::LIFE_OPENING,
-        (Stage::Reset, _) if is_broken_off(flow) => life::LIFE_RESET,
+        (Stage::Reset, _) if has_state(flow, flow_state::FLOW_OPENING) => life::LIFE_OPENING,
+        (Stage::Reset, _) if has_backend_ended(flow) => life::LIFE_RESET,
         (Stage::Reset, _) => life::LIFE_RESET_BY_CLIENT,
     };
-    Some(if waits(flow) { seconds.0.min(life::LIFE_UNANSWERED.0) } else { seconds.0 })
+    Some(if awaits_reply(flow) { seconds.0.min(life::LIFE_UNANSWERED.0) } else { seconds.0 })
 }
 
 /// Whether the backend has not answered what it has to answer, where its answer would be seen here.
-fn waits(flow: &types::flow) -> bool {
-    flow.unacked != 0 && makes_connections(flow) && !is_wrapped(flow)
+fn awaits_reply(flow: &types::flow) -> bool {
+    flow.unacked != 0 && is_connection_oriented(flow) && !is_encapsulated(flow)
 }
 
 /// Whether the client's packets go to another node as they came: then the backend is not heard here.
-pub(super) fn is_wrapped(flow: &types::flow) -> bool {
-    has(flow.client_flags, flow_flag::FLOW_ENCAP)
+pub(super) fn is_encapsulated(flow: &types::flow) -> bool {
+    has_flag(flow.client_flags, flow_flag::FLOW_ENCAP)
 }
 
 /// Whether client and backend agree on a connection first, and say when they are done.
-pub(super) fn makes_connections(flow: &types::flow) -> bool {
-    matches!(transport_of(flow.transport), Some(Transport::Tcp | Transport::Sctp))
+pub(super) fn is_connection_oriented(flow: &types::flow) -> bool {
+    matches!(transport_from_number(flow.transport), Some(Transport::Tcp | Transport::Sctp))
 }
 
 /// Whether a flow is more than a question and its answer: its packets go on for longer.
@@ -70,30 +70,32 @@ pub(super) fn is_stream(flow: &types::flow) -> bool {
 }
 
 /// Whether the connection is over by what the backend has said, and not by what was said in the client's name alone.
-pub(super) fn is_over(flow: &types::flow) -> bool {
-    has(flow.client_flags & flow.backend_flags, flow_flag::FLOW_FIN_SEEN)
-        || has(flow.backend_flags, flow_flag::FLOW_RST_SEEN)
-        || (has(flow.client_flags, flow_flag::FLOW_RST_SEEN)
-            && has(flow.backend_flags, flow_flag::FLOW_FIN_SEEN))
+pub(super) fn is_closed(flow: &types::flow) -> bool {
+    has_flag(flow.client_flags & flow.backend_flags, flow_flag::FLOW_FIN_SEEN)
+        || has_flag(flow.backend_flags, flow_flag::FLOW_RST_SEEN)
+        || (has_flag(flow.client_flags, flow_flag::FLOW_RST_SEEN)
+            && has_flag(flow.backend_flags, flow_flag::FLOW_FIN_SEEN))
 }
 
 /// Whether the backend has ended a connection that was broken off. Any host may send a RST in a client's name.
-fn is_broken_off(flow: &types::flow) -> bool {
-    has(flow.backend_flags, flow_flag::FLOW_RST_SEEN) || has(flow.backend_flags, flow_flag::FLOW_FIN_SEEN)
+fn has_backend_ended(flow: &types::flow) -> bool {
+    has_flag(flow.backend_flags, flow_flag::FLOW_RST_SEEN)
+        || has_flag(flow.backend_flags, flow_flag::FLOW_FIN_SEEN)
 }
 
-fn is_in(flow: &types::flow, state: flow_state) -> bool {
+fn has_state(flow: &types::flow, state: flow_state) -> bool {
     u32::from(flow.state) == state.0
 }
 
-fn has(bits: u8, bit: flow_flag) -> bool {
+fn has_flag(bits: u8, bit: flow_flag) -> bool {
     u32::from(bits) & bit.0 != 0
 }
 
 /// Whether it has been idle for longer than its lifetime and so many seconds more. A packet that another processor saw
 /// after `now` was read does not make a flow too old.
 pub(super) fn is_expired(flow: &types::flow, now: u32, margin: u32) -> bool {
-    lifetime(flow).is_some_and(|lifetime| now.saturating_sub(flow.seen) > lifetime.saturating_add(margin))
+    lifetime_seconds(flow)
+        .is_some_and(|lifetime| now.saturating_sub(flow.seen) > lifetime.saturating_add(margin))
 }
 
 #[cfg(test)]
@@ -180,7 +182,7 @@ pub(crate) mod tests {
     #[test]
     fn a_flow_lives_as_long_as_what_was_heard_of_it_says() {
         for (case, lived, expected) in LIFETIMES {
-            assert_eq!(lifetime(&flow(case, lived)), Some(expected), "{case:?} after {lived} s");
+            assert_eq!(lifetime_seconds(&flow(case, lived)), Some(expected), "{case:?} after {lived} s");
         }
     }
 
@@ -196,9 +198,9 @@ pub(crate) mod tests {
                 (0, 0, false),
                 (ends, 0, false),
                 (ends + 1, 0, true),
-                (ends + 1, MARGIN, false),
-                (ends + MARGIN, MARGIN, false),
-                (ends + MARGIN + 1, MARGIN, true),
+                (ends + 1, EXPIRY_MARGIN, false),
+                (ends + EXPIRY_MARGIN, EXPIRY_MARGIN, false),
+                (ends + EXPIRY_MARGIN + 1, EXPIRY_MARGIN, true),
             ] {
                 assert_eq!(is_expired(&flow, now, margin), expected, "{case:?} at {now} and {margin}");
             }
@@ -208,7 +210,7 @@ pub(crate) mod tests {
     #[test]
     fn what_no_program_wrote_has_no_lifetime_and_never_ends() {
         for strange in [[TCP, 0, 0, 0, 0], [TCP, 3, 0, 0, 0], [0, OPEN, 0, 0, 0], [33, OPENING, 0, 0, 1]] {
-            assert_eq!(lifetime(&flow(strange, 0)), None, "{strange:?}");
+            assert_eq!(lifetime_seconds(&flow(strange, 0)), None, "{strange:?}");
             assert!(!is_expired(&flow(strange, 0), u32::MAX, 0), "{strange:?}");
         }
     }

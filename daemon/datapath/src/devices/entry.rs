@@ -7,8 +7,8 @@ use crate::abi;
 use crate::abi::packets::types::{self, device_flag};
 
 /// A device of which only the number is known, and what a former daemon told the programs of it.
-pub(super) fn unnamed(index: u32, told: Option<&[u8]>) -> Device {
-    let flags = told.and_then(abi::value::<types::device>).map_or(0, |told| u32::from(told.flags));
+pub(super) fn decode_device(index: u32, told: Option<&[u8]>) -> Device {
+    let flags = told.and_then(abi::from_bytes::<types::device>).map_or(0, |told| u32::from(told.flags));
     let is = |flag: device_flag| flags & flag.0 != 0;
     let (side, shortcut) = match (is(device_flag::DEVICE_LOCAL_PODS), is(device_flag::DEVICE_POD)) {
         (true, true) => (Side::Pod, true),
@@ -19,25 +19,25 @@ pub(super) fn unnamed(index: u32, told: Option<&[u8]>) -> Device {
 }
 
 /// What the programs are told of a device, and whether frames pass by the stack at its driver.
-pub(crate) fn value_of(device: &Device, frames: bool) -> types::device {
+pub(crate) fn encode_device(device: &Device, frames: bool) -> types::device {
     types::device {
         address4: device.address4.map_or(0, abi::address4),
         address6: device.address6.map_or([0; 4], abi::address6),
-        flags: flags(device, frames),
+        flags: device_flags(device, frames),
         pod_prefix4: device.near4,
         pod_prefix6: device.near6,
     }
 }
 
 /// What programs were told of a device, without what says that frames may be given to its driver.
-pub(super) fn without_frames(told: &[u8]) -> Option<types::device> {
-    let told = abi::value::<types::device>(told)?;
+pub(super) fn clear_xdp_flag(told: &[u8]) -> Option<types::device> {
+    let told = abi::from_bytes::<types::device>(told)?;
     let flags = u16::try_from(u32::from(told.flags) & !device_flag::DEVICE_XDP.0).unwrap_or_default();
     Some(types::device { flags, ..told })
 }
 
 /// The bits of `enum device_flag`; all of them fit.
-fn flags(device: &Device, frames: bool) -> u16 {
+fn device_flags(device: &Device, frames: bool) -> u16 {
     let side = match device.side {
         Side::Outer => device_flag::DEVICE_OUTER,
         Side::Pod if device.shortcut => {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Transport;
 
-use crate::netlink::{Conversation, NLM_F_ACK, NLM_F_DUMP, Part};
+use crate::netlink::{NLM_F_ACK, NLM_F_DUMP, NetlinkFamily, NetlinkSocket};
 
 /// Kinds of questions, from `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -16,14 +16,14 @@ const SOCK_DESTROY: u16 = 21;
 
 /// ESTABLISHED, SYN_SENT, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT, from `net/tcp_states.h`: the socket has an owner and a
 /// peer. A UDP socket that is connected is ESTABLISHED.
-const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
+const CONNECTED_STATES: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
 
 /// The kernel's answer about a million sockets of one kind has some 200 MB; each message is looked at and forgotten.
-const ANSWER_BYTES_MAX: usize = 1 << 30;
+const REPLY_BYTES_MAX: usize = 1 << 30;
 
 /// A socket that is connected to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Connected {
+pub(crate) struct ConnectedSocket {
     pub(crate) transport: Transport,
     family: u8,
     // As the kernel gave it: ports, addresses, interface, cookie.
@@ -34,18 +34,18 @@ pub(crate) struct Connected {
 
 /// The conversation with the kernel about sockets.
 #[derive(Debug)]
-pub(crate) struct Diag {
-    kernel: Conversation,
+pub(crate) struct SockDiag {
+    kernel: NetlinkSocket,
 }
 
-impl Diag {
+impl SockDiag {
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { kernel: Conversation::open(Part::Sockets)? })
+        Ok(Self { kernel: NetlinkSocket::open(NetlinkFamily::SockDiag)? })
     }
 
     /// Whether this kernel can end sockets at all.
-    pub(crate) fn can_end(&mut self, transport: Transport) -> io::Result<bool> {
-        match self.end(&nobody(transport)) {
+    pub(crate) fn can_destroy(&mut self, transport: Transport) -> io::Result<bool> {
+        match self.destroy_socket(&absent_socket(transport)) {
             Ok(_) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
             Err(error) => Err(error),
@@ -53,16 +53,16 @@ impl Diag {
     }
 
     /// Every connected socket of both families.
-    pub(crate) fn connected(
+    pub(crate) fn for_each_connected(
         &mut self,
         transport: Transport,
-        mut each: impl FnMut(Connected),
+        mut each: impl FnMut(ConnectedSocket),
     ) -> io::Result<()> {
         for family in [libc::AF_INET, libc::AF_INET6] {
             let family = u8::try_from(family).unwrap_or_default();
-            self.send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, transport, family, &[0; 48])?;
-            self.receive(|message| {
-                if let Some(socket) = decode(transport, message) {
+            self.send_request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, transport, family, &[0; 48])?;
+            self.read_reply(|message| {
+                if let Some(socket) = parse_socket(transport, message) {
                     each(socket);
                 }
             })?;
@@ -71,16 +71,16 @@ impl Diag {
     }
 
     /// Ends a socket: its owner sees ECONNABORTED and has to connect again. `false`: it was gone already.
-    pub(crate) fn end(&mut self, socket: &Connected) -> io::Result<bool> {
-        self.send(SOCK_DESTROY, NLM_F_ACK, socket.transport, socket.family, &socket.id)?;
-        match self.receive(|_| ()) {
+    pub(crate) fn destroy_socket(&mut self, socket: &ConnectedSocket) -> io::Result<bool> {
+        self.send_request(SOCK_DESTROY, NLM_F_ACK, socket.transport, socket.family, &socket.id)?;
+        match self.read_reply(|_| ()) {
             Ok(()) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    fn send(
+    fn send_request(
         &mut self,
         kind: u16,
         flags: u16,
@@ -88,24 +88,25 @@ impl Diag {
         family: u8,
         id: &[u8; 48],
     ) -> io::Result<()> {
-        let asked = [&[family, transport.protocol_number(), 0, 0][..], &CONNECTED.to_ne_bytes(), id].concat();
-        self.kernel.ask(kind, flags, &asked)
+        let asked =
+            [&[family, transport.protocol_number(), 0, 0][..], &CONNECTED_STATES.to_ne_bytes(), id].concat();
+        self.kernel.request(kind, flags, &asked)
     }
 
     /// Reads up to the end of an answer.
-    fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-        self.kernel.listen(ANSWER_BYTES_MAX, |message| each(message.body)).map(drop)
+    fn read_reply(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.kernel.read_reply(REPLY_BYTES_MAX, |message| each(message.body)).map(drop)
     }
 }
 
 /// A socket that no kernel has: no socket has port 0.
-fn nobody(transport: Transport) -> Connected {
+fn absent_socket(transport: Transport) -> ConnectedSocket {
     let family = u8::try_from(libc::AF_INET).unwrap_or_default();
-    Connected { transport, family, id: [0; 48], peer: SocketAddr::from(([0; 4], 0)), cookie: 0 }
+    ConnectedSocket { transport, family, id: [0; 48], peer: SocketAddr::from(([0; 4], 0)), cookie: 0 }
 }
 
 /// Reads a `struct inet_diag_msg`; `None`: its socket is not connected.
-fn decode(transport: Transport, message: &[u8]) -> Option<Connected> {
+fn parse_socket(transport: Transport, message: &[u8]) -> Option<ConnectedSocket> {
     let family = *message.first()?;
     let id: [u8; 48] = message.get(4..52)?.try_into().ok()?;
     let port = u16::from_be_bytes(id.get(2..4)?.try_into().ok()?);
@@ -115,7 +116,13 @@ fn decode(transport: Transport, message: &[u8]) -> Option<Connected> {
         IpAddr::from(<[u8; 16]>::try_from(id.get(20..36)?).ok()?).to_canonical()
     };
     let cookie = u64::from_ne_bytes(id.get(40..48)?.try_into().ok()?);
-    (port != 0).then_some(Connected { transport, family, id, peer: SocketAddr::new(address, port), cookie })
+    (port != 0).then_some(ConnectedSocket {
+        transport,
+        family,
+        id,
+        peer: SocketAddr::new(address, port),
+        cookie,
+    })
 }
 
 #[cfg(test)]
@@ -125,20 +132,20 @@ mod tests {
     use std::thread::JoinHandle;
 
     use super::*;
-    use crate::netlink::{NLMSG_ERROR, message};
+    use crate::netlink::{NLMSG_ERROR, encode_message};
 
     /// A kernel that says this to every request.
-    fn kernel_that_says(errno: i32) -> (Diag, JoinHandle<Vec<u8>>) {
+    fn kernel_that_says(errno: i32) -> (SockDiag, JoinHandle<Vec<u8>>) {
         let (ours, kernels) = UnixDatagram::pair().unwrap();
         let answering = std::thread::spawn(move || {
             let mut request = vec![0; 128];
             let length = kernels.recv(&mut request).unwrap();
             request.truncate(length);
-            let answer = message(NLMSG_ERROR, 0, 0, &(-errno).to_ne_bytes());
+            let answer = encode_message(NLMSG_ERROR, 0, 0, &(-errno).to_ne_bytes());
             kernels.send(&answer).unwrap();
             request
         });
-        (Diag { kernel: Conversation::over(OwnedFd::from(ours).into()) }, answering)
+        (SockDiag { kernel: NetlinkSocket::from_file(OwnedFd::from(ours).into()) }, answering)
     }
 
     #[test]
@@ -150,7 +157,7 @@ mod tests {
             (0, Some(true)),
         ] {
             let (mut diag, answering) = kernel_that_says(errno);
-            assert_eq!(diag.can_end(Transport::Udp).ok(), can, "errno {errno}");
+            assert_eq!(diag.can_destroy(Transport::Udp).ok(), can, "errno {errno}");
             let request = answering.join().unwrap();
             assert_eq!(request.len(), 72);
             assert_eq!((request[4], request[17]), (21, 17), "SOCK_DESTROY of UDP");

@@ -6,7 +6,7 @@ use std::io;
 
 use libbpf_rs::libbpf_sys as sys;
 
-use crate::bpf_call;
+use crate::bpf_syscall;
 
 const fn instruction(code: u8, registers: u8, off: i16, imm: i32) -> sys::bpf_insn {
     let registers = sys::__BindgenBitfieldUnit::new([registers]);
@@ -14,7 +14,7 @@ const fn instruction(code: u8, registers: u8, off: i16, imm: i32) -> sys::bpf_in
 }
 
 /// Asks for the greatest length at a device. The helper came with the very release in which routes began to tell.
-const ASKS: [sys::bpf_insn; 8] = [
+const CHECK_MTU_PROGRAM: [sys::bpf_insn; 8] = [
     // `*(u32 *)(r10 - 4) = 0; r2 = 0; r3 = r10; r3 += -4; r4 = 0; r5 = 0`
     instruction(0x62, 10, -4, 0),
     instruction(0xb7, 2, 0, 0),
@@ -28,8 +28,8 @@ const ASKS: [sys::bpf_insn; 8] = [
 ];
 
 /// Whether a program that needs it loads: a kernel without the helper answers that the program is invalid.
-pub(crate) fn knows_lengths() -> io::Result<bool> {
-    match bpf_call::load_classifier(&ASKS, c"GPL") {
+pub(crate) fn has_check_mtu() -> io::Result<bool> {
+    match bpf_syscall::load_classifier(&CHECK_MTU_PROGRAM, c"GPL") {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
         loaded => loaded.map(|_| true),
     }

@@ -18,39 +18,39 @@ use libbpf_rs::{MapCore, MapHandle, MapType, libbpf_sys as sys};
 const PROGRAMS_MAX: usize = 64;
 
 /// The word of a query's attributes that holds the number of programs.
-const QUERIED: usize = 3;
+const QUERY_COUNT_WORD: usize = 3;
 
 /// The word of a batch's attributes that holds its count and its map.
-const COUNT: usize = 4;
+const BATCH_COUNT_WORD: usize = 4;
 
 /// Attributes of a command, as 64-bit words; pairs of 32-bit fields share a word.
 type Attributes = [u64; 7];
 
 /// Two 32-bit fields that follow one another.
-const fn pair(first: u32, second: u32) -> u64 {
+const fn pack_pair(first: u32, second: u32) -> u64 {
     let [a, b, c, d] = first.to_ne_bytes();
     let [e, f, g, h] = second.to_ne_bytes();
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-const fn number(fd: RawFd) -> u32 {
+const fn fd_number(fd: RawFd) -> u32 {
     fd.cast_unsigned()
 }
 
-fn descriptor(fd: BorrowedFd<'_>) -> u32 {
-    number(fd.as_raw_fd())
+fn raw_descriptor(fd: BorrowedFd<'_>) -> u32 {
+    fd_number(fd.as_raw_fd())
 }
 
-fn read_from<T: ?Sized>(memory: &T) -> u64 {
+fn input_pointer<T: ?Sized>(memory: &T) -> u64 {
     std::ptr::from_ref(memory).cast::<u8>().expose_provenance() as u64
 }
 
-fn written_to<T: ?Sized>(memory: &mut T) -> u64 {
+fn output_pointer<T: ?Sized>(memory: &mut T) -> u64 {
     std::ptr::from_mut(memory).cast::<u8>().expose_provenance() as u64
 }
 
 /// Makes the call. Addresses in the attributes point to memory that the caller borrows until the call returns.
-fn call(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<i32> {
+fn call_bpf(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<i32> {
     let size = size_of_val(attributes);
     // SAFETY: the kernel reads and writes the attributes within their size. Elsewhere it touches only the memory that
     // the attributes point to, for as long as they say; the functions of this module take both from references.
@@ -62,21 +62,21 @@ fn call(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<i32> {
 }
 
 /// Makes a call that returns a new descriptor.
-fn opened(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<OwnedFd> {
+fn open_fd(command: sys::bpf_cmd, attributes: &mut Attributes) -> io::Result<OwnedFd> {
     // SAFETY: these commands return a descriptor that was opened for the caller.
-    call(command, attributes).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+    call_bpf(command, attributes).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn text(path: &Path) -> io::Result<CString> {
+fn path_to_cstring(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
 /// Loads a program for devices.
 pub(crate) fn load_classifier(instructions: &[sys::bpf_insn], licence: &CStr) -> io::Result<OwnedFd> {
     let count = u32::try_from(instructions.len()).map_err(io::Error::other)?;
-    let kind = pair(sys::BPF_PROG_TYPE_SCHED_CLS, count);
-    let licence = read_from(licence.to_bytes_with_nul());
-    opened(sys::BPF_PROG_LOAD, &mut [kind, read_from(instructions), licence, 0, 0, 0, 0])
+    let kind = pack_pair(sys::BPF_PROG_TYPE_SCHED_CLS, count);
+    let licence = input_pointer(licence.to_bytes_with_nul());
+    open_fd(sys::BPF_PROG_LOAD, &mut [kind, input_pointer(instructions), licence, 0, 0, 0, 0])
 }
 
 /// Links a program to a hook of a device.
@@ -86,52 +86,53 @@ pub(crate) fn create_link(
     hook: sys::bpf_attach_type,
     flags: u32,
 ) -> io::Result<OwnedFd> {
-    let target = pair(descriptor(program), number(device));
-    opened(sys::BPF_LINK_CREATE, &mut [target, pair(hook, flags), 0, 0, 0, 0, 0])
+    let target = pack_pair(raw_descriptor(program), fd_number(device));
+    open_fd(sys::BPF_LINK_CREATE, &mut [target, pack_pair(hook, flags), 0, 0, 0, 0, 0])
 }
 
 /// Replaces a link's program by another one, in one step.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let both = pair(descriptor(link), descriptor(program));
-    call(sys::BPF_LINK_UPDATE, &mut [both, 0, 0, 0, 0, 0, 0]).map(drop)
+    let both = pack_pair(raw_descriptor(link), raw_descriptor(program));
+    call_bpf(sys::BPF_LINK_UPDATE, &mut [both, 0, 0, 0, 0, 0, 0]).map(drop)
 }
 
 /// Detaches a link's program at once, even while other processes have the link open.
 pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
-    call(sys::BPF_LINK_DETACH, &mut [pair(descriptor(link), 0), 0, 0, 0, 0, 0, 0]).map(drop)
+    call_bpf(sys::BPF_LINK_DETACH, &mut [pack_pair(raw_descriptor(link), 0), 0, 0, 0, 0, 0, 0]).map(drop)
 }
 
 /// Opens the object that is pinned at a path.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
-    let path = text(path)?;
-    opened(sys::BPF_OBJ_GET, &mut [read_from(path.as_bytes_with_nul()), 0, 0, 0, 0, 0, 0])
+    let path = path_to_cstring(path)?;
+    open_fd(sys::BPF_OBJ_GET, &mut [input_pointer(path.as_bytes_with_nul()), 0, 0, 0, 0, 0, 0])
 }
 
 /// Pins a program, map or link.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let path = text(path)?;
-    let object = pair(descriptor(object), 0);
-    call(sys::BPF_OBJ_PIN, &mut [read_from(path.as_bytes_with_nul()), object, 0, 0, 0, 0, 0]).map(drop)
+    let path = path_to_cstring(path)?;
+    let object = pack_pair(raw_descriptor(object), 0);
+    call_bpf(sys::BPF_OBJ_PIN, &mut [input_pointer(path.as_bytes_with_nul()), object, 0, 0, 0, 0, 0])
+        .map(drop)
 }
 
 /// The first words of the kernel's description of a program, map or link.
-fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
+fn object_info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
     let mut told = [0; WORDS];
     let size = u32::try_from(size_of_val(&told)).map_err(io::Error::other)?;
-    let object = pair(descriptor(object), size);
-    call(sys::BPF_OBJ_GET_INFO_BY_FD, &mut [object, written_to(&mut told), 0, 0, 0, 0, 0])?;
+    let object = pack_pair(raw_descriptor(object), size);
+    call_bpf(sys::BPF_OBJ_GET_INFO_BY_FD, &mut [object, output_pointer(&mut told), 0, 0, 0, 0, 0])?;
     Ok(told)
 }
 
 /// The number by which the kernel knows a program.
-pub(crate) fn program_number(program: BorrowedFd<'_>) -> io::Result<u32> {
-    let [_kind, number] = info(program)?;
+pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let [_kind, number] = object_info(program)?;
     Ok(number)
 }
 
 /// The device of a link, its program, and what kind of link it is. Links of some kinds name their hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LinkPlace {
+pub(crate) struct LinkAttachment {
     pub(crate) kind: sys::bpf_link_type,
     pub(crate) device: u32,
     pub(crate) hook: sys::bpf_attach_type,
@@ -139,35 +140,35 @@ pub(crate) struct LinkPlace {
 }
 
 /// The place of a link to a device; an error for links to anything else.
-pub(crate) fn link_place(link: BorrowedFd<'_>) -> io::Result<LinkPlace> {
-    let [kind, _number, program, _gap, device, hook] = info(link)?;
+pub(crate) fn link_attachment(link: BorrowedFd<'_>) -> io::Result<LinkAttachment> {
+    let [kind, _number, program, _gap, device, hook] = object_info(link)?;
     if kind != sys::BPF_LINK_TYPE_TCX && kind != sys::BPF_LINK_TYPE_XDP {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    Ok(LinkPlace { kind, device, hook, program })
+    Ok(LinkAttachment { kind, device, hook, program })
 }
 
 /// The numbers of all programs that are attached at a hook of this very target: an open cgroup, or the number of a
 /// device. Programs of other owners are among them: they stay attached, and an operator may want to know of them.
 /// Programs at cgroups above or below the target are not: a query of their own cgroup lists them.
-pub(crate) fn programs_at(target: RawFd, hook: sys::bpf_attach_type) -> io::Result<Vec<u32>> {
+pub(crate) fn query_programs(target: RawFd, hook: sys::bpf_attach_type) -> io::Result<Vec<u32>> {
     let mut programs = [0_u32; PROGRAMS_MAX];
     let room = u32::try_from(PROGRAMS_MAX).unwrap_or_default();
-    let target = pair(number(target), hook);
-    let mut attributes = [target, 0, written_to(&mut programs), pair(room, 0), 0, 0, 0];
-    call(sys::BPF_PROG_QUERY, &mut attributes)?;
-    Ok(programs.into_iter().take(low(attributes[QUERIED]) as usize).collect())
+    let target = pack_pair(fd_number(target), hook);
+    let mut attributes = [target, 0, output_pointer(&mut programs), pack_pair(room, 0), 0, 0, 0];
+    call_bpf(sys::BPF_PROG_QUERY, &mut attributes)?;
+    Ok(programs.into_iter().take(low_half(attributes[QUERY_COUNT_WORD]) as usize).collect())
 }
 
 /// The first field of a pair.
-const fn low(word: u64) -> u32 {
+const fn low_half(word: u64) -> u32 {
     let [a, b, c, d, ..] = word.to_ne_bytes();
     u32::from_ne_bytes([a, b, c, d])
 }
 
 /// Checks that a batch fits its buffers. Only hash maps are allowed: the cursor of another kind may take more than the
 /// 8 bytes that a walk has for it, and a value per processor takes more than the size of one.
-fn fits(map: &MapHandle, keys: &[u8], values: &[u8], count: u32) -> io::Result<()> {
+fn check_batch_size(map: &MapHandle, keys: &[u8], values: &[u8], count: u32) -> io::Result<()> {
     if !matches!(map.map_type(), MapType::Hash | MapType::LruHash) {
         return Err(io::ErrorKind::Unsupported.into());
     }
@@ -178,11 +179,11 @@ fn fits(map: &MapHandle, keys: &[u8], values: &[u8], count: u32) -> io::Result<(
 
 /// Writes `count` keys and values, and sets `count` to how many the kernel took.
 pub(crate) fn update_batch(map: &MapHandle, keys: &[u8], values: &[u8], count: &mut u32) -> io::Result<()> {
-    fits(map, keys, values, *count)?;
-    let asked = pair(*count, descriptor(map.as_fd()));
-    let mut attributes = [0, 0, read_from(keys), read_from(values), asked, 0, 0];
-    let returned = call(sys::BPF_MAP_UPDATE_BATCH, &mut attributes);
-    *count = low(attributes[COUNT]);
+    check_batch_size(map, keys, values, *count)?;
+    let asked = pack_pair(*count, raw_descriptor(map.as_fd()));
+    let mut attributes = [0, 0, input_pointer(keys), input_pointer(values), asked, 0, 0];
+    let returned = call_bpf(sys::BPF_MAP_UPDATE_BATCH, &mut attributes);
+    *count = low_half(attributes[BATCH_COUNT_WORD]);
     returned.map(drop)
 }
 
@@ -194,10 +195,10 @@ pub(crate) fn delete_batch(map: &MapHandle, keys: &[u8], count: &mut u32) -> io:
     {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let asked = pair(*count, descriptor(map.as_fd()));
-    let mut attributes = [0, 0, read_from(keys), 0, asked, 0, 0];
-    let returned = call(sys::BPF_MAP_DELETE_BATCH, &mut attributes);
-    *count = low(attributes[COUNT]);
+    let asked = pack_pair(*count, raw_descriptor(map.as_fd()));
+    let mut attributes = [0, 0, input_pointer(keys), 0, asked, 0, 0];
+    let returned = call_bpf(sys::BPF_MAP_DELETE_BATCH, &mut attributes);
+    *count = low_half(attributes[BATCH_COUNT_WORD]);
     returned.map(drop)
 }
 
@@ -210,11 +211,12 @@ pub(crate) fn lookup_batch(
     (keys, values): (&mut [u8], &mut [u8]),
     count: &mut u32,
 ) -> io::Result<()> {
-    fits(map, keys, values, *count)?;
-    let asked = pair(*count, descriptor(map.as_fd()));
-    let at = at.map_or(0, read_from);
-    let mut attributes = [at, written_to(next), written_to(keys), written_to(values), asked, 0, 0];
-    let returned = call(sys::BPF_MAP_LOOKUP_BATCH, &mut attributes);
-    *count = low(attributes[COUNT]);
+    check_batch_size(map, keys, values, *count)?;
+    let asked = pack_pair(*count, raw_descriptor(map.as_fd()));
+    let at = at.map_or(0, input_pointer);
+    let mut attributes =
+        [at, output_pointer(next), output_pointer(keys), output_pointer(values), asked, 0, 0];
+    let returned = call_bpf(sys::BPF_MAP_LOOKUP_BATCH, &mut attributes);
+    *count = low_half(attributes[BATCH_COUNT_WORD]);
     returned.map(drop)
 }

@@ -12,16 +12,16 @@ use holdfast_core::list::Scope;
 use holdfast_core::op::{MemberKey, Membership, PortIndex, WordFlags};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::Stale;
-use super::diag::Connected;
-use super::kept::{Connections, Reader};
-use super::sweep::Judge;
-use crate::abi::Connection;
+use super::StaleSweep;
+use super::sock_diag::ConnectedSocket;
+use super::sweep::StaleJudge;
+use super::udp_peers::{UdpConnections, UdpPeerReader};
+use crate::abi::UdpConnection;
 use crate::abi::{self, FrontendBytes};
 use crate::error::StartError;
 use crate::generation::Generation;
-use crate::map::{Map, handle};
-use crate::shared::Shared;
+use crate::map::{Map, find_handle};
+use crate::shared_maps::SharedMaps;
 
 /// How often a socket must look stale in a row. The engine writes meanwhile, so a single look may see something half
 /// written.
@@ -29,51 +29,56 @@ const LOOKS: usize = 3;
 
 /// The same maps as the engine's, for another thread to read.
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(super) struct BackendLookup {
     generation: Generation,
     reverse: MapHandle,
-    kept: Option<Result<Reader, Arc<str>>>,
+    udp_reader: Option<Result<UdpPeerReader, Arc<str>>>,
     // The one network namespace in which sockets are ended; `None`: all, or it cannot be told.
     netns: Option<u64>,
     // Of the connections that UDP sockets keep, those that seemed to have lost their backend when they were read.
-    leaving: Connections,
-    is_whole: bool,
+    suspects: UdpConnections,
+    is_complete: bool,
 }
 
-impl Lists {
-    pub(super) fn of(generation: &Generation, shared: &Shared, stale: &Stale) -> Result<Self, StartError> {
-        let reverse = handle(shared.handles(), Map::Reverse)?;
+impl BackendLookup {
+    pub(super) fn new(
+        generation: &Generation,
+        shared: &SharedMaps,
+        stale: &StaleSweep,
+    ) -> Result<Self, StartError> {
+        let reverse = find_handle(shared.handles(), Map::Reverse)?;
         Ok(Self {
             generation: generation.for_reading()?,
-            reverse: MapHandle::try_from(reverse).map_err(StartError::loading)?,
-            kept: stale.kept.clone(),
+            reverse: MapHandle::try_from(reverse).map_err(StartError::from_load)?,
+            udp_reader: stale.udp_reader.clone(),
             netns: stale.netns,
-            leaving: Connections::default(),
-            is_whole: stale.is_whole,
+            suspects: UdpConnections::default(),
+            is_complete: stale.is_complete,
         })
     }
 
     /// What a socket dialled when it got that backend; `None`: it was not translated.
-    fn dialled(&self, socket: &Connected) -> Option<FrontendKey> {
+    fn dial_target(&self, socket: &ConnectedSocket) -> Option<FrontendKey> {
         let cookie = socket.cookie;
         let backend = socket.peer;
         let transport = socket.transport;
         let dialled = match transport {
             Transport::Tcp => {
-                let found = self.reverse.lookup(&abi::reverse_index(cookie).to_ne_bytes(), MapFlags::ANY);
-                abi::dialled_over_tcp(&found.ok()??, cookie, backend)?
+                let found =
+                    self.reverse.lookup(&abi::sock_rev_nat_index(cookie).to_ne_bytes(), MapFlags::ANY);
+                abi::tcp_dial_target(&found.ok()??, cookie, backend)?
             }
-            Transport::Udp => self.leaving.get(&cookie).filter(|it| it.backend == backend)?.dialled,
+            Transport::Udp => self.suspects.get(&cookie).filter(|it| it.backend == backend)?.dialled,
             Transport::Sctp => return None,
         };
-        frontend(dialled, transport)
+        frontend_key(dialled, transport)
     }
 
     /// Whether a connected UDP socket is worth a closer look. Where sockets of pods are not ended, they are left out,
     /// because they would leave no room for others.
-    fn may_leave(&self, connection: &Connection) -> bool {
+    fn may_be_stale(&self, connection: &UdpConnection) -> bool {
         let is_here = self.netns.is_none_or(|own| own == connection.netns);
-        let dialled = frontend(connection.dialled, Transport::Udp);
+        let dialled = frontend_key(connection.dialled, Transport::Udp);
         is_here && dialled.is_some_and(|dialled| !self.may_serve(&dialled, connection.backend))
     }
 
@@ -81,45 +86,45 @@ impl Lists {
     fn may_serve(&self, dialled: &FrontendKey, backend: SocketAddr) -> bool {
         let family = Family::from_address(dialled.address);
         let wildcard = FrontendKey { address: family.unspecified_address(), ..*dialled };
-        let Some(port) = self.index_of(dialled).or_else(|| self.index_of(&wildcard)) else {
-            return !self.is_whole;
+        let Some(port) = self.find_port(dialled).or_else(|| self.find_port(&wildcard)) else {
+            return !self.is_complete;
         };
         let says_who_serves = self.generation.word(port, Scope::Cluster).flags.contains(WordFlags::MEMBERS);
-        let member = abi::member_bytes(&MemberKey { port, membership: Membership::Serving, backend });
-        !says_who_serves || self.generation.members.get(abi::bytes(&member)).is_some()
+        let member = abi::encode_member(&MemberKey { port, membership: Membership::Serving, backend });
+        !says_who_serves || self.generation.members.get(abi::as_bytes(&member)).is_some()
     }
 
-    fn index_of(&self, key: &FrontendKey) -> Option<PortIndex> {
+    fn find_port(&self, key: &FrontendKey) -> Option<PortIndex> {
         let family = Family::from_address(key.address);
         let bytes = FrontendBytes::new(key);
         let found = self.generation.frontends(family).get(bytes.key())?;
-        abi::frontend_of(family, bytes.key(), &found).map(|(_, value)| value.port)
+        abi::decode_frontend(family, bytes.key(), &found).map(|(_, value)| value.port)
     }
 }
 
-impl Judge for Lists {
-    fn read(&mut self) -> io::Result<bool> {
-        let (leaving, has_more) = match &self.kept {
+impl StaleJudge for BackendLookup {
+    fn read_sockets(&mut self) -> io::Result<bool> {
+        let (leaving, has_more) = match &self.udp_reader {
             None => return Ok(false),
-            Some(Ok(kept)) => kept.read(|connection| self.may_leave(connection))?,
+            Some(Ok(kept)) => kept.read_connections(|connection| self.may_be_stale(connection))?,
             Some(Err(unseen)) => return Err(io::Error::other(unseen.to_string())),
         };
-        self.leaving = leaving;
+        self.suspects = leaving;
         Ok(has_more)
     }
 
     fn may_end_any(&self, transport: Transport) -> bool {
-        transport == Transport::Tcp || !self.leaving.is_empty()
+        transport == Transport::Tcp || !self.suspects.is_empty()
     }
 
-    fn has_left(&self, socket: &Connected) -> bool {
-        let Some(dialled) = self.dialled(socket) else { return false };
+    fn is_stale(&self, socket: &ConnectedSocket) -> bool {
+        let Some(dialled) = self.dial_target(socket) else { return false };
         // Asked last: if the maps are not outgrown now, what was read from them is what clients get.
         (0..LOOKS).all(|_| !self.may_serve(&dialled, socket.peer)) && !self.generation.is_outgrown()
     }
 }
 
-fn frontend(dialled: SocketAddr, transport: Transport) -> Option<FrontendKey> {
+fn frontend_key(dialled: SocketAddr, transport: Transport) -> Option<FrontendKey> {
     Some(FrontendKey { address: dialled.ip(), port: NonZeroU16::new(dialled.port())?, transport })
 }
 
@@ -133,7 +138,7 @@ mod tests {
         CAPACITY, Port, ThreadBed, address, bed, in_pod, knows_its_netns, sweep, tells_what_sockets_keep,
         udp_client,
     };
-    use super::super::diag::Diag;
+    use super::super::sock_diag::SockDiag;
     use super::*;
     use crate::kernel::KernelMaps;
     use holdfast_core::maps::Maps;
@@ -157,19 +162,20 @@ mod tests {
     }
 
     /// What is said of each connected UDP socket.
-    fn left(lists: &mut Lists) -> Vec<bool> {
-        lists.read().unwrap();
+    fn left(lists: &mut BackendLookup) -> Vec<bool> {
+        lists.read_sockets().unwrap();
         let mut said = Vec::new();
-        let listed =
-            Diag::open().unwrap().connected(Transport::Udp, |socket| said.push(lists.has_left(&socket)));
+        let listed = SockDiag::open()
+            .unwrap()
+            .for_each_connected(Transport::Udp, |socket| said.push(lists.is_stale(&socket)));
         listed.unwrap();
         said
     }
 
-    fn lists(maps: &mut KernelMaps, is_whole: bool) -> Lists {
+    fn lists(maps: &mut KernelMaps, is_whole: bool) -> BackendLookup {
         let stale = maps.stale.as_mut().unwrap();
-        stale.is_whole = is_whole;
-        Lists::of(&maps.generation, &maps.shared, stale).unwrap()
+        stale.is_complete = is_whole;
+        BackendLookup::new(&maps.generation, &maps.shared, stale).unwrap()
     }
 
     #[test]
@@ -202,8 +208,8 @@ mod tests {
                 let _there = client();
                 Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
                 let mut lists = lists(&mut maps, true);
-                assert!(!lists.read().unwrap(), "there is no more");
-                assert_eq!(lists.leaving.len(), if knows_its_netns() { 1 } else { 2 });
+                assert!(!lists.read_sockets().unwrap(), "there is no more");
+                assert_eq!(lists.suspects.len(), if knows_its_netns() { 1 } else { 2 });
             });
         });
     }
@@ -222,8 +228,8 @@ mod tests {
             Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
             let left = |maps: &mut KernelMaps| {
                 let mut lists = lists(maps, true);
-                lists.read().unwrap();
-                lists.leaving.len()
+                lists.read_sockets().unwrap();
+                lists.suspects.len()
             };
             assert_eq!(left(&mut maps), 1, "one is connected");
             assert_eq!(sweep(&mut maps), 1);
@@ -243,7 +249,7 @@ mod tests {
             assert_eq!(left(&mut before), [false]);
             Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
             assert_eq!(left(&mut before), [true]);
-            maps.make_room_for_port("grow", PortIndex(CAPACITY.ports - 1)).unwrap();
+            maps.ensure_port_capacity("grow", PortIndex(CAPACITY.ports - 1)).unwrap();
             assert_eq!(left(&mut before), [false], "the members of today are elsewhere");
             assert_eq!(left(&mut lists(&mut maps, true)), [true]);
         });

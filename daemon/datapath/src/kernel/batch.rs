@@ -9,48 +9,49 @@ use holdfast_core::op::{Action, FrontendValue, Op};
 
 use super::KernelMaps;
 use crate::abi::FrontendBytes;
-use crate::shape::{index, is_full};
-use crate::table::TOGETHER_MAX;
+use crate::shape::{family_index, is_full};
+use crate::table::BATCH_KEYS_MAX;
 
 impl KernelMaps {
     /// Inserts the frontends that can go together, from the first op on, and gives how many the kernel has accepted.
-    pub(super) fn insert_together(&mut self, inserts: &[Op]) -> usize {
+    pub(super) fn insert_batch(&mut self, inserts: &[Op]) -> usize {
         let Some(family) =
-            inserts.first().and_then(inserted).map(|(key, _)| Family::from_address(key.address))
+            inserts.first().and_then(as_insert).map(|(key, _)| Family::from_address(key.address))
         else {
             return 0;
         };
-        if self.make_room_for_frontend(family).is_err() {
+        if self.ensure_frontend_capacity(family).is_err() {
             // The first frontend is then inserted alone, and that says why there is no room.
             return 0;
         }
         let mut keys = Vec::new();
         let mut values = Vec::new();
-        let together: Vec<_> = inserts.iter().map_while(inserted).take(self.room_for(family)).collect();
-        for (key, value) in together.iter().take_while(|entry| self.fits(family, entry)) {
+        let together: Vec<_> =
+            inserts.iter().map_while(as_insert).take(self.batch_capacity(family)).collect();
+        for (key, value) in together.iter().take_while(|entry| self.fits_batch(family, entry)) {
             let bytes = FrontendBytes::new(key);
             keys.extend_from_slice(bytes.key());
-            values.extend_from_slice(&bytes.with(*value));
+            values.extend_from_slice(&bytes.value_bytes(*value));
         }
         let accepted = self.generation.frontends_mut(family).put_new(&keys, &values);
         for (key, value) in together.iter().take(accepted) {
-            self.reached.ports = self.reached.ports.max(value.port.0.saturating_add(1));
+            self.high_water.ports = self.high_water.ports.max(value.port.0.saturating_add(1));
             self.note_inserted(key, *value);
         }
         accepted
     }
 
     /// Removes the frontends that can go together, from the first op on, and gives how many are certainly gone.
-    pub(super) fn remove_together(&mut self, removals: &[Op]) -> usize {
-        let Some(family) = removals.first().and_then(removed).map(|key| Family::from_address(key.address))
+    pub(super) fn remove_batch(&mut self, removals: &[Op]) -> usize {
+        let Some(family) = removals.first().and_then(as_removal).map(|key| Family::from_address(key.address))
         else {
             return 0;
         };
         let of_family = |key: &&FrontendKey| Family::from_address(key.address) == family;
-        let together = || removals.iter().map_while(removed).take_while(of_family).take(TOGETHER_MAX);
+        let together = || removals.iter().map_while(as_removal).take_while(of_family).take(BATCH_KEYS_MAX);
         self.cluster_ips.note_removed(together());
         if let (Some(stale), Some(op)) = (&mut self.stale, removals.first()) {
-            stale.note(&op.action);
+            stale.record_action(&op.action);
         }
         let mut keys = Vec::new();
         together().for_each(|key| keys.extend_from_slice(FrontendBytes::new(key).key()));
@@ -60,23 +61,23 @@ impl KernelMaps {
     }
 
     /// How many frontends of a family may come before their map has to grow, [`BATCH_MAX`] at most.
-    fn room_for(&self, family: Family) -> usize {
+    fn batch_capacity(&self, family: Family) -> usize {
         let [v4, v6] = self.generation.shape.frontends;
-        let entries = if index(family) == 0 { v4 } else { v6 };
+        let entries = if family_index(family) == 0 { v4 } else { v6 };
         let used = self.generation.frontends(family).used();
         let is_room = |more: &u32| !is_full(used.saturating_add(*more), entries);
-        (0..).take(TOGETHER_MAX).take_while(is_room).count()
+        (0..).take(BATCH_KEYS_MAX).take_while(is_room).count()
     }
 
-    fn fits(&self, family: Family, (key, value): &(&FrontendKey, FrontendValue)) -> bool {
+    fn fits_batch(&self, family: Family, (key, value): &(&FrontendKey, FrontendValue)) -> bool {
         Family::from_address(key.address) == family && value.port.0 < self.generation.shape.ports
     }
 }
 
-fn inserted(op: &Op) -> Option<(&FrontendKey, FrontendValue)> {
+fn as_insert(op: &Op) -> Option<(&FrontendKey, FrontendValue)> {
     if let Action::InsertFrontend(key, value) = &op.action { Some((key, *value)) } else { None }
 }
 
-fn removed(op: &Op) -> Option<&FrontendKey> {
+fn as_removal(op: &Op) -> Option<&FrontendKey> {
     if let Action::RemoveFrontend(key) = &op.action { Some(key) } else { None }
 }

@@ -16,31 +16,31 @@ use crate::pins::{Pins, VERSION};
 
 /// What became of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prepared {
+pub enum PrepareOutcome {
     /// They are made now.
-    Made,
+    Created,
     /// They were there.
-    WereThere,
+    Existing,
 }
 
 /// Makes the maps that sockets of clients fill, and pins them, where they are missing. The calling process leaves its
 /// cgroup where it may, and ends soon.
-pub fn prepare(bpffs: &Path) -> Result<Prepared, StartError> {
+pub fn prepare_socket_maps(bpffs: &Path) -> Result<PrepareOutcome, StartError> {
     libbpf_rs::set_print(None);
     let pins = Pins::open(bpffs, VERSION)?;
-    if pins.has_sockets() {
-        return Ok(Prepared::WereThere);
+    if pins.has_socket_maps() {
+        return Ok(PrepareOutcome::Existing);
     }
-    leave_limits();
+    leave_memory_cgroup();
     // These maps are alike whatever the kernel's programs can do.
-    let mut maps = load::maps_of_sockets(Features::FLOOR)?;
+    let mut maps = load::make_socket_maps(Features::FLOOR)?;
     pins.pin_sockets(&mut maps)?;
-    Ok(Prepared::Made)
+    Ok(PrepareOutcome::Created)
 }
 
 /// Goes to the top of the hierarchy that counts memory. Where that is not allowed, the cgroup of now pays.
-fn leave_limits() {
-    if let Some(top) = cgroup::top_of_memory() {
+fn leave_memory_cgroup() {
+    if let Some(top) = cgroup::memory_root() {
         let _ = fs::write(top.join("cgroup.procs"), "0");
     }
 }

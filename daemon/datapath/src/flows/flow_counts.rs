@@ -7,40 +7,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::flow::types;
 use crate::error::StartError;
-use crate::generation::view;
-use crate::map::{Handles, Map};
-use crate::view::View;
+use crate::generation::map_array;
+use crate::map::{Map, MapHandles};
+use crate::mapped_array::MappedArray;
 
 /// Where counts of namespaces begin.
-const FIRST: u32 = types::flow_count::COUNT_OF_SHARES.0;
+const FIRST_QUOTA: u32 = types::flow_count::COUNT_OF_SHARES.0;
 
 /// The counts, mapped.
 #[derive(Debug)]
-pub(super) struct Shares(View);
+pub(super) struct FlowCounts(MappedArray);
 
 /// The place of the count, beside that of all flows, in which that flow is; `None`: it is not counted.
-fn place(it: &types::flow) -> Option<usize> {
+fn count_index(it: &types::flow) -> Option<usize> {
     let is_counted = u32::from(it.backend_flags) & types::flow_flag::FLOW_COUNTED.0 != 0;
-    is_counted.then_some(place_of_share(it))
+    is_counted.then_some(quota_index(it))
 }
 
-fn place_of_share(it: &types::flow) -> usize {
-    (FIRST + (it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0)) as usize
+fn quota_index(it: &types::flow) -> usize {
+    (FIRST_QUOTA + (it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0)) as usize
 }
 
-impl Shares {
-    pub(super) fn new(maps: &Handles) -> Result<Self, StartError> {
-        view(maps, Map::FlowCounts).map(Self)
+impl FlowCounts {
+    pub(super) fn new(maps: &MapHandles) -> Result<Self, StartError> {
+        map_array(maps, Map::FlowCounts).map(Self)
     }
 
     /// How many numbers of records were handed out; 0: all of them, by a version that did so at once.
-    pub(super) fn numbers(&self) -> Option<&AtomicU64> {
+    pub(super) fn released_numbers(&self) -> Option<&AtomicU64> {
         self.0.get(types::flow_count::COUNT_OF_NUMBERS.0 as usize)
     }
 
     /// Takes a flow that has ended out of the counts.
-    pub(super) fn uncount(&self, ended: &types::flow) {
-        let Some(place) = place(ended) else { return };
+    pub(super) fn subtract_flow(&self, ended: &types::flow) {
+        let Some(place) = count_index(ended) else { return };
         for at in [types::flow_count::COUNT_OF_ALL.0 as usize, place] {
             if let Some(count) = self.0.get(at) {
                 count.fetch_sub(1, Ordering::Relaxed);
@@ -60,8 +60,8 @@ impl Default for Recount {
 }
 
 impl Recount {
-    pub(super) fn add(&mut self, it: &types::flow) {
-        let Some(place) = place(it) else { return };
+    pub(super) fn add_flow(&mut self, it: &types::flow) {
+        let Some(place) = count_index(it) else { return };
         for at in [types::flow_count::COUNT_OF_ALL.0 as usize, place] {
             if let Some(found) = self.0.get_mut(at) {
                 *found += 1;
@@ -71,7 +71,7 @@ impl Recount {
 
     /// Ends a pass during which so many flows began, and lowers the counts that are higher than that explains. The
     /// programs take counts for numbers with a sign.
-    pub(super) fn conclude(&mut self, shares: &Shares, begun: u64) {
+    pub(super) fn correct_counts(&mut self, shares: &FlowCounts, begun: u64) {
         let are_flows = |at: &usize| *at != types::flow_count::COUNT_OF_NUMBERS.0 as usize;
         let counts = shares.0.iter().zip(&mut self.0).enumerate();
         for (_, (count, found)) in counts.filter(|(at, _)| are_flows(at)) {
@@ -85,16 +85,16 @@ impl Recount {
 }
 
 #[cfg(test)]
-impl Shares {
+impl FlowCounts {
     /// Of all, and of that flow's namespace.
-    pub(super) fn of(&self, it: &types::flow) -> [u64; 2] {
+    pub(super) fn read_counts(&self, it: &types::flow) -> [u64; 2] {
         let read = |at: usize| self.0.get(at).unwrap().load(Ordering::Relaxed);
-        [read(0), read(place_of_share(it))]
+        [read(0), read(quota_index(it))]
     }
 
     /// As a program counts, or one that was killed before it could take that back.
-    pub(super) fn count(&self, it: &types::flow) {
-        for at in [0, place_of_share(it)] {
+    pub(super) fn add_count(&self, it: &types::flow) {
+        for at in [0, quota_index(it)] {
             self.0.get(at).unwrap().fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -10,48 +10,48 @@ use std::time::{Duration, Instant};
 use holdfast_status::datapath::Shape;
 
 use crate::error::StartError;
-use crate::shape::Growth;
+use crate::shape::ShapeGrowth;
 
 /// The first pause. Each time twice as long passes, because what the kernel refused once it mostly refuses again.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
-const PAUSE_MOST: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The most growths that fail in one pause: one for each map that grows, and one for what comes at once.
 const FAILURES_MAX: usize = 7;
 
 /// What was refused since the last growth that succeeded.
 #[derive(Debug, Default)]
-pub(super) struct RefusedGrowths {
+pub(super) struct GrowthFailures {
     // Those of this pause, the latest one last.
     failures: Vec<(Shape, Arc<StartError>)>,
     // When the latest one failed, and how long the pause is after it.
     pause: Option<(Instant, Duration)>,
 }
 
-impl RefusedGrowths {
+impl GrowthFailures {
     /// Why maps of this shape are not to be had now; `None`: that is to be tried.
-    pub(super) fn standing(&self, wanted: &Shape) -> Option<Arc<StartError>> {
-        if self.is_over() {
+    pub(super) fn recent_failure(&self, wanted: &Shape) -> Option<Arc<StartError>> {
+        if self.is_pause_over() {
             return None;
         }
-        let is_as_large = |(shape, _): &&(Shape, _)| wanted.or_larger(*shape) == *wanted;
+        let is_as_large = |(shape, _): &&(Shape, _)| wanted.max_with(*shape) == *wanted;
         let known = self.failures.iter().find(is_as_large);
         let full = || self.failures.last().filter(|_| self.failures.len() >= FAILURES_MAX);
         known.or_else(full).map(|(_, why)| Arc::clone(why))
     }
 
-    fn is_over(&self) -> bool {
+    fn is_pause_over(&self) -> bool {
         self.pause.is_none_or(|(begun, length)| begun.elapsed() >= length)
     }
 
     /// Notes why a growth to this shape failed. The pause begins after the last one that failed.
-    pub(super) fn note(&mut self, shape: Shape, error: StartError) -> Arc<StartError> {
+    pub(super) fn record_failure(&mut self, shape: Shape, error: StartError) -> Arc<StartError> {
         let length = match self.pause {
             None => PAUSE_FIRST,
-            Some((_, length)) if self.is_over() => (length * 2).min(PAUSE_MOST),
+            Some((_, length)) if self.is_pause_over() => (length * 2).min(PAUSE_MAX),
             Some((_, length)) => length,
         };
-        if self.is_over() {
+        if self.is_pause_over() {
             self.failures.clear();
         }
         let why = Arc::new(error);
@@ -62,7 +62,7 @@ impl RefusedGrowths {
 }
 
 #[cfg(test)]
-impl RefusedGrowths {
+impl GrowthFailures {
     /// Has the pause come to its end.
     pub(super) fn end_pause(&mut self) {
         self.pause = self.pause.map(|(begun, length)| (begun.checked_sub(length).unwrap(), length));
@@ -77,18 +77,18 @@ mod tests {
         Shape { frontends: [frontends, 0], members, ..Shape::NONE }
     }
 
-    fn fail(refused: &mut RefusedGrowths, shape: Shape, why: &str) {
-        let error = StartError::loading(std::io::Error::other(why.to_owned()).into());
-        refused.note(shape, error);
+    fn fail(refused: &mut GrowthFailures, shape: Shape, why: &str) {
+        let error = StartError::from_load(std::io::Error::other(why.to_owned()).into());
+        refused.record_failure(shape, error);
     }
 
-    fn why(refused: &RefusedGrowths, shape: Shape) -> Option<String> {
-        refused.standing(&shape).map(|why| why.to_string())
+    fn why(refused: &GrowthFailures, shape: Shape) -> Option<String> {
+        refused.recent_failure(&shape).map(|why| why.to_string())
     }
 
     #[test]
     fn only_what_is_as_large_as_a_growth_that_failed_is_refused_without_a_try() {
-        let mut refused = RefusedGrowths::default();
+        let mut refused = GrowthFailures::default();
         assert_eq!(why(&refused, shape(8, 8)), None, "nothing has failed");
         fail(&mut refused, shape(8, 2), "no memory");
         for larger in [shape(8, 2), shape(8, 4), shape(16, 2)] {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_pause_has_no_more_failures_than_there_are_maps_and_one() {
-        let mut refused = RefusedGrowths::default();
+        let mut refused = GrowthFailures::default();
         for number in 0..7 {
             assert_eq!(why(&refused, shape(10 - number, number)), None, "{number}");
             fail(&mut refused, shape(10 - number, number), &format!("the one of {number}"));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_growth_that_fails_is_tried_again_ever_less_often() {
-        let mut refused = RefusedGrowths::default();
+        let mut refused = GrowthFailures::default();
         let mut pauses = Vec::new();
         for _ in 0..8 {
             assert_eq!(why(&refused, shape(8, 8)), None);

@@ -6,11 +6,11 @@ use holdfast_core::keys::Family;
 use holdfast_status::datapath::Tally;
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::life::{decode_stage, is_expired};
-use super::{FlowTable, Maps};
+use super::lifetime::{decode_stage, is_expired};
+use super::{FlowMaps, FlowTable};
 use crate::abi::flow::types::{self, packet_count};
-use crate::abi::transport_of;
-use crate::shape::index;
+use crate::abi::transport_from_number;
+use crate::shape::family_index;
 
 /// Counts one more flow.
 pub(super) fn count_flow(tally: &mut Tally, flow: &types::flow, now: u32) {
@@ -18,10 +18,12 @@ pub(super) fn count_flow(tally: &mut Tally, flow: &types::flow, now: u32) {
         tally.expired += 1;
         return;
     }
-    let (Some(transport), Some(stage)) = (transport_of(flow.transport), decode_stage(flow)) else { return };
+    let (Some(transport), Some(stage)) = (transport_from_number(flow.transport), decode_stage(flow)) else {
+        return;
+    };
     let family = if flow.v4 != 0 { Family::V4 } else { Family::V6 };
     let [v4, v6] = &mut tally.families;
-    *(if index(family) == 0 { v4 } else { v6 }) += 1;
+    *(if family_index(family) == 0 { v4 } else { v6 }) += 1;
     tally.nat += u64::from(flow.nat_port != 0);
     tally.note(transport, stage);
 }
@@ -104,8 +106,8 @@ impl FlowTable {
     pub fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         let now = self.now();
-        let Maps { records, .. } = &*self.0;
-        records.some(0, records.len()).for_each(|(_, flow)| count_flow(&mut tally, &flow, now));
+        let FlowMaps { records, .. } = &*self.0;
+        records.iter_range(0, records.len()).for_each(|(_, flow)| count_flow(&mut tally, &flow, now));
         tally
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::spot::Direction;
+use super::hook::Direction;
 use super::{Device, Side};
 use crate::abi::types::size;
 
@@ -19,7 +19,7 @@ const OUTER_DEVICES_MIN: u32 = 256;
 pub const POD_DEVICES_MAX: usize = (size::DEVICES.0 - OUTER_DEVICES_MIN) as usize;
 
 /// Why a device has no programs.
-pub(super) const NO_ROOM: &str = "too many devices lead to pods: the programs know of as many as half of LimitNOFILE= has \
+pub(super) const OVER_LIMIT: &str = "too many devices lead to pods: the programs know of as many as half of LimitNOFILE= has \
                                   room for, 3 files for each, and of 3,840 at most";
 
 /// How many devices of pods this process has room for. Each program hangs by an open file, and at most half of all
@@ -31,7 +31,7 @@ pub(super) fn pod_devices_max() -> usize {
 }
 
 /// The devices that get programs, by their numbers, and those that find no room.
-pub(super) fn admit(
+pub(super) fn admit_devices(
     devices: &[Device],
     has_room: impl Fn(u32) -> bool,
     pods_max: usize,
@@ -62,7 +62,7 @@ mod tests {
             (1..=9_000).map(|index| device(index, if index % 2 == 0 { Side::Pod } else { Side::Near }));
         let devices: Vec<_> =
             pods.chain([device(9_001, Side::Outer), device(9_002, Side::Backends)]).collect();
-        let (wanted, left_out) = admit(&devices, |_| false, POD_DEVICES_MAX);
+        let (wanted, left_out) = admit_devices(&devices, |_| false, POD_DEVICES_MAX);
         assert!(wanted.contains_key(&9_001) && wanted.contains_key(&9_002));
         assert_eq!(wanted.len(), POD_DEVICES_MAX + 2);
         assert_eq!(left_out.len(), 9_000 - POD_DEVICES_MAX);
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_pod_that_has_room_keeps_it_when_another_comes() {
         let devices = [1, 2, 3].map(|index| device(index, Side::Pod));
-        let (wanted, left_out) = admit(&devices, |index| index > 1, 2);
+        let (wanted, left_out) = admit_devices(&devices, |index| index > 1, 2);
         assert_eq!(wanted.into_keys().collect::<Vec<_>>(), [2, 3]);
         assert_eq!(left_out, [device(1, Side::Pod)]);
     }

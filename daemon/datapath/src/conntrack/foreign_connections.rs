@@ -13,29 +13,29 @@ use std::time::{Duration, Instant};
 use holdfast_core::keys::Transport;
 
 use super::{
-    CTA_IP_V4, CTA_IP_V6, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
-    CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, NEW,
+    CT_NEW, CTA_IP_V4, CTA_IP_V6, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
+    CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY,
 };
-use crate::abi::transport_of;
-use crate::netlink::{Conversation, NLM_F_DUMP, Part, attribute, hear, ip};
+use crate::abi::transport_from_number;
+use crate::netlink::{NLM_F_DUMP, NetlinkFamily, NetlinkSocket, attribute, ip, read_until_done};
 
 /// How many connections the kernel follows here; absent where it follows none.
-const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+const COUNT_FILE: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
 /// How long a list may take before it is given up: a million connections take about a second.
-const TIME_MAX: Duration = Duration::from_secs(2);
+const LIST_TIME_MAX: Duration = Duration::from_secs(2);
 /// How many connections are kept in mind: as a rule they are a few of each hundred that another proxy has. Each makes
 /// an entry in our maps.
-const FOUND_MAX: usize = 8_192;
+const CONNECTIONS_MAX: usize = 8_192;
 
 /// `NFNL_SUBSYS_CTNETLINK` and `IPCTNL_MSG_CT_GET`.
-const GET: u16 = 0x0101;
+const CT_GET: u16 = 0x0101;
 /// The bytes of an `nfgenmsg`; all zeros ask for both families.
-const GENERAL: usize = 4;
+const NFGENMSG_BYTES: usize = 4;
 
 /// A connection that the backend sees as coming from an address and a port of this node, not from its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Translated {
+pub(crate) struct TranslatedConnection {
     pub(crate) transport: Transport,
     pub(crate) backend: SocketAddr,
     pub(crate) node: SocketAddr,
@@ -43,50 +43,54 @@ pub(crate) struct Translated {
 
 /// The connections that were found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub(crate) all: Vec<Translated>,
+pub(crate) struct ConnectionList {
+    pub(crate) all: Vec<TranslatedConnection>,
     /// Whether nothing can be missing.
-    pub(crate) is_whole: bool,
+    pub(crate) is_complete: bool,
 }
 
 /// Whether the kernel follows connections anywhere on this machine.
-pub(super) fn follows_connections() -> bool {
-    Path::new(COUNT).exists()
+pub(super) fn is_conntrack_active() -> bool {
+    Path::new(COUNT_FILE).exists()
 }
 
 /// The connections that the backend sees at a wanted port of the node.
-pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
-    let count = fs::read_to_string(COUNT).unwrap_or_default();
+pub(crate) fn list_connections(is_wanted: impl Fn(u16) -> bool) -> io::Result<ConnectionList> {
+    let count = fs::read_to_string(COUNT_FILE).unwrap_or_default();
     if matches!(count.trim(), "" | "0") {
-        return Ok(Found { is_whole: true, ..Found::default() });
+        return Ok(ConnectionList { is_complete: true, ..ConnectionList::default() });
     }
-    let mut kernel = Conversation::open(Part::Filters)?;
-    kernel.ask(GET, NLM_F_DUMP, &[0; GENERAL])?;
-    read(&mut kernel, Instant::now() + TIME_MAX, is_wanted)
+    let mut kernel = NetlinkSocket::open(NetlinkFamily::Netfilter)?;
+    kernel.request(CT_GET, NLM_F_DUMP, &[0; NFGENMSG_BYTES])?;
+    read_connections(&mut kernel, Instant::now() + LIST_TIME_MAX, is_wanted)
 }
 
-fn read(answer: &mut impl Read, until: Instant, is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
+fn read_connections(
+    answer: &mut impl Read,
+    until: Instant,
+    is_wanted: impl Fn(u16) -> bool,
+) -> io::Result<ConnectionList> {
     let mut all = Vec::new();
-    let ended = hear(
+    let ended = read_until_done(
         answer,
         |_| Instant::now() < until,
         |message| {
-            if message.kind == NEW && all.len() < FOUND_MAX {
-                all.extend(translated(message.body).filter(|it| is_wanted(it.node.port())));
+            if message.kind == CT_NEW && all.len() < CONNECTIONS_MAX {
+                all.extend(parse_connection(message.body).filter(|it| is_wanted(it.node.port())));
             }
         },
     )?;
-    Ok(Found { is_whole: ended.is_some() && all.len() < FOUND_MAX, all })
+    Ok(ConnectionList { is_complete: ended.is_some() && all.len() < CONNECTIONS_MAX, all })
 }
 
 /// One direction of a connection.
-struct Way {
+struct ConntrackTuple {
     transport: Transport,
     source: SocketAddr,
     destination: SocketAddr,
 }
 
-fn way(message: &[u8], direction: u16) -> Option<Way> {
+fn parse_tuple(message: &[u8], direction: u16) -> Option<ConntrackTuple> {
     let tuple = attribute(message, direction)?;
     let addresses = attribute(tuple, CTA_TUPLE_IP)?;
     let protocol = attribute(tuple, CTA_TUPLE_PROTO)?;
@@ -96,8 +100,8 @@ fn way(message: &[u8], direction: u16) -> Option<Way> {
         let port = u16::from_be_bytes(*attribute(protocol, port)?.first_chunk()?);
         Some(SocketAddr::new(address, port))
     };
-    Some(Way {
-        transport: transport_of(*attribute(protocol, CTA_PROTO_NUM)?.first()?)?,
+    Some(ConntrackTuple {
+        transport: transport_from_number(*attribute(protocol, CTA_PROTO_NUM)?.first()?)?,
         source: end(0, CTA_PROTO_SRC_PORT)?,
         destination: end(1, CTA_PROTO_DST_PORT)?,
     })
@@ -105,12 +109,16 @@ fn way(message: &[u8], direction: u16) -> Option<Way> {
 
 /// The connection that a message tells of. `None`: not both ends of it are translated. A pod's way out of the cluster
 /// keeps its destination, and a client that the backend sees keeps its source.
-fn translated(body: &[u8]) -> Option<Translated> {
-    let message = body.get(GENERAL..)?;
-    let there = way(message, CTA_TUPLE_ORIG)?;
-    let back = way(message, CTA_TUPLE_REPLY)?;
+fn parse_connection(body: &[u8]) -> Option<TranslatedConnection> {
+    let message = body.get(NFGENMSG_BYTES..)?;
+    let there = parse_tuple(message, CTA_TUPLE_ORIG)?;
+    let back = parse_tuple(message, CTA_TUPLE_REPLY)?;
     let is_both = there.destination != back.source && there.source != back.destination;
-    is_both.then_some(Translated { transport: back.transport, backend: back.source, node: back.destination })
+    is_both.then_some(TranslatedConnection {
+        transport: back.transport,
+        backend: back.source,
+        node: back.destination,
+    })
 }
 
 #[cfg(test)]
@@ -118,7 +126,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::netlink::{HEADER, NESTED, NLMSG_DONE, NLMSG_ERROR, message, with_kind};
+    use crate::netlink::{HEADER_BYTES, NESTED, NLMSG_DONE, NLMSG_ERROR, encode_attribute, encode_message};
 
     fn octets(address: IpAddr) -> Vec<u8> {
         match address {
@@ -131,17 +139,17 @@ mod tests {
         let [source, destination] = [source, destination].map(|it| it.parse::<SocketAddr>().unwrap());
         let [of_source, of_destination] = if source.is_ipv4() { CTA_IP_V4 } else { CTA_IP_V6 };
         let ip = [
-            with_kind(of_source, &octets(source.ip())),
-            with_kind(of_destination, &octets(destination.ip())),
+            encode_attribute(of_source, &octets(source.ip())),
+            encode_attribute(of_destination, &octets(destination.ip())),
         ];
-        let port = |kind, port: u16| with_kind(kind, &port.to_be_bytes());
+        let port = |kind, port: u16| encode_attribute(kind, &port.to_be_bytes());
         let protocol = [
-            with_kind(CTA_PROTO_NUM, &[protocol]),
+            encode_attribute(CTA_PROTO_NUM, &[protocol]),
             port(CTA_PROTO_SRC_PORT, source.port()),
             port(CTA_PROTO_DST_PORT, destination.port()),
         ];
         // The kernel marks attributes that hold others in this way.
-        let nested = |kind: u16, parts: &[u8]| with_kind(kind | NESTED, parts);
+        let nested = |kind: u16, parts: &[u8]| encode_attribute(kind | NESTED, parts);
         nested(
             direction,
             &[nested(CTA_TUPLE_IP, &ip.concat()), nested(CTA_TUPLE_PROTO, &protocol.concat())].concat(),
@@ -152,7 +160,7 @@ mod tests {
     fn connection(protocol: u8, there: [&str; 2], back: [&str; 2]) -> Vec<u8> {
         let there = tuple(CTA_TUPLE_ORIG, protocol, there[0], there[1]);
         let back = tuple(CTA_TUPLE_REPLY, protocol, back[0], back[1]);
-        message(NEW, 0, 0, &[&[0; GENERAL][..], &there, &back].concat())
+        encode_message(CT_NEW, 0, 0, &[&[0; NFGENMSG_BYTES][..], &there, &back].concat())
     }
 
     /// As the kernel's answer comes: in pieces of whole messages.
@@ -170,10 +178,10 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
-    fn found(messages: &[Vec<u8>]) -> Found {
-        let done = message(NLMSG_DONE, 0, 0, &0_u32.to_ne_bytes());
+    fn found(messages: &[Vec<u8>]) -> ConnectionList {
+        let done = encode_message(NLMSG_DONE, 0, 0, &0_u32.to_ne_bytes());
         let datagrams = std::iter::once(done).chain(messages.iter().rev().cloned()).collect();
-        read(&mut Answer(datagrams), until(), |port| port >= 61_000).unwrap()
+        read_connections(&mut Answer(datagrams), until(), |port| port >= 61_000).unwrap()
     }
 
     const CLIENT: &str = "203.0.113.9:40000";
@@ -194,7 +202,7 @@ mod tests {
         let shown = both.all.iter().map(|it| format!("{} {} {}", it.transport, it.backend, it.node));
         let expected = ["TCP 10.244.2.7:8080 192.0.2.1:61234", "UDP [fd00::7]:53 [2001:db8:1::1]:65535"];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
-        assert!(both.is_whole);
+        assert!(both.is_complete);
     }
 
     #[test]
@@ -214,24 +222,28 @@ mod tests {
     fn bytes_of_any_kind_are_read_to_their_end() {
         let whole = connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]);
         for length in 0..whole.len() {
-            assert!(found(&[message(NEW, 0, 0, &whole[HEADER..length.max(HEADER)])]).all.is_empty());
+            assert!(
+                found(&[encode_message(CT_NEW, 0, 0, &whole[HEADER_BYTES..length.max(HEADER_BYTES)])])
+                    .all
+                    .is_empty()
+            );
         }
     }
 
     #[test]
     fn a_list_without_end_is_not_whole_and_is_given_up() {
-        let endless = vec![connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]); FOUND_MAX + 1];
+        let endless = vec![connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]); CONNECTIONS_MAX + 1];
         for until in [Instant::now(), until()] {
-            assert!(!read(&mut Answer(endless.clone()), until, |_| true).unwrap().is_whole);
+            assert!(!read_connections(&mut Answer(endless.clone()), until, |_| true).unwrap().is_complete);
         }
         let crowded = found(&endless);
-        assert_eq!((crowded.all.len(), crowded.is_whole), (FOUND_MAX, false));
+        assert_eq!((crowded.all.len(), crowded.is_complete), (CONNECTIONS_MAX, false));
     }
 
     #[test]
     fn a_kernel_that_refuses_is_an_error() {
-        let refused = message(NLMSG_ERROR, 0, 0, &(-libc::EPERM).to_ne_bytes());
-        let error = read(&mut Answer(vec![refused]), until(), |_| true).unwrap_err();
+        let refused = encode_message(NLMSG_ERROR, 0, 0, &(-libc::EPERM).to_ne_bytes());
+        let error = read_connections(&mut Answer(vec![refused]), until(), |_| true).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
     }
 }

@@ -5,8 +5,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::driver::family;
-use crate::netlink::{Part, attribute, attributes, subscribe};
+use super::driver::resolve_family;
+use crate::netlink::{NetlinkFamily, attribute, attributes, subscribe};
 use crate::sys;
 
 /// From `linux/genetlink.h`.
@@ -18,9 +18,9 @@ const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
 const GROUPS: [(&[u8], &[u8]); 2] = [(b"netdev\0", b"mgmt\0"), (b"ethtool\0", b"monitor\0")];
 
 /// A socket that hears when what a driver can do has changed. An error: this kernel tells nothing of it.
-pub fn driver_notices() -> io::Result<OwnedFd> {
-    let socket = subscribe(Part::Generic, 0)?;
-    let join = |(family, name)| sys::join_group(socket.as_fd(), group(family, name)?);
+pub fn subscribe_driver_changes() -> io::Result<OwnedFd> {
+    let socket = subscribe(NetlinkFamily::Generic, 0)?;
+    let join = |(family, name)| sys::join_group(socket.as_fd(), resolve_group(family, name)?);
     let joined = GROUPS.map(join);
     if joined.iter().any(Result::is_ok) {
         return Ok(socket);
@@ -29,8 +29,8 @@ pub fn driver_notices() -> io::Result<OwnedFd> {
 }
 
 /// The number of a group of a family.
-fn group(named: &[u8], name: &[u8]) -> io::Result<u32> {
-    let described = family(named)?.2;
+fn resolve_group(named: &[u8], name: &[u8]) -> io::Result<u32> {
+    let described = resolve_family(named)?.2;
     let groups = attribute(&described, CTRL_ATTR_MCAST_GROUPS).unwrap_or_default();
     let is_meant = |group: &&[u8]| attribute(group, CTRL_ATTR_MCAST_GRP_NAME) == Some(name);
     let found = attributes(groups).map(|(_, group)| group).find(is_meant);

@@ -1,6 +1,6 @@
 //! Which backends have refused clients outside lately, as the sweep meets their flows.
 //!
-//! Invariant: at most [`REFUSALS_MAX`] are told, each no longer than [`TOLD_FOR`], and none is untold because of those
+//! Invariant: at most [`REFUSALS_MAX`] are told, each no longer than [`REFUSAL_SECONDS`], and none is untold because of those
 //! of a namespace that has more of them. A backend that answers past this node is not heard here. Any host may send
 //! packets in a backend's name, so this is a reason to ask, and no verdict.
 
@@ -10,19 +10,19 @@ use holdfast_core::op::QuotaId;
 use holdfast_status::datapath::{Refused, Refusing};
 
 use crate::abi::flow::types::{self, flow_flag, flow_state};
-use crate::abi::{flow, transport_of};
+use crate::abi::{flow, transport_from_number};
 
 /// How many refusals are told apart: the checks that follow from them have a bound of their own. Most may be of
 /// services without checks: any tenant's clients can be refused by as many backends as the tenant likes.
 const REFUSALS_MAX: usize = 256;
 
 /// Seconds for which a refusal is told: longer than a pass takes.
-const TOLD_FOR: u32 = 30;
+const REFUSAL_SECONDS: u32 = 30;
 
 /// Whether the backend of a flow refuses its client: it has broken off what it never agreed to, or its port is closed.
 fn is_refused(it: &types::flow) -> bool {
     let has = |bit: flow_flag| u32::from(it.backend_flags) & bit.0 != 0;
-    if !super::life::makes_connections(it) {
+    if !super::lifetime::is_connection_oriented(it) {
         return has(flow_flag::FLOW_UNREACHABLE_SEEN);
     }
     let is_opening = u32::from(it.state) == flow_state::FLOW_OPENING.0;
@@ -30,25 +30,25 @@ fn is_refused(it: &types::flow) -> bool {
 }
 
 /// Notes the refusal of a flow, if that is one.
-pub(super) fn note(it: &types::flow, now: u32, refusing: &mut Refusing) {
-    if !is_refused(it) || now.saturating_sub(it.seen) > TOLD_FOR {
+pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut Refusing) {
+    if !is_refused(it) || now.saturating_sub(it.seen) > REFUSAL_SECONDS {
         return;
     }
-    let Some(transport) = transport_of(it.transport) else { return };
-    let shown = |address, port| flow::shown((address, port));
+    let Some(transport) = transport_from_number(it.transport) else { return };
+    let shown = |address, port| flow::decode_endpoint((address, port));
     let frontend = shown(it.frontend, it.frontend_port);
     let share =
         QuotaId(u16::try_from(it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0).unwrap_or_default());
     let refusal = Refused { share, frontend, transport, backend: shown(it.backend, it.backend_port) };
     if let Some(seen) = refusing.get_mut(&refusal) {
         *seen = it.seen.max(*seen);
-    } else if refusing.len() < REFUSALS_MAX || make_room(share, refusing) {
+    } else if refusing.len() < REFUSALS_MAX || evict_oldest(share, refusing) {
         refusing.insert(refusal, it.seen);
     }
 }
 
 /// Forgets the oldest refusal of the namespace that has most, if that has at least two more than this one.
-fn make_room(share: QuotaId, refusing: &mut Refusing) -> bool {
+fn evict_oldest(share: QuotaId, refusing: &mut Refusing) -> bool {
     let mut counts = BTreeMap::<QuotaId, usize>::new();
     refusing.keys().for_each(|it| *counts.entry(it.share).or_default() += 1);
     let own = counts.get(&share).copied().unwrap_or_default();
@@ -59,8 +59,8 @@ fn make_room(share: QuotaId, refusing: &mut Refusing) -> bool {
 }
 
 /// Forgets what is old.
-pub(super) fn forget(now: u32, refusing: &mut Refusing) {
-    refusing.retain(|_, seen| now.saturating_sub(*seen) <= TOLD_FOR);
+pub(super) fn expire_refusals(now: u32, refusing: &mut Refusing) {
+    refusing.retain(|_, seen| now.saturating_sub(*seen) <= REFUSAL_SECONDS);
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
 
     /// A flow of one transport, and what its backend was heard to say.
     fn flow(transport: Transport, is_open: bool, backend_flags: u32, seen: u32, client: u16) -> types::flow {
-        let end = |text: &str| flow::end(text.parse().unwrap());
+        let end = |text: &str| flow::encode_endpoint(text.parse().unwrap());
         let ((frontend, frontend_port), (backend, backend_port)) =
             (end("192.0.2.10:80"), end("10.1.0.1:8080"));
         let state = if is_open { flow_state::FLOW_OPEN } else { flow_state::FLOW_OPENING };
@@ -93,7 +93,7 @@ mod tests {
 
     fn told(it: &types::flow) -> Option<u32> {
         let mut refusing = Refusing::new();
-        note(it, NOW, &mut refusing);
+        record_refusal(it, NOW, &mut refusing);
         refusing.into_values().next()
     }
 
@@ -118,7 +118,7 @@ mod tests {
             let it = flow(transport, is_open, said, NOW - 1, 1);
             assert_eq!(told(&it), expected.then_some(NOW - 1), "{rule}");
         }
-        assert_eq!(told(&flow(Tcp, false, rst, NOW - TOLD_FOR - 1, 1)), None, "long ago");
+        assert_eq!(told(&flow(Tcp, false, rst, NOW - REFUSAL_SECONDS - 1, 1)), None, "long ago");
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
         let rst = flow_flag::FLOW_RST_SEEN.0;
         let mut refusing = Refusing::new();
         for (seen, client) in [(NOW - 9, 1), (NOW - 3, 2), (NOW - 5, 3)] {
-            note(&flow(Transport::Tcp, false, rst, seen, client), NOW, &mut refusing);
+            record_refusal(&flow(Transport::Tcp, false, rst, seen, client), NOW, &mut refusing);
         }
         let expected = Refused {
             share: QuotaId(0),
@@ -137,12 +137,12 @@ mod tests {
         assert_eq!(refusing, Refusing::from([(expected, NOW - 3)]), "one of all clients, the latest");
         for port in 1..1_000_u16 {
             let it = types::flow { backend_port: port.to_be(), ..flow(Transport::Tcp, false, rst, NOW, 1) };
-            note(&it, NOW, &mut refusing);
+            record_refusal(&it, NOW, &mut refusing);
         }
         assert_eq!(refusing.len(), REFUSALS_MAX);
-        forget(NOW - 3 + TOLD_FOR, &mut refusing);
+        expire_refusals(NOW - 3 + REFUSAL_SECONDS, &mut refusing);
         assert!(refusing.contains_key(&expected));
-        forget(NOW + TOLD_FOR + 1, &mut refusing);
+        expire_refusals(NOW + REFUSAL_SECONDS + 1, &mut refusing);
         assert!(refusing.is_empty());
     }
 
@@ -152,7 +152,11 @@ mod tests {
             let refused =
                 flow(Transport::Tcp, false, flow_flag::FLOW_RST_SEEN.0, NOW - 20 + u32::from(port > 9), 1);
             let port_and_share = share << types::flow_part::FLOW_SHARE_AT.0 | 7;
-            note(&types::flow { backend_port: port.to_be(), port_and_share, ..refused }, NOW, refusing);
+            record_refusal(
+                &types::flow { backend_port: port.to_be(), port_and_share, ..refused },
+                NOW,
+                refusing,
+            );
         }
     }
 

@@ -5,63 +5,63 @@
 
 use holdfast_core::keys::Transport;
 
-use super::life::{is_expired, is_over, is_stream, is_wrapped, makes_connections};
+use super::lifetime::{is_closed, is_connection_oriented, is_encapsulated, is_expired, is_stream};
 use crate::abi::flow::types::{self, lifetime as life};
-use crate::abi::transport_of;
+use crate::abi::transport_from_number;
 
 /// The seconds of silence stand below the worth.
-const WORTH_AT: u32 = 20;
+const RANK_SHIFT: u32 = 20;
 
 /// What is given up last comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Worth {
+pub(crate) enum EvictionRank {
     /// Client or backend may still need it.
     Needed = 0,
     /// A question over UDP and its answer, at most `LIFE_TIME_WAIT` ago, or a conversation that has paused.
     Fresh = 1,
     /// A stream of datagrams that goes on without an answer.
-    Unheard = 2,
+    OneSidedStream = 2,
     /// It has had no answer, and is no such stream.
     Unanswered = 3,
     /// A question over UDP and its answer, longer ago.
-    Answered = 4,
+    OldReply = 4,
     /// Both sides have said their last, or its time is up.
-    Over = 5,
+    Closed = 5,
 }
 
-impl Worth {
-    pub(crate) fn of(flow: &types::flow, now: u32) -> Self {
-        let since = silence(flow, now);
-        let is_udp = transport_of(flow.transport) == Some(Transport::Udp);
+impl EvictionRank {
+    pub(crate) fn from_flow(flow: &types::flow, now: u32) -> Self {
+        let since = idle_seconds(flow, now);
+        let is_udp = transport_from_number(flow.transport) == Some(Transport::Udp);
         let is_opening = u32::from(flow.state) == types::flow_state::FLOW_OPENING.0;
         // The backend of a wrapped conversation answers past this node.
-        let is_one_sided = is_opening || (is_udp && is_wrapped(flow));
-        if may_yield(flow, now) {
-            Self::Over
+        let is_one_sided = is_opening || (is_udp && is_encapsulated(flow));
+        if is_evictable(flow, now) {
+            Self::Closed
         } else if is_one_sided && is_udp && is_stream(flow) && since <= life::LIFE_UNDER_PRESSURE.0 {
-            Self::Unheard
+            Self::OneSidedStream
         } else if is_one_sided || is_doubtful(flow, now) {
             Self::Unanswered
         } else if is_udp {
-            Self::of_conversation(is_stream(flow), since)
+            Self::from_udp(is_stream(flow), since)
         } else {
             Self::Needed
         }
     }
 
     /// Two questions in a client's name, forged or not, are answered too; so it is needed only while it goes on.
-    fn of_conversation(is_stream: bool, since: u32) -> Self {
+    fn from_udp(is_stream: bool, since: u32) -> Self {
         match is_stream {
             true if since <= life::LIFE_UNDER_PRESSURE.0 => Self::Needed,
             true => Self::Fresh,
             false if since <= life::LIFE_TIME_WAIT.0 => Self::Fresh,
-            false => Self::Answered,
+            false => Self::OldReply,
         }
     }
 }
 
 /// For how long a connection of which only the client is heard may be silent, and be believed.
-fn is_believed_for(flow: &types::flow) -> u32 {
+fn trusted_silence(flow: &types::flow) -> u32 {
     let lasted = flow.seen.wrapping_sub(flow.began).cast_signed();
     u32::try_from(lasted).unwrap_or(0).clamp(life::LIFE_UNDER_PRESSURE.0, life::LIFE_UNANSWERED.0)
 }
@@ -69,25 +69,26 @@ fn is_believed_for(flow: &types::flow) -> u32 {
 /// Whether a connection of which only the client is heard may be none: a stranger may send a SYN, its acknowledgement
 /// and what comes later in any name.
 fn is_doubtful(flow: &types::flow, now: u32) -> bool {
-    is_wrapped(flow) && makes_connections(flow) && silence(flow, now) > is_believed_for(flow)
+    is_encapsulated(flow) && is_connection_oriented(flow) && idle_seconds(flow, now) > trusted_silence(flow)
 }
 
-fn silence(flow: &types::flow, now: u32) -> u32 {
+fn idle_seconds(flow: &types::flow, now: u32) -> u32 {
     now.saturating_sub(flow.seen)
 }
 
-fn may_yield(flow: &types::flow, now: u32) -> bool {
-    let since = silence(flow, now);
+fn is_evictable(flow: &types::flow, now: u32) -> bool {
+    let since = idle_seconds(flow, now);
     is_expired(flow, now, 0)
-        || (since > life::LIFE_UNDER_PRESSURE.0 && is_about_over(flow))
-        || (makes_connections(flow) && is_over(flow) && since > life::LIFE_TIME_WAIT.0)
+        || (since > life::LIFE_UNDER_PRESSURE.0 && is_closing(flow))
+        || (is_connection_oriented(flow) && is_closed(flow) && since > life::LIFE_TIME_WAIT.0)
 }
 
-fn is_about_over(flow: &types::flow) -> bool {
-    if transport_of(flow.transport) == Some(Transport::Udp) {
+fn is_closing(flow: &types::flow) -> bool {
+    if transport_from_number(flow.transport) == Some(Transport::Udp) {
         return u32::from(flow.state) == types::flow_state::FLOW_OPEN.0 && !is_stream(flow);
     }
-    let is_left = is_wrapped(flow) && u32::from(flow.client_flags) & types::flow_flag::FLOW_FIN_SEEN.0 != 0;
+    let is_left =
+        is_encapsulated(flow) && u32::from(flow.client_flags) & types::flow_flag::FLOW_FIN_SEEN.0 != 0;
     let is_reset = u32::from(flow.client_flags | flow.backend_flags) & types::flow_flag::FLOW_RST_SEEN.0 != 0;
     is_reset
         || is_left
@@ -95,9 +96,9 @@ fn is_about_over(flow: &types::flow) -> bool {
 }
 
 /// How readily a flow is given up for others: the greater the number, the more readily.
-pub(crate) fn readiness(flow: &types::flow, now: u32) -> u32 {
-    let most = (1 << WORTH_AT) - 1;
-    (Worth::of(flow, now) as u32) << WORTH_AT | silence(flow, now).min(most)
+pub(crate) fn eviction_score(flow: &types::flow, now: u32) -> u32 {
+    let most = (1 << RANK_SHIFT) - 1;
+    (EvictionRank::from_flow(flow, now) as u32) << RANK_SHIFT | idle_seconds(flow, now).min(most)
 }
 
 #[cfg(test)]
@@ -130,29 +131,29 @@ mod tests {
                 began: 100_000_u32.wrapping_sub(lasted),
                 ..types::flow::default()
             };
-            let worth = |flow: &types::flow| Worth::of(flow, 100_000 + silent);
-            let expected = if is_given_up { Worth::Unanswered } else { Worth::Needed };
+            let worth = |flow: &types::flow| EvictionRank::from_flow(flow, 100_000 + silent);
+            let expected = if is_given_up { EvictionRank::Unanswered } else { EvictionRank::Needed };
             assert_eq!(worth(&flow), expected, "after {lasted} s, silent for {silent} s");
             flow.client_flags = 0;
-            assert_eq!(worth(&flow), Worth::Needed, "its backend is heard");
+            assert_eq!(worth(&flow), EvictionRank::Needed, "its backend is heard");
         }
     }
 
     /// How far a conversation over UDP is, whether it is wrapped, for how long it has gone on and been silent, and what
     /// it is worth.
-    const CONVERSATIONS: [(types::flow_state, bool, u32, u32, Worth); 12] = [
-        (OPENING, false, 0, 0, Worth::Unanswered),
-        (OPENING, false, 3, 10, Worth::Unheard),
-        (OPENING, false, 86_400, 0, Worth::Unheard),
-        (OPENING, false, 86_400, 11, Worth::Unanswered),
-        (OPENING, true, 0, 0, Worth::Unanswered),
-        (OPEN, true, 3, 10, Worth::Unheard),
-        (OPEN, true, 86_400, 11, Worth::Unanswered),
-        (OPEN, false, 0, 1, Worth::Fresh),
-        (OPEN, false, 0, 2, Worth::Answered),
-        (OPEN, false, 3, 10, Worth::Needed),
-        (OPEN, false, 3, 11, Worth::Fresh),
-        (OPEN, false, 86_400, 120, Worth::Fresh),
+    const CONVERSATIONS: [(types::flow_state, bool, u32, u32, EvictionRank); 12] = [
+        (OPENING, false, 0, 0, EvictionRank::Unanswered),
+        (OPENING, false, 3, 10, EvictionRank::OneSidedStream),
+        (OPENING, false, 86_400, 0, EvictionRank::OneSidedStream),
+        (OPENING, false, 86_400, 11, EvictionRank::Unanswered),
+        (OPENING, true, 0, 0, EvictionRank::Unanswered),
+        (OPEN, true, 3, 10, EvictionRank::OneSidedStream),
+        (OPEN, true, 86_400, 11, EvictionRank::Unanswered),
+        (OPEN, false, 0, 1, EvictionRank::Fresh),
+        (OPEN, false, 0, 2, EvictionRank::OldReply),
+        (OPEN, false, 3, 10, EvictionRank::Needed),
+        (OPEN, false, 3, 11, EvictionRank::Fresh),
+        (OPEN, false, 86_400, 120, EvictionRank::Fresh),
     ];
     const OPENING: types::flow_state = types::flow_state::FLOW_OPENING;
     const OPEN: types::flow_state = types::flow_state::FLOW_OPEN;
@@ -170,7 +171,7 @@ mod tests {
                 ..types::flow::default()
             };
             assert_eq!(
-                Worth::of(&flow, 100_000 + silent),
+                EvictionRank::from_flow(&flow, 100_000 + silent),
                 expected,
                 "wrapped {wrapped}, after {lasted} s, silent for {silent} s"
             );

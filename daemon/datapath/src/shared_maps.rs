@@ -17,75 +17,84 @@ use libbpf_rs::{MapCore, MapHandle, MapType};
 use crate::abi::{self, types};
 use crate::bitmap::Bitmap;
 use crate::error::StartError;
-use crate::generation::{table, view};
-use crate::map::{self, Handles, Map};
+use crate::generation::{map_array, open_counted_table};
+use crate::map::{self, Map, MapHandles};
+use crate::mapped_array::MappedArray;
 use crate::table::Table;
-use crate::view::View;
 
 /// The maps that all generations share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    handles: Handles,
+pub(crate) struct SharedMaps {
+    handles: MapHandles,
     addresses: [Table; 2],
     node_ports: Bitmap,
-    blocks: Bitmap,
-    control: View,
+    frontend_blocks: Bitmap,
+    control: MappedArray,
     // Frontends without an address; the bits of their ports are set in `node_ports`.
     wildcards: BTreeSet<FrontendKey>,
     // How many frontends with an address take datagrams at a port; the bits of these ports are set too. What this node
     // says from such a port is remembered, or the answer would be taken for a client's question.
     datagrams: BTreeMap<NonZeroU16, usize>,
     // The ports to which a former daemon's flows lead at an address of this node.
-    of_flows: BTreeSet<NonZeroU16>,
+    flow_ports: BTreeSet<NonZeroU16>,
 }
 
-impl Shared {
+impl SharedMaps {
     /// Takes over the shared maps, and sets the bits of the frontends that were found. The bits of blocks and ports
     /// without a frontend stay until it is known whether there are flows to them.
-    pub(crate) fn new(maps: &Handles, found: &[FrontendKey]) -> Result<Self, StartError> {
-        let shared = Map::shared().chain(Map::with_sockets());
-        let handles = map::copies(shared.filter_map(|map| maps.get_key_value(&map)))?;
+    pub(crate) fn new(maps: &MapHandles, found: &[FrontendKey]) -> Result<Self, StartError> {
+        let shared = Map::shared_maps().chain(Map::socket_maps());
+        let handles = map::clone_handles(shared.filter_map(|map| maps.get_key_value(&map)))?;
         let wildcards: BTreeSet<_> =
             found.iter().copied().filter(|key| key.address.is_unspecified()).collect();
         let mut datagrams = BTreeMap::new();
-        found.iter().filter(|key| takes_datagrams(key)).for_each(|key| count_one(&mut datagrams, key.port));
+        found
+            .iter()
+            .filter(|key| is_udp_at_address(key))
+            .for_each(|key| increment_port(&mut datagrams, key.port));
         let ports = wildcards.iter().map(|key| key.port).chain(datagrams.keys().copied());
         Ok(Self {
             handles,
-            addresses: [table(maps, Map::NodeAddresses4)?, table(maps, Map::NodeAddresses6)?],
-            node_ports: Bitmap::beside(view(maps, Map::NodePorts)?, ports.map(port_bit)),
-            blocks: Bitmap::beside(view(maps, Map::FrontendBlocks)?, found.iter().filter_map(block_bit)),
-            control: view(maps, Map::Control)?,
+            addresses: [
+                open_counted_table(maps, Map::NodeAddresses4)?,
+                open_counted_table(maps, Map::NodeAddresses6)?,
+            ],
+            node_ports: Bitmap::adopt(map_array(maps, Map::NodePorts)?, ports.map(port_bit)),
+            frontend_blocks: Bitmap::adopt(
+                map_array(maps, Map::FrontendBlocks)?,
+                found.iter().filter_map(block_bit),
+            ),
+            control: map_array(maps, Map::Control)?,
             wildcards,
             datagrams,
-            of_flows: BTreeSet::new(),
+            flow_ports: BTreeSet::new(),
         })
     }
 
     /// Restores what others have changed in the bitmaps. `true`: something had been changed.
     pub(crate) fn repair(&self) -> bool {
-        self.node_ports.repair() | self.blocks.repair()
+        self.node_ports.repair() | self.frontend_blocks.repair()
     }
 
     /// The handles with which programs are loaded over the same maps.
-    pub(crate) fn handles(&self) -> &Handles {
+    pub(crate) fn handles(&self) -> &MapHandles {
         &self.handles
     }
 
-    pub(crate) fn addresses(&self) -> &[Table; 2] {
+    pub(crate) fn node_addresses(&self) -> &[Table; 2] {
         &self.addresses
     }
 
-    pub(crate) fn addresses_mut(&mut self, address: IpAddr) -> &mut Table {
+    pub(crate) fn node_addresses_mut(&mut self, address: IpAddr) -> &mut Table {
         let [v4, v6] = &mut self.addresses;
         if address.is_ipv4() { v4 } else { v6 }
     }
 
     /// Sets the bits that lead programs to a frontend that has come.
     pub(crate) fn note_inserted(&mut self, key: &FrontendKey) {
-        block_bit(key).into_iter().for_each(|bit| self.blocks.set(bit));
-        let is_new = if takes_datagrams(key) {
-            count_one(&mut self.datagrams, key.port);
+        block_bit(key).into_iter().for_each(|bit| self.frontend_blocks.set(bit));
+        let is_new = if is_udp_at_address(key) {
+            increment_port(&mut self.datagrams, key.port);
             true
         } else {
             key.address.is_unspecified() && self.wildcards.insert(*key)
@@ -97,14 +106,14 @@ impl Shared {
 
     /// Clears the bit of a port, if the frontend that has gone was the last one that needed it.
     pub(crate) fn note_removed(&mut self, key: &FrontendKey) {
-        let is_gone = if takes_datagrams(key) {
-            count_off(&mut self.datagrams, key.port);
+        let is_gone = if is_udp_at_address(key) {
+            decrement_port(&mut self.datagrams, key.port);
             true
         } else {
             self.wildcards.remove(key)
         };
         let is_used = self.datagrams.contains_key(&key.port)
-            || self.of_flows.contains(&key.port)
+            || self.flow_ports.contains(&key.port)
             || self.wildcards.iter().any(|other| other.port == key.port);
         if is_gone && !is_used {
             self.node_ports.clear(port_bit(key.port));
@@ -118,25 +127,25 @@ impl Shared {
 
     /// Keeps programs looking while it is not known to which addresses a former daemon's flows go: the bits of blocks
     /// that were found stay, and where none were found all are set.
-    pub(crate) fn expect_flows(&mut self) {
-        self.blocks.set_all_unless_found();
+    pub(crate) fn keep_found_blocks(&mut self) {
+        self.frontend_blocks.set_all_if_empty();
     }
 
     /// Sets the bits of the places to which a former daemon's flows go, because a flow may outlive its frontend, and
     /// forgets all other bits that were found. The node's own addresses get no bit, because nearly all packets are for
     /// one of these: their flows are found by the port, also by one that clients get on their way to other nodes.
-    pub(crate) fn note_flows(&mut self, frontends: impl IntoIterator<Item = (IpAddr, u16)>) {
+    pub(crate) fn record_flows(&mut self, frontends: impl IntoIterator<Item = (IpAddr, u16)>) {
         for (address, port) in frontends {
-            let of_node = self.addresses_mut(address).get(&abi::node_address_bytes(address)).is_some();
+            let of_node = self.node_addresses_mut(address).get(&abi::encode_node_address(address)).is_some();
             if !of_node {
-                self.blocks.set(abi::block_of(address));
+                self.frontend_blocks.set(abi::address_block(address));
             } else if let Some(port) = NonZeroU16::new(port) {
-                self.of_flows.insert(port);
+                self.flow_ports.insert(port);
                 self.node_ports.set(port_bit(port));
             }
         }
-        self.blocks.forget_found();
-        self.node_ports.forget_found();
+        self.frontend_blocks.clear_adopted();
+        self.node_ports.clear_adopted();
     }
 
     pub(crate) fn control(&self) -> types::control {
@@ -146,9 +155,9 @@ impl Shared {
 
     /// Tells the programs what is exempt, and in which network namespace the loopback answers node ports. The count of
     /// lost refusals, which the programs write, stays as it is.
-    pub(crate) fn tell(&self, told: &types::control) {
+    pub(crate) fn write_control(&self, told: &types::control) {
         let lost = offset_of!(types::control, refusals_lost) / 8;
-        let words = self.control.iter().zip(abi::words(told)).enumerate();
+        let words = self.control.iter().zip(abi::to_words(told)).enumerate();
         words.filter(|(at, _)| *at != lost).for_each(|(_, (cell, word))| cell.store(word, Ordering::Release));
     }
 }
@@ -158,12 +167,12 @@ const EXEMPTIONS: [usize; 2] =
     [offset_of!(types::control, exempt_cgroup) / 8, offset_of!(types::control, exempt_mark) / 8];
 
 /// Tells the programs of another version which cgroup and mark are exempt, and nothing else.
-pub(crate) fn exempt_in(control: &MapHandle, told: &types::control) {
+pub(crate) fn write_exemptions(control: &MapHandle, told: &types::control) {
     if control.map_type() != MapType::Array || (control.value_size() as usize) < size_of::<types::control>() {
         return;
     }
-    let Ok(view) = View::new(control) else { return };
-    for ((at, cell), word) in view.iter().enumerate().zip(abi::words(told)) {
+    let Ok(view) = MappedArray::new(control) else { return };
+    for ((at, cell), word) in view.iter().enumerate().zip(abi::to_words(told)) {
         let keeps = if at == EXEMPTIONS[1] { !u64::from(u32::MAX) } else { 0 };
         if EXEMPTIONS.contains(&at) {
             let kept = cell.load(Ordering::Relaxed) & keeps;
@@ -177,16 +186,16 @@ fn port_bit(port: NonZeroU16) -> u32 {
 }
 
 /// Whether this node may itself send datagrams from the frontend's place.
-fn takes_datagrams(key: &FrontendKey) -> bool {
+fn is_udp_at_address(key: &FrontendKey) -> bool {
     key.transport == Transport::Udp && !key.address.is_unspecified()
 }
 
-fn count_one(counts: &mut BTreeMap<NonZeroU16, usize>, port: NonZeroU16) {
+fn increment_port(counts: &mut BTreeMap<NonZeroU16, usize>, port: NonZeroU16) {
     let count = counts.entry(port).or_default();
     *count = count.saturating_add(1);
 }
 
-fn count_off(counts: &mut BTreeMap<NonZeroU16, usize>, port: NonZeroU16) {
+fn decrement_port(counts: &mut BTreeMap<NonZeroU16, usize>, port: NonZeroU16) {
     if let Some(count) = counts.get_mut(&port) {
         *count = count.saturating_sub(1);
         if *count == 0 {
@@ -197,5 +206,5 @@ fn count_off(counts: &mut BTreeMap<NonZeroU16, usize>, port: NonZeroU16) {
 
 /// A frontend without an address is in no block: it is found by no address that a client dials.
 fn block_bit(key: &FrontendKey) -> Option<u32> {
-    (!key.address.is_unspecified()).then(|| abi::block_of(key.address))
+    (!key.address.is_unspecified()).then(|| abi::address_block(key.address))
 }

@@ -1,0 +1,308 @@
+//! What is still to be done at devices, in which order, and each step of it.
+//!
+//! Invariant: a step waits for the kernel once. The kernel takes some ten milliseconds to put a program at a device or
+//! to take one away, because it waits until no processor runs what was there before; the caller does other work between
+//! two steps. Devices that lead to other hosts come first. Then come looks, which are cheap and find what is missing,
+//! then devices of pods, and withdrawals last. What the programs know of a device that has them is told at once.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+
+use super::hook::DeviceHook;
+use super::{Device, DeviceState, Devices, HookKind, Side, capacity, clsact, hook_error, link_layer};
+use crate::bpf_syscall;
+
+/// So many devices may wait for others before their programs are taken away. Each keeps open files until then, and pods
+/// that come and go all the time would put off the end of each other.
+const LEAVING_MAX: usize = 64;
+
+/// What is still to be done at devices that are wanted.
+#[derive(Debug, Default)]
+pub(super) struct WorkQueue {
+    jobs: BTreeSet<AttachJob>,
+    // The number from which the round of looks goes on; `None`: no round is under way.
+    round: Option<u32>,
+}
+
+/// A device that is to get its programs; the most urgent one is the first in order. A device that has programs already
+/// needs no more than other words as a rule, and comes before one that has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct AttachJob {
+    is_pod_device: bool,
+    is_new: bool,
+    index: u32,
+}
+
+impl WorkQueue {
+    fn add_job(&mut self, place: &DeviceState) {
+        let (is_pod_device, is_new) = (capacity::is_pod_device(&place.device), !place.attached);
+        self.jobs.insert(AttachJob { is_pod_device, is_new, index: place.device.index });
+    }
+
+    fn has_job(&self, index: u32) -> bool {
+        possible_jobs(index).iter().any(|put| self.jobs.contains(put))
+    }
+
+    fn remove_jobs(&mut self, index: u32) {
+        for put in possible_jobs(index) {
+            self.jobs.remove(&put);
+        }
+    }
+}
+
+/// Every way in which a device may stand in the queue.
+fn possible_jobs(index: u32) -> [AttachJob; 4] {
+    [(false, false), (false, true), (true, false), (true, true)].map(|(is_pod_device, is_new)| AttachJob {
+        is_pod_device,
+        is_new,
+        index,
+    })
+}
+
+/// The attempt to put all programs of a device in place, as far as it has come.
+#[derive(Debug)]
+pub(super) struct AttachAttempt {
+    // Where programs are still to be attached, the next one last.
+    missing: Vec<DeviceHook>,
+    is_entry_written: bool,
+    outcome: io::Result<()>,
+}
+
+impl Devices {
+    /// Notes that programs are to be at these devices, and at no others. [`Self::run_steps`] does what follows from it;
+    /// [`Self::status`] tells how far that has come.
+    pub(crate) fn set_devices(&mut self, devices: &[Device]) {
+        let has_room = |index| self.attached_devices.contains_key(&index);
+        let (wanted, left_out) = capacity::admit_devices(devices, has_room, self.pods_max);
+        self.rejected = left_out;
+        let is_gone = |index: &u32| !wanted.contains_key(index);
+        let gone: Vec<u32> = self.attached_devices.keys().copied().filter(is_gone).collect();
+        gone.into_iter().for_each(|index| self.schedule_detach(index));
+        self.remove_unknown(&wanted);
+        wanted.into_values().for_each(|device| self.schedule_attach(device));
+    }
+
+    /// Has a device lose its programs when nothing else is to be done. Until then, answers of pods behind it go through
+    /// the stack.
+    fn schedule_detach(&mut self, index: u32) {
+        let Some(mut place) = self.attached_devices.remove(&index) else { return };
+        self.queue.remove_jobs(index);
+        place.attempt = None;
+        if place.device.side == Side::Near {
+            self.remove_entry(&mut place);
+        }
+        self.leaving.insert(index, place);
+    }
+
+    /// Has a device get its programs. Programs that are there already learn at once what has changed.
+    fn schedule_attach(&mut self, device: &Device) {
+        let known =
+            self.attached_devices.remove(&device.index).or_else(|| self.leaving.remove(&device.index));
+        let mut place = known.unwrap_or_else(|| self.open_device(device.clone()));
+        if place.attached && place.device == *device {
+            place.schedule_check();
+        } else {
+            // The programs of another side would stay beside the only one that such a device has.
+            place.must_detach_first |= place.device.side != Side::Near && device.side == Side::Near;
+            let is_same_side = place.device.side == device.side;
+            (place.device, place.attempt) = (device.clone(), None);
+            if place.attached && is_same_side {
+                self.refresh_entry(&mut place);
+            }
+            self.queue.add_job(&place);
+        }
+        self.attached_devices.insert(device.index, place);
+    }
+
+    /// Begins a round of looks at all devices, unless one is under way: it finds what was taken away from outside and
+    /// what failed.
+    pub(crate) fn begin_check_round(&mut self) {
+        self.queue.round.get_or_insert(0);
+    }
+
+    /// Takes the hooks at which something was put back since this was called last.
+    pub(crate) fn take_repaired(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.repaired_hooks)
+    }
+
+    /// Does what is to be done, at least one step, until `is_over`. `true`: there is more to do.
+    pub(crate) fn run_steps(&mut self, is_over: impl Fn() -> bool) -> bool {
+        while self.run_step() {
+            if is_over() {
+                break;
+            }
+        }
+        self.queue.round.is_some() || !self.queue.jobs.is_empty() || !self.leaving.is_empty()
+    }
+
+    /// Whether a device that leads to other hosts still waits for its programs.
+    pub(crate) fn awaits_uplink(&self) -> bool {
+        self.queue.jobs.first().is_some_and(|put| !put.is_pod_device)
+    }
+
+    /// Takes the next step. `false`: there is nothing to do.
+    fn run_step(&mut self) -> bool {
+        let put = self.queue.jobs.first().copied();
+        match (put, self.queue.round) {
+            (Some(put), _) if !put.is_pod_device => self.run_attach(put),
+            (_, Some(from)) => self.run_check(from),
+            (Some(put), None) if self.leaving.len() <= LEAVING_MAX => self.run_attach(put),
+            _ => return self.run_detach(),
+        }
+        true
+    }
+
+    fn run_check(&mut self, from: u32) {
+        let next = self.attached_devices.range(from..).next().map(|(index, _)| *index);
+        self.queue.round = next.and_then(|index| index.checked_add(1));
+        let _ = next.map(|index| self.with_device(index, Self::check_device));
+    }
+
+    fn run_attach(&mut self, put: AttachJob) {
+        if self.with_device(put.index, Self::attach_next).unwrap_or(true) {
+            self.queue.jobs.remove(&put);
+        }
+    }
+
+    /// `false`: no device waits to lose its programs.
+    fn run_detach(&mut self) -> bool {
+        let Some((index, mut place)) = self.leaving.pop_first() else { return false };
+        if !self.detach_next(&mut place) {
+            self.leaving.insert(index, place);
+        }
+        true
+    }
+
+    fn with_device<T>(
+        &mut self,
+        index: u32,
+        act: impl FnOnce(&mut Self, &mut DeviceState) -> T,
+    ) -> Option<T> {
+        let mut place = self.attached_devices.remove(&index)?;
+        let done = act(self, &mut place);
+        self.attached_devices.insert(index, place);
+        Some(done)
+    }
+
+    /// Looks whether the programs of a device are there, and notes what is to be put back.
+    fn check_device(&mut self, place: &mut DeviceState) {
+        if self.lacks_hook(&place.device) {
+            return;
+        }
+        if place.is_check_due() && !self.queue.has_job(place.device.index) {
+            let broken: Vec<_> =
+                self.device_hooks(&place.device).filter(|spot| !self.is_intact(place, *spot)).collect();
+            if !broken.is_empty() || !place.attached {
+                place.broken = if place.attached { broken } else { Vec::new() };
+                self.queue.add_job(place);
+            }
+        }
+        if let Some(mended) = self.repair_xdp(place) {
+            self.record_repaired([mended]);
+        }
+        if place.next_foreign_check == 0 {
+            self.update_foreign_count(place);
+        }
+        place.next_foreign_check = place.next_foreign_check.saturating_sub(1);
+    }
+
+    fn record_repaired(&mut self, mended: impl IntoIterator<Item = String>) {
+        let before = self.repaired_hooks.len();
+        self.repaired_hooks.extend(mended);
+        self.repaired = self.repaired.saturating_add((self.repaired_hooks.len() - before) as u64);
+    }
+
+    /// Tells the programs what they have to know of a device, then attaches them there. A failure is kept with the
+    /// device.
+    pub(super) fn attach_device(&mut self, place: &mut DeviceState) {
+        place.attempt = None;
+        while !self.attach_next(place) {}
+    }
+
+    /// Takes one step towards having all programs of a device in place. `true`: it was the last one.
+    fn attach_next(&mut self, place: &mut DeviceState) -> bool {
+        if place.must_detach_first {
+            place.must_detach_first = !self.detach_next(place);
+            return false;
+        }
+        if self.lacks_hook(&place.device) {
+            return true;
+        }
+        let mut attempt = place.attempt.take().unwrap_or_else(|| self.begin_attempt(place));
+        if let Some(spot) = attempt.missing.pop() {
+            let done = self.attach_program(place, spot);
+            let tried = if self.is_attached(place, spot) { "pin" } else { "attach" };
+            let done = done.map_err(|error| hook_error(tried, spot.direction, &error));
+            attempt.outcome = attempt.outcome.and(done);
+        }
+        if attempt.missing.is_empty() {
+            self.finish_attempt(place, attempt);
+            return true;
+        }
+        place.attempt = Some(attempt);
+        false
+    }
+
+    fn begin_attempt(&mut self, place: &mut DeviceState) -> AttachAttempt {
+        let index = place.device.index;
+        place.layer = link_layer::query_layer(index).map_err(|error| error.to_string());
+        let number = |spot| bpf_syscall::program_id(self.select_program(place, spot).ok()?).ok();
+        place.own = DeviceHook::for_device(index).map(number);
+        let outcome = self.write_entry(place);
+        let is_told = outcome.is_ok();
+        let mut missing = Vec::new();
+        if is_told {
+            self.detach_spare(place);
+            missing.extend(self.device_hooks(&place.device).filter(|spot| !self.is_intact(place, *spot)));
+            missing.reverse();
+        }
+        AttachAttempt { missing, is_entry_written: is_told, outcome }
+    }
+
+    fn finish_attempt(&mut self, place: &mut DeviceState, attempt: AttachAttempt) {
+        let is_there = self.device_hooks(&place.device).all(|spot| self.is_attached(place, spot));
+        place.attached = attempt.is_entry_written && is_there;
+        place.unpinned = place.attached && attempt.outcome.is_err();
+        place.error = attempt.outcome.err().map(|error| error.to_string());
+        self.apply_xdp(place);
+        match place.foreign_count {
+            None if place.device.shortcut => self.update_foreign_count(place),
+            _ => self.refresh_entry(place),
+        }
+        let broken = std::mem::take(&mut place.broken);
+        let mended = broken.into_iter().filter(|spot| place.attached && self.is_intact(place, *spot));
+        let mended = mended.map(|spot| format!("{} {}", place.device.name, spot.direction.name()));
+        self.record_repaired(mended.collect::<Vec<_>>());
+    }
+
+    /// Takes one program of a device away. `true`: none is left, and the programs know the device no more. What the
+    /// kernel does not detach now is detached when its link goes.
+    fn detach_next(&mut self, place: &mut DeviceState) -> bool {
+        place.attached = false;
+        if place.xdp.is_attached() {
+            self.detach_xdp(place);
+            return false;
+        }
+        if let Some(link) = place.links.iter_mut().find_map(Option::take) {
+            let _ = link.detach();
+            return false;
+        }
+        let index = place.device.index;
+        if self.kind == HookKind::Clsact {
+            for spot in DeviceHook::tc_hooks(index) {
+                let _ = clsact::remove_filter(&spot);
+            }
+        }
+        let _ = fs::remove_dir_all(self.folder.join(index.to_string()));
+        self.remove_entry(place);
+        true
+    }
+
+    /// Has the programs know a device no more.
+    fn remove_entry(&mut self, place: &mut DeviceState) {
+        let _ = self.entries.remove(&place.device.index.to_ne_bytes());
+        place.written_entry.clear();
+        (place.attached, place.foreign_count) = (false, None);
+    }
+}

@@ -1,0 +1,137 @@
+//! Larger maps, made beside the engine before they are needed, because loading the programs that read them takes longer
+//! than any change may wait.
+//!
+//! Invariant: nothing reads or writes these maps before `grow` has taken them. One set at a time is made.
+
+use std::thread::JoinHandle;
+
+use holdfast_status::datapath::{Features, Shape};
+
+use super::KernelMaps;
+use crate::error::StartError;
+use crate::generation::Generation;
+use crate::load::{self, LinkLayer, LoadedPrograms, PacketPrograms};
+use crate::map::{self, MapHandles};
+use crate::packets::PacketSwitches;
+use crate::shape::ShapeGrowth;
+
+/// What is to be made.
+struct PrebuildOrder {
+    shape: Shape,
+    features: Features,
+    shared: MapHandles,
+    // Where packets are translated: the layers, their maps, and the switches.
+    packets: Option<(Vec<LinkLayer>, MapHandles, PacketSwitches)>,
+}
+
+/// Maps that are empty, and programs that read them.
+pub(super) struct LargerMaps {
+    pub(super) generation: Generation,
+    pub(super) maps: MapHandles,
+    pub(super) programs: LoadedPrograms,
+    /// `None`: packets were not translated when the work was begun.
+    pub(super) packets: Option<Result<Vec<PacketPrograms>, StartError>>,
+}
+
+/// How far the making of larger maps has come.
+#[derive(Debug, Default)]
+pub(super) enum Prebuild {
+    #[default]
+    Idle,
+    Building {
+        shape: Shape,
+        thread: JoinHandle<Result<LargerMaps, StartError>>,
+    },
+    // The last attempt failed while there was room left; to try again with each op would cost more than to wait until
+    // there is none.
+    Failed,
+}
+
+impl PrebuildOrder {
+    fn build_maps(self) -> Result<LargerMaps, StartError> {
+        let Self { shape, features, shared, packets } = self;
+        let (programs, maps) = load::load_programs(shape, features, &shared, |programs, maps| {
+            Ok((programs.clone_programs()?, maps))
+        })?;
+        let packets = packets.map(|(layers, own, switches)| {
+            let all = map::clone_handles(maps.iter().chain(&own))?;
+            load::load_packets(&layers, &all, (0, &switches)).map(|(programs, _)| programs)
+        });
+        Ok(LargerMaps { generation: Generation::new(&maps)?, maps, programs, packets })
+    }
+}
+
+impl Prebuild {
+    /// How large the maps are that are being made.
+    pub(super) fn shape(&self) -> Option<Shape> {
+        if let Self::Building { shape, .. } = self { Some(*shape) } else { None }
+    }
+
+    /// Whether maps are being made that are at least so large.
+    fn covers(&self, wanted: &Shape) -> bool {
+        self.shape().is_some_and(|shape| shape.max_with(*wanted) == shape)
+    }
+}
+
+impl KernelMaps {
+    /// Begins to make larger maps, if none are being made and the last attempt has not failed.
+    pub(super) fn begin_prebuild(&mut self, shape: Shape) {
+        if matches!(self.prebuild, Prebuild::Idle) && self.growth_failures.recent_failure(&shape).is_none() {
+            self.prebuild = self.start_build(shape).unwrap_or(Prebuild::Failed);
+        }
+    }
+
+    /// What has been made, once it is whole. Never waits. A failure is told when there is no room left and another
+    /// attempt fails.
+    pub(super) fn poll_prebuild(&mut self) -> Option<LargerMaps> {
+        let Prebuild::Building { thread, .. } = &self.prebuild else { return None };
+        if !thread.is_finished() {
+            return None;
+        }
+        let Prebuild::Building { thread, .. } = std::mem::replace(&mut self.prebuild, Prebuild::Failed)
+        else {
+            return None;
+        };
+        let made = join_builder(thread).ok()?;
+        self.prebuild = Prebuild::Idle;
+        Some(made)
+    }
+
+    /// Notes that what was made cannot be taken, so that there is no other attempt before there is no room left.
+    pub(super) fn abandon_prebuild(&mut self) {
+        self.prebuild = Prebuild::Failed;
+    }
+
+    /// Gives maps that are at least so large, and waits until they are made.
+    pub(super) fn await_prebuild(&mut self, shape: Shape) -> Result<LargerMaps, StartError> {
+        if !self.prebuild.covers(&shape) {
+            self.prebuild = self.start_build(shape)?;
+        }
+        match std::mem::take(&mut self.prebuild) {
+            Prebuild::Building { thread, .. } => join_builder(thread),
+            Prebuild::Idle | Prebuild::Failed => Err(thread_error()),
+        }
+    }
+
+    fn start_build(&self, shape: Shape) -> Result<Prebuild, StartError> {
+        let order = PrebuildOrder {
+            shape,
+            features: self.features,
+            shared: map::clone_handles(self.shared.handles())?,
+            packets: self.packets.load_inputs()?,
+        };
+        let builder = std::thread::Builder::new().name("growth".to_owned());
+        let thread =
+            builder.spawn(|| order.build_maps()).map_err(|error| StartError::from_load(error.into()))?;
+        Ok(Prebuild::Building { shape, thread })
+    }
+}
+
+fn join_builder(thread: JoinHandle<Result<LargerMaps, StartError>>) -> Result<LargerMaps, StartError> {
+    thread.join().unwrap_or_else(|_| Err(thread_error()))
+}
+
+/// The error for a thread that ended without an answer, which cannot be.
+pub(super) fn thread_error() -> StartError {
+    StartError::from_load(std::io::Error::other("the thread that loads programs has ended").into())
+}
