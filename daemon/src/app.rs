@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::devices::Decision;
+use holdfast_status::views::devices::DeviceDecision;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -140,7 +140,7 @@ struct App {
     // With what a former process knew of it.
     node: (NodeName, own_node::NodeDescription),
     engine: EngineThread,
-    admin: admin::Admin,
+    admin: admin::AdminServer,
     background: BackgroundTasks,
     // The claim is held until the last write is done.
     persistence: (oneshot::Receiver<()>, SnapshotWriter, state::Claim),
@@ -266,7 +266,7 @@ fn watch_hostname(
 /// with the process that has it open.
 fn report_stop(datapath: &DatapathView) {
     let bare = datapath.status().map_or(&[][..], |status| &status.bare_hooks);
-    let broken = [bare, &datapath.unpinned()].concat();
+    let broken = [bare, &datapath.unpinned_hooks()].concat();
     if broken.is_empty() {
         systemd::notify_stopping(messages::STOPPING.text);
         say!(info, messages::STOPPING);
@@ -282,10 +282,10 @@ fn watch_channel<T>(now: T) -> (watch::Sender<Arc<T>>, watch::Receiver<Arc<T>>) 
 }
 
 /// What each device is to packets, and that a driver has changed.
-type DeviceReceivers = (watch::Receiver<Arc<[Decision]>>, watch::Receiver<()>);
+type DeviceReceivers = (watch::Receiver<Arc<[DeviceDecision]>>, watch::Receiver<()>);
 
 /// Where that is told.
-type DeviceSenders = (watch::Sender<Arc<[Decision]>>, watch::Sender<()>);
+type DeviceSenders = (watch::Sender<Arc<[DeviceDecision]>>, watch::Sender<()>);
 
 /// The two ends of what is told of devices.
 fn device_channels() -> (DeviceSenders, DeviceReceivers) {

@@ -18,6 +18,6 @@ fn main() -> ExitCode {
     };
     match &cli.command {
         Command::Run(run) => holdfast::run(run, &mut err),
-        Command::Question(question) => cli.answer_in_colour(question, out, &mut err).into(),
+        Command::Client(question) => cli.run_in_colour(question, out, &mut err).into(),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast_agent::readings::About;
-use holdfast_api::{Admin, Settings, start};
+use holdfast_api::{AdminServer, Settings, start};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -123,7 +123,7 @@ fn now(step: u32) -> ClockReading {
     ClockReading { wall: Timestamp(1_767_870_715 + i64::from(step)), mono: Duration::from_secs(step.into()) }
 }
 
-fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
+fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<AdminServer, Failed> {
     let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
     let socket = std::env::temp_dir().join(format!("holdfast-bench-{}.sock", std::process::id()));
     let settings = Settings { listen: "127.0.0.1:0".parse()?, socket };

@@ -151,7 +151,7 @@ async fn watched(mut events: mpsc::Receiver<Vec<Event>>) {
 async fn measure(name: &str, blocks: Blocks, asked: &AtomicU64) {
     let (_blocks, blocks) = watch::channel(Arc::new(blocks));
     let (_led, led) = watch::channel(None);
-    let (_datapath, datapath) = watch::channel(Arc::new(DatapathView::memory()));
+    let (_datapath, datapath) = watch::channel(Arc::new(DatapathView::for_memory()));
     let (sender, events) = mpsc::channel(8);
     let running = tokio::spawn(run(blocks, led, (None, None), sender, datapath, (7, Arc::default())));
     let watching = tokio::spawn(watched(events));

@@ -16,7 +16,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::MapGrowth;
 use holdfast_core::time::ClockReading;
-use holdfast_datapath::{KernelMaps, Served, StaleSockets, StartOptions};
+use holdfast_datapath::{KernelMaps, ServedSockets, StaleSockets, StartOptions};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{SERVED, Shape, served_by};
 use holdfast_tests::bed::compare::{self, Medians, Ratio};
@@ -93,7 +93,7 @@ impl Datapath for Kernel {
             mark: 0,
             expected: MapGrowth::default(),
             stale_sockets: StaleSockets::default(),
-            served: Served::default(),
+            served: ServedSockets::default(),
             packets: None,
         };
         let maps = bed.within(Location::NODE, || KernelMaps::start(&options))??;

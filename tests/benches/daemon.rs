@@ -20,7 +20,7 @@ use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::MapGrowth;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
-use holdfast_datapath::{Allocator, KernelMaps, Served, StaleSockets, StartOptions};
+use holdfast_datapath::{Allocator, KernelMaps, ServedSockets, StaleSockets, StartOptions};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_standalone::manifests::Manifests;
@@ -68,7 +68,7 @@ fn kernel(bed: &Bed) -> KernelMaps {
         mark: 0,
         expected: MapGrowth::default(),
         stale_sockets: StaleSockets::default(),
-        served: Served::default(),
+        served: ServedSockets::default(),
         packets: None,
     };
     bed.within(Location::NODE, || KernelMaps::start(&options)).unwrap().unwrap()

@@ -25,7 +25,7 @@ use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::MapGrowth;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
-use holdfast_datapath::{KernelMaps, Served, StaleSockets, StartOptions};
+use holdfast_datapath::{KernelMaps, ServedSockets, StaleSockets, StartOptions};
 use holdfast_kubernetes::apiserver::{self, Access};
 use holdfast_kubernetes::source::{Kubernetes, Resource, SourceSettings, Timing, View};
 use holdfast_laws::whole::step_whole;
@@ -102,7 +102,7 @@ fn run_daemon() -> ExitCode {
     match cli::parse(std::env::args_os(), &mut out, &mut err) {
         Ok(cli) => match &cli.command {
             cli::Command::Run(run) => holdfast::run(run, &mut err),
-            cli::Command::Question(_) => ExitCode::FAILURE,
+            cli::Command::Client(_) => ExitCode::FAILURE,
         },
         Err(exit) => exit.into(),
     }
@@ -126,7 +126,7 @@ fn over_maps(real: impl FnOnce(KernelMaps), memory: impl FnOnce(MemoryMaps)) {
         mark: 0,
         expected: MapGrowth::default(),
         stale_sockets: StaleSockets::default(),
-        served: Served::default(),
+        served: ServedSockets::default(),
         packets: None,
     };
     real(bed.within(Location::NODE, || KernelMaps::start(&options)).unwrap().unwrap());

@@ -117,7 +117,7 @@ fn live(cluster: &Cluster, nodes: usize, out: &Sender<Vec<View>>, ended: oneshot
 
 /// A node's source, whose events are thrown away.
 fn node(access: Access, number: usize, tasks: &mut JoinSet<()>) -> View {
-    let name = NodeName::of_host(&format!("n{number}")).unwrap();
+    let name = NodeName::from_host_name(&format!("n{number}")).unwrap();
     let source = Kubernetes::new(access, SourceSettings { node: Some(name), ..SourceSettings::default() });
     let view = source.view();
     let (events_out, mut events) = mpsc::channel(WAITING_MAX);

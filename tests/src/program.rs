@@ -12,7 +12,7 @@ pub fn command_line() -> ExitCode {
     match cli::parse(std::env::args_os(), &mut out, &mut err) {
         Ok(cli) => match &cli.command {
             cli::Command::Run(run) => holdfast::run(run, &mut err),
-            cli::Command::Question(question) => cli.answer_in_colour(question, out, &mut err).into(),
+            cli::Command::Client(question) => cli.run_in_colour(question, out, &mut err).into(),
         },
         Err(exit) => exit.into(),
     }

@@ -6,7 +6,7 @@ use holdfast_agent::datapath::RefusalLog;
 use holdfast_agent::drains;
 use holdfast_agent::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use holdfast_agent::state::SnapshotWrite;
-use holdfast_api::Acts;
+use holdfast_api::RequestSenders;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::LiveMaps;
 use holdfast_evidence::diagnose::gather::Gatherer;
@@ -20,7 +20,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
     Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
-        datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+        datapath: watch::channel(Arc::new(DatapathView::for_memory())).1,
         live_maps: watch::channel(LiveMaps::default()).1,
         apiserver: None,
         watches: View::default(),
@@ -47,8 +47,8 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
 }
 
 /// Acts without an apiserver to ask; a wish for a reload, or to forget an address, reaches no receiver.
-pub fn acts() -> Acts {
-    Acts {
+pub fn acts() -> RequestSenders {
+    RequestSenders {
         gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,

@@ -75,7 +75,7 @@ fn first_group(blocks: Arc<Blocks>) -> Result<Vec<Event>, std::io::Error> {
     Ok(runtime.block_on(async {
         let (_reload, blocks) = watch::channel(blocks);
         let (events, mut groups) = mpsc::channel(1);
-        let datapath = watch::channel(Arc::new(DatapathView::memory())).1;
+        let datapath = watch::channel(Arc::new(DatapathView::for_memory())).1;
         tokio::select! {
             () = run(blocks, watch::channel(None).1, (None, None), events, datapath, (0, Arc::default())) => Vec::new(),
             group = groups.recv() => group.unwrap_or_default(),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_datapath::LiveMaps;
-use holdfast_status::views::devices::{Class, Decision};
+use holdfast_status::views::devices::{DeviceClass, DeviceDecision};
 use holdfast_status::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
@@ -63,7 +63,7 @@ pub struct Observers {
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     (mut onlookers, proxies): (watch::Receiver<Observers>, watch::Receiver<Arc<[OtherProxy]>>),
-    (decisions, live_maps): (watch::Sender<Arc<[Decision]>>, watch::Receiver<LiveMaps>),
+    (decisions, live_maps): (watch::Sender<Arc<[DeviceDecision]>>, watch::Receiver<LiveMaps>),
     engine: EngineClient,
 ) {
     // Without the first look, flows that a former daemon had pass by the stack would go through it for a moment.
@@ -107,7 +107,7 @@ struct DeviceFollower {
     proxies: watch::Receiver<Arc<[OtherProxy]>>,
     /// Whether the node was looked at for other proxies.
     proxies_known: bool,
-    decisions: watch::Sender<Arc<[Decision]>>,
+    decisions: watch::Sender<Arc<[DeviceDecision]>>,
     engine: EngineClient,
     conntrack: Conntrack,
 }
@@ -160,8 +160,9 @@ impl DeviceFollower {
         let config = self.config.borrow_and_update().clone();
         let joins = self.may_adopt_flows();
         let decided = decide::decide(listed, &config.packets, &onlookers).into_iter();
-        let now: Arc<[Decision]> =
-            decided.map(|it| Decision { joins: joins && it.class == Class::Outer, ..it }).collect();
+        let now: Arc<[DeviceDecision]> = decided
+            .map(|it| DeviceDecision { adopts_flows: joins && it.class == DeviceClass::Outer, ..it })
+            .collect();
         let is_news = self.decisions.send_if_modified(|before| {
             let is_news = *before != now;
             *before = now;

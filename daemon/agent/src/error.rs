@@ -2,7 +2,7 @@
 
 use holdfast_datapath::{SelfTestError, StartError, TakeOverError};
 
-use holdfast_config::{ConfigErrors, NoNodeName};
+use holdfast_config::{ConfigErrors, HostNameError};
 use holdfast_kubernetes::apiserver::SetupError;
 use holdfast_standalone::blocks::InvalidService;
 
@@ -26,7 +26,7 @@ pub enum AppError {
     NeedsRestart(String),
     /// This node has no name.
     #[error("{0}; set `name` under [node]")]
-    Node(#[from] NoNodeName),
+    Node(#[from] HostNameError),
     /// The kernel's datapath did not start.
     #[error(transparent)]
     Datapath(#[from] StartError),
@@ -65,7 +65,7 @@ impl AppError {
     /// everything else that another try may get over.
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(errors) if errors.passes => TRY_AGAIN,
+            Self::Config(errors) if errors.is_transient => TRY_AGAIN,
             Self::Config(_) | Self::Services(_) | Self::NeedsRestart(_) | Self::Node(_) | Self::Access(_) => {
                 ConfigErrors::EXIT_CODE
             }
@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn a_configuration_that_could_not_be_read_for_a_moment_is_read_again() {
         let code = |passes| {
-            let refused = ConfigErrors { errors: Vec::new(), warnings: Vec::new(), omitted: 0, passes };
+            let refused =
+                ConfigErrors { errors: Vec::new(), warnings: Vec::new(), omitted: 0, is_transient: passes };
             AppError::from(refused).exit_code()
         };
         assert_eq!(code(true), TRY_AGAIN);

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::{Rejections, ServiceViews, Snapshot};
-use holdfast_status::views::announced::{Announced, AnnouncedAddress};
+use holdfast_status::views::announcements::{AnnouncedAddress, AnnouncementStatus};
 use tokio::sync::watch;
 
 use crate::readings::{Readings, translates_packets};
@@ -42,7 +42,7 @@ const NO_LONGER: &str = "no service is announced there any more";
 pub async fn run(
     config: watch::Receiver<Arc<Config>>,
     readings: Readings,
-    shown: watch::Sender<Arc<Announced>>,
+    shown: watch::Sender<Arc<AnnouncementStatus>>,
 ) {
     let mut follower = RouteAnnouncer::new(config, readings, shown);
     loop {
@@ -106,7 +106,7 @@ impl JudgementInput {
 struct RouteAnnouncer {
     config: watch::Receiver<Arc<Config>>,
     readings: Readings,
-    view: watch::Sender<Arc<Announced>>,
+    view: watch::Sender<Arc<AnnouncementStatus>>,
     /// `None` until the kernel has told which routes are there.
     routes: Option<InstalledRoutes>,
     /// `None` until the kernel has told that, and the table is there by which it is understood.
@@ -120,7 +120,7 @@ impl RouteAnnouncer {
     fn new(
         config: watch::Receiver<Arc<Config>>,
         readings: Readings,
-        shown: watch::Sender<Arc<Announced>>,
+        shown: watch::Sender<Arc<AnnouncementStatus>>,
     ) -> Self {
         let (standings, course) = (AddressStates::new(), FlapDamper::default());
         Self {
@@ -214,7 +214,10 @@ impl RouteAnnouncer {
     }
 
     fn publish(&self, config: &Config) {
-        let now = self.routes.as_ref().map_or_else(Announced::default, |routes| self.to_view(routes, config));
+        let now = self
+            .routes
+            .as_ref()
+            .map_or_else(AnnouncementStatus::default, |routes| self.to_view(routes, config));
         self.view.send_if_modified(|before| {
             let is_news = **before != now;
             if is_news {
@@ -224,7 +227,7 @@ impl RouteAnnouncer {
         });
     }
 
-    fn to_view(&self, routes: &InstalledRoutes, config: &Config) -> Announced {
+    fn to_view(&self, routes: &InstalledRoutes, config: &Config) -> AnnouncementStatus {
         let table = config.announce.table.number();
         let of_services = self.states.iter().map(|(address, standing)| {
             let route = Route { table, address: *address };
@@ -237,6 +240,6 @@ impl RouteAnnouncer {
         let mut addresses: Vec<AnnouncedAddress> = of_services.chain(others).collect();
         addresses.sort_by_key(|it| (it.address, it.table));
         let [put, taken, refused] = routes.totals();
-        Announced { addresses, put, taken, refused }
+        AnnouncementStatus { addresses, added: put, removed: taken, failures: refused }
     }
 }

@@ -14,18 +14,18 @@ use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, Grace, MapGrowth, Op, PortIndex};
 use holdfast_core::source_ranges::SourceRange;
 use holdfast_datapath::{
-    KernelMaps, LiveMaps, Namespaces, PacketOptions, PacketSwitches, RepairError, RepairReport, Served,
-    StaleSockets, StartError, StartOptions, Wraps,
+    DsrTransports, KernelMaps, LiveMaps, Namespaces, PacketOptions, PacketSwitches, RepairError,
+    RepairReport, ServedSockets, StaleSockets, StartError, StartOptions,
 };
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::devices::Decision;
+use holdfast_status::views::devices::DeviceDecision;
 
 use super::AppError;
 use super::lock_wait::{self, Holder};
 use super::packet_log::PacketLog;
 use crate::datapath::RefusalLog;
 use crate::devices;
-use holdfast_config::{self as config, Cgroup, Config, DatapathKind, Dsr, Protocol, Room, Sockets};
+use holdfast_config::{self as config, Cgroup, Config, DatapathKind, Dsr, FlowMemory, Protocol, Sockets};
 use holdfast_host::exempt;
 use holdfast_host::logging::messages::{self, say};
 
@@ -43,9 +43,9 @@ const UPKEEP_PIECE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Kernel {
     maps: KernelMaps,
-    devices: Arc<[Decision]>,
+    devices: Arc<[DeviceDecision]>,
     /// What devices are to be, until those that lead to other hosts are so: readers then see both together.
-    pending_devices: Option<Arc<[Decision]>>,
+    pending_devices: Option<Arc<[DeviceDecision]>>,
     packet_log: PacketLog,
     /// Why something could not be put back, as long as it cannot.
     repair_error: Option<String>,
@@ -112,9 +112,9 @@ impl AppMaps {
     /// What the maps say of themselves.
     pub fn view(&self) -> DatapathView {
         match self {
-            Self::Memory(_) => DatapathView::memory(),
+            Self::Memory(_) => DatapathView::for_memory(),
             Self::Kernel(kernel) => {
-                DatapathView::kernel(kernel.maps.last_status()).with_devices(Arc::clone(&kernel.devices))
+                DatapathView::for_kernel(kernel.maps.last_status()).with_devices(Arc::clone(&kernel.devices))
             }
         }
     }
@@ -167,15 +167,15 @@ impl AppMaps {
     /// Follows a new configuration, in how many flows there may be.
     pub fn apply_config(&mut self, packets: &config::Packets) {
         if let Self::Kernel(kernel) = self {
-            kernel.maps.set_flow_capacity(packets.flows.most(flow_headroom()));
+            kernel.maps.set_flow_capacity(packets.flows.max_flows(flow_headroom()));
         }
     }
 
     /// Takes what each device is to packets from now on.
-    pub fn set_devices(&mut self, decisions: &Arc<[Decision]>) {
+    pub fn set_devices(&mut self, decisions: &Arc<[DeviceDecision]>) {
         let Self::Kernel(kernel) = self else { return };
         kernel.pending_devices = Some(Arc::clone(decisions));
-        let devices: Vec<_> = decisions.iter().filter_map(Decision::device).collect();
+        let devices: Vec<_> = decisions.iter().filter_map(DeviceDecision::to_device).collect();
         kernel.maps.set_devices(&devices);
     }
 
@@ -279,7 +279,7 @@ fn packet_options(configured: &config::Packets) -> Option<PacketOptions> {
             "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
         );
     }
-    let flows = configured.flows.most(flow_headroom());
+    let flows = configured.flows.max_flows(flow_headroom());
     let switches = packet_switches(configured);
     configured.enabled.then_some(PacketOptions { flows, snat_ports, switches })
 }
@@ -288,19 +288,19 @@ fn packet_switches(configured: &config::Packets) -> PacketSwitches {
     let network = |range: &config::Cidr| SourceRange::new(range.network(), range.prefix());
     PacketSwitches {
         forward_mark: configured.forward_mark.map_or(0, config::Mark::bit),
-        wraps: match configured.dsr {
-            Dsr::Off => Wraps::Nothing,
-            Dsr::Tcp => Wraps::Tcp,
-            Dsr::All => Wraps::TcpAndUdp,
+        dsr_transports: match configured.dsr {
+            Dsr::Off => DsrTransports::Off,
+            Dsr::Tcp => DsrTransports::Tcp,
+            Dsr::All => DsrTransports::TcpAndUdp,
         },
-        nodes: configured.dsr_from.iter().filter_map(network).collect(),
+        dsr_from: configured.dsr_from.iter().filter_map(network).collect(),
     }
 }
 
 /// What flows are made room in on this node.
-fn flow_headroom() -> Room {
+fn flow_headroom() -> FlowMemory {
     let (limit, ipv6) = (holdfast_datapath::memory_limit(), holdfast_datapath::speaks_ipv6());
-    Room { memory: node_memory(), limit, ipv6 }
+    FlowMemory { memory: node_memory(), limit, ipv6 }
 }
 
 /// The bytes of this node's memory; 0: not known.
@@ -325,8 +325,8 @@ fn warn_about_settings(maps: &KernelMaps) {
     }
 }
 
-fn served_sockets(configured: &config::Datapath) -> Served {
-    Served {
+fn served_sockets(configured: &config::Datapath) -> ServedSockets {
+    ServedSockets {
         pods: configured.sockets == Sockets::All,
         udp: configured.udp_sockets,
         exempt_cgroups: configured.exempt_cgroups.iter().map(|path| path.as_str().into()).collect(),

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::devices;
 use crate::netlink_monitor::NetlinkMonitor;
-use holdfast_config::{Cidr, Config, NoNodeName, NodeName, NodePortAddresses, OuterAddresses};
+use holdfast_config::{Cidr, Config, HostNameError, NodeName, NodePortAddresses, OuterAddresses};
 use holdfast_kubernetes::own_node::{NodeDescription, NodeReport};
 
 /// How often the host's addresses are looked at again where the kernel tells of no change.
@@ -45,13 +45,13 @@ pub struct LocalAddress {
 }
 
 /// The name that the configuration gives, or else the host's.
-pub fn name(config: &Config) -> Result<NodeName, NoNodeName> {
+pub fn name(config: &Config) -> Result<NodeName, HostNameError> {
     config.node.name.clone().map_or_else(host_node_name, Ok)
 }
 
 /// The host's name now, as kubelet would register it.
-pub(crate) fn host_node_name() -> Result<NodeName, NoNodeName> {
-    NodeName::of_host(&nix::unistd::gethostname().unwrap_or_default().to_string_lossy())
+pub(crate) fn host_node_name() -> Result<NodeName, HostNameError> {
+    NodeName::from_host_name(&nix::unistd::gethostname().unwrap_or_default().to_string_lossy())
 }
 
 /// The node's facts as they are now. It is an error if the kernel's addresses cannot be read, because nothing is known
@@ -367,7 +367,7 @@ mod tests {
             addresses: here.iter().map(|it| it.address).collect(),
             is_leaving: false,
         };
-        let name = NodeName::of_host("n").unwrap();
+        let name = NodeName::from_host_name("n").unwrap();
         let run = tokio::spawn(run(configs, name, said.clone(), nodes_told, events));
         let mut next = async || match told.recv().await.unwrap().remove(0) {
             Event::NodeApplied(facts) => facts,
@@ -406,7 +406,7 @@ mod tests {
                 _ => Ok(local("10.0.0.6@default")),
             }
         };
-        let whom = (NodeName::of_host("n").unwrap(), NodeDescription::default());
+        let whom = (NodeName::from_host_name("n").unwrap(), NodeDescription::default());
         let seen = async {
             for expected in ["10.0.0.5", "10.0.0.6"] {
                 let Event::NodeApplied(facts) = told.recv().await.unwrap().remove(0) else { panic!() };
@@ -434,7 +434,7 @@ mod tests {
             let (_config, configs) = watch::channel(Arc::new(config));
             let (_nodes, nodes) = mpsc::channel(1);
             let (events, mut told) = mpsc::channel::<Vec<Event>>(8);
-            let name = NodeName::of_host("n").unwrap();
+            let name = NodeName::from_host_name("n").unwrap();
             let running = tokio::spawn(run(configs, name, NodeDescription::default(), nodes, events));
             for (change, expected) in [("", 0), ("add", 1), ("del", 0)] {
                 if !change.is_empty() {

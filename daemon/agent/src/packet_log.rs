@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_datapath::{DeviceStatus, GivenUp, PacketStatus, Side};
+use holdfast_datapath::{DeviceSide, DeviceStatus, EvictedFlows, PacketStatus};
 use holdfast_host::logging::messages::{self, say};
-use holdfast_status::views::devices::Decision;
+use holdfast_status::views::devices::DeviceDecision;
 
 /// What was told last.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct PacketLog {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct FlowLog {
     max: Option<u32>,
-    given_up: GivenUp,
+    given_up: EvictedFlows,
     failure: Option<String>,
 }
 
@@ -53,13 +53,13 @@ enum LogLine {
     NotServed(String, String),
     Unpinned(String, String),
     Left(String),
-    Resized(u32, GivenUp),
+    Resized(u32, EvictedFlows),
     NotResized(String),
 }
 
 impl PacketLog {
     /// Says what has changed.
-    pub(super) fn log_changes(&mut self, now: Option<PacketStatus>, decisions: &[Decision]) {
+    pub(super) fn log_changes(&mut self, now: Option<PacketStatus>, decisions: &[DeviceDecision]) {
         for line in self.due_lines(now) {
             match line {
                 LogLine::Failure(error) => say!(warn, messages::PACKETS_NOT_SERVED, error),
@@ -74,7 +74,7 @@ impl PacketLog {
                 LogLine::NotResized(error) => {
                     tracing::warn!(error, "the table of flows does not get the size that was asked for");
                 }
-                LogLine::Resized(flows, GivenUp { all, needed }) if all > 0 => {
+                LogLine::Resized(flows, EvictedFlows { total: all, in_use: needed }) if all > 0 => {
                     tracing::warn!(flows, given_up = all, needed, "the table of flows is smaller");
                 }
                 LogLine::Resized(flows, _) => tracing::info!(flows, "the table of flows has another size"),
@@ -88,7 +88,10 @@ impl PacketLog {
     }
 
     fn due_lines(&mut self, now: Option<PacketStatus>) -> Vec<LogLine> {
-        let Some(PacketStatus { failure, devices, flows, flows_failure, flows_given_up, .. }) = now else {
+        let Some(PacketStatus {
+            failure, devices, flows, flows_failure, flows_evicted: flows_given_up, ..
+        }) = now
+        else {
             return Vec::new();
         };
         let mut lines = Vec::new();
@@ -101,7 +104,8 @@ impl PacketLog {
         lines.extend(failure.clone().filter(|_| failure != self.failure).map(LogLine::Failure));
         self.failure = failure;
         // Pods come and go, and one that is served by the stack loses nothing.
-        let is_shown = |status: &DeviceStatus| status.device.side != Side::Near && !is_pending(status);
+        let is_shown =
+            |status: &DeviceStatus| status.device.side != DeviceSide::LocalPods && !is_pending(status);
         let served = devices.into_iter().filter(is_shown);
         let now: BTreeMap<u32, DeviceLog> =
             served.map(|status| (status.device.index, status.into())).collect();
@@ -128,9 +132,9 @@ impl FlowLog {
     fn due_lines(&mut self, now: Self) -> Vec<LogLine> {
         let before = std::mem::replace(self, now.clone());
         let resized = before.max.zip(now.max).filter(|(before, now)| before != now);
-        let given_up = GivenUp {
-            all: now.given_up.all.saturating_sub(before.given_up.all),
-            needed: now.given_up.needed.saturating_sub(before.given_up.needed),
+        let given_up = EvictedFlows {
+            total: now.given_up.total.saturating_sub(before.given_up.total),
+            in_use: now.given_up.in_use.saturating_sub(before.given_up.in_use),
         };
         let resized = resized.map(|(_, now)| LogLine::Resized(now, given_up));
         let failure = now.failure.filter(|now| Some(now) != before.failure.as_ref());
@@ -140,18 +144,18 @@ impl FlowLog {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_datapath::{PacketSwitches, ShortcutState, XdpState};
+    use holdfast_datapath::{FastPathState, PacketSwitches, XdpState};
 
     use super::*;
 
     fn status(failure: Option<&str>, devices: &[(u32, &str, Option<&str>)]) -> Option<PacketStatus> {
         let device = |(index, name, error): &(u32, &str, Option<&str>)| DeviceStatus {
-            device: holdfast_datapath::Device::new(*index, name, Side::Outer),
+            device: holdfast_datapath::Device::new(*index, name, DeviceSide::Outer),
             attached: error.is_none(),
             unpinned: false,
-            others: 0,
-            shortcut: ShortcutState::Unwanted,
-            xdp: XdpState::Unwanted,
+            foreign_programs: 0,
+            fast_path: FastPathState::Disabled,
+            xdp: XdpState::Disabled,
             error: error.map(ToOwned::to_owned),
         };
         Some(PacketStatus {
@@ -160,7 +164,7 @@ mod tests {
             flows: 1,
             flows_wanted: 1,
             flows_failure: None,
-            flows_given_up: GivenUp::default(),
+            flows_evicted: EvictedFlows::default(),
             hooks: None,
             failure: failure.map(ToOwned::to_owned),
             repaired: 0,
@@ -208,7 +212,7 @@ mod tests {
     fn pods_whose_answers_pass_by_the_stack_have_no_line() {
         let mut told = PacketLog::default();
         let mut near = status(None, &[(7, "veth7", Some("busy"))]).unwrap();
-        near.devices[0].device.side = Side::Near;
+        near.devices[0].device.side = DeviceSide::LocalPods;
         assert_eq!(told.due_lines(Some(near)), []);
         assert_eq!(told.due_lines(status(None, &[])), []);
     }
@@ -217,19 +221,27 @@ mod tests {
     fn another_size_of_the_table_and_what_had_no_room_are_told_once() {
         let mut told = PacketLog::default();
         let with = |flows, all, failure: Option<&str>| {
-            let flows_given_up = GivenUp { all, needed: all / 2 };
+            let flows_given_up = EvictedFlows { total: all, in_use: all / 2 };
             let flows_failure = failure.map(ToOwned::to_owned);
-            status(None, &[]).map(|it| PacketStatus { flows, flows_given_up, flows_failure, ..it })
+            status(None, &[]).map(|it| PacketStatus {
+                flows,
+                flows_evicted: flows_given_up,
+                flows_failure,
+                ..it
+            })
         };
         assert_eq!(told.due_lines(with(0, 0, None)), [], "packets are not translated yet");
         assert_eq!(told.due_lines(with(64, 0, None)), [], "so large it is from the start");
-        assert_eq!(told.due_lines(with(128, 0, None)), [LogLine::Resized(128, GivenUp::default())]);
+        assert_eq!(told.due_lines(with(128, 0, None)), [LogLine::Resized(128, EvictedFlows::default())]);
         assert_eq!(told.due_lines(with(128, 0, Some("no"))), [LogLine::NotResized("no".to_owned())]);
         assert_eq!(told.due_lines(with(128, 0, Some("no"))), []);
-        assert_eq!(told.due_lines(with(64, 8, None)), [LogLine::Resized(64, GivenUp { all: 8, needed: 4 })]);
+        assert_eq!(
+            told.due_lines(with(64, 8, None)),
+            [LogLine::Resized(64, EvictedFlows { total: 8, in_use: 4 })]
+        );
         assert_eq!(
             told.due_lines(with(32, 18, None)),
-            [LogLine::Resized(32, GivenUp { all: 10, needed: 5 })]
+            [LogLine::Resized(32, EvictedFlows { total: 10, in_use: 5 })]
         );
         assert_eq!(told.due_lines(with(32, 18, None)), []);
     }

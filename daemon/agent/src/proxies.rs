@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_status::views::proxies::{LISTENS, OtherProxy};
+use holdfast_status::views::proxies::{LISTENS_EVIDENCE, OtherProxy};
 use tokio::sync::watch;
 
 use crate::devices;
@@ -101,7 +101,7 @@ fn find_proxies(
     let with_traces = |it: OtherProxy| match it.proxy {
         CILIUM => {
             let chains = it.evidence.iter().any(|evidence| evidence.starts_with(rules::CHAIN_OF_IPTABLES));
-            OtherProxy { traces: cilium::traces(root, it.runs(), chains, lookups), ..it }
+            OtherProxy { traces: cilium::traces(root, it.is_running(), chains, lookups), ..it }
         }
         _ => it,
     };
@@ -114,7 +114,7 @@ fn find_listeners(net: &Path, own: Option<u16>) -> Vec<(&'static str, String)> {
     let ports: BTreeSet<u16> =
         listed.iter().flat_map(|list| list.lines()).filter_map(parse_listening_port).collect();
     let known = PORTS.iter().filter(|(port, _)| ports.contains(port) && own != Some(*port));
-    known.map(|(port, proxy)| (*proxy, format!("{LISTENS} {port}"))).collect()
+    known.map(|(port, proxy)| (*proxy, format!("{LISTENS_EVIDENCE} {port}"))).collect()
 }
 
 fn read_start(path: &Path) -> io::Result<String> {

@@ -20,9 +20,9 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{FlowTable, LiveMaps, PortCounters, PortCounts};
-use holdfast_status::views::announced::Announced as Routes;
-use holdfast_status::views::apiserver::View as ApiserverView;
-use holdfast_status::views::clients::{Clients, Counters};
+use holdfast_status::views::announcements::AnnouncementStatus as Routes;
+use holdfast_status::views::apiserver::ApiserverView;
+use holdfast_status::views::clients::{ClientCounters, Clients};
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::proxies::Filter;
 use holdfast_status::views::proxies::OtherProxy;
@@ -181,10 +181,10 @@ impl Readings {
 }
 
 /// The clients of these ports at this moment.
-pub fn counters(counts: Option<&PortCounters>, ports: impl Iterator<Item = PortIndex>) -> Counters {
+pub fn counters(counts: Option<&PortCounters>, ports: impl Iterator<Item = PortIndex>) -> ClientCounters {
     let read = |index, counts: &PortCounters| {
         let PortCounts { connects, refused, dropped } = counts.read_port(index);
         (index, Clients { connects, refused, dropped })
     };
-    Counters(counts.map(|counts| ports.map(|index| read(index, counts)).collect()))
+    ClientCounters(counts.map(|counts| ports.map(|index| read(index, counts)).collect()))
 }

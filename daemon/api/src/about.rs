@@ -12,10 +12,10 @@ use holdfast_status::views::datapath::DatapathKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::answer;
 use super::form::Form;
-use super::path::Path;
+use super::path::ApiPath;
 use super::query::Query;
+use super::response;
 use holdfast_agent::readings::Readings;
 
 /// What can be asked here.
@@ -34,17 +34,17 @@ struct IndexRow {
 }
 
 /// Every path with the parameters that it understands.
-pub(super) fn index(paths: &[Path], form: Form) -> Response {
-    let names = |path: &Path| path.legal.iter().map(|it| it.name).collect();
-    let row = |path: &Path| IndexRow { path: path.path, about: path.about, parameters: names(path) };
+pub(super) fn index(paths: &[ApiPath], form: Form) -> Response {
+    let names = |path: &ApiPath| path.parameters.iter().map(|it| it.name).collect();
+    let row = |path: &ApiPath| IndexRow { path: path.path, about: path.about, parameters: names(path) };
     let index = Index { paths: paths.iter().map(row).collect() };
-    answer::either(StatusCode::OK, form, &index, || {
-        index.paths.iter().map(IndexRow::line).collect::<String>()
+    response::render_response(StatusCode::OK, form, &index, || {
+        index.paths.iter().map(IndexRow::render_line).collect::<String>()
     })
 }
 
 impl IndexRow {
-    fn line(&self) -> String {
+    fn render_line(&self) -> String {
         let parameters = self.parameters.iter().map(|name| format!("?{name}=")).collect::<Vec<_>>();
         format!("{:14} {:42} {}", self.path, self.about, parameters.join(" ")).trim_end().to_owned() + "\n"
     }
@@ -58,7 +58,7 @@ pub(super) fn config(readings: &Readings, _: Query, form: Form) -> Response {
         Form::Table | Form::Wide => &config.text,
     };
     let line_end = if text.ends_with('\n') { "" } else { "\n" };
-    answer::typed(StatusCode::OK, form.content_type(), format!("{text}{line_end}"))
+    response::typed_response(StatusCode::OK, form.content_type(), format!("{text}{line_end}"))
 }
 
 /// Which daemon runs here, and with what.
@@ -81,5 +81,5 @@ pub(super) fn version(readings: &Readings, _: Query, form: Form) -> Response {
     };
     let Version { version, node, datapath, started } = &shown;
     let text = || format!("holdfast {version} on {node}, datapath {datapath}, since {started}\n");
-    answer::either(StatusCode::OK, form, &shown, text)
+    response::render_response(StatusCode::OK, form, &shown, text)
 }

@@ -17,7 +17,7 @@ pub(super) struct AffinityPrefix {
 
 impl AffinityPrefix {
     /// `None`: clients are not kept, or by whole addresses because the service says nothing else that can be read.
-    pub(super) fn of(facts: &ServiceFacts) -> Option<Self> {
+    pub(super) fn from_facts(facts: &ServiceFacts) -> Option<Self> {
         let prefixes: Prefixes = facts.affinity_prefixes().filter(|_| facts.affinity_timeout.is_some())?;
         Some(Self { ipv4: prefixes.length(Family::V4), ipv6: prefixes.length(Family::V6) })
     }
@@ -35,7 +35,7 @@ impl AffinityPrefix {
 }
 
 /// For how long clients are kept, and by prefixes of which lengths: `10800s/24/64`.
-pub(super) fn shown(seconds: u32, lengths: impl IntoIterator<Item = u8>) -> String {
+pub(super) fn format_affinity(seconds: u32, lengths: impl IntoIterator<Item = u8>) -> String {
     let lengths: String = lengths.into_iter().map(|length| format!("/{length}")).collect();
     format!("{seconds}s{lengths}")
 }

@@ -9,18 +9,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::facts::Timestamp;
-use holdfast_status::described::Code;
 use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::schema_types::Code;
 use holdfast_status::views::apiserver::{
-    ClusterId, CredentialsView, EndpointView, Standing, State, Tier, View, VipView,
+    ApiserverState, ApiserverView, ClusterId, CredentialsView, EndpointView, LearnedState, Tier, VipView,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
 use super::form::Form;
 use super::query::Query;
-use super::shown::{Cells, table};
+use super::response;
+use super::text_table::{Cells, write_table};
 use holdfast_agent::readings::Readings;
 use holdfast_kubernetes::apiserver::Encoding;
 use holdfast_kubernetes::source::{Resource, State as WatchState, Watch};
@@ -61,7 +61,7 @@ struct VipRow {
 }
 
 impl VipRow {
-    fn of(view: &VipView) -> Self {
+    fn from_view(view: &VipView) -> Self {
         Self { address: view.address.to_string(), leads_to: view.leads_to.map(|it| it.to_string()) }
     }
 
@@ -80,7 +80,7 @@ struct EndpointRow<'a> {
     /// What named it: the configuration, kubelet, or the cluster.
     tier: Code<Tier>,
     /// How the last attempts ended.
-    state: Code<State>,
+    state: Code<ApiserverState>,
     /// Whether it has connections now.
     active: bool,
     /// Whether the next connection goes to this endpoint first.
@@ -90,7 +90,7 @@ struct EndpointRow<'a> {
     /// How many connections it has.
     connections: usize,
     #[serde(skip)]
-    is_unheard: bool,
+    is_silent: bool,
     /// When the last byte of a list or a watch came from it; null if no watch leads to it. An apiserver sends something
     /// each minute, and one that hangs looks healthy until the next attempt.
     heard: Option<Rfc3339>,
@@ -104,7 +104,7 @@ struct EndpointRow<'a> {
     learned: Option<Rfc3339>,
     /// Whether the cluster names a learned endpoint: now, not any more (past), or last, as default/kubernetes names
     /// none of its family now (held).
-    listed: Option<Code<Standing>>,
+    listed: Option<Code<LearnedState>>,
     /// The EndpointSlice that named a learned endpoint last.
     source: Option<String>,
 }
@@ -184,15 +184,15 @@ struct WatchRow {
 const LAST_ERROR: [&str; 2] = ["LAST ERROR AT", "LAST ERROR"];
 
 impl WatchRow {
-    fn of(watch: Watch) -> Self {
-        let (last_error, last_error_at) = watch.last_error.map(|it| (it.text, on_the_clock(it.at))).unzip();
+    fn from_watch(watch: Watch) -> Self {
+        let (last_error, last_error_at) = watch.last_error.map(|it| (it.text, to_wall_clock(it.at))).unzip();
         Self {
             kind: Code(watch.what),
             state: Code(watch.state),
-            since: on_the_clock(watch.since),
+            since: to_wall_clock(watch.since),
             endpoint: watch.endpoint,
             encoding: watch.encoding.map(Code),
-            heard: watch.last_received.map(on_the_clock),
+            heard: watch.last_received.map(to_wall_clock),
             resource_version: watch.resource_version,
             objects: watch.objects,
             bad: watch.bad,
@@ -230,7 +230,7 @@ impl WatchRow {
 
 /// A moment of this process as the wall clock shows it, to the nearest second, so that the same moment is always shown
 /// as the same second.
-fn on_the_clock(at: Instant) -> Rfc3339 {
+fn to_wall_clock(at: Instant) -> Rfc3339 {
     let then = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(UNIX_EPOCH) + Duration::from_millis(500);
     let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();
     Rfc3339(Timestamp(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
@@ -240,15 +240,15 @@ fn on_the_clock(at: Instant) -> Rfc3339 {
 const BOOKMARK_LATE: Duration = Duration::from_secs(65);
 
 impl<'a> EndpointRow<'a> {
-    fn of(view: &'a EndpointView, watches: &[Watch]) -> Self {
+    fn from_view(view: &'a EndpointView, watches: &[Watch]) -> Self {
         let learned = view.learned.as_ref();
         let address = view.address.to_string();
         let own = watches.iter().filter(|watch| watch.endpoint.as_deref() == Some(address.as_str()));
         let heard = own.filter_map(|watch| watch.last_received).max();
         Self {
             address,
-            heard: heard.map(on_the_clock),
-            is_unheard: heard.is_some_and(|at| at.elapsed() > BOOKMARK_LATE),
+            heard: heard.map(to_wall_clock),
+            is_silent: heard.is_some_and(|at| at.elapsed() > BOOKMARK_LATE),
             tier: Code(view.tier),
             state: Code(view.state),
             active: view.active,
@@ -257,14 +257,14 @@ impl<'a> EndpointRow<'a> {
             connections: view.connections,
             last_error: view.last_error.as_ref().map(|(error, _)| error.as_str()),
             last_error_at: view.last_error.as_ref().map(|(_, at)| Rfc3339(*at)),
-            seen: view.seen.map(Rfc3339),
+            seen: view.last_named.map(Rfc3339),
             learned: learned.and_then(|it| it.since).map(Rfc3339),
-            listed: learned.map(|it| Code(it.standing)),
+            listed: learned.map(|it| Code(it.state)),
             source: learned.and_then(|it| it.slice.as_ref()).map(|slice| format!("default/{slice}")),
         }
     }
 
-    const fn used(&self) -> &'static str {
+    const fn describe_use(&self) -> &'static str {
         match (self.active, self.preferred) {
             (true, true) => "active, preferred",
             (true, false) => "active",
@@ -277,12 +277,12 @@ impl<'a> EndpointRow<'a> {
         let mut cells = Cells::default();
         cells.put(&self.address);
         cells.put(self.tier);
-        if self.is_unheard && self.state.0 == State::Healthy {
+        if self.is_silent && self.state.0 == ApiserverState::Healthy {
             cells.put("unheard");
         } else {
             cells.put(self.state);
         }
-        cells.put(self.used());
+        cells.put(self.describe_use());
         cells.put(self.since);
         cells.put_optional(self.heard);
         cells.put(self.connections);
@@ -296,7 +296,7 @@ impl<'a> EndpointRow<'a> {
 }
 
 impl<'a> CredentialsRow<'a> {
-    fn of(view: &'a CredentialsView) -> Self {
+    fn from_view(view: &'a CredentialsView) -> Self {
         let file = |(path, modified): &(std::path::PathBuf, _)| FileRow {
             path: path.display().to_string(),
             modified: Option::map(*modified, Rfc3339),
@@ -324,18 +324,22 @@ impl<'a> CredentialsRow<'a> {
 }
 
 impl<'a> Apiserver<'a> {
-    fn of(view: &'a View, watches: Vec<Watch>, enabled: bool) -> Self {
+    fn from_view(view: &'a ApiserverView, watches: Vec<Watch>, enabled: bool) -> Self {
         Self {
             enabled,
             cluster: view.cluster.as_ref().map(ClusterId::as_str),
-            unverified: view.unverified.as_deref(),
+            unverified: view.unverified_reason.as_deref(),
             memory_problem: view.memory_problem.as_deref(),
             failovers: view.failovers,
-            vip: view.vip.as_ref().map(VipRow::of),
+            vip: view.vip.as_ref().map(VipRow::from_view),
             zone_problem: watches.iter().find_map(Watch::zone_problem),
-            endpoints: view.endpoints.iter().map(|endpoint| EndpointRow::of(endpoint, &watches)).collect(),
-            credentials: view.credentials.iter().map(CredentialsRow::of).collect(),
-            watches: watches.into_iter().map(WatchRow::of).collect(),
+            endpoints: view
+                .endpoints
+                .iter()
+                .map(|endpoint| EndpointRow::from_view(endpoint, &watches))
+                .collect(),
+            credentials: view.credentials.iter().map(CredentialsRow::from_view).collect(),
+            watches: watches.into_iter().map(WatchRow::from_watch).collect(),
         }
     }
 
@@ -364,14 +368,14 @@ impl<'a> Apiserver<'a> {
         ]
         .concat();
         out.push(b'\n');
-        table(titles, self.endpoints.iter().map(EndpointRow::cells), &mut out);
+        write_table(titles, self.endpoints.iter().map(EndpointRow::cells), &mut out);
         let titles = ["CREDENTIALS", "KIND", "WRITTEN", "EXPIRES", "PROBLEM"];
         out.push(b'\n');
-        table(titles, self.credentials.iter().map(CredentialsRow::cells), &mut out);
+        write_table(titles, self.credentials.iter().map(CredentialsRow::cells), &mut out);
         let counts = ["OBJECTS", "BAD", "LISTS", "RESTARTS"];
         let titles = [&["WATCH", "STATE", "SINCE", "ENCODING", "HEARD"][..], &counts, &LAST_ERROR];
         out.push(b'\n');
-        table(titles.concat(), self.watches.iter().map(WatchRow::cells), &mut out);
+        write_table(titles.concat(), self.watches.iter().map(WatchRow::cells), &mut out);
         out
     }
 }
@@ -379,7 +383,8 @@ impl<'a> Apiserver<'a> {
 /// What access and the watches published last.
 pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let view = readings.apiserver();
-    let none = View::default();
-    let shown = Apiserver::of(view.as_deref().unwrap_or(&none), readings.watches.current(), view.is_some());
-    answer::either(StatusCode::OK, form, &shown, || shown.text())
+    let none = ApiserverView::default();
+    let shown =
+        Apiserver::from_view(view.as_deref().unwrap_or(&none), readings.watches.current(), view.is_some());
+    response::render_response(StatusCode::OK, form, &shown, || shown.text())
 }

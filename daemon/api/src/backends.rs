@@ -11,14 +11,14 @@ use holdfast_core::keys::{ObjectName, PortKey, Source, Transport};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedReason};
 use holdfast_diagnose::explain::{EndpointState, endpoint_state};
-use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_status::views::checks::CheckSeen;
+use holdfast_status::schema_types::{Code, Text};
+use holdfast_status::views::checks::CheckStatus;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::query::Filter;
-use super::table::{Column, Table, column, wide};
+use super::table::{Column, Table, column, wide_column};
 use holdfast_agent::readings::Readings;
 use holdfast_standalone::blocks::CheckStats;
 
@@ -32,7 +32,7 @@ pub(super) struct BackendTable {
 
 /// One endpoint of one port, and the range of the table's slices that list it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BackendPlace {
+pub(super) struct BackendPosition {
     port: usize,
     row: usize,
     first_slice: usize,
@@ -69,7 +69,7 @@ pub(super) struct BackendRow<'a> {
     drained_since: Option<Rfc3339>,
     source: Code<Source>,
     /// How it is checked, and what the last check came to; null: it is not checked.
-    check: Option<CheckSeen>,
+    check: Option<CheckStatus>,
 }
 
 /// The object that an endpoint stands for.
@@ -92,15 +92,15 @@ impl<'a> From<holdfast_core::facts::Target<'a>> for Target<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Slices<'a> {
     view: &'a ServiceView,
-    places: &'a [u16],
+    positions: &'a [u16],
     /// The slice that listed a held backend last.
-    before: Option<&'a SliceFacts>,
+    last_slice: Option<&'a SliceFacts>,
 }
 
 impl<'a> Slices<'a> {
     fn names(self) -> impl Iterator<Item = &'a ObjectName> {
-        let slices = self.places.iter().filter_map(move |place| self.view.slices.get(usize::from(*place)));
-        slices.map(|slice| &**slice).chain(self.before).map(|slice| &slice.key.name)
+        let slices = self.positions.iter().filter_map(move |place| self.view.slices.get(usize::from(*place)));
+        slices.map(|slice| &**slice).chain(self.last_slice).map(|slice| &slice.key.name)
     }
 }
 
@@ -111,7 +111,7 @@ impl Serialize for Slices<'_> {
 }
 
 /// The number that a slice gives to a port of this name and protocol, if it is for proxies and of the port's family.
-fn port_in(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
+fn find_slice_port(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
     if slice.headless || slice.address_type != AddressType::Ip(key.family) {
         return None;
     }
@@ -122,10 +122,10 @@ fn port_in(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
 }
 
 /// Each address and port number with the place of a slice that lists it, sorted.
-fn listings(view: &ServiceView, key: &PortKey) -> Vec<(IpAddr, u16, u16)> {
+fn list_addresses(view: &ServiceView, key: &PortKey) -> Vec<(IpAddr, u16, u16)> {
     let mut listings = Vec::new();
     for (place, slice) in (0_u16..).zip(view.slices.iter()) {
-        if let Some(port) = port_in(slice, key) {
+        if let Some(port) = find_slice_port(slice, key) {
             listings.extend(slice.endpoints.iter_brief().map(|(address, _)| (address, port, place)));
         }
     }
@@ -134,7 +134,7 @@ fn listings(view: &ServiceView, key: &PortKey) -> Vec<(IpAddr, u16, u16)> {
     listings
 }
 
-fn find(listings: &[(IpAddr, u16, u16)], row: &Row) -> Range<usize> {
+fn find_listings(listings: &[(IpAddr, u16, u16)], row: &Row) -> Range<usize> {
     let key = (row.address, row.port.get());
     let begin = listings.partition_point(|(address, port, _)| (*address, *port) < key);
     let end = listings.partition_point(|(address, port, _)| (*address, *port) <= key);
@@ -143,22 +143,28 @@ fn find(listings: &[(IpAddr, u16, u16)], row: &Row) -> Range<usize> {
 
 impl BackendTable {
     /// How a backend of the configuration is checked.
-    fn check(&self, view: &ServiceView, row: &Row) -> Option<CheckSeen> {
+    fn find_check(&self, view: &ServiceView, row: &Row) -> Option<CheckStatus> {
         let is_ours = view.key.source == Source::Config;
         is_ours.then(|| {
             self.checks.backend_check(&view.key.name, SocketAddr::new(row.address, row.port.get()))
         })?
     }
 
-    fn port_places(&mut self, view: &ServiceView, at: usize, filter: &Filter, into: &mut Vec<BackendPlace>) {
+    fn add_port_positions(
+        &mut self,
+        view: &ServiceView,
+        at: usize,
+        filter: &Filter,
+        into: &mut Vec<BackendPosition>,
+    ) {
         let Some(port) = view.ports.get(at) else { return };
-        let listings = listings(view, &port.key);
+        let listings = list_addresses(view, &port.key);
         let offset = self.slices.len();
         self.slices.extend(listings.iter().map(|(_, _, slice)| *slice));
         for (row, found) in port.rows.iter().enumerate() {
             if filter.address.is_none_or(|address| address == found.address) {
-                let slices = find(&listings, &found);
-                into.push(BackendPlace {
+                let slices = find_listings(&listings, &found);
+                into.push(BackendPosition {
                     port: at,
                     row,
                     first_slice: offset + slices.start,
@@ -184,19 +190,19 @@ impl Table for BackendTable {
         column("UNUSED", |row, _, cells| cells.put_optional(row.unused_because)),
         column("CONDITIONS", |row, _, cells| cells.put(row.conditions())),
         column("NODE", |row, _, cells| cells.put_optional(row.node)),
-        wide("WEIGHT", |row, _, cells| cells.put(row.weight)),
-        wide("DRAINED BY", |row, _, cells| cells.put_optional(row.drained_by.as_deref())),
-        wide("DRAINED", |row, _, cells| cells.put_optional(row.drained_since)),
-        wide("CHECK", |row, _, cells| cells.put_optional(row.check.as_ref())),
-        wide("ZONE", |row, _, cells| cells.put_optional(row.zone)),
-        wide("SOURCE", |row, _, cells| cells.put(row.source)),
-        wide("SINCE", |row, _, cells| cells.put(row.since)),
-        wide("SLICES", |row, _, cells| {
+        wide_column("WEIGHT", |row, _, cells| cells.put(row.weight)),
+        wide_column("DRAINED BY", |row, _, cells| cells.put_optional(row.drained_by.as_deref())),
+        wide_column("DRAINED", |row, _, cells| cells.put_optional(row.drained_since)),
+        wide_column("CHECK", |row, _, cells| cells.put_optional(row.check.as_ref())),
+        wide_column("ZONE", |row, _, cells| cells.put_optional(row.zone)),
+        wide_column("SOURCE", |row, _, cells| cells.put(row.source)),
+        wide_column("SINCE", |row, _, cells| cells.put(row.since)),
+        wide_column("SLICES", |row, _, cells| {
             cells.put(row.slices.names().map(ToString::to_string).collect::<Vec<_>>().join(","));
         }),
-        column("TARGET", |row, _, cells| cells.put_optional(row.target.as_ref().map(Target::spelled))),
+        column("TARGET", |row, _, cells| cells.put_optional(row.target.as_ref().map(Target::describe_state))),
     ];
-    type Place = BackendPlace;
+    type Place = BackendPosition;
     type Row<'a> = BackendRow<'a>;
 
     fn new(readings: &Readings) -> Self {
@@ -204,33 +210,33 @@ impl Table for BackendTable {
         Self { slices: Vec::new(), drains, checks: Arc::clone(&readings.checks) }
     }
 
-    fn may_have(view: &ServiceView, filter: &Filter) -> bool {
+    fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
         let is_at = |address| view.ports.iter().any(|port| port.rows.rows_at(address).next().is_some());
         filter.address.is_none_or(is_at)
     }
 
-    fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<BackendPlace>) {
+    fn add_positions(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<BackendPosition>) {
         for at in 0..view.ports.len() {
-            self.port_places(view, at, filter, into);
+            self.add_port_positions(view, at, filter, into);
         }
     }
 
-    fn order(
-        (a, a_place): (&ServiceView, BackendPlace),
-        (b, b_place): (&ServiceView, BackendPlace),
+    fn compare_rows(
+        (a, a_place): (&ServiceView, BackendPosition),
+        (b, b_place): (&ServiceView, BackendPosition),
     ) -> Ordering {
-        rank(a, a_place).cmp(&rank(b, b_place)).then(a.key.cmp(&b.key))
+        sort_key(a, a_place).cmp(&sort_key(b, b_place)).then(a.key.cmp(&b.key))
     }
 
-    fn row<'a>(&'a self, view: &'a ServiceView, place: BackendPlace) -> Option<BackendRow<'a>> {
+    fn build_row<'a>(&'a self, view: &'a ServiceView, place: BackendPosition) -> Option<BackendRow<'a>> {
         let port = view.ports.get(place.port)?;
         let row = port.rows.get(place.row)?;
-        let endpoint = endpoint(view, port, &row);
+        let endpoint = find_endpoint(view, port, &row);
         let conditions = row.conditions();
         let slices = self.slices.get(place.first_slice..place.first_slice + place.slices);
         let is_gone = row.is_held() && place.slices == 0;
         let before = port.row_slice(&row, &view.slices).filter(|_| is_gone).map(|slice| &**slice);
-        let drained = drained_by(&self.drains, view, port, &row);
+        let drained = find_drain_order(&self.drains, view, port, &row);
         Some(BackendRow {
             address: row.address,
             port: row.port.get(),
@@ -243,7 +249,7 @@ impl Table for BackendTable {
             terminating: conditions.terminating,
             node: endpoint.and_then(|endpoint| endpoint.node).map(Text),
             zone: endpoint.and_then(|endpoint| endpoint.zone),
-            slices: Slices { view, places: slices.unwrap_or_default(), before },
+            slices: Slices { view, positions: slices.unwrap_or_default(), last_slice: before },
             target: endpoint.and_then(|endpoint| endpoint.target).map(Target::from),
             since: Rfc3339(row.since()),
             unused_because: port.unused_reason(&row).map(Code),
@@ -251,21 +257,21 @@ impl Table for BackendTable {
             drained_by: drained.map(ToString::to_string),
             drained_since: drained.map(|drained| Rfc3339(drained.at)),
             source: Code(view.key.source),
-            check: self.check(view, &row),
+            check: self.find_check(view, &row),
         })
     }
 
-    fn forget(&mut self) {
+    fn clear_group(&mut self) {
         self.slices.clear();
     }
 }
 
-fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Option<Endpoint<'a>> {
+fn find_endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Option<Endpoint<'a>> {
     port.row_slice(row, &view.slices)?.endpoints.get(usize::from(row.endpoint))
 }
 
 /// The order by which a backend is drained, where it is.
-fn drained_by<'a>(
+fn find_drain_order<'a>(
     drains: &'a Drains,
     view: &ServiceView,
     port: &PortView,
@@ -276,7 +282,7 @@ fn drained_by<'a>(
 }
 
 /// The order within one namespace and name, up to the source.
-fn rank(view: &ServiceView, place: BackendPlace) -> Option<(&str, IpAddr, &str, u16)> {
+fn sort_key(view: &ServiceView, place: BackendPosition) -> Option<(&str, IpAddr, &str, u16)> {
     let PortView { key, rows, .. } = view.ports.get(place.port)?;
     let row = rows.get(place.row)?;
     Some((&key.name, row.address, key.transport.as_str(), row.port.get()))
@@ -297,7 +303,7 @@ impl BackendRow<'_> {
 }
 
 impl Target<'_> {
-    fn spelled(&self) -> String {
+    fn describe_state(&self) -> String {
         format!("{} {}/{}", self.kind, self.namespace, self.name)
     }
 }

@@ -13,19 +13,19 @@ use axum::response::Response;
 use holdfast_core::limits;
 use holdfast_core::snapshot::Fill;
 use holdfast_datapath::Status;
-use holdfast_status::described::Code;
-use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::schema_types::Code;
+use holdfast_status::views::announcements::AnnouncedAddress;
 use holdfast_status::views::datapath::DatapathKind;
-use holdfast_status::views::devices::Decision;
+use holdfast_status::views::devices::DeviceDecision;
 use holdfast_status::views::proxies::Filter;
 use holdfast_status::views::proxies::{OtherProxy, Trace};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
 use super::form::Form;
 use super::query::Query;
-use super::shown::{Cells, aligned, table};
+use super::response;
+use super::text_table::{Cells, write_aligned, write_table};
 use holdfast_agent::readings::Readings;
 use holdfast_config::Sockets;
 
@@ -146,13 +146,13 @@ pub(super) struct MapFill {
 const MAPS: [&str; 6] = ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
 
 /// How full each map is.
-pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
+pub(super) fn map_fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
     let [frontends4, frontends6] = status.frontends.map(u64::from);
     let [backends4, backends6] = fill.slots;
-    let of = |map, used, place: fn(&holdfast_datapath::Shape) -> u32| MapFill {
+    let of = |map, used, place: fn(&holdfast_datapath::MapSizes) -> u32| MapFill {
         map,
         used,
-        size: place(&status.shape),
+        size: place(&status.map_sizes),
         limit: place(&status.limits),
     };
     // What is left for changes and for tables is no room for lists.
@@ -167,15 +167,15 @@ pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
         MapFill {
             map: of_members,
             used: fill.members.max(status.members).into(),
-            size: status.shape.members.min(most_members),
+            size: status.map_sizes.members.min(most_members),
             limit: most_members,
         },
     ]
 }
 
 impl<'a> Kernel<'a> {
-    fn of(status: &'a Status, decisions: &'a [Decision], fill: &Fill) -> Self {
-        let swept = status.flows.as_ref().map(|seen| &seen.swept);
+    fn from_status(status: &'a Status, decisions: &'a [DeviceDecision], fill: &Fill) -> Self {
+        let swept = status.flows.as_ref().map(|seen| &seen.sweep);
         Self {
             cgroup: status.cgroup.as_deref(),
             own_cgroup_exempt: status.own_cgroup_exempt,
@@ -188,7 +188,7 @@ impl<'a> Kernel<'a> {
                 tcx: status.features.tcx,
                 lengths: status.features.lengths,
             },
-            maps: fills(status, fill).into(),
+            maps: map_fills(status, fill).into(),
             broken_hooks: &status.broken_hooks,
             bare_hooks: &status.bare_hooks,
             repair_failure: status.repair_failure.as_deref(),
@@ -206,18 +206,18 @@ impl<'a> Kernel<'a> {
             in_cgroup_namespace: status.in_cgroup_namespace,
             behind_hooks: &status.behind_hooks,
             leftover: status.leftover.as_deref(),
-            sockets: Code(if status.served.pods { Sockets::All } else { Sockets::Host }),
-            udp_sockets: status.served.udp,
+            sockets: Code(if status.served_sockets.pods { Sockets::All } else { Sockets::Host }),
+            udp_sockets: status.served_sockets.udp,
             exempt_cgroups: exempt_cgroups(status),
-            packets: status.packets.as_ref().map(|packets| Packets::of(packets, swept, decisions)),
+            packets: status.packets.as_ref().map(|packets| Packets::from_status(packets, swept, decisions)),
         }
     }
 
-    fn lines(&self) -> [(&'static str, String); 16] {
+    fn fact_lines(&self) -> [(&'static str, String); 16] {
         let path =
             |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
         let cgroup = path(self.cgroup);
-        let namespace = if self.in_cgroup_namespace { NAMESPACE } else { "" };
+        let namespace = if self.in_cgroup_namespace { NAMESPACE_NOTE } else { "" };
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         let shared =
             self.shared_hooks.iter().map(|SharedHook { hook, others }| format!("{others} at {hook}"));
@@ -231,26 +231,29 @@ impl<'a> Kernel<'a> {
             if self.behind_hooks.is_empty() { "none".to_owned() } else { self.behind_hooks.join(" ") };
         [
             ("cgroup", format!("{cgroup}{namespace}")),
-            ("sockets served", self.served()),
+            ("sockets served", self.describe_served()),
             ("own cgroup exempt", yes(self.own_cgroup_exempt)),
             ("pins", path(self.pins)),
             ("serving", if self.waiting { "no: another version's programs serve" } else { "yes" }.to_owned()),
             ("generation", self.generation.to_string()),
             ("growths", self.growths.to_string()),
             ("refusal sets errno", yes(self.features.set_retval)),
-            ("broken hooks", self.broken()),
+            ("broken hooks", self.describe_broken_hooks()),
             ("others' programs", shared),
             ("hooks behind", behind),
             ("refusals lost", self.refusals_lost.to_string()),
-            ("stale sockets", self.stale_sockets.as_ref().map_or_else(|| "stay".to_owned(), spelled)),
-            ("packets", self.packets.as_ref().map_or_else(|| "off".to_owned(), Packets::spelled)),
+            (
+                "stale sockets",
+                self.stale_sockets.as_ref().map_or_else(|| "stay".to_owned(), describe_stale_sockets),
+            ),
+            ("packets", self.packets.as_ref().map_or_else(|| "off".to_owned(), Packets::describe_state)),
             ("grace periods", grace),
             ("old maps", self.leftover.map_or_else(|| "removed".to_owned(), |why| format!("stay: {why}"))),
         ]
     }
 
     /// The hooks without a program of ours, and those whose program serves, but ends with the daemon.
-    fn broken(&self) -> String {
+    fn describe_broken_hooks(&self) -> String {
         let unpinned: Vec<&str> =
             self.broken_hooks.iter().filter(|hook| !self.bare_hooks.contains(hook)).copied().collect();
         let bare = (!self.bare_hooks.is_empty()).then(|| self.bare_hooks.join(" "));
@@ -261,7 +264,7 @@ impl<'a> Kernel<'a> {
         if hooks.is_empty() { format!("none{why}") } else { format!("{}{why}", hooks.join(", ")) }
     }
 
-    fn served(&self) -> String {
+    fn describe_served(&self) -> String {
         let pods =
             if self.sockets == Code(Sockets::All) { "of the host and of pods" } else { "of the host only" };
         let udp = if self.udp_sockets { "" } else { ", TCP only" };
@@ -275,11 +278,11 @@ impl<'a> Kernel<'a> {
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        let lines = self.lines();
-        let facts = lines.iter().map(|(name, value)| Cells::of([&name as &dyn Display, value]));
-        aligned(&facts.collect::<Vec<_>>(), out);
+        let lines = self.fact_lines();
+        let facts = lines.iter().map(|(name, value)| Cells::from_values([&name as &dyn Display, value]));
+        write_aligned(&facts.collect::<Vec<_>>(), out);
         out.push(b'\n');
-        table(["MAP", "USED", "SIZE", "LIMIT"], self.maps.iter().map(MapFill::cells), out);
+        write_table(["MAP", "USED", "SIZE", "LIMIT"], self.maps.iter().map(MapFill::cells), out);
         if let Some(packets) = &self.packets {
             packets.write(out);
         }
@@ -287,22 +290,22 @@ impl<'a> Kernel<'a> {
 }
 
 /// What follows the path of a cgroup that is the root of a cgroup namespace without being configured.
-const NAMESPACE: &str =
+const NAMESPACE_NOTE: &str =
     " (the root of a cgroup namespace, not the host's: processes outside of it are not served)";
 
 fn exempt_cgroups(status: &Status) -> Vec<ExemptCgroup<'_>> {
-    let paths = status.served.exempt_cgroups.iter();
+    let paths = status.served_sockets.exempt_cgroups.iter();
     paths.map(|path| ExemptCgroup { path, exists: !status.absent_cgroups.contains(path) }).collect()
 }
 
-fn spelled(StaleSockets { ended, failure }: &StaleSockets<'_>) -> String {
+fn describe_stale_sockets(StaleSockets { ended, failure }: &StaleSockets<'_>) -> String {
     let failure = failure.map(|why| format!("; not all can be: {why}"));
     format!("{ended} ended{}", failure.unwrap_or_default())
 }
 
 impl MapFill {
     fn cells(&self) -> Cells {
-        Cells::of([&self.map as &dyn Display, &self.used, &self.size, &self.limit])
+        Cells::from_values([&self.map as &dyn Display, &self.used, &self.size, &self.limit])
     }
 }
 
@@ -318,9 +321,9 @@ pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
         other_proxies: &proxies,
         filters: &filters,
         announced_addresses: &routes.addresses,
-        kernel: view.status().map(|status| Kernel::of(status, view.devices(), &snapshot.fill)),
+        kernel: view.status().map(|status| Kernel::from_status(status, view.devices(), &snapshot.fill)),
     };
-    answer::either(StatusCode::OK, form, &shown, || text(&shown))
+    response::render_response(StatusCode::OK, form, &shown, || text(&shown))
 }
 
 fn text(Datapath { kind, other_proxies, filters, announced_addresses, kernel }: &Datapath<'_>) -> Vec<u8> {

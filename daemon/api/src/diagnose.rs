@@ -18,13 +18,13 @@ use holdfast_diagnose::limits::RECORDS_MAX;
 use holdfast_diagnose::{Diagnosis, Focus, KnownServices, PortSelector, judge, text};
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::{self, Refusal};
-use super::door::{Visit, Way};
-use super::explain::{read_back, unread};
+use super::admin_listener::{ListenerKind, RequestContext};
+use super::explain::{failed_read_back, read_back};
 use super::form::Form;
 use super::hint::Hint;
 use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
+use super::response::{self, ApiError};
 use holdfast_agent::engine::query::EngineBusy;
 use holdfast_agent::readings::Readings;
 use holdfast_evidence::diagnose::gather::{ExternalEvidence, GatherOptions};
@@ -32,75 +32,75 @@ use holdfast_evidence::diagnose::limits::{DIAGNOSIS_TIMEOUT, MAPS_TIMEOUT, RENDE
 use holdfast_evidence::diagnose::{EXIT_HEADER, gather_daemon_state, gather_flows};
 
 /// How often the maps are read at most: a service that changes during a read has them read once more.
-const LOOKS_MAX: usize = 3;
+const READS_MAX: usize = 3;
 
 /// Gathers, judges, and writes down what came of it.
-pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response {
+pub(super) async fn diagnose(visit: RequestContext, query: Query, form: Form) -> Response {
     let Some(name) = query.filter.service.clone() else {
-        return Refusal::new(StatusCode::BAD_REQUEST, "no service is named", Hint::Service).into_response();
+        return ApiError::new(StatusCode::BAD_REQUEST, "no service is named", Hint::Service).into_response();
     };
     let ends = Instant::now() + query.timeout.unwrap_or(DIAGNOSIS_TIMEOUT).min(DIAGNOSIS_TIMEOUT);
-    let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
+    let Some(_place) = visit.listener.diagnoses.try_acquire(visit.peer) else {
         let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
-        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
+        return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
             .into_response();
     };
-    let (known, read) = looked(&visit, (&name, &query.focus), ends).await;
-    if let Some(refusal) = misfit(&known, &query) {
+    let (known, read) = read_service(&visit, (&name, &query.focus), ends).await;
+    if let Some(refusal) = refuse_parameters(&known, &query) {
         return refusal.into_response();
     }
-    let outside = outside(&visit, &known, &query, ends).await;
-    let mut material = gathered(&visit, (known, &read, outside), &query);
+    let outside = query_external(&visit, &known, &query, ends).await;
+    let mut material = gather_evidence(&visit, (known, &read, outside), &query);
     let version = visit.readings.about.version;
-    let sees_flows = visit.door.way == Way::Unix;
+    let sees_flows = visit.listener.kind == ListenerKind::Unix;
     let flow_table = visit.readings.flow_table();
     // With many services this takes as long as a large table: on this thread, other clients would wait for it.
     let written = tokio::task::spawn_blocking(move || {
         if sees_flows {
             material.flows = gather_flows(&material, flow_table.as_ref());
         }
-        written(&material, version, form)
+        render_diagnosis(&material, version, form)
     });
     written.await.unwrap_or_else(|error| {
-        answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the diagnosis ended: {error}\n"))
+        response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the diagnosis ended: {error}\n"))
     })
 }
 
 /// Refuses parameters that make no sense together, or for this service.
-fn misfit(known: &KnownServices, query: &Query) -> Option<Refusal> {
+fn refuse_parameters(known: &KnownServices, query: &Query) -> Option<ApiError> {
     let Focus { port, http } = &query.focus;
     if http.is_some() && query.probes == Some(false) {
-        return Some(Refusal::new(StatusCode::BAD_REQUEST, "`http` needs connections", "leave `probe` out"));
+        return Some(ApiError::new(StatusCode::BAD_REQUEST, "`http` needs connections", "leave `probe` out"));
     }
     let ports = query.focus.unmatched_ports(known.unfiltered_views())?;
     let error = format!("{} has no port {}", known.name(), port.as_ref().map_or("", PortSelector::as_str));
-    Some(Refusal::new(StatusCode::BAD_REQUEST, error, format!("its ports: {}", join_names(&ports))))
+    Some(ApiError::new(StatusCode::BAD_REQUEST, error, format!("its ports: {}", join_names(&ports))))
 }
 
-fn written(material: &Evidence, version: &'static str, form: Form) -> Response {
+fn render_diagnosis(material: &Evidence, version: &'static str, form: Form) -> Response {
     let judged = judge(material);
     let diagnosis = Diagnosis::new(material, &judged, version);
     let status = if judged.has_service() { StatusCode::OK } else { StatusCode::NOT_FOUND };
     let mut response = match form {
-        Form::Json => answer::json(status, &diagnosis),
-        Form::Table => answer::text(status, text::render_text(&diagnosis, false)),
-        Form::Wide => answer::text(status, text::render_text(&diagnosis, true)),
+        Form::Json => response::json(status, &diagnosis),
+        Form::Table => response::text(status, text::render_text(&diagnosis, false)),
+        Form::Wide => response::text(status, text::render_text(&diagnosis, true)),
     };
     let exit = HeaderValue::from(u16::from(diagnosis.exit));
     response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), exit);
     response
 }
 
-fn gathered(
-    visit: &Visit,
+fn gather_evidence(
+    visit: &RequestContext,
     (known, read, outside): (KnownServices, &ReadBack, Option<ExternalEvidence>),
     query: &Query,
 ) -> Evidence {
     let taken = holdfast_host::clock::now().seconds();
     let own = gather_daemon_state(&visit.readings, &known);
-    let left_out = left_out(visit, query);
+    let left_out = skipped_sources(visit, query);
     let told = (own, visit.readings.history.service_records(known.name(), RECORDS_MAX));
-    let mut material = known.into_evidence(told, read, (narrowed(query, taken), taken));
+    let mut material = known.into_evidence(told, read, (build_scope(query, taken), taken));
     material.skipped_sources = left_out;
     if let Some(ExternalEvidence { cluster, host, probes, http, names }) = outside {
         (material.cluster, material.host) = (cluster, host);
@@ -110,8 +110,8 @@ fn gathered(
 }
 
 /// The places at which this diagnosis does not look, although there is something to look at.
-fn left_out(visit: &Visit, query: &Query) -> Vec<ExternalSource> {
-    let is_alone = visit.door.way != Way::Unix;
+fn skipped_sources(visit: &RequestContext, query: &Query) -> Vec<ExternalSource> {
+    let is_alone = visit.listener.kind != ListenerKind::Unix;
     let is_left_out = |place: &ExternalSource| match place {
         ExternalSource::Apiserver => is_alone && visit.readings.apiserver().is_some(),
         ExternalSource::Host => is_alone,
@@ -120,7 +120,7 @@ fn left_out(visit: &Visit, query: &Query) -> Vec<ExternalSource> {
     ExternalSource::ALL.into_iter().filter(is_left_out).collect()
 }
 
-fn narrowed(query: &Query, taken: Timestamp) -> DiagnosisScope {
+fn build_scope(query: &Query, taken: Timestamp) -> DiagnosisScope {
     let any = DiagnosisScope::default();
     let since = query.records.since.map(|since| taken.0.saturating_sub(since.seconds().0).max(0));
     DiagnosisScope {
@@ -131,30 +131,30 @@ fn narrowed(query: &Query, taken: Timestamp) -> DiagnosisScope {
 }
 
 /// What the apiserver, this host, backends and name servers say. Only a client of the unix socket may have them asked.
-async fn outside(
-    visit: &Visit,
+async fn query_external(
+    visit: &RequestContext,
     known: &KnownServices,
     query: &Query,
     ends: Instant,
 ) -> Option<ExternalEvidence> {
-    if visit.door.way != Way::Unix {
+    if visit.listener.kind != ListenerKind::Unix {
         return None;
     }
     let probes = query.probes.unwrap_or(true);
-    let frontends_not = undialled(&visit.readings);
+    let frontends_not = probe_obstacle(&visit.readings);
     let within = Some(ends.saturating_duration_since(Instant::now()));
     let asks = GatherOptions { api: true, probes, frontend_skip_reason: frontends_not, time_limit: within };
-    Some(visit.acts.gatherer.gather_evidence(known, (asks, &query.focus)).await)
+    Some(visit.actions.gatherer.gather_evidence(known, (asks, &query.focus)).await)
 }
 
 /// Why a connection of this daemon to a frontend would say nothing.
-fn undialled(readings: &Readings) -> Option<&'static str> {
-    unserved(readings.datapath().status())
+fn probe_obstacle(readings: &Readings) -> Option<&'static str> {
+    datapath_obstacle(readings.datapath().status())
 }
 
 /// A connection that no program takes would go out by the routes of this host, and any server that answers there would
 /// pass for the service.
-fn unserved(status: Option<&Status>) -> Option<&'static str> {
+fn datapath_obstacle(status: Option<&Status>) -> Option<&'static str> {
     let Some(status) = status else { return Some("tables in memory translate nothing") };
     let all = [
         (!status.bare_hooks.is_empty(), "programs that would translate it are not attached"),
@@ -167,11 +167,11 @@ fn unserved(status: Option<&Status>) -> Option<&'static str> {
 }
 
 /// Why an answer has nothing from the maps, where the service changed during each read of them.
-const OVERTAKEN: &str = "the service changed each time while the maps were read";
+const CHANGED_WHILE_READ: &str = "the service changed each time while the maps were read";
 
 /// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.
-async fn looked(
-    visit: &Visit,
+async fn read_service(
+    visit: &RequestContext,
     (name, focus): (&ObjectName, &Focus),
     ends: Instant,
 ) -> (KnownServices, ReadBack) {
@@ -181,14 +181,14 @@ async fn looked(
         let known = KnownServices::find(name.clone(), visit.readings.snapshot(), focus);
         let keys = known.frontend_keys();
         let Ok(read) = timeout_at(until, read_back(visit, keys.clone())).await else {
-            return (known, unread(keys, &EngineBusy));
+            return (known, failed_read_back(keys, &EngineBusy));
         };
         if known.is_current_in(&visit.readings.snapshot()) {
             return (known, read);
         }
         looks += 1;
-        if looks == LOOKS_MAX {
-            return (known, unread(keys, &OVERTAKEN));
+        if looks == READS_MAX {
+            return (known, failed_read_back(keys, &CHANGED_WHILE_READ));
         }
     }
 }
@@ -202,7 +202,7 @@ mod tests {
     fn no_frontend_is_dialled_where_no_program_takes_the_connection() {
         let whole = || Status { own_cgroup_exempt: false, ..status() };
         assert!(!whole().broken_hooks.is_empty());
-        assert_eq!(unserved(Some(&whole())), None, "a program without a pin takes connections");
+        assert_eq!(datapath_obstacle(Some(&whole())), None, "a program without a pin takes connections");
         for (broken, why) in [
             (Status { bare_hooks: vec!["connect4"], ..whole() }, "not attached"),
             (Status { behind_hooks: vec!["connect4"], ..whole() }, "no longer written"),
@@ -210,8 +210,8 @@ mod tests {
             (Status { cgroup: None, ..whole() }, "nowhere"),
             (Status { own_cgroup_exempt: true, ..whole() }, "not translated"),
         ] {
-            assert!(unserved(Some(&broken)).is_some_and(|said| said.contains(why)), "{why}");
+            assert!(datapath_obstacle(Some(&broken)).is_some_and(|said| said.contains(why)), "{why}");
         }
-        assert!(unserved(None).is_some_and(|said| said.contains("in memory")));
+        assert!(datapath_obstacle(None).is_some_and(|said| said.contains("in memory")));
     }
 }

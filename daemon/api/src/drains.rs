@@ -15,15 +15,15 @@ use holdfast_core::keys::ServiceKey;
 use holdfast_core::limits::DRAINS_MAX;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{ServiceView, Snapshot, Status};
-use holdfast_status::plain::Plain;
+use holdfast_status::printable::Printable;
 use holdfast_status::rfc3339::Rfc3339;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
 use super::form::Form;
 use super::query::Query;
-use super::shown::{Cells, table};
+use super::response;
+use super::text_table::{Cells, write_table};
 use holdfast_agent::readings::Readings;
 
 /// So many services are named in an answer; more are only counted.
@@ -75,7 +75,7 @@ const TITLES: [&str; 6] = ["BACKEND", "OF SERVICE", "BY", "SINCE", "SERVICES", "
 /// The whole answer.
 pub(super) fn drains(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot = readings.snapshot();
-    let counts = counts(&snapshot);
+    let counts = count_services(&snapshot);
     let row = |(drain, by): (Drain, &DrainOrder)| {
         let (services, used) = counts.get(&drain).copied().unwrap_or_default();
         let service = drain.service().map(ToString::to_string);
@@ -90,7 +90,7 @@ pub(super) fn drains(readings: &Readings, _: Query, form: Form) -> Response {
     };
     let drains = snapshot.drains.iter().map(row).collect();
     let list = DrainList { drains, most: DRAINS_MAX, memory_problem: readings.drains_problem() };
-    answer::either(StatusCode::OK, form, &list, || text(&list))
+    response::render_response(StatusCode::OK, form, &list, || text(&list))
 }
 
 fn text(list: &DrainList) -> Vec<u8> {
@@ -98,10 +98,10 @@ fn text(list: &DrainList) -> Vec<u8> {
     if list.drains.is_empty() {
         out.extend_from_slice(b"nothing is drained\n");
     } else {
-        table(TITLES, list.drains.iter().map(DrainRow::cells), &mut out);
+        write_table(TITLES, list.drains.iter().map(DrainRow::cells), &mut out);
     }
     if let Some(problem) = &list.memory_problem {
-        let problem = Plain(problem);
+        let problem = Printable(problem);
         out.extend(
             format!("a restart of the daemon would not know the last orders: {problem}\n").into_bytes(),
         );
@@ -110,10 +110,10 @@ fn text(list: &DrainList) -> Vec<u8> {
 }
 
 /// For each drain how many services have such a backend, and in how many of them clients get it.
-fn counts(snapshot: &Snapshot) -> BTreeMap<Drain, (usize, usize)> {
+fn count_services(snapshot: &Snapshot) -> BTreeMap<Drain, (usize, usize)> {
     let mut counts = BTreeMap::<Drain, (usize, usize)>::new();
     for view in snapshot.services.iter().filter(|_| !snapshot.drains.is_empty()) {
-        for (drain, is_used) in met(view, &snapshot.drains) {
+        for (drain, is_used) in matching_drains(view, &snapshot.drains) {
             let (services, used) = counts.entry(drain).or_default();
             *services += 1;
             *used += usize::from(is_used);
@@ -123,7 +123,7 @@ fn counts(snapshot: &Snapshot) -> BTreeMap<Drain, (usize, usize)> {
 }
 
 /// The drains that mean any backend of a service, and whether clients get one of those.
-fn met(view: &ServiceView, drains: &Drains) -> BTreeMap<Drain, bool> {
+fn matching_drains(view: &ServiceView, drains: &Drains) -> BTreeMap<Drain, bool> {
     let mut met = BTreeMap::new();
     for row in view.ports.iter().flat_map(|port| port.rows.iter()) {
         for drain in drains.at_address(row.address).filter(|it| it.applies_to(&view.key.name, row.backend()))
@@ -135,7 +135,7 @@ fn met(view: &ServiceView, drains: &Drains) -> BTreeMap<Drain, bool> {
 }
 
 /// A drain as a line of text has it: with its service.
-pub(super) fn spelled(drain: &Drain) -> String {
+pub(super) fn describe_drain(drain: &Drain) -> String {
     match drain.service() {
         Some(service) => format!("{drain} of {service}"),
         None => drain.to_string(),
@@ -144,7 +144,7 @@ pub(super) fn spelled(drain: &Drain) -> String {
 
 /// A service that has a backend that a drain means.
 #[derive(Clone, Debug)]
-pub(super) struct Reached {
+pub(super) struct AffectedService {
     key: ServiceKey,
     /// Clients get it.
     is_used: bool,
@@ -154,51 +154,51 @@ pub(super) struct Reached {
 
 /// What a drain comes to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reach {
-    pub(super) services: Vec<Reached>,
+pub(super) struct DrainEffect {
+    pub(super) services: Vec<AffectedService>,
     /// How many of them are not as ordered yet.
     pub(super) pending: usize,
 }
 
-impl Reach {
+impl DrainEffect {
     /// Looks through all services, or at the one that is named.
-    pub(super) fn of(snapshot: &Snapshot, drain: &Drain, drains: &Drains) -> Self {
-        let look = |view: &Arc<ServiceView>| reached(view, drain, drains);
+    pub(super) fn from_snapshot(snapshot: &Snapshot, drain: &Drain, drains: &Drains) -> Self {
+        let look = |view: &Arc<ServiceView>| find_affected(view, drain, drains);
         let services = match drain.service() {
             Some(name) => snapshot.services.find_by_name(name).filter_map(look).collect(),
             None => snapshot.services.iter().filter_map(look).collect(),
         };
-        Self::counted(services)
+        Self::from_services(services)
     }
 
-    fn counted(mut services: Vec<Reached>) -> Self {
+    fn from_services(mut services: Vec<AffectedService>) -> Self {
         services.sort_by(|a, b| a.key.cmp(&b.key));
         let pending = services.iter().filter(|it| it.is_pending).count();
         Self { services, pending }
     }
 
     /// Looks again at the services that were found.
-    pub(super) fn look_again(&mut self, snapshot: &Snapshot, drain: &Drain, drains: &Drains) {
-        let again = |known: &Reached| {
+    pub(super) fn refresh(&mut self, snapshot: &Snapshot, drain: &Drain, drains: &Drains) {
+        let again = |known: &AffectedService| {
             let mut views = snapshot.services.find_by_name(&known.key.name);
-            reached(views.find(|view| view.key == known.key)?, drain, drains)
+            find_affected(views.find(|view| view.key == known.key)?, drain, drains)
         };
-        *self = Self::counted(self.services.iter().filter_map(again).collect());
+        *self = Self::from_services(self.services.iter().filter_map(again).collect());
     }
 
     /// The first services.
-    pub(super) fn named(&self) -> Vec<String> {
+    pub(super) fn service_names(&self) -> Vec<String> {
         self.services.iter().take(NAMED_MAX).map(|it| it.key.to_string()).collect()
     }
 
     /// The first services in which clients get such a backend.
-    pub(super) fn still_used(&self) -> Vec<String> {
+    pub(super) fn still_used_names(&self) -> Vec<String> {
         let used = self.services.iter().filter(|it| it.is_used && !it.is_pending);
         used.take(NAMED_MAX).map(|it| it.key.to_string()).collect()
     }
 }
 
-fn reached(view: &ServiceView, drain: &Drain, drains: &Drains) -> Option<Reached> {
+fn find_affected(view: &ServiceView, drain: &Drain, drains: &Drains) -> Option<AffectedService> {
     let name = &view.key.name;
     let meant = |row: &Row| drain.applies_to(name, row.backend());
     let rows = view
@@ -208,7 +208,7 @@ fn reached(view: &ServiceView, drain: &Drain, drains: &Drains) -> Option<Reached
     let mut rows = rows.peekable();
     rows.peek()?;
     let is_written = view.frontends.iter().all(|frontend| frontend.status == Status::Done);
-    let mut reached = Reached { key: view.key.clone(), is_used: false, is_pending: !is_written };
+    let mut reached = AffectedService { key: view.key.clone(), is_used: false, is_pending: !is_written };
     for (port, row) in rows {
         let is_drained = drains.find_drain(name, row.backend()).is_some();
         reached.is_used |= row.is_chosen();

@@ -11,49 +11,49 @@ use axum::response::{IntoResponse, Response};
 use holdfast_diagnose::evidence::{Lookup, ReceivedEvents};
 use holdfast_diagnose::{EventList, EventScope};
 
-use super::answer::{self, Refusal};
-use super::door::{Visit, Way};
+use super::admin_listener::{ListenerKind, RequestContext};
 use super::form::Form;
 use super::limits::DIAGNOSES_MAX;
 use super::query::Query;
+use super::response::{self, ApiError};
 use holdfast_evidence::diagnose::EXIT_HEADER;
 
 /// Reads the Events, recognises them, and writes down the list.
-pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
-    let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
+pub(super) async fn events(visit: RequestContext, query: Query, form: Form) -> Response {
+    let Some(_place) = visit.listener.diagnoses.try_acquire(visit.peer) else {
         let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
-        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
+        return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
             .into_response();
     };
     let about = query.filter.service;
     let snapshot = visit.readings.snapshot();
-    let (heard, edition) = match visit.door.way {
-        Way::Unix => visit.acts.gatherer.query_events(about.as_ref(), &snapshot).await,
-        Way::Tcp(_) => (not_over_tcp(), Arc::clone(&visit.events.editions.borrow())),
+    let (heard, edition) = match visit.listener.kind {
+        ListenerKind::Unix => visit.actions.gatherer.query_events(about.as_ref(), &snapshot).await,
+        ListenerKind::Tcp(_) => (refuse_over_tcp(), Arc::clone(&visit.events.editions.borrow())),
     };
     let version = visit.readings.about.version;
     // The first list may put the knowledge together, and no other client is to wait for that.
     let written = tokio::task::spawn_blocking(move || {
         let now = holdfast_host::clock::now().seconds();
         let scope = EventScope { service: about.as_ref(), snapshot: &snapshot, now, version };
-        written(&EventList::new(&heard, || edition.knowledge(), scope), form)
+        render_diagnosis(&EventList::new(&heard, || edition.knowledge(), scope), form)
     });
     written.await.unwrap_or_else(|error| {
-        answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the list ended: {error}\n"))
+        response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the list ended: {error}\n"))
     })
 }
 
-fn not_over_tcp() -> ReceivedEvents {
+fn refuse_over_tcp() -> ReceivedEvents {
     ReceivedEvents::from_lookup(Lookup::Skipped(
         "an apiserver is asked only for those who come by the unix socket",
     ))
 }
 
-fn written(list: &EventList, form: Form) -> Response {
+fn render_diagnosis(list: &EventList, form: Form) -> Response {
     let mut response = match form {
-        Form::Json => answer::json(StatusCode::OK, list),
-        Form::Table => answer::text(StatusCode::OK, list.to_text(false)),
-        Form::Wide => answer::text(StatusCode::OK, list.to_text(true)),
+        Form::Json => response::json(StatusCode::OK, list),
+        Form::Table => response::text(StatusCode::OK, list.to_text(false)),
+        Form::Wide => response::text(StatusCode::OK, list.to_text(true)),
     };
     let exit = HeaderValue::from(u16::from(list.exit));
     response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), exit);

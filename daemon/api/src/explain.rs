@@ -9,24 +9,24 @@ use axum::response::Response;
 use holdfast_core::keys::FrontendKey;
 use holdfast_diagnose::explain::{ReadBack, ResolvedQuery};
 
-use super::answer;
-use super::door::Visit;
+use super::admin_listener::RequestContext;
 use super::form::Form;
 use super::query::Query;
+use super::response;
 use holdfast_evidence::explain::gather_evidence;
 
 /// Finds the services that are meant, has the maps read, and writes down the answer.
-pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
-    let walk = ResolvedQuery::resolve(visit.readings.snapshot(), query.question(), query.filter.from);
+pub(super) async fn explain(visit: RequestContext, query: Query, form: Form) -> Response {
+    let walk = ResolvedQuery::resolve(visit.readings.snapshot(), query.explain_query(), query.filter.from);
     let read = read_back(&visit, walk.frontend_keys()).await;
     let explanation = walk.explain(&gather_evidence(&visit.readings, &walk, &read), &read);
     let status = if walk.is_not_found() { StatusCode::NOT_FOUND } else { StatusCode::OK };
-    answer::either(status, form, &explanation, || text::write(&explanation))
+    response::render_response(status, form, &explanation, || text::write(&explanation))
 }
 
 /// What the maps say of the frontends that the answer is about.
-pub(super) async fn read_back(visit: &Visit, keys: Vec<FrontendKey>) -> ReadBack {
-    let entries = match visit.turn().await {
+pub(super) async fn read_back(visit: &RequestContext, keys: Vec<FrontendKey>) -> ReadBack {
+    let entries = match visit.acquire_query_permit().await {
         Ok(_turn) => visit.readings.engine.read(keys.clone()).await,
         Err(busy) => Err(busy),
     };
@@ -35,11 +35,11 @@ pub(super) async fn read_back(visit: &Visit, keys: Vec<FrontendKey>) -> ReadBack
             let entries = entries.into_iter().map(|entry| entry.map_err(|error| error.to_string()));
             keys.into_iter().zip(entries).collect()
         }
-        Err(busy) => unread(keys, &busy),
+        Err(busy) => failed_read_back(keys, &busy),
     }
 }
 
 /// What stands in place of the entries where the maps could not be asked.
-pub(super) fn unread(keys: Vec<FrontendKey>, why: &impl ToString) -> ReadBack {
+pub(super) fn failed_read_back(keys: Vec<FrontendKey>, why: &impl ToString) -> ReadBack {
     keys.into_iter().map(|key| (key, Err(why.to_string()))).collect()
 }

@@ -11,20 +11,20 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_datapath::{
-    Flow, FlowReport, FlowTable, FlowsSwept, Fullest, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts,
-    Stage, Wrapped,
+    BackendPortUsage, EncapDirection, Flow, FlowReport, FlowSweepProgress, FlowTable, PACKET_DROPS,
+    PACKET_EVENTS, PacketCounts, SeenFlags, Stage,
 };
-use holdfast_status::described::{Code, Text};
-use holdfast_status::views::refusals::Owner;
+use holdfast_status::schema_types::{Code, Text};
+use holdfast_status::views::refusals::FrontendOwner;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer::{self, Refusal};
 use super::form::Form;
 use super::limits::FLOWS_MAX;
 use super::query::Query;
 use super::refusals::Owners;
-use super::shown::{Cells, table};
+use super::response::{self, ApiError};
+use super::text_table::{Cells, write_table};
 use holdfast_agent::readings::Readings;
 
 /// The table of flows at this moment.
@@ -51,7 +51,7 @@ pub(super) struct Flows<'a> {
     dropped: Vec<DropCount>,
     /// What else happened to packets, since the maps were made.
     events: Vec<EventCount>,
-    swept: Option<Swept>,
+    swept: Option<SweepStatus>,
     flows: Vec<FlowRow<'a>>,
     /// How many more flows fit the question beside those in `flows`.
     omitted: u64,
@@ -70,18 +70,18 @@ pub(super) struct FullestBackend {
 }
 
 impl FullestBackend {
-    pub(super) fn of(it: &Fullest) -> Self {
+    pub(super) fn from_usage(it: &BackendPortUsage) -> Self {
         Self {
             protocol: Code(it.transport),
             backend_address: it.backend.ip(),
             backend_port: it.backend.port(),
             nat_address: it.nat,
-            ports: it.taken,
+            ports: it.used_ports,
         }
     }
 
     /// The ports that are taken, out of `most`, and the backend.
-    pub(super) fn spelled(&self, most: u32) -> String {
+    pub(super) fn describe_state(&self, most: u32) -> String {
         let backend = SocketAddr::new(self.backend_address, self.backend_port);
         format!("{} of {most} at {backend}/{}", self.ports, self.protocol)
     }
@@ -114,7 +114,7 @@ struct EventCount {
 /// What was done about flows that have ended, since the daemon started.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FlowsSwept")]
-struct Swept {
+struct SweepStatus {
     /// How often the whole table was gone over.
     passes: u64,
     /// Flows that were taken away.
@@ -146,7 +146,7 @@ struct FlowRow<'a> {
     /// Whether its packets pass by the stack, as long as their devices allow that (`/datapath`).
     shortcut: bool,
     /// Which way the client's packets go between two nodes as they came (`[packets] dsr`); null: they do not.
-    wrapped: Option<Code<Wrapped>>,
+    wrapped: Option<Code<EncapDirection>>,
     state: Code<Stage>,
     client_heard: Vec<Said>,
     backend_heard: Vec<Said>,
@@ -171,12 +171,12 @@ enum Said {
 }
 
 impl Said {
-    fn of(heard: Heard) -> Vec<Self> {
+    fn from_flags(heard: SeenFlags) -> Vec<Self> {
         let all = [
             (heard.syn, Self::Syn),
             (heard.fin, Self::Fin),
             (heard.rst, Self::Rst),
-            (heard.refusal, Self::Refusal),
+            (heard.port_unreachable, Self::Refusal),
         ];
         all.into_iter().filter(|(was_heard, _)| *was_heard).map(|(_, said)| said).collect()
     }
@@ -192,13 +192,13 @@ impl Said {
 }
 
 /// What a client dialled, as the key of a frontend.
-fn dialled(flow: &Flow) -> Option<FrontendKey> {
+fn frontend_key(flow: &Flow) -> Option<FrontendKey> {
     let port = NonZeroU16::new(flow.frontend.port())?;
     Some(FrontendKey { address: flow.frontend.ip(), port, transport: flow.transport })
 }
 
 impl<'a> FlowRow<'a> {
-    fn of(flow: &Flow, owner: Option<Owner<'a>>) -> Self {
+    fn from_flow(flow: &Flow, owner: Option<FrontendOwner<'a>>) -> Self {
         Self {
             protocol: Code(flow.transport),
             client_address: flow.client.ip(),
@@ -210,11 +210,11 @@ impl<'a> FlowRow<'a> {
             nat_address: flow.nat.map(|nat| nat.ip()),
             nat_port: flow.nat.map(|nat| nat.port()),
             through_port: flow.through_port,
-            shortcut: flow.shortcut,
-            wrapped: flow.wrapped.map(Code),
+            shortcut: flow.fast_path,
+            wrapped: flow.encap.map(Code),
             state: Code(flow.stage),
-            client_heard: Said::of(flow.client_heard),
-            backend_heard: Said::of(flow.backend_heard),
+            client_heard: Said::from_flags(flow.client_seen),
+            backend_heard: Said::from_flags(flow.backend_seen),
             idle_seconds: flow.idle.as_secs(),
             lifetime_seconds: flow.lifetime.as_secs(),
             age_seconds: flow.age.as_secs(),
@@ -236,8 +236,8 @@ impl<'a> FlowRow<'a> {
             cells.put_optional(nat.map(|(address, port)| at(address, port)));
             cells.put(self.through_port);
             cells.put(if self.shortcut { "yes" } else { "no" });
-            cells.put(words(&self.client_heard));
-            cells.put(words(&self.backend_heard));
+            cells.put(join_flags(&self.client_heard));
+            cells.put(join_flags(&self.backend_heard));
             cells.put(format_args!("{} s", self.age_seconds));
             cells.put(format_args!("{} s", self.lifetime_seconds));
             cells.put_optional(self.port_name);
@@ -247,7 +247,7 @@ impl<'a> FlowRow<'a> {
     }
 }
 
-fn words(said: &[Said]) -> String {
+fn join_flags(said: &[Said]) -> String {
     said.iter().map(|it| it.as_str()).collect::<Vec<_>>().join(",")
 }
 
@@ -260,22 +260,24 @@ fn titles(wide: bool) -> impl Iterator<Item = &'static str> {
 impl<'a> Flows<'a> {
     /// Makes the answer. `seen` is how many flows there may be and what was swept; without it, packets are not
     /// translated.
-    fn of(
-        seen: Option<(u32, FlowsSwept)>,
+    fn from_report(
+        seen: Option<(u32, FlowSweepProgress)>,
         report: &FlowReport,
         counts: &PacketCounts,
         owners: &Owners<'a>,
     ) -> Self {
-        let FlowReport { tally, found, more } = report;
-        let row = |flow: &Flow| FlowRow::of(flow, dialled(flow).and_then(|key| owners.find(&key)));
+        let FlowReport { tally, matches: found, omitted: more } = report;
+        let row = |flow: &Flow| {
+            FlowRow::from_flow(flow, frontend_key(flow).and_then(|key| owners.find_owner(&key)))
+        };
         let state =
             |(protocol, state, count)| StateCount { protocol: Code(protocol), state: Code(state), count };
-        let swept = |it: FlowsSwept| Swept {
+        let swept = |it: FlowSweepProgress| SweepStatus {
             passes: it.passes,
             ended: it.ended,
             failure: it.failure,
-            ports_kept_free: it.kept_free,
-            ports_failure: it.kept_free_failure,
+            ports_kept_free: it.reserved_ports,
+            ports_failure: it.reserved_ports_failure,
         };
         Self {
             packets: seen.is_some(),
@@ -284,7 +286,7 @@ impl<'a> Flows<'a> {
             expired: tally.expired,
             snat_ports: tally.nat,
             snat_ports_max: seen.as_ref().map_or(0, |(_, it)| it.snat_ports),
-            fullest: seen.as_ref().and_then(|(_, it)| it.fullest.as_ref()).map(FullestBackend::of),
+            fullest: seen.as_ref().and_then(|(_, it)| it.fullest.as_ref()).map(FullestBackend::from_usage),
             states: tally.stages().map(state).collect(),
             dropped: counts.dropped.map(|(reason, count)| DropCount { reason, count }).into(),
             events: counts.events.map(|(event, count)| EventCount { event, count }).into(),
@@ -299,7 +301,7 @@ impl<'a> Flows<'a> {
             return b"packets are not translated on this node, so there are no flows\n".to_vec();
         }
         let mut out = self.summary().into_bytes();
-        table(titles(wide), self.flows.iter().map(|row| row.cells(wide)), &mut out);
+        write_table(titles(wide), self.flows.iter().map(|row| row.cells(wide)), &mut out);
         if self.omitted > 0 {
             out.extend(format!("\nand {} more; filters show them\n", self.omitted).bytes());
         }
@@ -318,7 +320,7 @@ impl<'a> Flows<'a> {
         } else {
             format!(", {kept} kept free for another proxy's connections")
         };
-        let fullest = self.fullest.as_ref().map(|it| format!(", {}", it.spelled(self.snat_ports_max)));
+        let fullest = self.fullest.as_ref().map(|it| format!(", {}", it.describe_state(self.snat_ports_max)));
         let fullest = fullest.unwrap_or_default();
         let mut text = format!(
             "flows       {} of {}{}\nSNAT ports  {}{fullest}{kept}\ndropped     {}\nevents      {}\n",
@@ -352,14 +354,14 @@ pub(super) fn flows(readings: &Readings, query: Query, form: Form) -> Response {
     if limit > FLOWS_MAX {
         let hint = format!("give a number from 1 to {FLOWS_MAX}, and filters for the rest");
         let error = format!("{limit} flows are too many for one answer");
-        return Refusal::new(StatusCode::BAD_REQUEST, error, hint).into_response();
+        return ApiError::new(StatusCode::BAD_REQUEST, error, hint).into_response();
     }
     let report = table.as_ref().map(|table| table.find_flows(&filter, limit)).unwrap_or_default();
     let counts = table.as_ref().map(FlowTable::packet_counts).unwrap_or_default();
-    let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
-    let seen = table.zip(seen).map(|(table, seen)| (table.capacity(), seen.swept.clone()));
-    let flows = Flows::of(seen, &report, &counts, &owners);
-    answer::either(StatusCode::OK, form, &flows, || flows.text(form == Form::Wide))
+    let owners = Owners::from_snapshot(&snapshot, report.matches.iter().filter_map(frontend_key));
+    let seen = table.zip(seen).map(|(table, seen)| (table.capacity(), seen.sweep.clone()));
+    let flows = Flows::from_report(seen, &report, &counts, &owners);
+    response::render_response(StatusCode::OK, form, &flows, || flows.text(form == Form::Wide))
 }
 
 #[cfg(test)]
@@ -368,13 +370,13 @@ pub(super) mod tests {
 
     use expect_test::expect;
     use holdfast_core::op::PortIndex;
-    use holdfast_datapath::Refusing;
+    use holdfast_datapath::BackendRefusals;
 
     use super::*;
     use crate::fixture::everything;
 
     fn flow(client: &str, frontend: &str, backend: &str, stage: Stage) -> Flow {
-        let heard = Heard { syn: true, ..Heard::default() };
+        let heard = SeenFlags { syn: true, ..SeenFlags::default() };
         let is_half = stage == Stage::HalfClosed;
         Flow {
             client: client.parse().unwrap(),
@@ -382,12 +384,12 @@ pub(super) mod tests {
             backend: backend.parse().unwrap(),
             nat: None,
             through_port: 40_001,
-            shortcut: is_half,
-            wrapped: None,
+            fast_path: is_half,
+            encap: None,
             transport: Transport::Tcp,
             stage,
-            client_heard: heard,
-            backend_heard: Heard { fin: is_half, rst: !is_half, ..heard },
+            client_seen: heard,
+            backend_seen: SeenFlags { fin: is_half, rst: !is_half, ..heard },
             port: PortIndex(1),
             idle: Duration::from_secs(7),
             age: Duration::from_secs(61),
@@ -403,54 +405,54 @@ pub(super) mod tests {
             },
             flow("[2001:db8::9]:40001", "[fd00::99]:53", "[fd00::7]:53", Stage::Open),
         ];
-        let mut report = FlowReport { found, ..FlowReport::default() };
-        report.found.iter().for_each(|flow| report.tally.note(flow.transport, flow.stage));
-        report.tally.note(Transport::Udp, Stage::Open);
-        (report.tally.nat, report.more) = (1, 1);
+        let mut report = FlowReport { matches: found, ..FlowReport::default() };
+        report.matches.iter().for_each(|flow| report.tally.record_flow(flow.transport, flow.stage));
+        report.tally.record_flow(Transport::Udp, Stage::Open);
+        (report.tally.nat, report.omitted) = (1, 1);
         report
     }
 
-    fn shown<T>(failure: Option<&str>, show: impl FnOnce(&Flows<'_>) -> T) -> T {
+    fn with_flows<T>(failure: Option<&str>, show: impl FnOnce(&Flows<'_>) -> T) -> T {
         let snapshot = everything();
         let report = report();
-        let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
+        let owners = Owners::from_snapshot(&snapshot, report.matches.iter().filter_map(frontend_key));
         let failure = failure.map(str::to_owned);
         let kept_free_failure = failure.as_ref().map(|_| "EPERM: Operation not permitted".to_owned());
-        let fullest = Some(Fullest {
+        let fullest = Some(BackendPortUsage {
             backend: "10.1.0.1:8080".parse().unwrap(),
             nat: "192.0.2.5".parse().unwrap(),
             transport: Transport::Tcp,
-            taken: 1,
+            used_ports: 1,
         });
         let passes = 3;
         let ended = 5;
         let left = 0;
         let kept_free = 2;
         let snat_ports = 27_512;
-        let refusing = Refusing::new();
-        let swept = FlowsSwept {
+        let refusing = BackendRefusals::new();
+        let swept = FlowSweepProgress {
             passes,
             ended,
-            left,
-            kept_free,
+            taken_over: left,
+            reserved_ports: kept_free,
             snat_ports,
             fullest,
-            refusing,
+            backend_refusals: refusing,
             failure,
-            kept_free_failure,
+            reserved_ports_failure: kept_free_failure,
         };
         let mut counts = PacketCounts::default();
         counts.dropped[1].1 = 4;
-        show(&Flows::of(Some((131_072, swept)), &report, &counts, &owners))
+        show(&Flows::from_report(Some((131_072, swept)), &report, &counts, &owners))
     }
 
     /// What a node that translates packets answers, for tests without a kernel.
     pub(crate) fn json() -> serde_json::Value {
-        shown(None, |flows| serde_json::to_value(flows).unwrap())
+        with_flows(None, |flows| serde_json::to_value(flows).unwrap())
     }
 
     fn text(failure: Option<&str>, wide: bool) -> String {
-        shown(failure, |flows| String::from_utf8(flows.text(wide)).unwrap())
+        with_flows(failure, |flows| String::from_utf8(flows.text(wide)).unwrap())
     }
 
     #[test]

@@ -13,14 +13,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::answer::{self, Refusal};
-use super::door::Visit;
+use super::admin_listener::RequestContext;
+use super::client_requests::{ForgetOutcome, ForgetRequest, Peer};
 use super::form::Form;
-use super::guard::form_of;
+use super::guard::requested_format;
 use super::parameters;
 use super::query::Query;
-use super::reload::{is_post, only_post};
-use super::wishes::{ForgetWish, Forgotten, Peer};
+use super::reload::{is_post, refuse_other_methods};
+use super::response::{self, ApiError};
 
 /// The path of this wish.
 pub(super) const PATH: &str = "/apiserver/forget";
@@ -31,7 +31,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 /// The answer that an address is forgotten.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Forgotten")]
-pub(super) struct ForgottenJson {
+pub(super) struct ForgetResponse {
     /// The address that is forgotten, with its port.
     forgotten: String,
     /// Why the address is not gone from the disk yet; null if it is.
@@ -40,49 +40,53 @@ pub(super) struct ForgottenJson {
 
 /// Answers the wish over the unix socket.
 pub(super) async fn forget(
-    State(visit): State<Visit>,
+    State(visit): State<RequestContext>,
     Extension(peer): Extension<Peer>,
     request: Request,
 ) -> Response {
-    let form = form_of(&request);
+    let form = requested_format(&request);
     if !is_post(&request) {
-        return only_post();
+        return refuse_other_methods();
     }
-    let address = match wanted(&request) {
+    let address = match parse_address(&request) {
         Ok(address) => address,
         Err(refusal) => return refusal.into_response(),
     };
-    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&visit.acts.forgets, peer, address)).await {
-        Ok(Some(Ok(problem))) => answered(address, problem, form),
+    match tokio::time::timeout(ANSWER_TIME_MAX, send_request(&visit.actions.forgets, peer, address)).await {
+        Ok(Some(Ok(problem))) => render_outcome(address, problem, form),
         Ok(Some(Err(why))) => {
             let hint = "`holdfast apiserver` shows each address with its source";
-            Refusal::new(StatusCode::CONFLICT, why.to_string(), hint).into_response()
+            ApiError::new(StatusCode::CONFLICT, why.to_string(), hint).into_response()
         }
         Ok(None) | Err(_) => {
             let hint = "no apiserver is used, or the daemon starts, stops or hangs; ask `holdfast status`";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon forgets no address now", hint)
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon forgets no address now", hint)
                 .into_response()
         }
     }
 }
 
-fn wanted(request: &Request) -> Result<SocketAddr, Refusal> {
+fn parse_address(request: &Request) -> Result<SocketAddr, ApiError> {
     let query = Query::read(request.uri().query().unwrap_or_default(), parameters::FORGET)?;
     query.filter.endpoint.map(|dialled| dialled.address).ok_or_else(|| {
         let hint = "give it with its port, such as `?endpoint=10.0.0.1:6443`";
-        Refusal::new(StatusCode::BAD_REQUEST, "no address is given", hint)
+        ApiError::new(StatusCode::BAD_REQUEST, "no address is given", hint)
     })
 }
 
-async fn ask(wishes: &mpsc::Sender<ForgetWish>, peer: Peer, address: SocketAddr) -> Option<Forgotten> {
+async fn send_request(
+    wishes: &mpsc::Sender<ForgetRequest>,
+    peer: Peer,
+    address: SocketAddr,
+) -> Option<ForgetOutcome> {
     let (answer, answered) = oneshot::channel();
-    wishes.try_send(ForgetWish { peer, address, answer }).ok()?;
+    wishes.try_send(ForgetRequest { peer, address, answer }).ok()?;
     answered.await.ok()
 }
 
-fn answered(address: SocketAddr, memory_problem: Option<String>, form: Form) -> Response {
+fn render_outcome(address: SocketAddr, memory_problem: Option<String>, form: Form) -> Response {
     let but = memory_problem.as_ref().map(|problem| format!(", but not on disk yet: {problem}"));
     let text = format!("{address} is forgotten{}\n", but.unwrap_or_default());
-    let json = ForgottenJson { forgotten: address.to_string(), memory_problem };
-    answer::either(StatusCode::OK, form, &json, || text)
+    let json = ForgetResponse { forgotten: address.to_string(), memory_problem };
+    response::render_response(StatusCode::OK, form, &json, || text)
 }

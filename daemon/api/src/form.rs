@@ -29,11 +29,11 @@ impl Form {
 
     /// The form that `Accept` asks for: the highest quality wins, then the more exact range, then what is named first.
     /// Where no range fits, it is the table, because an answer in another form is better than none.
-    pub(super) fn accepted(headers: &HeaderMap) -> Self {
+    pub(super) fn from_accept(headers: &HeaderMap) -> Self {
         let ranges = headers.get_all(header::ACCEPT);
         let ranges = ranges.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
         let mut best = None;
-        for (rank, form) in ranges.filter_map(ranked) {
+        for (rank, form) in ranges.filter_map(parse_media_range) {
             if best.is_none_or(|(known, _)| rank > known) {
                 best = Some((rank, form));
             }
@@ -44,7 +44,7 @@ impl Form {
 
 /// The quality in thousandths and the exactness of one media range, and its form; none if no form fits it or it is
 /// refused.
-fn ranked(range: &str) -> Option<((u32, u8), Form)> {
+fn parse_media_range(range: &str) -> Option<((u32, u8), Form)> {
     let mut parts = range.split(';').map(str::trim);
     let (exactness, form) = match parts.next()?.to_ascii_lowercase().as_str() {
         "application/json" => (2, Form::Json),
@@ -54,12 +54,12 @@ fn ranked(range: &str) -> Option<((u32, u8), Form)> {
         "*/*" => (0, Form::Table),
         _ => return None,
     };
-    let quality = parts.find_map(|part| part.strip_prefix("q=")).map_or(Some(1000), thousandths)?;
+    let quality = parts.find_map(|part| part.strip_prefix("q=")).map_or(Some(1000), parse_quality)?;
     (quality > 0).then_some(((quality, exactness), form))
 }
 
 /// Reads a quality in thousandths: `0`, `1`, `0.5`, `1.000`, with at most three digits after the point.
-fn thousandths(quality: &str) -> Option<u32> {
+fn parse_quality(quality: &str) -> Option<u32> {
     let (whole, fraction) = quality.split_once('.').unwrap_or((quality, ""));
     if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -79,12 +79,12 @@ mod tests {
     fn check(accept: &str, expected: Form) {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, accept.parse().unwrap());
-        assert_eq!(Form::accepted(&headers), expected, "{accept}");
+        assert_eq!(Form::from_accept(&headers), expected, "{accept}");
     }
 
     #[test]
     fn the_form_follows_accept() {
-        assert_eq!(Form::accepted(&HeaderMap::new()), Form::Table);
+        assert_eq!(Form::from_accept(&HeaderMap::new()), Form::Table);
         check("*/*", Form::Table);
         check("application/json", Form::Json);
         check("Application/JSON;charset=utf-8", Form::Json);

@@ -11,8 +11,8 @@ use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Verdict};
 use holdfast_diagnose::explain::{BackendState, WriteStatus, backend_state, write_status};
-use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::schema_types::{Code, Text};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
@@ -20,7 +20,7 @@ use super::affinity::{self, AffinityPrefix};
 use super::form::Form;
 use super::limits;
 use super::query::Filter;
-use super::table::{Column, Table, column, wide};
+use super::table::{Column, Table, column, wide_column};
 use holdfast_agent::readings::Readings;
 
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Serialize for ExternalBackends<'_> {
 }
 
 /// The backends in one cell, such as `10.0.0.1:80,10.0.0.2:80(draining),+3`.
-fn list(rows: impl Iterator<Item = Row>, all: bool) -> impl fmt::Display {
+fn join_backends(rows: impl Iterator<Item = Row>, all: bool) -> impl fmt::Display {
     let shown_max = if all { usize::MAX } else { limits::BACKENDS_IN_CELL_MAX };
     let mut text = String::new();
     let mut count = 0_usize;
@@ -143,22 +143,22 @@ impl Table for Frontends {
         column("VERDICT", |row, _, cells| cells.put(row.verdict)),
         column("REASON", |row, _, cells| cells.put_optional(row.reason)),
         column("STATUS", |row, _, cells| cells.put(row.status)),
-        wide("SOURCE", |row, _, cells| cells.put(row.source)),
-        wide("OWNER", |row, _, cells| cells.put_optional(row.owner)),
-        wide("AFFINITY", |row, _, cells| {
+        wide_column("SOURCE", |row, _, cells| cells.put(row.source)),
+        wide_column("OWNER", |row, _, cells| cells.put_optional(row.owner)),
+        wide_column("AFFINITY", |row, _, cells| {
             cells.put_optional(
-                row.affinity_timeout.map(|seconds| affinity::shown(seconds, row.affinity_prefix)),
+                row.affinity_timeout.map(|seconds| affinity::format_affinity(seconds, row.affinity_prefix)),
             );
         }),
-        wide("RANGES", |row, _, cells| cells.put(row.source_ranges.join(","))),
-        wide("SINCE", |row, _, cells| cells.put(row.since)),
-        wide("ERROR", |row, _, cells| cells.put_optional(row.error)),
-        wide("OUTSIDE", |row, _, cells| match &row.external_backends {
+        wide_column("RANGES", |row, _, cells| cells.put(row.source_ranges.join(","))),
+        wide_column("SINCE", |row, _, cells| cells.put(row.since)),
+        wide_column("ERROR", |row, _, cells| cells.put_optional(row.error)),
+        wide_column("OUTSIDE", |row, _, cells| match &row.external_backends {
             None => cells.put("same"),
             Some(backends) => cells.put(backends),
         }),
         column("BACKENDS", |row, form, cells| {
-            cells.put(list(row.backends.0.backends(row.backends.1), form == Form::Wide));
+            cells.put(join_backends(row.backends.0.backends(row.backends.1), form == Form::Wide));
         }),
     ];
     type Place = usize;
@@ -168,20 +168,25 @@ impl Table for Frontends {
         Self
     }
 
-    fn may_have(view: &ServiceView, filter: &Filter) -> bool {
-        !filter.looks_at_rows() || view.frontends.iter().any(|frontend| passes(frontend, filter))
+    fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
+        !filter.has_row_filter() || view.frontends.iter().any(|frontend| matches_filter(frontend, filter))
     }
 
-    fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<usize>) {
-        let places = view.frontends.iter().enumerate().filter(|(_, frontend)| passes(frontend, filter));
+    fn add_positions(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<usize>) {
+        let places =
+            view.frontends.iter().enumerate().filter(|(_, frontend)| matches_filter(frontend, filter));
         into.extend(places.map(|(place, _)| place));
     }
 
-    fn order((a, a_place): (&ServiceView, usize), (b, b_place): (&ServiceView, usize)) -> Ordering {
-        a.frontends.get(a_place).map(rank).cmp(&b.frontends.get(b_place).map(rank)).then(a.key.cmp(&b.key))
+    fn compare_rows((a, a_place): (&ServiceView, usize), (b, b_place): (&ServiceView, usize)) -> Ordering {
+        a.frontends
+            .get(a_place)
+            .map(sort_key)
+            .cmp(&b.frontends.get(b_place).map(sort_key))
+            .then(a.key.cmp(&b.key))
     }
 
-    fn row<'a>(&'a self, view: &'a ServiceView, place: usize) -> Option<FrontendRow<'a>> {
+    fn build_row<'a>(&'a self, view: &'a ServiceView, place: usize) -> Option<FrontendRow<'a>> {
         let frontend = view.frontends.get(place)?;
         let facts = view.facts.as_deref();
         let (status, error) = write_status(&frontend.status);
@@ -198,7 +203,7 @@ impl Table for Frontends {
             external_backends: outside.then_some(ExternalBackends(view, frontend)),
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
             affinity_prefix: facts
-                .and_then(AffinityPrefix::of)
+                .and_then(AffinityPrefix::from_facts)
                 .map(|prefix| prefix.for_family(Family::from_address(frontend.address))),
             source_ranges: source_ranges(facts, frontend),
             verdict: Code(frontend.verdict),
@@ -211,20 +216,20 @@ impl Table for Frontends {
     }
 }
 
-fn passes(frontend: &FrontendView, filter: &Filter) -> bool {
+fn matches_filter(frontend: &FrontendView, filter: &Filter) -> bool {
     filter.kind.is_none_or(|kind| kind == frontend.kind.as_str())
         && filter.address.is_none_or(|address| address == frontend.address)
-        && !(filter.is_trouble && frontend.is_healthy())
+        && !(filter.only_trouble && frontend.is_healthy())
 }
 
 /// The order within one namespace and name, up to the source.
-fn rank(frontend: &FrontendView) -> (&str, u8, IpAddr, &str, u16) {
+fn sort_key(frontend: &FrontendView) -> (&str, u8, IpAddr, &str, u16) {
     let FrontendView { port_name, kind, address, protocol, port, .. } = frontend;
     (port_name, kind.table_order(), *address, protocol.as_str(), port.get())
 }
 
 impl fmt::Display for ExternalBackends<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        list(self.0.external_backends(self.1).into_iter().flatten(), true).fmt(f)
+        join_backends(self.0.external_backends(self.1).into_iter().flatten(), true).fmt(f)
     }
 }

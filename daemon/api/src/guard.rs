@@ -12,9 +12,9 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::answer::Refusal;
-use super::door::Way;
-use super::hint::{Hint, Words};
+use super::admin_listener::ListenerKind;
+use super::hint::{Hint, HintStyle};
+use super::response::ApiError;
 use super::{form::Form, query};
 
 /// Headers by which browsers neither run, frame, sniff, share nor keep anything of an answer.
@@ -29,16 +29,16 @@ const HEADERS: [(HeaderName, &str); 6] = [
 
 /// Refuses the request, or lets it through to the paths; writes down a refusal, a path's too, in the client's form and
 /// words.
-pub(super) async fn guarded(State(way): State<Way>, request: Request, next: Next) -> Response {
-    let form = form_of(&request);
-    let words = Words::of(request.headers());
-    let mut response = match check(way, &request) {
+pub(super) async fn guard_request(State(way): State<ListenerKind>, request: Request, next: Next) -> Response {
+    let form = requested_format(&request);
+    let words = HintStyle::from_headers(request.headers());
+    let mut response = match check_request(way, &request) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
-    if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+    if let Some(refusal) = response.extensions_mut().remove::<ApiError>() {
         let allowed = response.headers_mut().remove(header::ALLOW);
-        response = refusal.shown(form, words);
+        response = refusal.to_response(form, words);
         response.headers_mut().extend(allowed.map(|methods| (header::ALLOW, methods)));
     }
     let headers = response.headers_mut();
@@ -50,40 +50,40 @@ pub(super) async fn guarded(State(way): State<Way>, request: Request, next: Next
 }
 
 /// The form that this request wants, whether or not the rest of it is understood.
-pub(super) fn form_of(request: &Request) -> Form {
-    let named = request.uri().query().and_then(query::form_of);
-    named.unwrap_or_else(|| Form::accepted(request.headers()))
+pub(super) fn requested_format(request: &Request) -> Form {
+    let named = request.uri().query().and_then(query::format_in_query);
+    named.unwrap_or_else(|| Form::from_accept(request.headers()))
 }
 
-fn check(way: Way, request: &Request) -> Result<(), Refusal> {
-    if let Way::Tcp(port) = way {
+fn check_request(way: ListenerKind, request: &Request) -> Result<(), ApiError> {
+    if let ListenerKind::Tcp(port) = way {
         check_host(request, port)?;
     }
     if request.headers().contains_key(header::ORIGIN) {
         let hint = "this API is not for web pages; ask without an Origin header";
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests with an Origin are refused", hint));
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "requests with an Origin are refused", hint));
     }
-    if is_foreign(request.headers()) {
+    if is_cross_site(request.headers()) {
         let hint = "open the page by its own address; another page can neither read nor show it";
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests of other web pages are refused", hint));
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "requests of other web pages are refused", hint));
     }
     if has_body(request.headers()) {
         let hint = "every path is read with GET or HEAD, and filters go into the query";
-        return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "a request body is not accepted", hint));
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "a request body is not accepted", hint));
     }
     Ok(())
 }
 
 /// Whether a browser says that another page asks. Where a user follows a link to here, so that the answer becomes the
 /// page that is shown, the user asks and no other page.
-fn is_foreign(headers: &HeaderMap) -> bool {
+fn is_cross_site(headers: &HeaderMap) -> bool {
     let said = |name: &'static str| headers.get(name).map(HeaderValue::as_bytes);
     let own = matches!(said("sec-fetch-site"), None | Some(b"none" | b"same-origin"));
     let followed = said("sec-fetch-mode") == Some(b"navigate") && said("sec-fetch-dest") == Some(b"document");
     !own && !followed
 }
 
-fn check_host(request: &Request, port: u16) -> Result<(), Refusal> {
+fn check_host(request: &Request, port: u16) -> Result<(), ApiError> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let host = hosts.next().and_then(|host| host.to_str().ok());
     let authority = request.uri().authority().map(Authority::as_str);
@@ -93,7 +93,7 @@ fn check_host(request: &Request, port: u16) -> Result<(), Refusal> {
     }
     let error = "the Host header names somebody else";
     let hint = Hint::Host(port);
-    Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, error, hint))
+    Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, error, hint))
 }
 
 /// Whether a host is a name of loopback that no DNS answer can change: `localhost` or an address.
@@ -153,7 +153,7 @@ mod tests {
     fn foreign(said: &[(&'static str, &'static str)], expected: bool) {
         let headers =
             said.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-        assert_eq!(is_foreign(&headers.collect()), expected, "{said:?}");
+        assert_eq!(is_cross_site(&headers.collect()), expected, "{said:?}");
     }
 
     #[test]

@@ -9,17 +9,17 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_knowledge::Fault;
-use holdfast_status::described::{Code, Text};
-use holdfast_status::plain::Plain;
+use holdfast_status::printable::Printable;
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_status::views::checks::CheckSeen;
+use holdfast_status::schema_types::{Code, Text};
+use holdfast_status::views::checks::CheckStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::answer;
-use super::door::Visit;
+use super::admin_listener::RequestContext;
 use super::form::Form;
 use super::query::Query;
+use super::response;
 use holdfast_agent::readings::{ClosedPort, Purpose, Readings};
 use holdfast_agent::recorder::RecordingStatus;
 use holdfast_agent::state::Damage;
@@ -39,8 +39,8 @@ pub(super) struct Health {
 fn health(reason: Option<String>, form: Form) -> Response {
     let healthy = reason.is_none();
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let text = format!("{}\n", Plain(reason.as_deref().unwrap_or("ok")));
-    answer::either(status, form, &Health { healthy, reason }, || text)
+    let text = format!("{}\n", Printable(reason.as_deref().unwrap_or("ok")));
+    response::render_response(status, form, &Health { healthy, reason }, || text)
 }
 
 /// Whether the process answers, which it does.
@@ -129,7 +129,7 @@ struct FailingCheckRow {
     /// As `namespace/name`.
     service: Text<ObjectName>,
     backend: Text<SocketAddr>,
-    check: CheckSeen,
+    check: CheckStatus,
 }
 
 impl From<UnusableBackend> for FailingCheckRow {
@@ -207,7 +207,7 @@ struct SourceRow {
 }
 
 /// Whether the datapath follows the sources; as JSON, also what a restart would begin with.
-pub(super) fn readyz(visit: &Visit, _: Query, form: Form) -> Response {
+pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
     let readings = &visit.readings;
     let snapshot = readings.snapshot();
     let reason = readings.unready_reason(&snapshot);
@@ -248,5 +248,5 @@ pub(super) fn readyz(visit: &Visit, _: Query, form: Form) -> Response {
         shut: readings.closed_listeners.borrow().clone(),
         unwritten_drains: readings.drains_problem(),
     };
-    answer::json(status, &readiness)
+    response::json(status, &readiness)
 }

@@ -13,13 +13,13 @@ pub const COMMAND: &str = "command";
 
 /// The words in which a client asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Words {
+pub(super) enum HintStyle {
     Url,
     Command,
 }
 
-impl Words {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+impl HintStyle {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Self {
         match headers.get(WORDS_HEADER) {
             Some(words) if words.as_bytes() == COMMAND.as_bytes() => Self::Command,
             _ => Self::Url,
@@ -63,14 +63,14 @@ impl From<String> for Hint {
 }
 
 impl Hint {
-    pub(super) fn text(&self, words: Words) -> String {
+    pub(super) fn text(&self, words: HintStyle) -> String {
         match words {
-            Words::Url => self.for_a_url(),
-            Words::Command => self.for_the_command_line(),
+            HintStyle::Url => self.url_text(),
+            HintStyle::Command => self.command_text(),
         }
     }
 
-    fn for_a_url(&self) -> String {
+    fn url_text(&self) -> String {
         match self {
             Self::Plain(text) => text.clone(),
             Self::Service => {
@@ -90,7 +90,7 @@ impl Hint {
         }
     }
 
-    fn for_the_command_line(&self) -> String {
+    fn command_text(&self) -> String {
         match self {
             Self::Plain(text) => text.clone(),
             Self::Service => "give the namespace and the name, such as default/kubernetes".to_owned(),

@@ -11,9 +11,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::stream;
 
-use super::answer;
 use super::form::Form;
 use super::query::Query;
+use super::response;
 use holdfast_agent::readings::Readings;
 use holdfast_agent::recorder::{Line, RecordQuery};
 
@@ -29,19 +29,19 @@ pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response
     let lines =
         readings.history.select(&RecordQuery { service: query.filter.service, limit, ..query.records });
     let (shown, content_type): (fn(&Line) -> String, _) = match form {
-        Form::Json => (json, JSON_LINES),
+        Form::Json => (json_line, JSON_LINES),
         Form::Table | Form::Wide if lines.is_empty() => {
-            return answer::text(StatusCode::OK, nothing(readings.history.fill().dropped));
+            return response::text(StatusCode::OK, empty_text(readings.history.fill().dropped));
         }
-        Form::Table | Form::Wide => (in_words, Form::Table.content_type()),
+        Form::Table | Form::Wide => (text_line, Form::Table.content_type()),
     };
     // Each line is made when the client reads it, so that an answer takes no memory of its size.
     let pieces = lines.into_iter().map(move |line: Arc<Line>| Ok::<_, Infallible>(Bytes::from(shown(&line))));
-    answer::typed(StatusCode::OK, content_type, Body::from_stream(stream::iter(pieces)))
+    response::typed_response(StatusCode::OK, content_type, Body::from_stream(stream::iter(pieces)))
 }
 
 /// The answer where no record fits. If records were dropped, some of them may have fitted.
-fn nothing(dropped: u64) -> String {
+fn empty_text(dropped: u64) -> String {
     match dropped {
         0 => "nothing is recorded of that\n".to_owned(),
         dropped => format!(
@@ -51,10 +51,10 @@ fn nothing(dropped: u64) -> String {
     }
 }
 
-fn json(line: &Line) -> String {
+fn json_line(line: &Line) -> String {
     format!("{}\n", line.json)
 }
 
-fn in_words(line: &Line) -> String {
+fn text_line(line: &Line) -> String {
     line.record().map(|record| record.sentence() + "\n").unwrap_or_default()
 }

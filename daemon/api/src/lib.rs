@@ -9,14 +9,13 @@
 #![forbid(unsafe_code)]
 
 pub mod about;
+mod admin_listener;
 mod affinity;
-mod answer;
-mod answers;
 mod apiserver;
 mod backends;
+mod client_requests;
 mod datapath;
 mod diagnose;
-mod door;
 mod drains;
 mod events;
 mod explain;
@@ -33,28 +32,29 @@ pub mod hint;
 mod history;
 pub mod limits;
 mod listen;
-mod live;
 mod metrics;
 mod openapi;
 mod page;
 pub mod parameters;
 mod path;
 pub mod query;
+mod record_stream;
 mod refusals;
-mod rejected;
+mod rejection_list;
 mod reload;
+mod response;
+mod response_schema;
 mod routes;
 mod serve;
 mod services;
-mod shown;
 mod stale;
-mod stall;
 mod table;
 #[cfg(test)]
 mod tests;
+mod text_table;
 pub mod totals;
 pub mod verify;
-mod wishes;
+mod write_timeout;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -64,15 +64,16 @@ use std::thread::JoinHandle;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use door::Inside;
+use admin_listener::ServerContext;
 use holdfast_agent::readings::Readings;
 use holdfast_evidence::event_watcher::EventStatus;
-use serve::Shut;
+use serve::OpenRetry;
 
-pub use listen::AdminError;
-pub use wishes::{
-    Acts, FORGETS_WAITING_MAX, ForgetWish, Forgotten, Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded,
+pub use client_requests::{
+    FORGETS_WAITING_MAX, ForgetOutcome, ForgetRequest, Peer, RELOADS_WAITING_MAX, ReloadOutcome,
+    ReloadRequest, RequestSenders,
 };
+pub use listen::AdminError;
 
 /// Where the API listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +86,7 @@ pub struct Settings {
 
 /// The threads that serve the API, as long as this lives.
 #[derive(Debug)]
-pub struct Admin {
+pub struct AdminServer {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
@@ -97,34 +98,34 @@ pub struct Admin {
 /// the daemon tries again, because services are served without the admin API, too.
 pub fn start(
     settings: &Settings,
-    (readings, events, acts): (Readings, EventStatus, Acts),
+    (readings, events, acts): (Readings, EventStatus, RequestSenders),
     shut: watch::Sender<Vec<String>>,
-) -> Result<Admin, AdminError> {
-    let loopback = runtime()?;
-    let local = runtime()?;
-    let tcp = within(&loopback, || listen::open_tcp(settings.listen));
-    let socket = within(&local, || listen::open_socket(&settings.socket));
+) -> Result<AdminServer, AdminError> {
+    let loopback = build_runtime()?;
+    let local = build_runtime()?;
+    let tcp = enter_runtime(&loopback, || listen::open_tcp(settings.listen));
+    let socket = enter_runtime(&local, || listen::open_socket(&settings.socket));
     let address = tcp.as_ref().map_or(settings.listen, |tcp| tcp.address);
-    let inside = Inside { readings: Arc::new(readings), events, acts: Arc::new(acts) };
+    let inside = ServerContext { readings: Arc::new(readings), events, actions: Arc::new(acts) };
     let (stop, stopping) = watch::channel(false);
-    let shut = Shut::new(shut, stopping);
-    let mut admin = Admin { address, stop, threads: Vec::new() };
-    let serving = serve::tcp(tcp, settings.listen, inside.clone(), shut.clone());
+    let shut = OpenRetry::new(shut, stopping);
+    let mut admin = AdminServer { address, stop, threads: Vec::new() };
+    let serving = serve::serve_tcp(tcp, settings.listen, inside.clone(), shut.clone());
     admin.spawn("admin", loopback, serving)?;
-    admin.spawn("admin-socket", local, serve::socket(socket, settings.socket.clone(), inside, shut))?;
+    admin.spawn("admin-socket", local, serve::serve_socket(socket, settings.socket.clone(), inside, shut))?;
     Ok(admin)
 }
 
-fn runtime() -> Result<Runtime, AdminError> {
+fn build_runtime() -> Result<Runtime, AdminError> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AdminError::Runtime)
 }
 
-fn within<T>(runtime: &Runtime, act: impl FnOnce() -> T) -> T {
+fn enter_runtime<T>(runtime: &Runtime, act: impl FnOnce() -> T) -> T {
     let _entered = runtime.enter();
     act()
 }
 
-impl Admin {
+impl AdminServer {
     fn spawn(
         &mut self,
         name: &str,
@@ -146,10 +147,10 @@ impl Admin {
     ///
     /// It blocks; asynchronous callers hand it to a thread.
     pub fn stop(mut self) {
-        self.finish();
+        self.stop_threads();
     }
 
-    fn finish(&mut self) {
+    fn stop_threads(&mut self) {
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -159,8 +160,8 @@ impl Admin {
     }
 }
 
-impl Drop for Admin {
+impl Drop for AdminServer {
     fn drop(&mut self) {
-        self.finish();
+        self.stop_threads();
     }
 }

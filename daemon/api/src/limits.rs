@@ -42,7 +42,7 @@ pub(super) const OPEN_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// The time to write a refusal to a client that finds no place. A fresh socket takes a short text at once; a slower
 /// client is not waited for.
-pub(super) const TURN_AWAY_TIME_MAX: Duration = Duration::from_millis(50);
+pub(super) const REJECT_TIME_MAX: Duration = Duration::from_millis(50);
 
 /// Rows that are looked at in one go to find the widths of columns: some 100 µs, as long as a chunk takes.
 pub(super) const MEASURED_ROWS: usize = 128;
@@ -52,7 +52,7 @@ pub(super) const MEASURED_ROWS: usize = 128;
 pub(super) const MEASURED_ROWS_MAX: usize = 1 << 13;
 
 /// Services in which a row that passes a filter is looked for in one go: some 100 µs of them.
-pub(super) const SERVICES_SOUGHT: usize = 1 << 10;
+pub(super) const SERVICES_PER_TURN: usize = 1 << 10;
 
 /// Columns of tables are padded up to this width; longer cells only shift their own line.
 pub(super) const COLUMN_WIDTH_MAX: usize = 64;
@@ -73,17 +73,17 @@ pub(super) const FLOWS_MAX: usize = 1_000;
 pub(super) const WATCHERS_MAX: usize = 56;
 
 /// Places of each kind that are root's alone, on the socket: a person who looks, and a program or two of the host.
-pub(super) const FOR_ROOT: usize = 4;
+pub(super) const ROOT_PERMITS: usize = 4;
 
 /// Questions to the engine at one time, for each of the two doors. With those for root, the questions of both doors are
 /// fewer than the engine lets wait, so neither door finds the engine's queue full of the other's.
-pub(super) const QUESTIONS_MAX: usize = 5;
+pub(super) const QUERIES_MAX: usize = 5;
 
 /// Diagnoses at one time, for each of the two doors: each asks the apiserver and dials, and ends within seconds.
 pub(super) const DIAGNOSES_MAX: usize = 4;
 
 /// How long a question waits for its turn: as long as the engine may then take to answer it.
-pub(super) const QUESTION_WAIT_MAX: Duration = Duration::from_secs(2);
+pub(super) const QUERY_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// A stream that has nothing to say says so this often: half the time after which the command line gives up.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);

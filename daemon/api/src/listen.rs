@@ -64,27 +64,27 @@ pub enum AdminError {
 
 /// The TCP address, as bound.
 #[derive(Debug)]
-pub(super) struct Tcp {
+pub(super) struct OpenTcp {
     pub(super) listener: TcpListener,
     pub(super) address: SocketAddr,
 }
 
 /// The unix socket, with its file.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct OpenSocket {
     pub(super) listener: UnixListener,
     path: PathBuf,
     // The file that was made; `None`: it cannot be told from another one.
-    file: Option<FileNumber>,
+    file: Option<FileId>,
 }
 
 /// A file, whatever its path: its device and its inode.
-type FileNumber = (u64, u64);
+type FileId = (u64, u64);
 
-impl Socket {
+impl OpenSocket {
     /// Waits until nothing is at the path any more: another process removed the file, so no client can come in. A file
     /// of another process there is left alone.
-    pub(super) async fn is_gone(&self) {
+    pub(super) async fn wait_until_removed(&self) {
         let is_there = || match std::fs::symlink_metadata(&self.path) {
             Err(error) => error.kind() != io::ErrorKind::NotFound,
             Ok(_) => true,
@@ -95,28 +95,28 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for OpenSocket {
     fn drop(&mut self) {
-        if self.file.is_some() && number_at(&self.path) == self.file {
+        if self.file.is_some() && file_id(&self.path) == self.file {
             // A file that is left behind does no harm: the next start finds that no process answers on it.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-fn number_at(path: &Path) -> Option<FileNumber> {
+fn file_id(path: &Path) -> Option<FileId> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some((found.dev(), found.ino()))
 }
 
 /// Takes the TCP address, and gives it as it was bound. It must be called within the runtime that serves it, as must
 /// [`open_socket`].
-pub(super) fn open_tcp(address: SocketAddr) -> Result<Tcp, AdminError> {
+pub(super) fn open_tcp(address: SocketAddr) -> Result<OpenTcp, AdminError> {
     let open = || {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let bound = listener.local_addr()?;
-        Ok(Tcp { listener: TcpListener::from_std(listener)?, address: bound })
+        Ok(OpenTcp { listener: TcpListener::from_std(listener)?, address: bound })
     };
     open().map_err(|error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => AdminError::AddressTaken(address),
@@ -125,19 +125,19 @@ pub(super) fn open_tcp(address: SocketAddr) -> Result<Tcp, AdminError> {
 }
 
 /// Takes the unix socket at this path.
-pub(super) fn open_socket(path: &Path) -> Result<Socket, AdminError> {
-    make_way(path)?;
+pub(super) fn open_socket(path: &Path) -> Result<OpenSocket, AdminError> {
+    remove_stale_socket(path)?;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => AdminError::NoFolder(path.to_owned()),
         _ => AdminError::Socket { path: path.to_owned(), error },
     };
     let listener = bind_socket(path).map_err(failed)?;
     let socket = UnixListener::from_std(listener).map_err(failed)?;
-    Ok(Socket { listener: socket, path: path.to_owned(), file: number_at(path) })
+    Ok(OpenSocket { listener: socket, path: path.to_owned(), file: file_id(path) })
 }
 
 /// Removes a socket that a dead process left.
-fn make_way(path: &Path) -> Result<(), AdminError> {
+fn remove_stale_socket(path: &Path) -> Result<(), AdminError> {
     let failed = |error| AdminError::Socket { path: path.to_owned(), error };
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -145,7 +145,7 @@ fn make_way(path: &Path) -> Result<(), AdminError> {
         Ok(found) if !found.file_type().is_socket() => return Err(AdminError::NotASocket(path.to_owned())),
         Ok(_) => {}
     }
-    match knock(path) {
+    match probe_socket(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(failed)
         }
@@ -159,7 +159,7 @@ fn make_way(path: &Path) -> Result<(), AdminError> {
 }
 
 /// Tries whether a process answers on a socket, without waiting for one that takes no clients.
-fn knock(path: &Path) -> io::Result<()> {
+fn probe_socket(path: &Path) -> io::Result<()> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     Ok(nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?)

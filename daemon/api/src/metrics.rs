@@ -9,9 +9,9 @@ mod apiserver;
 mod conditions;
 mod daemon;
 mod datapath;
+mod dns;
 mod flows;
 mod holds;
-mod names;
 mod records;
 mod table;
 
@@ -21,7 +21,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_evidence::event_watcher::EventCounters;
 
 /// Writes all metrics, of one snapshot and of this moment.
-pub(super) fn exposition(
+pub(super) fn render_metrics(
     (readings, overheard): (&Readings, &EventCounters),
     snapshot: &Snapshot,
     ready: bool,
@@ -30,8 +30,8 @@ pub(super) fn exposition(
     daemon::write(&mut out, readings, snapshot, ready);
     table::write(&mut out, snapshot);
     holds::write(&mut out, snapshot, &readings.probes);
-    holds::checks(&mut out, &readings.checks);
-    names::write(&mut out, &readings.names);
+    holds::write_checks(&mut out, &readings.checks);
+    dns::write(&mut out, &readings.names);
     conditions::write(&mut out, snapshot, (&readings.closed_ports, overheard));
     datapath::write(&mut out, readings, snapshot);
     flows::write(&mut out, &readings.datapath(), readings.flow_table().as_ref());
@@ -39,7 +39,7 @@ pub(super) fn exposition(
         apiserver::write(&mut out, &view, &readings.watches.current());
     }
     if let Some(announced) = &readings.announced {
-        records::announced(&mut out, announced);
+        records::write_announced_events(&mut out, announced);
     }
     overheard.write_metrics(&mut out);
     records::write(&mut out, readings, snapshot);
@@ -47,7 +47,7 @@ pub(super) fn exposition(
     out.into_text()
 }
 
-fn count<T: PartialEq, const N: usize>(counts: &mut [u64; N], all: &[T; N], found: &T) {
+fn count_value<T: PartialEq, const N: usize>(counts: &mut [u64; N], all: &[T; N], found: &T) {
     if let Some((_, count)) = all.iter().zip(counts).find(|(known, _)| *known == found) {
         *count += 1;
     }

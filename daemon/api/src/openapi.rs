@@ -15,84 +15,88 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::answer::{self, RefusalJson};
-use super::answers::{Answers, Describe, JSON, SCHEMAS, TEXT, content, schema, text};
-use super::drains::order::{self, OrderedJson};
-use super::forget::{self, ForgottenJson};
+use super::drains::order::{self, DrainOrderJson};
+use super::forget::{self, ForgetResponse};
 use super::form::Form;
 use super::parameters;
-use super::path::Path;
+use super::path::ApiPath;
 use super::query::{Parameter, Values};
-use super::reload::{self, ReloadedJson};
-use schemas::plain;
+use super::reload::{self, ReloadResponse};
+use super::response::{self, ApiErrorBody};
+use super::response_schema::{
+    JSON, ResponseSchema, SCHEMAS, SchemaFn, TEXT, content_map, schema, text_schema,
+};
+use schemas::simplify_schema;
 
 /// A path that is served on the Unix socket alone, with POST.
-struct Wish {
+struct PostPath {
     path: &'static str,
     summary: &'static str,
-    legal: &'static [Parameter],
-    describe: Describe,
+    parameters: &'static [Parameter],
+    describe: SchemaFn,
     meaning: &'static str,
     /// The status of a refusal that only this path gives, and what that status means.
-    refused: (&'static str, &'static str),
+    refusal: (&'static str, &'static str),
 }
 
-const WISHES: [Wish; 4] = [
-    Wish {
+const POST_PATHS: [PostPath; 4] = [
+    PostPath {
         path: reload::PATH,
         summary: "Read the configuration again; over the unix socket only",
-        legal: &[],
-        describe: schema::<ReloadedJson>,
+        parameters: &[],
+        describe: schema::<ReloadResponse>,
         meaning: "The new configuration is in force.",
-        refused: ("422", "The new configuration is bad, and the old one stays in force."),
+        refusal: ("422", "The new configuration is bad, and the old one stays in force."),
     },
-    Wish {
+    PostPath {
         path: forget::PATH,
         summary: "Forget a learned address of an apiserver; over the unix socket only",
-        legal: parameters::FORGET,
-        describe: schema::<ForgottenJson>,
+        parameters: parameters::FORGET,
+        describe: schema::<ForgetResponse>,
         meaning: "It is forgotten.",
-        refused: ("409", "It stays: it is configured, named by the cluster now, held, or not known."),
+        refusal: ("409", "It stays: it is configured, named by the cluster now, held, or not known."),
     },
-    Wish {
-        path: order::ON,
+    PostPath {
+        path: order::DRAIN_PATH,
         summary: "Give backends no new clients; over the unix socket only, and for root alone",
-        legal: parameters::DRAIN,
-        describe: schema::<OrderedJson>,
+        parameters: parameters::DRAIN,
+        describe: schema::<DrainOrderJson>,
         meaning: "They are drained.",
-        refused: ("409", "As many drains are in force as may be."),
+        refusal: ("409", "As many drains are in force as may be."),
     },
-    Wish {
-        path: order::OFF,
+    PostPath {
+        path: order::UNDRAIN_PATH,
         summary: "Give backends new clients again; over the unix socket only, and for root alone",
-        legal: parameters::DRAIN,
-        describe: schema::<OrderedJson>,
+        parameters: parameters::DRAIN,
+        describe: schema::<DrainOrderJson>,
         meaning: "That drain is not in force any more.",
-        refused: ("403", "The client is not root."),
+        refusal: ("403", "The client is not root."),
     },
 ];
 
 /// Answers with the description.
-pub(super) fn document(paths: &[Path], _: Form) -> Response {
+pub(super) fn document(paths: &[ApiPath], _: Form) -> Response {
     static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
     let written = || {
         // A JSON value that was just made can always be written, so the default is never taken.
-        let mut text = serde_json::to_vec_pretty(&described(paths)).unwrap_or_default();
+        let mut text = serde_json::to_vec_pretty(&describe_api(paths)).unwrap_or_default();
         text.push(b'\n');
         text.into()
     };
     let document = Bytes::clone(DOCUMENT.get_or_init(written));
-    answer::typed(StatusCode::OK, Form::Json.content_type(), Body::from(document))
+    response::typed_response(StatusCode::OK, Form::Json.content_type(), Body::from(document))
 }
 
-fn described(paths: &[Path]) -> Value {
+fn describe_api(paths: &[ApiPath]) -> Value {
     let mut generator = settings().into_generator();
-    let reads = paths.iter().map(|path| (path.path, json!({ "get": read(path, &mut generator) })));
+    let reads = paths.iter().map(|path| (path.path, json!({ "get": describe_get(path, &mut generator) })));
     let mut paths: Vec<(&str, Value)> = reads.collect();
-    paths.extend(WISHES.iter().map(|wish| (wish.path, json!({ "post": wished(wish, &mut generator) }))));
+    paths.extend(
+        POST_PATHS.iter().map(|wish| (wish.path, json!({ "post": describe_post(wish, &mut generator) }))),
+    );
     let paths: Map<String, Value> = paths.into_iter().map(|(path, it)| (path.to_owned(), it)).collect();
     let mut schemas = generator.take_definitions(true);
-    schemas.values_mut().for_each(plain);
+    schemas.values_mut().for_each(simplify_schema);
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -116,34 +120,34 @@ fn settings() -> SchemaSettings {
     settings
 }
 
-fn read(path: &Path, generator: &mut SchemaGenerator) -> Value {
-    let Path { about, legal, answers, .. } = path;
-    let content = answers.content(generator);
+fn describe_get(path: &ApiPath, generator: &mut SchemaGenerator) -> Value {
+    let ApiPath { about, parameters: legal, response: answers, .. } = path;
+    let content = answers.to_content(generator);
     let mut responses = Map::new();
-    let answered = [("200", answers.meaning)].into_iter().chain(answers.other);
+    let answered = [("200", answers.meaning)].into_iter().chain(answers.extra_status);
     responses.extend(
         answered.map(|(status, why)| (status.to_owned(), json!({ "description": why, "content": content }))),
     );
-    responses.insert("default".to_owned(), refused("Refused.", generator));
-    json!({ "summary": sentence(about), "parameters": described_each(legal), "responses": responses })
+    responses.insert("default".to_owned(), describe_refusal("Refused.", generator));
+    json!({ "summary": capitalise(about), "parameters": describe_parameters(legal), "responses": responses })
 }
 
-fn wished(wish: &Wish, generator: &mut SchemaGenerator) -> Value {
-    let content = Answers::of(wish.describe).content(generator);
-    let (status, why) = wish.refused;
+fn describe_post(wish: &PostPath, generator: &mut SchemaGenerator) -> Value {
+    let content = ResponseSchema::for_type(wish.describe).to_content(generator);
+    let (status, why) = wish.refusal;
     json!({
         "summary": wish.summary,
-        "parameters": described_each(wish.legal),
+        "parameters": describe_parameters(wish.parameters),
         "responses": {
             "200": { "description": wish.meaning, "content": content },
-            status: refused(why, generator),
-            "default": refused("Refused.", generator),
+            status: describe_refusal(why, generator),
+            "default": describe_refusal("Refused.", generator),
         },
     })
 }
 
 /// Describes every parameter that a path understands.
-fn described_each(legal: &[Parameter]) -> Vec<Value> {
+fn describe_parameters(legal: &[Parameter]) -> Vec<Value> {
     let described = |it: &Parameter| {
         json!({
             "name": it.name,
@@ -167,13 +171,13 @@ fn legal_values(values: Values) -> Value {
     }
 }
 
-fn refused(why: &str, generator: &mut SchemaGenerator) -> Value {
-    let schemas = [(JSON, schema::<RefusalJson<'_>>(generator)), (TEXT, text(generator))];
-    json!({ "description": why, "content": content(schemas.into_iter()) })
+fn describe_refusal(why: &str, generator: &mut SchemaGenerator) -> Value {
+    let schemas = [(JSON, schema::<ApiErrorBody<'_>>(generator)), (TEXT, text_schema(generator))];
+    json!({ "description": why, "content": content_map(schemas.into_iter()) })
 }
 
 /// Gives a text a capital, as a sentence begins.
-fn sentence(about: &str) -> String {
+fn capitalise(about: &str) -> String {
     let mut letters = about.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

@@ -6,26 +6,27 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 
-use super::answer;
+use super::response;
 use holdfast_page::{document, policy};
 
 const HTML: &str = "text/html; charset=utf-8";
 
 /// A page that opened this one, or that this one opens, shares no window with it.
-const OPENER: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
+const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 /// The whole page.
 pub(super) fn page() -> Response {
-    let mut response = answer::typed(StatusCode::OK, HTML, Bytes::from_static(document().as_bytes()));
+    let mut response =
+        response::typed_response(StatusCode::OK, HTML, Bytes::from_static(document().as_bytes()));
     let headers = response.headers_mut();
     // Without this policy the guard's own one holds, under which nothing of the page runs.
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy()));
-    headers.insert(OPENER, HeaderValue::from_static("same-origin"));
+    headers.insert(OPENER_POLICY, HeaderValue::from_static("same-origin"));
     response
 }
 
 /// Whether a client wants the page, because it names HTML in `Accept`: browsers do, `curl` and programs do not.
-pub(super) fn is_wanted(headers: &HeaderMap) -> bool {
+pub(super) fn wants_html(headers: &HeaderMap) -> bool {
     let ranges = headers.get_all(header::ACCEPT);
     let mut ranges = ranges.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
     ranges.any(|range| {
@@ -40,13 +41,13 @@ mod tests {
     #[test]
     fn only_who_names_html_gets_it() {
         let wanted = |accept: &str| {
-            is_wanted(&HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_str(accept).unwrap())]))
+            wants_html(&HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_str(accept).unwrap())]))
         };
         assert!(wanted("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"));
         assert!(wanted("application/json, TEXT/HTML;q=0.1"));
         for accept in ["*/*", "text/*", "application/json", "text/plain", ""] {
             assert!(!wanted(accept), "{accept}");
         }
-        assert!(!is_wanted(&HeaderMap::new()));
+        assert!(!wants_html(&HeaderMap::new()));
     }
 }

@@ -13,347 +13,386 @@ use holdfast_diagnose::explain::{DialTarget, QueryMatch};
 use holdfast_diagnose::{HttpPath, PortSelector};
 use holdfast_status::rfc3339::Millis;
 
-use super::answer::Refusal;
 use super::form::Form;
 use super::hint::Hint;
 use super::limits::{FLOWS_MAX, RECORDS_MAX};
-use super::query::{Argument, Parameter, Query, Values, bad, quoted};
+use super::query::{Argument, Parameter, Query, Values, bad_request, quote_excerpt};
+use super::response::ApiError;
 use holdfast_agent::recorder::RULES;
 use holdfast_evidence::diagnose::limits::DIAGNOSIS_TIMEOUT;
 
-pub(super) const FORMAT_ALONE: &[Parameter] = &[FORMAT];
+pub(super) const FORMAT_ONLY: &[Parameter] = &[FORMAT];
 pub const FRONTENDS: &[Parameter] = &[
     SERVICE,
-    kind(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static", "ClusterSetIP"]),
-    address("Exactly this address of the frontend."),
-    ONLY.about("Only frontends that need an explanation, because their clients are not served."),
+    type_parameter(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static", "ClusterSetIP"]),
+    ip_parameter("Exactly this address of the frontend."),
+    ONLY.with_about("Only frontends that need an explanation, because their clients are not served."),
     FORMAT,
 ];
-pub const BACKENDS: &[Parameter] = &[SERVICE, address("Exactly this address of the backend."), FORMAT];
+pub const BACKENDS: &[Parameter] = &[SERVICE, ip_parameter("Exactly this address of the backend."), FORMAT];
 pub const SERVICES: &[Parameter] = &[
     SERVICE,
-    kind(|| vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Static", "ClusterSetIP"]),
+    type_parameter(|| {
+        vec!["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Static", "ClusterSetIP"]
+    }),
     ONLY,
     FORMAT,
 ];
-pub const REFUSALS: &[Parameter] =
-    &[SERVICE, address("Exactly this address of the frontend; for a NodePort that of the node."), FORMAT];
+pub const REFUSALS: &[Parameter] = &[
+    SERVICE,
+    ip_parameter("Exactly this address of the frontend; for a NodePort that of the node."),
+    FORMAT,
+];
 pub const FLOWS: &[Parameter] = &[
-    place("client", "Exactly this address of the client, or this address and port.", |query, it, value| {
-        it.once(&mut query.flows.client, any_place(value)?)
-    }),
-    place(
+    address_parameter(
+        "client",
+        "Exactly this address of the client, or this address and port.",
+        |query, it, value| it.set_once(&mut query.flows.client, parse_address_filter(value)?),
+    ),
+    address_parameter(
         "frontend",
         "Exactly this address that was dialled, or this address and port.",
-        |query, it, value| it.once(&mut query.flows.frontend, any_place(value)?),
+        |query, it, value| it.set_once(&mut query.flows.frontend, parse_address_filter(value)?),
     ),
-    place("backend", "Exactly this address of the backend, or this address and port.", |query, it, value| {
-        it.once(&mut query.flows.backend, any_place(value)?)
-    }),
-    text("state", "Only flows that have come so far.", |query, it, value| {
-        it.once(&mut query.flows.stage, one_of(value, "state", Stage::ALL.map(|it| (it.as_str(), it)))?)
+    address_parameter(
+        "backend",
+        "Exactly this address of the backend, or this address and port.",
+        |query, it, value| it.set_once(&mut query.flows.backend, parse_address_filter(value)?),
+    ),
+    text_parameter("state", "Only flows that have come so far.", |query, it, value| {
+        it.set_once(
+            &mut query.flows.stage,
+            parse_word(value, "state", Stage::ALL.map(|it| (it.as_str(), it)))?,
+        )
     })
-    .among(|| Stage::ALL.map(Stage::as_str).to_vec())
-    .offered(
+    .with_words(|| Stage::ALL.map(Stage::as_str).to_vec())
+    .with_help(
         "STATE",
         "Only those that have come so far: `opening`, `open`, `half-closed`, `closed` or `reset`",
     ),
     LIMIT
-        .about("So many flows at most; 1000 unless it is given.")
-        .number(Some(1), Some(FLOWS_MAX))
-        .offered("COUNT", "So many at most [default: 1000]"),
+        .with_about("So many flows at most; 1000 unless it is given.")
+        .with_bounds(Some(1), Some(FLOWS_MAX))
+        .with_help("COUNT", "So many at most [default: 1000]"),
     FORMAT,
 ];
 pub(super) const EXPLAIN: &[Parameter] = &[
     SERVICE,
-    endpoint(
+    endpoint_parameter(
         "What a client dials, or a backend: an address with its port, and a protocol behind a slash if only that is meant.",
     ),
-    text(
+    text_parameter(
         "from",
         "The address of a client: what its first packet to the endpoint meets, computed without sending one.",
-        |query, it, value| it.once(&mut query.filter.from, client(value)?),
+        |query, it, value| it.set_once(&mut query.filter.from, parse_client(value)?),
     ),
     FORMAT,
 ];
 pub(super) const DIAGNOSE: &[Parameter] = &[
-    SERVICE.about("Exactly this service, as namespace/name; it must be given."),
-    text("probe", "Whether connections are tried: over the socket alone, unless it says none.", |query, it, value| {
-        it.once(&mut query.probes, one_of(value, "probe", [("connect", true), ("none", false)])?)
+    SERVICE.with_about("Exactly this service, as namespace/name; it must be given."),
+    text_parameter("probe", "Whether connections are tried: over the socket alone, unless it says none.", |query, it, value| {
+        it.set_once(&mut query.probes, parse_word(value, "probe", [("connect", true), ("none", false)])?)
     }),
-    text(
+    text_parameter(
         "port",
         "Only this port of the service, by its name or by the number that clients dial.",
-        |query, it, value| it.once(&mut query.focus.port, port(value)?),
+        |query, it, value| it.set_once(&mut query.focus.port, parse_port(value)?),
     ),
-    text(
+    text_parameter(
         "http",
         "A path: backends that are known to speak HTTP are asked for it, over the socket alone. No redirect is followed.",
-        |query, it, value| it.once(&mut query.focus.http, http(value)?),
+        |query, it, value| it.set_once(&mut query.focus.http, parse_http_path(value)?),
     ),
-    text(
+    text_parameter(
         "client",
         "The address of a client: what it would meet at each frontend now, computed without sending anything.",
-        |query, it, value| it.once(&mut query.flows.client, any_place(value)?),
+        |query, it, value| it.set_once(&mut query.flows.client, parse_address_filter(value)?),
     ),
-    SINCE.about(
+    SINCE.with_about(
         "How far back a change counts as recent: a time in RFC 3339, or how long ago, such as 15m; 1h unless it is given.",
     ),
-    text(
+    text_parameter(
         "timeout",
         "How long the answer may take, in whole seconds: 5s unless it is given, which is the most.",
-        |query, it, value| it.once(&mut query.timeout, timeout(value)?),
+        |query, it, value| it.set_once(&mut query.timeout, parse_timeout(value)?),
     ),
     FORMAT,
 ];
 pub const EVENTS: &[Parameter] = &[
     SERVICE
-        .about(
+        .with_about(
             "What is about this service, as namespace/name, and about its pods; otherwise what all services depend on.",
         )
-        .positional(
+        .into_positional(
             "About this service and its pods [default: about all services and what they depend on]",
         ),
     FORMAT,
 ];
 pub const HISTORY: &[Parameter] = &[
     SERVICE
-        .about(
+        .with_about(
             "Exactly this service, as namespace/name, also one that is gone; with gaps that may have records of it.",
         )
-        .positional("Exactly this service, also one that is gone [default: all]"),
+        .into_positional("Exactly this service, also one that is gone [default: all]"),
     SINCE,
-    text("until", "Not after this time, in the same forms.", |query, it, value| {
-        it.once(&mut query.records.until, time("until", value)?)
+    text_parameter("until", "Not after this time, in the same forms.", |query, it, value| {
+        it.set_once(&mut query.records.until, parse_time("until", value)?)
     })
-    .argument("TIME"),
-    text("reason", "Only where this reason or rule decided, or clients were told it.", |query, it, value| {
+    .with_argument("TIME"),
+    text_parameter("reason", "Only where this reason or rule decided, or clients were told it.", |query, it, value| {
         let legal = Reason::ALL.into_iter().map(Reason::as_str).chain(RULES);
-        let found = one_of(value, "reason", legal.map(|word| (word, word)))?;
-        it.once(&mut query.records.reason, found.to_owned())
+        let found = parse_word(value, "reason", legal.map(|word| (word, word)))?;
+        it.set_once(&mut query.records.reason, found.to_owned())
     })
-    .offered("REASON", "Only where this reason decided or clients were told it, such as `vanished`"),
+    .with_help("REASON", "Only where this reason decided or clients were told it, such as `vanished`"),
     LIMIT,
-    text("after", "Only records with a higher number than this.", |query, it, value| {
-        it.once(&mut query.records.after, after(value)?)
+    text_parameter("after", "Only records with a higher number than this.", |query, it, value| {
+        it.set_once(&mut query.records.after, parse_record_number(value)?)
     })
-    .number(None, None)
-    .argument("SEQ"),
+    .with_bounds(None, None)
+    .with_argument("SEQ"),
     FORMAT,
 ];
 pub const WATCH: &[Parameter] = &[SERVICE
-    .about("Exactly this service, as namespace/name; with gaps that may have records of it.")
-    .positional("Exactly this service, which need not be there yet [default: all]")];
+    .with_about("Exactly this service, as namespace/name; with gaps that may have records of it.")
+    .into_positional("Exactly this service, which need not be there yet [default: all]")];
 pub(super) const FORGET: &[Parameter] =
-    &[Parameter { is_needed: true, ..endpoint("The address with its port.") }, FORMAT];
+    &[Parameter { is_needed: true, ..endpoint_parameter("The address with its port.") }, FORMAT];
 
 pub(super) const DRAIN: &[Parameter] = &[
     Parameter {
         is_needed: true,
-        ..place("backend", "The backend's address, with a port if only that is meant.", |query, it, value| {
-            it.once(&mut query.flows.backend, any_place(value)?)
-        })
+        ..address_parameter(
+            "backend",
+            "The backend's address, with a port if only that is meant.",
+            |query, it, value| it.set_once(&mut query.flows.backend, parse_address_filter(value)?),
+        )
     },
-    SERVICE.about("In exactly this service, as namespace/name; otherwise in all."),
+    SERVICE.with_about("In exactly this service, as namespace/name; otherwise in all."),
     FORMAT,
 ];
 
-const SERVICE: Parameter = text("service", "Exactly this service, as namespace/name.", |query, it, value| {
-    it.once(&mut query.filter.service, service(value)?)
-})
-.offered("NAMESPACE/NAME", "Exactly this service");
-const ONLY: Parameter = text(
+const SERVICE: Parameter =
+    text_parameter("service", "Exactly this service, as namespace/name.", |query, it, value| {
+        it.set_once(&mut query.filter.service, parse_service(value)?)
+    })
+    .with_help("NAMESPACE/NAME", "Exactly this service");
+const ONLY: Parameter = text_parameter(
     "only",
     "Only services with a frontend that needs an explanation, because its clients are not served.",
     |query, it, value| {
-        one_of(value, "word", [(QueryMatch::Trouble.as_str(), ())])?;
-        if std::mem::replace(&mut query.filter.is_trouble, true) {
-            return it.once(&mut Some(()), ());
+        parse_word(value, "word", [(QueryMatch::Trouble.as_str(), ())])?;
+        if std::mem::replace(&mut query.filter.only_trouble, true) {
+            return it.set_once(&mut Some(()), ());
         }
         Ok(())
     },
 )
-.among(|| vec![QueryMatch::Trouble.as_str()])
-.offered("WHAT", "Only what needs an explanation: `trouble`");
-const SINCE: Parameter = text(
+.with_words(|| vec![QueryMatch::Trouble.as_str()])
+.with_help("WHAT", "Only what needs an explanation: `trouble`");
+const SINCE: Parameter = text_parameter(
     "since",
     "Not before this time, in RFC 3339, or not longer ago, such as 90s, 15m, 2h, 1d.",
-    |query, it, value| it.once(&mut query.records.since, time("since", value)?),
+    |query, it, value| it.set_once(&mut query.records.since, parse_time("since", value)?),
 )
-.offered("TIME", "Not before this time (RFC 3339), or not longer ago, such as `90s`, `15m`, `2h`, `1d`");
-const LIMIT: Parameter = text(
+.with_help("TIME", "Not before this time (RFC 3339), or not longer ago, such as `90s`, `15m`, `2h`, `1d`");
+const LIMIT: Parameter = text_parameter(
     "limit",
     "The latest so many; with after, the first so many. Otherwise 1000.",
-    |query, it, value| it.once(&mut query.records.limit, limit(value)?),
+    |query, it, value| it.set_once(&mut query.records.limit, parse_limit(value)?),
 )
-.number(Some(1), Some(RECORDS_MAX))
-.offered("COUNT", "The latest so many; with --after, the first so many [default: 1000]");
-const FORMAT: Parameter = text(
+.with_bounds(Some(1), Some(RECORDS_MAX))
+.with_help("COUNT", "The latest so many; with --after, the first so many [default: 1000]");
+const FORMAT: Parameter = text_parameter(
     "format",
     "The form of the answer; otherwise Accept decides, and a table is the default.",
     |query, it, value| {
-        it.once(&mut query.form, one_of(value, "format", Form::ALL.map(|it| (it.as_str(), it)))?)
+        it.set_once(&mut query.form, parse_word(value, "format", Form::ALL.map(|it| (it.as_str(), it)))?)
     },
 )
-.among(|| Form::ALL.map(Form::as_str).to_vec());
+.with_words(|| Form::ALL.map(Form::as_str).to_vec());
 
-const fn kind(words: fn() -> Vec<&'static str>) -> Parameter {
-    text("type", "Exactly this type.", |query, it, value| {
+const fn type_parameter(words: fn() -> Vec<&'static str>) -> Parameter {
+    text_parameter("type", "Exactly this type.", |query, it, value| {
         let Values::Words(legal) = it.values else { return Ok(()) };
-        it.once(&mut query.filter.kind, one_of(value, "type", legal().into_iter().map(|word| (word, word)))?)
+        it.set_once(
+            &mut query.filter.kind,
+            parse_word(value, "type", legal().into_iter().map(|word| (word, word)))?,
+        )
     })
-    .among(words)
-    .offered("TYPE", "Exactly this type, such as `LoadBalancer`")
+    .with_words(words)
+    .with_help("TYPE", "Exactly this type, such as `LoadBalancer`")
 }
 
-const fn address(about: &'static str) -> Parameter {
-    text("address", about, |query, it, value| it.once(&mut query.filter.address, alone(value)?))
-        .argument("IP")
+const fn ip_parameter(about: &'static str) -> Parameter {
+    text_parameter("address", about, |query, it, value| {
+        it.set_once(&mut query.filter.address, parse_ip(value)?)
+    })
+    .with_argument("IP")
 }
 
-const fn endpoint(about: &'static str) -> Parameter {
-    text("endpoint", about, |query, it, value| it.once(&mut query.filter.endpoint, dialled(value)?))
+const fn endpoint_parameter(about: &'static str) -> Parameter {
+    text_parameter("endpoint", about, |query, it, value| {
+        it.set_once(&mut query.filter.endpoint, parse_dial_target(value)?)
+    })
 }
 
-const fn place(name: &'static str, about: &'static str, take: Take) -> Parameter {
-    text(name, about, take).argument("IP[:PORT]")
+const fn address_parameter(name: &'static str, about: &'static str, take: ValueReader) -> Parameter {
+    text_parameter(name, about, take).with_argument("IP[:PORT]")
 }
 
-type Take = fn(&mut Query, &Parameter, &str) -> Result<(), Refusal>;
+type ValueReader = fn(&mut Query, &Parameter, &str) -> Result<(), ApiError>;
 
-const fn text(name: &'static str, about: &'static str, take: Take) -> Parameter {
-    Parameter { name, about, values: Values::Text, take, is_needed: false, argument: None }
+const fn text_parameter(name: &'static str, about: &'static str, take: ValueReader) -> Parameter {
+    Parameter { name, about, values: Values::Text, read_value: take, is_needed: false, argument: None }
 }
 
 impl Parameter {
-    const fn about(self, about: &'static str) -> Self {
+    const fn with_about(self, about: &'static str) -> Self {
         Self { about, ..self }
     }
 
-    const fn among(self, words: fn() -> Vec<&'static str>) -> Self {
+    const fn with_words(self, words: fn() -> Vec<&'static str>) -> Self {
         Self { values: Values::Words(words), ..self }
     }
 
-    const fn number(self, least: Option<usize>, most: Option<usize>) -> Self {
+    const fn with_bounds(self, least: Option<usize>, most: Option<usize>) -> Self {
         Self { values: Values::Number { least, most }, ..self }
     }
 
     /// Offers the parameter on the command line, which says of it what programs are told.
-    const fn argument(self, value_name: &'static str) -> Self {
+    const fn with_argument(self, value_name: &'static str) -> Self {
         Self { argument: Some(Argument { value_name, help: None, is_positional: false }), ..self }
     }
 
-    const fn offered(self, value_name: &'static str, help: &'static str) -> Self {
+    const fn with_help(self, value_name: &'static str, help: &'static str) -> Self {
         Self { argument: Some(Argument { value_name, help: Some(help), is_positional: false }), ..self }
     }
 
     /// Offers the parameter on the command line as a service that is given without the parameter's name.
-    const fn positional(self, help: &'static str) -> Self {
+    const fn into_positional(self, help: &'static str) -> Self {
         let value_name = "NAMESPACE/NAME";
         Self { argument: Some(Argument { value_name, help: Some(help), is_positional: true }), ..self }
     }
 }
 
-fn service(value: &str) -> Result<ObjectName, Refusal> {
-    let refused = |why: &str| bad(format!("{} names no service: {why}", quoted(value)), Hint::Service);
+fn parse_service(value: &str) -> Result<ObjectName, ApiError> {
+    let refused =
+        |why: &str| bad_request(format!("{} names no service: {why}", quote_excerpt(value)), Hint::Service);
     let (namespace, name) = value.split_once('/').ok_or_else(|| refused("it has no slash"))?;
     ObjectName::new(namespace, name).map_err(|error| refused(&error.to_string()))
 }
 
 /// What a word means that has to be one of `legal`; a refusal calls such a word a `noun`.
-fn one_of<T: Copy>(
+fn parse_word<T: Copy>(
     value: &str,
     noun: &str,
     legal: impl IntoIterator<Item = (&'static str, T)>,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiError> {
     let (words, meanings): (Vec<&str>, Vec<T>) = legal.into_iter().unzip();
     let found = words.iter().zip(meanings).find(|(word, _)| **word == value).map(|(_, meant)| meant);
     let legal = || format!("legal {noun}s: {}", words.join(", "));
-    found.ok_or_else(|| bad(format!("unknown {noun} {}", quoted(value)), legal()))
+    found.ok_or_else(|| bad_request(format!("unknown {noun} {}", quote_excerpt(value)), legal()))
 }
 
-fn alone(value: &str) -> Result<IpAddr, Refusal> {
+fn parse_ip(value: &str) -> Result<IpAddr, ApiError> {
     let address: Result<IpAddr, _> = value.parse();
-    let address = address.map_err(|_| bad(format!("{} is no address", quoted(value)), Hint::Address))?;
+    let address =
+        address.map_err(|_| bad_request(format!("{} is no address", quote_excerpt(value)), Hint::Address))?;
     Ok(address.to_canonical())
 }
 
 /// An address, with a port or without.
-fn any_place(value: &str) -> Result<AddressFilter, Refusal> {
+fn parse_address_filter(value: &str) -> Result<AddressFilter, ApiError> {
     let with_port = value.parse::<SocketAddr>().map(|at| (at.ip(), Some(at.port())));
     let found = with_port.or_else(|_| value.parse::<IpAddr>().map(|address| (address, None)));
     let hint = "give an IP address, with a port if only that is meant, such as 10.96.0.10, 10.96.0.10:80 or [fd00::a]:80";
-    let (address, port) = found.map_err(|_| bad(format!("{} is no address", quoted(value)), hint))?;
+    let (address, port) =
+        found.map_err(|_| bad_request(format!("{} is no address", quote_excerpt(value)), hint))?;
     Ok(AddressFilter { address: address.to_canonical(), port })
 }
 
-fn client(value: &str) -> Result<IpAddr, Refusal> {
-    let refused =
-        || bad(format!("{} is no address", quoted(value)), "give the client's IP address without a port");
+fn parse_client(value: &str) -> Result<IpAddr, ApiError> {
+    let refused = || {
+        bad_request(
+            format!("{} is no address", quote_excerpt(value)),
+            "give the client's IP address without a port",
+        )
+    };
     let address: IpAddr = value.parse().map_err(|_| refused())?;
     Ok(address.to_canonical())
 }
 
-fn dialled(value: &str) -> Result<DialTarget, Refusal> {
-    let refused = || bad(format!("{} is no address with a port", quoted(value)), Hint::Endpoint);
+fn parse_dial_target(value: &str) -> Result<DialTarget, ApiError> {
+    let refused =
+        || bad_request(format!("{} is no address with a port", quote_excerpt(value)), Hint::Endpoint);
     let (address, protocol) = value.split_once('/').map_or((value, None), |(at, by)| (at, Some(by)));
     let address = address.parse().map_err(|_| refused())?;
-    Ok(DialTarget::new(address, protocol.map(self::protocol).transpose()?))
+    Ok(DialTarget::new(address, protocol.map(self::parse_protocol).transpose()?))
 }
 
-fn protocol(value: &str) -> Result<Protocol, Refusal> {
+fn parse_protocol(value: &str) -> Result<Protocol, ApiError> {
     match Protocol::parse(&value.to_ascii_uppercase()) {
         Protocol::Other(_) => {
-            let error = format!("unknown protocol {}", quoted(value));
-            Err(bad(error, "legal protocols: TCP, UDP, SCTP"))
+            let error = format!("unknown protocol {}", quote_excerpt(value));
+            Err(bad_request(error, "legal protocols: TCP, UDP, SCTP"))
         }
         known @ Protocol::Transport(_) => Ok(known),
     }
 }
 
-fn port(value: &str) -> Result<PortSelector, Refusal> {
-    let refused =
-        || bad(format!("{} is no port", quoted(value)), "give the name or number of one of its ports");
+fn parse_port(value: &str) -> Result<PortSelector, ApiError> {
+    let refused = || {
+        bad_request(
+            format!("{} is no port", quote_excerpt(value)),
+            "give the name or number of one of its ports",
+        )
+    };
     PortSelector::parse(value).ok_or_else(refused)
 }
 
-fn http(value: &str) -> Result<HttpPath, Refusal> {
-    let refused = || bad(format!("{} is no path", quoted(value)), "give a path, such as /healthz");
+fn parse_http_path(value: &str) -> Result<HttpPath, ApiError> {
+    let refused =
+        || bad_request(format!("{} is no path", quote_excerpt(value)), "give a path, such as /healthz");
     HttpPath::parse(value).ok_or_else(refused)
 }
 
 /// Whole seconds, with their unit or without.
-fn timeout(value: &str) -> Result<Duration, Refusal> {
+fn parse_timeout(value: &str) -> Result<Duration, ApiError> {
     let seconds = value.strip_suffix('s').unwrap_or(value).parse().map(Duration::from_secs);
     let legal = seconds.ok().filter(|it| (Duration::from_secs(1)..=DIAGNOSIS_TIMEOUT).contains(it));
     let hint = format!("give whole seconds, from 1 to {}, such as 3s", DIAGNOSIS_TIMEOUT.as_secs());
-    legal.ok_or_else(|| bad(format!("{} is no time that a diagnosis may take", quoted(value)), hint))
+    legal.ok_or_else(|| {
+        bad_request(format!("{} is no time that a diagnosis may take", quote_excerpt(value)), hint)
+    })
 }
 
 /// A time, or how long ago.
-fn time(name: &'static str, value: &str) -> Result<Millis, Refusal> {
+fn parse_time(name: &'static str, value: &str) -> Result<Millis, ApiError> {
     Millis::parse(value)
         .or_else(|| holdfast_host::clock::now().ago(value))
-        .ok_or_else(|| bad(format!("{} is no time", quoted(value)), Hint::Time(name)))
+        .ok_or_else(|| bad_request(format!("{} is no time", quote_excerpt(value)), Hint::Time(name)))
 }
 
-fn limit(value: &str) -> Result<usize, Refusal> {
+fn parse_limit(value: &str) -> Result<usize, ApiError> {
     let number = value.parse().ok().filter(|limit| (1..=RECORDS_MAX).contains(limit));
     let hint = format!("give a number from 1 to {RECORDS_MAX}");
-    number.ok_or_else(|| bad(format!("{} is no limit", quoted(value)), hint))
+    number.ok_or_else(|| bad_request(format!("{} is no limit", quote_excerpt(value)), hint))
 }
 
-fn after(value: &str) -> Result<u64, Refusal> {
-    value.parse().map_err(|_| bad(format!("{} is no number of a record", quoted(value)), Hint::After))
+fn parse_record_number(value: &str) -> Result<u64, ApiError> {
+    value
+        .parse()
+        .map_err(|_| bad_request(format!("{} is no number of a record", quote_excerpt(value)), Hint::After))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::hint::Words;
+    use super::super::hint::HintStyle;
     use super::*;
 
-    fn hint(refusal: &Refusal) -> String {
-        refusal.hint.text(Words::Url)
+    fn hint(refusal: &ApiError) -> String {
+        refusal.hint.text(HintStyle::Url)
     }
 
     #[test]

@@ -6,33 +6,33 @@ use std::pin::Pin;
 
 use axum::response::Response;
 
-use super::answers::Answers;
-use super::door::Visit;
+use super::admin_listener::RequestContext;
 use super::form::Form;
 use super::query::{Parameter, Query};
+use super::response_schema::ResponseSchema;
 use holdfast_agent::readings::Readings;
 
 /// What makes the answer.
 #[derive(Clone, Copy)]
-pub(super) enum Maker {
+pub(super) enum Handler {
     /// It is made from what is known already.
-    Known(fn(&Readings, Query, Form) -> Response),
+    Immediate(fn(&Readings, Query, Form) -> Response),
     /// It is made from the paths that there are.
-    Listed(fn(&[Path], Form) -> Response),
+    FromPaths(fn(&[ApiPath], Form) -> Response),
     /// The same, but a browser that names no form gets a page.
-    Shown(fn(&[Path], Form) -> Response),
+    PageOrPaths(fn(&[ApiPath], Form) -> Response),
     /// It takes questions to other parts first, or depends on the door by which the client came.
-    Asked(fn(Visit, Query, Form) -> Asked),
+    Deferred(fn(RequestContext, Query, Form) -> ResponseFuture),
 }
 
 /// An answer that is waited for.
-pub(super) type Asked = Pin<Box<dyn Future<Output = Response> + Send>>;
+pub(super) type ResponseFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// One path, with everything that the index and the description say of it.
-pub(super) struct Path {
+pub(super) struct ApiPath {
     pub(super) path: &'static str,
     pub(super) about: &'static str,
-    pub(super) legal: &'static [Parameter],
-    pub(super) answer: Maker,
-    pub(super) answers: Answers,
+    pub(super) parameters: &'static [Parameter],
+    pub(super) handler: Handler,
+    pub(super) response: ResponseSchema,
 }

@@ -12,9 +12,9 @@ use holdfast_datapath::FlowFilter;
 use holdfast_diagnose::Focus;
 use holdfast_diagnose::explain::{DialTarget, ExplainQuery};
 
-use super::answer::Refusal;
 use super::form::Form;
 use super::hint::Hint;
+use super::response::ApiError;
 use holdfast_agent::recorder::RecordQuery;
 
 /// A parameter of a path: how it is read, what is said of it to programs, and how the command line offers it.
@@ -24,7 +24,7 @@ pub struct Parameter {
     pub about: &'static str,
     pub(super) values: Values,
     /// Puts a value into the query.
-    pub(super) take: fn(&mut Query, &Self, &str) -> Result<(), Refusal>,
+    pub(super) read_value: fn(&mut Query, &Self, &str) -> Result<(), ApiError>,
     pub(super) is_needed: bool,
     pub argument: Option<Argument>,
 }
@@ -49,10 +49,10 @@ pub struct Argument {
 
 impl Parameter {
     /// Takes a value that may be given once.
-    pub(super) fn once<T>(&self, place: &mut Option<T>, value: T) -> Result<(), Refusal> {
+    pub(super) fn set_once<T>(&self, place: &mut Option<T>, value: T) -> Result<(), ApiError> {
         match place.replace(value) {
             None => Ok(()),
-            Some(_) => Err(bad(format!("`{}` is given twice", self.name), "give each filter once")),
+            Some(_) => Err(bad_request(format!("`{}` is given twice", self.name), "give each filter once")),
         }
     }
 }
@@ -65,28 +65,29 @@ pub(super) struct Filter {
     pub(super) address: Option<IpAddr>,
     pub(super) endpoint: Option<DialTarget>,
     /// Only what needs an explanation.
-    pub(super) is_trouble: bool,
+    pub(super) only_trouble: bool,
     /// The client that sends a packet to `endpoint`, if one is asked about.
     pub(super) from: Option<IpAddr>,
 }
 
 impl Filter {
     /// Whether it asks for more than a service.
-    pub(super) const fn looks_at_rows(&self) -> bool {
-        self.kind.is_some() || self.address.is_some() || self.is_trouble
+    pub(super) const fn has_row_filter(&self) -> bool {
+        self.kind.is_some() || self.address.is_some() || self.only_trouble
     }
 
     /// Refuses a client without an address that it dials, and one that dials an address of another family.
-    fn check_from(&self) -> Result<(), Refusal> {
+    fn check_client(&self) -> Result<(), ApiError> {
         let Some(from) = self.from else { return Ok(()) };
         match &self.endpoint {
             Some(dialled) if Family::from_address(dialled.address.ip()) == Family::from_address(from) => {
                 Ok(())
             }
-            Some(dialled) => {
-                Err(bad(format!("{from} cannot send to {dialled}"), "give two addresses of one family"))
-            }
-            None => Err(bad("`from` is given without what it dials".to_owned(), Hint::Endpoint)),
+            Some(dialled) => Err(bad_request(
+                format!("{from} cannot send to {dialled}"),
+                "give two addresses of one family",
+            )),
+            None => Err(bad_request("`from` is given without what it dials".to_owned(), Hint::Endpoint)),
         }
     }
 }
@@ -110,20 +111,21 @@ pub(super) struct Query {
 
 impl Query {
     /// Reads the whole query, or says what is wrong with it.
-    pub(super) fn read(text: &str, legal: &[Parameter]) -> Result<Self, Refusal> {
+    pub(super) fn read(text: &str, legal: &[Parameter]) -> Result<Self, ApiError> {
         let mut query = Self::default();
-        for (name, value) in pairs(text) {
-            let name = decoded(name)?;
-            let value = decoded(value)?;
-            let known = legal.iter().find(|it| it.name == name).ok_or_else(|| unknown(&name, legal))?;
-            (known.take)(&mut query, known, &value)?;
+        for (name, value) in split_pairs(text) {
+            let name = decode_component(name)?;
+            let value = decode_component(value)?;
+            let known =
+                legal.iter().find(|it| it.name == name).ok_or_else(|| unknown_parameter(&name, legal))?;
+            (known.read_value)(&mut query, known, &value)?;
         }
-        query.filter.check_from()?;
+        query.filter.check_client()?;
         Ok(query)
     }
 
     /// What an explanation is asked about.
-    pub(super) fn question(&self) -> ExplainQuery {
+    pub(super) fn explain_query(&self) -> ExplainQuery {
         match (&self.filter.endpoint, &self.filter.service) {
             (Some(dialled), _) => ExplainQuery::Address(dialled.clone()),
             (None, Some(service)) => ExplainQuery::Service(service.clone()),
@@ -133,42 +135,42 @@ impl Query {
 }
 
 /// The form that is asked for, whatever else is wrong with the query: a refusal of the query is written in it too.
-pub(super) fn form_of(text: &str) -> Option<Form> {
-    let (_, value) = pairs(text).find(|(name, _)| *name == "format")?;
+pub(super) fn format_in_query(text: &str) -> Option<Form> {
+    let (_, value) = split_pairs(text).find(|(name, _)| *name == "format")?;
     Form::from_spelling(value)
 }
 
-fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+fn split_pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let parts = text.split('&').filter(|part| !part.is_empty());
     parts.map(|part| part.split_once('=').unwrap_or((part, "")))
 }
 
-fn unknown(name: &str, legal: &[Parameter]) -> Refusal {
+fn unknown_parameter(name: &str, legal: &[Parameter]) -> ApiError {
     let names: Vec<&str> = legal.iter().map(|it| it.name).collect();
     let hint = match names.as_slice() {
         [] => "this path takes no query".to_owned(),
         names => format!("legal here: {}", names.join(", ")),
     };
-    bad(format!("unknown filter {}", quoted(name)), hint)
+    bad_request(format!("unknown filter {}", quote_excerpt(name)), hint)
 }
 
 /// The text in quotes, cut so that it fits on one line.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn quote_excerpt(text: &str) -> String {
     match text.char_indices().nth(80) {
         Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
         None => format!("{text:?}"),
     }
 }
 
-pub(super) fn bad(error: String, hint: impl Into<Hint>) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, error, hint)
+pub(super) fn bad_request(error: String, hint: impl Into<Hint>) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, error, hint)
 }
 
 /// Decodes what is encoded as browsers encode forms: `+` is a blank, `%` and two hexadecimal digits are a byte.
-fn decoded(text: &str) -> Result<String, Refusal> {
+fn decode_component(text: &str) -> Result<String, ApiError> {
     let refused = || {
-        bad(
-            format!("the query is not well encoded: {}", quoted(text)),
+        bad_request(
+            format!("the query is not well encoded: {}", quote_excerpt(text)),
             "write bytes as % and two hexadecimal digits of UTF-8",
         )
     };
@@ -177,14 +179,14 @@ fn decoded(text: &str) -> Result<String, Refusal> {
     while let Some(byte) = bytes.next() {
         plain.push(match byte {
             b'+' => b' ',
-            b'%' => escaped(&mut bytes).ok_or_else(refused)?,
+            b'%' => decode_escape(&mut bytes).ok_or_else(refused)?,
             other => other,
         });
     }
     String::from_utf8(plain).map_err(|_| refused())
 }
 
-fn escaped(bytes: &mut impl Iterator<Item = u8>) -> Option<u8> {
+fn decode_escape(bytes: &mut impl Iterator<Item = u8>) -> Option<u8> {
     let mut digit = || char::from(bytes.next()?).to_digit(16);
     u8::try_from(digit()? * 16 + digit()?).ok()
 }
@@ -193,13 +195,13 @@ fn escaped(bytes: &mut impl Iterator<Item = u8>) -> Option<u8> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::hint::Words;
+    use super::super::hint::HintStyle;
     use super::*;
 
     const ALL: &[Parameter] = super::super::parameters::FRONTENDS;
 
-    fn hint(refusal: &Refusal) -> String {
-        refusal.hint.text(Words::Url)
+    fn hint(refusal: &ApiError) -> String {
+        refusal.hint.text(HintStyle::Url)
     }
 
     fn read(text: &str) -> Result<Query, String> {
@@ -267,17 +269,17 @@ mod tests {
         #[test]
         fn no_query_makes_the_reader_panic(text in "\\PC*") {
             let _ = read(&text);
-            let _ = form_of(&text);
+            let _ = format_in_query(&text);
         }
 
         #[test]
         fn what_was_encoded_comes_out_unchanged(text in any::<String>()) {
-            prop_assert_eq!(decoded(&encoded(&text)).ok(), Some(text));
+            prop_assert_eq!(decode_component(&encoded(&text)).ok(), Some(text));
         }
 
         #[test]
         fn plain_characters_stay(text in "[a-zA-Z0-9/._:-]*") {
-            prop_assert_eq!(decoded(&text).ok(), Some(text));
+            prop_assert_eq!(decode_component(&text).ok(), Some(text));
         }
     }
 }

@@ -9,16 +9,18 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::{Reason, Snapshot};
-use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_status::views::refusals::{Cause, DENIALS, Denied, Owner, answering, programmed_key, spelled};
+use holdfast_status::schema_types::{Code, Text};
+use holdfast_status::views::refusals::{
+    Cause, DENIALS, DeniedClient, FrontendOwner, candidate_keys, denial_word, programmed_key,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
 use super::form::Form;
 use super::query::{Filter, Query};
-use super::shown::{Cells, table};
+use super::response;
+use super::text_table::{Cells, write_table};
 use holdfast_agent::datapath::{RefusalSnapshot, Stage, device_name};
 use holdfast_agent::readings::Readings;
 
@@ -77,11 +79,11 @@ struct RefusalRow<'a> {
 }
 
 /// The frontends that clients dialled, as far as a service has them now.
-pub(super) struct Owners<'a>(BTreeMap<FrontendKey, Owner<'a>>);
+pub(super) struct Owners<'a>(BTreeMap<FrontendKey, FrontendOwner<'a>>);
 
 impl<'a> Owners<'a> {
-    pub(super) fn of(snapshot: &'a Snapshot, dialled: impl Iterator<Item = FrontendKey>) -> Self {
-        let dialled: BTreeSet<FrontendKey> = dialled.flat_map(|key| answering(&key)).collect();
+    pub(super) fn from_snapshot(snapshot: &'a Snapshot, dialled: impl Iterator<Item = FrontendKey>) -> Self {
+        let dialled: BTreeSet<FrontendKey> = dialled.flat_map(|key| candidate_keys(&key)).collect();
         if dialled.is_empty() {
             return Self(BTreeMap::new());
         }
@@ -92,19 +94,19 @@ impl<'a> Owners<'a> {
     }
 
     /// The service that has exactly this address, or else the port at every address of the node.
-    pub(super) fn find(&self, dialled: &FrontendKey) -> Option<Owner<'a>> {
-        answering(dialled).iter().find_map(|key| self.0.get(key).copied())
+    pub(super) fn find_owner(&self, dialled: &FrontendKey) -> Option<FrontendOwner<'a>> {
+        candidate_keys(dialled).iter().find_map(|key| self.0.get(key).copied())
     }
 }
 
 impl<'a> RefusalRow<'a> {
-    fn of(denied: &'a Denied, owner: Option<Owner<'a>>) -> Self {
+    fn from_client(denied: &'a DeniedClient, owner: Option<FrontendOwner<'a>>) -> Self {
         let it = &denied.refusal;
         Self {
             time: Rfc3339(denied.last),
             first_time: Rfc3339(denied.first),
             count: denied.count,
-            verdict: spelled(it.denial),
+            verdict: denial_word(it.denial),
             address: it.frontend.address,
             port: it.frontend.port.get(),
             protocol: Code(it.frontend.transport),
@@ -123,7 +125,7 @@ impl<'a> RefusalRow<'a> {
         }
     }
 
-    fn is_asked_for(&self, filter: &Filter) -> bool {
+    fn matches_filter(&self, filter: &Filter) -> bool {
         filter.service.as_ref().is_none_or(|asked| self.service == Some(Text(asked)))
             && filter.address.is_none_or(|asked| self.address == asked)
     }
@@ -170,20 +172,23 @@ pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Respons
     let told = readings.refusals.snapshot();
     let snapshot = readings.snapshot();
     let view = readings.datapath();
-    let owners = Owners::of(&snapshot, told.latest.iter().map(|denied| denied.refusal.frontend));
-    let rows =
-        told.latest.iter().rev().map(|denied| RefusalRow::of(denied, owners.find(&denied.refusal.frontend)));
-    let rows: Vec<_> = rows.filter(|row| row.is_asked_for(&filter)).collect();
+    let owners = Owners::from_snapshot(&snapshot, told.latest.iter().map(|denied| denied.refusal.frontend));
+    let rows = told
+        .latest
+        .iter()
+        .rev()
+        .map(|denied| RefusalRow::from_client(denied, owners.find_owner(&denied.refusal.frontend)));
+    let rows: Vec<_> = rows.filter(|row| row.matches_filter(&filter)).collect();
     let lost_total = view.status().map_or(0, |status| status.refusals_lost);
     let RefusalSnapshot { refused, dropped, failure, .. } = told;
     let shown =
         Refusals { refusals: rows, refused_total: refused, dropped_total: dropped, lost_total, failure };
-    answer::either(StatusCode::OK, form, &shown, || text(&shown, form == Form::Wide))
+    response::render_response(StatusCode::OK, form, &shown, || text(&shown, form == Form::Wide))
 }
 
 fn text(Refusals { refusals, failure, .. }: &Refusals<'_>, wide: bool) -> Vec<u8> {
     let mut out = Vec::new();
-    table(titles(wide), refusals.iter().map(|row| row.cells(wide)), &mut out);
+    write_table(titles(wide), refusals.iter().map(|row| row.cells(wide)), &mut out);
     if let Some(failure) = failure {
         out.extend(format!("\nrefusals are no longer read: {failure}\n").bytes());
     }

@@ -13,226 +13,232 @@ use holdfast_diagnose::{Diagnosis, EventList};
 use holdfast_status::record::Record;
 
 use super::about::{self, Index, Version};
-use super::answer::{self, Refusal};
-use super::answers::{Answers, anything, schema};
+use super::admin_listener::{ListenerKind, RequestContext};
 use super::apiserver::{self, Apiserver};
 use super::backends::BackendTable;
 use super::datapath::{self, Datapath};
-use super::door::{Visit, Way};
 use super::drains::{self, DrainList};
 use super::flows::{self, Flows};
 use super::form::Form;
 use super::frontends::Frontends;
-use super::guard::{form_of, guarded};
+use super::guard::{guard_request, requested_format};
 use super::health::{self, Health, Readiness};
 use super::hint::Hint;
-use super::path::{Maker, Path};
+use super::path::{ApiPath, Handler};
 use super::query::Query;
 use super::refusals::{self, Refusals};
+use super::response::{self, ApiError};
+use super::response_schema::{ResponseSchema, any_object, schema};
 use super::services::Services;
 use super::table::{self, Table};
 use super::verify::{self, Verification};
-use super::{diagnose, events, explain, forget, history, live, metrics, openapi, page, parameters, reload};
+use super::{
+    diagnose, events, explain, forget, history, metrics, openapi, page, parameters, record_stream, reload,
+};
 use holdfast_agent::exposition::CONTENT_TYPE;
 use holdfast_agent::readings::Readings;
 
 /// What 503 means on the paths that tell whether something is well.
-const NO: &str = "It is not well; `reason` says why.";
+const UNHEALTHY: &str = "It is not well; `reason` says why.";
 
-pub(super) static PATHS: [Path; 22] = [
-    Path {
+pub(super) static PATHS: [ApiPath; 22] = [
+    ApiPath {
         path: "/",
         about: "this list",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Shown(about::index),
-        answers: Answers::of(schema::<Index>),
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::PageOrPaths(about::index),
+        response: ResponseSchema::for_type(schema::<Index>),
     },
-    Path {
+    ApiPath {
         path: "/frontends",
         about: "what clients dial, and what they get",
-        legal: parameters::FRONTENDS,
-        answer: Maker::Known(rows::<Frontends>),
-        answers: Answers::of(table::described::<Frontends>),
+        parameters: parameters::FRONTENDS,
+        handler: Handler::Immediate(render_table::<Frontends>),
+        response: ResponseSchema::for_type(table::describe_table::<Frontends>),
     },
-    Path {
+    ApiPath {
         path: "/backends",
         about: "every endpoint of every port, used or not",
-        legal: parameters::BACKENDS,
-        answer: Maker::Known(rows::<BackendTable>),
-        answers: Answers::of(table::described::<BackendTable>),
+        parameters: parameters::BACKENDS,
+        handler: Handler::Immediate(render_table::<BackendTable>),
+        response: ResponseSchema::for_type(table::describe_table::<BackendTable>),
     },
-    Path {
+    ApiPath {
         path: "/services",
         about: "every service, and what was rejected",
-        legal: parameters::SERVICES,
-        answer: Maker::Known(rows::<Services>),
-        answers: Answers::of(table::described::<Services>),
+        parameters: parameters::SERVICES,
+        handler: Handler::Immediate(render_table::<Services>),
+        response: ResponseSchema::for_type(table::describe_table::<Services>),
     },
-    Path {
+    ApiPath {
         path: "/drains",
         about: "what operators have drained",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Known(drains::drains),
-        answers: Answers::of(schema::<DrainList>),
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::Immediate(drains::drains),
+        response: ResponseSchema::for_type(schema::<DrainList>),
     },
-    Path {
+    ApiPath {
         path: "/refusals",
         about: "the latest clients that were not served",
-        legal: parameters::REFUSALS,
-        answer: Maker::Known(refusals::refusals),
-        answers: Answers::of(schema::<Refusals<'static>>),
+        parameters: parameters::REFUSALS,
+        handler: Handler::Immediate(refusals::refusals),
+        response: ResponseSchema::for_type(schema::<Refusals<'static>>),
     },
-    Path {
+    ApiPath {
         path: "/flows",
         about: "clients from outside and their backends",
-        legal: parameters::FLOWS,
-        answer: Maker::Known(flows::flows),
-        answers: Answers::of(schema::<Flows<'static>>),
+        parameters: parameters::FLOWS,
+        handler: Handler::Immediate(flows::flows),
+        response: ResponseSchema::for_type(schema::<Flows<'static>>),
     },
-    Path {
+    ApiPath {
         path: "/explain",
         about: "why a client meets what it meets",
-        legal: parameters::EXPLAIN,
-        answer: Maker::Asked(|visit, query, form| Box::pin(explain::explain(visit, query, form))),
-        answers: Answers::of(schema::<Explanation<'static>>)
-            .or("404", "Nobody has it; the answer says what is near."),
+        parameters: parameters::EXPLAIN,
+        handler: Handler::Deferred(|visit, query, form| Box::pin(explain::explain(visit, query, form))),
+        response: ResponseSchema::for_type(schema::<Explanation<'static>>)
+            .with_status("404", "Nobody has it; the answer says what is near."),
     },
-    Path {
+    ApiPath {
         path: "/diagnose",
         about: "what is wrong with a service",
-        legal: parameters::DIAGNOSE,
-        answer: Maker::Asked(|visit, query, form| Box::pin(diagnose::diagnose(visit, query, form))),
-        answers: Answers::of(schema::<Diagnosis<'static>>).or("404", "There is no such Service."),
+        parameters: parameters::DIAGNOSE,
+        handler: Handler::Deferred(|visit, query, form| Box::pin(diagnose::diagnose(visit, query, form))),
+        response: ResponseSchema::for_type(schema::<Diagnosis<'static>>)
+            .with_status("404", "There is no such Service."),
     },
-    Path {
+    ApiPath {
         path: "/events",
         about: "what the cluster says, and what it means",
-        legal: parameters::EVENTS,
-        answer: Maker::Asked(|visit, query, form| Box::pin(events::events(visit, query, form))),
-        answers: Answers::of(schema::<EventList>),
+        parameters: parameters::EVENTS,
+        handler: Handler::Deferred(|visit, query, form| Box::pin(events::events(visit, query, form))),
+        response: ResponseSchema::for_type(schema::<EventList>),
     },
-    Path {
+    ApiPath {
         path: "/verify",
         about: "apiserver, memory and maps, compared now",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Asked(|visit, query, form| Box::pin(verify::verify(visit, query, form))),
-        answers: Answers::of(schema::<Verification>),
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::Deferred(|visit, query, form| Box::pin(verify::verify(visit, query, form))),
+        response: ResponseSchema::for_type(schema::<Verification>),
     },
-    Path {
+    ApiPath {
         path: "/history",
         about: "every change with its cause",
-        legal: parameters::HISTORY,
-        answer: Maker::Known(history::history),
-        answers: Answers::lines(schema::<Record>),
+        parameters: parameters::HISTORY,
+        handler: Handler::Immediate(history::history),
+        response: ResponseSchema::for_lines(schema::<Record>),
     },
-    Path {
+    ApiPath {
         path: "/watch",
         about: "the same as it happens, as server-sent events",
-        legal: parameters::WATCH,
-        answer: Maker::Asked(|visit, query, form| Box::pin(live::watch(visit, query, form))),
-        answers: Answers::EVENTS,
+        parameters: parameters::WATCH,
+        handler: Handler::Deferred(|visit, query, form| Box::pin(record_stream::watch(visit, query, form))),
+        response: ResponseSchema::EVENTS,
     },
-    Path {
+    ApiPath {
         path: "/datapath",
         about: "programs and maps in the kernel",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Known(datapath::datapath),
-        answers: Answers::of(schema::<Datapath<'static>>),
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::Immediate(datapath::datapath),
+        response: ResponseSchema::for_type(schema::<Datapath<'static>>),
     },
-    Path {
+    ApiPath {
         path: "/apiserver",
         about: "which apiserver is used, and why that one",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Known(apiserver::apiserver),
-        answers: Answers::of(schema::<Apiserver<'static>>),
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::Immediate(apiserver::apiserver),
+        response: ResponseSchema::for_type(schema::<Apiserver<'static>>),
     },
-    Path {
+    ApiPath {
         path: "/config",
         about: "the configuration in force",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Known(about::config),
-        answers: Answers::of(anything),
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::Immediate(about::config),
+        response: ResponseSchema::for_type(any_object),
     },
-    Path {
+    ApiPath {
         path: "/version",
         about: "what runs here, since when",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Known(about::version),
-        answers: Answers::of(schema::<Version>),
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::Immediate(about::version),
+        response: ResponseSchema::for_type(schema::<Version>),
     },
-    Path {
+    ApiPath {
         path: "/metrics",
         about: "metrics for Prometheus",
-        legal: &[],
-        answer: Maker::Asked(|visit, _, _| Box::pin(async move { prometheus(&visit) })),
-        answers: Answers::METRICS,
+        parameters: &[],
+        handler: Handler::Deferred(|visit, _, _| Box::pin(async move { metrics_response(&visit) })),
+        response: ResponseSchema::METRICS,
     },
-    Path {
+    ApiPath {
         path: "/healthz",
         about: "whether the process answers",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Known(health::healthz),
-        answers: Answers::of(schema::<Health>),
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::Immediate(health::healthz),
+        response: ResponseSchema::for_type(schema::<Health>),
     },
-    Path {
+    ApiPath {
         path: "/readyz",
         about: "whether the datapath follows the sources",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Asked(|visit, query, form| {
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::Deferred(|visit, query, form| {
             Box::pin(async move { health::readyz(&visit, query, form) })
         }),
-        answers: Answers::of(schema::<Readiness>).or("503", NO),
+        response: ResponseSchema::for_type(schema::<Readiness>).with_status("503", UNHEALTHY),
     },
-    Path {
+    ApiPath {
         path: "/livez",
         about: "whether the engine moves",
-        legal: parameters::FORMAT_ALONE,
-        answer: Maker::Known(health::livez),
-        answers: Answers::of(schema::<Health>).or("503", NO),
+        parameters: parameters::FORMAT_ONLY,
+        handler: Handler::Immediate(health::livez),
+        response: ResponseSchema::for_type(schema::<Health>).with_status("503", UNHEALTHY),
     },
-    Path {
+    ApiPath {
         path: "/openapi.json",
         about: "this API, for programs",
-        legal: &[],
-        answer: Maker::Listed(openapi::document),
-        answers: Answers::DOCUMENT,
+        parameters: &[],
+        handler: Handler::FromPaths(openapi::document),
+        response: ResponseSchema::DOCUMENT,
     },
 ];
 
 /// All paths behind the guard of one door.
-pub(super) fn router(visit: Visit) -> Router {
-    let way = visit.door.way;
-    let router = PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, reads(path)));
+pub(super) fn build_router(visit: RequestContext) -> Router {
+    let way = visit.listener.kind;
+    let router =
+        PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, build_get_route(path)));
     let router = match way {
-        Way::Unix => router
+        ListenerKind::Unix => router
             .route(reload::PATH, any(reload::reload))
             .route(forget::PATH, any(forget::forget))
-            .route(drains::order::ON, any(drains::order::drain))
-            .route(drains::order::OFF, any(drains::order::undrain)),
-        Way::Tcp(_) => router
-            .route(reload::PATH, any(reload::only_by_socket))
-            .route(forget::PATH, any(reload::only_by_socket))
-            .route(drains::order::ON, any(reload::only_by_socket))
-            .route(drains::order::OFF, any(reload::only_by_socket)),
+            .route(drains::order::DRAIN_PATH, any(drains::order::drain))
+            .route(drains::order::UNDRAIN_PATH, any(drains::order::undrain)),
+        ListenerKind::Tcp(_) => router
+            .route(reload::PATH, any(reload::refuse_over_tcp))
+            .route(forget::PATH, any(reload::refuse_over_tcp))
+            .route(drains::order::DRAIN_PATH, any(reload::refuse_over_tcp))
+            .route(drains::order::UNDRAIN_PATH, any(reload::refuse_over_tcp)),
     };
     router
-        .fallback(unknown_path)
-        .method_not_allowed_fallback(only_reads)
-        .layer(middleware::from_fn_with_state(way, guarded))
+        .fallback(refuse_unknown_path)
+        .method_not_allowed_fallback(refuse_writes)
+        .layer(middleware::from_fn_with_state(way, guard_request))
         .with_state(visit)
 }
 
-fn reads(path: &'static Path) -> MethodRouter<Visit> {
-    get(async move |State(visit): State<Visit>, request: Request| {
-        let form = form_of(&request);
-        match Query::read(request.uri().query().unwrap_or_default(), path.legal) {
-            Ok(query) => match path.answer {
-                Maker::Shown(_) if query.form.is_none() && page::is_wanted(request.headers()) => page::page(),
-                Maker::Shown(answer) | Maker::Listed(answer) => answer(&PATHS, form),
-                Maker::Known(answer) => answer(&visit.readings, query, form),
-                Maker::Asked(answer) => {
+fn build_get_route(path: &'static ApiPath) -> MethodRouter<RequestContext> {
+    get(async move |State(visit): State<RequestContext>, request: Request| {
+        let form = requested_format(&request);
+        match Query::read(request.uri().query().unwrap_or_default(), path.parameters) {
+            Ok(query) => match path.handler {
+                Handler::PageOrPaths(_) if query.form.is_none() && page::wants_html(request.headers()) => {
+                    page::page()
+                }
+                Handler::PageOrPaths(answer) | Handler::FromPaths(answer) => answer(&PATHS, form),
+                Handler::Immediate(answer) => answer(&visit.readings, query, form),
+                Handler::Deferred(answer) => {
                     let peer = request.extensions().get().copied();
-                    answer(Visit { peer, ..visit }, query, form).await
+                    answer(RequestContext { peer, ..visit }, query, form).await
                 }
             },
             Err(refusal) => refusal.into_response(),
@@ -240,31 +246,31 @@ fn reads(path: &'static Path) -> MethodRouter<Visit> {
     })
 }
 
-async fn unknown_path() -> Response {
+async fn refuse_unknown_path() -> Response {
     let paths: Vec<&str> = PATHS.iter().map(|path| path.path).collect();
     let hint = Hint::Paths(paths.join(" "));
-    Refusal::new(StatusCode::NOT_FOUND, "there is no such path", hint).into_response()
+    ApiError::new(StatusCode::NOT_FOUND, "there is no such path", hint).into_response()
 }
 
-async fn only_reads() -> Response {
+async fn refuse_writes() -> Response {
     let hint = "use GET or HEAD; nothing can be changed here but by POST /reload, /apiserver/forget, /drain and /undrain on the unix socket";
-    let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read", hint);
+    let refusal = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read", hint);
     let mut response = refusal.into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }
 
-fn rows<T: Table>(readings: &Readings, query: Query, form: Form) -> Response {
-    table::table::<T>(readings, query.filter, form)
+fn render_table<T: Table>(readings: &Readings, query: Query, form: Form) -> Response {
+    table::table_response::<T>(readings, query.filter, form)
 }
 
-fn prometheus(visit: &Visit) -> Response {
+fn metrics_response(visit: &RequestContext) -> Response {
     let readings = &visit.readings;
     let snapshot = readings.snapshot();
-    let text = metrics::exposition(
+    let text = metrics::render_metrics(
         (readings, &visit.events.counters),
         &snapshot,
         readings.unready_reason(&snapshot).is_none(),
     );
-    answer::typed(StatusCode::OK, CONTENT_TYPE, text)
+    response::typed_response(StatusCode::OK, CONTENT_TYPE, text)
 }

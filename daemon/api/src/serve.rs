@@ -1,6 +1,6 @@
 //! The accept loop of a door and the life of one connection.
 //!
-//! Invariant: a door has no more connections than [`Door`] has places, and each of them ends by itself within bounded
+//! Invariant: a door has no more connections than [`AdminListener`] has places, and each of them ends by itself within bounded
 //! time. If all places are taken, a new client gets the place of one that asks nothing. If each client has a request
 //! under way, the new one is told so and sent away; no client waits in a queue.
 
@@ -28,15 +28,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::door::{Door, Inside, Permit, Visit, Way};
-use super::listen::{Socket, Tcp};
-use super::live::EVENT_STREAM;
-use super::stall::Unstalled;
-use super::wishes::Peer;
+use super::admin_listener::{AdminListener, ListenerKind, Permit, RequestContext, ServerContext};
+use super::client_requests::Peer;
+use super::listen::{OpenSocket, OpenTcp};
+use super::record_stream::EVENT_STREAM;
+use super::write_timeout::StallTimeout;
 use super::{AdminError, limits, listen, routes};
 use holdfast_host::idle_evictor::{IdleEvictor, RequestGuard, TrackedClient};
 
-const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+const BUSY_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
     error: all connections are in use\nhint: close idle clients, or try again in a few seconds\n";
 
@@ -49,7 +49,7 @@ pub(super) trait Listener {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)>;
 
     /// Waits until no client can come any more.
-    async fn is_lost(&self);
+    async fn wait_until_lost(&self);
 }
 
 impl Listener for TcpListener {
@@ -59,41 +59,58 @@ impl Listener for TcpListener {
         Ok((Box::new(stream), None))
     }
 
-    async fn is_lost(&self) {
+    async fn wait_until_lost(&self) {
         std::future::pending::<()>().await;
     }
 }
 
-impl Listener for Socket {
+impl Listener for OpenSocket {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)> {
         let (stream, _) = self.listener.accept().await?;
         let peer = stream.peer_cred()?;
         Ok((Box::new(stream), Some(Peer { uid: peer.uid(), pid: peer.pid() })))
     }
 
-    async fn is_lost(&self) {
-        self.is_gone().await;
+    async fn wait_until_lost(&self) {
+        self.wait_until_removed().await;
     }
 }
 
 /// Serves TCP until told to stop, as soon as the address is free.
-pub(super) async fn tcp(opened: Result<Tcp, AdminError>, address: SocketAddr, inside: Inside, shut: Shut) {
-    let Some(tcp) = shut.until_open(opened, || listen::open_tcp(address)).await else { return };
-    serve(tcp.listener, Door::new(Way::Tcp(tcp.address.port())), inside, shut.stopping).await;
+pub(super) async fn serve_tcp(
+    opened: Result<OpenTcp, AdminError>,
+    address: SocketAddr,
+    inside: ServerContext,
+    shut: OpenRetry,
+) {
+    let Some(tcp) = shut.wait_until_open(opened, || listen::open_tcp(address)).await else { return };
+    serve_listener(
+        tcp.listener,
+        AdminListener::new(ListenerKind::Tcp(tcp.address.port())),
+        inside,
+        shut.stopping,
+    )
+    .await;
 }
 
 /// Serves the socket until told to stop, as soon as its path is free, and anew where its file was removed: reloads
 /// and orders to drain come by no other way.
-pub(super) async fn socket(
-    mut opened: Result<Socket, AdminError>,
+pub(super) async fn serve_socket(
+    mut opened: Result<OpenSocket, AdminError>,
     path: PathBuf,
-    inside: Inside,
-    shut: Shut,
+    inside: ServerContext,
+    shut: OpenRetry,
 ) {
     let open = || listen::open_socket(&path);
-    while let Some(socket) = shut.until_open(opened, open).await {
-        let ended = serve(socket, Door::new(Way::Unix), inside.clone(), shut.stopping.clone()).await;
-        if ended == Ended::Told {
+    while let Some(socket) = shut.wait_until_open(opened, open).await {
+        let ended = serve_listener(
+            socket,
+            AdminListener::new(ListenerKind::Unix),
+            inside.clone(),
+            shut.stopping.clone(),
+        )
+        .await;
+        if ended == EndReason::Stopped {
             return;
         }
         tracing::warn!(socket = %path.display(), "somebody removed the admin socket; it is made anew");
@@ -103,28 +120,28 @@ pub(super) async fn socket(
 
 /// Why a door is served no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum EndReason {
     /// The daemon stops.
-    Told,
+    Stopped,
     /// No client can come any more.
-    Lost,
+    ListenerGone,
 }
 
 /// Waits for a door that cannot open yet, and tells why it cannot.
 #[derive(Clone, Debug)]
-pub(super) struct Shut {
-    told: watch::Sender<Vec<String>>,
+pub(super) struct OpenRetry {
+    errors: watch::Sender<Vec<String>>,
     stopping: watch::Receiver<bool>,
 }
 
-impl Shut {
-    /// Each door adds its error to `told` while it is shut, and takes it away again.
+impl OpenRetry {
+    /// Each door adds its error to `errors` while it is shut, and takes it away again.
     pub(super) const fn new(told: watch::Sender<Vec<String>>, stopping: watch::Receiver<bool>) -> Self {
-        Self { told, stopping }
+        Self { errors: told, stopping }
     }
 
     /// Tries to open the door, ever less often. `None`: the daemon stops.
-    async fn until_open<T>(
+    async fn wait_until_open<T>(
         &self,
         mut opened: Result<T, AdminError>,
         open: impl Fn() -> Result<T, AdminError>,
@@ -135,10 +152,10 @@ impl Shut {
         loop {
             match opened {
                 Ok(door) => {
-                    self.say(&mut said, None);
+                    self.report_error(&mut said, None);
                     return Some(door);
                 }
-                Err(error) => self.say(&mut said, Some(error.to_string())),
+                Err(error) => self.report_error(&mut said, Some(error.to_string())),
             }
             tokio::select! {
                 _ = stopping.changed() => return None,
@@ -150,7 +167,7 @@ impl Shut {
     }
 
     /// Tells what keeps the door shut, and logs a line for each change.
-    fn say(&self, said: &mut Option<String>, now: Option<String>) {
+    fn report_error(&self, said: &mut Option<String>, now: Option<String>) {
         if *said == now {
             return;
         }
@@ -158,7 +175,7 @@ impl Shut {
             Some(error) => tracing::error!(%error, "nobody can ask there until then; services are served"),
             None => tracing::info!("the admin api listens where it could not"),
         }
-        self.told.send_modify(|told| {
+        self.errors.send_modify(|told| {
             told.retain(|it| Some(it) != said.as_ref());
             told.extend(now.clone());
         });
@@ -167,30 +184,36 @@ impl Shut {
 }
 
 /// Serves a door until told to stop, or until no client can come in, then lets answers under way finish.
-async fn serve(
+async fn serve_listener(
     listener: impl Listener,
-    door: Door,
-    inside: Inside,
+    door: AdminListener,
+    inside: ServerContext,
     mut stopping: watch::Receiver<bool>,
-) -> Ended {
+) -> EndReason {
     let door = Arc::new(door);
-    let Inside { readings, events, acts } = inside;
-    let router = routes::router(Visit { readings, events, acts, door: Arc::clone(&door), peer: None });
+    let ServerContext { readings, events, actions: acts } = inside;
+    let router = routes::build_router(RequestContext {
+        readings,
+        events,
+        actions: acts,
+        listener: Arc::clone(&door),
+        peer: None,
+    });
     let mut guests = IdleEvictor::default();
     let mut connections = JoinSet::new();
     let ended = loop {
         tokio::select! {
-            _ = stopping.changed() => break Ended::Told,
-            () = listener.is_lost() => break Ended::Lost,
+            _ = stopping.changed() => break EndReason::Stopped,
+            () = listener.wait_until_lost() => break EndReason::ListenerGone,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => match place(&door, &mut guests, peer).await {
+                Ok((stream, peer)) => match admit_client(&door, &mut guests, peer).await {
                     Some(place) => {
-                        let router = known(router.clone(), peer);
+                        let router = with_peer(router.clone(), peer);
                         let guest = guests.add_client();
-                        connections.spawn(connection(stream, router, guest, place, stopping.clone()));
+                        connections.spawn(serve_connection(stream, router, guest, place, stopping.clone()));
                     }
-                    None => turn_away(stream).await,
+                    None => reject_client(stream).await,
                 },
                 Err(error) => {
                     tracing::warn!(%error, "the admin api cannot accept a connection");
@@ -208,9 +231,9 @@ async fn serve(
 }
 
 /// Takes a free place, or that of a client without a request under way, which has to leave. `None`: there is neither.
-async fn place(door: &Door, guests: &mut IdleEvictor, peer: Option<Peer>) -> Option<Permit> {
+async fn admit_client(door: &AdminListener, guests: &mut IdleEvictor, peer: Option<Peer>) -> Option<Permit> {
     loop {
-        if let Some(place) = door.connections.take(peer) {
+        if let Some(place) = door.connections.try_acquire(peer) {
             return Some(place);
         }
         if !guests.evict_idle().await {
@@ -220,24 +243,24 @@ async fn place(door: &Door, guests: &mut IdleEvictor, peer: Option<Peer>) -> Opt
 }
 
 /// Makes the peer known to all paths.
-fn known(router: Router, peer: Option<Peer>) -> Router {
+fn with_peer(router: Router, peer: Option<Peer>) -> Router {
     match peer {
         Some(peer) => router.layer(Extension(peer)),
         None => router,
     }
 }
 
-async fn turn_away(mut stream: Box<dyn Stream>) {
+async fn reject_client(mut stream: Box<dyn Stream>) {
     let told = async {
-        stream.write_all(ALL_PLACES_TAKEN).await?;
+        stream.write_all(BUSY_RESPONSE).await?;
         stream.shutdown().await
     };
     // A client that cannot even take this answer is no worse off without it.
-    let _ = tokio::time::timeout(limits::TURN_AWAY_TIME_MAX, told).await;
+    let _ = tokio::time::timeout(limits::REJECT_TIME_MAX, told).await;
 }
 
 // The place has to be free when the guest has left, and it is: arguments are dropped from the last to the first.
-async fn connection(
+async fn serve_connection(
     stream: Box<dyn Stream>,
     router: Router,
     guest: TrackedClient,
@@ -247,13 +270,13 @@ async fn connection(
     let answer = |request: Request<Incoming>| {
         let asking = guest.begin_request();
         let answered = TowerToHyperService::new(router.clone()).call(request);
-        async move { answered.await.map(|answer| Asked::of(answer, asking)) }
+        async move { answered.await.map(|answer| TrackedBody::wrap_response(answer, asking)) }
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIME_MAX)
         .max_buf_size(limits::HEADER_BYTES_MAX)
-        .serve_connection(TokioIo::new(Unstalled::new(guest.track_stream(stream))), service_fn(answer));
+        .serve_connection(TokioIo::new(StallTimeout::new(guest.track_stream(stream))), service_fn(answer));
     let mut connection = std::pin::pin!(connection);
     let served = async {
         tokio::select! {
@@ -272,26 +295,26 @@ async fn connection(
 /// The client read too slowly.
 #[derive(Debug, thiserror::Error)]
 #[error("the client took longer than {} s", limits::ANSWER_TIME_MAX.as_secs())]
-struct TooSlow;
+struct SlowClient;
 
 /// An answer. Its request counts as under way until all of the answer is written.
-struct Asked {
+struct TrackedBody {
     body: axum::body::Body,
     /// When it breaks off. `None`: it is a stream of events, whose watcher falls behind and is sent away.
     deadline: Option<Instant>,
-    _asking: RequestGuard,
+    _guard: RequestGuard,
 }
 
-impl Asked {
-    fn of(answer: Response, asking: RequestGuard) -> hyper::Response<Self> {
+impl TrackedBody {
+    fn wrap_response(answer: Response, asking: RequestGuard) -> hyper::Response<Self> {
         let content_type = answer.headers().get(header::CONTENT_TYPE);
         let is_stream = content_type.is_some_and(|it| it == EVENT_STREAM);
         let deadline = (!is_stream).then(|| Instant::now() + limits::ANSWER_TIME_MAX);
-        answer.map(|body| Self { body, deadline, _asking: asking })
+        answer.map(|body| Self { body, deadline, _guard: asking })
     }
 }
 
-impl Body for Asked {
+impl Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -301,7 +324,7 @@ impl Body for Asked {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         // The client takes each buffer in time or is cut off, so this is asked soon after the deadline.
         if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            return Poll::Ready(Some(Err(axum::Error::new(TooSlow))));
+            return Poll::Ready(Some(Err(axum::Error::new(SlowClient))));
         }
         Pin::new(&mut self.body).poll_frame(cx)
     }
@@ -326,12 +349,12 @@ mod tests {
     use tokio::io::{AsyncReadExt, DuplexStream};
 
     use super::*;
-    use crate::answer;
+    use crate::response;
 
     /// An answer that never ends by itself.
     async fn endless(content_type: &'static str) -> Response {
         let pieces = stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 1024])));
-        answer::typed(StatusCode::OK, content_type, axum::body::Body::from_stream(pieces))
+        response::typed_response(StatusCode::OK, content_type, axum::body::Body::from_stream(pieces))
     }
 
     /// Reads just enough never to stall, for so long at most; `false`: the connection ended before.
@@ -353,9 +376,9 @@ mod tests {
         theirs.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         let (_stop, stopping) = watch::channel(false);
         let router = Router::new().route("/", get(move || endless(content_type)));
-        let place = Door::new(Way::Unix).connections.take(None).unwrap();
+        let place = AdminListener::new(ListenerKind::Unix).connections.try_acquire(None).unwrap();
         let serving =
-            connection(Box::new(ours), router, IdleEvictor::default().add_client(), place, stopping);
+            serve_connection(Box::new(ours), router, IdleEvictor::default().add_client(), place, stopping);
         let serving = tokio::spawn(serving);
         let goes_on = reads_slowly(theirs, limits::ANSWER_TIME_MAX * 2).await;
         serving.await.unwrap();

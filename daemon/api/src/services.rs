@@ -11,8 +11,8 @@ use holdfast_core::snapshot::{
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::PortCounters;
 use holdfast_diagnose::explain::{LoadBalancer, WriteStatus, write_status};
-use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::clients::Clients;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -20,8 +20,8 @@ use serde::Serialize;
 use super::affinity::{self, AffinityPrefix};
 use super::form::Form;
 use super::query::Filter;
-use super::rejected::{self, Rejected};
-use super::table::{self, Column, Table, column, wide};
+use super::rejection_list::{self, RejectionList};
+use super::table::{self, Column, Table, column, wide_column};
 use super::totals;
 use holdfast_agent::readings::{Readings, counters};
 
@@ -110,7 +110,7 @@ fn reasons() -> Vec<Option<&'static str>> {
 }
 
 /// Why a service is not served, where it could be expected to be; else why its worst frontend is not.
-fn reason(view: &ServiceView, worst: Option<&FrontendView>) -> Option<&'static str> {
+fn worst_reason(view: &ServiceView, worst: Option<&FrontendView>) -> Option<&'static str> {
     match view.state {
         ServiceState::NoAddress | ServiceState::NoService => Some(view.state.as_str()),
         ServiceState::Served
@@ -121,12 +121,12 @@ fn reason(view: &ServiceView, worst: Option<&FrontendView>) -> Option<&'static s
 }
 
 /// How many rows of `/backends` are in use.
-fn backends(view: &ServiceView) -> usize {
+fn count_backends(view: &ServiceView) -> usize {
     view.ports.iter().map(|port| port.rows.iter().filter(Row::is_chosen).count()).sum()
 }
 
 /// How many rows of `/backends` are drained.
-fn drained(view: &ServiceView) -> usize {
+fn count_drained(view: &ServiceView) -> usize {
     let of_port = |port: &PortView| {
         let is_drained = |row: &Row| port.rows.weights().is_drained(row.backend());
         if port.rows.weights().is_uniform() { 0 } else { port.rows.iter().filter(is_drained).count() }
@@ -149,26 +149,28 @@ impl Table for Services {
         column("FRONTENDS", |row, _, cells| cells.put(row.frontends)),
         column("BACKENDS", |row, _, cells| cells.put(row.backends)),
         column("SLICES", |row, _, cells| cells.put(row.slices)),
-        wide("DRAINED", |row, _, cells| cells.put(row.drained)),
-        wide("CONNECTS", |row, _, cells| cells.put_optional(row.clients.map(|it| it.connects))),
-        wide("REFUSED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.refused))),
-        wide("DROPPED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.dropped))),
-        wide("INTERNAL", |row, _, cells| cells.put_optional(row.internal_policy)),
-        wide("EXTERNAL", |row, _, cells| cells.put_optional(row.external_policy)),
-        wide("AFFINITY", |row, _, cells| {
+        wide_column("DRAINED", |row, _, cells| cells.put(row.drained)),
+        wide_column("CONNECTS", |row, _, cells| cells.put_optional(row.clients.map(|it| it.connects))),
+        wide_column("REFUSED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.refused))),
+        wide_column("DROPPED", |row, _, cells| cells.put_optional(row.clients.map(|it| it.dropped))),
+        wide_column("INTERNAL", |row, _, cells| cells.put_optional(row.internal_policy)),
+        wide_column("EXTERNAL", |row, _, cells| cells.put_optional(row.external_policy)),
+        wide_column("AFFINITY", |row, _, cells| {
             let lengths = row.affinity_prefix.into_iter().flat_map(AffinityPrefix::lengths);
-            cells.put_optional(row.affinity_timeout.map(|seconds| affinity::shown(seconds, lengths)));
+            cells.put_optional(
+                row.affinity_timeout.map(|seconds| affinity::format_affinity(seconds, lengths)),
+            );
         }),
-        wide("BALANCER", |row, _, cells| {
+        wide_column("BALANCER", |row, _, cells| {
             cells.put_optional(row.load_balancer.as_ref().map(LoadBalancer::word));
         }),
-        wide("UID", |row, _, cells| cells.put_optional(row.uid)),
-        wide("VERSION", |row, _, cells| cells.put_optional(row.resource_version)),
-        wide("CREATED", |row, _, cells| cells.put_optional(row.created)),
-        wide("ORIGIN", |row, _, cells| cells.put_optional(row.origin)),
-        wide("ERROR", |row, _, cells| cells.put_optional(row.error)),
-        wide("PORTS", |row, _, cells| {
-            cells.put(row.ports.iter().map(Port::spelled).collect::<Vec<_>>().join(","));
+        wide_column("UID", |row, _, cells| cells.put_optional(row.uid)),
+        wide_column("VERSION", |row, _, cells| cells.put_optional(row.resource_version)),
+        wide_column("CREATED", |row, _, cells| cells.put_optional(row.created)),
+        wide_column("ORIGIN", |row, _, cells| cells.put_optional(row.origin)),
+        wide_column("ERROR", |row, _, cells| cells.put_optional(row.error)),
+        wide_column("PORTS", |row, _, cells| {
+            cells.put(row.ports.iter().map(Port::describe_state).collect::<Vec<_>>().join(","));
         }),
         column("SOURCE", |row, _, cells| cells.put(row.source)),
     ];
@@ -179,20 +181,20 @@ impl Table for Services {
         Self { counts: readings.port_counts(), now: readings.snapshot().clock() }
     }
 
-    fn may_have(view: &ServiceView, filter: &Filter) -> bool {
+    fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
         let is_of = |kind| view.facts.as_ref().is_some_and(|facts| facts.kind.as_str() == kind);
-        (view.has_problem() || !filter.is_trouble) && filter.kind.is_none_or(is_of)
+        (view.has_problem() || !filter.only_trouble) && filter.kind.is_none_or(is_of)
     }
 
-    fn places(&mut self, _: &ServiceView, _: &Filter, into: &mut Vec<()>) {
+    fn add_positions(&mut self, _: &ServiceView, _: &Filter, into: &mut Vec<()>) {
         into.push(());
     }
 
-    fn order((a, ()): (&ServiceView, ()), (b, ()): (&ServiceView, ())) -> Ordering {
+    fn compare_rows((a, ()): (&ServiceView, ()), (b, ()): (&ServiceView, ())) -> Ordering {
         a.key.cmp(&b.key)
     }
 
-    fn row<'a>(&'a self, view: &'a ServiceView, (): ()) -> Option<ServiceRow<'a>> {
+    fn build_row<'a>(&'a self, view: &'a ServiceView, (): ()) -> Option<ServiceRow<'a>> {
         let facts = view.facts.as_deref();
         let meta = facts.map(|facts| &facts.meta);
         let worst = view.worst_frontend();
@@ -204,21 +206,21 @@ impl Table for Services {
             source: Code(view.key.source),
             r#type: facts.map(|facts| Code(facts.kind)),
             state: Code(view.state),
-            reason: reason(view, worst),
+            reason: worst_reason(view, worst),
             verdict: worst.map(|frontend| Code(frontend.verdict)),
             status: Code(status),
             error,
             ports: facts.map(|facts| facts.ports.iter().map(Port::from).collect()).unwrap_or_default(),
             frontends: view.frontends.len(),
-            backends: backends(view),
-            drained: drained(view),
+            backends: count_backends(view),
+            drained: count_drained(view),
             slices: view.slices.len(),
             clients: counters(self.counts.as_ref(), view.ports.iter().filter_map(|port| port.index))
-                .service(view),
+                .service_clients(view),
             internal_policy: facts.map(|facts| Code(facts.internal_policy)),
             external_policy: facts.map(|facts| Code(facts.external_policy)),
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
-            affinity_prefix: facts.and_then(AffinityPrefix::of),
+            affinity_prefix: facts.and_then(AffinityPrefix::from_facts),
             health_check_node_port: facts.and_then(|facts| facts.health_check_node_port).map(Into::into),
             load_balancer: LoadBalancer::from_view(view, self.now),
             uid: meta.and_then(|meta| meta.uid.as_deref()),
@@ -228,22 +230,22 @@ impl Table for Services {
         })
     }
 
-    fn tail_described(generator: &mut SchemaGenerator) -> Schema {
-        let totals = totals::described(generator);
-        let mut whole = Rejected::json_schema(generator);
-        table::add(whole.ensure_object(), totals::NAME, totals);
+    fn describe_tail(generator: &mut SchemaGenerator) -> Schema {
+        let totals = totals::describe_member(generator);
+        let mut whole = RejectionList::json_schema(generator);
+        table::add_member(whole.ensure_object(), totals::NAME, totals);
         whole
     }
 
-    fn tail(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
+    fn write_tail(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
         totals::write(snapshot.services.totals(), form, out);
-        rejected::write(&snapshot.rejections, form, out);
+        rejection_list::write(&snapshot.rejections, form, out);
     }
 }
 
 impl Port<'_> {
     /// `https:443:30443/TCP`: name, port and NodePort, as far as there are any.
-    fn spelled(&self) -> String {
+    fn describe_state(&self) -> String {
         let name = if self.name.is_empty() { String::new() } else { format!("{}:", self.name) };
         let node_port = self.node_port.map(|port| format!(":{port}")).unwrap_or_default();
         format!("{name}{}{node_port}/{}", self.port, self.protocol)

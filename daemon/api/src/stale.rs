@@ -13,7 +13,7 @@ use holdfast_agent::readings::missing_sources;
 pub(super) const NAME: &str = "stale_since";
 
 /// Describes the member to programs.
-pub(super) fn described(generator: &mut SchemaGenerator) -> Schema {
+pub(super) fn describe_member(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<Option<Rfc3339>>();
     let about = "When this was written down, as long as a source has not delivered since the start.";
     schema.insert("description".to_owned(), about.into());

@@ -18,12 +18,12 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::typed;
 use super::form::Form;
 use super::limits;
 use super::query::Filter;
-use super::shown::{Cells, Widths};
-use super::{answers, stale};
+use super::response::typed_response;
+use super::text_table::{Cells, ColumnWidths};
+use super::{response_schema, stale};
 use holdfast_agent::readings::Readings;
 
 /// A column of the text: its title, and what stands below it.
@@ -42,7 +42,7 @@ pub(super) const fn column<T: Table>(title: &'static str, cell: Cell<T>) -> Colu
 }
 
 /// A column that only the wide table shows.
-pub(super) const fn wide<T: Table>(title: &'static str, cell: Cell<T>) -> Column<T> {
+pub(super) const fn wide_column<T: Table>(title: &'static str, cell: Cell<T>) -> Column<T> {
     Column { title, is_wide: true, cell }
 }
 
@@ -65,43 +65,43 @@ pub(super) trait Table: Send + Sized + Unpin + 'static {
     fn new(readings: &Readings) -> Self;
 
     /// Whether a service may have rows that pass the filter. It is asked of all services before they are put in order.
-    fn may_have(view: &ServiceView, filter: &Filter) -> bool;
+    fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool;
 
     /// Adds the rows of one service that pass the filter.
-    fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<Self::Place>);
+    fn add_positions(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<Self::Place>);
 
     /// The order of rows of services with the same namespace and name.
-    fn order(a: (&ServiceView, Self::Place), b: (&ServiceView, Self::Place)) -> Ordering;
+    fn compare_rows(a: (&ServiceView, Self::Place), b: (&ServiceView, Self::Place)) -> Ordering;
 
     /// One row; `None` if the place is not one of this service's.
-    fn row<'a>(&'a self, view: &'a ServiceView, place: Self::Place) -> Option<Self::Row<'a>>;
+    fn build_row<'a>(&'a self, view: &'a ServiceView, place: Self::Place) -> Option<Self::Row<'a>>;
 
     /// Forgets what was kept for the rows of the services before.
-    fn forget(&mut self) {}
+    fn clear_group(&mut self) {}
 
     /// Describes the members of the JSON object that follow the rows.
-    fn tail_described(_: &mut SchemaGenerator) -> Schema {
+    fn describe_tail(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "object" })
     }
 
     /// What follows the rows: further members of the JSON object, or further text.
-    fn tail(_snapshot: &Snapshot, _form: Form, _out: &mut Vec<u8>) {}
+    fn write_tail(_snapshot: &Snapshot, _form: Form, _out: &mut Vec<u8>) {}
 }
 
-/// Describes the answer, as [`Streamed`] writes it.
-pub(super) fn described<T: Table>(generator: &mut SchemaGenerator) -> Schema {
+/// Describes the answer, as [`TableStream`] writes it.
+pub(super) fn describe_table<T: Table>(generator: &mut SchemaGenerator) -> Schema {
     let rows = generator.subschema_for::<Vec<T::Row<'_>>>();
-    let mut whole = T::tail_described(generator);
+    let mut whole = T::describe_tail(generator);
     let members = whole.ensure_object();
     members.insert("description".to_owned(), T::ORDER.into());
-    add(members, T::NAME, rows);
-    add(members, stale::NAME, stale::described(generator));
+    add_member(members, T::NAME, rows);
+    add_member(members, stale::NAME, stale::describe_member(generator));
     generator.definitions_mut().insert(T::ANSWER.to_owned(), whole.into());
-    answers::named(T::ANSWER)
+    response_schema::schema_ref(T::ANSWER)
 }
 
 /// Adds a member that every answer has.
-pub(super) fn add(members: &mut Map<String, Value>, name: &str, described: Schema) {
+pub(super) fn add_member(members: &mut Map<String, Value>, name: &str, described: Schema) {
     if let Value::Object(properties) = members.entry("properties").or_insert_with(|| json!({})) {
         properties.insert(name.to_owned(), described.into());
     }
@@ -111,10 +111,10 @@ pub(super) fn add(members: &mut Map<String, Value>, name: &str, described: Schem
 }
 
 /// The services that may have rows, in the order of the tables.
-fn sorted<T: Table>(snapshot: &Snapshot, filter: &Filter) -> Arc<[Arc<ServiceView>]> {
+fn sort_services<T: Table>(snapshot: &Snapshot, filter: &Filter) -> Arc<[Arc<ServiceView>]> {
     let services = &snapshot.services;
-    let may_have = |view: &&Arc<ServiceView>| T::may_have(view, filter);
-    in_order(match (&filter.service, filter.is_trouble) {
+    let may_have = |view: &&Arc<ServiceView>| T::may_have_rows(view, filter);
+    sort_by_key(match (&filter.service, filter.only_trouble) {
         (Some(name), _) => services.find_by_name(name).filter(may_have).collect(),
         (None, true) => services.with_problems().filter(may_have).collect(),
         (None, false) => services.iter().filter(may_have).collect(),
@@ -123,7 +123,7 @@ fn sorted<T: Table>(snapshot: &Snapshot, filter: &Filter) -> Arc<[Arc<ServiceVie
 
 /// Puts services in the order of their keys. The keys are compared as texts that lie side by side: those of many
 /// services lie all over memory, and to fetch each of them for each comparison takes ten times as long as to sort.
-fn in_order(views: Vec<&Arc<ServiceView>>) -> Arc<[Arc<ServiceView>]> {
+fn sort_by_key(views: Vec<&Arc<ServiceView>>) -> Arc<[Arc<ServiceView>]> {
     let mut texts = Vec::new();
     let mut keys: Vec<(Range<usize>, &Arc<ServiceView>)> = Vec::with_capacity(views.len());
     for view in views {
@@ -143,17 +143,17 @@ fn in_order(views: Vec<&Arc<ServiceView>>) -> Arc<[Arc<ServiceView>]> {
 }
 
 /// What the search for the next row came to.
-enum Sought<'a, T: Table> {
+enum SeekResult<'a, T: Table> {
     Row(T::Row<'a>),
     /// There was none yet.
-    Later,
+    Pending,
     /// There is no further one.
     End,
 }
 
 /// Goes over all rows in order.
 #[derive(Debug)]
-struct Walk<T: Table> {
+struct RowCursor<T: Table> {
     table: T,
     filter: Filter,
     views: Arc<[Arc<ServiceView>]>,
@@ -161,7 +161,7 @@ struct Walk<T: Table> {
     places: std::vec::IntoIter<(usize, T::Place)>,
 }
 
-impl<T: Table> Walk<T> {
+impl<T: Table> RowCursor<T> {
     fn new(table: T, views: Arc<[Arc<ServiceView>]>, filter: Filter) -> Self {
         Self { table, filter, views, next: 0, places: Vec::new().into_iter() }
     }
@@ -172,32 +172,34 @@ impl<T: Table> Walk<T> {
     }
 
     /// Looks for the next row, in no more services than one turn is for.
-    fn seek(&mut self) -> Sought<'_, T> {
-        for _ in 0..limits::SERVICES_SOUGHT {
+    fn seek_row(&mut self) -> SeekResult<'_, T> {
+        for _ in 0..limits::SERVICES_PER_TURN {
             if let Some((at, place)) = self.places.next() {
-                let row = self.views.get(at).and_then(|view| self.table.row(view, place));
-                return row.map_or(Sought::Later, Sought::Row);
+                let row = self.views.get(at).and_then(|view| self.table.build_row(view, place));
+                return row.map_or(SeekResult::Pending, SeekResult::Row);
             }
-            if self.gather().is_none() {
-                return Sought::End;
+            if self.load_group().is_none() {
+                return SeekResult::End;
             }
         }
-        Sought::Later
+        SeekResult::Pending
     }
 
     /// Gathers the places of the next group: services of one namespace and name, which more than one source may have.
-    fn gather(&mut self) -> Option<()> {
+    fn load_group(&mut self) -> Option<()> {
         let rest = self.views.get(self.next..)?;
         let first = rest.first()?;
-        self.table.forget();
+        self.table.clear_group();
         let mut places = Vec::new();
         let mut own = Vec::new();
         for (offset, view) in rest.iter().take_while(|view| view.key.name == first.key.name).enumerate() {
-            self.table.places(view, &self.filter, &mut own);
+            self.table.add_positions(view, &self.filter, &mut own);
             places.extend(own.drain(..).map(|place| (self.next + offset, place)));
         }
         let view = |at: usize| self.views.get(at).unwrap_or(first);
-        places.sort_by(|(a, a_place), (b, b_place)| T::order((view(*a), *a_place), (view(*b), *b_place)));
+        places.sort_by(|(a, a_place), (b, b_place)| {
+            T::compare_rows((view(*a), *a_place), (view(*b), *b_place))
+        });
         self.next += rest.iter().take_while(|view| view.key.name == first.key.name).count();
         self.places = places.into_iter();
         Some(())
@@ -205,34 +207,34 @@ impl<T: Table> Walk<T> {
 }
 
 /// The whole table, as a response that is made while the client reads it.
-pub(super) fn table<T: Table>(readings: &Readings, filter: Filter, form: Form) -> Response {
+pub(super) fn table_response<T: Table>(readings: &Readings, filter: Filter, form: Form) -> Response {
     let snapshot = readings.snapshot();
-    let views = sorted::<T>(&snapshot, &filter);
-    let walk = Walk::new(T::new(readings), views, filter);
-    let widths = Widths::default();
+    let views = sort_services::<T>(&snapshot, &filter);
+    let walk = RowCursor::new(T::new(readings), views, filter);
+    let widths = ColumnWidths::default();
     let cells = Cells::default();
-    let stage = Stage::first(form);
-    let answer = Streamed { walk, snapshot, form, widths, cells, stage, measured: 0, is_over: false };
-    let chunks = InTurn { answer, my_turn: true };
-    typed(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
+    let stage = TableStage::first(form);
+    let answer = TableStream { walk, snapshot, form, widths, cells, stage, measured: 0, turn_ended: false };
+    let chunks = YieldingStream { answer, has_yielded: true };
+    typed_response(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
 }
 
 fn columns<T: Table>(form: Form) -> impl Iterator<Item = &'static Column<T>> {
     T::COLUMNS.iter().filter(move |column| form == Form::Wide || !column.is_wide)
 }
 
-fn heading<T: Table>(form: Form, cells: &mut Cells) {
+fn fill_heading<T: Table>(form: Form, cells: &mut Cells) {
     cells.clear();
     columns::<T>(form).for_each(|column| cells.put(column.title));
 }
 
-fn line<T: Table>(row: &T::Row<'_>, form: Form, cells: &mut Cells) {
+fn fill_line<T: Table>(row: &T::Row<'_>, form: Form, cells: &mut Cells) {
     cells.clear();
     columns::<T>(form).for_each(|column| (column.cell)(row, form, cells));
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum TableStage {
     /// Text only: finding out how wide the columns are.
     Measure,
     Head,
@@ -242,7 +244,7 @@ enum Stage {
     Done,
 }
 
-impl Stage {
+impl TableStage {
     const fn first(form: Form) -> Self {
         match form {
             Form::Table | Form::Wide => Self::Measure,
@@ -251,32 +253,32 @@ impl Stage {
     }
 }
 
-struct Streamed<T: Table> {
-    walk: Walk<T>,
+struct TableStream<T: Table> {
+    walk: RowCursor<T>,
     snapshot: Arc<Snapshot>,
     form: Form,
-    widths: Widths,
+    widths: ColumnWidths,
     cells: Cells,
-    stage: Stage,
+    stage: TableStage,
     /// How many rows have told how wide they are, before the first was written.
     measured: usize,
     /// Whether the turn is over before a chunk is full.
-    is_over: bool,
+    turn_ended: bool,
 }
 
-impl<T: Table> Streamed<T> {
+impl<T: Table> TableStream<T> {
     /// The next chunk; an empty one while there is nothing to say yet.
-    fn chunk(&mut self) -> Result<Vec<u8>, serde_json::Error> {
-        if self.stage == Stage::Measure {
-            self.stage = self.measure();
+    fn next_chunk(&mut self) -> Result<Vec<u8>, serde_json::Error> {
+        if self.stage == TableStage::Measure {
+            self.stage = self.measure_rows();
             return Ok(Vec::new());
         }
         let mut out = Vec::with_capacity(2 * limits::CHUNK_BYTES);
-        self.is_over = false;
-        while out.len() < limits::CHUNK_BYTES && self.stage != Stage::Done && !self.is_over {
+        self.turn_ended = false;
+        while out.len() < limits::CHUNK_BYTES && self.stage != TableStage::Done && !self.turn_ended {
             self.stage = match self.form {
-                Form::Json => self.json(&mut out)?,
-                Form::Table | Form::Wide => self.text(&mut out),
+                Form::Json => self.write_json(&mut out)?,
+                Form::Table | Form::Wide => self.write_text(&mut out),
             };
         }
         Ok(out)
@@ -284,104 +286,104 @@ impl<T: Table> Streamed<T> {
 
     /// Measures as many rows as make about a chunk. After the last row, or the last that is waited for, it goes back to
     /// the first one.
-    fn measure(&mut self) -> Stage {
-        heading::<T>(self.form, &mut self.cells);
+    fn measure_rows(&mut self) -> TableStage {
+        fill_heading::<T>(self.form, &mut self.cells);
         self.widths.observe(&self.cells);
         for _ in 0..limits::MEASURED_ROWS {
-            let is_end = match self.walk.seek() {
-                Sought::Row(row) if self.measured < limits::MEASURED_ROWS_MAX => {
-                    line::<T>(&row, self.form, &mut self.cells);
+            let is_end = match self.walk.seek_row() {
+                SeekResult::Row(row) if self.measured < limits::MEASURED_ROWS_MAX => {
+                    fill_line::<T>(&row, self.form, &mut self.cells);
                     false
                 }
-                Sought::Later => return Stage::Measure,
-                Sought::Row(_) | Sought::End => true,
+                SeekResult::Pending => return TableStage::Measure,
+                SeekResult::Row(_) | SeekResult::End => true,
             };
             if is_end {
                 self.walk.restart();
-                return Stage::Head;
+                return TableStage::Head;
             }
             self.widths.observe(&self.cells);
             self.measured += 1;
         }
-        Stage::Measure
+        TableStage::Measure
     }
 
-    fn json(&mut self, out: &mut Vec<u8>) -> Result<Stage, serde_json::Error> {
+    fn write_json(&mut self, out: &mut Vec<u8>) -> Result<TableStage, serde_json::Error> {
         Ok(match self.stage {
-            Stage::Measure | Stage::Head => {
+            TableStage::Measure | TableStage::Head => {
                 out.extend_from_slice(b"{\"");
                 out.extend_from_slice(T::NAME.as_bytes());
                 out.extend_from_slice(b"\": [");
-                Stage::First
+                TableStage::First
             }
-            Stage::First | Stage::Rows => match self.walk.seek() {
-                Sought::End => Stage::Tail,
-                Sought::Later => {
-                    self.is_over = true;
+            TableStage::First | TableStage::Rows => match self.walk.seek_row() {
+                SeekResult::End => TableStage::Tail,
+                SeekResult::Pending => {
+                    self.turn_ended = true;
                     self.stage
                 }
-                Sought::Row(row) => {
-                    out.extend_from_slice(if self.stage == Stage::First { b"\n" } else { b",\n" });
+                SeekResult::Row(row) => {
+                    out.extend_from_slice(if self.stage == TableStage::First { b"\n" } else { b",\n" });
                     serde_json::to_writer(out, &row)?;
-                    Stage::Rows
+                    TableStage::Rows
                 }
             },
-            Stage::Tail | Stage::Done => {
+            TableStage::Tail | TableStage::Done => {
                 out.extend_from_slice(b"\n]");
-                T::tail(&self.snapshot, self.form, out);
+                T::write_tail(&self.snapshot, self.form, out);
                 stale::write(&self.snapshot, self.form, out);
                 out.extend_from_slice(b"}\n");
-                Stage::Done
+                TableStage::Done
             }
         })
     }
 
-    fn text(&mut self, out: &mut Vec<u8>) -> Stage {
+    fn write_text(&mut self, out: &mut Vec<u8>) -> TableStage {
         match self.stage {
-            Stage::Measure | Stage::Head => heading::<T>(self.form, &mut self.cells),
-            Stage::First | Stage::Rows => match self.walk.seek() {
-                Sought::End => return Stage::Tail,
-                Sought::Later => {
-                    self.is_over = true;
+            TableStage::Measure | TableStage::Head => fill_heading::<T>(self.form, &mut self.cells),
+            TableStage::First | TableStage::Rows => match self.walk.seek_row() {
+                SeekResult::End => return TableStage::Tail,
+                SeekResult::Pending => {
+                    self.turn_ended = true;
                     return self.stage;
                 }
-                Sought::Row(row) => line::<T>(&row, self.form, &mut self.cells),
+                SeekResult::Row(row) => fill_line::<T>(&row, self.form, &mut self.cells),
             },
-            Stage::Tail | Stage::Done => {
-                T::tail(&self.snapshot, self.form, out);
+            TableStage::Tail | TableStage::Done => {
+                T::write_tail(&self.snapshot, self.form, out);
                 stale::write(&self.snapshot, self.form, out);
-                return Stage::Done;
+                return TableStage::Done;
             }
         }
         // A row that is wider than those that were measured widens the columns from here on.
         if self.measured >= limits::MEASURED_ROWS_MAX {
             self.widths.observe(&self.cells);
         }
-        self.widths.line(&self.cells, out);
-        Stage::Rows
+        self.widths.push_line(&self.cells, out);
+        TableStage::Rows
     }
 }
 
 /// Makes one chunk at a time and lets all other connections have their turn before the next.
-struct InTurn<T: Table> {
-    answer: Streamed<T>,
-    my_turn: bool,
+struct YieldingStream<T: Table> {
+    answer: TableStream<T>,
+    has_yielded: bool,
 }
 
-impl<T: Table> Stream for InTurn<T> {
+impl<T: Table> Stream for YieldingStream<T> {
     type Item = serde_json::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.my_turn = !self.my_turn;
-        if self.my_turn {
+        self.has_yielded = !self.has_yielded;
+        if self.has_yielded {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        match self.answer.chunk() {
+        match self.answer.next_chunk() {
             Ok(chunk) if !chunk.is_empty() => Poll::Ready(Some(Ok(chunk.into()))),
-            Ok(_) if self.answer.stage == Stage::Done => Poll::Ready(None),
+            Ok(_) if self.answer.stage == TableStage::Done => Poll::Ready(None),
             Ok(_) => {
-                self.my_turn = true;
+                self.has_yielded = true;
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -399,21 +401,22 @@ mod tests {
     use crate::fixture::many;
     use crate::frontends::Frontends;
 
-    fn streamed<T: Table>(table: T, snapshot: Snapshot, form: Form) -> InTurn<T> {
-        let views = sorted::<T>(&snapshot, &Filter::default());
-        let walk = Walk::new(table, views, Filter::default());
-        let widths = Widths::default();
+    fn streamed<T: Table>(table: T, snapshot: Snapshot, form: Form) -> YieldingStream<T> {
+        let views = sort_services::<T>(&snapshot, &Filter::default());
+        let walk = RowCursor::new(table, views, Filter::default());
+        let widths = ColumnWidths::default();
         let cells = Cells::default();
-        let (snapshot, stage) = (Arc::new(snapshot), Stage::first(form));
-        let answer = Streamed { walk, snapshot, form, widths, cells, stage, measured: 0, is_over: false };
-        InTurn { answer, my_turn: true }
+        let (snapshot, stage) = (Arc::new(snapshot), TableStage::first(form));
+        let answer =
+            TableStream { walk, snapshot, form, widths, cells, stage, measured: 0, turn_ended: false };
+        YieldingStream { answer, has_yielded: true }
     }
 
-    fn frontends(form: Form) -> InTurn<Frontends> {
+    fn frontends(form: Form) -> YieldingStream<Frontends> {
         streamed(Frontends, many(500, 10), form)
     }
 
-    fn polls<T: Table>(mut chunks: InTurn<T>) -> Vec<Poll<serde_json::Result<Bytes>>> {
+    fn polls<T: Table>(mut chunks: YieldingStream<T>) -> Vec<Poll<serde_json::Result<Bytes>>> {
         let mut context = Context::from_waker(Waker::noop());
         let mut polls = Vec::new();
         loop {
@@ -468,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_search_among_services_without_rows_lets_others_have_their_turn() {
-        let services = 4 * limits::SERVICES_SOUGHT;
+        let services = 4 * limits::SERVICES_PER_TURN;
         let polls = polls(streamed(BackendTable::default(), many(services, 0), Form::Json));
         assert!(polls.iter().filter(|poll| poll.is_pending()).count() >= 4, "{}", polls.len());
     }

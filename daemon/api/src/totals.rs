@@ -38,18 +38,20 @@ impl From<&Totals> for TotalsRow {
             frontends: totals.frontends().map(|(.., count)| count).sum(),
             backends: totals.backends().used(),
             drained: rests + used,
-            states: named(totals.states().map(|(state, count)| (state.as_str(), count))),
-            verdicts: named(totals.worst_verdicts().map(|(verdict, count)| (verdict.as_str(), count))),
+            states: nonzero_counts(totals.states().map(|(state, count)| (state.as_str(), count))),
+            verdicts: nonzero_counts(
+                totals.worst_verdicts().map(|(verdict, count)| (verdict.as_str(), count)),
+            ),
         }
     }
 }
 
-fn named(counts: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
+fn nonzero_counts(counts: impl Iterator<Item = (&'static str, u64)>) -> BTreeMap<String, u64> {
     counts.filter(|(_, count)| *count > 0).map(|(word, count)| (word.to_owned(), count)).collect()
 }
 
 /// Describes the member to programs.
-pub(super) fn described(generator: &mut SchemaGenerator) -> Schema {
+pub(super) fn describe_member(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<TotalsRow>()
 }
 

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_status::plain::plain;
+use holdfast_status::printable::sanitise_line;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::answer;
-use super::door::{Visit, Way};
+use super::admin_listener::{ListenerKind, RequestContext};
 use super::form::Form;
 use super::query::Query;
+use super::response;
 use holdfast_agent::readings::{Comparison, compare_flows, compare_programs, unwritten_services};
 use holdfast_kubernetes::source::AuditMode;
 
@@ -40,7 +40,7 @@ const fn is_made() -> bool {
 
 /// What all comparisons come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verified {
+pub enum VerifyOutcome {
     /// Every comparison was made and found nothing.
     Equal,
     /// A comparison found a difference, whether others could be made or not.
@@ -57,22 +57,22 @@ impl Verification {
     }
 
     /// What they come to. Only the comparisons themselves are looked at, which daemons of before tell as well.
-    pub fn verified(&self) -> Verified {
+    pub fn outcome(&self) -> VerifyOutcome {
         let any = |equal| self.comparisons.iter().any(|it| it.equal == equal);
         match (any(Some(false)), any(None)) {
-            (true, _) => Verified::Different,
-            (false, true) => Verified::Incomplete,
-            (false, false) if self.comparisons.is_empty() => Verified::Incomplete,
-            (false, false) => Verified::Equal,
+            (true, _) => VerifyOutcome::Different,
+            (false, true) => VerifyOutcome::Incomplete,
+            (false, false) if self.comparisons.is_empty() => VerifyOutcome::Incomplete,
+            (false, false) => VerifyOutcome::Equal,
         }
     }
 
     /// The comparisons as people read them.
     pub fn text(&self) -> String {
-        let end = match self.verified() {
-            Verified::Equal => "all equal\n".to_owned(),
-            Verified::Different => "NOT equal\n".to_owned(),
-            Verified::Incomplete => {
+        let end = match self.outcome() {
+            VerifyOutcome::Equal => "all equal\n".to_owned(),
+            VerifyOutcome::Different => "NOT equal\n".to_owned(),
+            VerifyOutcome::Incomplete => {
                 let made = self.comparisons.iter().filter(|it| it.equal.is_some()).count();
                 let all = self.comparisons.len();
                 format!(
@@ -80,28 +80,28 @@ impl Verification {
                 )
             }
         };
-        self.comparisons.iter().map(|it| text(it)).collect::<String>() + &end
+        self.comparisons.iter().map(|it| render_comparison(it)).collect::<String>() + &end
     }
 }
 
 /// Answers with what the comparisons find now, or found a moment ago.
-pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
-    let asker = match visit.door.way {
-        Way::Tcp(_) => AuditMode::ReadOnly,
-        Way::Unix => AuditMode::Repair,
+pub(super) async fn verify(visit: RequestContext, _: Query, form: Form) -> Response {
+    let asker = match visit.listener.kind {
+        ListenerKind::Tcp(_) => AuditMode::ReadOnly,
+        ListenerKind::Unix => AuditMode::Repair,
     };
-    let (kernel, apiserver) = tokio::join!(with_maps(&visit), visit.readings.watches.audit(asker));
+    let (kernel, apiserver) = tokio::join!(compare_maps(&visit), visit.readings.watches.audit(asker));
     let datapath = visit.readings.datapath();
     let mut comparisons = vec![kernel];
     comparisons.extend(compare_programs(&datapath).into_iter().chain(compare_flows(&datapath)).map(Arc::new));
     let of = |(what, compared)| Arc::new(Comparison::new(format!("apiserver with memory, {what}"), compared));
     comparisons.extend(apiserver.into_iter().map(of));
     let verification = Verification::new(comparisons);
-    answer::either(StatusCode::OK, form, &verification, || verification.text())
+    response::render_response(StatusCode::OK, form, &verification, || verification.text())
 }
 
 /// One comparison as people read it. Nothing that others said can move a terminal's cursor.
-fn text(it: &Comparison) -> String {
+fn render_comparison(it: &Comparison) -> String {
     let verdict = match (it.equal, &it.error) {
         (Some(true), _) => "equal".to_owned(),
         (Some(false), _) => match it.differences.len().saturating_add(it.omitted) {
@@ -116,21 +116,21 @@ fn text(it: &Comparison) -> String {
     };
     let lines = it.differences.iter().map(|it| format!("  {it}"));
     let lines = std::iter::once(format!("{}: {verdict}{age}", it.what)).chain(lines);
-    lines.map(|line| plain(&line) + "\n").collect()
+    lines.map(|line| sanitise_line(&line) + "\n").collect()
 }
 
 /// Compares memory with the maps. It takes a turn of this door first, so that a client that waits for one keeps no
 /// client of the other door waiting.
-async fn with_maps(visit: &Visit) -> Arc<Comparison> {
+async fn compare_maps(visit: &RequestContext) -> Arc<Comparison> {
     let kind = visit.readings.datapath().kind().as_str();
-    match visit.turn().await {
-        Ok(_turn) => visit.readings.verifications.get(compare(visit)).await,
+    match visit.acquire_query_permit().await {
+        Ok(_turn) => visit.readings.verifications.get(query_engine(visit)).await,
         Err(busy) => Arc::new(Comparison::with_maps(kind, Err(busy.to_string()))),
     }
 }
 
 /// What the maps refused is in memory as it is in the maps, and not as it is asked for.
-async fn compare(visit: &Visit) -> Comparison {
+async fn query_engine(visit: &RequestContext) -> Comparison {
     let found = match visit.readings.engine.check().await {
         Ok(Ok(drift)) => {
             let changed = drift.iter().map(ToString::to_string);

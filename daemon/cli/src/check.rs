@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdfast_knowledge::Fault;
-use holdfast_status::plain::Plain;
+use holdfast_status::printable::Printable;
 use serde_json::{Value, json};
 
 use super::Exit;
@@ -19,61 +19,61 @@ use holdfast_standalone::folder::{FileFormat as _, read_folder};
 use holdfast_standalone::manifests::Manifests;
 
 /// Reports every error and warning of a configuration; one without errors is said to be good.
-pub(super) fn check(path: &Path) -> Report {
+pub(super) fn check_config(path: &Path) -> Report {
     let edition = Edition::read(&knowledge::knowledge_folder(path));
-    let of_events = || edition.faults().iter().map(of_knowledge);
+    let of_events = || edition.faults().iter().map(fault_to_problem);
     match Config::load(path) {
         Ok((config, mut warnings)) => {
-            let of_config = |error: String| problem(&path.display().to_string(), &error);
+            let of_config = |error: String| file_problem(&path.display().to_string(), &error);
             let missing =
                 config.manifests.path.as_deref().and_then(|path| Manifests::check_folder(path).err());
             warnings.extend(missing.map(|error| of_config(error.to_string())));
-            let (access, absent) = match access_checked(&config) {
+            let (access, absent) = match check_access(&config) {
                 Ok(absent) => (None, absent),
                 Err(error) => (Some(of_config(error.to_string())), None),
             };
             let absent =
                 absent.map(|why| format!("[apiserver] {why}; this is tried again when the daemon runs"));
-            warnings.extend(absent.into_iter().chain(no_cgroup(&config)).map(of_config));
-            let (blocks, of_blocks) = own_blocks(&config, path);
-            let (of_files, more) = files(&config, &blocks, path);
+            warnings.extend(absent.into_iter().chain(missing_cgroup(&config)).map(of_config));
+            let (blocks, of_blocks) = configured_blocks(&config, path);
+            let (of_files, more) = check_folder(&config, &blocks, path);
             warnings.extend(more);
             let own = access.into_iter().chain(of_blocks);
             let errors: Vec<_> = own.chain(of_files).chain(of_events()).collect();
-            report(path, &warnings, &errors, 0)
+            build_report(path, &warnings, &errors, 0)
         }
         Err(refused) => {
             let errors: Vec<_> = refused.errors.iter().cloned().chain(of_events()).collect();
-            report(path, &refused.warnings, &errors, refused.omitted)
+            build_report(path, &refused.warnings, &errors, refused.omitted)
         }
     }
 }
 
-fn problem(file: &str, message: &str) -> Problem {
+fn file_problem(file: &str, message: &str) -> Problem {
     Problem { file: file.to_owned(), position: None, place: Subject::File, message: message.to_owned() }
 }
 
 /// The configuration's own blocks, or what is wrong with them as objects: a start refuses that as well.
-fn own_blocks(config: &Config, path: &Path) -> (Arc<Blocks>, Vec<Problem>) {
+fn configured_blocks(config: &Config, path: &Path) -> (Arc<Blocks>, Vec<Problem>) {
     let file = path.to_string_lossy();
     match Blocks::from_config(config, &file) {
         Ok(blocks) => (Arc::new(blocks), Vec::new()),
         Err(invalid) => {
-            let errors = invalid.iter().map(|it| problem(&file, &it.to_string()));
+            let errors = invalid.iter().map(|it| file_problem(&file, &it.to_string()));
             (Arc::default(), errors.collect())
         }
     }
 }
 
 /// The errors and the warnings of the folder of further `[[service]]` blocks.
-fn files(config: &Config, configured: &Arc<Blocks>, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
+fn check_folder(config: &Config, configured: &Arc<Blocks>, path: &Path) -> (Vec<Problem>, Vec<Problem>) {
     let (mut errors, mut warnings) = (Vec::new(), Vec::new());
     let Some(folder) = config.more_services.path.as_deref() else { return (errors, warnings) };
     let mut look = match read_folder::<BlockFiles>(folder) {
         Ok(look) => look,
         Err(reason) => {
             let error = BlocksFolder::folder_error(folder, reason).to_string();
-            return (errors, vec![problem(&path.to_string_lossy(), &error)]);
+            return (errors, vec![file_problem(&path.to_string_lossy(), &error)]);
         }
     };
     for (_, contents) in &mut look.files {
@@ -85,12 +85,12 @@ fn files(config: &Config, configured: &Arc<Blocks>, path: &Path) -> (Vec<Problem
     let mut known = BlockFiles::for_folder(folder);
     known.take_scan(look);
     let joined = merge_blocks(configured, known.files());
-    errors.extend(joined.rejection_reasons().map(|(file, reason)| problem(file, reason)));
+    errors.extend(joined.rejection_reasons().map(|(file, reason)| file_problem(file, reason)));
     (errors, warnings)
 }
 
 /// What is wrong in a file about Events, as a problem. It is about an entry as a whole, so its column is the first one.
-fn of_knowledge(fault: &Fault) -> Problem {
+fn fault_to_problem(fault: &Fault) -> Problem {
     Problem {
         file: fault.file.clone(),
         position: fault.line.map(|line| Position { line, column: 1 }),
@@ -99,14 +99,14 @@ fn of_knowledge(fault: &Fault) -> Problem {
     }
 }
 
-fn report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: usize) -> Report {
+fn build_report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: usize) -> Report {
     let is_good = errors.is_empty();
     let file = path.display().to_string();
-    let mut bad = lines("warning", warnings);
-    bad.extend(lines("error", errors));
+    let mut bad = format_lines("warning", warnings);
+    bad.extend(format_lines("error", errors));
     bad.extend((omitted > 0).then(|| format!("and {omitted} more errors")));
-    let warnings = all(warnings);
-    let errors = all(errors);
+    let warnings = problems_to_json(warnings);
+    let errors = problems_to_json(errors);
     Report {
         exit: if is_good { Exit::Good } else { Exit::Config },
         json: json!({"good": is_good, "file": file, "errors": errors, "omitted": omitted, "warnings": warnings}),
@@ -117,7 +117,7 @@ fn report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: usize)
 
 /// What `[apiserver]` or the files that it names ask for and the daemon cannot do; or else what cannot be read now:
 /// files that are not there may come, and a start waits for none of them.
-fn access_checked(config: &Config) -> Result<Option<String>, SetupError> {
+fn check_access(config: &Config) -> Result<Option<String>, SetupError> {
     if !config.kubernetes.enabled {
         return Ok(None);
     }
@@ -125,22 +125,22 @@ fn access_checked(config: &Config) -> Result<Option<String>, SetupError> {
 }
 
 /// Why no program could be attached, where a cgroup is named that is not there: a start ends with that.
-fn no_cgroup(config: &Config) -> Option<String> {
+fn missing_cgroup(config: &Config) -> Option<String> {
     let Cgroup::Path(path) = &config.datapath.cgroup else { return None };
     let is_used = config.datapath.kind == DatapathKind::Kernel && !path.is_dir();
     is_used.then(|| format!("datapath.cgroup: {} is not there; a start would end with that", path.display()))
 }
 
 /// One line for each, whatever the names of files are: who may write them into the folder of services need not be root.
-fn lines(kind: &str, problems: &[Problem]) -> Vec<String> {
-    problems.iter().map(|problem| format!("{kind}: {}", Plain(problem))).collect()
+fn format_lines(kind: &str, problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(|problem| format!("{kind}: {}", Printable(problem))).collect()
 }
 
-fn all(problems: &[Problem]) -> Vec<Value> {
-    problems.iter().map(shown).collect()
+fn problems_to_json(problems: &[Problem]) -> Vec<Value> {
+    problems.iter().map(problem_to_json).collect()
 }
 
-fn shown(problem: &Problem) -> Value {
+fn problem_to_json(problem: &Problem) -> Value {
     let place = match &problem.place {
         Subject::File => None,
         Subject::Table(path) | Subject::Key(path) => Some(path),
@@ -160,9 +160,9 @@ mod tests {
             "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.1:80\"]\nbackends = [\"192.0.2.1:80\"]\n";
         let (mut config, _) = Config::parse(text, "config.toml").unwrap();
         let path = Path::new("config.toml");
-        assert!(own_blocks(&config, path).1.is_empty());
+        assert!(configured_blocks(&config, path).1.is_empty());
         config.services.extend(config.services.clone());
-        let (_, errors) = own_blocks(&config, path);
+        let (_, errors) = configured_blocks(&config, path);
         assert!(errors[0].to_string().starts_with("config.toml: [[service]] static/web: "), "{}", errors[0]);
     }
 }

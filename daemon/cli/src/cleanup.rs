@@ -20,7 +20,7 @@ use holdfast_config::{Config, ConfigErrors};
 
 /// Says what was removed, or what stands in the way.
 pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
-    let config = match found(config) {
+    let config = match load_config(config) {
         Ok(config) => config,
         Err(errors) => {
             let texts: Vec<String> = errors.errors.iter().map(ToString::to_string).collect();
@@ -40,12 +40,12 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
     // Held until all is done, so that no daemon begins meanwhile.
     let _claim = match StateFolder::new(&config.state.path).claim_existing() {
         Ok(claim) => claim,
-        Err(taken) => return outcome(&pins, true, &[taken]),
+        Err(taken) => return build_report(&pins, true, &[taken]),
     };
     match if drains { holdfast_datapath::drain(&pins) } else { Ok(DrainReport::default()) } {
         Ok(DrainReport { flows: 0, .. }) => remove(&pins),
-        Ok(drained) => with_routes(goes_on(&pins, &drained), take_routes()),
-        Err(error) => outcome(&pins, true, &[error]),
+        Ok(drained) => add_routes(report_remaining_flows(&pins, &drained), take_routes()),
+        Err(error) => build_report(&pins, true, &[error]),
     }
 }
 
@@ -55,9 +55,9 @@ fn remove(pins: &Path) -> Report {
         Ok(removed) => {
             let routes = take_routes();
             let found = removed.has_any() || routes != Routes::default();
-            with_routes(outcome(pins, found, &removed.errors), routes)
+            add_routes(build_report(pins, found, &removed.errors), routes)
         }
-        Err(error) => outcome(pins, true, &[error]),
+        Err(error) => build_report(pins, true, &[error]),
     }
 }
 
@@ -70,7 +70,7 @@ fn take_routes() -> Routes {
 }
 
 /// Adds to a report what became of the routes to announced addresses.
-fn with_routes(mut report: Report, (taken, errors): Routes) -> Report {
+fn add_routes(mut report: Report, (taken, errors): Routes) -> Report {
     if taken > 0 {
         report.good.push(format!("{taken} routes to announced addresses removed"));
     }
@@ -88,9 +88,9 @@ fn with_routes(mut report: Report, (taken, errors): Routes) -> Report {
 }
 
 /// The report while flows of clients still go on, which is no failure, and all the same not what was asked for.
-fn goes_on(pins: &Path, DrainReport { flows, ports }: &DrainReport) -> Report {
+fn report_remaining_flows(pins: &Path, DrainReport { flows, ports }: &DrainReport) -> Report {
     let pins = pins.display().to_string();
-    let free = free_ports(ports);
+    let free = describe_free_ports(ports);
     let said = format!(
         "{pins}: {flows} flows of clients outside go on, and no other begins; processes of this node are not served any \
          more. Run this again until all is removed"
@@ -104,7 +104,7 @@ fn goes_on(pins: &Path, DrainReport { flows, ports }: &DrainReport) -> Report {
 }
 
 /// What is still to be done about ports that another program of this node may give to clients of its own.
-fn free_ports(ports: &ConntrackOutcome) -> Option<String> {
+fn describe_free_ports(ports: &ConntrackOutcome) -> Option<String> {
     let error = ports.error.as_ref()?;
     Some(format!(
         "conntrack has no entry for {} of these flows ({error}), so whoever masquerades here may give their port to a \
@@ -114,7 +114,7 @@ fn free_ports(ports: &ConntrackOutcome) -> Option<String> {
     ))
 }
 
-fn outcome(pins: &Path, found: bool, errors: &[impl Display]) -> Report {
+fn build_report(pins: &Path, found: bool, errors: &[impl Display]) -> Report {
     let is_good = errors.is_empty();
     let good = if found { "removed; no connection is translated any more" } else { "nothing is there" };
     let pins = pins.display().to_string();
@@ -131,7 +131,7 @@ fn outcome(pins: &Path, found: bool, errors: &[impl Display]) -> Report {
 }
 
 /// The configuration. That it is not in its usual place is no error: the package may be gone already.
-pub(super) fn found(config: Option<&Path>) -> Result<Config, ConfigErrors> {
+pub(super) fn load_config(config: Option<&Path>) -> Result<Config, ConfigErrors> {
     let usual = Path::new(CONFIG_PATH);
     match config.or_else(|| usual.exists().then_some(usual)) {
         Some(path) => Config::load(path).map(|(config, _)| config),
@@ -146,13 +146,13 @@ mod tests {
     use super::*;
 
     fn report(ports: ConntrackOutcome) -> Report {
-        goes_on(Path::new("/sys/fs/bpf/holdfast"), &DrainReport { flows: 7, ports })
+        report_remaining_flows(Path::new("/sys/fs/bpf/holdfast"), &DrainReport { flows: 7, ports })
     }
 
     #[test]
     fn a_route_alone_is_more_than_nothing() {
         let pins = Path::new("/sys/fs/bpf/holdfast");
-        let report = with_routes(outcome(pins, true, &[] as &[String]), (2, Vec::new()));
+        let report = add_routes(build_report(pins, true, &[] as &[String]), (2, Vec::new()));
         let said =
             ["removed; no connection is translated any more", "2 routes to announced addresses removed"];
         assert!(report.good.iter().zip(said).all(|(line, said)| line.ends_with(said)), "{:?}", report.good);

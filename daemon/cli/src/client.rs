@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use holdfast_status::plain::plain_lines;
+use holdfast_status::printable::sanitise_lines;
 use hyper::body::{Body as _, Frame, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderValue};
@@ -31,7 +31,7 @@ use super::Exit;
 use holdfast_api::hint::{COMMAND, WORDS_HEADER};
 use holdfast_api::limits::HEADER_BYTES_MAX;
 use holdfast_evidence::diagnose::EXIT_HEADER;
-use stream::{QuestionFirst, Stream, connect_socket, connect_tcp};
+use stream::{Stream, WriteFirstStream, connect_socket, connect_tcp};
 
 /// How long the daemon may be silent: longer than the longest comparison that it makes before it answers.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
@@ -46,10 +46,10 @@ const REFUSAL_BYTES_MAX: u64 = 64 * 1024;
 /// Why there is no answer, and how the program ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    #[error("cannot reach the daemon:\n{}hint: {}", tried(.0), hint(.0))]
+    #[error("cannot reach the daemon:\n{}hint: {}", describe_attempts(.0), hint(.0))]
     Unreachable(Vec<(String, io::Error)>),
     #[error("cannot ask the daemon: {0}\nhint: has this user too many open files? try again")]
-    NotAsked(io::Error),
+    NotSent(io::Error),
     #[error(
         "the daemon's answer cannot be used: {0}\nhint: another program may be listening there; see `ss -lxtp`"
     )]
@@ -72,7 +72,7 @@ fn hint(all: &[(String, io::Error)]) -> &'static str {
     }
 }
 
-fn tried(all: &[(String, io::Error)]) -> String {
+fn describe_attempts(all: &[(String, io::Error)]) -> String {
     all.iter().map(|(place, error)| format!("  {place}: {error}\n")).collect()
 }
 
@@ -85,9 +85,9 @@ impl ClientError {
             return Exit::Good;
         }
         // If this cannot be written, there is no other way to tell it.
-        let _ = writeln!(err, "holdfast: {}", plain_lines(&self.to_string()));
+        let _ = writeln!(err, "holdfast: {}", sanitise_lines(&self.to_string()));
         match self {
-            Self::Unreachable(_) | Self::NotAsked(_) | Self::Broken(_) => Exit::Unreachable,
+            Self::Unreachable(_) | Self::NotSent(_) | Self::Broken(_) => Exit::Unreachable,
             Self::TooLong(_) => Exit::Usage,
             Self::Refused { status: 400, .. } => Exit::Usage,
             Self::Refused { status: 409, .. } => Exit::Finding,
@@ -119,7 +119,7 @@ impl Client {
     }
 
     /// Tells that, once.
-    pub(super) fn tell_fallback(&self, err: &mut impl Write) {
+    pub(super) fn report_fallback(&self, err: &mut impl Write) {
         if let Some(why) = self.fallback.take() {
             // If this cannot be written, there is no other way to tell it.
             let _ = writeln!(err, "holdfast: {why}");
@@ -144,7 +144,7 @@ impl Client {
         connect: impl Future<Output = Result<Box<dyn Stream>, ClientError>>,
     ) -> Result<Reply, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(ClientError::NotAsked)?;
+        let runtime = runtime.map_err(ClientError::NotSent)?;
         let (answer, sender) = runtime.block_on(async {
             exchange(connect.await?, request, self.silence_max).await.map_err(ClientError::Broken)
         })?;
@@ -164,7 +164,7 @@ impl Client {
             .body(String::new());
         // The path is encoded, so only its length can make it illegal.
         let request = request.map_err(|_| ClientError::TooLong(path.len()))?;
-        match head_bytes(&request) {
+        match count_head_bytes(&request) {
             bytes if bytes > HEADER_BYTES_MAX => Err(ClientError::TooLong(bytes)),
             _ => Ok(request),
         }
@@ -182,7 +182,7 @@ impl Client {
         if let Some(address) = address {
             match connect_tcp(address) {
                 Ok(stream) => {
-                    self.fallback.replace(tried.first().map(|socket| by_tcp(address, socket)));
+                    self.fallback.replace(tried.first().map(|socket| describe_fallback(address, socket)));
                     return Ok(Box::new(stream));
                 }
                 Err(error) => tried.push((address.to_owned(), error)),
@@ -193,14 +193,14 @@ impl Client {
 }
 
 /// The line that says that a question went by TCP, and why.
-fn by_tcp(address: &str, (socket, error): &(String, io::Error)) -> String {
+fn describe_fallback(address: &str, (socket, error): &(String, io::Error)) -> String {
     format!(
         "{address} was asked, where any process may answer while the daemon does not run; {socket}: {error}"
     )
 }
 
 /// The bytes of a request before its body: `GET /path HTTP/1.1`, a line for each header, and an empty one.
-fn head_bytes(request: &Request<String>) -> usize {
+fn count_head_bytes(request: &Request<String>) -> usize {
     let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
     let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     request.method().as_str().len() + path + " HTTP/1.1\r\n".len() + 1 + headers.sum::<usize>() + 2
@@ -212,23 +212,24 @@ async fn exchange(
     request: Request<String>,
     silence_max: Duration,
 ) -> io::Result<(Response<Incoming>, SendRequest<String>)> {
-    let stream = TokioIo::new(QuestionFirst::new(stream));
+    let stream = TokioIo::new(WriteFirstStream::new(stream));
     let shaken = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(stream).await;
-    let (mut sender, connection) = shaken.map_err(|error| broken(&error))?;
+    let (mut sender, connection) = shaken.map_err(|error| answer_error(&error))?;
     tokio::spawn(async move {
         // Its error reaches the caller by the request, or by the body of the answer.
         let _ = connection.await;
     });
-    let answer = timeout(silence_max, sender.send_request(request)).await.map_err(|_| silent(silence_max))?;
-    answer.map(|answer| (answer, sender)).map_err(|error| broken(&error))
+    let answer =
+        timeout(silence_max, sender.send_request(request)).await.map_err(|_| silence_error(silence_max))?;
+    answer.map(|answer| (answer, sender)).map_err(|error| answer_error(&error))
 }
 
-fn silent(limit: Duration) -> io::Error {
+fn silence_error(limit: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("nothing came for {} seconds", limit.as_secs_f32()))
 }
 
 /// What ended an answer, in words that do not name the parts of a library.
-fn broken(error: &hyper::Error) -> io::Error {
+fn answer_error(error: &hyper::Error) -> io::Error {
     let of_the_stream = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     let kind = of_the_stream.map(io::Error::kind);
     let hung_up = [
@@ -266,7 +267,7 @@ pub(super) struct Reply {
 }
 
 /// The exit that the daemon names by its code; only one with which a diagnosis may end.
-fn exit_of(code: &[u8]) -> Option<Exit> {
+fn parse_exit(code: &[u8]) -> Option<Exit> {
     let all = [Exit::Good, Exit::Finding, Exit::Errors, Exit::NoService, Exit::Incomplete];
     all.into_iter().find(|exit| exit.code().to_string().as_bytes() == code)
 }
@@ -274,7 +275,7 @@ fn exit_of(code: &[u8]) -> Option<Exit> {
 impl Reply {
     fn new(answer: Response<Incoming>, connection: Connection) -> Self {
         let status = answer.status().as_u16();
-        let exit = answer.headers().get(EXIT_HEADER).and_then(|code| exit_of(code.as_bytes()));
+        let exit = answer.headers().get(EXIT_HEADER).and_then(|code| parse_exit(code.as_bytes()));
         Self { status, exit, body: Body { incoming: answer.into_body(), piece: Bytes::new(), connection } }
     }
 
@@ -288,19 +289,19 @@ impl Reply {
         if self.status == 200 {
             return Ok(self);
         }
-        let text = self.rest()?;
-        Err(ClientError::Refused { status: self.status, message: message(self.status, &text) })
+        let text = self.read_short()?;
+        Err(ClientError::Refused { status: self.status, message: refusal_message(self.status, &text) })
     }
 
     /// The body of an answer that is known to be short.
-    pub(super) fn rest(&mut self) -> Result<Vec<u8>, ClientError> {
+    pub(super) fn read_short(&mut self) -> Result<Vec<u8>, ClientError> {
         let mut text = Vec::new();
         self.body.by_ref().take(REFUSAL_BYTES_MAX).read_to_end(&mut text).map_err(ClientError::Broken)?;
         Ok(text)
     }
 
     /// The whole body, which is not shown before it is understood.
-    pub(super) fn whole(&mut self) -> Result<Vec<u8>, ClientError> {
+    pub(super) fn read_whole(&mut self) -> Result<Vec<u8>, ClientError> {
         let mut bytes = Vec::new();
         let read = self.body.by_ref().take(WHOLE_BYTES_MAX + 1).read_to_end(&mut bytes);
         match read.map_err(ClientError::Broken)? {
@@ -313,7 +314,7 @@ impl Reply {
     }
 
     /// Writes the body to `out` as it comes.
-    pub(super) fn copy(&mut self, out: &mut impl Write) -> Result<(), ClientError> {
+    pub(super) fn copy_body(&mut self, out: &mut impl Write) -> Result<(), ClientError> {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let count = self.body.read(&mut buffer).map_err(ClientError::Broken)?;
@@ -335,7 +336,7 @@ struct Refusal {
 }
 
 /// What the daemon said against a question, for a person, in whichever form it came.
-fn message(status: u16, text: &[u8]) -> String {
+fn refusal_message(status: u16, text: &[u8]) -> String {
     let said = match serde_json::from_slice(text) {
         Ok(Refusal { error, hint }) => format!("{error}\nhint: {hint}"),
         Err(_) => String::from_utf8_lossy(text).into_owned(),
@@ -355,13 +356,13 @@ struct Body {
 
 impl Body {
     /// The next piece of the body, or `None` at its end.
-    fn next(&mut self) -> io::Result<Option<Bytes>> {
+    fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
         let Self { incoming, connection: Connection { runtime, silence_max, .. }, .. } = self;
         loop {
-            let frame = runtime.block_on(async { timeout(*silence_max, frame(incoming)).await });
-            match frame.map_err(|_| silent(*silence_max))? {
+            let frame = runtime.block_on(async { timeout(*silence_max, next_frame(incoming)).await });
+            match frame.map_err(|_| silence_error(*silence_max))? {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(broken(&error)),
+                Some(Err(error)) => return Err(answer_error(&error)),
                 Some(Ok(frame)) => {
                     if let Ok(piece) = frame.into_data() {
                         return Ok(Some(piece));
@@ -372,14 +373,14 @@ impl Body {
     }
 }
 
-async fn frame(incoming: &mut Incoming) -> Option<hyper::Result<Frame<Bytes>>> {
+async fn next_frame(incoming: &mut Incoming) -> Option<hyper::Result<Frame<Bytes>>> {
     poll_fn(|context| Pin::new(&mut *incoming).poll_frame(context)).await
 }
 
 impl Read for Body {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() {
-            match self.next()? {
+            match self.next_piece()? {
                 Some(piece) => self.piece = piece,
                 None => return Ok(0),
             }
@@ -462,7 +463,8 @@ mod tests {
             ("", "the daemon refused the question with status 500 and no word"),
         ] {
             let mut told = Vec::new();
-            ClientError::Refused { status: 500, message: message(500, text.as_bytes()) }.report(&mut told);
+            ClientError::Refused { status: 500, message: refusal_message(500, text.as_bytes()) }
+                .report(&mut told);
             assert_eq!(String::from_utf8(told).unwrap(), format!("holdfast: {expected}\n"));
         }
     }
@@ -538,11 +540,11 @@ mod tests {
             [socket.to_str().unwrap()]
         );
         assert_eq!(client.fallback(), None);
-        assert_eq!(client.get("/livez").unwrap().rest().unwrap(), b"done");
+        assert_eq!(client.get("/livez").unwrap().read_short().unwrap(), b"done");
         assert!(answers.join().unwrap().starts_with("GET /livez"), "the order was not asked there");
         let mut told = Vec::new();
-        client.tell_fallback(&mut told);
-        client.tell_fallback(&mut told);
+        client.report_fallback(&mut told);
+        client.report_fallback(&mut told);
         let expected = format!(
             "holdfast: {address} was asked, where any process may answer while the daemon does not run; {}: No such file \
              or directory (os error 2)\n",

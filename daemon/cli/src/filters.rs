@@ -11,21 +11,21 @@ use holdfast_api::parameters;
 use holdfast_api::query::{Argument, Parameter};
 
 /// A path of the admin API that arguments narrow down.
-pub(crate) trait Narrowed: Clone + std::fmt::Debug + Send + Sync + 'static {
+pub(crate) trait FilteredPath: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// The parameters that the path understands.
-    const BY: &'static [Parameter];
+    const PARAMETERS: &'static [Parameter];
 }
 
 /// What was given for the parameters of a path.
 #[derive(Clone, Debug)]
 pub struct Filters<P> {
-    pub(super) given: Vec<(&'static str, String)>,
+    pub(super) values: Vec<(&'static str, String)>,
     path: PhantomData<P>,
 }
 
-impl<P: Narrowed> clap::Args for Filters<P> {
+impl<P: FilteredPath> clap::Args for Filters<P> {
     fn augment_args(command: Command) -> Command {
-        P::BY.iter().filter_map(argument).fold(command, Command::arg)
+        P::PARAMETERS.iter().filter_map(build_argument).fold(command, Command::arg)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -33,18 +33,18 @@ impl<P: Narrowed> clap::Args for Filters<P> {
     }
 }
 
-fn argument(parameter: &Parameter) -> Option<Arg> {
+fn build_argument(parameter: &Parameter) -> Option<Arg> {
     let Argument { value_name, help, is_positional } = parameter.argument?;
     let help = help.unwrap_or_else(|| parameter.about.trim_end_matches('.'));
     let argument = Arg::new(parameter.name).value_name(value_name).help(help);
     Some(if is_positional { argument } else { argument.long(parameter.name) })
 }
 
-impl<P: Narrowed> clap::FromArgMatches for Filters<P> {
+impl<P: FilteredPath> clap::FromArgMatches for Filters<P> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let names = P::BY.iter().filter(|it| it.argument.is_some()).map(|it| it.name);
+        let names = P::PARAMETERS.iter().filter(|it| it.argument.is_some()).map(|it| it.name);
         let given = names.filter_map(|name| Some((name, matches.get_one::<String>(name)?.clone())));
-        Ok(Self { given: given.collect(), path: PhantomData })
+        Ok(Self { values: given.collect(), path: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -53,18 +53,18 @@ impl<P: Narrowed> clap::FromArgMatches for Filters<P> {
     }
 }
 
-macro_rules! narrowed {
+macro_rules! filtered_paths {
     ($($path:ident by $parameters:ident),+) => {$(
         #[derive(Clone, Debug)]
         pub struct $path;
 
-        impl Narrowed for $path {
-            const BY: &'static [Parameter] = parameters::$parameters;
+        impl FilteredPath for $path {
+            const PARAMETERS: &'static [Parameter] = parameters::$parameters;
         }
     )+};
 }
 
-narrowed!(
+filtered_paths!(
     Frontends by FRONTENDS,
     Backends by BACKENDS,
     Services by SERVICES,
@@ -77,7 +77,7 @@ narrowed!(
 
 /// What `explain` is asked about.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Explained {
+pub struct ExplainArgs {
     /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that
     /// is not served]
     pub(super) what: Option<String>,
@@ -91,7 +91,7 @@ pub struct Explained {
 
 /// What `diagnose` is asked about.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Diagnosed {
+pub struct DiagnoseArgs {
     /// Exactly this service
     #[arg(value_name = "NAMESPACE/NAME", required_unless_present = "explain")]
     pub(super) service: Option<String>,
@@ -120,7 +120,7 @@ pub struct Diagnosed {
 
 /// What `drain` is to drain.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Drained {
+pub struct DrainArgs {
     /// The address of the backends, with a port if only that is meant [default: show what is drained]
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub(super) backend: Option<String>,
@@ -131,7 +131,7 @@ pub struct Drained {
 
 /// What `undrain` is to take back.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Undrained {
+pub struct UndrainArgs {
     /// The address of the backends, with its port if that was drained
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub(super) backend: String,

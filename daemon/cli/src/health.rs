@@ -13,7 +13,7 @@ use holdfast_api::form::Form;
 
 /// What a probe asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Health {
+pub enum HealthProbe {
     /// The engine, the one task that writes to the kernel, moves: `/livez`
     Live,
     /// The kernel serves what is known: `/readyz`
@@ -21,18 +21,18 @@ pub enum Health {
 }
 
 /// Asks and ends as the answer says.
-pub(super) fn health(
+pub(super) fn query_health(
     client: &Client,
-    what: Health,
+    what: HealthProbe,
     output: Form,
     out: &mut impl Write,
 ) -> Result<Exit, ClientError> {
     let path = match what {
-        Health::Live => "/livez",
-        Health::Ready => "/readyz",
+        HealthProbe::Live => "/livez",
+        HealthProbe::Ready => "/readyz",
     };
     let mut answer = client.get(&format!("{path}?format={}", output.as_str()))?;
     let is_good = answer.status == 200;
-    answer.copy(out)?;
+    answer.copy_body(out)?;
     Ok(if is_good { Exit::Good } else { Exit::Finding })
 }

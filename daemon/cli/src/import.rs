@@ -1,4 +1,4 @@
-//! `import`: the services of another load balancer's file, as blocks of a configuration.
+//! `import_file`: the services of another load balancer's file, as blocks of a configuration.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,32 +10,32 @@ use serde_json::json;
 use super::Exit;
 use super::report::Report;
 use holdfast_config::Config;
-use holdfast_import::{self as import, BYTES_MAX, Format, Imported};
+use holdfast_import::{self as import, BYTES_MAX, Format, ImportOutcome};
 
 /// The file that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 
 /// Reads a format as the command line says it.
-pub(super) fn format(text: &str) -> Result<Format, String> {
+pub(super) fn parse_format(text: &str) -> Result<Format, String> {
     let legal = || Format::ALL.iter().map(|format| format.spelling()).collect::<Vec<_>>().join(", ");
     let named = Format::ALL.iter().copied().find(|format| format.spelling() == text);
     named.ok_or_else(|| format!("legal are {}", legal()))
 }
 
 /// Says what became of a file: blocks that are good as they are, or what is left to do.
-pub(super) fn import(path: &Path, from: Option<Format>) -> Report {
+pub(super) fn import_file(path: &Path, from: Option<Format>) -> Report {
     let name = path.display().to_string();
-    let text = match read(path) {
+    let text = match read_input(path) {
         Ok(text) => text,
-        Err(error) => return refused(&format!("{name}: {error}")),
+        Err(error) => return refuse_import(&format!("{name}: {error}")),
     };
-    match from.or_else(|| Format::of(&text)) {
-        Some(format) => report(&name, import::import(format, &name, &text)),
-        None => refused(&format!("{name}: nothing shows whose file it is; say it with --from")),
+    match from.or_else(|| Format::detect(&text)) {
+        Some(format) => build_report(&name, import::import(format, &name, &text)),
+        None => refuse_import(&format!("{name}: nothing shows whose file it is; say it with --from")),
     }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+fn read_input(path: &Path) -> io::Result<String> {
     let source: Box<dyn Read> =
         if path == Path::new(STANDARD_INPUT) { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
     let mut text = String::new();
@@ -49,19 +49,20 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn refused(why: &str) -> Report {
+fn refuse_import(why: &str) -> Report {
     let json = json!({"configuration": null, "notes": [], "errors": [why]});
     Report { exit: Exit::Config, json, good: Vec::new(), bad: vec![format!("error: {why}")] }
 }
 
-fn report(name: &str, imported: Imported) -> Report {
-    let Imported { text, notes } = imported;
+fn build_report(name: &str, imported: ImportOutcome) -> Report {
+    let ImportOutcome { text, notes } = imported;
     let refused = Config::parse(&text, "what was written").err();
     let errors: Vec<String> =
         refused.into_iter().flat_map(|refused| refused.errors).map(|error| error.to_string()).collect();
     let noted = notes.iter().map(|note| format!("{name}: {note}"));
     let bad: Vec<String> = noted.chain(errors.iter().map(|error| format!("to mend: {error}"))).collect();
-    let listed: Vec<_> = notes.iter().map(|note| json!({"line": note.line, "message": note.what})).collect();
+    let listed: Vec<_> =
+        notes.iter().map(|note| json!({"line": note.line, "message": note.message})).collect();
     Report {
         exit: if bad.is_empty() { Exit::Good } else { Exit::Finding },
         json: json!({"configuration": text, "notes": listed, "errors": errors}),

@@ -10,13 +10,13 @@ mod check;
 mod cleanup;
 mod client;
 mod filters;
-mod fit;
 mod health;
 mod import;
 mod paint;
 mod prepare;
 mod report;
 mod status;
+mod terminal_filter;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -35,14 +35,14 @@ use serde_json::{Value, json};
 
 use client::{Client, ClientError, Reply};
 use filters::{
-    Backends, Diagnosed, Drained, Events, Explained, Filters, Flows, Frontends, History, Refusals, Services,
-    Undrained, Watch,
+    Backends, DiagnoseArgs, DrainArgs, Events, ExplainArgs, Filters, Flows, Frontends, History, Refusals,
+    Services, UndrainArgs, Watch,
 };
-use fit::Fit;
 use holdfast_api::form::Form;
-use holdfast_api::verify::{Verification, Verified};
+use holdfast_api::verify::{Verification, VerifyOutcome};
 use holdfast_config::{self as config, ConfigErrors, NodeName};
 use holdfast_import::Format;
+use terminal_filter::TerminalFilter;
 
 /// How a program of this command line ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
 #[command(name = "holdfast", version, arg_required_else_help = true)]
 pub struct Cli {
     #[command(flatten)]
-    reach: Reach,
+    connect: ConnectArgs,
     /// How answers are written
     #[arg(short, long, global = true, value_enum, default_value_t = Form::Table)]
     output: Form,
@@ -130,7 +130,7 @@ pub struct Cli {
 
 /// How to reach the daemon.
 #[derive(Clone, Debug, clap::Args)]
-struct Reach {
+struct ConnectArgs {
     /// The daemon's unix socket, and nothing else [default: /run/holdfast/admin.sock, for questions then TCP]
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "tcp")]
     socket: Option<PathBuf>,
@@ -146,7 +146,7 @@ pub enum Command {
     Run(Run),
     /// What ends with an answer.
     #[command(flatten)]
-    Question(Question),
+    Client(ClientCommand),
 }
 
 /// The arguments of `holdfast run`.
@@ -162,7 +162,7 @@ pub struct Run {
 
 /// Everything but running the daemon.
 #[derive(Clone, Debug, clap::Subcommand)]
-pub enum Question {
+pub enum ClientCommand {
     /// Is all well? One screen
     Status,
     /// The same on a terminal, live, with what changed last; until interrupted
@@ -174,10 +174,10 @@ pub enum Question {
     /// Every service that is known, and what was rejected
     Services(Filters<Services>),
     /// Why a client meets what it meets at a service or an address
-    Explain(Explained),
+    Explain(ExplainArgs),
     /// What is wrong with a service, and what to do next? `-o wide` shows also what is as it should be
     #[command(after_help = DIAGNOSE_EXITS)]
-    Diagnose(Diagnosed),
+    Diagnose(DiagnoseArgs),
     /// What the cluster's components say (Events), what it means, what is behind it and what helps
     #[command(after_help = EVENTS_EXITS)]
     Events(Filters<Events>),
@@ -187,7 +187,7 @@ pub enum Question {
     /// Is the daemon alive, or ready? The exit code says so, for probes
     Health {
         /// What is asked
-        what: health::Health,
+        what: health::HealthProbe,
     },
     /// Which clients were not served, newest first
     Refusals(Filters<Refusals>),
@@ -222,10 +222,10 @@ pub enum Question {
     },
     /// Give backends no new clients, for maintenance; without a backend: show what is drained
     #[command(after_help = DRAIN_EXITS)]
-    Drain(Drained),
+    Drain(DrainArgs),
     /// Give backends that were drained new clients again
     #[command(after_help = UNDRAIN_EXITS)]
-    Undrain(Undrained),
+    Undrain(UndrainArgs),
     /// Have the running daemon read its configuration again; the old one stays if the new one is bad
     Reload,
     /// Find every error in a configuration
@@ -240,7 +240,7 @@ pub enum Question {
         /// What `ipvsadm --save --numeric` wrote, keepalived.conf or haproxy.cfg; "-" is standard input
         file: PathBuf,
         /// Whose file it is: ipvs, keepalived or haproxy [default: as its lines show]
-        #[arg(long, value_name = "FORMAT", value_parser = import::format)]
+        #[arg(long, value_name = "FORMAT", value_parser = import::parse_format)]
         from: Option<Format>,
     },
     /// Print the completions for a shell
@@ -281,84 +281,86 @@ pub fn parse(
 
 impl Cli {
     /// Answers a question at a terminal or elsewhere: with colours where they can be seen and are wanted.
-    pub fn answer_in_colour(&self, question: &Question, out: impl Write, err: &mut impl Write) -> Exit {
-        let is_file = matches!(question, Question::Completions { .. } | Question::Import { .. });
+    pub fn run_in_colour(&self, question: &ClientCommand, out: impl Write, err: &mut impl Write) -> Exit {
+        let is_file = matches!(question, ClientCommand::Completions { .. } | ClientCommand::Import { .. });
         let is_text = !is_file && self.output != Form::Json;
-        let mut painted = paint::Painted::new(out);
+        let mut painted = paint::ColourWriter::new(out);
         match is_text {
-            true => self.answer(question, &mut painted, err),
-            false => self.answer(question, painted.plain(), err),
+            true => self.run_command(question, &mut painted, err),
+            false => self.run_command(question, painted.without_colours(), err),
         }
     }
 
     /// Answers a question without colours.
-    pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
+    pub fn run_command(&self, question: &ClientCommand, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let client = self.client();
-        let answered = self.answered(&client, question, out, err);
-        client.tell_fallback(err);
+        let answered = self.dispatch_command(&client, question, out, err);
+        client.report_fallback(err);
         answered.unwrap_or_else(|error| error.report(err))
     }
 
     /// What the daemon says is made fit for a terminal. `top` draws on one, and the rest is said here.
-    fn answered(
+    fn dispatch_command(
         &self,
         client: &Client,
-        question: &Question,
+        question: &ClientCommand,
         out: &mut impl Write,
         err: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let fit = &mut Fit::new(&mut *out, self.output);
+        let fit = &mut TerminalFilter::new(&mut *out, self.output);
         match question {
-            Question::Status => status::status(client, self.output == Form::Json, fit),
-            Question::Top => top::top(client, out),
-            Question::Frontends(filter) => self.table(client, "frontends", &filter.given, fit),
-            Question::Backends(filter) => self.table(client, "backends", &filter.given, fit),
-            Question::Services(filter) => self.table(client, "services", &filter.given, fit),
-            Question::Explain(asked) => self.explain(client, asked, fit),
-            Question::Diagnose(asked) => self.diagnose(client, asked, fit),
-            Question::Events(filter) => {
+            ClientCommand::Status => status::run_status(client, self.output == Form::Json, fit),
+            ClientCommand::Top => top::run_top(client, out),
+            ClientCommand::Frontends(filter) => self.query_table(client, "frontends", &filter.values, fit),
+            ClientCommand::Backends(filter) => self.query_table(client, "backends", &filter.values, fit),
+            ClientCommand::Services(filter) => self.query_table(client, "services", &filter.values, fit),
+            ClientCommand::Explain(asked) => self.explain(client, asked, fit),
+            ClientCommand::Diagnose(asked) => self.diagnose(client, asked, fit),
+            ClientCommand::Events(filter) => {
                 let begin = format!("/events?format={}", self.output.as_str());
-                self.ending_as_told(client, &path(&begin, &filter.given), fit)
+                self.copy_with_exit(client, &build_path(&begin, &filter.values), fit)
             }
-            Question::Verify => self.verify(client, fit),
-            Question::Health { what } => health::health(client, *what, self.output, fit),
-            Question::Refusals(filter) => self.table(client, "refusals", &filter.given, fit),
-            Question::Flows(filter) => self.table(client, "flows", &filter.given, fit),
-            Question::History(filter) => self.table(client, "history", &filter.given, fit),
-            Question::Watch(filter) => {
-                watch::watch(client, &path("/watch?", &filter.given), self.output, fit, err)
+            ClientCommand::Verify => self.verify(client, fit),
+            ClientCommand::Health { what } => health::query_health(client, *what, self.output, fit),
+            ClientCommand::Refusals(filter) => self.query_table(client, "refusals", &filter.values, fit),
+            ClientCommand::Flows(filter) => self.query_table(client, "flows", &filter.values, fit),
+            ClientCommand::History(filter) => self.query_table(client, "history", &filter.values, fit),
+            ClientCommand::Watch(filter) => {
+                watch::run_watch(client, &build_path("/watch?", &filter.values), self.output, fit, err)
             }
-            Question::Datapath => self.table(client, "datapath", &[], fit),
-            Question::Apiserver { action: None } => self.table(client, "apiserver", &[], fit),
-            Question::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
+            ClientCommand::Datapath => self.query_table(client, "datapath", &[], fit),
+            ClientCommand::Apiserver { action: None } => self.query_table(client, "apiserver", &[], fit),
+            ClientCommand::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
                 self.forget(client, *address, fit)
             }
-            Question::Drain(Drained { backend: None, .. }) => self.table(client, "drains", &[], fit),
-            Question::Drain(Drained { backend: Some(backend), service }) => {
-                self.order(client, "drain", (backend, service.as_deref()), fit)
+            ClientCommand::Drain(DrainArgs { backend: None, .. }) => {
+                self.query_table(client, "drains", &[], fit)
             }
-            Question::Undrain(Undrained { backend, service }) => {
-                self.order(client, "undrain", (backend, service.as_deref()), fit)
+            ClientCommand::Drain(DrainArgs { backend: Some(backend), service }) => {
+                self.send_order(client, "drain", (backend, service.as_deref()), fit)
             }
-            Question::Reload => self.reload(client, fit),
-            Question::Cleanup { config, drain } => {
+            ClientCommand::Undrain(UndrainArgs { backend, service }) => {
+                self.send_order(client, "undrain", (backend, service.as_deref()), fit)
+            }
+            ClientCommand::Reload => self.reload(client, fit),
+            ClientCommand::Cleanup { config, drain } => {
                 cleanup::cleanup(config.as_deref(), *drain).write(self.output, out, err).map_err(Into::into)
             }
-            Question::Prepare { config } => {
+            ClientCommand::Prepare { config } => {
                 prepare::prepare(config.as_deref()).write(self.output, out, err).map_err(Into::into)
             }
-            Question::CheckConfig { file } => {
-                check::check(file).write(self.output, out, err).map_err(Into::into)
+            ClientCommand::CheckConfig { file } => {
+                check::check_config(file).write(self.output, out, err).map_err(Into::into)
             }
-            Question::Import { file, from } => {
-                import::import(file, *from).write(self.output, out, err).map_err(Into::into)
+            ClientCommand::Import { file, from } => {
+                import::import_file(file, *from).write(self.output, out, err).map_err(Into::into)
             }
-            Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
+            ClientCommand::Completions { shell } => print_completions(*shell, out).map_err(Into::into),
         }
     }
 
     fn client(&self) -> Client {
-        match (&self.reach.socket, &self.reach.tcp) {
+        match (&self.connect.socket, &self.connect.tcp) {
             (Some(socket), _) => Client::new(Some(socket.clone()), None),
             (None, Some(address)) => Client::new(None, Some(address.clone())),
             (None, None) => {
@@ -370,57 +372,63 @@ impl Cli {
 
     /// Explains an address or a service. What has no slash counts as an address, and so does an address with its port
     /// before a slash, which has a protocol behind it; anything else is a service.
-    fn explain(&self, client: &Client, asked: &Explained, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let Explained { what, from, udp } = asked;
+    fn explain(
+        &self,
+        client: &Client,
+        asked: &ExplainArgs,
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let ExplainArgs { what, from, udp } = asked;
         let filter = what.as_deref().map(|what| {
             let address = what.split_once('/').map_or(what, |(address, _)| address);
             let is_address = !what.contains('/') || address.parse::<SocketAddr>().is_ok();
             let name = if is_address { "endpoint" } else { "service" };
             let by = if *udp { "/UDP" } else { "" };
-            format!("&{name}={}", encoded(&format!("{what}{by}")))
+            format!("&{name}={}", encode_component(&format!("{what}{by}")))
         });
-        let from = from.as_deref().map(|from| format!("&from={}", encoded(from))).unwrap_or_default();
+        let from =
+            from.as_deref().map(|from| format!("&from={}", encode_component(from))).unwrap_or_default();
         let path = format!("/explain?format={}{}{from}", self.output.as_str(), filter.unwrap_or_default());
         let mut answer = client.get(&path)?;
         if answer.status == 404 {
-            answer.copy(out)?;
+            answer.copy_body(out)?;
             return Ok(Exit::Finding);
         }
-        shown(answer, out)
+        copy_answer(answer, out)
     }
 
     fn diagnose(
         &self,
         client: &Client,
-        asked: &Diagnosed,
+        asked: &DiagnoseArgs,
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let Diagnosed { service, no_probe, port, http, client: dialler, since, timeout, explain } = asked;
+        let DiagnoseArgs { service, no_probe, port, http, client: dialler, since, timeout, explain } = asked;
         if let Some(check) = explain {
-            return explained_check(check, out);
+            return print_check(check, out);
         }
         let probe = if *no_probe { "none" } else { "connect" };
         let start = format!("/diagnose?format={}&probe={probe}", self.output.as_str());
         let narrowed = [("service", service), ("port", port), ("http", http), ("client", dialler)];
         let filters = narrowed.into_iter().chain([("since", since), ("timeout", timeout)]);
         let given: Vec<_> = filters.filter_map(|(name, value)| Some((name, value.clone()?))).collect();
-        self.ending_as_told(client, &path(&start, &given), out)
+        self.copy_with_exit(client, &build_path(&start, &given), out)
     }
 
     /// The daemon says in its answer how the program ends; an answer that does not say so is broken.
-    fn ending_as_told(&self, client: &Client, path: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
+    fn copy_with_exit(&self, client: &Client, path: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
         let mut answer = client.get(path)?;
         let Some(exit) = answer.exit else {
             answer.expect_ok()?;
             return Err(ClientError::Broken(io::Error::other("it does not say how it ended")));
         };
-        answer.copy(out)?;
+        answer.copy_body(out)?;
         Ok(exit)
     }
 
     /// Whether all is equal is a field of the JSON, so JSON is asked for in any case.
     fn verify(&self, client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let json = client.get("/verify?format=json")?.expect_ok()?.whole()?;
+        let json = client.get("/verify?format=json")?.expect_ok()?.read_whole()?;
         let answer: Verification =
             serde_json::from_slice(&json).map_err(|error| ClientError::Broken(error.into()))?;
         match self.output {
@@ -428,10 +436,10 @@ impl Cli {
             Form::Table | Form::Wide => out.write_all(answer.text().as_bytes())?,
         }
         out.flush()?;
-        Ok(match answer.verified() {
-            Verified::Equal => Exit::Good,
-            Verified::Different => Exit::Finding,
-            Verified::Incomplete => Exit::Incomplete,
+        Ok(match answer.outcome() {
+            VerifyOutcome::Equal => Exit::Good,
+            VerifyOutcome::Different => Exit::Finding,
+            VerifyOutcome::Incomplete => Exit::Incomplete,
         })
     }
 
@@ -440,28 +448,29 @@ impl Cli {
         let path = format!("/reload?format={}", self.output.as_str());
         let mut answer = client.post(&path)?;
         if self.output == Form::Json && answer.status == 422 {
-            let why = answer.rest()?;
-            writeln!(out, "{}", refused_reload(&why))?;
+            let why = answer.read_short()?;
+            writeln!(out, "{}", reload_refusal(&why))?;
             return Ok(Exit::Config);
         }
-        shown(answer, out)
+        copy_answer(answer, out)
     }
 
     /// Has the daemon drain backends, or take that back. Only the socket takes such an order, and the answer says how
     /// the program ends.
-    fn order(
+    fn send_order(
         &self,
         client: &Client,
         path: &str,
         (backend, service): (&str, Option<&str>),
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let service = service.map(|service| format!("&service={}", encoded(service))).unwrap_or_default();
+        let service =
+            service.map(|service| format!("&service={}", encode_component(service))).unwrap_or_default();
         let form = self.output.as_str();
-        let path = format!("/{path}?backend={}{service}&format={form}", encoded(backend));
+        let path = format!("/{path}?backend={}{service}&format={form}", encode_component(backend));
         let answer = client.post(&path)?;
         let exit = answer.exit;
-        shown(answer, out).map(|good| exit.unwrap_or(good))
+        copy_answer(answer, out).map(|good| exit.unwrap_or(good))
     }
 
     /// Has the daemon forget an address. Only the socket takes this wish too.
@@ -472,32 +481,32 @@ impl Cli {
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
         let address = address.to_string();
-        let address = encoded(&address);
+        let address = encode_component(&address);
         let form = self.output.as_str();
         let path = format!("/apiserver/forget?endpoint={address}&format={form}");
-        shown(client.post(&path)?, out)
+        copy_answer(client.post(&path)?, out)
     }
 
-    fn table(
+    fn query_table(
         &self,
         client: &Client,
         table: &str,
         filters: &[(&str, String)],
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let path = path(&format!("/{table}?format={}", self.output.as_str()), filters);
-        shown(client.get(&path)?, out)
+        let path = build_path(&format!("/{table}?format={}", self.output.as_str()), filters);
+        copy_answer(client.get(&path)?, out)
     }
 }
 
 /// Copies a good answer; any other answer is an error.
-fn shown(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError> {
-    answer.expect_ok()?.copy(out)?;
+fn copy_answer(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError> {
+    answer.expect_ok()?.copy_body(out)?;
     Ok(Exit::Good)
 }
 
 /// Prints what a check looks at, without asking the daemon.
-fn explained_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
+fn print_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
     let Some(text) = holdfast_diagnose::describe_check(check) else {
         let message =
             format!("no check is called {check:?}\nhint: a diagnosis with `-o wide` names all of them");
@@ -507,12 +516,14 @@ fn explained_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientErro
     Ok(Exit::Good)
 }
 
-fn path(begin: &str, given: &[(&str, String)]) -> String {
-    given.iter().fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encoded(value)))
+fn build_path(begin: &str, given: &[(&str, String)]) -> String {
+    given
+        .iter()
+        .fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encode_component(value)))
 }
 
 /// The daemon's refusal, with the field by which a reader of the outcome knows that the reload was refused.
-fn refused_reload(why: &[u8]) -> Value {
+fn reload_refusal(why: &[u8]) -> Value {
     let mut answer: Value = serde_json::from_slice(why).unwrap_or_else(|_| json!({}));
     if let Some(fields) = answer.as_object_mut() {
         fields.insert("reloaded".to_owned(), false.into());
@@ -523,11 +534,11 @@ fn refused_reload(why: &[u8]) -> Value {
 /// Everything that could mean something in a query. Names of services and addresses stay as people write them.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'/').remove(b':');
 
-fn encoded(text: &str) -> impl Display {
+fn encode_component(text: &str) -> impl Display {
     utf8_percent_encode(text, ENCODED)
 }
 
-fn completions(shell: Shell, out: &mut impl Write) -> io::Result<Exit> {
+fn print_completions(shell: Shell, out: &mut impl Write) -> io::Result<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut script);
     out.write_all(&script)?;

@@ -53,43 +53,43 @@ pub(super) fn is_wanted(is_terminal: bool, no_color: Option<&OsStr>, term: Optio
 }
 
 /// Whether colours can be seen and are wanted at this process's own standard output.
-fn are_wanted_here() -> bool {
+fn are_colours_wanted() -> bool {
     let variable = |name| std::env::var_os(name);
     is_wanted(io::stdout().is_terminal(), variable("NO_COLOR").as_deref(), variable("TERM").as_deref())
 }
 
 /// Writes through, line by line, in colours.
-pub(super) struct Painted<W: Write> {
+pub(super) struct ColourWriter<W: Write> {
     out: W,
     is_painting: bool,
     line: Vec<u8>,
 }
 
-impl<W: Write> Painted<W> {
+impl<W: Write> ColourWriter<W> {
     /// Writes to `out`, in colours if standard output is a terminal that shows them.
     pub(super) fn new(out: W) -> Self {
-        Self::when(are_wanted_here(), out)
+        Self::with_colours(are_colours_wanted(), out)
     }
 
-    fn when(is_painting: bool, out: W) -> Self {
+    fn with_colours(is_painting: bool, out: W) -> Self {
         Self { out, is_painting, line: Vec::new() }
     }
 
     /// The output itself, for what is to be written without colours.
-    pub(super) fn plain(&mut self) -> &mut W {
+    pub(super) fn without_colours(&mut self) -> &mut W {
         &mut self.out
     }
 
     fn write_line(&mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
         match std::str::from_utf8(&line) {
-            Ok(text) => self.out.write_all(painted(text).as_bytes()),
+            Ok(text) => self.out.write_all(paint_line(text).as_bytes()),
             Err(_) => self.out.write_all(&line),
         }
     }
 }
 
-impl<W: Write> Write for Painted<W> {
+impl<W: Write> Write for ColourWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.is_painting {
             return self.out.write(bytes);
@@ -109,20 +109,20 @@ impl<W: Write> Write for Painted<W> {
     }
 }
 
-fn in_colour(text: &str, colour: &str) -> String {
+fn paint_text(text: &str, colour: &str) -> String {
     format!("\u{1b}[{colour}m{text}\u{1b}[0m")
 }
 
 /// A line in its colours.
-fn painted(line: &str) -> String {
+fn paint_line(line: &str) -> String {
     let text = line.trim_end_matches('\n');
     let end = line.get(text.len()..).unwrap_or_default();
     if is_heading(text) {
-        return in_colour(text, BOLD) + end;
+        return paint_text(text, BOLD) + end;
     }
     match BEGINNINGS.iter().find(|(begin, _)| text.starts_with(begin)) {
-        Some((_, colour)) => in_colour(text, colour) + end,
-        None => text.split("  ").map(cell).collect::<Vec<_>>().join("  ") + end,
+        Some((_, colour)) => paint_text(text, colour) + end,
+        None => text.split("  ").map(paint_cell).collect::<Vec<_>>().join("  ") + end,
     }
 }
 
@@ -132,10 +132,10 @@ fn is_heading(text: &str) -> bool {
 }
 
 /// A cell in its colour. Two blanks stand between cells; a third one counts as part of a cell, and is not painted.
-fn cell(text: &str) -> String {
+fn paint_cell(text: &str) -> String {
     let word = text.trim_matches(' ');
     match CELLS.iter().find(|(known, _)| *known == word) {
-        Some((_, colour)) => text.replace(word, &in_colour(word, colour)),
+        Some((_, colour)) => text.replace(word, &paint_text(word, colour)),
         None => text.to_owned(),
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     fn through(is_painting: bool, pieces: &[&str]) -> String {
-        let mut painted = Painted::when(is_painting, Vec::new());
+        let mut painted = ColourWriter::with_colours(is_painting, Vec::new());
         pieces.iter().for_each(|piece| painted.write_all(piece.as_bytes()).unwrap());
         painted.flush().unwrap();
         String::from_utf8(painted.out).unwrap()
@@ -183,9 +183,9 @@ mod tests {
     #[test]
     fn only_whole_cells_are_painted() {
         for line in ["default/held  x\n", "not serving\n", "  a is serving b\n", "\n", "held-by-me  x\n"] {
-            assert_eq!(painted(line), line);
+            assert_eq!(paint_line(line), line);
         }
-        assert_eq!(painted("all equal\n"), "\u{1b}[32mall equal\u{1b}[0m\n");
+        assert_eq!(paint_line("all equal\n"), "\u{1b}[32mall equal\u{1b}[0m\n");
     }
 
     proptest::proptest! {

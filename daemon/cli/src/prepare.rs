@@ -14,9 +14,9 @@ use holdfast_config::DatapathKind;
 
 /// Makes it where it is missing, and says what became of it.
 pub(super) fn prepare(config: Option<&Path>) -> Report {
-    let done = match cleanup::found(config) {
+    let done = match cleanup::load_config(config) {
         Ok(config) if config.datapath.kind == DatapathKind::Memory => Ok("nothing is in the kernel"),
-        Ok(config) => prepared(&config.datapath.bpffs).map_err(|error| error.to_string()),
+        Ok(config) => prepare_maps(&config.datapath.bpffs).map_err(|error| error.to_string()),
         // The daemon makes nothing from such a file either: it ends with that.
         Err(errors) => {
             let why = errors.to_string();
@@ -31,7 +31,7 @@ pub(super) fn prepare(config: Option<&Path>) -> Report {
     Report { exit: Exit::Good, json: json!({"prepared": done.is_ok(), "error": why}), good, bad }
 }
 
-fn prepared(bpffs: &Path) -> Result<&'static str, StartError> {
+fn prepare_maps(bpffs: &Path) -> Result<&'static str, StartError> {
     match holdfast_datapath::prepare_socket_maps(bpffs) {
         Ok(PrepareOutcome::Created) => Ok("made"),
         Ok(PrepareOutcome::Existing) => Ok("there already"),

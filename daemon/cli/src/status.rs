@@ -1,4 +1,4 @@
-//! `status`: one screen that says whether all is well, and if not, what.
+//! `run_status`: one screen that says whether all is well, and if not, what.
 //!
 //! Invariant: it needs nothing that the API does not show. Lists are cut with a count, never silently.
 
@@ -8,8 +8,8 @@ mod checks;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use holdfast_status::plain::plain;
-use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::printable::sanitise_line;
+use holdfast_status::views::announcements::AnnouncedAddress;
 use holdfast_status::views::proxies::Trace;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ struct Readiness {
     reason: Option<String>,
     sources: Vec<Source>,
     stale_since: Option<String>,
-    snapshot: SavedTable,
+    snapshot: SnapshotStatus,
     history: HistoryRow,
     #[serde(default)]
     closed_ports: Vec<ClosedPort>,
@@ -60,7 +60,7 @@ struct ClosedPort {
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-struct SavedTable {
+struct SnapshotStatus {
     written: Option<String>,
     bytes: u64,
     #[serde(default)]
@@ -138,7 +138,7 @@ struct Device {
 
 /// A device that leads to backends, and that the configuration leaves out.
 #[derive(Debug, Serialize)]
-struct LeftOut {
+struct ExcludedDevice {
     device: String,
     why: String,
 }
@@ -147,7 +147,7 @@ struct LeftOut {
 struct Services {
     services: Vec<Service>,
     totals: TotalsRow,
-    rejected: Vec<Rejected>,
+    rejected: Vec<RejectedObject>,
     rejected_dropped: u64,
 }
 
@@ -161,7 +161,7 @@ struct Service {
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-struct Rejected {
+struct RejectedObject {
     kind: String,
     name: Option<String>,
     place: Option<String>,
@@ -177,13 +177,13 @@ struct Status {
     reason: Option<String>,
     faults: Vec<String>,
     other_proxies: Vec<OtherProxy>,
-    left_out_devices: Vec<LeftOut>,
+    left_out_devices: Vec<ExcludedDevice>,
     filters: Vec<Filter>,
     announced_addresses: Vec<AnnouncedAddress>,
     sources: Vec<Source>,
     apiserver: Apiserver,
     stale_since: Option<String>,
-    snapshot: SavedTable,
+    snapshot: SnapshotStatus,
     history: HistoryRow,
     services: u64,
     frontends: u64,
@@ -193,8 +193,8 @@ struct Status {
     verdicts: BTreeMap<String, u64>,
     held: Vec<NotServing>,
     not_serving: Vec<NotServing>,
-    errors: Vec<Failed>,
-    rejected: Vec<Rejected>,
+    errors: Vec<FailedService>,
+    rejected: Vec<RejectedObject>,
     rejected_dropped: u64,
     closed_ports: Vec<ClosedPort>,
     closed_ports_omitted: u64,
@@ -214,19 +214,19 @@ struct NotServing {
 }
 
 #[derive(Debug, Serialize)]
-struct Failed {
+struct FailedService {
     service: String,
     error: String,
 }
 
 /// Asks for everything that counts, and writes the screen or its JSON.
-pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
-    let version = read(client, "/version?format=json")?;
-    let readiness = read(client, "/readyz?format=json")?;
-    let datapath = read(client, "/datapath?format=json")?;
-    let apiserver = read(client, "/apiserver?format=json")?;
-    let services = read(client, "/services?only=trouble&format=json")?;
-    let status = Status::of(version, readiness, datapath, apiserver, services);
+pub(super) fn run_status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
+    let version = query_json(client, "/version?format=json")?;
+    let readiness = query_json(client, "/readyz?format=json")?;
+    let datapath = query_json(client, "/datapath?format=json")?;
+    let apiserver = query_json(client, "/apiserver?format=json")?;
+    let services = query_json(client, "/services?only=trouble&format=json")?;
+    let status = Status::from_answers(version, readiness, datapath, apiserver, services);
     if json {
         let text =
             serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
@@ -239,16 +239,16 @@ pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Resul
 }
 
 /// Reads one answer of the API. A 503 is an answer too, because the reason is in it.
-fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
+fn query_json<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
     let mut answer = client.get(path)?;
     if answer.status != 503 {
         answer = answer.expect_ok()?;
     }
-    serde_json::from_slice(&answer.whole()?).map_err(|error| ClientError::Broken(error.into()))
+    serde_json::from_slice(&answer.read_whole()?).map_err(|error| ClientError::Broken(error.into()))
 }
 
 impl Status {
-    fn of(
+    fn from_answers(
         version: Version,
         readiness: Readiness,
         datapath: Datapath,
@@ -257,11 +257,13 @@ impl Status {
     ) -> Self {
         let Services { services, totals, rejected, rejected_dropped } = services;
         let faults = datapath.faults();
-        let left_out_devices = datapath.left_out();
+        let left_out_devices = datapath.excluded_devices();
         let failed = services.iter().filter(|service| service.status == "error");
-        let errors: Vec<Failed> = failed.map(Failed::from).collect();
-        let (held, not_serving) =
-            services.iter().filter_map(NotServing::of).partition(|it: &NotServing| it.verdict == "held");
+        let errors: Vec<FailedService> = failed.map(FailedService::from).collect();
+        let (held, not_serving) = services
+            .iter()
+            .filter_map(NotServing::from_service)
+            .partition(|it: &NotServing| it.verdict == "held");
         let is_in_force = readiness.refused_reload.is_none();
         let is_served = faults.is_empty() && errors.is_empty() && rejected.is_empty();
         Self {
@@ -309,70 +311,76 @@ impl Status {
         let note = if datapath == "memory" { " (computed and shown; no traffic is touched)" } else { "" };
         writeln!(out, "datapath   {datapath}{note}")?;
         for OtherProxy { proxy, evidence, .. } in &self.other_proxies {
-            writeln!(out, "beside     {} ({})", plain(proxy), plain(&evidence.join(", ")))?;
+            writeln!(out, "beside     {} ({})", sanitise_line(proxy), sanitise_line(&evidence.join(", ")))?;
         }
-        for LeftOut { device, why } in &self.left_out_devices {
-            writeln!(out, "left out   {} ({})", plain(device), plain(why))?;
+        for ExcludedDevice { device, why } in &self.left_out_devices {
+            writeln!(out, "left out   {} ({})", sanitise_line(device), sanitise_line(why))?;
         }
-        writeln!(out, "sources    {}", listed(self.sources.iter().map(Source::spelled)))?;
-        if let Some(apiserver) = self.apiserver.spelled() {
-            writeln!(out, "apiserver  {}", plain(&apiserver))?;
+        writeln!(out, "sources    {}", join_or_none(self.sources.iter().map(Source::describe_state)))?;
+        if let Some(apiserver) = self.apiserver.describe_state() {
+            writeln!(out, "apiserver  {}", sanitise_line(&apiserver))?;
         }
         if let Some(since) = &self.stale_since {
             writeln!(out, "stale      as remembered from {since}")?;
         }
-        writeln!(out, "snapshot   {}", self.snapshot.spelled())?;
-        writeln!(out, "history    {}", plain(&spell_history(&self.history)))?;
-        let states = listed(self.states.iter().map(|(state, count)| format!("{count} {state}")));
+        writeln!(out, "snapshot   {}", self.snapshot.describe_state())?;
+        writeln!(out, "history    {}", sanitise_line(&describe_history(&self.history)))?;
+        let states = join_or_none(self.states.iter().map(|(state, count)| format!("{count} {state}")));
         writeln!(out, "services   {} ({states})", self.services)?;
         writeln!(out, "frontends  {}", self.frontends)?;
-        writeln!(out, "backends   {}{}", self.backends, self.drained_spelled())?;
-        let verdicts = listed(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
+        writeln!(out, "backends   {}{}", self.backends, self.describe_drained())?;
+        let verdicts =
+            join_or_none(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
         writeln!(out, "verdicts   {verdicts}")?;
-        if let Some(announced) = self.announced_spelled() {
+        if let Some(announced) = self.describe_announced() {
             writeln!(out, "announced  {announced}")?;
         }
         let refused: Vec<_> =
             self.refused_reload.iter().flat_map(|why| why.lines().map(str::to_owned)).collect();
-        section(out, "the last reload was refused", refused.into_iter(), 0)?;
-        section(out, "admin api", self.shut.iter().cloned(), 0)?;
+        write_section(out, "the last reload was refused", refused.into_iter(), 0)?;
+        write_section(out, "admin api", self.shut.iter().cloned(), 0)?;
         let drains = self.unwritten_drains.iter();
         let drains: Vec<_> =
             drains.map(|why| format!("a restart would not know the last orders: {why}")).collect();
-        section(out, "drains", drains.into_iter(), 0)?;
-        section(out, "datapath", self.faults.iter().cloned(), 0)?;
+        write_section(out, "drains", drains.into_iter(), 0)?;
+        write_section(out, "datapath", self.faults.iter().cloned(), 0)?;
         let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
-        section(out, "filters", filters, 0)?;
-        let absent: Vec<String> = self.announced_addresses.iter().filter_map(not_announced).collect();
-        section(out, "not announced", absent.into_iter(), 0)?;
+        write_section(out, "filters", filters, 0)?;
+        let absent: Vec<String> = self.announced_addresses.iter().filter_map(unannounced_reason).collect();
+        write_section(out, "not announced", absent.into_iter(), 0)?;
         for OtherProxy { proxy, traces, .. } in &self.other_proxies {
             let traces = traces.iter().map(|Trace { what, remove, .. }| format!("{what}: {remove}"));
-            section(out, &plain(proxy), traces, 0)?;
+            write_section(out, &sanitise_line(proxy), traces, 0)?;
         }
         self.write_services(out)?;
-        section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;
-        section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)?;
-        let closed = self.closed_ports.iter().map(ClosedPort::spelled);
-        section(out, "closed ports", closed, self.closed_ports_omitted)?;
-        section(out, "files about Events", self.event_knowledge_faults.iter().map(spell_fault), 0)
+        write_section(out, "errors", self.errors.iter().map(FailedService::describe_state), 0)?;
+        write_section(
+            out,
+            "rejected",
+            self.rejected.iter().map(RejectedObject::describe_state),
+            self.rejected_dropped,
+        )?;
+        let closed = self.closed_ports.iter().map(ClosedPort::describe_state);
+        write_section(out, "closed ports", closed, self.closed_ports_omitted)?;
+        write_section(out, "files about Events", self.event_knowledge_faults.iter().map(describe_fault), 0)
     }
 }
 
 impl Status {
     /// Writes which services do not serve by ready backends, and which backends fail their checks.
     fn write_services(&self, out: &mut impl Write) -> io::Result<()> {
-        section(out, "held", self.held.iter().map(NotServing::spelled), 0)?;
+        write_section(out, "held", self.held.iter().map(NotServing::describe_state), 0)?;
         // Draining backends serve until they go.
         let (draining, unserved): (Vec<_>, Vec<_>) =
             self.not_serving.iter().partition(|it| it.verdict == "draining");
-        section(out, "draining", draining.into_iter().map(NotServing::spelled), 0)?;
-        section(out, "not serving", unserved.into_iter().map(NotServing::spelled), 0)?;
-        let failing = self.failing_checks.iter().map(FailingCheck::spelled);
-        section(out, "failing health checks", failing, self.failing_checks_omitted)
+        write_section(out, "draining", draining.into_iter().map(NotServing::describe_state), 0)?;
+        write_section(out, "not serving", unserved.into_iter().map(NotServing::describe_state), 0)?;
+        let failing = self.failing_checks.iter().map(FailingCheck::describe_state);
+        write_section(out, "failing health checks", failing, self.failing_checks_omitted)
     }
 
     /// What is drained stays so until it is taken back, which may be forgotten.
-    fn drained_spelled(&self) -> String {
+    fn describe_drained(&self) -> String {
         match self.drained {
             0 => String::new(),
             drained => format!(", and {drained} drained (`holdfast drain` lists them)"),
@@ -380,7 +388,7 @@ impl Status {
     }
 
     /// How many of the addresses that are to be announced are; `None`: none is to be.
-    fn announced_spelled(&self) -> Option<String> {
+    fn describe_announced(&self) -> Option<String> {
         let all = self.announced_addresses.len();
         let there = self.announced_addresses.iter().filter(|it| it.announced).count();
         (all > 0).then(|| format!("{there} of {all} addresses"))
@@ -388,17 +396,17 @@ impl Status {
 }
 
 /// Why an address is not announced.
-fn not_announced(AnnouncedAddress { address, announced, why, .. }: &AnnouncedAddress) -> Option<String> {
+fn unannounced_reason(AnnouncedAddress { address, announced, why, .. }: &AnnouncedAddress) -> Option<String> {
     (!announced).then(|| format!("{address}: {}", why.as_deref().unwrap_or("its route is not there")))
 }
 
-fn listed(words: impl Iterator<Item = String>) -> String {
+fn join_or_none(words: impl Iterator<Item = String>) -> String {
     let words: Vec<String> = words.collect();
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
 /// Writes a heading and its lines, if there are any.
-fn section(
+fn write_section(
     out: &mut impl Write,
     title: &str,
     lines: impl ExactSizeIterator<Item = String>,
@@ -410,7 +418,7 @@ fn section(
     }
     writeln!(out, "\n{title}")?;
     for line in lines.take(LINES_MAX) {
-        writeln!(out, "  {}", plain(&line))?;
+        writeln!(out, "  {}", sanitise_line(&line))?;
     }
     let more = u64::try_from(count.saturating_sub(LINES_MAX)).unwrap_or(u64::MAX).saturating_add(unnamed);
     if more > 0 {
@@ -432,21 +440,21 @@ impl Datapath {
         let grace = kernel.grace_failure.as_ref().map(|why| format!("grace periods do not end: {why}"));
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
         let behind = |hook: &String| format!("{hook}: the program reads maps that are no longer written");
-        let hooks = kernel.broken().into_iter().chain(kernel.behind_hooks.iter().map(behind));
+        let hooks = kernel.describe_broken_hooks().into_iter().chain(kernel.behind_hooks.iter().map(behind));
         let packets = kernel.packets.iter().flat_map(Packets::faults);
         waiting.into_iter().chain(hooks).chain(packets).chain(grace).chain(refused).collect()
     }
 
-    fn left_out(&self) -> Vec<LeftOut> {
+    fn excluded_devices(&self) -> Vec<ExcludedDevice> {
         let packets = self.kernel.iter().filter_map(|kernel| kernel.packets.as_ref());
         let left_out = packets.flat_map(|packets| &packets.devices).filter(|it| it.class == "backends");
-        left_out.map(|it| LeftOut { device: it.name.clone(), why: it.why.clone() }).collect()
+        left_out.map(|it| ExcludedDevice { device: it.name.clone(), why: it.why.clone() }).collect()
     }
 }
 
 impl Kernel {
     /// The hooks without a program of ours, and those whose program serves but would not outlive the daemon.
-    fn broken(&self) -> Vec<String> {
+    fn describe_broken_hooks(&self) -> Vec<String> {
         let why = self.repair_failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         let is_bare = |hook: &&String| self.bare_hooks.contains(*hook);
         let (bare, unpinned): (Vec<_>, Vec<_>) = self.broken_hooks.iter().partition(is_bare);
@@ -454,13 +462,13 @@ impl Kernel {
         let said =
             |hooks: Vec<&String>, what| (!hooks.is_empty()).then(|| format!("{} {what}{why}", listed(hooks)));
         let gone = "have no program any more, so clients there are not served, and none can be put back";
-        let all = [said(bare, gone), said(unpinned, UNPINNED)];
+        let all = [said(bare, gone), said(unpinned, UNPINNED_TEXT)];
         all.into_iter().flatten().collect()
     }
 }
 
 /// What a missing pin means, and what it does not.
-const UNPINNED: &str = "serve, but their pins are gone: their programs end with this daemon";
+const UNPINNED_TEXT: &str = "serve, but their pins are gone: their programs end with this daemon";
 
 impl Packets {
     /// Why clients from outside are not served, or not as services are now.
@@ -486,7 +494,7 @@ impl Packets {
     }
 }
 
-fn spell_history(row: &HistoryRow) -> String {
+fn describe_history(row: &HistoryRow) -> String {
     let HistoryRow { seq, gaps, bytes, unwritten, error } = row;
     let mut text = match seq {
         0 => "no change yet".to_owned(),
@@ -501,29 +509,31 @@ fn spell_history(row: &HistoryRow) -> String {
     text
 }
 
-impl SavedTable {
-    fn spelled(&self) -> String {
+impl SnapshotStatus {
+    fn describe_state(&self) -> String {
         let written = match &self.written {
             Some(written) => format!("{} bytes, written {written}", self.bytes),
             None => "not written yet".to_owned(),
         };
-        let error = self.error.as_deref().map(|error| format!("; {}", plain(error))).unwrap_or_default();
-        let damage = self.damage.as_ref().map(spell_damage).unwrap_or_default();
+        let error =
+            self.error.as_deref().map(|error| format!("; {}", sanitise_line(error))).unwrap_or_default();
+        let damage = self.damage.as_ref().map(describe_damage).unwrap_or_default();
         format!("{written}{error}{damage}")
     }
 }
 
-fn spell_damage(row: &DamageRow) -> String {
+fn describe_damage(row: &DamageRow) -> String {
     let DamageRow { error, older, lost, lost_services } = row;
-    let named = if *lost > 0 { format!(" ({})", plain(&lost_services.join(", "))) } else { String::new() };
+    let named =
+        if *lost > 0 { format!(" ({})", sanitise_line(&lost_services.join(", "))) } else { String::new() };
     format!(
         "; at the start {}: {older} services were as in the file before, {lost} were lost{named}",
-        plain(error)
+        sanitise_line(error)
     )
 }
 
 impl Source {
-    fn spelled(&self) -> String {
+    fn describe_state(&self) -> String {
         let state = if self.synced { "" } else { " (no first list yet)" };
         format!("{}{state}", self.source)
     }
@@ -531,47 +541,47 @@ impl Source {
 
 impl NotServing {
     /// The service, unless its verdict is as it is meant to be: serving, or bypassed.
-    fn of(service: &Service) -> Option<Self> {
+    fn from_service(service: &Service) -> Option<Self> {
         let meant = |verdict: &String| matches!(verdict.as_str(), "serving" | "bypassed");
         let verdict = service.verdict.clone().filter(|verdict| !meant(verdict))?;
         Some(Self { service: service.service.clone(), verdict, reason: service.reason.clone() })
     }
 
-    fn spelled(&self) -> String {
+    fn describe_state(&self) -> String {
         let reason = self.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         format!("{}: {}{reason}", self.service, self.verdict)
     }
 }
 
-impl From<&Service> for Failed {
+impl From<&Service> for FailedService {
     fn from(service: &Service) -> Self {
         let error = service.error.clone().unwrap_or_default();
         Self { service: service.service.clone(), error }
     }
 }
 
-impl Failed {
-    fn spelled(&self) -> String {
+impl FailedService {
+    fn describe_state(&self) -> String {
         format!("{}: {}", self.service, self.error)
     }
 }
 
 impl ClosedPort {
-    fn spelled(&self) -> String {
+    fn describe_state(&self) -> String {
         let Self { purpose, address, service, why } = self;
         format!("{} {address}: {why}", service.as_deref().unwrap_or(purpose))
     }
 }
 
-fn spell_fault(fault: &KnowledgeFault) -> String {
+fn describe_fault(fault: &KnowledgeFault) -> String {
     let KnowledgeFault { file, line, id, message } = fault;
     let line = line.map(|line| format!(":{line}")).unwrap_or_default();
     let id = id.as_deref().map(|id| format!(" {id}:")).unwrap_or_default();
     format!("{file}{line}:{id} {message}")
 }
 
-impl Rejected {
-    fn spelled(&self) -> String {
+impl RejectedObject {
+    fn describe_state(&self) -> String {
         let name = self.name.as_deref().or(self.place.as_deref()).unwrap_or_default();
         format!("{} {name}: {}", self.kind, self.reason)
     }

@@ -19,7 +19,9 @@ use holdfast_agent::recorder::tests::{incident_history, tell_incident};
 use holdfast_api::fixture::{
     self, Folder, Served, acts, everything, in_memory, many, serve, serve_to, serve_with,
 };
-use holdfast_api::{Acts, ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
+use holdfast_api::{
+    ForgetOutcome, ForgetRequest, RELOADS_WAITING_MAX, ReloadOutcome, ReloadRequest, RequestSenders,
+};
 use holdfast_kubernetes::apiserver::ForgetError;
 
 /// What a run of a command line did.
@@ -37,7 +39,7 @@ fn run(arguments: &[&str]) -> Ran {
         Err(exit) => exit,
         Ok(cli) => match &cli.command {
             Command::Run(_) => Exit::Good,
-            Command::Question(question) => cli.answer(question, &mut out, &mut err),
+            Command::Client(question) => cli.run_command(question, &mut out, &mut err),
         },
     };
     Ran { exit, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
@@ -133,13 +135,13 @@ fn the_datapath_is_shown_as_the_api_says_it() {
 }
 
 /// Runs `holdfast reload` against a daemon that answers so.
-fn reload(outcome: Result<Reloaded, String>) -> Ran {
+fn reload(outcome: Result<ReloadOutcome, String>) -> Ran {
     reload_as(&[], outcome)
 }
 
-fn reload_as(more: &[&str], outcome: Result<Reloaded, String>) -> Ran {
-    let (reloads, mut wishes) = mpsc::channel::<ReloadWish>(RELOADS_WAITING_MAX);
-    let served = serve_to(everything(), Acts { reloads, ..acts() });
+fn reload_as(more: &[&str], outcome: Result<ReloadOutcome, String>) -> Ran {
+    let (reloads, mut wishes) = mpsc::channel::<ReloadRequest>(RELOADS_WAITING_MAX);
+    let served = serve_to(everything(), RequestSenders { reloads, ..acts() });
     std::thread::scope(|scope| {
         let ran =
             scope.spawn(|| run(&[&["--socket", served.socket.to_str().unwrap(), "reload"], more].concat()));
@@ -151,7 +153,7 @@ fn reload_as(more: &[&str], outcome: Result<Reloaded, String>) -> Ran {
 #[test]
 fn a_refused_reload_ends_as_a_bad_configuration_does() {
     check(
-        &reload(Ok(Reloaded { waiting: vec!["log.format"] })),
+        &reload(Ok(ReloadOutcome { restart_keys: vec!["log.format"] })),
         Exit::Good,
         &expect![[r#"
             reloaded; these keys take effect with the next restart: log.format
@@ -171,9 +173,9 @@ fn a_refused_reload_ends_as_a_bad_configuration_does() {
 
 #[test]
 fn an_address_that_stays_is_a_finding() {
-    let forget = |outcome: Forgotten| {
-        let (forgets, mut wishes) = mpsc::channel::<ForgetWish>(1);
-        let served = serve_to(everything(), Acts { forgets, ..acts() });
+    let forget = |outcome: ForgetOutcome| {
+        let (forgets, mut wishes) = mpsc::channel::<ForgetRequest>(1);
+        let served = serve_to(everything(), RequestSenders { forgets, ..acts() });
         std::thread::scope(|scope| {
             let arguments =
                 ["--socket", served.socket.to_str().unwrap(), "apiserver", "forget", "[fd00::1]:6443"];
@@ -208,7 +210,7 @@ fn an_address_that_stays_is_a_finding() {
 #[test]
 fn an_order_to_drain_says_what_came_of_it() {
     let (orders, mut ordered) = mpsc::channel::<Order>(1);
-    let served = serve_to(everything(), Acts { drains: orders, ..acts() });
+    let served = serve_to(everything(), RequestSenders { drains: orders, ..acts() });
     let socket = served.socket.to_str().unwrap();
     let ran = std::thread::scope(|scope| {
         let words = ["--socket", socket, "drain", "[::ffff:10.0.0.77]:80", "--service", "default/web"];
@@ -374,7 +376,7 @@ fn packets_that_cannot_be_translated_are_a_finding() {
             let mut status = fixture::status();
             (status.broken_hooks, status.grace_failure) = (Vec::new(), None);
             status.packets.iter_mut().for_each(change);
-            let view = DatapathView::kernel(status).with_devices(readings.datapath().devices().into());
+            let view = DatapathView::for_kernel(status).with_devices(readings.datapath().devices().into());
             readings.datapath = watch::channel(Arc::new(view)).1;
         });
         served.ask(&["status"])
@@ -411,7 +413,7 @@ fn what_serves_without_its_pins_is_told_apart_from_what_does_not_serve() {
             (device.attached, device.unpinned) = (true, true);
             device.error = Some("cannot pin in: read-only".to_owned());
         }
-        let view = DatapathView::kernel(status).with_devices(readings.datapath().devices().into());
+        let view = DatapathView::for_kernel(status).with_devices(readings.datapath().devices().into());
         readings.datapath = watch::channel(Arc::new(view)).1;
     });
     let ran = served.ask(&["status"]);
@@ -545,8 +547,8 @@ fn a_closed_pipe_is_quiet() {
         let arguments = [&["holdfast", "--socket", socket, command], shell].concat();
         let mut err = Vec::new();
         let cli = parse(arguments.into_iter().map(OsString::from), &mut Vec::new(), &mut err).unwrap();
-        let Command::Question(question) = &cli.command else { panic!("a question") };
-        assert_eq!(cli.answer(question, &mut ClosedPipe, &mut err), Exit::Good, "{command}");
+        let Command::Client(question) = &cli.command else { panic!("a question") };
+        assert_eq!(cli.run_command(question, &mut ClosedPipe, &mut err), Exit::Good, "{command}");
         assert_eq!(String::from_utf8(err).unwrap(), "");
     }
 }
@@ -1082,7 +1084,7 @@ fn programs_can_read_what_a_cleanup_did() {
 
 #[test]
 fn programs_can_read_what_a_reload_led_to() {
-    let ran = reload_as(&["-o", "json"], Ok(Reloaded { waiting: vec!["log.format"] }));
+    let ran = reload_as(&["-o", "json"], Ok(ReloadOutcome { restart_keys: vec!["log.format"] }));
     let told = as_json(&ran);
     assert_eq!((ran.exit, &told["reloaded"]), (Exit::Good, &true.into()));
     assert_eq!(told["restart_needed_for"], serde_json::json!(["log.format"]));
@@ -1108,7 +1110,7 @@ fn a_probe_gets_its_answer_as_an_exit_code() {
 fn what_could_not_be_compared_is_neither_equal_nor_a_difference() {
     // No engine runs here that could compare the maps, and no program reads others than those.
     let ran = serve_with(everything(), |readings| {
-        readings.datapath = watch::channel(Arc::new(DatapathView::memory())).1;
+        readings.datapath = watch::channel(Arc::new(DatapathView::for_memory())).1;
     })
     .ask(&["verify"]);
     let ends = "not fully compared: 0 of 1 comparisons were made, and found no difference\n";
@@ -1173,7 +1175,7 @@ fn whether_all_is_equal_is_read_from_its_field_and_not_from_a_line() {
 
 #[test]
 fn what_could_mean_something_in_a_query_is_encoded_and_the_rest_stays_readable() {
-    let filters = |value: &str| path("/services?format=text", &[("service", value.to_owned())]);
+    let filters = |value: &str| build_path("/services?format=text", &[("service", value.to_owned())]);
     for (value, encoded) in [
         ("default/a-b.c_d:80", "default/a-b.c_d:80"),
         ("a&b=c#d+e f%", "a%26b%3Dc%23d%2Be%20f%25"),

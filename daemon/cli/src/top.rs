@@ -1,6 +1,6 @@
-//! `top`: what `status` says, and what changed last, again and again on one screen.
+//! `run_top`: what `status` says, and what changed last, again and again on one screen.
 //!
-//! Invariant: `top` asks no more often than every two seconds, draws no line that the terminal has no room for, and
+//! Invariant: `run_top` asks no more often than every two seconds, draws no line that the terminal has no room for, and
 //! leaves nothing to be put in order: the last screen stays when it is interrupted. If the daemon does not answer, the
 //! screen says so, and what was known stays below.
 
@@ -8,13 +8,13 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_status::plain::plain;
+use holdfast_status::printable::sanitise_line;
 
 use terminal_size::{Height, Width, terminal_size};
 
 use super::Exit;
 use super::client::{Client, ClientError};
-use super::status::status;
+use super::status::run_status;
 
 /// The time between two screens: short enough to see a rollout, and long enough to cost the daemon nothing.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -24,23 +24,23 @@ const CHANGES: &str = "/history?format=table&limit=12";
 /// What moves the cursor to the upper left corner, clears the line to its end, and clears the screen to its end.
 const HOME: &str = "\x1b[H";
 const LINE_END: &str = "\x1b[K\n";
-const REST: &str = "\x1b[J";
+const CLEAR_REST: &str = "\x1b[J";
 
 /// Runs until it is interrupted, or its output takes no more.
-pub(super) fn top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
+pub(super) fn run_top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
     let Some(_) = terminal_size() else {
         return Err(ClientError::Refused { status: 400, message: NO_TERMINAL.to_owned() });
     };
     let mut known = (Vec::new(), Instant::now());
     loop {
-        let head = match lines(client) {
+        let head = match query_lines(client) {
             Ok(lines) => {
                 known = (lines, Instant::now());
                 client.fallback().into_iter().collect()
             }
-            Err(error) => gone(&error, known.1.elapsed()),
+            Err(error) => describe_outage(&error, known.1.elapsed()),
         };
-        draw(out, head.iter().chain(&known.0), size())?;
+        draw(out, head.iter().chain(&known.0), screen_size())?;
         thread::sleep(PAUSE);
     }
 }
@@ -48,22 +48,22 @@ pub(super) fn top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientE
 const NO_TERMINAL: &str = "standard output is no terminal\nhint: `holdfast status` writes the same once, and `holdfast watch` every change";
 
 /// Columns and rows of the terminal; a terminal that went away meanwhile counts as one of the usual size.
-fn size() -> (u16, u16) {
+fn screen_size() -> (u16, u16) {
     terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows))
 }
 
 /// What `status` says, then the latest changes, newest first.
-fn lines(client: &Client) -> Result<Vec<String>, ClientError> {
+fn query_lines(client: &Client) -> Result<Vec<String>, ClientError> {
     let mut screen = Vec::new();
-    status(client, false, &mut screen)?;
-    let changes = client.get(CHANGES)?.expect_ok()?.whole()?;
+    run_status(client, false, &mut screen)?;
+    let changes = client.get(CHANGES)?.expect_ok()?.read_whole()?;
     let [screen, changes] = [&screen, &changes].map(|text| String::from_utf8_lossy(text).into_owned());
     let heading = [String::new(), "what changed last".to_owned()];
     let newest = changes.lines().rev().map(|line| format!("  {line}"));
     Ok(screen.lines().map(str::to_owned).chain(heading).chain(newest).collect())
 }
 
-fn gone(error: &ClientError, age: Duration) -> Vec<String> {
+fn describe_outage(error: &ClientError, age: Duration) -> Vec<String> {
     let said = error.to_string();
     let why = said.lines().next().unwrap_or_default().trim_end_matches(':');
     vec![
@@ -80,10 +80,10 @@ fn draw<'a>(
 ) -> Result<(), ClientError> {
     write!(out, "{HOME}")?;
     for line in lines.take(usize::from(rows.saturating_sub(1))) {
-        let fits: String = plain(line).chars().take(usize::from(columns)).collect();
+        let fits: String = sanitise_line(line).chars().take(usize::from(columns)).collect();
         write!(out, "{fits}{LINE_END}")?;
     }
-    write!(out, "{REST}")?;
+    write!(out, "{CLEAR_REST}")?;
     out.flush()?;
     Ok(())
 }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn whoever_does_not_answer_is_said_in_a_line() {
         let error = ClientError::Unreachable(Vec::new());
-        let said = gone(&error, Duration::from_secs(7));
+        let said = describe_outage(&error, Duration::from_secs(7));
         assert_eq!(said[0], "the daemon does not answer: cannot reach the daemon; what is below is 7 s old");
     }
 }

@@ -1,4 +1,4 @@
-//! `watch`: what happens, as it happens.
+//! `run_watch`: what happens, as it happens.
 //!
 //! Invariant: each record is written as soon as it comes. The command ends by itself only if the daemon stops or sends
 //! it away, or if the stream breaks off, and says which. It does not connect again: that would hide the records that it
@@ -6,7 +6,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 
-use holdfast_status::plain::Plain;
+use holdfast_status::printable::Printable;
 use holdfast_status::record::Record;
 use serde::Deserialize;
 
@@ -15,12 +15,12 @@ use super::client::{Client, ClientError};
 use holdfast_api::form::Form;
 
 #[derive(Debug, Deserialize)]
-struct Last {
+struct EndEvent {
     why: String,
 }
 
 /// Watches until the daemon or the reader of the output goes.
-pub(super) fn watch(
+pub(super) fn run_watch(
     client: &Client,
     path: &str,
     output: Form,
@@ -28,19 +28,19 @@ pub(super) fn watch(
     err: &mut impl Write,
 ) -> Result<Exit, ClientError> {
     let mut answer = client.get(path)?.expect_ok()?;
-    client.tell_fallback(err);
+    client.report_fallback(err);
     let mut event = String::new();
     for line in BufReader::new(answer.body()).lines() {
         let line = line.map_err(ClientError::Broken)?;
         match line.split_once(": ") {
             Some(("event", name)) => name.clone_into(&mut event),
             Some(("data", json)) if event == "record" => {
-                writeln!(out, "{}", shown(json, output)?)?;
+                writeln!(out, "{}", render_record(json, output)?)?;
                 out.flush()?;
             }
             Some(("data", json)) => {
-                let Last { why } = parsed(json)?;
-                writeln!(err, "holdfast: {}", Plain(why))?;
+                let EndEvent { why } = parse_json(json)?;
+                writeln!(err, "holdfast: {}", Printable(why))?;
                 return Ok(Exit::Unreachable);
             }
             Some(_) | None => {}
@@ -49,13 +49,13 @@ pub(super) fn watch(
     Err(ClientError::Broken(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream broke off")))
 }
 
-fn shown(json: &str, output: Form) -> Result<String, ClientError> {
+fn render_record(json: &str, output: Form) -> Result<String, ClientError> {
     match output {
         Form::Json => Ok(json.to_owned()),
-        Form::Table | Form::Wide => parsed::<Record>(json).map(|record| record.sentence()),
+        Form::Table | Form::Wide => parse_json::<Record>(json).map(|record| record.sentence()),
     }
 }
 
-fn parsed<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, ClientError> {
+fn parse_json<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, ClientError> {
     serde_json::from_str(json).map_err(|error| ClientError::Broken(error.into()))
 }

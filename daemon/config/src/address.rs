@@ -39,7 +39,7 @@ impl ApiserverUrl {
             let kept = quote(authority.get(..end).unwrap_or_default());
             return Err(format!("{whole} has a path: write no more than \"https://\" and {kept}"));
         }
-        dialable(parse_authority(authority)?).map(Self)
+        check_dialable(parse_authority(authority)?).map(Self)
     }
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for Cidr {
 /// An address and port that a client can dial.
 pub(super) fn address_port(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     let text = string(value, "an address and port such as \"192.0.2.1:8080\"")?;
-    dialable(parse_address_port(text)?)
+    check_dialable(parse_address_port(text)?)
 }
 
 /// A loopback address and a port to listen on.
@@ -141,7 +141,7 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, String> {
     let address: IpAddr = address.parse().map_err(|_| bad())?;
     let digits_only = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit());
     let prefix = prefix.parse().ok().filter(|_| digits_only).ok_or_else(bad)?;
-    let (address, prefix) = unmapped(address, prefix);
+    let (address, prefix) = to_ipv4_range(address, prefix);
     let network = network(address, prefix).ok_or_else(bad)?;
     match network == address {
         true => Ok(Cidr { network, prefix }),
@@ -150,7 +150,7 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, String> {
 }
 
 /// A range of IPv4 addresses in IPv6 form is that range of IPv4 addresses.
-fn unmapped(address: IpAddr, prefix: u8) -> (IpAddr, u8) {
+fn to_ipv4_range(address: IpAddr, prefix: u8) -> (IpAddr, u8) {
     match (address.to_canonical(), prefix.checked_sub(96)) {
         (IpAddr::V4(v4), Some(of_v4)) if address.is_ipv6() => (v4.into(), of_v4),
         _ => (address, prefix),
@@ -182,16 +182,17 @@ fn parse_authority(authority: &str) -> Result<SocketAddr, String> {
         Some(inner) => inner.parse().map(IpAddr::V6).ok(),
         None => authority.parse().map(IpAddr::V4).ok(),
     };
-    alone.map_or_else(|| parse_address_port(authority), |ip| Ok(canonical(SocketAddr::new(ip, HTTPS_PORT))))
+    alone
+        .map_or_else(|| parse_address_port(authority), |ip| Ok(to_canonical(SocketAddr::new(ip, HTTPS_PORT))))
 }
 
 /// Any address and port. An IPv4 address in IPv6 form is that IPv4 address, as in the objects of a cluster.
 pub(super) fn parse_address_port(text: &str) -> Result<SocketAddr, String> {
-    let address: SocketAddr = text.parse().map_err(|_| why_no_address_port(text))?;
-    Ok(canonical(address))
+    let address: SocketAddr = text.parse().map_err(|_| address_port_error(text))?;
+    Ok(to_canonical(address))
 }
 
-fn canonical(address: SocketAddr) -> SocketAddr {
+fn to_canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
         IpAddr::V6(_) => address,
@@ -199,7 +200,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// Says which of the usual slips keeps a text from being an address and port.
-fn why_no_address_port(text: &str) -> String {
+fn address_port_error(text: &str) -> String {
     let found = quote(text);
     match text.parse::<IpAddr>() {
         Ok(IpAddr::V4(_)) => return format!("{found} has no port: add it, as in \"{text}:80\""),
@@ -226,7 +227,7 @@ fn why_no_address_port(text: &str) -> String {
 }
 
 /// Whether an address means something on this host or on one link of it alone.
-pub(super) fn is_of_one_link(ip: IpAddr) -> bool {
+pub(super) fn is_link_scoped(ip: IpAddr) -> bool {
     ip.is_loopback()
         || match ip {
             IpAddr::V4(ip) => ip.is_link_local(),
@@ -235,7 +236,7 @@ pub(super) fn is_of_one_link(ip: IpAddr) -> bool {
 }
 
 /// Refuses what no client can dial.
-fn dialable(address: SocketAddr) -> Result<SocketAddr, String> {
+fn check_dialable(address: SocketAddr) -> Result<SocketAddr, String> {
     let ip = address.ip();
     let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
     let scoped = matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0);

@@ -52,5 +52,5 @@ fn take_route_table(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<
 }
 
 fn show_route_table(table: &RouteTable) -> Option<Value> {
-    show::plain(&i64::from(table.0))
+    show::scalar(&i64::from(table.0))
 }

@@ -15,7 +15,7 @@ use super::keys::{Keys as _, table, take, take_some, take_some_path};
 use super::limits::{APISERVERS_MAX, CIDRS_MAX};
 use super::report::Site;
 use super::show;
-use super::table::{Found, Items, Table, WhenEmpty};
+use super::table::{ListRule, LocatedValue, Table, WhenEmpty};
 use super::value::{boolean, dns_name, label_value, quote, string, word};
 
 words! {
@@ -62,17 +62,17 @@ table! {
         /// The addresses, in the order in which they are preferred; no duplicates.
         endpoints: Vec<ApiserverUrl> = Vec::new(), take_endpoints, show::filled_list, reload;
         /// The address at which others on this node reach an apiserver; none means nowhere.
-        vip: Option<SocketAddr> = None, take_some(address_port), show::given(show::text), reload;
+        vip: Option<SocketAddr> = None, take_some(address_port), show::optional(show::text), reload;
         /// The name that the certificate must have; none means the kubeconfig's, or else the dialled address. A learned
         /// address then needs a certificate for `kubernetes.default.svc`.
-        tls_server_name: Option<String> = None, take_some(server_name), show::given(show::text), reload;
+        tls_server_name: Option<String> = None, take_some(server_name), show::optional(show::text), reload;
         /// A kubeconfig, for what the other keys do not say.
-        kubeconfig: Option<PathBuf> = None, take_some_path, show::given(show::path), reload;
+        kubeconfig: Option<PathBuf> = None, take_some_path, show::optional(show::path), reload;
         /// The certificate authorities to trust; none means the kubeconfig's.
-        ca_file: Option<PathBuf> = None, take_some_path, show::given(show::path), reload;
+        ca_file: Option<PathBuf> = None, take_some_path, show::optional(show::path), reload;
         /// The client's identity; none means the kubeconfig's.
         // It has three keys of its own, which stand in this table.
-        identity: Option<ClientIdentity> = None, take_identity, show::given(show_identity), reload;
+        identity: Option<ClientIdentity> = None, take_identity, show::optional(show_identity), reload;
         /// The tiers behind the configured addresses.
         discover: Vec<Discovery> = vec![Discovery::Kubelet, Discovery::Learned], take_discover, show::list, reload;
         /// In which encodings objects are asked for.
@@ -85,7 +85,7 @@ pub const VIP_SERVICE: [&str; 2] = ["holdfast", "apiserver"];
 
 impl Apiserver {
     /// Whether the file says where an apiserver is.
-    pub fn is_given(&self) -> bool {
+    pub fn is_configured(&self) -> bool {
         !self.endpoints.is_empty() || self.kubeconfig.is_some()
     }
 
@@ -123,29 +123,29 @@ table! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Kubernetes "kubernetes" {
         /// Whether Services and EndpointSlices come from the apiserver. By default they do if an apiserver is given.
-        enabled: bool = false, take(boolean), show::plain, restart;
+        enabled: bool = false, take(boolean), show::scalar, restart;
         /// Serve the Services that have this value in the label `service.kubernetes.io/service-proxy-name`; none means
         /// those without the label.
-        service_proxy_name: Option<String> = None, take_some(label_value), show::given(show::text), restart;
+        service_proxy_name: Option<String> = None, take_some(label_value), show::optional(show::text), restart;
         /// Whether Events are written to the cluster.
-        events: bool = false, take(boolean), show::plain, restart;
+        events: bool = false, take(boolean), show::scalar, restart;
         /// When Events of the cluster are read.
         events_read: EventsRead = EventsRead::default(), take(word), show::word, reload;
         /// Which addresses `spec.externalIPs` may claim, and `spec.ips` of ServiceImports.
         external_ips: ExternalIps = ExternalIps::All, take(external_ips), show_external_ips, reload;
         /// Whether ServiceImports are served, where the cluster has them.
-        service_imports: bool = true, take(boolean), show::plain, restart;
+        service_imports: bool = true, take(boolean), show::scalar, restart;
     }
 }
 
-const ENDPOINTS: Items = Items {
+const ENDPOINTS: ListRule = ListRule {
     what: "URLs such as \"https://10.0.0.10:6443\"",
     when_empty: WhenEmpty::Refused,
     most: APISERVERS_MAX,
 };
 
-const DISCOVER: Items =
-    Items { what: "the words kubelet, learned", when_empty: WhenEmpty::Fine, most: Discovery::ALL.len() };
+const DISCOVER: ListRule =
+    ListRule { what: "the words kubelet, learned", when_empty: WhenEmpty::Fine, most: Discovery::ALL.len() };
 
 /// The table `[apiserver]`, with what `[kubernetes]` has to know about it.
 pub(super) struct ReadApiserver {
@@ -164,10 +164,10 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> ReadApiserver {
 }
 
 pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserver) -> Kubernetes {
-    let default = Kubernetes { enabled: read.apiserver.is_given(), ..Kubernetes::default() };
+    let default = Kubernetes { enabled: read.apiserver.is_configured(), ..Kubernetes::default() };
     let kubernetes = Kubernetes::read_over(default, table);
     check_identity(table, read, kubernetes.enabled);
-    if table.report().is_whole() {
+    if table.report().is_valid_toml() {
         check_use(table, read, &kubernetes);
     }
     kubernetes
@@ -180,18 +180,18 @@ fn check_use(table: &mut Table<'_, '_, '_>, read: &ReadApiserver, kubernetes: &K
         && !read.is_named
     {
         let message = "there is no apiserver to read from: set `endpoints` or `kubeconfig` under [apiserver]";
-        table.report().error(&site, message.to_owned());
+        table.report().add_error(&site, message.to_owned());
     }
     if read.apiserver.vip.is_some() && read.is_named && !kubernetes.enabled {
         let message = "apiserver.vip is given, but no apiserver is used: [kubernetes] is not enabled";
-        table.report().error(&read.site, message.to_owned());
+        table.report().add_error(&read.site, message.to_owned());
     }
     if let Some(site) = table.good_site("events")
         && kubernetes.events
         && !kubernetes.enabled
     {
         let message = "there is no cluster to write Events to: [kubernetes] is not enabled";
-        table.report().error(&site, message.to_owned());
+        table.report().add_error(&site, message.to_owned());
     }
 }
 
@@ -230,9 +230,9 @@ fn external_ranges(ranges: Vec<Cidr>) -> Result<ExternalIps, String> {
 
 /// Warns if requests would carry no identity, because most clusters answer such requests with 401 or 403.
 fn check_identity(table: &mut Table<'_, '_, '_>, read: &ReadApiserver, enabled: bool) {
-    if enabled && read.apiserver.is_given() && !read.apiserver.has_identity() {
+    if enabled && read.apiserver.is_configured() && !read.apiserver.has_identity() {
         let message = "requests will be anonymous: set `kubeconfig`, `token_file` or a client certificate";
-        table.report().warning(&read.site, message.to_owned());
+        table.report().add_warning(&read.site, message.to_owned());
     }
 }
 
@@ -242,19 +242,19 @@ const COMPANIONS: [&str; 6] =
 
 fn check_companions(table: &mut Table<'_, '_, '_>, is_named: bool) {
     let companion = COMPANIONS.into_iter().find(|key| table.has(key));
-    if let (false, Some(key), true) = (is_named, companion, table.report().is_whole()) {
+    if let (false, Some(key), true) = (is_named, companion, table.report().is_valid_toml()) {
         let message = format!("{key:?} is given, but no apiserver: set `endpoints` or `kubeconfig` too");
         let site = table.site().clone();
-        table.report().error(&site, message);
+        table.report().add_error(&site, message);
     }
 }
 
 fn take_endpoints(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Vec<ApiserverUrl>> {
     let found = table.list(key, &ENDPOINTS, apiserver_url)?;
     let mut distinct = Vec::new();
-    for Found { value, site } in found {
+    for LocatedValue { value, site } in found {
         match distinct.contains(&value) {
-            true => table.report().error(&site, format!("{value} is already in the list")),
+            true => table.report().add_error(&site, format!("{value} is already in the list")),
             false => distinct.push(value),
         }
     }
@@ -267,11 +267,11 @@ fn check_vip(table: &mut Table<'_, '_, '_>, apiserver: &Apiserver) {
     let Some((vip, site)) = apiserver.vip.zip(table.good_site("vip")) else { return };
     if endpoints.iter().any(|endpoint| endpoint.address() == vip) {
         let message = format!("{vip} is an endpoint's own address: the virtual one must be another");
-        table.report().error(&site, message);
+        table.report().add_error(&site, message);
     }
     if !endpoints.is_empty() && endpoints.iter().all(|it| it.address().is_ipv4() != vip.is_ipv4()) {
         let message = format!("no endpoint has the family of {vip}: it leads only to learned ones");
-        table.report().warning(&site, message);
+        table.report().add_warning(&site, message);
     }
 }
 
@@ -313,8 +313,8 @@ pub(super) fn show_identity(identity: &ClientIdentity) -> Option<Value> {
 /// A client's certificate and its key, of which there is none without the other one.
 pub(super) fn client_certificate(
     table: &mut Table<'_, '_, '_>,
-    certificate: Option<Found<PathBuf>>,
-    key: Option<Found<PathBuf>>,
+    certificate: Option<LocatedValue<PathBuf>>,
+    key: Option<LocatedValue<PathBuf>>,
 ) -> Option<ClientIdentity> {
     match (certificate, key) {
         (Some(certificate), Some(key)) => {
@@ -331,9 +331,9 @@ pub(super) fn client_certificate(
     }
 }
 
-fn refuse<T>(table: &mut Table<'_, '_, '_>, found: &Found<PathBuf>, message: &str) -> Option<T> {
-    if table.report().is_whole() {
-        table.report().error(&found.site, message.to_owned());
+fn refuse<T>(table: &mut Table<'_, '_, '_>, found: &LocatedValue<PathBuf>, message: &str) -> Option<T> {
+    if table.report().is_valid_toml() {
+        table.report().add_error(&found.site, message.to_owned());
     }
     None
 }

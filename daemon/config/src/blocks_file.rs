@@ -7,7 +7,7 @@ use super::problem::{ConfigErrors, Problem};
 use super::report::Report;
 use super::service::{self, ReadBlock, ServiceBlock};
 use super::table::Table;
-use super::{agreement, limits};
+use super::{block_conflicts, limits};
 
 /// What such a file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,23 +24,23 @@ pub struct BlocksFile {
 }
 
 /// A block that was read, and how many errors there were before it.
-type Counted = (usize, Option<ReadBlock>);
+type CountedBlock = (usize, Option<ReadBlock>);
 
 impl BlocksFile {
     /// Judges the text of a file. The name is for messages, and its folder is where relative paths start.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigErrors> {
         let (report, (read, after_blocks)) = Table::read_text(text, file_name, |root| {
-            let read = root.blocks("service", limits::SERVICES_MAX, counted);
+            let read = root.blocks("service", limits::SERVICES_MAX, read_counted_block);
             (read, root.report().errors_count())
         })?;
         let before_blocks = read.first().map_or(0, |(before, _)| *before);
         if before_blocks > 0 || read.is_empty() || report.errors_count() > after_blocks {
             return report.finish().map(|warnings| Self { warnings, ..Self::default() });
         }
-        Ok(Self::judged(report, read, after_blocks))
+        Ok(Self::judge_blocks(report, read, after_blocks))
     }
 
-    fn judged(mut report: Report<'_>, read: Vec<Counted>, after: usize) -> Self {
+    fn judge_blocks(mut report: Report<'_>, read: Vec<CountedBlock>, after: usize) -> Self {
         let mut file = Self::default();
         let ends: Vec<usize> = read.iter().skip(1).map(|(before, _)| *before).chain([after]).collect();
         for ((before, read), end) in read.into_iter().zip(ends) {
@@ -49,18 +49,18 @@ impl BlocksFile {
                 continue;
             };
             let so_far = report.errors_count();
-            agreement::check_alone(&mut report, &read);
+            block_conflicts::check_block(&mut report, &read);
             let block = read.block;
             match before == end && so_far == report.errors_count() {
                 true => file.blocks.push(block),
                 false => file.bad.push((block.namespace.to_string(), block.name.to_string())),
             }
         }
-        let (errors, warnings) = report.problems();
+        let (errors, warnings) = report.into_problems();
         Self { errors, warnings, ..file }
     }
 }
 
-fn counted(table: &mut Table<'_, '_, '_>) -> Counted {
+fn read_counted_block(table: &mut Table<'_, '_, '_>) -> CountedBlock {
     (table.report().errors_count(), service::read(table))
 }

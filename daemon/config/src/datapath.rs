@@ -12,7 +12,7 @@ use super::limits::{
     CGROUP_LEVELS_MAX, DATAPATH_BACKENDS, DATAPATH_FRONTENDS, DATAPATH_SERVICES, EXEMPT_CGROUPS_MAX,
 };
 use super::show;
-use super::table::{Found, Items, Table, WhenEmpty};
+use super::table::{ListRule, LocatedValue, Table, WhenEmpty};
 use super::value::{boolean, integer, path_text, quote, string, word};
 
 /// The cgroup of the processes that get the services.
@@ -56,11 +56,11 @@ table! {
     // limits, so high limits cost nothing.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct DatapathLimits "datapath.limits" {
-        services: u32 = 100_000, take(integer(DATAPATH_SERVICES)), show::plain, restart;
+        services: u32 = 100_000, take(integer(DATAPATH_SERVICES)), show::scalar, restart;
         /// Addresses and ports that clients dial.
-        frontends: u32 = 500_000, take(integer(DATAPATH_FRONTENDS)), show::plain, restart;
+        frontends: u32 = 500_000, take(integer(DATAPATH_FRONTENDS)), show::scalar, restart;
         /// Slots in the lists of all ports.
-        backends: u32 = 4_000_000, take(integer(DATAPATH_BACKENDS)), show::plain, restart;
+        backends: u32 = 4_000_000, take(integer(DATAPATH_BACKENDS)), show::scalar, restart;
     }
 }
 
@@ -112,7 +112,7 @@ table! {
         /// Which sockets are served.
         sockets: Sockets = Sockets::All, take(word), show::word, restart;
         /// Whether datagrams are served by sockets.
-        udp_sockets: bool = true, take(boolean), show::plain, restart;
+        udp_sockets: bool = true, take(boolean), show::scalar, restart;
         /// Processes in these cgroups and in those below them are left alone.
         exempt_cgroups: Vec<CgroupPath> = Vec::new(), take_exempt, show::filled_list, restart;
     }
@@ -120,7 +120,7 @@ table! {
 
 /// Reads the table. Messages name its tables last.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Datapath {
-    table.name_first(&["kind", "cgroup", "bpffs", "sockets", "udp_sockets", "exempt_cgroups"]);
+    table.list_keys_first(&["kind", "cgroup", "bpffs", "sockets", "udp_sockets", "exempt_cgroups"]);
     Datapath::read(table)
 }
 
@@ -128,7 +128,7 @@ fn take_cgroup(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Cgrou
     let text = table.take(key, path_text)?;
     Some(match text.as_str() {
         "auto" => Cgroup::Auto,
-        path => Cgroup::Path(table.report().resolve(path)),
+        path => Cgroup::Path(table.report().resolve_path(path)),
     })
 }
 
@@ -139,14 +139,17 @@ fn show_cgroup(cgroup: &Cgroup) -> Option<Value> {
     }
 }
 
-const EXEMPT: Items =
-    Items { what: "cgroups such as \"/kata.slice\"", when_empty: WhenEmpty::Fine, most: EXEMPT_CGROUPS_MAX };
+const EXEMPT: ListRule = ListRule {
+    what: "cgroups such as \"/kata.slice\"",
+    when_empty: WhenEmpty::Fine,
+    most: EXEMPT_CGROUPS_MAX,
+};
 
 fn take_exempt(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Vec<CgroupPath>> {
     table.list(key, &EXEMPT, cgroup_path).map(sort_distinct)
 }
 
-fn sort_distinct<T: Ord>(found: Vec<Found<T>>) -> Vec<T> {
+fn sort_distinct<T: Ord>(found: Vec<LocatedValue<T>>) -> Vec<T> {
     let mut distinct: Vec<T> = found.into_iter().map(|found| found.value).collect();
     distinct.sort_unstable();
     distinct.dedup();
@@ -169,8 +172,8 @@ fn cgroup_path(value: &DeValue<'_>) -> Result<CgroupPath, String> {
     }
 }
 
-const PROTOCOLS: Items =
-    Items { what: "the words TCP, UDP", when_empty: WhenEmpty::Fine, most: Protocol::ALL.len() };
+const PROTOCOLS: ListRule =
+    ListRule { what: "the words TCP, UDP", when_empty: WhenEmpty::Fine, most: Protocol::ALL.len() };
 
 fn take_protocols(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<Vec<Protocol>> {
     table.list(key, &PROTOCOLS, word).map(sort_distinct)

@@ -29,14 +29,14 @@ pub struct Name(Arc<str>);
     "it is no name of the DNS: legal are parts of letters, digits, \"-\" and \"_\" with dots between them, 1 to 63 \
      characters each and {TEXT_BYTES_MAX} in all"
 )]
-pub struct NoName;
+pub struct InvalidDnsName;
 
 impl Name {
     /// Reads a name; one dot at its end says nothing.
-    pub fn parse(text: &str) -> Result<Self, NoName> {
+    pub fn parse(text: &str) -> Result<Self, InvalidDnsName> {
         let text = text.strip_suffix('.').unwrap_or(text);
         let is_legal = text.len() <= TEXT_BYTES_MAX && text.split('.').all(is_label);
-        if is_legal { Ok(Self(text.to_ascii_lowercase().into())) } else { Err(NoName) }
+        if is_legal { Ok(Self(text.to_ascii_lowercase().into())) } else { Err(InvalidDnsName) }
     }
 
     /// The root.
@@ -50,7 +50,7 @@ impl Name {
     }
 
     /// The name as a question has it.
-    pub fn bytes(&self) -> Vec<u8> {
+    pub fn to_wire(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.0.len() + 2);
         for label in self.0.split('.').filter(|label| !label.is_empty()) {
             // Never more than `LABEL_BYTES_MAX`.
@@ -69,16 +69,16 @@ impl fmt::Display for Name {
 }
 
 fn is_label(label: &str) -> bool {
-    (1..=LABEL_BYTES_MAX).contains(&label.len()) && label.bytes().all(is_fit)
+    (1..=LABEL_BYTES_MAX).contains(&label.len()) && label.bytes().all(is_legal_byte)
 }
 
-const fn is_fit(byte: u8) -> bool {
+const fn is_legal_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_'
 }
 
 /// A name as it stands in a message.
 #[derive(Debug, PartialEq, Eq)]
-pub struct InMessage {
+pub struct NameInMessage {
     /// None: a legal name of a message that is no [`TextSpan`].
     pub name: Option<Name>,
     /// Where what follows the name begins.
@@ -86,7 +86,7 @@ pub struct InMessage {
 }
 
 /// The name that begins at a place of a message; none: there is no name.
-pub fn read(message: &[u8], start: usize) -> Option<InMessage> {
+pub fn read_name(message: &[u8], start: usize) -> Option<NameInMessage> {
     let mut text = String::new();
     let (mut at, mut earliest, mut end, mut is_fit) = (start, start, None, true);
     let mut pointers = 0;
@@ -96,11 +96,11 @@ pub fn read(message: &[u8], start: usize) -> Option<InMessage> {
         match length & IS_POINTER {
             0 if length == 0 => {
                 let name = is_fit.then(|| Name(text.into()));
-                return Some(InMessage { name, end: end.unwrap_or(next) });
+                return Some(NameInMessage { name, end: end.unwrap_or(next) });
             }
             0 => {
                 let after = next.checked_add(usize::from(length))?;
-                is_fit &= append(&mut text, message.get(next..after)?);
+                is_fit &= append_label(&mut text, message.get(next..after)?);
                 at = after;
             }
             IS_POINTER => {
@@ -121,12 +121,12 @@ pub fn read(message: &[u8], start: usize) -> Option<InMessage> {
 }
 
 /// Adds a part to a name; says whether it is one of a [`TextSpan`].
-fn append(text: &mut String, label: &[u8]) -> bool {
+fn append_label(text: &mut String, label: &[u8]) -> bool {
     if !text.is_empty() {
         text.push('.');
     }
     text.extend(label.iter().map(|byte| char::from(byte.to_ascii_lowercase())));
-    label.iter().copied().all(self::is_fit)
+    label.iter().copied().all(self::is_legal_byte)
 }
 
 #[cfg(test)]
@@ -148,18 +148,18 @@ mod tests {
         let too_long = format!("{longest}d");
         let label = "a".repeat(64);
         for bad in ["", ".", "..", "a..b", ".a", "a b", "ä.de", "a/b", "*.de", "a\0", &too_long, &label] {
-            assert_eq!(Name::parse(bad), Err(NoName), "{bad}");
+            assert_eq!(Name::parse(bad), Err(InvalidDnsName), "{bad}");
         }
     }
 
     #[test]
     fn a_name_is_read_as_it_was_written() {
         for text in ["web", "_web._tcp.example.internal", "a.b.c.d.e.f"] {
-            let bytes = name(text).bytes();
-            let read = read(&bytes, 0).unwrap();
+            let bytes = name(text).to_wire();
+            let read = read_name(&bytes, 0).unwrap();
             assert_eq!((read.name, read.end), (Some(name(text)), bytes.len()));
         }
-        let root = read(&[0], 0).unwrap();
+        let root = read_name(&[0], 0).unwrap();
         assert!(root.name.is_some_and(|name| name.is_root() && name.to_string() == "."));
     }
 
@@ -167,7 +167,7 @@ mod tests {
     fn a_pointer_leads_to_an_earlier_place_and_ends_the_name() {
         // "example" at 0, "Web" and a pointer to it at 9.
         let message = b"\x07example\0\x03Web\xc0\x00after";
-        let read = read(message, 9).unwrap();
+        let read = read_name(message, 9).unwrap();
         assert_eq!((read.name, read.end), (Some(name("web.example")), 15));
     }
 
@@ -182,12 +182,12 @@ mod tests {
             b"\x01a\x01b\xc0\x02\x01c", // back into its own labels
         ];
         for (message, start) in loops.iter().zip([0, 0, 0, 0, 1, 0]) {
-            assert_eq!(read(message, start), None, "{message:?}");
+            assert_eq!(read_name(message, start), None, "{message:?}");
         }
-        assert_eq!(read(b"\xc0\x02\x01a\0", 0), None, "a later place ends nowhere either");
+        assert_eq!(read_name(b"\xc0\x02\x01a\0", 0), None, "a later place ends nowhere either");
         // Each leads to the one before, and there are too many of them.
         let chain: Vec<u8> = (0..40_u8).flat_map(|at| [IS_POINTER, (2 * at).saturating_sub(1)]).collect();
-        assert_eq!(read(&[&[0], &chain[..]].concat(), 79), None);
+        assert_eq!(read_name(&[&[0], &chain[..]].concat(), 79), None);
     }
 
     #[test]
@@ -196,11 +196,11 @@ mod tests {
         (0..5).for_each(|_| long.extend([&[63][..], &[b'a'; 63]].concat()));
         long.push(0);
         for bad in [&b""[..], b"\x03we", b"\x40", b"\x80\0", b"\x01a", &long] {
-            assert_eq!(read(bad, 0), None, "{bad:?}");
+            assert_eq!(read_name(bad, 0), None, "{bad:?}");
         }
-        assert_eq!(read(b"\x01a\0", 7), None);
+        assert_eq!(read_name(b"\x01a\0", 7), None);
         for odd in [&b"\x03a.b\0"[..], b"\x02\xff\x1b\0", b"\x01*\0"] {
-            assert_eq!(read(odd, 0), Some(InMessage { name: None, end: odd.len() }), "{odd:?}");
+            assert_eq!(read_name(odd, 0), Some(NameInMessage { name: None, end: odd.len() }), "{odd:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ use toml::{Table, Value};
 
 use super::apiserver::show_identity;
 use super::keys::{Keys as _, show_table};
-use super::show::{given, list, path, rows, table, text, time, word};
+use super::show::{list, optional, path, rows, table, text, time, word};
 use super::{
     Apiserver, CheckKind, CheckTls, Config, GrpcCheck, HealthCheck, HttpCheck, Resolve, ServiceBlock,
 };
@@ -26,10 +26,10 @@ impl Config {
     pub fn effective(&self) -> Table {
         rows([
             ("node", show_table(&self.node)),
-            ("apiserver", Some(apiserver(&self.apiserver))),
+            ("apiserver", Some(show_apiserver(&self.apiserver))),
             ("kubernetes", show_table(&self.kubernetes)),
             ("manifests", show_table(&self.manifests)),
-            ("service", blocks(&self.services)),
+            ("service", show_blocks(&self.services)),
             ("services", show_table(&self.more_services)),
             ("resolver", show_table(&self.resolver)),
             ("announce", show_table(&self.announce)),
@@ -48,7 +48,7 @@ impl Config {
     /// file.
     pub fn without_secrets(mut self) -> Self {
         let checks = self.services.iter_mut().filter_map(|block| block.health_check.as_mut());
-        checks.for_each(|check| hide(&mut check.kind));
+        checks.for_each(|check| hide_secrets(&mut check.kind));
         self
     }
 
@@ -64,7 +64,7 @@ impl Config {
 }
 
 /// Leaves of each text how long it is.
-fn hide(kind: &mut CheckKind) {
+fn hide_secrets(kind: &mut CheckKind) {
     match kind {
         CheckKind::Tcp | CheckKind::Grpc(_) | CheckKind::SendExpect { send: None, .. } => {}
         CheckKind::SendExpect { send: Some(send), .. } => {
@@ -79,7 +79,7 @@ fn hide(kind: &mut CheckKind) {
 }
 
 /// The keys of the identity stand in the table itself.
-fn apiserver(apiserver: &Apiserver) -> Value {
+fn show_apiserver(apiserver: &Apiserver) -> Value {
     let mut rows = apiserver.rows();
     if let Some(Value::Table(identity)) = rows.remove("identity") {
         rows.extend(identity);
@@ -88,40 +88,40 @@ fn apiserver(apiserver: &Apiserver) -> Value {
 }
 
 /// The `[[service]]` blocks; none if there are none, because `service = []` could not be followed by a `[[service]]`.
-fn blocks(services: &[ServiceBlock]) -> Option<Value> {
-    let blocks: Vec<Value> = services.iter().map(service).collect();
+fn show_blocks(services: &[ServiceBlock]) -> Option<Value> {
+    let blocks: Vec<Value> = services.iter().map(show_service).collect();
     (!blocks.is_empty()).then_some(Value::Array(blocks))
 }
 
-fn service(block: &ServiceBlock) -> Value {
+fn show_service(block: &ServiceBlock) -> Value {
     table([
         ("name", text(&block.name)),
         ("namespace", text(&block.namespace)),
         ("port_name", block.port_name.as_ref().map_or_else(|| text(""), text)),
         ("protocol", word(&block.protocol)),
         ("frontends", list(&block.frontends)),
-        ("backends", backends(block)),
-        ("resolve", block.resolve.as_ref().map(resolve)),
+        ("backends", show_backends(block)),
+        ("resolve", block.resolve.as_ref().map(show_resolve)),
         ("session_affinity", block.session_affinity.as_ref().map_or_else(|| text("none"), time)),
-        ("session_affinity_prefix", block.affinity_prefix.map(prefixes)),
+        ("session_affinity_prefix", block.affinity_prefix.map(show_prefixes)),
         ("on_empty", block.on_empty.as_ref().and_then(word)),
         ("maglev", block.maglev.map(Into::into)),
         ("announce", word(&block.announce)),
-        ("health_check", block.health_check.as_ref().map(health_check)),
+        ("health_check", block.health_check.as_ref().map(show_health_check)),
     ])
 }
 
-fn prefixes(prefixes: Prefixes) -> Value {
+fn show_prefixes(prefixes: Prefixes) -> Value {
     let length = |family| Some(i64::from(prefixes.length(family)).into());
     table([("ipv4", length(Family::V4)), ("ipv6", length(Family::V6))])
 }
 
-fn backends(block: &ServiceBlock) -> Option<Value> {
-    let each = || block.backends.iter().zip(&block.weights).filter_map(backend).collect();
+fn show_backends(block: &ServiceBlock) -> Option<Value> {
+    let each = || block.backends.iter().zip(&block.weights).filter_map(show_backend).collect();
     block.resolve.is_none().then(|| Value::Array(each()))
 }
 
-fn resolve(resolve: &Resolve) -> Value {
+fn show_resolve(resolve: &Resolve) -> Value {
     match resolve {
         Resolve::Servers(name) => table([("srv", text(name))]),
         Resolve::Addresses(name, port) => {
@@ -130,7 +130,7 @@ fn resolve(resolve: &Resolve) -> Value {
     }
 }
 
-fn backend((address, weight): (&SocketAddr, &Weight)) -> Option<Value> {
+fn show_backend((address, weight): (&SocketAddr, &Weight)) -> Option<Value> {
     match *weight {
         Weight::ONE => text(address),
         weight => {
@@ -139,8 +139,8 @@ fn backend((address, weight): (&SocketAddr, &Weight)) -> Option<Value> {
     }
 }
 
-fn health_check(check: &HealthCheck) -> Value {
-    let mut rows = of_kind(&check.kind);
+fn show_health_check(check: &HealthCheck) -> Value {
+    let mut rows = show_check_kind(&check.kind);
     rows.extend(self::rows([
         ("kind", text(check.kind.as_str())),
         ("port", check.port.map(|port| i64::from(port.get()).into())),
@@ -153,19 +153,19 @@ fn health_check(check: &HealthCheck) -> Value {
     Value::Table(rows)
 }
 
-fn of_kind(kind: &CheckKind) -> Table {
+fn show_check_kind(kind: &CheckKind) -> Table {
     match kind {
         CheckKind::Tcp => Table::new(),
-        CheckKind::Http(asked) => http(asked),
-        CheckKind::Grpc(asked) => grpc(asked),
+        CheckKind::Http(asked) => show_http_check(asked),
+        CheckKind::Grpc(asked) => show_grpc_check(asked),
         CheckKind::SendExpect { send, expect } => {
             rows([("send", send.as_ref().and_then(text)), ("expect", text(expect))])
         }
     }
 }
 
-fn http(asked: &HttpCheck) -> Table {
-    let mut rows = check_tls(asked.tls.as_ref());
+fn show_http_check(asked: &HttpCheck) -> Table {
+    let mut rows = show_tls(asked.tls.as_ref());
     rows.extend(self::rows([
         ("path", text(&asked.path)),
         ("host", asked.host.as_ref().and_then(text)),
@@ -175,8 +175,8 @@ fn http(asked: &HttpCheck) -> Table {
     rows
 }
 
-fn grpc(asked: &GrpcCheck) -> Table {
-    let mut rows = check_tls(asked.tls.as_ref());
+fn show_grpc_check(asked: &GrpcCheck) -> Table {
+    let mut rows = show_tls(asked.tls.as_ref());
     rows.extend(self::rows([
         ("service", text(&asked.service)),
         ("host", asked.host.as_ref().and_then(text)),
@@ -184,11 +184,11 @@ fn grpc(asked: &GrpcCheck) -> Table {
     rows
 }
 
-fn check_tls(tls: Option<&CheckTls>) -> Table {
+fn show_tls(tls: Option<&CheckTls>) -> Table {
     let Some(tls) = tls else { return Table::new() };
     let mut rows =
-        rows([("tls_server_name", given(text)(&tls.server_name)), ("ca_file", path(&tls.files.ca_file))]);
-    if let Some(Value::Table(client)) = given(show_identity)(&tls.files.client) {
+        rows([("tls_server_name", optional(text)(&tls.server_name)), ("ca_file", path(&tls.files.ca_file))]);
+    if let Some(Value::Table(client)) = optional(show_identity)(&tls.files.client) {
         rows.extend(client);
     }
     rows

@@ -13,15 +13,15 @@ use super::report::Lines;
 
 /// The text of the file.
 pub(super) fn read_text(path: &Path, file: &str) -> Result<String, ConfigErrors> {
-    let refuse = |message| ConfigErrors::of_file(file, None, message);
-    let bytes = read_bytes(path).map_err(|error| unread(file, &error))?;
+    let refuse = |message| ConfigErrors::for_file(file, None, message);
+    let bytes = read_bytes(path).map_err(|error| read_error(file, &error))?;
     if bytes.len() > FILE_BYTES_MAX {
-        return Err(refuse(too_large()));
+        return Err(refuse(too_large_message()));
     }
-    String::from_utf8(bytes).map_err(|error| not_utf8(file, &error))
+    String::from_utf8(bytes).map_err(|error| utf8_error(file, &error))
 }
 
-pub(super) fn too_large() -> String {
+pub(super) fn too_large_message() -> String {
     format!("the file is larger than {FILE_BYTES_MAX} bytes: move services to manifests (manifests.path)")
 }
 
@@ -36,18 +36,18 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 pub(super) fn refuse_pipe(path: &Path, file: &str) -> Result<(), ConfigErrors> {
     if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
         let message = "this is a named pipe: put a file there".to_owned();
-        return Err(ConfigErrors::of_file(file, None, message));
+        return Err(ConfigErrors::for_file(file, None, message));
     }
     Ok(())
 }
 
 /// A file that could not be read; whether another try may, the errno says.
-pub(super) fn unread(file: &str, error: &io::Error) -> ConfigErrors {
-    let passes = error.raw_os_error().is_some_and(holdfast_status::errno::passes);
-    ConfigErrors { passes, ..ConfigErrors::of_file(file, None, why_unreadable(error)) }
+pub(super) fn read_error(file: &str, error: &io::Error) -> ConfigErrors {
+    let passes = error.raw_os_error().is_some_and(holdfast_status::errno::is_transient);
+    ConfigErrors { is_transient: passes, ..ConfigErrors::for_file(file, None, unreadable_reason(error)) }
 }
 
-pub(super) fn why_unreadable(error: &io::Error) -> String {
+pub(super) fn unreadable_reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => {
             "there is no such file: create it (an empty one is legal, every key has a default) or name another"
@@ -62,11 +62,11 @@ pub(super) fn why_unreadable(error: &io::Error) -> String {
     }
 }
 
-fn not_utf8(file: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
+fn utf8_error(file: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
     let good = error.utf8_error().valid_up_to();
     let before = String::from_utf8_lossy(error.as_bytes().get(..good).unwrap_or_default());
     let position: Position = Lines::new(&before).position(good);
     let message = "the file is not UTF-8 from here on: save it as UTF-8".to_owned();
     let problem = Problem { file: file.to_owned(), position: Some(position), place: Subject::File, message };
-    ConfigErrors { errors: vec![problem], warnings: Vec::new(), omitted: 0, passes: false }
+    ConfigErrors { errors: vec![problem], warnings: Vec::new(), omitted: 0, is_transient: false }
 }

@@ -19,7 +19,7 @@ use super::limits::{
     CHECK_PATH_BYTES_MAX, CHECK_TEXT_BYTES_MAX, INTERVAL, NAME_BYTES_MAX, SLOW_START, STATUS_RANGES_MAX,
     STREAK, TIMEOUT,
 };
-use super::table::{Found, Table};
+use super::table::{LocatedValue, Table};
 use super::value::{duration, integer, quote, show_duration, string, word};
 
 /// How a backend is checked.
@@ -147,7 +147,7 @@ pub struct TlsFiles {
 pub struct Statuses(Vec<RangeInclusive<u16>>);
 
 impl Statuses {
-    pub fn has(&self, status: u16) -> bool {
+    pub fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|range| range.contains(&status))
     }
 }
@@ -210,7 +210,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> HealthCheck {
     let kind = read_kind(table);
     let port = table.take("port", check_port);
     let interval = table.take("interval", duration(INTERVAL)).unwrap_or(default.interval);
-    let timeout = table.find("timeout", duration(TIMEOUT));
+    let timeout = table.take_located("timeout", duration(TIMEOUT));
     let check = HealthCheck {
         kind,
         port,
@@ -230,8 +230,8 @@ fn read_kind(table: &mut Table<'_, '_, '_>) -> CheckKind {
     let kind = table.take("kind", word).or(is_default.then_some(KindWord::Tcp));
     let http = read_http(table, kind);
     let grpc = read_grpc(table, kind);
-    let host = table.find("host", check_host);
-    let host = of_kinds(table, kind, &[HTTP, GRPC].concat(), host).map(of_found);
+    let host = table.take_located("host", check_host);
+    let host = allow_for_kinds(table, kind, &[HTTP, GRPC].concat(), host).map(into_value);
     let tls = read_tls(table, kind);
     let (send, expect) = read_exchange(table, kind);
     match kind {
@@ -242,7 +242,7 @@ fn read_kind(table: &mut Table<'_, '_, '_>) -> CheckKind {
     }
 }
 
-fn of_found<T>(found: Found<T>) -> T {
+fn into_value<T>(found: LocatedValue<T>) -> T {
     found.value
 }
 
@@ -257,73 +257,74 @@ const TLS: [KindWord; 2] = [KindWord::Https, KindWord::Grpcs];
 
 fn read_http(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> HttpCheck {
     let default = HttpCheck::default();
-    let path = table.find("path", check_path);
-    let path = of_kinds(table, kind, &HTTP, path);
-    let expect_status = table.find("expect_status", statuses);
-    let expect_body = table.find("expect_body", check_text);
-    let expect_body = of_kinds(table, kind, &HTTP, expect_body);
+    let path = table.take_located("path", check_path);
+    let path = allow_for_kinds(table, kind, &HTTP, path);
+    let expect_status = table.take_located("expect_status", statuses);
+    let expect_body = table.take_located("expect_body", check_text);
+    let expect_body = allow_for_kinds(table, kind, &HTTP, expect_body);
     if let (Some(path), Some(_)) = (&path, &expect_body)
         && path.value.parse::<hyper::Uri>().is_err()
     {
         let encoded = "has a character that stands encoded in a URL, as \"%3C\" does for \"<\"";
-        table.report().error(&path.site, format!("{} {encoded}", quote(&path.value)));
+        table.report().add_error(&path.site, format!("{} {encoded}", quote(&path.value)));
     }
     HttpCheck {
-        path: path.map_or(default.path, of_found),
-        expect_status: of_kinds(table, kind, &HTTP, expect_status).map_or(default.expect_status, of_found),
-        expect_body: expect_body.map(of_found),
+        path: path.map_or(default.path, into_value),
+        expect_status: allow_for_kinds(table, kind, &HTTP, expect_status)
+            .map_or(default.expect_status, into_value),
+        expect_body: expect_body.map(into_value),
         ..default
     }
 }
 
 fn read_grpc(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> GrpcCheck {
-    let service = table.find("service", check_service);
-    let service = of_kinds(table, kind, &GRPC, service);
-    GrpcCheck { service: service.map(of_found).unwrap_or_default(), ..GrpcCheck::default() }
+    let service = table.take_located("service", check_service);
+    let service = allow_for_kinds(table, kind, &GRPC, service);
+    GrpcCheck { service: service.map(into_value).unwrap_or_default(), ..GrpcCheck::default() }
 }
 
 fn read_tls(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> Option<CheckTls> {
     let is_asked = kind.is_some_and(|kind| TLS.contains(&kind));
-    let server_name = table.find("tls_server_name", server_name);
-    let server_name = of_kinds(table, kind, &TLS, server_name);
+    let server_name = table.take_located("tls_server_name", server_name);
+    let server_name = allow_for_kinds(table, kind, &TLS, server_name);
     if is_asked {
         table.require_key("ca_file");
     }
     let [ca_file, certificate, key] = ["ca_file", "client_certificate_file", "client_key_file"].map(|key| {
         let found = table.path(key);
-        of_kinds(table, kind, &TLS, found)
+        allow_for_kinds(table, kind, &TLS, found)
     });
     let client = client_certificate(table, certificate, key);
     // Without an authority the file is refused.
     let author = FileAuthor::Administrator;
-    let files = TlsFiles { ca_file: ca_file.map(of_found).unwrap_or_default(), client, author };
-    is_asked.then(|| CheckTls { server_name: server_name.map(of_found), files })
+    let files = TlsFiles { ca_file: ca_file.map(into_value).unwrap_or_default(), client, author };
+    is_asked.then(|| CheckTls { server_name: server_name.map(into_value), files })
 }
 
 fn read_exchange(table: &mut Table<'_, '_, '_>, kind: Option<KindWord>) -> (Option<String>, String) {
     const OWNER: [KindWord; 1] = [KindWord::SendExpect];
-    let send = table.find("send", check_text);
-    let send = of_kinds(table, kind, &OWNER, send);
+    let send = table.take_located("send", check_text);
+    let send = allow_for_kinds(table, kind, &OWNER, send);
     if kind == Some(KindWord::SendExpect) {
         table.require_key("expect");
     }
-    let expect = table.find("expect", check_text);
-    let expect = of_kinds(table, kind, &OWNER, expect);
-    (send.map(of_found), expect.map(of_found).unwrap_or_default())
+    let expect = table.take_located("expect", check_text);
+    let expect = allow_for_kinds(table, kind, &OWNER, expect);
+    (send.map(into_value), expect.map(into_value).unwrap_or_default())
 }
 
 /// The value of a key that some kinds of checks look at; with another kind it is an error.
-fn of_kinds<T>(
+fn allow_for_kinds<T>(
     table: &mut Table<'_, '_, '_>,
     kind: Option<KindWord>,
     owners: &[KindWord],
-    found: Option<Found<T>>,
-) -> Option<Found<T>> {
+    found: Option<LocatedValue<T>>,
+) -> Option<LocatedValue<T>> {
     let found = found?;
     let Some(other) = kind.filter(|kind| !owners.contains(kind)) else { return Some(found) };
     let owners: Vec<_> = owners.iter().map(|owner| format!("\"{owner}\"")).collect();
     let message = format!("it is for kind = {}, and this check has kind = \"{other}\"", owners.join(" or "));
-    table.report().error(&found.site, message);
+    table.report().add_error(&found.site, message);
     None
 }
 
@@ -393,7 +394,7 @@ fn status(text: &str) -> Option<u16> {
     text.parse().ok().filter(|status| is_number && (100..=599).contains(status))
 }
 
-fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Option<&Found<Duration>>) {
+fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Option<&LocatedValue<Duration>>) {
     if check.timeout <= check.interval {
         return;
     }
@@ -401,5 +402,5 @@ fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Opti
     let timeout = show_duration(check.timeout);
     let interval = show_duration(check.interval);
     let message = format!("the timeout ({timeout}) is longer than the interval ({interval}): at most equal");
-    table.report().error(&site, message);
+    table.report().add_error(&site, message);
 }

@@ -52,13 +52,13 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Hold {
         let mass = show_duration(hold.mass_loss_limit);
         let single = show_duration(hold.limit);
         let message = format!("a mass loss is held for {mass}, less than a single loss (limit = {single:?})");
-        table.report().warning(&site, message);
+        table.report().add_warning(&site, message);
     }
     hold
 }
 
 fn show_share(share: &Share) -> Option<Value> {
-    show::plain(&(f64::from(share.millionths()) / 1e6))
+    show::scalar(&(f64::from(share.millionths()) / 1e6))
 }
 
 /// The policy that a `[[service]]` may have: any but `pass`, which needs an address that another balancer serves too.

@@ -11,7 +11,7 @@ use toml::de::DeValue;
 use super::address::parse_address_port;
 use super::keys::{Keys as _, table, take};
 use super::table::Table;
-use super::value::{expected, quote};
+use super::value::{mismatch_message, quote};
 use super::{Datapath, DatapathKind, Kubernetes, Packets, show};
 
 /// The value that keeps a port closed.
@@ -41,13 +41,15 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>, stands_in: bool) -> KubeProxy 
     if let (Some(address), Some((_, site))) = (read.metrics, sites)
         && read.health == Some(address)
     {
-        table.report().error(&site, format!("{address} is where health listens: give metrics another port"));
+        table
+            .report()
+            .add_error(&site, format!("{address} is where health listens: give metrics another port"));
     }
     read
 }
 
 /// Whether this daemon serves a cluster's Services in kube-proxy's place.
-pub(super) fn stands_in(kubernetes: &Kubernetes, datapath: &Datapath, packets: &Packets) -> bool {
+pub(super) fn replaces_kube_proxy(kubernetes: &Kubernetes, datapath: &Datapath, packets: &Packets) -> bool {
     kubernetes.enabled
         && kubernetes.service_proxy_name.is_none()
         && datapath.kind == DatapathKind::Kernel
@@ -61,7 +63,7 @@ fn show_port(port: &Option<SocketAddr>) -> Option<Value> {
 const LEGAL: &str = "an address and port such as \"0.0.0.0:10256\", or \"off\"";
 
 fn port(value: &DeValue<'_>) -> Result<Option<SocketAddr>, String> {
-    let DeValue::String(text) = value else { return Err(expected(LEGAL, value)) };
+    let DeValue::String(text) = value else { return Err(mismatch_message(LEGAL, value)) };
     if text == OFF {
         return Ok(None);
     }

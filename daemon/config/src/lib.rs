@@ -7,10 +7,10 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod agreement;
 mod announce;
 mod apiserver;
-mod beside;
+mod block_admission;
+mod block_conflicts;
 mod blocks_file;
 mod datapath;
 pub mod dns_name;
@@ -44,7 +44,7 @@ pub use self::announce::{Announce, Announcing, RouteTable};
 pub use self::apiserver::{
     Apiserver, ClientIdentity, Discovery, Encodings, EventsRead, ExternalIps, Kubernetes, VIP_SERVICE,
 };
-pub use self::beside::Beside;
+pub use self::block_admission::BlockAdmission;
 pub use self::blocks_file::BlocksFile;
 pub use self::datapath::{
     Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Protocol, Sockets, StaleSockets,
@@ -54,10 +54,10 @@ pub use self::health_check::{CheckKind, CheckTls, GrpcCheck, HealthCheck, HttpCh
 pub use self::hold::Hold;
 pub use self::kube_proxy::KubeProxy;
 pub use self::limits::{FILE_BYTES_MAX, NODE_PORTS, SNAT_RANGES_MAX};
-pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses, OuterAddresses};
+pub use self::node::{HostNameError, Node, NodeName, NodePortAddresses, OuterAddresses};
 pub use self::packets::{
-    DeviceName, Dsr, Flows, Mark, OuterDevices, Packets, PodDevices, Room, ShortcutUse, SnatPorts, XdpUse,
-    overlap,
+    DeviceName, Dsr, FastPathUse, FlowMemory, Flows, Mark, OuterDevices, Packets, PodDevices, SnatPorts,
+    XdpUse, ranges_overlap,
 };
 pub use self::problem::{ConfigErrors, Position, Problem, Subject};
 pub use self::resolve::{Resolve, Resolver};
@@ -65,7 +65,7 @@ pub use self::service::ServiceBlock;
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, Services, State};
 pub use self::value::{DnsLabel, Share};
 
-use self::agreement::Own;
+use self::block_conflicts::ConflictContext;
 use self::keys::Keys as _;
 use self::report::{Report, Site};
 use self::table::Table;
@@ -110,7 +110,7 @@ impl ConfigFile {
     }
 
     /// Reads and judges it again. A pipe in its place is refused: to open it may take for ever, and a thread.
-    pub fn load_again(&self) -> Result<(Config, Vec<Problem>), ConfigErrors> {
+    pub fn reload(&self) -> Result<(Config, Vec<Problem>), ConfigErrors> {
         file::refuse_pipe(&self.path, &self.path.to_string_lossy())?;
         self.load()
     }
@@ -126,12 +126,12 @@ impl Config {
 
     /// Judges the text of a file. The name is for messages, and its folder is where relative paths start.
     pub fn parse(text: &str, file_name: &str) -> Result<(Self, Vec<Problem>), ConfigErrors> {
-        let (report, config) = Table::read_text(text, file_name, read)?;
+        let (report, config) = Table::read_text(text, file_name, read_config)?;
         report.finish().map(|warnings| (config, warnings))
     }
 }
 
-fn read(root: &mut Table<'_, '_, '_>) -> Config {
+fn read_config(root: &mut Table<'_, '_, '_>) -> Config {
     let node = root.table("node", Node::read);
     let read_apiserver = root.table("apiserver", apiserver::read);
     let kubernetes = root.table("kubernetes", |table| apiserver::read_kubernetes(table, &read_apiserver));
@@ -143,17 +143,17 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let announce = root.table("announce", Announcing::read);
     let datapath = root.table("datapath", datapath::read);
     let packets = root.table("packets", packets::read);
-    let stands_in = kube_proxy::stands_in(&kubernetes, &datapath, &packets);
+    let stands_in = kube_proxy::replaces_kube_proxy(&kubernetes, &datapath, &packets);
     let kube_proxy = root.table("kube_proxy", |table| kube_proxy::read(table, stands_in));
     let hold = root.table("hold", hold::read);
     let state = root.table("state", State::read);
     let admin = root.table("admin", Admin::read);
     let log = root.table("log", Log::read);
     let apiserver = read_apiserver.apiserver;
-    agreement::check(
+    block_conflicts::check_blocks(
         root.report(),
         &blocks,
-        Own { admin: &admin, apiserver: &apiserver, packets: &packets, resolver: &resolver },
+        ConflictContext { admin: &admin, apiserver: &apiserver, packets: &packets, resolver: &resolver },
     );
     let services = blocks.into_iter().map(|read| read.block).collect();
     let config = Config {
@@ -189,6 +189,6 @@ fn check_sources(report: &mut Report<'_>, config: &Config) {
         let site = Site { place: Subject::File, offset: 0 };
         let message =
             "nothing to serve: give an [apiserver], a path under [manifests] or [services], or a [[service]]";
-        report.warning(&site, message.to_owned());
+        report.add_warning(&site, message.to_owned());
     }
 }

@@ -8,18 +8,19 @@ const WORD_BYTES_MAX: usize = 64;
 
 /// The word of `legal` that is nearest, if no more slips lead to it than a third of the word's letters (or one, in a
 /// short word). Of two that are equally near it is the first.
-pub(super) fn nearest<'a>(word: &str, legal: &[&'a str]) -> Option<&'a str> {
+pub(super) fn find_nearest<'a>(word: &str, legal: &[&'a str]) -> Option<&'a str> {
     if word.len() > WORD_BYTES_MAX {
         return None;
     }
-    let plain = plain(word);
+    let plain = to_plain_chars(word);
     let slips_max = (plain.len() / 3).max(1);
-    let ranked = legal.iter().map(|candidate| (distance(&plain, &self::plain(candidate)), *candidate));
+    let ranked =
+        legal.iter().map(|candidate| (distance(&plain, &self::to_plain_chars(candidate)), *candidate));
     ranked.filter(|(slips, _)| *slips <= slips_max).min_by_key(|(slips, _)| *slips).map(|(_, near)| near)
 }
 
 /// The letters of a word as they are compared: case and the kind of dash make no difference.
-fn plain(word: &str) -> Vec<char> {
+fn to_plain_chars(word: &str) -> Vec<char> {
     word.chars().flat_map(char::to_lowercase).map(|c| if c == '-' { '_' } else { c }).collect()
 }
 
@@ -62,11 +63,11 @@ fn next_row(
 
 #[cfg(test)]
 mod tests {
-    use super::nearest;
+    use super::find_nearest;
 
     #[track_caller]
     fn check(word: &str, legal: &[&str], expected: Option<&str>) {
-        assert_eq!(nearest(word, legal), expected, "{word}");
+        assert_eq!(find_nearest(word, legal), expected, "{word}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::address::{Cidr, cidr};
 use super::keys::{table, take_some};
 use super::limits::CIDRS_MAX;
 use super::show;
-use super::table::{Found, Items, Table, WhenEmpty};
+use super::table::{ListRule, LocatedValue, Table, WhenEmpty};
 use super::value::{dns_name, label_value, quote, string};
 
 /// A node's name in Kubernetes: lower case, a DNS name.
@@ -19,12 +19,12 @@ pub struct NodeName(String);
 /// The host's own name is not a legal name for a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the host name gives no node name: {0}; set `name` under [node] to the node's name in Kubernetes")]
-pub struct NoNodeName(String);
+pub struct HostNameError(String);
 
 impl NodeName {
     /// The name under which kubelet registers a host of this name: without white space around it, in lower case.
-    pub fn of_host(host_name: &str) -> Result<Self, NoNodeName> {
-        dns_name(&host_name.trim().to_lowercase()).map(Self).map_err(NoNodeName)
+    pub fn from_host_name(host_name: &str) -> Result<Self, HostNameError> {
+        dns_name(&host_name.trim().to_lowercase()).map(Self).map_err(HostNameError)
     }
 
     /// A name as it is given; an error says what is legal.
@@ -49,7 +49,7 @@ pub struct NodePortAddresses {
 
 impl NodePortAddresses {
     /// The setting with these addresses and without the loopback.
-    pub const fn of(outer: OuterAddresses) -> Self {
+    pub const fn from_outer(outer: OuterAddresses) -> Self {
         Self { outer, localhost: false }
     }
 }
@@ -73,11 +73,11 @@ table! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Node "node" {
         /// The node's name; without it, the host name counts ([`NodeName::host_node_name`]).
-        name: Option<NodeName> = None, take_some(node_name), show::given(show_name), restart;
+        name: Option<NodeName> = None, take_some(node_name), show::optional(show_name), restart;
         /// The node's zone; without it, the label of the Node object counts.
-        zone: Option<String> = None, take_some(label_value), show::given(show::text), reload;
+        zone: Option<String> = None, take_some(label_value), show::optional(show::text), reload;
         /// Which local addresses answer NodePorts.
-        node_port_addresses: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Primary),
+        node_port_addresses: NodePortAddresses = NodePortAddresses::from_outer(OuterAddresses::Primary),
             take_addresses, show_addresses, reload;
     }
 }
@@ -106,14 +106,14 @@ fn show_addresses(setting: &NodePortAddresses) -> Option<Value> {
 
 /// One item of the list: a word, or a range.
 #[derive(PartialEq, Eq)]
-enum Item {
+enum AddressItem {
     Primary,
     All,
     Localhost,
     Range(Cidr),
 }
 
-impl fmt::Display for Item {
+impl fmt::Display for AddressItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Primary => f.write_str("\"primary\""),
@@ -124,7 +124,7 @@ impl fmt::Display for Item {
     }
 }
 
-const ADDRESSES: Items = Items {
+const ADDRESSES: ListRule = ListRule {
     what: "\"primary\", \"all\", \"localhost\" or ranges such as \"10.0.0.0/8\"",
     // An empty list could mean none or all, and kube-proxy has used it for all.
     when_empty: WhenEmpty::Refused,
@@ -132,22 +132,24 @@ const ADDRESSES: Items = Items {
 };
 
 fn take_addresses(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<NodePortAddresses> {
-    let items = table.list(key, &ADDRESSES, item)?;
+    let items = table.list(key, &ADDRESSES, parse_item)?;
     for (position, found) in items.iter().enumerate() {
         if items.iter().take(position).any(|before| before.value == found.value) {
-            table.report().error(&found.site, format!("{} is already in the list", found.value));
+            table.report().add_error(&found.site, format!("{} is already in the list", found.value));
         }
     }
-    let named = |word: &Item| items.iter().any(|found| found.value == *word);
-    let localhost = named(&Item::Localhost);
-    let all = named(&Item::All);
-    let primary = named(&Item::Primary);
+    let named = |word: &AddressItem| items.iter().any(|found| found.value == *word);
+    let localhost = named(&AddressItem::Localhost);
+    let all = named(&AddressItem::All);
+    let primary = named(&AddressItem::Primary);
     Some(NodePortAddresses { outer: outer_addresses(all, primary, items), localhost })
 }
 
 /// Adds up what the list names, as kube-proxy adds up its words and ranges.
-fn outer_addresses(all: bool, primary: bool, items: Vec<Found<Item>>) -> OuterAddresses {
-    let range = |found: Found<Item>| if let Item::Range(cidr) = found.value { Some(cidr) } else { None };
+fn outer_addresses(all: bool, primary: bool, items: Vec<LocatedValue<AddressItem>>) -> OuterAddresses {
+    let range = |found: LocatedValue<AddressItem>| {
+        if let AddressItem::Range(cidr) = found.value { Some(cidr) } else { None }
+    };
     let cidrs: Vec<Cidr> = items.into_iter().filter_map(range).collect();
     match (all, primary, cidrs.is_empty()) {
         (true, _, _) => OuterAddresses::All,
@@ -157,19 +159,19 @@ fn outer_addresses(all: bool, primary: bool, items: Vec<Found<Item>>) -> OuterAd
     }
 }
 
-fn item(value: &DeValue<'_>) -> Result<Item, String> {
+fn parse_item(value: &DeValue<'_>) -> Result<AddressItem, String> {
     match string(value, "\"primary\", \"all\", \"localhost\" or a range such as \"10.0.0.0/8\"")? {
-        "primary" => Ok(Item::Primary),
-        "all" => Ok(Item::All),
-        "localhost" => Ok(Item::Localhost),
-        text if text.contains('/') => range(text).map(Item::Range),
+        "primary" => Ok(AddressItem::Primary),
+        "all" => Ok(AddressItem::All),
+        "localhost" => Ok(AddressItem::Localhost),
+        text if text.contains('/') => parse_range(text).map(AddressItem::Range),
         text => Err(format!("{} is not a range: legal are {}", quote(text), ADDRESSES.what)),
     }
 }
 
 /// A range that is not within the loopback: no range stands for the loopback, however wide it is, so such a range would
 /// cover no address.
-fn range(text: &str) -> Result<Cidr, String> {
+fn parse_range(text: &str) -> Result<Cidr, String> {
     let range = cidr(text)?;
     match range.network().is_loopback() {
         true => Err(format!("{range} is the host's loopback: write \"localhost\"")),

@@ -14,7 +14,7 @@ use super::limits::{
 };
 use super::show;
 use super::table::Table;
-use super::value::{boolean, expected, integer, quote, string, word};
+use super::value::{boolean, integer, mismatch_message, quote, string, word};
 
 /// A mark of one bit: that of the daemon's own sockets, or that of what is sent on for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl DeviceName {
     }
 
     /// Whether a device of that name is meant.
-    pub fn covers(&self, name: &str) -> bool {
+    pub fn matches_device(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();
         let Some(mut rest) = name.strip_prefix(first) else { return false };
@@ -104,10 +104,10 @@ pub enum SnatPorts {
 
 impl SnatPorts {
     /// The ports, as they are written in the configuration.
-    pub fn spelled(&self) -> Vec<String> {
+    pub fn to_words(&self) -> Vec<String> {
         match self {
             Self::Auto => vec!["auto".to_owned()],
-            Self::Ranges(ranges) => ranges.iter().map(spelled).collect(),
+            Self::Ranges(ranges) => ranges.iter().map(format_range).collect(),
         }
     }
 }
@@ -118,11 +118,11 @@ pub enum Flows {
     /// As many as fit into a small part of the node's memory.
     Auto,
     /// So many.
-    Most(u32),
+    Max(u32),
 }
 
 /// Where the configuration gives no number, flows may take one part in so many of the node's memory.
-const MEMORY_PART: u64 = 256;
+const MEMORY_DIVISOR: u64 = 256;
 
 /// Bytes of memory that a flow takes: its record, and the entries by which packets find it.
 const FLOW_BYTES: u64 = 450;
@@ -132,17 +132,17 @@ const FLOW_BYTES6: u64 = 290;
 
 /// Maps count against the limit of memory of the daemon's cgroup, so flows may take one part in so many of that: the
 /// daemon's own memory, all other maps, and what UDP sockets of the node are remembered by have the rest.
-const LIMIT_PART: u64 = 4;
+const LIMIT_DIVISOR: u64 = 4;
 
 /// The limit of the unit and of the pods that are shipped, where the own one cannot be told.
-const LIMIT_SHIPPED: u64 = 2 << 30;
+const DEFAULT_LIMIT: u64 = 2 << 30;
 
 /// The flows that every node has room for, however little memory it has.
-const FLOWS_LEAST: u64 = 65_536;
+const FLOWS_MIN: u64 = 65_536;
 
 /// What flows are made room in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct FlowMemory {
     /// The bytes of this node's memory; 0: not known.
     pub memory: u64,
     /// The limit of memory of the daemon's cgroup, [`u64::MAX`] where it has none; `None`: not known.
@@ -153,21 +153,21 @@ pub struct Room {
 
 impl Flows {
     /// The most flows in such a room: the configured number, or else a power of two.
-    pub fn most(self, room: Room) -> u32 {
-        let Room { memory, limit, ipv6 } = room;
-        if let Self::Most(most) = self {
+    pub fn max_flows(self, room: FlowMemory) -> u32 {
+        let FlowMemory { memory, limit, ipv6 } = room;
+        if let Self::Max(most) = self {
             return most;
         }
         let bytes = if ipv6 { FLOW_BYTES + FLOW_BYTES6 } else { FLOW_BYTES };
-        let allowed = limit.unwrap_or(LIMIT_SHIPPED) / LIMIT_PART / bytes;
-        let fit = (memory / MEMORY_PART / FLOW_BYTES).max(FLOWS_LEAST).min(allowed).max(1);
+        let allowed = limit.unwrap_or(DEFAULT_LIMIT) / LIMIT_DIVISOR / bytes;
+        let fit = (memory / MEMORY_DIVISOR / FLOW_BYTES).max(FLOWS_MIN).min(allowed).max(1);
         u32::try_from(1_u64 << fit.ilog2()).unwrap_or(u32::MAX).clamp(FLOWS.0, FLOWS.1)
     }
 }
 
 words! {
     /// When packets that this node sends on to other nodes pass by its stack.
-    pub enum ShortcutUse {
+    pub enum FastPathUse {
         /// Where nothing but the stack itself would miss them.
         Auto = "auto",
         Never = "never",
@@ -202,7 +202,7 @@ table! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Packets "packets" {
         /// Whether packets are translated at all.
-        enabled: bool = true, take(boolean), show::plain, restart;
+        enabled: bool = true, take(boolean), show::scalar, restart;
         /// By which devices others reach this node.
         devices: OuterDevices = OuterDevices::Auto, take(outer_devices), show_outer_devices, reload;
         /// By which devices pods are served that have no served sockets.
@@ -212,9 +212,9 @@ table! {
         /// The most flows.
         flows: Flows = Flows::Auto, take(flows), show_flows, reload;
         /// Whether services that say nothing of it have their clients' backends computed, alike on all nodes.
-        maglev: bool = false, take(boolean), show::plain, reload;
+        maglev: bool = false, take(boolean), show::scalar, reload;
         /// When packets that this node sends on to other nodes pass by its stack.
-        shortcut: ShortcutUse = ShortcutUse::Auto, take(word), show::word, reload;
+        shortcut: FastPathUse = FastPathUse::Auto, take(word), show::word, reload;
         /// Where packets that pass by the stack are taken at the driver of their device already.
         xdp: XdpUse = XdpUse::Never, take(xdp), show::word, reload;
         /// Which clients' packets go to the nodes of their backends as they came.
@@ -231,14 +231,14 @@ table! {
 /// Reads the table. DSR needs the networks of the nodes: without them, another node cannot know such a packet. Messages
 /// name the two keys first.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
-    table.name_first(&["dsr_from", "dsr"]);
+    table.list_keys_first(&["dsr_from", "dsr"]);
     let mut packets = Packets::read(table);
     if packets.dsr_from.is_empty()
         && packets.dsr != Dsr::Off
         && let Some(site) = table.good_site("dsr")
     {
         let message = "dsr needs the networks of the nodes: write them as dsr_from, on all nodes first";
-        table.report().error(&site, message.to_owned());
+        table.report().add_error(&site, message.to_owned());
         packets.dsr = Dsr::Off;
     }
     packets
@@ -260,14 +260,14 @@ fn show_pod_devices(devices: &PodDevices) -> Option<Value> {
 }
 
 fn show_snat_ports(ports: &SnatPorts) -> Option<Value> {
-    let ports = ports.spelled();
+    let ports = ports.to_words();
     if let [ports] = ports.as_slice() { show::text(ports) } else { show::list(&ports) }
 }
 
 fn show_flows(flows: &Flows) -> Option<Value> {
     match flows {
         Flows::Auto => show::text("auto"),
-        Flows::Most(most) => show::plain(most),
+        Flows::Max(most) => show::scalar(most),
     }
 }
 
@@ -285,8 +285,8 @@ fn xdp(value: &DeValue<'_>) -> Result<XdpUse, String> {
 fn flows(value: &DeValue<'_>) -> Result<Flows, String> {
     match value {
         DeValue::String(text) if text == "auto" => Ok(Flows::Auto),
-        DeValue::String(_) => Err(expected("\"auto\" or a whole number", value)),
-        _ => integer(FLOWS)(value).map(Flows::Most),
+        DeValue::String(_) => Err(mismatch_message("\"auto\" or a whole number", value)),
+        _ => integer(FLOWS)(value).map(Flows::Max),
     }
 }
 
@@ -295,7 +295,7 @@ fn outer_devices(value: &DeValue<'_>) -> Result<OuterDevices, String> {
     match value {
         DeValue::String(text) if text == "auto" => Ok(OuterDevices::Auto),
         DeValue::Array(_) => Ok(OuterDevices::Named(device_names(value, WHAT, false)?)),
-        _ => Err(expected(WHAT, value)),
+        _ => Err(mismatch_message(WHAT, value)),
     }
 }
 
@@ -305,18 +305,18 @@ fn pod_devices(value: &DeValue<'_>) -> Result<PodDevices, String> {
         DeValue::String(text) if text == "none" => Ok(PodDevices::None),
         DeValue::String(text) if text == "auto" => Ok(PodDevices::Auto),
         DeValue::Array(_) => Ok(PodDevices::Named(device_names(value, WHAT, true)?)),
-        _ => Err(expected(WHAT, value)),
+        _ => Err(mismatch_message(WHAT, value)),
     }
 }
 
 /// The items of a list, or why the list or one of its items cannot be used.
-fn items<'v, T>(
+fn read_items<'v, T>(
     value: &'v DeValue<'_>,
     what: &str,
     most: usize,
     read: impl Fn(&'v DeValue<'_>) -> Result<T, String>,
 ) -> Result<Vec<T>, String> {
-    let DeValue::Array(items) = value else { return Err(expected(what, value)) };
+    let DeValue::Array(items) = value else { return Err(mismatch_message(what, value)) };
     match items.len() {
         0 => Err(format!("the list is empty: write {what}")),
         count if count > most => Err(format!("{count} items are too many: at most {most}")),
@@ -325,7 +325,7 @@ fn items<'v, T>(
 }
 
 fn device_names(value: &DeValue<'_>, what: &str, are_patterns: bool) -> Result<Vec<DeviceName>, String> {
-    items(value, what, DEVICE_NAMES_MAX, |item| device_name(item, are_patterns))
+    read_items(value, what, DEVICE_NAMES_MAX, |item| device_name(item, are_patterns))
 }
 
 fn device_name(value: &DeValue<'_>, is_pattern: bool) -> Result<DeviceName, String> {
@@ -339,7 +339,7 @@ fn device_name(value: &DeValue<'_>, is_pattern: bool) -> Result<DeviceName, Stri
     Err(format!("{} is not a device's name: {legal}", quote(text)))
 }
 
-fn spelled(range: &RangeInclusive<u16>) -> String {
+fn format_range(range: &RangeInclusive<u16>) -> String {
     if range.start() == range.end() {
         return range.start().to_string();
     }
@@ -351,12 +351,12 @@ fn snat_ports(value: &DeValue<'_>) -> Result<SnatPorts, String> {
     let mut ranges = match value {
         DeValue::String(text) if text == "auto" => return Ok(SnatPorts::Auto),
         DeValue::String(_) => vec![port_range(value)?],
-        _ => items(value, WHAT, SNAT_RANGES_MAX, port_range)?,
+        _ => read_items(value, WHAT, SNAT_RANGES_MAX, port_range)?,
     };
     ranges.sort_unstable_by_key(|range| *range.start());
     let clash = ranges.iter().zip(ranges.iter().skip(1)).find(|(one, next)| one.end() >= next.start());
     if let Some((one, next)) = clash {
-        return Err(format!("{} and {} have ports in common", spelled(one), spelled(next)));
+        return Err(format!("{} and {} have ports in common", format_range(one), format_range(next)));
     }
     Ok(SnatPorts::Ranges(ranges))
 }
@@ -370,8 +370,8 @@ fn port_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
         let legal = "write two numbers from 1024 to 65535, the lower one first, such as \"61000-65535\"";
         return Err(format!("{} is no range of ports: {legal}", quote(text)));
     };
-    if overlap(&range, &NODE_PORTS) {
-        let taken = spelled(&NODE_PORTS);
+    if ranges_overlap(&range, &NODE_PORTS) {
+        let taken = format_range(&NODE_PORTS);
         return Err(format!("{} has node ports in it ({taken}): choose ports above or below", quote(text)));
     }
     Ok(range)
@@ -382,7 +382,7 @@ fn dsr_from(value: &DeValue<'_>) -> Result<Vec<Cidr>, String> {
     if matches!(value, DeValue::Array(networks) if networks.is_empty()) {
         return Ok(Vec::new());
     }
-    items(value, WHAT, NODE_NETWORKS_MAX, |item| {
+    read_items(value, WHAT, NODE_NETWORKS_MAX, |item| {
         node_network(string(item, "a network such as \"10.0.0.0/24\"")?)
     })
 }
@@ -398,11 +398,11 @@ fn node_network(text: &str) -> Result<Cidr, String> {
 }
 
 /// Whether two ranges have ports in common.
-pub fn overlap(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> bool {
+pub fn ranges_overlap(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> bool {
     one.start() <= other.end() && other.start() <= one.end()
 }
 
-fn hexadecimal(text: &str) -> Option<u32> {
+fn parse_hexadecimal(text: &str) -> Option<u32> {
     // The standard library would take a sign as well.
     let digits = text.strip_prefix("0x").filter(|digits| digits.bytes().all(|it| it.is_ascii_hexdigit()))?;
     u32::from_str_radix(digits, 16).ok()
@@ -420,13 +420,13 @@ fn forward_mark(value: &DeValue<'_>) -> Result<Option<Mark>, String> {
 fn mark(value: &DeValue<'_>) -> Result<Mark, String> {
     let number = match value {
         DeValue::Integer(number) => u32::from_str_radix(number.as_str(), number.radix()).ok(),
-        DeValue::String(text) => hexadecimal(text),
-        _ => return Err(expected(LEGAL, value)),
+        DeValue::String(text) => parse_hexadecimal(text),
+        _ => return Err(mismatch_message(LEGAL, value)),
     };
     match (number.filter(|number| number.is_power_of_two()), value) {
         (Some(number), _) => Ok(Mark(number)),
         (None, DeValue::String(text)) => Err(format!("{} is not {LEGAL}", quote(text))),
-        (None, _) => Err(expected(LEGAL, value)),
+        (None, _) => Err(mismatch_message(LEGAL, value)),
     }
 }
 
@@ -447,7 +447,7 @@ mod tests {
             ("l*c*2", "lxc12", true),
             ("a*a", "a", false),
         ] {
-            assert_eq!(DeviceName(pattern.to_owned()).covers(name), expected, "{pattern} {name}");
+            assert_eq!(DeviceName(pattern.to_owned()).matches_device(name), expected, "{pattern} {name}");
         }
     }
 }

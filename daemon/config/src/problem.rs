@@ -66,7 +66,7 @@ pub struct ConfigErrors {
     /// How many more errors there are than the report holds.
     pub omitted: usize,
     /// Whether nothing is known to be wrong with the file: it could not be read at this moment.
-    pub passes: bool,
+    pub is_transient: bool,
 }
 
 impl ConfigErrors {
@@ -74,9 +74,9 @@ impl ConfigErrors {
     pub const EXIT_CODE: u8 = 78;
 
     /// A report of one problem with the file itself.
-    pub(super) fn of_file(file: &str, position: Option<Position>, message: String) -> Self {
+    pub(super) fn for_file(file: &str, position: Option<Position>, message: String) -> Self {
         let problem = Problem { file: file.to_owned(), position, place: Subject::File, message };
-        Self { errors: vec![problem], warnings: Vec::new(), omitted: 0, passes: false }
+        Self { errors: vec![problem], warnings: Vec::new(), omitted: 0, is_transient: false }
     }
 }
 

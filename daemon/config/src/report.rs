@@ -37,22 +37,22 @@ impl<'t> Report<'t> {
     }
 
     /// Notes that the text is not TOML at `span`. Further errors of that line are echoes of this one.
-    pub(super) fn syntax(&mut self, span: Option<Range<usize>>, message: &str) {
+    pub(super) fn add_syntax_error(&mut self, span: Option<Range<usize>>, message: &str) {
         let span = span.unwrap_or(usize::MAX..usize::MAX);
         let found = self.lines.text.get(span.clone()).unwrap_or_default().trim();
         let found = if found.is_empty() { String::new() } else { format!(", at {}", quote(found)) };
         let site = Site { place: Subject::File, offset: span.start };
-        self.error(&site, format!("this is not TOML: {message}{found}"));
-        self.broken_lines.insert(self.lines.line(span.start));
+        self.add_error(&site, format!("this is not TOML: {message}{found}"));
+        self.broken_lines.insert(self.lines.line_number(span.start));
     }
 
     /// Whether the text was TOML throughout. What is missing in a broken text may only have been lost.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_valid_toml(&self) -> bool {
         self.broken_lines.is_empty()
     }
 
-    pub(super) fn error(&mut self, site: &Site, message: String) {
-        let echo = self.broken_lines.contains(&self.line(site));
+    pub(super) fn add_error(&mut self, site: &Site, message: String) {
+        let echo = self.broken_lines.contains(&self.line_number(site));
         match echo {
             true => (),
             false if self.errors.len() < PROBLEMS_MAX => self.errors.push(self.problem(site, message)),
@@ -60,7 +60,7 @@ impl<'t> Report<'t> {
         }
     }
 
-    pub(super) fn warning(&mut self, site: &Site, message: String) {
+    pub(super) fn add_warning(&mut self, site: &Site, message: String) {
         if self.warnings.len() < PROBLEMS_MAX {
             self.warnings.push(self.problem(site, message));
         }
@@ -72,26 +72,26 @@ impl<'t> Report<'t> {
     }
 
     /// The line of a site, for a message that points at a second place.
-    pub(super) fn line(&self, site: &Site) -> usize {
-        self.lines.line(site.offset)
+    pub(super) fn line_number(&self, site: &Site) -> usize {
+        self.lines.line_number(site.offset)
     }
 
     /// A path of the file: a relative one starts from the folder of the file that names it.
-    pub(super) fn resolve(&self, path: &str) -> PathBuf {
+    pub(super) fn resolve_path(&self, path: &str) -> PathBuf {
         Path::new(self.file).parent().unwrap_or(Path::new("")).join(path)
     }
 
     /// The warnings, if there is no error; otherwise the errors and the warnings.
     pub(super) fn finish(self) -> Result<Vec<Problem>, ConfigErrors> {
         let omitted = self.omitted;
-        match self.problems() {
+        match self.into_problems() {
             (errors, warnings) if errors.is_empty() => Ok(warnings),
-            (errors, warnings) => Err(ConfigErrors { errors, warnings, omitted, passes: false }),
+            (errors, warnings) => Err(ConfigErrors { errors, warnings, omitted, is_transient: false }),
         }
     }
 
     /// The errors and the warnings.
-    pub(super) fn problems(mut self) -> (Vec<Problem>, Vec<Problem>) {
+    pub(super) fn into_problems(mut self) -> (Vec<Problem>, Vec<Problem>) {
         let order = |a: &Problem, b: &Problem| (a.position, &a.place).cmp(&(b.position, &b.place));
         self.errors.sort_by(order);
         self.warnings.sort_by(order);
@@ -119,14 +119,14 @@ impl<'t> Lines<'t> {
     }
 
     /// The line of an offset, counted from 1.
-    fn line(&self, offset: usize) -> usize {
+    fn line_number(&self, offset: usize) -> usize {
         self.starts.partition_point(|start| *start <= offset)
     }
 
     /// The line and column of an offset; an offset past the end counts as the end.
     pub(super) fn position(&self, offset: usize) -> Position {
         let offset = offset.min(self.text.len());
-        let line = self.line(offset);
+        let line = self.line_number(offset);
         let start = self.starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
         let column = self.text.get(start..offset).map_or(offset - start, |before| before.chars().count()) + 1;
         Position { line, column }

@@ -14,7 +14,7 @@ use super::dns_name::Name;
 use super::keys::table;
 use super::limits::RESOLVERS_MAX;
 use super::show;
-use super::table::{Items, Table, WhenEmpty};
+use super::table::{ListRule, Table, WhenEmpty};
 use super::value::{integer, quote, string};
 
 /// Where the backends of a block are asked for.
@@ -46,9 +46,9 @@ table! {
 
 /// Reads `resolve`; none: it is bad, and the report says why.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<Resolve> {
-    let servers = table.find("srv", name);
+    let servers = table.take_located("srv", name);
     let host = table.take("name", name);
-    let port = table.find("port", integer((1, u16::MAX.into())));
+    let port = table.take_located("port", integer((1, u16::MAX.into())));
     let resolve = match (servers, host, port) {
         (Some(found), None, None) => return Some(Resolve::Servers(found.value)),
         (None, Some(host), Some(port)) => {
@@ -57,7 +57,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<Resolve> {
         }
         (Some(found), ..) => {
             let message = "records of kind SRV say names and ports: remove `srv`, or `name` and `port`";
-            table.report().error(&found.site, message.to_owned());
+            table.report().add_error(&found.site, message.to_owned());
             None
         }
         _ => None,
@@ -66,7 +66,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<Resolve> {
         let site = table.site().clone();
         let message =
             "write { srv = \"_web._tcp.example.com\" } or { name = \"web.example.com\", port = 8080 }";
-        table.report().error(&site, message.to_owned());
+        table.report().add_error(&site, message.to_owned());
     }
     resolve
 }
@@ -76,7 +76,7 @@ fn name(value: &DeValue<'_>) -> Result<Name, String> {
     Name::parse(text).map_err(|error| format!("{}: {error}", quote(text)))
 }
 
-const SERVERS: Items = Items {
+const SERVERS: ListRule = ListRule {
     what: "addresses of name servers such as \"192.0.2.53:53\"",
     when_empty: WhenEmpty::Refused,
     most: RESOLVERS_MAX,

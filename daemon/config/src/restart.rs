@@ -5,13 +5,13 @@
 //! ignored a key without a word would be a lie.
 
 use super::Config;
-use super::agreement::{Clash, own_address};
+use super::block_conflicts::{BlockConflict, admin_conflicts};
 use super::keys::{Keys as _, RestartKey};
 
 impl Config {
     /// The part of `read`, a later state of the file, that comes into force in a process that runs with `self`; and the
     /// keys with new values that wait for a restart, in the order in which the tables declare them.
-    pub fn reloaded(&self, mut read: Self) -> (Self, Vec<&'static str>) {
+    pub fn merge_reload(&self, mut read: Self) -> (Self, Vec<&'static str>) {
         let changed = read.keep(self).into_iter().filter(|key| key.differs);
         let waiting = changed.map(|key| key.name).collect();
         (read, waiting)
@@ -41,11 +41,12 @@ impl Config {
     /// Says which block of this configuration, as it comes into force, has the address at which the daemon listens
     /// until its restart. The file gives another one, so nothing is wrong in it; but clients of the daemon would be led
     /// to the block's backends.
-    pub fn has_its_own_address(&self) -> Result<(), String> {
-        let clash = |block| own_address(block, &self.admin).into_iter().next().map(|clash| (block, clash));
+    pub fn check_admin_address(&self) -> Result<(), String> {
+        let clash =
+            |block| admin_conflicts(block, &self.admin).into_iter().next().map(|clash| (block, clash));
         match self.services.iter().find_map(clash) {
             None => Ok(()),
-            Some((block, Clash { message, .. })) => Err(format!(
+            Some((block, BlockConflict { message, .. })) => Err(format!(
                 "[[service]] {}/{}: {message} until the daemon is restarted: restart it, or give the block another \
                  frontend",
                 block.namespace, block.name

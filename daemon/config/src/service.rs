@@ -19,8 +19,10 @@ use super::hold::static_on_empty;
 use super::limits::{AFFINITY, BACKENDS_MAX, FRONTENDS_MAX};
 use super::report::Site;
 use super::resolve::{self, Resolve};
-use super::table::{Found, Items, Table, WhenEmpty};
-use super::value::{DnsLabel, boolean, dns_label, duration, expected, integer, string, unknown, word};
+use super::table::{ListRule, LocatedValue, Table, WhenEmpty};
+use super::value::{
+    DnsLabel, boolean, dns_label, duration, integer, mismatch_message, string, unknown_message, word,
+};
 
 /// One block `[[service]]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,15 +78,15 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let protocol = table.take("protocol", word).unwrap_or(Transport::Tcp);
     let errors_of_key = table.report().errors_count();
     table.require_key("frontends");
-    let (frontends, frontend_sites) = items(table, "frontends", &FRONTENDS, address_port);
+    let (frontends, frontend_sites) = read_items(table, "frontends", &FRONTENDS, address_port);
     let has_name = table.has("resolve");
     let resolve = table.table("resolve", |table| has_name.then(|| resolve::read(table)).flatten());
-    let (backends, backend_sites) = backends(table);
+    let (backends, backend_sites) = read_backends(table);
     let (backends, weights) = backends.into_iter().unzip();
-    let lists_are_whole = table.report().is_whole() && table.report().errors_count() == errors_of_key;
+    let lists_are_whole = table.report().is_valid_toml() && table.report().errors_count() == errors_of_key;
     let health_check = table.optional_table("health_check", health_check::read);
     let session_affinity = table.take("session_affinity", session_affinity).flatten();
-    let affinity_prefix = affinity_prefix(table, session_affinity.is_some());
+    let affinity_prefix = read_affinity_prefix(table, session_affinity.is_some());
     let on_empty = table.take("on_empty", static_on_empty);
     let maglev = table.take("maglev", boolean);
     let announce = table.take("announce", word).unwrap_or_default();
@@ -112,61 +114,61 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     Some(ReadBlock { block, site: table.site().clone(), frontend_sites, backend_sites, lists_are_whole })
 }
 
-const FRONTENDS: Items = Items {
+const FRONTENDS: ListRule = ListRule {
     what: "addresses such as \"10.96.0.10:80\"",
     when_empty: WhenEmpty::Refused,
     most: FRONTENDS_MAX,
 };
 
-const BACKENDS: Items = Items {
+const BACKENDS: ListRule = ListRule {
     what: "addresses such as \"192.0.2.1:8080\", or tables such as { address = \"192.0.2.1:8080\", weight = 2 }",
     when_empty: WhenEmpty::Doubtful("the list is empty: every connection will be refused"),
     most: BACKENDS_MAX,
 };
 
-fn items<T>(
+fn read_items<T>(
     table: &mut Table<'_, '_, '_>,
     key: &'static str,
-    items: &Items,
+    items: &ListRule,
     read: fn(&DeValue<'_>) -> Result<T, String>,
 ) -> (Vec<T>, Vec<Site>) {
     let found = table.list(key, items, read);
-    found.unwrap_or_default().into_iter().map(|Found { value, site }| (value, site)).unzip()
+    found.unwrap_or_default().into_iter().map(|LocatedValue { value, site }| (value, site)).unzip()
 }
 
 /// The backends that a block itself has; it has none where it says what to ask for.
-fn backends(table: &mut Table<'_, '_, '_>) -> (Vec<(SocketAddr, Weight)>, Vec<Site>) {
+fn read_backends(table: &mut Table<'_, '_, '_>) -> (Vec<(SocketAddr, Weight)>, Vec<Site>) {
     match (table.has("backends"), table.has("resolve")) {
         (true, true) => {
             let site = table.site().clone();
             let message =
                 "remove `backends` if name servers know them, else `resolve`: a block has one of the two";
-            table.report().error(&site, message.to_owned());
+            table.report().add_error(&site, message.to_owned());
         }
         (false, true) => return (Vec::new(), Vec::new()),
         (_, false) => table.require_key("backends"),
     }
-    items(table, "backends", &BACKENDS, backend)
+    read_items(table, "backends", &BACKENDS, read_backend)
 }
 
 /// A backend: its address alone, or with its weight.
-fn backend(value: &DeValue<'_>) -> Result<(SocketAddr, Weight), String> {
+fn read_backend(value: &DeValue<'_>) -> Result<(SocketAddr, Weight), String> {
     let DeValue::Table(entries) = value else { return Ok((address_port(value)?, Weight::ONE)) };
     let (mut address, mut weight) = (None, Weight::ONE);
     for (key, value) in entries {
         match key.get_ref().as_ref() {
             "address" => address = Some(address_port(value.get_ref())?),
-            "weight" => weight = backend_weight(value.get_ref())?,
-            other => return Err(unknown("key", other, &["address", "weight"])),
+            "weight" => weight = read_weight(value.get_ref())?,
+            other => return Err(unknown_message("key", other, &["address", "weight"])),
         }
     }
     let address = address.ok_or("a backend with a weight has an address too, such as \"192.0.2.1:8080\"")?;
     Ok((address, weight))
 }
 
-fn backend_weight(value: &DeValue<'_>) -> Result<Weight, String> {
+fn read_weight(value: &DeValue<'_>) -> Result<Weight, String> {
     let number = integer((0, Weight::MAX.into()))(value)?;
-    u16::try_from(number).ok().and_then(Weight::new).ok_or_else(|| expected("a weight", value))
+    u16::try_from(number).ok().and_then(Weight::new).ok_or_else(|| mismatch_message("a weight", value))
 }
 
 /// Warns that the check asks a TCP port: UDP has no connection to check, and the host may not know SCTP, so the check
@@ -178,7 +180,7 @@ fn check_other_port(table: &mut Table<'_, '_, '_>, protocol: Transport, check: O
             "the health check of a {} service asks the TCP port of the same number",
             protocol.as_str()
         );
-        table.report().warning(&site, message);
+        table.report().add_warning(&site, message);
     }
 }
 
@@ -195,42 +197,42 @@ fn session_affinity(value: &DeValue<'_>) -> Result<Option<Duration>, String> {
     match string(value, legal)? {
         "none" => Ok(None),
         text if text.starts_with(|c: char| c.is_ascii_digit()) => duration(AFFINITY)(value).map(Some),
-        _ => Err(expected(legal, value)),
+        _ => Err(mismatch_message(legal, value)),
     }
 }
 
 /// How much of a client's address counts for affinity; without affinity it is a question what the key is for.
-fn affinity_prefix(table: &mut Table<'_, '_, '_>, has_affinity: bool) -> Option<Prefixes> {
-    let found = table.find("session_affinity_prefix", prefixes)?;
+fn read_affinity_prefix(table: &mut Table<'_, '_, '_>, has_affinity: bool) -> Option<Prefixes> {
+    let found = table.take_located("session_affinity_prefix", read_prefixes)?;
     if !has_affinity && found.value != Prefixes::WHOLE {
         let message = "it says nothing without `session_affinity`: say for how long clients stay";
-        table.report().warning(&found.site, message.to_owned());
+        table.report().add_warning(&found.site, message.to_owned());
     }
     Some(found.value)
 }
 
-fn prefixes(value: &DeValue<'_>) -> Result<Prefixes, String> {
+fn read_prefixes(value: &DeValue<'_>) -> Result<Prefixes, String> {
     let DeValue::Table(entries) = value else {
-        return Err(expected("lengths of prefixes such as { ipv4 = 24, ipv6 = 64 }", value));
+        return Err(mismatch_message("lengths of prefixes such as { ipv4 = 24, ipv6 = 64 }", value));
     };
     let mut all = Prefixes::WHOLE;
     for (key, value) in entries {
         let family = match key.get_ref().as_ref() {
             "ipv4" => Family::V4,
             "ipv6" => Family::V6,
-            other => return Err(unknown("key", other, &["ipv4", "ipv6"])),
+            other => return Err(unknown_message("key", other, &["ipv4", "ipv6"])),
         };
-        all = of_family(all, family, value.get_ref())
+        all = with_family_prefix(all, family, value.get_ref())
             .map_err(|message| format!("{}: {message}", key.get_ref()))?;
     }
     Ok(all)
 }
 
-fn of_family(all: Prefixes, family: Family, value: &DeValue<'_>) -> Result<Prefixes, String> {
+fn with_family_prefix(all: Prefixes, family: Family, value: &DeValue<'_>) -> Result<Prefixes, String> {
     let (least, most) = Prefixes::legal_lengths(family);
     let length = integer((least.into(), most.into()))(value)?;
     u8::try_from(length)
         .ok()
         .and_then(|it| all.with_length(family, it))
-        .ok_or_else(|| expected("a length", value))
+        .ok_or_else(|| mismatch_message("a length", value))
 }

@@ -10,7 +10,7 @@ use super::address::{ListenAddress, listen_address};
 use super::keys::{table, take, take_path, take_some_path};
 use super::limits::SOCKET_PATH_BYTES_MAX;
 use super::show;
-use super::table::{Found, Table};
+use super::table::{LocatedValue, Table};
 use super::value::word;
 
 table! {
@@ -18,7 +18,7 @@ table! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Manifests "manifests" {
         /// The folder of Kubernetes YAML and JSON files; none means that there is no such source.
-        path: Option<PathBuf> = None, take_some_path, show::given(show::path), restart;
+        path: Option<PathBuf> = None, take_some_path, show::optional(show::path), restart;
     }
 }
 
@@ -27,7 +27,7 @@ table! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Services "services" {
         /// The folder of TOML files with further `[[service]]` blocks; none means that there are no others.
-        path: Option<PathBuf> = None, take_some_path, show::given(show::path), restart;
+        path: Option<PathBuf> = None, take_some_path, show::optional(show::path), restart;
     }
 }
 
@@ -97,12 +97,12 @@ fn show_listen(listen: &ListenAddress) -> Option<Value> {
 }
 
 fn take_socket(table: &mut Table<'_, '_, '_>, key: &'static str) -> Option<PathBuf> {
-    let Found { value, site } = table.path(key)?;
+    let LocatedValue { value, site } = table.path(key)?;
     let bytes = value.as_os_str().len();
     if bytes <= SOCKET_PATH_BYTES_MAX {
         return Some(value);
     }
     let message = format!("the path has {bytes} bytes: a unix socket's has at most {SOCKET_PATH_BYTES_MAX}");
-    table.report().error(&site, message);
+    table.report().add_error(&site, message);
     None
 }

@@ -24,7 +24,7 @@ pub(super) fn table<const N: usize>(keys: [Entry; N]) -> Value {
 }
 
 /// A number, true or false.
-pub(super) fn plain<T: Copy + Into<Value>>(value: &T) -> Option<Value> {
+pub(super) fn scalar<T: Copy + Into<Value>>(value: &T) -> Option<Value> {
     Some((*value).into())
 }
 
@@ -55,6 +55,6 @@ pub(super) fn filled_list<'i, T: ToString + 'i>(items: impl IntoIterator<Item = 
 }
 
 /// A value that may not be given.
-pub(super) fn given<T>(show: impl Fn(&T) -> Option<Value>) -> impl Fn(&Option<T>) -> Option<Value> {
+pub(super) fn optional<T>(show: impl Fn(&T) -> Option<Value>) -> impl Fn(&Option<T>) -> Option<Value> {
     move |value| value.as_ref().and_then(&show)
 }

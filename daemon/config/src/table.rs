@@ -11,19 +11,19 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::{ConfigErrors, Subject};
 use super::report::{Report, Site};
-use super::value::{expected, path_text, unknown};
+use super::value::{mismatch_message, path_text, unknown_message};
 use super::{file, limits};
 
 /// A value that was read, and where.
 #[derive(Clone, Debug)]
-pub(crate) struct Found<T> {
+pub(crate) struct LocatedValue<T> {
     pub(super) value: T,
     pub(super) site: Site,
 }
 
 /// What a list may hold.
 #[derive(Debug)]
-pub(crate) struct Items {
+pub(crate) struct ListRule {
     /// What the items are, for a message.
     pub(super) what: &'static str,
     pub(super) when_empty: WhenEmpty,
@@ -39,15 +39,15 @@ pub(super) enum WhenEmpty {
     Fine,
 }
 
-impl Items {
-    fn judge(&self, report: &mut Report<'_>, site: &Site, count: usize) {
+impl ListRule {
+    fn check_count(&self, report: &mut Report<'_>, site: &Site, count: usize) {
         match (count, &self.when_empty) {
             (0, WhenEmpty::Refused) => {
-                report.error(site, format!("the list is empty: it needs {}", self.what));
+                report.add_error(site, format!("the list is empty: it needs {}", self.what));
             }
-            (0, WhenEmpty::Doubtful(message)) => report.warning(site, (*message).to_owned()),
+            (0, WhenEmpty::Doubtful(message)) => report.add_warning(site, (*message).to_owned()),
             _ if count > self.most => {
-                report.error(site, format!("{count} items are too many: at most {}", self.most));
+                report.add_error(site, format!("{count} items are too many: at most {}", self.most));
             }
             _ => (),
         }
@@ -62,9 +62,9 @@ pub(super) struct Table<'r, 'd, 't> {
     entries: Option<&'d DeTable<'d>>,
     site: Site,
     path: String,
-    asked: Vec<&'static str>,
+    known_keys: Vec<&'static str>,
     // The keys whose values are good, and where these are.
-    good: Vec<(&'static str, Site)>,
+    good_values: Vec<(&'static str, Site)>,
 }
 
 impl<'r, 'd, 't> Table<'r, 'd, 't> {
@@ -75,12 +75,12 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         read: impl FnOnce(&mut Table<'_, '_, 't>) -> T,
     ) -> Result<(Report<'t>, T), ConfigErrors> {
         if text.len() > limits::FILE_BYTES_MAX {
-            return Err(ConfigErrors::of_file(file_name, None, file::too_large()));
+            return Err(ConfigErrors::for_file(file_name, None, file::too_large_message()));
         }
         let mut report = Report::new(file_name, text);
         let (document, syntax) = DeTable::parse_recoverable(text);
         for error in &syntax {
-            report.syntax(error.span(), error.message());
+            report.add_syntax_error(error.span(), error.message());
         }
         let said = Table::read_document(&mut report, document.get_ref(), read);
         Ok((report, said))
@@ -98,8 +98,8 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
             entries: Some(document),
             site,
             path: String::new(),
-            asked: Vec::new(),
-            good: Vec::new(),
+            known_keys: Vec::new(),
+            good_values: Vec::new(),
         };
         root.read_to_end(read)
     }
@@ -121,12 +121,12 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
 
     /// Where the value of `key` is, if it was read as a single value and is good.
     pub(super) fn good_site(&self, key: &str) -> Option<Site> {
-        self.good.iter().find(|(good, _)| *good == key).map(|(_, site)| site.clone())
+        self.good_values.iter().find(|(good, _)| *good == key).map(|(_, site)| site.clone())
     }
 
     /// Puts these keys first in the list of legal keys that messages give.
-    pub(super) fn name_first(&mut self, keys: &[&'static str]) {
-        self.asked.extend(keys);
+    pub(super) fn list_keys_first(&mut self, keys: &[&'static str]) {
+        self.known_keys.extend(keys);
     }
 
     /// The value of `key`, if it is there and good.
@@ -135,29 +135,29 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         key: &'static str,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, String>,
     ) -> Option<T> {
-        self.find(key, read).map(|found| found.value)
+        self.take_located(key, read).map(|found| found.value)
     }
 
-    /// As [`Table::take`], with the place.
-    pub(super) fn find<T>(
+    /// As [`Table::admit_block`], with the place.
+    pub(super) fn take_located<T>(
         &mut self,
         key: &'static str,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, String>,
-    ) -> Option<Found<T>> {
+    ) -> Option<LocatedValue<T>> {
         let (site, value) = self.entry(key)?;
         match read(value) {
             Ok(value) => {
-                self.good.push((key, site.clone()));
-                Some(Found { value, site })
+                self.good_values.push((key, site.clone()));
+                Some(LocatedValue { value, site })
             }
             Err(message) => {
-                self.report.error(&site, message);
+                self.report.add_error(&site, message);
                 None
             }
         }
     }
 
-    /// As [`Table::take`], for a key that must be there.
+    /// As [`Table::admit_block`], for a key that must be there.
     pub(super) fn require<T>(
         &mut self,
         key: &'static str,
@@ -169,36 +169,36 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
 
     /// Reports `key` if it is absent.
     pub(super) fn require_key(&mut self, key: &'static str) {
-        if !self.has(key) && self.report.is_whole() {
-            self.report.error(&self.site, format!("the key {key:?} is missing, and it has no default"));
+        if !self.has(key) && self.report.is_valid_toml() {
+            self.report.add_error(&self.site, format!("the key {key:?} is missing, and it has no default"));
         }
     }
 
     /// A path; a relative one starts from the folder of the configuration file.
-    pub(super) fn path(&mut self, key: &'static str) -> Option<Found<PathBuf>> {
-        let found = self.find(key, path_text)?;
-        Some(Found { value: self.report.resolve(&found.value), site: found.site })
+    pub(super) fn path(&mut self, key: &'static str) -> Option<LocatedValue<PathBuf>> {
+        let found = self.take_located(key, path_text)?;
+        Some(LocatedValue { value: self.report.resolve_path(&found.value), site: found.site })
     }
 
     /// The good items of a list; each bad one is reported on its own.
     pub(super) fn list<T>(
         &mut self,
         key: &'static str,
-        items: &Items,
+        items: &ListRule,
         read: impl Fn(&DeValue<'_>) -> Result<T, String>,
-    ) -> Option<Vec<Found<T>>> {
+    ) -> Option<Vec<LocatedValue<T>>> {
         let (site, value) = self.entry(key)?;
         let DeValue::Array(values) = value else {
-            self.report.error(&site, expected(&format!("a list of {}", items.what), value));
+            self.report.add_error(&site, mismatch_message(&format!("a list of {}", items.what), value));
             return None;
         };
-        items.judge(self.report, &site, values.len());
+        items.check_count(self.report, &site, values.len());
         let mut found = Vec::new();
         for (index, item) in values.iter().take(items.most).enumerate() {
             let site = self.item_site(key, index, item);
             match read(item.get_ref()) {
-                Ok(value) => found.push(Found { value, site }),
-                Err(message) => self.report.error(&site, message),
+                Ok(value) => found.push(LocatedValue { value, site }),
+                Err(message) => self.report.add_error(&site, message),
             }
         }
         Some(found)
@@ -218,7 +218,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         let (site, entries) = match self.entry(key) {
             Some((Site { offset, .. }, DeValue::Table(entries))) => (Site { offset, ..site }, Some(entries)),
             Some((at, value)) => {
-                self.report.error(&at, expected("a table", value));
+                self.report.add_error(&at, mismatch_message("a table", value));
                 (site, None)
             }
             None => (site, None),
@@ -246,11 +246,12 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
     ) -> Vec<T> {
         let Some((site, value)) = self.entry(key) else { return Vec::new() };
         let DeValue::Array(blocks) = value else {
-            self.report.error(&site, expected(&format!("[[{key}]] blocks"), value));
+            self.report.add_error(&site, mismatch_message(&format!("[[{key}]] blocks"), value));
             return Vec::new();
         };
         if blocks.len() > blocks_max {
-            self.report.error(&site, format!("{} blocks are too many: at most {blocks_max}", blocks.len()));
+            self.report
+                .add_error(&site, format!("{} blocks are too many: at most {blocks_max}", blocks.len()));
         }
         let blocks = blocks.iter().take(blocks_max).enumerate();
         blocks.filter_map(|(index, block)| self.block(key, index, block, &mut read)).collect()
@@ -265,7 +266,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
     ) -> Option<T> {
         let site = self.item_site(key, index, block);
         let DeValue::Table(entries) = block.get_ref() else {
-            self.report.error(&site, expected(&format!("a [[{key}]] block"), block.get_ref()));
+            self.report.add_error(&site, mismatch_message(&format!("a [[{key}]] block"), block.get_ref()));
             return None;
         };
         let path = format!("{}[{index}]", self.key_path(key));
@@ -273,12 +274,12 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
     }
 
     fn child(&mut self, entries: Option<&'d DeTable<'d>>, site: Site, path: String) -> Table<'_, 'd, 't> {
-        Table { report: self.report, entries, site, path, asked: Vec::new(), good: Vec::new() }
+        Table { report: self.report, entries, site, path, known_keys: Vec::new(), good_values: Vec::new() }
     }
 
     fn entry(&mut self, key: &'static str) -> Option<(Site, &'d DeValue<'d>)> {
-        if !self.asked.contains(&key) {
-            self.asked.push(key);
+        if !self.known_keys.contains(&key) {
+            self.known_keys.push(key);
         }
         // A value that the parser could not read at all has no extent; its error is reported.
         let value = self.entries?.get(key).filter(|value| !value.span().is_empty())?;
@@ -301,17 +302,17 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
     fn read_to_end<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let value = read(self);
         for (key, found) in self.entries.into_iter().flatten() {
-            let known = self.asked.contains(&key.get_ref().as_ref());
-            if !known && !self.is_stray(found.get_ref()) {
+            let known = self.known_keys.contains(&key.get_ref().as_ref());
+            if !known && !self.may_lack_header(found.get_ref()) {
                 let site = Site { place: self.site.place.clone(), offset: key.span().start };
-                self.report.error(&site, unknown("key", key.get_ref(), &self.asked));
+                self.report.add_error(&site, unknown_message("key", key.get_ref(), &self.known_keys));
             }
         }
         value
     }
 
     /// Whether this is a key at the top level that may have lost the header of its table in a broken text.
-    fn is_stray(&self, value: &DeValue<'_>) -> bool {
-        self.path.is_empty() && !value.is_table() && !self.report.is_whole()
+    fn may_lack_header(&self, value: &DeValue<'_>) -> bool {
+        self.path.is_empty() && !value.is_table() && !self.report.is_valid_toml()
     }
 }

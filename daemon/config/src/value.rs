@@ -8,10 +8,10 @@ use holdfast_core::str_enum::StrEnum;
 use toml::de::DeValue;
 
 use super::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX, QUOTED_CHARS_MAX};
-use super::nearest::nearest;
+use super::nearest::find_nearest;
 
 /// "expected a duration such as "2s", found the integer 2".
-pub(super) fn expected(what: &str, found: &DeValue<'_>) -> String {
+pub(super) fn mismatch_message(what: &str, found: &DeValue<'_>) -> String {
     let found = match found {
         DeValue::String(text) => format!("the string {}", quote(text)),
         DeValue::Integer(number) => format!("the integer {number}"),
@@ -34,7 +34,7 @@ pub(super) fn quote(text: &str) -> String {
 
 /// The string itself; `what` says what kind of string is wanted.
 pub(super) fn string<'v>(value: &'v DeValue<'_>, what: &str) -> Result<&'v str, String> {
-    value.as_str().ok_or_else(|| expected(what, value))
+    value.as_str().ok_or_else(|| mismatch_message(what, value))
 }
 
 /// A path as it is written.
@@ -56,29 +56,29 @@ pub(super) fn word_among<T: StrEnum>(words: &[T], value: &DeValue<'_>) -> Result
     let legal: Vec<&str> = words.iter().map(|word| word.spelling()).collect();
     let text = string(value, &format!("one of {}", legal.join(", ")))?;
     let meant = words.iter().copied().find(|word| word.spelling() == text);
-    meant.ok_or_else(|| unknown("word", text, &legal))
+    meant.ok_or_else(|| unknown_message("word", text, &legal))
 }
 
 /// What to say about a key or a word that is none of the legal ones.
-pub(super) fn unknown(noun: &str, text: &str, legal: &[&str]) -> String {
-    let guess = nearest(text, legal).map(|near| format!(": did you mean {near:?}?"));
+pub(super) fn unknown_message(noun: &str, text: &str, legal: &[&str]) -> String {
+    let guess = find_nearest(text, legal).map(|near| format!(": did you mean {near:?}?"));
     let guess = guess.unwrap_or_else(|| ";".to_owned());
     format!("unknown {noun} {}{guess} legal here: {}", quote(text), legal.join(", "))
 }
 
 /// True or false.
 pub(super) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
-    value.as_bool().ok_or_else(|| expected("true or false", value))
+    value.as_bool().ok_or_else(|| mismatch_message("true or false", value))
 }
 
 /// A whole number within bounds, both included.
 pub(super) fn integer((least, most): (u32, u32)) -> impl Fn(&DeValue<'_>) -> Result<u32, String> {
     move |value| {
         let what = format!("a whole number from {least} to {most}");
-        let DeValue::Integer(number) = value else { return Err(expected(&what, value)) };
+        let DeValue::Integer(number) = value else { return Err(mismatch_message(&what, value)) };
         let parsed = u32::from_str_radix(number.as_str(), number.radix()).ok();
         let within = parsed.filter(|parsed| (least..=most).contains(parsed));
-        within.ok_or_else(|| expected(&what, value))
+        within.ok_or_else(|| mismatch_message(&what, value))
     }
 }
 
@@ -110,7 +110,7 @@ pub(super) fn share(value: &DeValue<'_>) -> Result<Share, String> {
     // The cast is exact: the number is whole and within bounds.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let share = millionths.map(|m| Share { millionths: m as u32 });
-    share.ok_or_else(|| expected("a share from 0.000001 to 1.0, such as 0.25", value))
+    share.ok_or_else(|| mismatch_message("a share from 0.000001 to 1.0, such as 0.25", value))
 }
 
 const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];

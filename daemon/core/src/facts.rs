@@ -401,7 +401,7 @@ pub enum ObjectKey {
 }
 
 impl ObjectKey {
-    /// What [`Self::kind`] may say.
+    /// What [`Self::type_parameter`] may say.
     pub const KINDS: [&str; 6] = ["Service", "EndpointSlice", "File", "Object", "Kind", "ServiceImport"];
 
     /// One of [`Self::EVENT_KINDS`].

@@ -1,7 +1,7 @@
 //! Holding: the whole policy of what becomes of a list that would become empty.
 //!
 //! **The judgement.** Each service decides for itself, at the moment when a list that had a backend would have none.
-//! [`judge()`] looks at the evidence alone: what the service asks for, whether the node reaches the apiserver by it,
+//! [`check_count()`] looks at the evidence alone: what the service asks for, whether the node reaches the apiserver by it,
 //! what became of each backend of the list, whether the source was interrupted. A list is refused at once if each of
 //! its backends was seen terminating or is listed as unready itself; one that went without such a sign is held; neither
 //! a label that only controllers write nor another endpoint that is unready is a sign. A service's own `refuse` or
@@ -14,7 +14,7 @@
 //! with a renamed port.
 //!
 //! **When it ends.** When the service has a list again; when the evidence turns to intent; when no backend is left,
-//! because each failed its probes; and at its bound: [`Policy::limit`], [`UNANSWERED_LIMIT`] where none took a probe
+//! because each failed its probes; and at its bound: [`Policy::parse_limit`], [`UNANSWERED_LIMIT`] where none took a probe
 //! and none is still to be asked, as with UDP, [`HIDDEN_LIMIT`] where a label hides the list from proxies,
 //! [`Policy::mass_loss_limit`] in a mass loss. A bound that is reached while the source of the service cannot tell
 //! whether the endpoints are back counts from then on anew: what takes an apiserver away also empties slices, and what

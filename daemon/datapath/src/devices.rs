@@ -38,7 +38,7 @@ pub(crate) use cleanup::{has_any_attached, remove_all};
 pub use driver_monitor::subscribe_driver_changes;
 pub(crate) use entry::encode_device;
 pub(crate) use holdfast_status::datapath::{
-    Device, DeviceStatus, HookKind, ShortcutState, Side, XdpState, XdpUse,
+    Device, DeviceSide, DeviceStatus, FastPathState, HookKind, XdpState, XdpUse,
 };
 pub(crate) use link_layer::query_layers;
 pub(crate) use tcx::is_supported as has_tcx;
@@ -56,9 +56,9 @@ fn status_over_limit(device: &Device) -> DeviceStatus {
         device: device.clone(),
         attached: false,
         unpinned: false,
-        others: 0,
-        shortcut: ShortcutState::NotAttached,
-        xdp: XdpState::Unwanted,
+        foreign_programs: 0,
+        fast_path: FastPathState::NotAttached,
+        xdp: XdpState::Disabled,
         error: Some(capacity::OVER_LIMIT.to_owned()),
     }
 }
@@ -103,7 +103,7 @@ impl DeviceState {
     /// start, not all are counted in the same round for ever.
     fn next_check_gap(&self) -> u32 {
         let doubled = (2 * self.foreign_check_gap).max(1);
-        if !matches!(self.device.side, Side::Near | Side::Pod) {
+        if !matches!(self.device.side, DeviceSide::LocalPods | DeviceSide::Pod) {
             FOREIGN_CHECK_ROUNDS
         } else if doubled < FOREIGN_CHECK_ROUNDS_LOCAL {
             doubled
@@ -133,7 +133,7 @@ impl DeviceState {
     /// Whether it is looked at in this round. Devices that lead to pods are many, and packets that miss the program of
     /// such a device go through the stack.
     fn is_check_due(&self) -> bool {
-        self.device.side != Side::Near
+        self.device.side != DeviceSide::LocalPods
             || !self.attached
             || self.next_foreign_check.is_multiple_of(FOREIGN_CHECK_ROUNDS)
     }
@@ -261,12 +261,12 @@ impl Devices {
     /// Where there are no links, a program at a device needs what network plug-ins want to make there themselves: a pod
     /// with a limit of bandwidth would not start.
     fn lacks_hook(&self, device: &Device) -> bool {
-        device.side == Side::Near && self.lacks_links(device)
+        device.side == DeviceSide::LocalPods && self.lacks_links(device)
     }
 
     /// What pods answer passes by the stack where there are links.
     fn lacks_links(&self, device: &Device) -> bool {
-        matches!(device.side, Side::Near | Side::Pod) && self.kind == HookKind::Clsact
+        matches!(device.side, DeviceSide::LocalPods | DeviceSide::Pod) && self.kind == HookKind::Clsact
     }
 
     /// Where programs of ours are to be at a device.
@@ -287,21 +287,21 @@ impl Devices {
     /// What the programs have to know of a device.
     fn entry_value(&self, place: &DeviceState) -> abi::packets::types::device {
         let shortcut = self.uses_fast_path(place);
-        encode_device(&Device { shortcut, ..place.device.clone() }, place.xdp.passes_frames())
+        encode_device(&Device { fast_path: shortcut, ..place.device.clone() }, place.xdp.passes_frames())
     }
 
     fn uses_fast_path(&self, place: &DeviceState) -> bool {
-        self.shortcut_state(place) == ShortcutState::Taken
+        self.shortcut_state(place) == FastPathState::Active
     }
 
-    fn shortcut_state(&self, place: &DeviceState) -> ShortcutState {
-        match (place.device.shortcut, self.has_check_mtu, place.foreign_count) {
-            (false, ..) => ShortcutState::Unwanted,
-            (true, false, _) => ShortcutState::Unsupported,
-            _ if self.lacks_links(&place.device) => ShortcutState::Unsupported,
-            _ if !place.attached => ShortcutState::NotAttached,
-            (true, true, Some(0)) => ShortcutState::Taken,
-            _ => ShortcutState::Others,
+    fn shortcut_state(&self, place: &DeviceState) -> FastPathState {
+        match (place.device.fast_path, self.has_check_mtu, place.foreign_count) {
+            (false, ..) => FastPathState::Disabled,
+            (true, false, _) => FastPathState::Unsupported,
+            _ if self.lacks_links(&place.device) => FastPathState::Unsupported,
+            _ if !place.attached => FastPathState::NotAttached,
+            (true, true, Some(0)) => FastPathState::Active,
+            _ => FastPathState::ForeignPrograms,
         }
     }
 
@@ -397,9 +397,11 @@ impl Devices {
         let pair = self.programs.iter().find(|pair| pair.layer == *layer);
         let pair = pair.ok_or_else(|| io::Error::other("its programs are not loaded"))?;
         match (spot.direction, place.device.side) {
-            (Direction::Ingress, Side::Near) => Ok(pair.pod_egress.as_fd()),
+            (Direction::Ingress, DeviceSide::LocalPods) => Ok(pair.pod_egress.as_fd()),
             (Direction::Ingress, _) => Ok(pair.ingress.as_fd()),
-            (Direction::Egress, Side::Near) => Err(io::Error::other("it has no program for what leaves")),
+            (Direction::Egress, DeviceSide::LocalPods) => {
+                Err(io::Error::other("it has no program for what leaves"))
+            }
             (Direction::Egress, _) => Ok(pair.egress.as_fd()),
             (Direction::PodEgress, _) => Ok(pair.pod_egress.as_fd()),
         }
@@ -412,7 +414,7 @@ impl Devices {
     /// How many programs and filters of others are at a device. Pods have many devices, so theirs are asked for only
     /// where it matters.
     fn count_foreign(&self, place: &DeviceState) -> io::Result<usize> {
-        if place.device.side == Side::Pod && !place.device.shortcut {
+        if place.device.side == DeviceSide::Pod && !place.device.fast_path {
             return Ok(0);
         }
         let of = |spot: DeviceHook| {
@@ -448,8 +450,8 @@ impl Devices {
             device: place.device.clone(),
             attached: place.attached,
             unpinned: place.unpinned,
-            others: place.foreign_count.unwrap_or(0),
-            shortcut: self.shortcut_state(place),
+            foreign_programs: place.foreign_count.unwrap_or(0),
+            fast_path: self.shortcut_state(place),
             xdp: place.xdp.state().clone(),
             error: place.error.clone(),
         };

@@ -1,6 +1,6 @@
 //! Errors that say why the datapath did not start: what failed, on which object, and what to do.
 
-use holdfast_status::errno::passes;
+use holdfast_status::errno::is_transient;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -150,7 +150,7 @@ impl StartError {
     pub(crate) fn from_load(source: libbpf_rs::Error) -> Self {
         match errno_from_text(&source) {
             Some(libc::EPERM) => Self::NotPermitted(source),
-            Some(errno) if passes(errno) => Self::ShortOfResources(source),
+            Some(errno) if is_transient(errno) => Self::ShortOfResources(source),
             _ => Self::Load(source),
         }
     }
@@ -161,7 +161,7 @@ impl StartError {
         let path = path.to_owned();
         match errno_from_text(&source) {
             Some(libc::EROFS) => Self::ReadOnly { path },
-            Some(errno) if passes(errno) => Self::ShortOfResources(source),
+            Some(errno) if is_transient(errno) => Self::ShortOfResources(source),
             _ => Self::ForeignPin { path, source },
         }
     }

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_core::op::PortIndex;
-use holdfast_status::datapath::{Flow, FlowsSwept, Heard, Stage, Wrapped};
+use holdfast_status::datapath::{EncapDirection, Flow, FlowSweepProgress, SeenFlags, Stage};
 use libbpf_rs::{MapCore, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 
@@ -48,28 +48,28 @@ pub(crate) use sweep::SweepThread;
 pub use tally::{PACKET_DROPS, PACKET_EVENTS, PacketCounts};
 
 /// Decodes what a record has of one side. What the two sides have beside each other is not alike.
-fn decode_seen_flags(bits: u8, is_backend: bool) -> Heard {
+fn decode_seen_flags(bits: u8, is_backend: bool) -> SeenFlags {
     let has = |bit: types::flow_flag| u32::from(bits) & bit.0 != 0;
-    Heard {
+    SeenFlags {
         syn: has(types::flow_flag::FLOW_SYN_SEEN),
         fin: has(types::flow_flag::FLOW_FIN_SEEN),
         rst: has(types::flow_flag::FLOW_RST_SEEN),
-        refusal: is_backend && has(types::flow_flag::FLOW_UNREACHABLE_SEEN),
+        port_unreachable: is_backend && has(types::flow_flag::FLOW_UNREACHABLE_SEEN),
     }
 }
 
-fn decode_encap(it: &types::flow) -> Option<Wrapped> {
+fn decode_encap(it: &types::flow) -> Option<EncapDirection> {
     let has = |bits: u8, bit: types::flow_flag| u32::from(bits) & bit.0 != 0;
     if has(it.client_flags, types::flow_flag::FLOW_ENCAP) {
-        return Some(Wrapped::There);
+        return Some(EncapDirection::ToNode);
     }
-    has(it.backend_flags, types::flow_flag::FLOW_DECAP).then_some(Wrapped::From)
+    has(it.backend_flags, types::flow_flag::FLOW_DECAP).then_some(EncapDirection::FromNode)
 }
 
 /// Whether both sides go on with it, and the stack may see what they say to each other. What goes to another node
 /// as it came bears another header there.
 fn is_established(flow: &Flow) -> bool {
-    matches!(flow.stage, Stage::Open | Stage::HalfClosed) && flow.wrapped != Some(Wrapped::There)
+    matches!(flow.stage, Stage::Open | Stage::HalfClosed) && flow.encap != Some(EncapDirection::ToNode)
 }
 
 /// Decodes the flow of a record. `None`: no program of this version wrote this record.
@@ -83,12 +83,12 @@ fn decode_flow(it: &types::flow, now: u32) -> Option<Flow> {
         backend: flow::decode_endpoint((it.backend, it.backend_port)),
         nat: (it.nat_port != 0).then(|| flow::decode_endpoint((it.nat, it.nat_port))),
         through_port: u16::from_be(it.translated_port),
-        shortcut: flow::uses_fast_path(it),
-        wrapped: decode_encap(it),
+        fast_path: flow::uses_fast_path(it),
+        encap: decode_encap(it),
         transport,
         stage,
-        client_heard: decode_seen_flags(it.client_flags, false),
-        backend_heard: decode_seen_flags(it.backend_flags, true),
+        client_seen: decode_seen_flags(it.client_flags, false),
+        backend_seen: decode_seen_flags(it.backend_flags, true),
         port: PortIndex(it.port_and_share & ((1 << types::flow_part::FLOW_SHARE_AT.0) - 1)),
         idle: ago(it.seen),
         age: ago(it.began),

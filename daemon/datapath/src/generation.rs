@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use holdfast_core::keys::Family;
 use holdfast_core::list::{Scope, Slot};
 use holdfast_core::op::{PortFacts, PortIndex, SlotRange, Word};
-use holdfast_status::datapath::Shape;
+use holdfast_status::datapath::MapSizes;
 use libbpf_rs::{MapCore, MapHandle};
 
 use crate::abi::{self, types};
@@ -25,7 +25,7 @@ use crate::table::Table;
 /// The maps of one generation, open.
 #[derive(Debug)]
 pub(crate) struct Generation {
-    pub(crate) shape: Shape,
+    pub(crate) shape: MapSizes,
     handles: MapHandles,
     frontends: [Table; 2],
     pub(crate) members: Table,
@@ -74,7 +74,7 @@ impl Generation {
     /// Opens the maps of a generation.
     pub(crate) fn new(maps: &MapHandles) -> Result<Self, StartError> {
         let entries = |map| Ok::<_, StartError>(find_handle(maps, map)?.max_entries());
-        let shape = Shape {
+        let shape = MapSizes {
             frontends: [entries(Map::Frontends4)?, entries(Map::Frontends6)?],
             ports: entries(Map::Ports)?.saturating_sub(PROBE_ENTRIES),
             slots: [

@@ -31,7 +31,7 @@ use holdfast_core::op::{
     Action, Dump, DumpPort, FrontendValue, Grace, MapGrowth, MemberKey, Op, PortFacts, PortIndex, SlotRange,
     Word,
 };
-use holdfast_status::datapath::{Features, Shape};
+use holdfast_status::datapath::{Features, MapSizes};
 use libbpf_rs::ErrorKind;
 
 use crate::abi::{self, FrontendBytes, types};
@@ -57,9 +57,9 @@ pub struct KernelMaps {
     grace: GracePeriods,
     features: Features,
     capacity: Capacity,
-    limits: Shape,
+    limits: MapSizes,
     // How far the maps were written: the highest port index and slot, and one more.
-    high_water: Shape,
+    high_water: MapSizes,
     growths: u32,
     prebuild: prebuild::Prebuild,
     growth_failures: growth_failures::GrowthFailures,

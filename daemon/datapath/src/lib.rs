@@ -46,10 +46,11 @@ pub use devices::{POD_DEVICES_MAX, subscribe_driver_changes};
 pub use error::{StartError, describe_process};
 pub use flows::{FlowTable, PACKET_DROPS, PACKET_EVENTS, PacketCounts};
 pub use holdfast_status::datapath::{
-    AddressFilter, Arrival, Beside, Cause, Denial, Device, DeviceStatus, Features, Flow, FlowFilter,
-    FlowReport, FlowsSeen, FlowsSwept, Fullest, GivenUp, Heard, HookKind, PacketStatus, PacketSwitches,
-    Refusal, Refused, Refusing, Sampled, Served, Shape, ShortcutState, Side, Stage, Status, Swept, Tally,
-    Wrapped, Wraps, XdpState, XdpUse,
+    AddressFilter, Arrival, BackendPortUsage, BackendRefusal, BackendRefusals, Cause, Denial, Device,
+    DeviceSide, DeviceStatus, DsrTransports, EncapDirection, EvictedFlows, FastPathState, Features, Flow,
+    FlowFilter, FlowReport, FlowSample, FlowStatus, FlowSweepProgress, ForeignPrograms, HookKind, MapSizes,
+    PacketStatus, PacketSwitches, Refusal, SeenFlags, ServedSockets, SocketSweepProgress, Stage, Status,
+    Tally, XdpState, XdpUse,
 };
 pub use ipv6::has_global_ipv6 as speaks_ipv6;
 pub use kernel::{

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use holdfast_status::datapath::Beside;
+use holdfast_status::datapath::ForeignPrograms;
 use libbpf_rs::{Link, Program, ProgramMut};
 
 use crate::bpf_syscall;
@@ -34,14 +34,15 @@ pub(crate) struct HookReport {
     /// Those of them at which nothing of ours runs.
     pub(crate) bare: Vec<&'static str>,
     /// Hooks where others have programs too. A hook that cannot be asked is left out.
-    pub(crate) shared: Vec<Beside>,
+    pub(crate) shared: Vec<ForeignPrograms>,
 }
 
 /// The programs beside ours; `None`: there are none.
-fn foreign_programs(hook: &'static str, attached: &[u32], own: u32) -> Option<Beside> {
+fn foreign_programs(hook: &'static str, attached: &[u32], own: u32) -> Option<ForeignPrograms> {
     let place = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
     let (before, after) = attached.split_at(place);
-    let beside = Beside { hook, before: before.into(), after: after.iter().skip(1).copied().collect() };
+    let beside =
+        ForeignPrograms { hook, before: before.into(), after: after.iter().skip(1).copied().collect() };
     (beside.count() > 0).then_some(beside)
 }
 
@@ -185,7 +186,7 @@ impl<S: Site> Links<S> {
         look
     }
 
-    fn find_foreign(&self, hook: &'static str, own: u32) -> Option<Beside> {
+    fn find_foreign(&self, hook: &'static str, own: u32) -> Option<ForeignPrograms> {
         foreign_programs(hook, &self.site.query_programs(hook).ok()?, own)
     }
 

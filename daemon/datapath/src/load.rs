@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::{Builder, Scope};
 
-use holdfast_status::datapath::{Features, Shape};
+use holdfast_status::datapath::{Features, MapSizes};
 use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, libbpf_sys};
@@ -109,7 +109,7 @@ fn pair_with_hook<'a>(site: &impl Site, program: ProgramMut<'a>) -> Option<(&'st
 ///
 /// `then` sees the programs; they are gone afterwards unless a link holds them.
 pub(crate) fn load_programs<T>(
-    shape: Shape,
+    shape: MapSizes,
     features: Features,
     given: &MapHandles,
     then: impl FnOnce(&Programs<'_>, MapHandles) -> Result<T, StartError>,
@@ -123,7 +123,7 @@ pub(crate) fn load_programs<T>(
 /// Makes those maps that are missing among the given ones, and loads no program: what is loaded beside something else
 /// needs the same maps as that.
 pub(crate) fn make_maps(
-    shape: Shape,
+    shape: MapSizes,
     features: Features,
     given: &MapHandles,
 ) -> Result<MapHandles, StartError> {
@@ -185,7 +185,7 @@ fn spawn_load<'scope, T: Send + 'scope>(
 fn load_objects<'a>(
     objects: &[ObjectOpener],
     memory: &'a mut [MaybeUninit<OpenObject>],
-    (shape, features): (Shape, Features),
+    (shape, features): (MapSizes, Features),
     maps: &mut MapHandles,
 ) -> Result<Programs<'a>, StartError> {
     let mut loaded = Vec::new();
@@ -382,14 +382,14 @@ fn write_dsr_from(switches: &mut types::rodata, told: &PacketSwitches) {
     let [mut v4, mut v6] = [switches.dsr_from4.chunks_mut(2), switches.dsr_from6.chunks_mut(8)]
         .map(Iterator::collect::<Vec<_>>)
         .map(Vec::into_iter);
-    for network in &told.nodes {
+    for network in &told.dsr_from {
         let place = if network.address().is_ipv4() { v4.next() } else { v6.next() };
         for (word, told) in place.into_iter().flatten().zip(abi::packets::encode_network(*network)) {
             *word = told;
         }
     }
-    switches.has_dsr_from = !told.nodes.is_empty();
-    switches.dsr_transports = packets::encode_dsr_transports(told.wraps);
+    switches.has_dsr_from = !told.dsr_from.is_empty();
+    switches.dsr_transports = packets::encode_dsr_transports(told.dsr_transports);
 }
 
 fn clone_fd(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
@@ -449,7 +449,7 @@ pub(crate) fn load_packets_as(
 /// Whether the kernel lets a program load that uses these features. One program is enough to know, and with tiny maps
 /// it loads quickest.
 pub(crate) fn can_load(features: Features) -> Result<bool, StartError> {
-    let tiny = Shape { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
+    let tiny = MapSizes { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut open = open_socket_object(&mut memory, features)?;
     prepare_maps(open.object(), MapSize::Generation(tiny), &MapHandles::new())?;
@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     fn kernel_packet_programs_load_beside_those_of_sockets() {
-        let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
+        let shape = MapSizes { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let (made, programs) =
             load_programs(shape, probe::probe_features().unwrap(), &MapHandles::new(), |_, maps| {
                 let (programs, made) = load_packets(
@@ -503,7 +503,7 @@ mod tests {
 
     #[test]
     fn kernel_objects_that_are_loaded_together_have_the_same_maps() {
-        let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
+        let shape = MapSizes { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let mut memory = [const { MaybeUninit::uninit() }; 2];
         let mut maps = MapHandles::new();
         let how = (shape, probe::probe_features().unwrap());

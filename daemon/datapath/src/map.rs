@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use holdfast_status::datapath::Shape;
+use holdfast_status::datapath::MapSizes;
 use libbpf_rs::MapHandle;
 
 use crate::abi::types;
@@ -17,7 +17,7 @@ use crate::shape::PROBE_ENTRIES;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapScope {
     /// In one generation: it is made anew, with so many entries, when it has to grow.
-    Generation(fn(&Shape) -> u32),
+    Generation(fn(&MapSizes) -> u32),
     /// Beside all generations of a version, as large as `bpf/maps.h` says.
     Shared,
     /// With sockets, which outlive any version of the other maps.
@@ -34,7 +34,7 @@ pub(crate) enum MapScope {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapSize {
     /// For the maps of a generation.
-    Generation(Shape),
+    Generation(MapSizes),
     /// For the maps of so many flows.
     Flows(u32),
 }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_map_of_a_generation_is_as_large_as_its_shape_says() {
-        let shape = Shape { frontends: [1, 2], ports: 3, slots: [4, 5], members: 6 };
+        let shape = MapSizes { frontends: [1, 2], ports: 3, slots: [4, 5], members: 6 };
         let entries: Vec<_> =
             Map::generation_maps().filter_map(|map| map.max_entries(MapSize::Generation(shape))).collect();
         assert_eq!(entries, [1, 2, 3 + PROBE_ENTRIES, 4 + PROBE_ENTRIES, 5 + PROBE_ENTRIES, 6]);

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 use holdfast_status::datapath::Features;
-pub(crate) use holdfast_status::datapath::{PacketSwitches, Wraps};
+pub(crate) use holdfast_status::datapath::{DsrTransports, PacketSwitches};
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::abi::types::size;
@@ -37,18 +37,18 @@ impl PacketOptions {
     /// wraps no packet, because some would be lost for their length, and their senders would not hear of it.
     pub(crate) fn restrict_to(mut self, features: Features) -> Self {
         if !features.lengths {
-            self.switches.wraps = Wraps::Nothing;
+            self.switches.dsr_transports = DsrTransports::Off;
         }
         self
     }
 }
 
 /// The transports as the programs have them: see `bpf/dsr.h`.
-pub(crate) const fn encode_dsr_transports(wraps: Wraps) -> u32 {
+pub(crate) const fn encode_dsr_transports(wraps: DsrTransports) -> u32 {
     match wraps {
-        Wraps::Nothing => 0,
-        Wraps::Tcp => 1,
-        Wraps::TcpAndUdp => 3,
+        DsrTransports::Off => 0,
+        DsrTransports::Tcp => 1,
+        DsrTransports::TcpAndUdp => 3,
     }
 }
 

@@ -93,7 +93,7 @@ fn decode_refusal(bytes: &[u8]) -> Option<Refusal> {
         netns: it.netns,
         frontend: FrontendKey { address: address.ip(), port: NonZeroU16::new(address.port())?, transport },
         port: PortIndex(it.port_and_share & ((1 << QUOTA_SHIFT) - 1)),
-        share: refusal_quota(&it),
+        quota: refusal_quota(&it),
         denial: if dropped { Denial::Dropped } else { Denial::Refused },
         // The programs may be newer than this daemon, and give a cause that it does not know.
         cause: cause.map_or(Cause::NoBackend, |(cause, _)| *cause),
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((read.comm.as_str(), read.process, read.denial), ("curl", 10, Denial::Dropped));
         assert_eq!(read.frontend.to_string(), "10.96.0.10:443/TCP");
         assert_eq!((read.arrival, read.cause), (None, Cause::NoBackend));
-        assert_eq!((read.port, read.share), (PortIndex(7), QuotaId(9)));
+        assert_eq!((read.port, read.quota), (PortIndex(7), QuotaId(9)));
         assert_eq!(decode_refusal(&[0; 8]), None, "half a record is none");
     }
 

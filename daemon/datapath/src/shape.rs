@@ -5,7 +5,7 @@
 use holdfast_core::keys::Family;
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::MapGrowth;
-use holdfast_status::datapath::Shape;
+use holdfast_status::datapath::MapSizes;
 
 /// What a node with a few hundred services never grows out of: half a megabyte in all.
 const FRONTENDS_FIRST: u32 = 4096;
@@ -60,7 +60,7 @@ pub(crate) trait ShapeGrowth: Sized {
     fn max_with(self, other: Self) -> Self;
 }
 
-impl ShapeGrowth for Shape {
+impl ShapeGrowth for MapSizes {
     fn initial(limits: Self) -> Self {
         let first = Self {
             frontends: [FRONTENDS_FIRST; 2],
@@ -140,9 +140,9 @@ impl ShapeGrowth for Shape {
     }
 }
 
-fn clamp_shape(shape: Shape, limits: Shape) -> Shape {
+fn clamp_shape(shape: MapSizes, limits: MapSizes) -> MapSizes {
     let least = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.min(c), b.min(d)];
-    Shape {
+    MapSizes {
         frontends: least(shape.frontends, limits.frontends),
         ports: shape.ports.min(limits.ports),
         slots: least(shape.slots, limits.slots),
@@ -224,65 +224,73 @@ mod tests {
 
     #[test]
     fn a_shape_stays_within_its_limits() {
-        let limits = Shape::from_capacity(Capacity { slots: 1000, ports: 10, services: 1 });
+        let limits = MapSizes::from_capacity(Capacity { slots: 1000, ports: 10, services: 1 });
         assert_eq!(limits.slots, [512; 2]);
-        let first = Shape::initial(limits);
+        let first = MapSizes::initial(limits);
         assert_eq!(first, limits);
     }
 
     #[test]
     fn what_is_half_full_grows_along() {
-        let limits = Shape::from_capacity(Capacity::default());
-        let first = Shape::initial(limits);
-        let used = Shape { frontends: [3072, 0], ports: 3000, slots: [6000, 0], members: 0 };
+        let limits = MapSizes::from_capacity(Capacity::default());
+        let first = MapSizes::initial(limits);
+        let used = MapSizes { frontends: [3072, 0], ports: 3000, slots: [6000, 0], members: 0 };
         let next = first.grow_half_full(&used, &limits);
-        assert_eq!(next, Shape { frontends: [65_536, 4096], ports: 65_536, ..first });
+        assert_eq!(next, MapSizes { frontends: [65_536, 4096], ports: 65_536, ..first });
         assert_eq!(next.grow_half_full(&used, &limits), next, "once is enough");
     }
 
     #[track_caller]
-    fn check_holding(coming: MapGrowth, expected: Shape) {
-        let limits = Shape::from_capacity(Capacity::default());
-        let first = Shape::initial(limits);
-        assert_eq!(first.grow_to_hold(&Shape::NONE.with_planned(&coming), &limits), expected);
+    fn check_holding(coming: MapGrowth, expected: MapSizes) {
+        let limits = MapSizes::from_capacity(Capacity::default());
+        let first = MapSizes::initial(limits);
+        assert_eq!(first.grow_to_hold(&MapSizes::NONE.with_planned(&coming), &limits), expected);
     }
 
     #[test]
     fn room_for_many_is_made_in_one_step() {
-        let first = Shape::initial(Shape::from_capacity(Capacity::default()));
+        let first = MapSizes::initial(MapSizes::from_capacity(Capacity::default()));
         check_holding(MapGrowth::default(), first);
         let few = MapGrowth { frontends: [3071, 0], ports: 4096, slots: [16_384, 0], members: 3071 };
         check_holding(few, first);
         let many =
             MapGrowth { frontends: [50_000, 0], ports: 50_000, slots: [50_000, 20_000], members: 3072 };
         let larger =
-            Shape { frontends: [131_072, 4096], ports: 65_536, slots: [65_536, 28_672], members: 8192 };
+            MapSizes { frontends: [131_072, 4096], ports: 65_536, slots: [65_536, 28_672], members: 8192 };
         check_holding(many, larger);
-        let limits = Shape::from_capacity(Capacity { slots: 1000, ports: 10, services: 1 });
-        let first = Shape::initial(limits);
-        assert_eq!(first.grow_to_hold(&Shape::NONE.with_planned(&many), &limits), first, "within the limits");
+        let limits = MapSizes::from_capacity(Capacity { slots: 1000, ports: 10, services: 1 });
+        let first = MapSizes::initial(limits);
+        assert_eq!(
+            first.grow_to_hold(&MapSizes::NONE.with_planned(&many), &limits),
+            first,
+            "within the limits"
+        );
     }
 
     /// What a start expects is there before it is written: no program is loaded twice.
     #[test]
     fn a_start_begins_with_what_it_expects() {
-        let limits = Shape::from_capacity(Capacity::default());
-        assert_eq!(Shape::for_expected(&MapGrowth::default(), &limits), Shape::initial(limits));
+        let limits = MapSizes::from_capacity(Capacity::default());
+        assert_eq!(MapSizes::for_expected(&MapGrowth::default(), &limits), MapSizes::initial(limits));
         let expected = MapGrowth { frontends: [50_000, 0], ports: 50_000, slots: [500_000, 0], members: 0 };
-        let made = Shape::for_expected(&expected, &limits);
-        let used = Shape::NONE.with_planned(&expected);
+        let made = MapSizes::for_expected(&expected, &limits);
+        let used = MapSizes::NONE.with_planned(&expected);
         assert_eq!(made.grow_to_hold(&used, &limits), made);
         let more = MapGrowth { slots: [540_000, 0], ports: 54_000, ..expected };
-        assert_eq!(made.grow_to_hold(&Shape::NONE.with_planned(&more), &limits), made, "it is an estimate");
+        assert_eq!(
+            made.grow_to_hold(&MapSizes::NONE.with_planned(&more), &limits),
+            made,
+            "it is an estimate"
+        );
     }
 
     /// Else whatever is written into it would have it made anew at once, and the programs loaded once more.
     #[test]
     fn what_was_made_for_many_is_not_made_larger_at_once() {
-        let limits = Shape::from_capacity(Capacity { slots: 1 << 23, ports: 1 << 22, services: 1 });
+        let limits = MapSizes::from_capacity(Capacity { slots: 1 << 23, ports: 1 << 22, services: 1 });
         for many in (5_000..1_000_000).step_by(777) {
-            let used = Shape { frontends: [many; 2], ports: many, slots: [4 * many; 2], members: many };
-            let made = Shape::initial(limits).grow_to_hold(&used, &limits);
+            let used = MapSizes { frontends: [many; 2], ports: many, slots: [4 * many; 2], members: many };
+            let made = MapSizes::initial(limits).grow_to_hold(&used, &limits);
             let arrays = [(made.ports, many), (made.slots[0], 4 * many), (made.slots[1], 4 * many)];
             let hashes = [made.frontends[0], made.frontends[1], made.members];
             let filling = arrays.into_iter().filter(|(entries, used)| is_filling(*used, *entries)).count()

@@ -21,14 +21,14 @@ use holdfast_core::words;
 use super::focus::Focus;
 use crate::explain::Outcome;
 use holdfast_status::record::Record;
-use holdfast_status::views::announced::AnnouncedAddress;
-use holdfast_status::views::apiserver::View as ApiserverView;
-use holdfast_status::views::checks::ChecksSeen;
-use holdfast_status::views::clients::Counters;
+use holdfast_status::views::announcements::AnnouncedAddress;
+use holdfast_status::views::apiserver::ApiserverView;
+use holdfast_status::views::checks::CheckStatuses;
+use holdfast_status::views::clients::ClientCounters;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::proxies::Filter;
 use holdfast_status::views::proxies::OtherProxy;
-use holdfast_status::views::refusals::Denied;
+use holdfast_status::views::refusals::DeniedClient;
 
 pub use cluster::*;
 pub use host::*;
@@ -266,15 +266,15 @@ pub struct DaemonState {
     pub apiserver: Option<Arc<ApiserverView>>,
     pub datapath: Arc<DatapathView>,
     /// The clients of the service's ports.
-    pub counters: Counters,
+    pub counters: ClientCounters,
     pub proxies: Arc<[OtherProxy]>,
     pub filters: Arc<[Filter]>,
     /// The addresses that the configuration has announced.
     pub announced: Vec<AnnouncedAddress>,
     /// Clients that programs refused or dropped and told of; the one that tried last comes last.
-    pub denied: Vec<Arc<Denied>>,
+    pub denied: Vec<Arc<DeniedClient>>,
     /// What holdfast's own health checks found out about the service's backends; empty where none is configured.
-    pub checks: ChecksSeen,
+    pub checks: CheckStatuses,
 }
 
 /// How one watch of the apiserver is doing.

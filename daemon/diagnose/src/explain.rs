@@ -30,16 +30,16 @@ use details::{AppliedState, DesiredState, RejectedUpdate};
 pub use details::{
     EndpointRow, FrontendRow, ObjectRef, RefusalRow, SliceRef, describe_difference, frontend_key,
 };
-use holdfast_status::described::Code;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_status::views::announced::AnnouncedAddress;
-use holdfast_status::views::apiserver::View as ApiserverView;
-use holdfast_status::views::checks::ChecksSeen;
-use holdfast_status::views::clients::Counters;
+use holdfast_status::schema_types::Code;
+use holdfast_status::views::announcements::AnnouncedAddress;
+use holdfast_status::views::apiserver::ApiserverView;
+use holdfast_status::views::checks::CheckStatuses;
+use holdfast_status::views::clients::ClientCounters;
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::names::NameSeen;
-use holdfast_status::views::refusals::Denied;
+use holdfast_status::views::names::NameStatus;
+use holdfast_status::views::refusals::DeniedClient;
 use packet::AttachedDevices;
 pub use packet::{BackendShare as PacketShare, ClientAddress, Outcome, Packet};
 use query_match::Subject;
@@ -83,7 +83,7 @@ pub struct ExplainedService<'a> {
     pub desired: DesiredState<'a>,
     pub rejected: Vec<RejectedUpdate<'a>>,
     /// The name that its backends are asked by; null: they are not from the DNS.
-    pub resolved: Option<NameSeen>,
+    pub resolved: Option<NameStatus>,
     pub endpoints: Vec<EndpointRow<'a>>,
     pub refusals: Vec<RefusalRow>,
     /// Backends by UDP that said that their port is closed, as far as clients outside heard it through this node.
@@ -105,17 +105,17 @@ pub struct NearRow {
 pub struct ExplainEvidence {
     pub datapath: Arc<DatapathView>,
     /// The clients of the ports to which the frontends lead that were read back.
-    pub counters: Counters,
+    pub counters: ClientCounters,
     /// None where no apiserver is used.
     pub apiserver: Option<Arc<ApiserverView>>,
     /// The latest clients that were not served; the one that tried last comes last.
-    pub refusals: Vec<Arc<Denied>>,
+    pub refusals: Vec<Arc<DeniedClient>>,
     /// Backends by UDP that said to a client outside that their port is closed.
     pub refusing: BTreeSet<SocketAddr>,
     /// The checked backends of each of [`ResolvedQuery::lists_exactly`] that the configuration has.
-    pub checks: BTreeMap<ObjectName, ChecksSeen>,
+    pub checks: BTreeMap<ObjectName, CheckStatuses>,
     /// What name servers say of the backends of those services.
-    pub names: BTreeMap<ObjectName, NameSeen>,
+    pub names: BTreeMap<ObjectName, NameStatus>,
     /// The addresses that are to be announced.
     pub announced: Vec<AnnouncedAddress>,
     /// The latest records of each of [`ResolvedQuery::lists_exactly`], oldest first.
@@ -129,12 +129,12 @@ pub type ReadBack = Vec<(FrontendKey, Result<Option<FrontendEntry>, String>)>;
 
 impl ExplainEvidence {
     /// The checked backends of a service; none where the configuration does not have it.
-    fn checks(&self, view: &ServiceView) -> Option<&ChecksSeen> {
+    fn checks(&self, view: &ServiceView) -> Option<&CheckStatuses> {
         self.checks.get(&view.key.name).filter(|_| view.key.source == Source::Config)
     }
 
     /// The name that a service's backends are asked by.
-    fn resolved_name(&self, view: &ServiceView) -> Option<&NameSeen> {
+    fn resolved_name(&self, view: &ServiceView) -> Option<&NameStatus> {
         self.names.get(&view.key.name).filter(|_| view.key.source == Source::Config)
     }
 
@@ -207,7 +207,7 @@ impl ResolvedQuery {
         let packet = self.trace_packet(&given.datapath, read);
         let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
         let sentence = sentence.unwrap_or_else(|| describe_headline(snapshot, question, *found, subjects));
-        let departs = given.datapath.departs();
+        let departs = given.datapath.divergence_reason();
         let departs = departs.map(|why| format!("Clients may still meet something else, because {why}. "));
         Explanation {
             found: Code(*found),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::command::Command;
 use super::formatting;
-use holdfast_status::described::Code;
+use holdfast_status::schema_types::Code;
 
 words! {
     /// How a check came out.

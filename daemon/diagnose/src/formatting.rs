@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::limits::{NAMED_MAX, TEXT_LENGTH_MAX};
-use holdfast_status::plain::is_unfit;
+use holdfast_status::printable::is_unprintable;
 
 /// Makes a text one line: what would steer a terminal is dropped, what is too long is cut, and of several blanks one is
 /// left, so that no foreign text can look like our columns.
 pub fn clean(text: &str) -> String {
     let mut is_first = true;
     let mut visible =
-        text.chars().map(map_blank).filter(|character| !is_unfit(*character)).filter(|character| {
+        text.chars().map(map_blank).filter(|character| !is_unprintable(*character)).filter(|character| {
             let is_blank = *character == ' ';
             let is_kept = !is_blank || is_first;
             is_first = !is_blank;
@@ -106,7 +106,7 @@ mod tests {
         #[test]
         fn no_text_comes_out_with_a_control_character(text in any::<String>()) {
             let out = clean(&text);
-            prop_assert!(!out.chars().any(is_unfit));
+            prop_assert!(!out.chars().any(is_unprintable));
             prop_assert!(out.chars().count() <= TEXT_LENGTH_MAX + 1);
         }
     }

@@ -22,9 +22,9 @@ use super::formatting::{clean, join_names};
 use super::limits::{NAMED_MAX, RECORDS_MAX};
 use super::unknown_checks::{UnknownCheck, UnknownGroup, group_unknown};
 use api::Api;
-use holdfast_status::described::Code;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::schema_types::Code;
 
 /// The version of this form.
 const SCHEMA: &str = "holdfast.diagnose/1";

@@ -52,7 +52,7 @@ pub fn gather_evidence(readings: &Readings, walk: &ResolvedQuery, read: &ReadBac
 fn list_refusing_backends(readings: &Readings) -> BTreeSet<SocketAddr> {
     let Some(table) = readings.flow_table() else { return BTreeSet::new() };
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
-    table.find_flows(&refused, FLOWS_MAX).found.iter().map(|flow| flow.backend).collect()
+    table.find_flows(&refused, FLOWS_MAX).matches.iter().map(|flow| flow.backend).collect()
 }
 
 fn address_records(readings: &Readings, dialled: &DialTarget) -> Vec<Record> {

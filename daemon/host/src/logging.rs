@@ -14,7 +14,7 @@ mod tests;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use holdfast_status::plain::Plain;
+use holdfast_status::printable::Printable;
 use nix::sys::stat::fstat;
 use tracing::Subscriber;
 use tracing_subscriber::field::MakeExt;
@@ -91,8 +91,8 @@ where
     W: for<'a> MakeWriter<'a> + 'static,
 {
     let fields = debug_fn(|line, field, value| match field.name() {
-        "message" => write!(line, "{}", Plain(format_args!("{value:?}"))),
-        name => write!(line, "{name}={}", Plain(format_args!("{value:?}"))),
+        "message" => write!(line, "{}", Printable(format_args!("{value:?}"))),
+        name => write!(line, "{name}={}", Printable(format_args!("{value:?}"))),
     });
     let lines = tracing_subscriber::fmt::layer().fmt_fields(fields.delimited(" "));
     lines.with_writer(writer).with_target(false).with_ansi(in_colours)

@@ -9,19 +9,19 @@ use std::net::{IpAddr, SocketAddr};
 const RANGE_MAX: u32 = 1_000;
 
 /// `192.0.2.1:80`, `[2001:db8::1]:80`.
-pub(super) fn with_port(text: &str) -> Option<SocketAddr> {
+pub(super) fn parse_address_port(text: &str) -> Option<SocketAddr> {
     text.parse().ok().filter(|address: &SocketAddr| address.port() != 0)
 }
 
 /// An address and a port that stand apart.
-pub(super) fn of_words(address: &str, port: &str) -> Option<SocketAddr> {
+pub(super) fn parse_address_pair(address: &str, port: &str) -> Option<SocketAddr> {
     let port = port.parse().ok().filter(|port| *port != 0)?;
     Some(SocketAddr::new(address.parse().ok()?, port))
 }
 
 /// `192.0.2.1-9`, or one address: as keepalived writes the last number of an address, decimal for IPv4 and hexadecimal
 /// for IPv6.
-pub(super) fn range(text: &str) -> Option<Vec<IpAddr>> {
+pub(super) fn parse_address_range(text: &str) -> Option<Vec<IpAddr>> {
     let Some((first, last)) = text.rsplit_once('-') else { return Some(vec![text.parse().ok()?]) };
     match first.parse().ok()? {
         IpAddr::V4(address) => {
@@ -40,7 +40,7 @@ pub(super) fn range(text: &str) -> Option<Vec<IpAddr>> {
 
 /// `192.0.2.1:80`, `192.0.2.1:8000-8009`, `2001:db8::1:80`: as `HAProxy` writes an address, with the port after the
 /// last `:`.
-pub(super) fn with_ports(text: &str) -> Option<Vec<SocketAddr>> {
+pub(super) fn parse_port_range(text: &str) -> Option<Vec<SocketAddr>> {
     let (address, ports) = text.rsplit_once(':')?;
     let address: IpAddr = address.trim_start_matches('[').trim_end_matches(']').parse().ok()?;
     let (from, to) = ports.split_once('-').unwrap_or((ports, ports));

@@ -3,7 +3,7 @@
 //! Invariant: a section is read as a whole, with what the `defaults` before it say; one that reads HTTP, or that is the
 //! program's own matter, is noted once, whole.
 
-mod keys;
+mod directives;
 mod section;
 mod sections;
 
@@ -12,68 +12,80 @@ use std::collections::{BTreeMap, BTreeSet};
 use holdfast_core::affinity::Prefixes;
 use holdfast_core::keys::Transport;
 
-use super::found::{AFFINITY, Check, Found};
-use super::notes::{Notes, shown};
-use section::{Kind, Section};
+use super::imported_service::{AFFINITY_TIMEOUT, ImportedCheck, ImportedService};
+use super::notes::{Notes, quote_excerpt};
+use section::{Section, SectionKind};
 
 /// Reads the services of a file: each `listen`, and each `frontend` with the `backend` that it names.
-pub(super) fn read(text: &str, notes: &mut Notes) -> Vec<Found> {
-    let sections = sections::read(text, notes);
-    let backends: BTreeMap<&str, &Section> =
-        sections.iter().filter(|it| it.kind == Kind::Backend).map(|it| (it.name.as_str(), it)).collect();
+pub(super) fn parse_services(text: &str, notes: &mut Notes) -> Vec<ImportedService> {
+    let sections = sections::parse_sections(text, notes);
+    let backends: BTreeMap<&str, &Section> = sections
+        .iter()
+        .filter(|it| it.kind == SectionKind::Backend)
+        .map(|it| (it.name.as_str(), it))
+        .collect();
     let mut used = BTreeSet::new();
     let mut all = Vec::new();
-    for section in sections.iter().filter(|section| matches!(section.kind, Kind::Listen | Kind::Frontend)) {
+    for section in
+        sections.iter().filter(|section| matches!(section.kind, SectionKind::Listen | SectionKind::Frontend))
+    {
         if section.is_http {
             notes.add(
                 section.line,
-                format!("{} reads HTTP (mode http), which holdfast does not: left out", shown(&section.name)),
+                format!(
+                    "{} reads HTTP (mode http), which holdfast does not: left out",
+                    quote_excerpt(&section.name)
+                ),
             );
             used.extend(section.default_backend.clone());
         } else {
-            all.extend(service(section, &backends, &mut used, notes));
+            all.extend(build_service(section, &backends, &mut used, notes));
         }
     }
-    for section in sections.iter().filter(|it| it.kind == Kind::Backend && !used.contains(&it.name)) {
+    for section in sections.iter().filter(|it| it.kind == SectionKind::Backend && !used.contains(&it.name)) {
         notes.add(
             section.line,
-            format!("no frontend names {} as its default_backend: left out", shown(&section.name)),
+            format!("no frontend names {} as its default_backend: left out", quote_excerpt(&section.name)),
         );
     }
     all
 }
 
-fn service<'a>(
+fn build_service<'a>(
     front: &'a Section,
     backends: &BTreeMap<&str, &'a Section>,
     used: &mut BTreeSet<String>,
     notes: &mut Notes,
-) -> Option<Found> {
-    let Some(back) = back_of(front, backends, used) else {
+) -> Option<ImportedService> {
+    let Some(back) = find_backend_section(front, backends, used) else {
         let named = front.default_backend.as_deref().unwrap_or_default();
         notes.add(
             front.line,
-            format!("{} has no backend section {}: left out", shown(&front.name), shown(named)),
+            format!(
+                "{} has no backend section {}: left out",
+                quote_excerpt(&front.name),
+                quote_excerpt(named)
+            ),
         );
         return None;
     };
-    let mut found = Found::new(front.line, &front.name, Transport::Tcp);
+    let mut found = ImportedService::new(front.line, &front.name, Transport::Tcp);
     found.frontends.clone_from(&front.binds);
     found.backends = back.servers.iter().map(|server| (server.address, server.weight)).collect();
-    found.check = check(back, notes);
+    found.check = build_check(back, notes);
     found.prefixes = back.prefixes.unwrap_or(Prefixes::WHOLE);
-    found.affinity = back.affinity.or_else(|| back.is_by_source.then_some(AFFINITY));
+    found.affinity = back.affinity.or_else(|| back.balances_by_source.then_some(AFFINITY_TIMEOUT));
     Some(found)
 }
 
 /// The section that has the servers.
-fn back_of<'a>(
+fn find_backend_section<'a>(
     front: &'a Section,
     backends: &BTreeMap<&str, &'a Section>,
     used: &mut BTreeSet<String>,
 ) -> Option<&'a Section> {
     match &front.default_backend {
-        None => (front.kind == Kind::Listen).then_some(front),
+        None => (front.kind == SectionKind::Listen).then_some(front),
         Some(name) => {
             used.insert(name.clone());
             backends.get(name.as_str()).copied()
@@ -82,7 +94,7 @@ fn back_of<'a>(
 }
 
 /// The check of a section's servers: the first server's that is checked.
-fn check(back: &Section, notes: &mut Notes) -> Option<Check> {
+fn build_check(back: &Section, notes: &mut Notes) -> Option<ImportedCheck> {
     let mut checks = back.servers.iter().filter_map(|server| server.check.as_ref());
     let first = checks.next()?.clone();
     if checks.any(|check| check.port != first.port) {
@@ -91,5 +103,5 @@ fn check(back: &Section, notes: &mut Notes) -> Option<Check> {
     let path = back.check_path.clone();
     // Without a page to ask for there is no status.
     let statuses = back.check_statuses.clone().filter(|_| path.is_some());
-    Some(Check { path, statuses, timeout: back.check_timeout, ..first })
+    Some(ImportedCheck { path, statuses, timeout: back.check_timeout, ..first })
 }

@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use holdfast_core::keys::Transport;
 
-use super::address::with_port;
-use super::found::{AFFINITY, Found};
-use super::notes::{Notes, shown};
+use super::address::parse_address_port;
+use super::imported_service::{AFFINITY_TIMEOUT, ImportedService};
+use super::notes::{Notes, quote_excerpt};
 use super::prefix;
 
 /// How long a persistent service keeps a client where its line has no number: `ipvsadm` takes five minutes.
-const PERSISTENT: Duration = Duration::from_secs(300);
+const PERSISTENCE_TIMEOUT: Duration = Duration::from_secs(300);
 
-pub(super) fn read(text: &str, notes: &mut Notes) -> Vec<Found> {
-    let mut all: Vec<Found> = Vec::new();
+pub(super) fn parse_services(text: &str, notes: &mut Notes) -> Vec<ImportedService> {
+    let mut all: Vec<ImportedService> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let mut words = line.split_whitespace();
         match words.next() {
             None => {}
             Some(word) if word.starts_with('#') => {}
-            Some("-A" | "--add-service") => all.extend(service(number, &mut Words::new(words), notes)),
-            Some("-a" | "--add-server") => server(&mut all, number, &mut Words::new(words), notes),
-            Some(_) => notes.add(number, format!("{} adds no service and no server", shown(line))),
+            Some("-A" | "--add-service") => all.extend(parse_service(number, &mut Words::new(words), notes)),
+            Some("-a" | "--add-server") => parse_server(&mut all, number, &mut Words::new(words), notes),
+            Some(_) => notes.add(number, format!("{} adds no service and no server", quote_excerpt(line))),
         }
     }
     all
@@ -40,24 +40,24 @@ impl<'a> Words<'a> {
         Self { rest: words.peekable() }
     }
 
-    fn next(&mut self) -> Option<&'a str> {
+    fn next_word(&mut self) -> Option<&'a str> {
         self.rest.next()
     }
 
     /// The value of an option that has one.
-    fn value(&mut self) -> &'a str {
+    fn take_value(&mut self) -> &'a str {
         self.rest.next().unwrap_or_default()
     }
 
     /// The value of an option that may have one.
-    fn number(&mut self) -> Option<u64> {
+    fn take_number(&mut self) -> Option<u64> {
         let number = self.rest.peek()?.parse().ok()?;
         self.rest.next();
         Some(number)
     }
 }
 
-fn transport_of(word: &str) -> Option<Transport> {
+fn parse_transport(word: &str) -> Option<Transport> {
     match word {
         "-t" | "--tcp-service" => Some(Transport::Tcp),
         "-u" | "--udp-service" => Some(Transport::Udp),
@@ -66,87 +66,100 @@ fn transport_of(word: &str) -> Option<Transport> {
     }
 }
 
-fn service(line: usize, words: &mut Words<'_>, notes: &mut Notes) -> Option<Found> {
+fn parse_service(line: usize, words: &mut Words<'_>, notes: &mut Notes) -> Option<ImportedService> {
     let mut found = None;
     let mut scheduler = "wlc";
     let (mut affinity, mut mask) = (None, None);
-    while let Some(word) = words.next() {
+    while let Some(word) = words.next_word() {
         match word {
-            "-s" | "--scheduler" => scheduler = words.value(),
-            "-p" | "--persistent" => affinity = Some(words.number().map_or(PERSISTENT, Duration::from_secs)),
+            "-s" | "--scheduler" => scheduler = words.take_value(),
+            "-p" | "--persistent" => {
+                affinity = Some(words.take_number().map_or(PERSISTENCE_TIMEOUT, Duration::from_secs))
+            }
             "-f" | "--fwmark-service" => {
                 notes.add(
                     line,
-                    format!("firewall mark {} is no address: name the addresses", shown(words.value())),
+                    format!(
+                        "firewall mark {} is no address: name the addresses",
+                        quote_excerpt(words.take_value())
+                    ),
                 );
             }
-            "-M" | "--netmask" => mask = Some(words.value()),
-            word => match transport_of(word) {
-                Some(transport) => found = begun(line, transport, words.value(), notes),
-                None => option(line, word, words, notes),
+            "-M" | "--netmask" => mask = Some(words.take_value()),
+            word => match parse_transport(word) {
+                Some(transport) => found = new_service(line, transport, words.take_value(), notes),
+                None => note_option(line, word, words, notes),
             },
         }
     }
-    let mut found: Found = found?;
+    let mut found: ImportedService = found?;
     found.affinity = affinity;
     if let Some(mask) = mask {
-        prefix::keep(&mut found, line, mask, notes);
+        prefix::set_prefix(&mut found, line, mask, notes);
     }
-    schedule(&mut found, scheduler, notes);
+    apply_scheduler(&mut found, scheduler, notes);
     Some(found)
 }
 
 /// An option that no block has, with its value.
-fn option(line: usize, word: &str, words: &mut Words<'_>, notes: &mut Notes) {
-    notes.no_counterpart(line, word);
+fn note_option(line: usize, word: &str, words: &mut Words<'_>, notes: &mut Notes) {
+    notes.add_unsupported(line, word);
     if word.starts_with('-') && words.rest.peek().is_some_and(|next| !next.starts_with('-')) {
-        words.next();
+        words.next_word();
     }
 }
 
-fn begun(line: usize, transport: Transport, address: &str, notes: &mut Notes) -> Option<Found> {
-    let frontend = address_of(line, address, notes)?;
+fn new_service(
+    line: usize,
+    transport: Transport,
+    address: &str,
+    notes: &mut Notes,
+) -> Option<ImportedService> {
+    let frontend = parse_address(line, address, notes)?;
     let name = format!("{}-{frontend}", transport.as_str());
-    Some(Found { frontends: vec![frontend], ..Found::new(line, name, transport) })
+    Some(ImportedService { frontends: vec![frontend], ..ImportedService::new(line, name, transport) })
 }
 
-fn address_of(line: usize, text: &str, notes: &mut Notes) -> Option<SocketAddr> {
-    let address = with_port(text);
+fn parse_address(line: usize, text: &str, notes: &mut Notes) -> Option<SocketAddr> {
+    let address = parse_address_port(text);
     if address.is_none() {
         let why = "is no address with a port, in numbers: save with ipvsadm --save --numeric";
-        notes.add(line, format!("{} {why}", shown(text)));
+        notes.add(line, format!("{} {why}", quote_excerpt(text)));
     }
     address
 }
 
-fn schedule(found: &mut Found, scheduler: &str, notes: &mut Notes) {
+fn apply_scheduler(found: &mut ImportedService, scheduler: &str, notes: &mut Notes) {
     match scheduler {
-        "rr" | "lc" => found.is_level = true,
+        "rr" | "lc" => found.ignores_weights = true,
         "mh" => found.maglev = true,
-        "sh" => found.affinity = found.affinity.or(Some(AFFINITY)),
+        "sh" => found.affinity = found.affinity.or(Some(AFFINITY_TIMEOUT)),
         _ => {}
     }
     if !matches!(scheduler, "rr" | "wrr" | "mh" | "sh") {
         let instead = "backends are chosen at random, by their weights";
-        notes.add(found.line, format!("scheduler {} has no counterpart: {instead}", shown(scheduler)));
+        notes
+            .add(found.line, format!("scheduler {} has no counterpart: {instead}", quote_excerpt(scheduler)));
     }
 }
 
-fn server(all: &mut [Found], line: usize, words: &mut Words<'_>, notes: &mut Notes) {
+fn parse_server(all: &mut [ImportedService], line: usize, words: &mut Words<'_>, notes: &mut Notes) {
     let (mut of, mut backend, mut weight, mut way) = (None, None, 1, "-g");
-    while let Some(word) = words.next() {
+    while let Some(word) = words.next_word() {
         match word {
-            "-r" | "--real-server" => backend = address_of(line, words.value(), notes),
-            "-w" | "--weight" => weight = words.value().parse().unwrap_or(1),
+            "-r" | "--real-server" => backend = parse_address(line, words.take_value(), notes),
+            "-w" | "--weight" => weight = words.take_value().parse().unwrap_or(1),
             "-m" | "--masquerading" | "-g" | "--gatewaying" | "-i" | "--ipip" => way = word,
             "-f" | "--fwmark-service" => return,
-            word => match transport_of(word) {
-                Some(transport) => of = with_port(words.value()).map(|address| (transport, address)),
-                None => option(line, word, words, notes),
+            word => match parse_transport(word) {
+                Some(transport) => {
+                    of = parse_address_port(words.take_value()).map(|address| (transport, address))
+                }
+                None => note_option(line, word, words, notes),
             },
         }
     }
-    let is_its = |found: &&mut Found| {
+    let is_its = |found: &&mut ImportedService| {
         of.is_some_and(|(transport, address)| {
             found.transport == transport && found.frontends.contains(&address)
         })
@@ -156,7 +169,7 @@ fn server(all: &mut [Found], line: usize, words: &mut Words<'_>, notes: &mut Not
     match (service, backend) {
         (Some(service), Some(backend)) => {
             if service.backends.is_empty() {
-                note_way(line, way, notes);
+                note_forwarding(line, way, notes);
             }
             service.backends.push((backend, weight));
         }
@@ -166,7 +179,7 @@ fn server(all: &mut [Found], line: usize, words: &mut Words<'_>, notes: &mut Not
 }
 
 /// Where answers went past the balancer, they come back through it.
-fn note_way(line: usize, way: &str, notes: &mut Notes) {
+fn note_forwarding(line: usize, way: &str, notes: &mut Notes) {
     if !matches!(way, "-m" | "--masquerading") {
         let what = "answers come back through this node, and servers need no address of the service";
         notes.add(line, format!("{way}: {what}"));

@@ -7,21 +7,21 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod found;
+mod blocks;
 mod haproxy;
+mod imported_service;
 mod ipvs;
 mod keepalived;
 mod notes;
 mod prefix;
 #[cfg(test)]
 mod tests;
-mod written;
 
 use holdfast_core::words;
 
 pub use notes::Note;
 
-use found::Found;
+use imported_service::ImportedService;
 use notes::Notes;
 
 /// The largest file that is read, in bytes: what a configuration of holdfast may have, and what becomes of a file is
@@ -39,7 +39,7 @@ words! {
 
 impl Format {
     /// Whose configuration this seems to be: the first line that only one of them can have says so.
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn detect(text: &str) -> Option<Self> {
         text.lines().find_map(|line| {
             let is_indented = line.starts_with(char::is_whitespace);
             match line.split_whitespace().next()? {
@@ -58,7 +58,7 @@ impl Format {
 
 /// What became of a file.
 #[derive(Debug)]
-pub struct Imported {
+pub struct ImportOutcome {
     /// The blocks, as text of a configuration.
     pub text: String,
     /// What they do not say of the file, in the order of its lines.
@@ -66,14 +66,14 @@ pub struct Imported {
 }
 
 /// Says a file's services as blocks. `name` is the file's, for its reader.
-pub fn import(format: Format, name: &str, text: &str) -> Imported {
+pub fn import(format: Format, name: &str, text: &str) -> ImportOutcome {
     let mut notes = Notes::default();
     let read = match format {
-        Format::Ipvs => ipvs::read,
-        Format::Keepalived => keepalived::read,
-        Format::Haproxy => haproxy::read,
+        Format::Ipvs => ipvs::parse_services,
+        Format::Keepalived => keepalived::parse_services,
+        Format::Haproxy => haproxy::parse_services,
     };
-    let mut found: Vec<Found> = read(text, &mut notes);
-    found::settle(&mut found, &mut notes);
-    Imported { text: written::written(&found, name), notes: notes.in_order() }
+    let mut found: Vec<ImportedService> = read(text, &mut notes);
+    imported_service::normalise_services(&mut found, &mut notes);
+    ImportOutcome { text: blocks::render_blocks(&found, name), notes: notes.into_sorted() }
 }

@@ -13,12 +13,12 @@ pub struct Note {
     /// The line of the file, from 1 on.
     pub line: usize,
     /// What it says, and what becomes of that.
-    pub what: String,
+    pub message: String,
 }
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.what)
+        write!(f, "line {}: {}", self.line, self.message)
     }
 }
 
@@ -32,34 +32,34 @@ pub(super) struct Notes {
 impl Notes {
     pub(super) fn add(&mut self, line: usize, what: impl Into<String>) {
         if self.all.len() < NOTES_MAX {
-            self.all.push(Note { line, what: what.into() });
+            self.all.push(Note { line, message: what.into() });
         } else {
             self.omitted += 1;
         }
     }
 
     /// Notes a word of a line that has no counterpart.
-    pub(super) fn no_counterpart(&mut self, line: usize, word: &str) {
-        self.add(line, format!("{} has no counterpart", shown(word)));
+    pub(super) fn add_unsupported(&mut self, line: usize, word: &str) {
+        self.add(line, format!("{} has no counterpart", quote_excerpt(word)));
     }
 
-    pub(super) fn in_order(mut self) -> Vec<Note> {
+    pub(super) fn into_sorted(mut self) -> Vec<Note> {
         self.all.sort_by_key(|note| note.line);
         if self.omitted > 0 {
             let line = self.all.last().map_or(0, |note| note.line);
-            self.all.push(Note { line, what: format!("and {} more notes", self.omitted) });
+            self.all.push(Note { line, message: format!("and {} more notes", self.omitted) });
         }
         self.all
     }
 }
 
 /// The most characters of a file's words that a note repeats.
-const SHOWN_MAX: usize = 60;
+const EXCERPT_MAX: usize = 60;
 
 /// A text of the file in quotes, in one line, and cut if it is long: a terminal shows it, and anybody may have written
 /// it.
-pub(super) fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_MAX) {
+pub(super) fn quote_excerpt(text: &str) -> String {
+    match text.char_indices().nth(EXCERPT_MAX) {
         Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
         None => format!("{text:?}"),
     }

@@ -7,35 +7,35 @@ use std::net::IpAddr;
 use holdfast_core::affinity::Prefixes;
 use holdfast_core::keys::Family;
 
-use super::found::Found;
-use super::notes::{Notes, shown};
+use super::imported_service::ImportedService;
+use super::notes::{Notes, quote_excerpt};
 
 /// Takes over the mask by which the service's clients are kept, of the family that its addresses have.
-pub(super) fn keep(found: &mut Found, line: usize, mask: &str, notes: &mut Notes) {
+pub(super) fn set_prefix(found: &mut ImportedService, line: usize, mask: &str, notes: &mut Notes) {
     if let Some(frontend) = found.frontends.first() {
-        found.prefixes = with(found.prefixes, Family::from_address(frontend.ip()), line, mask, notes);
+        found.prefixes = with_mask(found.prefixes, Family::from_address(frontend.ip()), line, mask, notes);
     }
 }
 
 /// The same prefixes with this mask for a family: its length, or its bits as an address.
-pub(super) fn with(
+pub(super) fn with_mask(
     prefixes: Prefixes,
     family: Family,
     line: usize,
     mask: &str,
     notes: &mut Notes,
 ) -> Prefixes {
-    let read = length(family, mask).and_then(|length| prefixes.with_length(family, length));
+    let read = parse_prefix_length(family, mask).and_then(|length| prefixes.with_length(family, length));
     read.unwrap_or_else(|| {
         let (least, most) = Prefixes::legal_lengths(family);
         let why = format!("is no prefix of {least} to {most} bits: clients are kept by whole addresses");
-        notes.add(line, format!("{} {why}", shown(mask)));
+        notes.add(line, format!("{} {why}", quote_excerpt(mask)));
         prefixes
     })
 }
 
 /// How many first bits the mask has. `None`: it is none, or others than its first bits count.
-fn length(family: Family, mask: &str) -> Option<u8> {
+fn parse_prefix_length(family: Family, mask: &str) -> Option<u8> {
     if mask.bytes().all(|byte| byte.is_ascii_digit()) {
         return mask.parse().ok();
     }

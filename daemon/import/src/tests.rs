@@ -8,7 +8,7 @@ use holdfast_config::Config;
 /// Imports a text, and shows blocks and notes. What is written has to be legal.
 #[track_caller]
 fn check(format: Format, text: &str, expected: &Expect) {
-    assert_eq!(Format::of(text), Some(format), "of {text}");
+    assert_eq!(Format::detect(text), Some(format), "of {text}");
     let imported = import(format, "file", text);
     let notes: String = imported.notes.iter().map(|note| format!("{note}\n")).collect();
     expected.assert_eq(&format!("{}---\n{notes}", imported.text));
@@ -344,7 +344,7 @@ fn a_hostile_file_is_read_in_one_line_each_and_stays_in_its_comments() {
 
 #[test]
 fn whose_file_it_is_shows_in_its_first_lines() {
-    assert_eq!(Format::of("# nothing\n\n"), None);
-    assert_eq!(Format::of(" frontend x\n"), None);
-    assert_eq!(Format::of("listen x\n"), Some(Format::Haproxy));
+    assert_eq!(Format::detect("# nothing\n\n"), None);
+    assert_eq!(Format::detect(" frontend x\n"), None);
+    assert_eq!(Format::detect("listen x\n"), Some(Format::Haproxy));
 }

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
 use holdfast_status::views::apiserver::{
-    ClusterId, CredentialsView, EndpointView, LearnedView, Tier, View, VipView,
+    ApiserverView, ClusterId, CredentialsView, EndpointView, LearnedView, Tier, VipView,
 };
 use tokio::sync::{Notify, watch};
 
@@ -112,7 +112,7 @@ struct Inner {
     write_lock: tokio::sync::Mutex<()>,
     unverified: Mutex<Option<Arc<str>>>,
     failovers: AtomicU64,
-    views: watch::Sender<Arc<View>>,
+    views: watch::Sender<Arc<ApiserverView>>,
     addresses: watch::Sender<BTreeSet<SocketAddr>>,
     cluster_uid: watch::Sender<Option<Arc<str>>>,
     // Where the virtual address leads.
@@ -264,12 +264,12 @@ impl Access {
     }
 
     /// Views of the access. While [`Access::run_maintenance`] runs they follow its state at once, and all else within a second.
-    pub fn views(&self) -> watch::Receiver<Arc<View>> {
+    pub fn views(&self) -> watch::Receiver<Arc<ApiserverView>> {
         self.inner.views.subscribe()
     }
 
     /// A view of the access as it is now.
-    pub fn view(&self) -> View {
+    pub fn view(&self) -> ApiserverView {
         self.inner.view()
     }
 
@@ -351,7 +351,7 @@ impl Inner {
         }
     }
 
-    fn view(&self) -> View {
+    fn view(&self) -> ApiserverView {
         let (at, preferred, rows) = {
             let table = self.endpoints.lock();
             let at = Instant::now();
@@ -361,11 +361,11 @@ impl Inner {
         let asked = self.config();
         let own = asked.own.report().map(|report| (Tier::Configured, report));
         let kubelet = asked.kubelet.as_ref().and_then(|it| it.report()).map(|report| (Tier::Kubelet, report));
-        View {
+        ApiserverView {
             endpoints: rows.into_iter().map(|row| endpoint_view(row, at, preferred, &memory)).collect(),
             credentials: own.into_iter().chain(kubelet).map(credentials_view).collect(),
             cluster: memory.cluster,
-            unverified: self.unverified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            unverified_reason: self.unverified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             memory_problem: self.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             failovers: self.failovers.load(Ordering::Relaxed),
             vip: asked.vip.map(|address| VipView { address, leads_to: *self.vip_target.borrow() }),
@@ -406,11 +406,11 @@ fn endpoint_view(
         preferred: preferred == Some(row.id),
         connections: row.connections,
         last_error: row.last_error.map(|(trouble, then)| (trouble.to_string(), wall(then))),
-        seen: learned.map(|it| it.seen),
+        last_named: learned.map(|it| it.seen),
         learned: learned.map(|it| LearnedView {
             since: it.since,
             slice: it.slice.clone(),
-            standing: it.standing,
+            state: it.standing,
         }),
     }
 }

@@ -11,7 +11,7 @@ use holdfast_agent::{host_routes, kube_proxy, probes, proxies, rejections, syste
 use holdfast_config::{Config, DatapathKind, Mark, NodeName};
 use holdfast_evidence::event_watcher::{self, EventStatus};
 use holdfast_kubernetes::{event_recorder, pod_lookup};
-use holdfast_status::views::announced::Announced;
+use holdfast_status::views::announcements::AnnouncementStatus;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,7 +27,7 @@ pub(super) struct BackgroundTasks {
     pub(super) proxies: watch::Sender<Arc<[OtherProxy]>>,
     pub(super) devices: DeviceSenders,
     pub(super) filters: watch::Sender<Arc<[Filter]>>,
-    pub(super) routes: watch::Sender<Arc<Announced>>,
+    pub(super) routes: watch::Sender<Arc<AnnouncementStatus>>,
     pub(super) requests: ClientRequests,
     pub(super) drain_orders: DrainOrders,
 }

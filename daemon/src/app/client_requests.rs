@@ -8,13 +8,13 @@ use holdfast_core::event::Event;
 use tokio::sync::{mpsc, watch};
 
 use holdfast_agent::drains::{self, ORDERS_WAITING_MAX, Order};
-use holdfast_api::{Acts, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, ReloadWish};
+use holdfast_api::{FORGETS_WAITING_MAX, ForgetRequest, RELOADS_WAITING_MAX, ReloadRequest, RequestSenders};
 use holdfast_evidence::diagnose::gather::Gatherer;
 
 /// Wishes of clients at the unix socket.
 pub(super) struct ClientRequests {
-    pub(super) reloads: mpsc::Receiver<ReloadWish>,
-    pub(super) forgets: mpsc::Receiver<ForgetWish>,
+    pub(super) reloads: mpsc::Receiver<ReloadRequest>,
+    pub(super) forgets: mpsc::Receiver<ForgetRequest>,
 }
 
 /// Orders to drain, and what was in force before the first one.
@@ -30,11 +30,11 @@ pub(super) fn channels(
     gatherer: Gatherer,
     kept: drains::RestoredDrains,
     folder: &Path,
-) -> (Acts, ClientRequests, DrainOrders) {
+) -> (RequestSenders, ClientRequests, DrainOrders) {
     let (reloads_out, reloads) = mpsc::channel(RELOADS_WAITING_MAX);
     let (forgets_out, forgets) = mpsc::channel(FORGETS_WAITING_MAX);
     let (orders_out, orders) = mpsc::channel(ORDERS_WAITING_MAX);
-    let acts = Acts { gatherer, reloads: reloads_out, forgets: forgets_out, drains: orders_out };
+    let acts = RequestSenders { gatherer, reloads: reloads_out, forgets: forgets_out, drains: orders_out };
     let written = watch::channel(drains::DrainsWrite::from_restored(&kept)).0;
     (
         acts,

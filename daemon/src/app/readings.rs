@@ -14,7 +14,7 @@ use holdfast_config::Config;
 use holdfast_kubernetes::apiserver::Access;
 use holdfast_kubernetes::source::Kubernetes;
 use holdfast_standalone::blocks::ParsedBlock;
-use holdfast_status::views::announced::Announced;
+use holdfast_status::views::announcements::AnnouncementStatus;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::sync::watch;
 
@@ -27,7 +27,7 @@ pub(super) struct ReadingSenders {
     pub(super) active_blocks: watch::Sender<Arc<[Arc<ParsedBlock>]>>,
     pub(super) proxies: watch::Sender<Arc<[OtherProxy]>>,
     pub(super) filters: watch::Sender<Arc<[Filter]>>,
-    pub(super) routes: watch::Sender<Arc<Announced>>,
+    pub(super) routes: watch::Sender<Arc<AnnouncementStatus>>,
     pub(super) reload_refusal: watch::Sender<Option<String>>,
     pub(super) closed_listeners: watch::Sender<Vec<String>>,
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::{AppError, ConfigSenders, EffectiveSenders, LoadedConfig, Reload, load_edition, settings, start};
 use holdfast_agent::node;
 use holdfast_agent::systemd;
-use holdfast_api::{ForgetWish, ReloadWish, Reloaded};
+use holdfast_api::{ForgetRequest, ReloadOutcome, ReloadRequest};
 use holdfast_config::{Config, ConfigFile};
 use holdfast_host::logging::Logging;
 use holdfast_host::logging::messages::{self, say};
@@ -49,7 +49,7 @@ impl Reload {
 
     /// Reads the configuration again: all of it counts, or none of it. It counts no more when it is not wanted any
     /// more: its asker was told that it failed.
-    pub(super) async fn reload_config(&self, is_wanted: impl Fn() -> bool) -> Result<Reloaded, String> {
+    pub(super) async fn reload_config(&self, is_wanted: impl Fn() -> bool) -> Result<ReloadOutcome, String> {
         systemd::notify_reloading();
         let done = self.try_reload(is_wanted).await;
         if let Err(error) = &done {
@@ -61,7 +61,7 @@ impl Reload {
     }
 
     /// Nothing that may take long comes between the question whether it is wanted and its being in force.
-    async fn try_reload(&self, is_wanted: impl Fn() -> bool) -> Result<Reloaded, String> {
+    async fn try_reload(&self, is_wanted: impl Fn() -> bool) -> Result<ReloadOutcome, String> {
         let prepared = tokio::time::timeout(RELOAD_WAIT, self.prepare()).await;
         let (reread, room) =
             prepared.map_err(|_| RELOAD_TIMED_OUT.to_owned())?.map_err(|error| error.to_string())?;
@@ -69,10 +69,10 @@ impl Reload {
             return Err("who asked for it waits no more".to_owned());
         }
         self.follow_apiservers(&reread.config).await.map_err(|error| error.to_string())?;
-        Ok(Reloaded { waiting: self.apply(reread, room) })
+        Ok(ReloadOutcome { restart_keys: self.apply(reread, room) })
     }
 
-    pub(super) async fn answer_reload(&self, ReloadWish { peer, answer }: ReloadWish) {
+    pub(super) async fn answer_reload(&self, ReloadRequest { peer, answer }: ReloadRequest) {
         tracing::info!(uid = peer.uid, pid = peer.pid, "a reload was asked for");
         if !answer.is_closed() {
             let done = self.reload_config(|| !answer.is_closed()).await;
@@ -82,7 +82,7 @@ impl Reload {
     }
 
     /// Forgets the address that a wish names. Where no apiserver is used, the wish is dropped unanswered.
-    pub(super) async fn answer_forget(&self, ForgetWish { peer, address, answer }: ForgetWish) {
+    pub(super) async fn answer_forget(&self, ForgetRequest { peer, address, answer }: ForgetRequest) {
         let Some(access) = &self.access else { return };
         let outcome = access.forget_endpoint(address).await;
         let uid = peer.uid;
@@ -106,14 +106,14 @@ impl Reload {
     async fn load(&self) -> Result<LoadedConfig, AppError> {
         // The file system may hang.
         let file = self.file.clone();
-        let loading = tokio::task::spawn_blocking(move || file.load_again());
+        let loading = tokio::task::spawn_blocking(move || file.reload());
         let (config, warnings) = loading.await.map_err(|error| AppError::Runtime(error.into()))??;
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
         check_restartable(&config)?;
-        let (in_force, _) = self.config.borrow().reloaded(config.clone());
-        in_force.has_its_own_address().map_err(AppError::NeedsRestart)?;
+        let (in_force, _) = self.config.borrow().merge_reload(config.clone());
+        in_force.check_admin_address().map_err(AppError::NeedsRestart)?;
         let blocks = settings::parse_blocks(&in_force, &self.file.path)?;
         start::warn_about_missing(&config);
         let path = self.file.path.clone();
@@ -137,7 +137,7 @@ impl Reload {
         LoadedConfig { config, blocks, edition }: LoadedConfig,
         room: Option<mpsc::Permit<'_, Vec<Event>>>,
     ) -> Vec<&'static str> {
-        let (config, waiting) = self.config.borrow().reloaded(config);
+        let (config, waiting) = self.config.borrow().merge_reload(config);
         if !waiting.is_empty() {
             say!(warn, messages::RESTART_NEEDED, keys = waiting.join(", "));
         }

@@ -7,7 +7,7 @@ use holdfast_objects::manifests::FolderScan;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Reload, settings};
-use holdfast_api::{Peer, ReloadWish, Reloaded};
+use holdfast_api::{Peer, ReloadOutcome, ReloadRequest};
 use holdfast_config::{ConfigFile, FileAuthor, NodeName};
 use holdfast_host::logging::Logging;
 use holdfast_standalone::blocks::folder::{BlockFiles, FileTable};
@@ -66,7 +66,7 @@ impl ReloadHarness {
 
     async fn tries(&self, text: &str) -> Result<Vec<&'static str>, String> {
         std::fs::write(self.folder.path().join("holdfast.toml"), text).unwrap();
-        self.reload.reload_config(|| true).await.map(|done| done.waiting)
+        self.reload.reload_config(|| true).await.map(|done| done.restart_keys)
     }
 }
 
@@ -234,9 +234,9 @@ async fn a_reload_gives_no_block_the_address_at_which_the_daemon_listens_until_i
 }
 
 /// A reload that a client of the socket asks for.
-fn wish() -> (ReloadWish, oneshot::Receiver<Result<Reloaded, String>>) {
+fn wish() -> (ReloadRequest, oneshot::Receiver<Result<ReloadOutcome, String>>) {
     let (answer, answered) = oneshot::channel();
-    (ReloadWish { peer: Peer { uid: 0, pid: None }, answer }, answered)
+    (ReloadRequest { peer: Peer { uid: 0, pid: None }, answer }, answered)
 }
 
 #[tokio::test]

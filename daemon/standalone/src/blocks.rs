@@ -40,7 +40,7 @@ use holdfast_core::affinity::Prefixes;
 use holdfast_core::event::Event;
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::weights::Weight;
-use holdfast_status::datapath::Refusing;
+use holdfast_status::datapath::BackendRefusals;
 use holdfast_status::views::datapath::DatapathView;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::{mpsc, watch};
@@ -294,12 +294,12 @@ async fn wait_for_vip_change(led: &mut watch::Receiver<Option<SocketAddr>>) {
 }
 
 /// Waits until the datapath knows of backends that refuse clients, and was looked at anew.
-async fn next_refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> Refusing {
+async fn next_refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> BackendRefusals {
     while datapath.changed().await.is_ok() {
         let view = Arc::clone(&datapath.borrow_and_update());
         let flows = view.status().and_then(|status| status.flows.as_ref());
-        if let Some(flows) = flows.filter(|flows| !flows.swept.refusing.is_empty()) {
-            return flows.swept.refusing.clone();
+        if let Some(flows) = flows.filter(|flows| !flows.sweep.backend_refusals.is_empty()) {
+            return flows.sweep.backend_refusals.clone();
         }
     }
     std::future::pending().await

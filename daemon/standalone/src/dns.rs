@@ -1,7 +1,7 @@
 //! How name servers are asked: one question, one answer, over a socket that no program translates.
 //!
 //! Invariant: an answer is taken only from the address that was asked, to a port that the kernel chose for this
-//! question alone, with a number that cannot be guessed. What is read of it has a bound ([`message::BYTES_MAX`]). How
+//! question alone, with a number that cannot be guessed. What is read of it has a bound ([`refusal_message::BYTES_MAX`]). How
 //! long to wait is the caller's to say. Nothing is kept here, and nothing on the way to an apiserver asks.
 
 pub mod message;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-pub use holdfast_config::dns_name::{Name, NoName};
+pub use holdfast_config::dns_name::{InvalidDnsName, Name};
 use holdfast_host::exempt;
 pub use message::{Answer, AnswerError, NameRecords, Question, RCODE_NXDOMAIN, RecordType, SrvRecord};
 

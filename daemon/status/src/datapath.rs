@@ -8,11 +8,13 @@ mod packets;
 mod refusals;
 mod status;
 
-pub use devices::{Device, DeviceStatus, HookKind, ShortcutState, Side, XdpState, XdpUse};
+pub use devices::{Device, DeviceSide, DeviceStatus, FastPathState, HookKind, XdpState, XdpUse};
 pub use flows::{
-    AddressFilter, Flow, FlowFilter, FlowReport, FlowsSwept, Fullest, Heard, Refused, Refusing, Sampled,
-    Stage, Tally, Wrapped,
+    AddressFilter, BackendPortUsage, BackendRefusal, BackendRefusals, EncapDirection, Flow, FlowFilter,
+    FlowReport, FlowSample, FlowSweepProgress, SeenFlags, Stage, Tally,
 };
-pub use packets::{GivenUp, PacketStatus, PacketSwitches, Wraps};
+pub use packets::{DsrTransports, EvictedFlows, PacketStatus, PacketSwitches};
 pub use refusals::{Arrival, Cause, Denial, Refusal};
-pub use status::{Beside, Features, FlowsSeen, Served, Shape, Status, Swept};
+pub use status::{
+    Features, FlowStatus, ForeignPrograms, MapSizes, ServedSockets, SocketSweepProgress, Status,
+};

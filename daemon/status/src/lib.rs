@@ -6,9 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod datapath;
-pub mod described;
 pub mod errno;
-pub mod plain;
+pub mod printable;
 pub mod record;
 pub mod rfc3339;
+pub mod schema_types;
 pub mod views;

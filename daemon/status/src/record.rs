@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::rfc3339::Millis;
 
 /// Addresses named in one diff; a person reads no more, and a record stays below some 4 KiB.
-const NAMED_MAX: usize = 32;
+const DIFF_ENTRIES_MAX: usize = 32;
 
 /// A word of a closed set: borrowed when it is made, owned when it was read.
 pub type Word = Cow<'static, str>;
@@ -78,7 +78,7 @@ pub struct Record {
 }
 
 /// What a cause may be.
-const EVENTS: [&str; 19] = [
+const TRIGGER_EVENTS: [&str; 19] = [
     "applied",
     "deleted",
     "left",
@@ -104,7 +104,7 @@ const EVENTS: [&str; 19] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trigger {
     /// What happened to the object.
-    #[schemars(extend("enum" = EVENTS))]
+    #[schemars(extend("enum" = TRIGGER_EVENTS))]
     pub event: Word,
     /// `DiagnosedService` or `EndpointSlice`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -316,28 +316,28 @@ impl Diff {
         self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty() && self.omitted == 0
     }
 
-    fn has_room(&mut self) -> bool {
-        let room = self.added.len() + self.removed.len() + self.changed.len() < NAMED_MAX;
+    fn admit_entry(&mut self) -> bool {
+        let room = self.added.len() + self.removed.len() + self.changed.len() < DIFF_ENTRIES_MAX;
         self.omitted += u32::from(!room);
         room
     }
 
     pub fn add(&mut self, address: impl Display) {
-        if self.has_room() {
+        if self.admit_entry() {
             self.added.push(address.to_string());
         }
     }
 
     pub fn remove(&mut self, address: impl Display) {
-        if self.has_room() {
+        if self.admit_entry() {
             self.removed.push(address.to_string());
         }
     }
 
-    pub fn meet(&mut self, address: impl Display, before: &'static str, after: &'static str) {
+    pub fn add_common(&mut self, address: impl Display, before: &'static str, after: &'static str) {
         if before == after {
             self.kept += 1;
-        } else if self.has_room() {
+        } else if self.admit_entry() {
             let address = address.to_string();
             self.changed.push(Changed { address, before: before.into(), after: after.into() });
         }
@@ -353,7 +353,7 @@ impl Gap {
 
 impl GapCause {
     /// The cause as a clause that follows "because".
-    pub const fn in_words(self) -> &'static str {
+    pub const fn to_clause(self) -> &'static str {
         match self {
             Self::QueueFull => "more changes came than could be recorded",
             Self::TornTail => "the file ends in the middle of a record",

@@ -18,8 +18,8 @@ pub struct Rfc3339(pub Timestamp);
 
 impl Rfc3339 {
     /// The time as Kubernetes' `MicroTime`, with six digits of the second.
-    pub fn micro_time(self) -> String {
-        format!("{:.6}Z", calendar(SignedDuration::from_secs(self.0.0)))
+    pub fn to_micro_time(self) -> String {
+        format!("{:.6}Z", to_date_time(SignedDuration::from_secs(self.0.0)))
     }
 }
 
@@ -61,7 +61,7 @@ impl From<Timestamp> for Millis {
 
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3}Z", calendar(SignedDuration::from_millis(self.0)))
+        write!(f, "{:.3}Z", to_date_time(SignedDuration::from_millis(self.0)))
     }
 }
 
@@ -91,13 +91,13 @@ const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 
 /// The date and clock so long after 1970, by the Gregorian calendar. A later time than RFC 3339 can write is shown as
 /// the last that it can.
-fn calendar(since: SignedDuration) -> DateTime {
+fn to_date_time(since: SignedDuration) -> DateTime {
     EPOCH.saturating_add(since).max(EPOCH)
 }
 
 impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.0}Z", calendar(SignedDuration::from_secs(self.0.0)))
+        write!(f, "{:.0}Z", to_date_time(SignedDuration::from_secs(self.0.0)))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: plain data. The part that a view is of makes it; a reader cannot reach that part by the view.
 
-pub mod announced;
+pub mod announcements;
 pub mod apiserver;
 pub mod checks;
 pub mod clients;

@@ -16,7 +16,7 @@ use holdfast_core::maps::Capacity;
 use holdfast_core::op::MapGrowth;
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::{
-    Device, KernelMaps, PacketOptions, PacketSwitches, Served, Side, StaleSockets, StartOptions,
+    Device, DeviceSide, KernelMaps, PacketOptions, PacketSwitches, ServedSockets, StaleSockets, StartOptions,
 };
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
@@ -231,18 +231,18 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
         mark: 0,
         expected: MapGrowth::default(),
         stale_sockets: StaleSockets::default(),
-        served: Served::default(),
+        served: ServedSockets::default(),
         packets: Some(PacketOptions {
             flows: FLOWS,
             snat_ports: SNAT_PORTS.to_vec(),
             switches: PacketSwitches::default(),
         }),
     })?;
-    let mut devices = vec![device("eth0", Side::Outer, shortcut)?];
+    let mut devices = vec![device("eth0", DeviceSide::Outer, shortcut)?];
     if shortcut {
-        devices.push(device("pod-a", Side::Near, true)?);
+        devices.push(device("pod-a", DeviceSide::LocalPods, true)?);
     }
-    devices.push(device(CLIENT_POD, Side::Pod, shortcut)?);
+    devices.push(device(CLIENT_POD, DeviceSide::Pod, shortcut)?);
     maps.set_devices(&devices);
     maps.serve_packets();
     maps.update_flows()?;
@@ -250,17 +250,17 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
 }
 
 /// A device of the node, as the daemon decides it.
-fn device(name: &str, side: Side, shortcut: bool) -> Result<Device, Failed> {
-    let is_outer = side == Side::Outer;
+fn device(name: &str, side: DeviceSide, shortcut: bool) -> Result<Device, Failed> {
+    let is_outer = side == DeviceSide::Outer;
     let [address4, address6] = NODE_ADDRESSES;
     Ok(Device {
         address4: is_outer.then(|| address4.parse()).transpose()?,
         address6: is_outer.then(|| address6.parse()).transpose()?,
-        shortcut,
+        fast_path: shortcut,
         peer: true,
-        plain: [true; 2],
-        joins: false,
-        secured: false,
+        fib_ignores_ports: [true; 2],
+        adopts_flows: false,
+        has_ipsec: false,
         ..Device::new(nix::net::if_::if_nametoindex(name)?, name, side)
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_agent::readings::About;
-use holdfast_api::{self as admin, Admin, Settings};
+use holdfast_api::{self as admin, AdminServer, Settings};
 use holdfast_core::facts::Timestamp;
 use holdfast_evidence::event_watcher::EventStatus;
 use tokio::sync::watch;
@@ -38,7 +38,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// The admin API with an empty snapshot.
 pub(super) struct Requests {
-    admin: Admin,
+    admin: AdminServer,
     socket: PathBuf,
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::MapGrowth;
-use holdfast_datapath::{KernelMaps, PINS_VERSION, Served, StaleSockets, StartOptions, cleanup};
+use holdfast_datapath::{KernelMaps, PINS_VERSION, ServedSockets, StaleSockets, StartOptions, cleanup};
 
 use super::cluster::Cluster;
 use super::{Dice, SoakBed, SoakError};
@@ -147,7 +147,7 @@ impl Life<'_> {
             mark: 0,
             expected: MapGrowth::default(),
             stale_sockets: StaleSockets::default(),
-            served: Served::default(),
+            served: ServedSockets::default(),
             packets: None,
         })
     }

@@ -16,7 +16,7 @@ use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{
     Action, FrontendType, FrontendValue, Grace, MapGrowth, PortIndex, QuotaId, SlotRange, Word,
 };
-use holdfast_datapath::{KernelMaps, Served, StaleSockets, StartOptions};
+use holdfast_datapath::{KernelMaps, ServedSockets, StaleSockets, StartOptions};
 
 use super::{BACKENDS, SoakBed, SoakError, VIP, backends};
 
@@ -53,7 +53,7 @@ pub fn replace_again_and_again(
         mark: 0,
         expected: MapGrowth::default(),
         stale_sockets: StaleSockets::default(),
-        served: Served::default(),
+        served: ServedSockets::default(),
         packets: None,
     };
     let mut lists = Lists { maps: KernelMaps::start(&options)?, lists: lists(), waiting: VecDeque::new() };

@@ -20,7 +20,7 @@ const WAITING_MAX: usize = 64;
 /// What the source tells of each object, and of the node.
 async fn told(access: Access, encodings: Encodings, expected: Encoding) -> BTreeMap<String, String> {
     let settings =
-        SourceSettings { encodings, node: NodeName::of_host(NODE).ok(), ..SourceSettings::default() };
+        SourceSettings { encodings, node: NodeName::from_host_name(NODE).ok(), ..SourceSettings::default() };
     let source = Kubernetes::new(access, settings);
     let view = source.view();
     let (events_out, mut events) = mpsc::channel(WAITING_MAX);

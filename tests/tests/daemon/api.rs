@@ -12,7 +12,7 @@ use expect_test::{Expect, expect};
 use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
 use holdfast_agent::readings::{About, Readings};
 use holdfast_agent::recorder::{History, Recorder};
-use holdfast_api::{self as admin, Admin, Settings};
+use holdfast_api::{self as admin, AdminServer, Settings};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{Settings as Facts, Timestamp};
@@ -37,7 +37,7 @@ const SEEN_WAIT: Duration = Duration::from_secs(20);
 struct Daemon {
     runtime: Runtime,
     folder: TempDir,
-    admin: Admin,
+    admin: AdminServer,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     // The engine and the folder's watcher end with it.
     _stop: watch::Sender<bool>,
@@ -125,7 +125,11 @@ fn start_engine(
     (snapshots_now, history)
 }
 
-fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>, history: Arc<History>) -> Admin {
+fn start_admin(
+    folder: &Path,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    history: Arc<History>,
+) -> AdminServer {
     let about = About { version: "0.1.0", started: Timestamp(1_767_870_000) };
     let readings = Readings { history, ..readings::of_snapshots(snapshots, about) };
     let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: folder.join("admin.sock") };

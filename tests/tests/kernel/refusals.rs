@@ -67,8 +67,8 @@ fn cleanup(folder: &Path, pins: &Path) -> (Exit, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let arguments = ["holdfast", "cleanup", "--config", config.to_str().unwrap()].map(OsString::from);
     let cli = cli::parse(arguments, &mut out, &mut err).unwrap();
-    let Command::Question(question) = &cli.command else { panic!("a question") };
-    let exit = cli.answer(question, &mut out, &mut err);
+    let Command::Client(question) = &cli.command else { panic!("a question") };
+    let exit = cli.run_command(question, &mut out, &mut err);
     (exit, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
 }
 

@@ -6,7 +6,7 @@ use holdfast_config::{Config, EventsRead, Kubernetes};
 use holdfast_core::keys::ObjectName;
 use holdfast_evidence::diagnose::gather::{GatherOptions, Gatherer};
 use holdfast_evidence::event_watcher::EventCounters;
-use holdfast_status::views::apiserver::State as EndpointState;
+use holdfast_status::views::apiserver::ApiserverState as EndpointState;
 use holdfast_tests::fake::{Asked, Fault, Greeting, Kind, Request, Verb};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};

@@ -201,7 +201,7 @@ fn the_zone_of_the_own_node_is_told() {
     let labels = |zone: &str| json!({"kind": "Node", "metadata": {"name": "node-a", "labels": {"topology.kubernetes.io/zone": zone}}});
     setup.cluster.apply(labels("zone-1")).unwrap();
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "node-b"}})).unwrap();
-    let name = holdfast_config::NodeName::of_host("node-a").unwrap();
+    let name = holdfast_config::NodeName::from_host_name("node-a").unwrap();
     let settings = SourceSettings { timing: quick(), node: Some(name), ..SourceSettings::default() };
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
@@ -215,7 +215,7 @@ fn services_are_served_without_permission_to_read_nodes() {
     let setup = Setup::new(1);
     setup.services(1);
     setup.servers[0].always(Asked::of(Kind::Nodes), Fault::status(403, "Forbidden"));
-    let name = holdfast_config::NodeName::of_host("node-a").unwrap();
+    let name = holdfast_config::NodeName::from_host_name("node-a").unwrap();
     let settings = SourceSettings { timing: quick(), node: Some(name), ..SourceSettings::default() };
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();

@@ -16,7 +16,7 @@ fn start(fault: Fault, node_wait: Duration) -> Node {
     let labels = json!({"topology.kubernetes.io/zone": "z1"});
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
     setup.servers[0].always(Asked::of(Kind::Nodes), fault);
-    let node = NodeName::of_host("n1").ok();
+    let node = NodeName::from_host_name("n1").ok();
     let timing = Timing { absent_retry: node_wait, ..quick() };
     Node::start_with(setup, SourceSettings { timing, node, ..SourceSettings::default() })
 }
@@ -69,7 +69,7 @@ fn the_zone_has_a_head_start() {
     let labels = json!({"topology.kubernetes.io/zone": "z1"});
     setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
     setup.servers[0].always(Asked::list(Kind::Nodes), Fault::Slow(ms(200)));
-    let node = NodeName::of_host("n1").ok();
+    let node = NodeName::from_host_name("n1").ok();
     // Long enough that a busy machine answers within it.
     let timing = Timing { zone_wait_max: Duration::from_secs(10), ..quick() };
     let mut node = Node::start_with(setup, SourceSettings { timing, node, ..SourceSettings::default() });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_agent::datapath::RefusalLog;
 use holdfast_core::op::MapGrowth;
-use holdfast_datapath::{KernelMaps, Namespaces, Refusal, Served, StaleSockets, StartOptions};
+use holdfast_datapath::{KernelMaps, Namespaces, Refusal, ServedSockets, StaleSockets, StartOptions};
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 
 // The same ports as in the datapath's own tests.
@@ -40,7 +40,7 @@ impl Node {
             mark: datapath::MARK,
             // The daemon is here outside of the node's network.
             stale_sockets: StaleSockets { namespaces: Namespaces::All, ..StaleSockets::default() },
-            served: Served::default(),
+            served: ServedSockets::default(),
             packets: None,
         };
         Self { maps: KernelMaps::start(&options).unwrap(), servers: Vec::new(), bed }

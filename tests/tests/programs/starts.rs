@@ -9,7 +9,7 @@ use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{Action, FrontendType, FrontendValue, MapGrowth, PortIndex, QuotaId, Word};
-use holdfast_datapath::{KernelMaps, PINS_VERSION, Served, StaleSockets, StartOptions, cleanup};
+use holdfast_datapath::{KernelMaps, PINS_VERSION, ServedSockets, StaleSockets, StartOptions, cleanup};
 use holdfast_host::logging::messages::TOOK_OVER;
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
@@ -37,7 +37,7 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
         expected: MapGrowth::default(),
         mark: 1,
         stale_sockets: StaleSockets::default(),
-        served: Served::default(),
+        served: ServedSockets::default(),
         packets: None,
     };
     let mut others = KernelMaps::start(&options).unwrap();

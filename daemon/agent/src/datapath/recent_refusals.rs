@@ -10,7 +10,7 @@ use std::sync::Arc;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::op::QuotaId;
 use holdfast_datapath::{Cause, Refusal};
-use holdfast_status::views::refusals::Denied;
+use holdfast_status::views::refusals::DeniedClient;
 
 /// How many refusals are kept: as many as a person reads through. They take 200 KiB.
 pub(super) const REFUSALS_MAX: usize = 1_000;
@@ -19,7 +19,7 @@ pub(super) const REFUSALS_MAX: usize = 1_000;
 type Owner = Option<QuotaId>;
 
 /// The place of a refusal in the order in which all of them came, and what is kept of it.
-type Entry = (u64, Arc<Denied>);
+type Entry = (u64, Arc<DeniedClient>);
 
 /// The refusals of each namespace; the client that tried last is at the end.
 #[derive(Debug, Default)]
@@ -34,11 +34,11 @@ impl RecentRefusals {
     pub(super) fn record(&mut self, at: Timestamp, refusal: Refusal) {
         let own = self.owners.entry(refusal_owner(&refusal)).or_default();
         // The search begins at the end, where a client in a tight loop is found at once.
-        let before = own.iter().rposition(|(_, denied)| denied.is_again(&refusal));
+        let before = own.iter().rposition(|(_, denied)| denied.is_same_client(&refusal));
         let before = before.and_then(|place| own.remove(place));
         let is_new = before.is_none();
         let (first, count) = before.map_or((at, 1), |(_, before)| (before.first, before.count + 1));
-        own.push_back((self.next_order, Arc::new(Denied { first, last: at, count, refusal })));
+        own.push_back((self.next_order, Arc::new(DeniedClient { first, last: at, count, refusal })));
         self.next_order += 1;
         self.count += usize::from(is_new);
         if self.count > REFUSALS_MAX {
@@ -47,7 +47,7 @@ impl RecentRefusals {
     }
 
     /// All refusals; the client that tried last comes last.
-    pub(super) fn all(&self) -> Vec<Arc<Denied>> {
+    pub(super) fn all(&self) -> Vec<Arc<DeniedClient>> {
         let mut all: Vec<&Entry> = self.owners.values().flatten().collect();
         all.sort_unstable_by_key(|(came, _)| *came);
         all.into_iter().map(|(_, denied)| Arc::clone(denied)).collect()
@@ -69,5 +69,5 @@ impl RecentRefusals {
 }
 
 fn refusal_owner(refusal: &Refusal) -> Owner {
-    (refusal.cause != Cause::NoSuchPort).then_some(refusal.share)
+    (refusal.cause != Cause::NoSuchPort).then_some(refusal.quota)
 }

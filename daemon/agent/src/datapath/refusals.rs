@@ -12,7 +12,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::{Reason, Snapshot};
 use holdfast_core::words;
 use holdfast_datapath::{Arrival, Denial, Refusal, RefusalReader};
-use holdfast_status::views::refusals::{Denied, owner, spelled};
+use holdfast_status::views::refusals::{DeniedClient, denial_word, find_owner};
 use nix::net::if_::if_indextoname;
 use tokio::sync::watch;
 
@@ -26,7 +26,7 @@ use holdfast_host::logging::messages::{self, say};
 #[derive(Clone, Debug, Default)]
 pub struct RefusalSnapshot {
     /// The latest refusals; the client that tried last comes last.
-    pub latest: Vec<Arc<Denied>>,
+    pub latest: Vec<Arc<DeniedClient>>,
     /// How many clients met ECONNREFUSED since the start, each try counted.
     pub refused: u64,
     /// How many clients were dropped since the start, each try counted.
@@ -126,12 +126,12 @@ impl RefusalLog {
     /// Writes one line. Lines are few, so the service is looked for among all.
     fn write_line(&self, refusal: &Refusal, count: u64) {
         let snapshot = self.snapshots.get().map(|snapshots| Arc::clone(&snapshots.borrow()));
-        let found = snapshot.as_deref().and_then(|snapshot| owner(snapshot, &refusal.frontend));
+        let found = snapshot.as_deref().and_then(|snapshot| find_owner(snapshot, &refusal.frontend));
         let service = found.map(|(view, _)| tracing::field::display(&view.key.name));
         let reason = found.and_then(|(_, frontend)| frontend.reason).map(Reason::as_str);
         if let Some(arrival) = refusal.arrival {
             say!(info, messages::CLIENT_NOT_SERVED, service, frontend = %refusal.frontend,
-                denial = spelled(refusal.denial),
+                denial = denial_word(refusal.denial),
                 cause = refusal.cause.as_str(),
                 reason,
                 source = %arrival.source,
@@ -140,7 +140,7 @@ impl RefusalLog {
             return;
         }
         say!(info, messages::CLIENT_NOT_SERVED, service, frontend = %refusal.frontend,
-            denial = spelled(refusal.denial),
+            denial = denial_word(refusal.denial),
             cause = refusal.cause.as_str(),
             reason,
             pid = refusal.process,
@@ -209,7 +209,7 @@ mod tests {
             netns: 1,
             frontend,
             port: PortIndex(0),
-            share: QuotaId(1),
+            quota: QuotaId(1),
             denial,
             arrival: None,
             cause: holdfast_datapath::Cause::NoBackend,
@@ -333,14 +333,14 @@ mod tests {
     #[test]
     fn no_crowd_at_one_namespace_pushes_out_who_was_refused_at_another() {
         let log = RefusalLog::none();
-        let at = |share, process| Refusal { share: QuotaId(share), ..refusal(process, Denial::Dropped) };
+        let at = |share, process| Refusal { quota: QuotaId(share), ..refusal(process, Denial::Dropped) };
         (0..300).for_each(|process| log.record(NOW, at(2, process)));
         log.record(NOW, packet("203.0.113.9:1", holdfast_datapath::Cause::Flows));
         for process in 1_000..9_000 {
             log.record(NOW, at(3, process));
         }
         let kept = log.snapshot().latest;
-        let of = |share| kept.iter().filter(|it| it.refusal.share == QuotaId(share)).count();
+        let of = |share| kept.iter().filter(|it| it.refusal.quota == QuotaId(share)).count();
         assert_eq!((of(1), of(2), of(3), kept.len()), (1, 300, 699, 1_000));
         assert_eq!(kept[999].refusal.process, 8_999, "the last one comes last");
         assert_eq!(kept[301].refusal.process, 8_301, "of its own the latest are kept");

@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use holdfast_datapath::XdpUse;
-use holdfast_status::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
+use holdfast_status::views::devices::{
+    ClassReason, DeviceClass, DeviceDecision, FastPathDecision, ReplyRouting,
+};
 
 use super::Observers;
 use super::listing::{Address, KernelListing, Link};
@@ -24,41 +26,46 @@ const POINT_TO_POINT_BITS: u8 = 2;
 
 /// What each device is, in the order of their numbers; then the devices that the configuration names and that are not
 /// there.
-pub(super) fn decide(listed: &KernelListing, config: &Packets, onlookers: &Observers) -> Vec<Decision> {
+pub(super) fn decide(listed: &KernelListing, config: &Packets, onlookers: &Observers) -> Vec<DeviceDecision> {
     let world = LinkIndex::new(listed);
     let mut links: Vec<&Link> = listed.links.iter().collect();
     links.sort_unstable_by_key(|link| link.index);
     let judged: Vec<_> = links.into_iter().map(|link| (link, world.classify(link, config))).collect();
-    let outer = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
+    let outer = judged.iter().filter(|(_, (class, _))| *class == DeviceClass::Outer);
     let of_node = world.node_sources(outer.map(|(link, _)| link.index));
     let is_told_apart = routing_rules::routes_by_source(&listed.rules, &listed.addresses);
-    let answers = |class: Class| {
-        if is_told_apart && class == Class::Outer { Answers::Dialled } else { Answers::Backend }
+    let answers = |class: DeviceClass| {
+        if is_told_apart && class == DeviceClass::Outer {
+            ReplyRouting::ByFrontend
+        } else {
+            ReplyRouting::ByBackend
+        }
     };
-    let shortcuts = FastPaths::new(listed, config, onlookers.first.as_ref(), &judged, answers(Class::Outer));
+    let shortcuts =
+        FastPaths::new(listed, config, onlookers.first.as_ref(), &judged, answers(DeviceClass::Outer));
     let there = judged.iter().map(|(link, (class, reason))| {
         let seen = world.client_sources(link, *class, of_node);
-        let leads_on = matches!(class, Class::Outer | Class::Backends);
+        let leads_on = matches!(class, DeviceClass::Outer | DeviceClass::Backends);
         let is_of_pods = leads_on && world.is_bridge_of_pods(link);
         let near4 = source_addresses::shared_prefix_bits(listed, link, seen.v4.map(IpAddr::V4), is_of_pods);
         let near6 = source_addresses::shared_prefix_bits(listed, link, seen.v6.map(IpAddr::V6), is_of_pods);
         let (answers, shortcut) = (answers(*class), shortcuts.decide(link, *class));
-        let is_near = *class == Class::None && shortcut == ShortcutDecision::Wanted;
-        let class = if is_near { Class::Near } else { *class };
+        let is_near = *class == DeviceClass::None && shortcut == FastPathDecision::Enabled;
+        let class = if is_near { DeviceClass::LocalPods } else { *class };
         let (peer, xdp) = (shortcuts.can_deliver_directly(link, class), shortcuts.xdp_use(link, class));
         let plain = listed.port_rules.map(|by_ports| !by_ports);
         let secured = onlookers.has_policies && leads_on;
         let bridge = shortcuts.is_bridge(link) && leads_on;
         let switch = link.kind == "openvswitch" && leads_on && !listed.defaults.contains(&link.index);
-        Decision {
-            answers,
-            near4,
-            near6,
-            shortcut,
+        DeviceDecision {
+            reply_routing: answers,
+            local_prefix4: near4,
+            local_prefix6: near6,
+            fast_path: shortcut,
             peer,
             xdp,
-            plain,
-            secured,
+            fib_ignores_ports: plain,
+            has_ipsec: secured,
             bridge,
             switch,
             ..build_decision(link, class, *reason, seen)
@@ -67,26 +74,31 @@ pub(super) fn decide(listed: &KernelListing, config: &Packets, onlookers: &Obser
     there.chain(missing_devices(listed, config)).collect()
 }
 
-fn build_decision(link: &Link, class: Class, reason: Reason, seen: SourceAddresses) -> Decision {
+fn build_decision(
+    link: &Link,
+    class: DeviceClass,
+    reason: ClassReason,
+    seen: SourceAddresses,
+) -> DeviceDecision {
     let index = link.index;
     let name = link.name.clone();
-    let (near4, near6, answers, shortcut) = (0, 0, Answers::Backend, ShortcutDecision::Inside);
-    Decision {
+    let (near4, near6, answers, shortcut) = (0, 0, ReplyRouting::ByBackend, FastPathDecision::NoOutsideFlows);
+    DeviceDecision {
         index,
         name,
         class,
         reason,
         address4: seen.v4,
         address6: seen.v6,
-        near4,
-        near6,
-        answers,
-        shortcut,
+        local_prefix4: near4,
+        local_prefix6: near6,
+        reply_routing: answers,
+        fast_path: shortcut,
         peer: false,
         xdp: XdpUse::Never,
-        plain: [false; 2],
-        joins: false,
-        secured: false,
+        fib_ignores_ports: [false; 2],
+        adopts_flows: false,
+        has_ipsec: false,
         bridge: false,
         switch: false,
     }
@@ -95,7 +107,7 @@ fn build_decision(link: &Link, class: Class, reason: Reason, seen: SourceAddress
 fn missing_devices<'a>(
     listed: &'a KernelListing,
     config: &'a Packets,
-) -> impl Iterator<Item = Decision> + 'a {
+) -> impl Iterator<Item = DeviceDecision> + 'a {
     let named: &[DeviceName] = match &config.devices {
         OuterDevices::Auto => &[],
         OuterDevices::Named(names) => names,
@@ -103,7 +115,7 @@ fn missing_devices<'a>(
     let is_absent = |name: &&DeviceName| listed.links.iter().all(|link| link.name != name.as_str());
     named.iter().filter(is_absent).map(|name| {
         let link = Link { name: name.as_str().to_owned(), ..Link::default() };
-        build_decision(&link, Class::None, Reason::Absent, SourceAddresses::default())
+        build_decision(&link, DeviceClass::None, ClassReason::Absent, SourceAddresses::default())
     })
 }
 
@@ -128,53 +140,58 @@ impl<'a> LinkIndex<'a> {
         Self { listing: listed, by_index, addresses, uplinks }
     }
 
-    fn classify(&self, link: &Link, config: &Packets) -> (Class, Reason) {
+    fn classify(&self, link: &Link, config: &Packets) -> (DeviceClass, ClassReason) {
         if link.is_loopback {
-            return (Class::None, Reason::Loopback);
+            return (DeviceClass::None, ClassReason::Loopback);
         }
         let (class, reason) = match &config.devices {
-            OuterDevices::Named(names) if names.iter().any(|name| name.covers(&link.name)) => {
-                (Class::Outer, Reason::Named)
+            OuterDevices::Named(names) if names.iter().any(|name| name.matches_device(&link.name)) => {
+                (DeviceClass::Outer, ClassReason::Configured)
             }
             OuterDevices::Named(_) => self.classify_unlisted(link),
             OuterDevices::Auto => self.classify_by_routes(link),
         };
-        if class == Class::Outer {
+        if class == DeviceClass::Outer {
             return (class, reason);
         }
-        self.pod_reason(link, &config.pod_devices).map_or((class, reason), |reason| (Class::Pod, reason))
+        self.pod_reason(link, &config.pod_devices)
+            .map_or((class, reason), |reason| (DeviceClass::Pod, reason))
     }
 
     /// What a device is that the configuration's list leaves out. It serves no clients that come by it; but if others
     /// come by it, clients of other devices still reach the backends behind it.
-    fn classify_unlisted(&self, link: &Link) -> (Class, Reason) {
+    fn classify_unlisted(&self, link: &Link) -> (DeviceClass, ClassReason) {
         match self.classify_by_routes(link) {
-            (Class::Outer, Reason::Address) => (Class::Backends, Reason::NearLeftOut),
-            (Class::Outer, _) => (Class::Backends, Reason::LeftOut),
-            (Class::None, Reason::PodSide) => (Class::None, Reason::PodSide),
-            _ => (Class::None, Reason::OthersNamed),
+            (DeviceClass::Outer, ClassReason::Address) => {
+                (DeviceClass::Backends, ClassReason::ExcludedLocalPods)
+            }
+            (DeviceClass::Outer, _) => (DeviceClass::Backends, ClassReason::ExcludedUplink),
+            (DeviceClass::None, ClassReason::LocalPodsOnly) => {
+                (DeviceClass::None, ClassReason::LocalPodsOnly)
+            }
+            _ => (DeviceClass::None, ClassReason::NotConfigured),
         }
     }
 
-    fn classify_by_routes(&self, link: &Link) -> (Class, Reason) {
+    fn classify_by_routes(&self, link: &Link) -> (DeviceClass, ClassReason) {
         let has_gateway = self.listing.gateways.contains(&link.index);
         let has_address = self.listing.addresses.iter().any(|it| it.index == link.index);
         if self.is_member(link) {
-            (Class::None, Reason::Member)
+            (DeviceClass::None, ClassReason::Member)
         } else if link.kind == "dummy" {
-            (Class::None, Reason::Dummy)
+            (DeviceClass::None, ClassReason::Dummy)
         } else if has_gateway {
-            (Class::Outer, Reason::Gateway)
+            (DeviceClass::Outer, ClassReason::Gateway)
         } else if link.is_peer_local {
-            (Class::None, Reason::EndsHere)
+            (DeviceClass::None, ClassReason::LocalPeer)
         } else if self.is_pod_side(link) {
-            (Class::None, Reason::PodSide)
+            (DeviceClass::None, ClassReason::LocalPodsOnly)
         } else if has_address {
-            (Class::Outer, Reason::Address)
+            (DeviceClass::Outer, ClassReason::Address)
         } else if self.listing.routed.contains(&link.index) {
-            (Class::Outer, Reason::Route)
+            (DeviceClass::Outer, ClassReason::Route)
         } else {
-            (Class::None, Reason::NoAddress)
+            (DeviceClass::None, ClassReason::NoAddress)
         }
     }
 
@@ -208,18 +225,18 @@ impl<'a> LinkIndex<'a> {
             && self.listing.addresses.iter().any(is_of_network)
     }
 
-    fn pod_reason(&self, link: &Link, config: &PodDevices) -> Option<Reason> {
+    fn pod_reason(&self, link: &Link, config: &PodDevices) -> Option<ClassReason> {
         match config {
             PodDevices::None => None,
             // A device that leads to a gateway or has a network leads to others than one pod, even where it is a
             // container's.
             PodDevices::Auto => {
                 let leads_on = self.listing.gateways.contains(&link.index) || self.leads_to_network(link);
-                (!leads_on && leads_to_single_host(link)).then_some(Reason::LeadsToPod)
+                (!leads_on && leads_to_single_host(link)).then_some(ClassReason::LeadsToPod)
             }
             PodDevices::Named(patterns) => {
-                let is_named = patterns.iter().any(|pattern| pattern.covers(&link.name));
-                is_named.then_some(Reason::PodNamed)
+                let is_named = patterns.iter().any(|pattern| pattern.matches_device(&link.name));
+                is_named.then_some(ClassReason::PodConfigured)
             }
         }
     }
@@ -230,14 +247,14 @@ impl<'a> LinkIndex<'a> {
 
     /// The addresses by which clients of a device are known to others. A pod's device has an address of its own, or the
     /// bridge to which it belongs has one; either is near to the pod.
-    fn client_sources(&self, link: &Link, class: Class, of_node: SourceAddresses) -> SourceAddresses {
+    fn client_sources(&self, link: &Link, class: DeviceClass, of_node: SourceAddresses) -> SourceAddresses {
         let own = self.source_addresses(link.index);
         match class {
-            Class::Outer | Class::Backends => own.or(of_node),
-            Class::Pod => own
+            DeviceClass::Outer | DeviceClass::Backends => own.or(of_node),
+            DeviceClass::Pod => own
                 .or(link.master.map_or_else(SourceAddresses::default, |it| self.source_addresses(it)))
                 .or(of_node),
-            Class::Near | Class::None => SourceAddresses::default(),
+            DeviceClass::LocalPods | DeviceClass::None => SourceAddresses::default(),
         }
     }
 

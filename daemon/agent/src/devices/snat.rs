@@ -8,7 +8,7 @@ use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use holdfast_config::{NODE_PORTS, SNAT_RANGES_MAX, SnatPorts, overlap};
+use holdfast_config::{NODE_PORTS, SNAT_RANGES_MAX, SnatPorts, ranges_overlap};
 
 /// The ports that any process may send from. Those below are left alone: only root may send from them, and some servers
 /// demand such a port.
@@ -107,7 +107,7 @@ pub(super) fn find_overlap(
     let given = parse_pair(given)?;
     let reserved = self::parse_reserved(reserved);
     let is_free = |port: &u16| !reserved.iter().any(|range| range.contains(port));
-    let shared = ranges.iter().filter(|range| overlap(range, &given)).cloned().flatten();
+    let shared = ranges.iter().filter(|range| ranges_overlap(range, &given)).cloned().flatten();
     let shared = shared.filter(|port| given.contains(port)).filter(is_free);
     let first = shared.clone().min()?;
     let last = shared.max()?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_datapath::LiveMaps;
-use holdfast_status::views::devices::{Class, Decision};
+use holdfast_status::views::devices::{DeviceClass, DeviceDecision};
 use holdfast_status::views::proxies::OtherProxy;
 use tokio::sync::watch;
 
@@ -85,23 +85,23 @@ fn listed(text: &str) -> KernelListing {
     listed
 }
 
-fn decided(packets: &str, world: &KernelListing) -> Vec<Decision> {
+fn decided(packets: &str, world: &KernelListing) -> Vec<DeviceDecision> {
     decided_beside(packets, world, &Observers::default())
 }
 
-fn decided_beside(packets: &str, world: &KernelListing, onlookers: &Observers) -> Vec<Decision> {
+fn decided_beside(packets: &str, world: &KernelListing, onlookers: &Observers) -> Vec<DeviceDecision> {
     let text = format!("[manifests]\npath = \"/m\"\n[packets]\n{packets}\n");
     let (config, _) = Config::parse(&text, "config.toml").unwrap();
     decide(world, &config.packets, onlookers)
 }
 
 /// The decisions in lines: `NAME CLASS REASON [ADDRESS …] [near NETWORK …]`, the reason as the code calls it.
-fn shown(decisions: &[Decision]) -> String {
+fn shown(decisions: &[DeviceDecision]) -> String {
     decisions.iter().fold(String::new(), |mut out, it| {
         write!(out, "{} {} {:?}", it.name, it.class.as_str(), it.reason).unwrap();
         it.address4.iter().for_each(|address| write!(out, " {address}").unwrap());
         it.address6.iter().for_each(|address| write!(out, " {address}").unwrap());
-        it.near().iter().for_each(|network| write!(out, " near {network}").unwrap());
+        it.local_networks().iter().for_each(|network| write!(out, " near {network}").unwrap());
         out + "\n"
     })
 }
@@ -427,7 +427,9 @@ fn ip(arguments: &str) {
 }
 
 /// Runs a test while the devices of this thread's network namespace are followed, and checks that the engine is told.
-async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &watch::Sender<Arc<Config>>)) {
+async fn follow(
+    test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[DeviceDecision]>>, &watch::Sender<Arc<Config>>),
+) {
     let (config, configs) = watch::channel(Arc::new(Config::default()));
     let (decisions, mut now) = watch::channel(Arc::default());
     // Nothing looks for a firewall here.
@@ -442,7 +444,7 @@ async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &w
 }
 
 /// Waits for a decision, and gives how long it took.
-async fn until(now: &mut watch::Receiver<Arc<[Decision]>>, expected: &str) -> Duration {
+async fn until(now: &mut watch::Receiver<Arc<[DeviceDecision]>>, expected: &str) -> Duration {
     let begun = Instant::now();
     let holds = now.wait_for(|decisions| shown(decisions).contains(expected));
     let decided = tokio::time::timeout(TEST_TIMEOUT, holds).await.is_ok();
@@ -520,7 +522,7 @@ fn kernel_rules_that_go_by_ports_and_routes_with_several_ways_are_found_in_each_
             assert_eq!(listed.port_rules, expected, "{arguments}");
             let plain = expected.map(|by_ports| !by_ports);
             let decided = decide(&listed, &Config::default().packets, &Observers::default());
-            assert!(decided.iter().all(|decision| decision.plain == plain), "{arguments}");
+            assert!(decided.iter().all(|decision| decision.fib_ignores_ports == plain), "{arguments}");
         }
     });
 }
@@ -535,21 +537,21 @@ fn kernel_what_may_be_of_another_proxys_connection_joins_no_other_nodes() {
         ip("link set near up");
         ip("route add default via 10.9.0.2 dev near");
         let (_config, configs) = watch::channel(Arc::new(Config::default()));
-        let (decisions, mut now) = watch::channel::<Arc<[Decision]>>(Arc::default());
+        let (decisions, mut now) = watch::channel::<Arc<[DeviceDecision]>>(Arc::default());
         let (_seen, onlookers) = watch::channel(Observers::default());
         let (found, proxies) = watch::channel(Arc::default());
         let told = (decisions, watch::channel(LiveMaps::default()).1);
         let following = tokio::spawn(super::run(configs, (onlookers, proxies), told, query::channel().0));
         until(&mut now, "near outer").await;
-        assert!(now.borrow().iter().all(|it| !it.joins), "nothing was looked for yet");
+        assert!(now.borrow().iter().all(|it| !it.adopts_flows), "nothing was looked for yet");
         for (there, expected) in [("", true), ("kube-proxy", false), ("Antrea", true)] {
             let proxy = OtherProxy { proxy: there, evidence: Vec::new(), traces: Vec::new() };
             found.send_replace([proxy].into_iter().filter(|it| !it.proxy.is_empty()).collect());
-            let joins = |it: &Decision| it.joins;
+            let joins = |it: &DeviceDecision| it.adopts_flows;
             let turned = now.wait_for(|all| all.iter().any(joins) == expected);
             assert!(tokio::time::timeout(TEST_TIMEOUT, turned).await.is_ok(), "{there:?}");
-            let of_clients = |it: &Decision| it.class == Class::Outer;
-            assert!(now.borrow().iter().all(|it| !it.joins || of_clients(it)), "{there:?}");
+            let of_clients = |it: &DeviceDecision| it.class == DeviceClass::Outer;
+            assert!(now.borrow().iter().all(|it| !it.adopts_flows || of_clients(it)), "{there:?}");
         }
         following.abort();
     });

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
-use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::announcements::AnnouncedAddress;
 use nix::libc;
 
 use super::kernel::{Route, RouteChange, RouteStep};

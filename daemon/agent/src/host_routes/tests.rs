@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::Source;
-use holdfast_status::views::announced::Announced;
+use holdfast_status::views::announcements::AnnouncementStatus;
 use tokio::sync::watch;
 
 use super::address_state::{ServingState, judge_blocks};
@@ -163,8 +163,8 @@ fn kernel_only_routes_of_our_own_are_listed_and_taken_out() {
 }
 
 /// Waits until what is shown fits.
-async fn until(shown: &mut watch::Receiver<Arc<Announced>>, expected: &[&str]) {
-    let line = |announced: &Announced| -> Vec<String> {
+async fn until(shown: &mut watch::Receiver<Arc<AnnouncementStatus>>, expected: &[&str]) {
+    let line = |announced: &AnnouncementStatus| -> Vec<String> {
         let there = announced.addresses.iter().filter(|it| it.announced);
         there.map(|it| format!("{} {}", it.table, it.address)).collect()
     };
@@ -235,7 +235,7 @@ fn kernel_a_restart_takes_no_route_of_a_block_that_it_cannot_read() {
             rules.drain("10.1.0.1");
             second.publish(&rules.snapshot());
             until(&mut second.shown, &both[1..]).await;
-            assert_eq!(second.shown.borrow().taken, 1, "an address that is lost goes, and no other went");
+            assert_eq!(second.shown.borrow().removed, 1, "an address that is lost goes, and no other went");
             rules.tell(Event::RejectionEnded(file));
             second.publish(&rules.snapshot());
             until(&mut second.shown, &[]).await;

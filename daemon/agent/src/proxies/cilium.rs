@@ -102,18 +102,18 @@ impl CiliumState {
         } else {
             "socketLB.enabled: false"
         };
-        let connects = self
-            .translates_connects()
-            .then(|| Trace::translating("translates connects of processes and pods, at the cgroup", setting));
+        let connects = self.translates_connects().then(|| {
+            Trace::new_translating("translates connects of processes and pods, at the cgroup", setting)
+        });
         let packets = (self.replaces_kube_proxy() && !self.devices.is_empty()).then(|| {
             let what = format!("translates packets of clients outside, at {}", self.device_names());
-            Trace::of_clients(what, "kubeProxyReplacement: false, when their connections have ended")
+            Trace::for_clients(what, "kubeProxyReplacement: false, when their connections have ended")
         });
         let is_left_to_pods = self.pods > 0 && !self.translates_connects();
         let pods = is_left_to_pods.then(|| {
             let what =
                 format!("translates packets of pods to ClusterIPs, at the devices of {} pods", self.pods);
-            Trace::translating(what, "nothing; a connect that holdfast has served is none of these")
+            Trace::new_translating(what, "nothing; a connect that holdfast has served is none of these")
         });
         connects.into_iter().chain(packets).chain(pods).collect()
     }
@@ -124,25 +124,25 @@ impl CiliumState {
         let programs = [
             (!self.sockets.is_empty()).then(|| {
                 let what = "programs at the cgroup go on translating connects by a table that nobody writes";
-                Trace::translating(what, "rm -r /sys/fs/bpf/cilium/socketlb")
+                Trace::new_translating(what, "rm -r /sys/fs/bpf/cilium/socketlb")
             }),
             (!self.devices.is_empty()).then(|| {
                 let what = format!("programs at {} go on by tables that nobody writes", self.device_names());
-                Trace::of_clients(what, "rm -r /sys/fs/bpf/cilium/devices")
+                Trace::for_clients(what, "rm -r /sys/fs/bpf/cilium/devices")
             }),
             (self.pods > 0).then(|| {
                 let what = format!("programs at the devices of {} pods", self.pods);
-                Trace::translating(what, "rm -r /sys/fs/bpf/cilium/endpoints")
+                Trace::new_translating(what, "rm -r /sys/fs/bpf/cilium/endpoints")
             }),
-            self.pins.then(|| Trace::idle("its folder of pins", "rm -r /sys/fs/bpf/cilium")),
-            self.maps.then(|| Trace::idle("maps", "rm /sys/fs/bpf/tc/globals/cilium_*")),
+            self.pins.then(|| Trace::new_idle("its folder of pins", "rm -r /sys/fs/bpf/cilium")),
+            self.maps.then(|| Trace::new_idle("maps", "rm /sys/fs/bpf/tc/globals/cilium_*")),
             self.chains.then(|| {
                 let remove = "for i in iptables ip6tables; do $i-save | grep -v CILIUM_ | $i-restore; done";
-                Trace::idle("chains of iptables", remove)
+                Trace::new_idle("chains of iptables", remove)
             }),
         ];
         let links = self.links.iter().map(|link| {
-            Trace::idle(format!("the device {link}, with its routes"), format!("ip link delete {link}"))
+            Trace::new_idle(format!("the device {link}, with its routes"), format!("ip link delete {link}"))
         });
         programs.into_iter().flatten().chain(self.lookups.iter().map(rule_trace)).chain(links).collect()
     }
@@ -150,7 +150,7 @@ impl CiliumState {
 
 fn rule_trace((table, is_v4): &RuleTable) -> Trace {
     let family = if *is_v4 { "-4" } else { "-6" };
-    Trace::idle(
+    Trace::new_idle(
         format!("a rule of routing, to the table {table}"),
         format!("ip {family} rule delete lookup {table}"),
     )

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::snapshot::Snapshot;
-use holdfast_status::described::Code;
-use holdfast_status::views::proxies::{Dialled, Filter, FilterKind};
+use holdfast_status::schema_types::Code;
+use holdfast_status::views::proxies::{DialTargets, Filter, FilterKind};
 use tokio::sync::watch;
 
 use super::rule_match::dump_named;
@@ -68,13 +68,13 @@ pub async fn run(
 
 /// What clients dial. The engine waits while what it publishes is borrowed, so that ends before all services are looked
 /// at.
-fn dial_targets(snapshots: &watch::Receiver<Arc<Snapshot>>) -> Dialled {
+fn dial_targets(snapshots: &watch::Receiver<Arc<Snapshot>>) -> DialTargets {
     let snapshot = Arc::clone(&snapshots.borrow());
-    Dialled::of(snapshot.services.iter().flat_map(|view| view.frontends.iter()))
+    DialTargets::from_frontends(snapshot.services.iter().flat_map(|view| view.frontends.iter()))
 }
 
 /// All such filters that there are now. Packets that services sent on bear the mark `accepted`; 0: they bear none.
-pub(crate) fn find_filters(root: &Path, dialled: &Dialled, accepted: u32) -> io::Result<Vec<Filter>> {
+pub(crate) fn find_filters(root: &Path, dialled: &DialTargets, accepted: u32) -> io::Result<Vec<Filter>> {
     let mut room = CHAINS_MAX;
     let mut found = Vec::new();
     for chain in chains::parse_chains(&dump(chains::GET_CHAINS, 0, &[])?) {
@@ -90,11 +90,11 @@ pub(crate) fn find_filters(root: &Path, dialled: &Dialled, accepted: u32) -> io:
 }
 
 fn build_filter(kind: FilterKind, place: String, rule: String) -> Filter {
-    Filter { kind: Code(kind), place, rule, about: Vec::new() }
+    Filter { kind: Code(kind), place, rule, targets: Vec::new() }
 }
 
 /// Which of the dialled frontends a rule is about. The rule has to name a port or an address.
-fn matching_frontends(dialled: &Dialled, rule: &FilterRule) -> Vec<(Option<IpAddr>, u16)> {
+fn matching_frontends(dialled: &DialTargets, rule: &FilterRule) -> Vec<(Option<IpAddr>, u16)> {
     let has = |port: u16| rule.ports.iter().any(|range| range.contains(&port));
     match rule.address {
         Some(address) => {
@@ -107,14 +107,14 @@ fn matching_frontends(dialled: &Dialled, rule: &FilterRule) -> Vec<(Option<IpAdd
 }
 
 /// Rules of a hook in front of kube-proxy's that drop what clients dial.
-fn find_early_drops(chain: &Chain, dialled: &Dialled, room: &mut usize) -> io::Result<Vec<Filter>> {
+fn find_early_drops(chain: &Chain, dialled: &DialTargets, room: &mut usize) -> io::Result<Vec<Filter>> {
     let rules = reachable_rules(chain, room)?;
     let drops = rules.iter().filter(|(_, rule)| rule.verdict == Some(RuleVerdict::Drop));
     let met = drops.map(|(name, rule)| Filter {
-        about: matching_frontends(dialled, rule),
+        targets: matching_frontends(dialled, rule),
         ..build_filter(FilterKind::Early, chain.describe_place(name), rule.to_text())
     });
-    Ok(met.filter(|it| !it.about.is_empty()).collect())
+    Ok(met.filter(|it| !it.targets.is_empty()).collect())
 }
 
 /// Finds a chain that forwards only what a rule accepts, if no rule in it accepts everything or what bears the mark.

@@ -99,7 +99,7 @@ impl Comparison {
 /// The differences that the last look at a few flows has shown, at most a second ago; `None`: packets are not
 /// translated.
 pub fn compare_flows(view: &DatapathView) -> Option<Comparison> {
-    let sampled = &view.status()?.flows.as_ref()?.sampled;
+    let sampled = &view.status()?.flows.as_ref()?.sample;
     let astray = |flow: &Flow| {
         let Flow { client, frontend, transport, .. } = flow;
         format!(
@@ -107,7 +107,7 @@ pub fn compare_flows(view: &DatapathView) -> Option<Comparison> {
         )
     };
     let found = Ok(sampled.wrong.iter().map(astray).collect());
-    let what = format!("flows with what leads to them, {} looked at", sampled.looked_at);
+    let what = format!("flows with what leads to them, {} looked at", sampled.checked);
     Some(Comparison::new(
         what,
         AuditReport { result: found, at: Some(SystemTime::now()), age: Duration::ZERO },
@@ -117,7 +117,7 @@ pub fn compare_flows(view: &DatapathView) -> Option<Comparison> {
 /// Whether the programs that clients meet read the maps that memory is compared with; `None`: there are no programs.
 pub fn compare_programs(view: &DatapathView) -> Option<Comparison> {
     view.status()?;
-    let found = Ok(view.departs().into_iter().collect());
+    let found = Ok(view.divergence_reason().into_iter().collect());
     let compared = AuditReport { result: found, at: Some(SystemTime::now()), age: Duration::ZERO };
     Some(Comparison::new("programs with maps".to_owned(), compared))
 }

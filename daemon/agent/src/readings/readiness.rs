@@ -4,9 +4,9 @@
 //! daemon is alive: the engine's own progress does.
 
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::{DeviceStatus, Side};
+use holdfast_datapath::{DeviceSide, DeviceStatus};
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::devices::{Class, Decision, Reason};
+use holdfast_status::views::devices::{ClassReason, DeviceClass, DeviceDecision};
 
 use super::Readings;
 
@@ -46,7 +46,7 @@ fn unwritten_reason(snapshot: &Snapshot) -> Option<String> {
 /// Why clients do not meet yet what the maps say.
 fn waiting_reason(readings: &Readings) -> Option<String> {
     let view = readings.datapath();
-    view.departs().or_else(|| unknown_devices_reason(&view))
+    view.divergence_reason().or_else(|| unknown_devices_reason(&view))
 }
 
 /// Why clients outside may not be served yet.
@@ -68,7 +68,7 @@ pub fn missing_sources(snapshot: &Snapshot) -> String {
 /// asks for that. Another device that cannot be served does not make the node unhealthy.
 pub fn translates_packets(view: &DatapathView) -> bool {
     let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return true };
-    let is_attached = |it: &Decision| {
+    let is_attached = |it: &DeviceDecision| {
         packets.devices.iter().any(|status| status.attached && status.device.index == it.index)
     };
     packets.hooks.is_some() && inbound_devices(view.devices()).into_iter().all(is_attached)
@@ -77,14 +77,20 @@ pub fn translates_packets(view: &DatapathView) -> bool {
 /// Whether packets of clients outside are not translated as the configuration asks for, at one device or at all.
 pub fn fails_packets(view: &DatapathView) -> bool {
     let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return false };
-    let fails = |it: &DeviceStatus| it.device.side == Side::Outer && it.error.is_some() && !it.unpinned;
+    let fails = |it: &DeviceStatus| it.device.side == DeviceSide::Outer && it.error.is_some() && !it.unpinned;
     packets.failure.is_some() || packets.devices.iter().any(fails)
 }
 
 /// The devices by which load balancers come: those that the administrator named, and those that lead to a gateway;
 /// where there are none of these, all by which others come.
-fn inbound_devices(devices: &[Decision]) -> Vec<&Decision> {
-    let leads = |it: &&Decision| matches!(it.reason, Reason::Named | Reason::Absent | Reason::Gateway);
+fn inbound_devices(devices: &[DeviceDecision]) -> Vec<&DeviceDecision> {
+    let leads = |it: &&DeviceDecision| {
+        matches!(it.reason, ClassReason::Configured | ClassReason::Absent | ClassReason::Gateway)
+    };
     let found: Vec<_> = devices.iter().filter(leads).collect();
-    if found.is_empty() { devices.iter().filter(|it| it.class == Class::Outer).collect() } else { found }
+    if found.is_empty() {
+        devices.iter().filter(|it| it.class == DeviceClass::Outer).collect()
+    } else {
+        found
+    }
 }

@@ -19,7 +19,7 @@ pub(super) fn diff_lists(before: impl Iterator<Item = Row>, after: impl Iterator
             diff.remove(gone.backend());
         }
         match before.next_if(|old| old.backend() == row.backend()) {
-            Some(old) => diff.meet(row.backend(), row_state(&old), row_state(&row)),
+            Some(old) => diff.add_common(row.backend(), row_state(&old), row_state(&row)),
             None => diff.add(row.backend()),
         }
     }
@@ -40,7 +40,9 @@ pub(super) fn diff_slices(before: Option<&SliceFacts>, after: Option<&SliceFacts
     let mut old = conditions_by_address(before);
     for (address, conditions) in conditions_by_address(after) {
         match old.remove(&address) {
-            Some(known) => diff.meet(address, describe_conditions(known), describe_conditions(conditions)),
+            Some(known) => {
+                diff.add_common(address, describe_conditions(known), describe_conditions(conditions))
+            }
             None => diff.add(address),
         }
     }

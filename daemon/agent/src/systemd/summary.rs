@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::readings::Readings;
 use holdfast_core::snapshot::{ServiceState, ServiceView, Snapshot, Verdict};
-use holdfast_status::views::apiserver::{Usage, View};
+use holdfast_status::views::apiserver::{ApiserverView, Usage};
 
 /// The line: how many services, backends and services with a held list there are, and the apiserver in use.
 pub(super) fn status_line(readings: &Readings, snapshot: &Snapshot) -> String {
@@ -22,13 +22,13 @@ pub(super) fn status_line(readings: &Readings, snapshot: &Snapshot) -> String {
 }
 
 /// The apiserver in use; without one, why, as far as that is known.
-fn describe_apiserver(view: &View) -> String {
+fn describe_apiserver(view: &ApiserverView) -> String {
     let credentials = view.credentials.iter().filter_map(|it| it.problem.as_ref());
     let endpoints = view.endpoints.iter().filter_map(|it| it.last_error.as_ref());
     match (view.usage(), credentials.chain(endpoints).next()) {
         (Usage::InUse(used) | Usage::Idle(used), _) => format!("; apiserver {}", used.address),
-        (Usage::Untried | Usage::Away, Some((why, _))) => format!("; no apiserver in use: {why}"),
+        (Usage::Untried | Usage::Unreachable, Some((why, _))) => format!("; no apiserver in use: {why}"),
         (Usage::Untried, None) => "; no apiserver asked yet".to_owned(),
-        (Usage::Away, None) => "; no apiserver in use".to_owned(),
+        (Usage::Unreachable, None) => "; no apiserver in use".to_owned(),
     }
 }

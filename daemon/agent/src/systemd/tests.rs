@@ -84,7 +84,7 @@ fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
 fn all_sources_having_delivered_is_not_enough_while_devices_are_not_known() {
     let TellerInputs { mut watched, .. } = fixture(programmed());
     let known = watched.readings.datapath();
-    let unknown = DatapathView::kernel(fixture::status());
+    let unknown = DatapathView::for_kernel(fixture::status());
     let (datapath, seen) = watch::channel(std::sync::Arc::new(unknown));
     watched.readings.datapath = seen;
     let (listener, began) = (Listener::default(), Instant::now());

@@ -6,14 +6,14 @@
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use holdfast_datapath::{DeviceStatus, FlowsSwept, HookKind, PacketStatus, Wraps};
-use holdfast_status::described::Code;
-use holdfast_status::views::devices::{ANSWERS, Answers, CLASSES, Class, Decision};
+use holdfast_datapath::{DeviceStatus, DsrTransports, FlowSweepProgress, HookKind, PacketStatus};
+use holdfast_status::schema_types::Code;
+use holdfast_status::views::devices::{CLASSES, DeviceClass, DeviceDecision, REPLY_ROUTINGS, ReplyRouting};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::flows::FullestBackend;
-use super::super::shown::{Cells, table};
+use super::super::text_table::{Cells, write_table};
 
 /// The kinds of hooks by which programs hang at a device.
 const HOOKS: [&str; 2] = [TCX, CLSACT];
@@ -51,7 +51,7 @@ pub(super) struct Packets<'a> {
     repaired: u64,
     /// Which clients' packets for backends of other nodes go there as they came (`[packets] dsr`), as far as this
     /// kernel can do it.
-    dsr: Code<Wraps>,
+    dsr: Code<DsrTransports>,
     /// The networks in which only nodes live: packets that others send so are taken from there alone.
     dsr_from: Vec<String>,
     /// Why no client's packet goes to another node as it came, nor is taken so, although `dsr_from` has networks; null:
@@ -88,7 +88,7 @@ struct Device<'a> {
     near: Vec<String>,
     /// How answers to clients that came by an outer device are routed: as packets of the backend, or of the address
     /// that was dialled, where rules of routing tell the two apart. Null for other devices.
-    #[schemars(extend("enum" = [ANSWERS[0], ANSWERS[1], None::<&str>]))]
+    #[schemars(extend("enum" = [REPLY_ROUTINGS[0], REPLY_ROUTINGS[1], None::<&str>]))]
     answers: Option<&'static str>,
     /// How many programs and filters of others are at the device too; they still run. They are not counted at pods'
     /// devices of class pod.
@@ -108,14 +108,14 @@ struct Device<'a> {
 }
 
 impl<'a> Packets<'a> {
-    pub(super) fn of(
+    pub(super) fn from_status(
         status: &'a PacketStatus,
-        swept: Option<&FlowsSwept>,
-        decisions: &'a [Decision],
+        swept: Option<&FlowSweepProgress>,
+        decisions: &'a [DeviceDecision],
     ) -> Self {
         let [tcx, clsact] = HOOKS;
         let hook = |kind| if kind == HookKind::Tcx { tcx } else { clsact };
-        let is_secured = !status.switches.nodes.is_empty() && decisions.iter().any(|it| it.secured);
+        let is_secured = !status.switches.dsr_from.is_empty() && decisions.iter().any(|it| it.has_ipsec);
         Self {
             failure: status.failure.as_deref(),
             behind: status.behind,
@@ -123,19 +123,22 @@ impl<'a> Packets<'a> {
             flows: status.flows,
             flows_wanted: status.flows_wanted,
             flows_failure: status.flows_failure.as_deref(),
-            flows_given_up: status.flows_given_up.all,
-            flows_given_up_needed: status.flows_given_up.needed,
+            flows_given_up: status.flows_evicted.total,
+            flows_given_up_needed: status.flows_evicted.in_use,
             snat_ports: swept.map_or(0, |it| it.snat_ports),
-            fullest: swept.and_then(|it| it.fullest.as_ref()).map(FullestBackend::of),
+            fullest: swept.and_then(|it| it.fullest.as_ref()).map(FullestBackend::from_usage),
             repaired: status.repaired,
-            dsr: Code(status.switches.wraps),
-            dsr_from: status.switches.nodes.iter().map(ToString::to_string).collect(),
+            dsr: Code(status.switches.dsr_transports),
+            dsr_from: status.switches.dsr_from.iter().map(ToString::to_string).collect(),
             no_dsr: is_secured.then_some("a policy of IPsec is to see packets"),
-            devices: decisions.iter().map(|decision| Device::of(decision, &status.devices)).collect(),
+            devices: decisions
+                .iter()
+                .map(|decision| Device::from_decision(decision, &status.devices))
+                .collect(),
         }
     }
 
-    pub(super) fn spelled(&self) -> String {
+    pub(super) fn describe_state(&self) -> String {
         match (self.hook, self.failure) {
             (None, None) => "not yet translated".to_owned(),
             (None, Some(why)) if self.behind => {
@@ -144,8 +147,9 @@ impl<'a> Packets<'a> {
             (None, Some(why)) => format!("not translated: {why}"),
             (Some(hook), None) => {
                 let flows = self.flows;
-                let resized = self.resized();
-                let beside = [self.ports_taken(), self.direct(), self.put_back()].concat();
+                let resized = self.describe_size();
+                let beside =
+                    [self.describe_snat_ports(), self.describe_dsr(), self.describe_repairs()].concat();
                 format!("up to {flows} flows{resized}, by {hook}{beside}")
             }
             (Some(hook), Some(why)) if self.behind => format!("by {hook}, from tables of before: {why}"),
@@ -155,7 +159,7 @@ impl<'a> Packets<'a> {
 
     /// What to say where the table does not have the size that it is to have, or where a smaller one had no room for
     /// flows.
-    fn resized(&self) -> String {
+    fn describe_size(&self) -> String {
         let wanted = (self.flows_wanted != self.flows).then(|| match self.flows_failure {
             Some(why) => format!(" (not {}: {why})", self.flows_wanted),
             None => format!(" (soon {})", self.flows_wanted),
@@ -166,23 +170,28 @@ impl<'a> Packets<'a> {
         wanted.into_iter().chain(given_up).collect()
     }
 
-    fn ports_taken(&self) -> String {
-        let fullest = self.fullest.as_ref().map(|it| format!(", SNAT ports {}", it.spelled(self.snat_ports)));
+    fn describe_snat_ports(&self) -> String {
+        let fullest =
+            self.fullest.as_ref().map(|it| format!(", SNAT ports {}", it.describe_state(self.snat_ports)));
         fullest.unwrap_or_default()
     }
 
     /// What goes from node to node as it came.
-    fn direct(&self) -> String {
+    fn describe_dsr(&self) -> String {
         let direct = match (self.dsr.0, self.dsr_from.as_slice()) {
             (_, []) => String::new(),
-            (Wraps::Nothing, from) => format!(", takes clients' packets from nodes in {}", from.join(", ")),
-            (which, from) => format!(", {} from and to nodes in {} (dsr {which})", DIRECT, from.join(", ")),
+            (DsrTransports::Off, from) => {
+                format!(", takes clients' packets from nodes in {}", from.join(", "))
+            }
+            (which, from) => {
+                format!(", {} from and to nodes in {} (dsr {which})", DSR_PACKETS, from.join(", "))
+            }
         };
         let but = self.no_dsr.map(|why| format!(", but not now: {why}"));
         direct + &but.unwrap_or_default()
     }
 
-    fn put_back(&self) -> String {
+    fn describe_repairs(&self) -> String {
         if self.repaired == 0 { String::new() } else { format!(", {} programs put back", self.repaired) }
     }
 
@@ -193,15 +202,15 @@ impl<'a> Packets<'a> {
         }
         out.push(b'\n');
         let titles = ["DEVICE", "CLASS", "ATTACHED", "OTHERS", "IPV4", "IPV6", "WHY"];
-        table(titles, self.devices.iter().map(Device::cells), out);
+        write_table(titles, self.devices.iter().map(Device::cells), out);
     }
 }
 
 impl<'a> Device<'a> {
-    fn of(decision: &'a Decision, statuses: &'a [DeviceStatus]) -> Self {
-        let served = decision.class != Class::None;
+    fn from_decision(decision: &'a DeviceDecision, statuses: &'a [DeviceStatus]) -> Self {
+        let served = decision.class != DeviceClass::None;
         let status = statuses.iter().find(|it| served && it.device.index == decision.index);
-        let why_no_shortcut = decision.why_no_shortcut(status);
+        let why_no_shortcut = decision.fast_path_obstacle(status);
         Self {
             name: &decision.name,
             index: decision.index,
@@ -211,13 +220,13 @@ impl<'a> Device<'a> {
             unpinned: status.is_some_and(|status| status.unpinned),
             address4: decision.address4,
             address6: decision.address6,
-            near: decision.near(),
-            answers: (decision.class == Class::Outer).then(|| decision.answers.as_str()),
-            others: status.map_or(0, |status| status.others),
+            near: decision.local_networks(),
+            answers: (decision.class == DeviceClass::Outer).then(|| decision.reply_routing.as_str()),
+            others: status.map_or(0, |status| status.foreign_programs),
             shortcut: why_no_shortcut.is_none(),
-            xdp: decision.at_driver(status).then_some(NATIVE),
-            no_xdp: decision.why_not_at_driver(status),
-            no_shortcut: why_no_shortcut.filter(|_| decision.leads_on()).map(Cow::into_owned),
+            xdp: decision.is_xdp_active(status).then_some(NATIVE),
+            no_xdp: decision.xdp_obstacle(status),
+            no_shortcut: why_no_shortcut.filter(|_| decision.has_outside_flows()).map(Cow::into_owned),
             error: status.and_then(|status| status.error.as_deref()),
         }
     }
@@ -232,7 +241,12 @@ impl<'a> Device<'a> {
         cells.put(self.address6.map_or_else(|| "-".to_owned(), |it| it.to_string()));
         cells.put(match self.error {
             None => {
-                let said = [self.by_address().to_owned(), self.near(), self.way(), self.at_driver()];
+                let said = [
+                    self.describe_routing().to_owned(),
+                    self.describe_local_pods(),
+                    self.describe_fast_path(),
+                    self.describe_driver(),
+                ];
                 format!("{}{}", self.why, said.concat())
             }
             Some(error) if self.unpinned => format!("{}; served, but not pinned: {error}", self.why),
@@ -243,11 +257,11 @@ impl<'a> Device<'a> {
 }
 
 impl Device<'_> {
-    fn by_address(&self) -> &'static str {
-        if self.answers == Some(Answers::Dialled.as_str()) { BY_ADDRESS } else { "" }
+    fn describe_routing(&self) -> &'static str {
+        if self.answers == Some(ReplyRouting::ByFrontend.as_str()) { ROUTED_BY_ADDRESS } else { "" }
     }
 
-    fn near(&self) -> String {
+    fn describe_local_pods(&self) -> String {
         if self.near.is_empty() {
             return String::new();
         }
@@ -255,13 +269,13 @@ impl Device<'_> {
     }
 
     /// Which way packets go between this device and others.
-    fn way(&self) -> String {
+    fn describe_fast_path(&self) -> String {
         match &self.no_shortcut {
             Some(why) => format!("; packets go through the stack: {why}"),
-            None if self.shortcut && self.class == Class::Near.as_str() => {
+            None if self.shortcut && self.class == DeviceClass::LocalPods.as_str() => {
                 "; packets to its pods pass by the stack".to_owned()
             }
-            None if self.shortcut && self.class == Class::Pod.as_str() => {
+            None if self.shortcut && self.class == DeviceClass::Pod.as_str() => {
                 "; packets to and from its pod pass by the stack".to_owned()
             }
             None if self.shortcut => "; packets to other nodes pass by the stack".to_owned(),
@@ -270,7 +284,7 @@ impl Device<'_> {
     }
 
     /// Whether packets that pass by the stack do so at the device's driver.
-    fn at_driver(&self) -> String {
+    fn describe_driver(&self) -> String {
         match (self.xdp, &self.no_xdp) {
             (Some(mode), _) => format!(", at the driver ({mode})"),
             (None, Some(why)) if self.no_shortcut.is_none() => format!("; not at the driver: {why}"),
@@ -279,9 +293,9 @@ impl Device<'_> {
     }
 }
 
-const DIRECT: &str = "clients' packets as they came";
+const DSR_PACKETS: &str = "clients' packets as they came";
 
 /// The way of frames at a driver.
 const NATIVE: &str = "native";
 
-const BY_ADDRESS: &str = "; answers are routed by the address that was dialled";
+const ROUTED_BY_ADDRESS: &str = "; answers are routed by the address that was dialled";

@@ -16,23 +16,23 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{NAMED_MAX, Reach, spelled};
-use crate::answer::{self, Refusal};
-use crate::door::Visit;
+use super::{DrainEffect, NAMED_MAX, describe_drain};
+use crate::admin_listener::RequestContext;
+use crate::client_requests::Peer;
 use crate::form::Form;
-use crate::guard::form_of;
+use crate::guard::requested_format;
 use crate::parameters;
 use crate::query::Query;
-use crate::reload::{is_post, only_post};
-use crate::wishes::Peer;
+use crate::reload::{is_post, refuse_other_methods};
+use crate::response::{self, ApiError};
 use holdfast_agent::drains::{AcceptedOrder, Order, OrderOutcome};
 use holdfast_evidence::diagnose::EXIT_HEADER;
 
 /// The path by which backends are drained.
-pub(crate) const ON: &str = "/drain";
+pub(crate) const DRAIN_PATH: &str = "/drain";
 
 /// The path by which that is taken back.
-pub(crate) const OFF: &str = "/undrain";
+pub(crate) const UNDRAIN_PATH: &str = "/undrain";
 
 /// How long an order may take, of which the disk may take three seconds.
 const ORDER_TIME_MAX: Duration = Duration::from_secs(6);
@@ -48,7 +48,7 @@ const NO_SERVICE: &str = "no service lists it now: is it spelled as in `holdfast
 /// What an order came to.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Ordered")]
-pub(crate) struct OrderedJson {
+pub(crate) struct DrainOrderJson {
     /// The address, with a port where only that is meant.
     backend: String,
     /// The one service that is meant, as `namespace/name`; null: all.
@@ -77,67 +77,76 @@ pub(crate) struct OrderedJson {
 }
 
 /// Answers the order to drain.
-pub(crate) async fn drain(visit: State<Visit>, peer: Extension<Peer>, request: Request) -> Response {
-    order(visit.0, peer.0, request, true).await
+pub(crate) async fn drain(visit: State<RequestContext>, peer: Extension<Peer>, request: Request) -> Response {
+    handle_order(visit.0, peer.0, request, true).await
 }
 
 /// Answers the order to take that back.
-pub(crate) async fn undrain(visit: State<Visit>, peer: Extension<Peer>, request: Request) -> Response {
-    order(visit.0, peer.0, request, false).await
+pub(crate) async fn undrain(
+    visit: State<RequestContext>,
+    peer: Extension<Peer>,
+    request: Request,
+) -> Response {
+    handle_order(visit.0, peer.0, request, false).await
 }
 
-async fn order(visit: Visit, peer: Peer, request: Request, is_on: bool) -> Response {
-    let form = form_of(&request);
+async fn handle_order(visit: RequestContext, peer: Peer, request: Request, is_on: bool) -> Response {
+    let form = requested_format(&request);
     if !is_post(&request) {
-        return only_post();
+        return refuse_other_methods();
     }
-    let wanted = allowed(peer).and_then(|()| wanted(&request));
+    let wanted = check_allowed(peer).and_then(|()| parse_drain(&request));
     // A request cannot be kept while its order is waited for.
     drop(request);
     match wanted {
         Ok(drain) => {
-            ordered(&visit, peer, &drain, (is_on, form)).await.unwrap_or_else(Refusal::into_response)
+            execute_order(&visit, peer, &drain, (is_on, form)).await.unwrap_or_else(ApiError::into_response)
         }
         Err(refusal) => refusal.into_response(),
     }
 }
 
-async fn ordered(
-    visit: &Visit,
+async fn execute_order(
+    visit: &RequestContext,
     peer: Peer,
     drain: &Drain,
     (is_on, form): (bool, Form),
-) -> Result<Response, Refusal> {
-    let taken = taken(visit, peer, drain, is_on).await?;
-    let reach = settled(visit, drain, &taken).await;
-    let json = OrderedJson::new(drain, is_on, taken, &reach);
-    let exit = u16::from(json.is_a_finding());
-    let mut response = answer::either(StatusCode::OK, form, &json, || json.text());
+) -> Result<Response, ApiError> {
+    let taken = submit_order(visit, peer, drain, is_on).await?;
+    let reach = wait_for_effect(visit, drain, &taken).await;
+    let json = DrainOrderJson::new(drain, is_on, taken, &reach);
+    let exit = u16::from(json.has_finding());
+    let mut response = response::render_response(StatusCode::OK, form, &json, || json.text());
     response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), HeaderValue::from(exit));
     Ok(response)
 }
 
-fn allowed(peer: Peer) -> Result<(), Refusal> {
+fn check_allowed(peer: Peer) -> Result<(), ApiError> {
     if may_order(peer) {
         return Ok(());
     }
     let hint = "ask as root, such as by sudo; every user may see what is drained, by `holdfast drain`";
-    Err(Refusal::new(StatusCode::FORBIDDEN, "only root may drain backends", hint))
+    Err(ApiError::new(StatusCode::FORBIDDEN, "only root may drain backends", hint))
 }
 
-async fn taken(visit: &Visit, peer: Peer, drain: &Drain, is_on: bool) -> Result<AcceptedOrder, Refusal> {
-    let asked = ask(&visit.acts.drains, peer, drain.clone(), is_on);
+async fn submit_order(
+    visit: &RequestContext,
+    peer: Peer,
+    drain: &Drain,
+    is_on: bool,
+) -> Result<AcceptedOrder, ApiError> {
+    let asked = send_order(&visit.actions.drains, peer, drain.clone(), is_on);
     match tokio::time::timeout(ORDER_TIME_MAX, asked).await {
         Ok(Some(Ok(taken))) => Ok(taken),
         Ok(Some(Err(why))) => {
             let hint =
                 "take back what is no longer needed: `holdfast drain` lists all, `holdfast undrain` ends one";
-            Err(Refusal::new(StatusCode::CONFLICT, why.to_string(), hint))
+            Err(ApiError::new(StatusCode::CONFLICT, why.to_string(), hint))
         }
         Ok(None) | Err(_) => {
             let hint =
                 "it starts, stops or hangs, or others asked first; `holdfast drain` shows what is in force";
-            Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no order now", hint))
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no order now", hint))
         }
     }
 }
@@ -147,11 +156,11 @@ pub(crate) fn may_order(peer: Peer) -> bool {
     peer.uid == 0 || peer.uid == nix::unistd::geteuid().as_raw()
 }
 
-fn wanted(request: &Request) -> Result<Drain, Refusal> {
+fn parse_drain(request: &Request) -> Result<Drain, ApiError> {
     let query = Query::read(request.uri().query().unwrap_or_default(), parameters::DRAIN)?;
     let hint =
         "give it, with a port if only that is meant, such as 10.0.0.5, 10.0.0.5:8080 or [fd00::5]:8080";
-    let refused = |error| Refusal::new(StatusCode::BAD_REQUEST, error, hint);
+    let refused = |error| ApiError::new(StatusCode::BAD_REQUEST, error, hint);
     let backend = query.flows.backend.ok_or_else(|| refused("no backend is given"))?;
     let port =
         backend.port.map(TryInto::try_into).transpose().map_err(|_| refused("no backend has port 0"))?;
@@ -161,7 +170,12 @@ fn wanted(request: &Request) -> Result<Drain, Refusal> {
     Ok(Drain::new(backend.address, port, query.filter.service))
 }
 
-async fn ask(orders: &mpsc::Sender<Order>, peer: Peer, drain: Drain, is_on: bool) -> Option<OrderOutcome> {
+async fn send_order(
+    orders: &mpsc::Sender<Order>,
+    peer: Peer,
+    drain: Drain,
+    is_on: bool,
+) -> Option<OrderOutcome> {
     let (answer, answered) = oneshot::channel();
     let Peer { uid, pid } = peer;
     orders.try_send(Order { uid, pid, drain, is_on, answer }).ok()?;
@@ -169,10 +183,10 @@ async fn ask(orders: &mpsc::Sender<Order>, peer: Peer, drain: Drain, is_on: bool
 }
 
 /// What the drain reaches, once the lists are as they were ordered to be, or when that takes too long.
-async fn settled(visit: &Visit, drain: &Drain, taken: &AcceptedOrder) -> Reach {
+async fn wait_for_effect(visit: &RequestContext, drain: &Drain, taken: &AcceptedOrder) -> DrainEffect {
     let mut snapshots = visit.readings.snapshots.clone();
     let begun = tokio::time::Instant::now();
-    let mut reach = Reach::of(&visit.readings.snapshot(), drain, &taken.drains);
+    let mut reach = DrainEffect::from_snapshot(&visit.readings.snapshot(), drain, &taken.drains);
     while reach.pending > 0 {
         let changed = tokio::time::timeout_at(begun + SETTLE_TIME_MAX, snapshots.changed()).await;
         if !matches!(changed, Ok(Ok(()))) {
@@ -180,13 +194,13 @@ async fn settled(visit: &Visit, drain: &Drain, taken: &AcceptedOrder) -> Reach {
         }
         // The engine waits while what it publishes is borrowed.
         let snapshot = Arc::clone(&snapshots.borrow_and_update());
-        reach.look_again(&snapshot, drain, &taken.drains);
+        reach.refresh(&snapshot, drain, &taken.drains);
     }
     reach
 }
 
-impl OrderedJson {
-    fn new(drain: &Drain, is_on: bool, taken: AcceptedOrder, reach: &Reach) -> Self {
+impl DrainOrderJson {
+    fn new(drain: &Drain, is_on: bool, taken: AcceptedOrder, reach: &DrainEffect) -> Self {
         let AcceptedOrder { drains, before, problem } = taken;
         Self {
             backend: drain.to_string(),
@@ -196,17 +210,17 @@ impl OrderedJson {
             by: before.as_ref().map(DrainOrder::to_string),
             since: before.map(|before| Rfc3339(before.at)),
             services: reach.services.len(),
-            named: reach.named(),
-            still_used: if is_on { reach.still_used() } else { Vec::new() },
+            named: reach.service_names(),
+            still_used: if is_on { reach.still_used_names() } else { Vec::new() },
             pending: reach.pending,
-            also_drained: also(drain, drains.iter().map(|(other, _)| other)),
+            also_drained: other_drains(drain, drains.iter().map(|(other, _)| other)),
             memory_problem: problem,
         }
     }
 
     /// Whether clients do not get what the operator may expect of the order. An address that no service has may be
     /// spelled wrong, and another one get clients on.
-    const fn is_a_finding(&self) -> bool {
+    const fn has_finding(&self) -> bool {
         let is_still_drained = !self.drained && !self.also_drained.is_empty();
         let reaches_none = self.drained && self.services == 0;
         !self.still_used.is_empty() || is_still_drained || reaches_none || self.pending > 0
@@ -214,13 +228,19 @@ impl OrderedJson {
 
     fn text(&self) -> String {
         let of = self.service.as_ref().map(|service| format!(" of {service}")).unwrap_or_default();
-        let first = format!("{}{of} {}", self.backend, self.outcome());
-        let lines = [Some(first), self.listed(), self.contrary(), self.unsettled(), self.forgetful()];
+        let first = format!("{}{of} {}", self.backend, self.describe_outcome());
+        let lines = [
+            Some(first),
+            self.describe_services(),
+            self.describe_remaining_use(),
+            self.describe_pending(),
+            self.describe_memory_problem(),
+        ];
         lines.into_iter().flatten().map(|line| line + "\n").collect()
     }
 
     /// What an operator may not expect of it.
-    fn contrary(&self) -> Option<String> {
+    fn describe_remaining_use(&self) -> Option<String> {
         let them = self.still_used.join(", ");
         let used = format!(
             "still used by {them}: no other backend there takes clients, and a drain empties no list"
@@ -233,17 +253,17 @@ impl OrderedJson {
         }
     }
 
-    fn unsettled(&self) -> Option<String> {
+    fn describe_pending(&self) -> Option<String> {
         let count = self.pending;
         (count > 0).then(|| format!("not in force yet in {count} of them; ask again by `holdfast drain`"))
     }
 
-    fn forgetful(&self) -> Option<String> {
+    fn describe_memory_problem(&self) -> Option<String> {
         let problem = self.memory_problem.as_ref()?;
         Some(format!("not on disk yet, so a restart of the daemon would not know it: {problem}"))
     }
 
-    fn outcome(&self) -> String {
+    fn describe_outcome(&self) -> String {
         let by = self.by.as_deref().unwrap_or("an unknown user");
         let since = self.since.map(|since| format!(" since {since}")).unwrap_or_default();
         match (self.drained, self.unchanged) {
@@ -259,7 +279,7 @@ impl OrderedJson {
         }
     }
 
-    fn listed(&self) -> Option<String> {
+    fn describe_services(&self) -> Option<String> {
         let more = self.services.saturating_sub(self.named.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         match (self.services, self.drained) {
@@ -272,8 +292,8 @@ impl OrderedJson {
 }
 
 /// The other drains of the same address.
-fn also(drain: &Drain, drains: impl Iterator<Item = Drain>) -> Vec<String> {
+fn other_drains(drain: &Drain, drains: impl Iterator<Item = Drain>) -> Vec<String> {
     let is_near =
         |other: &Drain| other.address() == drain.address() && other != drain && other.overlaps(drain);
-    drains.filter(is_near).take(NAMED_MAX).map(|other| spelled(&other)).collect()
+    drains.filter(is_near).take(NAMED_MAX).map(|other| describe_drain(&other)).collect()
 }

@@ -6,13 +6,13 @@ use holdfast_diagnose::explain::{
     ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, ObjectRef, Packet, PacketShare,
     RefusalRow, SliceRef,
 };
-use holdfast_status::plain::Plain;
+use holdfast_status::printable::Printable;
 use holdfast_status::views::clients::Clients;
 
 /// All of it as lines.
 pub(super) fn write(explanation: &Explanation<'_>) -> String {
     let mut out = String::new();
-    line(&mut out, 0, &explanation.sentence);
+    push_line(&mut out, 0, &explanation.sentence);
     if let Some(packet) = &explanation.packet {
         write_packet(&mut out, packet);
     }
@@ -20,49 +20,53 @@ pub(super) fn write(explanation: &Explanation<'_>) -> String {
         write_service(&mut out, service);
     }
     if !explanation.near.is_empty() {
-        heading(&mut out, "Near it:");
+        push_heading(&mut out, "Near it:");
     }
     for near in &explanation.near {
-        line(&mut out, 1, &format!("{}: {}", near.what, near.name));
+        push_line(&mut out, 1, &format!("{}: {}", near.what, near.name));
     }
     if !explanation.past.is_empty() {
-        heading(&mut out, "Before:");
+        push_heading(&mut out, "Before:");
     }
     for record in &explanation.past {
-        line(&mut out, 1, &record.sentence());
+        push_line(&mut out, 1, &record.sentence());
     }
     if let Some(apiserver) = &explanation.apiserver {
-        heading(&mut out, &format!("Apiserver: {apiserver}"));
+        push_heading(&mut out, &format!("Apiserver: {apiserver}"));
     }
     if let Some(since) = explanation.stale_since {
-        line(&mut out, 0, &format!("Stale: as remembered from {since}; a source has not delivered since"));
+        push_line(
+            &mut out,
+            0,
+            &format!("Stale: as remembered from {since}; a source has not delivered since"),
+        );
     }
     out
 }
 
 /// Writes one line; what others wrote into `text` cannot begin another one.
-fn line(out: &mut String, depth: usize, text: &str) {
+fn push_line(out: &mut String, depth: usize, text: &str) {
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "{:depth$}{}", "", Plain(text), depth = depth * 2);
+    let _ = writeln!(out, "{:depth$}{}", "", Printable(text), depth = depth * 2);
 }
 
 /// Writes a heading behind a blank line.
-fn heading(out: &mut String, text: &str) {
+fn push_heading(out: &mut String, text: &str) {
     out.push('\n');
-    line(out, 0, text);
+    push_line(out, 0, text);
 }
 
 /// Writes what a packet meets: the names of the steps in one column, what each step says in the next, then backends.
 fn write_packet(out: &mut String, packet: &Packet) {
-    heading(out, "Step by step, from the maps as they are; nothing was sent:");
+    push_heading(out, "Step by step, from the maps as they are; nothing was sent:");
     for step in &packet.steps {
-        line(out, 1, &format!("{:<9} {}", step.step.to_string(), step.says));
+        push_line(out, 1, &format!("{:<9} {}", step.step.to_string(), step.says));
     }
     for it in &packet.backends {
-        line(out, 2, &share_line(it));
+        push_line(out, 2, &share_line(it));
     }
     if packet.more_backends > 0 {
-        line(out, 2, &format!("and {} more, each with the same share", packet.more_backends));
+        push_line(out, 2, &format!("and {} more, each with the same share", packet.more_backends));
     }
 }
 
@@ -79,9 +83,9 @@ fn share_line(it: &PacketShare) -> String {
 }
 
 fn write_service(out: &mut String, it: &ExplainedService<'_>) {
-    heading(out, &format!("Service {} ({}, {})", it.service, it.source, it.state));
+    push_heading(out, &format!("Service {} ({}, {})", it.service, it.source, it.state));
     if let Some(balancer) = &it.load_balancer {
-        line(out, 1, &format!("Load balancer ({}): {}", balancer.state, balancer.sentence(&it.service)));
+        push_line(out, 1, &format!("Load balancer ({}): {}", balancer.state, balancer.sentence(&it.service)));
     }
     for frontend in &it.frontends {
         write_frontend(out, frontend);
@@ -89,65 +93,65 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>) {
     write_objects(out, it);
     for rejected in &it.rejected {
         let what = if rejected.partial { "Ignored in" } else { "Rejected" };
-        line(out, 1, &format!("{what} {}: {}", rejected.object, rejected.reason));
+        push_line(out, 1, &format!("{what} {}: {}", rejected.object, rejected.reason));
     }
     if let Some(name) = &it.resolved {
-        line(out, 1, &format!("Backends by DNS: {name}"));
+        push_line(out, 1, &format!("Backends by DNS: {name}"));
     }
     if !it.endpoints.is_empty() {
-        line(out, 1, "Endpoints:");
+        push_line(out, 1, "Endpoints:");
     }
     for endpoint in &it.endpoints {
-        line(out, 2, &endpoint_line(endpoint));
+        push_line(out, 2, &endpoint_line(endpoint));
         if let Some(check) = &endpoint.check {
-            line(out, 3, &check.to_string());
+            push_line(out, 3, &check.to_string());
         }
     }
     for refused in &it.refusals {
-        line(out, 1, &refused_line(refused));
+        push_line(out, 1, &refused_line(refused));
     }
     for backend in &it.refusing_backends {
         let said = "no process listens at that port there (ICMP port unreachable)";
-        line(out, 1, &format!("{backend}/UDP refuses clients outside: {said}"));
+        push_line(out, 1, &format!("{backend}/UDP refuses clients outside: {said}"));
     }
     if !it.history.is_empty() {
-        line(out, 1, "History:");
+        push_line(out, 1, "History:");
     }
     for record in &it.history {
-        line(out, 2, &record.sentence());
+        push_line(out, 2, &record.sentence());
     }
 }
 
 fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
     let address = std::net::SocketAddr::new(it.address, it.port);
     let reason = it.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-    line(
+    push_line(
         out,
         1,
         &format!("{address}/{} {}: {}{reason} since {}", it.protocol, it.r#type, it.verdict, it.since),
     );
     if let Some(error) = it.error {
-        line(out, 2, &format!("error: {error}"));
+        push_line(out, 2, &format!("error: {error}"));
     }
-    line(out, 2, &format!("backends: {}", list(&it.backends)));
+    push_line(out, 2, &format!("backends: {}", join_backends(&it.backends)));
     if let Some(external) = &it.external_backends {
-        line(out, 2, &format!("for clients from outside: {}", list(external)));
+        push_line(out, 2, &format!("for clients from outside: {}", join_backends(external)));
     }
-    line(out, 2, &format!("in the maps now: {}", applied(it)));
+    push_line(out, 2, &format!("in the maps now: {}", describe_applied(it)));
     if let Some(Clients { connects, refused, dropped }) = it.applied.clients {
         let counted = format!("{connects} connected, {refused} refused, {dropped} dropped");
-        line(out, 2, &format!("tries so far at all frontends of its port together: {counted}"));
+        push_line(out, 2, &format!("tries so far at all frontends of its port together: {counted}"));
     }
     if let Some(announcement) = &it.announcement {
-        line(out, 2, &announcement.to_string());
+        push_line(out, 2, &announcement.to_string());
     }
-    line(out, 2, &format!("next: {}", it.next));
+    push_line(out, 2, &format!("next: {}", it.next));
     if let Some(page) = &it.page {
-        line(out, 2, &format!("see: {page}"));
+        push_line(out, 2, &format!("see: {page}"));
     }
 }
 
-fn applied(it: &FrontendRow<'_>) -> String {
+fn describe_applied(it: &FrontendRow<'_>) -> String {
     let applied = &it.applied;
     let verdict = match applied.matches {
         None => return applied.error.clone().unwrap_or_else(|| "not read".to_owned()),
@@ -155,34 +159,39 @@ fn applied(it: &FrontendRow<'_>) -> String {
         Some(false) => "NOT as it should be",
     };
     if applied.programmed {
-        format!("{} ({verdict})", list(&applied.backends))
+        format!("{} ({verdict})", join_backends(&applied.backends))
     } else {
         format!("absent ({verdict})")
     }
 }
 
-fn list(backends: &[String]) -> String {
+fn join_backends(backends: &[String]) -> String {
     if backends.is_empty() { "none".to_owned() } else { backends.join(", ") }
 }
 
 fn write_objects(out: &mut String, it: &ExplainedService<'_>) {
     match &it.desired.object {
-        Some(object) => line(out, 1, &format!("Service object: {}", version(object))),
-        None => line(out, 1, "Service object: not known"),
+        Some(object) => push_line(out, 1, &format!("Service object: {}", describe_version(object))),
+        None => push_line(out, 1, "Service object: not known"),
     }
     for slice in &it.desired.slices {
-        line(
+        push_line(
             out,
             1,
-            &format!("EndpointSlice {}: {}, {}", slice.name, endpoints(slice), version(&slice.object)),
+            &format!(
+                "EndpointSlice {}: {}, {}",
+                slice.name,
+                describe_endpoints(slice),
+                describe_version(&slice.object)
+            ),
         );
     }
     let settings: Vec<String> =
         it.desired.settings.iter().map(|it| format!("{} = {} ({})", it.name, it.value, it.origin)).collect();
-    line(out, 1, &format!("Settings: {}", settings.join(", ")));
+    push_line(out, 1, &format!("Settings: {}", settings.join(", ")));
 }
 
-fn endpoints(slice: &SliceRef<'_>) -> String {
+fn describe_endpoints(slice: &SliceRef<'_>) -> String {
     let headless = if slice.headless { ", headless" } else { "" };
     match (slice.endpoints_null, slice.endpoints) {
         (true, _) => format!("endpoints: null{headless}"),
@@ -191,7 +200,7 @@ fn endpoints(slice: &SliceRef<'_>) -> String {
     }
 }
 
-fn version(object: &ObjectRef<'_>) -> String {
+fn describe_version(object: &ObjectRef<'_>) -> String {
     let mut parts = Vec::new();
     if let Some(version) = object.resource_version {
         parts.push(format!("version {version}"));

@@ -5,22 +5,27 @@
 
 use std::time::Instant;
 
-use holdfast_status::views::apiserver::{State, Tier, View};
+use holdfast_status::views::apiserver::{ApiserverState, ApiserverView, Tier};
 
 use holdfast_agent::exposition::Exposition;
 use holdfast_kubernetes::source::{self as watching, Watch};
 
 /// Writes the metrics of the connections to apiservers and of the watches.
-pub(super) fn write(out: &mut Exposition, view: &View, watches: &[Watch]) {
-    access(out, view);
-    following(out, watches);
+pub(super) fn write(out: &mut Exposition, view: &ApiserverView, watches: &[Watch]) {
+    write_access(out, view);
+    write_watches(out, watches);
 }
 
 const TIERS: [Tier; 3] = [Tier::Configured, Tier::Kubelet, Tier::Learned];
-const ENDPOINT_STATES: [State; 5] =
-    [State::Unknown, State::Healthy, State::Recovering, State::Failed, State::Throttled];
+const ENDPOINT_STATES: [ApiserverState; 5] = [
+    ApiserverState::Unknown,
+    ApiserverState::Healthy,
+    ApiserverState::Recovering,
+    ApiserverState::Failed,
+    ApiserverState::Throttled,
+];
 
-fn access(out: &mut Exposition, view: &View) {
+fn write_access(out: &mut Exposition, view: &ApiserverView) {
     out.begin("holdfast_apiserver_endpoints", "gauge", "Known addresses of apiservers by tier and state.");
     for tier in TIERS {
         for state in ENDPOINT_STATES {
@@ -42,9 +47,9 @@ fn access(out: &mut Exposition, view: &View) {
 }
 
 /// One metric of a watch.
-type OfWatch = (&'static str, &'static str, &'static str, fn(&Watch) -> u64);
+type WatchMetric = (&'static str, &'static str, &'static str, fn(&Watch) -> u64);
 
-const OF_WATCHES: [OfWatch; 8] = [
+const WATCH_METRICS: [WatchMetric; 8] = [
     ("holdfast_watch_established", "gauge", "Whether it hears of each change.", |it| {
         u64::from(it.state == watching::State::Watching)
     }),
@@ -69,10 +74,10 @@ const OF_WATCHES: [OfWatch; 8] = [
 ];
 
 /// Tells of the kinds that the cluster has.
-fn following(out: &mut Exposition, watches: &[Watch]) {
+fn write_watches(out: &mut Exposition, watches: &[Watch]) {
     let is_here = |it: &&Watch| it.state != watching::State::Absent;
     let watches: Vec<&Watch> = watches.iter().filter(is_here).collect();
-    for (name, kind, help, value) in OF_WATCHES {
+    for (name, kind, help, value) in WATCH_METRICS {
         out.begin(name, kind, help);
         watches.iter().copied().for_each(|it| out.sample(name, &[("kind", &it.what.to_string())], value(it)));
     }

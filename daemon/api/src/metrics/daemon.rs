@@ -4,7 +4,7 @@
 
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_status::views::announced::Announced;
+use holdfast_status::views::announcements::AnnouncementStatus;
 
 use holdfast_agent::exposition::Exposition;
 use holdfast_agent::proxies;
@@ -41,18 +41,18 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
         let is_here = found.iter().any(|it| it.proxy == proxy);
         out.sample(name, &[("proxy", proxy)], u8::from(is_here));
     }
-    announced(out, &readings.routes.borrow());
+    write_announcements(out, &readings.routes.borrow());
 }
 
 /// Addresses that are announced by routes, and what was done to the routes.
-fn announced(out: &mut Exposition, routes: &Announced) {
+fn write_announcements(out: &mut Exposition, routes: &AnnouncementStatus) {
     let there = routes.addresses.iter().filter(|it| it.announced).count();
     let help = "Addresses whose routes are there for others to announce.";
     out.gauge("holdfast_announced_addresses", help, there);
     let help = "Addresses that the configuration has announced, and that are not.";
     out.gauge("holdfast_unannounced_addresses", help, routes.addresses.len() - there);
-    out.counter("holdfast_announcements_total", "Routes to addresses that were put in.", routes.put);
-    out.counter("holdfast_withdrawals_total", "Routes to addresses that were taken out.", routes.taken);
+    out.counter("holdfast_announcements_total", "Routes to addresses that were put in.", routes.added);
+    out.counter("holdfast_withdrawals_total", "Routes to addresses that were taken out.", routes.removed);
     let help = "Changes of routes to addresses that the kernel refused.";
-    out.counter("holdfast_announcements_refused_total", help, routes.refused);
+    out.counter("holdfast_announcements_refused_total", help, routes.failures);
 }

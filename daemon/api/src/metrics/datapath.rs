@@ -6,20 +6,20 @@
 
 use holdfast_core::snapshot::Snapshot;
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::refusals::spelled;
+use holdfast_status::views::refusals::denial_word;
 
-use super::super::datapath::fills;
+use super::super::datapath::map_fills;
 use holdfast_agent::exposition::Exposition;
 use holdfast_agent::readings::Readings;
 
 /// Writes how full the maps are, whether the programs are whole, and how many clients were turned away.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
-    maps(out, snapshot);
-    kernel(out, snapshot, &readings.datapath());
-    refusals(out, readings);
+    write_maps(out, snapshot);
+    write_kernel(out, snapshot, &readings.datapath());
+    write_refusals(out, readings);
 }
 
-fn maps(out: &mut Exposition, snapshot: &Snapshot) {
+fn write_maps(out: &mut Exposition, snapshot: &Snapshot) {
     let fill = &snapshot.fill;
     out.gauge("holdfast_map_frontends", "Frontends in the maps.", fill.frontends);
     out.gauge("holdfast_map_ports", "Port indices in use.", fill.ports);
@@ -32,9 +32,9 @@ fn maps(out: &mut Exposition, snapshot: &Snapshot) {
 }
 
 /// Writes how programs and maps in the kernel are; for maps in memory, writes nothing.
-fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
+fn write_kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
     let Some(status) = view.status() else { return };
-    let fills = fills(status, &snapshot.fill);
+    let fills = map_fills(status, &snapshot.fill);
     out.begin("holdfast_map_used", "gauge", "Entries in use.");
     fills.iter().for_each(|fill| out.sample("holdfast_map_used", &[("map", fill.map)], fill.used));
     out.begin("holdfast_map_size", "gauge", "Entries that the map has room for; it grows.");
@@ -47,7 +47,7 @@ fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
     let help = "Those of them at which nothing of ours runs: clients meet no service.";
     out.gauge("holdfast_bare_hooks", help, status.bare_hooks.len());
     let help = "Hooks and devices whose programs serve without their pins: they end with this daemon.";
-    out.gauge("holdfast_unpinned", help, view.unpinned().len());
+    out.gauge("holdfast_unpinned", help, view.unpinned_hooks().len());
     let help = "Whether grace periods do not end, so that nothing is reused.";
     out.gauge("holdfast_grace_failed", help, u8::from(status.grace_failure.is_some()));
     let swept = status.stale_sockets.clone().unwrap_or_default();
@@ -60,9 +60,9 @@ fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
     out.counter("holdfast_refusals_lost_total", help, status.refusals_lost);
 }
 
-fn refusals(out: &mut Exposition, readings: &Readings) {
+fn write_refusals(out: &mut Exposition, readings: &Readings) {
     out.begin("holdfast_refusals_total", "counter", "Clients that were not served, by what they met.");
     for (denial, count) in readings.refusals.totals() {
-        out.sample("holdfast_refusals_total", &[("verdict", spelled(denial))], count);
+        out.sample("holdfast_refusals_total", &[("verdict", denial_word(denial))], count);
     }
 }

@@ -28,18 +28,18 @@ pub(super) fn write(out: &mut Exposition, view: &DatapathView, table: Option<&Fl
     out.gauge("holdfast_flows_expired", help, tally.expired);
     let help = "Flows by whose port of this node a backend of another node answers.";
     out.gauge("holdfast_snat_ports_in_use", help, tally.nat);
-    let swept = status.flows.as_ref().map(|seen| seen.swept.clone()).unwrap_or_default();
+    let swept = status.flows.as_ref().map(|seen| seen.sweep.clone()).unwrap_or_default();
     let help =
         "Of how many ports of this node one is given, towards each port of each backend of another node.";
     out.gauge("holdfast_snat_ports_max", help, swept.snat_ports);
     let help = "Of those the ports that flows have at the backend where they have most.";
-    out.gauge("holdfast_snat_ports_fullest", help, swept.fullest.as_ref().map_or(0, |it| it.taken));
+    out.gauge("holdfast_snat_ports_fullest", help, swept.fullest.as_ref().map_or(0, |it| it.used_ports));
     out.counter("holdfast_flows_swept_total", "Flows that were taken away after their end.", swept.ended);
     let help = "Whether some flows cannot be taken away after their end.";
     out.gauge("holdfast_flows_sweep_failed", help, u8::from(swept.failure.is_some()));
     let help =
         "Ports that no client is given at one backend, because a connection of another proxy has them there.";
-    out.gauge("holdfast_snat_ports_kept_free", help, swept.kept_free);
+    out.gauge("holdfast_snat_ports_kept_free", help, swept.reserved_ports);
     let counts = table.map(FlowTable::packet_counts).unwrap_or_default();
     out.begin("holdfast_packets_dropped_total", "counter", "Packets that were dropped, by reason.");
     for (reason, count) in counts.dropped {

@@ -7,29 +7,29 @@ use holdfast_core::hold::{Bound, Hold, Judgement};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Uptime;
 
-use super::count;
+use super::count_value;
 use holdfast_agent::exposition::Exposition;
 use holdfast_agent::probes::ProbeCounts;
 use holdfast_standalone::blocks::CheckStats;
 
 #[derive(Debug, Default)]
-struct Counts {
+struct HoldCounts {
     reasons: [u64; Judgement::REASONS.len()],
     oldest: Option<Uptime>,
     is_mass_loss: bool,
 }
 
-impl Counts {
-    fn of(snapshot: &Snapshot) -> Self {
+impl HoldCounts {
+    fn from_snapshot(snapshot: &Snapshot) -> Self {
         let mut counts = Self::default();
         let views = snapshot.held.iter().filter_map(|id| snapshot.services.get(*id));
         let holds = views.flat_map(|view| view.ports.iter().filter_map(|port| port.hold.as_deref()));
-        holds.for_each(|hold| counts.add(hold));
+        holds.for_each(|hold| counts.add_hold(hold));
         counts
     }
 
-    fn add(&mut self, hold: &Hold) {
-        count(&mut self.reasons, &Judgement::REASONS, &hold.reason);
+    fn add_hold(&mut self, hold: &Hold) {
+        count_value(&mut self.reasons, &Judgement::REASONS, &hold.reason);
         self.oldest = Some(self.oldest.map_or(hold.begun, |oldest| oldest.min(hold.begun)));
         self.is_mass_loss |= hold.bound == Bound::MassLoss;
     }
@@ -37,7 +37,7 @@ impl Counts {
 
 /// Writes which lists are held, for which reasons and how long.
 pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &ProbeCounts) {
-    let counts = Counts::of(snapshot);
+    let counts = HoldCounts::from_snapshot(snapshot);
     let help = "Services of which a list is held.";
     out.gauge("holdfast_services_held", help, snapshot.held.len());
     let of_reasons = Judgement::REASONS.into_iter().zip(counts.reasons);
@@ -61,7 +61,7 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &ProbeCou
 }
 
 /// Writes how the checks of the configuration's backends went.
-pub(super) fn checks(out: &mut Exposition, checks: &CheckStats) {
+pub(super) fn write_checks(out: &mut Exposition, checks: &CheckStats) {
     let help = "Health checks of the configuration's backends, by result.";
     out.labelled_metric("holdfast_checks_total", "counter", help, "result", checks.totals());
     let help = "Backends of the configuration that are checked, by what their checks made of them.";

@@ -13,20 +13,20 @@ use holdfast_kubernetes::event_recorder::EventCounts;
 
 /// Writes how much the engine did, how the history and the snapshot are kept, and how many objects are rejected.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
-    work(out, snapshot);
-    steps(out, &readings.liveness.steps);
-    history(out, &readings.history);
-    rejections(out, snapshot);
-    state(out, &readings.last_write.borrow());
+    write_counters(out, snapshot);
+    write_steps(out, &readings.liveness.steps);
+    write_history(out, &readings.history);
+    write_rejections(out, snapshot);
+    write_state(out, &readings.last_write.borrow());
 }
 
 /// Writes what became of our Events. These series exist only where Events are written to the cluster.
-pub(super) fn announced(out: &mut Exposition, announced: &EventCounts) {
+pub(super) fn write_announced_events(out: &mut Exposition, announced: &EventCounts) {
     let help = "Events for the cluster, by what became of them.";
     out.labelled_metric("holdfast_kubernetes_events_total", "counter", help, "outcome", announced.totals());
 }
 
-fn work(out: &mut Exposition, snapshot: &Snapshot) {
+fn write_counters(out: &mut Exposition, snapshot: &Snapshot) {
     let counters = &snapshot.counters;
     out.counter("holdfast_batches_total", "Batches applied.", counters.batches);
     out.counter("holdfast_events_total", "Events applied.", counters.events);
@@ -43,12 +43,12 @@ fn work(out: &mut Exposition, snapshot: &Snapshot) {
     out.counter("holdfast_changes_dropped_total", help, counters.changes_dropped);
 }
 
-fn steps(out: &mut Exposition, steps: &StepMetrics) {
+fn write_steps(out: &mut Exposition, steps: &StepMetrics) {
     let help = "How long the engine took for steps that wrote to the maps, or tried to.";
     out.histogram("holdfast_step_duration_seconds", help, &steps.durations);
 }
 
-fn history(out: &mut Exposition, history: &History) {
+fn write_history(out: &mut Exposition, history: &History) {
     let recorded = history.status();
     let fill = history.fill();
     out.counter("holdfast_history_records_total", "Changes that were recorded.", recorded.records);
@@ -65,7 +65,7 @@ fn history(out: &mut Exposition, history: &History) {
     out.gauge("holdfast_history_watchers", "Who watches.", history.watchers());
 }
 
-fn rejections(out: &mut Exposition, snapshot: &Snapshot) {
+fn write_rejections(out: &mut Exposition, snapshot: &Snapshot) {
     let rejections = &snapshot.rejections;
     let count = |objects: usize| u64::try_from(objects).unwrap_or(u64::MAX);
     let now = count(rejections.named.len() + rejections.more);
@@ -79,7 +79,7 @@ fn rejections(out: &mut Exposition, snapshot: &Snapshot) {
     );
 }
 
-fn state(out: &mut Exposition, written: &SnapshotWrite) {
+fn write_state(out: &mut Exposition, written: &SnapshotWrite) {
     let help = "When the snapshot was last written; 0: not by this process.";
     out.gauge("holdfast_state_written_timestamp_seconds", help, written.at.map_or(0, |at| at.0));
     out.gauge("holdfast_state_bytes", "The size of the snapshot.", written.bytes);

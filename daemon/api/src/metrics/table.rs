@@ -9,15 +9,15 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_core::totals::{BackendCounts, StatusCounts, Totals};
 use holdfast_diagnose::explain::{EndpointState, LoadBalancer, WriteStatus};
 
-use super::count;
+use super::count_value;
 use holdfast_agent::exposition::Exposition;
 
 /// Writes how many services, frontends and endpoints are in which state.
 pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {
     let totals = snapshot.services.totals();
-    tables(out, totals);
-    balancers(out, snapshot);
-    drained(out, snapshot, totals.backends().drained);
+    write_totals(out, totals);
+    write_balancers(out, snapshot);
+    write_drains(out, snapshot, totals.backends().drained);
     if snapshot.sources.contains_key(&Source::Kubernetes) {
         let help =
             "What the apiserver's objects ask for, as a number; nodes that know the same have the same.";
@@ -31,7 +31,7 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {
 }
 
 /// What operators have drained, and whether clients get some of it all the same.
-fn drained(out: &mut Exposition, snapshot: &Snapshot, counts: [u64; 2]) {
+fn write_drains(out: &mut Exposition, snapshot: &Snapshot, counts: [u64; 2]) {
     out.gauge("holdfast_drains", "Drains that operators of this node have in force.", snapshot.drains.len());
     let help = "Endpoints that are drained, by whether clients get them because no other takes clients.";
     out.begin("holdfast_drained_backends", "gauge", help);
@@ -40,7 +40,7 @@ fn drained(out: &mut Exposition, snapshot: &Snapshot, counts: [u64; 2]) {
     }
 }
 
-fn tables(out: &mut Exposition, totals: &Totals) {
+fn write_totals(out: &mut Exposition, totals: &Totals) {
     out.labelled_metric("holdfast_services", "gauge", "Services by state.", "state", totals.states());
     out.begin("holdfast_frontends", "gauge", "Frontends by type and by what a new connection gets.");
     for (kind, verdict, count) in totals.frontends() {
@@ -68,11 +68,11 @@ fn tables(out: &mut Exposition, totals: &Totals) {
     out.labelled_metric("holdfast_backends", "gauge", help, "state", of_states);
 }
 
-fn balancers(out: &mut Exposition, snapshot: &Snapshot) {
+fn write_balancers(out: &mut Exposition, snapshot: &Snapshot) {
     let mut counts = [0; BalancerState::ALL.len()];
     let now = snapshot.clock();
     for balancer in snapshot.services.with_balancer().filter_map(|view| LoadBalancer::from_view(view, now)) {
-        count(&mut counts, &BalancerState::ALL, &balancer.state.0);
+        count_value(&mut counts, &BalancerState::ALL, &balancer.state.0);
     }
     let help = "Load balancers of Services, by how far they have come as far as the Services say.";
     let of_balancers = BalancerState::ALL.into_iter().zip(counts);

@@ -6,16 +6,16 @@
 use serde_json::{Map, Value};
 
 /// Goes over one named schema.
-pub(super) fn plain(schema: &mut Value) {
+pub(super) fn simplify_schema(schema: &mut Value) {
     let Value::Object(members) = schema else { return };
-    one_enum(members);
-    never_null_where_absent(members);
-    close(members);
-    one_line(schema);
+    merge_enum(members);
+    drop_null_where_optional(members);
+    close_object(members);
+    join_lines(schema);
 }
 
 /// Turns a choice among single words into one list of these words.
-fn one_enum(schema: &mut Map<String, Value>) {
+fn merge_enum(schema: &mut Map<String, Value>) {
     let Some(Value::Array(choices)) = schema.get("oneOf") else { return };
     let words: Option<Vec<Value>> = choices.iter().map(|choice| choice.get("const").cloned()).collect();
     if let Some(words) = words {
@@ -25,19 +25,19 @@ fn one_enum(schema: &mut Map<String, Value>) {
     }
 }
 
-fn never_null_where_absent(schema: &mut Map<String, Value>) {
+fn drop_null_where_optional(schema: &mut Map<String, Value>) {
     let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     let Some(Value::Object(properties)) = schema.get_mut("properties") else { return };
     for (name, property) in properties {
         if let Value::Object(property) = property
             && !required.contains(&name.as_str().into())
         {
-            never_null(property);
+            drop_null(property);
         }
     }
 }
 
-fn never_null(property: &mut Map<String, Value>) {
+fn drop_null(property: &mut Map<String, Value>) {
     // A default would only say that the member may be absent, and `required` says so already.
     property.remove("default");
     if let Some(Value::Array(types)) = property.get_mut("type") {
@@ -56,7 +56,7 @@ fn never_null(property: &mut Map<String, Value>) {
     }
 }
 
-fn close(schema: &mut Map<String, Value>) {
+fn close_object(schema: &mut Map<String, Value>) {
     let properties = schema.get("properties").and_then(Value::as_object).map_or(0, Map::len);
     let required = schema.get("required").and_then(Value::as_array).map_or(0, Vec::len);
     if properties > 0 && properties == required {
@@ -65,15 +65,15 @@ fn close(schema: &mut Map<String, Value>) {
 }
 
 /// Puts each description on one line, wherever the sources break it.
-fn one_line(schema: &mut Value) {
+fn join_lines(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
             if let Some(Value::String(text)) = members.get_mut("description") {
                 *text = text.replace('\n', " ");
             }
-            members.values_mut().for_each(one_line);
+            members.values_mut().for_each(join_lines);
         }
-        Value::Array(elements) => elements.iter_mut().for_each(one_line),
+        Value::Array(elements) => elements.iter_mut().for_each(join_lines),
         _ => {}
     }
 }

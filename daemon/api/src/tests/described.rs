@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use expect_test::expect_file;
 use holdfast_diagnose::explain::{ClientAddress, PacketShare};
-use holdfast_status::described::Code;
 use holdfast_status::record::{Changed, Gap, GapCause, NamespaceShare};
+use holdfast_status::schema_types::Code;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

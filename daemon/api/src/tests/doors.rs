@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use super::fixture::{self, Folder, acts, everything, many, readings, serve, serve_to, serve_with};
 use super::{Got, exchange, got};
 use crate::{
-    Acts, Admin, AdminError, ForgetWish, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
+    AdminError, AdminServer, ForgetRequest, RELOADS_WAITING_MAX, ReloadOutcome, ReloadRequest,
+    RequestSenders, Settings, limits, start,
 };
 use holdfast_agent::readings::Liveness;
 use holdfast_core::facts::Timestamp;
@@ -96,15 +97,15 @@ fn nothing_can_be_changed() {
 /// Asks for a reload, and answers it with `outcome`.
 fn reload(
     served: &fixture::Served,
-    wishes: &mut mpsc::Receiver<ReloadWish>,
-    outcome: Result<Reloaded, String>,
+    wishes: &mut mpsc::Receiver<ReloadRequest>,
+    outcome: Result<ReloadOutcome, String>,
     headers: &str,
 ) -> Got {
     let stream = UnixStream::connect(&served.socket).unwrap();
     let request = &format!("POST /reload HTTP/1.1\r\nhost: x\r\n{headers}connection: close\r\n\r\n");
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| exchange(stream, request));
-        let ReloadWish { peer, answer } = wishes.blocking_recv().unwrap();
+        let ReloadRequest { peer, answer } = wishes.blocking_recv().unwrap();
         assert_eq!(
             (peer.uid, peer.pid),
             (nix::unistd::getuid().as_raw(), Some(nix::unistd::getpid().as_raw()))
@@ -117,10 +118,11 @@ fn reload(
 #[test]
 fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
     let (reloads, mut wishes) = mpsc::channel(RELOADS_WAITING_MAX);
-    let served = serve_to(everything(), Acts { reloads, ..acts() });
-    let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: Vec::new() }), "");
+    let served = serve_to(everything(), RequestSenders { reloads, ..acts() });
+    let got = reload(&served, &mut wishes, Ok(ReloadOutcome { restart_keys: Vec::new() }), "");
     assert_eq!((got.status, got.body.as_str()), (200, "reloaded\n"));
-    let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: vec!["node.name", "log.format"] }), "");
+    let got =
+        reload(&served, &mut wishes, Ok(ReloadOutcome { restart_keys: vec!["node.name", "log.format"] }), "");
     assert_eq!(got.body, "reloaded; these keys take effect with the next restart: node.name, log.format\n");
     let got = reload(&served, &mut wishes, Err("holdfast.toml:3: no such key".to_owned()), "");
     assert_eq!(got.status, 422);
@@ -135,10 +137,11 @@ fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
 /// The answer to each wish that is granted, as JSON.
 pub(super) fn answers_to_wishes() -> [(&'static str, String); 2] {
     let (reloads, mut reload_wishes) = mpsc::channel(RELOADS_WAITING_MAX);
-    let (forgets, mut forget_wishes) = mpsc::channel::<ForgetWish>(1);
-    let served = serve_to(everything(), Acts { reloads, forgets, ..acts() });
+    let (forgets, mut forget_wishes) = mpsc::channel::<ForgetRequest>(1);
+    let served = serve_to(everything(), RequestSenders { reloads, forgets, ..acts() });
     let json = "accept: application/json\r\n";
-    let reloaded = reload(&served, &mut reload_wishes, Ok(Reloaded { waiting: vec!["node.name"] }), json);
+    let reloaded =
+        reload(&served, &mut reload_wishes, Ok(ReloadOutcome { restart_keys: vec!["node.name"] }), json);
     let target = "/apiserver/forget?endpoint=10.0.0.1:6443";
     let forgotten = std::thread::scope(|scope| {
         let stream = UnixStream::connect(&served.socket).unwrap();
@@ -153,7 +156,7 @@ pub(super) fn answers_to_wishes() -> [(&'static str, String); 2] {
 #[test]
 fn an_address_is_forgotten_only_over_the_socket() {
     let (forgets, mut wishes) = mpsc::channel(1);
-    let served = serve_to(everything(), Acts { forgets, ..acts() });
+    let served = serve_to(everything(), RequestSenders { forgets, ..acts() });
     let target = "/apiserver/forget?endpoint=10.0.0.1:6443";
     let over_tcp = format!("POST {target} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", served.host());
     assert_eq!(served.send(&over_tcp).status, 403);
@@ -399,7 +402,7 @@ fn the_socket_is_for_owner_and_group() {
 }
 
 /// Starts another API, and returns why its doors are shut.
-fn start_at(listen: &str, socket: &std::path::Path) -> (Admin, watch::Receiver<Vec<String>>) {
+fn start_at(listen: &str, socket: &std::path::Path) -> (AdminServer, watch::Receiver<Vec<String>>) {
     let readings = readings(watch::channel(Arc::new(Snapshot::default())).1);
     let settings = Settings { listen: listen.parse().unwrap(), socket: socket.into() };
     let (shut_out, shut) = watch::channel(Vec::new());
@@ -539,7 +542,7 @@ fn readiness_says_what_is_missing() {
 fn a_daemon_whose_programs_wait_is_not_ready() {
     let served = serve_with(everything(), |readings| {
         let status = Status { waiting: true, ..fixture::status() };
-        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+        readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
     });
     let got = served.get("/readyz", "");
     assert_eq!((got.status, got.body.as_str()), (503, "another version's programs still serve\n"));
@@ -564,7 +567,7 @@ fn a_daemon_is_ready_where_each_hook_has_a_program_that_reads_what_is_written() 
     ] {
         let served = serve_with(everything(), |readings| {
             let devices = readings.datapath().devices().into();
-            let view = DatapathView::kernel(status).with_devices(devices);
+            let view = DatapathView::for_kernel(status).with_devices(devices);
             readings.datapath = watch::channel(Arc::new(view)).1;
         });
         let got = served.get("/readyz", "");
@@ -576,7 +579,7 @@ fn a_daemon_is_ready_where_each_hook_has_a_program_that_reads_what_is_written() 
 fn a_daemon_that_has_not_looked_at_devices_yet_is_not_ready() {
     let served_with = |status| {
         let served = serve_with(everything(), |readings| {
-            readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+            readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
         });
         served.get("/readyz", "").body
     };
@@ -596,7 +599,7 @@ fn a_daemon_with_programs_at_devices_that_follow_no_change_is_not_ready() {
         let behind = |it| PacketStatus { failure: Some("no memory".to_owned()), behind: true, ..it };
         let packets = status.packets.clone().map(behind);
         let status = Status { packets, ..status };
-        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+        readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
     });
     let got = served.get("/readyz", "");
     let expected = "programs at devices follow no change: no memory\n";

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::fixture::{Served, acts, serve_all};
 use super::{Got, exchange};
-use crate::wishes::{Acts, Peer};
+use crate::client_requests::{Peer, RequestSenders};
 use holdfast_agent::drains::{self, ORDERS_WAITING_MAX};
 use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
 use holdfast_evidence::event_watcher::EventStatus;
@@ -101,7 +101,7 @@ impl Life {
         let served = serve_all(
             Snapshot::default(),
             follow,
-            (EventStatus::default(), Acts { drains: orders, ..acts() }),
+            (EventStatus::default(), RequestSenders { drains: orders, ..acts() }),
         );
         Self { served, _runtime: runtime, folder, _stop: stop }
     }

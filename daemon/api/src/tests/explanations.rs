@@ -42,7 +42,7 @@ fn each_question_has_one_sentence_first() {
 #[test]
 fn an_explanation_says_first_that_clients_meet_other_maps() {
     let served = serve_with(everything(), |readings| {
-        let view = DatapathView::kernel(Status { waiting: true, ..status() });
+        let view = DatapathView::for_kernel(Status { waiting: true, ..status() });
         readings.datapath = watch::channel(Arc::new(view)).1;
     });
     for question in ["?service=default/web", "?endpoint=192.0.2.10:80&from=203.0.113.9", ""] {

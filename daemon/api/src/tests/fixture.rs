@@ -16,7 +16,7 @@ use holdfast_core::snapshot::Snapshot;
 pub use holdfast_fixtures::{THEN, everything, many};
 use tokio::sync::{mpsc, watch};
 
-use crate::{Acts, Admin, Settings, start};
+use crate::{AdminServer, RequestSenders, Settings, start};
 use holdfast_agent::readings::Readings;
 pub use holdfast_agent::readings::fixture::{in_memory, readings, status};
 use holdfast_evidence::diagnose::gather::Gatherer;
@@ -24,8 +24,8 @@ use holdfast_evidence::event_watcher::EventStatus;
 use holdfast_evidence::knowledge::Edition;
 
 /// No apiserver to be asked, and no ear for wishes.
-pub fn acts() -> Acts {
-    Acts {
+pub fn acts() -> RequestSenders {
+    RequestSenders {
         gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
@@ -36,7 +36,7 @@ pub fn acts() -> Acts {
 /// A running API over one snapshot.
 #[derive(Debug)]
 pub struct Served {
-    pub admin: Admin,
+    pub admin: AdminServer,
     pub socket: PathBuf,
     pub folder: Folder,
     // Readers see what was sent last, whether or not the sender lives; it is kept for tests that publish again.
@@ -90,7 +90,7 @@ pub fn serve_with(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Ser
     serve_all(snapshot, change, (events(), acts()))
 }
 
-pub fn serve_to(snapshot: Snapshot, acts: Acts) -> Served {
+pub fn serve_to(snapshot: Snapshot, acts: RequestSenders) -> Served {
     serve_all(snapshot, |_| {}, (events(), acts))
 }
 
@@ -104,7 +104,7 @@ pub fn serve_following_events(snapshot: Snapshot, change: impl FnOnce(&mut Readi
 pub fn serve_all(
     snapshot: Snapshot,
     change: impl FnOnce(&mut Readings),
-    (events, acts): (EventStatus, Acts),
+    (events, acts): (EventStatus, RequestSenders),
 ) -> Served {
     let folder = Folder::new();
     let socket = folder.0.join("admin.sock");

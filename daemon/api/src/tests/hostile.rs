@@ -15,7 +15,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use holdfast_laws::hostile::{HOSTILE, check_lines};
 use holdfast_objects::manifests::TextFolder;
-use holdfast_status::plain::is_unfit;
+use holdfast_status::printable::is_unprintable;
 use serde_json::{Value, json};
 
 use super::fixture::{THEN, serve_with};
@@ -180,7 +180,7 @@ fn no_object_writes_or_turns_a_line_of_any_answer() {
     });
     for path in plain.chain(of_each) {
         let body = served.get(&path, "accept: text/plain\r\n").body;
-        check_lines(&path, &body, is_unfit);
+        check_lines(&path, &body, is_unprintable);
         shown += usize::from(body.contains("FORGED"));
     }
     assert!(shown > 20, "{shown} answers show what was written");

@@ -11,7 +11,7 @@ use holdfast_diagnose::evidence::{
 };
 use holdfast_diagnose::{Diagnosis, EventList, EventScope, Focus, KnownServices, judge};
 use holdfast_knowledge::{ClusterEvent, Knowledge};
-use holdfast_status::views::clients::Counters;
+use holdfast_status::views::clients::ClientCounters;
 use holdfast_status::views::datapath::DatapathView;
 use serde_json::{Value, json};
 
@@ -50,8 +50,8 @@ pub(crate) fn answers_of_the_apiserver() -> Value {
         stalled: None,
         watches: Vec::new(),
         apiserver: None,
-        datapath: Arc::new(DatapathView::memory()),
-        counters: Counters::default(),
+        datapath: Arc::new(DatapathView::for_memory()),
+        counters: ClientCounters::default(),
         proxies: Arc::default(),
         filters: Arc::default(),
         announced: Vec::new(),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use expect_test::{ExpectFile, expect_file};
-use holdfast_datapath::Swept;
-use holdfast_status::views::apiserver::View;
+use holdfast_datapath::SocketSweepProgress;
+use holdfast_status::views::apiserver::ApiserverView;
 use holdfast_status::views::datapath::DatapathView;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -124,7 +124,7 @@ fn without_an_apiserver_its_page_says_so() {
 #[test]
 fn a_cluster_that_cannot_be_verified_is_told() {
     let served = serve_with(everything(), |readings| {
-        let view = View { unverified: Some("403: no".into()), ..View::default() };
+        let view = ApiserverView { unverified_reason: Some("403: no".into()), ..ApiserverView::default() };
         readings.apiserver = Some(watch::channel(Arc::new(view)).1);
     });
     let text = served.get("/apiserver", "").body;
@@ -136,7 +136,10 @@ fn what_does_not_work_any_more_is_told() {
     let served = serve_with(everything(), |readings| {
         let grace_failure = Some("membarrier: not permitted".to_owned());
         let (broken_hooks, shared_hooks) = (Vec::new(), Vec::new());
-        let stale_sockets = Some(Swept { failure: Some("not permitted".to_owned()), ..Swept::default() });
+        let stale_sockets = Some(SocketSweepProgress {
+            failure: Some("not permitted".to_owned()),
+            ..SocketSweepProgress::default()
+        });
         let status = holdfast_datapath::Status {
             grace_failure,
             pins: None,
@@ -145,7 +148,7 @@ fn what_does_not_work_any_more_is_told() {
             stale_sockets,
             ..status()
         };
-        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+        readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
     });
     let text = served.get("/datapath", "").body;
     assert!(text.contains("grace periods       do not end: membarrier: not permitted\n"), "{text}");
@@ -165,11 +168,11 @@ fn who_is_not_served_and_what_is_left_is_told() {
             in_cgroup_namespace: true,
             behind_hooks: vec!["connect6", "sendmsg6"],
             leftover: Some("cannot remove /sys/fs/bpf/holdfast/v3/g1: busy".to_owned()),
-            served: holdfast_datapath::Served { pods: false, udp: false, exempt_cgroups },
+            served_sockets: holdfast_datapath::ServedSockets { pods: false, udp: false, exempt_cgroups },
             absent_cgroups: vec!["/gone.slice".into()],
             ..status()
         };
-        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+        readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
     });
     let text = served.get("/datapath", "").body;
     for line in [
@@ -187,7 +190,7 @@ fn who_is_not_served_and_what_is_left_is_told() {
 fn programs_that_wait_for_their_maps_are_told() {
     let served = serve_with(everything(), |readings| {
         let status = holdfast_datapath::Status { waiting: true, ..status() };
-        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+        readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
     });
     let text = served.get("/datapath", "").body;
     assert!(text.contains("serving             no: another version's programs serve\n"), "{text}");

@@ -24,7 +24,7 @@ fn verified(name: &str, snapshot: Snapshot, status: Status, found: Result<Vec<Dr
     });
     let served = serve_with(snapshot, |readings| {
         readings.engine = asker;
-        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+        readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
     });
     let all: Value = serde_json::from_str(&served.get("/verify?format=json", "").body).unwrap();
     drop(served);

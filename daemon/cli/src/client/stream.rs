@@ -18,7 +18,7 @@ pub(super) const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 /// The pause between two tries at a socket that has as many waiting clients as it takes.
 const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
-const NOT_LET_IN: &str =
+const ACCEPT_TIMED_OUT: &str =
     "this client was not let in within 2 seconds: the daemon hangs, or too many clients ask at once";
 
 /// Either kind of connection.
@@ -32,7 +32,7 @@ pub(super) async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
         match UnixStream::connect(path).await {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if begun.elapsed() >= CONNECT_TIME_MAX {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, NOT_LET_IN));
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, ACCEPT_TIMED_OUT));
                 }
                 tokio::time::sleep(QUEUE_PAUSE).await;
             }
@@ -59,25 +59,25 @@ pub(super) fn connect_tcp(address: &str) -> io::Result<TcpStream> {
 /// A stream on which nothing is read before the question goes out. A daemon with all its places taken answers before it
 /// is asked, and hangs up. That answer is wanted, and HTTP takes an answer only after a question: so it is read only
 /// then, and that the daemon did not take the question is no error.
-pub(super) struct QuestionFirst {
+pub(super) struct WriteFirstStream {
     stream: Box<dyn Stream>,
-    is_asked: bool,
+    has_written: bool,
     reader: Option<Waker>,
 }
 
-impl QuestionFirst {
+impl WriteFirstStream {
     pub(super) fn new(stream: Box<dyn Stream>) -> Self {
-        Self { stream, is_asked: false, reader: None }
+        Self { stream, has_written: false, reader: None }
     }
 }
 
-impl AsyncRead for QuestionFirst {
+impl AsyncRead for WriteFirstStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.is_asked {
+        if !self.has_written {
             self.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -85,14 +85,14 @@ impl AsyncRead for QuestionFirst {
     }
 }
 
-impl AsyncWrite for QuestionFirst {
+impl AsyncWrite for WriteFirstStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
-        self.is_asked = true;
+        self.has_written = true;
         self.reader.take().inspect(Waker::wake_by_ref);
         Poll::Ready(match written {
             Err(error) if has_hung_up(&error) => Ok(bytes.len()),

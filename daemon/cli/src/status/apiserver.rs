@@ -33,7 +33,7 @@ struct Watch {
 
 impl Apiserver {
     /// The line; `None` where no apiserver is asked.
-    pub(super) fn spelled(&self) -> Option<String> {
+    pub(super) fn describe_state(&self) -> Option<String> {
         // A kind that the cluster does not have is missed by no service.
         let is_broken = |watch: &&Watch| !matches!(&*watch.state, "watching" | "absent");
         let broken: Vec<&Watch> = self.watches.iter().filter(is_broken).collect();
@@ -41,38 +41,40 @@ impl Apiserver {
         match (&self.zone_problem, broken.as_slice()) {
             _ if !self.enabled => None,
             // Services are followed without a watch of the own Node.
-            (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used())),
-            (_, []) => Some(self.used()),
-            (_, broken) if broken.iter().all(|watch| watch.state == LISTING) => Some(self.listing(broken)),
-            (_, broken) => Some(unwatched(broken)),
+            (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used_endpoints())),
+            (_, []) => Some(self.used_endpoints()),
+            (_, broken) if broken.iter().all(|watch| watch.state == LISTING) => {
+                Some(self.describe_listing(broken))
+            }
+            (_, broken) => Some(describe_broken(broken)),
         }
     }
 
     /// Lists are being read, and no watch has failed.
-    fn listing(&self, watches: &[&Watch]) -> String {
-        let used = self.used();
+    fn describe_listing(&self, watches: &[&Watch]) -> String {
+        let used = self.used_endpoints();
         let used = if used.is_empty() { used } else { used + "; " };
-        format!("{used}reading the list of {}; {}", kinds(watches), last_heard(watches))
+        format!("{used}reading the list of {}; {}", join_kinds(watches), describe_last_heard(watches))
     }
 
-    fn used(&self) -> String {
+    fn used_endpoints(&self) -> String {
         let endpoints: BTreeSet<&str> =
             self.watches.iter().filter_map(|watch| watch.endpoint.as_deref()).collect();
         endpoints.into_iter().collect::<Vec<_>>().join(", ")
     }
 }
 
-fn unwatched(broken: &[&Watch]) -> String {
+fn describe_broken(broken: &[&Watch]) -> String {
     let why = broken.iter().find_map(|watch| watch.last_error.as_deref());
     let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
-    format!("no watch of {}; {}{why}", kinds(broken), last_heard(broken))
+    format!("no watch of {}; {}{why}", join_kinds(broken), describe_last_heard(broken))
 }
 
-fn kinds(watches: &[&Watch]) -> String {
+fn join_kinds(watches: &[&Watch]) -> String {
     watches.iter().map(|watch| watch.kind.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn last_heard(watches: &[&Watch]) -> String {
+fn describe_last_heard(watches: &[&Watch]) -> String {
     // Times are spelled so that their order is that of their text.
     let heard = watches.iter().filter_map(|watch| watch.heard.as_deref()).max();
     heard.map_or_else(|| "nothing heard yet".to_owned(), |at| format!("last heard {at}"))
@@ -94,7 +96,7 @@ mod tests {
 
     #[track_caller]
     fn check(enabled: bool, watches: Vec<Watch>, expected: Option<&str>) {
-        assert_eq!(Apiserver { enabled, zone_problem: None, watches }.spelled().as_deref(), expected);
+        assert_eq!(Apiserver { enabled, zone_problem: None, watches }.describe_state().as_deref(), expected);
     }
 
     #[test]
@@ -114,7 +116,7 @@ mod tests {
             zone_problem: Some("the own Node cannot be read".to_owned()),
             watches: vec![good(), watch("nodes", "waiting", None, Some("500"))],
         };
-        assert_eq!(without.spelled().as_deref(), Some("10.0.0.1:6443; the own Node cannot be read"));
+        assert_eq!(without.describe_state().as_deref(), Some("10.0.0.1:6443; the own Node cannot be read"));
         let absent = watch("serviceimports", "absent", None, Some("404 NotFound"));
         check(true, vec![good(), absent], Some("10.0.0.1:6443"));
         let listing = |heard| watch("endpointslices", "listing", heard, None);

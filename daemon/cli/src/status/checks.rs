@@ -26,7 +26,7 @@ struct LastCheck {
 }
 
 impl FailingCheck {
-    pub(super) fn spelled(&self) -> String {
+    pub(super) fn describe_state(&self) -> String {
         let Self { service, backend, check: Check { kind, last } } = self;
         let last = last.as_ref().map_or_else(String::new, |LastCheck { error, at, .. }| {
             format!(", at {at}: {}", error.as_deref().unwrap_or("no reason is known"))

@@ -89,16 +89,16 @@ fn a_file_that_may_not_be_read_says_who_must_read_it() {
     let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
     let expected =
         "the file may not be read: let the user that holdfast runs as read it, and enter its folders";
-    assert_eq!(super::super::file::why_unreadable(&denied), expected);
+    assert_eq!(super::super::file::unreadable_reason(&denied), expected);
 }
 
 #[test]
 fn a_file_that_cannot_be_read_for_a_moment_is_not_called_bad() {
-    let unread = |errno| super::super::file::unread("a.toml", &std::io::Error::from_raw_os_error(errno));
-    assert!(unread(nix::libc::ENFILE).passes);
-    assert!(unread(nix::libc::ENOMEM).passes);
-    assert!(!unread(nix::libc::ENOENT).passes);
-    assert!(!unread(nix::libc::EACCES).passes);
+    let unread = |errno| super::super::file::read_error("a.toml", &std::io::Error::from_raw_os_error(errno));
+    assert!(unread(nix::libc::ENFILE).is_transient);
+    assert!(unread(nix::libc::ENOMEM).is_transient);
+    assert!(!unread(nix::libc::ENOENT).is_transient);
+    assert!(!unread(nix::libc::EACCES).is_transient);
 }
 
 #[test]

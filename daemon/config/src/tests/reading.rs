@@ -8,8 +8,8 @@ use holdfast_core::keys::{Family, Transport};
 
 use super::effective::check_round_trip;
 use crate::{
-    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, Flows, GrpcCheck, HttpCheck,
-    NodeName, NodePortAddresses, OuterAddresses, Room, ServiceBlock,
+    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, FlowMemory, Flows, GrpcCheck,
+    HttpCheck, NodeName, NodePortAddresses, OuterAddresses, ServiceBlock,
 };
 
 #[track_caller]
@@ -72,8 +72,8 @@ fn check_statuses(text: &str, written: &str, healthy: &[u16], others: &[u16]) {
     let check = service(&format!("health_check = {{ kind = \"http\", expect_status = \"{text}\" }}"));
     let CheckKind::Http(asked) = check.health_check.unwrap().kind else { panic!("{text}") };
     assert_eq!(asked.expect_status.to_string(), written);
-    assert!(healthy.iter().all(|status| asked.expect_status.has(*status)), "{text}");
-    assert!(!others.iter().any(|status| asked.expect_status.has(*status)), "{text}");
+    assert!(healthy.iter().all(|status| asked.expect_status.contains(*status)), "{text}");
+    assert!(!others.iter().any(|status| asked.expect_status.contains(*status)), "{text}");
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn flows_take_a_small_part_of_the_nodes_memory() {
         (gibibytes(64), 524_288),
         (gibibytes(8192), 4_194_304),
     ] {
-        let room = Room { memory, limit: Some(u64::MAX), ipv6: true };
-        assert_eq!(Flows::Auto.most(room), most, "{memory}");
+        let room = FlowMemory { memory, limit: Some(u64::MAX), ipv6: true };
+        assert_eq!(Flows::Auto.max_flows(room), most, "{memory}");
     }
     assert_eq!(read("[packets]\nflows = \"auto\"").packets.flows, Flows::Auto);
 }
@@ -193,11 +193,11 @@ fn flows_take_no_more_than_a_quarter_of_what_the_daemon_may_have() {
         (Some(40 << 20), true, 8_192),
         (Some(0), true, 1_024),
     ] {
-        let room = Room { memory: gibibytes(2048), limit, ipv6 };
-        assert_eq!(Flows::Auto.most(room), most, "{room:?}");
+        let room = FlowMemory { memory: gibibytes(2048), limit, ipv6 };
+        assert_eq!(Flows::Auto.max_flows(room), most, "{room:?}");
         let bytes = if ipv6 { 740 } else { 450 };
         assert!(limit.is_none_or(|limit| limit == 0 || u64::from(most) * bytes <= limit / 4), "{room:?}");
-        assert_eq!(read("[packets]\nflows = 2048").packets.flows.most(room), 2048);
+        assert_eq!(read("[packets]\nflows = 2048").packets.flows.max_flows(room), 2048);
     }
 }
 
@@ -301,11 +301,11 @@ fn relative_paths_start_from_the_folder_of_the_file() {
 fn node_ports_take_words_and_ranges_and_add_them_up() {
     let read = |list: &str| read(&format!("[node]\nnode_port_addresses = {list}"));
     let addresses = |list: &str| read(list).node.node_port_addresses;
-    assert_eq!(addresses("[\"all\"]"), NodePortAddresses::of(OuterAddresses::All));
-    assert_eq!(addresses("[\"primary\"]"), NodePortAddresses::of(OuterAddresses::Primary));
+    assert_eq!(addresses("[\"all\"]"), NodePortAddresses::from_outer(OuterAddresses::All));
+    assert_eq!(addresses("[\"primary\"]"), NodePortAddresses::from_outer(OuterAddresses::Primary));
     assert_eq!(
         addresses("[\"primary\", \"all\", \"10.0.0.0/8\"]"),
-        NodePortAddresses::of(OuterAddresses::All)
+        NodePortAddresses::from_outer(OuterAddresses::All)
     );
     for (list, outer) in [
         ("[\"all\", \"localhost\"]", OuterAddresses::All),
@@ -376,7 +376,7 @@ fn a_prefix_of_clients_is_that_of_each_family_or_the_whole_address() {
 
 #[test]
 fn the_host_name_gives_the_name_that_kubelet_registers() {
-    let name = |host| NodeName::of_host(host).map(|name| name.as_str().to_owned());
+    let name = |host| NodeName::from_host_name(host).map(|name| name.as_str().to_owned());
     assert_eq!(name(" Node-7.Example.COM\n").as_deref(), Ok("node-7.example.com"));
     assert!(name("").is_err());
     let message = name("my_host").unwrap_err().to_string();

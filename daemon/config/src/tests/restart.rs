@@ -6,10 +6,10 @@ use crate::Config;
 fn check(text: &str, expected: &[&str]) {
     let (changed, _) = Config::parse(text, "config.toml").unwrap_or_else(|refused| panic!("{refused}"));
     let runs = Config::default();
-    let (in_force, waiting) = runs.reloaded(changed.clone());
+    let (in_force, waiting) = runs.merge_reload(changed.clone());
     assert_eq!(waiting, expected, "{text}");
-    assert_eq!(changed.reloaded(runs.clone()).1, expected, "{text}, the other way");
-    assert!(runs.reloaded(in_force).1.is_empty(), "{text}: what waits is not in force");
+    assert_eq!(changed.merge_reload(runs.clone()).1, expected, "{text}, the other way");
+    assert!(runs.merge_reload(in_force).1.is_empty(), "{text}: what waits is not in force");
 }
 
 #[test]

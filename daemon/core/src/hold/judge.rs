@@ -129,10 +129,10 @@ impl Judgement {
 words! {
     /// For how long a list is held.
     pub enum Bound {
-        /// [`Policy::limit`], or [`super::HIDDEN_LIMIT`] if a label hides it, or [`super::UNANSWERED_LIMIT`] if no
+        /// [`Policy::parse_limit`], or [`super::HIDDEN_LIMIT`] if a label hides it, or [`super::UNANSWERED_LIMIT`] if no
         /// backend took a probe and none is still to be asked.
         Guarded = "guarded",
-        /// [`Policy::limit`], because the service asks for it.
+        /// [`Policy::parse_limit`], because the service asks for it.
         Limit = "limit",
         /// As long as [`Policy::mass_loss_limit`] says.
         MassLoss = "mass-loss",

@@ -58,7 +58,7 @@ pub struct EndpointFinding {
     pub id: EndpointFindingId,
     pub severity: Severity,
     pub confidence: Confidence,
-    /// The first [`from_capacity::NAMED_MAX`], in order.
+    /// The first [`from_capacity::DIFF_ENTRIES_MAX`], in order.
     pub evidence: Vec<EndpointEvidence>,
     /// How many more there are.
     pub more: usize,

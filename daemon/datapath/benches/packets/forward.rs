@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use holdfast_core::op::FrontendType;
 use holdfast_datapath::{
-    Device, KernelMaps, PacketOptions, PacketSwitches, Side, StartOptions, XdpState, XdpUse,
+    Device, DeviceSide, KernelMaps, PacketOptions, PacketSwitches, StartOptions, XdpState, XdpUse,
 };
 use libbpf_rs::libbpf_sys as sys;
 
@@ -114,9 +114,11 @@ impl Way {
 
     /// The device as the programs have it; none: they are not there.
     fn device(self) -> Option<Device> {
-        let device =
-            Device { address4: Some([192, 0, 2, 1].into()), ..Device::new(OUTER, "outer", Side::Outer) };
-        let past = Device { shortcut: true, peer: true, ..device.clone() };
+        let device = Device {
+            address4: Some([192, 0, 2, 1].into()),
+            ..Device::new(OUTER, "outer", DeviceSide::Outer)
+        };
+        let past = Device { fast_path: true, peer: true, ..device.clone() };
         match self {
             Self::Plain | Self::Rules => None,
             Self::Stack => Some(device),
@@ -187,7 +189,7 @@ impl Node {
         while self.maps.tend_devices(|| false) {}
         if way == Way::Driver {
             let state = &self.maps.packet_status().unwrap().devices[0].xdp;
-            assert_eq!(*state, XdpState::Taken);
+            assert_eq!(*state, XdpState::Active);
         }
         self.send(way, WARM_UP / 2);
         if way != Way::Plain {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::{FrontendType, WordFlags};
-use holdfast_datapath::{Device, KernelMaps, PacketOptions, PacketSwitches, Side, StartOptions};
+use holdfast_datapath::{Device, DeviceSide, KernelMaps, PacketOptions, PacketSwitches, StartOptions};
 use libbpf_rs::libbpf_sys as sys;
 
 use crate::bed::{NONE, Port, ThreadBed, address};
@@ -93,12 +93,12 @@ impl Node {
         let outer = Device {
             address4: Some([192, 0, 2, 1].into()),
             address6: Some("2001:db8::1".parse().unwrap()),
-            plain: [true; 2],
-            joins: true,
-            secured: false,
+            fib_ignores_ports: [true; 2],
+            adopts_flows: true,
+            has_ipsec: false,
             bridge: false,
             switch: false,
-            ..Device::new(OUTER, "outer", Side::Outer)
+            ..Device::new(OUTER, "outer", DeviceSide::Outer)
         };
         maps.set_devices(&[outer]);
         maps.serve_packets();

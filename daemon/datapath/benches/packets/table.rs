@@ -81,7 +81,7 @@ pub(crate) fn sweep(bed: &ThreadBed) {
     let (before, begun) = (sweeper_used(&thread), Instant::now());
     std::thread::sleep(sized(WATCHED, Duration::from_millis(1100)));
     let (used, whole) = (sweeper_used(&thread) - before, begun.elapsed());
-    let swept = node.maps.flow_status().unwrap().swept;
+    let swept = node.maps.flow_status().unwrap().sweep;
     assert_eq!(swept.ended, 0, "all of them live");
     println!(
         "sweep of {flows} flows: {:.3} % of a CPU, {} passes (goal 0.5)",
@@ -103,7 +103,7 @@ pub(crate) fn resize(bed: &ThreadBed) {
         longest = longest.max(call.elapsed());
         std::thread::sleep(sized(Duration::from_millis(100), Duration::from_millis(1)));
     }
-    assert_eq!(node.maps.packet_status().unwrap().flows_given_up.all, 0);
+    assert_eq!(node.maps.packet_status().unwrap().flows_evicted.total, 0);
     println!(
         "{flows} flows go to a table of twice the size in {:.1} s, and the engine waits {:.1} ms at most",
         begun.elapsed().as_secs_f64(),

@@ -13,7 +13,7 @@ use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, FrontendType, PortIndex, QuotaId, SourceKey, WordFlags};
 use holdfast_core::source_ranges::SourceRange;
 use holdfast_datapath::{
-    Device, KernelMaps, PacketOptions, PacketSwitches, Side, StartOptions, XdpState, XdpUse,
+    Device, DeviceSide, KernelMaps, PacketOptions, PacketSwitches, StartOptions, XdpState, XdpUse,
 };
 
 use crate::bed::{Port, ThreadBed, address};
@@ -111,11 +111,11 @@ impl Node {
             return;
         }
         let xdp = if way == Way::Driver { XdpUse::Native } else { XdpUse::Never };
-        let outer = Device::new(OUTER, "outer", Side::Outer);
-        self.maps.set_devices(&[Device { shortcut: true, peer: true, xdp, ..outer }]);
+        let outer = Device::new(OUTER, "outer", DeviceSide::Outer);
+        self.maps.set_devices(&[Device { fast_path: true, peer: true, xdp, ..outer }]);
         while self.maps.tend_devices(|| false) {}
         let state = &self.maps.packet_status().unwrap().devices[0].xdp;
-        assert_eq!(*state == XdpState::Taken, way == Way::Driver);
+        assert_eq!(*state == XdpState::Active, way == Way::Driver);
     }
 
     fn leave(&mut self, way: Way) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::hook::Direction;
-use super::{Device, Side};
+use super::{Device, DeviceSide};
 use crate::abi::types::size;
 
 /// The part of the map for devices that lead to other hosts: a router with a VLAN for each of many tenants has some
@@ -38,30 +38,30 @@ pub(super) fn admit_devices(
 ) -> (BTreeMap<u32, &Device>, Vec<Device>) {
     let (mut pods, outer): (Vec<_>, Vec<_>) = devices.iter().partition(|device| is_pod_device(device));
     // A pod that is served there comes before one whose answers only gain some speed.
-    pods.sort_by_key(|device| (device.side == Side::Near, !has_room(device.index), device.index));
+    pods.sort_by_key(|device| (device.side == DeviceSide::LocalPods, !has_room(device.index), device.index));
     let left_out = pods.split_off(pods.len().min(pods_max)).into_iter().cloned().collect();
     (outer.into_iter().chain(pods).map(|device| (device.index, device)).collect(), left_out)
 }
 
 /// Whether a device leads to a pod of this node, and not to other hosts.
 pub(super) fn is_pod_device(device: &Device) -> bool {
-    matches!(device.side, Side::Pod | Side::Near)
+    matches!(device.side, DeviceSide::Pod | DeviceSide::LocalPods)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn device(index: u32, side: Side) -> Device {
+    fn device(index: u32, side: DeviceSide) -> Device {
         Device::new(index, "any", side)
     }
 
     #[test]
     fn an_uplink_has_room_beside_any_number_of_pods() {
-        let pods =
-            (1..=9_000).map(|index| device(index, if index % 2 == 0 { Side::Pod } else { Side::Near }));
+        let pods = (1..=9_000)
+            .map(|index| device(index, if index % 2 == 0 { DeviceSide::Pod } else { DeviceSide::LocalPods }));
         let devices: Vec<_> =
-            pods.chain([device(9_001, Side::Outer), device(9_002, Side::Backends)]).collect();
+            pods.chain([device(9_001, DeviceSide::Outer), device(9_002, DeviceSide::Backends)]).collect();
         let (wanted, left_out) = admit_devices(&devices, |_| false, POD_DEVICES_MAX);
         assert!(wanted.contains_key(&9_001) && wanted.contains_key(&9_002));
         assert_eq!(wanted.len(), POD_DEVICES_MAX + 2);
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn a_pod_that_has_room_keeps_it_when_another_comes() {
-        let devices = [1, 2, 3].map(|index| device(index, Side::Pod));
+        let devices = [1, 2, 3].map(|index| device(index, DeviceSide::Pod));
         let (wanted, left_out) = admit_devices(&devices, |index| index > 1, 2);
         assert_eq!(wanted.into_keys().collect::<Vec<_>>(), [2, 3]);
-        assert_eq!(left_out, [device(1, Side::Pod)]);
+        assert_eq!(left_out, [device(1, DeviceSide::Pod)]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: plain values; nothing is read or written here.
 
-use super::{Device, Side};
+use super::{Device, DeviceSide};
 use crate::abi;
 use crate::abi::packets::types::{self, device_flag};
 
@@ -11,11 +11,11 @@ pub(super) fn decode_device(index: u32, told: Option<&[u8]>) -> Device {
     let flags = told.and_then(abi::from_bytes::<types::device>).map_or(0, |told| u32::from(told.flags));
     let is = |flag: device_flag| flags & flag.0 != 0;
     let (side, shortcut) = match (is(device_flag::DEVICE_LOCAL_PODS), is(device_flag::DEVICE_POD)) {
-        (true, true) => (Side::Pod, true),
-        (true, false) => (Side::Near, false),
-        (false, _) => (Side::Outer, false),
+        (true, true) => (DeviceSide::Pod, true),
+        (true, false) => (DeviceSide::LocalPods, false),
+        (false, _) => (DeviceSide::Outer, false),
     };
-    Device { shortcut, ..Device::new(index, "", side) }
+    Device { fast_path: shortcut, ..Device::new(index, "", side) }
 }
 
 /// What the programs are told of a device, and whether frames pass by the stack at its driver.
@@ -24,8 +24,8 @@ pub(crate) fn encode_device(device: &Device, frames: bool) -> types::device {
         address4: device.address4.map_or(0, abi::address4),
         address6: device.address6.map_or([0; 4], abi::address6),
         flags: device_flags(device, frames),
-        pod_prefix4: device.near4,
-        pod_prefix6: device.near6,
+        pod_prefix4: device.local_prefix4,
+        pod_prefix6: device.local_prefix6,
     }
 }
 
@@ -39,23 +39,23 @@ pub(super) fn clear_xdp_flag(told: &[u8]) -> Option<types::device> {
 /// The bits of `enum device_flag`; all of them fit.
 fn device_flags(device: &Device, frames: bool) -> u16 {
     let side = match device.side {
-        Side::Outer => device_flag::DEVICE_OUTER,
-        Side::Pod if device.shortcut => {
+        DeviceSide::Outer => device_flag::DEVICE_OUTER,
+        DeviceSide::Pod if device.fast_path => {
             device_flag(device_flag::DEVICE_POD.0 | device_flag::DEVICE_LOCAL_PODS.0)
         }
-        Side::Pod => device_flag::DEVICE_POD,
-        Side::Backends => device_flag::DEVICE_BACKENDS,
-        Side::Near => device_flag::DEVICE_LOCAL_PODS,
+        DeviceSide::Pod => device_flag::DEVICE_POD,
+        DeviceSide::Backends => device_flag::DEVICE_BACKENDS,
+        DeviceSide::LocalPods => device_flag::DEVICE_LOCAL_PODS,
     };
     let if_so = |is_so, flag: device_flag| if is_so { flag.0 } else { 0 };
-    let by_address = if_so(device.by_address, device_flag::DEVICE_REPLY_BY_FRONTEND);
-    let shortcut = if_so(device.shortcut, device_flag::DEVICE_FAST_PATH);
+    let by_address = if_so(device.route_by_address, device_flag::DEVICE_REPLY_BY_FRONTEND);
+    let shortcut = if_so(device.fast_path, device_flag::DEVICE_FAST_PATH);
     let peer = if_so(device.peer, device_flag::DEVICE_PEER);
-    let [is_plain4, is_plain6] = device.plain;
+    let [is_plain4, is_plain6] = device.fib_ignores_ports;
     let plain =
         if_so(is_plain4, device_flag::DEVICE_SIMPLE_FIB4) | if_so(is_plain6, device_flag::DEVICE_SIMPLE_FIB6);
-    let joins = if_so(device.joins, device_flag::DEVICE_ADOPTS);
-    let secured = if_so(device.secured, device_flag::DEVICE_IPSEC);
+    let joins = if_so(device.adopts_flows, device_flag::DEVICE_ADOPTS);
+    let secured = if_so(device.has_ipsec, device_flag::DEVICE_IPSEC);
     let bridge = if_so(device.bridge, device_flag::DEVICE_BRIDGE);
     let switch = if_so(device.switch, device_flag::DEVICE_SWITCH);
     let frames = if_so(frames, device_flag::DEVICE_XDP);

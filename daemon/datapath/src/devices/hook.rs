@@ -2,7 +2,7 @@
 //!
 //! Invariant: plain values; what is there is neither read nor written here.
 
-use super::{Device, HookKind, Side};
+use super::{Device, DeviceSide, HookKind};
 
 /// Which way packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +46,10 @@ impl DeviceHook {
     pub(super) fn applies_to(self, device: &Device, kind: HookKind) -> bool {
         match self.direction {
             Direction::Ingress => true,
-            Direction::Egress => device.side != Side::Near,
-            Direction::PodEgress => device.side == Side::Pod && device.shortcut && kind == HookKind::Tcx,
+            Direction::Egress => device.side != DeviceSide::LocalPods,
+            Direction::PodEgress => {
+                device.side == DeviceSide::Pod && device.fast_path && kind == HookKind::Tcx
+            }
         }
     }
 

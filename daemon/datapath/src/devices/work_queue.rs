@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 
 use super::hook::DeviceHook;
-use super::{Device, DeviceState, Devices, HookKind, Side, capacity, clsact, hook_error, link_layer};
+use super::{Device, DeviceSide, DeviceState, Devices, HookKind, capacity, clsact, hook_error, link_layer};
 use crate::bpf_syscall;
 
 /// So many devices may wait for others before their programs are taken away. Each keeps open files until then, and pods
@@ -71,7 +71,7 @@ pub(super) struct AttachAttempt {
 
 impl Devices {
     /// Notes that programs are to be at these devices, and at no others. [`Self::run_steps`] does what follows from it;
-    /// [`Self::status`] tells how far that has come.
+    /// [`Self::run_status`] tells how far that has come.
     pub(crate) fn set_devices(&mut self, devices: &[Device]) {
         let has_room = |index| self.attached_devices.contains_key(&index);
         let (wanted, left_out) = capacity::admit_devices(devices, has_room, self.pods_max);
@@ -89,7 +89,7 @@ impl Devices {
         let Some(mut place) = self.attached_devices.remove(&index) else { return };
         self.queue.remove_jobs(index);
         place.attempt = None;
-        if place.device.side == Side::Near {
+        if place.device.side == DeviceSide::LocalPods {
             self.remove_entry(&mut place);
         }
         self.leaving.insert(index, place);
@@ -104,7 +104,8 @@ impl Devices {
             place.schedule_check();
         } else {
             // The programs of another side would stay beside the only one that such a device has.
-            place.must_detach_first |= place.device.side != Side::Near && device.side == Side::Near;
+            place.must_detach_first |=
+                place.device.side != DeviceSide::LocalPods && device.side == DeviceSide::LocalPods;
             let is_same_side = place.device.side == device.side;
             (place.device, place.attempt) = (device.clone(), None);
             if place.attached && is_same_side {
@@ -267,7 +268,7 @@ impl Devices {
         place.error = attempt.outcome.err().map(|error| error.to_string());
         self.apply_xdp(place);
         match place.foreign_count {
-            None if place.device.shortcut => self.update_foreign_count(place),
+            None if place.device.fast_path => self.update_foreign_count(place),
             _ => self.refresh_entry(place),
         }
         let broken = std::mem::take(&mut place.broken);

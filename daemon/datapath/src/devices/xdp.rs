@@ -54,7 +54,7 @@ pub(super) struct XdpAttachment {
 impl XdpAttachment {
     /// What a former daemon left, if it left something.
     pub(super) fn open(pin: &Path) -> Self {
-        let state = XdpState::Not(Cow::Borrowed(NOT_TRIED));
+        let state = XdpState::Unavailable(Cow::Borrowed(NOT_TRIED));
         Self {
             link: DeviceLink::open(pin).ok(),
             own: None,
@@ -76,7 +76,7 @@ impl XdpAttachment {
 
     /// Whether frames are passed on.
     pub(super) const fn passes_frames(&self) -> bool {
-        matches!(self.state, XdpState::Taken)
+        matches!(self.state, XdpState::Active)
     }
 
     fn attached_program(&self, index: u32) -> Option<u32> {
@@ -115,7 +115,7 @@ impl XdpAttachment {
         (self.next_attempt, self.attempt_gap) = (0, 0);
         let attached = match (wanted, program) {
             (XdpUse::Never, _) => {
-                (self.state, self.ineffective_checks) = (XdpState::Unwanted, 0);
+                (self.state, self.ineffective_checks) = (XdpState::Disabled, 0);
                 return;
             }
             (_, Err(why)) => Err(Cow::Owned(why.clone())),
@@ -123,7 +123,7 @@ impl XdpAttachment {
         };
         match attached {
             Ok(()) => self.check_state(index),
-            Err(why) => self.state = XdpState::Not(why),
+            Err(why) => self.state = XdpState::Unavailable(why),
         }
     }
 
@@ -178,7 +178,7 @@ impl XdpAttachment {
     pub(super) fn refresh_state(&mut self, index: u32) {
         self.state = match Driver::query(index) {
             Ok(driver) => determine_state(&driver, index),
-            Err(error) => XdpState::Not(attach_reason(&error)),
+            Err(error) => XdpState::Unavailable(attach_reason(&error)),
         };
     }
 
@@ -242,12 +242,12 @@ fn blocking_reason(driver: &Driver, index: u32) -> Option<&'static str> {
 /// Whether frames may pass at a device that has the program.
 fn determine_state(driver: &Driver, index: u32) -> XdpState {
     if !driver.has_program {
-        return XdpState::Not(Cow::Borrowed(NO_DRIVER));
+        return XdpState::Unavailable(Cow::Borrowed(NO_DRIVER));
     }
     let why = blocking_reason(driver, index).or_else(|| {
         driver::has_xdp_xmit(index).map_or(Some(UNKNOWN_XMIT), |sends| (!sends).then_some(NO_XMIT))
     });
-    why.map_or(XdpState::Taken, |why| XdpState::Not(Cow::Borrowed(why)))
+    why.map_or(XdpState::Active, |why| XdpState::Unavailable(Cow::Borrowed(why)))
 }
 
 fn is_foreign_error(error: &io::Error) -> bool {

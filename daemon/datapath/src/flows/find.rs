@@ -24,7 +24,7 @@ fn matches_filter(filter: &FlowFilter, it: &types::flow) -> bool {
         && is(filter.frontend, (it.frontend, it.frontend_port))
         && is(filter.backend, (it.backend, it.backend_port))
         && filter.stage.is_none_or(|stage| decode_stage(it) == Some(stage))
-        && (!filter.refused || decode_seen_flags(it.backend_flags, true).refusal)
+        && (!filter.refused || decode_seen_flags(it.backend_flags, true).port_unreachable)
 }
 
 impl FlowTable {
@@ -55,10 +55,10 @@ impl FlowTable {
             if is_expired(&record, now, 0) || !matches_filter(filter, &record) {
                 continue;
             }
-            if report.found.len() >= limit {
-                report.more += 1;
+            if report.matches.len() >= limit {
+                report.omitted += 1;
             } else {
-                report.found.extend(decode_flow(&record, now));
+                report.matches.extend(decode_flow(&record, now));
             }
         }
         report

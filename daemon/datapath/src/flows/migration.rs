@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use holdfast_status::datapath::GivenUp;
+use holdfast_status::datapath::EvictedFlows;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::eviction_rank::{self, EvictionRank};
@@ -48,14 +48,14 @@ pub(crate) struct FlowMigration {
     // Where the pass is, and what it has changed so far.
     at: u32,
     changed: u64,
-    evicted: GivenUp,
+    evicted: EvictedFlows,
 }
 
 impl FlowMigration {
     /// Begins a move, and chooses the flows that find no room, where there is too little.
     pub(crate) fn new(from: FlowTable, to: FlowTable) -> Self {
         let placed = vec![Placement::default(); from.capacity() as usize];
-        let given_up = GivenUp::default();
+        let given_up = EvictedFlows::default();
         let mut new = Self {
             from,
             to,
@@ -96,8 +96,8 @@ impl FlowMigration {
             && !is_expired(&it, now, 0)
         {
             *placed = Placement { serial: it.serial, number: NO_NUMBER };
-            self.evicted.all += 1;
-            self.evicted.needed += u64::from(EvictionRank::from_flow(&it, now) == EvictionRank::Needed);
+            self.evicted.total += 1;
+            self.evicted.in_use += u64::from(EvictionRank::from_flow(&it, now) == EvictionRank::Needed);
         }
     }
 
@@ -255,7 +255,7 @@ impl FlowMigration {
 
     /// Takes the flows that found no room out of the counts, if they are still in the table that is no longer used, and
     /// returns how many found none.
-    pub(crate) fn finish_counts(&self) -> GivenUp {
+    pub(crate) fn finish_counts(&self) -> EvictedFlows {
         for (number, placed) in (0..).zip(&self.placements).filter(|(_, placed)| placed.number == NO_NUMBER) {
             if let Some(it) = self.from.0.records.read(number).filter(|it| it.serial == placed.serial) {
                 self.to.0.shares.subtract_flow(&it);

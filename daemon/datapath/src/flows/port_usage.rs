@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_status::datapath::Fullest;
+use holdfast_status::datapath::BackendPortUsage;
 
 use crate::abi::flow::{self, types};
 use crate::abi::{from_mapped, transport_from_number};
@@ -35,11 +35,16 @@ impl PortUsage {
     }
 
     /// Takes what the pass has shown; the next pass begins with nothing.
-    pub(super) fn take_fullest(&mut self) -> Option<Fullest> {
+    pub(super) fn take_fullest(&mut self) -> Option<BackendPortUsage> {
         let counts = std::mem::take(&mut self.0);
         let ((backend, nat, transport), taken) = counts.into_iter().max_by_key(|(_, count)| *count)?;
         let transport = transport_from_number(transport)?;
-        Some(Fullest { backend: flow::decode_endpoint(backend), nat: from_mapped(nat), transport, taken })
+        Some(BackendPortUsage {
+            backend: flow::decode_endpoint(backend),
+            nat: from_mapped(nat),
+            transport,
+            used_ports: taken,
+        })
     }
 }
 
@@ -65,11 +70,11 @@ mod tests {
         }
         counting.add_flow(&flow("10.2.0.7:80", 6, 0));
         let fullest = counting.take_fullest().unwrap();
-        let wanted = Fullest {
+        let wanted = BackendPortUsage {
             backend: "10.2.0.5:80".parse().unwrap(),
             nat: "192.0.2.1".parse().unwrap(),
             transport: Transport::Tcp,
-            taken: 3,
+            used_ports: 3,
         };
         assert_eq!(fullest, wanted);
         assert_eq!(counting.take_fullest(), None, "another pass begins");

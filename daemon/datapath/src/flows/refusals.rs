@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use holdfast_core::op::QuotaId;
-use holdfast_status::datapath::{Refused, Refusing};
+use holdfast_status::datapath::{BackendRefusal, BackendRefusals};
 
 use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::{flow, transport_from_number};
@@ -30,7 +30,7 @@ fn is_refused(it: &types::flow) -> bool {
 }
 
 /// Notes the refusal of a flow, if that is one.
-pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut Refusing) {
+pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut BackendRefusals) {
     if !is_refused(it) || now.saturating_sub(it.seen) > REFUSAL_SECONDS {
         return;
     }
@@ -39,7 +39,8 @@ pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut Refusing
     let frontend = shown(it.frontend, it.frontend_port);
     let share =
         QuotaId(u16::try_from(it.port_and_share >> types::flow_part::FLOW_SHARE_AT.0).unwrap_or_default());
-    let refusal = Refused { share, frontend, transport, backend: shown(it.backend, it.backend_port) };
+    let refusal =
+        BackendRefusal { quota: share, frontend, transport, backend: shown(it.backend, it.backend_port) };
     if let Some(seen) = refusing.get_mut(&refusal) {
         *seen = it.seen.max(*seen);
     } else if refusing.len() < REFUSALS_MAX || evict_oldest(share, refusing) {
@@ -48,18 +49,18 @@ pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut Refusing
 }
 
 /// Forgets the oldest refusal of the namespace that has most, if that has at least two more than this one.
-fn evict_oldest(share: QuotaId, refusing: &mut Refusing) -> bool {
+fn evict_oldest(share: QuotaId, refusing: &mut BackendRefusals) -> bool {
     let mut counts = BTreeMap::<QuotaId, usize>::new();
-    refusing.keys().for_each(|it| *counts.entry(it.share).or_default() += 1);
+    refusing.keys().for_each(|it| *counts.entry(it.quota).or_default() += 1);
     let own = counts.get(&share).copied().unwrap_or_default();
     let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else { return false };
-    let of_most = refusing.iter().filter(|(it, _)| it.share == most && count > own + 1);
+    let of_most = refusing.iter().filter(|(it, _)| it.quota == most && count > own + 1);
     let oldest = of_most.min_by_key(|(_, seen)| **seen).map(|(it, _)| *it);
     oldest.is_some_and(|it| refusing.remove(&it).is_some())
 }
 
 /// Forgets what is old.
-pub(super) fn expire_refusals(now: u32, refusing: &mut Refusing) {
+pub(super) fn expire_refusals(now: u32, refusing: &mut BackendRefusals) {
     refusing.retain(|_, seen| now.saturating_sub(*seen) <= REFUSAL_SECONDS);
 }
 
@@ -92,7 +93,7 @@ mod tests {
     }
 
     fn told(it: &types::flow) -> Option<u32> {
-        let mut refusing = Refusing::new();
+        let mut refusing = BackendRefusals::new();
         record_refusal(it, NOW, &mut refusing);
         refusing.into_values().next()
     }
@@ -124,17 +125,17 @@ mod tests {
     #[test]
     fn refusals_are_bounded_told_apart_and_forgotten() {
         let rst = flow_flag::FLOW_RST_SEEN.0;
-        let mut refusing = Refusing::new();
+        let mut refusing = BackendRefusals::new();
         for (seen, client) in [(NOW - 9, 1), (NOW - 3, 2), (NOW - 5, 3)] {
             record_refusal(&flow(Transport::Tcp, false, rst, seen, client), NOW, &mut refusing);
         }
-        let expected = Refused {
-            share: QuotaId(0),
+        let expected = BackendRefusal {
+            quota: QuotaId(0),
             frontend: "192.0.2.10:80".parse().unwrap(),
             transport: Transport::Tcp,
             backend: "10.1.0.1:8080".parse().unwrap(),
         };
-        assert_eq!(refusing, Refusing::from([(expected, NOW - 3)]), "one of all clients, the latest");
+        assert_eq!(refusing, BackendRefusals::from([(expected, NOW - 3)]), "one of all clients, the latest");
         for port in 1..1_000_u16 {
             let it = types::flow { backend_port: port.to_be(), ..flow(Transport::Tcp, false, rst, NOW, 1) };
             record_refusal(&it, NOW, &mut refusing);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     /// Refusals of so many backends of a namespace, the first of them the longest ago.
-    fn refuse(share: u32, backends: u16, refusing: &mut Refusing) {
+    fn refuse(share: u32, backends: u16, refusing: &mut BackendRefusals) {
         for port in 1..=backends {
             let refused =
                 flow(Transport::Tcp, false, flow_flag::FLOW_RST_SEEN.0, NOW - 20 + u32::from(port > 9), 1);
@@ -162,9 +163,10 @@ mod tests {
 
     #[test]
     fn what_clients_of_one_namespace_meet_hides_nothing_of_another() {
-        let of =
-            |share: u16, refusing: &Refusing| refusing.keys().filter(|it| it.share == QuotaId(share)).count();
-        let mut refusing = Refusing::new();
+        let of = |share: u16, refusing: &BackendRefusals| {
+            refusing.keys().filter(|it| it.quota == QuotaId(share)).count()
+        };
+        let mut refusing = BackendRefusals::new();
         refuse(1, 1_000, &mut refusing);
         refuse(2, 3, &mut refusing);
         assert_eq!([1, 2].map(|share| of(share, &refusing)), [REFUSALS_MAX - 3, 3]);

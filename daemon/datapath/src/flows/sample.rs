@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::Transport;
 use holdfast_core::op::PortIndex;
-use holdfast_status::datapath::Sampled;
+use holdfast_status::datapath::FlowSample;
 
 use super::lifetime::is_expired;
 use super::{FlowMaps, FlowTable, decode_flow};
@@ -25,26 +25,26 @@ impl FlowTable {
         from: u32,
         most: u32,
         serves: impl Fn(PortIndex, SocketAddr) -> bool,
-    ) -> Sampled {
+    ) -> FlowSample {
         if self.is_idle() {
-            return Sampled::default();
+            return FlowSample::default();
         }
         let now = self.now();
         let from = if from < self.capacity() { from } else { 0 };
-        let mut sampled = Sampled { next: from.saturating_add(RECORDS_MAX), ..Sampled::default() };
+        let mut sampled = FlowSample { next: from.saturating_add(RECORDS_MAX), ..FlowSample::default() };
         let mut astray = Vec::new();
         for (number, record) in self.0.records.iter_range(from, RECORDS_MAX) {
             if is_expired(&record, now, 0) || now.saturating_sub(record.began) < SETTLE_SECONDS {
                 continue;
             }
             let Some(flow) = decode_flow(&record, now) else { continue };
-            sampled.looked_at += 1;
+            sampled.checked += 1;
             if self.has_wrong_entry(number, &record) {
                 astray.push((number, record, flow));
             } else if flow.transport == Transport::Udp && !serves(flow.port, flow.backend) {
                 sampled.without_backend += 1;
             }
-            if sampled.looked_at >= most {
+            if sampled.checked >= most {
                 sampled.next = number.saturating_add(1);
                 break;
             }

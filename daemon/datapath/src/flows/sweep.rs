@@ -1,6 +1,6 @@
 //! Takes away the flows that have ended, on a thread of its own.
 //!
-//! Invariant: it works in slices and rests between them, so it takes no more of a processor than [`REST`] says, and it
+//! Invariant: it works in slices and rests between them, so it takes no more of a processor than [`CLEAR_REST`] says, and it
 //! shares nothing with the engine. What a program takes away at the same moment is the program's.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::flow_counts::Recount;
 use super::lifetime::{EXPIRY_MARGIN, is_expired};
 use super::port_usage::PortUsage;
-use super::{FlowMaps, FlowTable, FlowsSwept, NOT_IDLE, ReservedPorts, refusals};
+use super::{FlowMaps, FlowSweepProgress, FlowTable, NOT_IDLE, ReservedPorts, refusals};
 use crate::abi::flow::{translated_entry, types};
 use crate::packets::AdoptedFlows;
 
@@ -71,12 +71,12 @@ pub(super) struct FlowSweep {
     adopting: Option<AdoptedFlows>,
     // What the first pass has shown, until it is told.
     pub(super) adopted: Option<AdoptedFlows>,
-    pub(super) swept: FlowsSwept,
+    pub(super) swept: FlowSweepProgress,
 }
 
 impl FlowSweep {
     /// `progress` is what was done before, over another table.
-    pub(super) fn new(table: FlowTable, swept: FlowsSwept) -> Self {
+    pub(super) fn new(table: FlowTable, swept: FlowSweepProgress) -> Self {
         let left = BTreeMap::new();
         let counting = PortUsage::default();
         let recount = Recount::default();
@@ -148,7 +148,7 @@ impl FlowSweep {
                 adopting.add_flow(&flow);
             }
             if !is_expired(&flow, now, EXPIRY_MARGIN) {
-                refusals::record_refusal(&flow, now, &mut self.swept.refusing);
+                refusals::record_refusal(&flow, now, &mut self.swept.backend_refusals);
                 self.port_usage.add_flow(&flow);
                 continue;
             }
@@ -168,7 +168,7 @@ impl FlowSweep {
         if self.table.0.records.holds_flow(number, flow) && self.track_orphan(number, flow.serial) {
             self.table.finish_flow(number, flow)?;
             self.swept.ended += 1;
-            self.swept.left += 1;
+            self.swept.taken_over += 1;
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl FlowSweep {
         self.orphans.retain(|_, left| left.pass == pass);
         self.swept.failure = self.failure.take();
         self.swept.fullest = self.port_usage.take_fullest();
-        refusals::expire_refusals(self.table.now(), &mut self.swept.refusing);
+        refusals::expire_refusals(self.table.now(), &mut self.swept.backend_refusals);
         let begun = self.table.begun_count().saturating_sub(self.begun);
         self.recount.correct_counts(&self.table.0.shares, begun);
         self.swept.passes += 1;
@@ -221,7 +221,7 @@ impl FlowTable {
 /// What the thread has to tell.
 #[derive(Debug, Default)]
 struct SweepReport {
-    swept: FlowsSwept,
+    swept: FlowSweepProgress,
     // What the first pass has shown, until the thread's owner has heard it.
     adopted: Option<AdoptedFlows>,
 }
@@ -236,7 +236,11 @@ pub(crate) struct SweepThread {
 
 impl SweepThread {
     /// Starts the thread, which ends when this is dropped.
-    pub(crate) fn start(table: FlowTable, kept_free: ReservedPorts, swept: FlowsSwept) -> io::Result<Self> {
+    pub(crate) fn start(
+        table: FlowTable,
+        kept_free: ReservedPorts,
+        swept: FlowSweepProgress,
+    ) -> io::Result<Self> {
         let (stop, stopped) = sync_channel(0);
         let told = Arc::<Mutex<SweepReport>>::default();
         let tells = Arc::clone(&told);
@@ -246,14 +250,14 @@ impl SweepThread {
     }
 
     /// Ends the thread, and returns what it had; `None`: the thread had failed, so no port is kept free any more.
-    pub(crate) fn stop(mut self) -> (Option<ReservedPorts>, FlowsSwept) {
+    pub(crate) fn stop(mut self) -> (Option<ReservedPorts>, FlowSweepProgress) {
         self.stop = None;
         let kept_free = self.thread.take().and_then(|thread| thread.join().ok());
         (kept_free, self.progress())
     }
 
     /// What it has done so far.
-    pub(crate) fn progress(&self) -> FlowsSwept {
+    pub(crate) fn progress(&self) -> FlowSweepProgress {
         lock_report(&self.report).swept.clone()
     }
 
@@ -300,7 +304,7 @@ fn run_sweep(
         let until = began + SLICE;
         let is_done = sweep.sweep_part(part, until) && sweep.swept.passes > 0;
         let is_known = kept_free.check_if_due(began, until);
-        (sweep.swept.kept_free, sweep.swept.kept_free_failure) = kept_free.status();
+        (sweep.swept.reserved_ports, sweep.swept.reserved_ports_failure) = kept_free.status();
         sweep.swept.snat_ports = kept_free.port_count();
         publish_report(&mut sweep, told);
         let are_out = sweep.release_numbers();

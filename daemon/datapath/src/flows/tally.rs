@@ -25,7 +25,7 @@ pub(super) fn count_flow(tally: &mut Tally, flow: &types::flow, now: u32) {
     let [v4, v6] = &mut tally.families;
     *(if family_index(family) == 0 { v4 } else { v6 }) += 1;
     tally.nat += u64::from(flow.nat_port != 0);
-    tally.note(transport, stage);
+    tally.record_flow(transport, stage);
 }
 
 /// Why packets were dropped.

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use holdfast_status::datapath::Served;
+use holdfast_status::datapath::ServedSockets;
 
 use crate::abi::types::restriction;
 use crate::cgroup;
@@ -18,7 +18,7 @@ use crate::map::{Map, MapHandles};
 use crate::table::Table;
 
 /// The bits that tell the programs what is not served.
-pub(super) fn restriction_bits(served: &Served) -> u32 {
+pub(super) fn restriction_bits(served: &ServedSockets) -> u32 {
     let all = [
         (!served.pods, restriction::ONLY_HOST),
         (!served.udp, restriction::NOT_UDP),
@@ -30,14 +30,14 @@ pub(super) fn restriction_bits(served: &Served) -> u32 {
 /// The subtrees that are left alone.
 #[derive(Debug)]
 pub(super) struct ExemptSubtrees {
-    served: Served,
+    served: ServedSockets,
     // The cgroup id of each path; `None`: there is no such cgroup.
     ids: Vec<Option<u64>>,
     map: Table,
 }
 
 impl ExemptSubtrees {
-    pub(super) fn new(served: &Served, maps: &MapHandles) -> Result<Self, StartError> {
+    pub(super) fn new(served: &ServedSockets, maps: &MapHandles) -> Result<Self, StartError> {
         Ok(Self {
             served: served.clone(),
             ids: Vec::new(),
@@ -73,7 +73,7 @@ impl ExemptSubtrees {
         Ok(())
     }
 
-    pub(super) const fn served_sockets(&self) -> &Served {
+    pub(super) const fn served_sockets(&self) -> &ServedSockets {
         &self.served
     }
 

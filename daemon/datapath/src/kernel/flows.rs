@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use holdfast_core::op::{MemberKey, Membership};
-use holdfast_status::datapath::{FlowsSeen, FlowsSwept, Sampled};
+use holdfast_status::datapath::{FlowSample, FlowStatus, FlowSweepProgress};
 
 use super::KernelMaps;
 use crate::abi;
@@ -21,24 +21,24 @@ const SAMPLE: u32 = 32;
 pub(super) struct FlowTracking {
     pub(super) table: FlowTable,
     pub(super) sweep: SweepThread,
-    sample: Sampled,
+    sample: FlowSample,
 }
 
 impl FlowTracking {
     /// Sweeps the table in which these ports are kept free, and goes on counting what was swept.
-    pub(super) fn start(kept_free: ReservedPorts, swept: FlowsSwept) -> Result<Self, StartError> {
+    pub(super) fn start(kept_free: ReservedPorts, swept: FlowSweepProgress) -> Result<Self, StartError> {
         let table = kept_free.table().clone();
         let failed = |error: std::io::Error| StartError::from_load(error.into());
         let sweeping = SweepThread::start(table.clone(), kept_free, swept).map_err(failed)?;
-        Ok(Self { table, sweep: sweeping, sample: Sampled::default() })
+        Ok(Self { table, sweep: sweeping, sample: FlowSample::default() })
     }
 }
 
 impl KernelMaps {
     /// What is known of the flows; `None`: no packets are translated.
-    pub fn flow_status(&self) -> Option<FlowsSeen> {
+    pub fn flow_status(&self) -> Option<FlowStatus> {
         let FlowTracking { sweep: sweeping, sample: sampled, .. } = self.flows.as_ref()?;
-        Some(FlowsSeen { swept: sweeping.progress(), sampled: sampled.clone() })
+        Some(FlowStatus { sweep: sweeping.progress(), sample: sampled.clone() })
     }
 
     /// Opens the table of flows once packets are translated, looks at a few of its flows, and goes on with a change of
@@ -49,7 +49,7 @@ impl KernelMaps {
         {
             let table = FlowTable::new(handles)?;
             let kept_free = ReservedPorts::start(table, self.packets.snat_ports(), Instant::now());
-            self.flows = Some(FlowTracking::start(kept_free, FlowsSwept::default())?);
+            self.flows = Some(FlowTracking::start(kept_free, FlowSweepProgress::default())?);
         }
         if let Some(adopted) = self.flows.as_mut().and_then(|flows| flows.sweep.take_adopted()) {
             self.record_adopted(adopted);

@@ -19,7 +19,7 @@ use crate::load::{self, LoadedPrograms};
 use crate::map::{self, MapHandles};
 use crate::shape::{ShapeGrowth, family_index, is_filling, is_full, is_hash_filling, next_size};
 use holdfast_core::maps::MapError;
-use holdfast_status::datapath::{Features, Shape};
+use holdfast_status::datapath::{Features, MapSizes};
 
 impl KernelMaps {
     pub(super) fn ensure_frontend_capacity(&mut self, family: Family) -> Result<(), MapError> {
@@ -28,7 +28,7 @@ impl KernelMaps {
         let used = self.generation.frontends(family).used();
         let entries = nth(shape.frontends, at);
         let Some(next) = next_size(entries, 0, nth(self.limits.frontends, at)) else { return Ok(()) };
-        let larger = Shape { frontends: with_nth(shape.frontends, at, next), ..shape };
+        let larger = MapSizes { frontends: with_nth(shape.frontends, at, next), ..shape };
         self.ensure_hash_capacity("insert frontend", (used, entries), larger)
     }
 
@@ -36,7 +36,7 @@ impl KernelMaps {
         let shape = self.generation.shape;
         let Some(members) = next_size(shape.members, 0, self.limits.members) else { return Ok(()) };
         let used = self.generation.members.used();
-        self.ensure_hash_capacity("insert member", (used, shape.members), Shape { members, ..shape })
+        self.ensure_hash_capacity("insert member", (used, shape.members), MapSizes { members, ..shape })
     }
 
     /// Sees to room in a hash map. A larger map that is being made is taken as soon as it is ready; no op waits before
@@ -45,7 +45,7 @@ impl KernelMaps {
         &mut self,
         op: &'static str,
         (used, entries): (u32, u32),
-        larger: Shape,
+        larger: MapSizes,
     ) -> Result<(), MapError> {
         if is_full(used, entries) {
             return self.grow_now(larger).map_err(growth_error(op));
@@ -67,12 +67,12 @@ impl KernelMaps {
             self.high_water.ports = self.high_water.ports.max(needed);
             let next =
                 next_size(shape.ports, 0, self.limits.ports).filter(|_| is_filling(needed, shape.ports));
-            next.into_iter().for_each(|ports| self.grow_ahead(Shape { ports, ..shape }));
+            next.into_iter().for_each(|ports| self.grow_ahead(MapSizes { ports, ..shape }));
             return Ok(());
         }
         let full = MapError::Full { op, setting: FRONTENDS_SETTING };
         let ports = next_size(shape.ports, needed, self.limits.ports).ok_or(full)?;
-        self.grow_now(Shape { ports, ..shape }).map_err(growth_error(op))
+        self.grow_now(MapSizes { ports, ..shape }).map_err(growth_error(op))
     }
 
     pub(super) fn ensure_range_capacity(&mut self, range: SlotRange) -> Result<(), MapError> {
@@ -81,7 +81,7 @@ impl KernelMaps {
         let entries = nth(shape.slots, at);
         let limit = nth(self.limits.slots, at);
         let needed = range.base.saturating_add(range.count);
-        let larger = |next| Shape { slots: with_nth(shape.slots, at, next), ..shape };
+        let larger = |next| MapSizes { slots: with_nth(shape.slots, at, next), ..shape };
         if needed <= entries {
             let reached = nth(self.high_water.slots, at).max(needed);
             self.high_water.slots = with_nth(self.high_water.slots, at, reached);
@@ -96,7 +96,7 @@ impl KernelMaps {
 
     pub(super) fn ensure_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
         let used = self.used_shape().with_planned(coming);
-        let holds = |shape: &Shape| shape.grow_to_hold(&used, &self.limits) == *shape;
+        let holds = |shape: &MapSizes| shape.grow_to_hold(&used, &self.limits) == *shape;
         if holds(&self.generation.shape) {
             return Ok(());
         }
@@ -113,8 +113,8 @@ impl KernelMaps {
         }
     }
 
-    fn used_shape(&self) -> Shape {
-        Shape {
+    fn used_shape(&self) -> MapSizes {
+        MapSizes {
             frontends: Family::ALL.map(|family| self.generation.frontends(family).used()),
             members: self.generation.members.used(),
             ..self.high_water
@@ -123,13 +123,13 @@ impl KernelMaps {
 
     /// The same shape, with whatever else is half full in its next size: so the programs are moved once and not again
     /// soon.
-    fn with_half_full(&self, shape: Shape) -> Shape {
+    fn with_half_full(&self, shape: MapSizes) -> MapSizes {
         shape.max_with(self.generation.shape.grow_half_full(&self.used_shape(), &self.limits))
     }
 
     /// Has larger maps made, and takes those that are ready. A failure is not told here: where no room is left, it
     /// happens again and is told then.
-    fn grow_ahead(&mut self, shape: Shape) {
+    fn grow_ahead(&mut self, shape: MapSizes) {
         self.begin_prebuild(self.with_half_full(shape));
         self.adopt_prebuilt();
     }
@@ -143,13 +143,13 @@ impl KernelMaps {
         }
     }
 
-    fn grow_now(&mut self, shape: Shape) -> Result<(), Arc<StartError>> {
+    fn grow_now(&mut self, shape: MapSizes) -> Result<(), Arc<StartError>> {
         self.grow_to(self.with_half_full(shape))
     }
 
     /// Grows now. What has just failed is not tried again: each op would wait for it anew, and with it every change
     /// that needs no room.
-    fn grow_to(&mut self, shape: Shape) -> Result<(), Arc<StartError>> {
+    fn grow_to(&mut self, shape: MapSizes) -> Result<(), Arc<StartError>> {
         if let Some(why) = self.growth_failures.recent_failure(&shape) {
             return Err(why);
         }
@@ -183,7 +183,7 @@ impl Attachment {
     /// Moves the programs to these maps. An error: no program reads them.
     fn move_programs(
         &mut self,
-        (shape, features): (Shape, Features),
+        (shape, features): (MapSizes, Features),
         programs: &LoadedPrograms,
         maps: &mut MapHandles,
     ) -> Result<(), StartError> {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_status::datapath::Shape;
+use holdfast_status::datapath::MapSizes;
 
 use crate::error::StartError;
 use crate::shape::ShapeGrowth;
@@ -23,18 +23,18 @@ const FAILURES_MAX: usize = 7;
 #[derive(Debug, Default)]
 pub(super) struct GrowthFailures {
     // Those of this pause, the latest one last.
-    failures: Vec<(Shape, Arc<StartError>)>,
+    failures: Vec<(MapSizes, Arc<StartError>)>,
     // When the latest one failed, and how long the pause is after it.
     pause: Option<(Instant, Duration)>,
 }
 
 impl GrowthFailures {
     /// Why maps of this shape are not to be had now; `None`: that is to be tried.
-    pub(super) fn recent_failure(&self, wanted: &Shape) -> Option<Arc<StartError>> {
+    pub(super) fn recent_failure(&self, wanted: &MapSizes) -> Option<Arc<StartError>> {
         if self.is_pause_over() {
             return None;
         }
-        let is_as_large = |(shape, _): &&(Shape, _)| wanted.max_with(*shape) == *wanted;
+        let is_as_large = |(shape, _): &&(MapSizes, _)| wanted.max_with(*shape) == *wanted;
         let known = self.failures.iter().find(is_as_large);
         let full = || self.failures.last().filter(|_| self.failures.len() >= FAILURES_MAX);
         known.or_else(full).map(|(_, why)| Arc::clone(why))
@@ -45,7 +45,7 @@ impl GrowthFailures {
     }
 
     /// Notes why a growth to this shape failed. The pause begins after the last one that failed.
-    pub(super) fn record_failure(&mut self, shape: Shape, error: StartError) -> Arc<StartError> {
+    pub(super) fn record_failure(&mut self, shape: MapSizes, error: StartError) -> Arc<StartError> {
         let length = match self.pause {
             None => PAUSE_FIRST,
             Some((_, length)) if self.is_pause_over() => (length * 2).min(PAUSE_MAX),
@@ -73,16 +73,16 @@ impl GrowthFailures {
 mod tests {
     use super::*;
 
-    fn shape(frontends: u32, members: u32) -> Shape {
-        Shape { frontends: [frontends, 0], members, ..Shape::NONE }
+    fn shape(frontends: u32, members: u32) -> MapSizes {
+        MapSizes { frontends: [frontends, 0], members, ..MapSizes::NONE }
     }
 
-    fn fail(refused: &mut GrowthFailures, shape: Shape, why: &str) {
+    fn fail(refused: &mut GrowthFailures, shape: MapSizes, why: &str) {
         let error = StartError::from_load(std::io::Error::other(why.to_owned()).into());
         refused.record_failure(shape, error);
     }
 
-    fn why(refused: &GrowthFailures, shape: Shape) -> Option<String> {
+    fn why(refused: &GrowthFailures, shape: MapSizes) -> Option<String> {
         refused.recent_failure(&shape).map(|why| why.to_string())
     }
 

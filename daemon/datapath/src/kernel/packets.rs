@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use holdfast_core::keys::FrontendKey;
-use holdfast_status::datapath::{GivenUp, PacketStatus};
+use holdfast_status::datapath::{EvictedFlows, PacketStatus};
 use libbpf_rs::{MapCore, MapHandle};
 
 use super::KernelMaps;
@@ -48,7 +48,7 @@ pub(super) struct PacketTranslation {
     pub(super) resizing: Option<FlowResize>,
     // Why the last change of size failed; nothing is tried again before another size is asked for.
     pub(super) resize_failure: Option<ResizeFailure>,
-    pub(super) given_up: GivenUp,
+    pub(super) given_up: EvictedFlows,
 }
 
 /// What there is while packets are translated.
@@ -144,7 +144,7 @@ impl PacketTranslation {
                 .map_or(0, |running| running.handles.get(&Map::Flows).map_or(0, MapHandle::max_entries)),
             flows_wanted,
             flows_failure: self.resize_failure.as_ref().map(|it| it.reason.clone()),
-            flows_given_up: self.given_up,
+            flows_evicted: self.given_up,
             hooks: devices.map(Devices::kind),
             failure: self.failure.clone(),
             behind: self.is_behind,

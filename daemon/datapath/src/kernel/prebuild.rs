@@ -5,7 +5,7 @@
 
 use std::thread::JoinHandle;
 
-use holdfast_status::datapath::{Features, Shape};
+use holdfast_status::datapath::{Features, MapSizes};
 
 use super::KernelMaps;
 use crate::error::StartError;
@@ -17,7 +17,7 @@ use crate::shape::ShapeGrowth;
 
 /// What is to be made.
 struct PrebuildOrder {
-    shape: Shape,
+    shape: MapSizes,
     features: Features,
     shared: MapHandles,
     // Where packets are translated: the layers, their maps, and the switches.
@@ -39,7 +39,7 @@ pub(super) enum Prebuild {
     #[default]
     Idle,
     Building {
-        shape: Shape,
+        shape: MapSizes,
         thread: JoinHandle<Result<LargerMaps, StartError>>,
     },
     // The last attempt failed while there was room left; to try again with each op would cost more than to wait until
@@ -63,19 +63,19 @@ impl PrebuildOrder {
 
 impl Prebuild {
     /// How large the maps are that are being made.
-    pub(super) fn shape(&self) -> Option<Shape> {
+    pub(super) fn shape(&self) -> Option<MapSizes> {
         if let Self::Building { shape, .. } = self { Some(*shape) } else { None }
     }
 
     /// Whether maps are being made that are at least so large.
-    fn covers(&self, wanted: &Shape) -> bool {
+    fn covers(&self, wanted: &MapSizes) -> bool {
         self.shape().is_some_and(|shape| shape.max_with(*wanted) == shape)
     }
 }
 
 impl KernelMaps {
     /// Begins to make larger maps, if none are being made and the last attempt has not failed.
-    pub(super) fn begin_prebuild(&mut self, shape: Shape) {
+    pub(super) fn begin_prebuild(&mut self, shape: MapSizes) {
         if matches!(self.prebuild, Prebuild::Idle) && self.growth_failures.recent_failure(&shape).is_none() {
             self.prebuild = self.start_build(shape).unwrap_or(Prebuild::Failed);
         }
@@ -103,7 +103,7 @@ impl KernelMaps {
     }
 
     /// Gives maps that are at least so large, and waits until they are made.
-    pub(super) fn await_prebuild(&mut self, shape: Shape) -> Result<LargerMaps, StartError> {
+    pub(super) fn await_prebuild(&mut self, shape: MapSizes) -> Result<LargerMaps, StartError> {
         if !self.prebuild.covers(&shape) {
             self.prebuild = self.start_build(shape)?;
         }
@@ -113,7 +113,7 @@ impl KernelMaps {
         }
     }
 
-    fn start_build(&self, shape: Shape) -> Result<Prebuild, StartError> {
+    fn start_build(&self, shape: MapSizes) -> Result<Prebuild, StartError> {
         let order = PrebuildOrder {
             shape,
             features: self.features,

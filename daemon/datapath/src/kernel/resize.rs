@@ -21,7 +21,7 @@ use crate::map::{self, Map, MapHandles};
 use crate::packets;
 use crate::packets::PacketSwitches;
 
-/// How long the thread works in one piece. Afterwards it rests `REST` times as long, so it takes a tenth of a processor
+/// How long the thread works in one piece. Afterwards it rests `CLEAR_REST` times as long, so it takes a tenth of a processor
 /// at most.
 const SLICE: Duration = Duration::from_millis(5);
 const REST: u32 = 9;

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
 use holdfast_core::op::{Action, Membership, WordFlags};
-use holdfast_status::datapath::Swept;
+use holdfast_status::datapath::SocketSweepProgress;
 
 use super::KernelMaps;
 use crate::error::StartError;
@@ -134,7 +134,7 @@ impl StaleSweep {
         }
     }
 
-    pub(super) fn progress(&self) -> Swept {
+    pub(super) fn progress(&self) -> SocketSweepProgress {
         self.sweeper.progress()
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use holdfast_core::maps::Capacity;
 use holdfast_core::op::MapGrowth;
-use holdfast_status::datapath::{Features, Served, Shape};
+use holdfast_status::datapath::{Features, MapSizes, ServedSockets};
 
 use libbpf_rs::MapHandle;
 
@@ -52,7 +52,7 @@ pub struct StartOptions {
     /// Which sockets end when their backend leaves.
     pub stale_sockets: StaleSockets,
     /// The sockets that are served.
-    pub served: Served,
+    pub served: ServedSockets,
     /// How packets are translated; `None`: only sockets are served.
     pub packets: Option<PacketOptions>,
 }
@@ -115,7 +115,7 @@ impl KernelMaps {
     ) -> Result<Self, StartError> {
         let cgroup = Cgroup::open(options.cgroup.as_deref())?;
         let pins = Pins::open(&options.bpffs, version)?;
-        let first = Shape::for_expected(&options.expected, &Shape::from_capacity(options.capacity));
+        let first = MapSizes::for_expected(&options.expected, &MapSizes::from_capacity(options.capacity));
         let told = build_control(options, &cgroup);
         let mut packets =
             PacketTranslation::new(options.packets.clone().map(|packets| packets.restrict_to(features)));
@@ -179,7 +179,7 @@ impl KernelMaps {
     pub fn without_programs(capacity: Capacity) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
         let features = probe::probe_features()?;
-        let first = Shape::initial(Shape::from_capacity(capacity));
+        let first = MapSizes::initial(MapSizes::from_capacity(capacity));
         load::load_programs(first, features, &MapHandles::new(), |_, maps| {
             Self::from_maps(&maps, features, capacity)
         })
@@ -193,19 +193,19 @@ impl KernelMaps {
         let found: Vec<_> = found.iter().map(|(key, _)| *key).collect();
         Ok(Self {
             // What was found may be larger than the limits of today.
-            limits: Shape::from_capacity(capacity).max_with(generation.shape),
+            limits: MapSizes::from_capacity(capacity).max_with(generation.shape),
             shared: SharedMaps::new(maps, &found)?,
             grace: GracePeriods::start().map_err(StartError::from_load)?,
             generation,
             features,
             capacity,
-            high_water: Shape::NONE,
+            high_water: MapSizes::NONE,
             growths: 0,
             prebuild: Prebuild::default(),
             growth_failures: GrowthFailures::default(),
             attached: None,
             stale: None,
-            exempt: ExemptSubtrees::new(&Served::default(), maps)?,
+            exempt: ExemptSubtrees::new(&ServedSockets::default(), maps)?,
             packets: PacketTranslation::default(),
             flows: None,
             sources: SourceMaps::default(),

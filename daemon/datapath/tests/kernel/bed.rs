@@ -38,7 +38,9 @@ use holdfast_core::op::{
     Action, FrontendType, FrontendValue, MapGrowth, MemberKey, Membership, PortIndex, QuotaId, SlotRange,
     Word, WordFlags,
 };
-use holdfast_datapath::{KernelMaps, PINS_VERSION, Served, StaleSockets, StartOptions, Swept};
+use holdfast_datapath::{
+    KernelMaps, PINS_VERSION, ServedSockets, SocketSweepProgress, StaleSockets, StartOptions,
+};
 use holdfast_fixtures::network_namespace;
 
 pub(crate) const MARK: u32 = 0x686f;
@@ -179,7 +181,7 @@ impl ThreadBed {
             mark: MARK,
             expected: MapGrowth::default(),
             stale_sockets: StaleSockets::default(),
-            served: Served::default(),
+            served: ServedSockets::default(),
             packets: None,
         }
     }
@@ -341,7 +343,7 @@ impl Port<'_> {
 }
 
 /// What was done about stale sockets.
-pub(crate) fn swept(maps: &KernelMaps) -> Swept {
+pub(crate) fn swept(maps: &KernelMaps) -> SocketSweepProgress {
     maps.status().stale_sockets.unwrap()
 }
 

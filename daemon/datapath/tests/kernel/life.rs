@@ -253,7 +253,7 @@ fn kernel_what_somebody_took_away_is_put_back() {
             RepairReport { hooks: vec!["connect4"], pins: true, ..RepairReport::default() }
         );
         assert_eq!(maps.repair().unwrap(), RepairReport::default(), "once is enough");
-        assert_eq!(maps.status().hooks_put_back, 1);
+        assert_eq!(maps.status().hooks_restored, 1);
         assert_eq!(dial(VIP), address(VIP));
         drop(maps);
         assert_eq!(dial(VIP), address(VIP), "the new pins hold");

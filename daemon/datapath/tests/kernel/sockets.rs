@@ -17,7 +17,7 @@ use holdfast_core::maps::Maps;
 use holdfast_core::op::{
     Action, FrontendType, MapGrowth, MemberKey, Membership, PortFacts, PortIndex, QuotaId, WordFlags,
 };
-use holdfast_datapath::{Denial, KernelMaps, PortCounts, Refusal, Served, StartOptions};
+use holdfast_datapath::{Denial, KernelMaps, PortCounts, Refusal, ServedSockets, StartOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use socket2::{Domain, Socket, Type};
 
@@ -441,7 +441,7 @@ fn check_served(is_served: bool, vip: &str, what: &str) {
 #[test]
 fn kernel_pods_can_be_left_to_their_packets() {
     bed(|bed| {
-        let served = Served { pods: false, ..Served::default() };
+        let served = ServedSockets { pods: false, ..ServedSockets::default() };
         let mut maps = KernelMaps::start(&StartOptions { served, ..bed.options() }).unwrap();
         bed.join(&bed.cgroup);
         let vip = refused_vip(&mut maps);
@@ -464,7 +464,7 @@ fn kernel_pods_can_be_left_to_their_packets() {
 #[test]
 fn kernel_datagrams_can_be_left_to_their_packets() {
     bed(|bed| {
-        let served = Served { udp: false, ..Served::default() };
+        let served = ServedSockets { udp: false, ..ServedSockets::default() };
         let mut maps = KernelMaps::start(&StartOptions { served, ..bed.options() }).unwrap();
         bed.join(&bed.cgroup);
         let vip = refused_vip(&mut maps);
@@ -482,7 +482,8 @@ fn kernel_datagrams_can_be_left_to_their_packets() {
 fn kernel_a_subtree_of_cgroups_can_be_left_alone_and_is_followed() {
     bed(|bed| {
         let exempt = bed.cgroup.join("kata");
-        let served = Served { exempt_cgroups: vec![bed::below_root(&exempt)], ..Served::default() };
+        let served =
+            ServedSockets { exempt_cgroups: vec![bed::below_root(&exempt)], ..ServedSockets::default() };
         let mut maps = KernelMaps::start(&StartOptions { served: served.clone(), ..bed.options() }).unwrap();
         bed.join(&bed.cgroup);
         let vip = refused_vip(&mut maps);
@@ -574,7 +575,7 @@ fn kernel_a_refusal_names_who_dialled_what() {
         assert_eq!(refusal.process, std::process::id());
         assert_eq!(refusal.comm, std::fs::read_to_string("/proc/thread-self/comm").unwrap().trim_end());
         assert_eq!(refusal.frontend.to_string(), "10.96.0.10:443/TCP");
-        assert_eq!((refusal.port, refusal.share), (PortIndex(9), share));
+        assert_eq!((refusal.port, refusal.quota), (PortIndex(9), share));
         assert_eq!(refusal.denial, Denial::Refused);
         assert_eq!(refusal.cgroup, std::fs::metadata(&bed.cgroup).unwrap().ino());
     });

@@ -18,13 +18,13 @@ use crate::evidence::{
 };
 use crate::evidence_source::EvidenceSource;
 use holdfast_status::record::Record;
-use holdfast_status::views::announced::AnnouncedAddress;
-use holdfast_status::views::apiserver::View as ApiserverView;
-use holdfast_status::views::checks::ChecksSeen;
-use holdfast_status::views::clients::Counters;
+use holdfast_status::views::announcements::AnnouncedAddress;
+use holdfast_status::views::apiserver::ApiserverView;
+use holdfast_status::views::checks::CheckStatuses;
+use holdfast_status::views::clients::ClientCounters;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
-use holdfast_status::views::refusals::Denied;
+use holdfast_status::views::refusals::DeniedClient;
 
 /// One part of the material a line: its name here, its type, where it lies, and the place that is noted.
 macro_rules! reads {
@@ -45,9 +45,9 @@ reads! {
     watches: Vec<WatchStatus> = own.watches, Watch;
     apiserver: Option<Arc<ApiserverView>> = own.apiserver, Watch;
     datapath: Arc<DatapathView> = own.datapath, Kernel;
-    counters: Counters = own.counters, Kernel;
-    denials: Vec<Arc<Denied>> = own.denied, Kernel;
-    checks: ChecksSeen = own.checks, Checks;
+    counters: ClientCounters = own.counters, Kernel;
+    denials: Vec<Arc<DeniedClient>> = own.denied, Kernel;
+    checks: CheckStatuses = own.checks, Checks;
     map_rows: Lookup<Vec<MapRow>> = kernel, Kernel;
     unread_map_rows: usize = kernel_left, Kernel;
     lookups: Lookup<Vec<ClientTrace>> = lookups, Kernel;

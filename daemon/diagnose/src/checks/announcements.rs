@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use crate::case::Case;
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::join_names;
-use holdfast_status::views::announced::AnnouncedAddress;
+use holdfast_status::views::announcements::AnnouncedAddress;
 
 pub(super) fn check_announcements(case: &Case<'_>) -> Judgement {
     let own: BTreeSet<IpAddr> = case.frontends().map(|it| it.address).collect();

@@ -12,11 +12,12 @@ use crate::case::Case;
 use crate::command::{Command, CommandWord};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::format_count;
-use holdfast_status::views::refusals::{Cause, Denied};
+use holdfast_status::views::refusals::{Cause, DeniedClient};
 
 pub(super) fn check_capacity(case: &Case<'_>) -> Judgement {
-    let is_of_room = |it: &&Arc<Denied>| is_dropped_outside(it) && find_remedy(it.refusal.cause).is_some();
-    let own: Vec<&Arc<Denied>> = recent_denials(case).into_iter().filter(is_of_room).collect();
+    let is_of_room =
+        |it: &&Arc<DeniedClient>| is_dropped_outside(it) && find_remedy(it.refusal.cause).is_some();
+    let own: Vec<&Arc<DeniedClient>> = recent_denials(case).into_iter().filter(is_of_room).collect();
     let Some((why, advised)) = own.last().and_then(|latest| find_remedy(latest.refusal.cause)) else {
         return judge_no_drop(count_losses(case).unwrap_or_default());
     };
@@ -29,14 +30,14 @@ pub(super) fn check_capacity(case: &Case<'_>) -> Judgement {
         .remedy(advised)
 }
 
-fn is_dropped_outside(denied: &Denied) -> bool {
+fn is_dropped_outside(denied: &DeniedClient) -> bool {
     denied.refusal.arrival.is_some() && denied.refusal.denial == Denial::Dropped
 }
 
 /// Refusals that were not told on this node, and clients that the service's own ports have dropped, as programs count.
 fn count_losses(case: &Case<'_>) -> Option<[u64; 2]> {
     let lost = case.datapath().status()?.refusals_lost;
-    Some([lost, case.counters().service(case.view()?)?.dropped])
+    Some([lost, case.counters().service_clients(case.view()?)?.dropped])
 }
 
 /// The judgement where no client is listed as dropped.

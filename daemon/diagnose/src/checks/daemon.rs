@@ -12,7 +12,7 @@ use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_duration, join_names};
 use holdfast_core::snapshot::Status;
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_status::views::apiserver::{EndpointView, State, Tier, View};
+use holdfast_status::views::apiserver::{ApiserverState, ApiserverView, EndpointView, Tier};
 use serde_json::json;
 
 /// A watch that has been silent for longer is a warning, and then an error: bookmarks come about once a minute.
@@ -115,8 +115,8 @@ fn judge_interrupted_watch(case: &Case<'_>, worst: &WatchStatus, silent: Duratio
 }
 
 /// The endpoints that answered last: one that has come back since it failed, and one that asks for patience, do so too.
-fn healthy_endpoints(view: &View) -> impl Iterator<Item = &EndpointView> {
-    let answers = [State::Healthy, State::Recovering, State::Throttled];
+fn healthy_endpoints(view: &ApiserverView) -> impl Iterator<Item = &EndpointView> {
+    let answers = [ApiserverState::Healthy, ApiserverState::Recovering, ApiserverState::Throttled];
     view.endpoints.iter().filter(move |it| answers.contains(&it.state))
 }
 
@@ -157,12 +157,12 @@ pub(super) fn check_control(case: &Case<'_>) -> Judgement {
     Judgement::ok(format!("The apiserver at {} answers.", used.address))
 }
 
-fn list_addresses(view: &View) -> Vec<String> {
+fn list_addresses(view: &ApiserverView) -> Vec<String> {
     view.endpoints.iter().map(|it| it.address.to_string()).collect()
 }
 
-fn join_errors(view: &View) -> String {
-    let failed = view.endpoints.iter().filter(|it| it.state != State::Healthy);
+fn join_errors(view: &ApiserverView) -> String {
+    let failed = view.endpoints.iter().filter(|it| it.state != ApiserverState::Healthy);
     let failed = failed.map(|it| match &it.last_error {
         Some((error, _)) => format!("{}: {error}", it.address),
         None => format!("{} was not reached yet", it.address),
@@ -227,11 +227,11 @@ pub(super) fn check_hooks(case: &Case<'_>) -> Judgement {
         .with("shared", shared_hooks_json(status))
         .remedies(probes::foreign_program_remedies(status));
     }
-    let unpinned = case.datapath().unpinned();
+    let unpinned = case.datapath().unpinned_hooks();
     if !unpinned.is_empty() {
         return judge_unpinned_programs(&unpinned, status);
     }
-    let put_back = match status.hooks_put_back {
+    let put_back = match status.hooks_restored {
         0 => String::new(),
         times => format!(" One that somebody had detached was put back {times} times since the start."),
     };
@@ -246,9 +246,9 @@ pub(super) fn check_hooks(case: &Case<'_>) -> Judgement {
             )
         }
     };
-    let is_well = status.shared_hooks.is_empty() && status.hooks_put_back == 0;
+    let is_well = status.shared_hooks.is_empty() && status.hooks_restored == 0;
     let judgement = if is_well { Judgement::ok(judgement) } else { Judgement::info(judgement) };
-    judgement.with("shared", shared_hooks_json(status)).with("put_back", status.hooks_put_back)
+    judgement.with("shared", shared_hooks_json(status)).with("put_back", status.hooks_restored)
 }
 
 /// Which programs of others see a connection before ours: `connect4: program 37`.
@@ -258,7 +258,7 @@ fn join_earlier_programs(status: &holdfast_status::datapath::Status) -> String {
 }
 
 fn shared_hooks_json(status: &holdfast_status::datapath::Status) -> serde_json::Value {
-    let one = |it: &holdfast_status::datapath::Beside| json!({ "hook": it.hook, "before": it.before, "after": it.after });
+    let one = |it: &holdfast_status::datapath::ForeignPrograms| json!({ "hook": it.hook, "before": it.before, "after": it.after });
     json!(status.shared_hooks.iter().map(one).collect::<Vec<_>>())
 }
 

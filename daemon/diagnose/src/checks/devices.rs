@@ -6,19 +6,19 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use holdfast_status::datapath::{PacketStatus, Wraps};
+use holdfast_status::datapath::{DsrTransports, PacketStatus};
 use serde_json::json;
 
 use crate::case::{Case, judge_unavailable};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::join_names;
 use crate::limits::NAMED_MAX;
-use holdfast_status::views::devices::{Class, Decision};
+use holdfast_status::views::devices::{DeviceClass, DeviceDecision};
 
 /// A backend, and the device that leads to it.
 struct BackendPath<'a> {
     to: IpAddr,
-    device: &'a Decision,
+    device: &'a DeviceDecision,
 }
 
 impl BackendPath<'_> {
@@ -39,8 +39,8 @@ impl BackendPath<'_> {
             IpAddr::V6(_) => self.device.address6.map(IpAddr::V6),
         };
         let switches = &packets.switches;
-        switches.wraps != Wraps::Nothing
-            && own.is_some_and(|own| !switches.nodes.iter().any(|network| network.contains(own)))
+        switches.dsr_transports != DsrTransports::Off
+            && own.is_some_and(|own| !switches.dsr_from.iter().any(|network| network.contains(own)))
     }
 
     fn is_untranslated(&self, packets: &PacketStatus) -> bool {
@@ -60,7 +60,7 @@ pub(super) fn check_devices(case: &Case<'_>) -> Judgement {
     let named = |name: &str| case.datapath().devices().iter().find(|it| it.name == name);
     let way = |route: &crate::evidence::Route| {
         let by = named(route.device.as_deref()?)?;
-        matches!(by.class, Class::Outer | Class::Backends).then_some((route.to, by))
+        matches!(by.class, DeviceClass::Outer | DeviceClass::Backends).then_some((route.to, by))
     };
     let ways: Vec<BackendPath<'_>> =
         routes.iter().filter_map(way).map(|(to, by)| BackendPath { to, device: by }).collect();
@@ -71,7 +71,7 @@ fn judge_paths(ways: &[BackendPath<'_>], packets: &PacketStatus) -> Judgement {
     let nameless: Vec<_> = ways.iter().filter(|way| way.has_no_address()).collect();
     let untranslated: Vec<_> = ways.iter().filter(|way| way.is_untranslated(packets)).collect();
     let unknown: Vec<_> = ways.iter().filter(|way| way.lacks_dsr_address(packets)).collect();
-    let left_out: Vec<_> = ways.iter().filter(|way| way.device.class == Class::Backends).collect();
+    let left_out: Vec<_> = ways.iter().filter(|way| way.device.class == DeviceClass::Backends).collect();
     if !nameless.is_empty() {
         let sentence = format!(
             "This node has no address of its own to show to {} by {}: clients outside are dropped.",

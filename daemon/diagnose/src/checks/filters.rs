@@ -7,14 +7,14 @@ use serde_json::json;
 use crate::case::Case;
 use crate::finding::{Judgement, Remedy};
 use crate::limits::NAMED_MAX;
-use holdfast_status::views::proxies::{Dialled, Filter, FilterKind};
+use holdfast_status::views::proxies::{DialTargets, Filter, FilterKind};
 
 pub(super) fn check_filters(case: &Case<'_>) -> Judgement {
     let all = case.filters();
-    let dialled = Dialled::of(case.frontends());
+    let dialled = DialTargets::from_frontends(case.frontends());
     let of = |kind| all.iter().filter(move |it| it.kind.0 == kind).collect::<Vec<_>>();
     let early: Vec<_> =
-        of(FilterKind::Early).into_iter().filter(|filter| dialled.is_met_by(filter)).collect();
+        of(FilterKind::Early).into_iter().filter(|filter| dialled.matches_filter(filter)).collect();
     if let Some(first) = early.first() {
         let sentence = format!("{} {}: whom it kept out comes in now.", first.place, first.rule);
         return with_places(Judgement::warning(sentence), &early).remedy(Remedy::safe(

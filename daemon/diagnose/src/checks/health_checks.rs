@@ -11,17 +11,17 @@ use crate::case::Case;
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
-use holdfast_status::views::checks::{CheckResult, CheckSeen};
+use holdfast_status::views::checks::{CheckResult, CheckStatus};
 
-type CheckedBackend<'a> = (&'a SocketAddr, &'a CheckSeen);
+type CheckedBackend<'a> = (&'a SocketAddr, &'a CheckStatus);
 
 pub(super) fn check_health_checks(case: &Case<'_>) -> Judgement {
     let all: Vec<CheckedBackend<'_>> = case.checks().iter().collect();
-    let select = |is_wanted: fn(&CheckSeen) -> bool| -> Vec<CheckedBackend<'_>> {
+    let select = |is_wanted: fn(&CheckStatus) -> bool| -> Vec<CheckedBackend<'_>> {
         all.iter().copied().filter(|(_, seen)| is_wanted(seen)).collect()
     };
     let (unusable, failing) = (select(|seen| !seen.usable), select(is_failing));
-    let unproven = select(|seen| last_result(seen).is_none_or(|it| it == CheckResult::Unasked));
+    let unproven = select(|seen| last_result(seen).is_none_or(|it| it == CheckResult::NotRun));
     let number = format_count(all.len(), "backend");
     if all.is_empty() {
         Judgement::not_applicable("No health check of holdfast is configured for it.")
@@ -54,16 +54,16 @@ pub(super) fn check_health_checks(case: &Case<'_>) -> Judgement {
 }
 
 /// Whether the last check of a backend that still gets clients was bad.
-fn is_failing(seen: &CheckSeen) -> bool {
+fn is_failing(seen: &CheckStatus) -> bool {
     seen.usable && last_result(seen) == Some(CheckResult::Bad)
 }
 
-fn last_result(seen: &CheckSeen) -> Option<CheckResult> {
+fn last_result(seen: &CheckStatus) -> Option<CheckResult> {
     seen.last.as_ref().map(|last| last.result.0)
 }
 
 fn describe_backends(checked: &[CheckedBackend<'_>]) -> String {
-    let error = |seen: &CheckSeen| seen.last.as_ref().and_then(|last| last.error.clone());
+    let error = |seen: &CheckStatus| seen.last.as_ref().and_then(|last| last.error.clone());
     let one = |(at, seen): &CheckedBackend<'_>| match (error(seen), &seen.last) {
         (Some(error), _) => format!("{at} ({}: {error})", seen.kind),
         (None, Some(last)) => format!("{at} ({}: {})", seen.kind, last.result),

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::{Protocol, Transport};
 use holdfast_core::snapshot::Verdict;
-use holdfast_status::datapath::Beside;
+use holdfast_status::datapath::ForeignPrograms;
 use serde_json::json;
 
 use crate::case::{Case, judge_unavailable};
@@ -17,7 +17,7 @@ use crate::evidence::{Probe, ProbeKind, ProbeOutcome};
 use crate::finding::{self, Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::{NAMED_MAX, PODS_MAX};
-use holdfast_status::views::apiserver::State;
+use holdfast_status::views::apiserver::ApiserverState;
 
 impl ProbeOutcome {
     /// The outcome in a word or two.
@@ -142,7 +142,9 @@ fn list_not_tried<'a>(case: &Case<'a>, of_backends: bool) -> Vec<(SocketAddr, &'
 
 fn is_healthy_apiserver(case: &Case<'_>, at: SocketAddr) -> bool {
     let view = case.apiserver().as_deref();
-    view.is_some_and(|view| view.endpoints.iter().any(|it| it.address == at && it.state == State::Healthy))
+    view.is_some_and(|view| {
+        view.endpoints.iter().any(|it| it.address == at && it.state == ApiserverState::Healthy)
+    })
 }
 
 /// Whether everything that a connection to a frontend needs was looked at by itself and is well: the programs are
@@ -223,7 +225,9 @@ pub(super) fn check_frontend(case: &Case<'_>) -> Judgement {
 
 fn describe_shared_hooks(case: &Case<'_>) -> String {
     let shared = case.datapath().status().map(|status| status.shared_hooks.clone()).unwrap_or_default();
-    let one = |it: &Beside| format!("{}: program {}", it.hook, join_names(it.before.iter().chain(&it.after)));
+    let one = |it: &ForeignPrograms| {
+        format!("{}: program {}", it.hook, join_names(it.before.iter().chain(&it.after)))
+    };
     match shared.is_empty() {
         true => String::new(),
         false => format!(" (others have programs at {})", join_names(shared.iter().map(one))),

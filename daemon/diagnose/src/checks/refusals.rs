@@ -14,21 +14,21 @@ use crate::case::Case;
 use crate::command::{Command, CommandWord};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, format_duration, join_names};
-use holdfast_status::views::refusals::{Cause, Denied};
+use holdfast_status::views::refusals::{Cause, DeniedClient};
 
 /// A denial that is older says nothing about now: the programs tell each minute of a client that goes on trying.
 pub(super) const RECENT_SECONDS: i64 = 300;
 
 /// The clients that were denied in the last minutes at a frontend of the service.
-pub(super) fn recent_denials<'a>(case: &Case<'a>) -> Vec<&'a Arc<Denied>> {
+pub(super) fn recent_denials<'a>(case: &Case<'a>) -> Vec<&'a Arc<DeniedClient>> {
     let since = case.taken_at().0.saturating_sub(RECENT_SECONDS);
-    let is_own = |it: &&Arc<Denied>| case.frontends().any(|frontend| is_at(frontend, it));
+    let is_own = |it: &&Arc<DeniedClient>| case.frontends().any(|frontend| is_at(frontend, it));
     case.denials().iter().filter(|it| it.last.0 >= since).filter(is_own).collect()
 }
 
 /// Whether the client dialled this frontend. A node port is dialled at any address of the node; a port that no service
 /// has is dialled at a cluster IP that this one has.
-fn is_at(frontend: &FrontendView, denied: &Denied) -> bool {
+fn is_at(frontend: &FrontendView, denied: &DeniedClient) -> bool {
     let (key, is_node_port) = (&denied.refusal.frontend, frontend.kind == FrontendType::NodePort);
     if denied.refusal.cause == Cause::NoSuchPort {
         return frontend.address == key.address;
@@ -64,13 +64,13 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
 }
 
 /// How many clients there were, how often they tried, and when they tried last.
-fn describe_attempts(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
+fn describe_attempts(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
     let times: u64 = denied.iter().map(|it| it.count).sum();
     let last = denied.iter().map(|it| case.age(it.last)).min().unwrap_or_default();
     format!("{times} times, the last time {} ago", format_duration(last))
 }
 
-fn describe_unserved(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
+fn describe_unserved(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
     let how = match denied.iter().all(|it| it.refusal.denial == Denial::Dropped) {
         true => "dropped",
         false => "refused",
@@ -83,7 +83,7 @@ fn describe_unserved(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
     )
 }
 
-fn describe_excluded(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
+fn describe_excluded(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
     let sources = denied.iter().filter_map(|it| it.refusal.arrival.map(|arrival| arrival.source.ip()));
     let verb = if denied.len() == 1 { "was" } else { "were" };
     format!(
@@ -94,7 +94,7 @@ fn describe_excluded(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
     )
 }
 
-fn describe_unknown_ports(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
+fn describe_unknown_ports(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
     let ports = denied.iter().map(|it| it.refusal.frontend);
     format!(
         "Clients dialled ports that the service does not have ({}): {}",
@@ -103,7 +103,7 @@ fn describe_unknown_ports(case: &Case<'_>, denied: &[&Arc<Denied>]) -> String {
     )
 }
 
-fn build_remedies(unserved: &[&Arc<Denied>], kept_out: &[&Arc<Denied>]) -> Vec<Remedy> {
+fn build_remedies(unserved: &[&Arc<DeniedClient>], kept_out: &[&Arc<DeniedClient>]) -> Vec<Remedy> {
     let show = Command::from_words(&["holdfast", "refusals"].map(CommandWord::Literal));
     let mut remedies = Vec::new();
     if !unserved.is_empty() {
@@ -121,7 +121,7 @@ fn build_remedies(unserved: &[&Arc<Denied>], kept_out: &[&Arc<Denied>]) -> Vec<R
 /// The judgement where the programs told of no client.
 fn judge_no_denial(case: &Case<'_>) -> Judgement {
     let lost = case.datapath().status().map_or(0, |status| status.refusals_lost);
-    let counted = case.view().and_then(|view| case.counters().service(view));
+    let counted = case.view().and_then(|view| case.counters().service_clients(view));
     judge_unreported(lost, counted.map_or(0, |it| it.refused))
 }
 
@@ -137,8 +137,8 @@ fn judge_unreported(lost: u64, refused: u64) -> Judgement {
     .with("refused", refused)
 }
 
-fn to_json(denied: &[&Arc<Denied>]) -> serde_json::Value {
-    let one = |it: &&Arc<Denied>| {
+fn to_json(denied: &[&Arc<DeniedClient>]) -> serde_json::Value {
+    let one = |it: &&Arc<DeniedClient>| {
         json!({
             "frontend": it.refusal.frontend.to_string(),
             "cause": it.refusal.cause.as_str(),

@@ -193,7 +193,7 @@ pub struct Pod {
     pub name: String,
     pub uid: String,
     pub ips: Vec<IpAddr>,
-    /// `Pending`, `NameResolver`, `Succeeded`, `Failed`, `Unknown`.
+    /// `Pending`, `NameResolver`, `Succeeded`, `FailedService`, `Unknown`.
     pub phase: String,
     pub node: Option<String>,
     /// The condition `Ready`; none: the pod does not have it.

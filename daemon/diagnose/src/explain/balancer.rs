@@ -11,8 +11,8 @@ use holdfast_objects::quote_value;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use holdfast_status::described::Code;
 use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::schema_types::Code;
 
 /// Addresses of a load balancer that are named; real ones have one or two.
 const ADDRESSES_MAX: usize = 16;

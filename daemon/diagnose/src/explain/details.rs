@@ -17,13 +17,13 @@ use serde::Serialize;
 use super::query_match::{self, DialTarget};
 use super::states::{EndpointState, WriteStatus, endpoint_state, write_status};
 use super::{ReadBack, Subject};
-use holdfast_status::described::{Code, Text};
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_status::views::announced::AnnouncedAddress;
-use holdfast_status::views::apiserver::{Usage, View};
-use holdfast_status::views::checks::{CheckSeen, ChecksSeen};
-use holdfast_status::views::clients::{Clients, Counters};
-use holdfast_status::views::refusals::{Cause, DENIALS, Denied, answering, spelled};
+use holdfast_status::schema_types::{Code, Text};
+use holdfast_status::views::announcements::AnnouncedAddress;
+use holdfast_status::views::apiserver::{ApiserverView, Usage};
+use holdfast_status::views::checks::{CheckStatus, CheckStatuses};
+use holdfast_status::views::clients::{ClientCounters, Clients};
+use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, candidate_keys, denial_word};
 
 /// Endpoints of one service that are named; a larger service is better read in `/backends`.
 const ENDPOINTS_MAX: usize = 200;
@@ -121,11 +121,11 @@ pub fn describe_difference(
 }
 
 impl AppliedState {
-    pub fn new(view: &ServiceView, it: &FrontendView, read: &ReadBack, counters: &Counters) -> Self {
+    pub fn new(view: &ServiceView, it: &FrontendView, read: &ReadBack, counters: &ClientCounters) -> Self {
         let found = frontend_key(it).and_then(|key| read.iter().find(|(other, _)| *other == key));
         match found {
             Some((_, Ok(entry))) => {
-                let clients = entry.as_ref().and_then(|entry| counters.port(entry.port.index));
+                let clients = entry.as_ref().and_then(|entry| counters.port_clients(entry.port.index));
                 Self { clients, ..Self::from_entry(view, it, entry.as_ref()) }
             }
             Some((_, Err(error))) => Self::from_error(Some(error.clone())),
@@ -325,13 +325,13 @@ pub struct EndpointRow<'a> {
     /// How new clients are given to it beside the other backends: 1 unless the service says more; 0 is none.
     pub weight: u16,
     /// How it is checked, and what the last check came to; null: it is not checked.
-    pub check: Option<CheckSeen>,
+    pub check: Option<CheckStatus>,
 }
 
 pub(super) fn build_endpoint_rows<'a>(
     view: &'a ServiceView,
     snapshot: &Snapshot,
-    checks: Option<&ChecksSeen>,
+    checks: Option<&CheckStatuses>,
 ) -> Vec<EndpointRow<'a>> {
     let rows = view.ports.iter().flat_map(|port| port.rows.iter().map(move |row| (port, row)));
     let check = |row: &Row| checks?.get(&SocketAddr::new(row.address, row.port.get())).cloned();
@@ -452,17 +452,17 @@ pub struct RefusalRow {
 }
 
 /// The latest clients that dialled one of these frontends and were not served.
-pub(super) fn build_refusal_rows(latest: &[Arc<Denied>], subject: &Subject) -> Vec<RefusalRow> {
-    let is_meant = |denied: &&Arc<Denied>| {
+pub(super) fn build_refusal_rows(latest: &[Arc<DeniedClient>], subject: &Subject) -> Vec<RefusalRow> {
+    let is_meant = |denied: &&Arc<DeniedClient>| {
         subject
             .frontends()
             .filter_map(frontend_key)
-            .any(|key| answering(&denied.refusal.frontend).contains(&key))
+            .any(|key| candidate_keys(&denied.refusal.frontend).contains(&key))
     };
-    let row = |denied: &Arc<Denied>| RefusalRow {
+    let row = |denied: &Arc<DeniedClient>| RefusalRow {
         time: Rfc3339(denied.last),
         count: denied.count,
-        verdict: spelled(denied.refusal.denial),
+        verdict: denial_word(denied.refusal.denial),
         frontend: denied.refusal.frontend.to_string(),
         cause: Code(denied.refusal.cause),
         source: denied.refusal.arrival.map(|arrival| arrival.source.to_string()),
@@ -474,11 +474,11 @@ pub(super) fn build_refusal_rows(latest: &[Arc<Denied>], subject: &Subject) -> V
 }
 
 /// Which apiserver is used, in a few words.
-pub(super) fn describe_apiserver(view: &View) -> String {
+pub(super) fn describe_apiserver(view: &ApiserverView) -> String {
     match view.usage() {
         Usage::InUse(it) => format!("{} in use", it.address),
         Usage::Idle(it) => format!("{} answered last", it.address),
         Usage::Untried => "no apiserver was asked yet; what is known stays".to_owned(),
-        Usage::Away => "no apiserver answers; what is known stays".to_owned(),
+        Usage::Unreachable => "no apiserver answers; what is known stays".to_owned(),
     }
 }

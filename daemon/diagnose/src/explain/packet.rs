@@ -15,13 +15,15 @@ use holdfast_core::op::{FrontendEntry, FrontendType, Word, WordFlags};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 use holdfast_core::source_ranges;
 use holdfast_core::source_ranges::SourceRange;
-use holdfast_status::datapath::{DeviceStatus, PacketStatus, ShortcutState, Side, Wraps, XdpState};
+use holdfast_status::datapath::{
+    DeviceSide, DeviceStatus, DsrTransports, FastPathState, PacketStatus, XdpState,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::query_match::{DialTarget, Subject};
 use super::{ReadBack, details};
-use holdfast_status::described::Code;
+use holdfast_status::schema_types::Code;
 use holdfast_status::views::datapath::DatapathView;
 pub use prose::{ClientAddress, Outcome};
 use prose::{ClientClass, StepKind};
@@ -93,7 +95,7 @@ pub(super) struct FastPathDevices {
 #[derive(Clone, Debug, Default)]
 pub(super) struct DsrConfig {
     /// By which transports.
-    encap: Wraps,
+    encap: DsrTransports,
     /// Networks in which only nodes live.
     dsr_from: Vec<SourceRange>,
     /// The families of which a device that leads to others has an address in such a network.
@@ -102,15 +104,16 @@ pub(super) struct DsrConfig {
 
 impl DsrConfig {
     fn from_status(packets: &PacketStatus) -> Self {
-        let nodes = packets.switches.nodes.clone();
-        let is_way = |it: &&DeviceStatus| it.attached && it.device.side != Side::Pod && !it.device.secured;
+        let nodes = packets.switches.dsr_from.clone();
+        let is_way =
+            |it: &&DeviceStatus| it.attached && it.device.side != DeviceSide::Pod && !it.device.has_ipsec;
         let leads = packets.devices.iter().filter(is_way);
         let of_devices =
             leads.flat_map(|it| [it.device.address4.map(IpAddr::V4), it.device.address6.map(IpAddr::V6)]);
         let own =
             of_devices.flatten().filter(|address| nodes.iter().any(|network| network.contains(*address)));
         Self {
-            encap: packets.switches.wraps,
+            encap: packets.switches.dsr_transports,
             families: own.map(Family::from_address).collect(),
             dsr_from: nodes,
         }
@@ -135,16 +138,16 @@ impl AttachedDevices {
             let found = packets.devices.iter().filter(|it| it.attached && is_meant(it));
             found.map(|it| it.device.name.clone()).collect::<Vec<_>>()
         };
-        let outer = attached(&|it| it.device.side == Side::Outer);
-        let pods = attached(&|it| it.device.side == Side::Pod);
-        let takes = |it: &DeviceStatus| it.shortcut == ShortcutState::Taken;
-        let is_pods = |it: &DeviceStatus| it.device.side == Side::Pod;
-        let is_of_pods = |it: &DeviceStatus| is_pods(it) || it.device.side == Side::Near;
+        let outer = attached(&|it| it.device.side == DeviceSide::Outer);
+        let pods = attached(&|it| it.device.side == DeviceSide::Pod);
+        let takes = |it: &DeviceStatus| it.fast_path == FastPathState::Active;
+        let is_pods = |it: &DeviceStatus| it.device.side == DeviceSide::Pod;
+        let is_of_pods = |it: &DeviceStatus| is_pods(it) || it.device.side == DeviceSide::LocalPods;
         let shortcut = FastPathDevices {
             outer: attached(&|it| takes(it) && !is_of_pods(it)),
             local: attached(&|it| takes(it) && is_of_pods(it)),
             pods: attached(&|it| takes(it) && is_pods(it)),
-            drivers: attached(&|it| takes(it) && it.xdp == XdpState::Taken),
+            drivers: attached(&|it| takes(it) && it.xdp == XdpState::Active),
         };
         if !(outer.is_empty() && pods.is_empty()) {
             return Self::Attached { outer, pods, fast_path: shortcut, dsr: DsrConfig::from_status(packets) };
@@ -499,7 +502,7 @@ impl<'a> PacketTrace<'a> {
     /// Whether packets for a backend of another node go there as they came: see `can_encap` in `bpf/dsr.h`.
     fn uses_dsr(&self, met: &MatchedFrontend<'_>, backend: IpAddr) -> bool {
         let direct = &self.dsr;
-        direct.encap.has(self.transport)
+        direct.encap.contains(self.transport)
             && met.entry.value.kind != FrontendType::NodePort
             && met.entry.port.facts.affinity_timeout == 0
             && !met.flags().contains(WordFlags::OFF_CLUSTER)

@@ -9,7 +9,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::snapshot::ServiceView;
 use holdfast_diagnose::KnownServices;
 use holdfast_diagnose::evidence::{DaemonState, WatchStatus};
-use holdfast_status::views::checks::ChecksSeen;
+use holdfast_status::views::checks::CheckStatuses;
 
 use holdfast_agent::readings::{Readings, counters};
 use holdfast_kubernetes::source::{State, Watch};
@@ -41,11 +41,11 @@ pub fn gather_daemon_state(readings: &Readings, known: &KnownServices) -> Daemon
 }
 
 /// The health checks of the backends that the question is about.
-fn health_checks(readings: &Readings, known: &KnownServices) -> ChecksSeen {
+fn health_checks(readings: &Readings, known: &KnownServices) -> CheckStatuses {
     let is_config = |view: &&Arc<ServiceView>| view.key.source == Source::Config;
     let views: Vec<&Arc<ServiceView>> = known.views().iter().filter(is_config).collect();
     if views.is_empty() {
-        return ChecksSeen::default();
+        return CheckStatuses::default();
     }
     let mut checks = readings.checks.service_checks(known.name());
     let ports = || views.iter().flat_map(|view| view.ports.iter());

@@ -27,12 +27,12 @@ pub fn gather_flows(material: &Evidence, table: Option<&FlowTable>) -> Lookup<Fl
         let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
         let report = table.find_flows(&filter, FLOWS_MAX);
         let of_it = |it: &&Flow| Some(it.transport) == protocol.transport() && is_live(it);
-        flows.list.extend(report.found.iter().filter(of_it).map(observe_flow));
-        flows.more += report.more;
+        flows.list.extend(report.matches.iter().filter(of_it).map(observe_flow));
+        flows.more += report.omitted;
     }
     // Few connections are refused, so all refused ones are looked at, whichever frontend they dialled.
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
-    let refused = table.find_flows(&refused, FLOWS_MAX).found;
+    let refused = table.find_flows(&refused, FLOWS_MAX).matches;
     for flow in refused
         .iter()
         .filter(|flow| is_live(flow) && is_service_backend(&material.views, flow))
@@ -60,6 +60,6 @@ fn observe_flow(flow: &Flow) -> ObservedFlow {
         client: flow.client,
         backend: flow.backend,
         is_udp: flow.transport == Transport::Udp,
-        is_refused: flow.backend_heard.refusal,
+        is_refused: flow.backend_seen.port_unreachable,
     }
 }

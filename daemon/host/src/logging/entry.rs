@@ -5,7 +5,7 @@
 
 use std::fmt::{Debug, Write};
 
-use holdfast_status::plain::plain;
+use holdfast_status::printable::sanitise_line;
 use tracing::Level;
 use tracing::field::{Field, Visit};
 
@@ -52,7 +52,7 @@ impl Entry {
 
     /// The line that people see: the message and every field.
     fn to_text(&self) -> String {
-        let mut text = plain(&self.message);
+        let mut text = sanitise_line(&self.message);
         for (name, value) in &self.fields {
             // Writing to a string cannot fail.
             let _ = match is_plain(value) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_laws::hostile::{HOSTILE, check_lines};
-use holdfast_status::plain::is_unfit;
+use holdfast_status::printable::is_unprintable;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tracing_subscriber::layer::SubscriberExt;
 
@@ -112,12 +112,12 @@ fn no_text_of_others_writes_or_turns_a_line_of_the_log() {
     (&*file).rewind().unwrap();
     (&*file).read_to_string(&mut written).unwrap();
     let (plain, _coloured) = written.split_once('\n').unwrap();
-    check_lines("the log", plain, is_unfit);
+    check_lines("the log", plain, is_unprintable);
     assert_eq!(written.lines().count(), 2, "{written}");
     let fake = Fake::new();
     fake.log(told);
     let entry = fake.next().unwrap();
-    check_lines("the journal", entry.split("\nPRIORITY=").next().unwrap(), is_unfit);
+    check_lines("the journal", entry.split("\nPRIORITY=").next().unwrap(), is_unprintable);
 }
 
 #[test]

@@ -2,35 +2,35 @@
 //!
 //! Invariant: a line belongs to the section that began last; sections that are the program's own matter are noted once.
 
-use super::super::notes::{Notes, shown};
-use super::keys;
-use super::section::{Kind, Section};
+use super::super::notes::{Notes, quote_excerpt};
+use super::directives;
+use super::section::{Section, SectionKind};
 
 /// Reads a whole file.
-pub(super) fn read(text: &str, notes: &mut Notes) -> Vec<Section> {
+pub(super) fn parse_sections(text: &str, notes: &mut Notes) -> Vec<Section> {
     let mut defaults = Section::default();
     let mut all: Vec<Section> = Vec::new();
     // The section that lines belong to; none of a kind that is the program's own.
     let mut current: Option<Section> = None;
     for (number, line) in (1..).zip(text.lines()) {
-        let words = words(line);
+        let words = split_words(line);
         let Some(first) = words.first() else { continue };
         if !is_section(first) {
             if let Some(section) = &mut current {
-                keys::take(section, number, &words, notes);
+                directives::apply_directive(section, number, &words, notes);
             }
             continue;
         }
-        end(current.take(), &mut defaults, &mut all);
-        current = begun(number, &words, &defaults, notes);
+        finish_section(current.take(), &mut defaults, &mut all);
+        current = begin_section(number, &words, &defaults, notes);
     }
-    end(current, &mut defaults, &mut all);
+    finish_section(current, &mut defaults, &mut all);
     all
 }
 
-fn end(section: Option<Section>, defaults: &mut Section, all: &mut Vec<Section>) {
+fn finish_section(section: Option<Section>, defaults: &mut Section, all: &mut Vec<Section>) {
     match section {
-        Some(section) if section.kind == Kind::Defaults => *defaults = section,
+        Some(section) if section.kind == SectionKind::Defaults => *defaults = section,
         section => all.extend(section),
     }
 }
@@ -59,15 +59,15 @@ fn is_section(word: &str) -> bool {
     SECTIONS.contains(&word)
 }
 
-fn begun(line: usize, words: &[String], defaults: &Section, notes: &mut Notes) -> Option<Section> {
+fn begin_section(line: usize, words: &[String], defaults: &Section, notes: &mut Notes) -> Option<Section> {
     let (first, name) = (words.first()?.as_str(), words.get(1).cloned().unwrap_or_default());
     let kind = match first {
         "defaults" => return Some(Section { line, ..Section::default() }),
-        "listen" => Kind::Listen,
-        "frontend" => Kind::Frontend,
-        "backend" => Kind::Backend,
+        "listen" => SectionKind::Listen,
+        "frontend" => SectionKind::Frontend,
+        "backend" => SectionKind::Backend,
         other => {
-            notes.add(line, format!("section {} is HAProxy's own matter", shown(other)));
+            notes.add(line, format!("section {} is HAProxy's own matter", quote_excerpt(other)));
             return None;
         }
     };
@@ -75,7 +75,7 @@ fn begun(line: usize, words: &[String], defaults: &Section, notes: &mut Notes) -
 }
 
 /// The words of a line: quotes and backslashes keep blanks in a word, `#` ends the line.
-fn words(line: &str) -> Vec<String> {
+fn split_words(line: &str) -> Vec<String> {
     let mut all = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

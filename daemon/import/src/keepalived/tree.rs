@@ -27,44 +27,44 @@ impl<'a> Node<'a> {
 }
 
 /// Reads a whole file.
-pub(super) fn read<'a>(text: &'a str, notes: &mut Notes) -> Vec<Node<'a>> {
+pub(super) fn parse_nodes<'a>(text: &'a str, notes: &mut Notes) -> Vec<Node<'a>> {
     // The blocks that are open, the file itself first.
     let mut open = vec![Node::default()];
     let mut too_deep = 0_usize;
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split(['!', '#']).next().unwrap_or_default();
         let mut words = Vec::new();
-        for word in pieces(line) {
+        for word in split_words(line) {
             match word {
                 "{" if open.len() >= DEPTH_MAX => {
                     too_deep += 1;
                     notes.add(number, "nested too deeply to be read");
-                    add(&mut open, number, &mut words);
+                    push_line(&mut open, number, &mut words);
                 }
                 "{" => {
                     open.push(Node { line: number, words: std::mem::take(&mut words), children: Vec::new() });
                 }
                 "}" => {
-                    add(&mut open, number, &mut words);
+                    push_line(&mut open, number, &mut words);
                     if too_deep > 0 {
                         too_deep -= 1;
                     } else {
-                        close(&mut open);
+                        close_block(&mut open);
                     }
                 }
                 word => words.push(word.trim_matches('"')),
             }
         }
-        add(&mut open, number, &mut words);
+        push_line(&mut open, number, &mut words);
     }
     while open.len() > 1 {
-        close(&mut open);
+        close_block(&mut open);
     }
     open.pop().map(|file| file.children).unwrap_or_default()
 }
 
 /// The words of a line. A brace is one also where it stands at another word.
-fn pieces(line: &str) -> impl Iterator<Item = &str> {
+fn split_words(line: &str) -> impl Iterator<Item = &str> {
     let parts = line.split_inclusive(['{', '}']);
     let apart = parts.flat_map(|part| {
         let brace = part.len() - usize::from(part.ends_with(['{', '}']));
@@ -74,14 +74,14 @@ fn pieces(line: &str) -> impl Iterator<Item = &str> {
     apart.flat_map(str::split_whitespace)
 }
 
-fn add<'a>(open: &mut [Node<'a>], line: usize, words: &mut Vec<&'a str>) {
+fn push_line<'a>(open: &mut [Node<'a>], line: usize, words: &mut Vec<&'a str>) {
     if let Some(block) = open.last_mut().filter(|_| !words.is_empty()) {
         block.children.push(Node { line, words: std::mem::take(words), children: Vec::new() });
     }
 }
 
 /// Puts the innermost block into the one around it; the file itself stays open.
-fn close(open: &mut Vec<Node<'_>>) {
+fn close_block(open: &mut Vec<Node<'_>>) {
     if open.len() > 1
         && let Some(block) = open.pop()
         && let Some(around) = open.last_mut()

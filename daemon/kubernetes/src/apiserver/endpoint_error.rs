@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use holdfast_status::plain::is_unfit;
+use holdfast_status::printable::is_unprintable;
 use holdfast_status::views::apiserver::ClusterId;
 
 use super::limits::{HEADERS, THROTTLE_MAX, THROTTLE_MIN};
@@ -248,7 +248,7 @@ fn format_certificate_names(presented: &[String]) -> String {
 
 /// One line of a foreign text: nothing unfit for a terminal, and not too long.
 fn sanitize_line(text: &str) -> String {
-    let clean = text.chars().map(|it| if is_unfit(it) { ' ' } else { it });
+    let clean = text.chars().map(|it| if is_unprintable(it) { ' ' } else { it });
     clean.take(SERVER_TEXT_CHARACTERS_MAX).collect::<String>().trim().to_owned()
 }
 

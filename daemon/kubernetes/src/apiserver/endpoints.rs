@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_status::views::apiserver::{State, Tier};
+use holdfast_status::views::apiserver::{ApiserverState, Tier};
 
 use super::endpoint_error::EndpointError;
 use super::limits::{CHECK_INTERVAL, CONFIRM_AFTER, PENALTY_MAX, PENALTY_MIN};
@@ -23,7 +23,7 @@ pub(super) struct Endpoint {
     pub(super) tier: Tier,
     pub(super) address: SocketAddr,
     pub(super) name: Arc<str>,
-    pub(super) state: State,
+    pub(super) state: ApiserverState,
     pub(super) since: Instant,
     pub(super) connections: usize,
     pub(super) last_error: Option<(EndpointError, Instant)>,
@@ -47,20 +47,20 @@ enum Rank {
 impl Endpoint {
     fn rank(&self, now: Instant) -> Rank {
         match self.state {
-            State::Unknown | State::Healthy | State::Throttled => Rank::Usable,
-            State::Recovering => Rank::Recovering,
-            State::Failed if self.held_off_until.is_some_and(|until| now < until) => Rank::HeldOff,
-            State::Failed => Rank::Failed,
+            ApiserverState::Unknown | ApiserverState::Healthy | ApiserverState::Throttled => Rank::Usable,
+            ApiserverState::Recovering => Rank::Recovering,
+            ApiserverState::Failed if self.held_off_until.is_some_and(|until| now < until) => Rank::HeldOff,
+            ApiserverState::Failed => Rank::Failed,
         }
     }
 
     /// For how long the endpoint still wants to be left alone.
     fn throttle_remaining(&self, now: Instant) -> Option<Duration> {
-        let until = self.held_off_until.filter(|_| self.state == State::Throttled)?;
+        let until = self.held_off_until.filter(|_| self.state == ApiserverState::Throttled)?;
         until.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
-    fn set_state(&mut self, state: State, now: Instant) {
+    fn set_state(&mut self, state: ApiserverState, now: Instant) {
         if self.state != state {
             self.state = state;
             self.since = now;
@@ -68,7 +68,10 @@ impl Endpoint {
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let waits = matches!(self.state, State::Failed | State::Recovering | State::Throttled);
+        let waits = matches!(
+            self.state,
+            ApiserverState::Failed | ApiserverState::Recovering | ApiserverState::Throttled
+        );
         waits && self.next_check.is_none_or(|next| next <= now)
     }
 }
@@ -111,7 +114,7 @@ impl Endpoints {
             tier,
             address,
             name: address.to_string().into(),
-            state: State::Unknown,
+            state: ApiserverState::Unknown,
             since: now,
             connections: 0,
             last_error: None,
@@ -161,13 +164,16 @@ impl Endpoints {
         row.held_off_until = None;
         row.has_served = true;
         match row.state {
-            State::Failed => {
+            ApiserverState::Failed => {
                 row.next_check = now.checked_add(pause);
-                row.set_state(State::Recovering, now);
+                row.set_state(ApiserverState::Recovering, now);
             }
-            State::Unknown | State::Recovering | State::Healthy | State::Throttled => {
+            ApiserverState::Unknown
+            | ApiserverState::Recovering
+            | ApiserverState::Healthy
+            | ApiserverState::Throttled => {
                 row.failures = 0;
-                row.set_state(State::Healthy, now);
+                row.set_state(ApiserverState::Healthy, now);
             }
         }
     }
@@ -181,7 +187,7 @@ impl Endpoints {
         row.held_off_until = now.checked_add(penalty);
         row.next_check = row.held_off_until;
         row.last_error = Some((trouble, now));
-        row.set_state(State::Failed, now);
+        row.set_state(ApiserverState::Failed, now);
     }
 
     /// An endpoint asked to be left alone, and is, for as long as it said. It is up, so this is not a failure.
@@ -199,7 +205,7 @@ impl Endpoints {
         row.held_off_until = now.checked_add(wait.saturating_add(late));
         row.next_check = row.held_off_until;
         row.last_error = Some((trouble, now));
-        row.set_state(State::Throttled, now);
+        row.set_state(ApiserverState::Throttled, now);
     }
 
     /// A check failed. A recovering endpoint counts as failed again at once. Any other may serve all the same, so it
@@ -210,9 +216,9 @@ impl Endpoints {
         row.missed_checks = row.missed_checks.saturating_add(1);
         row.last_error = Some((trouble, now));
         row.next_check = now.checked_add(pause);
-        let is_doubted = row.state == State::Recovering || row.missed_checks >= MISSED_CHECKS;
+        let is_doubted = row.state == ApiserverState::Recovering || row.missed_checks >= MISSED_CHECKS;
         if is_doubted {
-            row.set_state(State::Failed, now);
+            row.set_state(ApiserverState::Failed, now);
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_status::views::apiserver::ClusterId;
-use holdfast_status::views::apiserver::Standing;
+use holdfast_status::views::apiserver::LearnedState;
 use holdfast_status::views::apiserver::Tier;
 use serde::{Deserialize, Serialize};
 
@@ -55,18 +55,18 @@ pub(super) struct LearnedEndpoint {
     pub(super) seen: Timestamp,
     /// The slice that named it last.
     pub(super) slice: Option<Arc<str>>,
-    pub(super) standing: Standing,
+    pub(super) standing: LearnedState,
 }
 
 impl LearnedEndpoint {
     fn new(told: &ListedEndpoint, now: Timestamp) -> Self {
         let slice = Some(Arc::clone(&told.slice));
-        Self { address: told.address, since: Some(now), seen: now, slice, standing: Standing::Listed }
+        Self { address: told.address, since: Some(now), seen: now, slice, standing: LearnedState::Listed }
     }
 
     /// The order in which addresses are kept and dialled: those that an apiserver has written before all others, then
     /// by standing, then those that were named last before those that were named long ago.
-    fn rank(&self) -> (bool, Standing, std::cmp::Reverse<i64>) {
+    fn rank(&self) -> (bool, LearnedState, std::cmp::Reverse<i64>) {
         (!self.is_from_apiserver(), self.standing, std::cmp::Reverse(self.seen.0))
     }
 
@@ -88,7 +88,7 @@ pub enum ForgetError {
     #[error("{0} is not among the learned addresses")]
     Unknown(SocketAddr),
     /// The configuration or kubelet's kubeconfig names it.
-    #[error("{address} is {}: take it out there first", .tier.named_by())]
+    #[error("{address} is {}: take it out there first", .tier.describe_source())]
     Configured {
         address: SocketAddr,
         /// What names it.
@@ -121,15 +121,15 @@ impl ClusterMemory {
         let told = select_listed(listed);
         let is_told = |of: &SocketAddr| told.iter().any(|it| it.address == *of);
         let is_family_told = |of: &SocketAddr| told.iter().any(|it| it.address.is_ipv4() == of.is_ipv4());
-        for row in self.learned.iter_mut().filter(|row| row.standing != Standing::Past) {
+        for row in self.learned.iter_mut().filter(|row| row.standing != LearnedState::Past) {
             let goes = !is_told(&row.address);
-            if goes && row.standing == Standing::Listed {
+            if goes && row.standing == LearnedState::Listed {
                 row.seen = now;
             }
             row.standing = match is_family_told(&row.address) {
-                true if goes => Standing::Past,
+                true if goes => LearnedState::Past,
                 true => row.standing,
-                false => Standing::Held,
+                false => LearnedState::Held,
             };
         }
         let known = std::mem::take(&mut self.learned);
@@ -152,7 +152,7 @@ impl ClusterMemory {
     /// wrote down, the ones that have shown themselves: another Service's may be among the rest.
     pub(super) fn trusted_addresses(&self, shown: &BTreeSet<SocketAddr>) -> impl Iterator<Item = SocketAddr> {
         let stands = |it: &&LearnedEndpoint| {
-            it.standing != Standing::Past && (it.is_from_apiserver() || shown.contains(&it.address))
+            it.standing != LearnedState::Past && (it.is_from_apiserver() || shown.contains(&it.address))
         };
         self.learned.iter().filter(stands).map(|it| it.address)
     }
@@ -162,9 +162,9 @@ impl ClusterMemory {
         let row = self.learned.iter().find(|it| it.address == address);
         match row.map(|row| (row.standing, row.slice.clone().unwrap_or_default())) {
             None => Err(ForgetError::Unknown(address)),
-            Some((Standing::Listed, slice)) => Err(ForgetError::Listed { address, slice }),
-            Some((Standing::Held, _)) => Err(ForgetError::Held(address)),
-            Some((Standing::Past, _)) => {
+            Some((LearnedState::Listed, slice)) => Err(ForgetError::Listed { address, slice }),
+            Some((LearnedState::Held, _)) => Err(ForgetError::Held(address)),
+            Some((LearnedState::Past, _)) => {
                 self.learned.retain(|it| it.address != address);
                 Ok(())
             }
@@ -256,7 +256,7 @@ struct LearnedRow {
     #[serde(default)]
     slice: Option<Arc<str>>,
     #[serde(default)]
-    standing: Standing,
+    standing: LearnedState,
 }
 
 impl From<LearnedRow> for LearnedEndpoint {
@@ -375,7 +375,7 @@ mod tests {
         std::fs::write(folder.path().join(FILE), old).unwrap();
         let memory = ClusterMemory::load(folder.path()).unwrap();
         let row = memory.get("10.0.0.1:443".parse().unwrap()).unwrap();
-        assert_eq!((row.seen, row.since, row.standing), (Timestamp(5), None, Standing::Past));
+        assert_eq!((row.seen, row.since, row.standing), (Timestamp(5), None, LearnedState::Past));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use holdfast_status::views::apiserver::{State, Tier};
+use holdfast_status::views::apiserver::{ApiserverState, Tier};
 use tokio::sync::Notify;
 
 use super::endpoint_error::EndpointError;
@@ -124,7 +124,7 @@ fn log_change(before: &Endpoint, after: &Endpoint) {
         |trouble: &Option<EndpointError>| matches!(trouble, Some(EndpointError::Throttled { .. }));
     // How long the server asks to wait may differ each time, and is not logged.
     let is_same = old == new || (is_throttled(&old) && is_throttled(&new));
-    let has_failed = before.state != State::Failed && after.state == State::Failed;
+    let has_failed = before.state != ApiserverState::Failed && after.state == ApiserverState::Failed;
     match new {
         Some(error) if !is_same || has_failed => {
             say!(warn, messages::APISERVER_TROUBLE, endpoint, state, %error);

@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use holdfast_status::views::apiserver::ApiserverView;
 use holdfast_status::views::apiserver::ClusterId;
 use holdfast_status::views::apiserver::Tier;
-use holdfast_status::views::apiserver::View;
 use tokio::sync::{Notify, watch};
 
 use super::credentials::{self, Credentials, Locations};
@@ -74,7 +74,7 @@ pub(super) fn build_access(settings: &AccessSettings) -> Result<Access, SetupErr
         write_lock: tokio::sync::Mutex::default(),
         unverified: Mutex::default(),
         failovers: AtomicU64::new(0),
-        views: watch::channel(Arc::new(View::default())).0,
+        views: watch::channel(Arc::new(ApiserverView::default())).0,
         addresses: watch::channel(BTreeSet::new()).0,
         cluster_uid: watch::channel(cluster).0,
         vip_target: watch::channel(None).0,

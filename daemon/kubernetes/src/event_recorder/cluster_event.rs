@@ -168,7 +168,7 @@ impl ClusterEvent {
         json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"namespace": self.object.namespace(), "name": self.event_name(node)},
-            "eventTime": Rfc3339(self.at).micro_time(),
+            "eventTime": Rfc3339(self.at).to_micro_time(),
             "reportingController": CONTROLLER,
             "reportingInstance": truncate_text(node, INSTANCE_BYTES_MAX),
             "type": if self.is_warning { "Warning" } else { "Normal" },
@@ -180,7 +180,7 @@ impl ClusterEvent {
 
     /// The patch that says that the trouble has happened again, `count` times in all.
     pub(super) fn series_patch(&self, count: u64) -> Value {
-        json!({"series": {"count": count, "lastObservedTime": Rfc3339(self.at).micro_time()}})
+        json!({"series": {"count": count, "lastObservedTime": Rfc3339(self.at).to_micro_time()}})
     }
 
     /// The Event's name: the same for the same trouble of the same object on this node, and for no other.

@@ -271,7 +271,7 @@ mod tests {
             "/api/v1/services?labelSelector=service.kubernetes.io%2Fservice-proxy-name%3Dedge"
         );
         assert_eq!(Selection::slices().list_path(), "/apis/discovery.k8s.io/v1/endpointslices?");
-        let node = Selection::node(&NodeName::of_host("n1").unwrap());
+        let node = Selection::node(&NodeName::from_host_name("n1").unwrap());
         assert_eq!(node.list_path(), "/api/v1/nodes?fieldSelector=metadata.name%3Dn1");
         assert_eq!((node.without_fields(), Selection::slices().without_fields()), (None, None));
     }

@@ -385,7 +385,8 @@ async fn the_own_node_tells_the_zone_before_the_source_is_synced() {
     let mut bed = SourceHarness::new();
     let node = r#"{"metadata":{"name":"n1","uid":"n","resourceVersion":"4","labels":{"topology.kubernetes.io/zone":"z1"}}}"#;
     bed.lists("nodes", [list("10", &[node.to_owned()])]);
-    bed.start(SourceSettings { node: NodeName::of_host("n1").ok(), ..SourceSettings::default() }).await;
+    bed.start(SourceSettings { node: NodeName::from_host_name("n1").ok(), ..SourceSettings::default() })
+        .await;
     assert_eq!(bed.heard(2).await, ["zone z1", "synced"]);
     assert_eq!(bed.asked("nodes", "fieldSelector"), ["metadata.name%3Dn1"]);
 }
@@ -395,7 +396,8 @@ async fn a_node_that_may_not_be_read_holds_up_nothing() {
     for answer in [status("403 Forbidden", "", "Forbidden"), list("10", &[])] {
         let mut bed = SourceHarness::new();
         bed.lists("nodes", [answer]);
-        bed.start(SourceSettings { node: NodeName::of_host("n1").ok(), ..SourceSettings::default() }).await;
+        bed.start(SourceSettings { node: NodeName::from_host_name("n1").ok(), ..SourceSettings::default() })
+            .await;
         assert_eq!(bed.heard(1).await, ["synced"]);
     }
 }

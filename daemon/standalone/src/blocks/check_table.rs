@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::keys::ObjectName;
-use holdfast_status::described::Code;
-use holdfast_status::plain::Plain;
+use holdfast_status::printable::Printable;
 use holdfast_status::rfc3339::Millis;
-use holdfast_status::views::checks::{CheckResult, CheckSeen, ChecksSeen, LastCheck};
+use holdfast_status::schema_types::Code;
+use holdfast_status::views::checks::{CheckResult, CheckStatus, CheckStatuses, LastCheck};
 
 use super::check::CheckError;
 
@@ -23,7 +23,7 @@ const ERROR_CHARACTERS_MAX: usize = 200;
 
 /// The row of one backend.
 #[derive(Clone, Debug)]
-pub(super) struct CheckRow(Arc<Mutex<CheckSeen>>);
+pub(super) struct CheckRow(Arc<Mutex<CheckStatus>>);
 
 /// The rows of one service.
 pub(super) type CheckRows = Arc<BTreeMap<SocketAddr, CheckRow>>;
@@ -46,7 +46,7 @@ pub(super) enum Obstacle {
 pub struct UnusableBackend {
     pub service: ObjectName,
     pub backend: SocketAddr,
-    pub check: CheckSeen,
+    pub check: CheckStatus,
 }
 
 /// What came of one check.
@@ -64,9 +64,9 @@ impl CheckOutcome {
     pub(super) fn new(outcome: &Result<(), CheckError>, at: Millis, took: Duration) -> Self {
         let (result, obstacle) = match outcome {
             Ok(()) => (CheckResult::Good, None),
-            Err(CheckError::NotAsked) => (CheckResult::Unasked, None),
-            Err(CheckError::Unable(_)) => (CheckResult::Unasked, Some(Obstacle::Node)),
-            Err(CheckError::NoRoute(_)) => (CheckResult::Unasked, Some(Obstacle::Route)),
+            Err(CheckError::NotAsked) => (CheckResult::NotRun, None),
+            Err(CheckError::Unable(_)) => (CheckResult::NotRun, Some(Obstacle::Node)),
+            Err(CheckError::NoRoute(_)) => (CheckResult::NotRun, Some(Obstacle::Route)),
             Err(_) => (CheckResult::Bad, None),
         };
         Self { result, obstacle, error: outcome.as_ref().err().map(format_error), at, took }
@@ -82,7 +82,7 @@ impl CheckOutcome {
         match self.result {
             CheckResult::Good => Some(true),
             CheckResult::Bad => Some(false),
-            CheckResult::Unasked => None,
+            CheckResult::NotRun => None,
         }
     }
 
@@ -96,7 +96,7 @@ impl CheckOutcome {
 fn format_error(error: &CheckError) -> String {
     let mut line = String::new();
     // A string takes whatever is written to it.
-    let _ = write!(line, "{}", Plain(error));
+    let _ = write!(line, "{}", Printable(error));
     match line.char_indices().nth(ERROR_CHARACTERS_MAX) {
         Some((end, _)) => line.get(..end).unwrap_or_default().to_owned() + " …",
         None => line,
@@ -105,7 +105,7 @@ fn format_error(error: &CheckError) -> String {
 
 impl CheckRow {
     pub(super) fn new(kind: &'static str) -> Self {
-        Self(Arc::new(Mutex::new(CheckSeen { kind, usable: true, last: None })))
+        Self(Arc::new(Mutex::new(CheckStatus { kind, usable: true, last: None })))
     }
 
     /// Notes that another kind of check is made from now on.
@@ -124,7 +124,7 @@ impl CheckRow {
         seen.usable = usable;
     }
 
-    fn current(&self) -> CheckSeen {
+    fn current(&self) -> CheckStatus {
         lock(&self.0).clone()
     }
 }
@@ -160,13 +160,13 @@ impl CheckTable {
     }
 
     /// What is known of each checked backend of a service.
-    pub(super) fn service_checks(&self, service: &ObjectName) -> ChecksSeen {
+    pub(super) fn service_checks(&self, service: &ObjectName) -> CheckStatuses {
         let rows = lock(&self.0).get(service).map(Arc::clone).unwrap_or_default();
         rows.iter().map(|(backend, row)| (*backend, row.current())).collect()
     }
 
     /// The same of one of its backends.
-    pub(super) fn backend_check(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckSeen> {
+    pub(super) fn backend_check(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckStatus> {
         let rows = lock(&self.0).get(service).map(Arc::clone)?;
         rows.get(&backend).map(CheckRow::current)
     }
@@ -181,7 +181,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::io;
 
-    use holdfast_status::plain::is_unfit;
+    use holdfast_status::printable::is_unprintable;
 
     use super::*;
 
@@ -215,7 +215,7 @@ mod tests {
         ] {
             let told = format_error(&error);
             assert!(told.chars().count() <= ERROR_CHARACTERS_MAX + 2, "{told}");
-            assert!(!told.chars().any(is_unfit), "{told}");
+            assert!(!told.chars().any(is_unprintable), "{told}");
         }
         assert_eq!(format_error(&CheckError::Closed), CheckError::Closed.to_string());
     }
@@ -231,8 +231,8 @@ mod tests {
             !seen.service_checks(&name("web"))[&backend].usable,
             "a row is shown as it is, not as it was put in"
         );
-        assert_eq!(seen.service_checks(&name("web-")), ChecksSeen::new());
+        assert_eq!(seen.service_checks(&name("web-")), CheckStatuses::new());
         seen.set_rows(&name("web"), BTreeMap::new());
-        assert_eq!(seen.service_checks(&name("web")), ChecksSeen::new());
+        assert_eq!(seen.service_checks(&name("web")), CheckStatuses::new());
     }
 }

@@ -14,7 +14,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey};
 use holdfast_core::weights::WeightSetting;
-use holdfast_status::datapath::Refusing;
+use holdfast_status::datapath::BackendRefusals;
 
 use super::block::{Block, Blocks};
 use super::check_table::{CheckOutcome, CheckRow};
@@ -205,7 +205,7 @@ impl CheckedBlocks {
     }
 
     /// Has the ready backends that refused their service's clients checked out of turn; says how many these are.
-    pub(super) fn recheck_refused(&mut self, refusing: &Refusing, now: Duration) -> u64 {
+    pub(super) fn recheck_refused(&mut self, refusing: &BackendRefusals, now: Duration) -> u64 {
         let refused = self.refusals.take_new(refusing);
         let mut begun = 0;
         if refused.is_empty() {

@@ -13,7 +13,7 @@ use holdfast_core::keys::ObjectName;
 use holdfast_core::words;
 #[cfg(any(test, feature = "testing"))]
 use holdfast_status::rfc3339::Millis;
-use holdfast_status::views::checks::{CheckResult, CheckSeen, ChecksSeen};
+use holdfast_status::views::checks::{CheckResult, CheckStatus, CheckStatuses};
 
 #[cfg(any(test, feature = "testing"))]
 use super::check::CheckError;
@@ -40,7 +40,7 @@ pub struct CheckStats {
 
 impl CheckStats {
     /// How each checked backend of a service of the configuration is, and what its last check came to.
-    pub fn service_checks(&self, service: &ObjectName) -> ChecksSeen {
+    pub fn service_checks(&self, service: &ObjectName) -> CheckStatuses {
         self.table.service_checks(service)
     }
 
@@ -60,7 +60,7 @@ impl CheckStats {
     }
 
     /// The same of one of its backends; none: it is not checked.
-    pub fn backend_check(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckSeen> {
+    pub fn backend_check(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckStatus> {
         self.table.backend_check(service, backend)
     }
 

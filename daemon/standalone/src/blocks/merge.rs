@@ -14,7 +14,7 @@ use holdfast_objects::truncate_reason;
 use super::block::Blocks;
 use super::folder::{FileTable, FolderNews, ParsedBlock};
 use super::rejection_log::{RejectionLog, Rejections};
-use holdfast_config::Beside;
+use holdfast_config::BlockAdmission;
 
 /// The folder, as far as it has been told.
 #[derive(Debug, Default)]
@@ -78,14 +78,14 @@ pub fn merge_blocks(configured: &Arc<Blocks>, files: &FileTable) -> MergedBlocks
         };
     }
     let (config, origin) = configured.own_config();
-    let mut beside = Beside::new(config, origin);
+    let mut beside = BlockAdmission::new(config, origin);
     let (mut more, mut rejections) = (Vec::new(), BTreeMap::new());
     for (path, file) in files {
         let of_file = file.wrong.as_deref().map(|why| file_rejection(path, why, file.is_partial));
         let mut reject = |it: Rejection| rejections.insert(it.object.clone(), it);
         of_file.into_iter().for_each(|it| drop(reject(it)));
         for read in &file.blocks {
-            match beside.take(&read.service, path) {
+            match beside.admit_block(&read.service, path) {
                 Ok(()) => more.push(Arc::clone(read)),
                 Err(why) => drop(reject(left_out_rejection(path, read, &why))),
             }

@@ -26,7 +26,7 @@ impl RouteLoss {
     pub(super) fn judge_outcome(&mut self, outcome: CheckOutcome, now: Duration) -> CheckOutcome {
         match (outcome.obstacle, outcome.result) {
             (Some(Obstacle::Route), _) => {}
-            (_, CheckResult::Unasked) => return outcome,
+            (_, CheckResult::NotRun) => return outcome,
             (_, CheckResult::Good | CheckResult::Bad) => {
                 self.0 = None;
                 return outcome;
@@ -45,7 +45,7 @@ pub(super) struct ObstacleLog(Option<Duration>);
 impl ObstacleLog {
     pub(super) fn log_outcome(&mut self, outcome: &CheckOutcome, now: Duration) {
         let is_due = self.0.is_none_or(|last| now.saturating_sub(last) >= WARN_EVERY);
-        if outcome.obstacle.is_some() && outcome.result == CheckResult::Unasked && is_due {
+        if outcome.obstacle.is_some() && outcome.result == CheckResult::NotRun && is_due {
             self.0 = Some(now);
             let error = outcome.error().unwrap_or_default();
             tracing::warn!(error, "this node cannot check backends; they stay as they are");
@@ -75,14 +75,14 @@ mod tests {
         let well = || outcome(&Ok(()));
         let mut loss = RouteLoss::default();
         for (seconds, outcome, expected) in [
-            (0, no_route(), CheckResult::Unasked),
-            (9, no_route(), CheckResult::Unasked),
-            (9, unable(), CheckResult::Unasked),
+            (0, no_route(), CheckResult::NotRun),
+            (9, no_route(), CheckResult::NotRun),
+            (9, unable(), CheckResult::NotRun),
             (10, no_route(), CheckResult::Bad),
             (11, no_route(), CheckResult::Bad),
-            (12, unable(), CheckResult::Unasked),
+            (12, unable(), CheckResult::NotRun),
             (13, well(), CheckResult::Good),
-            (14, no_route(), CheckResult::Unasked),
+            (14, no_route(), CheckResult::NotRun),
             (24, no_route(), CheckResult::Bad),
         ] {
             let judged = loss.judge_outcome(outcome, Duration::from_secs(seconds));

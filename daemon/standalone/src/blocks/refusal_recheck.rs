@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use holdfast_core::keys::Transport;
-use holdfast_status::datapath::Refusing;
+use holdfast_status::datapath::BackendRefusals;
 
 /// The doubts about one backend.
 #[derive(Debug, Default)]
@@ -49,11 +49,11 @@ pub(super) type RefusedBackends = BTreeMap<(SocketAddr, Transport), Vec<SocketAd
 
 /// What the datapath last told of refusals.
 #[derive(Debug, Default)]
-pub(super) struct RefusalTracker(Refusing);
+pub(super) struct RefusalTracker(BackendRefusals);
 
 impl RefusalTracker {
     /// The refusals that are new, or have happened again.
-    pub(super) fn take_new(&mut self, told: &Refusing) -> RefusedBackends {
+    pub(super) fn take_new(&mut self, told: &BackendRefusals) -> RefusedBackends {
         let mut news = RefusedBackends::new();
         for (refused, seen) in told {
             if self.0.get(refused) != Some(seen) {
@@ -68,7 +68,7 @@ impl RefusalTracker {
 #[cfg(test)]
 mod tests {
     use holdfast_core::op::QuotaId;
-    use holdfast_status::datapath::Refused as Refusal;
+    use holdfast_status::datapath::BackendRefusal as Refusal;
 
     use super::*;
 
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn what_was_told_before_is_no_news() {
         let refused = |backend: &str| Refusal {
-            share: QuotaId::default(),
+            quota: QuotaId::default(),
             frontend: "192.0.2.10:80".parse().unwrap(),
             transport: Transport::Tcp,
             backend: backend.parse().unwrap(),
@@ -98,10 +98,10 @@ mod tests {
         let (one, other) = (refused("10.1.0.1:80"), refused("10.1.0.2:80"));
         let mut told = RefusalTracker::default();
         let backends = |news: RefusedBackends| news.into_values().flatten().collect::<Vec<_>>();
-        assert_eq!(backends(told.take_new(&Refusing::from([(one, 5)]))), [one.backend]);
-        assert_eq!(backends(told.take_new(&Refusing::from([(one, 5)]))), []);
-        let both = Refusing::from([(one, 6), (other, 6)]);
+        assert_eq!(backends(told.take_new(&BackendRefusals::from([(one, 5)]))), [one.backend]);
+        assert_eq!(backends(told.take_new(&BackendRefusals::from([(one, 5)]))), []);
+        let both = BackendRefusals::from([(one, 6), (other, 6)]);
         assert_eq!(backends(told.take_new(&both)), [one.backend, other.backend]);
-        assert_eq!(backends(told.take_new(&Refusing::new())), []);
+        assert_eq!(backends(told.take_new(&BackendRefusals::new())), []);
     }
 }

@@ -139,7 +139,7 @@ impl Running {
         let (sender, events) = mpsc::channel(8);
         let (led, leads) = watch::channel(None);
         let counts = Arc::default();
-        let (datapath, view) = watch::channel(Arc::new(DatapathView::memory()));
+        let (datapath, view) = watch::channel(Arc::new(DatapathView::for_memory()));
         let task = tokio::spawn(run(reloads, leads, (None, None), sender, view, (1, Arc::clone(&counts))));
         Self { blocks, led, events, task, counts, _datapath: datapath }
     }
@@ -252,7 +252,7 @@ async fn a_reload_keeps_what_is_known_and_sends_only_what_changed() {
     let backends: Vec<_> = running.counts.backends().collect();
     assert_eq!(backends, [(CheckedState::Usable, 0), (CheckedState::Unusable, 1)]);
     let (results, totals): (Vec<_>, Vec<_>) = running.counts.totals().unzip();
-    assert_eq!(results, [CheckResult::Good, CheckResult::Bad, CheckResult::Unasked]);
+    assert_eq!(results, [CheckResult::Good, CheckResult::Bad, CheckResult::NotRun]);
     assert!(totals[0] == 0 && totals[1] >= 3 && totals[2] == 0, "{totals:?}");
 
     running.reload(&[]);
@@ -317,7 +317,7 @@ async fn the_configuration_is_told_at_once_and_synced_waits_for_the_whole_folder
     let (news, told) = mpsc::channel(1);
     let (counting, counts) = watch::channel(Arc::default());
     let ends = Some(("d".into(), told, counting));
-    let (_datapath, view) = watch::channel(Arc::new(DatapathView::memory()));
+    let (_datapath, view) = watch::channel(Arc::new(DatapathView::for_memory()));
     tokio::spawn(run(reloads, watch::channel(None).1, (ends, None), sender, view, (1, Arc::default())));
     let mut next = async || show(&timeout(TEST_TIMEOUT, events.recv()).await.unwrap().unwrap());
     expect_test::expect![[r#"

@@ -59,7 +59,7 @@ impl Question {
     /// Recursion is desired, and an answer of `DATAGRAM_BYTES` is welcome.
     pub fn new(id: u16, name: &Name, kind: RecordType) -> Self {
         let mut message = [&id.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 1]].concat();
-        message.extend(name.bytes());
+        message.extend(name.to_wire());
         message.extend((kind as u16).to_be_bytes());
         message.extend(CLASS_INTERNET.to_be_bytes());
         let end = message.len();
@@ -276,7 +276,7 @@ fn read_u16(bytes: &[u8]) -> u16 {
 
 /// The record at a place of a message, and where it ends.
 fn parse_record(message: &[u8], at: usize) -> Option<(Record, usize)> {
-    let owner = name::read(message, at)?;
+    let owner = name::read_name(message, at)?;
     let fixed = message.get(owner.end..)?.first_chunk::<10>()?;
     let [kind_high, kind_low, class_high, class_low, time @ .., length_high, length_low] = *fixed;
     let begin = owner.end.checked_add(fixed.len())?;
@@ -293,7 +293,8 @@ fn parse_record(message: &[u8], at: usize) -> Option<(Record, usize)> {
 /// What a record of a kind says, by its body and where that begins; none: it cannot be what its kind says.
 fn parse_rdata(message: &[u8], kind: u16, (begin, body): (usize, &[u8])) -> Option<RecordData> {
     let end = begin.checked_add(body.len())?;
-    let name_at = |at: usize| name::read(message, at).filter(|read| read.end == end).map(|read| read.name);
+    let name_at =
+        |at: usize| name::read_name(message, at).filter(|read| read.end == end).map(|read| read.name);
     Some(match kind {
         TYPE_CNAME => RecordData::Cname(name_at(begin)?),
         kind if kind == RecordType::A as u16 => {

@@ -229,7 +229,7 @@ const fn server_failed(result: QueryResult) -> Option<bool> {
         QueryResult::Failed | QueryResult::Silent | QueryResult::Unreadable | QueryResult::Unreachable => {
             Some(true)
         }
-        QueryResult::Unasked => None,
+        QueryResult::NotSent => None,
     }
 }
 
@@ -243,7 +243,7 @@ fn classify_answer(
         None => (QueryResult::Silent, Err(format!("nothing came within {} s", QUERY_TIMEOUT.as_secs()))),
         Some(Err(error)) => {
             let result = match &error {
-                QueryError::Socket(error) if is_local_error(error) => QueryResult::Unasked,
+                QueryError::Socket(error) if is_local_error(error) => QueryResult::NotSent,
                 QueryError::Socket(_) => QueryResult::Unreachable,
                 QueryError::Answer(AnswerError::Code(_) | AnswerError::Referral) => QueryResult::Failed,
                 QueryError::Answer(_) => QueryResult::Unreadable,

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::keys::ObjectName;
-use holdfast_status::described::Code;
 use holdfast_status::rfc3339::Millis;
-use holdfast_status::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
+use holdfast_status::schema_types::Code;
+use holdfast_status::views::names::{LastNameAnswer, NameState, NameStatus, NameTrouble};
 
 use super::lookup::{LookupAnswer, LookupError, NameAnswer};
 use super::{NameNews, NameQueries, NameQuery, NameResult};
@@ -31,7 +31,7 @@ struct LookupState {
     due: Option<Duration>,
     failures: u32,
     answer: Option<Arc<NameAnswer>>,
-    row: NameSeen,
+    row: NameStatus,
 }
 
 /// All names that are wished for.
@@ -47,7 +47,7 @@ pub(super) struct LookupSchedule {
 #[derive(Debug)]
 pub(super) struct LookupChange {
     pub(super) news: Option<NameNews>,
-    pub(super) row: NameSeen,
+    pub(super) row: NameStatus,
     /// Whether trouble ended.
     pub(super) is_recovered: bool,
 }
@@ -63,7 +63,7 @@ impl LookupSchedule {
         &mut self,
         wanted: &NameQueries,
         now: Duration,
-    ) -> Vec<(ObjectName, Option<NameSeen>)> {
+    ) -> Vec<(ObjectName, Option<NameStatus>)> {
         let is_gone = |name: &&ObjectName| !wanted.contains_key(*name);
         let gone: Vec<_> = self.states.keys().filter(is_gone).cloned().collect();
         let mut changed = Vec::new();
@@ -81,11 +81,11 @@ impl LookupSchedule {
         changed
     }
 
-    fn add_query(&mut self, name: &ObjectName, wish: &Arc<NameQuery>, now: Duration) -> NameSeen {
+    fn add_query(&mut self, name: &ObjectName, wish: &Arc<NameQuery>, now: Duration) -> NameStatus {
         self.drop_due(name);
-        let row = NameSeen {
+        let row = NameStatus {
             name: wish.resolve.to_string(),
-            state: Code(NameState::Unasked),
+            state: Code(NameState::Pending),
             answer: None,
             trouble: None,
         };
@@ -158,7 +158,7 @@ impl LookupState {
             NameAnswer::Backends(set) => (NameState::Resolved, set.backends.len()),
         };
         let left_out = left_out.describe_left_out();
-        let answer = AnswerSeen { server, at: wall, ttl_seconds: seconds, backends, left_out };
+        let answer = LastNameAnswer { server, at: wall, ttl_seconds: seconds, backends, left_out };
         let was_in_trouble = self.row.trouble.take().is_some();
         (self.row.state, self.row.answer, self.failures) = (Code(state), Some(answer), 0);
         let is_news = was_in_trouble || self.answer.as_deref() != Some(&said);
@@ -177,8 +177,8 @@ impl LookupState {
         let pause = first.saturating_mul(1 << self.failures.min(16)).min(most);
         self.failures = self.failures.saturating_add(1);
         let since = self.row.trouble.as_ref().map(|trouble| trouble.since);
-        self.row.trouble = Some(TroubleSeen { since: since.unwrap_or(wall), server, why });
-        self.row.state = Code(NameState::Trouble);
+        self.row.trouble = Some(NameTrouble { since: since.unwrap_or(wall), server, why });
+        self.row.state = Code(NameState::Failing);
         // What is told of trouble is how it began, so that it is told once.
         let begun = self.row.trouble.as_ref().filter(|_| since.is_none());
         (begun.map(|trouble| Err(trouble.to_string().into())), pause)

@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::keys::ObjectName;
-use holdfast_status::views::names::{NameSeen, NameState, QueryResult};
+use holdfast_status::views::names::{NameState, NameStatus, QueryResult};
 
 /// The rows of all services, and how many questions came to what since the start.
 #[derive(Debug, Default)]
 pub struct NameTable {
     results: [AtomicU64; QueryResult::ALL.len()],
-    rows: Mutex<BTreeMap<ObjectName, Arc<NameSeen>>>,
+    rows: Mutex<BTreeMap<ObjectName, Arc<NameStatus>>>,
 }
 
 impl NameTable {
     /// What is known of the name of a service of the configuration; none: it has backends of its own.
-    pub fn service_row(&self, service: &ObjectName) -> Option<NameSeen> {
-        self.lock().get(service).map(|row| NameSeen::clone(row))
+    pub fn service_row(&self, service: &ObjectName) -> Option<NameStatus> {
+        self.lock().get(service).map(|row| NameStatus::clone(row))
     }
 
     /// Each result with its count.
@@ -41,7 +41,7 @@ impl NameTable {
     }
 
     /// Shows a row from now on; none: the service is resolved no more.
-    pub(super) fn set_row(&self, service: &ObjectName, row: Option<NameSeen>) {
+    pub(super) fn set_row(&self, service: &ObjectName, row: Option<NameStatus>) {
         match row {
             Some(row) => drop(self.lock().insert(service.clone(), Arc::new(row))),
             None => drop(self.lock().remove(service)),
@@ -50,14 +50,14 @@ impl NameTable {
 
     /// Those of one service.
     #[cfg(any(test, feature = "testing"))]
-    pub fn with_row(service: &ObjectName, row: NameSeen) -> Self {
+    pub fn with_row(service: &ObjectName, row: NameStatus) -> Self {
         let names = Self::default();
         names.set_row(service, Some(row));
         names
     }
 
     /// What is under the lock is whole between any two statements.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectName, Arc<NameSeen>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectName, Arc<NameStatus>>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -202,7 +202,7 @@ async fn what_fails_changes_nothing_and_is_told_once_until_it_ends() {
     server.says(|question| Some(Written::to(question).code(2)));
     let told = lab.next().await.unwrap_err();
     assert!(told.ends_with("web.example.com: it answered with SERVFAIL"), "{told}");
-    assert_eq!(lab.state(), NameState::Trouble);
+    assert_eq!(lab.state(), NameState::Failing);
     server.says(|question| {
         let mut half = address(question, 1)?;
         half.bytes.pop();

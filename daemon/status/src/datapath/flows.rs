@@ -12,7 +12,7 @@ use holdfast_core::words;
 
 /// What one side of a connection was heard to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct SeenFlags {
     /// It asked for a connection, or agreed to one.
     pub syn: bool,
     /// It has ended its half of the connection.
@@ -20,16 +20,16 @@ pub struct Heard {
     /// It broke the connection off.
     pub rst: bool,
     /// With UDP: the backend said that its port is closed, and has not answered since.
-    pub refusal: bool,
+    pub port_unreachable: bool,
 }
 
 words! {
     /// Which way a client's packets go between two nodes as they came.
-    pub enum Wrapped {
+    pub enum EncapDirection {
         /// To the node of the backend, which answers past this one.
-        There = "to-node",
+        ToNode = "to-node",
         /// From the node by which the client came.
-        From = "from-node",
+        FromNode = "from-node",
     }
 }
 
@@ -65,17 +65,17 @@ pub struct Flow {
     /// other connections there.
     pub through_port: u16,
     /// Whether its packets pass by the stack, as long as their devices allow that.
-    pub shortcut: bool,
+    pub fast_path: bool,
     /// Which way the client's packets go between two nodes as they came; `None`: they do not.
-    pub wrapped: Option<Wrapped>,
+    pub encap: Option<EncapDirection>,
     /// The protocol that client and backend speak.
     pub transport: Transport,
     /// How far it has come.
     pub stage: Stage,
     /// What the client was heard to say.
-    pub client_heard: Heard,
+    pub client_seen: SeenFlags,
     /// What the backend was heard to say.
-    pub backend_heard: Heard,
+    pub backend_seen: SeenFlags,
     /// The port behind the frontend, when the flow began.
     pub port: PortIndex,
     /// How long ago its last packet was, to the second.
@@ -116,9 +116,9 @@ pub struct FlowReport {
     /// All flows, counted.
     pub tally: Tally,
     /// The flows that were looked for, the first ones of the table.
-    pub found: Vec<Flow>,
+    pub matches: Vec<Flow>,
     /// How many more flows are like those that were looked for.
-    pub more: u64,
+    pub omitted: u64,
 }
 
 /// Flows, by what they are.
@@ -136,7 +136,7 @@ pub struct Tally {
 
 impl Tally {
     /// Counts one more flow of this transport and stage.
-    pub fn note(&mut self, transport: Transport, stage: Stage) {
+    pub fn record_flow(&mut self, transport: Transport, stage: Stage) {
         let mut of = Transport::ALL.iter().zip(&mut self.stages);
         let Some((_, stages)) = of.find(|(it, _)| **it == transport) else { return };
         if let Some((_, count)) = Stage::ALL.iter().zip(stages).find(|(it, _)| **it == stage) {
@@ -166,9 +166,9 @@ impl Tally {
 
 /// What a sample of the flows has shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sampled {
+pub struct FlowSample {
     /// Flows that were looked at.
-    pub looked_at: u32,
+    pub checked: u32,
     /// Flows that some entry does not lead to, so that some of their packets are not translated.
     pub wrong: Vec<Flow>,
     /// Conversations over UDP with a backend that serves no more.
@@ -179,31 +179,31 @@ pub struct Sampled {
 
 /// What the sweep has done since the daemon started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FlowsSwept {
+pub struct FlowSweepProgress {
     /// How often the whole table was gone over.
     pub passes: u64,
     /// Flows that were taken away.
     pub ended: u64,
     /// Flows among these that another process had begun to take away and left.
-    pub left: u64,
+    pub taken_over: u64,
     /// Ports that no client is given at one backend, because a connection of another proxy has them there.
-    pub kept_free: usize,
+    pub reserved_ports: usize,
     /// How many ports of this node there are, of which each client gets one on its way to a backend of another node.
     pub snat_ports: u32,
     /// The backend at which the fewest of those ports are left, as the last pass has shown it; `None`: no client has
     /// one.
-    pub fullest: Option<Fullest>,
+    pub fullest: Option<BackendPortUsage>,
     /// Which backends have refused clients lately.
-    pub refusing: Refusing,
+    pub backend_refusals: BackendRefusals,
     /// Why some flows stay that have ended; `None`: the last pass met no error.
     pub failure: Option<String>,
     /// Why it is not known which ports others have; `None`: it is.
-    pub kept_free_failure: Option<String>,
+    pub reserved_ports_failure: Option<String>,
 }
 
 /// A port of a backend, and the ports of this node that flows have there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fullest {
+pub struct BackendPortUsage {
     /// The backend, on another node.
     pub backend: SocketAddr,
     /// The address of this node that the backend sees instead of its clients'.
@@ -211,18 +211,18 @@ pub struct Fullest {
     /// The protocol of these flows.
     pub transport: Transport,
     /// How many ports of this node flows have there.
-    pub taken: u32,
+    pub used_ports: u32,
 }
 
 /// What a client dialled, and the backend that would not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Refused {
+pub struct BackendRefusal {
     /// The number of the service's namespace.
-    pub share: QuotaId,
+    pub quota: QuotaId,
     pub frontend: SocketAddr,
     pub transport: Transport,
     pub backend: SocketAddr,
 }
 
 /// Refusals, each with the second of its last packet, on the programs' clock.
-pub type Refusing = BTreeMap<Refused, u32>;
+pub type BackendRefusals = BTreeMap<BackendRefusal, u32>;

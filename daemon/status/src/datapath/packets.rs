@@ -21,7 +21,7 @@ pub struct PacketStatus {
     /// for.
     pub flows_failure: Option<String>,
     /// The flows that found no room when the table was made smaller, since the daemon started.
-    pub flows_given_up: GivenUp,
+    pub flows_evicted: EvictedFlows,
     /// Why packets are not translated, or not at all devices, or by programs that are behind.
     pub failure: Option<String>,
     /// Whether programs at devices follow no change: they read tables of before those grew, or are a former daemon's,
@@ -41,19 +41,19 @@ pub struct PacketSwitches {
     /// The mark on packets sent on for a service, so that a firewall can accept them; 0: none.
     pub forward_mark: u32,
     /// The transports by which clients' packets go to the nodes of their backends as they came.
-    pub wraps: Wraps,
+    pub dsr_transports: DsrTransports,
     /// Networks in which only nodes live, the first sixteen of each family. Packets that others wrapped are taken from
     /// there and from nowhere else; without any none is wrapped.
-    pub nodes: Vec<SourceRange>,
+    pub dsr_from: Vec<SourceRange>,
 }
 
 words! {
     /// The transports by which clients' packets go to the nodes of their backends as they came.
     #[derive(Default)]
-    pub enum Wraps {
+    pub enum DsrTransports {
         /// None: backends of other nodes answer to this node.
         #[default]
-        Nothing = "off",
+        Off = "off",
         /// TCP alone.
         Tcp = "tcp",
         /// TCP and UDP.
@@ -61,11 +61,11 @@ words! {
     }
 }
 
-impl Wraps {
+impl DsrTransports {
     /// Whether packets of that transport do.
-    pub const fn has(self, transport: Transport) -> bool {
+    pub const fn contains(self, transport: Transport) -> bool {
         match transport {
-            Transport::Tcp => !matches!(self, Self::Nothing),
+            Transport::Tcp => !matches!(self, Self::Off),
             Transport::Udp => matches!(self, Self::TcpAndUdp),
             Transport::Sctp => false,
         }
@@ -74,16 +74,16 @@ impl Wraps {
 
 /// Flows that found no room in a smaller table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GivenUp {
+pub struct EvictedFlows {
     /// All flows that found no room.
-    pub all: u64,
+    pub total: u64,
     /// Flows among these in which client or backend may have had something to say.
-    pub needed: u64,
+    pub in_use: u64,
 }
 
-impl GivenUp {
+impl EvictedFlows {
     pub fn add(&mut self, more: Self) {
-        self.all = self.all.saturating_add(more.all);
-        self.needed = self.needed.saturating_add(more.needed);
+        self.total = self.total.saturating_add(more.total);
+        self.in_use = self.in_use.saturating_add(more.in_use);
     }
 }

@@ -68,7 +68,7 @@ pub struct Refusal {
     /// The port behind the frontend.
     pub port: PortIndex,
     /// The number of the namespace that has the frontend; the default where the service has no such port.
-    pub share: QuotaId,
+    pub quota: QuotaId,
     /// Whether the client was told, or left without an answer.
     pub denial: Denial,
     pub cause: Cause,

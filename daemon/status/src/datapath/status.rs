@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use super::flows::{FlowsSwept, Sampled};
+use super::flows::{FlowSample, FlowSweepProgress};
 use super::packets::PacketStatus;
 
 /// The state of programs and maps at one moment.
@@ -23,9 +23,9 @@ pub struct Status {
     /// How often the maps have grown since the daemon started.
     pub growths: u32,
     /// How large the maps are.
-    pub shape: Shape,
+    pub map_sizes: MapSizes,
     /// How large they may become.
-    pub limits: Shape,
+    pub limits: MapSizes,
     /// Frontends of IPv4 and IPv6 in use.
     pub frontends: [u32; 2],
     /// How many members are in use, of both families.
@@ -49,30 +49,30 @@ pub struct Status {
     /// names no cgroup.
     pub in_cgroup_namespace: bool,
     /// The sockets that are served.
-    pub served: Served,
+    pub served_sockets: ServedSockets,
     /// Subtrees that would be left alone, and are not there.
     pub absent_cgroups: Vec<PathBuf>,
     /// Hooks where others have programs too. They are kept.
-    pub shared_hooks: Vec<Beside>,
+    pub shared_hooks: Vec<ForeignPrograms>,
     /// How often a detached program was put back since the start.
-    pub hooks_put_back: u64,
+    pub hooks_restored: u64,
     /// Why grace periods do not end: nothing is reused meanwhile.
     pub grace_failure: Option<String>,
     /// What was done about sockets that have lost their backend; `None`: nothing is to be done.
-    pub stale_sockets: Option<Swept>,
+    pub stale_sockets: Option<SocketSweepProgress>,
     /// How packets are translated; `None`: they are not to be.
     pub packets: Option<PacketStatus>,
     /// What is known of clients and their backends, where packets are translated; `None`: they are not.
-    pub flows: Option<FlowsSeen>,
+    pub flows: Option<FlowStatus>,
 }
 
 /// What is known of the flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowsSeen {
+pub struct FlowStatus {
     /// What was done about those that have ended.
-    pub swept: FlowsSwept,
+    pub sweep: FlowSweepProgress,
     /// What the last look at a few of them has shown.
-    pub sampled: Sampled,
+    pub sample: FlowSample,
 }
 
 /// What newer kernels offer.
@@ -97,7 +97,7 @@ impl Features {
 
 /// How many entries each map that grows has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct MapSizes {
     /// Of `frontends4` and `frontends6`.
     pub frontends: [u32; 2],
     /// Of `ports` and what goes with it.
@@ -110,7 +110,7 @@ pub struct Shape {
 
 /// The sockets that are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
+pub struct ServedSockets {
     /// Sockets in network namespaces other than the host's.
     pub pods: bool,
     /// Sockets that send datagrams.
@@ -119,7 +119,7 @@ pub struct Served {
     pub exempt_cgroups: Vec<PathBuf>,
 }
 
-impl Default for Served {
+impl Default for ServedSockets {
     fn default() -> Self {
         Self { pods: true, udp: true, exempt_cgroups: Vec::new() }
     }
@@ -127,7 +127,7 @@ impl Default for Served {
 
 /// Programs of others at one hook, by the numbers that the kernel gave them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Beside {
+pub struct ForeignPrograms {
     pub hook: &'static str,
     /// Programs that run before ours: what they make of a connection is what ours sees.
     pub before: Vec<u32>,
@@ -135,7 +135,7 @@ pub struct Beside {
     pub after: Vec<u32>,
 }
 
-impl Beside {
+impl ForeignPrograms {
     pub const fn count(&self) -> usize {
         self.before.len() + self.after.len()
     }
@@ -143,7 +143,7 @@ impl Beside {
 
 /// What has been done about sockets that have lost their backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SocketSweepProgress {
     /// How often all sockets were looked at.
     pub sweeps: u64,
     /// How many sockets were ended.

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::{Diff, Gap, LastWriter, Met, Record, Transition, Trigger};
-use crate::plain::plain;
+use crate::printable::sanitise_line;
 
 /// How many addresses of one diff a line names; JSON has more of them.
 const ADDRESSES_MAX: usize = 6;
@@ -17,26 +17,28 @@ impl Record {
     pub fn sentence(&self) -> String {
         let mut line = self.time.to_string();
         match self.seq {
-            Some(seq) => add(&mut line, format_args!(" #{seq} ")),
+            Some(seq) => push_args(&mut line, format_args!(" #{seq} ")),
             None => line.push_str(" - "),
         }
         match (&self.gap, &self.service) {
             (Some(gap), _) => line.push_str(&gap.sentence()),
-            (None, Some(service)) => add(&mut line, format_args!("{service}: {}", self.outcome())),
-            (None, None) => line.push_str(&self.outcome()),
+            (None, Some(service)) => {
+                push_args(&mut line, format_args!("{service}: {}", self.describe_outcome()))
+            }
+            (None, None) => line.push_str(&self.describe_outcome()),
         }
         let causes: Vec<String> = self.triggers.iter().map(Trigger::sentence).collect();
         if !causes.is_empty() {
-            add(&mut line, format_args!("; because {}", causes.join(", then ")));
+            push_args(&mut line, format_args!("; because {}", causes.join(", then ")));
         }
         if self.suppressed > 0 {
-            add(&mut line, format_args!(" (and {} events before)", self.suppressed));
+            push_args(&mut line, format_args!(" (and {} events before)", self.suppressed));
         }
-        plain(&line)
+        sanitise_line(&line)
     }
 
     /// What clients get from now on.
-    fn outcome(&self) -> String {
+    fn describe_outcome(&self) -> String {
         let mut clauses: Vec<String> = self.transitions.iter().map(Transition::sentence).collect();
         if self.transitions_omitted > 0 {
             clauses.push(format!("{} more changes", self.transitions_omitted));
@@ -50,22 +52,22 @@ impl Record {
 
 impl Gap {
     fn sentence(&self) -> String {
-        let why = self.cause.in_words();
+        let why = self.cause.to_clause();
         let mut text = match (self.records, self.at_most) {
             (Some(records), _) => format!("GAP: {records} records are missing, because {why}"),
             (None, Some(most)) => format!("GAP: at most {most} records are missing, because {why}"),
             (None, None) => format!("GAP: records are missing, because {why}"),
         };
         if let Some(bytes) = self.bytes {
-            add(&mut text, format_args!(" ({bytes} bytes)"));
+            push_args(&mut text, format_args!(" ({bytes} bytes)"));
         }
         if let Some(file) = &self.file {
-            add(&mut text, format_args!(": {file}"));
+            push_args(&mut text, format_args!(": {file}"));
         }
         let shares: Vec<String> =
             self.namespaces.iter().map(|it| format!("{} of {}", it.records, it.namespace)).collect();
         if !shares.is_empty() {
-            add(&mut text, format_args!(": {}", shares.join(", ")));
+            push_args(&mut text, format_args!(": {}", shares.join(", ")));
         }
         text
     }
@@ -75,16 +77,16 @@ impl Transition {
     fn sentence(&self) -> String {
         let mut text = self.frontends.join(" ");
         if self.frontends_omitted > 0 {
-            add(&mut text, format_args!(" and {} more", self.frontends_omitted));
+            push_args(&mut text, format_args!(" and {} more", self.frontends_omitted));
         }
         match (&self.before, &self.after) {
-            (None, Some(after)) => add(&mut text, format_args!(" is new: {}", after.sentence())),
-            (Some(before), None) => add(&mut text, format_args!(" is gone, was {}", before.sentence())),
+            (None, Some(after)) => push_args(&mut text, format_args!(" is new: {}", after.sentence())),
+            (Some(before), None) => push_args(&mut text, format_args!(" is gone, was {}", before.sentence())),
             (Some(before), Some(after)) if before.sentence() == after.sentence() => {
-                add(&mut text, format_args!(" {}", after.sentence()));
+                push_args(&mut text, format_args!(" {}", after.sentence()));
             }
             (Some(before), Some(after)) => {
-                add(&mut text, format_args!(" {} -> {}", before.sentence(), after.sentence()));
+                push_args(&mut text, format_args!(" {} -> {}", before.sentence(), after.sentence()));
             }
             (None, None) => {}
         }
@@ -100,12 +102,12 @@ impl Met {
     fn sentence(&self) -> String {
         let mut text = self.verdict.to_string();
         match (&self.reason, &self.owner) {
-            (Some(reason), Some(owner)) => add(&mut text, format_args!(" ({reason} by {owner})")),
-            (Some(reason), None) => add(&mut text, format_args!(" ({reason})")),
+            (Some(reason), Some(owner)) => push_args(&mut text, format_args!(" ({reason} by {owner})")),
+            (Some(reason), None) => push_args(&mut text, format_args!(" ({reason})")),
             (None, _) => {}
         }
         if self.status != "done" {
-            add(&mut text, format_args!(" [{}]", self.status));
+            push_args(&mut text, format_args!(" [{}]", self.status));
         }
         text
     }
@@ -127,10 +129,10 @@ impl Diff {
         let more =
             all.len().saturating_sub(ADDRESSES_MAX) + usize::try_from(self.omitted).unwrap_or(usize::MAX);
         if more > 0 {
-            add(text, format_args!(" and {more} more"));
+            push_args(text, format_args!(" and {more} more"));
         }
         if self.kept > 0 {
-            add(text, format_args!(", {} kept", self.kept));
+            push_args(text, format_args!(", {} kept", self.kept));
         }
     }
 }
@@ -146,8 +148,8 @@ impl Trigger {
             "claim-lost" => format!("{frontend} is claimed by {other}"),
             "node" => "the node changed".to_owned(),
             "settings" => "the configuration changed".to_owned(),
-            "drained" => format!("{address} was drained{}", self.orderer()),
-            "undrained" => format!("{address} is no longer drained, as ordered{}", self.orderer()),
+            "drained" => format!("{address} was drained{}", self.describe_orderer()),
+            "undrained" => format!("{address} is no longer drained, as ordered{}", self.describe_orderer()),
             "retry" => "it was tried again".to_owned(),
             "remembered" => "it was remembered from before the restart".to_owned(),
             "hold-due" => "the hold has reached its bound".to_owned(),
@@ -166,7 +168,7 @@ impl Trigger {
     }
 
     /// The user that ordered it, and when.
-    fn orderer(&self) -> String {
+    fn describe_orderer(&self) -> String {
         let by = self.by.as_ref().map(|by| format!(" by {by}"));
         let at = self.ordered.map(|at| format!(" at {}", crate::rfc3339::Rfc3339(at.seconds())));
         [by, at].into_iter().flatten().collect()
@@ -188,13 +190,13 @@ impl Trigger {
         }
         self.append_fields(&mut text);
         if let Some(version) = &self.resource_version {
-            add(&mut text, format_args!(", version {version}"));
+            push_args(&mut text, format_args!(", version {version}"));
         }
         if let Some(writer) = &self.writer {
-            add(&mut text, format_args!(", written by {}", writer.sentence()));
+            push_args(&mut text, format_args!(", written by {}", writer.sentence()));
         }
         if let Some(origin) = &self.origin {
-            add(&mut text, format_args!(", from {origin}"));
+            push_args(&mut text, format_args!(", from {origin}"));
         }
         text
     }
@@ -203,7 +205,7 @@ impl Trigger {
     fn append_fields(&self, text: &mut String) {
         let other: Vec<&str> = self.fields.iter().map(|it| &**it).filter(|it| *it != "endpoints").collect();
         match (other.is_empty(), self.new, &*self.event) {
-            (false, ..) => add(text, format_args!(", other {}", other.join(" "))),
+            (false, ..) => push_args(text, format_args!(", other {}", other.join(" "))),
             (true, true, "applied") => text.push_str(", new"),
             (true, false, "applied") if self.fields.is_empty() => {
                 text.push_str(", only its metadata differs");
@@ -217,17 +219,17 @@ impl LastWriter {
     fn sentence(&self) -> String {
         let mut text = format!("{} ({}", self.manager, self.operation);
         if let Some(subresource) = &self.subresource {
-            add(&mut text, format_args!(" of {subresource}"));
+            push_args(&mut text, format_args!(" of {subresource}"));
         }
         text.push(')');
         if let Some(time) = self.time {
-            add(&mut text, format_args!(" at {}", crate::rfc3339::Rfc3339(time.seconds())));
+            push_args(&mut text, format_args!(" at {}", crate::rfc3339::Rfc3339(time.seconds())));
         }
         text
     }
 }
 
-fn add(text: &mut String, more: std::fmt::Arguments<'_>) {
+fn push_args(text: &mut String, more: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     let _ = text.write_fmt(more);
 }

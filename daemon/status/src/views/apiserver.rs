@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// The way to the apiserver at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct View {
+pub struct ApiserverView {
     /// By tier, and within a tier in the order in which the addresses were given.
     pub endpoints: Vec<EndpointView>,
     /// The configured ones first, then kubelet's.
@@ -22,7 +22,7 @@ pub struct View {
     /// The cluster, once an apiserver has named it.
     pub cluster: Option<ClusterId>,
     /// Why an apiserver may not tell which cluster it belongs to.
-    pub unverified: Option<Arc<str>>,
+    pub unverified_reason: Option<Arc<str>>,
     /// Why what was learned cannot be kept over a restart.
     pub memory_problem: Option<String>,
     /// How often a request went on to another endpoint.
@@ -41,26 +41,30 @@ pub enum Usage<'v> {
     /// No endpoint was asked yet.
     Untried,
     /// No endpoint answers.
-    Away,
+    Unreachable,
 }
 
-impl View {
+impl ApiserverView {
     /// How far this node gets to an apiserver. That none answers is said only where each attempt has failed.
     pub fn usage(&self) -> Usage<'_> {
         let find = |is_meant: &dyn Fn(&EndpointView) -> bool| {
             let meant = || self.endpoints.iter().filter(|it| is_meant(it));
             meant().find(|it| it.preferred).or_else(|| meant().next())
         };
-        let has_answered =
-            |it: &EndpointView| matches!(it.state, State::Healthy | State::Recovering | State::Throttled);
-        let is_untried = |it: &EndpointView| it.state == State::Unknown && it.last_error.is_none();
+        let has_answered = |it: &EndpointView| {
+            matches!(
+                it.state,
+                ApiserverState::Healthy | ApiserverState::Recovering | ApiserverState::Throttled
+            )
+        };
+        let is_untried = |it: &EndpointView| it.state == ApiserverState::Unknown && it.last_error.is_none();
         if let Some(used) = find(&|it| it.active) {
             return Usage::InUse(used);
         }
         match find(&has_answered) {
             Some(idle) => Usage::Idle(idle),
             None if self.endpoints.iter().all(is_untried) => Usage::Untried,
-            None => Usage::Away,
+            None => Usage::Unreachable,
         }
     }
 }
@@ -80,7 +84,7 @@ pub struct EndpointView {
     /// Which tier named the address.
     pub tier: Tier,
     /// How the last attempts ended.
-    pub state: State,
+    pub state: ApiserverState,
     pub since: Timestamp,
     /// Whether it has connections.
     pub active: bool,
@@ -91,7 +95,7 @@ pub struct EndpointView {
     /// What was last wrong, and when.
     pub last_error: Option<(String, Timestamp)>,
     /// When the cluster last named it.
-    pub seen: Option<Timestamp>,
+    pub last_named: Option<Timestamp>,
     /// What else is known of it if it is learned.
     pub learned: Option<LearnedView>,
 }
@@ -104,7 +108,7 @@ pub struct LearnedView {
     /// The slice that named it last.
     pub slice: Option<Arc<str>>,
     /// Whether the cluster names the address now.
-    pub standing: Standing,
+    pub state: LearnedState,
 }
 
 /// One set of credentials.
@@ -137,7 +141,7 @@ words! {
 
 impl Tier {
     /// Which tier named an address, as a clause of a sentence.
-    pub const fn named_by(self) -> &'static str {
+    pub const fn describe_source(self) -> &'static str {
         match self {
             Self::Configured => "named by the configuration or its kubeconfig",
             Self::Kubelet => "named by kubelet's kubeconfig",
@@ -148,7 +152,7 @@ impl Tier {
 
 words! {
     /// What the last attempts say of an endpoint.
-    pub enum State {
+    pub enum ApiserverState {
         /// It was never tried.
         Unknown = "unknown",
         Healthy = "healthy",
@@ -164,7 +168,7 @@ words! {
     /// Whether the cluster names a learned address.
     #[derive(Default, PartialOrd, Ord, Deserialize, Serialize)]
     #[serde(rename_all = "lowercase")]
-    pub enum Standing {
+    pub enum LearnedState {
         /// The cluster names it now.
         Listed = "now",
         /// It was among the last addresses of its family that the cluster named, and the cluster names none of that
@@ -207,7 +211,7 @@ impl fmt::Display for ClusterId {
 mod tests {
     use super::*;
 
-    fn endpoint(state: State, active: bool, last_error: Option<&str>) -> EndpointView {
+    fn endpoint(state: ApiserverState, active: bool, last_error: Option<&str>) -> EndpointView {
         EndpointView {
             address: SocketAddr::from(([192, 0, 2, 1], 6443)),
             tier: Tier::Configured,
@@ -217,34 +221,38 @@ mod tests {
             preferred: false,
             connections: usize::from(active),
             last_error: last_error.map(|error| (error.to_owned(), Timestamp(0))),
-            seen: None,
+            last_named: None,
             learned: None,
         }
     }
 
     #[track_caller]
     fn check(rule: &str, endpoints: Vec<EndpointView>, expected: &str) {
-        let view = View { endpoints, ..View::default() };
+        let view = ApiserverView { endpoints, ..ApiserverView::default() };
         let found = match view.usage() {
             Usage::InUse(_) => "in use",
             Usage::Idle(_) => "idle",
             Usage::Untried => "untried",
-            Usage::Away => "away",
+            Usage::Unreachable => "away",
         };
         assert_eq!(found, expected, "{rule}");
     }
 
     #[test]
     fn none_answers_is_said_only_where_each_attempt_failed() {
-        let failed = || endpoint(State::Failed, false, Some("refused"));
-        let unknown = || endpoint(State::Unknown, false, None);
+        let failed = || endpoint(ApiserverState::Failed, false, Some("refused"));
+        let unknown = || endpoint(ApiserverState::Unknown, false, None);
         check("none is known", vec![], "untried");
         check("none was asked", vec![unknown(), unknown()], "untried");
-        check("the first list comes", vec![endpoint(State::Unknown, true, None)], "in use");
-        check("between two watches", vec![failed(), endpoint(State::Healthy, false, None)], "idle");
-        check("it asked for patience", vec![endpoint(State::Throttled, false, Some("429"))], "idle");
+        check("the first list comes", vec![endpoint(ApiserverState::Unknown, true, None)], "in use");
+        check("between two watches", vec![failed(), endpoint(ApiserverState::Healthy, false, None)], "idle");
+        check("it asked for patience", vec![endpoint(ApiserverState::Throttled, false, Some("429"))], "idle");
         check("one failed and one was not asked", vec![failed(), unknown()], "away");
         check("all failed", vec![failed(), failed()], "away");
-        check("nothing to show to any", vec![endpoint(State::Unknown, false, Some("no token"))], "away");
+        check(
+            "nothing to show to any",
+            vec![endpoint(ApiserverState::Unknown, false, Some("no token"))],
+            "away",
+        );
     }
 }

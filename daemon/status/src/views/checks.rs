@@ -10,8 +10,8 @@ use holdfast_core::words;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::described::Code;
 use crate::rfc3339::Millis;
+use crate::schema_types::Code;
 
 words! {
     /// What came of one check.
@@ -20,17 +20,17 @@ words! {
         Bad = "bad",
         /// It said nothing of the backend, because this node could not ask: a file that TLS needs could not be read, or
         /// this node lacked a file, a port, memory or, for a short time, a route.
-        Unasked = "unasked",
+        NotRun = "unasked",
     }
 }
 
 /// The checked backends of one service.
-pub type ChecksSeen = BTreeMap<SocketAddr, CheckSeen>;
+pub type CheckStatuses = BTreeMap<SocketAddr, CheckStatus>;
 
 /// How one backend is checked, and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Check")]
-pub struct CheckSeen {
+pub struct CheckStatus {
     /// The kind of check: tcp, http, https, grpc, grpcs, send-expect.
     pub kind: &'static str,
     /// Whether checks let it have new clients.
@@ -52,7 +52,7 @@ pub struct LastCheck {
     pub in_a_row: u32,
 }
 
-impl fmt::Display for CheckSeen {
+impl fmt::Display for CheckStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let usable = if self.usable { "usable" } else { "unusable" };
         write!(f, "{usable} by {} checks", self.kind)?;
@@ -78,7 +78,7 @@ mod tests {
 
     #[track_caller]
     fn check(usable: bool, last: Option<LastCheck>, expected: &str) {
-        assert_eq!(CheckSeen { kind: "http", usable, last }.to_string(), expected);
+        assert_eq!(CheckStatus { kind: "http", usable, last }.to_string(), expected);
     }
 
     #[test]

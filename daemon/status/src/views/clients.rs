@@ -22,17 +22,17 @@ pub struct Clients {
 
 /// The clients of some ports at one moment; none where there are no programs in the kernel.
 #[derive(Clone, Debug, Default)]
-pub struct Counters(pub Option<BTreeMap<PortIndex, Clients>>);
+pub struct ClientCounters(pub Option<BTreeMap<PortIndex, Clients>>);
 
-impl Counters {
+impl ClientCounters {
     /// The clients of one port, if that port was read.
-    pub fn port(&self, index: PortIndex) -> Option<Clients> {
+    pub fn port_clients(&self, index: PortIndex) -> Option<Clients> {
         self.0.as_ref()?.get(&index).copied()
     }
 
     /// The clients of all ports of a service that were read.
-    pub fn service(&self, view: &ServiceView) -> Option<Clients> {
-        let ports = view.ports.iter().filter_map(|port| self.port(port.index?));
+    pub fn service_clients(&self, view: &ServiceView) -> Option<Clients> {
+        let ports = view.ports.iter().filter_map(|port| self.port_clients(port.index?));
         self.0.as_ref()?;
         Some(ports.fold(Clients::default(), |sum, port| Clients {
             connects: sum.connects + port.connects,

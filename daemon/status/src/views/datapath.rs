@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::datapath::Status;
 use holdfast_core::words;
 
-use super::devices::Decision;
+use super::devices::DeviceDecision;
 
 words! {
     /// What carries the traffic.
@@ -23,27 +23,27 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatapathView {
     status: Option<Status>,
-    devices: Arc<[Decision]>,
+    devices: Arc<[DeviceDecision]>,
 }
 
 impl DatapathView {
     /// Tables in memory, which touch no traffic.
-    pub fn memory() -> Self {
+    pub fn for_memory() -> Self {
         Self { status: None, devices: Arc::default() }
     }
 
     /// Programs and maps in the kernel.
-    pub fn kernel(status: Status) -> Self {
+    pub fn for_kernel(status: Status) -> Self {
         Self { status: Some(status), devices: Arc::default() }
     }
 
     /// The same view, with what each device is to packets.
-    pub fn with_devices(self, devices: Arc<[Decision]>) -> Self {
+    pub fn with_devices(self, devices: Arc<[DeviceDecision]>) -> Self {
         Self { devices, ..self }
     }
 
     /// Why clients meet something else than what the maps say; none where programs of ours read just these maps.
-    pub fn departs(&self) -> Option<String> {
+    pub fn divergence_reason(&self) -> Option<String> {
         let status = self.status()?;
         if status.waiting {
             return Some("another version's programs still serve".to_owned());
@@ -64,7 +64,7 @@ impl DatapathView {
     }
 
     /// Hooks of sockets, and then devices, whose programs serve without their pins: they end with this process.
-    pub fn unpinned(&self) -> Vec<&str> {
+    pub fn unpinned_hooks(&self) -> Vec<&str> {
         let Some(status) = self.status() else { return Vec::new() };
         let hooks = status.broken_hooks.iter().filter(|hook| !status.bare_hooks.contains(hook)).copied();
         let devices = status.packets.iter().flat_map(|packets| &packets.devices);
@@ -72,7 +72,7 @@ impl DatapathView {
     }
 
     /// What each device is to packets, and why.
-    pub fn devices(&self) -> &[Decision] {
+    pub fn devices(&self) -> &[DeviceDecision] {
         &self.devices
     }
 

@@ -9,8 +9,8 @@ use holdfast_core::words;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::described::Code;
 use crate::rfc3339::Millis;
+use crate::schema_types::Code;
 
 words! {
     /// What came of one question to one server.
@@ -28,7 +28,7 @@ words! {
         /// The server could not be reached.
         Unreachable = "unreachable",
         /// This node could not ask, for want of a file, a port or memory.
-        Unasked = "unasked",
+        NotSent = "unasked",
     }
 }
 
@@ -36,7 +36,7 @@ words! {
     /// How a name is.
     pub enum NameState {
         /// It was not answered yet; what was known before counts.
-        Unasked = "unasked",
+        Pending = "unasked",
         /// It was answered last with backends.
         Resolved = "resolved",
         /// It was answered last without any.
@@ -44,27 +44,27 @@ words! {
         /// Its zone says that the service is not available.
         Withdrawn = "withdrawn",
         /// It could not be resolved last; what was known before counts.
-        Trouble = "trouble",
+        Failing = "trouble",
     }
 }
 
 /// What is known of the name that a service's backends are asked by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "ResolvedName")]
-pub struct NameSeen {
+pub struct NameStatus {
     /// The name, and what is asked of it.
     pub name: String,
     pub state: Code<NameState>,
     /// The last answer; null: there was none since the start.
-    pub answer: Option<AnswerSeen>,
+    pub answer: Option<LastNameAnswer>,
     /// Why it cannot be resolved; null if it can.
-    pub trouble: Option<TroubleSeen>,
+    pub trouble: Option<NameTrouble>,
 }
 
 /// The last answer about a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "NameAnswer")]
-pub struct AnswerSeen {
+pub struct LastNameAnswer {
     pub server: SocketAddr,
     pub at: Millis,
     /// For how many seconds it counts; then the name is asked for again.
@@ -77,14 +77,14 @@ pub struct AnswerSeen {
 /// Why a name cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "NameTrouble")]
-pub struct TroubleSeen {
+pub struct NameTrouble {
     pub since: Millis,
     /// The server that was asked last.
     pub server: SocketAddr,
     pub why: String,
 }
 
-impl fmt::Display for NameSeen {
+impl fmt::Display for NameStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.name)?;
         match &self.answer {
@@ -95,7 +95,7 @@ impl fmt::Display for NameSeen {
     }
 }
 
-impl fmt::Display for AnswerSeen {
+impl fmt::Display for LastNameAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, at, ttl_seconds, backends, left_out } = self;
         match backends {
@@ -108,7 +108,7 @@ impl fmt::Display for AnswerSeen {
     }
 }
 
-impl fmt::Display for TroubleSeen {
+impl fmt::Display for NameTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { since, server, why } = self;
         write!(f, "not resolved since {since}, and the backends known before stay: {server}: {why}")
@@ -126,12 +126,12 @@ mod tests {
     fn check(answer: Option<(usize, Option<&str>)>, trouble: Option<&str>, expected: &str) {
         let answer = answer.map(|(backends, left_out)| {
             let left_out = left_out.map(str::to_owned);
-            AnswerSeen { server: SERVER, at: Millis(1_500), ttl_seconds: 30, backends, left_out }
+            LastNameAnswer { server: SERVER, at: Millis(1_500), ttl_seconds: 30, backends, left_out }
         });
         let trouble =
-            trouble.map(|why| TroubleSeen { since: Millis(2_000), server: SERVER, why: why.to_owned() });
+            trouble.map(|why| NameTrouble { since: Millis(2_000), server: SERVER, why: why.to_owned() });
         let name = "_web._tcp.example.com (SRV)".to_owned();
-        let seen = NameSeen { name, state: Code(NameState::Resolved), answer, trouble };
+        let seen = NameStatus { name, state: Code(NameState::Resolved), answer, trouble };
         assert_eq!(seen.to_string(), expected);
     }
 

@@ -11,10 +11,10 @@ use holdfast_core::words;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::described::Code;
+use crate::schema_types::Code;
 
 /// How the evidence of a process begins.
-pub const LISTENS: &str = "listens on port";
+pub const LISTENS_EVIDENCE: &str = "listens on port";
 
 /// Another proxy on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -42,17 +42,17 @@ pub struct Trace {
 }
 
 impl Trace {
-    pub fn translating(what: impl Into<String>, remove: impl Into<String>) -> Self {
+    pub fn new_translating(what: impl Into<String>, remove: impl Into<String>) -> Self {
         Self { what: what.into(), remove: remove.into(), translates: true, has_clients: false }
     }
 
     /// The same of what translates packets of clients outside.
-    pub fn of_clients(what: impl Into<String>, remove: impl Into<String>) -> Self {
-        Self { has_clients: true, ..Self::translating(what, remove) }
+    pub fn for_clients(what: impl Into<String>, remove: impl Into<String>) -> Self {
+        Self { has_clients: true, ..Self::new_translating(what, remove) }
     }
 
-    pub fn idle(what: impl Into<String>, remove: impl Into<String>) -> Self {
-        Self { translates: false, ..Self::translating(what, remove) }
+    pub fn new_idle(what: impl Into<String>, remove: impl Into<String>) -> Self {
+        Self { translates: false, ..Self::new_translating(what, remove) }
     }
 }
 
@@ -64,13 +64,13 @@ impl OtherProxy {
     }
 
     /// Whether its process answers.
-    pub fn runs(&self) -> bool {
-        self.evidence.iter().any(|evidence| evidence.starts_with(LISTENS))
+    pub fn is_running(&self) -> bool {
+        self.evidence.iter().any(|evidence| evidence.starts_with(LISTENS_EVIDENCE))
     }
 
     /// Whether its process is gone, and its programs go on by tables that are no longer written.
     pub fn is_abandoned(&self) -> bool {
-        !self.runs() && self.traces.iter().any(|trace| trace.translates)
+        !self.is_running() && self.traces.iter().any(|trace| trace.translates)
     }
 }
 
@@ -97,19 +97,19 @@ pub struct Filter {
     pub rule: String,
     /// What clients have to dial for the rule to count; empty: the rule counts whatever they dial.
     #[serde(skip)]
-    pub about: Vec<(Option<IpAddr>, u16)>,
+    pub targets: Vec<(Option<IpAddr>, u16)>,
 }
 
 /// What clients dial, as far as rules name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dialled {
+pub struct DialTargets {
     pub node_ports: BTreeSet<u16>,
     /// Load-balancer and external addresses, with their ports.
     pub addresses: BTreeSet<(IpAddr, u16)>,
 }
 
-impl Dialled {
-    pub fn of<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Self {
+impl DialTargets {
+    pub fn from_frontends<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Self {
         let mut dialled = Self::default();
         for it in frontends {
             match it.kind {
@@ -124,8 +124,8 @@ impl Dialled {
     }
 
     /// Whether a filter is about one of these.
-    pub fn is_met_by(&self, filter: &Filter) -> bool {
-        filter.about.iter().any(|(address, port)| match address {
+    pub fn matches_filter(&self, filter: &Filter) -> bool {
+        filter.targets.iter().any(|(address, port)| match address {
             Some(address) => self.addresses.contains(&(*address, *port)),
             None => self.node_ports.contains(port),
         })

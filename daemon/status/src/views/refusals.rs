@@ -10,7 +10,7 @@ use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
 
 /// A client that was not served, once or again and again, with times as people read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
+pub struct DeniedClient {
     /// The first time.
     pub first: Timestamp,
     /// The latest time.
@@ -21,9 +21,9 @@ pub struct Denied {
     pub refusal: Refusal,
 }
 
-impl Denied {
+impl DeniedClient {
     /// Whether this is the same process, or the same address outside, that met the same at the same frontend.
-    pub fn is_again(&self, refusal: &Refusal) -> bool {
+    pub fn is_same_client(&self, refusal: &Refusal) -> bool {
         let address = |it: &Refusal| it.arrival.map(|arrival| arrival.source.ip());
         let same = |it: &Refusal| (it.process, address(it), it.frontend, it.denial, it.cause, it.cgroup);
         same(&self.refusal) == same(refusal)
@@ -31,18 +31,18 @@ impl Denied {
 }
 
 /// The frontends that may have answered, in the order in which the programs look.
-pub fn answering(dialled: &FrontendKey) -> [FrontendKey; 2] {
+pub fn candidate_keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
     let any =
         FrontendKey { address: Family::from_address(dialled.address).unspecified_address(), ..*dialled };
     [*dialled, any]
 }
 
 /// The service that has a frontend, and the frontend.
-pub type Owner<'a> = (&'a ServiceView, &'a FrontendView);
+pub type FrontendOwner<'a> = (&'a ServiceView, &'a FrontendView);
 
 /// The service that has exactly this address, or else the port at every address of the node.
-pub fn owner<'a>(snapshot: &'a Snapshot, dialled: &FrontendKey) -> Option<Owner<'a>> {
-    let [exact, any] = answering(dialled);
+pub fn find_owner<'a>(snapshot: &'a Snapshot, dialled: &FrontendKey) -> Option<FrontendOwner<'a>> {
+    let [exact, any] = candidate_keys(dialled);
     let views = snapshot.services.iter();
     let frontends = views.flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)));
     let is_near = |it: &FrontendView| {
@@ -68,11 +68,11 @@ pub fn programmed_key(frontend: &FrontendView) -> Option<FrontendKey> {
     Some(FrontendKey { address: *address, port: *port, transport })
 }
 
-/// Every word that [`spelled`] gives.
-pub const DENIALS: [&str; 2] = [spelled(Denial::Refused), spelled(Denial::Dropped)];
+/// Every word that [`denial_word`] gives.
+pub const DENIALS: [&str; 2] = [denial_word(Denial::Refused), denial_word(Denial::Dropped)];
 
 /// The one spelling of a denial in tables, JSON, log and metrics.
-pub const fn spelled(denial: Denial) -> &'static str {
+pub const fn denial_word(denial: Denial) -> &'static str {
     match denial {
         Denial::Refused => "refused",
         Denial::Dropped => "dropped",

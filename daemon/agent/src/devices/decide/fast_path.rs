@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_datapath::{POD_DEVICES_MAX, XdpUse};
-use holdfast_status::views::devices::{Answers, Class, Reason, ShortcutDecision};
+use holdfast_status::views::devices::{ClassReason, DeviceClass, FastPathDecision, ReplyRouting};
 
 use super::super::listing::{KernelListing, Link};
-use holdfast_config::{self as config, Packets, ShortcutUse};
+use holdfast_config::{self as config, FastPathUse, Packets};
 
 /// How many devices that lead to pods take part, and fewer where pods that are clients need the room. Each costs an
 /// open file, a pin, and some ten milliseconds in which the kernel changes no other device. As many of pods that are
@@ -19,7 +19,7 @@ use holdfast_config::{self as config, Packets, ShortcutUse};
 const POD_FAST_PATHS_MAX: usize = 512;
 
 /// A device, and what it is to packets.
-type ClassifiedLink<'a> = (&'a Link, (Class, Reason));
+type ClassifiedLink<'a> = (&'a Link, (DeviceClass, ClassReason));
 
 /// What decides whether packets pass by the stack at a device.
 pub(super) struct FastPaths<'a> {
@@ -37,7 +37,7 @@ pub(super) struct FastPaths<'a> {
     // The devices of pods that are clients, in that order.
     client_pods: Vec<u32>,
     // How answers to clients are routed.
-    answers: Answers,
+    answers: ReplyRouting,
 }
 
 impl<'a> FastPaths<'a> {
@@ -46,19 +46,19 @@ impl<'a> FastPaths<'a> {
         config: &'a Packets,
         onlooker: Option<&'a Arc<str>>,
         judged: &[ClassifiedLink<'_>],
-        answers: Answers,
+        answers: ReplyRouting,
     ) -> Self {
         let ways = judged.iter().filter(|(_, (class, _))| is_uplink(*class)).count();
         let below: BTreeSet<u32> = listed.links.iter().filter_map(|link| link.lower_link).collect();
-        let numbers = |is_meant: &dyn Fn(&Link, Class, Reason) -> bool| -> Vec<u32> {
+        let numbers = |is_meant: &dyn Fn(&Link, DeviceClass, ClassReason) -> bool| -> Vec<u32> {
             let meant = judged.iter().filter(|(link, (class, reason))| is_meant(link, *class, *reason));
             meant.map(|(link, _)| link.index).filter(|index| !below.contains(index)).collect()
         };
         let near = numbers(&|link, _, reason| leads_to_pods(link, reason));
-        let pods = numbers(&|link, class, _| class == Class::Pod && leads_to_client(link));
-        let clients = judged.iter().filter(|(_, (class, _))| *class == Class::Pod).count();
+        let pods = numbers(&|link, class, _| class == DeviceClass::Pod && leads_to_client(link));
+        let clients = judged.iter().filter(|(_, (class, _))| *class == DeviceClass::Pod).count();
         let near_max = POD_FAST_PATHS_MAX.min(POD_DEVICES_MAX.saturating_sub(clients));
-        let onlooker = onlooker.filter(|_| config.shortcut != ShortcutUse::Always);
+        let onlooker = onlooker.filter(|_| config.shortcut != FastPathUse::Always);
         let mut shortcuts = Self {
             listing: listed,
             config,
@@ -70,61 +70,61 @@ impl<'a> FastPaths<'a> {
             client_pods: pods,
             answers,
         };
-        let mut clients = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
+        let mut clients = judged.iter().filter(|(_, (class, _))| *class == DeviceClass::Outer);
         shortcuts.has_fast_uplink =
-            clients.any(|(link, (class, _))| shortcuts.decide(link, *class) == ShortcutDecision::Wanted);
+            clients.any(|(link, (class, _))| shortcuts.decide(link, *class) == FastPathDecision::Enabled);
         shortcuts
     }
 
-    pub(super) fn decide(&self, link: &Link, class: Class) -> ShortcutDecision {
+    pub(super) fn decide(&self, link: &Link, class: DeviceClass) -> FastPathDecision {
         let in_the_way = if is_uplink(class) {
             self.uplink_obstacle(link, class)
         } else if let Ok(at) = self.pod_links.binary_search(&link.index) {
             self.pod_obstacle(link, at)
         } else if let Ok(at) = self.client_pods.binary_search(&link.index) {
             self.common_obstacle(link)
-                .or_else(|| (at >= POD_FAST_PATHS_MAX).then_some(ShortcutDecision::Many))
+                .or_else(|| (at >= POD_FAST_PATHS_MAX).then_some(FastPathDecision::TooManyDevices))
         } else {
-            Some(ShortcutDecision::Inside)
+            Some(FastPathDecision::NoOutsideFlows)
         };
-        let firewall = || self.observer.cloned().map(ShortcutDecision::Needed);
-        in_the_way.or_else(firewall).unwrap_or(ShortcutDecision::Wanted)
+        let firewall = || self.observer.cloned().map(FastPathDecision::ObserverPresent);
+        in_the_way.or_else(firewall).unwrap_or(FastPathDecision::Enabled)
     }
 
     /// What is in the way at a device by which others are reached. One with strict paths takes part if it is the only
     /// one: then each packet comes from where its answer goes.
-    fn uplink_obstacle(&self, link: &Link, class: Class) -> Option<ShortcutDecision> {
-        let by_address = class == Class::Outer && self.answers == Answers::Dialled;
+    fn uplink_obstacle(&self, link: &Link, class: DeviceClass) -> Option<FastPathDecision> {
+        let by_address = class == DeviceClass::Outer && self.answers == ReplyRouting::ByFrontend;
         let is_strict = || self.uplinks > 1 && self.listing.strict.contains(&link.index);
         self.common_obstacle(link)
-            .or_else(|| by_address.then_some(ShortcutDecision::ByAddress))
-            .or_else(|| is_strict().then_some(ShortcutDecision::StrictPaths))
+            .or_else(|| by_address.then_some(FastPathDecision::RoutedByAddress))
+            .or_else(|| is_strict().then_some(FastPathDecision::StrictRpFilter))
     }
 
     /// What is in the way at a device that leads to pods. Strict paths are not: the programs take an answer from the
     /// device alone that leads to the pod.
-    fn pod_obstacle(&self, link: &Link, at: usize) -> Option<ShortcutDecision> {
+    fn pod_obstacle(&self, link: &Link, at: usize) -> Option<FastPathDecision> {
         self.common_obstacle(link)
             .or_else(|| {
-                (!self.has_fast_uplink && self.observer.is_none()).then_some(ShortcutDecision::NoWayIn)
+                (!self.has_fast_uplink && self.observer.is_none()).then_some(FastPathDecision::NoClientDevice)
             })
-            .or_else(|| (at >= self.pod_links_max).then_some(ShortcutDecision::Many))
+            .or_else(|| (at >= self.pod_links_max).then_some(FastPathDecision::TooManyDevices))
     }
 
     /// Whether packets can be given right away to what is behind a device that leads to pods; of a device by which
     /// clients come, whether its packets can be given away so. What comes by a bridge may bear what the bridge's own
     /// filter knows of connections, which a pod would take for its own.
-    pub(super) fn can_deliver_directly(&self, link: &Link, class: Class) -> bool {
+    pub(super) fn can_deliver_directly(&self, link: &Link, class: DeviceClass) -> bool {
         match class {
-            Class::Near | Class::Pod => link.kind == "veth" && !link.is_observed,
-            Class::Outer => !self.is_bridge(link),
+            DeviceClass::LocalPods | DeviceClass::Pod => link.kind == "veth" && !link.is_observed,
+            DeviceClass::Outer => !self.is_bridge(link),
             _ => false,
         }
     }
 
     /// Whether packets are to pass by the stack at the device's driver. What comes and goes, such as a firewall, has no
     /// part in it: most drivers stop for a moment where a program comes or goes.
-    pub(super) fn xdp_use(&self, link: &Link, class: Class) -> XdpUse {
+    pub(super) fn xdp_use(&self, link: &Link, class: DeviceClass) -> XdpUse {
         match self.config.xdp {
             _ if !is_uplink(class) || self.common_obstacle(link).is_some() => XdpUse::Never,
             config::XdpUse::Never => XdpUse::Never,
@@ -139,19 +139,19 @@ impl<'a> FastPaths<'a> {
         link.kind == "bridge" || below.is_some_and(|below| below.kind == "bridge")
     }
 
-    fn common_obstacle(&self, link: &Link) -> Option<ShortcutDecision> {
-        if self.config.shortcut == ShortcutUse::Never {
-            Some(ShortcutDecision::Never)
+    fn common_obstacle(&self, link: &Link) -> Option<FastPathDecision> {
+        if self.config.shortcut == FastPathUse::Never {
+            Some(FastPathDecision::DisabledByConfig)
         } else if !link.is_ethernet {
-            Some(ShortcutDecision::NoEthernet)
+            Some(FastPathDecision::NoEthernet)
         } else {
-            self.config.forward_mark.is_some().then_some(ShortcutDecision::Marked)
+            self.config.forward_mark.is_some().then_some(FastPathDecision::ForwardMark)
         }
     }
 }
 
-const fn is_uplink(class: Class) -> bool {
-    matches!(class, Class::Outer | Class::Backends)
+const fn is_uplink(class: DeviceClass) -> bool {
+    matches!(class, DeviceClass::Outer | DeviceClass::Backends)
 }
 
 /// Whether packets of the pod, which is a client, may pass by the stack there. What a pod at a port of a bridge is sent
@@ -161,6 +161,6 @@ fn leads_to_client(link: &Link) -> bool {
 }
 
 /// Whether pods of this node may be behind the device. One that another device stands on has the packets of that one.
-fn leads_to_pods(link: &Link, reason: Reason) -> bool {
-    reason == Reason::PodSide && matches!(link.kind.as_str(), "veth" | "netkit" | "bridge" | "tun")
+fn leads_to_pods(link: &Link, reason: ClassReason) -> bool {
+    reason == ClassReason::LocalPodsOnly && matches!(link.kind.as_str(), "veth" | "netkit" | "bridge" | "tun")
 }

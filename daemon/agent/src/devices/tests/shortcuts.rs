@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_datapath::{LiveMaps, Side, XdpUse};
-use holdfast_status::views::devices::Decision;
-use holdfast_status::views::devices::ShortcutDecision::{
-    self, ByAddress, Inside, Many, Marked, Needed, Never, NoEthernet, NoWayIn, StrictPaths, Wanted,
+use holdfast_datapath::{DeviceSide, LiveMaps, XdpUse};
+use holdfast_status::views::devices::DeviceDecision;
+use holdfast_status::views::devices::FastPathDecision::{
+    self, DisabledByConfig, Enabled, ForwardMark, NoClientDevice, NoEthernet, NoOutsideFlows,
+    ObserverPresent, RoutedByAddress, StrictRpFilter, TooManyDevices,
 };
 
 use tokio::sync::watch;
@@ -41,24 +42,30 @@ fn check(
     world: &str,
     rules: &[RoutingRule],
     onlooker: Option<&str>,
-    expected: &[ShortcutDecision],
+    expected: &[FastPathDecision],
 ) {
     let mut world = listed(world);
     world.rules = rules.to_vec();
     let decided = decided_beside(packets, &world, &beside(onlooker));
-    let decided: Vec<_> = decided.into_iter().map(|it| it.shortcut).collect();
+    let decided: Vec<_> = decided.into_iter().map(|it| it.fast_path).collect();
     assert_eq!(decided, expected, "{packets} {world:?} {onlooker:?}");
 }
 
 #[test]
 fn packets_pass_by_the_stack_where_nothing_needs_them_there() {
-    check("", ONE_WAY, &[], None, &[Wanted]);
-    check("", "1 lo loopback\n2 eth0 - 10.0.0.5 default\n3 eth1 -", &[], None, &[Inside, Wanted, Inside]);
-    check("", ONE_WAY, &[], Some("a policy of IPsec"), &[Needed("a policy of IPsec".into())]);
-    check("", ONE_WAY, &[from_node()], None, &[ByAddress]);
+    check("", ONE_WAY, &[], None, &[Enabled]);
+    check(
+        "",
+        "1 lo loopback\n2 eth0 - 10.0.0.5 default\n3 eth1 -",
+        &[],
+        None,
+        &[NoOutsideFlows, Enabled, NoOutsideFlows],
+    );
+    check("", ONE_WAY, &[], Some("a policy of IPsec"), &[ObserverPresent("a policy of IPsec".into())]);
+    check("", ONE_WAY, &[from_node()], None, &[RoutedByAddress]);
     check("", "2 wg0 wireguard 10.0.0.5 default", &[], None, &[NoEthernet]);
     let overlay = "2 eth0 - 10.0.0.5\n3 flannel.1 vxlan gateway";
-    check("devices = [\"eth0\"]", overlay, &[], None, &[Wanted, Wanted]);
+    check("devices = [\"eth0\"]", overlay, &[], None, &[Enabled, Enabled]);
 }
 
 /// A node with a pod behind a link of its own, one behind a bridge, and one with packets that something is to see.
@@ -73,23 +80,66 @@ const PODS: &str = "2 eth0 - 10.0.0.5 default
 
 #[test]
 fn packets_of_pods_pass_by_the_stack_where_those_of_clients_do() {
-    check("", PODS, &[], None, &[Wanted, Wanted, Wanted, Inside, Wanted, Inside, Inside, Inside]);
-    let needed = || Needed("a policy of IPsec".into());
-    let expected = [needed(), needed(), needed(), Inside, needed(), Inside, Inside, Inside];
+    check(
+        "",
+        PODS,
+        &[],
+        None,
+        &[Enabled, Enabled, Enabled, NoOutsideFlows, Enabled, NoOutsideFlows, NoOutsideFlows, NoOutsideFlows],
+    );
+    let needed = || ObserverPresent("a policy of IPsec".into());
+    let expected = [
+        needed(),
+        needed(),
+        needed(),
+        NoOutsideFlows,
+        needed(),
+        NoOutsideFlows,
+        NoOutsideFlows,
+        NoOutsideFlows,
+    ];
     check("", PODS, &[], Some("a policy of IPsec"), &expected);
     check(
         "shortcut = \"never\"",
         PODS,
         &[],
         None,
-        &[Never, Never, Never, Inside, Never, Inside, Inside, Inside],
+        &[
+            DisabledByConfig,
+            DisabledByConfig,
+            DisabledByConfig,
+            NoOutsideFlows,
+            DisabledByConfig,
+            NoOutsideFlows,
+            NoOutsideFlows,
+            NoOutsideFlows,
+        ],
     );
-    let expected = [ByAddress, NoWayIn, NoWayIn, Inside, NoWayIn, Inside, Inside, Inside];
+    let expected = [
+        RoutedByAddress,
+        NoClientDevice,
+        NoClientDevice,
+        NoOutsideFlows,
+        NoClientDevice,
+        NoOutsideFlows,
+        NoOutsideFlows,
+        NoOutsideFlows,
+    ];
     check("", PODS, &[from_node()], None, &expected);
-    let expected = [Wanted, Wanted, Wanted, Inside, Wanted, Inside, Inside, Inside];
+    let expected =
+        [Enabled, Enabled, Enabled, NoOutsideFlows, Enabled, NoOutsideFlows, NoOutsideFlows, NoOutsideFlows];
     check("devices = [\"eth0\"]", PODS, &[], None, &expected);
     check("pod_devices = [\"veth*\"]", PODS, &[], None, &expected);
-    let expected = [ByAddress, Wanted, NoWayIn, Inside, Wanted, Inside, Inside, Inside];
+    let expected = [
+        RoutedByAddress,
+        Enabled,
+        NoClientDevice,
+        NoOutsideFlows,
+        Enabled,
+        NoOutsideFlows,
+        NoOutsideFlows,
+        NoOutsideFlows,
+    ];
     check("pod_devices = [\"veth*\"]", PODS, &[from_node()], None, &expected);
 }
 
@@ -100,7 +150,7 @@ fn policies_of_ipsec_are_told_to_each_device_that_leads_to_others_whatever_the_s
         let world = listed(&format!("1 lo loopback\n{TWO_WAYS}\n4 eth2 -"));
         for has_policies in [false, true] {
             let decided = decided_beside(packets, &world, &Observers { first: None, has_policies });
-            let decided: Vec<_> = decided.iter().map(|it| it.secured).collect();
+            let decided: Vec<_> = decided.iter().map(|it| it.has_ipsec).collect();
             assert_eq!(decided, [false, has_policies, has_policies, false], "{packets}");
         }
     }
@@ -132,15 +182,15 @@ fn packets_pass_at_the_drivers_by_which_others_are_reached_where_that_is_asked_f
 #[test]
 fn packets_are_given_right_away_to_the_other_end_of_a_link_without_a_queue() {
     let decided = decided_beside("", &listed(PODS), &Observers::default());
-    let told = |it: &Decision| (it.peer, it.device().map(|device| device.side));
-    let near = |peer| (peer, Some(Side::Near));
+    let told = |it: &DeviceDecision| (it.peer, it.to_device().map(|device| device.side));
+    let near = |peer| (peer, Some(DeviceSide::LocalPods));
     let nothing = (false, None);
-    let outer = (true, Some(Side::Outer));
+    let outer = (true, Some(DeviceSide::Outer));
     let expected = [outer, near(true), near(false), nothing, near(false), nothing, nothing, nothing];
     assert_eq!(decided.iter().map(told).collect::<Vec<_>>(), expected);
     let decided = decided_beside("pod_devices = [\"veth*\"]", &listed(PODS), &Observers::default());
-    let pods = decided.iter().map(told).filter(|it| it.1 == Some(Side::Pod)).collect::<Vec<_>>();
-    let pod = |peer| (peer, Some(Side::Pod));
+    let pods = decided.iter().map(told).filter(|it| it.1 == Some(DeviceSide::Pod)).collect::<Vec<_>>();
+    let pod = |peer| (peer, Some(DeviceSide::Pod));
     assert_eq!(pods, [pod(true), pod(true), pod(false)]);
 }
 
@@ -150,15 +200,15 @@ fn so_many_pods_have_the_shortcut_that_pods_that_are_clients_have_room() {
     let pods = (0..600).map(|at| format!("{} veth{at} veth\n", 10 + at)).collect::<String>();
     let decided =
         decided_beside("", &listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}")), &Observers::default());
-    let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
-    assert_eq!((count(Wanted), count(Many)), (1 + 512, 88));
+    let count = |wanted: FastPathDecision| decided.iter().filter(|it| it.fast_path == wanted).count();
+    assert_eq!((count(Enabled), count(TooManyDevices)), (1 + 512, 88));
     let taps = (0..3_500).map(|at| format!("{} tap{at} tap\n", 1000 + at)).collect::<String>();
     let world = listed(&format!("2 eth0 - 10.0.0.5 default\n{pods}{taps}"));
     let decided = decided_beside("pod_devices = [\"tap*\"]", &world, &Observers::default());
-    let count = |wanted: ShortcutDecision| decided.iter().filter(|it| it.shortcut == wanted).count();
+    let count = |wanted: FastPathDecision| decided.iter().filter(|it| it.fast_path == wanted).count();
     let expected = (1 + 340 + 512, 260 + 2_988);
     assert_eq!(
-        (count(Wanted), count(Many)),
+        (count(Enabled), count(TooManyDevices)),
         expected,
         "of 3,840, clients have 3,500, of which 512 take part"
     );
@@ -174,18 +224,18 @@ fn nothing_that_comes_by_a_bridge_is_given_to_a_pod_right_away() {
 
 #[test]
 fn strict_paths_matter_where_packets_may_come_by_more_than_one_device() {
-    check("", &format!("{ONE_WAY} strict"), &[], None, &[Wanted]);
-    check("", TWO_WAYS, &[], None, &[Wanted, StrictPaths]);
+    check("", &format!("{ONE_WAY} strict"), &[], None, &[Enabled]);
+    check("", TWO_WAYS, &[], None, &[Enabled, StrictRpFilter]);
 }
 
 /// The operator answers for the firewall, and not for what packets cannot do.
 #[test]
 fn the_configuration_decides_for_the_firewall_alone() {
-    check("shortcut = \"never\"", ONE_WAY, &[], None, &[Never]);
-    check("shortcut = \"always\"", ONE_WAY, &[], Some("a policy of IPsec"), &[Wanted]);
-    check("shortcut = \"always\"", TWO_WAYS, &[], None, &[Wanted, StrictPaths]);
-    check("shortcut = \"always\"", ONE_WAY, &[from_node()], None, &[ByAddress]);
-    check("shortcut = \"always\"\nforward_mark = \"0x4000\"", ONE_WAY, &[], None, &[Marked]);
+    check("shortcut = \"never\"", ONE_WAY, &[], None, &[DisabledByConfig]);
+    check("shortcut = \"always\"", ONE_WAY, &[], Some("a policy of IPsec"), &[Enabled]);
+    check("shortcut = \"always\"", TWO_WAYS, &[], None, &[Enabled, StrictRpFilter]);
+    check("shortcut = \"always\"", ONE_WAY, &[from_node()], None, &[RoutedByAddress]);
+    check("shortcut = \"always\"\nforward_mark = \"0x4000\"", ONE_WAY, &[], None, &[ForwardMark]);
 }
 
 /// A router with a million routes is listed again only after ten seconds.
@@ -208,12 +258,12 @@ async fn a_firewall_that_comes_is_heeded_while_the_next_listing_has_to_wait() {
         conntrack,
     };
     follower.publish(Some(&world));
-    assert_eq!(now.borrow_and_update()[0].shortcut, Wanted);
+    assert_eq!(now.borrow_and_update()[0].fast_path, Enabled);
     let (rest, long) = (Duration::from_secs(10), Duration::from_secs(9));
     let heeded = async {
         seen.send_replace(beside(Some("a policy of IPsec")));
         tokio::time::timeout(long, now.changed()).await.unwrap().unwrap();
-        assert_eq!(now.borrow()[0].shortcut, Needed("a policy of IPsec".into()));
+        assert_eq!(now.borrow()[0].fast_path, ObserverPresent("a policy of IPsec".into()));
     };
     let mut notices = None;
     tokio::select! {

@@ -12,7 +12,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
-use holdfast_status::views::announced::Announced;
+use holdfast_status::views::announcements::AnnouncementStatus;
 use holdfast_status::views::datapath::DatapathView;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -82,7 +82,7 @@ impl Rules {
         let (sender, events) = self.source.get_or_insert_with(|| {
             let (sender, blocks) = watch::channel(Arc::default());
             let (out, events) = mpsc::channel(1);
-            let datapath = watch::channel(Arc::new(DatapathView::memory())).1;
+            let datapath = watch::channel(Arc::new(DatapathView::for_memory())).1;
             tokio::spawn(run(
                 blocks,
                 watch::channel(None).1,
@@ -122,7 +122,7 @@ impl Rules {
 pub(super) struct Running {
     config: watch::Sender<Arc<Config>>,
     snapshots: watch::Sender<Arc<Snapshot>>,
-    pub(super) shown: watch::Receiver<Arc<Announced>>,
+    pub(super) shown: watch::Receiver<Arc<AnnouncementStatus>>,
     task: JoinHandle<()>,
 }
 

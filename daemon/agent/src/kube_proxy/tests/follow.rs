@@ -1,43 +1,45 @@
 //! Whether packets are translated where balancers come, by what the devices are and which of them have programs.
 
-use holdfast_datapath::{DeviceStatus, HookKind, ShortcutState, XdpState, XdpUse};
+use holdfast_datapath::{DeviceStatus, FastPathState, HookKind, XdpState, XdpUse};
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::devices::{Answers, Class, Decision, Reason, ShortcutDecision};
+use holdfast_status::views::devices::{
+    ClassReason, DeviceClass, DeviceDecision, FastPathDecision, ReplyRouting,
+};
 
 use crate::readings::fixture;
 use crate::readings::{fails_packets, translates_packets};
 
 /// `eth0 outer Gateway !`: the mark stands for a device that has no programs.
-fn decision(index: u32, text: &str) -> (Decision, bool) {
+fn decision(index: u32, text: &str) -> (DeviceDecision, bool) {
     let words: Vec<&str> = text.split(' ').collect();
-    let class = if words[1] == "outer" { Class::Outer } else { Class::None };
+    let class = if words[1] == "outer" { DeviceClass::Outer } else { DeviceClass::None };
     let reason = match words[2] {
-        "Named" => Reason::Named,
-        "Absent" => Reason::Absent,
-        "Gateway" => Reason::Gateway,
-        "Address" => Reason::Address,
-        _ => Reason::PodSide,
+        "Named" => ClassReason::Configured,
+        "Absent" => ClassReason::Absent,
+        "Gateway" => ClassReason::Gateway,
+        "Address" => ClassReason::Address,
+        _ => ClassReason::LocalPodsOnly,
     };
-    let (address4, address6, answers) = (None, None, Answers::Backend);
+    let (address4, address6, answers) = (None, None, ReplyRouting::ByBackend);
     let (near4, near6) = (0, 0);
     let name = words[0].to_owned();
-    let shortcut = ShortcutDecision::Inside;
-    let decision = Decision {
+    let shortcut = FastPathDecision::NoOutsideFlows;
+    let decision = DeviceDecision {
         index,
         name,
         class,
         reason,
         address4,
         address6,
-        near4,
-        near6,
-        answers,
-        shortcut,
+        local_prefix4: near4,
+        local_prefix6: near6,
+        reply_routing: answers,
+        fast_path: shortcut,
         peer: false,
         xdp: XdpUse::Never,
-        plain: [true; 2],
-        joins: false,
-        secured: false,
+        fib_ignores_ports: [true; 2],
+        adopts_flows: false,
+        has_ipsec: false,
         bridge: false,
         switch: false,
     };
@@ -49,22 +51,22 @@ fn check(devices: &[&str], hooks: Option<HookKind>, expected: bool) {
     let decided: Vec<_> = (1..).zip(devices).map(|(index, text)| decision(index, text)).collect();
     let mut status = fixture::status();
     let packets = status.packets.as_mut().unwrap();
-    let there = decided.iter().filter_map(|(decision, attached)| Some((decision.device()?, *attached)));
+    let there = decided.iter().filter_map(|(decision, attached)| Some((decision.to_device()?, *attached)));
     packets.devices = there
         .map(|(device, attached)| DeviceStatus {
             device,
             attached,
             unpinned: attached,
-            others: 0,
-            shortcut: ShortcutState::Unwanted,
-            xdp: XdpState::Unwanted,
+            foreign_programs: 0,
+            fast_path: FastPathState::Disabled,
+            xdp: XdpState::Disabled,
             // What serves without a pin serves.
             error: attached.then(|| "cannot pin in: read-only".to_owned()),
         })
         .collect();
     (packets.hooks, packets.failure) = (hooks, Some("one kind of programs does not load".to_owned()));
     let decisions = decided.into_iter().map(|(decision, _)| decision).collect();
-    let view = DatapathView::kernel(status).with_devices(decisions);
+    let view = DatapathView::for_kernel(status).with_devices(decisions);
     assert_eq!(translates_packets(&view), expected, "{devices:?}");
 }
 
@@ -94,7 +96,7 @@ fn packets_fail_at_a_device_without_programs_and_not_at_one_without_pins() {
             (device.attached, device.unpinned) = (attached, unpinned);
             device.error = Some("it is tried again".to_owned());
         }
-        fails_packets(&DatapathView::kernel(status))
+        fails_packets(&DatapathView::for_kernel(status))
     };
     assert!(with(false, false) && with(true, false), "what it was not told of is no better");
     assert!(!with(true, true));
@@ -102,8 +104,8 @@ fn packets_fail_at_a_device_without_programs_and_not_at_one_without_pins() {
 
 #[test]
 fn nobody_misses_what_is_not_asked_for() {
-    assert!(translates_packets(&DatapathView::memory()));
+    assert!(translates_packets(&DatapathView::for_memory()));
     let mut status = fixture::status();
     status.packets = None;
-    assert!(translates_packets(&DatapathView::kernel(status)));
+    assert!(translates_packets(&DatapathView::for_kernel(status)));
 }

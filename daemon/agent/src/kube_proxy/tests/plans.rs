@@ -11,9 +11,9 @@ use super::bed::{Rules, balanced, slice};
 use crate::readings::CLOSED_NAMED_MAX;
 use holdfast_config::{NodePortAddresses, OuterAddresses};
 
-const PRIMARY: NodePortAddresses = NodePortAddresses::of(OuterAddresses::Primary);
+const PRIMARY: NodePortAddresses = NodePortAddresses::from_outer(OuterAddresses::Primary);
 const RANGES: NodePortAddresses =
-    NodePortAddresses::of(OuterAddresses::Ranges { cidrs: Vec::new(), primary: false });
+    NodePortAddresses::from_outer(OuterAddresses::Ranges { cidrs: Vec::new(), primary: false });
 
 fn shown(plan: &Plan) -> Vec<String> {
     let open = plan.open.iter();
@@ -109,7 +109,7 @@ fn the_addresses_are_those_of_node_ports() {
         Planner::default().plan(&Rules::new(addresses, &objects).snapshot(), setting)
     };
     assert_eq!(
-        shown(&plan(&["10.9.0.5", "127.0.0.1"], &NodePortAddresses::of(OuterAddresses::All))),
+        shown(&plan(&["10.9.0.5", "127.0.0.1"], &NodePortAddresses::from_outer(OuterAddresses::All))),
         ["0.0.0.0:30123 web 1"]
     );
     let two = plan(&["10.9.0.5", "10.9.0.6", "fe80::1"], &RANGES);

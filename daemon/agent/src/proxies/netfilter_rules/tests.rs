@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use holdfast_fixtures::network_namespace;
-use holdfast_status::views::proxies::{Dialled, Filter};
+use holdfast_status::views::proxies::{DialTargets, Filter};
 
 use super::{find_conntrack_limit, find_filters};
 
 const NFT: [&str; 3] = ["nft", "-f", "-"];
 const IPTABLES: [&str; 1] = ["iptables-nft-restore"];
 
-fn dialled() -> Dialled {
+fn dialled() -> DialTargets {
     let addresses = ["203.0.113.7", "2001:db8::7"].map(|address| (address.parse().unwrap(), 443));
-    Dialled { node_ports: BTreeSet::from([30_080, 30_090]), addresses: addresses.into() }
+    DialTargets { node_ports: BTreeSet::from([30_080, 30_090]), addresses: addresses.into() }
 }
 
 fn spelled(filter: &Filter) -> String {

@@ -19,13 +19,14 @@ use holdfast_core::op::{PortIndex, QuotaId};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{Arrival, Cause, Denial, LiveMaps, Refusal};
 use holdfast_fixtures::{THEN, name, number};
-use holdfast_status::described::Code;
-use holdfast_status::views::announced::{Announced, AnnouncedAddress};
+use holdfast_status::schema_types::Code;
+use holdfast_status::views::announcements::{AnnouncedAddress, AnnouncementStatus};
 use holdfast_status::views::apiserver::{
-    ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View, VipView,
+    ApiserverState, ApiserverView, ClusterId, CredentialsView, EndpointView, LearnedState, LearnedView, Tier,
+    VipView,
 };
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::names::{AnswerSeen, NameSeen, NameState, TroubleSeen};
+use holdfast_status::views::names::{LastNameAnswer, NameState, NameStatus, NameTrouble};
 use holdfast_status::views::proxies::{Filter, FilterKind};
 use holdfast_status::views::proxies::{OtherProxy, Trace};
 use tokio::sync::watch;
@@ -61,7 +62,7 @@ fn refusals() -> Arc<RefusalLog> {
             netns: 1,
             frontend: FrontendKey { address: dialled.ip(), port: number(dialled.port()), transport },
             port: PortIndex(second),
-            share: QuotaId(1),
+            quota: QuotaId(1),
             denial,
             arrival: None,
             cause: Cause::NoBackend,
@@ -90,14 +91,14 @@ fn turned_away_outside() -> Refusal {
         netns: 0,
         frontend: dialled,
         port: PortIndex(1),
-        share: QuotaId(1),
+        quota: QuotaId(1),
         denial: Denial::Dropped,
         cause: Cause::Source,
     }
 }
 
 /// The configured endpoint lost its name, the learned one serves, kubelet's token is gone.
-fn apiserver() -> View {
+fn apiserver() -> ApiserverView {
     let endpoint = |address: &str, tier, state| EndpointView {
         address: address.parse().unwrap(),
         tier,
@@ -107,28 +108,28 @@ fn apiserver() -> View {
         preferred: false,
         connections: 0,
         last_error: None,
-        seen: None,
+        last_named: None,
         learned: None,
     };
     let wrong = "certificate is for other.example, not kubernetes".to_owned();
-    View {
+    ApiserverView {
         endpoints: vec![
             EndpointView {
                 last_error: Some((wrong, Timestamp(THEN.0 + 5))),
-                ..endpoint("10.0.0.10:6443", Tier::Configured, State::Failed)
+                ..endpoint("10.0.0.10:6443", Tier::Configured, ApiserverState::Failed)
             },
-            endpoint("10.0.0.11:6443", Tier::Kubelet, State::Unknown),
+            endpoint("10.0.0.11:6443", Tier::Kubelet, ApiserverState::Unknown),
             EndpointView {
                 active: true,
                 preferred: true,
                 connections: 3,
-                seen: Some(THEN),
+                last_named: Some(THEN),
                 learned: Some(LearnedView {
                     since: Some(Timestamp(THEN.0 - 60)),
                     slice: Some("kubernetes".into()),
-                    standing: Standing::Listed,
+                    state: LearnedState::Listed,
                 }),
-                ..endpoint("[fd00::12]:6443", Tier::Learned, State::Healthy)
+                ..endpoint("[fd00::12]:6443", Tier::Learned, ApiserverState::Healthy)
             },
         ],
         credentials: vec![
@@ -148,7 +149,7 @@ fn apiserver() -> View {
             },
         ],
         cluster: ClusterId::new("2f6d6a52-0001"),
-        unverified: None,
+        unverified_reason: None,
         memory_problem: Some(
             "/var/lib/holdfast/apiserver.json: Read-only file system (os error 30)".to_owned(),
         ),
@@ -191,7 +192,7 @@ fn filters() -> Arc<[Filter]> {
         kind: Code(kind),
         place: place.to_owned(),
         rule: rule.to_owned(),
-        about: Vec::new(),
+        targets: Vec::new(),
     };
     [
         filter(
@@ -209,7 +210,7 @@ fn filters() -> Arc<[Filter]> {
 }
 
 /// One that is there, one that is not, and one that the kernel does not take.
-fn routes() -> Announced {
+fn routes() -> AnnouncementStatus {
     let one = |address: &str, announced, why: Option<&str>, error: Option<&str>| AnnouncedAddress {
         address: address.parse().unwrap(),
         table: 180,
@@ -223,7 +224,7 @@ fn routes() -> Announced {
         one("192.0.2.11", false, Some("static/mail is refusing (all-unready) at port 25"), None),
         one("2001:db8::10", false, Some(lasts), Some("Operation not permitted (os error 1)")),
     ];
-    Announced { addresses, put: 3, taken: 2, refused: 7 }
+    AnnouncementStatus { addresses, added: 3, removed: 2, failures: 7 }
 }
 
 fn proxies() -> Arc<[OtherProxy]> {
@@ -268,13 +269,13 @@ fn checks() -> Arc<CheckStats> {
 fn names() -> Arc<NameTable> {
     let server = "192.0.2.53:53".parse().unwrap();
     let left_out = Some("left out: 127.0.0.1, which is no address of another host".to_owned());
-    let answer = AnswerSeen { server, at: THEN.into(), ttl_seconds: 30, backends: 1, left_out };
+    let answer = LastNameAnswer { server, at: THEN.into(), ttl_seconds: 30, backends: 1, left_out };
     let why = "web.example.com: nothing came within 1 s".to_owned();
-    let row = NameSeen {
+    let row = NameStatus {
         name: "web.example.com:9000".to_owned(),
-        state: Code(NameState::Trouble),
+        state: Code(NameState::Failing),
         answer: Some(answer),
-        trouble: Some(TroubleSeen { since: THEN.into(), server, why }),
+        trouble: Some(NameTrouble { since: THEN.into(), server, why }),
     };
     Arc::new(NameTable::with_row(&name("default/web"), row))
 }
@@ -287,7 +288,10 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
-        datapath: watch::channel(Arc::new(DatapathView::kernel(status()).with_devices(decisions().into()))).1,
+        datapath: watch::channel(Arc::new(
+            DatapathView::for_kernel(status()).with_devices(decisions().into()),
+        ))
+        .1,
         live_maps: watch::channel(LiveMaps::default()).1,
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         watches: watches(),
@@ -315,7 +319,7 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
 
 /// No programs, and no client turned away.
 pub fn in_memory(readings: &mut Readings) {
-    readings.datapath = watch::channel(Arc::new(DatapathView::memory())).1;
+    readings.datapath = watch::channel(Arc::new(DatapathView::for_memory())).1;
     readings.apiserver = None;
     readings.watches = Watches::default();
     readings.refusals = RefusalLog::none();

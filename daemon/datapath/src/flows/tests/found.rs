@@ -14,26 +14,26 @@ fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
     let bed = FlowMaps::new(8);
     let it = types::flow { client_flags: SYN | FIN | SHORTCUT, backend_flags: SYN, ..flow(6, TCP, NOW - 7) };
     bed.begin(it);
-    let heard = Heard { syn: true, ..Heard::default() };
+    let heard = SeenFlags { syn: true, ..SeenFlags::default() };
     let expected = Flow {
         client: "203.0.113.9:1030".parse().unwrap(),
         frontend: "192.0.2.10:443".parse().unwrap(),
         backend: "10.1.0.7:8443".parse().unwrap(),
         nat: Some("192.0.2.1:32774".parse().unwrap()),
         through_port: 1_030,
-        shortcut: true,
-        wrapped: None,
+        fast_path: true,
+        encap: None,
         transport: Transport::Tcp,
         stage: Stage::HalfClosed,
-        client_heard: Heard { fin: true, ..heard },
-        backend_heard: heard,
+        client_seen: SeenFlags { fin: true, ..heard },
+        backend_seen: heard,
         port: PortIndex(5),
         idle: Duration::from_secs(7),
         age: Duration::from_secs(17),
         lifetime: Duration::from_secs(3_600),
     };
     let report = bed.table.find_flows(&FlowFilter::default(), 10);
-    assert_eq!((report.found, report.more), (vec![expected], 0));
+    assert_eq!((report.matches, report.omitted), (vec![expected], 0));
 }
 
 #[test]
@@ -59,10 +59,13 @@ fn kernel_flows_are_found_by_client_frontend_backend_and_stage() {
         (FlowFilter { stage: Some(Stage::Opening), backend: place("fd00::7"), ..any }, 0),
     ] {
         let report = bed.table.find_flows(&filter, 100);
-        assert_eq!((report.found.len(), report.more), (expected, 0), "{filter:?}");
+        assert_eq!((report.matches.len(), report.omitted), (expected, 0), "{filter:?}");
         assert_eq!(report.tally.live(), 11, "all are counted");
         let report = bed.table.find_flows(&filter, 2);
-        assert_eq!((report.found.len(), report.more as usize), (expected.min(2), expected.saturating_sub(2)));
+        assert_eq!(
+            (report.matches.len(), report.omitted as usize),
+            (expected.min(2), expected.saturating_sub(2))
+        );
     }
 }
 
@@ -125,13 +128,13 @@ fn kernel_a_sample_finds_flows_to_which_an_entry_does_not_lead() {
     bed.begin(types::flow { began: NOW - 1, ..flow(42, UDP, NOW) });
     let serves = |_, backend: SocketAddr| backend.is_ipv4();
     let sampled = bed.table.sample_flows(0, 100, serves);
-    assert_eq!((sampled.looked_at, sampled.wrong.len(), sampled.without_backend), (20, 0, 10));
+    assert_eq!((sampled.checked, sampled.wrong.len(), sampled.without_backend), (20, 0, 10));
     bed.entries(&all[3]).delete(&keys(&all[3])[2]).unwrap();
     bed.entries(&all[4]).update(&keys(&all[4])[1], &9_u32.to_ne_bytes(), MapFlags::ANY).unwrap();
     let wrong = bed.table.sample_flows(0, 100, serves).wrong;
     let ports: Vec<_> = wrong.iter().map(|flow| flow.client.port()).collect();
     assert_eq!(ports, [1_027, 1_028]);
     let (first, second) = (bed.table.sample_flows(0, 12, serves), bed.table.sample_flows(12, 12, serves));
-    assert_eq!((first.looked_at, first.next, second.looked_at), (12, 12, 8), "it goes on where it ended");
-    assert_eq!(bed.table.sample_flows(u32::MAX, 1, serves).looked_at, 1, "and begins again");
+    assert_eq!((first.checked, first.next, second.checked), (12, 12, 8), "it goes on where it ended");
+    assert_eq!(bed.table.sample_flows(u32::MAX, 1, serves).checked, 1, "and begins again");
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_status::datapath::{FlowFilter, GivenUp};
+use holdfast_status::datapath::{EvictedFlows, FlowFilter};
 
 use super::super::migration::FlowMigration;
 use super::super::sweep::FlowSweep;
@@ -46,7 +46,7 @@ fn kernel_flows_go_to_another_table_with_all_that_leads_to_them() {
         moving.release_numbers(4096).unwrap();
         moving.record_released();
         assert!(new.table.are_numbers_released());
-        assert_eq!((moving.finish_counts(), new.table.capacity()), (GivenUp::default(), size));
+        assert_eq!((moving.finish_counts(), new.table.capacity()), (EvictedFlows::default(), size));
         let numbers = new.handles[&Map::FreeFlows].lookup_and_delete(&[]).unwrap();
         taken.extend(numbers.map(|it| u32::from_ne_bytes(it.try_into().unwrap())));
         taken.extend((0..).map_while(|_: u32| {
@@ -92,7 +92,7 @@ fn kernel_what_happens_to_flows_that_move_happens_in_the_other_table_too() {
     assert_eq!(pass(&mut moving), 3);
     let heard = types::flow { backend_flags: SYN | FIN, seen: NOW, ..talks };
     old.write(of_talker, heard);
-    let mut sweep = FlowSweep::new(old.table.clone(), FlowsSwept::default());
+    let mut sweep = FlowSweep::new(old.table.clone(), FlowSweepProgress::default());
     sweep.end_flow(of_ended, &ends).unwrap();
     // The same client begins once more, as a flow with a serial of its own.
     let anew = types::flow { serial: 99, ..ends };
@@ -123,7 +123,7 @@ fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
     let mut to_new = moving(&old, &new);
     assert_eq!(pass(&mut to_new), 15, "of sixteen one is left for a newcomer");
     to_new.run_last_pass().unwrap();
-    assert_eq!(to_new.finish_counts(), GivenUp { all: 9, needed: 0 });
+    assert_eq!(to_new.finish_counts(), EvictedFlows { total: 9, in_use: 0 });
     needed.iter().for_each(|it| _ = check_there(&new, it));
     assert_eq!(new.table.tally().live(), 15);
     assert_eq!(new.table.0.shares.read_counts(&needed[0]), [15, 15]);
@@ -131,7 +131,7 @@ fn kernel_a_smaller_table_has_what_is_worth_most_and_the_rest_is_counted() {
     let mut on = moving(&new, &smaller);
     assert_eq!(pass(&mut on), 7);
     on.run_last_pass().unwrap();
-    assert_eq!(on.finish_counts(), GivenUp { all: 8, needed: 7 }, "never silently");
+    assert_eq!(on.finish_counts(), EvictedFlows { total: 8, in_use: 7 }, "never silently");
     for (n, it) in needed.iter().enumerate() {
         // The flow that is silent for longest goes first.
         if n < 7 { _ = check_there(&smaller, it) } else { check_not_there(&smaller, it) }
@@ -159,7 +159,7 @@ fn kernel_flows_that_begin_and_end_while_others_move_are_all_there_in_the_end() 
     moving.run_last_pass().unwrap();
     assert_eq!(new.table.tally().live(), 8);
     living.iter().for_each(|(_, it)| _ = check_there(&new, it));
-    assert_eq!(new.table.find_flows(&FlowFilter::default(), 100).found.len(), living.len());
+    assert_eq!(new.table.find_flows(&FlowFilter::default(), 100).matches.len(), living.len());
 }
 
 /// What came by another node stands beside what came here by itself, whichever of the two moves first.

@@ -97,19 +97,19 @@ fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_s
     }
     let report = bed.table.find_flows(&FlowFilter::default(), 100);
     let told = |flow: &Flow| (flow.client.to_string(), flow.frontend.to_string(), flow.backend.to_string());
-    let opening = report.found.iter().filter(|flow| flow.stage == Stage::Opening).count();
-    assert_eq!((report.found.len(), opening), (8, 8), "{report:?}");
+    let opening = report.matches.iter().filter(|flow| flow.stage == Stage::Opening).count();
+    assert_eq!((report.matches.len(), opening), (8, 8), "{report:?}");
     assert_eq!(report.tally.families, [4, 4]);
     assert_eq!(bed.table.packet_counts().events[0], ("begun", 8));
     let expected = ("203.0.113.9:4000".to_owned(), "10.96.0.10:53".to_owned(), "10.1.0.7:5353".to_owned());
-    assert_eq!(told(&report.found[0]), expected);
+    assert_eq!(told(&report.matches[0]), expected);
     // A moment later all of it is in its place, and after its lifetime nothing of it.
     CLOCK.set(CLOCK.get() + 3);
     let sampled = bed.table.sample_flows(0, 100, |_, _| true);
-    assert_eq!((sampled.looked_at, sampled.wrong), (8, Vec::new()));
+    assert_eq!((sampled.checked, sampled.wrong), (8, Vec::new()));
     assert_eq!(entries(&bed), 16);
     CLOCK.set(CLOCK.get() + 40);
-    let mut sweep = FlowSweep::new(bed.table.clone(), FlowsSwept::default());
+    let mut sweep = FlowSweep::new(bed.table.clone(), FlowSweepProgress::default());
     assert!(sweep.sweep_part(64, std::time::Instant::now() + Duration::from_secs(60)));
     assert_eq!((sweep.swept.ended, entries(&bed), bed.free()), (8, 0, 64));
 }

@@ -20,7 +20,7 @@ fn pass(sweep: &mut FlowSweep) {
 }
 
 fn sweep(bed: &FlowMaps) -> FlowSweep {
-    FlowSweep::new(bed.table.clone(), FlowsSwept::default())
+    FlowSweep::new(bed.table.clone(), FlowSweepProgress::default())
 }
 
 #[test]
@@ -39,9 +39,12 @@ fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_st
         if at.is_multiple_of(2) { bed.check_gone(*number, it) } else { bed.check_whole(*number, it) }
     }
     let fullest = sweep.swept.fullest.clone().unwrap();
-    assert_eq!(fullest.taken, 1, "{fullest:?}");
+    assert_eq!(fullest.used_ports, 1, "{fullest:?}");
     let fullest = Some(fullest);
-    assert_eq!(sweep.swept, FlowsSwept { passes: 1, ended: 12, fullest, ..FlowsSwept::default() });
+    assert_eq!(
+        sweep.swept,
+        FlowSweepProgress { passes: 1, ended: 12, fullest, ..FlowSweepProgress::default() }
+    );
     pass(&mut sweep);
     assert_eq!(sweep.swept.ended, 12, "once is enough");
     assert_eq!(bed.free(), 32 - 12, "their numbers can be had again");
@@ -119,7 +122,7 @@ fn kernel_what_somebody_began_to_take_away_and_left_is_finished_later() {
     CLOCK.set(NOW + 5);
     pass(&mut sweep);
     bed.check_gone(number, &left);
-    assert_eq!((sweep.swept.ended, sweep.swept.left, bed.free()), (1, 1, 1));
+    assert_eq!((sweep.swept.ended, sweep.swept.taken_over, bed.free()), (1, 1, 1));
 }
 
 /// What was remembered makes room again.
@@ -134,12 +137,12 @@ fn kernel_records_beyond_those_that_are_remembered_are_finished_after_them() {
     let mut sweep = sweep(&bed);
     for step in 0..8 {
         // A table without a flow is not gone over.
-        if sweep.swept.left < u64::from(all) {
+        if sweep.swept.taken_over < u64::from(all) {
             CLOCK.set(NOW + 5 * step);
             pass(&mut sweep);
         }
     }
-    assert_eq!((sweep.swept.left, bed.free()), (u64::from(all), usize::from(all)));
+    assert_eq!((sweep.swept.taken_over, bed.free()), (u64::from(all), usize::from(all)));
 }
 
 /// As when a daemon is killed: from some step on nothing is done.
@@ -172,7 +175,7 @@ fn kernel_what_is_new_in_the_same_record_is_not_taken_for_what_was_left() {
     }
     CLOCK.set(NOW + 100);
     pass(&mut sweep);
-    assert_eq!((sweep.swept.left, bed.free()), (1, 1));
+    assert_eq!((sweep.swept.taken_over, bed.free()), (1, 1));
 }
 
 #[test]
@@ -241,7 +244,7 @@ fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
     let sweeping = SweepThread::start(
         bed.table.clone(),
         ReservedPorts::without_check(bed.table.clone()),
-        FlowsSwept::default(),
+        FlowSweepProgress::default(),
     )
     .unwrap();
     let begun = Instant::now();

@@ -19,7 +19,7 @@ use super::*;
 use crate::abi;
 use crate::abi::packets::types;
 use crate::bpf_syscall;
-use crate::devices::{HookKind, POD_DEVICES_MAX, ShortcutState, Side};
+use crate::devices::{DeviceSide, FastPathState, HookKind, POD_DEVICES_MAX};
 use crate::flows::FlowTable;
 use crate::kernel::bed::{NONE, Port, ThreadBed, bed, pinned};
 use crate::pins::{VERSION, cleanup, drain};
@@ -100,7 +100,7 @@ fn packets_of(maps: &KernelMaps) -> PacketStatus {
 }
 
 fn outer(index: u32, name: &str) -> Device {
-    Device { address4: Some([10, 9, 0, 1].into()), ..Device::new(index, name, Side::Outer) }
+    Device { address4: Some([10, 9, 0, 1].into()), ..Device::new(index, name, DeviceSide::Outer) }
 }
 
 fn errors(maps: &KernelMaps) -> BTreeMap<u32, Option<String>> {
@@ -149,7 +149,7 @@ fn kernel_a_device_has_both_programs_and_is_known_as_long_as_it_is_named() {
         let known = entry(&maps, 70).unwrap();
         let flag = types::device_flag::DEVICE_OUTER.0;
         assert_eq!((known.address4.to_ne_bytes(), u32::from(known.flags)), ([10, 9, 0, 1], flag));
-        let pod = Device { side: Side::Pod, address4: None, ..outer(70, "renamed") };
+        let pod = Device { side: DeviceSide::Pod, address4: None, ..outer(70, "renamed") };
         set_devices(&mut maps, std::slice::from_ref(&pod));
         assert_eq!(u32::from(entry(&maps, 70).unwrap().flags), types::device_flag::DEVICE_POD.0);
         assert_eq!(packets_of(&maps).devices[0].device, pod);
@@ -236,7 +236,7 @@ fn kernel_programs_of_others_stay_and_run_before_and_after_ours() {
         let mut after = filter(TC_EGRESS, 200, DROPPED);
         assert!(received() < 10, "the one behind ours still decides");
         repair(&mut maps);
-        assert_eq!(packets_of(&maps).devices[0].others, 2);
+        assert_eq!(packets_of(&maps).devices[0].foreign_programs, 2);
         after.detach().unwrap();
         let mut before = filter(TC_EGRESS, 1, DROPPED);
         assert!(received() < 10, "and the one before");
@@ -253,7 +253,7 @@ fn kernel_an_uplink_gets_its_programs_beside_more_pods_than_have_room() {
     with_each(|bed, kind| {
         run("ip", "link add late index 9000 type bridge");
         let mut maps = start(bed, kind);
-        let pods = (1_000..6_000).map(|index| Device::new(index, "pod", Side::Pod));
+        let pods = (1_000..6_000).map(|index| Device::new(index, "pod", DeviceSide::Pod));
         let devices: Vec<_> = pods.chain([outer(9_000, "late")]).collect();
         set_devices(&mut maps, &devices);
         check_attached(&maps, kind, "late", 9_000);
@@ -300,15 +300,19 @@ fn kernel_devices_get_programs_in_steps_uplinks_first_and_withdrawals_last() {
         let device = |index: u32, side| Device::new(index, &names[index as usize - 100], side);
         let mut maps = start(bed, kind);
         maps.set_devices(&[
-            device(100, Side::Pod),
-            device(101, Side::Pod),
-            device(102, Side::Backends),
-            device(103, Side::Outer),
+            device(100, DeviceSide::Pod),
+            device(101, DeviceSide::Pod),
+            device(102, DeviceSide::Backends),
+            device(103, DeviceSide::Outer),
         ]);
         assert!(maps.awaits_uplink());
         assert_eq!(steps(&mut maps, kind, &names), [102, 103, 100, 101]);
         assert!(!maps.awaits_uplink());
-        maps.set_devices(&[device(103, Side::Outer), device(104, Side::Pod), device(105, Side::Outer)]);
+        maps.set_devices(&[
+            device(103, DeviceSide::Outer),
+            device(104, DeviceSide::Pod),
+            device(105, DeviceSide::Outer),
+        ]);
         assert_eq!(steps(&mut maps, kind, &names), [105, 104, 100, 101, 102]);
         assert_eq!(attached_of(kind, &names).0, [103, 104, 105]);
         assert!(entry(&maps, 100).is_none() && !bed.options().bpffs.join("links/tc/100").exists());
@@ -338,7 +342,7 @@ fn kernel_a_device_that_is_wanted_again_while_it_is_withdrawn_gets_all_programs_
 fn kernel_withdrawals_are_not_put_off_however_many_devices_come() {
     bed_with_devices(|bed| {
         let devices = |first: u32| -> Vec<_> {
-            (first..first + 200).map(|index| Device::new(index, "gone", Side::Pod)).collect()
+            (first..first + 200).map(|index| Device::new(index, "gone", DeviceSide::Pod)).collect()
         };
         let mut maps = start(bed, HookKind::Tcx);
         set_devices(&mut maps, &devices(1_000));
@@ -358,28 +362,28 @@ fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_
         let told = |maps: &KernelMaps| {
             let flag = u16::try_from(types::device_flag::DEVICE_FAST_PATH.0).unwrap();
             let is_told = entry(maps, 70).unwrap().flags & flag != 0;
-            let shown = packets_of(maps).devices[0].shortcut;
-            assert_eq!(is_told, shown == ShortcutState::Taken, "{shown:?}");
+            let shown = packets_of(maps).devices[0].fast_path;
+            assert_eq!(is_told, shown == FastPathState::Active, "{shown:?}");
             shown
         };
         set_devices(&mut maps, &[outer(70, "left")]);
-        assert_eq!(told(&maps), ShortcutState::Unwanted);
-        let wanted = Device { shortcut: true, ..outer(70, "left") };
+        assert_eq!(told(&maps), FastPathState::Disabled);
+        let wanted = Device { fast_path: true, ..outer(70, "left") };
         set_devices(&mut maps, std::slice::from_ref(&wanted));
         if !probe::probe_features().unwrap().lengths {
-            assert_eq!(told(&maps), ShortcutState::Unsupported);
+            assert_eq!(told(&maps), FastPathState::Unsupported);
             return;
         }
-        assert_eq!(told(&maps), ShortcutState::Taken);
+        assert_eq!(told(&maps), FastPathState::Active);
         let mut other = filter(TC_INGRESS, 200, GOES_ON);
         // They are counted again each tenth round.
         (0..11).for_each(|_| drop(repair(&mut maps)));
-        assert_eq!(told(&maps), ShortcutState::Others);
+        assert_eq!(told(&maps), FastPathState::ForeignPrograms);
         set_devices(&mut maps, &[wanted]);
-        assert_eq!(told(&maps), ShortcutState::Others);
+        assert_eq!(told(&maps), FastPathState::ForeignPrograms);
         other.detach().unwrap();
         (0..11).for_each(|_| drop(repair(&mut maps)));
-        assert_eq!(told(&maps), ShortcutState::Taken);
+        assert_eq!(told(&maps), FastPathState::Active);
     });
 }
 
@@ -387,13 +391,14 @@ fn kernel_packets_pass_by_the_stack_only_while_no_programs_of_others_are_at_the_
 #[test]
 fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
     with_each(|bed, kind| {
-        let near = Device { side: Side::Near, address4: None, shortcut: true, ..outer(70, "left") };
+        let near =
+            Device { side: DeviceSide::LocalPods, address4: None, fast_path: true, ..outer(70, "left") };
         let mut maps = start(bed, kind);
         set_devices(&mut maps, std::slice::from_ref(&near));
         if kind == HookKind::Clsact {
             // A network plug-in that wants to make the place for filters itself would find it made.
             assert!(!run("tc", "qdisc show dev left").contains("clsact"));
-            assert_eq!(packets_of(&maps).devices[0].shortcut, ShortcutState::Unsupported);
+            assert_eq!(packets_of(&maps).devices[0].fast_path, FastPathState::Unsupported);
             repair(&mut maps);
             assert_eq!(ours(kind, "left", 70), [0, 0]);
             return;
@@ -419,39 +424,39 @@ fn kernel_a_device_of_pods_has_one_program_also_after_a_start() {
 #[test]
 fn kernel_a_device_of_a_pod_has_a_second_program_as_long_as_packets_pass_by_the_stack() {
     with_each(|bed, kind| {
-        let pod = |shortcut| Device { side: Side::Pod, shortcut, ..outer(70, "left") };
+        let pod = |shortcut| Device { side: DeviceSide::Pod, fast_path: shortcut, ..outer(70, "left") };
         let incoming = || bpf_syscall::query_programs(70, sys::BPF_TCX_INGRESS).unwrap();
         let near = u16::try_from(types::device_flag::DEVICE_LOCAL_PODS.0).unwrap();
         let state = |maps: &KernelMaps| {
-            (packets_of(maps).devices[0].shortcut, entry(maps, 70).unwrap().flags & near != 0)
+            (packets_of(maps).devices[0].fast_path, entry(maps, 70).unwrap().flags & near != 0)
         };
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[pod(true)]);
         check_attached(&maps, kind, "left", 70);
         if kind == HookKind::Clsact {
-            assert_eq!(state(&maps), (ShortcutState::Unsupported, false));
+            assert_eq!(state(&maps), (FastPathState::Unsupported, false));
             return;
         }
-        assert_eq!((incoming().len(), state(&maps)), (2, (ShortcutState::Taken, true)));
+        assert_eq!((incoming().len(), state(&maps)), (2, (FastPathState::Active, true)));
         let former = incoming();
         drop(maps);
         let mut maps = start(bed, kind);
         let programs = incoming();
         assert!(programs.len() == 2 && programs.iter().all(|it| !former.contains(it)), "new ones, at once");
         set_devices(&mut maps, &[pod(true)]);
-        assert_eq!((incoming(), state(&maps)), (programs.clone(), (ShortcutState::Taken, true)));
+        assert_eq!((incoming(), state(&maps)), (programs.clone(), (FastPathState::Active, true)));
         let mut other = filter(TC_INGRESS, 200, GOES_ON);
         (0..121).for_each(|_| drop(repair(&mut maps)));
-        assert_eq!(state(&maps), (ShortcutState::Others, false));
+        assert_eq!(state(&maps), (FastPathState::ForeignPrograms, false));
         other.detach().unwrap();
         (0..121).for_each(|_| drop(repair(&mut maps)));
-        assert_eq!(state(&maps), (ShortcutState::Taken, true));
+        assert_eq!(state(&maps), (FastPathState::Active, true));
         set_devices(&mut maps, &[pod(false)]);
         let [back, way_in] = programs[..] else { panic!("{programs:?}") };
-        assert_eq!((incoming(), state(&maps)), (vec![way_in], (ShortcutState::Unwanted, false)));
+        assert_eq!((incoming(), state(&maps)), (vec![way_in], (FastPathState::Disabled, false)));
         assert_ne!(back, way_in);
         set_devices(&mut maps, &[pod(true)]);
-        assert_eq!((incoming().len(), state(&maps)), (2, (ShortcutState::Taken, true)));
+        assert_eq!((incoming().len(), state(&maps)), (2, (FastPathState::Active, true)));
         set_devices(&mut maps, &[]);
         assert!(incoming().is_empty());
     });
@@ -1104,7 +1109,7 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
             resize(&mut maps, flows);
             let table = maps.live_maps().flow_table.unwrap();
             assert_eq!((table.capacity(), table.tally().live()), (flows, 20));
-            assert_eq!(packets_of(&maps).flows_given_up, GivenUp::default());
+            assert_eq!(packets_of(&maps).flows_evicted, EvictedFlows::default());
             let pinned =
                 MapHandle::from_pinned_path(bed.options().bpffs.join("flows1").join(Map::Flows.name()));
             assert_eq!(pinned.unwrap().max_entries(), flows);
@@ -1115,7 +1120,7 @@ fn kernel_the_table_of_flows_gets_another_size_and_flows_stay() {
         let names: Vec<_> = std::fs::read_dir(bed.options().bpffs).unwrap().flatten().collect();
         assert!(!names.iter().any(|it| it.file_name().to_string_lossy().contains('-')), "{names:?}");
         resize(&mut maps, 8);
-        assert_eq!(packets_of(&maps).flows_given_up, GivenUp { all: 13, needed: 13 });
+        assert_eq!(packets_of(&maps).flows_evicted, EvictedFlows { total: 13, in_use: 13 });
         assert_eq!(maps.live_maps().flow_table.unwrap().tally().live(), 7);
         drop(maps);
         // A start finds them, and gives the table the size that is asked for then.

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use holdfast_core::keys::Transport;
-use holdfast_status::datapath::Swept;
+use holdfast_status::datapath::SocketSweepProgress;
 
 use super::netns::HomeNamespace;
 use super::sock_diag::{ConnectedSocket, SockDiag};
@@ -38,7 +38,7 @@ pub(crate) trait StaleJudge: Send {
 #[derive(Debug)]
 pub(crate) struct Sweeper<J> {
     jobs: Option<SyncSender<J>>,
-    swept: Arc<Mutex<Swept>>,
+    swept: Arc<Mutex<SocketSweepProgress>>,
     // Dropping it wakes the thread from its rest, and the thread ends.
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -49,7 +49,7 @@ impl<J: StaleJudge + 'static> Sweeper<J> {
         // A thread that is busy or rests takes no job.
         let (jobs, job) = sync_channel(0);
         let (stop, stopped) = sync_channel(0);
-        let swept = Arc::<Mutex<Swept>>::default();
+        let swept = Arc::<Mutex<SocketSweepProgress>>::default();
         let work = SweepWorker { which, swept: Arc::clone(&swept) };
         let thread = std::thread::Builder::new()
             .name("stale-sockets".to_owned())
@@ -62,7 +62,7 @@ impl<J: StaleJudge + 'static> Sweeper<J> {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(judge).is_ok())
     }
 
-    pub(crate) fn progress(&self) -> Swept {
+    pub(crate) fn progress(&self) -> SocketSweepProgress {
         lock_progress(&self.swept).clone()
     }
 }
@@ -77,14 +77,14 @@ impl<J> Drop for Sweeper<J> {
     }
 }
 
-fn lock_progress(swept: &Mutex<Swept>) -> MutexGuard<'_, Swept> {
+fn lock_progress(swept: &Mutex<SocketSweepProgress>) -> MutexGuard<'_, SocketSweepProgress> {
     // Nothing in a change can panic half-way, so what is there is whole.
     swept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct SweepWorker {
     which: StaleSockets,
-    swept: Arc<Mutex<Swept>>,
+    swept: Arc<Mutex<SocketSweepProgress>>,
 }
 
 impl SweepWorker {

@@ -16,7 +16,7 @@ use super::sctp::{self, SCTP};
 use crate::abi;
 use crate::abi::packets::types::{self, packet_count};
 use crate::abi::types::port;
-use crate::devices::Side;
+use crate::devices::DeviceSide;
 use crate::kernel::bed::Port;
 use crate::map::{self, Map};
 use crate::refusals::{Arrival, Cause, Denial, Refusal};
@@ -435,7 +435,7 @@ fn kernel_what_the_program_of_packets_leaves_to_the_stack_is_not_turned_away_at_
         let left = counted(node, || assert_eq!(node.arrive(&frame), (PASSED, frame.clone())));
         assert_eq!(left, [0; 7]);
         node.tell_drains(0);
-        node.tell_of_device(Side::Backends, [None; 2]);
+        node.tell_of_device(DeviceSide::Backends, [None; 2]);
         assert_eq!(node.arrive(&frame), (PASSED, frame.clone()));
     });
 }

@@ -221,8 +221,8 @@ impl Sender<'_> {
 fn check_flows(node: &Node, judge: &Judge) {
     let table = FlowTable::new(&node.handles).unwrap();
     let report = table.find_flows(&FlowFilter::default(), FLOWS as usize);
-    assert_eq!(report.more, 0);
-    for flow in report.found {
+    assert_eq!(report.omitted, 0);
+    for flow in report.matches {
         let transport = flow.transport.protocol_number();
         assert!(judge.dialled.contains(&(transport, flow.client, flow.frontend)), "nobody dialled: {flow:?}");
         let behind = judge.services.iter().filter(|it| it.transport == transport);

@@ -9,7 +9,7 @@ use super::network::{self, OUTER, PODS};
 use super::node::{NEXT, Node, REDIRECTED};
 use super::past::{HOPS, Way, hops, passed, serve};
 use crate::abi::flow::types;
-use crate::devices::Side;
+use crate::devices::DeviceSide;
 
 /// This node's own address in each family, by which backends of other nodes know clients.
 const OWN: [&str; 2] = ["192.0.2.1:0", "[2001:db8::1]:0"];
@@ -38,7 +38,7 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
         network::know_routers();
         network::know_pods();
         node.tell_of_shortcut(true);
-        node.tell_of_pods(Side::Pod, true, true);
+        node.tell_of_pods(DeviceSide::Pod, true, true);
         test(node);
     });
 }
@@ -166,13 +166,13 @@ fn kernel_flows_of_pods_go_through_the_stack_when_their_device_has_no_shortcut_a
     test(|node| {
         for way @ (client, frontend, backend) in HERE {
             let through = ask(node, TCP, way, SYN);
-            node.tell_of_pods(Side::Pod, false, true);
+            node.tell_of_pods(DeviceSide::Pod, false, true);
             let (verdict, frame) = node.come_by(&Sent::tcp(client, frontend, ACK).frame(), PODS);
             assert_eq!((verdict, see(&frame, true).to), (NEXT, address(backend)));
             let frame = Sent::tcp(backend, &through, SYN | ACK).frame();
             let (verdict, frame) = node.come_back(&frame, PODS);
             assert_eq!((verdict, hops(&frame)), (NEXT, HOPS));
-            node.tell_of_pods(Side::Pod, true, true);
+            node.tell_of_pods(DeviceSide::Pod, true, true);
             assert_eq!(ask(node, TCP, way, ACK), through);
         }
     });

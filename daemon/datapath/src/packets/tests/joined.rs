@@ -13,9 +13,9 @@ use super::network;
 use super::node::{NEXT, Node, SHOT};
 use super::wrapped::{WAYS, Way, by, taken_apart, test};
 use crate::abi::packets::types::packet_count;
-use crate::devices::Side;
+use crate::devices::DeviceSide;
 use crate::kernel::bed::Port;
-use crate::packets::Wraps;
+use crate::packets::DsrTransports;
 
 /// Clients of each family, by their ports.
 const CLIENTS: std::ops::Range<u16> = 41_000..41_040;
@@ -44,7 +44,7 @@ fn serve(node: &mut Node, changed: impl Fn(Port<'_>, &mut dyn FnMut(&Port<'_>)))
 /// Where a node that knows none of them sends the clients' packets.
 fn backends_by(flags: u8) -> Vec<SocketAddr> {
     let (told, chosen) = channel();
-    test(Wraps::Tcp, move |node| {
+    test(DsrTransports::Tcp, move |node| {
         serve(node, |port, serve| serve(&port));
         for way in &WAYS {
             let host = address(way.client).ip();
@@ -92,7 +92,7 @@ fn serve_both(node: &mut Node) {
 /// Routers share errors out by other rules than packets. So this node has never heard of the connection.
 #[test]
 fn kernel_an_error_about_an_answer_by_another_node_goes_to_the_backend_that_a_client_would_get() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve_both(node);
         for way in &WAYS {
             let host = address(way.client).ip();
@@ -125,25 +125,25 @@ fn errors_are_left(node: &Node, frontend: impl Fn(&Way) -> String) {
 #[test]
 fn kernel_an_error_about_an_answer_is_left_to_the_stack_where_no_other_node_may_know_of_it() {
     let dialled = |way: &Way| way.frontend.to_owned();
-    test(Wraps::TcpAndUdp, move |node| {
+    test(DsrTransports::TcpAndUdp, move |node| {
         serve_both(node);
         let own = WAYS.each_ref().map(|way| way.own.parse().ok());
         errors_are_left(node, |way| way.frontend.replace(":80", ":81"));
-        node.tell_of_device(Side::Outer, own);
+        node.tell_of_device(DeviceSide::Outer, own);
         errors_are_left(node, dialled);
         node.tell_of_policies(true);
         errors_are_left(node, dialled);
     });
-    test(Wraps::TcpAndUdp, move |node| {
+    test(DsrTransports::TcpAndUdp, move |node| {
         serve_both(node);
         node.tell_drains(1);
         errors_are_left(node, dialled);
     });
-    test(Wraps::Nothing, move |node| {
+    test(DsrTransports::Off, move |node| {
         serve_both(node);
         errors_are_left(node, dialled);
     });
-    test(Wraps::TcpAndUdp, move |node| {
+    test(DsrTransports::TcpAndUdp, move |node| {
         serve(node, |port, serve| serve(&Port { flags: WordFlags::default(), ..port }));
         errors_are_left(node, dialled);
         let barred = maglev().with(WordFlags::SOURCES, true);
@@ -159,7 +159,7 @@ fn kernel_an_error_about_an_answer_is_left_to_the_stack_where_no_other_node_may_
 /// The process has a connection at the frontend's address, where this node bears that.
 #[test]
 fn kernel_an_error_about_what_a_process_here_said_is_left_to_the_stack() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve_both(node);
         for way in &WAYS {
             let (dialled, host) = (address(way.frontend), address(way.client).ip());
@@ -179,7 +179,7 @@ fn kernel_an_error_about_what_a_process_here_said_is_left_to_the_stack() {
 /// What comes behind it follows, and the table may change meanwhile.
 #[test]
 fn kernel_a_connection_that_has_joined_keeps_its_backend() {
-    test(Wraps::Tcp, |node| {
+    test(DsrTransports::Tcp, |node| {
         serve(node, |port, serve| serve(&port));
         let of = |node: &Node, way: &Way| taken_apart(node.come(&by(TCP, way, ACK).frame())).1;
         let before = WAYS.each_ref().map(|way| of(node, way));
@@ -211,7 +211,7 @@ fn all_are_left(node: &Node) {
 /// Where another node may have chosen otherwise, or the backend would not see the client, nothing is sent on.
 #[test]
 fn kernel_a_segment_is_left_to_the_stack_where_nodes_may_choose_otherwise() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         let affinity = maglev().with(WordFlags::AFFINITY, true);
         let barred = maglev().with(WordFlags::SOURCES, true);
         for flags in [WordFlags::default(), affinity] {
@@ -224,11 +224,11 @@ fn kernel_a_segment_is_left_to_the_stack_where_nodes_may_choose_otherwise() {
         serve(node, |port, serve| serve(&Port { backends: &[], ..port }));
         all_are_left(node);
     });
-    for wraps in [Wraps::Nothing, Wraps::Tcp] {
+    for wraps in [DsrTransports::Off, DsrTransports::Tcp] {
         test(wraps, move |node| {
             for (at, way) in (1..).zip(&WAYS) {
                 let here = [address(way.here)];
-                let backends = if wraps == Wraps::Tcp { here.to_vec() } else { elsewhere(way) };
+                let backends = if wraps == DsrTransports::Tcp { here.to_vec() } else { elsewhere(way) };
                 node.serve(&port(at, &[way.frontend], &backends));
             }
             all_are_left(node);
@@ -239,9 +239,9 @@ fn kernel_a_segment_is_left_to_the_stack_where_nodes_may_choose_otherwise() {
 /// Such a segment may be of a connection that another proxy of this node has, which the stack alone knows.
 #[test]
 fn kernel_a_segment_that_may_be_of_another_proxys_connection_is_left_to_the_stack() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, |port, serve| serve(&port));
-        node.tell_of_device(Side::Outer, WAYS.each_ref().map(|way| way.own.parse().ok()));
+        node.tell_of_device(DeviceSide::Outer, WAYS.each_ref().map(|way| way.own.parse().ok()));
         all_are_left(node);
         for way in &WAYS {
             taken_apart(node.come(&by(TCP, way, SYN).frame()));
@@ -252,7 +252,7 @@ fn kernel_a_segment_that_may_be_of_another_proxys_connection_is_left_to_the_stac
 /// A process of this node may have a connection at the frontend's address, where this node bears that.
 #[test]
 fn kernel_a_segment_of_a_connection_of_a_process_here_is_left_to_the_stack() {
-    test(Wraps::Tcp, |node| {
+    test(DsrTransports::Tcp, |node| {
         serve(node, |port, serve| serve(&port));
         for way in &WAYS {
             let (dialled, host) = (address(way.frontend), address(way.client).ip());
@@ -273,7 +273,7 @@ fn kernel_a_segment_of_a_connection_of_a_process_here_is_left_to_the_stack() {
 /// What no node may have let in passes, also while flows move to another table.
 #[test]
 fn kernel_a_segment_is_left_to_the_stack_while_flows_stand_still_and_one_that_joins_waits() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, |port, serve| serve(&Port { flags: WordFlags::default(), ..port }));
         node.tell_drains(now() + 100);
         all_are_left(node);
@@ -288,7 +288,7 @@ fn kernel_a_segment_is_left_to_the_stack_while_flows_stand_still_and_one_that_jo
 /// A node port has another address on each node, and no other node has this one's.
 #[test]
 fn kernel_a_segment_at_a_node_port_is_left_to_the_stack() {
-    test(Wraps::Tcp, |node| {
+    test(DsrTransports::Tcp, |node| {
         for (at, way) in (1..).zip(&WAYS) {
             let own = SocketAddr::new(way.own.parse().unwrap(), 30_080).to_string();
             let backends = elsewhere(way);
@@ -301,7 +301,7 @@ fn kernel_a_segment_at_a_node_port_is_left_to_the_stack() {
 /// What agrees to a connection needs no backend; and who says to be a node is no client.
 #[test]
 fn kernel_what_may_be_of_no_connection_of_a_client_is_left_to_the_stack() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, |port, serve| serve(&port));
         for way in &WAYS {
             for flags in [SYN | ACK, SYN | RST, FIN, 0] {

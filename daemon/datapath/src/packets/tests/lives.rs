@@ -13,7 +13,7 @@ use crate::abi::{as_bytes, from_bytes};
 use crate::flows::LIFETIMES;
 use crate::kernel::bed::Port;
 use crate::map::{self, Map};
-use crate::packets::Wraps;
+use crate::packets::DsrTransports;
 
 const CLIENT: &str = "198.51.100.7:40000";
 const OTHER: &str = "198.51.100.8:40000";
@@ -110,7 +110,7 @@ fn come_for_another_node(node: &Node, sent: &Sent) {
 #[test]
 fn kernel_programs_and_daemon_have_flows_live_equally_long() {
     // Where no nodes are known, flows whose packets went to one end at once.
-    Node::test_as(64, switches(Wraps::Nothing), |node| {
+    Node::test_as(64, switches(DsrTransports::Off), |node| {
         node.serve_local(&Port { index: 1, backends: &[address(HERE)], ..TCP });
         node.serve_local(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
         node.serve_local(&Port { index: 3, base: 3, backends: &[address(HERE)], ..SCTP });

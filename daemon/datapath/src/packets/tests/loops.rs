@@ -10,7 +10,7 @@ use super::node::{NEXT, Node, SHOT};
 use super::wrapped::{WAYS, test, wrapped};
 use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
-use crate::packets::Wraps;
+use crate::packets::DsrTransports;
 
 /// What is dialled, and a frontend from which the datagrams say to come, in each family.
 const PAIRS: [[&str; 2]; 2] =
@@ -101,7 +101,7 @@ fn kernel_a_segment_that_says_to_come_from_a_frontend_is_served() {
 
 #[test]
 fn kernel_such_a_datagram_that_came_by_another_node_is_dropped() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, FrontendType::LoadBalancer, OTHER);
         for ([dialled, other], way) in PAIRS.into_iter().zip(&WAYS) {
             for (from, expected) in [(other, SHOT), (way.client, NEXT)] {

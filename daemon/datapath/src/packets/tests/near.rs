@@ -6,7 +6,7 @@ use super::lives::age;
 use super::network::{self, OUTER, PODS};
 use super::node::{NEXT, Node, REDIRECTED};
 use super::past::{HOPS, Way, hops, passed, serve};
-use crate::devices::Side;
+use crate::devices::DeviceSide;
 
 /// A client outside, what it dials, and a pod of this node.
 const WAYS: [Way; 2] = [
@@ -21,7 +21,7 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
         network::know_routers();
         network::know_pods();
         node.tell_of_shortcut(true);
-        node.tell_of_pods(Side::Near, true, false);
+        node.tell_of_pods(DeviceSide::LocalPods, true, false);
         test(node);
     });
 }
@@ -63,7 +63,7 @@ fn kernel_a_flow_with_a_pod_takes_the_shortcut_both_ways_from_its_first_packet_o
 #[test]
 fn kernel_what_is_given_to_a_pod_right_away_bears_the_hardware_address_of_the_pod() {
     test(|node| {
-        node.tell_of_pods(Side::Near, true, true);
+        node.tell_of_pods(DeviceSide::LocalPods, true, true);
         for way @ (client, frontend, backend) in WAYS {
             let through = begin(node, way, TCP);
             let sent = Sent::tcp(backend, &through, ACK).frame();
@@ -88,7 +88,7 @@ fn is_given(node: &Node, sent: &Sent) -> bool {
 #[test]
 fn kernel_one_packet_in_a_second_goes_to_a_silent_pod_by_the_table_of_neighbours() {
     test(|node| {
-        node.tell_of_pods(Side::Near, true, true);
+        node.tell_of_pods(DeviceSide::LocalPods, true, true);
         for way @ (client, frontend, backend) in WAYS {
             let through = begin(node, way, TCP);
             let asks = Sent::by(TCP, client, frontend, ACK, b"?");
@@ -129,7 +129,7 @@ fn kernel_an_answer_by_another_device_than_the_pods_is_left_to_the_stack() {
 #[test]
 fn kernel_a_pod_behind_a_device_where_answers_do_not_pass_is_reached_through_the_stack() {
     test(|node| {
-        let sides = [(Side::Near, false), (Side::Outer, true), (Side::Pod, false)];
+        let sides = [(DeviceSide::LocalPods, false), (DeviceSide::Outer, true), (DeviceSide::Pod, false)];
         for (at, (side, shortcut)) in sides.into_iter().enumerate() {
             node.tell_of_pods(side, shortcut, false);
             for (client, frontend, backend) in WAYS {
@@ -210,7 +210,7 @@ fn kernel_a_flow_never_goes_the_way_of_another_flow_with_its_place() {
         network::know_routers();
         network::know_pods();
         node.tell_of_shortcut(true);
-        node.tell_of_pods(Side::Near, true, true);
+        node.tell_of_pods(DeviceSide::LocalPods, true, true);
         let [(client, frontend, _), (_, other, _)] = others;
         let hardware = |frontend: &str, port: u16| {
             let client = client.replace("40000", &port.to_string());

@@ -11,7 +11,7 @@ use super::node::{NEXT, NODE, Node, REDIRECTED, SHOT};
 use super::{lives, network};
 use crate::abi;
 use crate::abi::packets::types::{lifetime, packet_count};
-use crate::devices::Side;
+use crate::devices::DeviceSide;
 use crate::kernel::bed::Port;
 use crate::map::{self, Map};
 
@@ -42,7 +42,7 @@ fn kernel_an_answer_goes_by_the_device_that_the_dialled_address_is_routed_by() {
     for (by_address, expected) in [(true, REDIRECTED), (false, NEXT)] {
         Node::test(move |node| {
             serve(node);
-            node.tell_of(Side::Outer, [None, None], by_address);
+            node.tell_of(DeviceSide::Outer, [None, None], by_address);
             for (client, frontend, backend) in WAYS {
                 let seen = node.comes(&Sent::tcp(client, frontend, SYN));
                 let answer = Sent::tcp(backend, &seen.from.to_string(), SYN | ACK).frame();
@@ -105,7 +105,7 @@ fn kernel_a_backend_behind_a_route_with_encapsulation_answers_to_this_node() {
             let own: IpAddr = if backend.is_ipv4() { NODE.into() } else { "2001:db8::1".parse().unwrap() };
             assert_eq!(sent.from.ip(), own, "{backend} would answer past this node");
         }
-        node.tell_of_device(Side::Outer, [None, None]);
+        node.tell_of_device(DeviceSide::Outer, [None, None]);
         for (client, frontend, _) in WAYS {
             let another = client.replace(":40000", ":40001");
             assert_eq!(node.come(&Sent::tcp(&another, frontend, SYN).frame()).0, SHOT, "none to give");
@@ -217,12 +217,12 @@ fn kernel_who_is_not_answered_at_an_address_that_the_node_has_no_more_is_given_t
             assert_eq!(node.comes(&Sent::udp(backend, &nat, b"!")).to, address(client));
             node.leaves(&Sent::udp(backend, client, b"!"));
             let others = ["192.0.2.77", "2001:db8::77"].map(|it| it.parse::<IpAddr>().unwrap());
-            node.tell_of_device(Side::Outer, others.map(Some));
+            node.tell_of_device(DeviceSide::Outer, others.map(Some));
             for expected in [before, if before.is_ipv4() { others[0] } else { others[1] }] {
                 lives::age(node, client, 1);
                 assert_eq!(seen_by_backend(node, UDP, way), expected);
             }
-            node.tell_of_device(Side::Outer, [NODE.into(), "2001:db8::1".parse().unwrap()].map(Some));
+            node.tell_of_device(DeviceSide::Outer, [NODE.into(), "2001:db8::1".parse().unwrap()].map(Some));
         }
     });
 }
@@ -232,7 +232,7 @@ fn kernel_who_is_not_answered_at_an_address_that_the_node_has_no_more_is_given_t
 fn kernel_a_device_that_leads_to_backends_alone_opens_no_flow() {
     Node::test(|node| {
         serve(node);
-        node.tell_of_device(Side::Backends, [None, None]);
+        node.tell_of_device(DeviceSide::Backends, [None, None]);
         for (client, frontend, _) in WAYS {
             node.check_passed(&Sent::tcp(client, frontend, SYN));
         }

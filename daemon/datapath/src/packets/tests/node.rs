@@ -12,7 +12,7 @@ use super::craft::{Seen, Sent, see};
 use super::network::{self, OUTER, PODS};
 use crate::abi;
 use crate::abi::packets::types;
-use crate::devices::{self, Device, Side};
+use crate::devices::{self, Device, DeviceSide};
 use crate::kernel::KernelMaps;
 use crate::kernel::bed::{CAPACITY, Port, ThreadBed, bed};
 use crate::load::{self, PacketPrograms};
@@ -170,54 +170,64 @@ impl Node {
     }
 
     /// Tells the programs which side sends by the device, and which addresses are seen there.
-    pub(super) fn tell_of_device(&self, side: Side, seen: [Option<IpAddr>; 2]) {
+    pub(super) fn tell_of_device(&self, side: DeviceSide, seen: [Option<IpAddr>; 2]) {
         self.tell_of(side, seen, false);
     }
 
     /// The same, and whether answers to clients that came by the device are routed by the address that was dialled.
-    pub(super) fn tell_of(&self, side: Side, seen: [Option<IpAddr>; 2], by_address: bool) {
-        self.tell(&Device { by_address, ..device(side, seen) });
+    pub(super) fn tell_of(&self, side: DeviceSide, seen: [Option<IpAddr>; 2], by_address: bool) {
+        self.tell(&Device { route_by_address: by_address, ..device(side, seen) });
     }
 
     /// Tells the programs how many bits of its addresses the outer device shares with pods of this node.
     pub(super) fn tell_of_near(&self, seen: [IpAddr; 2], [near4, near6]: [u8; 2]) {
-        self.tell(&Device { near4, near6, ..device(Side::Outer, seen.map(Some)) });
+        self.tell(&Device {
+            local_prefix4: near4,
+            local_prefix6: near6,
+            ..device(DeviceSide::Outer, seen.map(Some))
+        });
     }
 
     /// Tells the programs that the outer device is a bridge.
     pub(super) fn tell_of_bridge(&self) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
-        self.tell(&Device { bridge: true, ..device(Side::Outer, seen) });
+        self.tell(&Device { bridge: true, ..device(DeviceSide::Outer, seen) });
     }
 
     /// Tells the programs that the outer device is a switch, with pods of this node behind it and those of others.
     pub(super) fn tell_of_switch(&self) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
-        self.tell(&Device { switch: true, ..device(Side::Outer, seen) });
+        self.tell(&Device { switch: true, ..device(DeviceSide::Outer, seen) });
     }
 
     /// Tells the programs whether policies of IPsec are to see what the outer device sends and takes.
     pub(super) fn tell_of_policies(&self, secured: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
-        self.tell(&Device { secured, joins: true, ..device(Side::Outer, seen) });
+        self.tell(&Device { has_ipsec: secured, adopts_flows: true, ..device(DeviceSide::Outer, seen) });
     }
 
     /// Tells the programs whether packets may pass by the stack between the outer device and itself.
     pub(super) fn tell_of_shortcut(&self, shortcut: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
-        self.tell(&Device { shortcut, peer: true, ..device(Side::Outer, seen) });
+        self.tell(&Device { fast_path: shortcut, peer: true, ..device(DeviceSide::Outer, seen) });
     }
 
     /// Tells the programs of such a device, and whether the kernel finds ways without a look at ports.
     pub(super) fn tell_of_plain(&self, index: u32, plain: [bool; 2]) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
-        self.tell(&Device { index, plain, shortcut: true, peer: true, ..device(Side::Outer, seen) });
+        self.tell(&Device {
+            index,
+            fib_ignores_ports: plain,
+            fast_path: true,
+            peer: true,
+            ..device(DeviceSide::Outer, seen)
+        });
     }
 
     /// The same of any device, and whether frames may pass at its driver.
     pub(super) fn tell_of_frames(&self, index: u32, shortcut: bool, frames: bool) {
         let seen = [NODE.into(), NODE6.into()].map(Some);
-        let device = Device { index, shortcut, peer: true, ..device(Side::Outer, seen) };
+        let device = Device { index, fast_path: shortcut, peer: true, ..device(DeviceSide::Outer, seen) };
         let told = devices::encode_device(&device, frames);
         self.put(Map::Devices, &index.to_ne_bytes(), abi::as_bytes(&told));
     }
@@ -256,11 +266,18 @@ impl Node {
 
     /// Tells the programs of the device of pods: whether packets may pass by the stack there, and be given to the pod
     /// right away.
-    pub(super) fn tell_of_pods(&self, side: Side, shortcut: bool, peer: bool) {
+    pub(super) fn tell_of_pods(&self, side: DeviceSide, shortcut: bool, peer: bool) {
         let seen = [POD_GATE.into(), POD_GATE6.into()].map(Some);
         // A pod's own device leads to no pod beside it.
-        let (near4, near6) = if side == Side::Pod { (0, 0) } else { (24, 64) };
-        self.tell(&Device { index: PODS, near4, near6, shortcut, peer, ..device(side, seen) });
+        let (near4, near6) = if side == DeviceSide::Pod { (0, 0) } else { (24, 64) };
+        self.tell(&Device {
+            index: PODS,
+            local_prefix4: near4,
+            local_prefix6: near6,
+            fast_path: shortcut,
+            peer,
+            ..device(side, seen)
+        });
     }
 
     fn tell(&self, device: &Device) {
@@ -274,7 +291,7 @@ impl Node {
     /// What becomes of a frame that a pod of this node sends.
     #[track_caller]
     pub(super) fn come_from_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
-        self.tell_of_device(Side::Pod, [Some(POD_GATE.into()), Some(POD_GATE6.into())]);
+        self.tell_of_device(DeviceSide::Pod, [Some(POD_GATE.into()), Some(POD_GATE6.into())]);
         self.run(&self.programs.ingress, frame, PODS).unwrap()
     }
 
@@ -366,8 +383,8 @@ impl Node {
     }
 }
 
-fn device(side: Side, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
-    let index = if matches!(side, Side::Pod | Side::Near) { PODS } else { OUTER };
+fn device(side: DeviceSide, [address4, address6]: [Option<IpAddr>; 2]) -> Device {
+    let index = if matches!(side, DeviceSide::Pod | DeviceSide::LocalPods) { PODS } else { OUTER };
     Device {
         address4: address4.and_then(|it| if let IpAddr::V4(it) = it { Some(it) } else { None }),
         address6: address6.and_then(|it| if let IpAddr::V6(it) = it { Some(it) } else { None }),

@@ -6,7 +6,7 @@ use super::node::{NEXT, Node, SHOT, THROUGH};
 use crate::abi::as_bytes;
 use crate::abi::flow::types::{entry_kind, entry4_key, flow_flag, flow_state};
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
-use crate::devices::Side;
+use crate::devices::DeviceSide;
 use crate::kernel::bed::Port;
 use crate::map::Map;
 
@@ -51,7 +51,7 @@ fn kernel_a_client_that_no_other_node_could_answer_is_dropped_and_counted() {
     for (client, frontend, backend) in [here, here6, away, (here6.0, here6.1, "[fd02::5]:8080")] {
         let is_away = ![here.2, here6.2].contains(&backend);
         Node::test(move |node| {
-            node.tell_of_device(Side::Outer, [None, None]);
+            node.tell_of_device(DeviceSide::Outer, [None, None]);
             node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
             let expected = if is_away { SHOT } else { NEXT };
             for _ in 0..3 {

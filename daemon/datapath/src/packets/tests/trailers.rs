@@ -6,7 +6,7 @@ use super::node::Node;
 use super::sctp::{ABORT, SCTP};
 use super::wrapped::{FITS, WAYS, of_length, serve, taken_apart, test, wrapped};
 use crate::kernel::bed::Port;
-use crate::packets::Wraps;
+use crate::packets::DsrTransports;
 
 /// One byte, the sum of a frame, and a long trailer of a switch.
 const LENGTHS: [usize; 3] = [1, 4, 96];
@@ -20,7 +20,7 @@ fn followed(frame: &[u8], by: &[u8]) -> Vec<u8> {
 
 #[test]
 fn kernel_a_packet_goes_to_another_node_without_what_the_frame_has_behind_it() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
             for transport in [TCP, UDP] {
@@ -39,7 +39,7 @@ fn kernel_a_packet_goes_to_another_node_without_what_the_frame_has_behind_it() {
 /// The way has room for the packet, and for the frame it would not.
 #[test]
 fn kernel_the_length_of_a_packet_counts_on_its_way_and_not_that_of_its_frame() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for (way, fits) in WAYS.iter().zip(FITS) {
             taken_apart(node.come(&Sent::tcp(way.client, way.frontend, SYN).frame()));
@@ -51,7 +51,7 @@ fn kernel_the_length_of_a_packet_counts_on_its_way_and_not_that_of_its_frame() {
 
 #[test]
 fn kernel_a_packet_that_came_by_another_node_may_have_bytes_behind_it() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for way in &WAYS {
             for flags in [SYN, ACK] {

@@ -12,9 +12,9 @@ use super::lives::{age, found};
 use super::network;
 use super::node::{NEXT, Node, REDIRECTED, SHOT};
 use crate::abi::packets::types::packet_count;
-use crate::devices::Side;
+use crate::devices::DeviceSide;
 use crate::kernel::bed::Port;
-use crate::packets::{PacketSwitches, Wraps};
+use crate::packets::{DsrTransports, PacketSwitches};
 
 /// A client, what it dials, a backend of another node and one of this node, that other node, and this one.
 pub(super) struct Way {
@@ -45,12 +45,12 @@ pub(super) const WAYS: [Way; 2] = [
     },
 ];
 
-pub(super) fn switches(wraps: Wraps) -> PacketSwitches {
+pub(super) fn switches(wraps: DsrTransports) -> PacketSwitches {
     let nodes = ["192.0.2.0/24", "2001:db8::/64"].iter().filter_map(|it| SourceRange::parse(it)).collect();
-    PacketSwitches { wraps, nodes, ..PacketSwitches::default() }
+    PacketSwitches { dsr_transports: wraps, dsr_from: nodes, ..PacketSwitches::default() }
 }
 
-pub(super) fn test(wraps: Wraps, test: impl FnOnce(&mut Node) + Send + 'static) {
+pub(super) fn test(wraps: DsrTransports, test: impl FnOnce(&mut Node) + Send + 'static) {
     Node::test_as(64, switches(wraps), |node| {
         network::know_routers();
         test(node);
@@ -152,7 +152,7 @@ fn is_dropped(node: &Node, frame: &[u8], counted: packet_count) {
 
 #[test]
 fn kernel_a_clients_packets_go_to_the_backends_node_as_they_came() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
             for transport in [TCP, UDP] {
@@ -167,7 +167,7 @@ fn kernel_a_clients_packets_go_to_the_backends_node_as_they_came() {
 
 #[test]
 fn kernel_only_the_transports_that_are_named_go_so() {
-    test(Wraps::Tcp, |node| {
+    test(DsrTransports::Tcp, |node| {
         serve(node, false);
         for way in &WAYS {
             goes_wrapped(node, way, &by(TCP, way, SYN).frame());
@@ -175,7 +175,7 @@ fn kernel_only_the_transports_that_are_named_go_so() {
             assert_eq!((seen.from.ip(), seen.to), (address(way.client).ip(), address(way.there)), "by SNAT");
         }
     });
-    test(Wraps::Nothing, |node| {
+    test(DsrTransports::Off, |node| {
         serve(node, false);
         for way in &WAYS {
             assert_eq!(node.comes(&by(TCP, way, SYN)).to, address(way.there));
@@ -186,7 +186,7 @@ fn kernel_only_the_transports_that_are_named_go_so() {
 #[test]
 fn kernel_what_another_node_sent_goes_to_the_backend_from_the_client_itself_and_is_answered_from_the_frontend()
  {
-    test(Wraps::Nothing, |node| {
+    test(DsrTransports::Off, |node| {
         serve(node, true);
         for way in &WAYS {
             for transport in [TCP, UDP] {
@@ -207,7 +207,7 @@ fn kernel_what_another_node_sent_goes_to_the_backend_from_the_client_itself_and_
 /// A packet that no node sent, and one that is no client's, stay as they are.
 #[test]
 fn kernel_what_no_node_sent_for_a_frontend_stays_as_it_is() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for way in &WAYS {
             let stranger = if way.node.contains(':') { "2001:db8:1::9" } else { "198.51.100.9" };
@@ -261,9 +261,9 @@ fn kernel_where_no_nodes_are_named_nothing_is_taken_out() {
 
 #[test]
 fn kernel_by_a_device_of_a_pod_no_node_comes() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
-        node.tell_of_pods(Side::Pod, false, false);
+        node.tell_of_pods(DeviceSide::Pod, false, false);
         for way in &WAYS {
             let frame = wrapped(&by(TCP, way, SYN).frame(), way.node, way.here);
             assert_eq!(node.come_from_pod(&frame), (NEXT, frame.clone()));
@@ -274,7 +274,7 @@ fn kernel_by_a_device_of_a_pod_no_node_comes() {
 /// The backend that a node names is one that a client here could get, or the packet ends.
 #[test]
 fn kernel_a_backend_that_its_frontend_does_not_lead_to_is_not_had() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for (at, way) in (20..).zip(&WAYS) {
             let others = if way.node.contains(':') { "[fd01::6]:9090" } else { "10.1.0.6:9090" };
@@ -300,7 +300,7 @@ fn kernel_a_backend_that_its_frontend_does_not_lead_to_is_not_had() {
 /// While a list is written its slots may be empty, which proves nothing of a backend that a packet names.
 #[test]
 fn kernel_an_empty_slot_is_no_proof_of_a_backend() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         let way = &WAYS[0];
         node.put(crate::map::Map::Backends4, &8_u32.to_ne_bytes(), &[0; 8]);
@@ -314,7 +314,7 @@ fn kernel_an_empty_slot_is_no_proof_of_a_backend() {
 
 #[test]
 fn kernel_what_came_wrapped_goes_to_no_third_node() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
             for transport in [TCP, UDP] {
@@ -336,10 +336,10 @@ fn kernel_what_came_wrapped_goes_to_no_third_node() {
 
 /// Where the client's packets went while they came in by this node, as before the frontend moved to another one.
 #[track_caller]
-fn goes_on(node: &Node, way: &Way, flags: u8, wraps: Wraps) {
+fn goes_on(node: &Node, way: &Way, flags: u8, wraps: DsrTransports) {
     let frame = by(TCP, way, flags).frame();
     match wraps {
-        Wraps::Nothing => assert_eq!(node.comes(&by(TCP, way, flags)).to, address(way.there)),
+        DsrTransports::Off => assert_eq!(node.comes(&by(TCP, way, flags)).to, address(way.there)),
         _ => goes_wrapped(node, way, &frame),
     }
 }
@@ -347,7 +347,7 @@ fn goes_on(node: &Node, way: &Way, flags: u8, wraps: Wraps) {
 /// A client that dials anew by another node comes by a port that it has dialled from before, by this one.
 #[test]
 fn kernel_a_flow_that_leads_to_another_node_is_in_nobodys_way_who_comes_by_another_node() {
-    for wraps in [Wraps::TcpAndUdp, Wraps::Nothing] {
+    for wraps in [DsrTransports::TcpAndUdp, DsrTransports::Off] {
         test(wraps, move |node| {
             serve(node, false);
             for way in &WAYS {
@@ -376,10 +376,10 @@ fn kernel_a_flow_that_leads_to_another_node_is_in_nobodys_way_who_comes_by_anoth
 /// What one node has put together, the kernel cuts again behind the other header, and counts the datagrams' numbers up.
 #[test]
 fn kernel_a_flow_beside_another_is_found_by_each_segment_of_what_was_cut() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         let (way, here) = (&WAYS[0], address(WAYS[0].here));
         serve(node, false);
-        [SYN, ACK, FIN | ACK].iter().for_each(|flags| goes_on(node, way, *flags, Wraps::TcpAndUdp));
+        [SYN, ACK, FIN | ACK].iter().for_each(|flags| goes_on(node, way, *flags, DsrTransports::TcpAndUdp));
         serve(node, true);
         [SYN, ACK].iter().for_each(|flags| comes_out(node, way, &by(TCP, way, *flags)));
         for segment in [0, 1, 44] {
@@ -398,7 +398,7 @@ fn kernel_a_flow_beside_another_is_found_by_each_segment_of_what_was_cut() {
 /// The policy is for what leaves by the stack, and the stack sees no packet that goes as it came.
 #[test]
 fn kernel_nothing_goes_to_another_node_as_it_came_past_a_policy_of_ipsec() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
             goes_wrapped(node, way, &by(UDP, way, 0).frame());
@@ -421,7 +421,7 @@ fn kernel_nothing_goes_to_another_node_as_it_came_past_a_policy_of_ipsec() {
 
 #[test]
 fn kernel_what_another_node_sent_past_a_policy_of_ipsec_is_the_stacks() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         node.tell_of_policies(true);
         for way in &WAYS {
@@ -435,7 +435,7 @@ fn kernel_what_another_node_sent_past_a_policy_of_ipsec_is_the_stacks() {
 
 #[test]
 fn kernel_who_says_to_be_a_node_is_no_client_that_came_by_one() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for way in &WAYS {
             for from in [way.own, way.node] {
@@ -456,7 +456,7 @@ fn come_here() {
 /// Has the outer device bear an address that is no node's.
 fn bear_another(node: &Node) {
     let others = ["198.18.0.1", "2001:db8:5::1"].map(|it| it.parse().ok());
-    node.tell_of_device(Side::Outer, others);
+    node.tell_of_device(DeviceSide::Outer, others);
 }
 
 /// Whether the client goes on by the way that there is now, as soon as the programs have asked the kernel anew.
@@ -472,7 +472,7 @@ fn goes_by_the_stack(node: &Node, sent: &Sent) -> bool {
 fn kernel_a_flow_whose_way_leads_to_no_other_node_any_more_ends_and_begins_anew() {
     let changes: [fn(&Node); 2] = [|_| come_here(), bear_another];
     for change in changes {
-        test(Wraps::TcpAndUdp, move |node| {
+        test(DsrTransports::TcpAndUdp, move |node| {
             serve(node, false);
             for way in &WAYS {
                 goes_wrapped(node, way, &by(UDP, way, 0).frame());
@@ -495,7 +495,7 @@ fn kernel_a_flow_whose_way_leads_to_no_other_node_any_more_ends_and_begins_anew(
 fn kernel_a_connection_whose_way_is_gone_ends_where_its_backend_has_come_here_and_waits_otherwise() {
     let [come, bear]: [fn(&Node); 2] = [|_| come_here(), bear_another];
     for (change, is_over) in [(come, true), (bear, false)] {
-        test(Wraps::TcpAndUdp, move |node| {
+        test(DsrTransports::TcpAndUdp, move |node| {
             serve(node, false);
             for way in &WAYS {
                 [SYN, ACK].iter().for_each(|flags| goes_wrapped(node, way, &by(TCP, way, *flags).frame()));
@@ -512,7 +512,7 @@ fn kernel_a_connection_whose_way_is_gone_ends_where_its_backend_has_come_here_an
 /// Other nodes send their clients here until they hear that the backend is gone, and no other proxy could take them.
 #[test]
 fn kernel_a_node_that_drains_serves_who_comes_by_another_node() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         node.tell_drains(1);
         for way in &WAYS {
@@ -529,7 +529,7 @@ fn kernel_a_node_that_drains_serves_who_comes_by_another_node() {
 #[test]
 fn kernel_a_way_that_has_no_room_for_the_least_packet_and_the_other_header_is_left_to_snat() {
     for (mtu, is_wrapped) in [(1_319, false), (1_320, true)] {
-        test(Wraps::TcpAndUdp, move |node| {
+        test(DsrTransports::TcpAndUdp, move |node| {
             network::narrow(mtu);
             serve(node, false);
             let [way4, way6] = &WAYS;
@@ -546,7 +546,7 @@ fn kernel_a_way_that_has_no_room_for_the_least_packet_and_the_other_header_is_le
 /// A segment of a connection that this node does not know is answered as from a host that has none.
 #[test]
 fn kernel_a_segment_of_no_flow_that_came_wrapped_is_denied_or_dropped_and_never_sent_on() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, true);
         for way in &WAYS {
             for (data, filled_up) in [(0, 0), (0, 6), (33, 0), (33, 6)] {
@@ -580,13 +580,13 @@ fn kernel_fragments_go_wrapped_and_come_out() {
         let later = Sent { fragment: Some((5, 32, false)), payload: vec![7; 16], ..whole };
         [first.frame(), later.frame()]
     };
-    test(Wraps::TcpAndUdp, move |node| {
+    test(DsrTransports::TcpAndUdp, move |node| {
         serve(node, false);
         for way in &WAYS {
             parts(way).iter().for_each(|frame| goes_wrapped(node, way, frame));
         }
     });
-    test(Wraps::TcpAndUdp, move |node| {
+    test(DsrTransports::TcpAndUdp, move |node| {
         serve(node, true);
         for way in &WAYS {
             for frame in parts(way) {
@@ -609,7 +609,7 @@ fn kernel_fragments_go_wrapped_and_come_out() {
 /// The sender of a packet that does not fit with the other header is told how much does.
 #[test]
 fn kernel_who_sends_too_much_at_once_is_told_how_much_fits() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for (way, fits) in WAYS.iter().zip(FITS) {
             goes_wrapped(node, way, &by(TCP, way, SYN).frame());
@@ -624,7 +624,7 @@ fn kernel_who_sends_too_much_at_once_is_told_how_much_fits() {
 
 #[test]
 fn kernel_who_sends_too_long_a_datagram_without_a_sum_is_told_of_one_without_a_sum() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         let (way, fits) = (&WAYS[0], FITS[0]);
         goes_wrapped(node, way, &by(UDP, way, 0).frame());
@@ -649,7 +649,7 @@ pub(super) fn of_length(way: &Way, length: u32) -> Vec<u8> {
 /// A client whose packets vanish without a word loses its connection, so refused clients do not use up its answers.
 #[test]
 fn kernel_who_sends_too_much_is_told_however_many_clients_are_refused() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for (way, fits) in WAYS.iter().zip(FITS) {
             goes_wrapped(node, way, &by(TCP, way, SYN).frame());
@@ -705,7 +705,7 @@ fn with_longest(mut frame: Vec<u8>, transport: usize, longest: u16) -> Vec<u8> {
 /// Routers and links that share packets out by the label would send all of a node to one backend the same way.
 #[test]
 fn kernel_labels_of_the_other_header_differ_between_clients_and_not_between_packets_of_one() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         let (way, mut labels) = (&WAYS[1], std::collections::BTreeSet::new());
         for port in 40_000..40_040 {
@@ -727,7 +727,7 @@ fn kernel_labels_of_the_other_header_differ_between_clients_and_not_between_pack
 /// The client is told of shorter segments than the backend takes, so that they fit behind the other header.
 #[test]
 fn kernel_segments_of_who_came_wrapped_are_shorter_by_the_other_header() {
-    test(Wraps::Nothing, |node| {
+    test(DsrTransports::Off, |node| {
         serve(node, true);
         for (way, transport, less) in [(&WAYS[0], 34, 20), (&WAYS[1], 54, 40)] {
             let longest =
@@ -738,7 +738,7 @@ fn kernel_segments_of_who_came_wrapped_are_shorter_by_the_other_header() {
             assert_eq!((verdict, longest(&frame), see(&frame, true).is_valid), (NEXT, 1_460 - less, true));
         }
     });
-    test(Wraps::Nothing, |node| {
+    test(DsrTransports::Off, |node| {
         for (at, way) in (1..).zip(&WAYS) {
             node.serve_local(&Port {
                 index: at,
@@ -770,7 +770,7 @@ fn kernel_errors_about_answers_find_the_backend() {
         let what = if way.node.contains(':') { (2, 0) } else { (3, 4) };
         error(router, &address(way.frontend).ip().to_string(), what, &answer, 60)
     };
-    test(Wraps::TcpAndUdp, move |node| {
+    test(DsrTransports::TcpAndUdp, move |node| {
         serve(node, false);
         for way in &WAYS {
             assert_ne!(node.come(&of(way)).0, REDIRECTED, "there is no flow yet");
@@ -778,7 +778,7 @@ fn kernel_errors_about_answers_find_the_backend() {
             goes_wrapped(node, way, &of(way));
         }
     });
-    test(Wraps::TcpAndUdp, move |node| {
+    test(DsrTransports::TcpAndUdp, move |node| {
         serve(node, true);
         for way in &WAYS {
             assert_eq!(node.come(&wrapped(&of(way), way.node, way.here)).0, SHOT, "there is no flow yet");
@@ -795,7 +795,7 @@ fn kernel_errors_about_answers_find_the_backend() {
 /// No error is sent about an error.
 #[test]
 fn kernel_an_error_that_has_no_room_for_the_other_header_ends_without_a_word() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for (way, fits) in WAYS.iter().zip(FITS) {
             goes_wrapped(node, way, &by(TCP, way, SYN).frame());
@@ -820,7 +820,7 @@ fn kernel_an_error_that_has_no_room_for_the_other_header_ends_without_a_word() {
 #[test]
 fn kernel_node_ports_affinity_servers_outside_and_nodes_are_left_to_snat() {
     use holdfast_core::op::WordFlags;
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         for (at, way) in (1..).zip(&WAYS) {
             let backends = [address(way.there)];
             let port = Port {
@@ -859,7 +859,7 @@ fn kernel_node_ports_affinity_servers_outside_and_nodes_are_left_to_snat() {
 /// A stranger may say anything in the client's name: of what only the client says, none takes it from its backend.
 #[test]
 fn kernel_a_client_of_which_alone_is_heard_keeps_its_backend() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         let way = &WAYS[0];
         let state = |node: &Node| found(node, way.client).map(|(_, it)| (it.state, it.unacked)).unwrap();
@@ -919,7 +919,7 @@ fn lead_elsewhere(node: &mut Node, serves: bool) -> [SocketAddr; 2] {
 #[test]
 fn kernel_who_dials_again_from_the_port_of_a_connection_with_a_backend_that_is_gone_gets_another_one() {
     for end in [&[][..], &[FIN | ACK], &[RST]] {
-        test(Wraps::TcpAndUdp, move |node| {
+        test(DsrTransports::TcpAndUdp, move |node| {
             serve(node, false);
             for way in &WAYS {
                 [SYN, ACK].iter().chain(end).for_each(|flags| _ = backend_of(node, way, *flags));
@@ -938,7 +938,7 @@ fn kernel_who_dials_again_from_the_port_of_a_connection_with_a_backend_that_is_g
 
 #[test]
 fn kernel_no_syn_of_a_stranger_takes_a_connection_of_which_the_client_alone_is_heard() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
             [SYN, ACK].iter().for_each(|flags| _ = backend_of(node, way, *flags));
@@ -958,7 +958,7 @@ fn kernel_no_syn_of_a_stranger_takes_a_connection_of_which_the_client_alone_is_h
 /// A backend that leaves has its connections for as long as it serves.
 #[test]
 fn kernel_a_client_of_which_alone_is_heard_is_left_to_a_backend_that_serves() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
             [SYN, ACK].iter().for_each(|flags| _ = backend_of(node, way, *flags));
@@ -977,7 +977,7 @@ fn kernel_a_client_of_which_alone_is_heard_is_left_to_a_backend_that_serves() {
 #[test]
 fn kernel_a_connection_by_the_port_of_one_that_its_client_has_closed_lives_as_long_as_any() {
     for end in [FIN | ACK, RST] {
-        test(Wraps::TcpAndUdp, move |node| {
+        test(DsrTransports::TcpAndUdp, move |node| {
             serve(node, false);
             for way in &WAYS {
                 [SYN, ACK, end].iter().for_each(|flags| _ = backend_of(node, way, *flags));
@@ -996,7 +996,7 @@ fn kernel_a_connection_by_the_port_of_one_that_its_client_has_closed_lives_as_lo
 #[test]
 fn kernel_who_has_closed_and_been_silent_is_led_elsewhere_though_its_backend_serves() {
     for (end, silent, is_led) in [(FIN | ACK, 11, true), (FIN | ACK, 9, false), (ACK, 3_600, false)] {
-        test(Wraps::TcpAndUdp, move |node| {
+        test(DsrTransports::TcpAndUdp, move |node| {
             serve(node, false);
             for way in &WAYS {
                 [SYN, ACK, end].iter().for_each(|flags| _ = backend_of(node, way, *flags));
@@ -1014,7 +1014,7 @@ fn kernel_who_has_closed_and_been_silent_is_led_elsewhere_though_its_backend_ser
 /// What the two say to each other without a frontend is not the flow's, where the backend answers past this node.
 #[test]
 fn kernel_answers_to_who_dials_the_backend_itself_stay_as_they_are() {
-    test(Wraps::TcpAndUdp, |node| {
+    test(DsrTransports::TcpAndUdp, |node| {
         serve(node, false);
         for way in &WAYS {
             goes_wrapped(node, way, &by(TCP, way, SYN).frame());

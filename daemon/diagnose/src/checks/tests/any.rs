@@ -16,7 +16,7 @@ use crate::evidence::{
 use crate::json::Diagnosis;
 use crate::limits::COLUMNS_MAX;
 use crate::text;
-use holdfast_status::plain::is_unfit;
+use holdfast_status::printable::is_unprintable;
 
 /// What may become of one question.
 fn other<T>(asked: &mut Lookup<T>, how: u8) {
@@ -118,7 +118,7 @@ fn forge(material: &mut Evidence, text: &str, number: i64) {
 }
 
 fn is_plain(text: &str) -> bool {
-    !text.chars().any(is_unfit)
+    !text.chars().any(is_unprintable)
 }
 
 proptest! {

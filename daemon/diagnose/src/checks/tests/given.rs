@@ -15,8 +15,8 @@ use holdfast_core::time::ClockReading;
 use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
 use holdfast_objects::{Defaulting, Provenance, from_value, parse_service, parse_slice};
 use holdfast_status::datapath::{
-    Arrival, Beside, Denial, DeviceStatus, PacketStatus, PacketSwitches, Refusal, Shape, ShortcutState,
-    Wraps, XdpState, XdpUse,
+    Arrival, Denial, DeviceStatus, DsrTransports, FastPathState, ForeignPrograms, MapSizes, PacketStatus,
+    PacketSwitches, Refusal, XdpState, XdpUse,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,17 +28,19 @@ use crate::evidence::{
 };
 use crate::focus::{Focus, HttpPath, PortSelector};
 use crate::known_services::find_views;
-use holdfast_status::described::Code;
 use holdfast_status::rfc3339::Rfc3339;
-use holdfast_status::views::announced::AnnouncedAddress;
-use holdfast_status::views::apiserver::{EndpointView, State, Tier, View};
-use holdfast_status::views::checks::{CheckResult, CheckSeen, LastCheck};
-use holdfast_status::views::clients::Counters;
+use holdfast_status::schema_types::Code;
+use holdfast_status::views::announcements::AnnouncedAddress;
+use holdfast_status::views::apiserver::{ApiserverState, ApiserverView, EndpointView, Tier};
+use holdfast_status::views::checks::{CheckResult, CheckStatus, LastCheck};
+use holdfast_status::views::clients::ClientCounters;
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::devices::{Answers, Class, Decision, Reason as Why, ShortcutDecision};
+use holdfast_status::views::devices::{
+    ClassReason as Why, DeviceClass, DeviceDecision, FastPathDecision, ReplyRouting,
+};
 use holdfast_status::views::proxies::{Filter, FilterKind};
 use holdfast_status::views::proxies::{OtherProxy, Trace};
-use holdfast_status::views::refusals::{Cause, Denied};
+use holdfast_status::views::refusals::{Cause, DeniedClient};
 
 /// When every case is taken: 2026-11-20T14:02:11Z.
 pub(super) const TAKEN: Timestamp = Timestamp(1_795_183_331);
@@ -191,28 +193,28 @@ impl FilterGiven {
     fn filter(&self) -> Filter {
         let kind = FilterKind::ALL.into_iter().find(|it| it.as_str() == self.kind).unwrap();
         let (place, rule) = (self.place.clone(), self.rule.clone());
-        Filter { kind: Code(kind), place, rule, about: self.about.clone() }
+        Filter { kind: Code(kind), place, rule, targets: self.about.clone() }
     }
 }
 
 impl DeviceGiven {
-    fn decision(&self, index: u32) -> Decision {
-        Decision {
+    fn decision(&self, index: u32) -> DeviceDecision {
+        DeviceDecision {
             index,
             name: self.name.clone(),
-            class: if self.left_out { Class::Backends } else { Class::Outer },
-            reason: if self.left_out { Why::LeftOut } else { Why::Gateway },
+            class: if self.left_out { DeviceClass::Backends } else { DeviceClass::Outer },
+            reason: if self.left_out { Why::ExcludedUplink } else { Why::Gateway },
             address4: self.address,
             address6: None,
-            near4: 0,
-            near6: 0,
-            answers: Answers::Backend,
-            shortcut: ShortcutDecision::Wanted,
+            local_prefix4: 0,
+            local_prefix6: 0,
+            reply_routing: ReplyRouting::ByBackend,
+            fast_path: FastPathDecision::Enabled,
             peer: false,
             xdp: XdpUse::Never,
-            plain: [true; 2],
-            joins: false,
-            secured: false,
+            fib_ignores_ports: [true; 2],
+            adopts_flows: false,
+            has_ipsec: false,
             bridge: false,
             switch: false,
         }
@@ -417,7 +419,7 @@ fn times(value: &mut Value, shown: &dyn Fn(Timestamp) -> Value) {
     }
 }
 
-fn denied((dialled, times, ago): (&SocketAddr, u64, i64), outside: Option<(u8, Cause)>) -> Arc<Denied> {
+fn denied((dialled, times, ago): (&SocketAddr, u64, i64), outside: Option<(u8, Cause)>) -> Arc<DeniedClient> {
     let source = |last| SocketAddr::from(([198, 51, 100, last], 40_000));
     let frontend = FrontendKey {
         address: dialled.ip(),
@@ -434,17 +436,17 @@ fn denied((dialled, times, ago): (&SocketAddr, u64, i64), outside: Option<(u8, C
         netns: 0,
         frontend,
         port: PortIndex(0),
-        share: QuotaId::default(),
+        quota: QuotaId::default(),
         denial: if outside.is_some() { Denial::Dropped } else { Denial::Refused },
         cause: outside.map_or(Cause::NoBackend, |(_, cause)| cause),
     };
     let last = Timestamp(TAKEN.0 - ago);
-    Arc::new(Denied { first: last, last, count: times, refusal })
+    Arc::new(DeniedClient { first: last, last, count: times, refusal })
 }
 
 fn checked(
     (at, usable, result, error): &(SocketAddr, bool, String, Option<String>),
-) -> (SocketAddr, CheckSeen) {
+) -> (SocketAddr, CheckStatus) {
     let result = CheckResult::ALL.into_iter().find(|it| it.as_str() == result);
     let last = result.map(|result| LastCheck {
         result: Code(result),
@@ -453,7 +455,7 @@ fn checked(
         took_microseconds: 900,
         in_a_row: 3,
     });
-    (*at, CheckSeen { kind: "http", usable: *usable, last })
+    (*at, CheckStatus { kind: "http", usable: *usable, last })
 }
 
 impl OwnGiven {
@@ -471,10 +473,10 @@ impl OwnGiven {
             watches: ["services", "endpointslices", "nodes"].map(watch).into(),
             apiserver: Some(Arc::new(self.apiserver())),
             datapath: Arc::new(match self.in_memory {
-                true => DatapathView::memory(),
-                false => DatapathView::kernel(self.status()).with_devices(self.decisions()),
+                true => DatapathView::for_memory(),
+                false => DatapathView::for_kernel(self.status()).with_devices(self.decisions()),
             }),
-            counters: Counters::default(),
+            counters: ClientCounters::default(),
             proxies: self.proxies(),
             filters: self.filters.iter().map(FilterGiven::filter).collect(),
             announced: self.announced.iter().map(AnnouncedGiven::announced).collect(),
@@ -483,7 +485,7 @@ impl OwnGiven {
         }
     }
 
-    fn denied(&self) -> Vec<Arc<Denied>> {
+    fn denied(&self) -> Vec<Arc<DeniedClient>> {
         let cause = |why: &str| Cause::ALL.into_iter().find(|it| it.as_str() == why).unwrap();
         let dropped = (1..).zip(&self.dropped).map(|(last, (dialled, why, times, ago))| {
             denied((dialled, *times, *ago), Some((last, cause(why))))
@@ -492,53 +494,54 @@ impl OwnGiven {
         dropped.chain(processes.map(|(dialled, times, ago)| denied((dialled, *times, *ago), None))).collect()
     }
 
-    fn apiserver(&self) -> View {
+    fn apiserver(&self) -> ApiserverView {
         let endpoint = |address: &str, tier, state| EndpointView {
             address: address.parse().unwrap(),
             tier,
             state,
             since: TAKEN,
-            active: state == State::Healthy,
+            active: state == ApiserverState::Healthy,
             preferred: false,
             connections: 0,
-            last_error: matches!(state, State::Failed).then(|| ("connection refused".to_owned(), TAKEN)),
-            seen: None,
+            last_error: matches!(state, ApiserverState::Failed)
+                .then(|| ("connection refused".to_owned(), TAKEN)),
+            last_named: None,
             learned: None,
         };
         let (first, second) = match self.apiserver.as_deref() {
-            Some("down") => (State::Failed, State::Failed),
-            Some("unreached") => (State::Unknown, State::Unknown),
-            Some("fallback") => (State::Failed, State::Healthy),
-            _ => (State::Healthy, State::Healthy),
+            Some("down") => (ApiserverState::Failed, ApiserverState::Failed),
+            Some("unreached") => (ApiserverState::Unknown, ApiserverState::Unknown),
+            Some("fallback") => (ApiserverState::Failed, ApiserverState::Healthy),
+            _ => (ApiserverState::Healthy, ApiserverState::Healthy),
         };
-        View {
+        ApiserverView {
             endpoints: vec![
                 endpoint("10.0.0.10:6443", Tier::Configured, first),
                 endpoint("10.0.0.12:6443", Tier::Learned, second),
             ],
             credentials: Vec::new(),
             cluster: None,
-            unverified: None,
+            unverified_reason: None,
             memory_problem: None,
             failovers: 0,
             vip: None,
         }
     }
 
-    fn decisions(&self) -> Arc<[Decision]> {
+    fn decisions(&self) -> Arc<[DeviceDecision]> {
         (10..).zip(&self.devices).map(|(index, it)| it.decision(index)).collect()
     }
 
     fn device_statuses(&self) -> Vec<DeviceStatus> {
         let decisions = self.decisions();
-        let with_devices = decisions.iter().filter_map(Decision::device).zip(&self.devices);
+        let with_devices = decisions.iter().filter_map(DeviceDecision::to_device).zip(&self.devices);
         let status = |(device, given): (_, &DeviceGiven)| DeviceStatus {
             device,
             attached: given.error.is_none(),
             unpinned: false,
-            others: 0,
-            shortcut: ShortcutState::Taken,
-            xdp: XdpState::Unwanted,
+            foreign_programs: 0,
+            fast_path: FastPathState::Active,
+            xdp: XdpState::Disabled,
             error: given.error.clone(),
         };
         with_devices.map(status).collect()
@@ -546,7 +549,7 @@ impl OwnGiven {
 
     fn status(&self) -> holdfast_status::datapath::Status {
         let hook = |name: &String| if name == "connect4" { "connect4" } else { "connect6" };
-        let few = Shape { frontends: [16; 2], ports: 16, slots: [64; 2], members: 16 };
+        let few = MapSizes { frontends: [16; 2], ports: 16, slots: [64; 2], members: 16 };
         let status = holdfast_fixtures::healthy::status();
         holdfast_status::datapath::Status {
             broken_hooks: self.hooks_missing.iter().chain(&self.hooks_unpinned).map(hook).collect(),
@@ -555,20 +558,20 @@ impl OwnGiven {
             shared_hooks: [&self.hooks_before, &self.hooks_after]
                 .iter()
                 .any(|ids| !ids.is_empty())
-                .then(|| Beside {
+                .then(|| ForeignPrograms {
                     hook: "connect4",
                     before: self.hooks_before.clone(),
                     after: self.hooks_after.clone(),
                 })
                 .into_iter()
                 .collect(),
-            hooks_put_back: self.hooks_put_back,
+            hooks_restored: self.hooks_put_back,
             frontends: [14, 14],
             limits: if self.full { few } else { status.limits },
             packets: status.packets.map(|packets| {
                 let devices = packets.devices.iter().cloned().chain(self.device_statuses()).collect();
-                let wraps = if self.dsr { Wraps::Tcp } else { Wraps::Nothing };
-                let switches = PacketSwitches { wraps, ..packets.switches };
+                let wraps = if self.dsr { DsrTransports::Tcp } else { DsrTransports::Off };
+                let switches = PacketSwitches { dsr_transports: wraps, ..packets.switches };
                 PacketStatus { devices, switches, ..packets }
             }),
             ..status
@@ -593,7 +596,7 @@ impl OwnGiven {
     }
 
     fn traces(&self) -> impl Iterator<Item = Trace> + '_ {
-        let trace = |(what, remove): &(String, String)| Trace::translating(what, remove);
+        let trace = |(what, remove): &(String, String)| Trace::new_translating(what, remove);
         self.cilium.iter().map(trace)
     }
 

@@ -184,7 +184,7 @@ fn ask(
 #[test]
 fn where_no_program_looks_nothing_changes_a_packet() {
     let (snapshot, _) = world();
-    let watched = AttachedDevices::from_datapath(&DatapathView::memory());
+    let watched = AttachedDevices::from_datapath(&DatapathView::for_memory());
     let asked = (&dialled("192.0.2.10:80"), "203.0.113.9".parse().unwrap());
     let packet = trace_packet(&snapshot, &watched, asked, &[], &Vec::new());
     assert_eq!((packet.outcome.0, packet.steps.len()), (Outcome::Passed, 1));
@@ -251,18 +251,28 @@ fn what_goes_to_other_nodes_as_it_came_is_told_by_frontend_transport_and_backend
     let with_pods = [network([10, 0, 0, 0], 24), network([10, 2, 0, 0], 16)];
     let vip = ("10.96.0.5:80", "198.51.100.9");
     for (wraps, nodes, question, expected) in [
-        (Wraps::Tcp, &nodes[..], vip, [ClientAddress::Client, ClientAddress::Dsr]),
-        (Wraps::TcpAndUdp, &nodes, vip, [ClientAddress::Client, ClientAddress::Dsr]),
-        (Wraps::Nothing, &nodes, vip, [ClientAddress::Client, ClientAddress::Node]),
-        (Wraps::Tcp, &with_pods, vip, [ClientAddress::Client, ClientAddress::Node]),
-        (Wraps::Tcp, &nodes, ("10.96.0.5:80", "10.0.0.6"), [ClientAddress::Client, ClientAddress::Node]),
+        (DsrTransports::Tcp, &nodes[..], vip, [ClientAddress::Client, ClientAddress::Dsr]),
+        (DsrTransports::TcpAndUdp, &nodes, vip, [ClientAddress::Client, ClientAddress::Dsr]),
+        (DsrTransports::Off, &nodes, vip, [ClientAddress::Client, ClientAddress::Node]),
+        (DsrTransports::Tcp, &with_pods, vip, [ClientAddress::Client, ClientAddress::Node]),
         (
-            Wraps::Tcp,
+            DsrTransports::Tcp,
+            &nodes,
+            ("10.96.0.5:80", "10.0.0.6"),
+            [ClientAddress::Client, ClientAddress::Node],
+        ),
+        (
+            DsrTransports::Tcp,
             &nodes,
             ("10.0.0.5:30083", "198.51.100.9"),
             [ClientAddress::Client, ClientAddress::Node],
         ),
-        (Wraps::Tcp, &nodes, ("10.96.0.1:80", "198.51.100.9"), [ClientAddress::Client, ClientAddress::Node]),
+        (
+            DsrTransports::Tcp,
+            &nodes,
+            ("10.96.0.1:80", "198.51.100.9"),
+            [ClientAddress::Client, ClientAddress::Node],
+        ),
     ] {
         let packet = asked(wraps, nodes, &mut engine, question);
         let seen: Vec<_> = packet.backends.iter().take(2).map(|it| it.seen_as.0).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_status::views::apiserver::{State, Tier};
+use holdfast_status::views::apiserver::{ApiserverState, Tier};
 
 use super::*;
 
@@ -161,12 +161,12 @@ fn what_asks_for_patience_is_left_alone_for_as_long_as_it_asks_and_has_not_faile
     let (a, wait) = (fixture.id('a'), Duration::from_secs(8));
     fixture.run("+a +b");
     fixture.table.record_throttle(a, EndpointError::Throttled { status: 429, wait }, wait, fixture.now);
-    assert_eq!(fixture.table.get(a).unwrap().state, State::Throttled);
+    assert_eq!(fixture.table.get(a).unwrap().state, ApiserverState::Throttled);
     fixture.run("8s");
     assert_eq!(fixture.names(&fixture.table.dial_order(fixture.now)), "b", "not a moment earlier");
     assert_eq!(fixture.table.throttled_endpoints(fixture.now).len(), 1);
     fixture.run("2s");
     assert_eq!(fixture.names(&fixture.table.dial_order(fixture.now)), "ab", "it keeps its place");
     fixture.run("+a");
-    assert_eq!(fixture.table.get(a).unwrap().state, State::Healthy);
+    assert_eq!(fixture.table.get(a).unwrap().state, ApiserverState::Healthy);
 }

@@ -151,7 +151,7 @@ async fn what_was_learned_outlives_the_daemon() {
     let second = access(fixture.path(), &keys);
     assert_eq!(rows(&second), expected);
     assert_eq!(*second.get("/", None).await.unwrap().endpoint, learned.address.to_string());
-    assert!(second.view().endpoints[1].seen.is_some());
+    assert!(second.view().endpoints[1].last_named.is_some());
     // The cluster is remembered too.
     assert!(second.cluster().is_some());
     let stranger = fixture.server(Arc::new(|_: &Asked| super::server::namespace("uid-b"))).await;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use holdfast_status::views::apiserver::State;
+use holdfast_status::views::apiserver::ApiserverState;
 
 use super::super::{Access, AccessError, JSON, WriteRequest, maintenance};
 use super::access;
@@ -55,7 +55,7 @@ fn an_endpoint_is_not_blamed_for_what_this_host_lacks() {
         let target = access.inner.endpoints.target(id).unwrap();
         maintenance::check_endpoint(&access.inner, &target).await;
         maintenance::check_endpoint(&access.inner, &target).await;
-        assert_eq!(access.inner.endpoints.lock().rows()[0].state, State::Healthy);
+        assert_eq!(access.inner.endpoints.lock().rows()[0].state, ApiserverState::Healthy);
         drop(taken);
         access.get("/readyz", None).await.unwrap();
     });
@@ -120,7 +120,7 @@ async fn a_read_at_which_an_apiserver_fails_inside_goes_to_the_next_one() {
     let row = access.view().endpoints.remove(0);
     assert_eq!(
         (row.state, row.last_error.unwrap().0.as_str()),
-        (State::Unknown, "500: Internal Server Error")
+        (ApiserverState::Unknown, "500: Internal Server Error")
     );
 }
 
@@ -134,7 +134,7 @@ async fn an_answer_about_the_endpoint_leads_on_also_over_a_verified_connection()
         let reply = access.get("/api/v1/services", None).await.unwrap();
         assert_eq!((reply.status, &*reply.endpoint), (200, &*second.address.to_string()), "{status}");
         assert_eq!(first.paths(), ["/api/v1/namespaces/kube-system", "/api/v1/services"], "{status}");
-        assert_eq!(access.view().endpoints[0].state, State::Failed, "{status}");
+        assert_eq!(access.view().endpoints[0].state, ApiserverState::Failed, "{status}");
     }
 }
 
@@ -149,7 +149,7 @@ async fn a_read_at_which_all_fail_inside_is_asked_of_each_once_and_a_write_of_on
         servers.each_ref().map(|server| server.paths().iter().filter(|asked| *asked == path).count())
     };
     assert_eq!(asked("/x"), [1, 1]);
-    assert!(access.view().endpoints.iter().all(|row| row.state == State::Unknown));
+    assert!(access.view().endpoints.iter().all(|row| row.state == ApiserverState::Unknown));
     assert_eq!(access.write_best_effort("/y", &WriteRequest::Create("{}")).await.unwrap().status, 500);
     assert_eq!(asked("/y"), [1, 0]);
 }
@@ -162,7 +162,7 @@ async fn a_large_answer_that_begins_late_is_not_held_against_its_endpoint() {
     let error = access.get_large(JSON, "/x").await.unwrap_err();
     assert_eq!(error.to_string(), format!("{}: does not begin its answer within 10 s", server.address));
     assert!(error.is_unanswered());
-    assert_eq!(access.view().endpoints[0].state, State::Unknown);
+    assert_eq!(access.view().endpoints[0].state, ApiserverState::Unknown);
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn a_kept_connection_that_died_is_replaced_without_blame() {
         kept = Some(reply.read_body(10, IDLE).await.unwrap().1);
     }
     let row = access.view().endpoints.remove(0);
-    assert_eq!((row.state, row.last_error, row.connections), (State::Healthy, None, 1));
+    assert_eq!((row.state, row.last_error, row.connections), (ApiserverState::Healthy, None, 1));
     drop(kept);
     assert_eq!(access.view().endpoints[0].connections, 0);
 }
@@ -227,11 +227,11 @@ async fn a_better_endpoint_that_is_back_is_found_by_checks() {
     let keys = format!("endpoints = [{}, {}]\nca_file = \"ca.crt\"", first.url(), second.url());
     let access = access(folder.path(), &keys);
     let _held = access.get("/", None).await.unwrap();
-    assert_eq!(access.view().endpoints[0].state, State::Failed);
+    assert_eq!(access.view().endpoints[0].state, ApiserverState::Failed);
     first.set(Manner::Serve);
     let id = access.inner.endpoints.lock().rows()[0].id;
     let target = access.inner.endpoints.target(id).unwrap();
-    for expected in [State::Recovering, State::Healthy] {
+    for expected in [ApiserverState::Recovering, ApiserverState::Healthy] {
         maintenance::check_endpoint(&access.inner, &target).await;
         assert_eq!(access.view().endpoints[0].state, expected);
     }

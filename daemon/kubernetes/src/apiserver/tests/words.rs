@@ -141,5 +141,5 @@ async fn without_permission_to_see_the_identity_the_certificate_has_to_do() {
     let access =
         access(fixture.folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     assert_eq!(access.get("/", None).await.unwrap().status, 200);
-    assert_eq!((access.cluster(), access.view().unverified.as_deref()), (None, Some("403: no")));
+    assert_eq!((access.cluster(), access.view().unverified_reason.as_deref()), (None, Some("403: no")));
 }

@@ -71,7 +71,7 @@ fn judge_line(line: &[u8], healthy: &Statuses) -> Result<(), CheckError> {
 }
 
 fn judge_status(status: u16, healthy: &Statuses) -> Result<(), CheckError> {
-    if healthy.has(status) { Ok(()) } else { Err(CheckError::Status(status, healthy.clone())) }
+    if healthy.contains(status) { Ok(()) } else { Err(CheckError::Status(status, healthy.clone())) }
 }
 
 /// `HTTP/1.x NNN` and perhaps a reason.

@@ -4,7 +4,7 @@ use expect_test::expect;
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::weights::Weight;
 use holdfast_status::rfc3339::Millis;
-use holdfast_status::views::checks::{CheckResult, CheckSeen};
+use holdfast_status::views::checks::{CheckResult, CheckStatus};
 use proptest::prelude::*;
 
 use super::super::check::CheckError;
@@ -107,7 +107,7 @@ fn readers_see_the_last_check_of_each_backend_that_is_checked() {
     let shown = Arc::clone(&lab.live.stats);
     let seen = |name| -> Vec<_> {
         let seen = shown.service_checks(&ObjectName::new("static", name).unwrap());
-        let told = |(backend, it): (SocketAddr, CheckSeen)| {
+        let told = |(backend, it): (SocketAddr, CheckStatus)| {
             let last = it.last.map(|last| (last.result.0, last.error, last.in_a_row));
             (backend.port(), it.kind, it.usable, last)
         };
@@ -532,10 +532,13 @@ fn a_change_names_what_the_log_needs() {
 }
 
 /// That a client of this frontend was refused by this backend, last in this second.
-fn refusing(frontend: &str, backend: &str, second: u32) -> Refusing {
+fn refusing(frontend: &str, backend: &str, second: u32) -> BackendRefusals {
     let (frontend, backend) = (frontend.parse().unwrap(), backend.parse().unwrap());
     let (share, transport) = (holdfast_core::op::QuotaId::default(), Transport::Tcp);
-    Refusing::from([(holdfast_status::datapath::Refused { share, frontend, transport, backend }, second)])
+    BackendRefusals::from([(
+        holdfast_status::datapath::BackendRefusal { quota: share, frontend, transport, backend },
+        second,
+    )])
 }
 
 const FRONTEND: &str = "10.96.0.10:80";

@@ -31,7 +31,7 @@ impl Written {
     pub(crate) fn record(mut self, owner: &str, (kind, seconds): (u16, u32), body: &[u8]) -> Self {
         let count = read_u16(&self.bytes[6..8]) + 1;
         self.bytes[6..8].copy_from_slice(&count.to_be_bytes());
-        self.bytes.extend(name(owner).bytes());
+        self.bytes.extend(name(owner).to_wire());
         self.bytes.extend(kind.to_be_bytes());
         self.bytes.extend([0, 1]);
         self.bytes.extend(seconds.to_be_bytes());
@@ -45,11 +45,11 @@ impl Written {
     }
 
     pub(crate) fn alias(self, owner: &str, seconds: u32, target: &str) -> Self {
-        self.record(owner, (5, seconds), &name(target).bytes())
+        self.record(owner, (5, seconds), &name(target).to_wire())
     }
 
     pub(crate) fn srv(self, owner: &str, numbers: [u16; 3], target: &str) -> Self {
-        let body = [&numbers.map(u16::to_be_bytes).concat(), &name(target).bytes()[..]].concat();
+        let body = [&numbers.map(u16::to_be_bytes).concat(), &name(target).to_wire()[..]].concat();
         self.record(owner, (33, 30), &body)
     }
 }
@@ -66,7 +66,7 @@ impl Written {
 impl Question {
     /// A question as servers read it.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
-        let asked = name::read(bytes, HEADER_BYTES).unwrap();
+        let asked = name::read_name(bytes, HEADER_BYTES).unwrap();
         let kind = read_u16(&bytes[asked.end..]);
         let kind = [RecordType::A, RecordType::Aaaa, RecordType::Srv]
             .into_iter()

@@ -7,7 +7,7 @@ use crate::devices::{XdpState, XdpUse, has_xdp_xmit, keeps_vlan_tags, subscribe_
 
 /// A device of which others' programs know that frames pass there.
 fn with_frames(index: u32, name: &str, xdp: XdpUse) -> Device {
-    Device { xdp, shortcut: true, ..outer(index, name) }
+    Device { xdp, fast_path: true, ..outer(index, name) }
 }
 
 fn state(maps: &KernelMaps, index: u32) -> XdpState {
@@ -21,14 +21,14 @@ fn told(maps: &KernelMaps, index: u32) -> XdpState {
     let shown = state(maps, index);
     let flags = u32::from(entry(maps, index).unwrap().flags);
     let is_told = flags & types::device_flag::DEVICE_XDP.0 != 0;
-    assert_eq!(is_told, shown == XdpState::Taken, "{shown:?}");
+    assert_eq!(is_told, shown == XdpState::Active, "{shown:?}");
     shown
 }
 
 #[track_caller]
 fn check_not(maps: &KernelMaps, index: u32, why: &str) {
     let shown = told(maps, index);
-    assert!(matches!(&shown, XdpState::Not(said) if said.contains(why)), "{shown:?}, not {why}");
+    assert!(matches!(&shown, XdpState::Unavailable(said) if said.contains(why)), "{shown:?}, not {why}");
 }
 
 /// How a device has a program at its driver, as `ip` tells it: the mode and the number.
@@ -82,7 +82,7 @@ fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
         }
         check_not(&maps, 70, "does not send what programs give it");
         pass(&mut maps, 1);
-        assert_eq!(told(&maps, 70), XdpState::Taken);
+        assert_eq!(told(&maps, 70), XdpState::Active);
         run("ethtool", "-K right gro off");
         set_devices(&mut maps, &wanted);
         repair(&mut maps);
@@ -93,7 +93,7 @@ fn kernel_frames_pass_at_a_driver_while_it_sends_them() {
         check_not(&maps, 70, "does not send what programs give it");
         run("ethtool", "-K right gro on");
         pass(&mut maps, 7);
-        assert_eq!(told(&maps, 70), XdpState::Taken);
+        assert_eq!(told(&maps, 70), XdpState::Active);
     });
 }
 
@@ -107,7 +107,7 @@ fn kernel_a_device_with_a_program_at_its_driver_is_looked_at_once_in_ten_rounds(
         run("ethtool", "-K right gro off");
         let rounds = (0..20).take_while(|_| {
             repair(&mut maps);
-            told(&maps, 70) == XdpState::Taken
+            told(&maps, 70) == XdpState::Active
         });
         assert!((5..=10).contains(&rounds.count()));
     });
@@ -130,7 +130,7 @@ fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
         let mut maps = start(bed, kind);
         set_devices(&mut maps, &[with_frames(70, "left", XdpUse::Native)]);
         let notices = subscribe_driver_changes().unwrap();
-        assert_eq!(told(&maps, 70), XdpState::Taken);
+        assert_eq!(told(&maps, 70), XdpState::Active);
         for _ in 0..2 {
             is_noticed(&notices);
             run("ethtool", "-K right gro off");
@@ -143,7 +143,7 @@ fn kernel_a_driver_that_sends_no_more_is_heeded_at_the_notice_of_it() {
             run("ethtool", "-K right gro on");
             assert!(is_noticed(&notices));
             maps.check_drivers();
-            assert_eq!(told(&maps, 70), XdpState::Taken);
+            assert_eq!(told(&maps, 70), XdpState::Active);
         }
     });
 }

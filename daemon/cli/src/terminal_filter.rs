@@ -6,36 +6,36 @@
 
 use std::io::{self, Write};
 
-use holdfast_status::plain::is_unfit;
+use holdfast_status::printable::is_unprintable;
 
 use holdfast_api::form::Form;
 
 /// Writes through what is fit to be shown.
-pub(super) struct Fit<W> {
+pub(super) struct TerminalFilter<W> {
     out: W,
     form: Form,
     /// The first bytes of a character of which the rest has not come yet.
-    begun: Vec<u8>,
+    partial: Vec<u8>,
 }
 
-impl<W: Write> Fit<W> {
+impl<W: Write> TerminalFilter<W> {
     pub(super) const fn new(out: W, form: Form) -> Self {
-        Self { out, form, begun: Vec::new() }
+        Self { out, form, partial: Vec::new() }
     }
 
-    fn put(&mut self, text: &str) -> io::Result<()> {
-        let is_fit = |c: char| matches!(c, '\n' | '\t') || !is_unfit(c);
+    fn write_text(&mut self, text: &str) -> io::Result<()> {
+        let is_fit = |c: char| matches!(c, '\n' | '\t') || !is_unprintable(c);
         let mut rest = text;
         while let Some((at, odd)) = rest.char_indices().find(|(_, c)| !is_fit(*c)) {
             let (fit, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
             self.out.write_all(fit.as_bytes())?;
-            self.put_odd(odd)?;
+            self.write_escape(odd)?;
             rest = from.get(odd.len_utf8()..).unwrap_or_default();
         }
         self.out.write_all(rest.as_bytes())
     }
 
-    fn put_odd(&mut self, odd: char) -> io::Result<()> {
+    fn write_escape(&mut self, odd: char) -> io::Result<()> {
         match self.form {
             Form::Json => {
                 let mut units = [0; 2];
@@ -46,17 +46,17 @@ impl<W: Write> Fit<W> {
     }
 }
 
-impl<W: Write> Write for Fit<W> {
+impl<W: Write> Write for TerminalFilter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut all = std::mem::take(&mut self.begun);
+        let mut all = std::mem::take(&mut self.partial);
         all.extend_from_slice(bytes);
         let mut chunks = all.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
-            self.put(chunk.valid())?;
+            self.write_text(chunk.valid())?;
             let no_text = chunk.invalid();
             let may_go_on = std::str::from_utf8(no_text).is_err_and(|error| error.error_len().is_none());
             if chunks.peek().is_none() && may_go_on {
-                self.begun = no_text.to_vec();
+                self.partial = no_text.to_vec();
             } else if !no_text.is_empty() {
                 self.out.write_all(b"?")?;
             }
@@ -65,7 +65,7 @@ impl<W: Write> Write for Fit<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if !std::mem::take(&mut self.begun).is_empty() {
+        if !std::mem::take(&mut self.partial).is_empty() {
             self.out.write_all(b"?")?;
         }
         self.out.flush()
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn through(form: Form, pieces: &[&[u8]]) -> String {
-        let mut fit = Fit::new(Vec::new(), form);
+        let mut fit = TerminalFilter::new(Vec::new(), form);
         pieces.iter().for_each(|piece| fit.write_all(piece).unwrap());
         fit.flush().unwrap();
         String::from_utf8(fit.out).unwrap()
@@ -108,7 +108,7 @@ mod tests {
         fn json_says_the_same_to_a_program(text in any::<String>()) {
             let json = serde_json::to_string(&text).unwrap();
             let out = through(Form::Json, &[json.as_bytes()]);
-            prop_assert!(!out.chars().any(is_unfit));
+            prop_assert!(!out.chars().any(is_unprintable));
             prop_assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
         }
     }

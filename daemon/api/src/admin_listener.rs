@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::client_requests::{Peer, RequestSenders};
 use super::limits;
-use super::wishes::{Acts, Peer};
 use holdfast_agent::engine::query::EngineBusy;
 use holdfast_agent::readings::Readings;
 use holdfast_evidence::event_watcher::EventStatus;
 
 /// The kind of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ListenerKind {
     /// TCP on loopback, with the port that was bound.
     Tcp(u16),
     /// The unix socket, which no web page can reach.
@@ -24,59 +24,59 @@ pub(super) enum Way {
 
 /// A door with its places.
 #[derive(Debug)]
-pub(super) struct Door {
-    pub(super) way: Way,
-    pub(super) connections: Places,
-    pub(super) watchers: Places,
-    pub(super) diagnoses: Places,
-    questions: Places,
+pub(super) struct AdminListener {
+    pub(super) kind: ListenerKind,
+    pub(super) connections: PermitPool,
+    pub(super) watchers: PermitPool,
+    pub(super) diagnoses: PermitPool,
+    engine_queries: PermitPool,
 }
 
-impl Door {
-    pub(super) fn new(way: Way) -> Self {
+impl AdminListener {
+    pub(super) fn new(way: ListenerKind) -> Self {
         let places = |all| match way {
-            Way::Tcp(_) => Places::new(all, 0),
-            Way::Unix => Places::new(all, limits::FOR_ROOT),
+            ListenerKind::Tcp(_) => PermitPool::new(all, 0),
+            ListenerKind::Unix => PermitPool::new(all, limits::ROOT_PERMITS),
         };
         Self {
-            way,
+            kind: way,
             connections: places(limits::CONNECTIONS_MAX),
             watchers: places(limits::WATCHERS_MAX),
             diagnoses: places(limits::DIAGNOSES_MAX),
-            questions: places(limits::QUESTIONS_MAX),
+            engine_queries: places(limits::QUERIES_MAX),
         }
     }
 }
 
 /// Places of one kind: some for all clients, and some for root alone.
 #[derive(Debug)]
-pub(super) struct Places {
-    everybodys: Arc<Semaphore>,
-    roots: Arc<Semaphore>,
+pub(super) struct PermitPool {
+    shared: Arc<Semaphore>,
+    root_only: Arc<Semaphore>,
 }
 
 /// A place, taken until it is dropped.
 pub(super) type Permit = OwnedSemaphorePermit;
 
-impl Places {
+impl PermitPool {
     fn new(everybodys: usize, roots: usize) -> Self {
-        Self { everybodys: Arc::new(Semaphore::new(everybodys)), roots: Arc::new(Semaphore::new(roots)) }
+        Self { shared: Arc::new(Semaphore::new(everybodys)), root_only: Arc::new(Semaphore::new(roots)) }
     }
 
     /// Takes a place, if one is free that the client may have.
-    pub(super) fn take(&self, peer: Option<Peer>) -> Option<Permit> {
+    pub(super) fn try_acquire(&self, peer: Option<Peer>) -> Option<Permit> {
         let of = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
-        of(&self.everybodys).or_else(|| if is_root(peer) { of(&self.roots) } else { None })
+        of(&self.shared).or_else(|| if is_root(peer) { of(&self.root_only) } else { None })
     }
 
-    /// Waits in line for a place; gives up after `QUESTION_WAIT_MAX`.
-    async fn wait(&self, peer: Option<Peer>) -> Option<Permit> {
-        if let Some(place) = self.take(peer) {
+    /// Waits in line for a place; gives up after `QUERY_WAIT_MAX`.
+    async fn acquire_in_time(&self, peer: Option<Peer>) -> Option<Permit> {
+        if let Some(place) = self.try_acquire(peer) {
             return Some(place);
         }
-        let places = if is_root(peer) { &self.roots } else { &self.everybodys };
+        let places = if is_root(peer) { &self.root_only } else { &self.shared };
         let turn = Arc::clone(places).acquire_owned();
-        tokio::time::timeout(limits::QUESTION_WAIT_MAX, turn).await.ok()?.ok()
+        tokio::time::timeout(limits::QUERY_WAIT_MAX, turn).await.ok()?.ok()
     }
 }
 
@@ -86,28 +86,28 @@ fn is_root(peer: Option<Peer>) -> bool {
 
 /// What requests at either door can read and start.
 #[derive(Clone, Debug)]
-pub(super) struct Inside {
+pub(super) struct ServerContext {
     pub(super) readings: Arc<Readings>,
     pub(super) events: EventStatus,
-    pub(super) acts: Arc<Acts>,
+    pub(super) actions: Arc<RequestSenders>,
 }
 
 /// A request: its client, its door, and what it can read and start.
 #[derive(Clone, Debug)]
-pub(super) struct Visit {
+pub(super) struct RequestContext {
     pub(super) readings: Arc<Readings>,
     pub(super) events: EventStatus,
-    pub(super) acts: Arc<Acts>,
-    pub(super) door: Arc<Door>,
+    pub(super) actions: Arc<RequestSenders>,
+    pub(super) listener: Arc<AdminListener>,
     /// `None` over TCP, which does not identify the peer.
     pub(super) peer: Option<Peer>,
 }
 
-impl Visit {
+impl RequestContext {
     /// Waits for one of this door's turns to ask the engine. Each door has turns of its own, so neither can use up the
     /// engine.
-    pub(super) async fn turn(&self) -> Result<Permit, EngineBusy> {
-        self.door.questions.wait(self.peer).await.ok_or(EngineBusy)
+    pub(super) async fn acquire_query_permit(&self) -> Result<Permit, EngineBusy> {
+        self.listener.engine_queries.acquire_in_time(self.peer).await.ok_or(EngineBusy)
     }
 }
 
@@ -121,29 +121,29 @@ mod tests {
 
     #[test]
     fn root_gets_in_when_the_group_has_filled_the_socket() {
-        let places = Door::new(Way::Unix).watchers;
-        let taken: Vec<_> = std::iter::from_fn(|| places.take(by(1000))).collect();
+        let places = AdminListener::new(ListenerKind::Unix).watchers;
+        let taken: Vec<_> = std::iter::from_fn(|| places.try_acquire(by(1000))).collect();
         assert_eq!(taken.len(), limits::WATCHERS_MAX);
-        let roots: Vec<_> = std::iter::from_fn(|| places.take(by(0))).collect();
-        assert_eq!(roots.len(), limits::FOR_ROOT);
+        let roots: Vec<_> = std::iter::from_fn(|| places.try_acquire(by(0))).collect();
+        assert_eq!(roots.len(), limits::ROOT_PERMITS);
         drop(taken);
-        assert!(places.take(by(1000)).is_some(), "a place that was left is free again");
+        assert!(places.try_acquire(by(1000)).is_some(), "a place that was left is free again");
     }
 
     #[test]
     fn nobody_is_root_by_tcp() {
-        let places = Door::new(Way::Tcp(1)).connections;
-        let taken: Vec<_> = std::iter::from_fn(|| places.take(None)).collect();
+        let places = AdminListener::new(ListenerKind::Tcp(1)).connections;
+        let taken: Vec<_> = std::iter::from_fn(|| places.try_acquire(None)).collect();
         assert_eq!(taken.len(), limits::CONNECTIONS_MAX);
-        assert!(places.take(by(0)).is_none());
+        assert!(places.try_acquire(by(0)).is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_turn_gets_it_or_is_told_in_time() {
-        let places = Door::new(Way::Tcp(1)).questions;
-        let mut taken: Vec<_> = std::iter::from_fn(|| places.take(None)).collect();
-        assert!(places.wait(None).await.is_none());
-        let (turn, ()) = tokio::join!(places.wait(None), async { drop(taken.pop()) });
+        let places = AdminListener::new(ListenerKind::Tcp(1)).engine_queries;
+        let mut taken: Vec<_> = std::iter::from_fn(|| places.try_acquire(None)).collect();
+        assert!(places.acquire_in_time(None).await.is_none());
+        let (turn, ()) = tokio::join!(places.acquire_in_time(None), async { drop(taken.pop()) });
         assert!(turn.is_some());
     }
 }

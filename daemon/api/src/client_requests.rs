@@ -20,13 +20,13 @@ pub const FORGETS_WAITING_MAX: usize = 4;
 
 /// The parts of the daemon that do what a client sets going.
 #[derive(Clone, Debug)]
-pub struct Acts {
+pub struct RequestSenders {
     /// Asks the apiserver, this host and backends, for a diagnosis.
     pub gatherer: Gatherer,
     /// Where a wish for a reload goes.
-    pub reloads: mpsc::Sender<ReloadWish>,
+    pub reloads: mpsc::Sender<ReloadRequest>,
     /// Where a wish goes that an apiserver's address be forgotten.
-    pub forgets: mpsc::Sender<ForgetWish>,
+    pub forgets: mpsc::Sender<ForgetRequest>,
     /// Where an order goes to drain backends, or to take that back.
     pub drains: mpsc::Sender<Order>,
 }
@@ -42,28 +42,28 @@ pub struct Peer {
 
 /// What a reload led to.
 #[derive(Debug)]
-pub struct Reloaded {
+pub struct ReloadOutcome {
     /// Keys with new values that wait for a restart.
-    pub waiting: Vec<&'static str>,
+    pub restart_keys: Vec<&'static str>,
 }
 
 /// A wish for a reload.
 #[derive(Debug)]
-pub struct ReloadWish {
+pub struct ReloadRequest {
     pub peer: Peer,
     /// Where the outcome goes: what is in force now, or why the old configuration stays.
-    pub answer: oneshot::Sender<Result<Reloaded, String>>,
+    pub answer: oneshot::Sender<Result<ReloadOutcome, String>>,
 }
 
 /// How forgetting an address ended: done, with what is wrong with the disk if anything is; or why the address stays.
-pub type Forgotten = Result<Option<String>, ForgetError>;
+pub type ForgetOutcome = Result<Option<String>, ForgetError>;
 
 /// A wish that an address be forgotten.
 #[derive(Debug)]
-pub struct ForgetWish {
+pub struct ForgetRequest {
     pub peer: Peer,
     /// The address that is to be forgotten.
     pub address: SocketAddr,
     /// Where the outcome goes.
-    pub answer: oneshot::Sender<Forgotten>,
+    pub answer: oneshot::Sender<ForgetOutcome>,
 }

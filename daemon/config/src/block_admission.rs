@@ -9,42 +9,42 @@ use std::sync::Arc;
 
 use holdfast_core::keys::Transport;
 
-use super::agreement::{Clash, Own, clashes};
 use super::announce::Announce;
+use super::block_conflicts::{BlockConflict, ConflictContext, find_conflicts};
 use super::limits::{ANNOUNCED_MAX, BLOCKS_MAX};
 use super::service::ServiceBlock;
 use super::{Config, DnsLabel};
 
 /// The names and addresses that blocks have already.
 #[derive(Debug)]
-pub struct Beside<'c> {
+pub struct BlockAdmission<'c> {
     config: &'c Config,
     names: BTreeMap<(DnsLabel, DnsLabel), Arc<str>>,
     frontends: BTreeMap<(SocketAddr, Transport), String>,
     announced: BTreeSet<std::net::IpAddr>,
 }
 
-impl<'c> Beside<'c> {
+impl<'c> BlockAdmission<'c> {
     /// What the blocks of the configuration itself have; `origin` is its file.
     pub fn new(config: &'c Config, origin: &Arc<str>) -> Self {
         let (names, frontends, announced) = Default::default();
         let mut beside = Self { config, names, frontends, announced };
-        config.services.iter().for_each(|block| beside.put(block, origin));
+        config.services.iter().for_each(|block| beside.add_block(block, origin));
         beside
     }
 
     /// Takes a block of a file, or says why it cannot stand beside those before it.
-    pub fn take(&mut self, block: &ServiceBlock, file: &Arc<str>) -> Result<(), String> {
-        match self.why_not(block) {
+    pub fn admit_block(&mut self, block: &ServiceBlock, file: &Arc<str>) -> Result<(), String> {
+        match self.refusal_reason(block) {
             Some(why) => Err(why),
             None => {
-                self.put(block, file);
+                self.add_block(block, file);
                 Ok(())
             }
         }
     }
 
-    fn why_not(&self, block: &ServiceBlock) -> Option<String> {
+    fn refusal_reason(&self, block: &ServiceBlock) -> Option<String> {
         if let Some(file) = self.names.get(&(block.namespace.clone(), block.name.clone())) {
             return Some(format!("{file} has a block of this name already"));
         }
@@ -57,25 +57,26 @@ impl<'c> Beside<'c> {
             return Some(format!("at most {BLOCKS_MAX} blocks of all files together are read"));
         }
         let Config { admin, apiserver, packets, resolver, .. } = self.config;
-        let clash = clashes(block, Own { admin, apiserver, packets, resolver }).into_iter().next();
-        clash.map(|Clash { message, .. }| message).or_else(|| self.too_many_announced(block))
+        let clash =
+            find_conflicts(block, ConflictContext { admin, apiserver, packets, resolver }).into_iter().next();
+        clash.map(|BlockConflict { message, .. }| message).or_else(|| self.announce_limit_reason(block))
     }
 
-    fn too_many_announced(&self, block: &ServiceBlock) -> Option<String> {
-        let new: BTreeSet<_> = announced(block).filter(|it| !self.announced.contains(it)).collect();
+    fn announce_limit_reason(&self, block: &ServiceBlock) -> Option<String> {
+        let new: BTreeSet<_> = announced_addresses(block).filter(|it| !self.announced.contains(it)).collect();
         let is_too_many = !new.is_empty() && self.announced.len() + new.len() > ANNOUNCED_MAX;
         is_too_many.then(|| format!("at most {ANNOUNCED_MAX} addresses are announced"))
     }
 
-    fn put(&mut self, block: &ServiceBlock, file: &Arc<str>) {
+    fn add_block(&mut self, block: &ServiceBlock, file: &Arc<str>) {
         let owner = || format!("{}/{} ({file})", block.namespace, block.name);
         self.frontends.extend(block.frontends.iter().map(|it| ((*it, block.protocol), owner())));
-        self.announced.extend(announced(block));
+        self.announced.extend(announced_addresses(block));
         self.names.insert((block.namespace.clone(), block.name.clone()), Arc::clone(file));
     }
 }
 
-fn announced(block: &ServiceBlock) -> impl Iterator<Item = std::net::IpAddr> {
+fn announced_addresses(block: &ServiceBlock) -> impl Iterator<Item = std::net::IpAddr> {
     let is_announced = block.announce == Announce::Route;
     block.frontends.iter().filter(move |_| is_announced).map(SocketAddr::ip)
 }

@@ -10,11 +10,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
-use super::hint::{Hint, Words};
+use super::hint::{Hint, HintStyle};
 
 /// Why a request gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ApiError {
     pub(super) status: StatusCode,
     pub(super) error: String,
     pub(super) hint: Hint,
@@ -23,25 +23,25 @@ pub(super) struct Refusal {
 /// What was wrong, and what to do.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
-pub(super) struct RefusalJson<'a> {
+pub(super) struct ApiErrorBody<'a> {
     error: &'a str,
     hint: &'a str,
 }
 
-impl Refusal {
+impl ApiError {
     pub(super) fn new(status: StatusCode, error: impl Into<String>, hint: impl Into<Hint>) -> Self {
         Self { status, error: error.into(), hint: hint.into() }
     }
 
-    pub(super) fn shown(&self, form: Form, words: Words) -> Response {
+    pub(super) fn to_response(&self, form: Form, words: HintStyle) -> Response {
         let Self { status, error, .. } = self;
         let hint = self.hint.text(words);
         let text = || format!("error: {error}\nhint: {hint}\n");
-        either(*status, form, &RefusalJson { error, hint: &hint }, text)
+        render_response(*status, form, &ApiErrorBody { error, hint: &hint }, text)
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = self.status;
@@ -52,7 +52,7 @@ impl IntoResponse for Refusal {
 
 /// An answer for people: plain text.
 pub(super) fn text(status: StatusCode, text: impl Into<Body>) -> Response {
-    typed(status, Form::Table.content_type(), text)
+    typed_response(status, Form::Table.content_type(), text)
 }
 
 /// An answer of one JSON value, and a line end, so that a prompt stands on its own line.
@@ -60,14 +60,14 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(mut bytes) => {
             bytes.push(b'\n');
-            typed(status, Form::Json.content_type(), bytes)
+            typed_response(status, Form::Json.content_type(), bytes)
         }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: {error}\n")),
     }
 }
 
 /// An answer in the form that was asked for: JSON for programs, text for people.
-pub(super) fn either<B: Into<Body>>(
+pub(super) fn render_response<B: Into<Body>>(
     status: StatusCode,
     form: Form,
     value: &impl Serialize,
@@ -80,7 +80,11 @@ pub(super) fn either<B: Into<Body>>(
 }
 
 /// An answer of any content type.
-pub(super) fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+pub(super) fn typed_response(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Body>,
+) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use holdfast_status::plain::Through;
+use holdfast_status::printable::PrintableWriter;
 
 use super::limits;
 
@@ -15,7 +15,7 @@ pub(super) struct Cells {
 
 impl Cells {
     /// The cells of a whole line.
-    pub(super) fn of<T: Display>(values: impl IntoIterator<Item = T>) -> Self {
+    pub(super) fn from_values<T: Display>(values: impl IntoIterator<Item = T>) -> Self {
         let mut cells = Self::default();
         values.into_iter().for_each(|value| cells.put(value));
         cells
@@ -31,7 +31,7 @@ impl Cells {
     pub(super) fn put(&mut self, value: impl Display) {
         let begin = self.text.len();
         // Writing to a String cannot fail, and a Display that fails has nothing to show.
-        let _ = write!(Through(&mut self.text), "{value}");
+        let _ = write!(PrintableWriter(&mut self.text), "{value}");
         if self.text.len() == begin {
             self.text.push('-');
         }
@@ -54,9 +54,9 @@ impl Cells {
 
 /// How wide the columns of a table must be.
 #[derive(Debug, Default)]
-pub(super) struct Widths(Vec<usize>);
+pub(super) struct ColumnWidths(Vec<usize>);
 
-impl Widths {
+impl ColumnWidths {
     pub(super) fn observe(&mut self, cells: &Cells) {
         for (place, cell) in cells.iter().enumerate() {
             let width = cell.chars().count().min(limits::COLUMN_WIDTH_MAX);
@@ -68,7 +68,7 @@ impl Widths {
     }
 
     /// Writes one line. The last column is not padded.
-    pub(super) fn line(&self, cells: &Cells, out: &mut Vec<u8>) {
+    pub(super) fn push_line(&self, cells: &Cells, out: &mut Vec<u8>) {
         let last = cells.ends.len().saturating_sub(1);
         for (place, cell) in cells.iter().enumerate() {
             out.extend_from_slice(cell.as_bytes());
@@ -83,19 +83,19 @@ impl Widths {
 }
 
 /// Writes a table of few rows: its titles, then the rows below them.
-pub(super) fn table<T: Display>(
+pub(super) fn write_table<T: Display>(
     titles: impl IntoIterator<Item = T>,
     rows: impl Iterator<Item = Cells>,
     out: &mut Vec<u8>,
 ) {
-    aligned(&std::iter::once(Cells::of(titles)).chain(rows).collect::<Vec<_>>(), out);
+    write_aligned(&std::iter::once(Cells::from_values(titles)).chain(rows).collect::<Vec<_>>(), out);
 }
 
 /// Writes lines so that their columns stand below each other.
-pub(super) fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
-    let mut widths = Widths::default();
+pub(super) fn write_aligned(lines: &[Cells], out: &mut Vec<u8>) {
+    let mut widths = ColumnWidths::default();
     lines.iter().for_each(|cells| widths.observe(cells));
-    lines.iter().for_each(|cells| widths.line(cells, out));
+    lines.iter().for_each(|cells| widths.push_line(cells, out));
 }
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
         cells.put("");
         cells.put_optional(None::<&str>);
         let mut out = Vec::new();
-        Widths::default().line(&cells, &mut out);
+        ColumnWidths::default().push_line(&cells, &mut out);
         assert_eq!(String::from_utf8(out).unwrap(), "a?[2Jb?c?d  -  -\n");
     }
 }

@@ -33,13 +33,13 @@ impl fmt::Display for AnnouncedAddress {
 
 /// All of them, and what was done since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Announced {
+pub struct AnnouncementStatus {
     /// In the order of the addresses.
     pub addresses: Vec<AnnouncedAddress>,
     /// Routes that were put in.
-    pub put: u64,
+    pub added: u64,
     /// Routes that were taken out.
-    pub taken: u64,
+    pub removed: u64,
     /// Changes that the kernel refused.
-    pub refused: u64,
+    pub failures: u64,
 }

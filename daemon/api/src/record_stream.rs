@@ -10,85 +10,85 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
-use super::answer::Refusal;
-use super::door::{Permit, Visit};
+use super::admin_listener::{Permit, RequestContext};
 use super::form::Form;
 use super::hint::Hint;
 use super::query::Query;
-use super::{answer, limits};
+use super::response::ApiError;
+use super::{limits, response};
 use holdfast_agent::recorder::{Line, Watch, WatchEvent};
 
 /// The content type of what browsers call server-sent events.
 pub(super) const EVENT_STREAM: &str = "text/event-stream";
 
 /// A comment, which clients skip, for a stream that has nothing else to say.
-const STILL_HERE: &str = ": still here\n\n";
+const HEARTBEAT_COMMENT: &str = ": still here\n\n";
 
 /// The comment with which a stream begins at once, so that a client knows that nothing from now on is missed.
-const BEGUN: &str = ": watching\n\n";
+const START_COMMENT: &str = ": watching\n\n";
 
 /// The whole stream, until the client goes or the daemon stops.
-pub(super) async fn watch(visit: Visit, query: Query, _: Form) -> Response {
-    let Some(place) = visit.door.watchers.take(visit.peer) else {
+pub(super) async fn watch(visit: RequestContext, query: Query, _: Form) -> Response {
+    let Some(place) = visit.listener.watchers.try_acquire(visit.peer) else {
         let error = format!("there are {} watchers already", limits::WATCHERS_MAX);
-        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, Hint::Watchers).into_response();
+        return ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error, Hint::Watchers).into_response();
     };
     let heard = visit.readings.history.watch(query.filter.service);
-    let watching = Watching { heard, stage: Stage::Begins, _place: Some(place) };
+    let watching = RecordStream { records: heard, stage: WatchStage::Starting, _place: Some(place) };
     let pieces = stream::unfold(watching, async |mut watching| {
         let piece = watching.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(piece)), watching))
     });
-    answer::typed(StatusCode::OK, EVENT_STREAM, Body::from_stream(pieces))
+    response::typed_response(StatusCode::OK, EVENT_STREAM, Body::from_stream(pieces))
 }
 
 /// What a watcher that has not read for too long is told.
-const LATE: &str = "you did not read in time, and records are lost from here on: watch again, and look for them in the history";
+const LAGGING_REASON: &str = "you did not read in time, and records are lost from here on: watch again, and look for them in the history";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Begins,
-    Goes,
+enum WatchStage {
+    Starting,
+    Streaming,
     Ended,
 }
 
-struct Watching {
-    heard: Watch,
-    stage: Stage,
+struct RecordStream {
+    records: Watch,
+    stage: WatchStage,
     /// The place among the watchers of its door, taken as long as the stream goes.
     _place: Option<Permit>,
 }
 
-impl Watching {
+impl RecordStream {
     async fn next(&mut self) -> Option<String> {
         match self.stage {
-            Stage::Begins => {
-                self.stage = Stage::Goes;
-                Some(BEGUN.to_owned())
+            WatchStage::Starting => {
+                self.stage = WatchStage::Streaming;
+                Some(START_COMMENT.to_owned())
             }
-            Stage::Goes => match tokio::time::timeout(limits::HEARTBEAT, self.event()).await {
+            WatchStage::Streaming => match tokio::time::timeout(limits::HEARTBEAT, self.next_event()).await {
                 Ok(event) => Some(event),
-                Err(_) => Some(STILL_HERE.to_owned()),
+                Err(_) => Some(HEARTBEAT_COMMENT.to_owned()),
             },
-            Stage::Ended => None,
+            WatchStage::Ended => None,
         }
     }
 
-    async fn event(&mut self) -> String {
-        match self.heard.next().await {
-            WatchEvent::Line(line) => record(&line),
-            WatchEvent::Late => self.last("dropped", LATE),
-            WatchEvent::End => self.last("end", "the daemon stops"),
+    async fn next_event(&mut self) -> String {
+        match self.records.next().await {
+            WatchEvent::Line(line) => render_record(&line),
+            WatchEvent::Late => self.end_with("dropped", LAGGING_REASON),
+            WatchEvent::End => self.end_with("end", "the daemon stops"),
         }
     }
 
-    fn last(&mut self, event: &str, why: &str) -> String {
-        self.stage = Stage::Ended;
+    fn end_with(&mut self, event: &str, why: &str) -> String {
+        self.stage = WatchStage::Ended;
         format!("event: {event}\ndata: {}\n\n", serde_json::json!({ "why": why }))
     }
 }
 
-fn record(line: &Line) -> String {
+fn render_record(line: &Line) -> String {
     let id = line.seq.map(|seq| format!("id: {seq}\n")).unwrap_or_default();
     format!("{id}event: record\ndata: {}\n\n", line.json)
 }
@@ -103,12 +103,12 @@ mod tests {
     use holdfast_agent::recorder::History;
     use holdfast_agent::recorder::tests::{tell_incident, tell_many};
 
-    fn watching(history: &Arc<History>, service: Option<&str>) -> Watching {
+    fn watching(history: &Arc<History>, service: Option<&str>) -> RecordStream {
         let service = service.map(|name| ObjectName::new("default", name).unwrap());
-        Watching { heard: history.watch(service), stage: Stage::Goes, _place: None }
+        RecordStream { records: history.watch(service), stage: WatchStage::Streaming, _place: None }
     }
 
-    async fn all(mut watching: Watching) -> Vec<String> {
+    async fn all(mut watching: RecordStream) -> Vec<String> {
         let mut pieces = Vec::new();
         while let Some(piece) = watching.next().await {
             pieces.push(piece);
@@ -121,7 +121,7 @@ mod tests {
         let history = Arc::default();
         let mut watching = watching(&history, None);
         let begun = tokio::time::Instant::now();
-        assert_eq!(watching.next().await.as_deref(), Some(STILL_HERE));
+        assert_eq!(watching.next().await.as_deref(), Some(HEARTBEAT_COMMENT));
         assert_eq!(begun.elapsed().as_secs(), limits::HEARTBEAT.as_secs());
     }
 
@@ -132,7 +132,7 @@ mod tests {
         std::thread::spawn(move || tell_many(&history, 3_000)).join().unwrap();
         let mut pieces = all(watching).await;
         let last = pieces.pop().unwrap();
-        assert_eq!(last, format!("event: dropped\ndata: {{\"why\":\"{LATE}\"}}\n\n"));
+        assert_eq!(last, format!("event: dropped\ndata: {{\"why\":\"{LAGGING_REASON}\"}}\n\n"));
         assert!((1..3_000).contains(&pieces.len()), "what waited is told before: {}", pieces.len());
     }
 

@@ -7,47 +7,47 @@ use std::fmt::{self, Display, Write};
 
 /// A value as it may be shown: each unfit character of its text becomes `?`.
 #[derive(Debug)]
-pub struct Plain<T>(pub T);
+pub struct Printable<T>(pub T);
 
-impl<T: Display> Display for Plain<T> {
+impl<T: Display> Display for Printable<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(Through(f), "{}", self.0)
+        write!(PrintableWriter(f), "{}", self.0)
     }
 }
 
 /// The text with each unfit character as `?`.
-pub fn plain(text: &str) -> String {
-    Plain(text).to_string()
+pub fn sanitise_line(text: &str) -> String {
+    Printable(text).to_string()
 }
 
 /// Several lines of ours, likewise; their line ends stay.
-pub fn plain_lines(text: &str) -> String {
-    text.chars().map(|c| if c == '\n' { c } else { shown(c) }).collect()
+pub fn sanitise_lines(text: &str) -> String {
+    text.chars().map(|c| if c == '\n' { c } else { replace_unprintable(c) }).collect()
 }
 
 /// Whether a character ends a line, moves a cursor, turns what is around it or is not seen.
-pub const fn is_unfit(character: char) -> bool {
+pub const fn is_unprintable(character: char) -> bool {
     matches!(character,
         '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
         | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
         | '\u{e0000}'..='\u{e0fff}')
 }
 
-const fn shown(character: char) -> char {
-    if is_unfit(character) { '?' } else { character }
+const fn replace_unprintable(character: char) -> char {
+    if is_unprintable(character) { '?' } else { character }
 }
 
 /// A writer that passes text on to another one, with each unfit character as `?`.
 #[derive(Debug)]
-pub struct Through<'a, W>(pub &'a mut W);
+pub struct PrintableWriter<'a, W>(pub &'a mut W);
 
-impl<W: Write> Write for Through<'_, W> {
+impl<W: Write> Write for PrintableWriter<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // Nearly all text that is written is printable ASCII, and needs no look at each character.
         if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
             return self.0.write_str(text);
         }
-        text.chars().try_for_each(|c| self.0.write_char(shown(c)))
+        text.chars().try_for_each(|c| self.0.write_char(replace_unprintable(c)))
     }
 }
 
@@ -60,16 +60,16 @@ mod tests {
 
     #[test]
     fn what_would_end_or_turn_a_line_is_shown_as_a_mark() {
-        assert_eq!(plain("a\x1b[31mb\u{202e}c\nd\u{9b}2Jé"), "a?[31mb?c?d?2Jé");
-        assert_eq!(plain_lines("a\nb\r"), "a\nb?");
-        check_lines("hostile", &plain(HOSTILE), is_unfit);
+        assert_eq!(sanitise_line("a\x1b[31mb\u{202e}c\nd\u{9b}2Jé"), "a?[31mb?c?d?2Jé");
+        assert_eq!(sanitise_lines("a\nb\r"), "a\nb?");
+        check_lines("hostile", &sanitise_line(HOSTILE), is_unprintable);
     }
 
     proptest! {
         #[test]
         fn no_text_comes_out_with_what_is_unfit(text in any::<String>()) {
-            let out = plain(&text);
-            prop_assert!(!out.chars().any(is_unfit));
+            let out = sanitise_line(&text);
+            prop_assert!(!out.chars().any(is_unprintable));
             prop_assert_eq!(out.chars().count(), text.chars().count());
         }
     }

@@ -6,62 +6,62 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 /// Makes the schema of an answer, and of whatever it consists of.
-pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
+pub(super) type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
 
 pub(super) const JSON: &str = "application/json";
 pub(super) const TEXT: &str = "text/plain";
 
 /// What a path answers with.
-pub(super) struct Answers {
+pub(super) struct ResponseSchema {
     content: &'static [&'static str],
-    describe: Describe,
+    describe: SchemaFn,
     pub(super) meaning: &'static str,
     /// Another status that comes with the same answer, and when.
-    pub(super) other: Option<(&'static str, &'static str)>,
+    pub(super) extra_status: Option<(&'static str, &'static str)>,
 }
 
-impl Answers {
+impl ResponseSchema {
     pub(super) const EVENTS: Self = Self {
         content: &["text/event-stream"],
-        describe: text,
+        describe: text_schema,
         meaning: "Events named record, whose data is a record as in /history; at the end one named end or dropped, whose data \
                   says why.",
-        other: None,
+        extra_status: None,
     };
     pub(super) const METRICS: Self = Self {
         content: &[TEXT],
-        describe: text,
+        describe: text_schema,
         meaning: "The text exposition format, version 0.0.4.",
-        other: None,
+        extra_status: None,
     };
     pub(super) const DOCUMENT: Self =
-        Self { content: &[JSON], describe: anything, meaning: "OpenAPI 3.1.", other: None };
+        Self { content: &[JSON], describe: any_object, meaning: "OpenAPI 3.1.", extra_status: None };
 
     /// An answer that is JSON of this type, or text for people.
-    pub(super) const fn of(describe: Describe) -> Self {
-        Self { content: &[JSON, TEXT], describe, meaning: "The answer.", other: None }
+    pub(super) const fn for_type(describe: SchemaFn) -> Self {
+        Self { content: &[JSON, TEXT], describe, meaning: "The answer.", extra_status: None }
     }
 
     /// An answer that is a JSON object of this type in each line, or text for people.
-    pub(super) const fn lines(describe: Describe) -> Self {
+    pub(super) const fn for_lines(describe: SchemaFn) -> Self {
         let meaning = "The records, oldest first: one in each line, or one after another in words.";
-        Self { content: &["application/jsonl", TEXT], describe, meaning, other: None }
+        Self { content: &["application/jsonl", TEXT], describe, meaning, extra_status: None }
     }
 
-    pub(super) const fn or(self, status: &'static str, meaning: &'static str) -> Self {
-        Self { other: Some((status, meaning)), ..self }
+    pub(super) const fn with_status(self, status: &'static str, meaning: &'static str) -> Self {
+        Self { extra_status: Some((status, meaning)), ..self }
     }
 
-    pub(super) fn content(&self, generator: &mut SchemaGenerator) -> Value {
+    pub(super) fn to_content(&self, generator: &mut SchemaGenerator) -> Value {
         let described = (self.describe)(generator);
-        let schema = |kind: &&str| if *kind == TEXT { text(generator) } else { described.clone() };
+        let schema = |kind: &&str| if *kind == TEXT { text_schema(generator) } else { described.clone() };
         let schemas: Vec<Schema> = self.content.iter().map(schema).collect();
-        content(self.content.iter().copied().zip(schemas))
+        content_map(self.content.iter().copied().zip(schemas))
     }
 }
 
 /// A schema for each kind of content.
-pub(super) fn content<'a>(schemas: impl Iterator<Item = (&'a str, Schema)>) -> Value {
+pub(super) fn content_map<'a>(schemas: impl Iterator<Item = (&'a str, Schema)>) -> Value {
     schemas.map(|(kind, schema)| (kind.to_owned(), json!({ "schema": schema }))).collect::<Map<_, _>>().into()
 }
 
@@ -71,11 +71,11 @@ pub(super) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// A JSON object of which nothing is said, because another document describes it.
-pub(super) fn anything(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object" })
 }
 
-pub(super) fn text(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn text_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string" })
 }
 
@@ -83,6 +83,6 @@ pub(super) fn text(_: &mut SchemaGenerator) -> Schema {
 pub(super) const SCHEMAS: &str = "/components/schemas";
 
 /// Refers to the schema of this name.
-pub(super) fn named(name: &str) -> Schema {
+pub(super) fn schema_ref(name: &str) -> Schema {
     Schema::new_ref(format!("#{SCHEMAS}/{name}"))
 }

@@ -9,31 +9,34 @@ use holdfast_core::affinity::Prefixes;
 use holdfast_core::keys::{Family, Transport};
 use holdfast_core::str_enum::StrEnum;
 
-use super::found::{Check, Found};
+use super::imported_service::{ImportedCheck, ImportedService};
 
 /// All blocks, each with the place that it comes from.
-pub(super) fn written(all: &[Found], file: &str) -> String {
-    let blocks = all.iter().map(|found| block(found, file));
+pub(super) fn render_blocks(all: &[ImportedService], file: &str) -> String {
+    let blocks = all.iter().map(|found| render_block(found, file));
     blocks.collect::<Vec<_>>().join("\n")
 }
 
-fn block(found: &Found, file: &str) -> String {
-    let mut lines = vec![format!("# {}, line {}", comment(file), found.line), "[[service]]".to_owned()];
+fn render_block(found: &ImportedService, file: &str) -> String {
+    let mut lines = vec![format!("# {}, line {}", to_comment(file), found.line), "[[service]]".to_owned()];
     lines.push(format!("name = {:?}", found.name));
     if found.transport != Transport::Tcp {
         lines.push(format!("protocol = {:?}", found.transport.spelling()));
     }
-    lines.push(list("frontends", found.frontends.iter().map(|address| quoted(*address))));
-    lines.push(list("backends", found.backends.iter().map(|(address, weight)| backend(*address, *weight))));
-    lines.extend(found.check.as_ref().map(check));
-    lines.extend(found.affinity.map(|time| format!("session_affinity = {}", duration(time))));
-    lines.extend(found.affinity.and_then(|_| prefixes(found.prefixes)));
+    lines.push(render_list("frontends", found.frontends.iter().map(|address| quote_address(*address))));
+    lines.push(render_list(
+        "backends",
+        found.backends.iter().map(|(address, weight)| render_backend(*address, *weight)),
+    ));
+    lines.extend(found.check.as_ref().map(render_check));
+    lines.extend(found.affinity.map(|time| format!("session_affinity = {}", render_duration(time))));
+    lines.extend(found.affinity.and_then(|_| render_prefixes(found.prefixes)));
     lines.extend(found.maglev.then(|| "maglev = true".to_owned()));
     lines.join("\n") + "\n"
 }
 
 /// What counts of a client's address, where that is not all.
-fn prefixes(prefixes: Prefixes) -> Option<String> {
+fn render_prefixes(prefixes: Prefixes) -> Option<String> {
     let of = |(word, family)| {
         let length = prefixes.length(family);
         (length != Prefixes::WHOLE.length(family)).then(|| format!("{word} = {length}"))
@@ -44,33 +47,37 @@ fn prefixes(prefixes: Prefixes) -> Option<String> {
 }
 
 /// A text that stays in its comment.
-fn comment(text: &str) -> String {
+fn to_comment(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// The most items of a list that stand in one line.
-const IN_LINE: usize = 3;
+const INLINE_ITEMS_MAX: usize = 3;
 
-fn list(key: &str, items: impl Iterator<Item = String>) -> String {
+fn render_list(key: &str, items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
-    if items.len() <= IN_LINE {
+    if items.len() <= INLINE_ITEMS_MAX {
         return format!("{key} = [{}]", items.join(", "));
     }
     format!("{key} = [\n    {},\n]", items.join(",\n    "))
 }
 
-fn quoted(address: SocketAddr) -> String {
+fn quote_address(address: SocketAddr) -> String {
     format!("\"{address}\"")
 }
 
-fn backend(address: SocketAddr, weight: u32) -> String {
-    if weight == 1 { quoted(address) } else { format!("{{ address = \"{address}\", weight = {weight} }}") }
+fn render_backend(address: SocketAddr, weight: u32) -> String {
+    if weight == 1 {
+        quote_address(address)
+    } else {
+        format!("{{ address = \"{address}\", weight = {weight} }}")
+    }
 }
 
 /// How long a check may take where a block does not say it.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
-fn check(check: &Check) -> String {
+fn render_check(check: &ImportedCheck) -> String {
     let kind = if check.path.is_some() { "http" } else { "tcp" };
     // A check may not take longer than from one to the next, and by default takes a second.
     let asked = check.timeout.or(check.interval.filter(|interval| *interval < DEFAULT_TIMEOUT));
@@ -80,16 +87,16 @@ fn check(check: &Check) -> String {
         check.path.as_ref().map(|path| format!("path = {path:?}")),
         check.statuses.as_ref().map(|statuses| format!("expect_status = {statuses:?}")),
         check.port.map(|port| format!("port = {port}")),
-        check.interval.map(|time| format!("interval = {}", duration(time))),
-        timeout.map(|time| format!("timeout = {}", duration(time))),
+        check.interval.map(|time| format!("interval = {}", render_duration(time))),
+        timeout.map(|time| format!("timeout = {}", render_duration(time))),
         check.rise.map(|count| format!("rise = {count}")),
         check.fall.map(|count| format!("fall = {count}")),
-        check.slow_start.map(|time| format!("slow_start = {}", duration(time))),
+        check.slow_start.map(|time| format!("slow_start = {}", render_duration(time))),
     ];
     format!("health_check = {{ {} }}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
-fn duration(time: Duration) -> String {
+fn render_duration(time: Duration) -> String {
     match time.as_millis() {
         whole if whole % 1_000 == 0 => format!("\"{}s\"", whole / 1_000),
         odd => format!("\"{odd}ms\""),

@@ -14,27 +14,31 @@ use tokio::time::Sleep;
 use super::limits;
 
 #[derive(Debug)]
-pub(super) struct Unstalled<S> {
+pub(super) struct StallTimeout<S> {
     stream: S,
     // Runs from the first write that had to wait.
-    clock: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Unstalled<S> {
+impl<S> StallTimeout<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, clock: None }
+        Self { stream, timer: None }
     }
 
-    fn waited(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn check_stall(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             return written;
         }
-        let clock = self.clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(limits::WRITE_STALL_MAX)));
+        let clock = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limits::WRITE_STALL_MAX)));
         clock.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Unstalled<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for StallTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -44,10 +48,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Unstalled<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Unstalled<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.waited(cx, written)
+        self.check_stall(cx, written)
     }
 
     fn poll_write_vectored(
@@ -56,7 +60,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unstalled<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.waited(cx, written)
+        self.check_stall(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -66,7 +70,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unstalled<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if flushed.is_ready() {
-            self.clock = None;
+            self.timer = None;
         }
         flushed
     }
@@ -85,9 +89,9 @@ mod tests {
     /// Ends a test in which neither end gives up. It passes at once: the tests' clock runs on when all tasks wait.
     const LONG: std::time::Duration = std::time::Duration::from_secs(3600);
 
-    fn pair() -> (Unstalled<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
+    fn pair() -> (StallTimeout<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
         let (ours, theirs) = tokio::io::duplex(16);
-        (Unstalled::new(ours), theirs)
+        (StallTimeout::new(ours), theirs)
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,16 +5,16 @@ use std::io::Write as _;
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::Rejections;
-use holdfast_status::described::{Code, Text};
+use holdfast_status::schema_types::{Code, Text};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
-use super::shown::{Cells, table};
+use super::text_table::{Cells, write_table};
 
 /// All services, in the order: namespace, name, source; and what rejected itself.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Rejected<'a> {
+pub(super) struct RejectionList<'a> {
     /// Whatever filter is given, all of them.
     rejected: Vec<RejectedRow<'a>>,
     /// Rejections since the start.
@@ -68,7 +68,7 @@ impl<'a> From<&'a Rejection> for RejectedRow<'a> {
 pub(super) fn write(rejections: &Rejections, form: Form, out: &mut Vec<u8>) {
     let rejected = rejections.named.values().map(RejectedRow::from).collect();
     let Rejections { total, more, waiting, .. } = *rejections;
-    let members = Rejected { rejected, rejected_total: total, rejected_dropped: more, waiting };
+    let members = RejectionList { rejected, rejected_total: total, rejected_dropped: more, waiting };
     match form {
         Form::Json => write_json(&members, out),
         Form::Table | Form::Wide => write_text(&members, out),
@@ -76,7 +76,7 @@ pub(super) fn write(rejections: &Rejections, form: Form, out: &mut Vec<u8>) {
 }
 
 /// The members go into the object that is open, so they come without their own braces.
-fn write_json(members: &Rejected<'_>, out: &mut Vec<u8>) {
+fn write_json(members: &RejectionList<'_>, out: &mut Vec<u8>) {
     let text = serde_json::to_vec(members).unwrap_or_default();
     if let [b'{', inner @ .., b'}'] = text.as_slice() {
         out.extend_from_slice(b",\n");
@@ -84,13 +84,13 @@ fn write_json(members: &Rejected<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn write_text(members: &Rejected<'_>, out: &mut Vec<u8>) {
+fn write_text(members: &RejectionList<'_>, out: &mut Vec<u8>) {
     if members.rejected.is_empty() {
         return;
     }
     out.push(b'\n');
     let titles = ["REJECTED", "NAME", "SOURCE", "ORIGIN", "PART", "REASON"];
-    table(titles, members.rejected.iter().map(line), out);
+    write_table(titles, members.rejected.iter().map(to_cells), out);
     if members.rejected_dropped > 0 {
         // Writing to a Vec cannot fail.
         let _ = writeln!(
@@ -101,7 +101,7 @@ fn write_text(members: &Rejected<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn line(row: &RejectedRow<'_>) -> Cells {
+fn to_cells(row: &RejectedRow<'_>) -> Cells {
     let mut cells = Cells::default();
     cells.put(row.kind);
     match (row.name, row.place) {

@@ -1,6 +1,6 @@
 //! A service as another load balancer has it, and what makes a block of it.
 //!
-//! Invariant: after [`settle`] each service has a name of its own, and weights that a block may have.
+//! Invariant: after [`normalise_services`] each service has a name of its own, and weights that a block may have.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use super::notes::Notes;
 const NAME_MAX: usize = 63;
 
 /// How long clients stay with their backends where a file says that they do, and not for how long: as in Kubernetes.
-pub(super) const AFFINITY: Duration = Duration::from_secs(3 * 60 * 60);
+pub(super) const AFFINITY_TIMEOUT: Duration = Duration::from_secs(3 * 60 * 60);
 
 /// How backends are checked; what is `None` is the default of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Check {
+pub(super) struct ImportedCheck {
     /// What is asked for by HTTP; `None`: the check only connects.
     pub(super) path: Option<String>,
     /// The statuses that are good, as they are written.
@@ -36,7 +36,7 @@ pub(super) struct Check {
 
 /// A service that was found.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct ImportedService {
     /// The line at which it begins.
     pub(super) line: usize,
     pub(super) name: String,
@@ -44,16 +44,16 @@ pub(crate) struct Found {
     pub(super) frontends: Vec<SocketAddr>,
     /// Each with its weight.
     pub backends: Vec<(SocketAddr, u32)>,
-    pub(super) check: Option<Check>,
+    pub(super) check: Option<ImportedCheck>,
     pub(super) affinity: Option<Duration>,
     /// How much of a client's address counts for that.
     pub(super) prefixes: Prefixes,
     pub(super) maglev: bool,
     /// Whether the method of the file does not look at weights.
-    pub(super) is_level: bool,
+    pub(super) ignores_weights: bool,
 }
 
-impl Found {
+impl ImportedService {
     pub(super) fn new(line: usize, name: impl Into<String>, transport: Transport) -> Self {
         Self {
             line,
@@ -65,19 +65,19 @@ impl Found {
             affinity: None,
             prefixes: Prefixes::WHOLE,
             maglev: false,
-            is_level: false,
+            ignores_weights: false,
         }
     }
 
     /// Has all backends that take clients count alike, where the file's method has it so.
-    fn level(&mut self) {
-        if self.is_level {
+    fn level_weights(&mut self) {
+        if self.ignores_weights {
             self.backends.iter_mut().for_each(|(_, weight)| *weight = (*weight).min(1));
         }
     }
 
     /// Each backend once, with all of its weight.
-    fn merge(&mut self) {
+    fn merge_backends(&mut self) {
         let mut merged: Vec<(SocketAddr, u32)> = Vec::with_capacity(self.backends.len());
         self.backends.sort_by_key(|(address, _)| *address);
         for (address, weight) in self.backends.drain(..) {
@@ -90,7 +90,7 @@ impl Found {
     }
 
     /// Makes heavy weights lighter, all alike. One that takes clients keeps a weight.
-    fn lighten(&mut self, notes: &mut Notes) {
+    fn scale_weights(&mut self, notes: &mut Notes) {
         let most = u32::from(Weight::MAX);
         let heaviest = self.backends.iter().map(|(_, weight)| *weight).max().unwrap_or_default();
         let part = heaviest.div_ceil(most).max(1);
@@ -105,15 +105,15 @@ impl Found {
 }
 
 /// Gives the services names of their own, leaves out those that nothing can be made of, and says so.
-pub(super) fn settle(all: &mut Vec<Found>, notes: &mut Notes) {
+pub(super) fn normalise_services(all: &mut Vec<ImportedService>, notes: &mut Notes) {
     let mut names = BTreeMap::new();
     all.retain_mut(|found| {
         found.frontends.sort_unstable();
         found.frontends.dedup();
-        found.level();
-        found.merge();
-        found.lighten(notes);
-        found.name = own_name(&label(&found.name), &mut names);
+        found.level_weights();
+        found.merge_backends();
+        found.scale_weights(notes);
+        found.name = unique_name(&to_label(&found.name), &mut names);
         if found.frontends.is_empty() {
             notes.add(
                 found.line,
@@ -125,7 +125,7 @@ pub(super) fn settle(all: &mut Vec<Found>, notes: &mut Notes) {
 }
 
 /// The name as a block may have it: lower-case letters, digits and `-`, with neither end a `-`.
-fn label(name: &str) -> String {
+fn to_label(name: &str) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = name.chars().map(legal).collect();
     let name: String = name.trim_matches('-').chars().take(NAME_MAX).collect();
@@ -137,11 +137,11 @@ fn label(name: &str) -> String {
 }
 
 /// The name, with a number where another service has it already. `names` has the last number of each name.
-fn own_name(name: &str, names: &mut BTreeMap<String, usize>) -> String {
+fn unique_name(name: &str, names: &mut BTreeMap<String, usize>) -> String {
     loop {
         let number = names.get(name).map_or(1, |last| last.saturating_add(1));
         names.insert(name.to_owned(), number);
-        let free = numbered(name, number);
+        let free = append_number(name, number);
         // One with a number of its own may be another's whole name.
         if number == 1 || !names.contains_key(&free) {
             names.entry(free.clone()).or_insert(1);
@@ -150,7 +150,7 @@ fn own_name(name: &str, names: &mut BTreeMap<String, usize>) -> String {
     }
 }
 
-fn numbered(name: &str, number: usize) -> String {
+fn append_number(name: &str, number: usize) -> String {
     let ending = if number == 1 { String::new() } else { format!("-{number}") };
     let kept: String = name.chars().take(NAME_MAX.saturating_sub(ending.len())).collect();
     kept + &ending
