@@ -11,6 +11,7 @@ mod hashes;
 mod house_rules;
 mod licences;
 mod lines;
+mod names;
 mod rust_rules;
 mod security;
 mod tree;

@@ -3,11 +3,8 @@
 //! Each rule looks at one file alone. No rule has exceptions by file name; one that needs them is wrong.
 
 use crate::bindings::Bindings;
-use crate::code::{code_only, is_word, tokens, without_tests, words};
+use crate::code::{code_only, is_word, tokens, without_tests};
 use crate::tree::{Finding, Source};
-
-/// Names that say nothing about what a thing owns.
-const BANNED_WORDS: [&str; 8] = ["manager", "handler", "helper", "helpers", "util", "utils", "info", "data"];
 
 /// Past this, a file owns more than one thing.
 const FILE_LINES_MAX: usize = 600;
@@ -58,31 +55,6 @@ pub(crate) fn no_mod_rs(source: &Source) -> Vec<Finding> {
         return Vec::new();
     }
     vec![source.finding(1, "no mod.rs: name the file after its module")]
-}
-
-/// Types, modules and files are named after what they own.
-pub(crate) fn telling_names(source: &Source) -> Vec<Finding> {
-    let stem = source.path.trim_end_matches(".rs");
-    let in_path = banned_word(stem).map(|word| (1, word));
-    let code = code_only(&source.text);
-    let declared = code.lines().enumerate().filter_map(|(at, line)| {
-        let name = declared_name(line)?;
-        Some((at + 1, banned_word(name)?))
-    });
-    let name_it = |(line, word)| source.finding(line, format!("`{word}` names nothing; say what it owns"));
-    in_path.into_iter().chain(declared).map(name_it).collect()
-}
-
-/// A type inside of something is one that a trait has named.
-fn declared_name(line: &str) -> Option<&str> {
-    let is_inside = line.starts_with(' ');
-    let mut tokens = tokens(line);
-    let word = tokens.find(|token| ["struct", "enum", "trait", "type", "union", "mod"].contains(token))?;
-    tokens.next().filter(|_| word != "type" || !is_inside)
-}
-
-fn banned_word(name: &str) -> Option<String> {
-    words(name).into_iter().find(|word| BANNED_WORDS.contains(&word.as_str()))
 }
 
 /// A library is known only where it lives.
@@ -304,17 +276,6 @@ mod tests {
         check(no_mod_rs, "daemon/api/src/lib.rs", "", &[]);
         check(no_mod_rs, "daemon/src/admin/mod.rs", "", &[1]);
         check_repository(no_mod_rs);
-    }
-
-    #[test]
-    fn names_say_what_a_thing_owns() {
-        check(telling_names, "a.rs", "pub struct Metadata;\n// struct Manager\nlet data = 1;", &[]);
-        check(telling_names, "a.rs", "\npub struct SliceManager<T>;", &[2]);
-        check(telling_names, "a.rs", "pub(crate) enum RequestHandler {", &[1]);
-        check(telling_names, "a.rs", "type NodeInfo = u8;\nmod utils;\ntrait Data {}", &[1, 2, 3]);
-        check(telling_names, "daemon/src/string_util.rs", "", &[1]);
-        check(telling_names, "daemon/src/helpers/a.rs", "", &[1]);
-        check_repository(telling_names);
     }
 
     #[test]
