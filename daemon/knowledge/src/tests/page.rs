@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use expect_test::expect_file;
 
-use crate::{Cause, Emitted, EventReason, Knowledge, Risk, Severity, Subject};
+use crate::{Cause, Emitted, EventReason, Knowledge, Remedy, Risk, Severity, Subject};
 
 /// Columns of a page; tables and lines with links may be wider.
 const COLUMNS: usize = 120;
@@ -23,10 +23,10 @@ helps. The page is generated from `knowledge/*.toml`; the daemon recognises Even
 - No Event says \"no endpoints\" or that traffic was dropped. Use `holdfast explain` for that.
 - Anyone who may create Events can forge them. holdfast shows them, but never changes what it serves because of one.
 
-Each reason has the Event's type, its senders, its objects and the severity in holdfast. \"No impact\" is left out.
-holdfast tries causes in their order; where none fits, \"otherwise\" holds. A fix without a label is safe: it only reads,
-or the reverse step undoes it. A **disruptive** one interrupts traffic or a component. A **destructive** one may lose
-data or cloud resources. NAMESPACE, NAME, POD, NODE, ADDRESS and PORT stand for those of the object.
+Each reason has the Event's type, its senders, its objects and the severity in holdfast. \"Effect\" is what the Service
+suffers. holdfast tries causes in their order; where none fits, \"otherwise\" holds. A fix without a label is safe: it
+only reads, or the reverse step undoes it. A **disruptive** one interrupts traffic or a component. A **destructive** one
+may lose data or cloud resources. NAMESPACE, NAME, POD, NODE, ADDRESS and PORT stand for those of the object.
 ";
 
 fn subject(subject: Subject) -> &'static str {
@@ -66,13 +66,11 @@ fn origin(reason: &EventReason) -> String {
     )
 }
 
-/// Whom a reason harms and how; none: nobody.
-fn impact(reason: &EventReason) -> Option<String> {
+/// What the Service suffers, or else its users; none: nothing.
+fn effect(reason: &EventReason) -> Option<String> {
     let impact = reason.impact.as_ref()?;
-    let parts = [("users", &impact.user), ("Service", &impact.service), ("cluster", &impact.cluster)];
-    let harmed = parts.iter().filter(|(_, how)| *how != "none");
-    let words: Vec<String> = harmed.map(|(whom, how)| format!("{whom} {}", plain(how))).collect();
-    (!words.is_empty()).then(|| words.join("; "))
+    let harmed = [&impact.service, &impact.user].into_iter().find(|how| *how != "none");
+    harmed.map(|how| plain(how))
 }
 
 /// Text of a sentence, with words for the places of names, and nothing that Markdown would take for its own.
@@ -151,8 +149,8 @@ fn format_section(reason: &EventReason) -> String {
         let messages: Vec<String> = reason.says.iter().map(|text| format!("\"{}\"", plain(text))).collect();
         page += &item(&format!("message: {}", messages.join(" or ")));
     }
-    if let Some(impact) = impact(reason) {
-        page += &item(&format!("impact: {impact}"));
+    if let Some(effect) = effect(reason) {
+        page += &item(&format!("effect: {effect}"));
     }
     if !reason.resolved_by.is_empty() {
         page += &item(&format!("ended by {}", code(&reason.resolved_by)));
@@ -179,12 +177,12 @@ fn format_section(reason: &EventReason) -> String {
 fn format_row(reason: &EventReason) -> String {
     let aliases =
         if reason.aliases.is_empty() { String::new() } else { format!(" ({})", code(&reason.aliases)) };
-    let impact = impact(reason).map_or(String::new(), |impact| format!(" Impact: {impact}."));
+    let effect = effect(reason).map_or(String::new(), |effect| format!(" Effect: {effect}."));
     let has_end = !reason.resolved_by.is_empty() && reason.severity != Severity::Info;
     let end = if has_end { format!(" Ended by {}.", code(&reason.resolved_by)) } else { String::new() };
     let action = if reason.fallback.is_empty() { "Nothing." } else { reason.fallback.as_str() };
     format!(
-        "| `{}`{aliases} | {} | {}{impact}{end} | {} |\n",
+        "| `{}`{aliases} | {} | {}{effect}{end} | {} |\n",
         reason.reason,
         origin(reason),
         plain(&reason.meaning),
@@ -217,14 +215,22 @@ fn format_cause(cause: &Cause) -> String {
         if cause.all.is_empty() { String::new() } else { format!(" together with {}", code(&cause.all)) };
     let not = if cause.not.is_empty() { String::new() } else { format!(", without {}", code(&cause.not)) };
     page += &paragraph(&format!("Message: {}{all}{not}{whose}", code(&cause.any)));
-    page += "\nCheck:\n\n";
-    page.extend(cause.check.iter().map(|check| item(&plain(check))));
-    page += "\nFix:\n\n";
-    for remedy in &cause.remedy {
-        let risk = if remedy.risk == Risk::Safe { String::new() } else { format!("**{}**: ", remedy.risk) };
-        page += &item(&format!("{risk}{}", plain(&remedy.action)));
+    let checks: Vec<String> = cause.check.iter().map(|check| plain(check)).collect();
+    let fixes: Vec<String> = cause.remedy.iter().map(format_fix).collect();
+    page + &format_steps("Check", &checks) + &format_steps("Fix", &fixes)
+}
+
+fn format_fix(remedy: &Remedy) -> String {
+    let risk = if remedy.risk == Risk::Safe { String::new() } else { format!("**{}**: ", remedy.risk) };
+    format!("{risk}{}", plain(&remedy.action))
+}
+
+/// One step in a line with its label, several as a list.
+fn format_steps(label: &str, steps: &[String]) -> String {
+    match steps {
+        [step] => format!("\n{}", paragraph(&format!("{label}: {step}"))),
+        steps => format!("\n{label}:\n\n{}", steps.iter().map(|step| item(step)).collect::<String>()),
     }
-    page
 }
 
 fn format_symptoms(knowledge: &Knowledge) -> String {
