@@ -142,8 +142,8 @@ const WORDS: [(&str, &str); 109] = [
     ("lookup", "with `--client`: each frontend has a backend for that client; if not, why. Nothing is sent"),
     (
         "flows.stale",
-        "whether a client outside still talks to a former backend. By UDP it gets another backend within a second, \
-         with its next datagram; by TCP the connection ends with its backend",
+        "whether a client outside still talks to a former backend: by UDP for a second, until its next datagram; by \
+         TCP until the connection ends",
     ),
     (
         "flows.refused",
@@ -179,14 +179,13 @@ const WORDS: [(&str, &str); 109] = [
     ("probe.backend", "its backends answer a connection; the kind of failure tells the cause"),
     (
         "probe.checks",
-        "holdfast's own health checks (`health_check`) find each backend well; unknown if a check has not ended or \
-         could not be made",
+        "holdfast's own health checks find each backend well; unknown if one has not ended or could not be made",
     ),
     ("probe.http", "each backend answers the path of `--http` with 200 to 399, as for kubelet"),
     (
         "probe.udp",
-        "backends at port 53 answer as name servers. Other UDP ports are not tried, because silence may be an \
-         answer; they are unknown unless holdfast's own health checks ask them",
+        "backends at port 53 answer as name servers. Other UDP ports are not tried; they are unknown unless \
+         holdfast's own health checks ask them",
     ),
     ("dns.service", "kube-system/kube-dns is served"),
     (
@@ -196,8 +195,8 @@ const WORDS: [(&str, &str); 109] = [
     ),
     (
         "dns.external-name",
-        "the alias is a name, and a Service of this cluster behind it exists. holdfast does not resolve outside \
-         names: writers of Services could make this node send DNS queries",
+        "the alias is a name, and a Service of this cluster behind it exists. holdfast does not resolve names \
+         outside",
     ),
     ("dns.node", "this node's resolv.conf is there and within what pods take"),
     ("events.readable", "Events can be read"),

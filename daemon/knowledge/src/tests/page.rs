@@ -134,9 +134,9 @@ fn seconds(ms: u32) -> String {
     if ms < 1_000 { format!("{ms} ms") } else { format!("{} s", ms / 1_000) }
 }
 
-/// A reason with causes has a section of its own, and the others are rows of a table.
+/// A reason with causes of its own has a section, and the others are rows of a table.
 fn has_section(reason: &EventReason) -> bool {
-    !reason.causes.is_empty() || !reason.when.is_empty()
+    reason.alias_of.is_none() && !(reason.causes.is_empty() && reason.when.is_empty())
 }
 
 fn format_section(reason: &EventReason) -> String {
@@ -145,9 +145,8 @@ fn format_section(reason: &EventReason) -> String {
     if !reason.aliases.is_empty() {
         page += &item(&format!("other spelling: {}", code(&reason.aliases)));
     }
-    if !reason.says.is_empty() {
-        let messages: Vec<String> = reason.says.iter().map(|text| format!("\"{}\"", plain(text))).collect();
-        page += &item(&format!("message: {}", messages.join(" or ")));
+    if let Some(message) = reason.says.first() {
+        page += &item(&format!("example: \"{}\"", plain(message)));
     }
     if let Some(effect) = effect(reason) {
         page += &item(&format!("effect: {effect}"));
@@ -249,13 +248,6 @@ fn format_symptoms(knowledge: &Knowledge) -> String {
     head.to_owned() + &rows.collect::<String>()
 }
 
-fn format_beliefs(knowledge: &Knowledge) -> String {
-    let head = "\n## Wrong beliefs\n\n| belief | truth |\n|---|---|\n";
-    let rows = knowledge.beliefs().iter();
-    let rows = rows.map(|it| format!("| {} | {} |\n", plain(&it.believed), plain(&it.truth)));
-    head.to_owned() + &rows.collect::<String>()
-}
-
 fn format_refused_writes(knowledge: &Knowledge) -> String {
     let head = "\n## Errors at `kubectl apply`\n\nThe apiserver answers with these; there is no Event.\n\n\
                 | message | cause |\n|---|---|\n";
@@ -277,7 +269,7 @@ fn page(knowledge: &Knowledge) -> String {
     page.extend(Subject::ALL.iter().map(|about| format_subject(knowledge, *about)));
     page += "\n## Causes\n";
     page.extend(knowledge.causes().iter().map(format_cause));
-    page + &format_refused_writes(knowledge) + &format_beliefs(knowledge) + &format_nevers(knowledge)
+    page + &format_refused_writes(knowledge) + &format_nevers(knowledge)
 }
 
 #[test]
