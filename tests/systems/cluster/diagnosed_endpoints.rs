@@ -172,7 +172,7 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
                     "10.1.0.9 (no pod my-app-2 matches the selector)",
                     "1 in 2 new connections",
                     "says FailedToUpdateEndpointSlices of Service my-svc",
-                    "Two wrote the same object",
+                    "Two writers changed the same object",
                 ],
             },
         );

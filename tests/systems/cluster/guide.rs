@@ -1,12 +1,12 @@
-//! The cases in the guide: each is what a real daemon said in a test here, up to its next step.
+//! The cases in `cases.md`: each is what a real daemon said in a test here, up to its next step.
 //!
-//! Invariant: a case of the guide that reads otherwise than the daemon says fails its test, and one that no test brings
+//! Invariant: a case of the file that reads otherwise than the daemon says fails its test, and one that no test brings
 //! about fails a test too. Numbers, times and addresses are those of the run in which it was written down.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 
-const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/diagnose.md");
+const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/cases.md");
 
 /// The heading of the guide's part that has the cases.
 const CASES: &str = "\n## Cases of a real control plane\n";

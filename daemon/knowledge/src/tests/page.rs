@@ -4,30 +4,29 @@ use std::fmt::Write as _;
 
 use expect_test::expect_file;
 
-use crate::{Cause, Emitted, EventReason, Knowledge, Risk, Subject};
+use crate::{Cause, Emitted, EventReason, Knowledge, Remedy, Risk, Severity, Subject};
 
 /// Columns of a page; tables and lines with links may be wider.
 const COLUMNS: usize = 120;
 
+/// Every cluster has this version, so the page does not say it.
+const FIRST_VERSION: &str = "1.0";
+
 const BEGIN: &str = "\
-# What Kubernetes says
+# Kubernetes' Events about Services
 
-Kubernetes' components report what they do and what fails as Events. This page has every reason of such an Event that
-concerns Services, load balancers, endpoints, addresses and the network of pods: what it means, who sends it, what comes
-before and after it, what is behind its message and what helps. It is made of the files in `knowledge/`, which are also
-what the daemon recognises Events by.
+For an operator who reads an Event in `holdfast events` or `kubectl describe`: what it means, what causes it and what
+helps. The page is generated from `knowledge/*.toml`; the daemon recognises Events by the same files.
 
-What to know first:
+- A missing Event proves nothing. Kubernetes keeps Events for an hour, merges and drops them under load, and a dead
+  component writes none.
+- No Event says \"no endpoints\" or that traffic was dropped. Use `holdfast explain` for that.
+- Anyone who may create Events can forge them. holdfast shows them, but never changes what it serves because of one.
 
-- Events are kept for an hour, are left out and merged where there are many, and cannot be written by a component that
-  is dead. That there is none proves nothing.
-- No Event says \"no endpoints\", and none says that traffic was dropped. Ask `holdfast explain` for that.
-- Whoever may create Events may forge them. holdfast shows their text and what it knows of it; no Event ever changes
-  what it serves.
-
-A remedy without a word before it is safe: it only reads, or is undone by the reverse step. A **disruptive** one
-interrupts traffic or a component, a **destructive** one may lose data or resources of a cloud. NAMESPACE, NAME, POD,
-NODE, ADDRESS and PORT stand for those of the object.
+Each reason has the Event's type, its senders, its objects and the severity in holdfast. \"Effect\" is what the Service
+suffers. holdfast tries causes in their order; where none fits, \"otherwise\" holds. A fix without a label is safe: it
+only reads, or the reverse step undoes it. A **disruptive** one interrupts traffic or a component. A **destructive** one
+may lose data or cloud resources. NAMESPACE, NAME, POD, NODE, ADDRESS and PORT stand for those of the object.
 ";
 
 fn subject(subject: Subject) -> &'static str {
@@ -37,22 +36,41 @@ fn subject(subject: Subject) -> &'static str {
         Subject::Addresses => "Addresses and node ports",
         Subject::Pods => "Pods",
         Subject::Nodes => "Nodes and service proxies",
-        Subject::Controllers => "Controllers of others",
+        Subject::Controllers => "Third-party controllers",
         Subject::Other => "Others",
     }
 }
 
-fn emitted(reason: &EventReason) -> String {
-    let today = match reason.emitted {
-        Emitted::Current => "sent today",
-        Emitted::Variant => "not sent under this spelling",
-        Emitted::Old => "sent by old versions alone",
-        Emitted::Never => "never sent",
-        Emitted::ThirdParty => "not Kubernetes' own",
-    };
-    let since = reason.since.as_ref().map_or(String::new(), |since| format!(", since {since}"));
-    let frequency = reason.frequency.as_ref().map_or(String::new(), |often| format!(", frequency {often}"));
-    format!("{today}{since}{frequency}")
+/// What a reader has to know of who sends a reason today; nothing where Kubernetes does.
+fn emission(emitted: Emitted) -> &'static str {
+    match emitted {
+        Emitted::Current | Emitted::ThirdParty => "",
+        Emitted::Variant => ", never in this spelling",
+        Emitted::Old => ", old versions only",
+        Emitted::Never => ", never sent",
+    }
+}
+
+/// Type, senders, objects and severity of a reason.
+fn origin(reason: &EventReason) -> String {
+    let senders =
+        if reason.components.is_empty() { String::new() } else { format!(", {}", code(&reason.components)) };
+    let since = reason.since.as_ref().filter(|since| *since != FIRST_VERSION);
+    let since = since.map_or(String::new(), |since| format!(", since {since}"));
+    format!(
+        "{}{senders}, {}, {}{since}{}",
+        reason.event_type,
+        reason.kinds.join(" and "),
+        reason.severity,
+        emission(reason.emitted)
+    )
+}
+
+/// What the Service suffers, or else its users; none: nothing.
+fn effect(reason: &EventReason) -> Option<String> {
+    let impact = reason.impact.as_ref()?;
+    let harmed = [&impact.service, &impact.user].into_iter().find(|how| *how != "none");
+    harmed.map(|how| plain(how))
 }
 
 /// Text of a sentence, with words for the places of names, and nothing that Markdown would take for its own.
@@ -116,146 +134,142 @@ fn seconds(ms: u32) -> String {
     if ms < 1_000 { format!("{ms} ms") } else { format!("{} s", ms / 1_000) }
 }
 
-fn reason(reason: &EventReason) -> String {
-    let mut page = format!("\n### {}\n\n", reason.reason);
-    page += &paragraph(&plain(&reason.meaning));
-    page.push('\n');
-    let senders = if reason.components.is_empty() { "anybody".to_owned() } else { code(&reason.components) };
-    page += &item(&format!(
-        "{} by {senders}, about {}; {}; told as {}",
-        reason.event_type,
-        reason.kinds.join(" and "),
-        emitted(reason),
-        reason.severity
-    ));
+/// A reason with causes of its own has a section, and the others are rows of a table.
+fn has_section(reason: &EventReason) -> bool {
+    reason.alias_of.is_none() && !(reason.causes.is_empty() && reason.when.is_empty())
+}
+
+fn format_section(reason: &EventReason) -> String {
+    let mut page = format!("\n### {}\n\n{}\n", reason.reason, paragraph(&plain(&reason.meaning)));
+    page += &item(&origin(reason));
     if !reason.aliases.is_empty() {
-        page += &item(&format!("also spelled {}", code(&reason.aliases)));
+        page += &item(&format!("other spelling: {}", code(&reason.aliases)));
     }
-    for says in &reason.says {
-        page += &item(&format!("says \"{}\"", plain(says)));
+    if let Some(message) = reason.says.first() {
+        page += &item(&format!("example: \"{}\"", plain(message)));
     }
-    if let Some(impact) = &reason.impact {
-        for (whom, how) in
-            [("users", &impact.user), ("the Service", &impact.service), ("the cluster", &impact.cluster)]
-        {
-            page += &item(&format!("impact on {whom}: {}", plain(how)));
-        }
+    if let Some(effect) = effect(reason) {
+        page += &item(&format!("effect: {effect}"));
     }
-    for (name, words) in [
-        ("comes after", &reason.before),
-        ("is followed by", &reason.after),
-        ("is ended by", &reason.resolved_by),
-    ] {
-        if !words.is_empty() {
-            page += &item(&format!("{name} {}", code(words)));
-        }
+    if !reason.resolved_by.is_empty() {
+        page += &item(&format!("ended by {}", code(&reason.resolved_by)));
     }
     if let Some(retry) = reason.retry {
         let times = retry.times.map_or(String::new(), |times| format!(", {times} times"));
-        let text = format!(
-            "is tried again after {}, then later and later up to {}{times}",
-            seconds(retry.first_ms),
-            seconds(retry.max_ms)
-        );
-        page += &item(&text);
+        let (first, longest) = (seconds(retry.first_ms), seconds(retry.max_ms));
+        page += &item(&format!("retried after {first}, then with growing pauses up to {longest}{times}"));
     }
     for when in &reason.when {
         let words: Vec<String> = when.contains.iter().map(|text| format!("\"{text}\"")).collect();
-        let _ =
-            writeln!(page, "- causes, first, where it says {}: {}", words.join(" or "), links(&when.causes));
+        let (words, causes) = (words.join(" or "), links(&when.causes));
+        let _ = writeln!(page, "- causes if the message has {words}: {causes}");
     }
     if !reason.causes.is_empty() {
-        let _ = writeln!(page, "- causes, in this order: {}", links(&reason.causes));
-    }
-    if let Some(why) = &reason.no_causes {
-        page += &item(&format!("no causes: {}", plain(why)));
+        let _ = writeln!(page, "- causes: {}", links(&reason.causes));
     }
     if !reason.fallback.is_empty() {
         page += &item(&format!("otherwise: {}", plain(&reason.fallback)));
     }
-    page + &beliefs(&reason.id)
+    page
 }
 
-fn beliefs(id: &str) -> String {
-    Knowledge::built_in()
-        .beliefs()
-        .iter()
-        .filter(|belief| belief.about.iter().any(|about| about == id))
-        .map(|belief| {
-            format!("- believed, and not so: [{}](#what-people-believe)\n", belief.id.replace('-', " "))
-        })
-        .collect()
+fn format_row(reason: &EventReason) -> String {
+    let aliases =
+        if reason.aliases.is_empty() { String::new() } else { format!(" ({})", code(&reason.aliases)) };
+    let effect = effect(reason).map_or(String::new(), |effect| format!(" Effect: {effect}."));
+    let has_end = !reason.resolved_by.is_empty() && reason.severity != Severity::Info;
+    let end = if has_end { format!(" Ended by {}.", code(&reason.resolved_by)) } else { String::new() };
+    let action = if reason.fallback.is_empty() { "Nothing." } else { reason.fallback.as_str() };
+    format!(
+        "| `{}`{aliases} | {} | {}{effect}{end} | {} |\n",
+        reason.reason,
+        origin(reason),
+        plain(&reason.meaning),
+        plain(action)
+    )
 }
 
-fn cause(cause: &Cause) -> String {
-    let mut page = format!("\n### {}\n\n", cause.id);
-    page += &paragraph(&plain(&cause.means));
-    page.push('\n');
+fn format_subject(knowledge: &Knowledge, about: Subject) -> String {
+    let reasons = || knowledge.reasons().iter().filter(|it| it.subject == about);
+    if reasons().next().is_none() {
+        return String::new();
+    }
+    let sections: String = reasons().filter(|it| has_section(it)).map(format_section).collect();
+    let rows: String = reasons().filter(|it| !has_section(it)).map(format_row).collect();
+    let heading = subject(about);
+    let table = if rows.is_empty() {
+        String::new()
+    } else {
+        let columns = "| reason | Event | meaning | do |\n|---|---|---|---|";
+        format!("\n### {heading}: other reasons\n\n{columns}\n{rows}")
+    };
+    format!("\n## {heading}\n{sections}{table}")
+}
+
+fn format_cause(cause: &Cause) -> String {
+    let mut page = format!("\n### {}\n\n{}\n", cause.id, paragraph(&plain(&cause.means)));
     let whose =
         if cause.providers.is_empty() { String::new() } else { format!(" ({})", cause.providers.join(", ")) };
     let all =
         if cause.all.is_empty() { String::new() } else { format!(" together with {}", code(&cause.all)) };
     let not = if cause.not.is_empty() { String::new() } else { format!(", without {}", code(&cause.not)) };
-    page += &item(&format!("found by {}{all}{not}{whose}", code(&cause.any)));
-    page += &beliefs(&cause.id);
-    page += "\nTo look at:\n\n";
-    page.extend(cause.check.iter().map(|check| item(&plain(check))));
-    page += "\nWhat helps:\n\n";
-    for remedy in &cause.remedy {
-        let risk = if remedy.risk == Risk::Safe { String::new() } else { format!("**{}**: ", remedy.risk) };
-        page += &item(&format!("{risk}{}", plain(&remedy.action)));
-    }
-    page
+    page += &paragraph(&format!("Message: {}{all}{not}{whose}", code(&cause.any)));
+    let checks: Vec<String> = cause.check.iter().map(|check| plain(check)).collect();
+    let fixes: Vec<String> = cause.remedy.iter().map(format_fix).collect();
+    page + &format_steps("Check", &checks) + &format_steps("Fix", &fixes)
 }
 
-fn symptoms(knowledge: &Knowledge) -> String {
-    let head =
-        "\n## What is seen, and where to look\n\n| seen | reasons | checks | note |\n|---|---|---|---|\n";
+fn format_fix(remedy: &Remedy) -> String {
+    let risk = if remedy.risk == Risk::Safe { String::new() } else { format!("**{}**: ", remedy.risk) };
+    format!("{risk}{}", plain(&remedy.action))
+}
+
+/// One step in a line with its label, several as a list.
+fn format_steps(label: &str, steps: &[String]) -> String {
+    match steps {
+        [step] => format!("\n{}", paragraph(&format!("{label}: {step}"))),
+        steps => format!("\n{label}:\n\n{}", steps.iter().map(|step| item(step)).collect::<String>()),
+    }
+}
+
+fn format_symptoms(knowledge: &Knowledge) -> String {
+    let head = "\n## Start from the symptom\n\n\
+                | symptom | reasons | checks of `holdfast diagnose` | note |\n|---|---|---|---|\n";
+    let is_linked =
+        |word: &String| knowledge.reasons().iter().any(|it| it.reason == *word && has_section(it));
+    let name = |word: &String| {
+        if is_linked(word) { format!("[{word}](#{})", anchor(word)) } else { format!("`{word}`") }
+    };
     let rows = knowledge.symptoms().iter().map(|it| {
-        let reasons: Vec<String> =
-            it.reasons.iter().map(|word| format!("[{word}](#{})", anchor(word))).collect();
+        let reasons: Vec<String> = it.reasons.iter().map(name).collect();
         let reasons = if reasons.is_empty() { "none".to_owned() } else { reasons.join(", ") };
         format!("| {} | {reasons} | {} | {} |\n", plain(&it.seen), code(&it.checks), plain(&it.note))
     });
     head.to_owned() + &rows.collect::<String>()
 }
 
-fn believed(knowledge: &Knowledge) -> String {
-    let head = "\n## What people believe\n\n| believed | true |\n|---|---|\n";
-    let rows = knowledge.beliefs().iter();
-    let rows = rows.map(|it| format!("| {} | {} |\n", plain(&it.believed), plain(&it.truth)));
-    head.to_owned() + &rows.collect::<String>()
-}
-
-fn refused_writes(knowledge: &Knowledge) -> String {
-    let head = "\n## Errors that are answered at once\n\nThe apiserver says these to whoever writes a Service; there is \
-                never an Event of them.\n\n| says | cause |\n|---|---|\n";
+fn format_refused_writes(knowledge: &Knowledge) -> String {
+    let head = "\n## Errors at `kubectl apply`\n\nThe apiserver answers with these; there is no Event.\n\n\
+                | message | cause |\n|---|---|\n";
     let rows = knowledge.refused_writes().iter();
     let rows =
         rows.map(|it| format!("| {} | [{}](#{}) |\n", code(&it.contains), it.cause, anchor(&it.cause)));
     head.to_owned() + &rows.collect::<String>()
 }
 
-fn nevers(knowledge: &Knowledge) -> String {
-    let head = "\n## What is never advised\n\nA test sees to it that no remedy above does.\n\n\
-                | not | because |\n|---|---|\n";
+fn format_nevers(knowledge: &Knowledge) -> String {
+    let head = "\n## What not to do\n\n| never | because |\n|---|---|\n";
     let rows = knowledge.nevers().iter();
     let rows = rows.map(|it| format!("| {} | {} |\n", it.id.replace('-', " "), plain(&it.why)));
     head.to_owned() + &rows.collect::<String>()
 }
 
 fn page(knowledge: &Knowledge) -> String {
-    let mut page = BEGIN.to_owned() + &symptoms(knowledge) + &believed(knowledge);
-    for about in Subject::ALL {
-        let reasons: String =
-            knowledge.reasons().iter().filter(|it| it.subject == *about).map(self::reason).collect();
-        if !reasons.is_empty() {
-            let _ = write!(page, "\n## {}\n{reasons}", subject(*about));
-        }
-    }
+    let mut page = BEGIN.to_owned() + &format_symptoms(knowledge);
+    page.extend(Subject::ALL.iter().map(|about| format_subject(knowledge, *about)));
     page += "\n## Causes\n";
-    page.extend(knowledge.causes().iter().map(self::cause));
-    page + &refused_writes(knowledge) + &nevers(knowledge)
+    page.extend(knowledge.causes().iter().map(format_cause));
+    page + &format_refused_writes(knowledge) + &format_nevers(knowledge)
 }
 
 #[test]
