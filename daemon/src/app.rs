@@ -54,6 +54,7 @@ use background::BackgroundTasks;
 use foundation::{Foundation, MapSenders};
 use readings::ReadingParts;
 use sources::{SourceContext, Sources};
+use start::{build_snapshot_writer, start_recorder};
 
 /// Runs the daemon until a signal ends it.
 pub fn run(file: &ConfigFile) -> Result<(), AppError> {
@@ -161,11 +162,9 @@ impl App {
         let (in_force, gatherer) = config_channels(&file.path, config, base.access.as_ref(), &base.node.0);
         let upkeep = build_upkeep(base.map_senders, &fail, devices, &in_force);
         let (engine, told) = EngineThread::start(base.engine, incoming, upkeep)?;
-        let (history, recorded) =
-            start::start_recorder(&config.state.path, base.numbers_below, told, &engine)?;
+        let (history, recorded) = start_recorder(&config.state.path, base.numbers_below, told, &engine)?;
         let cluster = (&base.access, &base.kubernetes);
-        let (keeper, written) =
-            start::build_snapshot_writer((base.folder, base.damage), &engine, cluster, &history);
+        let (keeper, written) = build_snapshot_writer((base.folder, base.damage), &engine, cluster, &history);
         let event_readings = EventStatus::new(gatherer.editions());
         let (acts, wishes, draining) = client_requests::channels(gatherer, base.drains, &config.state.path);
         let read = ReadingParts {

@@ -139,7 +139,7 @@ fn declared_in(source: &Source) -> Vec<Declaration<'_>> {
     let code = without_tests(&code_only(&source.text));
     let lines: Vec<&str> = code.lines().collect();
     let declared = lines.iter().enumerate().filter_map(|(at, line)| {
-        let (keyword, name) = keyword_and_name(line)?;
+        let (keyword, name) = keyword_and_name(line).filter(|_| !line.contains('$'))?;
         let head: String = lines.iter().skip(at).take(3).flat_map(|line| line.chars()).collect();
         let takes_mut_self =
             head.split_once('(').is_some_and(|(_, rest)| rest.trim_start().starts_with("&mut self"));

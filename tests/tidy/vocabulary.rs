@@ -2,8 +2,6 @@
 //!
 //! Invariant: only names are judged. What a sentence needs for being plain, it may use.
 
-use std::collections::BTreeSet;
-
 use crate::code::{code_only, tokens, without_tests, words};
 use crate::tree::{Finding, Source};
 
@@ -11,11 +9,11 @@ const PAGE: &str = "ARCHITECTURE.md";
 
 const TYPES: [&str; 6] = ["struct", "enum", "trait", "type", "union", "mod"];
 
-/// Each word of the list is in the name of a type, a module or a function.
+/// Each word of the list is in the name of a type, a module, a function or a file of the programs.
 pub(crate) fn listed_words_are_used(sources: &[Source]) -> Vec<Finding> {
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return Vec::new() };
-    let used = words_of_names(sources);
-    let is_used = |word: &str| used.contains(word) || used.contains(&format!("{word}s"));
+    let names = all_names(sources);
+    let is_used = |word: &str| names.contains(&format!(" {word} ")) || names.contains(&format!(" {word}s "));
     let unused = listed(&page.text).filter(|(_, word)| !is_used(word));
     unused.map(|(line, word)| page.finding(line, format!("nothing is called `{word}`"))).collect()
 }
@@ -32,13 +30,26 @@ fn listed(page: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-fn words_of_names(sources: &[Source]) -> BTreeSet<String> {
-    let ours = sources.iter().filter(|source| source.is_rust() && source.path.starts_with("daemon/"));
-    let code = ours.map(|source| without_tests(&code_only(&source.text)));
-    code.flat_map(|code| {
-        declared(&code).into_iter().flat_map(|(_, _, name)| words(&name)).collect::<Vec<_>>()
-    })
-    .collect()
+/// Every name as its words between spaces: ` event sink ` for `EventSink`.
+fn all_names(sources: &[Source]) -> String {
+    let ours = |source: &&Source| source.path.starts_with("daemon/") || source.path.starts_with("bpf/");
+    sources
+        .iter()
+        .filter(ours)
+        .flat_map(names_in)
+        .map(|name| format!(" {} ", words(&name).join(" ")))
+        .collect()
+}
+
+/// What a Rust file declares, and all that a file of the programs mentions.
+fn names_in(source: &Source) -> Vec<String> {
+    let code = code_only(&source.text);
+    let stem = source.path.rsplit('/').next().unwrap_or_default().split('.').next().unwrap_or_default();
+    if source.is_rust() {
+        let declared = declared(&without_tests(&code)).into_iter().map(|(_, _, name)| name);
+        return declared.chain([stem.to_owned()]).collect();
+    }
+    tokens(&code).map(str::to_owned).chain([stem.to_owned()]).collect()
 }
 
 /// The names that are declared: the line of each, whether it is a function's, and the name.
@@ -69,6 +80,8 @@ mod tests {
     fn each_word_of_the_list_names_something() {
         check_listed("| slot | one |\n", "struct FreeSlots;", &[]);
         check_listed("| slot, op | one |\n| hold | so |\n", "fn slot() {}\nmod hold;", &[5]);
+        check_listed("| free slot | one |\n", "struct FreeSlots;", &[]);
+        check_listed("| free slot | one |\n", "struct Free;\nstruct Slot;", &[5]);
         check_listed("| slot | one |\n", "// struct Slot\nlet slot = 1;", &[5]);
         check_listed("| slot | one |\n", "#[cfg(test)]\nmod tests {\n    struct Slot;\n}\n", &[5]);
         assert_none(&listed_words_are_used(&repository().unwrap()));

@@ -335,6 +335,11 @@ impl Status {
         if let Some(announced) = self.describe_announced() {
             writeln!(out, "announced  {announced}")?;
         }
+        self.write_sections(out)
+    }
+
+    /// Writes what needs attention, a section for each kind of it.
+    fn write_sections(&self, out: &mut impl Write) -> io::Result<()> {
         let refused: Vec<_> =
             self.refused_reload.iter().flat_map(|why| why.lines().map(str::to_owned)).collect();
         write_section(out, "the last reload was refused", refused.into_iter(), 0)?;
