@@ -70,7 +70,7 @@ INLINE enum step step_select_backend(struct __sk_buff *skb, enum ownership owner
 
 	if (!scratch)
 		return STEP_DROP;
-	scratch->may_encap = scratch->adopts = false;
+	scratch->may_encap = scratch->is_adopted = false;
 	scratch->decap_flag = has_dsr_from && ownership == DECAPSULATED ? FLOW_DECAP : 0;
 	return UNLIKELY(scratch->decap_flag) ? select_decap_backend(skb, scratch, v4) :
 					       select_client_backend(skb, scratch, v4);

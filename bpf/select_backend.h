@@ -28,7 +28,7 @@
 
 INLINE void set_request(struct lb_request *request, const struct tuple *tuple, bool v4)
 {
-	request->to = tuple->destination;
+	request->frontend = tuple->destination;
 	request->transport = tuple->transport;
 	request->v4 = v4;
 }
@@ -43,7 +43,7 @@ INLINE bool find_frontend(struct lb_request *request)
 		return false;
 	if (find_exact_frontend(request))
 		return true;
-	return has_node_port(request->to.port) && is_node_address(request) && find_node_port(request);
+	return has_node_port(request->frontend.port) && is_node_address(request) && find_node_port(request);
 }
 
 INLINE void set_socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *tuple, bool v4)
@@ -95,7 +95,7 @@ INLINE bool is_source_frontend(bool v4)
 
 	if (!scratch)
 		return false;
-	request.to = scratch->packet.tuple.source;
+	request.frontend = scratch->packet.tuple.source;
 	return find_frontend(&request);
 }
 
@@ -349,7 +349,7 @@ INLINE bool has_frontend_source(const struct tuple *tuple, const struct lb_reque
 
 	if (tuple->transport != IPPROTO_UDP)
 		return false;
-	source.to = tuple->source;
+	source.frontend = tuple->source;
 	return find_exact_frontend(&source) && (!is_author_address(source.kind) || source.share == dialled->share);
 }
 
