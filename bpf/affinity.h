@@ -8,9 +8,9 @@
  * An unknown client gets its backend by a hash of its address, so connections that begin at once go to one backend. A
  * client whose affinity has expired gets it by a hash of its address and of its last visit, so it may get any backend.
  * save_client() records a client after a packet of its backend proved that the client receives what the backend sends.
- * So nobody can record a client by forging TCP or SCTP packets. Over UDP a reply is all the proof that there is. Each
- * namespace has a fixed number of slots, whatever its count of ports and clients. Its clients evict each other, and one
- * namespace fills an eighth of the map at most.
+ * So no host can record another one by forging TCP or SCTP packets. Over UDP a reply is all the proof that there is.
+ * Each namespace has a fixed number of slots, whatever its count of ports and clients. Its clients evict each other,
+ * and one namespace fills an eighth of the map at most.
  */
 #ifndef HOLDFAST_AFFINITY_H
 #define HOLDFAST_AFFINITY_H

@@ -320,15 +320,15 @@ INLINE enum decap_result decap(struct __sk_buff *skb, bool v4)
 INLINE bool is_certainly_in_list(struct scratch *scratch, const struct lb_request *request, __u64 word, __u64 cluster,
 				 bool v4)
 {
-	struct lb_request found = { .v4 = v4 };
+	struct lb_request slot = { .v4 = v4 };
 
 	if (word_flags(cluster) & WORD_MEMBERS && is_member(request, SCOPE_SERVING))
 		return true;
 	if (word_flags(word) & WORD_TABLE)
 		return is_member(request, request->scope);
 	return is_in_sorted_list(scratch, word, v4) &&
-	       read_slot(&found, scratch->search_first + scratch->remaining / 2, &found.backend) &&
-	       same_endpoint(&found.backend, request->backend.address, request->backend.port, false);
+	       read_slot(&slot, scratch->search_first + scratch->remaining / 2, &slot.backend) &&
+	       same_endpoint(&slot.backend, request->backend.address, request->backend.port, false);
 }
 
 INLINE enum step select_named_backend(struct scratch *scratch, struct lb_request *request, __u64 word, __u64 cluster,

@@ -476,10 +476,10 @@ INLINE bool lookup_flow_path(struct __sk_buff *skb, struct flow_path *path, cons
  */
 INLINE bool is_reply_path(struct __sk_buff *skb, const struct tuple *translated, __u32 device, bool v4)
 {
-	struct tuple answer;
+	struct tuple reply;
 
-	reverse_tuple(&answer, translated);
-	return lookup_egress_cached(skb, &answer, 0, device, get_device_flags(device), v4) == skb->ifindex;
+	reverse_tuple(&reply, translated);
+	return lookup_egress_cached(skb, &reply, 0, device, get_device_flags(device), v4) == skb->ifindex;
 }
 
 /* Saves how such packets arrive: XDP recognises them by that (xdp.bpf.c). */

@@ -299,8 +299,8 @@ INLINE __u32 new_serial(void)
 }
 
 /*
- * Undoes the opening of a flow, and returns `why`. Unless another flow has the tuple, the maps of entries are full, so
- * this evicts a flow.
+ * Undoes the opening of a flow, and returns `error`. Unless another flow has the tuple, the maps of entries are full,
+ * so this evicts a flow.
  */
 INLINE int abort_open(struct scratch *scratch, struct flow *flow, bool is_through, int error, bool v4)
 {

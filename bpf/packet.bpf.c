@@ -29,9 +29,9 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* Puts these enums into BTF for the skeleton generator. No program reads it. */
 const volatile struct exported_types {
 	enum device_flag device_flag;
-	enum entry_kind kind;
+	enum entry_kind entry_kind;
 	enum flow_state flow_state;
-	enum flow_flag heard;
+	enum flow_flag flow_flag;
 	enum flow_count flow_count;
 	enum drains drains;
 	enum flow_part flow_part;
