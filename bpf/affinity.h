@@ -8,9 +8,9 @@
  * An unknown client gets its backend by a hash of its address, so connections that begin at once go to one backend. A
  * client whose affinity has expired gets it by a hash of its address and of its last visit, so it may get any backend.
  * save_client() records a client after a packet of its backend proved that the client receives what the backend sends.
- * So nobody can record a client by forging TCP or SCTP packets. Over UDP a reply is all the proof that there is. Each
- * namespace has a fixed number of slots, whatever its count of ports and clients. Its clients evict each other, and one
- * namespace fills an eighth of the map at most.
+ * So no host can record another one by forging TCP or SCTP packets. Over UDP a reply is all the proof that there is.
+ * Each namespace has a fixed number of slots, whatever its count of ports and clients. Its clients evict each other,
+ * and one namespace fills an eighth of the map at most.
  */
 #ifndef HOLDFAST_AFFINITY_H
 #define HOLDFAST_AFFINITY_H
@@ -54,10 +54,10 @@ INLINE void set_client_key(struct client_key *key, __u64 mixed, __u32 share, __u
 }
 
 /* Whether a slot holds that client of that list. Without branches, as is_reversed(). */
-INLINE bool is_same_client(const struct client_value *there, const __u32 *client, const struct list_key *list)
+INLINE bool is_same_client(const struct client_value *value, const __u32 *client, const struct list_key *list)
 {
-	return !(address_diff(there->client, client) | (there->port_index ^ list->port_index) |
-		 (there->scope ^ list->scope));
+	return !(address_diff(value->client, client) | (value->port_index ^ list->port_index) |
+		 (value->scope ^ list->scope));
 }
 
 /* What the map knows of a client: nothing, its backend, or that its affinity has expired. */
@@ -107,8 +107,8 @@ INLINE bool select_by_hash(struct lb_request *request, __u64 word, __u64 mixed)
 INLINE __u64 maglev_hash(const struct lb_request *request, __u16 port)
 {
 	const __u32 any[4] = {};
-	__u64 mixed = mix_endpoint(request->transport, request->kind == NODE_PORT ? any : request->to.address,
-				   request->to.port);
+	__u64 mixed = mix_endpoint(request->transport, request->kind == NODE_PORT ? any : request->frontend.address,
+				   request->frontend.port);
 
 	return mix_endpoint(mixed, request->client.id, port);
 }
@@ -170,14 +170,14 @@ INLINE bool select_for_packet(struct lb_request *request, __u64 word, const stru
 INLINE void find_client_slot(struct client_key *slot, __u32 share, const __u32 *client, const struct list_key *list)
 {
 	__u64 mixed = hash_client(client, list), oldest = ~0ULL, at_ns;
-	const struct client_value *there;
+	const struct client_value *value;
 	struct client_key key;
 
 	for (__u32 which = 0; which < CLIENT_SLOTS; which++) {
 		set_client_key(&key, mixed, share, which);
-		there = bpf_map_lookup_elem(&clients, &key);
-		at_ns = there ? READ_ONCE(there->at_ns) : 1;
-		if (there && is_same_client(there, client, list))
+		value = bpf_map_lookup_elem(&clients, &key);
+		at_ns = value ? READ_ONCE(value->at_ns) : 1;
+		if (value && is_same_client(value, client, list))
 			at_ns = 0;
 		if (at_ns < oldest) {
 			oldest = at_ns;

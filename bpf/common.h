@@ -63,7 +63,7 @@ struct client_id {
 };
 
 struct lb_request {
-	struct endpoint to;
+	struct endpoint frontend;
 	struct endpoint backend;
 	/* Set at least where the list has affinity. */
 	struct client_id client;

@@ -164,18 +164,18 @@ GLOBAL int take_original_entry4(__u32 number)
 INLINE __u32 find_decap_flow(bool v4)
 {
 	struct scratch *scratch = get_scratch();
-	__u32 led, number;
+	__u32 number_at_wire, number;
 
 	if (!scratch)
 		return NO_FLOW;
 	scratch->translated = scratch->packet.tuple;
-	led = find_local_flow(ENTRY_WIRE, v4);
-	if (LIKELY(led < NO_ENTRY))
-		return led;
-	number = find_flow_by_backend(scratch, led == NO_FLOW ? SEGMENTS_MAX : 1, v4);
+	number_at_wire = find_local_flow(ENTRY_WIRE, v4);
+	if (LIKELY(number_at_wire < NO_ENTRY))
+		return number_at_wire;
+	number = find_flow_by_backend(scratch, number_at_wire == NO_FLOW ? SEGMENTS_MAX : 1, v4);
 	if (number >= NO_ENTRY)
 		return NO_FLOW;
-	if (v4 && led == NO_ENTRY)
+	if (v4 && number_at_wire == NO_ENTRY)
 		take_original_entry4(number);
 	return number;
 }
@@ -275,7 +275,7 @@ INLINE bool is_for_frontend(struct __sk_buff *skb, bool v4)
 		return true;
 	if (!is_transport(inner.tuple.transport) || bpf_skb_load_bytes(skb, inner.transport, ports, sizeof(ports)))
 		return false;
-	request.to.port = ports[1];
+	request.frontend.port = ports[1];
 	return find_exact_frontend(&request);
 }
 
@@ -320,21 +320,21 @@ INLINE enum decap_result decap(struct __sk_buff *skb, bool v4)
 INLINE bool is_certainly_in_list(struct scratch *scratch, const struct lb_request *request, __u64 word, __u64 cluster,
 				 bool v4)
 {
-	struct lb_request found = { .v4 = v4 };
+	struct lb_request slot = { .v4 = v4 };
 
 	if (word_flags(cluster) & WORD_MEMBERS && is_member(request, SCOPE_SERVING))
 		return true;
 	if (word_flags(word) & WORD_TABLE)
 		return is_member(request, request->scope);
 	return is_in_sorted_list(scratch, word, v4) &&
-	       read_slot(&found, scratch->first + scratch->left / 2, &found.backend) &&
-	       same_endpoint(&found.backend, request->backend.address, request->backend.port, false);
+	       read_slot(&slot, scratch->search_first + scratch->remaining / 2, &slot.backend) &&
+	       same_endpoint(&slot.backend, request->backend.address, request->backend.port, false);
 }
 
 INLINE enum step select_named_backend(struct scratch *scratch, struct lb_request *request, __u64 word, __u64 cluster,
 				      bool v4)
 {
-	request->backend = scratch->searched = scratch->named_backend;
+	request->backend = scratch->wanted_backend = scratch->named_backend;
 	if (!is_certainly_in_list(scratch, request, word, cluster, v4))
 		return drop_decap(COUNT_NOT_LISTED);
 	scratch->backend = request->backend;
@@ -461,10 +461,10 @@ INLINE enum step adopt_flow(struct scratch *scratch, bool v4)
 	set_request(&request, &scratch->packet.tuple, v4);
 	if (!find_frontend(&request))
 		return STEP_PASS;
-	scratch->adopts = find_peer_backend(scratch, &request, v4) && !(is_reset && scratch->flags & DEVICE_IPSEC);
-	if (scratch->adopts && is_reset)
+	scratch->is_adopted = find_peer_backend(scratch, &request, v4) && !(is_reset && scratch->flags & DEVICE_IPSEC);
+	if (scratch->is_adopted && is_reset)
 		return encap_stateless(scratch);
-	if (scratch->adopts)
+	if (scratch->is_adopted)
 		return are_flows_frozen() ? STEP_DROP : STEP_OPEN_FLOW;
 	pass_unknown_segment(scratch, &request);
 	return STEP_PASS;

@@ -65,18 +65,18 @@ INLINE int query_node_route(struct __sk_buff *skb, __u32 length, bool v4)
 	struct scratch *scratch = get_scratch();
 	struct bpf_fib_lookup route = { .tot_len = length };
 	const struct tuple *translated;
-	int found;
+	int status;
 
 	if (!scratch || length > 0xffff)
 		return BPF_FIB_LKUP_RET_UNREACHABLE;
 	translated = &scratch->translated;
-	found = query_fib(skb, &route, translated->source.address, translated->destination.address,
-			  translated->source.port, translated->destination.port, translated->transport, v4);
+	status = query_fib(skb, &route, translated->source.address, translated->destination.address,
+			   translated->source.port, translated->destination.port, translated->transport, v4);
 	scratch->mtu = route.mtu_result;
 	scratch->egress_device = route.ifindex;
 	scratch->next_family = route.family;
 	copy_address(scratch->next, route.ipv6_dst);
-	return found;
+	return status;
 }
 
 GLOBAL int query_node_route4(struct __sk_buff *skb, __u32 length)
@@ -95,9 +95,9 @@ INLINE int lookup_node_route(struct __sk_buff *skb, __u32 length, bool v4)
 }
 
 /* The kernel resolves the neighbour when it sends the packet. */
-INLINE bool is_route(int found)
+INLINE bool is_route(int status)
 {
-	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH;
+	return status == BPF_FIB_LKUP_RET_SUCCESS || status == BPF_FIB_LKUP_RET_NO_NEIGH;
 }
 
 /* Each IPv6 link carries packets of this length, and no sender makes shorter ones when it is told a smaller MTU. */
@@ -133,14 +133,14 @@ INLINE bool is_gso_tcp(const struct __sk_buff *skb, const struct packet *packet)
 
 INLINE enum encap_fit check_fit(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)
 {
-	int found;
+	int status;
 
 	if (LIKELY(is_route(lookup_node_route(skb, length + encap_header_size(v4), v4))))
 		return FITS;
-	found = lookup_node_route(skb, length, v4);
-	if (is_route(found))
+	status = lookup_node_route(skb, length, v4);
+	if (is_route(status))
 		return is_gso_tcp(skb, &scratch->packet) ? FITS_RESEGMENTED : TOO_BIG;
-	return found == BPF_FIB_LKUP_RET_FRAG_NEEDED ? TOO_BIG : NO_ROUTE;
+	return status == BPF_FIB_LKUP_RET_FRAG_NEEDED ? TOO_BIG : NO_ROUTE;
 }
 
 /* --- The outer header. --- */
@@ -328,17 +328,17 @@ static const __u32 common_mtus[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1
  */
 INLINE __u32 path_mtu(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)
 {
-	__u32 least;
+	__u32 min_length;
 
 	if (LIKELY(scratch->mtu != length))
 		return scratch->mtu;
-	least = is_route(lookup_node_route(skb, length, v4)) ? length : IPV6_MIN_MTU;
+	min_length = is_route(lookup_node_route(skb, length, v4)) ? length : IPV6_MIN_MTU;
 #pragma unroll
 	for (int at = 0; at < sizeof(common_mtus) / sizeof(*common_mtus); at++) {
-		if (common_mtus[at] > least && is_route(lookup_node_route(skb, common_mtus[at], v4)))
+		if (common_mtus[at] > min_length && is_route(lookup_node_route(skb, common_mtus[at], v4)))
 			return common_mtus[at];
 	}
-	return least;
+	return min_length;
 }
 
 INLINE int report_path_mtu(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)

@@ -87,9 +87,9 @@ INLINE struct refusal *reserve_refusal(const struct lb_request *request, enum ve
 		return NULL;
 	}
 	refusal->at_ns = bpf_ktime_get_ns();
-	copy_address(refusal->address, request->to.address);
+	copy_address(refusal->address, request->frontend.address);
 	copy_address(refusal->source, none);
-	refusal->port = request->to.port;
+	refusal->port = request->frontend.port;
 	refusal->source_port = 0;
 	refusal->transport = request->transport;
 	refusal->verdict = verdict;

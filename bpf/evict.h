@@ -144,9 +144,9 @@ INLINE enum record_source find_record_source(__u32 share)
 /* The eviction score of a flow: the flow with the greatest one is evicted first. */
 INLINE __u32 eviction_score(const struct flow *flow, __u32 now)
 {
-	__u32 since = idle_time(flow, now), most = (1 << RANK_AT) - 1;
+	__u32 idle = idle_time(flow, now), idle_max = (1 << RANK_AT) - 1;
 
-	return (__u32)rank_flow(flow, now) << RANK_AT | (since < most ? since : most);
+	return (__u32)rank_flow(flow, now) << RANK_AT | (idle < idle_max ? idle : idle_max);
 }
 
 /* Whether the flow belongs to the new flow's namespace, or to one with more flows. */

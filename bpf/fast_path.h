@@ -94,7 +94,7 @@ INLINE bool is_for_pod(const struct flow *flow, const struct scratch *scratch)
  * Sets the tuples of the packet in the stack and behind the egress program. `false`: another flow has taken the record.
  */
 INLINE bool fast_path_tuples(const struct flow *flow, const struct scratch *scratch, struct tuple *translated,
-			     struct tuple *left)
+			     struct tuple *outgoing)
 {
 	__u32 serial = scratch->serial;
 
@@ -102,41 +102,43 @@ INLINE bool fast_path_tuples(const struct flow *flow, const struct scratch *scra
 	if (scratch->direction == TO_BACKEND) {
 		set_endpoint(&translated->source, flow->client, flow->translated_port);
 		set_endpoint(&translated->destination, flow->backend, flow->backend_port);
-		*left = *translated;
+		*outgoing = *translated;
 		if (!is_for_pod(flow, scratch))
-			set_endpoint(&left->source, flow->nat, flow->nat_port);
+			set_endpoint(&outgoing->source, flow->nat, flow->nat_port);
 	} else {
 		set_endpoint(&translated->source, flow->backend, flow->backend_port);
 		set_endpoint(&translated->destination, flow->client, flow->translated_port);
-		set_endpoint(&left->source, flow->frontend, flow->frontend_port);
-		set_endpoint(&left->destination, flow->client, flow->client_port);
+		set_endpoint(&outgoing->source, flow->frontend, flow->frontend_port);
+		set_endpoint(&outgoing->destination, flow->client, flow->client_port);
 	}
-	translated->transport = left->transport = flow->transport;
+	translated->transport = outgoing->transport = flow->transport;
 	return READ_ONCE(flow->serial) == serial;
 }
 
 /*
- * Finds the path of a packet. `here`: the flags of the ingress device. `wanted`: whether the path has to lead to local
- * pods or elsewhere. A pod that is a client counts as elsewhere: its replies have to pass the egress program of its
- * device. The flags of the egress device go to `there`. NULL: the stack gets the packet.
+ * Finds the path of a packet. `ingress_flags`: the flags of the ingress device. `wanted`: whether the path has to lead
+ * to local pods or elsewhere. A pod that is a client counts as elsewhere: its replies have to pass the egress program
+ * of its device. The flags of the egress device go to `egress_flags`. NULL: the stack gets the packet.
  */
 INLINE struct flow_path *find_fast_path(struct __sk_buff *skb, const struct scratch *scratch,
-					const struct tuple *translated, __u32 wanted, __u32 here, __u32 *there, bool v4)
+					const struct tuple *translated, __u32 wanted, __u32 ingress_flags,
+					__u32 *egress_flags, bool v4)
 {
 	struct flow_path *path = get_flow_path(scratch->number, scratch->direction);
 
-	if (!path || !(here & DEVICE_FAST_PATH) || !resolve_flow_path(skb, scratch, path, translated, here, v4))
+	if (!path || !(ingress_flags & DEVICE_FAST_PATH) ||
+	    !resolve_flow_path(skb, scratch, path, translated, ingress_flags, v4))
 		return NULL;
-	*there = path->device == skb->ifindex ? here : get_device_flags(path->device);
-	if (scratch->direction == TO_CLIENT && *there & DEVICE_POD)
-		*there &= ~DEVICE_LOCAL_PODS;
-	return (*there & (DEVICE_FAST_PATH | DEVICE_LOCAL_PODS)) == wanted ? path : NULL;
+	*egress_flags = path->device == skb->ifindex ? ingress_flags : get_device_flags(path->device);
+	if (scratch->direction == TO_CLIENT && *egress_flags & DEVICE_POD)
+		*egress_flags &= ~DEVICE_LOCAL_PODS;
+	return (*egress_flags & (DEVICE_FAST_PATH | DEVICE_LOCAL_PODS)) == wanted ? path : NULL;
 }
 
 /* Whether a packet may skip the host's end of the veth pair. */
-INLINE bool can_redirect_peer(__u32 here, __u32 there)
+INLINE bool can_redirect_peer(__u32 ingress_flags, __u32 egress_flags)
 {
-	return there & DEVICE_LOCAL_PODS && here & there & DEVICE_PEER;
+	return egress_flags & DEVICE_LOCAL_PODS && ingress_flags & egress_flags & DEVICE_PEER;
 }
 
 /* Whether the backend has to reply. */
@@ -159,28 +161,29 @@ INLINE void note_silent_backend(const struct flow *flow, __u32 number)
 }
 
 /* Whether this packet goes straight to the pod. */
-INLINE bool uses_redirect_peer(struct scratch *scratch, __u32 here, __u32 there)
+INLINE bool uses_redirect_peer(struct scratch *scratch, __u32 ingress_flags, __u32 egress_flags)
 {
 	if (LIKELY(scratch->probe_neighbour != scratch->number + 1))
-		return can_redirect_peer(here, there);
+		return can_redirect_peer(ingress_flags, egress_flags);
 	scratch->probe_neighbour = 0;
 	return false;
 }
 
 /*
- * Redirects the packet past the stack. `here` and `there`: the flags of both devices. If the egress program would
- * change nothing more, it gets the final packet and a mark. A device of local pods has no egress program: the mark
- * would go on into the pod's network, and the pod may be a node with programs of its own.
+ * Redirects the packet past the stack. `ingress_flags` and `egress_flags`: the flags of both devices. If the egress
+ * program would change nothing more, it gets the final packet and a mark. A device of local pods has no egress program:
+ * the mark would go on into the pod's network, and the pod may be a node with programs of its own.
  */
 INLINE int send_fast_path(struct __sk_buff *skb, struct scratch *scratch, const struct flow_path *path,
-			  const struct tuple *translated, const struct tuple *left, __u32 here, __u32 there, bool v4)
+			  const struct tuple *translated, const struct tuple *outgoing, __u32 ingress_flags,
+			  __u32 egress_flags, bool v4)
 {
 	if (!decrement_ttl(skb, &scratch->packet, v4) ||
-	    !nat_packet(skb, &scratch->packet, scratch->skips_egress ? left : translated, v4))
+	    !nat_packet(skb, &scratch->packet, scratch->skips_egress ? outgoing : translated, v4))
 		return TC_ACT_SHOT;
-	if (scratch->skips_egress && !(there & DEVICE_LOCAL_PODS))
+	if (scratch->skips_egress && !(egress_flags & DEVICE_LOCAL_PODS))
 		skb->tc_index = MARK_TRANSLATED;
-	return redirect_packet(skb, path, uses_redirect_peer(scratch, here, there), v4);
+	return redirect_packet(skb, path, uses_redirect_peer(scratch, ingress_flags, egress_flags), v4);
 }
 
 /* What the egress device has to be. Outside hosts are not behind a device of local pods. */
@@ -216,20 +219,21 @@ INLINE int fast_path(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 	struct flow *flow = scratch ? get_flow(scratch->number) : NULL;
-	__u32 here = get_device_flags(skb->ifindex), there;
+	__u32 ingress_flags = get_device_flags(skb->ifindex), egress_flags;
 	const struct flow_path *path;
-	struct tuple translated, left;
+	struct tuple translated, outgoing;
 	int verdict;
 
-	if (!flow || !fast_path_tuples(flow, scratch, &translated, &left))
+	if (!flow || !fast_path_tuples(flow, scratch, &translated, &outgoing))
 		return TC_ACT_SHOT;
-	path = find_fast_path(skb, scratch, &translated, required_device_flags(flow, scratch), here, &there, v4);
+	path = find_fast_path(skb, scratch, &translated, required_device_flags(flow, scratch), ingress_flags,
+			      &egress_flags, v4);
 	if (path && scratch->skips_egress && scratch->direction == TO_CLIENT)
 		note_reply(flow, scratch->number, &scratch->packet, v4);
 	if (path && scratch->direction == TO_BACKEND)
 		mark_snat_used(flow);
 	if (path)
-		verdict = send_fast_path(skb, scratch, path, &translated, &left, here, there, v4);
+		verdict = send_fast_path(skb, scratch, path, &translated, &outgoing, ingress_flags, egress_flags, v4);
 	else
 		verdict = nat_packet(skb, &scratch->packet, &translated, v4) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 	if (verdict == TC_ACT_UNSPEC)
@@ -281,8 +285,8 @@ INLINE int fast_path_first(struct __sk_buff *skb, bool v4)
 	struct scratch *scratch = get_scratch();
 	struct flow *flow = scratch ? get_flow(scratch->number) : NULL;
 	const struct flow_path *path;
-	struct tuple translated, left;
-	__u32 there;
+	struct tuple translated, outgoing;
+	__u32 egress_flags;
 	int verdict;
 
 	if (!flow || !may_use_fast_path(flow, v4))
@@ -290,14 +294,14 @@ INLINE int fast_path_first(struct __sk_buff *skb, bool v4)
 	scratch->serial = READ_ONCE(flow->serial);
 	scratch->direction = TO_BACKEND;
 	scratch->skips_egress = true;
-	if (!fast_path_tuples(flow, scratch, &translated, &left))
+	if (!fast_path_tuples(flow, scratch, &translated, &outgoing))
 		return TC_ACT_UNSPEC;
-	path = find_fast_path(skb, scratch, &translated, required_device_flags(flow, scratch), scratch->flags, &there,
-			      v4);
+	path = find_fast_path(skb, scratch, &translated, required_device_flags(flow, scratch), scratch->flags,
+			      &egress_flags, v4);
 	if (!path)
 		return TC_ACT_UNSPEC;
 	mark_snat_used(flow);
-	verdict = send_fast_path(skb, scratch, path, &translated, &left, scratch->flags, there, v4);
+	verdict = send_fast_path(skb, scratch, path, &translated, &outgoing, scratch->flags, egress_flags, v4);
 	if (verdict == TC_ACT_SHOT)
 		count_packet(COUNT_UNWRITABLE);
 	else

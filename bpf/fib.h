@@ -20,12 +20,12 @@
 #define EGRESS_UNKNOWN (~0U)
 
 /* The egress device of a route. 0: the packet stays on this node, or has no route. */
-INLINE __u32 egress_from_fib(long found, const struct bpf_fib_lookup *route)
+INLINE __u32 egress_from_fib(long status, const struct bpf_fib_lookup *route)
 {
-	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ||
-	    found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+	if (status == BPF_FIB_LKUP_RET_SUCCESS || status == BPF_FIB_LKUP_RET_NO_NEIGH ||
+	    status == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return route->ifindex;
-	return found == BPF_FIB_LKUP_RET_UNSUPP_LWT ? EGRESS_UNKNOWN : 0;
+	return status == BPF_FIB_LKUP_RET_UNSUPP_LWT ? EGRESS_UNKNOWN : 0;
 }
 
 /* The ifindex of the loopback device, in each network namespace. */
@@ -38,10 +38,10 @@ INLINE __u32 egress_from_fib(long found, const struct bpf_fib_lookup *route)
  */
 INLINE long lookup_fib(struct __sk_buff *skb, struct bpf_fib_lookup *route)
 {
-	long found = bpf_fib_lookup(skb, route, sizeof(*route), 0);
+	long status = bpf_fib_lookup(skb, route, sizeof(*route), 0);
 
-	if (LIKELY(found != BPF_FIB_LKUP_RET_FWD_DISABLED) || route->family != FAMILY6)
-		return found;
+	if (LIKELY(status != BPF_FIB_LKUP_RET_FWD_DISABLED) || route->family != FAMILY6)
+		return status;
 	route->ifindex = LOOPBACK_IFINDEX;
 	return bpf_fib_lookup(skb, route, sizeof(*route), 0);
 }
@@ -149,15 +149,15 @@ INLINE int redirect_by_frontend(struct __sk_buff *skb, __u32 number, bool v4)
 	const __u8 *ip = get_header(skb, link_header, IP_LENGTH_END);
 	struct bpf_fib_lookup route = {};
 	__u32 device;
-	long found;
+	long status;
 
 	if (!flow || !ip || !link_header)
 		return TC_ACT_UNSPEC;
 	/* The kernel segments GSO packets, so they fit. */
 	route.tot_len = skb->gso_size ? 0 : ip_packet_length(ip);
-	found = query_fib(skb, &route, flow->frontend, flow->client, flow->frontend_port, flow->client_port,
-			  flow->transport, v4);
-	device = found == BPF_FIB_LKUP_RET_FRAG_NEEDED ? 0 : egress_from_fib(found, &route);
+	status = query_fib(skb, &route, flow->frontend, flow->client, flow->frontend_port, flow->client_port,
+			   flow->transport, v4);
+	device = status == BPF_FIB_LKUP_RET_FRAG_NEEDED ? 0 : egress_from_fib(status, &route);
 	if (!device || device == EGRESS_UNKNOWN || device == skb->ifindex)
 		return TC_ACT_UNSPEC;
 	if (get_device_flags(device) & DEVICE_HAS_EGRESS)
@@ -246,8 +246,8 @@ INLINE __u32 traffic_class(const struct __sk_buff *skb, const struct packet *pac
  * Sets the query for a packet that arrives by a device. `flags`: the device's. They say whether the FIB ignores ports
  * and flow labels.
  */
-INLINE void set_fib_query(union fib_query *query, const struct tuple *tuple, __u32 class, __u32 came, __u32 flags,
-			  bool v4)
+INLINE void set_fib_query(union fib_query *query, const struct tuple *tuple, __u32 class, __u32 ingress_device,
+			  __u32 flags, bool v4)
 {
 	struct bpf_fib_lookup *params = &query->params;
 	bool is_plain = flags & (v4 ? DEVICE_SIMPLE_FIB4 : DEVICE_SIMPLE_FIB6);
@@ -256,7 +256,7 @@ INLINE void set_fib_query(union fib_query *query, const struct tuple *tuple, __u
 	params->l4_protocol = tuple->transport;
 	params->sport = is_plain ? 0 : tuple->source.port;
 	params->dport = is_plain ? 0 : tuple->destination.port;
-	params->ifindex = came;
+	params->ifindex = ingress_device;
 	if (v4) {
 		params->tos = class;
 		params->ipv4_src = tuple->source.address[3];
@@ -307,7 +307,7 @@ INLINE long lookup_fib_cached(struct __sk_buff *skb, union fib_query *query, __u
 	struct fib_cache_entry *entry = get_fib_cache_entry(query);
 	__u32 now = seconds();
 	bool is_same;
-	long found;
+	long status;
 
 	if (!entry)
 		return BPF_FIB_LKUP_RET_NOT_FWDED;
@@ -322,25 +322,25 @@ INLINE long lookup_fib_cached(struct __sk_buff *skb, union fib_query *query, __u
 			entry->key[word] = query->words[word];
 	}
 	query->params.tot_len = length ? length : ANY_LENGTH;
-	found = lookup_fib(skb, &query->params);
-	if (found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) {
+	status = lookup_fib(skb, &query->params);
+	if (status == BPF_FIB_LKUP_RET_SUCCESS || status == BPF_FIB_LKUP_RET_NO_NEIGH) {
 		entry->result = *query;
-		entry->status = found;
+		entry->status = status;
 		entry->second = now;
 	}
-	return found;
+	return status;
 }
 
 /* As lookup_egress(), by the cache. */
-INLINE __u32 lookup_egress_cached(struct __sk_buff *skb, const struct tuple *tuple, __u32 class, __u32 came,
+INLINE __u32 lookup_egress_cached(struct __sk_buff *skb, const struct tuple *tuple, __u32 class, __u32 ingress_device,
 				  __u32 flags, bool v4)
 {
 	union fib_query query = {};
-	long found;
+	long status;
 
-	set_fib_query(&query, tuple, class, came, flags, v4);
-	found = lookup_fib_cached(skb, &query, 0);
-	return egress_from_fib(found, &query.params);
+	set_fib_query(&query, tuple, class, ingress_device, flags, v4);
+	status = lookup_fib_cached(skb, &query, 0);
+	return egress_from_fib(status, &query.params);
 }
 
 /*
@@ -476,10 +476,10 @@ INLINE bool lookup_flow_path(struct __sk_buff *skb, struct flow_path *path, cons
  */
 INLINE bool is_reply_path(struct __sk_buff *skb, const struct tuple *translated, __u32 device, bool v4)
 {
-	struct tuple answer;
+	struct tuple reply;
 
-	reverse_tuple(&answer, translated);
-	return lookup_egress_cached(skb, &answer, 0, device, get_device_flags(device), v4) == skb->ifindex;
+	reverse_tuple(&reply, translated);
+	return lookup_egress_cached(skb, &reply, 0, device, get_device_flags(device), v4) == skb->ifindex;
 }
 
 /* Saves how such packets arrive: XDP recognises them by that (xdp.bpf.c). */
@@ -496,11 +496,11 @@ INLINE void save_ingress(struct __sk_buff *skb, struct flow_path *path)
  * Whether the path holds for this packet: same flow, same second, same ingress device. The kernel has to check a packet
  * that is too long.
  */
-INLINE bool is_path_for(const struct flow_path *path, __u32 number, __u32 serial, __u32 now, __u32 came,
+INLINE bool is_path_for(const struct flow_path *path, __u32 number, __u32 serial, __u32 now, __u32 ingress_device,
 			const struct ip_info *info)
 {
 	return path->number == number && path->serial == serial && path->second == now &&
-	       path->ingress_device == came && path->class == info->class && info->length <= path->mtu;
+	       path->ingress_device == ingress_device && path->class == info->class && info->length <= path->mtu;
 }
 
 /* Resolves the path of a packet. `flags`: the ingress device's. `false`: the packet goes through the stack. */

@@ -31,20 +31,20 @@ INLINE void touch_flow(struct flow *flow, __u32 now)
 		flow->seen = now;
 }
 
-INLINE void update_seen(__u8 *heard, __u8 flags)
+INLINE void update_seen(__u8 *side_flags, __u8 flags)
 {
 	__u8 now = seen_flags(flags);
-	__u8 before = *heard;
+	__u8 before = *side_flags;
 	__u8 after = (now & FLOW_RST_SEEN ? before : before & ~FLOW_RST_SEEN) | now;
 
 	if (UNLIKELY(after != before))
-		*heard = after;
+		*side_flags = after;
 }
 
 /* Clears the end of the former connection, because a new one with the same ports has begun. */
-INLINE void clear_ends(__u8 *heard)
+INLINE void clear_ends(__u8 *side_flags)
 {
-	*heard &= ~(FLOW_FIN_SEEN | FLOW_RST_SEEN);
+	*side_flags &= ~(FLOW_FIN_SEEN | FLOW_RST_SEEN);
 }
 
 INLINE void clear_all_ends(struct flow *flow)
@@ -211,16 +211,16 @@ INLINE enum list_search search_step(bool v4)
 
 	if (!scratch)
 		return LIST_FOUND;
-	if (!scratch->left)
+	if (!scratch->remaining)
 		return LIST_MISSING;
-	half = scratch->left / 2;
-	if (!read_slot(&request, scratch->first + half, &endpoint))
+	half = scratch->remaining / 2;
+	if (!read_slot(&request, scratch->search_first + half, &endpoint))
 		return LIST_FOUND;
-	before = orders_before(&endpoint, &scratch->searched, &is_same);
+	before = orders_before(&endpoint, &scratch->wanted_backend, &is_same);
 	if (is_same)
 		return LIST_FOUND;
-	scratch->first += (half + 1) & before;
-	scratch->left = (half & ~before) | ((scratch->left - half - 1) & before);
+	scratch->search_first += (half + 1) & before;
+	scratch->remaining = (half & ~before) | ((scratch->remaining - half - 1) & before);
 	return LIST_UNDECIDED;
 }
 
@@ -238,8 +238,8 @@ INLINE bool is_in_sorted_list(struct scratch *scratch, __u64 word, bool v4)
 {
 	int result;
 
-	scratch->first = word_base(word);
-	scratch->left = word_count(word);
+	scratch->search_first = word_base(word);
+	scratch->remaining = word_count(word);
 	for (int step = 0; step < LIST_SEARCH_STEPS; step++) {
 		result = v4 ? search_step4() : search_step6();
 		if (result != LIST_UNDECIDED)

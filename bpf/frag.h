@@ -85,7 +85,7 @@ INLINE void count_early_fragment(const struct packet *packet, bool v4)
 {
 	struct lb_request request = { .v4 = v4 };
 
-	copy_address(request.to.address, packet->tuple.destination.address);
+	copy_address(request.frontend.address, packet->tuple.destination.address);
 	if (may_be_frontend(&request))
 		count_packet(COUNT_FRAGMENTS);
 }

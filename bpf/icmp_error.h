@@ -42,7 +42,7 @@ struct quoted {
 
 INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted, bool v4)
 {
-	__u32 least = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	__u32 min_length = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	struct icmp_header *icmp;
 	__u16 *ports;
 
@@ -54,7 +54,7 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 	quoted->is_refusal = is_port_unreachable(icmp, v4);
 	quoted->sum = packet->transport + offsetof(struct icmp_header, checksum);
 	quoted->packet.ip = packet->transport + sizeof(*icmp);
-	if (!make_readable(skb, quoted->packet.ip + least))
+	if (!make_readable(skb, quoted->packet.ip + min_length))
 		return false;
 	if (v4 ? !parse4(skb, &quoted->packet) : !parse6(skb, &quoted->packet))
 		return false;
@@ -140,32 +140,32 @@ INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated,
 	const enum step untouched = is_decapsulated ? STEP_DROP : STEP_PASS;
 	struct quoted quoted = {};
 	struct packet packet = {};
-	struct tuple sent, shown, to;
+	struct tuple tuple, translated, to;
 	enum direction direction;
 	struct flow *flow;
-	__u32 led, serial;
+	__u32 number, serial;
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
 		return untouched;
-	reverse_tuple(&sent, &quoted.packet.tuple);
-	led = UNLIKELY(is_decapsulated) ? get_decap_flow(&sent, v4) : find_ingress_flow(&sent, v4);
-	flow = get_flow(led);
+	reverse_tuple(&tuple, &quoted.packet.tuple);
+	number = UNLIKELY(is_decapsulated) ? get_decap_flow(&tuple, v4) : find_ingress_flow(&tuple, v4);
+	flow = get_flow(number);
 	serial = flow ? READ_ONCE(flow->serial) : 0;
-	direction = flow ? translate_ingress(flow, &sent, &shown, v4) : NO_DIRECTION;
+	direction = flow ? translate_ingress(flow, &tuple, &translated, v4) : NO_DIRECTION;
 	if (direction == NO_DIRECTION)
-		return is_decapsulated ? untouched : save_unknown_error(skb, &packet, &sent);
+		return is_decapsulated ? untouched : save_unknown_error(skb, &packet, &tuple);
 	if (UNLIKELY(is_encapsulated(flow)))
 		return !is_encap_disabled(skb, flow) &&
-				       save_fast_path(&packet, led, serial, direction, false) == STEP_FAST_PATH ?
+				       save_fast_path(&packet, number, serial, direction, false) == STEP_FAST_PATH ?
 			       STEP_ENCAP :
 			       STEP_DROP;
 	note_port_unreachable(flow, &packet, &quoted);
-	reverse_tuple(&to, &shown);
+	reverse_tuple(&to, &translated);
 	if (!write_quoted(skb, &quoted, &to, v4))
 		return STEP_DROP;
 	/* The error arrived at the packet's source address on the wire. Now it goes to the packet's sender. */
 	to = packet.tuple;
-	copy_address(to.destination.address, shown.destination.address);
+	copy_address(to.destination.address, translated.destination.address);
 	count_packet(COUNT_ERRORS);
 	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
 		return STEP_DROP;
@@ -178,22 +178,22 @@ INLINE int icmp_error_egress(struct __sk_buff *skb, bool v4)
 {
 	struct quoted quoted = {};
 	struct packet packet = {};
-	struct tuple seen, shown, to;
+	struct tuple tuple, translated, to;
 	enum direction direction;
 	struct flow *flow;
-	__u32 *number, led;
+	__u32 *entry, number;
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
 		return TC_ACT_UNSPEC;
-	reverse_tuple(&seen, &quoted.packet.tuple);
-	number = find_entry(&seen, ENTRY_TRANSLATED, v4);
-	led = number ? *number : 0;
-	flow = number ? get_flow(led) : NULL;
-	direction = flow ? translate_egress(flow, &seen, &shown, v4) : NO_DIRECTION;
+	reverse_tuple(&tuple, &quoted.packet.tuple);
+	entry = find_entry(&tuple, ENTRY_TRANSLATED, v4);
+	number = entry ? *entry : 0;
+	flow = entry ? get_flow(number) : NULL;
+	direction = flow ? translate_egress(flow, &tuple, &translated, v4) : NO_DIRECTION;
 	if (direction == NO_DIRECTION)
 		return TC_ACT_UNSPEC;
 	note_port_unreachable(flow, &packet, &quoted);
-	reverse_tuple(&to, &shown);
+	reverse_tuple(&to, &translated);
 	if (!write_quoted(skb, &quoted, &to, v4))
 		return TC_ACT_SHOT;
 	to = packet.tuple;
@@ -201,12 +201,12 @@ INLINE int icmp_error_egress(struct __sk_buff *skb, bool v4)
 	 * The error gets the source address of all packets to that sender: the frontend's, or this node's. If a router
 	 * sent the error and sees it again, it would drop an error from its own address.
 	 */
-	copy_address(to.source.address, shown.source.address);
-	copy_address(to.destination.address, shown.destination.address);
+	copy_address(to.source.address, translated.source.address);
+	copy_address(to.destination.address, translated.destination.address);
 	count_packet(COUNT_ERRORS);
 	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
 		return TC_ACT_SHOT;
-	return direction == TO_CLIENT ? route_reply(skb, flow, led, v4) : TC_ACT_UNSPEC;
+	return direction == TO_CLIENT ? route_reply(skb, flow, number, v4) : TC_ACT_UNSPEC;
 }
 
 #endif

@@ -52,7 +52,7 @@ INLINE bool is_frontend_moved(__u32 number, bool v4)
 	if (!port)
 		return true;
 	set_endpoint(&request.backend, flow->backend, flow->backend_port);
-	scratch->searched = request.backend;
+	scratch->wanted_backend = request.backend;
 	if (UNLIKELY(is_encapsulated(flow)) && !is_closed_by_client(flow) && is_member(&request, SCOPE_SERVING))
 		return false;
 	return !is_in_list(scratch, &request, SCOPE_CLUSTER, READ_ONCE(port->cluster), v4) &&

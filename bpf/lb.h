@@ -49,14 +49,14 @@ INLINE __u64 lookup_frontend4(__u32 address, __u16 port, __u8 transport, enum fr
 	__u32 rest = (__u32)match << 24 | (__u32)transport << 16 | port;
 	__u32 key[2] = { address, rest };
 
-	struct frontend4_value *found = bpf_map_lookup_elem(&frontends4, key);
+	struct frontend4_value *element = bpf_map_lookup_elem(&frontends4, key);
 	__u64 target, echo;
 
 	_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the port comes before the transport");
-	if (!found)
+	if (!element)
 		return TARGET_NONE;
-	target = READ_ONCE(found->target);
-	echo = READ_ONCE(*load_after((const __u64 *)found, target));
+	target = READ_ONCE(element->target);
+	echo = READ_ONCE(*load_after((const __u64 *)element, target));
 	return LIKELY(!(((__u32)echo ^ address) | ((__u32)(echo >> 32) ^ rest))) ? target : TARGET_REUSED;
 }
 
@@ -68,16 +68,16 @@ INLINE __u64 lookup_frontend6(const __u32 *address, __u16 port, __u8 transport, 
 		.transport = transport,
 		.any = match,
 	};
-	struct frontend6_value *found;
+	struct frontend6_value *element;
 	const struct frontend6_value *echo;
 	__u64 target;
 
 	copy_address(key.address, address);
-	found = bpf_map_lookup_elem(&frontends6, &key);
-	if (!found)
+	element = bpf_map_lookup_elem(&frontends6, &key);
+	if (!element)
 		return TARGET_NONE;
-	target = READ_ONCE(found->target);
-	echo = (const struct frontend6_value *)load_after((const __u64 *)found, target);
+	target = READ_ONCE(element->target);
+	echo = (const struct frontend6_value *)load_after((const __u64 *)element, target);
 	if (LIKELY(same_address(echo->address, key.address) && echo->port == key.port &&
 		   echo->transport == key.transport && echo->any == key.any))
 		return target;
@@ -86,8 +86,8 @@ INLINE __u64 lookup_frontend6(const __u32 *address, __u16 port, __u8 transport, 
 
 INLINE __u64 lookup_frontend(const struct lb_request *request, const __u32 *address, enum frontend_match match)
 {
-	return request->v4 ? lookup_frontend4(address[3], request->to.port, request->transport, match) :
-			     lookup_frontend6(address, request->to.port, request->transport, match);
+	return request->v4 ? lookup_frontend4(address[3], request->frontend.port, request->transport, match) :
+			     lookup_frontend6(address, request->frontend.port, request->transport, match);
 }
 
 /* Looks twice: the second look-up of a reused element finds the new one, or nothing. */
@@ -123,7 +123,7 @@ INLINE bool is_loopback6(const __u32 *address)
 /* Whether the client dials a loopback address. The caller knows whether it is the node's or a pod's. */
 INLINE bool is_loopback(const struct lb_request *request)
 {
-	return request->v4 ? is_loopback4(request->to.address[3]) : is_loopback6(request->to.address);
+	return request->v4 ? is_loopback4(request->frontend.address[3]) : is_loopback6(request->frontend.address);
 }
 
 INLINE bool is_node_address4(__u32 address)
@@ -144,7 +144,8 @@ INLINE bool is_node_address(const struct lb_request *request)
 {
 	if (is_loopback(request))
 		return false;
-	return request->v4 ? is_node_address4(request->to.address[3]) : is_node_address6(request->to.address);
+	return request->v4 ? is_node_address4(request->frontend.address[3]) :
+			     is_node_address6(request->frontend.address);
 }
 
 /* Whether the node answers node ports at its loopback. The first loopback address stands for all of them. */
@@ -161,8 +162,8 @@ INLINE bool is_cluster_ip(const struct lb_request *request)
 	struct in6 key;
 
 	if (request->v4)
-		return bpf_map_lookup_elem(&cluster_ips4, &request->to.address[3]) != NULL;
-	copy_address(key.address, request->to.address);
+		return bpf_map_lookup_elem(&cluster_ips4, &request->frontend.address[3]) != NULL;
+	copy_address(key.address, request->frontend.address);
 	return bpf_map_lookup_elem(&cluster_ips6, &key) != NULL;
 }
 
@@ -172,7 +173,7 @@ INLINE bool is_cluster_ip(const struct lb_request *request)
  */
 INLINE __u32 address_block(const struct lb_request *request)
 {
-	const __u32 *address = request->to.address;
+	const __u32 *address = request->frontend.address;
 
 	if (request->v4)
 		return bpf_ntohl(address[3]) >> 16;
@@ -191,7 +192,7 @@ INLINE bool may_be_frontend(const struct lb_request *request)
 /* Finds a frontend by the dialled address. */
 INLINE bool find_exact_frontend(struct lb_request *request)
 {
-	return may_be_frontend(request) && find_frontend_at(request, request->to.address, EXACT_ADDRESS);
+	return may_be_frontend(request) && find_frontend_at(request, request->frontend.address, EXACT_ADDRESS);
 }
 
 /* Finds a node port. is_node_address() and has_loopback_node_ports() say which addresses have node ports. */

@@ -41,13 +41,13 @@ INLINE bool has_address(const __u32 *address)
 INLINE __u32 egress_to_backend(struct __sk_buff *skb, const struct flow *flow, __u32 class, __u32 flags,
 			       bool *is_unknown, bool v4)
 {
-	struct tuple there;
+	struct tuple tuple;
 	__u32 egress;
 
-	set_endpoint(&there.source, flow->client, flow->client_port);
-	set_endpoint(&there.destination, flow->backend, flow->backend_port);
-	there.transport = flow->transport;
-	egress = lookup_egress_cached(skb, &there, class, skb->ifindex, flags, v4);
+	set_endpoint(&tuple.source, flow->client, flow->client_port);
+	set_endpoint(&tuple.destination, flow->backend, flow->backend_port);
+	tuple.transport = flow->transport;
+	egress = lookup_egress_cached(skb, &tuple, class, skb->ifindex, flags, v4);
 	*is_unknown = egress == EGRESS_UNKNOWN;
 	return *is_unknown ? skb->ifindex : egress;
 }
@@ -222,7 +222,7 @@ INLINE int add_original_entry(__u32 number, bool v4)
 {
 	struct flow *flow = get_flow(number), *other;
 	struct tuple tuple, to;
-	__u32 *there, led;
+	__u32 *entry, holder;
 	int added;
 
 	if (!flow)
@@ -231,15 +231,15 @@ INLINE int add_original_entry(__u32 number, bool v4)
 	added = add_entry(&tuple, ENTRY_WIRE, number, v4);
 	if (LIKELY(added != -EEXIST))
 		return added;
-	there = find_entry(&tuple, ENTRY_WIRE, v4);
-	led = there ? *there : 0;
-	other = get_flow(led);
-	if (!there)
+	entry = find_entry(&tuple, ENTRY_WIRE, v4);
+	holder = entry ? *entry : 0;
+	other = get_flow(holder);
+	if (!entry)
 		return added;
 	if (other && translate_ingress(other, &tuple, &to, v4) != NO_DIRECTION)
 		return may_share_original(flow, other) ? 0 : added;
-	there = find_entry(&tuple, ENTRY_WIRE, v4);
-	if (there && *there == led)
+	entry = find_entry(&tuple, ENTRY_WIRE, v4);
+	if (entry && *entry == holder)
 		remove_entry(&tuple, ENTRY_WIRE, v4);
 	return add_entry(&tuple, ENTRY_WIRE, number, v4);
 }
@@ -299,15 +299,15 @@ INLINE __u32 new_serial(void)
 }
 
 /*
- * Undoes the opening of a flow, and returns `why`. Unless another flow has the tuple, the maps of entries are full, so
- * this evicts a flow.
+ * Undoes the opening of a flow, and returns `error`. Unless another flow has the tuple, the maps of entries are full,
+ * so this evicts a flow.
  */
-INLINE int abort_open(struct scratch *scratch, struct flow *flow, bool is_through, int why, bool v4)
+INLINE int abort_open(struct scratch *scratch, struct flow *flow, bool is_through, int error, bool v4)
 {
 	undo_open(scratch, flow, is_through, v4);
-	if (why != -EEXIST)
+	if (error != -EEXIST)
 		evict_one(scratch, seconds());
-	return why;
+	return error;
 }
 
 /* The result of opening a flow. */
@@ -320,16 +320,16 @@ enum open_result { OPEN_OK, OPEN_EXISTS, OPEN_NO_ROOM, OPEN_NO_PORT, OPEN_NO_ADD
  */
 INLINE bool is_local_to_outside(struct __sk_buff *skb, const struct flow *flow, bool v4)
 {
-	__u32 there = lookup_egress(skb, flow->client, flow->backend, flow->client_port, flow->backend_port,
-				    flow->transport, v4);
-	__u32 back = lookup_egress(skb, flow->backend, flow->client, flow->backend_port, flow->client_port,
-				   flow->transport, v4);
-	const struct device *device = bpf_map_lookup_elem(&devices, &there);
+	__u32 to_backend = lookup_egress(skb, flow->client, flow->backend, flow->client_port, flow->backend_port,
+					 flow->transport, v4);
+	__u32 to_client = lookup_egress(skb, flow->backend, flow->client, flow->backend_port, flow->client_port,
+					flow->transport, v4);
+	const struct device *device = bpf_map_lookup_elem(&devices, &to_backend);
 
-	if (there == EGRESS_UNKNOWN || (device && leads_outside(device) && !(device->flags & DEVICE_SWITCH) &&
-					!is_local_pod(device, flow->backend, v4)))
+	if (to_backend == EGRESS_UNKNOWN || (device && leads_outside(device) && !(device->flags & DEVICE_SWITCH) &&
+					     !is_local_pod(device, flow->backend, v4)))
 		return false;
-	device = bpf_map_lookup_elem(&devices, &back);
+	device = bpf_map_lookup_elem(&devices, &to_client);
 	return device && leads_outside(device) && !is_local_pod(device, flow->client, v4);
 }
 
@@ -371,11 +371,11 @@ INLINE enum open_result init_flow(struct __sk_buff *skb, struct scratch *scratch
 		if (is_decap_local(skb, scratch, flow, v4))
 			return OPEN_OK;
 	} else if (LIKELY(set_snat_address(skb, scratch, flow, v4)) &&
-		   (LIKELY(!scratch->adopts) || is_encapsulated(flow))) {
+		   (LIKELY(!scratch->is_adopted) || is_encapsulated(flow))) {
 		return OPEN_OK;
 	}
 	undo_open(scratch, flow, false, v4);
-	if (UNLIKELY(scratch->adopts))
+	if (UNLIKELY(scratch->is_adopted))
 		return OPEN_NOT_REMOTE;
 	return scratch->decap_flag ? OPEN_NOT_LOCAL : OPEN_NO_ADDRESS;
 }
@@ -439,23 +439,23 @@ INLINE enum step forward_first(struct __sk_buff *skb, struct scratch *scratch, b
 }
 
 /* Drops the packet of a client without a flow, and reports the reason. */
-INLINE enum step drop_unopened(const struct scratch *scratch, enum open_result why, bool v4)
+INLINE enum step drop_unopened(const struct scratch *scratch, enum open_result result, bool v4)
 {
 	struct lb_request request = { .port_index = scratch->port_index, .share = scratch->share };
 
 	set_request(&request, &scratch->packet.tuple, v4);
-	if (why == OPEN_NO_ROOM)
+	if (result == OPEN_NO_ROOM)
 		return drop_client(scratch, &request, REASON_FLOWS, COUNT_FULL);
-	if (UNLIKELY(why == OPEN_NOT_LOCAL)) {
+	if (UNLIKELY(result == OPEN_NOT_LOCAL)) {
 		count_packet(COUNT_NOT_LOCAL);
 		return STEP_DROP;
 	}
-	if (UNLIKELY(why == OPEN_NOT_REMOTE)) {
+	if (UNLIKELY(result == OPEN_NOT_REMOTE)) {
 		count_packet(COUNT_MIDSTREAM);
 		save_unknown_segment(&scratch->packet, false);
 		return STEP_PASS;
 	}
-	return drop_client(scratch, &request, why == OPEN_NO_ADDRESS ? REASON_ADDRESS : REASON_PORTS, COUNT_NO_PORT);
+	return drop_client(scratch, &request, result == OPEN_NO_ADDRESS ? REASON_ADDRESS : REASON_PORTS, COUNT_NO_PORT);
 }
 
 /* Opens the flow of a client with a backend, except for its ports. */
@@ -478,7 +478,7 @@ INLINE enum step commit_flow(struct scratch *scratch, int added, bool v4)
 {
 	enum open_result result = add_flow(scratch, added, v4);
 
-	if (UNLIKELY(scratch->adopts) && result == OPEN_OK)
+	if (UNLIKELY(scratch->is_adopted) && result == OPEN_OK)
 		count_packet(COUNT_ADOPTED);
 	if (LIKELY(result == OPEN_OK))
 		return UNLIKELY(scratch->may_encap) && is_flow_encapsulated(scratch) ? STEP_ENCAP : STEP_FORWARD_FIRST;

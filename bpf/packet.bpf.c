@@ -29,9 +29,9 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* Puts these enums into BTF for the skeleton generator. No program reads it. */
 const volatile struct exported_types {
 	enum device_flag device_flag;
-	enum entry_kind kind;
+	enum entry_kind entry_kind;
 	enum flow_state flow_state;
-	enum flow_flag heard;
+	enum flow_flag flow_flag;
 	enum flow_count flow_count;
 	enum drains drains;
 	enum flow_part flow_part;
@@ -70,7 +70,7 @@ INLINE enum step step_select_backend(struct __sk_buff *skb, enum ownership owner
 
 	if (!scratch)
 		return STEP_DROP;
-	scratch->may_encap = scratch->adopts = false;
+	scratch->may_encap = scratch->is_adopted = false;
 	scratch->decap_flag = has_dsr_from && ownership == DECAPSULATED ? FLOW_DECAP : 0;
 	return UNLIKELY(scratch->decap_flag) ? select_decap_backend(skb, scratch, v4) :
 					       select_client_backend(skb, scratch, v4);

@@ -284,9 +284,9 @@ INLINE void *skb_end(const struct __sk_buff *skb)
 /* A header of that size, or NULL. The mask on the offset is for the verifier. */
 INLINE void *get_header(const struct __sk_buff *skb, __u32 at, __u32 size)
 {
-	void *found = skb_data(skb) + (at & (HEADERS_END - 1));
+	void *start = skb_data(skb) + (at & (HEADERS_END - 1));
 
-	return found + size <= skb_end(skb) ? found : NULL;
+	return start + size <= skb_end(skb) ? start : NULL;
 }
 
 /* Makes the packet's first bytes linear. `false`: the packet is shorter, or the kernel refused. */
@@ -474,10 +474,10 @@ INLINE bool parse_transport(struct __sk_buff *skb, struct packet *packet)
 /* Reads the IP header. `false`: the packet is none of ours. */
 INLINE bool parse(struct __sk_buff *skb, struct packet *packet, bool v4)
 {
-	__u32 least = link_header + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	__u32 min_length = link_header + (v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
 
 	packet->ip = link_header;
-	return make_readable(skb, least) && (v4 ? parse4(skb, packet) : parse6(skb, packet));
+	return make_readable(skb, min_length) && (v4 ? parse4(skb, packet) : parse6(skb, packet));
 }
 
 INLINE bool is_transport(__u8 protocol)
@@ -530,7 +530,7 @@ struct scratch {
 	 * The packet belongs to a connection that another node may have opened. It goes to a third node, or to the
 	 * stack.
 	 */
-	__u32 adopts;
+	__u32 is_adopted;
 	struct endpoint named_backend;
 	/* The tuple between the client and its backend. */
 	struct tuple translated;
@@ -562,9 +562,9 @@ struct scratch {
 	__u32 runner_up_serial;
 	__u32 runner_up_score;
 	/* The backend that is looked for in a list, and the range that is left to search: see flow_state.h. */
-	struct endpoint searched;
-	__u32 first;
-	__u32 left;
+	struct endpoint wanted_backend;
+	__u32 search_first;
+	__u32 remaining;
 };
 
 struct {

@@ -58,7 +58,7 @@ INLINE bool may_be_ours(const __u32 *address, __u16 port, __u16 source, bool v4)
 
 	if (is_flow_port(port, source))
 		return true;
-	copy_address(request.to.address, address);
+	copy_address(request.frontend.address, address);
 	return may_be_frontend(&request);
 }
 

@@ -308,22 +308,22 @@ INLINE int reject_icmp4(struct __sk_buff *skb, const struct packet *packet)
 	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 	__u32 length = ip ? bpf_ntohs(ip->tot_len) : 0;
 	__u32 of_ip = packet->transport - packet->ip;
-	struct icmp_reply4 answer;
+	struct icmp_reply4 reply;
 	struct quote quoted = {};
 
 	if (length < of_ip)
 		return TC_ACT_SHOT;
 	quote_packet(&quoted, skb, packet, length - of_ip, true);
 	length = of_ip + quoted.length;
-	if (!quoted.length || !resize_for_quote(skb, packet, length, sizeof(answer)))
+	if (!quoted.length || !resize_for_quote(skb, packet, length, sizeof(reply)))
 		return TC_ACT_SHOT;
-	fill_icmp_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
-	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
-	answer.icmp.type = ICMP_UNREACHABLE;
-	answer.icmp.code = ICMP_PORT_UNREACHABLE;
+	fill_icmp_ip4(&reply.ip, &packet->tuple, length + sizeof(reply));
+	__builtin_memset(&reply.icmp, 0, sizeof(reply.icmp));
+	reply.icmp.type = ICMP_UNREACHABLE;
+	reply.icmp.code = ICMP_PORT_UNREACHABLE;
 	/* The quoted IP header has a checksum of its own, so it adds nothing. */
-	answer.icmp.checksum = ~csum_fold16(csum_add(&answer.icmp, sizeof(answer.icmp), quoted.sum));
-	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
+	reply.icmp.checksum = ~csum_fold16(csum_add(&reply.icmp, sizeof(reply.icmp), quoted.sum));
+	if (bpf_skb_store_bytes(skb, packet->ip, &reply, sizeof(reply), BPF_F_RECOMPUTE_CSUM))
 		return TC_ACT_SHOT;
 	return redirect_to_sender(skb);
 }
@@ -342,7 +342,7 @@ INLINE void fill_icmp_ip6(struct ipv6hdr *ip, const struct tuple *tuple, __u16 l
 INLINE int reject_icmp6(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
-	struct icmp_reply6 answer;
+	struct icmp_reply6 reply;
 	struct quote quoted = {};
 	__u32 payload;
 	__u64 sum;
@@ -355,16 +355,16 @@ INLINE int reject_icmp6(struct __sk_buff *skb, const struct packet *packet)
 	if (!ip)
 		return TC_ACT_SHOT;
 	sum = csum_add(ip, sizeof(*ip), quoted.sum);
-	if (!quoted.length || !resize_for_quote(skb, packet, sizeof(*ip) + quoted.length, sizeof(answer)))
+	if (!quoted.length || !resize_for_quote(skb, packet, sizeof(*ip) + quoted.length, sizeof(reply)))
 		return TC_ACT_SHOT;
-	payload = sizeof(*ip) + sizeof(answer.icmp) + quoted.length;
-	fill_icmp_ip6(&answer.ip, &packet->tuple, payload);
-	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
-	answer.icmp.type = ICMP6_UNREACHABLE;
-	answer.icmp.code = ICMP6_PORT_UNREACHABLE;
+	payload = sizeof(*ip) + sizeof(reply.icmp) + quoted.length;
+	fill_icmp_ip6(&reply.ip, &packet->tuple, payload);
+	__builtin_memset(&reply.icmp, 0, sizeof(reply.icmp));
+	reply.icmp.type = ICMP6_UNREACHABLE;
+	reply.icmp.code = ICMP6_PORT_UNREACHABLE;
 	sum += pseudo_header_csum(&packet->tuple, payload, IPPROTO_ICMPV6, false);
-	answer.icmp.checksum = ~csum_fold16(csum_add(&answer.icmp, sizeof(answer.icmp), sum));
-	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
+	reply.icmp.checksum = ~csum_fold16(csum_add(&reply.icmp, sizeof(reply.icmp), sum));
+	if (bpf_skb_store_bytes(skb, packet->ip, &reply, sizeof(reply), BPF_F_RECOMPUTE_CSUM))
 		return TC_ACT_SHOT;
 	return redirect_to_sender(skb);
 }
@@ -379,21 +379,21 @@ INLINE int send_too_big4(struct __sk_buff *skb, const struct packet *packet, __u
 {
 	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 	__u32 length = sizeof(*ip) + QUOTED_MIN;
-	struct icmp_reply4 answer;
+	struct icmp_reply4 reply;
 	struct quote quoted;
 
 	if (!ip || ip->ihl != 5)
 		return TC_ACT_SHOT;
 	quote_beginning(&quoted, skb, packet, QUOTED_MIN);
-	if (!quoted.length || !resize_for_quote(skb, packet, length, sizeof(answer)))
+	if (!quoted.length || !resize_for_quote(skb, packet, length, sizeof(reply)))
 		return TC_ACT_SHOT;
-	fill_icmp_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
-	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
-	answer.icmp.type = ICMP_UNREACHABLE;
-	answer.icmp.code = ICMP_FRAG_NEEDED;
-	answer.icmp.rest = bpf_htonl(mtu & 0xffff);
-	answer.icmp.checksum = ~csum_fold16(csum_add(&answer.icmp, sizeof(answer.icmp), quoted.sum));
-	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
+	fill_icmp_ip4(&reply.ip, &packet->tuple, length + sizeof(reply));
+	__builtin_memset(&reply.icmp, 0, sizeof(reply.icmp));
+	reply.icmp.type = ICMP_UNREACHABLE;
+	reply.icmp.code = ICMP_FRAG_NEEDED;
+	reply.icmp.rest = bpf_htonl(mtu & 0xffff);
+	reply.icmp.checksum = ~csum_fold16(csum_add(&reply.icmp, sizeof(reply.icmp), quoted.sum));
+	if (bpf_skb_store_bytes(skb, packet->ip, &reply, sizeof(reply), BPF_F_RECOMPUTE_CSUM))
 		return TC_ACT_SHOT;
 	return redirect_to_sender(skb);
 }
@@ -402,7 +402,7 @@ INLINE int send_too_big6(struct __sk_buff *skb, const struct packet *packet, __u
 {
 	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
 	__u32 payload = sizeof(*ip) + sizeof(struct icmp_header) + QUOTED_MIN;
-	struct icmp_reply6 answer;
+	struct icmp_reply6 reply;
 	struct quote quoted;
 	__u64 sum;
 
@@ -413,15 +413,15 @@ INLINE int send_too_big6(struct __sk_buff *skb, const struct packet *packet, __u
 	if (!ip)
 		return TC_ACT_SHOT;
 	sum = csum_add(ip, sizeof(*ip), quoted.sum);
-	if (!quoted.length || !resize_for_quote(skb, packet, sizeof(*ip) + QUOTED_MIN, sizeof(answer)))
+	if (!quoted.length || !resize_for_quote(skb, packet, sizeof(*ip) + QUOTED_MIN, sizeof(reply)))
 		return TC_ACT_SHOT;
-	fill_icmp_ip6(&answer.ip, &packet->tuple, payload);
-	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
-	answer.icmp.type = ICMP6_TOO_BIG;
-	answer.icmp.rest = bpf_htonl(mtu & 0xffff);
+	fill_icmp_ip6(&reply.ip, &packet->tuple, payload);
+	__builtin_memset(&reply.icmp, 0, sizeof(reply.icmp));
+	reply.icmp.type = ICMP6_TOO_BIG;
+	reply.icmp.rest = bpf_htonl(mtu & 0xffff);
 	sum += pseudo_header_csum(&packet->tuple, payload, IPPROTO_ICMPV6, false);
-	answer.icmp.checksum = ~csum_fold16(csum_add(&answer.icmp, sizeof(answer.icmp), sum));
-	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
+	reply.icmp.checksum = ~csum_fold16(csum_add(&reply.icmp, sizeof(reply.icmp), sum));
+	if (bpf_skb_store_bytes(skb, packet->ip, &reply, sizeof(reply), BPF_F_RECOMPUTE_CSUM))
 		return TC_ACT_SHOT;
 	return redirect_to_sender(skb);
 }
@@ -533,17 +533,17 @@ INLINE struct xdp_drop_hint *get_xdp_drop_hint(__u32 device)
 INLINE void save_xdp_drop_hint(const struct __sk_buff *skb, __u32 device_flags)
 {
 	const struct ethhdr *link = get_header(skb, 0, sizeof(*link));
-	struct xdp_drop_hint *noted;
+	struct xdp_drop_hint *hint;
 
 	if (LIKELY(!(device_flags & DEVICE_XDP)) || link_header != ETH_HLEN || !link || skb->pkt_type != PACKET_HOST ||
 	    skb->vlan_present)
 		return;
-	noted = get_xdp_drop_hint(skb->ifindex);
-	if (!noted)
+	hint = get_xdp_drop_hint(skb->ifindex);
+	if (!hint)
 		return;
-	noted->second = seconds();
-	noted->device = skb->ifindex;
-	__builtin_memcpy(noted->mac, link->h_dest, ETH_ALEN);
+	hint->second = seconds();
+	hint->device = skb->ifindex;
+	__builtin_memcpy(hint->mac, link->h_dest, ETH_ALEN);
 }
 
 #endif

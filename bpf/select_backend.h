@@ -28,7 +28,7 @@
 
 INLINE void set_request(struct lb_request *request, const struct tuple *tuple, bool v4)
 {
-	request->to = tuple->destination;
+	request->frontend = tuple->destination;
 	request->transport = tuple->transport;
 	request->v4 = v4;
 }
@@ -43,7 +43,7 @@ INLINE bool find_frontend(struct lb_request *request)
 		return false;
 	if (find_exact_frontend(request))
 		return true;
-	return has_node_port(request->to.port) && is_node_address(request) && find_node_port(request);
+	return has_node_port(request->frontend.port) && is_node_address(request) && find_node_port(request);
 }
 
 INLINE void set_socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *tuple, bool v4)
@@ -95,7 +95,7 @@ INLINE bool is_source_frontend(bool v4)
 
 	if (!scratch)
 		return false;
-	request.to = scratch->packet.tuple.source;
+	request.frontend = scratch->packet.tuple.source;
 	return find_frontend(&request);
 }
 
@@ -112,11 +112,11 @@ GLOBAL int is_source_frontend6(void)
 /* Whether this node sends a datagram from the endpoint of a frontend. */
 INLINE bool is_node_datagram(const struct packet *packet, bool v4)
 {
-	const struct endpoint *own = &packet->tuple.source;
+	const struct endpoint *source = &packet->tuple.source;
 	struct scratch *scratch = get_scratch();
 
-	if (!scratch || packet->tuple.transport != IPPROTO_UDP || !has_node_port(own->port) ||
-	    !(v4 ? is_node_address4(own->address[3]) : is_node_address6(own->address)))
+	if (!scratch || packet->tuple.transport != IPPROTO_UDP || !has_node_port(source->port) ||
+	    !(v4 ? is_node_address4(source->address[3]) : is_node_address6(source->address)))
 		return false;
 	scratch->packet.tuple = packet->tuple;
 	return v4 ? is_source_frontend4() : is_source_frontend6();
@@ -129,18 +129,18 @@ INLINE bool is_node_datagram(const struct packet *packet, bool v4)
  */
 INLINE void note_node_datagram(const struct packet *packet, bool v4)
 {
-	const struct endpoint *own = &packet->tuple.source;
-	struct tuple answered;
+	const struct endpoint *source = &packet->tuple.source;
+	struct tuple reply;
 	struct talk_key key;
 	__u32 now, *sent_at;
 
 	if (!is_node_datagram(packet, v4))
 		return;
 	/* A reply to a client of the frontend. The program of another device has translated it already. */
-	reverse_tuple(&answered, &packet->tuple);
-	if (find_entry(&answered, ENTRY_WIRE, v4))
+	reverse_tuple(&reply, &packet->tuple);
+	if (find_entry(&reply, ENTRY_WIRE, v4))
 		return;
-	set_talk_key(&key, &packet->tuple.destination, own);
+	set_talk_key(&key, &packet->tuple.destination, source);
 	now = seconds();
 	sent_at = bpf_map_lookup_elem(&own_talks, &key);
 	if (!sent_at)
@@ -349,7 +349,7 @@ INLINE bool has_frontend_source(const struct tuple *tuple, const struct lb_reque
 
 	if (tuple->transport != IPPROTO_UDP)
 		return false;
-	source.to = tuple->source;
+	source.frontend = tuple->source;
 	return find_exact_frontend(&source) && (!is_author_address(source.kind) || source.share == dialled->share);
 }
 

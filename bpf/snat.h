@@ -17,8 +17,7 @@
 
 /*
  * Random ports that are tried between a client and a local backend. If the client uses half of its ports at one
- * backend, one connection in 65,536 finds none. Then it tries its own port, and at last all ports below the ephemeral
- * ones.
+ * backend, one connection in 65,536 finds none. Then its own port is tried, and at last all ports below 30,000.
  */
 #define PORT_TRIES 16
 /*
@@ -38,7 +37,7 @@
 /*
  * A scan of all ports takes about ten milliseconds. So few scans may fail in one second: for the backends of one hash,
  * for one namespace, and for all. After that only random ports are tried. So a client that uses up the ports of one
- * backend does not block other backends, and one namespace has a quarter of all scans at most.
+ * backend blocks no other backends, and one namespace has a quarter of all scans at most.
  */
 #define SEARCHES_MAX 2
 #define SHARE_SEARCHES_MAX 4
@@ -169,21 +168,21 @@ INLINE bool is_opening_unanswered(const struct flow *flow, __u32 now)
 	return flow->state == FLOW_OPENING && (__s32)(now - flow->began) > LIFE_TIME_WAIT;
 }
 
-/* Notes the flow that has the port as the one to end. `true`: it is closed, or unanswered. */
+/* Notes the flow that has the port as the one to end. `true`: it is closed or unanswered. */
 INLINE bool find_port_holder(__u32 number, __u32 entry, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 	struct flow *flow = get_flow(number);
-	__u32 *there, now = seconds();
+	__u32 *holder, now = seconds();
 	struct tuple tuple;
 
 	if (!scratch || !flow)
 		return false;
 	reply_entry_tuple(&tuple, flow, entry);
-	there = find_entry(&tuple, reply_entry_kind(entry), v4);
-	if (!there)
+	holder = find_entry(&tuple, reply_entry_kind(entry), v4);
+	if (!holder)
 		return false;
-	scratch->victim = *there;
+	scratch->victim = *holder;
 	flow = get_flow(scratch->victim);
 	if (!flow)
 		return false;
@@ -322,15 +321,15 @@ INLINE int try_random_ports(__u32 number, __u32 search, bool v4)
 {
 	struct flow *flow = get_flow(number);
 	__u32 now = seconds(), *crowded;
-	int added = -EEXIST, most = PORT_TRIES;
+	int added = -EEXIST, limit = PORT_TRIES;
 
 	if (!flow)
 		return -ENOENT;
 	crowded = exhausted_second(flow);
 	if (UNLIKELY(READ_ONCE(*crowded) == now) && !(search & PORTS_ALL))
-		most = 1;
+		limit = 1;
 	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		if (tries >= most)
+		if (tries >= limit)
 			return added;
 		added = v4 ? try_random_port4(number, search) : try_random_port6(number, search);
 	}
@@ -457,19 +456,19 @@ INLINE __u64 *failed_by_share(const struct flow *flow)
 	return &failed_searches[2 * SEARCHED + share];
 }
 
-INLINE bool may_search(const __u64 *in_vain, __u32 most, __u32 now)
+INLINE bool may_search(const __u64 *in_vain, __u32 limit, __u32 now)
 {
 	__u64 searched = READ_ONCE(*in_vain);
 
-	return searched >> 32 != now || (__u32)searched < most;
+	return searched >> 32 != now || (__u32)searched < limit;
 }
 
 /* Counts a failed scan. Two CPUs that write at once count one, so there may be one more. */
 INLINE void note_failed_search(__u64 *in_vain, __u32 now)
 {
-	__u64 searched = READ_ONCE(*in_vain), so_far = searched >> 32 == now ? (__u32)searched : 0;
+	__u64 searched = READ_ONCE(*in_vain), failed = searched >> 32 == now ? (__u32)searched : 0;
 
-	*(volatile __u64 *)in_vain = (__u64)now << 32 | (so_far + 1);
+	*(volatile __u64 *)in_vain = (__u64)now << 32 | (failed + 1);
 }
 
 /* Scans all SNAT ports from a random one on. Returns 0 or an error. */
@@ -579,9 +578,9 @@ INLINE int take_own_port(const struct scratch *scratch, struct flow *flow, bool 
  * Allocates the port between client and backend, and adds the translated entry. A client may also dial the backend
  * directly from the same port, and the backend would confuse the two connections. So the client gets another port,
  * unless the backend must see its own, or sees an SNAT port. A flow whose packets never pass between the two has the
- * entry, too: it shows who owns the flow. A client may reach one backend by two frontends from one port. If it has
- * reset the connection by one, that flow keeps the port for a while, because the RST may be forged. The other
- * connection does not wait for it. Returns 0 or an error.
+ * entry, too: it shows who owns the flow. A client may reach one backend by two frontends from one port. A flow that it
+ * has reset keeps the port for a while, because the RST may be forged, and the other flow does not wait for it. Returns
+ * 0 or an error.
  */
 INLINE int alloc_client_port(const struct scratch *scratch, struct flow *flow, bool v4)
 {

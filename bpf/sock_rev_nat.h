@@ -32,8 +32,8 @@ INLINE void save_tcp_frontend(__u64 cookie, const struct lb_request *request)
 	if (UNLIKELY(!entry))
 		return;
 	entry->cookie = cookie;
-	copy_address(entry->address, request->to.address);
-	entry->port = request->to.port;
+	copy_address(entry->address, request->frontend.address);
+	entry->port = request->frontend.port;
 	entry->check = rev_nat_check(entry, &request->backend);
 }
 
@@ -118,7 +118,7 @@ INLINE __u32 find_pair(struct udp_socket *socket, enum pair_end end, const struc
  */
 INLINE bool reuse_pair(struct udp_socket *socket, struct lb_request *request)
 {
-	__u32 at = find_pair(socket, BY_DIALLED, &request->to);
+	__u32 at = find_pair(socket, BY_DIALLED, &request->frontend);
 	struct udp_pair *pair;
 
 	if (at == UDP_PAIRS)
@@ -126,7 +126,8 @@ INLINE bool reuse_pair(struct udp_socket *socket, struct lb_request *request)
 	pair = pair_at(socket, at);
 	copy_address(request->backend.address, pair->backend);
 	request->backend.port = pair->backend_port;
-	if (READ_ONCE(pair->check) != pair_check(&request->to, &request->backend) || !is_member(request, SCOPE_SERVING))
+	if (READ_ONCE(pair->check) != pair_check(&request->frontend, &request->backend) ||
+	    !is_member(request, SCOPE_SERVING))
 		return false;
 	if (socket->last != at)
 		socket->last = at;
@@ -135,32 +136,32 @@ INLINE bool reuse_pair(struct udp_socket *socket, struct lb_request *request)
 
 INLINE void write_pair(struct udp_pair *pair, const struct lb_request *request)
 {
-	copy_address(pair->dialled, request->to.address);
-	pair->dialled_port = request->to.port;
+	copy_address(pair->dialled, request->frontend.address);
+	pair->dialled_port = request->frontend.port;
 	copy_address(pair->backend, request->backend.address);
 	pair->backend_port = request->backend.port;
-	pair->check = pair_check(&request->to, &request->backend);
+	pair->check = pair_check(&request->frontend, &request->backend);
 }
 
 /* The first pair is for connect(). If another pair has the same destination, it is cleared. */
-INLINE __u32 connected_pair(struct udp_socket *socket, __u32 found)
+INLINE __u32 connected_pair(struct udp_socket *socket, __u32 index)
 {
-	if (found != UDP_PAIRS)
-		pair_at(socket, found)->dialled_port = 0;
+	if (index != UDP_PAIRS)
+		pair_at(socket, index)->dialled_port = 0;
 	return 0;
 }
 
 /* The pair for a datagram. It is never that of connect(), because the socket stays connected. */
-INLINE __u32 datagram_pair(struct udp_socket *socket, __u32 found)
+INLINE __u32 datagram_pair(struct udp_socket *socket, __u32 index)
 {
-	if (found == UDP_PAIRS || !found)
+	if (index == UDP_PAIRS || !index)
 		return 1 + socket->written++ % (UDP_PAIRS - 1);
-	return found;
+	return index;
 }
 
 INLINE void save_udp_pair(struct udp_socket *socket, const struct lb_request *request, bool connecting)
 {
-	__u32 at = find_pair(socket, BY_DIALLED, &request->to);
+	__u32 at = find_pair(socket, BY_DIALLED, &request->frontend);
 
 	at = connecting ? connected_pair(socket, at) : datagram_pair(socket, at);
 	write_pair(pair_at(socket, at), request);
@@ -183,7 +184,7 @@ INLINE void clear_connected_pair(struct udp_socket *socket)
  */
 INLINE void save_direct_pair(struct udp_socket *socket, const struct endpoint *to)
 {
-	const struct lb_request direct = { .to = *to, .backend = *to };
+	const struct lb_request direct = { .frontend = *to, .backend = *to };
 	__u32 at = find_pair(socket, BY_BACKEND, to);
 
 	if (at != UDP_PAIRS && !has_end(pair_at(socket, at), BY_DIALLED, to))

@@ -15,7 +15,6 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-
 /* Whether the kernel lets a program set the errno of a denial (Linux 5.18). Otherwise it would be EPERM. */
 const volatile bool has_set_retval = false;
 
@@ -161,7 +160,7 @@ INLINE bool find_socket_frontend(struct bpf_sock_addr *ctx, struct lb_request *r
 {
 	if (find_exact_frontend(request))
 		return true;
-	return has_node_port(request->to.port) && has_node_ports(ctx, request) && find_node_port(request);
+	return has_node_port(request->frontend.port) && has_node_ports(ctx, request) && find_node_port(request);
 }
 
 /*
@@ -409,12 +408,12 @@ INLINE enum outcome translate_fast(struct bpf_sock_addr *ctx, struct lb_request 
 	if (UNLIKELY(request->transport != IPPROTO_TCP))
 		return UNSURE;
 	if (may_be_frontend(request)) {
-		target = lookup_frontend(request, request->to.address, EXACT_ADDRESS);
+		target = lookup_frontend(request, request->frontend.address, EXACT_ADDRESS);
 		if (target == TARGET_NONE && is_cluster_ip(request))
 			return UNSURE;
 	}
 	if (target == TARGET_NONE)
-		return UNLIKELY(has_node_port(request->to.port)) ? UNSURE : PASSED;
+		return UNLIKELY(has_node_port(request->frontend.port)) ? UNSURE : PASSED;
 	if (UNLIKELY(!set_target(request, target)))
 		return UNSURE;
 	if (is_exempt(ctx, request))
@@ -438,9 +437,9 @@ INLINE void read_destination(struct bpf_sock_addr *ctx, struct lb_request *reque
 {
 	request->v4 = family != SOCK_V6;
 	if (family == SOCK_V6)
-		endpoint6(&request->to, ctx);
+		endpoint6(&request->frontend, ctx);
 	else
-		endpoint4(&request->to, family == SOCK_V4 ? ctx->user_ip4 : ctx->user_ip6[3], ctx->user_port);
+		endpoint4(&request->frontend, family == SOCK_V4 ? ctx->user_ip4 : ctx->user_ip6[3], ctx->user_port);
 }
 
 INLINE int write_destination(struct bpf_sock_addr *ctx, const struct lb_request *request, enum sock_family family,
@@ -463,7 +462,7 @@ INLINE int translate_socket(struct bpf_sock_addr *ctx, enum sock_family family, 
 	if (outcome == PASSED && connecting)
 		clear_peer(ctx);
 	else if (outcome == PASSED)
-		note_direct_datagram(ctx, &request.to);
+		note_direct_datagram(ctx, &request.frontend);
 	return write_destination(ctx, &request, family, outcome);
 }
 

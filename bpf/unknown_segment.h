@@ -148,20 +148,20 @@ INLINE bool write_unknown_rst(struct __sk_buff *skb, const struct packet *packet
 {
 	struct tcphdr *tcp = get_header(skb, packet->transport, sizeof(*tcp));
 	__u32 at = packet->transport + offsetof(struct tcphdr, check);
-	struct tcphdr denied = {};
+	struct tcphdr rst = {};
 	__u64 lengths, sum;
 
 	if (!tcp)
 		return false;
-	denied.source = packet->tuple.destination.port;
-	denied.dest = packet->tuple.source.port;
-	denied.seq = tcp->ack_seq;
-	denied.check = tcp->check;
-	((__u16 *)&denied)[6] = bpf_htons(sizeof(denied) / 4 << 12 | TCP_RST);
+	rst.source = packet->tuple.destination.port;
+	rst.dest = packet->tuple.source.port;
+	rst.seq = tcp->ack_seq;
+	rst.check = tcp->check;
+	((__u16 *)&rst)[6] = bpf_htons(sizeof(rst) / 4 << 12 | TCP_RST);
 	sum = length == before ? (__u16)~csum_fold16(csum_add(tcp, sizeof(*tcp), 0)) :
 				 pseudo_header_csum(&packet->tuple, before, IPPROTO_TCP, v4);
-	sum = csum_add(&denied, sizeof(denied), sum);
-	*tcp = denied;
+	sum = csum_add(&rst, sizeof(rst), sum);
+	*tcp = rst;
 	lengths = csum_diff(0, bpf_htonl(before), bpf_htonl(length));
 	return !bpf_l4_csum_replace(skb, at, 0, csum_fold32(lengths), BPF_F_PSEUDO_HDR) &&
 	       !bpf_l4_csum_replace(skb, at, 0, csum_fold32(sum), 0);
@@ -172,15 +172,15 @@ INLINE bool write_unknown_rst(struct __sk_buff *skb, const struct packet *packet
  * another node. If the kernel tells none, by the ingress device. Without a link header it cannot leave by another
  * device, so the stack gets it as if it had arrived here, and forwards it.
  */
-INLINE int send_rst(struct __sk_buff *skb, const struct tuple *came, bool v4)
+INLINE int send_rst(struct __sk_buff *skb, const struct tuple *received, bool v4)
 {
 	__u32 device;
 
 	count_packet(COUNT_REJECTS);
 	if (!link_header)
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-	device = lookup_egress(skb, came->destination.address, came->source.address, came->destination.port,
-			       came->source.port, came->transport, v4);
+	device = lookup_egress(skb, received->destination.address, received->source.address, received->destination.port,
+			       received->source.port, received->transport, v4);
 	return bpf_redirect_neigh(device && device != EGRESS_UNKNOWN ? device : skb->ingress_ifindex, NULL, 0, 0);
 }
 

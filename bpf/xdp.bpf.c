@@ -54,9 +54,9 @@ INLINE void *frame_end(const struct xdp_md *ctx)
 /* A part of the frame, or NULL. Only the first fragment of a frame is readable. */
 INLINE void *frame_bytes(const struct xdp_md *ctx, __u32 at, __u32 size)
 {
-	void *found = frame_start(ctx) + at;
+	void *start = frame_start(ctx) + at;
 
-	return found + size <= frame_end(ctx) ? found : NULL;
+	return start + size <= frame_end(ctx) ? start : NULL;
 }
 
 /* The offset of the transport header. */
@@ -126,13 +126,14 @@ INLINE bool read_header6(const struct xdp_md *ctx, struct frame *frame)
  */
 INLINE bool has_exact_length(const struct xdp_md *ctx, const struct frame *frame, bool v4)
 {
-	__u32 least = transport_offset(v4) +
-		      (frame->tuple.transport == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr));
-	__u32 first = frame_end(ctx) - frame_start(ctx);
-	__u32 length = has_frags ? bpf_xdp_get_buff_len((struct xdp_md *)ctx) : first;
+	__u32 min_length = transport_offset(v4) +
+			   (frame->tuple.transport == IPPROTO_TCP ? sizeof(struct tcphdr) : sizeof(struct udphdr));
+	__u32 readable = frame_end(ctx) - frame_start(ctx);
+	__u32 length = has_frags ? bpf_xdp_get_buff_len((struct xdp_md *)ctx) : readable;
 	__u32 claimed = ETH_HLEN + frame->info.length;
 
-	return length == first && claimed >= least && (length == claimed || (length > claimed && length <= ETH_ZLEN));
+	return length == readable && claimed >= min_length &&
+	       (length == claimed || (length > claimed && length <= ETH_ZLEN));
 }
 
 /*
@@ -284,9 +285,9 @@ INLINE bool is_for_mac(const struct xdp_md *ctx, const __u8 *address)
 INLINE bool has_drop_hint(const struct xdp_md *ctx)
 {
 	__u32 device = ctx->ingress_ifindex;
-	const struct xdp_drop_hint *noted = get_xdp_drop_hint(device);
+	const struct xdp_drop_hint *hint = get_xdp_drop_hint(device);
 
-	return noted && noted->second == seconds() && noted->device == device && is_for_mac(ctx, noted->mac);
+	return hint && hint->second == seconds() && hint->device == device && is_for_mac(ctx, hint->mac);
 }
 
 /* Saves a frame without a flow for the next step. CHECK_CLIENT: the client may be one that is refused. */
@@ -363,13 +364,13 @@ INLINE bool needs_no_tracking(const struct flow *flow, enum direction direction,
  * Whether frames may be redirected between two devices. A driver sends another device's frame only if it has all it
  * needs.
  */
-INLINE bool may_redirect_between(__u32 here, __u32 there)
+INLINE bool may_redirect_between(__u32 ingress_flags, __u32 egress_flags)
 {
-	return here & there & DEVICE_FAST_PATH && here & there & DEVICE_XDP;
+	return ingress_flags & egress_flags & DEVICE_FAST_PATH && ingress_flags & egress_flags & DEVICE_XDP;
 }
 
 /* The tuple of a leaving packet of a flow with a remote backend: the reverse of what the other side would send. */
-INLINE void egress_tuple(struct tuple *left, const struct flow *flow, enum direction direction)
+INLINE void egress_tuple(struct tuple *outgoing, const struct flow *flow, enum direction direction)
 {
 	struct tuple other;
 
@@ -377,20 +378,20 @@ INLINE void egress_tuple(struct tuple *left, const struct flow *flow, enum direc
 		snat_reply_tuple(&other, flow);
 	else
 		original_tuple(&other, flow);
-	reverse_tuple(left, &other);
+	reverse_tuple(outgoing, &other);
 }
 
 /*
  * Redirects the frame, also to its ingress device: after XDP_TX, a veth does not wake a peer that has GRO and no
  * program.
  */
-INLINE int redirect_frame(struct xdp_md *ctx, const struct frame *frame, const struct tuple *left,
+INLINE int redirect_frame(struct xdp_md *ctx, const struct frame *frame, const struct tuple *outgoing,
 			  const struct flow_path *path, bool v4)
 {
-	__u32 here = get_device_flags(ctx->ingress_ifindex), device = path->device;
-	__u32 there = device == ctx->ingress_ifindex ? here : get_device_flags(device);
+	__u32 ingress_flags = get_device_flags(ctx->ingress_ifindex), device = path->device;
+	__u32 egress_flags = device == ctx->ingress_ifindex ? ingress_flags : get_device_flags(device);
 
-	if (!may_redirect_between(here, there) || !write_frame(ctx, frame, left, path, v4))
+	if (!may_redirect_between(ingress_flags, egress_flags) || !write_frame(ctx, frame, outgoing, path, v4))
 		return XDP_PASS;
 	count_packet(COUNT_XDP_REDIRECTS);
 	return bpf_redirect(device, 0);
@@ -402,9 +403,9 @@ INLINE int follow_frame(struct xdp_md *ctx, const struct frame *frame, __u32 num
 	__u32 serial = READ_ONCE(flow->serial), now = seconds();
 	const struct flow_path *path;
 	enum direction direction;
-	struct tuple left;
+	struct tuple outgoing;
 
-	direction = translate_ingress(flow, &frame->tuple, &left, v4);
+	direction = translate_ingress(flow, &frame->tuple, &outgoing, v4);
 	if (direction == NO_DIRECTION || !flow->nat_port || !(flow->client_flags & FLOW_FAST_PATH) ||
 	    !needs_no_tracking(flow, direction, now))
 		return XDP_PASS;
@@ -412,10 +413,10 @@ INLINE int follow_frame(struct xdp_md *ctx, const struct frame *frame, __u32 num
 	if (!path || !is_path_for(path, number, serial, now, ctx->ingress_ifindex, &frame->info) ||
 	    !is_for_mac(ctx, path->ingress_mac))
 		return XDP_PASS;
-	egress_tuple(&left, flow, direction);
+	egress_tuple(&outgoing, flow, direction);
 	if (READ_ONCE(flow->serial) != serial)
 		return XDP_PASS;
-	return redirect_frame(ctx, frame, &left, path, v4);
+	return redirect_frame(ctx, frame, &outgoing, path, v4);
 }
 
 /* CHECK_CLIENT: the frame has no flow, and may be of a client that is refused. */
