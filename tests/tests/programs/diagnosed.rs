@@ -12,7 +12,7 @@ use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use holdfast_evidence::diagnose::gather::{GatherOptions, Gatherer};
-use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
+use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, parse_service, parse_slice};
 use holdfast_tests::bed::{Bed, Layout, Location, Neighbour, Role, succeed};
 use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};

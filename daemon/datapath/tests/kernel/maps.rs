@@ -116,7 +116,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         }),
         1 => member().prop_map(|key| vec![Action::RemoveMember(key)]),
         1 => (index(), 0_u32..3, 0_u8..97).prop_map(|(index, affinity_timeout, left_out)| {
-            vec![Action::WriteFacts(PortIndex(index), PortFacts { affinity_timeout, ignored_bits })]
+            vec![Action::WriteFacts(PortIndex(index), PortFacts { affinity_timeout, ignored_bits: left_out })]
         }),
         1 => (index(), scope()).prop_map(|(index, scope)| {
             vec![Action::PublishWord(PortIndex(index), scope, Word::EMPTY)]
