@@ -43,7 +43,7 @@ pub use wire::{
 /// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// Kind `DiagnosedService` of `v1`; where the source is that of ServiceImports, kind `ServiceImport`.
+    /// Kind `Service` of `v1`; where the source is that of ServiceImports, kind `ServiceImport`.
     Service,
     /// Kind `EndpointSlice` of `discovery.k8s.io/v1`.
     Slice,

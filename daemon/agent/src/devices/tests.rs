@@ -132,10 +132,10 @@ fn a_plain_node_has_one_outer_device() {
          eth0 outer Gateway 10.0.0.5 fd00::5
          eth1 none NoAddress
          kube-ipvs0 none Dummy
-         docker0 near PodSide
-         cni0 near PodSide
+         docker0 near LocalPodsOnly
+         cni0 near LocalPodsOnly
          veth1 none Member
-         veth2 near PodSide",
+         veth2 near LocalPodsOnly",
     );
 }
 
@@ -216,7 +216,7 @@ fn a_bridge_to_which_anything_but_pods_belongs_is_an_outer_one() {
                  5 pod {member} in 3"
             ),
             "eth0 outer Gateway 192.0.2.5
-             cni0 near PodSide
+             cni0 near LocalPodsOnly
              pod none Member",
         );
     }
@@ -245,9 +245,9 @@ fn names_of_the_configuration_go_before_everything_but_the_loopback() {
          3 eth1 -
          4 veth7 veth",
         "lo none Loopback
-         eth0 backends LeftOut 10.0.0.5
-         eth1 outer Named 10.0.0.5
-         veth7 pod PodNamed 10.0.0.5
+         eth0 backends ExcludedUplink 10.0.0.5
+         eth1 outer Configured 10.0.0.5
+         veth7 pod PodConfigured 10.0.0.5
          eth9 none Absent",
     );
 }
@@ -266,7 +266,7 @@ fn pods_are_served_at_each_device_that_leads_to_one() {
          8 up veth 172.18.0.2 gateway",
         "lo none Loopback
          eth0 outer Gateway 10.0.0.5
-         cni0 near PodSide
+         cni0 near LocalPodsOnly
          veth1 pod LeadsToPod 10.244.0.9
          ptp1 pod LeadsToPod 10.244.0.1
          tap7 pod LeadsToPod 10.0.0.5
@@ -316,14 +316,14 @@ fn a_left_out_device_that_leads_to_others_is_for_backends_alone_and_its_reason_s
          7 eth2 - in 8
          8 bond0 bond
          9 veth7 veth route",
-        "eth0 outer Named 10.0.0.5
-         flannel.1 backends LeftOut 10.244.0.0
-         docker0 near PodSide
-         wg0 backends LeftOut 10.0.0.5
-         eth1 backends NearLeftOut 10.1.0.5
-         eth2 none OthersNamed
-         bond0 none OthersNamed
-         veth7 near PodSide",
+        "eth0 outer Configured 10.0.0.5
+         flannel.1 backends ExcludedUplink 10.244.0.0
+         docker0 near LocalPodsOnly
+         wg0 backends ExcludedUplink 10.0.0.5
+         eth1 backends ExcludedLocalPods 10.1.0.5
+         eth2 none NotConfigured
+         bond0 none NotConfigured
+         veth7 near LocalPodsOnly",
     );
 }
 
@@ -337,7 +337,7 @@ fn a_tunnel_by_which_a_route_leads_to_others_is_outer_even_without_a_gateway_or_
          4 veth7 veth route",
         "eth0 outer Gateway 10.0.0.5
          wg0 outer Route 10.0.0.5
-         veth7 near PodSide",
+         veth7 near LocalPodsOnly",
     );
 }
 
@@ -377,7 +377,7 @@ fn a_veth_with_an_address_of_a_network_leads_to_others_than_one_pod() {
                  eth1 outer Address 10.9.0.2 fd00:9::2
                  {}",
                 if pods.is_empty() {
-                    "ptp1 near PodSide\nptp2 near PodSide"
+                    "ptp1 near LocalPodsOnly\nptp2 near LocalPodsOnly"
                 } else {
                     "ptp1 pod LeadsToPod 10.244.0.1 fd00:244::1\nptp2 pod LeadsToPod 10.244.0.1 fd00:9::2"
                 }
@@ -394,8 +394,8 @@ fn what_leads_to_a_gateway_leads_to_no_pod_whatever_else_is_named() {
         "2 eth0 veth 172.18.0.2 default
          3 eth1 veth 172.19.0.2
          4 veth7 veth",
-        "eth0 backends LeftOut 172.18.0.2
-         eth1 outer Named 172.19.0.2
+        "eth0 backends ExcludedUplink 172.18.0.2
+         eth1 outer Configured 172.19.0.2
          veth7 pod LeadsToPod 172.19.0.2",
     );
 }
@@ -458,7 +458,7 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
         follow(async |now, config| {
             until(now, "lo none Loopback\n").await;
             ip("link add near type veth peer name away");
-            until(now, "near none EndsHere\n").await;
+            until(now, "near none LocalPeer\n").await;
             ip("address add 10.9.0.1/24 dev near");
             ip("address add 10.9.0.9/24 dev near");
             ip("link set near up");
@@ -469,9 +469,9 @@ fn kernel_devices_are_followed_as_they_come_change_and_go() {
             until(now, "uplink outer Gateway 10.9.0.1\n").await;
             let (named, _) = Config::parse("[packets]\npod_devices = [\"aw*\"]\n", "config.toml").unwrap();
             config.send_replace(Arc::new(named));
-            until(now, "away pod PodNamed 10.9.0.1\n").await;
+            until(now, "away pod PodConfigured 10.9.0.1\n").await;
             ip("route delete default");
-            until(now, "uplink none EndsHere\n").await;
+            until(now, "uplink none LocalPeer\n").await;
             ip("route add 10.8.0.0/16 nexthop via 10.9.0.3 dev uplink nexthop via 10.9.0.4 dev uplink");
             until(now, "uplink outer Gateway 10.9.0.1\n").await;
             ip("address add 10.244.1.7/32 dev away");

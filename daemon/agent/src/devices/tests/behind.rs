@@ -14,7 +14,7 @@ fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
          4 cilium_host veth here 10.244.1.7/32 fd01::7/128 gateway net 10.244.1.7/32 net 10.244.1.0/24@10.244.1.7 \
          net 10.0.0.0/8@10.244.1.7 net 0.0.0.0/0@10.244.1.7 net 10.244.2.0/24@10.244.1.7 net fd01::/112 net fd02::/112",
         "eth0 outer Gateway 10.0.0.5 fd00::5
-         cilium_net none EndsHere
+         cilium_net none LocalPeer
          cilium_host outer Gateway 10.244.1.7 fd01::7 near 10.244.1.0/24 near fd01::/112",
     );
     for other in [
@@ -29,8 +29,8 @@ fn pods_of_this_node_behind_a_device_that_leads_to_others_too_are_near() {
         "devices = [\"eth0\"]",
         "2 eth0 - 10.0.0.5 default
          4 cilium_host veth here 10.244.1.7/32 gateway net 10.244.1.0/24@10.244.1.7",
-        "eth0 outer Named 10.0.0.5
-         cilium_host backends LeftOut 10.244.1.7 near 10.244.1.0/24",
+        "eth0 outer Configured 10.0.0.5
+         cilium_host backends ExcludedUplink 10.244.1.7 near 10.244.1.0/24",
     );
 }
 
@@ -86,7 +86,7 @@ fn what_stands_on_a_bridge_hears_what_the_bridge_has_seen() {
 #[test]
 fn a_tap_with_a_network_leads_to_others_and_not_to_a_pod() {
     for config in ["", "pod_devices = \"auto\""] {
-        let fc0 = if config.is_empty() { "near PodSide" } else { "pod LeadsToPod 172.16.0.1" };
+        let fc0 = if config.is_empty() { "near LocalPodsOnly" } else { "pod LeadsToPod 172.16.0.1" };
         check(
             config,
             "2 eth0 - 192.0.2.5 default
@@ -112,9 +112,9 @@ fn a_link_with_both_ends_here_leads_to_no_pod() {
          5 lxc1 veth
          6 node0 veth here 10.9.0.1",
         "eth0 outer Gateway 10.0.0.5
-         cilium_net none EndsHere
+         cilium_net none LocalPeer
          cilium_host outer Gateway 10.244.0.7
          lxc1 pod LeadsToPod 10.0.0.5
-         node0 none EndsHere",
+         node0 none LocalPeer",
     );
 }
