@@ -264,7 +264,7 @@ fn watch_hostname(
 /// Tells that the daemon stops, and which hooks and devices lose their program by that: a program without a pin ends
 /// with the process that has it open.
 fn report_stop(datapath: &DatapathView) {
-    let bare = datapath.status().map_or(&[][..], |status| &status.bare_hooks);
+    let bare = datapath.status().map_or(&[][..], |status| &status.detached_hooks);
     let broken = [bare, &datapath.unpinned_hooks()].concat();
     if broken.is_empty() {
         systemd::notify_stopping(messages::STOPPING.text);

@@ -60,7 +60,7 @@ fn has_no_node(watches: &View) -> bool {
 /// Whether clients are served without the process.
 fn is_pinned(datapath: &DatapathView) -> bool {
     datapath.unpinned_hooks().is_empty()
-        && datapath.status().is_none_or(|status| status.bare_hooks.is_empty())
+        && datapath.status().is_none_or(|status| status.detached_hooks.is_empty())
 }
 
 /// Another name of the host, and since when it has that one.

@@ -66,7 +66,7 @@ struct Kernel<'a> {
     broken_hooks: &'a [&'static str],
     /// Those of them that have no program of ours; clients there meet no service. The others serve without a pin, and
     /// end with the daemon.
-    bare_hooks: &'a [&'static str],
+    detached_hooks: &'a [&'static str],
     /// Why programs or pins that were taken away are not put back; it is tried again each second.
     repair_failure: Option<&'a str>,
     shared_hooks: Vec<SharedHook>,
@@ -190,7 +190,7 @@ impl<'a> Kernel<'a> {
             },
             maps: map_fills(status, fill).into(),
             broken_hooks: &status.broken_hooks,
-            bare_hooks: &status.bare_hooks,
+            detached_hooks: &status.detached_hooks,
             repair_failure: status.repair_failure.as_deref(),
             shared_hooks: status
                 .shared_hooks
@@ -255,8 +255,8 @@ impl<'a> Kernel<'a> {
     /// The hooks without a program of ours, and those whose program serves, but ends with the daemon.
     fn describe_broken_hooks(&self) -> String {
         let unpinned: Vec<&str> =
-            self.broken_hooks.iter().filter(|hook| !self.bare_hooks.contains(hook)).copied().collect();
-        let bare = (!self.bare_hooks.is_empty()).then(|| self.bare_hooks.join(" "));
+            self.broken_hooks.iter().filter(|hook| !self.detached_hooks.contains(hook)).copied().collect();
+        let bare = (!self.detached_hooks.is_empty()).then(|| self.detached_hooks.join(" "));
         let unpinned = (!unpinned.is_empty())
             .then(|| format!("{} (served, but not pinned: ends with the daemon)", unpinned.join(" ")));
         let hooks: Vec<String> = bare.into_iter().chain(unpinned).collect();

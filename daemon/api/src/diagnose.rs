@@ -157,7 +157,7 @@ fn probe_obstacle(readings: &Readings) -> Option<&'static str> {
 fn datapath_obstacle(status: Option<&Status>) -> Option<&'static str> {
     let Some(status) = status else { return Some("tables in memory translate nothing") };
     let all = [
-        (!status.bare_hooks.is_empty(), "programs that would translate it are not attached"),
+        (!status.detached_hooks.is_empty(), "programs that would translate it are not attached"),
         (!status.behind_hooks.is_empty(), "programs read maps that are no longer written"),
         (status.waiting, "another version's programs still serve"),
         (status.cgroup.is_none(), "programs are attached nowhere"),
@@ -204,7 +204,7 @@ mod tests {
         assert!(!whole().broken_hooks.is_empty());
         assert_eq!(datapath_obstacle(Some(&whole())), None, "a program without a pin takes connections");
         for (broken, why) in [
-            (Status { bare_hooks: vec!["connect4"], ..whole() }, "not attached"),
+            (Status { detached_hooks: vec!["connect4"], ..whole() }, "not attached"),
             (Status { behind_hooks: vec!["connect4"], ..whole() }, "no longer written"),
             (Status { waiting: true, ..whole() }, "another version"),
             (Status { cgroup: None, ..whole() }, "nowhere"),

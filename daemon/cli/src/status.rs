@@ -104,7 +104,7 @@ struct Kernel {
     waiting: bool,
     broken_hooks: Vec<String>,
     #[serde(default)]
-    bare_hooks: Vec<String>,
+    detached_hooks: Vec<String>,
     #[serde(default)]
     repair_failure: Option<String>,
     #[serde(default)]
@@ -461,7 +461,7 @@ impl Kernel {
     /// The hooks without a program of ours, and those whose program serves but would not outlive the daemon.
     fn describe_broken_hooks(&self) -> Vec<String> {
         let why = self.repair_failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-        let is_bare = |hook: &&String| self.bare_hooks.contains(*hook);
+        let is_bare = |hook: &&String| self.detached_hooks.contains(*hook);
         let (bare, unpinned): (Vec<_>, Vec<_>) = self.broken_hooks.iter().partition(is_bare);
         let listed = |hooks: Vec<&String>| hooks.into_iter().cloned().collect::<Vec<_>>().join(", ");
         let said =

@@ -407,7 +407,7 @@ fn packets_that_cannot_be_translated_are_a_finding() {
 fn what_serves_without_its_pins_is_told_apart_from_what_does_not_serve() {
     let served = serve_with(many(1, 1), |readings| {
         let mut status = fixture::status();
-        (status.broken_hooks, status.bare_hooks) = (vec!["connect4", "connect6"], vec!["connect6"]);
+        (status.broken_hooks, status.detached_hooks) = (vec!["connect4", "connect6"], vec!["connect6"]);
         status.repair_failure = Some("/sys/fs/bpf/holdfast was removed".to_owned());
         for device in status.packets.iter_mut().flat_map(|it| &mut it.devices) {
             (device.attached, device.unpinned) = (true, true);

@@ -81,8 +81,8 @@ fn check_all(switches: Switches) {
     on_two_nodes(switches, "", |_, [here, there], clients| {
         check_seen(clients, 0, "a question");
         check_seen(clients, MANY, "megabytes");
-        assert!(counted(here, "wrapped") > 0, "{}", last_lines(here));
-        assert!(counted(there, "unwrapped") > 0, "{}", last_lines(there));
+        assert!(counted(here, "encap") > 0, "{}", last_lines(here));
+        assert!(counted(there, "decap") > 0, "{}", last_lines(there));
     });
 }
 
@@ -161,10 +161,10 @@ fn connections_whose_packets_come_to_the_backends_own_node_go_on() {
             assert_eq!(held, Held { alive: EACH, ..Held::default() });
         }
         let all = Held { alive: 2 * EACH, ..Held::default() };
-        let unwrapped = counted(there, "unwrapped");
+        let unwrapped = counted(there, "decap");
         lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
         assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
-        assert_eq!(counted(there, "unwrapped"), unwrapped, "none came by this node");
+        assert_eq!(counted(there, "decap"), unwrapped, "none came by this node");
         lead_to(bed, fabric::NODE_ADDRESSES);
         assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");
     });
@@ -181,10 +181,10 @@ fn conversations_that_come_to_another_node_go_on_with_their_backends_of_both_nod
         let questions: Vec<Question> = questions.collect();
         let before = clients.of("outside").unwrap().ask_all(&questions).unwrap();
         assert!(before.iter().all(|it| matches!(it, Outcome::Answered { .. })), "{before:?}");
-        let wrapped = counted(there, "wrapped");
+        let wrapped = counted(there, "encap");
         lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
         assert_eq!(clients.of("outside").unwrap().ask_all(&questions).unwrap(), before, "by the other node");
-        assert!(counted(there, "wrapped") > wrapped, "the other node has sent them on");
+        assert!(counted(there, "encap") > wrapped, "the other node has sent them on");
     });
 }
 
@@ -203,7 +203,7 @@ fn ten_thousand_connections_that_come_to_another_node_go_on_with_their_backends_
         here.kill().unwrap();
         lead_to(bed, ["10.0.0.6", "fd00:a::6"]);
         assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by the other node");
-        assert!(counted(there, "joined") > 0, "the other node has sent them on");
+        assert!(counted(there, "adopted") > 0, "the other node has sent them on");
         here.start().unwrap();
         lead_to(bed, fabric::NODE_ADDRESSES);
         assert_eq!(clients.of("outside").unwrap().try_held().unwrap(), all, "by this node again");

@@ -122,7 +122,7 @@ fn bed_for(at_driver: bool, switches: Switches) -> (Bed, &'static str, &'static 
 fn passed_at_drivers(daemon: &Daemon<'_>) -> u64 {
     let said: Value = serde_json::from_str(&daemon.tell(&["flows", "-o", "json"]).unwrap()).unwrap();
     let events = said["events"].as_array().unwrap();
-    events.iter().find(|it| it["event"] == "xdp").unwrap()["count"].as_u64().unwrap()
+    events.iter().find(|it| it["event"] == "xdp-redirect").unwrap()["count"].as_u64().unwrap()
 }
 
 #[test]

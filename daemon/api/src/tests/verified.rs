@@ -42,7 +42,7 @@ fn programs_that_read_other_maps_than_those_that_were_compared_are_a_difference(
         (status(), None),
         (Status { waiting: true, ..status() }, Some("another version's programs still serve")),
         (
-            Status { bare_hooks: vec!["connect4"], ..status() },
+            Status { detached_hooks: vec!["connect4"], ..status() },
             Some("no program of ours is attached at connect4"),
         ),
         (

@@ -53,7 +53,7 @@ impl KernelMaps {
             refusals_lost: control.refusals_lost,
             own_cgroup_exempt: control.exempt_cgroup != 0,
             broken_hooks: hooks.broken.clone(),
-            bare_hooks: hooks.bare.clone(),
+            detached_hooks: hooks.bare.clone(),
             repair_failure: attached.and_then(|it| it.failure.clone()),
             behind_hooks: attached.map(|it| it.links.behind_hooks().to_vec()).unwrap_or_default(),
             leftover: attached.and_then(|it| it.pins.leftover().map(ToOwned::to_owned)),

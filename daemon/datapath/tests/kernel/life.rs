@@ -247,7 +247,7 @@ fn kernel_what_somebody_took_away_is_put_back() {
         std::fs::remove_dir_all(root.join(pinned("g1"))).unwrap();
         std::fs::remove_file(root.join(pinned("shared/control"))).unwrap();
         assert_eq!(maps.status().broken_hooks, ["connect4"]);
-        assert_eq!(maps.status().bare_hooks, [""; 0], "it serves without its pin");
+        assert_eq!(maps.status().detached_hooks, [""; 0], "it serves without its pin");
         assert_eq!(
             maps.repair().unwrap(),
             RepairReport { hooks: vec!["connect4"], pins: true, ..RepairReport::default() }
@@ -274,11 +274,11 @@ fn kernel_a_hook_that_cannot_be_put_back_is_seen_as_broken() {
         std::fs::create_dir_all(pin.join("theirs")).unwrap();
         let cause = maps.repair().unwrap_err();
         assert_eq!(maps.last_status().broken_hooks, maps.status().broken_hooks, "{cause}");
-        assert_eq!(maps.last_status().bare_hooks, ["connect4"], "{cause}");
+        assert_eq!(maps.last_status().detached_hooks, ["connect4"], "{cause}");
         std::fs::remove_dir_all(&pin).unwrap();
         maps.repair().unwrap();
         assert_eq!(
-            (maps.last_status().broken_hooks, maps.last_status().bare_hooks),
+            (maps.last_status().broken_hooks, maps.last_status().detached_hooks),
             (Vec::new(), Vec::new())
         );
         assert_eq!(dial(VIP), address(VIP));

@@ -201,12 +201,12 @@ pub(super) fn check_hooks(case: &Case<'_>) -> Judgement {
     if status.waiting {
         return Judgement::error("Another version's programs still serve.").remedy(journal_remedy());
     }
-    if !status.bare_hooks.is_empty() {
-        let hooks = status.bare_hooks.join(", ");
+    if !status.detached_hooks.is_empty() {
+        let hooks = status.detached_hooks.join(", ");
         return Judgement::error(format!(
             "Programs are not attached to {cgroup}: {hooks}. Local clients are not served."
         ))
-        .with("missing", json!(status.bare_hooks))
+        .with("missing", json!(status.detached_hooks))
         .remedy(restart_remedy())
         .remedy(journal_remedy());
     }

@@ -151,7 +151,7 @@ fn is_healthy_apiserver(case: &Case<'_>, at: SocketAddr) -> bool {
 /// attached, the maps hold what the table wants, and each backend that clients are led to answers.
 fn are_parts_healthy(case: &Case<'_>) -> bool {
     let is_served = case.datapath().status().is_some_and(|status| {
-        status.bare_hooks.is_empty()
+        status.detached_hooks.is_empty()
             && status.behind_hooks.is_empty()
             && !status.waiting
             && status.cgroup.is_some()

@@ -35,9 +35,9 @@ function faults() {
     ...(ready?.shut ?? []).map((why) => ["the admin API is not where it should be: ", why]),
     ready?.stale_since && ["what the sources say is old, since ", moment(ready.stale_since)],
     kernel?.waiting && ["programs wait to be attached", null],
-    ...(kernel?.bare_hooks ?? []).map((hook) => ["a program is not attached any more: ", hook]),
+    ...(kernel?.detached_hooks ?? []).map((hook) => ["a program is not attached any more: ", hook]),
     ...(kernel?.broken_hooks ?? [])
-      .filter((hook) => !kernel.bare_hooks.includes(hook))
+      .filter((hook) => !kernel.detached_hooks.includes(hook))
       .map((hook) => ["a program serves without its pin, and ends with the daemon: ", hook]),
     ...(kernel?.behind_hooks ?? []).map((hook) => ["a program reads tables that are no longer written: ", hook]),
     kernel?.packets?.failure && ["packets from outside: ", kernel.packets.failure],

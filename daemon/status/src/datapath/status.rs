@@ -38,7 +38,7 @@ pub struct Status {
     pub broken_hooks: Vec<&'static str>,
     /// Those of them that have no program of ours, so that clients there meet no service. The others serve until the
     /// daemon ends.
-    pub bare_hooks: Vec<&'static str>,
+    pub detached_hooks: Vec<&'static str>,
     /// Why programs or pins that were taken away could not be put back when that was tried last.
     pub repair_failure: Option<String>,
     /// Hooks with a program that reads maps which are no longer written; it is put right as soon as that works.

@@ -50,7 +50,7 @@ impl DatapathView {
         }
         // A repair of each second has failed by now. Without getpeername clients meet their service all the same.
         let leads = |hook: &&&str| !hook.starts_with("getpeername");
-        let bare: Vec<_> = status.bare_hooks.iter().filter(leads).copied().collect();
+        let bare: Vec<_> = status.detached_hooks.iter().filter(leads).copied().collect();
         if !bare.is_empty() {
             return Some(format!("no program of ours is attached at {}", bare.join(", ")));
         }
@@ -66,7 +66,7 @@ impl DatapathView {
     /// Hooks of sockets, and then devices, whose programs serve without their pins: they end with this process.
     pub fn unpinned_hooks(&self) -> Vec<&str> {
         let Some(status) = self.status() else { return Vec::new() };
-        let hooks = status.broken_hooks.iter().filter(|hook| !status.bare_hooks.contains(hook)).copied();
+        let hooks = status.broken_hooks.iter().filter(|hook| !status.detached_hooks.contains(hook)).copied();
         let devices = status.packets.iter().flat_map(|packets| &packets.devices);
         hooks.chain(devices.filter(|it| it.unpinned).map(|it| it.device.name.as_str())).collect()
     }

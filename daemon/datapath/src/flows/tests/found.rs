@@ -106,11 +106,11 @@ fn kernel_packets_are_counted_over_all_processors() {
             ("source", 0),
             ("flows", 0),
             ("ports", 3 * each.len() as u64),
-            ("unwritable", 0),
+            ("write-failed", 0),
             ("not-listed", 0),
-            ("not-here", 0),
-            ("astray", 0),
-            ("no-way", 0),
+            ("not-local", 0),
+            ("decap-unknown", 0),
+            ("no-route", 0),
             ("loop", 0),
         ]
     );

@@ -100,7 +100,7 @@ fn kernel_flows_of_the_programs_are_whole_here_and_leave_nothing_when_they_are_s
     let opening = report.matches.iter().filter(|flow| flow.stage == Stage::Opening).count();
     assert_eq!((report.matches.len(), opening), (8, 8), "{report:?}");
     assert_eq!(report.tally.families, [4, 4]);
-    assert_eq!(bed.table.packet_counts().events[0], ("begun", 8));
+    assert_eq!(bed.table.packet_counts().events[0], ("new", 8));
     let expected = ("203.0.113.9:4000".to_owned(), "10.96.0.10:53".to_owned(), "10.1.0.7:5353".to_owned());
     assert_eq!(told(&report.matches[0]), expected);
     // A moment later all of it is in its place, and after its lifetime nothing of it.

@@ -553,7 +553,7 @@ impl OwnGiven {
         let status = holdfast_fixtures::healthy::status();
         holdfast_status::datapath::Status {
             broken_hooks: self.hooks_missing.iter().chain(&self.hooks_unpinned).map(hook).collect(),
-            bare_hooks: self.hooks_missing.iter().map(hook).collect(),
+            detached_hooks: self.hooks_missing.iter().map(hook).collect(),
             repair_failure: self.not_repaired.clone(),
             shared_hooks: [&self.hooks_before, &self.hooks_after]
                 .iter()
