@@ -1,11 +1,11 @@
 //! SipHash-1-3 over whole words.
 //!
-//! Invariant: only with the key can values be chosen whose hashes are alike. Two values of one type give different
-//! words: each number is a word of its own, and a text says its length first.
+//! Invariant: without the key, colliding values cannot be chosen. Two values of one type give different words: each
+//! number is a word of its own, and a text writes its length first.
 
 use core::hash::Hasher;
 
-/// The state of a hash, as the paper has it: <https://www.aumasson.jp/siphash/siphash.pdf>.
+/// The state of a hash as in the paper: <https://www.aumasson.jp/siphash/siphash.pdf>.
 #[derive(Clone, Copy)]
 pub(crate) struct SipHasher {
     v0: u64,
@@ -56,7 +56,7 @@ impl Hasher for SipHasher {
     #[inline]
     fn finish(&self) -> u64 {
         let mut end = *self;
-        // The last word has the number of bytes at its end, modulo 256.
+        // The last word ends with the number of bytes, modulo 256.
         end.absorb(self.words << 59);
         end.v2 ^= 0xff;
         (0..3).for_each(|_| end.mix());
@@ -95,7 +95,7 @@ impl Hasher for SipHasher {
     }
 }
 
-/// Writes a text in words, the last of which may have bytes of the one before. Its length is for the caller to write.
+/// Writes a text in words; the last one may overlap the one before. The caller writes the length.
 #[inline]
 pub(crate) fn write_text(text: &[u8], state: &mut impl Hasher) {
     let (words, rest) = text.as_chunks();
@@ -105,7 +105,7 @@ pub(crate) fn write_text(text: &[u8], state: &mut impl Hasher) {
     }
 }
 
-/// The word of a text that has less than 8 bytes.
+/// The word of a text with less than 8 bytes.
 #[inline]
 fn short_word(text: &[u8]) -> u64 {
     let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
@@ -128,7 +128,7 @@ mod tests {
         hasher.finish()
     }
 
-    /// The standard library's has a key of zero.
+    /// The standard library's hasher has a key of zero.
     #[test]
     fn words_give_what_the_standard_library_has_for_them() {
         for length in 0..40_u64 {
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// A key as in the paper, of the bytes 0 to 15, and the answers of the standard library's own tests for it.
+    /// The key of the paper, the bytes 0 to 15, and the results of the standard library's own tests.
     #[test]
     fn a_key_gives_the_answers_that_are_known_of_it() {
         let key = 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100;
