@@ -71,8 +71,8 @@ fn hash_settings(facts: &ServiceFacts) -> u64 {
 }
 
 fn hash_weights(hash: Hash, weights: &Weights) -> Hash {
-    weights.iter().fold(hash, |hash, (whom, weight)| {
-        let hash = match whom {
+    weights.iter().fold(hash, |hash, (target, weight)| {
+        let hash = match target {
             WeightTarget::Backend(backend) => {
                 hash.word(1).address(backend.ip()).word(u64::from(backend.port()))
             }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_where_they_were() {
+    fn texts_split_elsewhere_hash_differently() {
         let begin = Hash::new(HashKind::Service);
         check(begin.text("default").text("a-b"), begin.text("default-a").text("b"));
         check(begin.text("ab").text(""), begin.text("a").text("b"));
@@ -197,7 +197,7 @@ mod tests {
 
     /// Nodes of two versions compare their digests, so this number may change only with its meaning.
     #[test]
-    fn the_hash_is_the_same_for_ever() {
+    fn the_hash_is_the_same_in_every_version() {
         let hash =
             Hash::new(HashKind::Frontend).text("default").address("10.96.0.1".parse().unwrap()).word(443);
         assert_eq!(hash.0, 11_257_380_608_684_422_038);
@@ -216,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_word_of_what_came_later_keeps_its_number() {
+    fn a_service_without_newer_settings_keeps_its_digest() {
         assert_eq!(says(|_| ()), 7_235_116_703_822_611_636);
     }
 
     #[test]
-    fn what_came_later_counts_where_it_is_said() {
+    fn each_newer_setting_changes_the_digest() {
         let all = [
             says(|_| ()),
             says(|facts| facts.maglev = Some("true".into())),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn only_nodes_that_check_endpoints_themselves_agree_whatever_they_found() {
+    fn conditions_change_the_digest_except_for_configuration_blocks() {
         let unready = Conditions { ready: false, ..Conditions::READY };
         let of = |source| [Conditions::READY, unready].map(|conditions| slice_of(source, conditions, ""));
         let [ready, unready] = of(Source::Config);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weights_of_a_slice_count_where_they_are_said() {
+    fn weights_of_a_slice_change_its_digest() {
         let all = ["", "192.0.2.1=0", "192.0.2.1=2", "node:a=0"].map(slice_says);
         assert_eq!(BTreeSet::from(all).len(), all.len());
     }

@@ -74,9 +74,9 @@ pub fn assess_without_events(
     seen: Option<&BalancerHistory>,
     now: ClockReading,
 ) -> BalancerStatus {
-    let heard = EventReading::NotRead;
+    let events = EventReading::NotRead;
     let controller = ControllerLiveness::Unknown;
-    assess_balancer(&BalancerInput { facts: Some(facts), history: seen, events: heard, controller, now })
+    assess_balancer(&BalancerInput { facts: Some(facts), history: seen, events, controller, now })
 }
 
 #[cfg(test)]

@@ -307,7 +307,7 @@ mod tests {
     use crate::weights::BackendWeights;
 
     #[test]
-    fn invariant_10_the_weights_of_its_backends_count_as_bytes_of_a_view() {
+    fn invariant_10_weights_of_backends_count_as_bytes_of_a_view() {
         let bytes = |weight| {
             let weight = Weight::new(weight).unwrap();
             let row = |number: u32| {

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_name_took_comes_back_when_its_last_service_goes() {
+    fn a_name_without_services_leaves_no_entry() {
         let mut names = SharedNames::new(Seed(7));
         let name = ObjectName::new("default", "web").unwrap();
         let ids = [ServiceId(9), ServiceId(2)];

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_what_was_put_in_and_not_taken_out_and_a_clone_stays() {
+    fn a_set_holds_its_ids_and_a_clone_never_changes() {
         let mut set = SharedSet::default();
         let ids = [0, 63, 64, 70_000, 1 << 20].map(ServiceId);
         ids.into_iter().rev().for_each(|id| set.set(id, true));

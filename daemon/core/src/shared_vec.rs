@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_place_is_empty() {
+    fn a_cleared_position_is_empty() {
         let mut shared_vec = SharedVec::default();
         shared_vec.set(300, Some(1));
         shared_vec.set(300, None);

@@ -130,7 +130,7 @@ mod tests {
 
     /// The standard library's hasher has a key of zero.
     #[test]
-    fn words_give_what_the_standard_library_has_for_them() {
+    fn words_hash_as_in_the_standard_library() {
         for length in 0..40_u64 {
             let words: Vec<u64> =
                 (0..length).map(|at| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
@@ -143,7 +143,7 @@ mod tests {
 
     /// The key of the paper, the bytes 0 to 15, and the results of the standard library's own tests.
     #[test]
-    fn a_key_gives_the_answers_that_are_known_of_it() {
+    fn a_known_key_gives_the_known_hashes() {
         let key = 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100;
         assert_eq!(hash(key, |_| ()).to_le_bytes(), [0xdc, 0xc4, 0x0f, 0x05, 0x58, 0x01, 0xac, 0xab]);
         let eight = hash(key, |hasher| hasher.write_u64(0x0706_0504_0302_0100));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_numbers_give_words_that_differ() {
+    fn different_texts_and_numbers_hash_differently() {
         let text = |text: &'static str| hash(7, move |hasher| hasher.write(text.as_bytes()));
         let texts =
             ["", "a", "a\0", "\0", "1234", "12344", "123412344", "12345678", "123456789", "12345678\0"]

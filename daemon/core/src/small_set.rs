@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_as_a_tree_whatever_is_put_in_and_taken_out(
+        fn a_small_set_behaves_like_a_tree(
             steps in proptest::collection::vec((any::<bool>(), 0_u8..4), 0..20),
             after in proptest::option::of(0_u8..4),
         ) {

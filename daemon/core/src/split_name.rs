@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_shared_is_a_number_where_it_is_short() {
+    fn a_short_unique_part_is_stored_as_a_number() {
         let own = |name: &'static str| match packed(name.into()).0.unique {
             UniquePart::Text(text) => Err(text),
             UniquePart::Short(short) => Ok(short.0),

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_the_same_member() {
+    fn a_spelling_parses_to_its_variant() {
         assert_eq!(Told::ALL, [Told::Second, Told::First]);
         assert!(Told::First < Told::Second, "they are ordered as they stand");
         for member in Told::ALL {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_are_spelled_alike_are_noticed() {
+    fn equal_spellings_are_found() {
         assert!(are_distinct(&["one", "on", "ones", ""]));
         assert!(!are_distinct(&["one", "two", "one"]));
         assert!(!are_distinct(&["", ""]));

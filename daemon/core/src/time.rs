@@ -58,7 +58,7 @@ mod tests {
     const NOW: ClockReading = ClockReading { wall: Timestamp(1_000), mono: Duration::from_millis(20_900) };
 
     #[test]
-    fn what_a_former_process_wrote_down_was_before_this_one_and_never_lies_ahead() {
+    fn saved_times_never_lie_in_the_future() {
         for (wall, expected) in [(1_000, 20), (990, 10), (970, -10), (1_001, 20), (i64::MAX, 20)] {
             assert_eq!(NOW.uptime_at(Timestamp(wall)), Uptime(expected), "{wall}");
         }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_are_shown_by_the_wall_clock_as_it_stands() {
+    fn deadlines_follow_the_current_wall_clock() {
         let stepped = ClockReading { wall: Timestamp(4_600), ..NOW };
         assert_eq!(
             (NOW.wall_at(Uptime(30)), stepped.wall_at(Uptime(30))),

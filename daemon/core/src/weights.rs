@@ -79,16 +79,16 @@ impl Weights {
             if position >= MAX {
                 return Err(format!("it has more than {MAX} weights"));
             }
-            let (whom, weight) = item
+            let (target, weight) = item
                 .rsplit_once('=')
-                .map_or((item, None), |(whom, number)| (whom.trim(), parse_weight(number)));
+                .map_or((item, None), |(target, number)| (target.trim(), parse_weight(number)));
             let weight = weight.ok_or_else(|| invalid_item_reason(item))?;
-            if let Some(name) = whom.strip_prefix("node:").filter(|name| is_node_name(name)) {
+            if let Some(name) = target.strip_prefix("node:").filter(|name| is_node_name(name)) {
                 nodes.push((name.into(), weight));
-            } else if let Ok(address) = whom.parse() {
+            } else if let Ok(address) = target.parse() {
                 addresses.push((address, weight));
             } else {
-                backends.push((whom.parse().map_err(|_| invalid_item_reason(item))?, weight));
+                backends.push((target.parse().map_err(|_| invalid_item_reason(item))?, weight));
             }
         }
         Ok(Self {
@@ -155,8 +155,8 @@ pub struct WeightSetting {
 impl WeightSetting {
     /// The bytes of its texts, and the number of weights.
     pub(crate) fn size(&self) -> (usize, usize) {
-        let text = |(whom, _): (WeightTarget<'_>, Weight)| {
-            if let WeightTarget::Node(name) = whom { name.len() } else { 0 }
+        let text = |(target, _): (WeightTarget<'_>, Weight)| {
+            if let WeightTarget::Node(name) = target { name.len() } else { 0 }
         };
         let wrong = self.wrong.as_deref().map_or(0, str::len);
         (wrong + self.weights.iter().map(text).sum::<usize>(), self.weights.iter().count())

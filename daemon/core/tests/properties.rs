@@ -358,7 +358,7 @@ proptest! {
     }
 
     #[test]
-    fn invariant_07_what_waited_for_room_ends_as_planning_from_scratch_once_all_fit(seed: u64) {
+    fn invariant_07_waiting_objects_end_as_planning_from_scratch_once_all_fit(seed: u64) {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         let most = 1 + random.below(5);
@@ -380,7 +380,7 @@ proptest! {
     }
 
     #[test]
-    fn invariant_08_what_is_remembered_gives_way_to_what_the_sources_say(seed: u64) {
+    fn invariant_08_the_sources_override_the_restored_state(seed: u64) {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         prop_assert_eq!(with_memory(&mut random, &events), from_scratch(events));
@@ -429,7 +429,7 @@ proptest! {
     }
 
     #[test]
-    fn a_drain_takes_new_clients_from_what_it_names_alone_and_makes_no_list_empty(seed: u64) {
+    fn a_drain_affects_only_its_backends_and_empties_no_list(seed: u64) {
         let mut random = Random::new(seed);
         let mut engine = start();
         engine.limit_pieces(piece(&mut random));
@@ -451,7 +451,7 @@ proptest! {
     }
 
     #[test]
-    fn nodes_that_know_the_same_have_the_same_digest(seed: u64) {
+    fn nodes_with_equal_objects_have_equal_digests(seed: u64) {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         let mut one = start();
@@ -472,7 +472,7 @@ proptest! {
     }
 
     #[test]
-    fn what_differs_on_every_node_has_another_digest(seed: u64) {
+    fn a_difference_visible_on_every_node_changes_the_digest(seed: u64) {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         let mut engine = start();

@@ -149,7 +149,7 @@ fn a_wrong_golden_text_is_a_failure() {
 }
 
 #[test]
-fn bad_scenarios_say_where_and_why() {
+fn an_invalid_scenario_names_its_line_and_fault() {
     let check = |text: &str, expected: &str| {
         assert_eq!(Scenario::parse(text).unwrap_err().to_string(), expected, "{text:?}");
     };

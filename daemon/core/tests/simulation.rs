@@ -15,7 +15,7 @@ fn check(seed: u64, steps: u64, faults: u16) {
 }
 
 #[test]
-fn invariant_03_what_faults_and_crashes_leave_is_repaired() {
+fn invariant_03_faults_and_crashes_are_repaired() {
     for seed in 1..=4 {
         check(seed, 40_000, 400);
     }
@@ -29,12 +29,12 @@ fn invariant_04_clients_meet_whole_lists_between_any_two_ops() {
 }
 
 #[test]
-fn a_few_faults_are_survived_too() {
+fn the_engine_survives_a_few_faults() {
     check(21, 60_000, 100);
 }
 
 #[test]
-fn invariant_10_room_that_comes_free_is_given_and_nobody_loses_any() {
+fn invariant_10_freed_space_is_given_out_and_no_service_loses_any() {
     for seed in 51..=58 {
         let report = crowd(seed, 5_000).unwrap_or_else(|violation| panic!("{violation}"));
         let happened = report.waited > 0 && report.starved > 0 && report.restarts > 0;
@@ -67,7 +67,7 @@ const HAPPENS: [(&str, &str); 11] = [
 ];
 
 #[test]
-fn no_list_becomes_empty_without_a_classification_and_no_hold_outlives_its_bound() {
+fn empty_lists_have_a_reason_and_holds_end_at_their_bound() {
     let turned = simulate(33, 100_000, 50).unwrap_or_else(|violation| panic!("{violation}")).turned;
     let missing: Vec<_> = HAPPENS.iter().filter(|it| !turned.contains_key(*it)).collect();
     assert!(missing.is_empty(), "never seen: {missing:?} in {turned:?}");

@@ -39,7 +39,7 @@ fn check_winner(name: &str, claims: &[Said], winner: u32) {
 }
 
 #[test]
-fn the_winner_is_ruled() {
+fn the_best_claim_by_source_origin_age_and_name_wins() {
     use Source::{ClusterSet, Config, Kubernetes, Manifests};
     let (cluster_ip, status, chosen) =
         (AddressOrigin::Allocated, AddressOrigin::FromController, AddressOrigin::FromAuthor);

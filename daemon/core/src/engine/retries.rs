@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_only_room_beyond_its_part_waits_and_does_not_fail() {
+    fn a_service_over_its_quota_waits_and_does_not_fail() {
         let mut retries = Retries::default();
         retries.record_failure(ID, at(0), false);
         assert_eq!((retries.len(), retries.failing()), (1, 1));

@@ -106,7 +106,7 @@ fn check_answer(engine: &Engine<MemoryMaps>, address: &str, backends: &[&str]) {
 }
 
 #[test]
-fn a_service_whose_name_is_a_prefix_takes_nothing_along() {
+fn an_emptied_service_does_not_affect_one_with_a_longer_name() {
     let mut engine = engine(vec![
         service("test", "10.0.0.1"),
         service("test-extended", "10.0.0.2"),
@@ -121,7 +121,7 @@ fn a_service_whose_name_is_a_prefix_takes_nothing_along() {
 }
 
 #[test]
-fn nothing_is_written_before_a_source_has_delivered() {
+fn nothing_is_written_before_a_source_has_synced() {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &Source::ALL).unwrap();
     engine.apply(service("a", "10.0.0.1"));
     let snapshot = engine.step(NOW, &mut |_| ());
@@ -130,7 +130,7 @@ fn nothing_is_written_before_a_source_has_delivered() {
 }
 
 #[test]
-fn all_that_was_written_goes_with_the_service() {
+fn a_deleted_service_leaves_nothing_in_the_maps() {
     let mut engine = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1", "1.1.1.2"])]);
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80", "1.1.1.2:80"]);
     let key = |text| ServiceKey { name: name(text), source: Source::Manifests };
@@ -155,7 +155,7 @@ fn a_restart_finds_its_lists_and_writes_nothing() {
 }
 
 #[test]
-fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
+fn invariant_04_a_new_node_address_never_serves_a_removed_node_port() {
     let Event::ServiceApplied(facts) = service("a", "10.0.0.1") else { panic!("a service") };
     let mut facts = (*facts).clone();
     facts.ports[0].node_port = NonZeroU16::new(30_080);
@@ -171,7 +171,7 @@ fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
 }
 
 #[test]
-fn invariant_04_an_address_that_left_the_node_does_not_answer_for_a_new_node_port() {
+fn invariant_04_a_removed_node_address_never_serves_a_new_node_port() {
     let maps = Recording::default();
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let node = |address: &str| {
@@ -272,14 +272,14 @@ fn start_together(refused: Option<&str>) -> (Engine<Together>, Arc<Snapshot>) {
 }
 
 #[test]
-fn invariant_04_new_frontends_come_together_after_all_lists() {
+fn invariant_04_new_frontends_are_written_in_one_batch_after_all_lists() {
     let (engine, snapshot) = start_together(None);
     assert_eq!(engine.maps().steps, [4]);
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (4, 0));
 }
 
 #[test]
-fn invariant_03_a_frontend_refused_among_others_keeps_only_its_own_service() {
+fn invariant_03_a_refused_frontend_in_a_batch_delays_only_its_service() {
     let (mut engine, snapshot) = start_together(Some("10.0.0.2"));
     assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
@@ -302,7 +302,7 @@ fn deleted(name: &str) -> [Event; 2] {
 }
 
 #[test]
-fn frontends_of_many_services_go_together() {
+fn frontends_of_many_services_are_removed_in_one_batch() {
     let (mut engine, _) = start_together(None);
     engine.maps_mut().steps.clear();
     ["a", "b", "c"].into_iter().flat_map(deleted).for_each(|event| engine.apply(event));
@@ -312,7 +312,7 @@ fn frontends_of_many_services_go_together() {
 }
 
 #[test]
-fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
+fn invariant_03_a_refused_removal_in_a_batch_delays_only_its_service() {
     let (mut engine, _) = start_together(None);
     engine.maps_mut().steps.clear();
     engine.maps_mut().refused = Some("10.0.0.2".parse().unwrap());
@@ -332,7 +332,7 @@ fn invariant_03_a_removal_refused_among_others_keeps_only_its_own_service() {
 
 /// Of two ports that come, one has the index of the port that goes, and none is free for the other.
 #[test]
-fn invariant_10_what_a_service_leaves_goes_although_something_of_it_finds_no_room() {
+fn invariant_10_a_service_frees_old_ports_although_new_ones_do_not_fit() {
     let capacity = Capacity { ports: 2, ..Capacity::default() };
     let (mut engine, _) = Engine::start(MemoryMaps::new(capacity), Seed(0), &[Source::Manifests]).unwrap();
     let with = |ports: &[(&str, u16)]| {
@@ -361,7 +361,7 @@ fn invariant_10_what_a_service_leaves_goes_although_something_of_it_finds_no_roo
 }
 
 #[test]
-fn a_start_over_empty_maps_says_once_what_is_coming() {
+fn a_start_with_empty_maps_prepares_them_once() {
     let (mut engine, _) = Engine::start(Recording::default(), Seed(0), &[Source::Manifests]).unwrap();
     let mut facts = service_facts("b", "fd00::2");
     facts.cluster_ips.push("10.0.0.2".parse().unwrap());
@@ -388,7 +388,7 @@ fn a_start_over_empty_maps_says_once_what_is_coming() {
 
 /// The configuration delivers at once, and has little; the apiserver's list comes later, and has much.
 #[test]
-fn a_start_says_what_is_coming_each_time_that_another_source_has_delivered() {
+fn a_start_prepares_the_maps_again_after_each_synced_source() {
     let sources = [Source::Config, Source::Manifests];
     let (mut engine, _) = Engine::start(Counting::default(), Seed(0), &sources).unwrap();
     engine.apply(Event::Synced(Source::Config));
@@ -408,7 +408,7 @@ fn a_start_says_what_is_coming_each_time_that_another_source_has_delivered() {
 
 /// Readiness goes by it: an operator takes kube-proxy away once this daemon is ready.
 #[test]
-fn invariant_08_a_start_is_filling_the_maps_until_all_is_written_that_each_source_has_told() {
+fn invariant_08_a_start_is_filling_until_every_synced_source_is_written() {
     let sources = [Source::Config, Source::Manifests];
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &sources).unwrap();
     engine.limit_pieces(64);
@@ -437,7 +437,7 @@ fn invariant_08_a_start_is_filling_the_maps_until_all_is_written_that_each_sourc
 }
 
 #[test]
-fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
+fn a_start_that_finds_its_services_in_the_maps_prepares_nothing() {
     let first = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
     let maps = Recording { maps: first.into_maps(), ..Recording::default() };
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
@@ -449,7 +449,7 @@ fn a_start_that_finds_its_services_in_the_maps_expects_nothing() {
 }
 
 #[test]
-fn what_somebody_else_changed_is_found_named_and_repaired() {
+fn changes_by_another_writer_are_found_named_and_repaired() {
     use crate::op::{FrontendType, PortIndex, QuotaId, Word};
 
     let mut engine = engine(vec![
@@ -499,7 +499,7 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
 
 /// What a source has that has not told it may be in the maps rightly, and nothing is compared until it has.
 #[test]
-fn a_comparison_that_cannot_begin_yet_does_not_say_that_all_is_equal() {
+fn a_comparison_before_the_first_sync_returns_not_yet() {
     let (mut engine, _) = Engine::start(Recording::default(), Seed(0), &[Source::Manifests]).unwrap();
     engine.apply(service("a", "10.0.0.1"));
     engine.step(NOW, &mut |_| ());
@@ -558,7 +558,7 @@ fn counting() -> Engine<Counting> {
 
 /// At 100,000 services a look at all of the maps at once would keep each change waiting for a tenth of a second.
 #[test]
-fn invariant_10_a_comparison_looks_up_no_more_in_one_go_than_a_piece_takes() {
+fn invariant_10_one_step_of_a_comparison_looks_up_at_most_a_piece() {
     let mut engine = counting();
     engine.begin_check();
     let (mut pieces, mut most) = (0, 0);
@@ -576,7 +576,7 @@ fn invariant_10_a_comparison_looks_up_no_more_in_one_go_than_a_piece_takes() {
 }
 
 #[test]
-fn maps_that_cannot_be_read_end_a_comparison_and_the_next_one_begins_anew() {
+fn unreadable_maps_end_a_comparison_and_the_next_one_restarts() {
     let mut engine = counting();
     engine.maps_mut().is_unreadable = true;
     assert_eq!(engine.check_maps().unwrap_err().to_string(), "cannot read: for a test");
@@ -586,7 +586,7 @@ fn maps_that_cannot_be_read_end_a_comparison_and_the_next_one_begins_anew() {
 }
 
 #[test]
-fn a_flag_that_nobody_knows_is_found_and_taken_back() {
+fn an_unknown_flag_is_found_and_removed() {
     use crate::op::WordFlags;
 
     let mut engine = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
@@ -606,7 +606,7 @@ fn a_flag_that_nobody_knows_is_found_and_taken_back() {
 }
 
 #[test]
-fn sources_that_somebody_else_changed_are_written_again() {
+fn sources_changed_by_another_writer_are_rewritten() {
     use crate::op::SourceKey;
     use crate::source_ranges::SourceRange;
 

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finalizers_of_balancers_are_told_from_others() {
+    fn balancer_finalizers_are_recognized() {
         for (name, expected) in [
             ("service.kubernetes.io/load-balancer-cleanup", true),
             ("service.k8s.aws/resources", true),

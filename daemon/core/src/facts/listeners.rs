@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_sockets_than_are_kept_none_is_known() {
+    fn more_sockets_than_the_limit_are_unknown() {
         let all = |count: usize| {
             (0..count).map(|at| Listener {
                 address: core::net::Ipv4Addr::from_bits(u32::try_from(at).unwrap()).into(),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_turn_where_a_socket_comes_or_goes() {
+    fn changed_ports_are_those_with_a_new_or_closed_socket() {
         let of = |ports: &[u16]| {
             Listeners::new(ports.iter().map(|port| listener("0.0.0.0", *port, Transport::Tcp))).unwrap()
         };

@@ -215,9 +215,9 @@ impl Losses {
             .is_mass_loss(self.services.len().saturating_sub(lost), self.populated.saturating_sub(populated))
     }
 
-    /// The namespace with the most services that lost nothing, except `beside`.
-    fn largest_namespace(&self, beside: Option<&Arc<str>>) -> Option<&Arc<str>> {
-        let others = self.tenants.iter().filter(|(namespace, _)| Some(*namespace) != beside);
+    /// The namespace with the most services that lost nothing, except `except`.
+    fn largest_namespace(&self, except: Option<&Arc<str>>) -> Option<&Arc<str>> {
+        let others = self.tenants.iter().filter(|(namespace, _)| Some(*namespace) != except);
         others
             .max_by_key(|(_, it)| it.populated.saturating_sub(it.lost.len()))
             .map(|(namespace, _)| namespace)

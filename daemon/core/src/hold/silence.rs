@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_counts_as_silent_until_it_has_told_for_as_long_again_or_for_a_minute() {
+    fn a_source_stays_silent_as_long_again_but_at_most_a_minute() {
         assert_eq!(at(&[], &[0]), [false]);
         assert_eq!(at(&[(0, true)], &[0, 1_000_000]), [true, true]);
         assert_eq!(at(&[(0, true), (5, false)], &[5, 9, 10]), [true, true, false]);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_for_its_own_question_and_for_thirty_seconds() {
+    fn an_answer_counts_for_its_own_query_and_thirty_seconds() {
         check_asked(&[(10, None)], 11, (10, None));
         check_asked(&[(10, None), (11, Some(10))], 40, (10, Some(10)));
         check_asked(&[(10, None), (11, Some(10))], 41, (10, None));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_put_again_when_it_is_answered_older_or_too_old() {
+    fn a_query_is_repeated_when_answered_older_than_the_loss_or_expired() {
         let mut silence = SourceSilence::default();
         let mut ask = |since, now| {
             silence.apply_reports(Uptime(now));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_asked_before_a_standstill_counts_after_it() {
+    fn answers_from_before_a_standstill_do_not_count() {
         for (standstill, put_again) in [(5, 10), (6, 16)] {
             let mut silence = SourceSilence::default();
             silence.apply_reports(Uptime(5));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_tells_again_within_the_same_batch_was_never_silent() {
+    fn a_source_that_recovers_within_one_batch_was_never_silent() {
         let mut silence = SourceSilence::default();
         silence.record_report(SOURCE, true);
         silence.record_report(SOURCE, false);

@@ -71,7 +71,7 @@ fn name(namespace: &str, name: &str) -> ObjectName {
 const ENDS: [u64; 4] = [0xdd50_7cc9_b729_acc0, 0xdd50_7cc9_b729_acc1, 0, u64::MAX];
 
 #[test]
-fn invariant_10_frontends_that_were_chosen_to_collide_do_not() {
+fn invariant_10_frontends_chosen_to_collide_do_not() {
     for end in ENDS {
         check("ends of IPv6", |number| frontend(v6(number, end), 80, Transport::Tcp));
         check("the first half", |number| {
@@ -91,7 +91,7 @@ fn invariant_10_frontends_that_were_chosen_to_collide_do_not() {
 }
 
 #[test]
-fn invariant_10_covers_and_addresses_that_were_chosen_to_collide_do_not() {
+fn invariant_10_reservations_chosen_to_collide_do_not() {
     for end in ENDS {
         check("covers", |number| Reservation::Address(v6(number, end)));
         check("undecided", |number| (v6(number, end), 0_u16));
@@ -116,7 +116,7 @@ fn names() -> impl Iterator<Item = (usize, impl Fn(u32) -> String)> {
 }
 
 #[test]
-fn invariant_10_names_of_objects_that_were_chosen_to_collide_do_not() {
+fn invariant_10_object_names_chosen_to_collide_do_not() {
     let source = Source::Kubernetes;
     for (length, text) in names() {
         let what = format!("names of {}", 5 + 2 * length);
@@ -138,7 +138,7 @@ fn invariant_10_names_of_objects_that_were_chosen_to_collide_do_not() {
 }
 
 #[test]
-fn invariant_10_numbers_that_are_given_out_do_not_collide_in_any_step() {
+fn invariant_10_allocated_numbers_do_not_collide_at_any_stride() {
     for shift in 0..20 {
         check("numbers", |number| number << shift);
     }
@@ -158,7 +158,7 @@ fn invariant_10_keys_that_collide_by_one_seed_are_spread_by_another() {
 }
 
 #[test]
-fn a_seed_is_shown_to_nobody() {
+fn a_seed_is_hidden_in_debug_output() {
     assert_eq!(format!("{:?}", Seed(0x1234)), "Seed(..)");
     let index = Index::<u32, u32>::new(Seed(0x1234));
     assert!(!format!("{index:?}").contains("4660"), "{index:?}");

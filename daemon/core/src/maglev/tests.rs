@@ -60,7 +60,7 @@ fn a_backend_that_leaves_moves_few_places_of_the_others() {
 }
 
 #[test]
-fn a_table_has_room_for_a_hundred_places_of_each_backend_as_long_as_it_can() {
+fn a_table_has_a_hundred_places_per_backend_while_that_fits() {
     let of = |backends| table_size(backends);
     assert_eq!([0, 1, 2, 163].map(of), [0, 1, PLACES_SMALL, PLACES_SMALL]);
     assert_eq!([164, 6_552].map(of), [PLACES_LARGE; 2]);
@@ -82,7 +82,7 @@ fn the_shares_follow_the_weights() {
 }
 
 #[test]
-fn a_weight_that_is_not_nothing_has_a_place() {
+fn a_backend_with_any_weight_has_a_place() {
     for (heavy, count) in [(256, 64), (256, 162), (256, 6_551)] {
         let weights = (0..).map(|at| if at == 5 { 1 } else { heavy });
         let backends = backends(count + 1);
@@ -99,7 +99,7 @@ fn filled(walks: Vec<Permutation>, places: u32) -> (Vec<u32>, u64) {
 
 /// A tenant finds addresses with such ways by trying some millions.
 #[test]
-fn invariant_10_backends_whose_ways_are_the_same_cost_little_more_than_others() {
+fn invariant_10_backends_with_equal_permutations_cost_little_more_than_others() {
     const PLACES: u32 = PLACES_LARGE;
     for weights in [[1, 1], [1, 256]] {
         let weight = |at: usize| weights[at % 2];
@@ -114,7 +114,7 @@ fn invariant_10_backends_whose_ways_are_the_same_cost_little_more_than_others() 
 }
 
 #[test]
-fn weights_that_are_all_nothing_are_all_alike() {
+fn weights_that_are_all_zero_count_as_equal() {
     let backends = backends(2);
     let of = |weight| super::table(backends.iter().map(|backend| (*backend, weight)), PLACES_SMALL);
     assert_eq!(of(0), of(1));
@@ -122,7 +122,7 @@ fn weights_that_are_all_nothing_are_all_alike() {
 
 /// One backend gets a tenth more: of the others' places few move.
 #[test]
-fn a_weight_that_changes_moves_what_it_must() {
+fn a_changed_weight_moves_few_places_between_other_backends() {
     let backends = backends(10);
     let of = |first| {
         let weights = (0..).map(|at| if at == 0 { first } else { 100 });
@@ -137,7 +137,7 @@ fn a_weight_that_changes_moves_what_it_must() {
 }
 
 #[test]
-fn a_list_of_one_or_none_has_as_many_places() {
+fn a_list_of_one_backend_or_none_has_no_table() {
     assert_eq!(table(&backends(0), 0), []);
     assert_eq!(table(&backends(1), 1), [0]);
     assert_eq!(table(&[], PLACES_SMALL).len(), PLACES_SMALL as usize);

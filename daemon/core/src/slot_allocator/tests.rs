@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn a_restart_reserves_what_was_taken(counts in prop::collection::vec(1_u32..40, 1..20)) {
+    fn a_restart_reserves_the_ranges_in_use(counts in prop::collection::vec(1_u32..40, 1..20)) {
         let mut before = SlotAllocator::new(1 << 12);
         let held: Vec<_> = counts.iter().map(|count| (before.allocate(*count).unwrap(), *count)).collect();
         let mut after = SlotAllocator::new(1 << 12);
@@ -73,7 +73,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_array_says_so() {
+fn a_full_array_returns_out_of_slots() {
     let mut ranges = SlotAllocator::new(8);
     assert_eq!(ranges.allocate(5), Ok(0));
     assert_eq!(ranges.allocate(1), Err(OutOfSlots { count: 1, capacity: 8 }));
@@ -82,13 +82,13 @@ fn a_full_array_says_so() {
 }
 
 #[test]
-fn a_run_at_a_crooked_base_is_not_reserved() {
+fn a_run_at_an_unaligned_base_is_not_reserved() {
     assert!(!SlotAllocator::new(64).reserve(3, 4), "this allocator never gives such a run");
     assert!(!SlotAllocator::new(64).reserve(64, 1), "beyond the array");
 }
 
 #[test]
-fn the_last_run_is_the_last_that_is_free() {
+fn allocate_last_returns_the_last_free_run() {
     let mut ranges = SlotAllocator::new(16);
     assert_eq!(
         (ranges.allocate_last(3), ranges.allocate_last(1), ranges.allocate_last(4)),

@@ -18,7 +18,7 @@ fn of(text: &str, backend: &str, node: Option<&str>) -> u16 {
 }
 
 #[test]
-fn the_weight_that_says_most_counts() {
+fn the_narrowest_weight_counts() {
     let text = "node:worker-1=3, 192.0.2.1=5 ,192.0.2.1:8080=0,[2001:db8::1]:80=256,2001:db8::2=7";
     assert_eq!(of(text, "192.0.2.1:8080", Some("worker-1")), 0);
     assert_eq!(of(text, "192.0.2.1:8081", Some("worker-1")), 5);
@@ -30,12 +30,12 @@ fn the_weight_that_says_most_counts() {
 }
 
 #[test]
-fn of_two_for_the_same_the_last_one_counts() {
+fn the_last_of_two_weights_for_one_target_counts() {
     assert_eq!(of("192.0.2.1=5,192.0.2.1=2", "192.0.2.1:80", None), 2);
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_nothing_of_it_is_taken() {
+fn an_invalid_weight_is_named_and_no_weight_is_taken() {
     for (text, shown) in [
         ("192.0.2.1=5,192.0.2.2", "\"192.0.2.2\" is no weight"),
         ("192.0.2.1=257", "\"192.0.2.1=257\" is no weight"),
@@ -74,7 +74,7 @@ fn invariant_10_the_text_of_weights_counts_as_bytes_of_its_service() {
 }
 
 #[test]
-fn no_more_is_read_than_a_service_may_have() {
+fn more_weights_than_the_limit_are_refused() {
     let all = |count: usize| "192.0.2.1=1,".repeat(count - 1) + "192.0.2.1=1";
     assert!(Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX)).is_ok());
     let said: String = Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX + 1)).unwrap_err();

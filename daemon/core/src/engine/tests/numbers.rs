@@ -47,7 +47,7 @@ fn numbers(engine: &mut Engine<MemoryMaps>) -> BTreeMap<IpAddr, QuotaId> {
 }
 
 #[test]
-fn a_namespace_keeps_its_number_over_a_restart_whatever_is_remembered_and_told_first() {
+fn a_namespace_keeps_its_quota_id_over_a_restart_in_any_order() {
     let [one, other] = alike();
     let all = || [served(&one, "10.0.0.1"), served(&other, "10.0.0.2")];
     for (is_turned, remembers) in [(false, None), (true, None), (false, Some(true)), (true, Some(false))] {
@@ -72,7 +72,7 @@ fn a_namespace_keeps_its_number_over_a_restart_whatever_is_remembered_and_told_f
 }
 
 #[test]
-fn a_namespace_that_comes_before_another_one_at_a_start_gets_no_number_that_the_maps_hold() {
+fn a_new_namespace_gets_no_quota_id_that_the_maps_hold() {
     let [own, newcomer] = alike();
     let mut former = engine(served(&own, "10.0.0.1").to_vec());
     let before = numbers(&mut former)[&IpAddr::from([10, 0, 0, 1])];

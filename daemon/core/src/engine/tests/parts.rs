@@ -42,7 +42,7 @@ fn told(why: MapError) -> Arc<Snapshot> {
 }
 
 #[test]
-fn who_lacks_room_beyond_its_part_of_the_ranges_has_nothing_counted_as_failed() {
+fn a_service_over_its_quota_of_ranges_waits_without_failed_ops() {
     let snapshot = told(MapError::Quota { op: "insert source", cause: "for a test".to_owned() });
     let fill = snapshot.fill;
     assert_eq!((fill.retries, fill.failing, snapshot.counters.ops_failed), (1, 0, 0));
@@ -52,7 +52,7 @@ fn who_lacks_room_beyond_its_part_of_the_ranges_has_nothing_counted_as_failed() 
 }
 
 #[test]
-fn who_lacks_slots_beyond_its_part_waits_and_does_not_fail() {
+fn a_service_over_its_quota_of_slots_waits_and_does_not_fail() {
     let maps = MemoryMaps::new(Capacity { slots: 1 << 12, ..Capacity::default() });
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let endpoints: Vec<String> = (0..1_024).map(|it| format!("1.1.{}.{}", it / 256, it % 256)).collect();

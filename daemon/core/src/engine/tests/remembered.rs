@@ -33,7 +33,7 @@ fn start(maps: MemoryMaps, remembered: SavedSnapshot) -> Engine<MemoryMaps> {
 }
 
 #[test]
-fn what_is_remembered_serves_at_once_where_the_maps_are_bare() {
+fn restored_services_serve_at_once_if_the_maps_are_empty() {
     let mut engine = start(MemoryMaps::default(), former().0);
     assert_eq!(engine.next_due(Duration::ZERO), Some(GRACE_POLL), "only readers are waited for");
     let snapshot = engine.step(NOW, &mut |_| ());
@@ -44,7 +44,7 @@ fn what_is_remembered_serves_at_once_where_the_maps_are_bare() {
 }
 
 #[test]
-fn what_the_maps_hold_serves_on_until_the_sources_had_their_time() {
+fn the_maps_serve_unchanged_until_the_restored_wait_is_over() {
     let (mut remembered, maps) = former();
     // What was written down is older than what the maps hold.
     remembered.services.retain(|view| view.key.name.name() != "a");
@@ -70,7 +70,7 @@ fn newer(events: Vec<Event>) -> Engine<MemoryMaps> {
 
 /// The disk may have been full for days.
 #[test]
-fn what_is_remembered_replaces_no_list_that_the_maps_have_otherwise() {
+fn a_restored_list_replaces_no_different_list_in_the_maps() {
     let mut engine = newer(vec![slice("a", &["1.1.1.9"])]);
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.9:80"]);
     let mut told = Vec::new();
@@ -88,7 +88,7 @@ fn what_is_remembered_replaces_no_list_that_the_maps_have_otherwise() {
 
 /// A folder that cannot be read says nothing new of what is remembered.
 #[test]
-fn what_is_only_remembered_of_an_unreadable_source_replaces_no_newer_list() {
+fn a_restored_list_of_an_unreadable_source_replaces_no_newer_list() {
     let mut engine = newer(vec![slice("a", &["1.1.1.9"])]);
     engine.apply(super::unreadable::unreadable(Source::Manifests));
     let snapshot = engine.step(LATER, &mut |_| ());
@@ -98,7 +98,7 @@ fn what_is_only_remembered_of_an_unreadable_source_replaces_no_newer_list() {
 }
 
 #[test]
-fn what_is_remembered_takes_no_address_that_another_service_has_in_the_maps() {
+fn a_restored_service_takes_no_address_of_another_service() {
     let gone = ServiceKey { name: name("a"), source: Source::Manifests };
     let mut engine =
         newer(vec![Event::ServiceDeleted(gone, None), service("z", "10.0.0.1"), slice("z", &["1.1.1.7"])]);
@@ -137,7 +137,7 @@ impl Maps for Waiting {
 }
 
 #[test]
-fn what_another_versions_programs_serve_is_not_replaced_by_what_is_remembered_before_its_time() {
+fn restored_services_wait_while_another_versions_programs_serve() {
     let maps = Waiting(MemoryMaps::default());
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     engine.restore(former().0, NOW);
@@ -149,7 +149,7 @@ fn what_another_versions_programs_serve_is_not_replaced_by_what_is_remembered_be
 }
 
 #[test]
-fn invariant_08_nothing_found_is_removed_for_what_is_remembered() {
+fn invariant_08_a_restored_state_removes_nothing_from_the_maps() {
     let (mut remembered, maps) = former();
     remembered.services.clear();
     let mut engine = start(maps, remembered);
@@ -161,7 +161,7 @@ fn invariant_08_nothing_found_is_removed_for_what_is_remembered() {
 }
 
 #[test]
-fn times_and_reasons_survive() {
+fn times_and_reasons_survive_a_restart() {
     let (remembered, maps) = former();
     let mut engine = start(maps, remembered);
     for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), service("lost", "10.0.0.3")] {
@@ -182,7 +182,7 @@ fn times_and_reasons_survive() {
 }
 
 #[test]
-fn a_source_that_resumes_tells_differences_only() {
+fn a_resumed_source_changes_only_what_differs() {
     let (remembered, maps) = former();
     let mut engine = start(maps, remembered);
     engine.apply(Event::Resumed(Source::Manifests));
@@ -195,7 +195,7 @@ fn a_source_that_resumes_tells_differences_only() {
 }
 
 #[test]
-fn invariant_06_what_cannot_be_understood_after_a_restart_stays_as_it_is_remembered() {
+fn invariant_06_a_rejected_object_keeps_its_restored_version() {
     let (remembered, maps) = former();
     let mut engine = start(maps, remembered);
     let object = ObjectKey::Slice(SliceKey { name: name("a-1"), source: Source::Manifests });
@@ -215,7 +215,7 @@ fn invariant_06_what_cannot_be_understood_after_a_restart_stays_as_it_is_remembe
 }
 
 #[test]
-fn invariant_06_a_file_that_cannot_be_read_keeps_all_that_is_remembered_of_it() {
+fn invariant_06_an_unreadable_file_keeps_its_restored_objects() {
     let (mut remembered, maps) = former();
     for view in remembered.services.iter_mut().map(Arc::make_mut) {
         let of = |meta: &Meta| Meta { origin: Some("b.yaml".into()), ..meta.clone() };
@@ -248,7 +248,7 @@ const BOTH: [Source; 2] = [Source::Manifests, Source::Kubernetes];
 
 /// A source that does not answer keeps nothing of the others from clients.
 #[test]
-fn invariant_08_what_a_source_asks_for_is_added_before_the_others_have_spoken() {
+fn invariant_08_a_synced_source_is_added_before_the_others_sync() {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &BOTH).unwrap();
     for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])] {
         engine.apply(event);
@@ -269,7 +269,7 @@ fn invariant_08_what_a_source_asks_for_is_added_before_the_others_have_spoken() 
 }
 
 #[test]
-fn invariant_08_nothing_found_is_removed_before_every_source_has_spoken() {
+fn invariant_08_leftovers_stay_until_every_source_has_synced() {
     let (mut engine, _) = Engine::start(former().1, Seed(0), &BOTH).unwrap();
     for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.9"]), Event::Synced(Source::Manifests)] {
         engine.apply(event);
@@ -307,7 +307,7 @@ fn invariant_08_half_of_a_first_list_changes_nothing() {
 
 /// What a source of lower precedence is given first changes hands in place: an address is never missing in between.
 #[test]
-fn invariant_08_an_address_that_two_sources_claim_goes_to_the_better_one_in_place() {
+fn invariant_08_an_address_moves_in_place_to_the_preferred_source() {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &BOTH).unwrap();
     let of_cluster = |event| match event {
         Event::ServiceApplied(facts) => {

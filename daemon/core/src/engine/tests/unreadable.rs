@@ -13,7 +13,7 @@ pub(super) fn unreadable(source: Source) -> Event {
 }
 
 #[test]
-fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed_for_it() {
+fn invariant_08_an_unreadable_source_adds_objects_and_removes_none() {
     let former = engine(vec![
         service("a", "10.0.0.1"),
         slice("a", &["1.1.1.1"]),
@@ -43,7 +43,7 @@ fn invariant_08_what_an_unreadable_source_tells_is_served_and_nothing_is_removed
 }
 
 #[test]
-fn a_source_that_cannot_be_read_keeps_no_other_from_being_whole() {
+fn an_unreadable_source_does_not_delay_the_others() {
     let sources = [Source::Config, Source::Manifests];
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &sources).unwrap();
     let told = [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)];

@@ -58,7 +58,7 @@ fn endpoints(address: &str) -> Event {
 }
 
 #[test]
-fn a_range_without_room_freezes_no_list_of_any_port_and_no_address_but_the_balancers() {
+fn a_range_that_does_not_fit_blocks_only_load_balancer_addresses() {
     for before in [None, Some(&[][..]), Some(&["192.0.2.0/24"][..])] {
         let (mut engine, _) =
             Engine::start(Full { has_room: true, ..Full::default() }, Seed(0), &[Source::Manifests]).unwrap();

@@ -47,14 +47,14 @@ fn every_bound_ends_its_hold() {
 }
 
 #[test]
-fn who_takes_a_probe_is_held_to_the_limit() {
+fn a_list_that_takes_a_probe_is_held_to_the_limit() {
     let mut hold = hold(Bound::Guarded);
     assert!(hold.record_probe(A.parse().unwrap(), ProbeAnswer::Accepted));
     assert_eq!((end(&mut hold, 219), end(&mut hold, 220)), (None, Some(Reason::HoldExpired)));
 }
 
 #[test]
-fn what_a_label_hides_is_held_for_a_minute_although_it_takes_probes() {
+fn a_hidden_list_is_held_for_a_minute_although_it_takes_probes() {
     let mut hold = Hold { reason: Reason::Hidden, ..hold(Bound::Guarded) };
     assert!(hold.record_probe(A.parse().unwrap(), ProbeAnswer::Accepted));
     assert_eq!((end(&mut hold, 159), end(&mut hold, 160)), (None, Some(Reason::HoldExpired)));
@@ -77,7 +77,7 @@ fn check_silence(asked: &[(&str, i64)], last: i64) {
 }
 
 #[test]
-fn nobody_who_was_not_asked_is_taken_for_silent() {
+fn a_backend_that_awaits_its_first_probe_is_not_silent() {
     check_silence(&[], 219);
     check_silence(&[(A, 101)], 219);
     check_silence(&[(A, 101), (B, 101)], 130);
@@ -87,13 +87,13 @@ fn nobody_who_was_not_asked_is_taken_for_silent() {
 }
 
 #[test]
-fn whom_nothing_can_be_asked_is_held_for_thirty_seconds() {
+fn a_udp_list_is_held_for_thirty_seconds() {
     let mut udp = hold_of(Bound::Guarded, Transport::Udp);
     assert_eq!((end(&mut udp, 129), end(&mut udp, 130)), (None, Some(Reason::HoldExpired)));
 }
 
 #[test]
-fn who_was_given_up_is_waited_for_no_longer() {
+fn a_dropped_backend_does_not_delay_the_end_of_the_hold() {
     let mut hold = hold(Bound::Guarded);
     hold.record_probe(A.parse().unwrap(), ProbeAnswer::Silent);
     assert_eq!(end(&mut hold, 100), None);
@@ -115,7 +115,7 @@ fn check_probes(name: &str, a: &[ProbeAnswer], b: &[ProbeAnswer], left: usize, e
 }
 
 #[test]
-fn three_failures_in_a_row_drop_a_backend_and_the_last_one_ends_the_hold() {
+fn three_failures_drop_a_backend_and_the_last_backend_ends_the_hold() {
     use ProbeAnswer::{Accepted as Y, Refused as N, Silent as S};
     check_probes("none", &[], &[], 2, None);
     check_probes("two are not enough", &[N, N], &[], 2, None);
@@ -128,7 +128,7 @@ fn three_failures_in_a_row_drop_a_backend_and_the_last_one_ends_the_hold() {
 }
 
 #[test]
-fn only_tcp_backends_that_were_ready_are_probed_and_none_for_control() {
+fn only_ready_tcp_backends_are_probed_and_none_of_an_unlimited_hold() {
     let count = |bound, transport| hold_of(bound, transport).probe_targets(transport).count();
     assert_eq!(count(Bound::Guarded, Transport::Tcp), 2);
     assert_eq!(count(Bound::Guarded, Transport::Udp), 0);
@@ -139,7 +139,7 @@ fn only_tcp_backends_that_were_ready_are_probed_and_none_for_control() {
 type Member = (&'static str, &'static str, u16, &'static [Scope], &'static [Scope]);
 
 #[test]
-fn a_hold_has_those_that_rest_too_in_the_lists_that_would_get_them() {
+fn a_hold_adds_weighted_out_rows_to_lists_that_would_use_them() {
     use crate::list::Scope::{Cluster, Local};
 
     let case: [Member; 5] = [

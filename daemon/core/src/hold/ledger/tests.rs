@@ -37,7 +37,7 @@ fn hold(begun: i64, bound: Bound) -> Hold {
 }
 
 #[test]
-fn a_hold_is_found_by_its_address_and_by_its_deadline_as_long_as_it_is_there() {
+fn a_hold_is_found_by_address_and_deadline_until_it_ends() {
     let (mut ledger, id, address) = (Ledger::default(), ServiceId(0), A.parse::<SocketAddr>().unwrap());
     let (namespace, lists) = (Arc::from("default"), (ListPresence::default(), ListPresence::default()));
     let hold = hold(100, Bound::Guarded);
@@ -62,7 +62,7 @@ fn an_interruption_counts_from_the_decision_after_it_and_for_a_minute() {
 }
 
 #[test]
-fn invariant_10_a_namespace_is_heard_so_often_within_a_time() {
+fn invariant_10_claims_of_a_namespace_beyond_its_budget_are_ignored() {
     let (mut ledger, one, other) = (Ledger::default(), Arc::from("one"), Arc::from("other"));
     ledger.begin_decision(Uptime(100));
     let heard = (0..100).filter(|_| ledger.accept_claim(&one)).count();

@@ -82,7 +82,7 @@ fn losses_before_the_window_count_no_more() {
 }
 
 #[test]
-fn a_mass_loss_is_told_once_and_again_of_each_namespace_that_loses_more() {
+fn a_mass_loss_is_reported_once_and_again_after_more_losses() {
     let mut fixture = spread(&[4, 4, 4], &[100; 8]);
     assert_eq!(fixture.joined(100).len(), 8);
     assert_eq!(fixture.joined(101), [0_u32; 0]);
@@ -91,7 +91,7 @@ fn a_mass_loss_is_told_once_and_again_of_each_namespace_that_loses_more() {
 }
 
 #[test]
-fn what_one_namespace_loses_counts_for_it_alone() {
+fn losses_of_one_namespace_do_not_make_a_mass_loss_of_others() {
     let mut fixture = LossesHarness::new(&[100, 5, 5]);
     (0..60).for_each(|id| fixture.lose(id, 0, 100));
     assert_eq!(fixture.joined(100), [0_u32; 0], "a part of one");
@@ -106,7 +106,7 @@ fn what_one_namespace_loses_counts_for_it_alone() {
 
 /// As a controller that goes wrong does it, beside a tenant that has far more services than all others.
 #[test]
-fn what_one_namespace_has_does_not_make_the_losses_of_others_few() {
+fn a_large_namespace_does_not_hide_the_mass_loss_of_others() {
     for (namespaces, each, lost, others) in [(20, 15, 12, 1_000), (4, 6, 2, 100), (20, 15, 3, 1_000)] {
         let mut fixture = LossesHarness::new(&[&vec![each; namespaces][..], &[others]].concat());
         let ids = 0..u32::try_from(namespaces * lost).unwrap();
@@ -121,7 +121,7 @@ fn what_one_namespace_has_does_not_make_the_losses_of_others_few() {
 }
 
 #[test]
-fn all_of_one_namespace_is_a_mass_loss_of_it() {
+fn a_namespace_that_loses_all_lists_has_a_mass_loss() {
     for (populated, expected) in [(3, 0), (4, 4)] {
         let mut fixture = LossesHarness::new(&[populated, 500]);
         let count = u32::try_from(populated).unwrap();
@@ -133,7 +133,7 @@ fn all_of_one_namespace_is_a_mass_loss_of_it() {
 }
 
 #[test]
-fn another_policy_judges_anew() {
+fn a_new_policy_judges_the_losses_again() {
     let mut fixture = spread(&[9, 9, 9], &[100; 6]);
     assert_eq!(fixture.joined(100), [0_u32; 0]);
     let policy = Policy { mass_loss_share: 0, ..POLICY };
@@ -141,7 +141,7 @@ fn another_policy_judges_anew() {
 }
 
 #[test]
-fn nothing_is_remembered_of_namespaces_that_have_nothing() {
+fn an_empty_namespace_leaves_no_entry() {
     let mut fixture = spread(&[1, 1], &[100, 100]);
     fixture.judge(100);
     for (id, namespace) in fixture.namespaces.iter().enumerate() {

@@ -100,7 +100,7 @@ fn one_address_at_two_ports_or_protocols_may_be_two_pods() {
 }
 
 #[test]
-fn what_another_namespace_says_is_no_certainty() {
+fn a_contradiction_from_another_namespace_is_only_likely() {
     let own = [slice("shop/web-1 8080", &["10.0.0.1=u1"])];
     let forged = [slice("tenant/mine 8080", &["10.0.0.1=u2"])];
     let found = check_owners(&own, &forged, &["10.0.0.1 shop/web-1+tenant/mine"]).unwrap();
@@ -127,7 +127,7 @@ fn check_duplicates(ages: [Option<i64>; 2], second: &[&str], expected: &[&str], 
 }
 
 #[test]
-fn an_address_in_two_slices_is_found_when_it_lasts_longer_than_a_move() {
+fn an_address_in_two_slices_is_found_after_five_minutes() {
     let same = ["10.0.0.1=u1"];
     check_duplicates([Some(900), Some(299)], &same, &[], Severity::Warning);
     check_duplicates(
@@ -149,7 +149,7 @@ fn an_address_in_two_slices_is_found_when_it_lasts_longer_than_a_move() {
 }
 
 #[test]
-fn a_slice_that_is_not_for_proxies_hides_its_endpoints() {
+fn a_hidden_slice_of_a_service_with_an_address_is_found() {
     let mut labelled = slice("shop/web-1 8080", &["10.0.0.1=u1"]);
     Arc::make_mut(&mut labelled).headless = true;
     let own = [labelled, slice("shop/web-2 8080", &["10.0.0.2=u2"])];
@@ -159,7 +159,7 @@ fn a_slice_that_is_not_for_proxies_hides_its_endpoints() {
 }
 
 #[test]
-fn two_managers_are_found_and_who_says_nothing_is_none() {
+fn two_managers_are_found_and_missing_labels_are_ignored() {
     let keys =
         [slice("shop/a 1", &[]), slice("shop/b 1", &[]), slice("shop/c 1", &[])].map(|it| it.key.clone());
     let of = |managers: [Option<&'static str>; 3]| managers_of(&keys, managers);
@@ -174,7 +174,7 @@ fn managers_of(keys: &[SliceKey], managed: [Option<&'static str>; 3]) -> Vec<Str
 }
 
 #[test]
-fn an_endpoints_object_that_was_cut_says_so() {
+fn a_truncated_endpoints_object_is_found() {
     assert_eq!(find_truncated(Some("truncated")).map(|it| it.id), Some(EndpointFindingId::Truncated));
     assert_eq!(find_truncated(None), None);
 }
@@ -235,7 +235,7 @@ fn an_endpoint_that_terminates_longer_than_pods_do_is_found() {
 }
 
 #[test]
-fn invariant_10_endpoints_named_in_one_finding() {
+fn invariant_10_a_finding_names_a_limited_number_of_endpoints() {
     let many: Vec<_> = (0..50).map(|nth| alloc::format!("10.0.0.{nth}=u{nth}")).collect();
     let others: Vec<_> = (0..50).map(|nth| alloc::format!("10.0.0.{nth}=other")).collect();
     let texts = |all: &[String]| all.iter().map(|it| it.clone().leak() as &str).collect::<Vec<_>>();

@@ -15,7 +15,7 @@ fn check(object: &str, events: &str, expected: &[&str]) -> Vec<Finding> {
 }
 
 #[test]
-fn no_controller_is_found_where_nobody_said_a_word() {
+fn no_controller_is_found_if_no_event_exists() {
     check("lb age=59", "", &[]);
     let found = check("lb age=60", "", &["no-controller error"]);
     assert_eq!((found[0].confidence, found[0].age), (Confidence::Likely, Some(60)));
@@ -41,7 +41,7 @@ fn no_controller_is_found_where_nobody_said_a_word() {
 }
 
 #[test]
-fn who_was_not_asked_has_not_said_no() {
+fn unread_events_do_not_count_as_absent() {
     for object in
         ["lb age=500", "lb class age=500", "lb cleanup age=500", "lb age=9000 ip", "cleanup age=9000"]
     {
@@ -57,7 +57,7 @@ fn who_was_not_asked_has_not_said_no() {
 }
 
 #[test]
-fn a_class_that_nobody_serves_is_found() {
+fn a_class_without_a_controller_is_found() {
     check("lb class age=59", "", &[]);
     check("lb class age=600", "", &["class-unserved error", "pending warning"]);
     check("lb class age=90", "Other-80", &[]);
@@ -80,7 +80,7 @@ fn a_balancer_without_an_error_and_without_an_address_is_stuck() {
 }
 
 #[test]
-fn a_failure_is_found_when_it_comes_again_or_stays() {
+fn a_repeated_or_lasting_failure_is_found() {
     check("lb cleanup age=100", "SyncFailed-38x2!", &[]);
     check("lb cleanup age=100", "SyncFailed-38x3!", &["failing error"]);
     check("lb cleanup age=100", "SyncFailed-38/119!", &[]);
@@ -103,7 +103,7 @@ fn a_pause_between_two_tries_is_no_recovery() {
 }
 
 #[test]
-fn an_address_that_nobody_wrote_is_found_a_minute_after_it_was_called_done() {
+fn a_missing_address_is_found_a_minute_after_ensured() {
     check("lb cleanup age=100", "Ensuring-70 Ensured-59", &[]);
     check("lb cleanup age=100", "Ensuring-70 Ensured-60", &["ensured-no-ingress error"]);
     check("lb cleanup age=700", "Ensuring-690 Ensured-650", &["ensured-no-ingress error", "pending warning"]);
@@ -131,7 +131,7 @@ fn degraded_begins_at_two_minutes() {
 }
 
 #[test]
-fn a_deletion_that_does_not_end_is_found_with_its_newest_failure() {
+fn a_stuck_deletion_is_found_with_its_newest_failure() {
     check("lb cleanup deleted=599", "", &[]);
     check("lb cleanup deleted=600", "Deleting-599", &["delete-stuck warning"]);
     check("lb other deleted=600 ip", "", &["delete-stuck warning"]);

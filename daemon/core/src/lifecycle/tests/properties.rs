@@ -61,7 +61,7 @@ fn is_of_silence(it: &Finding) -> bool {
 
 proptest! {
     #[test]
-    fn the_order_of_what_was_told_makes_no_difference(
+    fn the_order_of_events_makes_no_difference(
         facts in any_object(),
         told in prop::collection::vec(any_statement(), 0..8),
         places in prop::collection::vec(any::<prop::sample::Index>(), 8),
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn without_events_only_what_the_object_shows_is_found(
+    fn without_events_only_findings_of_the_object_are_made(
         facts in any_object(),
         controller in any_controller(),
         now in any_now(),
@@ -97,7 +97,7 @@ proptest! {
 
     /// Also if the Event that called it done was lost.
     #[test]
-    fn nothing_with_an_address_is_ever_stuck_and_a_missing_word_makes_nothing_so(
+    fn a_balancer_with_an_address_is_never_stuck_even_without_ensured(
         facts in any_object(),
         told in prop::collection::vec(any_statement(), 0..8),
         controller in any_controller(),
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_seen_has_an_age_at_any_time(
+    fn a_history_has_an_age_at_any_time(
         objects in prop::collection::vec((any_object(), any::<bool>()), 1..8),
         times in prop::collection::vec(any_now(), 8),
     ) {

@@ -9,7 +9,7 @@ fn check(object: &str, events: &str, expected: BalancerState, since: Option<i64>
 }
 
 #[test]
-fn none_asks_for_no_load_balancer() {
+fn a_service_that_requests_no_load_balancer_is_none() {
     check("age=100", "", BalancerState::None, None);
     check("age=100", "-", BalancerState::None, None);
     check("age=100 other", "", BalancerState::None, None);
@@ -19,7 +19,7 @@ fn none_asks_for_no_load_balancer() {
 }
 
 #[test]
-fn foreign_is_of_another_class_and_nobody_has_said_a_word() {
+fn a_balancer_of_a_class_without_events_is_foreign() {
     check("lb class age=30", "", BalancerState::Foreign, Some(30));
     check("lb class age=30", "-", BalancerState::Foreign, Some(30));
     check("lb class age=30", "Other-10", BalancerState::Ensuring, Some(30));
@@ -29,7 +29,7 @@ fn foreign_is_of_another_class_and_nobody_has_said_a_word() {
 }
 
 #[test]
-fn requested_has_no_finalizer_no_event_and_no_address() {
+fn a_balancer_without_finalizer_event_and_address_is_requested() {
     check("lb age=5", "", BalancerState::Requested, Some(5));
     check("lb age=5", "-", BalancerState::Requested, Some(5));
     check("lb", "", BalancerState::Requested, None);
@@ -38,7 +38,7 @@ fn requested_has_no_finalizer_no_event_and_no_address() {
 }
 
 #[test]
-fn ensuring_was_begun_and_has_no_result() {
+fn a_begun_balancer_without_a_result_is_ensuring() {
     check("lb cleanup age=100", "Ensuring-40", BalancerState::Ensuring, Some(40));
     check("lb cleanup age=100", "Ensuring-40 Ensured-60", BalancerState::Ensuring, Some(40));
     check("lb cleanup age=100", "Ensuring-40 SyncFailed-60!", BalancerState::Ensuring, Some(40));
@@ -49,14 +49,14 @@ fn ensuring_was_begun_and_has_no_result() {
 }
 
 #[test]
-fn creating_is_what_old_controllers_say() {
+fn a_creating_event_of_an_old_controller_is_creating() {
     check("lb age=100", "Creating-40", BalancerState::Creating, Some(40));
     check("lb age=100", "Ensuring-41 Creating-40", BalancerState::Creating, Some(40));
     check("lb age=100", "Creating-40 Created-30", BalancerState::Ensuring, Some(100));
 }
 
 #[test]
-fn failing_is_newest_and_nothing_has_ended_it() {
+fn an_open_failure_as_the_newest_event_is_failing() {
     check("lb cleanup age=600", "Ensuring-40x8 SyncFailed-38x7!", BalancerState::Failing, Some(38));
     check("lb cleanup age=600", "Ensuring-40x8 SyncFailed-38/590x7!", BalancerState::Failing, Some(590));
     check("lb cleanup age=600", "Ensuring-38 SyncFailed-38!", BalancerState::Failing, Some(38));
@@ -67,7 +67,7 @@ fn failing_is_newest_and_nothing_has_ended_it() {
 }
 
 #[test]
-fn ready_has_an_address_whatever_was_told() {
+fn an_address_without_an_open_failure_is_ready() {
     check("lb age=600 ip", "", BalancerState::Ready, Some(600));
     check("lb age=600 ip", "-", BalancerState::Ready, Some(600));
     check("lb age=600 host", "", BalancerState::Ready, Some(600));
@@ -80,7 +80,7 @@ fn ready_has_an_address_whatever_was_told() {
 }
 
 #[test]
-fn updating_was_begun_after_it_was_done() {
+fn ensuring_after_a_result_with_an_address_is_updating() {
     check("lb age=600 ip", "Ensured-490 Ensuring-20", BalancerState::Updating, Some(20));
     check("lb age=600 ip", "Updated-490 Ensuring-20", BalancerState::Updating, Some(20));
     check("lb age=600 ip", "Ensuring-490 Ensured-490", BalancerState::Ready, Some(600));
@@ -91,7 +91,7 @@ fn updating_was_begun_after_it_was_done() {
 }
 
 #[test]
-fn degraded_has_an_address_and_an_open_failure() {
+fn an_address_with_an_open_failure_is_degraded() {
     for failed in ["UpdateFailed", "SyncFailed", "NoNodes"] {
         check("lb age=600 ip", &alloc::format!("{failed}-30/90!"), BalancerState::Degraded, Some(90));
         check("lb age=600 ip", &alloc::format!("{failed}-30 Ensured-20"), BalancerState::Ready, Some(600));
@@ -106,7 +106,7 @@ fn degraded_has_an_address_and_an_open_failure() {
 }
 
 #[test]
-fn deleting_is_asked_to_go_and_kept_by_a_finalizer() {
+fn a_deleted_service_with_a_finalizer_is_deleting() {
     check("lb cleanup age=600 deleted=20", "", BalancerState::Deleting, Some(20));
     check("lb other age=600 deleted=20 ip", "-", BalancerState::Deleting, Some(20));
     check("lb cleanup age=600 deleted=20", "Deleting-19", BalancerState::Deleting, Some(20));
@@ -116,7 +116,7 @@ fn deleting_is_asked_to_go_and_kept_by_a_finalizer() {
 }
 
 #[test]
-fn delete_failing_is_deleting_with_an_open_failure() {
+fn a_deletion_with_an_open_failure_is_delete_failing() {
     check("lb cleanup age=600 deleted=80", "DeleteFailed-20/70x3!", BalancerState::DeleteFailing, Some(70));
     check("cleanup age=600", "DeleteFailed-20!", BalancerState::DeleteFailing, Some(20));
     check("lb cleanup age=600 deleted=80", "DeleteFailed-20", BalancerState::Deleting, Some(80));
@@ -124,7 +124,7 @@ fn delete_failing_is_deleting_with_an_open_failure() {
 }
 
 #[test]
-fn deleted_is_said_to_be_or_nothing_keeps_it() {
+fn a_deleted_event_or_a_deletion_without_finalizers_is_deleted() {
     check("lb age=600 deleted=20", "", BalancerState::Deleted, Some(20));
     check("age=600", "Deleting-30 Deleted-20", BalancerState::Deleted, Some(20));
     check("age=600", "Deleted-20 Ensuring-10", BalancerState::None, None);
@@ -146,7 +146,7 @@ fn deleted_is_said_to_be_or_nothing_keeps_it() {
 }
 
 #[test]
-fn times_of_other_clocks_lie_never_ahead_and_a_wrong_one_is_none() {
+fn future_event_times_count_as_now_and_invalid_ones_as_none() {
     check("lb age=-500", "", BalancerState::Requested, Some(0));
     check("lb cleanup age=100", "Ensuring--3600", BalancerState::Ensuring, Some(0));
     check("lb cleanup age=100", "Ensuring-? SyncFailed-30!", BalancerState::Failing, Some(30));
