@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(hash.0, 11_257_380_608_684_422_038);
     }
 
-    fn says(change: impl FnOnce(&mut ServiceFacts)) -> u64 {
+    fn settings_digest(change: impl FnOnce(&mut ServiceFacts)) -> u64 {
         let name = ObjectName::new("default", "web").unwrap();
         let key = ServiceKey { name, source: Source::Kubernetes };
         let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
@@ -217,31 +217,31 @@ mod tests {
 
     #[test]
     fn a_service_without_newer_settings_keeps_its_digest() {
-        assert_eq!(says(|_| ()), 7_235_116_703_822_611_636);
+        assert_eq!(settings_digest(|_| ()), 7_235_116_703_822_611_636);
     }
 
     #[test]
     fn each_newer_setting_changes_the_digest() {
         let all = [
-            says(|_| ()),
-            says(|facts| facts.maglev = Some("true".into())),
-            says(|facts| facts.maglev = Some("false".into())),
-            says(|facts| facts.affinity_prefix = Some("ipv4=24".into())),
-            says(|facts| facts.affinity_prefix = Some("ipv4=25".into())),
-            says(|facts| facts.affinity_prefix = Some("ipv6=64".into())),
-            says(|facts| facts.weights = weights("192.0.2.1=0")),
-            says(|facts| facts.weights = weights("192.0.2.1=2")),
-            says(|facts| facts.weights = weights("192.0.2.1:80=2")),
-            says(|facts| facts.weights = weights("node:192.0.2.1=2")),
+            settings_digest(|_| ()),
+            settings_digest(|facts| facts.maglev = Some("true".into())),
+            settings_digest(|facts| facts.maglev = Some("false".into())),
+            settings_digest(|facts| facts.affinity_prefix = Some("ipv4=24".into())),
+            settings_digest(|facts| facts.affinity_prefix = Some("ipv4=25".into())),
+            settings_digest(|facts| facts.affinity_prefix = Some("ipv6=64".into())),
+            settings_digest(|facts| facts.weights = weights("192.0.2.1=0")),
+            settings_digest(|facts| facts.weights = weights("192.0.2.1=2")),
+            settings_digest(|facts| facts.weights = weights("192.0.2.1:80=2")),
+            settings_digest(|facts| facts.weights = weights("node:192.0.2.1=2")),
         ];
         assert_eq!(BTreeSet::from(all).len(), all.len());
         let unread = [
-            says(|facts| facts.maglev = Some("maybe".into())),
-            says(|facts| facts.affinity_prefix = Some("24".into())),
+            settings_digest(|facts| facts.maglev = Some("maybe".into())),
+            settings_digest(|facts| facts.affinity_prefix = Some("24".into())),
         ];
-        assert_eq!(unread, [all[0]; 2], "what cannot be read says nothing");
+        assert_eq!(unread, [all[0]; 2], "an invalid setting does not count");
         let order = ["192.0.2.1=2,192.0.2.2=3", "192.0.2.2=3,192.0.2.1=2"];
-        let [one, other] = order.map(|text| says(|facts| facts.weights = weights(text)));
+        let [one, other] = order.map(|text| settings_digest(|facts| facts.weights = weights(text)));
         assert_eq!(one, other);
     }
 

@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(
             before.candidate_ids(&name),
             [ServiceId(2), ServiceId(9)],
-            "in their order, whatever comes later"
+            "sorted, whatever changes later"
         );
         assert_eq!((names.candidate_ids(&name).len(), names.ids.iter().count()), (0, 0));
     }

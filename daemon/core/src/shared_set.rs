@@ -47,9 +47,9 @@ mod tests {
         let before = set.clone();
         set.set(ServiceId(64), false);
         set.set(ServiceId(5), false);
-        assert_eq!(before.iter().collect::<Vec<_>>(), ids, "in their order");
+        assert_eq!(before.iter().collect::<Vec<_>>(), ids, "sorted");
         assert_eq!(set.iter().collect::<Vec<_>>(), [0, 63, 70_000, 1 << 20].map(ServiceId));
         ids.into_iter().for_each(|id| set.set(id, false));
-        assert_eq!((set.iter().count(), set.words.iter().count()), (0, 0), "what it took comes back");
+        assert_eq!((set.iter().count(), set.words.iter().count()), (0, 0), "nothing is left behind");
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     words! {
         /// The second variant is displayed first.
         #[derive(PartialOrd, Ord)]
-        enum Told {
+        enum Number {
             First = "one",
             Second = "two",
         } told [Second, First]
@@ -108,12 +108,12 @@ mod tests {
 
     #[test]
     fn a_spelling_parses_to_its_variant() {
-        assert_eq!(Told::ALL, [Told::Second, Told::First]);
-        assert!(Told::First < Told::Second, "they are ordered as they stand");
-        for member in Told::ALL {
-            assert_eq!(Told::from_spelling(member.spelling()), Some(member));
+        assert_eq!(Number::ALL, [Number::Second, Number::First]);
+        assert!(Number::First < Number::Second, "variants order by definition");
+        for member in Number::ALL {
+            assert_eq!(Number::from_spelling(member.spelling()), Some(member));
         }
-        assert_eq!(Told::from_spelling("three"), None);
+        assert_eq!(Number::from_spelling("three"), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is a prefix, and what is none.
+//! Which texts are prefixes.
 
 use alloc::string::ToString;
 

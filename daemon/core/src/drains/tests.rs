@@ -1,4 +1,4 @@
-//! Which backends a drain means, and how many drains there may be.
+//! Which backends a drain matches, and the limit of drains.
 
 use std::string::ToString as _;
 
@@ -102,7 +102,7 @@ fn invariant_10_drains_beyond_the_limit_are_refused() {
         drains.add(each(number), by(0)).unwrap();
     }
     assert_eq!(drains.add(each(limits::DRAINS_MAX), by(0)), Err(TooManyDrains));
-    assert_eq!(drains.add(each(0), by(0)), Ok(()), "it is drained already");
+    assert_eq!(drains.add(each(0), by(0)), Ok(()), "the drain exists");
     drains.remove(&each(0)).unwrap();
     assert_eq!(drains.add(each(limits::DRAINS_MAX), by(0)), Ok(()));
     assert_eq!(drains.iter().count(), limits::DRAINS_MAX);
@@ -114,7 +114,7 @@ fn the_difference_of_drains_is_the_begun_and_ended_ones() {
     let [both, gone, new] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|address| drain(address, 0, ""));
     before.add(both.clone(), by(0)).unwrap();
     before.add(gone.clone(), by(0)).unwrap();
-    // The same drain by another order is the same drain.
+    // The same drain by another order is equal.
     after.add(both, by(7)).unwrap();
     after.add(new.clone(), by(0)).unwrap();
     assert_eq!(before.difference(&after).collect::<alloc::vec::Vec<_>>(), [gone, new]);

@@ -1,4 +1,4 @@
-//! The incident's smallest form, and the order of ops at a take-over, through the whole engine.
+//! The smallest form of the incident, and the order of ops at a take-over, through the whole engine.
 
 use core::num::NonZeroU16;
 use std::{format, vec};
@@ -14,8 +14,8 @@ use crate::snapshot::MapCheck;
 
 use super::*;
 
-/// What maps around others answer as those do.
-macro_rules! answers_as_its_maps {
+/// Forwards the rest of `Maps` to the wrapped maps.
+macro_rules! forward_to_maps {
     () => {
         fn begin_grace(&mut self) -> Grace {
             self.maps.begin_grace()
@@ -137,7 +137,7 @@ fn a_deleted_service_leaves_nothing_in_the_maps() {
     engine.apply(Event::ServiceDeleted(key("a"), None));
     let slice = SliceKey { name: name("a-1"), source: Source::Manifests };
     engine.apply(Event::SliceDeleted(slice, None));
-    // The frontend goes; its readers have left, and the word goes; the word's readers have left.
+    // The frontend is removed; its readers leave, and the word is wiped; the word's readers leave.
     let snapshot = (0..3).map(|_| engine.step(NOW, &mut |_| ())).last().unwrap();
     assert_eq!((engine.maps().entries(), snapshot.fill.ports, snapshot.fill.slots), (0, 0, [0; 2]));
     assert_eq!(snapshot.services.iter().count(), 0);
@@ -194,13 +194,13 @@ fn invariant_04_a_removed_node_address_never_serves_a_new_node_port() {
     assert_eq!(names.iter().filter(|name| **name == "insert frontend").count(), 2);
 }
 
-/// Maps that keep the names of the ops, and what they were told is coming.
+/// Maps that record the names of the ops, and the announced and reserved growth.
 #[derive(Default)]
 struct Recording {
     maps: MemoryMaps,
     names: Vec<&'static str>,
-    foreseen: Vec<MapGrowth>,
-    roomy: Vec<MapGrowth>,
+    prepared: Vec<MapGrowth>,
+    reserved: Vec<MapGrowth>,
 }
 
 impl Maps for Recording {
@@ -210,26 +210,26 @@ impl Maps for Recording {
     }
 
     fn prepare(&mut self, coming: &MapGrowth) {
-        assert_eq!(self.names, [""; 0], "written before it was foreseen");
-        self.foreseen.push(*coming);
+        assert_eq!(self.names, [""; 0], "written before the maps were prepared");
+        self.prepared.push(*coming);
     }
 
     fn reserve_capacity(&mut self, coming: &MapGrowth) -> Result<(), MapError> {
-        self.roomy.push(*coming);
+        self.reserved.push(*coming);
         Ok(())
     }
 
-    answers_as_its_maps!();
+    forward_to_maps!();
 }
 
-/// Maps that take frontends together, but never this one.
-struct Together {
+/// Maps that accept frontends in batches, but never this one.
+struct BatchMaps {
     maps: MemoryMaps,
     refused: Option<std::net::IpAddr>,
     steps: Vec<usize>,
 }
 
-impl Maps for Together {
+impl Maps for BatchMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         assert!(self.steps.is_empty(), "{} after the first frontend", action.name());
         self.maps.execute(action)
@@ -249,13 +249,13 @@ impl Maps for Together {
         if count == 0 { Err(refused()) } else { Ok(count) }
     }
 
-    answers_as_its_maps!();
+    forward_to_maps!();
 }
 
-/// The service that is refused has an external IP, too, which is not tried after its first address was refused.
-fn start_together(refused: Option<&str>) -> (Engine<Together>, Arc<Snapshot>) {
+/// The refused service also has an external IP, which is not tried after its first address was refused.
+fn start_together(refused: Option<&str>) -> (Engine<BatchMaps>, Arc<Snapshot>) {
     let refused = refused.map(|address| address.parse().unwrap());
-    let maps = Together { maps: MemoryMaps::default(), refused, steps: Vec::new() };
+    let maps = BatchMaps { maps: MemoryMaps::default(), refused, steps: Vec::new() };
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
     let Event::ServiceApplied(facts) = service("b", "10.0.0.2") else { panic!("a service") };
     let mut facts = (*facts).clone();
@@ -283,7 +283,8 @@ fn invariant_03_a_refused_frontend_in_a_batch_delays_only_its_service() {
     let (mut engine, snapshot) = start_together(Some("10.0.0.2"));
     assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
-    let answer = |engine: &Engine<Together>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
+    let answer =
+        |engine: &Engine<BatchMaps>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
     assert_eq!(answer(&engine, "10.0.0.2:80"), DialOutcome::Passed);
     assert_eq!(answer(&engine, "198.51.100.2:80"), DialOutcome::Passed);
     assert!(matches!(answer(&engine, "10.0.0.3:80"), DialOutcome::Served(_)));
@@ -320,8 +321,9 @@ fn invariant_03_a_refused_removal_in_a_batch_delays_only_its_service() {
     let snapshot = engine.step(NOW, &mut |_| ());
     assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
-    let answer = |engine: &Engine<Together>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
-    assert!(matches!(answer(&engine, "10.0.0.2:80"), DialOutcome::Served(_)), "its list is still there");
+    let answer =
+        |engine: &Engine<BatchMaps>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
+    assert!(matches!(answer(&engine, "10.0.0.2:80"), DialOutcome::Served(_)), "its list stays");
     assert_eq!(answer(&engine, "10.0.0.3:80"), DialOutcome::Passed);
     engine.maps_mut().refused = None;
     engine.maps_mut().steps.clear();
@@ -330,7 +332,7 @@ fn invariant_03_a_refused_removal_in_a_batch_delays_only_its_service() {
     assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (0, 0));
 }
 
-/// Of two ports that come, one has the index of the port that goes, and none is free for the other.
+/// One of two new ports gets the index of the removed port, and none is free for the other.
 #[test]
 fn invariant_10_a_service_frees_old_ports_although_new_ones_do_not_fit() {
     let capacity = Capacity { ports: 2, ..Capacity::default() };
@@ -355,7 +357,7 @@ fn invariant_10_a_service_frees_old_ports_although_new_ones_do_not_fit() {
     engine.apply(with(&[("a", 79), ("aa", 78), ("c", 81)]));
     engine.step(NOW, &mut |_| ());
     let there = [78, 79, 80, 81].map(|port| has(&engine, port));
-    assert_eq!(there, [false, false, false, true], "no client of the one that goes meets another port");
+    assert_eq!(there, [false, false, false, true], "no client of the removed port meets another port");
     engine.step(NOW, &mut |_| ());
     assert_eq!([78, 79, 80, 81].map(|port| has(&engine, port)), [false, true, false, true]);
 }
@@ -375,18 +377,18 @@ fn a_start_with_empty_maps_prepares_them_once() {
     engine.apply(slice("a", &["1.1.1.3"]));
     engine.apply(slice("of-nobody", &["1.1.1.4"]));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().foreseen, [], "not all is known");
+    assert_eq!(engine.maps().prepared, [], "the first list is not whole");
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
     let coming = MapGrowth { frontends: [4, 2], ports: 3, slots: [3, 0], members: 2 };
-    assert_eq!(engine.maps().foreseen, [coming]);
-    assert_eq!(engine.maps().roomy.first(), Some(&coming), "as it was decided");
+    assert_eq!(engine.maps().prepared, [coming]);
+    assert_eq!(engine.maps().reserved.first(), Some(&coming), "as decided");
     engine.apply(service("c", "10.0.0.3"));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().foreseen.len(), 1);
+    assert_eq!(engine.maps().prepared.len(), 1);
 }
 
-/// The configuration delivers at once, and has little; the apiserver's list comes later, and has much.
+/// The configuration syncs at once and is small; the apiserver's list comes later and is large.
 #[test]
 fn a_start_prepares_the_maps_again_after_each_synced_source() {
     let sources = [Source::Config, Source::Manifests];
@@ -398,15 +400,15 @@ fn a_start_prepares_the_maps_again_after_each_synced_source() {
     engine.step(NOW, &mut |_| ());
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
-    // A list has a whole block of slots.
+    // A list takes a whole block of slots.
     let coming = MapGrowth { frontends: [40, 0], ports: 40, slots: [4, 0], ..MapGrowth::default() };
-    assert_eq!(engine.maps().foreseen, [MapGrowth::default(), coming]);
+    assert_eq!(engine.maps().prepared, [MapGrowth::default(), coming]);
     engine.apply(service("later", "10.0.1.1"));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().foreseen.len(), 2);
+    assert_eq!(engine.maps().prepared.len(), 2);
 }
 
-/// Readiness goes by it: an operator takes kube-proxy away once this daemon is ready.
+/// Readiness depends on it: an operator removes kube-proxy once this daemon is ready.
 #[test]
 fn invariant_08_a_start_is_filling_until_every_synced_source_is_written() {
     let sources = [Source::Config, Source::Manifests];
@@ -431,7 +433,7 @@ fn invariant_08_a_start_is_filling_until_every_synced_source_is_written() {
         steps += 1;
     }
     assert!(steps > 3, "{steps}");
-    // What comes later is no part of the start.
+    // Later services are not part of the start.
     (1..=40).for_each(|at| engine.apply(service(&format!("t{at}"), &format!("10.0.1.{at}"))));
     assert!(!engine.step(NOW, &mut |_| ()).filling && !engine.is_written());
 }
@@ -445,7 +447,7 @@ fn a_start_that_finds_its_services_in_the_maps_prepares_nothing() {
     engine.apply(slice("a", &["1.1.1.1"]));
     engine.apply(Event::Synced(Source::Manifests));
     engine.step(NOW, &mut |_| ());
-    assert_eq!(engine.maps().foreseen, []);
+    assert_eq!(engine.maps().prepared, []);
 }
 
 #[test]
@@ -491,13 +493,13 @@ fn changes_by_another_writer_are_found_named_and_repaired() {
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
     assert_eq!(engine.maps().dial("10.0.0.9:80".parse().unwrap()), DialOutcome::Passed);
-    assert_eq!(engine.check_maps(), Ok(Vec::new()), "all is as it was");
+    assert_eq!(engine.check_maps(), Ok(Vec::new()), "everything is repaired");
     let snapshot = engine.step(ClockReading { wall: Timestamp(NOW.wall.0 + 60), ..NOW }, &mut |_| ());
     assert_eq!(snapshot.checked, Some(MapCheck { at: Timestamp(NOW.wall.0 + 60), differences: 0 }));
     assert_eq!(snapshot.counters.drift, 4);
 }
 
-/// What a source has that has not told it may be in the maps rightly, and nothing is compared until it has.
+/// The maps may rightly hold objects of a source that has not synced, so nothing is compared before.
 #[test]
 fn a_comparison_before_the_first_sync_returns_not_yet() {
     let (mut engine, _) = Engine::start(Recording::default(), Seed(0), &[Source::Manifests]).unwrap();
@@ -509,25 +511,25 @@ fn a_comparison_before_the_first_sync_returns_not_yet() {
     assert_eq!(engine.check_maps(), Ok(Vec::new()));
 }
 
-/// Maps that count what is looked up in them, and cannot be read when they are told so.
+/// Maps that count look-ups, and cannot be read while `is_unreadable`.
 #[derive(Default)]
 struct Counting {
     maps: MemoryMaps,
     looked_up: usize,
     is_unreadable: bool,
-    foreseen: Vec<MapGrowth>,
+    prepared: Vec<MapGrowth>,
 }
 
 impl Maps for Counting {
     fn prepare(&mut self, coming: &MapGrowth) {
-        self.foreseen.push(*coming);
+        self.prepared.push(*coming);
     }
 
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         self.maps.execute(action)
     }
 
-    answers_as_its_maps!();
+    forward_to_maps!();
 
     fn read_value(&mut self, key: &FrontendKey) -> Result<Option<FrontendValue>, MapError> {
         self.looked_up += 1;
@@ -536,7 +538,7 @@ impl Maps for Counting {
     }
 }
 
-/// Many small services, and one that has as many frontends.
+/// Many small services, and one with as many frontends.
 fn counting() -> Engine<Counting> {
     let (mut engine, _) = Engine::start(Counting::default(), Seed(0), &[Source::Manifests]).unwrap();
     let address = |number: u32| core::net::Ipv4Addr::from_bits(0x0a00_0000 + number).to_string();
@@ -556,7 +558,7 @@ fn counting() -> Engine<Counting> {
     engine
 }
 
-/// At 100,000 services a look at all of the maps at once would keep each change waiting for a tenth of a second.
+/// With 100,000 services, comparing all maps at once would delay each change by a tenth of a second.
 #[test]
 fn invariant_10_one_step_of_a_comparison_looks_up_at_most_a_piece() {
     let mut engine = counting();

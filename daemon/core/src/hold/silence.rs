@@ -102,9 +102,9 @@ mod tests {
     const SOURCE: Source = Source::Kubernetes;
 
     /// Whether the source counts as silent at these seconds, after reports at others.
-    fn at(told: &[(i64, bool)], seconds: &[i64]) -> alloc::vec::Vec<bool> {
+    fn at(reports: &[(i64, bool)], seconds: &[i64]) -> alloc::vec::Vec<bool> {
         let mut silence = SourceSilence::default();
-        for (second, is_silent) in told {
+        for (second, is_silent) in reports {
             silence.record_report(SOURCE, *is_silent);
             silence.apply_reports(Uptime(*second));
         }
@@ -155,15 +155,15 @@ mod tests {
             silence.query_source(SOURCE, Uptime(since), Uptime(now));
             silence.queries().get(&SOURCE).copied()
         };
-        assert_eq!([ask(5, 10), ask(5, 12)], [Some(Uptime(10)); 2], "one question is enough");
-        assert_eq!(ask(11, 13), Some(Uptime(13)), "a later loss wants a later answer");
+        assert_eq!([ask(5, 10), ask(5, 12)], [Some(Uptime(10)); 2], "one query is enough");
+        assert_eq!(ask(11, 13), Some(Uptime(13)), "a later loss needs a later answer");
         for now in 14..=43 {
             assert_eq!(ask(11, now), Some(Uptime(13)), "{now}");
         }
         assert_eq!(ask(11, 44), Some(Uptime(44)));
         silence.record_answer(SOURCE, Uptime(44));
         silence.query_source(SOURCE, Uptime(11), Uptime(45));
-        assert_eq!(silence.queries().get(&SOURCE), Some(&Uptime(45)), "an answer ends a question");
+        assert_eq!(silence.queries().get(&SOURCE), Some(&Uptime(45)), "an answer ends a query");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a table promises, and that no version breaks it.
+//! The promises of a table, in every version.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,7 +19,7 @@ fn table(backends: &[SocketAddr], places: u32) -> Vec<u32> {
     super::table(backends.iter().map(|backend| (*backend, 1)), places)
 }
 
-/// For each place, the backend that has it.
+/// For each place, its backend.
 fn spread(backends: &[SocketAddr]) -> Vec<SocketAddr> {
     let places = table_size(u32::try_from(backends.len()).unwrap());
     table(backends, places).iter().map(|number| backends[*number as usize]).collect()
@@ -42,7 +42,7 @@ fn the_shares_of_two_backends_differ_by_one_place_at_most() {
     }
 }
 
-/// How many places of the others move when this backend leaves, of all.
+/// The fraction of places of other backends that move when this backend leaves.
 fn moved(before: &[SocketAddr], gone: SocketAddr) -> f64 {
     let after: Vec<_> = before.iter().filter(|backend| **backend != gone).copied().collect();
     let (before, after) = (spread(before), spread(&after));
@@ -91,13 +91,13 @@ fn a_backend_with_any_weight_has_a_place() {
     }
 }
 
-/// A table of these ways, and how many places were looked at for it.
+/// A table of these permutations, and the number of look-ups for it.
 fn filled(walks: Vec<Permutation>, places: u32) -> (Vec<u32>, u64) {
     work::take();
     (super::fill(walks, places), work::take())
 }
 
-/// A tenant finds addresses with such ways by trying some millions.
+/// A tenant finds addresses with such permutations by trying some millions.
 #[test]
 fn invariant_10_backends_with_equal_permutations_cost_little_more_than_others() {
     const PLACES: u32 = PLACES_LARGE;
@@ -108,7 +108,7 @@ fn invariant_10_backends_with_equal_permutations_cost_little_more_than_others() 
         let same = |at| Permutation { next: 0, step: 1, places: PLACES, weight: weight(at), taken: 0 };
         let (_, honest) = filled(honest, PLACES);
         let (table, chosen) = filled((0..1_000).map(same).collect(), PLACES);
-        assert!(chosen <= 4 * honest, "{chosen} looks, and {honest} where nobody chose");
+        assert!(chosen <= 4 * honest, "{chosen} look-ups, and {honest} for random addresses");
         assert!((0..1_000).all(|number| table.contains(&number)), "each has a place");
     }
 }
@@ -120,7 +120,7 @@ fn weights_that_are_all_zero_count_as_equal() {
     assert_eq!(of(0), of(1));
 }
 
-/// One backend gets a tenth more: of the others' places few move.
+/// One backend gets a tenth more: few places move between the others.
 #[test]
 fn a_changed_weight_moves_few_places_between_other_backends() {
     let backends = backends(10);
@@ -143,7 +143,7 @@ fn a_list_of_one_backend_or_none_has_no_table() {
     assert_eq!(table(&[], PLACES_SMALL).len(), PLACES_SMALL as usize);
 }
 
-/// Nodes of several versions serve beside each other while a cluster is upgraded.
+/// Nodes of several versions serve together while a cluster is upgraded.
 #[test]
 fn a_table_is_the_same_in_every_version() {
     let digest = |backends: &[SocketAddr]| {

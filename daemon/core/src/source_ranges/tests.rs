@@ -1,4 +1,4 @@
-//! Which addresses a source range has, and which ranges a service allows on a node.
+//! The addresses of a source range, and the ranges that a service admits on a node.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -100,7 +100,7 @@ fn a_range_inside_another_range_is_dropped() {
     check_ranges(&all, Some(&["10.0.0.0/8", "11.0.0.0/8"]), None);
 }
 
-/// So many ranges of single addresses, after one of many.
+/// `count` ranges of single addresses, then one of many.
 fn many(count: usize, ports: u16) -> ServiceFacts {
     let name = ObjectName::new("default", "web").unwrap();
     let port = |number: u16| crate::facts::ServicePort {
@@ -128,7 +128,7 @@ fn invariant_10_the_widest_ranges_count_beyond_the_limit() {
             "{ports}"
         );
         assert!(ranges.len() * usize::from(ports) <= limits::SOURCES_PER_SERVICE_MAX);
-        assert!(ranges.iter().any(|range| range.bits() == 24), "the one of many is let in");
+        assert!(ranges.iter().any(|range| range.bits() == 24), "the widest range is admitted");
         assert_eq!(count_excess(&service, Family::V6), 0);
     }
 }

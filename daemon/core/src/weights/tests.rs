@@ -1,4 +1,4 @@
-//! Which weights can be written, and which backends get them.
+//! Which weights are legal, and which backends get them.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -48,12 +48,12 @@ fn an_invalid_weight_is_named_and_no_weight_is_taken() {
         ("web-0=1", "\"web-0=1\" is no weight"),
         ("", "\"\" is no weight"),
     ] {
-        let said = Weights::parse(text).unwrap_err();
-        assert!(said.starts_with(shown), "{text}: {said}");
+        let error = Weights::parse(text).unwrap_err();
+        assert!(error.starts_with(shown), "{text}: {error}");
     }
 }
 
-/// What waits for room has its place in memory counted.
+/// A waiting object counts with its memory.
 #[test]
 fn invariant_10_the_text_of_weights_counts_as_bytes_of_its_service() {
     let bytes = |weights: Option<WeightSetting>, maglev: Option<&str>| {
@@ -77,8 +77,8 @@ fn invariant_10_the_text_of_weights_counts_as_bytes_of_its_service() {
 fn more_weights_than_the_limit_are_refused() {
     let all = |count: usize| "192.0.2.1=1,".repeat(count - 1) + "192.0.2.1=1";
     assert!(Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX)).is_ok());
-    let said: String = Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX + 1)).unwrap_err();
-    assert_eq!(said, "it has more than 1024 weights");
+    let error: String = Weights::parse(&all(limits::WEIGHTS_PER_SERVICE_MAX + 1)).unwrap_err();
+    assert_eq!(error, "it has more than 1024 weights");
     assert_eq!(Weight::new(257), None);
     let longest = format!("node:{}=1", "n".repeat(limits::NAME_LENGTH_MAX));
     assert!(Weights::parse(&longest).is_ok());

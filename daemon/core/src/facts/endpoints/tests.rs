@@ -1,4 +1,4 @@
-//! What goes in comes out, whatever it is.
+//! Pushed endpoints come out unchanged.
 
 use std::string::String;
 use std::vec::Vec;

@@ -56,8 +56,8 @@ fn the_path_to_the_apiserver_is_held_without_limit_on_any_evidence() {
         };
         check("control", evidence, control);
         check("control, others refuse", Evidence { fallback: OnEmpty::Refuse, ..evidence }, control);
-        check("asks to be decided for", Evidence { own: Some(OnEmpty::Auto), ..evidence }, control);
-        check("asks to be refused", Evidence { own: Some(OnEmpty::Refuse), ..evidence }, Judgement::Refuse);
+        check("requests auto", Evidence { own: Some(OnEmpty::Auto), ..evidence }, control);
+        check("requests refuse", Evidence { own: Some(OnEmpty::Refuse), ..evidence }, Judgement::Refuse);
     }
 }
 
@@ -77,7 +77,7 @@ fn a_services_own_setting_overrides_the_evidence_and_the_default() {
     check("fallback", Evidence { fallback: OnEmpty::Hold, ..scaled }, limit(Reason::ScaledDown));
 }
 
-/// All evidence that there can be.
+/// All possible evidence.
 fn every_evidence() -> impl Iterator<Item = Evidence> {
     let asked = [None].into_iter().chain(OnEmpty::ALL.map(Some));
     let settings = asked.flat_map(|own| OnEmpty::ALL.map(|fallback| (own, fallback)));
@@ -96,7 +96,7 @@ fn every_evidence() -> impl Iterator<Item = Evidence> {
     })
 }
 
-/// What must be true of every judge, whatever else it says. Gives the rules that this one breaks.
+/// Returns the rules that every judge must follow and this one breaks.
 fn broken_rules(judge: fn(Evidence) -> Judgement) -> Vec<&'static str> {
     let mut broken = Vec::new();
     for evidence in every_evidence() {

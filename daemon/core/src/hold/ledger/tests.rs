@@ -1,4 +1,4 @@
-//! Interruptions and claims, and holds that are found by what may end them.
+//! Interruptions, claims, and the index of holds by what may end them.
 
 use std::vec;
 
@@ -65,10 +65,10 @@ fn an_interruption_counts_from_the_decision_after_it_and_for_a_minute() {
 fn invariant_10_claims_of_a_namespace_beyond_its_budget_are_ignored() {
     let (mut ledger, one, other) = (Ledger::default(), Arc::from("one"), Arc::from("other"));
     ledger.begin_decision(Uptime(100));
-    let heard = (0..100).filter(|_| ledger.accept_claim(&one)).count();
-    assert_eq!((heard, ledger.accept_claim(&other)), (CLAIMS_MAX, true));
+    let accepted = (0..100).filter(|_| ledger.accept_claim(&one)).count();
+    assert_eq!((accepted, ledger.accept_claim(&other)), (CLAIMS_MAX, true));
     ledger.begin_decision(Uptime(100 + CLAIMS_WINDOW - 1));
     assert!(!ledger.accept_claim(&one));
     ledger.begin_decision(Uptime(100 + CLAIMS_WINDOW));
-    assert!(ledger.accept_claim(&one) && ledger.claims.len() == 1, "and nobody else is remembered");
+    assert!(ledger.accept_claim(&one) && ledger.claims.len() == 1, "other namespaces are dropped");
 }

@@ -16,7 +16,7 @@ const POLICY: Policy = Policy {
 const LIVE: ListPresence = ListPresence { any: true, unheld: true };
 const HELD: ListPresence = ListPresence { any: true, unheld: false };
 
-/// So many services with a list in each namespace, named by its number.
+/// Namespaces with this many services that have a list each, named by their number.
 struct LossesHarness {
     losses: Losses,
     namespaces: Vec<Arc<str>>,
@@ -32,7 +32,7 @@ impl LossesHarness {
         fixture
     }
 
-    /// A service of that namespace loses its list, and is held.
+    /// A service of that namespace loses its list, which is held.
     fn lose(&mut self, id: u32, namespace: usize, at: i64) {
         let namespace = &self.namespaces[namespace];
         self.losses.count_lists(namespace, (LIVE, HELD));
@@ -43,7 +43,7 @@ impl LossesHarness {
         self.losses.judge_losses(&POLICY, Uptime(now))
     }
 
-    /// The services that take part in any mass loss.
+    /// The services in any mass loss.
     fn joined(&mut self, now: i64) -> Vec<u32> {
         let all = self.judge(now).into_iter().flat_map(|mass| mass.services);
         let mut all: Vec<_> = all.map(|id| id.0).collect();
@@ -52,7 +52,7 @@ impl LossesHarness {
     }
 }
 
-/// Services of the first namespaces, in turns, lose their lists at these times.
+/// Services of these namespaces, in turn, lose their lists at these times.
 fn spread(populated: &[usize], lost: &[i64]) -> LossesHarness {
     let mut fixture = LossesHarness::new(populated);
     for (id, at) in (0..).zip(lost) {
@@ -96,7 +96,7 @@ fn losses_of_one_namespace_do_not_make_a_mass_loss_of_others() {
     (0..60).for_each(|id| fixture.lose(id, 0, 100));
     assert_eq!(fixture.joined(100), [0_u32; 0], "a part of one");
     fixture.lose(60, 1, 100);
-    assert_eq!(fixture.joined(100), (0..60).collect::<Vec<_>>(), "and of another, for which it is none");
+    assert_eq!(fixture.joined(100), (0..60).collect::<Vec<_>>(), "and of another, which has no mass loss");
     fixture.lose(61, 2, 100);
     fixture.lose(62, 2, 100);
     assert_eq!(fixture.joined(100), [0_u32; 0]);
@@ -104,7 +104,7 @@ fn losses_of_one_namespace_do_not_make_a_mass_loss_of_others() {
     assert_eq!(fixture.joined(100), [60, 61, 62, 63], "as many without the large one");
 }
 
-/// As a controller that goes wrong does it, beside a tenant that has far more services than all others.
+/// The losses of a faulty controller, next to a tenant with far more services than all others.
 #[test]
 fn a_large_namespace_does_not_hide_the_mass_loss_of_others() {
     for (namespaces, each, lost, others) in [(20, 15, 12, 1_000), (4, 6, 2, 100), (20, 15, 3, 1_000)] {
@@ -114,7 +114,7 @@ fn a_large_namespace_does_not_hide_the_mass_loss_of_others() {
         let is_mass = lost * 4 > each;
         let expected: Vec<_> = ids.filter(|_| is_mass).collect();
         assert_eq!(fixture.joined(100), expected, "{lost} of {each}, and {others}");
-        // The tenant loses some itself, and that takes nothing from the others.
+        // The tenant loses some lists too, which does not affect the others.
         fixture.lose(10_000, namespaces, 101);
         assert_eq!(fixture.joined(101), if is_mass { vec![10_000] } else { vec![] });
     }

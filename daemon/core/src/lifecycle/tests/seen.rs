@@ -1,4 +1,4 @@
-//! What a node itself sees of load balancers, by a clock that never steps.
+//! The history that a node keeps of load balancers, by a clock that never steps.
 
 use super::*;
 use crate::time::Uptime;
@@ -21,10 +21,10 @@ fn a_service_without_a_load_balancer_has_no_history() {
     assert_eq!(BalancerHistory::observe(Some((&old, seen.as_ref())), &service("age=100"), true, NOW), None);
 }
 
-/// The time of creation is by the apiserver's clock.
+/// The creation time is by the apiserver's clock.
 #[test]
 fn a_service_added_during_a_watch_is_new_whatever_its_creation_time() {
-    for (said, is_live, expected) in [
+    for (object, is_live, expected) in [
         ("lb age=3600", true, 5_000),
         ("lb age=3600", false, 1_400),
         ("lb age=-3600", false, 5_000),
@@ -34,8 +34,8 @@ fn a_service_added_during_a_watch_is_new_whatever_its_creation_time() {
         ("lb cleanup age=900 deleted=50", false, 4_950),
         ("cleanup age=900", false, 5_000),
     ] {
-        let seen = BalancerHistory::observe(None, &service(said), is_live, NOW).unwrap();
-        assert_eq!(seen.since, Uptime(expected), "{said} {is_live}");
+        let seen = BalancerHistory::observe(None, &service(object), is_live, NOW).unwrap();
+        assert_eq!(seen.since, Uptime(expected), "{object} {is_live}");
     }
 }
 
@@ -85,7 +85,7 @@ fn a_recreated_service_starts_a_new_history() {
     assert!(!seen.is_flapping(Uptime(110)));
 }
 
-/// Whether changes of the address at these seconds are too many at the end.
+/// Checks whether changes of the address at these seconds are too many at the end.
 #[track_caller]
 fn check_flaps(changes: &[u64], end: u64, expected: bool) {
     let mut old = addressed(0);

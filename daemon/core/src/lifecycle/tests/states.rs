@@ -1,4 +1,4 @@
-//! Each way in which a state is recognised.
+//! Every way to recognise a state.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn a_service_that_requests_no_load_balancer_is_none() {
     check("age=100", "-", BalancerState::None, None);
     check("age=100 other", "", BalancerState::None, None);
     check("age=100", "Ensuring-50", BalancerState::None, None);
-    // Addresses that were left behind change nothing.
+    // Leftover addresses change nothing.
     check("age=100 ip", "", BalancerState::None, None);
 }
 
@@ -33,7 +33,7 @@ fn a_balancer_without_finalizer_event_and_address_is_requested() {
     check("lb age=5", "", BalancerState::Requested, Some(5));
     check("lb age=5", "-", BalancerState::Requested, Some(5));
     check("lb", "", BalancerState::Requested, None);
-    // It was something else before, and is asked for again.
+    // It had another type before, and is requested again.
     check("lb age=900", "Deleted-600", BalancerState::Ensuring, Some(900));
 }
 
@@ -73,7 +73,7 @@ fn an_address_without_an_open_failure_is_ready() {
     check("lb age=600 host", "", BalancerState::Ready, Some(600));
     check("lb age=600 written=500 ip", "", BalancerState::Ready, Some(500));
     check("lb age=600 ip", "Ensuring-500 Ensured-490", BalancerState::Ready, Some(600));
-    // A balancer that is made elsewhere is never called done.
+    // No Event reports a balancer done that another controller makes.
     check("lb age=600 ip", "Ensuring-500 Other-400", BalancerState::Ready, Some(600));
     check("lb age=600 ip", "AddressAssigned-590", BalancerState::Ready, Some(600));
     check("lb age=600 ip", "SyncFailed-30 Ensured-20", BalancerState::Ready, Some(600));
@@ -85,7 +85,7 @@ fn ensuring_after_a_result_with_an_address_is_updating() {
     check("lb age=600 ip", "Updated-490 Ensuring-20", BalancerState::Updating, Some(20));
     check("lb age=600 ip", "Ensuring-490 Ensured-490", BalancerState::Ready, Some(600));
     check("lb age=600 ip", "Ensured-490 Ensuring-20 Updated-10", BalancerState::Ready, Some(600));
-    // The event of its end was lost; the status was written since.
+    // The Event of its end was lost; the status was written since.
     check("lb age=600 written=5 ip", "Ensured-490 Ensuring-20", BalancerState::Ready, Some(5));
     check("lb age=600 ip", "Ensured-490 Ensuring-?", BalancerState::Ready, Some(600));
 }
@@ -110,7 +110,7 @@ fn a_deleted_service_with_a_finalizer_is_deleting() {
     check("lb cleanup age=600 deleted=20", "", BalancerState::Deleting, Some(20));
     check("lb other age=600 deleted=20 ip", "-", BalancerState::Deleting, Some(20));
     check("lb cleanup age=600 deleted=20", "Deleting-19", BalancerState::Deleting, Some(20));
-    // Another type now.
+    // The type changed.
     check("cleanup age=600", "Deleting-19", BalancerState::Deleting, None);
     check("cleanup age=600 deleted=20", "", BalancerState::Deleting, Some(20));
 }
@@ -128,11 +128,11 @@ fn a_deleted_event_or_a_deletion_without_finalizers_is_deleted() {
     check("lb age=600 deleted=20", "", BalancerState::Deleted, Some(20));
     check("age=600", "Deleting-30 Deleted-20", BalancerState::Deleted, Some(20));
     check("age=600", "Deleted-20 Ensuring-10", BalancerState::None, None);
-    let told = statements("Deleted-7");
+    let events = parse_events("Deleted-7");
     let case = BalancerInput {
         facts: None,
         history: None,
-        events: EventReading::All(&told),
+        events: EventReading::All(&events),
         controller: ControllerLiveness::Unknown,
         now: NOW,
     };
@@ -151,6 +151,6 @@ fn future_event_times_count_as_now_and_invalid_ones_as_none() {
     check("lb cleanup age=100", "Ensuring--3600", BalancerState::Ensuring, Some(0));
     check("lb cleanup age=100", "Ensuring-? SyncFailed-30!", BalancerState::Failing, Some(30));
     check("lb cleanup age=100", "Ensuring-30 SyncFailed-?!", BalancerState::Ensuring, Some(30));
-    // What was said first was not said after what was said last.
+    // The first occurrence cannot be later than the last.
     check("lb cleanup age=600", "SyncFailed-38/2!", BalancerState::Failing, Some(38));
 }

@@ -1,4 +1,4 @@
-//! The memory maps keep the promises that the kernel's maps keep.
+//! The maps in memory keep the promises of the kernel's maps.
 
 use core::num::NonZeroU16;
 
@@ -69,7 +69,7 @@ fn a_grace_period_waits_for_current_readers_only() {
     let later = maps.begin_read(VIP.address, 80, Transport::Tcp, Client::Local).unwrap();
     assert!(!maps.is_grace_over(grace));
     maps.end_read(&reading);
-    assert!(maps.is_grace_over(grace), "a reader that came later sees nothing of what was freed");
+    assert!(maps.is_grace_over(grace), "a later reader sees nothing of the freed slots");
     maps.end_read(&later);
 }
 
